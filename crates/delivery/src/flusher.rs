@@ -3,7 +3,7 @@
 use std::io::{self, IoSlice};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError, TryLockError};
-use std::time::{Instant, SystemTime};
+use std::time::{Duration, Instant, SystemTime};
 
 use bytes::Bytes;
 use posthaste_maildir::line_ends::wire_size_as_stored;
@@ -13,8 +13,15 @@ use tokio::sync::{mpsc, oneshot};
 
 use crate::cache::OpenMaildirs;
 use crate::error::{DeliveryError, MessageId};
-use crate::standalone::Config;
 use crate::stats::{Counters, Stats};
+
+/// What the constructors were given; every number at least 1.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Config {
+    pub(crate) max_batch: usize,
+    pub(crate) max_wait: Duration,
+    pub(crate) max_concurrent_flushes: usize,
+}
 
 /// Queued messages for each file system, in batches; beyond that `deliver` waits.
 const QUEUE_BATCHES: usize = 16;

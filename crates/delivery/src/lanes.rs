@@ -10,8 +10,7 @@ use tokio::sync::{Semaphore, mpsc};
 
 use crate::cache::Recent;
 use crate::error::DeliveryError;
-use crate::flusher::{Request, Shared};
-use crate::standalone::Config;
+use crate::flusher::{Config, Request, Shared};
 
 /// Lanes at most; file systems beyond that share them.
 const LANES_MAX: usize = 64;

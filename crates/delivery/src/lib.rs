@@ -108,7 +108,7 @@ impl DeliveryExecutor {
     ///
     /// Queued messages are bounded too: 16 batches for each file system; beyond that `deliver` waits for room.
     pub fn with_full_config(max_batch: usize, max_wait: Duration, max_concurrent_flushes: usize) -> Self {
-        let config = standalone::Config {
+        let config = flusher::Config {
             max_batch: max_batch.max(1),
             max_wait,
             max_concurrent_flushes: max_concurrent_flushes.max(1),

@@ -2,23 +2,15 @@
 
 use std::path::Path;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use bytes::Bytes;
 use tokio::sync::{Mutex, mpsc, oneshot};
 
 use crate::error::{DeliveryError, MessageId};
-use crate::flusher::{Request, Shared};
+use crate::flusher::{Config, Request, Shared};
 use crate::lanes::Lanes;
 use crate::stats::Stats;
-
-/// What the constructors were given; every number at least 1.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct Config {
-    pub(crate) max_batch: usize,
-    pub(crate) max_wait: Duration,
-    pub(crate) max_concurrent_flushes: usize,
-}
 
 /// Shared by all clones. Dropping the last one drops the lanes' senders, which ends the flushers once their queues are empty.
 #[derive(Debug, Clone)]

@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 
 use crate::layout::RecordHeader;
-use crate::recovery::{Damage, SEQ_GAP, Segment};
 use crate::scan::Scan;
+use crate::segment::{Damage, SEQ_GAP, Segment};
 
 /// Tells damage to promised records from a torn tail: within one epoch, what a later record's mark calls durable was promised, and so was
 /// what the next epoch found; what lies behind was still being written when the power went.

@@ -17,12 +17,14 @@ pub mod layout;
 mod reader;
 mod recovery;
 mod scan;
+mod segment;
 pub mod storage;
 
 pub use layout::KIND_USER;
 pub use reader::{Reader, Record, segments};
-pub use recovery::{Damage, Note};
+pub use recovery::Note;
 pub use scan::{Gap, Located, Scan, scan};
+pub use segment::Damage;
 
 /// Compiles the examples of the README.
 #[cfg(doctest)]

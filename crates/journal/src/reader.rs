@@ -4,7 +4,8 @@ use std::fs::File;
 use std::io;
 use std::path::Path;
 
-use crate::recovery::{Contents, Damage, Live, Note, read_all};
+use crate::recovery::{Contents, Live, Note, read_all};
+use crate::segment::Damage;
 use crate::storage::{Directory, LOCK, Storage, list_segments};
 
 /// What a journal holds.

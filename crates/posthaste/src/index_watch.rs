@@ -7,7 +7,7 @@ use posthaste_search::{HookRunner, IndexError, Report, Stop, WatchEvent, WatchOp
 use posthaste_units::count;
 use serde_json::Value;
 
-use crate::index::{Update, changes, json_report, tell_troubles, tell_without_maildirs, text_report};
+use crate::index_update::{Update, changes, json_report, tell_troubles, tell_without_maildirs, text_report};
 use crate::search_common::{Failure, waiting};
 use crate::terminal::{complain, print};
 

@@ -5,7 +5,7 @@ use std::process::ExitCode;
 use clap::Args;
 use posthaste_search::Report;
 
-use crate::index;
+use crate::index_update;
 use crate::search_common::{Failure, IndexDir};
 use crate::terminal::print;
 
@@ -25,9 +25,9 @@ pub struct New {
 }
 
 pub fn run(args: New) -> Result<ExitCode, Failure> {
-    let mut update = index::Update::for_later(args.index, args.full_scan, args.quiet);
+    let mut update = index_update::Update::for_later(args.index, args.full_scan, args.quiet);
     update.no_hooks = args.no_hooks;
-    index::update_with(&update, |report| print(&text(report)))
+    index_update::update_with(&update, |report| print(&text(report)))
 }
 
 fn text(report: &Report) -> String {

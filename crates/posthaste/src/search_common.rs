@@ -14,7 +14,7 @@ use posthaste_search::query::{self, Query};
 use posthaste_search::{IndexError, Searcher, UpdateOptions};
 
 use crate::foreign::instead_of_option;
-use crate::index::{progress_bar, show};
+use crate::progress::{progress_bar, show};
 use crate::terminal::complain;
 
 /// What ends a command. `main` prints it and exits with 2.

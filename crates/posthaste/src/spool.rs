@@ -16,7 +16,7 @@ use rustix::process::{Gid, Uid, geteuid};
 use rustix::thread::{set_thread_groups, set_thread_res_gid, set_thread_res_uid};
 use serde_json::{Value, json};
 
-use crate::index::progress_bar;
+use crate::progress::progress_bar;
 use crate::queue::answer_in;
 use crate::spool_drop::Doomed;
 use crate::spool_export::{Exported, Exporter};

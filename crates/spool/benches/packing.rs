@@ -24,7 +24,7 @@ fn main() {
     for _ in 0..rounds {
         for packs in [false, true] {
             let dir = tempfile::tempdir_in(&base).expect("a directory");
-            let ring = posthaste_ring::Config { segment_bytes, max_segments: 40, ..Default::default() };
+            let ring = posthaste_ring::Config { segment_bytes, max_segments: 100, ..Default::default() };
             let config = Config { ring, keeper: false, pack_bytes: 4 * segment_bytes, ..Config::default() };
             let (spool, _) = FileSpool::open(dir.path(), config).expect("it opens");
             turn(&spool, segment_bytes, time, packs);

@@ -7,9 +7,8 @@ use bytes::Bytes;
 use posthaste_maildir::line_ends::{LineEndScan, crlf_to_lf, wire_size_as_stored};
 use posthaste_spool::{Lsn, Spool};
 
-use super::entry::LargeBody;
 use super::losses::read_failed;
-use super::message::{LineEnds, Target};
+use super::message::{LargeBody, LineEnds, Target};
 
 /// Where a body's bytes come from.
 pub(crate) struct Source<'a> {

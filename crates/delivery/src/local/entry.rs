@@ -7,7 +7,7 @@ use std::sync::Arc;
 use bytes::{BufMut, Bytes, BytesMut};
 use posthaste_spool::Lsn;
 
-use super::message::{LineEnds, Target};
+use super::message::{LargeBody, LineEnds, Target};
 use crate::session::{SessionTag, TAG_BYTES};
 
 /// An entry in the stream of a mail mount.
@@ -61,17 +61,6 @@ pub struct OlderBody {
     pub lsn: Lsn,
     /// Bytes of the body.
     pub len: u64,
-}
-
-/// Facts of a body that was never in memory as a whole.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct LargeBody {
-    /// CRLF pairs in it, if it is lossless.
-    pub crlfs: u64,
-    /// Whether all its CRs and LFs are in such pairs.
-    pub is_lossless: bool,
-    /// LFs, if it has no CR at all; otherwise 0. What it has more on the wire when it is kept as it is.
-    pub lone_lfs: u64,
 }
 
 /// Targets that became visible.

@@ -7,7 +7,6 @@ use bytes::Bytes;
 use posthaste_maildir::line_ends::LineEndScan;
 use posthaste_spool::{FinishedUpload, Upload};
 
-use super::entry::LargeBody;
 use crate::error::DeliveryError;
 
 /// A message to be kept: one copy in the spool however many mailboxes it goes to.
@@ -39,6 +38,17 @@ pub enum LineEnds {
     AsGiven,
     /// CRLF becomes LF, unless the body has a bare CR or LF and would not come back the same.
     ToLf,
+}
+
+/// Facts of a body that was never in memory as a whole.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct LargeBody {
+    /// CRLF pairs in it, if it is lossless.
+    pub crlfs: u64,
+    /// Whether all its CRs and LFs are in such pairs.
+    pub is_lossless: bool,
+    /// LFs, if it has no CR at all; otherwise 0. What it has more on the wire when it is kept as it is.
+    pub lone_lfs: u64,
 }
 
 /// The bytes of a message.

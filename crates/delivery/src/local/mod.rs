@@ -6,6 +6,7 @@
 mod budget;
 mod config;
 mod content;
+mod core;
 mod delivery;
 mod entry;
 mod files;
@@ -37,6 +38,7 @@ mod room_tests;
 #[cfg(feature = "config")]
 mod section;
 mod syncer;
+mod syncing;
 mod table;
 #[cfg(test)]
 mod table_tests;
@@ -54,9 +56,9 @@ mod under_way_tests;
 
 pub use config::{LocalConfig, OpenError};
 pub use delivery::{LocalDelivery, OpenedSpool};
-pub use entry::{Deliver, LargeBody, LocalEntry, OlderBody, Removal, Trouble, Visible};
+pub use entry::{Deliver, LocalEntry, OlderBody, Removal, Trouble, Visible};
 pub use losses::{Losses, LostMail};
-pub use message::{Body, BodyWriter, FinishedBody, LineEnds, Message, Target};
+pub use message::{Body, BodyWriter, FinishedBody, LargeBody, LineEnds, Message, Target};
 pub use observer::{Observer, TargetId};
 #[doc(hidden)]
 pub use old_record::old_message_bytes;

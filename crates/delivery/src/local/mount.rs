@@ -18,6 +18,7 @@ use super::losses::{Losses, Lost, LostMail};
 use super::observer::TargetId;
 use super::queues::State;
 use super::room::is_refusal;
+use super::syncing::ENTRY_BYTES;
 use super::table::{State as Of, Task};
 
 /// A mount's bounds, and the memory that it shares with the others.
@@ -453,5 +454,3 @@ const TRIES_AT_ONCE: usize = 1024;
 const LEFT_PAUSE: Duration = Duration::from_millis(20);
 /// Visible targets that are noted at once rather than with the next look at the mount.
 const NOTED_AT_ONCE: usize = 256;
-/// What a visible message counts for the next sync beside its body.
-pub(super) const ENTRY_BYTES: u64 = 1024;

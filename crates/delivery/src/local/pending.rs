@@ -4,10 +4,10 @@ use posthaste_spool::{AppendError, Batch, Entry, Lsn};
 use tokio::sync::oneshot;
 
 use super::budget::Share;
-use super::delivery::Core;
-use super::entry::{Deliver, LargeBody, LocalEntry};
-use super::message::Target;
+use super::core::Core;
+use super::entry::{Deliver, LocalEntry};
 use super::message::{Body, BodyWriter, Message, blocking};
+use super::message::{LargeBody, Target};
 use super::mount::memory_units;
 use super::under_way::UnderWay;
 use crate::error::DeliveryError;

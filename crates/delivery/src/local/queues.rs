@@ -11,7 +11,7 @@ use super::files::{Held, Job};
 use super::history::History;
 use super::mounts::is_at_or_below;
 use super::observer::TargetId;
-use super::syncer::Syncing;
+use super::syncing::Syncing;
 use super::table::{Key, Table};
 use super::troubles::Troubles;
 use crate::session::SessionTag;

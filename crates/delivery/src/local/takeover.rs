@@ -20,8 +20,8 @@ use rustix::fs::{AtFlags, CWD, Mode, OFlags};
 use rustix::io::Errno;
 
 use super::config::LocalConfig;
-use super::entry::{Deliver, LargeBody, LocalEntry, Trouble, Visible};
-use super::message::Target;
+use super::entry::{Deliver, LocalEntry, Trouble, Visible};
+use super::message::{LargeBody, Target};
 use super::mounts::MountPoints;
 use super::old_record::{
     Delivered, KIND_DELIVERED, KIND_DISTRUST, KIND_MESSAGE, KIND_WAITS, OldBody, OldFile, Stored, Waits, bodies,

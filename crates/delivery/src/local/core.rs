@@ -1,0 +1,184 @@
+//! The mounts of local delivery and what they share: opened, looked after, synced and ended together.
+
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Condvar, Mutex};
+use std::time::{Duration, Instant};
+
+use posthaste_fsops::Space;
+use posthaste_maildir::MailRoot;
+use posthaste_spool::{Replayed, Spool};
+
+use super::budget::Budget;
+use super::config::{LocalConfig, OpenError};
+use super::files::{Common, Files};
+use super::history::History;
+use super::mount::{Limits, MailMount};
+use super::mounts::{MountPoints, is_of_mount, stream_of};
+use super::report::{ReplayReport, SyncFailed};
+use crate::cache::OpenMaildirs;
+use crate::seams::Seams;
+
+/// What all handles share.
+pub(super) struct Core {
+    pub config: LocalConfig,
+    pub nonce: u32,
+    pub host: Arc<str>,
+    pub spool: Arc<dyn Spool>,
+    pub points: MountPoints,
+    /// In the order of `points`.
+    pub mounts: Vec<Arc<MailMount>>,
+    pub budget: Budget,
+    pub accepted: AtomicU64,
+    /// A message has waited for room in vain, and none has found any since: until then no other waits.
+    pub is_full: AtomicBool,
+    /// The end has begun: nothing is tried again.
+    pub is_ending: AtomicBool,
+    pub stop: AtomicBool,
+    /// For the thread that looks after time.
+    pub tick: (Mutex<()>, Condvar),
+}
+
+impl Core {
+    pub fn open(
+        spool: Arc<dyn Spool>,
+        config: LocalConfig,
+        seams: Seams,
+        report: &mut ReplayReport,
+    ) -> Result<Self, OpenError> {
+        let at = |path: &Path| {
+            let path = path.to_owned();
+            move |error| OpenError::Io { path, error }
+        };
+        let mail_root = &config.mail_root;
+        // One that is there becomes durable with the mail in it, and its disk may hang.
+        if !mail_root.is_dir() {
+            posthaste_fsops::make_dir(mail_root).map_err(at(mail_root))?;
+        }
+        let streams = spool.streams();
+        let waiting = streams.iter().filter(|stream| stream.entries > 0 && is_of_mount(&stream.name));
+        let points = MountPoints::below(mail_root).map_err(at(mail_root))?;
+        let points = points.with_streams(waiting.map(|stream| &*stream.name));
+        let common = Common {
+            root_path: mail_root.canonicalize().map_err(at(mail_root))?,
+            spool: spool.clone(),
+            seams: Arc::new(seams),
+            observer: config.observer.clone(),
+            open: Arc::new(OpenMaildirs::new()),
+        };
+        let budget = Budget::new(config.backlog_bytes.into());
+        let limits = Limits {
+            budget: budget.clone(),
+            losses: config.losses.clone(),
+            queue_bytes_max: u64::from(config.backlog_bytes) / QUEUE_SHARE,
+            sync_bytes: config.sync_bytes,
+            sync_interval: config.sync_interval,
+        };
+        let floor = Space { bytes: config.free_bytes_min, inodes: config.free_inodes_min };
+        let mut mounts = Vec::new();
+        for point in points.iter() {
+            let root = MailRoot::open(mail_root).map_err(at(mail_root))?.with_owners(config.owners.clone());
+            let files = Files::new(common.clone(), root, point.clone(), floor);
+            let stream = spool.stream(&stream_of(point))?;
+            let mut history = History::default();
+            let shown_through = spool.replay(stream, &mut |replayed| match replayed {
+                Replayed::Entry { lsn, payload, body_len, .. } => history.show(lsn, payload, body_len),
+                Replayed::Damaged { lsn } => report.damaged.push(lsn),
+            })?;
+            report.messages += history.messages().count();
+            report.unknown.extend_from_slice(history.unknown());
+            mounts.push((MailMount::new(files, stream, limits.clone(), history), shown_through));
+        }
+        // All have been read: now they are shown what comes, and may act.
+        for (mount, shown_through) in &mounts {
+            spool.attach(mount.stream, *shown_through, mount.clone()).inspect_err(|_| {
+                mounts.iter().for_each(|(mount, _)| spool.detach(mount.stream));
+            })?;
+        }
+        Ok(Core {
+            nonce: random_nonce(),
+            host: config.host.as_str().into(),
+            spool,
+            points,
+            mounts: mounts.into_iter().map(|(mount, _)| mount).collect(),
+            budget,
+            accepted: AtomicU64::new(0),
+            is_full: AtomicBool::new(false),
+            is_ending: AtomicBool::new(false),
+            stop: AtomicBool::new(false),
+            tick: (Mutex::default(), Condvar::new()),
+            config,
+        })
+    }
+
+    pub fn now(&self) -> Instant {
+        self.mounts[0].now()
+    }
+
+    /// The thread that looks after time. It waits for nothing but locks that nobody holds while he waits for a disk.
+    pub fn keep(&self) {
+        loop {
+            let guard = self.tick.0.lock().expect("the keeper's lock");
+            if self.stop.load(Ordering::Acquire) {
+                return;
+            }
+            drop(self.tick.1.wait_timeout(guard, TICK).expect("the keeper's lock"));
+            let retries = !self.is_ending.load(Ordering::Acquire);
+            self.mounts.iter().for_each(|mount| mount.tick(retries));
+        }
+    }
+
+    #[cfg(test)]
+    pub fn budget(&self) -> &Budget {
+        &self.budget
+    }
+
+    pub fn sync(&self, deadline: Instant) -> Result<(), Vec<SyncFailed>> {
+        let mut failed = Vec::new();
+        // At the same time: one that hangs takes no time from the others.
+        std::thread::scope(|scope| {
+            let begin = |mount: &'_ Arc<MailMount>| {
+                let mount = mount.clone();
+                scope.spawn(move || {
+                    // One that has not answered yet has nothing to be waited for.
+                    if mount.has_begun() {
+                        mount.wait_until_idle(deadline);
+                    }
+                    mount.sync_now(deadline)
+                })
+            };
+            let syncs: Vec<_> = self.mounts.iter().map(|mount| (mount, begin(mount))).collect();
+            for (mount, sync) in syncs {
+                let error = match sync.join().expect("a sync does not panic") {
+                    Some(Ok(())) => continue,
+                    Some(Err(error)) => error,
+                    None => super::queues::no_answer(),
+                };
+                failed.push(SyncFailed { point: mount.files.point().clone(), error });
+            }
+        });
+        if failed.is_empty() { Ok(()) } else { Err(failed) }
+    }
+
+    pub fn end(&self, deadline: Instant) {
+        // After a failure of the disk there is nothing to wait for; replay does the rest.
+        let _ = self.sync(deadline);
+        self.stop.store(true, Ordering::Release);
+        drop(self.tick.0.lock());
+        self.tick.1.notify_all();
+        for mount in &self.mounts {
+            self.spool.detach(mount.stream);
+            mount.stop(deadline);
+        }
+    }
+}
+
+fn random_nonce() -> u32 {
+    // Keyed with random bytes of the system for each of its values.
+    std::hash::BuildHasher::hash_one(&std::hash::RandomState::new(), 0_u8) as u32
+}
+
+/// How often the mounts are looked at.
+const TICK: Duration = Duration::from_millis(200);
+/// Of the memory for messages under way a slow mailbox may take one part in this many.
+const QUEUE_SHARE: u64 = 8;

@@ -1,0 +1,115 @@
+//! When a mount is synced next, and how it went. Bookkeeping alone: it reads no clock and touches no disk.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use posthaste_spool::Lsn;
+
+/// When a mount is synced next, and how it went.
+pub(super) struct Syncing {
+    pub wanted: bool,
+    /// Messages whose entries are at or below this are to be written down anew: the spool needs the room.
+    pub through: Lsn,
+    /// Bytes that became visible since the last sync began.
+    pub bytes: u64,
+    pub last: Instant,
+    pub running_since: Option<Instant>,
+    /// Entries that were shown, and bytes that became visible, since nothing lagged.
+    pub entries: usize,
+    pub lagging_bytes: u64,
+    /// What had been shown when the last round ended.
+    pub seen: Lsn,
+    /// Rounds asked for and rounds ended.
+    pub asked: u64,
+    pub ended: u64,
+    /// Rounds in a row that failed.
+    pub failures: u32,
+    /// What the last sync ended with, if it failed.
+    pub error: Option<Arc<str>>,
+    /// Why the spool took no entry of the last round, if so.
+    pub refused: Option<Arc<str>>,
+}
+
+impl Syncing {
+    pub fn new(now: Instant) -> Self {
+        Syncing {
+            wanted: false,
+            through: Lsn::ZERO,
+            bytes: 0,
+            last: now,
+            running_since: None,
+            entries: 0,
+            lagging_bytes: 0,
+            seen: Lsn::ZERO,
+            asked: 0,
+            ended: 0,
+            failures: 0,
+            error: None,
+            refused: None,
+        }
+    }
+
+    /// A sync that failed has everything written anew: as long as it fails it is tried by the clock alone.
+    pub fn want_if(&mut self, wanted: bool) {
+        self.wanted |= wanted && self.failures == 0;
+    }
+
+    pub fn want_through(&mut self, through: Lsn) {
+        self.through = self.through.max(through);
+        self.want_if(true);
+    }
+
+    pub fn saw_entry(&mut self) {
+        self.entries += 1;
+    }
+
+    pub fn made_visible(&mut self, bytes: u64, bytes_max: u64) {
+        self.bytes += bytes;
+        self.lagging_bytes += bytes;
+        self.want_if(self.bytes >= bytes_max);
+    }
+
+    /// Whether little enough has come since `messages` that wait: the spool keeps all of it as long as they are not written down anew.
+    pub fn is_little(&self, messages: usize) -> bool {
+        self.entries < CARRY_ENTRIES + CARRY_RATIO * messages
+            && self.lagging_bytes < CARRY_BYTES + CARRY_RATIO as u64 * ENTRY_BYTES * messages as u64
+    }
+
+    pub fn is_wanted(&self) -> bool {
+        self.wanted
+    }
+
+    /// Whether what is visible cannot be made durable: the last sync failed, or one does not come back.
+    pub fn is_in_trouble(&self, now: Instant) -> bool {
+        let hangs = |since: Instant| now.saturating_duration_since(since) >= SYNC_HANGS;
+        self.failures > 0 || self.running_since.is_some_and(hangs)
+    }
+
+    /// Whether it is time, also if nothing was visible: the spool may forget what was shown.
+    pub fn is_due(&mut self, now: Instant, interval: Duration) -> bool {
+        let pause = interval.saturating_mul(1 << self.failures.min(FAILURES_MAX));
+        self.wanted |= now.saturating_duration_since(self.last) >= pause;
+        self.wanted
+    }
+
+    pub fn is_running(&self) -> bool {
+        self.running_since.is_some()
+    }
+
+    /// Since when a sync has not come back.
+    pub fn running_since(&self) -> Option<Instant> {
+        self.running_since
+    }
+}
+
+/// How long a sync may take before mail for its mount counts as waiting.
+const SYNC_HANGS: Duration = Duration::from_secs(60);
+/// The pause between syncs that fail doubles so many times.
+const FAILURES_MAX: u32 = 4;
+/// Entries that may be shown while messages wait, and how many more for each of those, before they are written down anew.
+const CARRY_ENTRIES: usize = 4096;
+const CARRY_RATIO: usize = 8;
+/// As [`CARRY_ENTRIES`], in bytes that became visible.
+const CARRY_BYTES: u64 = 64 << 20;
+/// What a visible message counts for the next sync beside its body.
+pub(super) const ENTRY_BYTES: u64 = 1024;
