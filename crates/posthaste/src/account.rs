@@ -60,7 +60,7 @@ impl Accounting {
             CopiesOption::Recipient => Copies::PerRecipient,
             CopiesOption::Message => Copies::PerMessage,
         });
-        let Places { stores, spools } = Places::of(stores);
+        let Sources { stores, spools } = Sources::of(stores);
         let begun = Instant::now();
         loop {
             let looked = Instant::now();
@@ -84,13 +84,13 @@ impl Accounting {
 }
 
 /// Where to look.
-struct Places {
+struct Sources {
     stores: Vec<PathBuf>,
     /// Of our servers.
     spools: Vec<PathBuf>,
 }
 
-impl Places {
+impl Sources {
     /// Tells stores from spools and from data directories, which have both. A store within another is read once.
     fn of(named: &[PathBuf]) -> Self {
         let mut places = Self { stores: Vec::new(), spools: Vec::new() };

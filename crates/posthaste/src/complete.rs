@@ -68,7 +68,7 @@ const FLAGS: [&str; 14] = [
 /// One candidate on each line, nothing where there is none: a shell is no place for errors.
 pub fn run(args: Complete) -> Result<(), Failure> {
     let Ok(searcher) = args.index.open() else { return Ok(()) };
-    let found = candidates(&args.line, &Known::of(&searcher));
+    let found = candidates(&args.line, &IndexNames::of(&searcher));
     // A name with a line end or another control character could not be typed.
     let lines =
         found.into_iter().filter(|candidate| !candidate.contains(char::is_control)).map(|candidate| candidate + "\n");
@@ -76,7 +76,7 @@ pub fn run(args: Complete) -> Result<(), Failure> {
 }
 
 /// What is in the index, sorted.
-struct Known {
+struct IndexNames {
     tags: Vec<String>,
     queries: Vec<String>,
     folders: Vec<String>,
@@ -84,7 +84,7 @@ struct Known {
     headers: Vec<String>,
 }
 
-impl Known {
+impl IndexNames {
     fn of(searcher: &Searcher) -> Self {
         let directory = searcher.directory();
         let mut tags: Vec<String> = directory.tag_sets.iter().flatten().cloned().collect();
@@ -98,7 +98,7 @@ impl Known {
 }
 
 /// What the last word of the line may become. Of names with blanks none: how they are quoted is the shell's affair.
-fn candidates(line: &str, known: &Known) -> Vec<String> {
+fn candidates(line: &str, known: &IndexNames) -> Vec<String> {
     let (before, word) = line.rsplit_once(char::is_whitespace).unwrap_or(("", line));
     let words: Vec<&str> = before.split_whitespace().collect();
     let [_, command, arguments @ ..] = words.as_slice() else { return Vec::new() };
@@ -141,7 +141,7 @@ mod tests {
     #[test]
     fn a_word_becomes_what_the_index_knows() {
         let list = |names: &[&str]| names.iter().map(|&name| name.to_owned()).collect::<Vec<_>>();
-        let known = Known {
+        let known = IndexNames {
             tags: list(&["inbox", "important", "to do"]),
             queries: list(&["boss"]),
             folders: list(&["/", "/lists/rust"]),

@@ -171,15 +171,15 @@ mod tests {
     }
 
     /// Segment, first and last LSN, whether it was promised.
-    type Told = (&'static str, Option<(u64, u64)>, bool);
+    type Expected = (&'static str, Option<(u64, u64)>, bool);
 
     #[track_caller]
-    fn check<const N: usize>(low: u64, segments: [(u64, Read); N], expected: &[Told], found: u64) {
+    fn check<const N: usize>(low: u64, segments: [(u64, Read); N], expected: &[Expected], found: u64) {
         check_proved(low, Proof::default(), BTreeMap::from(segments), expected, found);
     }
 
     #[track_caller]
-    fn check_proved(low: u64, proof: Proof, segments: BTreeMap<u64, Read>, expected: &[Told], found: u64) {
+    fn check_proved(low: u64, proof: Proof, segments: BTreeMap<u64, Read>, expected: &[Expected], found: u64) {
         let (damage, upto) = judge(&segments, &epochs(&segments, proof), low);
         let told: Vec<_> = damage
             .iter()
@@ -224,7 +224,7 @@ mod tests {
     fn what_the_owner_has_on_record_is_promised_in_its_epoch_alone() {
         let first = || with_gap(segment(1, 1, (10, 20), 15, 0), Some((18, 18)));
         let second = || with_gap(segment(2, 2, (SECOND, SECOND + 9), SECOND + 2, 17), Some((SECOND + 5, SECOND + 5)));
-        let check = |epoch, through, segments: Vec<(u64, Read)>, expected: &[Told], found| {
+        let check = |epoch, through, segments: Vec<(u64, Read)>, expected: &[Expected], found| {
             let proof = Proof { epoch, through: Lsn::new(through) };
             check_proved(1, proof, segments.into_iter().collect(), expected, found);
         };

@@ -15,7 +15,7 @@ use posthaste_smtp::{BodyError, Envelope};
 use tokio::task::spawn_blocking;
 use tokio::time::timeout;
 
-use crate::head::{Head, Said};
+use crate::head::{Head, HeaderLabels};
 use crate::memory::{LARGE_BODY_BYTES, MemoryBudget, Reservation};
 use crate::settings::MessageLimits;
 use crate::shares::{Share, ShareExceeded};
@@ -26,7 +26,7 @@ pub(crate) struct Gathered {
     /// Octets behind the trace field.
     pub bytes: u64,
     pub summary: Summary,
-    pub said: Said,
+    pub said: HeaderLabels,
     /// Covers the body until the store has it in its own books.
     pub room: Reservation,
     /// The same of the spool.
@@ -223,7 +223,7 @@ fn held_bytes(piece: &Bytes) -> usize {
 }
 
 /// What the header told, unless it tells of a loop, or its fields have no names.
-fn heard(head: Head, hops_max: usize) -> Result<(Summary, Said), Refusal> {
+fn heard(head: Head, hops_max: usize) -> Result<(Summary, HeaderLabels), Refusal> {
     let (summary, said) = head.finish();
     match said.invalid {
         _ if summary.hops >= hops_max => Err(Refusal::Loop { hops: summary.hops }),

@@ -32,7 +32,7 @@ struct Rules {
 
 /// What a header has said.
 #[derive(Debug, Default)]
-pub(crate) struct Said {
+pub(crate) struct HeaderLabels {
     pub labels: Labels,
     /// A field that has no name in it.
     pub invalid: Option<Arc<str>>,
@@ -70,8 +70,8 @@ impl Head {
     }
 
     /// What was found.
-    pub fn finish(self) -> (Summary, Said) {
-        let said = self.edits.map(|edits| Said { labels: edits.rules.labels, invalid: edits.rules.invalid });
+    pub fn finish(self) -> (Summary, HeaderLabels) {
+        let said = self.edits.map(|edits| HeaderLabels { labels: edits.rules.labels, invalid: edits.rules.invalid });
         (self.scan.finish(), said.unwrap_or_default())
     }
 }
@@ -123,7 +123,7 @@ mod tests {
     }
 
     /// What is stored of a message that comes in pieces, and what it has said.
-    fn stored(message: &[u8], piece: usize, fields: Option<LabelFields>) -> (Vec<u8>, Summary, Said) {
+    fn stored(message: &[u8], piece: usize, fields: Option<LabelFields>) -> (Vec<u8>, Summary, HeaderLabels) {
         let (mut head, mut out) = (Head::new(HeaderScan::default(), fields, None), Vec::new());
         message.chunks(piece).for_each(|part| out.extend(head.push(Bytes::copy_from_slice(part))));
         out.extend(head.end().unwrap_or_default());

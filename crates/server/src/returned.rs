@@ -38,7 +38,7 @@ pub(crate) enum ReturnPath {
 
 /// What a report says of the recipient that its return path names.
 #[derive(Debug, Default, PartialEq, Eq)]
-struct Said {
+struct ReportFields {
     kind: String,
     reporter: String,
     status: String,
@@ -117,15 +117,15 @@ pub(crate) fn read(body: &Body) -> Option<Report> {
 }
 
 /// What is said of a recipient: by its address, or by the only one of the report.
-fn said(report: Option<&Report>, recipient: &str) -> Said {
+fn said(report: Option<&Report>, recipient: &str) -> ReportFields {
     match report {
-        None => Said { kind: "other".to_owned(), ..Said::default() },
-        Some(Report::Feedback(report)) => Said {
+        None => ReportFields { kind: "other".to_owned(), ..ReportFields::default() },
+        Some(Report::Feedback(report)) => ReportFields {
             kind: report.feedback_type.clone(),
             reporter: report.reported_domain.clone().unwrap_or_default(),
             message_id: report.message_id.clone().unwrap_or_default(),
             is_complaint: report.is_complaint(),
-            ..Said::default()
+            ..ReportFields::default()
         },
         Some(Report::Delivery(report)) => {
             let is_it = |of: &&RecipientReport| {
@@ -134,7 +134,7 @@ fn said(report: Option<&Report>, recipient: &str) -> Said {
             };
             // Behind a forward it has another address.
             let of = report.recipients.iter().find(is_it).or(report.recipients.first());
-            let Some(of) = of else { return Said::default() };
+            let Some(of) = of else { return ReportFields::default() };
             let kind = match of.action {
                 Action::Failed => "failed",
                 Action::Delayed => "delayed",
@@ -147,7 +147,7 @@ fn said(report: Option<&Report>, recipient: &str) -> Said {
                 of.status.map_or_else(String::new, |(class, subject, detail)| format!("{class}.{subject}.{detail}"));
             let line = of.line();
             let is_final = of.action == Action::Failed && line.starts_with('5');
-            Said {
+            ReportFields {
                 kind: kind.to_owned(),
                 reporter: report.reporting_mta.clone().unwrap_or_default(),
                 status,
@@ -197,6 +197,6 @@ mod tests {
                 delivery(&format!("Final-Recipient: rfc822; a@b.example\r\nAction: {action}\r\nStatus: {status}\r\n"));
             assert_eq!(said(report.as_ref(), "a@b.example").refused.is_some(), is_final, "{action} {status}");
         }
-        assert_eq!(said(None, "a@b.example"), Said { kind: "other".into(), ..Said::default() });
+        assert_eq!(said(None, "a@b.example"), ReportFields { kind: "other".into(), ..ReportFields::default() });
     }
 }

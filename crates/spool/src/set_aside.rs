@@ -26,7 +26,7 @@ pub enum SetAside {
 }
 
 /// A body that was read again.
-enum Again {
+enum Reread {
     Whole,
     Damaged(Bytes),
     DamagedFile(BodyFile),
@@ -51,10 +51,10 @@ impl Shared {
         }
         let again = self.read_again(lsn)?;
         let len = match &again {
-            Again::Whole => return Ok(SetAside::Whole),
-            Again::Gone(why) => return Ok(SetAside::Gone { why: why.clone() }),
-            Again::Damaged(bytes) => bytes.len() as u64,
-            Again::DamagedFile(body) => body.len,
+            Reread::Whole => return Ok(SetAside::Whole),
+            Reread::Gone(why) => return Ok(SetAside::Gone { why: why.clone() }),
+            Reread::Damaged(bytes) => bytes.len() as u64,
+            Reread::DamagedFile(body) => body.len,
         };
         self.bodies.room().check(len)?;
         let written = (|| {
@@ -62,9 +62,9 @@ impl Shared {
             // Under another name until it is whole. Two who write it at the same time write the same.
             let unfinished = dir.join(format!(".{lsn}.{:016x}", files::random()));
             let copied = match again {
-                Again::DamagedFile(body) => self.copy(body, &unfinished),
-                Again::Damaged(bytes) => files::write_new(&unfinished, &bytes),
-                Again::Whole | Again::Gone(_) => unreachable!("there is nothing to write"),
+                Reread::DamagedFile(body) => self.copy(body, &unfinished),
+                Reread::Damaged(bytes) => files::write_new(&unfinished, &bytes),
+                Reread::Whole | Reread::Gone(_) => unreachable!("there is nothing to write"),
             };
             let named = copied.and_then(|()| Ok(posthaste_fsops::rename(&unfinished, &kept)?));
             if named.is_err() {
@@ -77,14 +77,14 @@ impl Shared {
         Ok(SetAside::Kept(kept))
     }
 
-    fn read_again(&self, lsn: Lsn) -> io::Result<Again> {
-        let of = |(bytes, is_whole): (Bytes, bool)| if is_whole { Again::Whole } else { Again::Damaged(bytes) };
+    fn read_again(&self, lsn: Lsn) -> io::Result<Reread> {
+        let of = |(bytes, is_whole): (Bytes, bool)| if is_whole { Reread::Whole } else { Reread::Damaged(bytes) };
         let large = self.core.state().large.get(&lsn.get()).copied();
         if let Some(body) = large {
             return Ok(match self.bodies.verify_again(body)? {
-                Ok(()) => Again::Whole,
-                Err(_) if self.bodies.path(body.upload).exists() => Again::DamagedFile(body),
-                Err(what) => Again::Gone(what.to_owned()),
+                Ok(()) => Reread::Whole,
+                Err(_) if self.bodies.path(body.upload).exists() => Reread::DamagedFile(body),
+                Err(what) => Reread::Gone(what.to_owned()),
             });
         }
         for _ in 0..MOVES_MAX {
@@ -96,12 +96,12 @@ impl Shared {
                 None => match self.ring.read_body_again(lsn) {
                     Ok(read) => Ok(of(read)),
                     Err(posthaste_ring::ReadError::Io(_, error)) => Err(error),
-                    Err(error) => Ok(Again::Gone(error.to_string())),
+                    Err(error) => Ok(Reread::Gone(error.to_string())),
                 },
-                Some(None) => Ok(Again::Gone("its batch lies nowhere".to_owned())),
+                Some(None) => Ok(Reread::Gone("its batch lies nowhere".to_owned())),
                 Some(Some(pack)) => self.read_pack_again(pack, lsn.get()).map(|read| match read {
                     Ok(read) => of(read),
-                    Err(what) => Again::Gone(what.to_owned()),
+                    Err(what) => Reread::Gone(what.to_owned()),
                 }),
             };
             let state = self.core.state();

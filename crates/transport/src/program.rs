@@ -33,7 +33,7 @@ pub(crate) async fn run(
         Err(error) => return Outcome::Unavailable(format!("{program}: {error}").into()),
     };
     let (mut stdout, mut stderr) = (group.child.stdout.take(), group.child.stderr.take());
-    let (mut from_out, mut from_err, mut said) = ([0; 4096], [0; 4096], Said::default());
+    let (mut from_out, mut from_err, mut said) = ([0; 4096], [0; 4096], ProgramOutput::default());
     let Group { child, stdin } = &mut group;
     let mut writing = std::pin::pin!(write(stdin, prefix(deliver, target), source));
     let mut is_written = false;
@@ -136,7 +136,7 @@ async fn read(pipe: &mut Option<impl AsyncRead + Unpin>, buffer: &mut [u8]) -> u
 }
 
 /// `sysexits.h`, as programs for Postfix and Sendmail use it.
-fn verdict(program: &str, status: ExitStatus, said: &Said) -> Outcome {
+fn verdict(program: &str, status: ExitStatus, said: &ProgramOutput) -> Outcome {
     let said = said.shown();
     match (status.code(), status.signal()) {
         (Some(0), _) => Outcome::Delivered,
@@ -177,9 +177,9 @@ fn environment(deliver: &Deliver, target: &Target) -> Vec<(&'static str, String)
 
 /// The beginning of what a program has said.
 #[derive(Debug, Default)]
-struct Said(Vec<u8>);
+struct ProgramOutput(Vec<u8>);
 
-impl Said {
+impl ProgramOutput {
     fn take(&mut self, text: &[u8]) {
         let room = SAID_BYTES_MAX - self.0.len();
         self.0.extend_from_slice(&text[..text.len().min(room)]);

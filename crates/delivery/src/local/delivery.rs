@@ -15,7 +15,7 @@ use super::message::{BodyWriter, Message};
 use super::mount::MailMount;
 use super::pending::Pending;
 use super::report::{
-    Kept, LocalStats, MailboxFull, RecoveredMailbox, Remaining, ReplayReport, SyncFailed, Waiting, WaitingMailbox,
+    LocalStats, MailboxFull, Receipt, RecoveredMailbox, Remaining, ReplayReport, SyncFailed, Waiting, WaitingMailbox,
 };
 use super::takeover::{TakenOver, take_over};
 use super::under_way::{UnderWay, unless};
@@ -126,7 +126,7 @@ impl LocalDelivery {
     /// # Errors
     /// [`DeliveryError::BadMailbox`], [`TooLarge`](DeliveryError::TooLarge), [`Full`](DeliveryError::Full), [`Busy`](DeliveryError::Busy),
     /// [`Sync`](DeliveryError::Sync) and [`Closed`](DeliveryError::Closed): the message is not accepted for anybody.
-    pub async fn deliver_message(&self, message: Message) -> Result<Kept, DeliveryError> {
+    pub async fn deliver_message(&self, message: Message) -> Result<Receipt, DeliveryError> {
         self.deliver(message, None).await
     }
 
@@ -143,12 +143,12 @@ impl LocalDelivery {
         &self,
         message: Message,
         give_up: impl Future<Output = ()>,
-    ) -> Result<Kept, DeliveryError> {
+    ) -> Result<Receipt, DeliveryError> {
         let under_way = UnderWay::default();
         unless(&under_way, self.deliver(message, Some(&under_way)), give_up).await
     }
 
-    async fn deliver(&self, message: Message, under_way: Option<&UnderWay>) -> Result<Kept, DeliveryError> {
+    async fn deliver(&self, message: Message, under_way: Option<&UnderWay>) -> Result<Receipt, DeliveryError> {
         let core = &self.handle.core;
         for target in &message.targets {
             MailboxPath::parse(&target.mailbox)
@@ -171,7 +171,7 @@ impl LocalDelivery {
                     if core.is_full.load(Ordering::Relaxed) {
                         core.is_full.store(false, Ordering::Relaxed);
                     }
-                    return Ok(Kept { id: lsn.get(), secs, nonce: core.nonce, host: core.host.clone(), targets });
+                    return Ok(Receipt { id: lsn.get(), secs, nonce: core.nonce, host: core.host.clone(), targets });
                 }
                 // The spool's keeper has been asked for room. A large body is gone with its refusal.
                 Err(error @ (AppendError::Full(_) | AppendError::Busy)) if pending.can_be_repeated() => {

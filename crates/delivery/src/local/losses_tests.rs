@@ -11,7 +11,7 @@ use super::table::{State, Table, Task};
 use super::test_world::{Door, Doors, Place, World, message};
 use super::{Body, Deliver, LineEnds, Losses, LostMail, Message, Target};
 
-type Told = Arc<Mutex<Vec<LostMail>>>;
+type LostMails = Arc<Mutex<Vec<LostMail>>>;
 
 /// Where the text begins in a file below a directory of the spool.
 fn find(place: &Place, dir: &str, text: &str) -> (PathBuf, u64) {
@@ -30,7 +30,7 @@ pub(super) fn flip(place: &Place, dir: &str, text: &str) {
     file.write_all_at(&[text.as_bytes()[0] ^ 1], at).unwrap();
 }
 
-fn world(place: Place, doors: &Arc<Doors>, told: &Told) -> World {
+fn world(place: Place, doors: &Arc<Doors>, told: &LostMails) -> World {
     let told = told.clone();
     let losses = Losses::new(move |lost| told.lock().unwrap().push(lost.clone()));
     World::opened(place, doors.clone(), |mut config| {
@@ -40,8 +40,8 @@ fn world(place: Place, doors: &Arc<Doors>, told: &Told) -> World {
 }
 
 /// Mail waits for two mailboxes; one message of it, whose body begins with "BAD", is damaged then, by `damage`.
-fn damaged(body: &str, damage: impl FnOnce(&World)) -> (World, Arc<Doors>, Told) {
-    let (doors, told) = (Arc::new(Doors::default()), Told::default());
+fn damaged(body: &str, damage: impl FnOnce(&World)) -> (World, Arc<Doors>, LostMails) {
+    let (doors, told) = (Arc::new(Doors::default()), LostMails::default());
     ["ann/Maildir", "bob/Maildir"].iter().for_each(|mailbox| doors.shut(mailbox, Door::Fails));
     let world = world(Place::new(&[]), &doors, &told);
     world.deliver(message(&["ann"], "before"));
@@ -103,7 +103,7 @@ fn a_damaged_body_is_given_up_once_with_a_word_and_a_copy_and_all_others_are_del
 
 #[test]
 fn mail_that_is_given_up_beside_mail_that_waits_is_told_once_also_after_a_kill() {
-    let (doors, told) = (Arc::new(Doors::default()), Told::default());
+    let (doors, told) = (Arc::new(Doors::default()), LostMails::default());
     ["ann/Maildir", "bob/Maildir"].iter().for_each(|mailbox| doors.shut(mailbox, Door::Fails));
     let world = world(Place::new(&[]), &doors, &told);
     world.deliver(message(&["bob"], "waits on"));

@@ -64,7 +64,7 @@ pub use observer::{Observer, TargetId};
 pub use old_record::old_message_bytes;
 pub use remove::{RemoveError, remove_mailbox};
 pub use report::{
-    Kept, LocalStats, MailboxFull, MountStats, RecoveredMailbox, Remaining, ReplayReport, SyncFailed, Waiting,
+    LocalStats, MailboxFull, MountStats, Receipt, RecoveredMailbox, Remaining, ReplayReport, SyncFailed, Waiting,
     WaitingMailbox,
 };
 #[cfg(feature = "config")]

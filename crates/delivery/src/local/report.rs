@@ -36,7 +36,7 @@ pub struct ReplayReport {
 
 /// A message that is durable.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Kept {
+pub struct Receipt {
     pub(crate) id: u64,
     pub(crate) secs: u64,
     pub(crate) nonce: u32,
@@ -44,7 +44,7 @@ pub struct Kept {
     pub(crate) targets: u16,
 }
 
-impl Kept {
+impl Receipt {
     /// The batch of the spool that has it.
     pub fn id(&self) -> u64 {
         self.id

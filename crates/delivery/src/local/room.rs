@@ -15,11 +15,11 @@ pub(crate) struct MailRoom {
     floor: Space,
     /// What the file system is called in errors.
     place: String,
-    seen: Mutex<Seen>,
+    seen: Mutex<LastLook>,
 }
 
 #[derive(Default)]
-struct Seen {
+struct LastLook {
     /// When the file system was asked last.
     at: Option<Instant>,
     /// What it had above the floor then, less what was taken since.
@@ -80,7 +80,7 @@ impl MailRoom {
         need: Space,
         now: Instant,
         look: impl FnOnce() -> io::Result<Space>,
-        then: impl FnOnce(&mut Seen),
+        then: impl FnOnce(&mut LastLook),
     ) -> Result<(), BelowFloor> {
         let mut seen = self.seen();
         if seen.is_old(now) || seen.is_used && !seen.left.covers(need) {
@@ -112,7 +112,7 @@ impl MailRoom {
     }
 
     /// Not while anything is held: a file system that does not answer holds up those alone that ask it.
-    fn look(&self, now: Instant, look: impl FnOnce() -> io::Result<Space>) -> MutexGuard<'_, Seen> {
+    fn look(&self, now: Instant, look: impl FnOnce() -> io::Result<Space>) -> MutexGuard<'_, LastLook> {
         let before = self.seen().taken;
         // Without an answer the write itself will tell.
         let free = look().unwrap_or(Space::MAX);
@@ -153,12 +153,12 @@ impl MailRoom {
         format!("its file system would have less than {least} {what} free: {}", self.place).into()
     }
 
-    fn seen(&self) -> MutexGuard<'_, Seen> {
+    fn seen(&self) -> MutexGuard<'_, LastLook> {
         self.seen.lock().expect("nothing panics while it is held")
     }
 }
 
-impl Seen {
+impl LastLook {
     fn is_old(&self, now: Instant) -> bool {
         self.at.is_none_or(|at| now.saturating_duration_since(at) >= LOOK_EVERY)
     }

@@ -401,7 +401,7 @@ impl World {
 #[test]
 fn whatever_fails_nothing_is_believed_that_is_lost_and_nothing_is_let_go_that_is_not_durable() {
     for seed in 0..SEEDS {
-        let told = Told(seed);
+        let told = PrintSeed(seed);
         let mut world = World::new(seed);
         for _ in 0..60 + world.random.below(200) {
             world.step();
@@ -414,9 +414,9 @@ fn whatever_fails_nothing_is_believed_that_is_lost_and_nothing_is_let_go_that_is
 const SEEDS: u64 = 1000;
 
 /// Tells which seed a panic is from.
-struct Told(u64);
+struct PrintSeed(u64);
 
-impl Drop for Told {
+impl Drop for PrintSeed {
     fn drop(&mut self) {
         eprintln!("seed {}", self.0);
     }

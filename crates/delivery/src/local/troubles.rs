@@ -30,7 +30,7 @@ struct Broken {
 
 /// What is known of a mailbox that was tried in vain.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Known {
+pub(crate) struct TroubleState {
     pub messages: usize,
     pub bytes: u64,
     pub attempts: u32,
@@ -49,12 +49,12 @@ pub(crate) struct Troubles {
 
 impl Troubles {
     /// What is known of a mailbox, if mail waits for it.
-    pub fn of(&self, mailbox: &str) -> Option<Known> {
+    pub fn of(&self, mailbox: &str) -> Option<TroubleState> {
         self.mailboxes.get(mailbox).map(Broken::known)
     }
 
     /// All that mail waits for.
-    pub fn iter(&self) -> impl Iterator<Item = (&Arc<str>, Known)> {
+    pub fn iter(&self) -> impl Iterator<Item = (&Arc<str>, TroubleState)> {
         self.mailboxes.iter().map(|(mailbox, broken)| (mailbox, broken.known()))
     }
 
@@ -177,9 +177,9 @@ impl Troubles {
 }
 
 impl Broken {
-    fn known(&self) -> Known {
+    fn known(&self) -> TroubleState {
         let (messages, bytes) = (self.messages.len(), self.bytes);
-        Known { messages, bytes, attempts: self.attempts, due: self.due, error: self.error.clone() }
+        TroubleState { messages, bytes, attempts: self.attempts, due: self.due, error: self.error.clone() }
     }
 
     /// The message to be tried now.

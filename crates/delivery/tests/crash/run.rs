@@ -78,9 +78,9 @@ impl Disk {
 }
 
 /// Tells how a panic, wherever it came from, can be had again.
-struct Told(String);
+struct PrintReplayToken(String);
 
-impl Drop for Told {
+impl Drop for PrintReplayToken {
     fn drop(&mut self) {
         if std::thread::panicking() {
             eprintln!("again with POSTHASTE_REPLAY={}", self.0);
@@ -103,7 +103,7 @@ impl Run {
             taken: Vec::new(),
             given_up: None,
         };
-        let _told = Told(run.name());
+        let _told = PrintReplayToken(run.name());
         in_turns(seed, || match run.kind() {
             Kind::Standalone => standalone(&machine, &mut run),
             _ if scenario == Scenario::Short => short(&machine, &mut run),
@@ -186,7 +186,7 @@ impl Run {
             ..*self
         };
         let token = recovery.name();
-        let _told = Told(token.clone());
+        let _told = PrintReplayToken(token.clone());
         let looked_at = match self.kind() {
             Kind::Standalone => recovery.expected(0).check(&machine.path().join("mail")).map(drop),
             _ => in_turns(digest(&token), || recovery.recover(&machine, digest(&token))),

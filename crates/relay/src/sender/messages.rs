@@ -46,11 +46,11 @@ pub(super) struct Messages {
     spool: Arc<dyn Spool>,
     stream: StreamId,
     bytes_max: usize,
-    kept: Mutex<Kept>,
+    kept: Mutex<CachedMessages>,
 }
 
 #[derive(Default)]
-struct Kept {
+struct CachedMessages {
     by_lsn: HashMap<Lsn, (Arc<Envelope>, usize)>,
     /// As they came; settled ones stay in it until their turn.
     order: VecDeque<Lsn>,
@@ -144,7 +144,7 @@ impl Messages {
     }
 }
 
-impl Kept {
+impl CachedMessages {
     fn leave(&mut self, lsn: Lsn) {
         if let Some((_, bytes)) = self.by_lsn.remove(&lsn) {
             self.bytes -= bytes;

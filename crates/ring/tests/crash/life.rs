@@ -36,7 +36,7 @@ pub enum Fact {
 
 /// The facts, each with the number of events that there were, and what is never to be found.
 #[derive(Clone, Debug, Default)]
-pub struct Known {
+pub struct Expectation {
     pub facts: Vec<(usize, Fact)>,
     /// Records so far.
     pub records: u64,
@@ -46,11 +46,11 @@ pub struct Known {
     pub openings: Vec<std::ops::Range<usize>>,
 }
 
-impl Known {
+impl Expectation {
     /// What was known when so many events had happened, as if from the beginning.
     pub fn at(&self, position: usize) -> Self {
         let facts = self.facts.iter().filter(|(since, _)| *since <= position).map(|(_, fact)| (0, *fact)).collect();
-        Known { facts, openings: Vec::new(), ..self.clone() }
+        Expectation { facts, openings: Vec::new(), ..self.clone() }
     }
 
     fn low(&self) -> (u64, Lsn) {
@@ -155,7 +155,7 @@ fn config(events: impl Fn(Event) + Send + Sync + 'static) -> Config {
 }
 
 /// Opens the ring as it is known to be needed.
-pub fn open(machine: &Machine, known: &Known) -> Result<(Ring, Recovery), posthaste_ring::OpenError> {
+pub fn open(machine: &Machine, known: &Expectation) -> Result<(Ring, Recovery), posthaste_ring::OpenError> {
     Ring::open(&machine.path().join("ring"), config(|_| ()), known.on_record())
 }
 
@@ -163,7 +163,7 @@ pub fn open(machine: &Machine, known: &Known) -> Result<(Ring, Recovery), postha
 type Answers = Arc<Mutex<Vec<(usize, u64, Result<Lsn, AppendError>)>>>;
 
 /// A life of the ring: records in so many groups, some cancelled, segments freed, and whatever fails.
-pub fn live(machine: &Arc<Machine>, known: &mut Known, scenario: Scenario, random: &mut Random, groups: usize) {
+pub fn live(machine: &Arc<Machine>, known: &mut Expectation, scenario: Scenario, random: &mut Random, groups: usize) {
     let faults = faults(machine, scenario, random);
     machine.set_faults(faults.clone());
     let cancelled: Arc<Mutex<Vec<Lsn>>> = Arc::default();
@@ -200,7 +200,7 @@ pub fn live(machine: &Arc<Machine>, known: &mut Known, scenario: Scenario, rando
 
 fn append_and_cancel(
     machine: &Arc<Machine>,
-    known: &mut Known,
+    known: &mut Expectation,
     ring: &Ring,
     cancelled: &Mutex<Vec<Lsn>>,
     random: &mut Random,
@@ -270,7 +270,7 @@ fn append_and_cancel(
 }
 
 /// Frees some of the oldest segments, as if a checkpoint had said so.
-fn free(machine: &Machine, known: &mut Known, ring: &Ring, random: &mut Random) {
+fn free(machine: &Machine, known: &mut Expectation, ring: &Ring, random: &mut Random) {
     let segments = ring.segments();
     if segments.len() < 2 {
         return;

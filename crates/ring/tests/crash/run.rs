@@ -7,7 +7,7 @@ use posthaste_fsops::{Cut, Machine, Recording, Tree};
 use posthaste_ring::layout::FIRST_RECORD;
 use posthaste_turns::{Random, in_turns};
 
-use crate::life::{Known, Scenario, live, open};
+use crate::life::{Expectation, Scenario, live, open};
 
 /// A run on record, with all that is needed to judge a cut of it.
 #[derive(Clone)]
@@ -17,13 +17,13 @@ pub struct Run {
     /// If it is a recovery: the cut that it recovers from, and those before.
     pub cuts: Vec<Cut>,
     pub recording: Recording,
-    pub known: Known,
+    pub known: Expectation,
 }
 
 /// Tells how a panic, wherever it came from, can be had again.
-struct Told(String);
+struct PrintReplayToken(String);
 
-impl Drop for Told {
+impl Drop for PrintReplayToken {
     fn drop(&mut self) {
         if std::thread::panicking() {
             eprintln!("again with POSTHASTE_REPLAY={}", self.0);
@@ -35,10 +35,10 @@ impl Run {
     /// Makes it and puts it on record: two or three lives.
     pub fn record(scenario: Scenario, seed: u64) -> Run {
         let machine = Arc::new(boot(&Tree::default(), seed));
-        let mut known = Known::default();
+        let mut known = Expectation::default();
         let cuts = Vec::new();
-        let mut run = Run { scenario, seed, cuts, recording: machine.recording(), known: Known::default() };
-        let _told = Told(run.name());
+        let mut run = Run { scenario, seed, cuts, recording: machine.recording(), known: Expectation::default() };
+        let _told = PrintReplayToken(run.name());
         in_turns(seed, || {
             let mut random = Random::new(seed);
             for _ in 0..2 + random.below(2) {
@@ -68,7 +68,7 @@ impl Run {
             ..*self
         };
         let name = recovery.name();
-        let _told = Told(name.clone());
+        let _told = PrintReplayToken(name.clone());
         let seed = name.bytes().fold(7, |seed: u64, byte| seed.wrapping_mul(31) + u64::from(byte));
         let known = &mut recovery.known;
         let looked_at = in_turns(seed, || recover(&machine, known, self.scenario, seed));
@@ -104,7 +104,7 @@ impl Run {
 }
 
 /// The ring is opened on what a cut has left, and again, which must change nothing; then it may go on.
-fn recover(machine: &Arc<Machine>, known: &mut Known, scenario: Scenario, seed: u64) -> Result<(), String> {
+fn recover(machine: &Arc<Machine>, known: &mut Expectation, scenario: Scenario, seed: u64) -> Result<(), String> {
     let (mut before, mut random) = (None, Random::new(seed));
     for _ in 0..2 {
         let (ring, recovery) = open(machine, known).map_err(|error| format!("opens not: {error}"))?;

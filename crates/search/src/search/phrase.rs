@@ -235,14 +235,14 @@ fn positions_in(block: &BlockSegmentPostings) -> usize {
 
 /// Where words end that stand next to each other: documents, ascending, and in each the positions behind the last word.
 #[derive(Default)]
-struct Places {
+struct WordPositions {
     documents: Vec<u32>,
     /// For each document the end of its positions.
     ends: Vec<usize>,
     positions: Vec<u32>,
 }
 
-impl Places {
+impl WordPositions {
     /// All places of a word.
     fn of(mut word: SegmentPostings) -> Self {
         let mut places = Self::default();
@@ -312,12 +312,12 @@ pub(super) fn add_with_ending(
     found: &mut Bitmap,
 ) -> tantivy::Result<()> {
     let index = segment.reader.inverted_index(field)?;
-    let mut places: Option<Places> = None;
+    let mut places: Option<WordPositions> = None;
     for word in before {
         let Some(info) = index.terms().get(word)? else { return Ok(()) };
         let word = postings(&index, &info)?;
         places = Some(match places {
-            None => Places::of(word),
+            None => WordPositions::of(word),
             Some(places) => places.then(word),
         });
     }

@@ -1,6 +1,6 @@
 //! Who may write: one process at a time, in turn.
 //!
-//! A writer that stays, such as one that watches the Maildirs, lends the index: it sees that somebody waits ([`Turn::is_wanted`]), lets the lock go,
+//! A writer that stays, such as one that watches the Maildirs, lends the index: it sees that somebody waits ([`WaitingWriter::is_wanted`]), lets the lock go,
 //! and takes it again behind those who wait. Both files are locked with `flock`, which the kernel undoes when a process dies, so nothing can be left over.
 
 use std::fs::{self, File};
@@ -106,9 +106,9 @@ fn ring(turn: &mut File) -> io::Result<()> {
 
 /// Tells a writer that stays whether others wait for its lock.
 #[derive(Debug)]
-pub struct Turn(PathBuf);
+pub struct WaitingWriter(PathBuf);
 
-impl Turn {
+impl WaitingWriter {
     /// Of the index in `dir`.
     pub fn of(dir: &Path) -> Self {
         Self(dir.to_owned())
@@ -171,7 +171,7 @@ mod tests {
     #[test]
     fn a_writer_that_stays_lends_its_lock_and_comes_next() {
         let dir = tempfile::tempdir().unwrap();
-        let turn = Turn::of(dir.path());
+        let turn = WaitingWriter::of(dir.path());
         let held = Lock::acquire(dir.path(), None).unwrap();
         assert!(!turn.is_wanted());
         let order = std::sync::Mutex::new(Vec::new());

@@ -26,6 +26,6 @@ pub use chunk::{Column, NO_PARENT, Record, bits};
 pub(crate) use directory::Covered;
 pub use directory::{Directory, FolderState, Seen};
 pub use error::StateError;
-pub use lock::{Lock, Turn};
+pub use lock::{Lock, WaitingWriter};
 pub use snapshot::Snapshot;
 pub use writer::StateWriter;

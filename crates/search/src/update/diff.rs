@@ -135,7 +135,7 @@ pub(super) fn compare(
         match listed {
             Err(error) => report.troubles.push((folder.dir.clone(), error.to_string())),
             Ok(names) => {
-                let known = Known::new(state.records(), &by_folder[&index]);
+                let known = KnownFolder::new(state.records(), &by_folder[&index]);
                 let listed = names.into_iter().map(|name| known.listed(index, name)).collect();
                 known.tell_apart(listed, &mut changes);
                 let settled = |stamp: Option<Stamp>| {
@@ -221,7 +221,7 @@ pub(super) fn compare_touched(state: &StateWriter, touched: &Touched, report: &m
         let keys: HashSet<&str> = names.iter().map(|name| key_of_name(name)).collect();
         let mut numbers = by_folder.remove(&index).unwrap_or_default();
         numbers.retain(|&number| keys.contains(key_of_name(&state.records()[number as usize].name)));
-        let known = Known::new(state.records(), &numbers);
+        let known = KnownFolder::new(state.records(), &numbers);
         // What the index knows under these keys is looked at too: of a name that moved on we may have seen the old one only.
         let mut all = names.clone();
         all.extend(numbers.iter().map(|&number| state.records()[number as usize].name.clone()));
@@ -244,7 +244,7 @@ fn look_at(
     dir: &std::path::Path,
     index: usize,
     names: &BTreeSet<String>,
-    known: &Known<'_>,
+    known: &KnownFolder<'_>,
 ) -> io::Result<Vec<Listed>> {
     let mut listed = Vec::new();
     for subdir in [Subdir::New, Subdir::Cur] {
@@ -262,12 +262,12 @@ struct Listed {
 }
 
 /// What the index knows of one folder, by the part of the name that does not change.
-struct Known<'a> {
+struct KnownFolder<'a> {
     records: &'a [Record],
     by_key: HashMap<&'a str, Vec<u32>>,
 }
 
-impl<'a> Known<'a> {
+impl<'a> KnownFolder<'a> {
     fn new(records: &'a [Record], numbers: &[u32]) -> Self {
         let mut by_key: HashMap<&str, Vec<u32>> = HashMap::with_capacity(numbers.len());
         for &number in numbers {

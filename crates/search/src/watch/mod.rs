@@ -20,7 +20,7 @@ use rustix::fs::FlockOperation;
 use serde::{Deserialize, Serialize};
 
 use crate::error::IndexError;
-use crate::state::{StateError, Turn};
+use crate::state::{StateError, WaitingWriter};
 use crate::stop::Stop;
 use crate::update::{Indexer, Report, Touched, UpdateOptions};
 
@@ -133,7 +133,7 @@ struct Watch<'a> {
     options: &'a WatchOptions,
     sign: &'a Sign,
     notify: Notify,
-    turn: Turn,
+    turn: WaitingWriter,
     /// `None` only while another has it, and when the watch was to end meanwhile.
     indexer: Option<Indexer>,
     pending: Pending,
@@ -162,7 +162,7 @@ impl<'a> Watch<'a> {
         tell: &'a mut dyn FnMut(WatchEvent<'_>),
     ) -> Result<Option<Self>, IndexError> {
         let mut notify = Notify::new().map_err(IndexError::Notify)?;
-        let turn = Turn::of(dir);
+        let turn = WaitingWriter::of(dir);
         notify.watch_turn(&turn.file()?).map_err(IndexError::Notify)?;
         let Some(indexer) = Indexer::open_unless(dir, waiting, stop)? else { return Ok(None) };
         if let Some(why) = indexer.rebuilds_because() {
@@ -227,7 +227,7 @@ impl<'a> Watch<'a> {
                 pending.look = true;
                 pending.since.get_or_insert_with(Instant::now);
             }
-            Event::Turn => {}
+            Event::WaitingWriter => {}
         });
         drained.map_err(IndexError::Notify)
     }

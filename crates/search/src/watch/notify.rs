@@ -22,7 +22,7 @@ pub(super) enum Event<'a> {
     /// A directory came, went or was moved, or the kernel lost count: everything has to be looked at.
     Look,
     /// Somebody waits for the index.
-    Turn,
+    WaitingWriter,
 }
 
 #[derive(Debug)]
@@ -31,7 +31,7 @@ enum Place {
     Messages(PathBuf),
     /// Any other directory of a tree.
     Directory,
-    Turn,
+    WaitingWriter,
 }
 
 pub(super) struct Notify {
@@ -49,7 +49,7 @@ impl Notify {
 
     pub fn watch_turn(&mut self, file: &Path) -> io::Result<()> {
         let number = inotify::add_watch(&self.fd, file, WatchFlags::MODIFY)?;
-        self.places.insert(number, Place::Turn);
+        self.places.insert(number, Place::WaitingWriter);
         Ok(())
     }
 
@@ -128,7 +128,7 @@ impl Notify {
                         each(Event::Name { dir, name });
                     }
                 }
-                Some(Place::Turn) => each(Event::Turn),
+                Some(Place::WaitingWriter) => each(Event::WaitingWriter),
                 // Marks such as `.noindex` and tables of keywords are files, and folders are directories.
                 Some(Place::Directory | Place::Messages(_)) => {
                     let is_mark = event.file_name().is_some_and(|name| {
@@ -181,6 +181,6 @@ mod tests {
         notify.drain(note).unwrap();
         seen.dedup();
         let name = format!("Name {{ dir: {:?}, name: \"1.a.h\" }}", root.path());
-        assert_eq!(seen, [name.as_str(), "Look", "Turn", "Look"]);
+        assert_eq!(seen, [name.as_str(), "Look", "WaitingWriter", "Look"]);
     }
 }

@@ -105,7 +105,7 @@ enum Attempt {
     /// It is done with.
     Done,
     /// There is more to do at once: recipients for another transaction.
-    Again,
+    Retry,
     /// Nothing can be done now. What was done with the message still has to be done with the file, if that is it.
     Later(Option<Settlement>),
 }
@@ -170,7 +170,7 @@ impl Worker {
             tokio::select! {
                 Some(ended) = attempts.join_next() => match ended {
                     Ok((name, Attempt::Done)) => files.forget(&name),
-                    Ok((name, Attempt::Again)) => files.again(name),
+                    Ok((name, Attempt::Retry)) => files.again(name),
                     Ok((name, Attempt::Later(settlement))) => files.later(name, settlement, Instant::now()),
                     // A panic, which costs the file its place in the line until the next start.
                     Err(error) => tracing::error!(error = error.to_string(), "a file of the pickup directory is left out"),
@@ -234,7 +234,7 @@ impl Worker {
             }
             let rest_is_left = matches!(&settlement, Settlement::Split { rest, .. } if !rest.is_empty());
             match settle(&place, &name, settlement).await {
-                Ok(()) if rest_is_left && again => (name, Attempt::Again),
+                Ok(()) if rest_is_left && again => (name, Attempt::Retry),
                 Ok(()) if rest_is_left => (name, Attempt::Later(None)),
                 Ok(()) => (name, Attempt::Done),
                 Err(settlement) => (name, Attempt::Later(Some(settlement))),

@@ -39,13 +39,13 @@ pub struct Rebuilt {
 }
 
 /// A batch, wherever it was found: in the ring, in a pack, or in both.
-struct Places(Vec<(usize, u32, RecordHeader)>);
+struct RecordPlaces(Vec<(usize, u32, RecordHeader)>);
 
 /// Everything that was found.
 #[derive(Default)]
 struct Left {
     readers: Vec<(String, SegmentReader)>,
-    places: BTreeMap<u64, Places>,
+    places: BTreeMap<u64, RecordPlaces>,
     heads: BTreeMap<u64, Head>,
     mark: u64,
     damage: Vec<Damage>,
@@ -136,7 +136,7 @@ impl Left {
                 match Head::decode(Bytes::copy_from_slice(located.head)) {
                     Some(head) => {
                         self.heads.insert(lsn, head);
-                        let places = self.places.entry(lsn).or_insert(Places(Vec::new()));
+                        let places = self.places.entry(lsn).or_insert(RecordPlaces(Vec::new()));
                         places.0.push((at, located.offset, located.header));
                     }
                     None => unknown.push(lsn),

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use serde::{Deserialize, Serialize};
 
 use super::ledger::{Expected, Ledger};
-use super::stores::{Kept, Seen, places};
+use super::stores::{FoundCopies, Seen, places};
 use crate::mailfiles::ReadError;
 use crate::stamp::{self, Id};
 
@@ -180,7 +180,14 @@ fn compare(ledger: &Ledger, mut seen: Seen<'_>, waiting: &[Waiting], copies: Cop
 }
 
 impl Account {
-    fn judge<'a>(&mut self, id: Id, expected: Expected, copy: &Kept, in_spool: &InSpool<'a>, waits: &mut Waits<'a>) {
+    fn judge<'a>(
+        &mut self,
+        id: Id,
+        expected: Expected,
+        copy: &FoundCopies,
+        in_spool: &InSpool<'a>,
+        waits: &mut Waits<'a>,
+    ) {
         let (acked, uncertain) = (u32::from(expected.acked), u32::from(expected.uncertain));
         // A surplus copy is one too many, and no other recipient has it.
         let (least, most, surplus) = match self.copies {

@@ -17,7 +17,7 @@ use crate::stamp::{self, Id};
 /// All that was found of one run's messages.
 pub(super) struct Seen<'a> {
     ledger: &'a Ledger,
-    pub copies: BTreeMap<u64, Kept>,
+    pub copies: BTreeMap<u64, FoundCopies>,
     /// Maildirs by number.
     pub maildirs: Vec<PathBuf>,
     numbers: HashMap<PathBuf, u32>,
@@ -31,7 +31,7 @@ pub(super) struct Seen<'a> {
 
 /// What was found of one message.
 #[derive(Debug, Default)]
-pub(super) struct Kept {
+pub(super) struct FoundCopies {
     pub found: u32,
     pub altered: u32,
     /// Copies in a Maildir that has one already.

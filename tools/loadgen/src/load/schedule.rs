@@ -41,7 +41,7 @@ pub(super) struct Schedule {
 /// The next message's turn.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) enum Claim {
-    Message(Turn),
+    Message(SendSlot),
     /// None is due before.
     NotBefore(Instant),
     /// There are no more.
@@ -50,7 +50,7 @@ pub(super) enum Claim {
 
 /// One message to send.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub(super) struct Turn {
+pub(super) struct SendSlot {
     pub number: u64,
     /// When it should leave; closed loop: now.
     pub due: Instant,
@@ -104,7 +104,7 @@ impl Schedule {
         }
         drawn.take();
         let number = self.first + self.claimed.fetch_add(1, Relaxed);
-        Claim::Message(Turn { number, due, is_measured: next >= self.pace.warmup })
+        Claim::Message(SendSlot { number, due, is_measured: next >= self.pace.warmup })
     }
 
     fn claim_next(&self, now: Instant) -> Claim {
@@ -117,7 +117,7 @@ impl Schedule {
         if is_measured && self.pace.count.is_some_and(|count| self.measured.fetch_add(1, Relaxed) >= count) {
             return Claim::Finished;
         }
-        Claim::Message(Turn { number: self.first + self.claimed.fetch_add(1, Relaxed), due: now, is_measured })
+        Claim::Message(SendSlot { number: self.first + self.claimed.fetch_add(1, Relaxed), due: now, is_measured })
     }
 
     fn claim_due(&self, now: Instant, rate: f64) -> Claim {
@@ -134,7 +134,7 @@ impl Schedule {
             match self.claimed.compare_exchange_weak(index, index + 1, Relaxed, Relaxed) {
                 Ok(_) => {
                     let is_measured = index >= due_within(self.pace.warmup, rate);
-                    return Claim::Message(Turn { number: self.first + index, due, is_measured });
+                    return Claim::Message(SendSlot { number: self.first + index, due, is_measured });
                 }
                 Err(taken) => index = taken,
             }

@@ -12,7 +12,7 @@ use super::failure::{Cause, Failure, Stage};
 use super::output::Output;
 use super::plan::{Pipelining, Plan};
 use super::replies::Reply;
-use super::schedule::Turn;
+use super::schedule::SendSlot;
 
 mod message;
 mod opening;
@@ -37,7 +37,7 @@ pub(super) enum Event {
 /// What became of a message.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Fate {
-    pub turn: Turn,
+    pub turn: SendSlot,
     /// Recipients for whom the server said 2yz to the whole message.
     pub acked: u16,
     /// Recipients for whom it may have the message, as the connection was lost before the verdict.
@@ -67,7 +67,7 @@ enum Expect {
 
 #[derive(Debug)]
 struct Transaction {
-    turn: Turn,
+    turn: SendSlot,
     asked: usize,
     accepted: u16,
     /// Verdicts still to come, once the first has.

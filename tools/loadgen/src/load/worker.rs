@@ -13,7 +13,7 @@ use std::os::fd::{AsRawFd, OwnedFd};
 use super::connection::Connection;
 use super::failure::{Class, Failure};
 use super::plan::Plan;
-use super::schedule::{Claim, Schedule, Turn};
+use super::schedule::{Claim, Schedule, SendSlot};
 use super::session::Session;
 use crate::values::{PerConnection, TlsStart};
 
@@ -88,7 +88,7 @@ struct Slot {
     server: usize,
     live: Option<Box<Live>>,
     /// A message that waits for a connection.
-    pending: Option<Turn>,
+    pending: Option<SendSlot>,
     /// Why there was no connection when one was last wanted; `None` once there is one.
     last_failure: Option<Failure>,
     backoff: Duration,
@@ -226,7 +226,7 @@ impl Worker {
         }
     }
 
-    fn start(&mut self, slot: usize, turn: Turn) {
+    fn start(&mut self, slot: usize, turn: SendSlot) {
         match &mut self.slots[slot].live {
             Some(live) if live.session.is_idle() => {
                 live.session.begin(turn, &self.plan);

@@ -43,7 +43,7 @@ pub(super) struct Session {
     envelope: Option<Envelope>,
     recipients: u64,
     octets: u64,
-    kept: Kept,
+    kept: MessageSoFar,
     /// The message does not fit into the memory for all of them.
     overflow: bool,
 }
@@ -57,7 +57,7 @@ enum Answer {
 
 /// The message so far, where it is needed whole.
 #[derive(Default)]
-enum Kept {
+enum MessageSoFar {
     #[default]
     Nothing,
     /// A slice of the read buffer, which has to be free again when the step is over.
@@ -76,7 +76,7 @@ impl Session {
             envelope: None,
             recipients: 0,
             octets: 0,
-            kept: Kept::Nothing,
+            kept: MessageSoFar::Nothing,
             overflow: false,
         }
     }
@@ -95,8 +95,8 @@ impl Session {
     /// Goes on with what was read. Of `input` nothing is kept but what stays in it.
     pub fn step(&mut self, input: &mut BytesMut) -> NextStep {
         let step = self.advance(input);
-        if let Kept::Borrowed(bytes) = &self.kept {
-            self.kept = Kept::Copied(bytes.to_vec());
+        if let MessageSoFar::Borrowed(bytes) = &self.kept {
+            self.kept = MessageSoFar::Copied(bytes.to_vec());
         }
         step
     }
@@ -263,11 +263,11 @@ impl Session {
             return;
         }
         self.kept = match std::mem::take(&mut self.kept) {
-            Kept::Nothing => Kept::Borrowed(bytes),
-            Kept::Borrowed(first) => Kept::Copied([first, bytes].concat()),
-            Kept::Copied(mut whole) => {
+            MessageSoFar::Nothing => MessageSoFar::Borrowed(bytes),
+            MessageSoFar::Borrowed(first) => MessageSoFar::Copied([first, bytes].concat()),
+            MessageSoFar::Copied(mut whole) => {
                 whole.extend_from_slice(&bytes);
-                Kept::Copied(whole)
+                MessageSoFar::Copied(whole)
             }
         };
     }
@@ -326,9 +326,9 @@ impl Session {
 
     fn keep(&self) -> std::io::Result<()> {
         let message: &[u8] = match &self.kept {
-            Kept::Nothing => &[],
-            Kept::Borrowed(bytes) => bytes,
-            Kept::Copied(bytes) => bytes,
+            MessageSoFar::Nothing => &[],
+            MessageSoFar::Borrowed(bytes) => bytes,
+            MessageSoFar::Copied(bytes) => bytes,
         };
         if let (Some(store), Some(envelope)) = (&self.shared.store, &self.envelope) {
             store.keep(envelope, message, SystemTime::now())?;
@@ -348,9 +348,9 @@ impl Session {
 
     fn drop_kept(&mut self) {
         let octets = match std::mem::take(&mut self.kept) {
-            Kept::Nothing => return,
-            Kept::Borrowed(bytes) => bytes.len(),
-            Kept::Copied(bytes) => bytes.len(),
+            MessageSoFar::Nothing => return,
+            MessageSoFar::Borrowed(bytes) => bytes.len(),
+            MessageSoFar::Copied(bytes) => bytes.len(),
         };
         self.shared.held_octets.fetch_sub(octets, Ordering::Relaxed);
     }

@@ -8,19 +8,19 @@ use posthaste_smtp::Protocol;
 use super::super::failure::{Failure, Stage};
 use super::super::plan::{Pipelining, Plan};
 use super::super::replies::Reply;
-use super::super::schedule::Turn;
+use super::super::schedule::SendSlot;
 use super::{Event, Expect, Session, Transaction, fate};
 use crate::stamp::Id;
 
 impl Session {
     /// Begins a message.
-    pub fn begin(&mut self, turn: Turn, plan: &Plan) {
+    pub fn begin(&mut self, turn: SendSlot, plan: &Plan) {
         assert!(self.is_idle(), "a message is begun while one is under way: {self:?}");
         self.current = Some(self.envelope(turn, plan));
     }
 
     /// Sends the message that 354 asked for, and the envelope of the next behind it.
-    pub fn send_body(&mut self, next: Option<Turn>, plan: &Plan) {
+    pub fn send_body(&mut self, next: Option<SendSlot>, plan: &Plan) {
         let current = self.current.as_mut().expect("354 belongs to a message");
         let id = Id { run: plan.run, number: current.turn.number };
         let message = plan.pool.pick(id.number);
@@ -43,7 +43,7 @@ impl Session {
     }
 
     /// Writes the commands of a message that may go out at once.
-    fn envelope(&mut self, turn: Turn, plan: &Plan) -> Transaction {
+    fn envelope(&mut self, turn: SendSlot, plan: &Plan) -> Transaction {
         let mut transaction = Transaction {
             turn,
             asked: 0,

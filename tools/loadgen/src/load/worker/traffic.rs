@@ -4,7 +4,7 @@ use std::time::Instant;
 
 use super::super::failure::{Cause, Failure, Stage};
 use super::super::replies;
-use super::super::schedule::{Claim, Turn};
+use super::super::schedule::{Claim, SendSlot};
 use super::super::session::Event;
 use super::{BACKOFF_FIRST, Flow, Live, Worker, count};
 use crate::load::connection::ReadOutcome;
@@ -150,7 +150,7 @@ impl Worker {
         }
     }
 
-    fn claim_ahead(&self, live: &Live) -> Option<Turn> {
+    fn claim_ahead(&self, live: &Live) -> Option<SendSlot> {
         // An idle slot would be passed over.
         if !live.session.may_send_ahead() || !self.may_carry_more(live) || !self.idle.is_empty() {
             return None;
