@@ -7,7 +7,7 @@ mod relay;
 use std::sync::Arc;
 
 use bytes::{BufMut, Bytes, BytesMut};
-use posthaste_spool::Lsn;
+use posthaste_spool::{Fields, put_text};
 
 use crate::event::{
     Delivered, Event, Fate, Kind, LIST_MAX, LeftOut, OfTransport, Received, Refused, Stage, Target, TransportTarget,
@@ -58,7 +58,7 @@ pub(crate) fn put(out: &mut BytesMut, event: &Event) {
     match &event.kind {
         Kind::Received(received) => {
             let Received { id, peer, helo, with, sender, message_id, .. } = received;
-            [id, peer, helo, with, sender, message_id].into_iter().for_each(|text| put_text(out, text));
+            [id, peer, helo, with, sender, message_id].into_iter().for_each(|text| put_short(out, text));
             out.put_u64_le(received.bytes);
             put_list(out, &received.recipients, received.recipient_count);
             put_list(out, &received.mailboxes, received.mailbox_count);
@@ -66,16 +66,16 @@ pub(crate) fn put(out: &mut BytesMut, event: &Event) {
         Kind::Delivered(Delivered { targets }) => targets.iter().for_each(|target| put_target(out, target)),
         Kind::Waiting(Waiting { target, error }) | Kind::GivenUp(Waiting { target, error }) => {
             put_target(out, target);
-            put_text(out, error);
+            put_short(out, error);
         }
         Kind::Transport(OfTransport { fate, error, targets }) => {
             out.put_u8(fate_number(*fate));
-            put_text(out, error);
+            put_short(out, error);
             for TransportTarget { message, number, transport, recipient } in targets {
                 out.put_u64_le(message.get());
                 out.put_u16_le(*number);
-                put_text(out, transport);
-                put_text(out, recipient);
+                put_short(out, transport);
+                put_short(out, recipient);
             }
         }
         Kind::Relay(of) => relay::put_of_relay(out, of),
@@ -84,7 +84,7 @@ pub(crate) fn put(out: &mut BytesMut, event: &Event) {
         Kind::Refused(refused) => {
             let Refused { id, peer, helo, sender, reply, why, .. } = refused;
             out.put_u8(stage_number(refused.stage));
-            [id, peer, helo, sender, reply, why].into_iter().for_each(|text| put_text(out, text));
+            [id, peer, helo, sender, reply, why].into_iter().for_each(|text| put_short(out, text));
             put_list(out, &refused.recipients, refused.recipient_count);
         }
         Kind::LeftOut(LeftOut { refused, others }) => {
@@ -98,18 +98,16 @@ pub(crate) fn put(out: &mut BytesMut, event: &Event) {
 
 /// Reads an entry; `None` if this version does not know it.
 pub(crate) fn decode(payload: Bytes) -> Option<Vec<Event>> {
-    let mut rest = Fields(payload);
+    let mut rest = Fields::of(payload);
     if rest.u8()? != VERSION {
         return None;
     }
     let mut events = Vec::new();
-    while !rest.0.is_empty() {
+    while !rest.is_empty() {
         let (kind, len) = (rest.u8()?, rest.u32()?);
-        let mut fields = Fields(rest.bytes(len as usize)?);
-        let event = Event { at_us: fields.u64()?, kind: fields.kind(kind)? };
-        if !fields.0.is_empty() {
-            return None;
-        }
+        let mut fields = Fields::of(rest.bytes(len as usize)?);
+        let event = Event { at_us: fields.u64()?, kind: of_kind(&mut fields, kind)? };
+        fields.end()?;
         events.push(event);
     }
     Some(events)
@@ -139,139 +137,106 @@ pub(crate) fn short(text: &str) -> &str {
     &text[..text.floor_char_boundary(TEXT_MAX)]
 }
 
-fn put_text(out: &mut BytesMut, text: &str) {
-    let text = short(text);
-    out.put_u16_le(text.len() as u16);
-    out.put_slice(text.as_bytes());
+fn put_short(out: &mut BytesMut, text: &str) {
+    put_text(out, short(text));
 }
 
 fn put_list(out: &mut BytesMut, texts: &[Arc<str>], count: u32) {
     let texts = &texts[..texts.len().min(LIST_MAX)];
     out.put_u32_le(count);
     out.put_u16_le(texts.len() as u16);
-    texts.iter().for_each(|text| put_text(out, text));
+    texts.iter().for_each(|text| put_short(out, text));
 }
 
 fn put_target(out: &mut BytesMut, target: &Target) {
     out.put_u64_le(target.message.get());
     out.put_u16_le(target.number);
-    put_text(out, &target.mailbox);
+    put_short(out, &target.mailbox);
 }
 
-/// Takes fields from the front; `None` where the bytes end too early.
-struct Fields(Bytes);
-
-impl Fields {
-    fn kind(&mut self, kind: u8) -> Option<Kind> {
-        Some(match kind {
-            RECEIVED => {
-                let (id, peer, helo, with) = (self.text()?, self.text()?, self.text()?, self.text()?);
-                let (sender, message_id, bytes) = (self.text()?, self.text()?, self.u64()?);
-                let (recipients, recipient_count) = self.list()?;
-                let (mailboxes, mailbox_count) = self.list()?;
-                Kind::Received(Received {
-                    id,
-                    peer,
-                    helo,
-                    with,
-                    sender,
-                    recipients,
-                    recipient_count,
-                    bytes,
-                    message_id,
-                    mailboxes,
-                    mailbox_count,
-                })
-            }
-            DELIVERED => {
-                let mut targets = Vec::new();
-                while !self.0.is_empty() {
-                    targets.push(self.target()?);
-                }
-                Kind::Delivered(Delivered { targets })
-            }
-            WAITING => Kind::Waiting(Waiting { target: self.target()?, error: self.text()? }),
-            GIVEN_UP => Kind::GivenUp(Waiting { target: self.target()?, error: self.text()? }),
-            OF_TRANSPORT => {
-                let fate = match self.u8()? {
-                    1 => Fate::Delivered,
-                    2 => Fate::Waiting,
-                    3 => Fate::Held,
-                    4 => Fate::GivenUp,
-                    _ => return None,
-                };
-                let (error, mut targets) = (self.text()?, Vec::new());
-                while !self.0.is_empty() {
-                    let (message, number) = (Lsn::new(self.u64()?), self.u16()?);
-                    targets.push(TransportTarget { message, number, transport: self.text()?, recipient: self.text()? });
-                }
-                Kind::Transport(OfTransport { fate, error, targets })
-            }
-            REFUSED => {
-                let stage = match self.u8()? {
-                    1 => Stage::Connection,
-                    2 => Stage::Mail,
-                    3 => Stage::Recipient,
-                    4 => Stage::Message,
-                    5 => Stage::Aborted,
-                    _ => return None,
-                };
-                let (id, peer, helo) = (self.text()?, self.text()?, self.text()?);
-                let (sender, reply, why) = (self.text()?, self.text()?, self.text()?);
-                let (recipients, recipient_count) = self.list()?;
-                Kind::Refused(Refused { stage, id, peer, helo, sender, recipients, recipient_count, reply, why })
-            }
-            OF_RELAY => Kind::Relay(self.of_relay()?),
-            ADMIN => Kind::Admin(self.admin()?),
-            FEEDBACK => Kind::Feedback(self.feedback()?),
-            LEFT_OUT => Kind::LeftOut(LeftOut { refused: self.u64()?, others: self.u64()? }),
-            _ => return None,
-        })
-    }
-
-    fn bytes(&mut self, len: usize) -> Option<Bytes> {
-        (len <= self.0.len()).then(|| self.0.split_to(len))
-    }
-
-    fn array<const N: usize>(&mut self) -> Option<[u8; N]> {
-        self.bytes(N)?[..].try_into().ok()
-    }
-
-    fn u8(&mut self) -> Option<u8> {
-        self.array().map(|[byte]| byte)
-    }
-
-    fn u16(&mut self) -> Option<u16> {
-        self.array().map(u16::from_le_bytes)
-    }
-
-    fn u32(&mut self) -> Option<u32> {
-        self.array().map(u32::from_le_bytes)
-    }
-
-    fn u64(&mut self) -> Option<u64> {
-        self.array().map(u64::from_le_bytes)
-    }
-
-    /// A text that could have been written: not over the bound.
-    fn text(&mut self) -> Option<Arc<str>> {
-        let len = usize::from(self.u16()?);
-        let bytes = self.bytes(len).filter(|_| len <= TEXT_MAX)?;
-        Some(std::str::from_utf8(&bytes).ok()?.into())
-    }
-
-    fn list(&mut self) -> Option<(Vec<Arc<str>>, u32)> {
-        let (count, listed) = (self.u32()?, self.u16()?);
-        if usize::from(listed) > LIST_MAX {
-            return None;
+fn of_kind(rest: &mut Fields, kind: u8) -> Option<Kind> {
+    Some(match kind {
+        RECEIVED => {
+            let (id, peer, helo, with) = (text(rest)?, text(rest)?, text(rest)?, text(rest)?);
+            let (sender, message_id, bytes) = (text(rest)?, text(rest)?, rest.u64()?);
+            let (recipients, recipient_count) = list(rest)?;
+            let (mailboxes, mailbox_count) = list(rest)?;
+            Kind::Received(Received {
+                id,
+                peer,
+                helo,
+                with,
+                sender,
+                recipients,
+                recipient_count,
+                bytes,
+                message_id,
+                mailboxes,
+                mailbox_count,
+            })
         }
-        let texts = (0..listed).map(|_| self.text()).collect::<Option<_>>()?;
-        Some((texts, count))
-    }
+        DELIVERED => {
+            let mut targets = Vec::new();
+            while !rest.is_empty() {
+                targets.push(target(rest)?);
+            }
+            Kind::Delivered(Delivered { targets })
+        }
+        WAITING => Kind::Waiting(Waiting { target: target(rest)?, error: text(rest)? }),
+        GIVEN_UP => Kind::GivenUp(Waiting { target: target(rest)?, error: text(rest)? }),
+        OF_TRANSPORT => {
+            let fate = match rest.u8()? {
+                1 => Fate::Delivered,
+                2 => Fate::Waiting,
+                3 => Fate::Held,
+                4 => Fate::GivenUp,
+                _ => return None,
+            };
+            let (error, mut targets) = (text(rest)?, Vec::new());
+            while !rest.is_empty() {
+                let (message, number) = (rest.lsn()?, rest.u16()?);
+                targets.push(TransportTarget { message, number, transport: text(rest)?, recipient: text(rest)? });
+            }
+            Kind::Transport(OfTransport { fate, error, targets })
+        }
+        REFUSED => {
+            let stage = match rest.u8()? {
+                1 => Stage::Connection,
+                2 => Stage::Mail,
+                3 => Stage::Recipient,
+                4 => Stage::Message,
+                5 => Stage::Aborted,
+                _ => return None,
+            };
+            let (id, peer, helo) = (text(rest)?, text(rest)?, text(rest)?);
+            let (sender, reply, why) = (text(rest)?, text(rest)?, text(rest)?);
+            let (recipients, recipient_count) = list(rest)?;
+            Kind::Refused(Refused { stage, id, peer, helo, sender, recipients, recipient_count, reply, why })
+        }
+        OF_RELAY => Kind::Relay(relay::of_relay(rest)?),
+        ADMIN => Kind::Admin(relay::admin(rest)?),
+        FEEDBACK => Kind::Feedback(relay::feedback(rest)?),
+        LEFT_OUT => Kind::LeftOut(LeftOut { refused: rest.u64()?, others: rest.u64()? }),
+        _ => return None,
+    })
+}
 
-    fn target(&mut self) -> Option<Target> {
-        Some(Target { message: Lsn::new(self.u64()?), number: self.u16()?, mailbox: self.text()? })
+/// A text that could have been written: not over the bound.
+fn text(rest: &mut Fields) -> Option<Arc<str>> {
+    rest.text().filter(|text| text.len() <= TEXT_MAX)
+}
+
+fn list(rest: &mut Fields) -> Option<(Vec<Arc<str>>, u32)> {
+    let (count, listed) = (rest.u32()?, rest.u16()?);
+    if usize::from(listed) > LIST_MAX {
+        return None;
     }
+    let texts = (0..listed).map(|_| text(rest)).collect::<Option<_>>()?;
+    Some((texts, count))
+}
+
+fn target(rest: &mut Fields) -> Option<Target> {
+    Some(Target { message: rest.lsn()?, number: rest.u16()?, mailbox: text(rest)? })
 }
 
 #[cfg(test)]

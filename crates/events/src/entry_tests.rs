@@ -2,6 +2,8 @@
 
 use proptest::prelude::*;
 
+use posthaste_spool::Lsn;
+
 use super::*;
 use crate::event::{Admin, AdminTarget, Feedback, OfRelay, RelayFate};
 use crate::json;

@@ -1,9 +1,9 @@
 //! A batch and the bytes of its head.
 
-use bytes::Bytes;
+use bytes::{BufMut, Bytes};
 
 use crate::bodies::{BodyFile, FinishedUpload};
-use crate::codec::{Fields, Put};
+use crate::fields::Fields;
 
 /// Names a stream of one spool. Never used again for another name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -85,24 +85,26 @@ impl Head {
         let payloads: usize = self.entries.iter().map(|entry| 7 + entry.payload.len()).sum();
         let mut out = Vec::with_capacity(3 + payloads + 21);
         out.put_u8(FORMAT);
-        out.put_u16(u16::try_from(self.entries.len()).expect("the number of entries is checked when they come in"));
+        out.put_u16_le(u16::try_from(self.entries.len()).expect("the number of entries is checked when they come in"));
         for entry in &self.entries {
-            out.put_u16(entry.stream);
+            out.put_u16_le(entry.stream);
             out.put_u8(if entry.needs_body { NEEDS_BODY } else { 0 });
-            out.put_u32(u32::try_from(entry.payload.len()).expect("the size of a batch is checked when it comes in"));
+            out.put_u32_le(
+                u32::try_from(entry.payload.len()).expect("the size of a batch is checked when it comes in"),
+            );
             out.extend_from_slice(&entry.payload);
         }
         match self.body {
             BodyPlace::None => out.put_u8(0),
             BodyPlace::Record { len } => {
                 out.put_u8(1);
-                out.put_u32(len);
+                out.put_u32_le(len);
             }
             BodyPlace::File(file) => {
                 out.put_u8(2);
-                out.put_u64(file.upload);
-                out.put_u64(file.len);
-                out.put_u32(file.table_crc);
+                out.put_u64_le(file.upload);
+                out.put_u64_le(file.len);
+                out.put_u32_le(file.table_crc);
             }
         }
         out

@@ -10,12 +10,11 @@ use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use bytes::Bytes;
+use bytes::{BufMut, Bytes};
 use posthaste_fsops::Space;
 use rustix::fs::OFlags;
 use rustix::io::Errno;
 
-use crate::codec::Put;
 use crate::files;
 use crate::room::{Reserved, Room};
 
@@ -234,7 +233,7 @@ impl Upload {
             self.len += now.len() as u64;
             bytes = rest;
             if self.len.is_multiple_of(CHUNK) {
-                self.table.put_u32(std::mem::take(&mut self.chunk_crc));
+                self.table.put_u32_le(std::mem::take(&mut self.chunk_crc));
             }
         }
         Ok(())
@@ -261,7 +260,7 @@ impl Upload {
     /// Those of `write` and `fsync`: then the file is gone. EIO of a sync stops the whole spool, for the device may have lost what others wrote.
     pub fn finish(mut self) -> io::Result<FinishedUpload> {
         if !self.len.is_multiple_of(CHUNK) {
-            self.table.put_u32(self.chunk_crc);
+            self.table.put_u32_le(self.chunk_crc);
         }
         posthaste_fsops::write_all(&self.writer, &self.table)?;
         posthaste_fsops::fsync(&self.writer)?;

@@ -10,7 +10,10 @@ use std::path::{Path, PathBuf};
 use posthaste_ring::{Lsn, Proof};
 use rustix::fs::OFlags;
 
-use crate::codec::{Fields, Put, seal, unseal};
+use bytes::BufMut;
+
+use crate::codec::{seal, unseal};
+use crate::fields::{Fields, put_text};
 use crate::files;
 
 /// What all of the spool follows from, together with the files that it names and the ring behind `through`.
@@ -54,31 +57,31 @@ pub(crate) struct PackRow {
 impl Checkpoint {
     fn encode(&self) -> Vec<u8> {
         let mut content = Vec::new();
-        content.put_u64(self.counter);
-        content.put_u64(self.through);
-        content.put_u64(self.ring_low);
-        content.put_u16(self.next_stream);
-        content.put_u64(self.next_pack);
-        content.put_u32(self.streams.len() as u32);
+        content.put_u64_le(self.counter);
+        content.put_u64_le(self.through);
+        content.put_u64_le(self.ring_low);
+        content.put_u16_le(self.next_stream);
+        content.put_u64_le(self.next_pack);
+        content.put_u32_le(self.streams.len() as u32);
         for stream in &self.streams {
-            content.put_u16(stream.id);
-            content.put_text(&stream.name);
-            content.put_u64(stream.position);
-            content.put_text(stream.snapshot.as_deref().unwrap_or(""));
+            content.put_u16_le(stream.id);
+            put_text(&mut content, &stream.name);
+            content.put_u64_le(stream.position);
+            put_text(&mut content, stream.snapshot.as_deref().unwrap_or(""));
         }
-        content.put_u32(self.packs.len() as u32);
+        content.put_u32_le(self.packs.len() as u32);
         for pack in &self.packs {
-            [pack.id, pack.first, pack.last, pack.records, pack.bytes].into_iter().for_each(|n| content.put_u64(n));
+            [pack.id, pack.first, pack.last, pack.records, pack.bytes].into_iter().for_each(|n| content.put_u64_le(n));
         }
-        content.put_u32(self.windows.len() as u32);
+        content.put_u32_le(self.windows.len() as u32);
         for &(window, generation) in &self.windows {
-            content.put_u64(window);
-            content.put_u64(generation);
+            content.put_u64_le(window);
+            content.put_u64_le(generation);
         }
-        content.put_u64(self.proof.epoch);
-        content.put_u64(self.proof.through.get());
+        content.put_u64_le(self.proof.epoch);
+        content.put_u64_le(self.proof.through.get());
         let mut out = MAGIC.to_vec();
-        out.put_u64(content.len() as u64);
+        out.put_u64_le(content.len() as u64);
         out.extend(content);
         seal(out)
     }
@@ -103,7 +106,12 @@ impl Checkpoint {
         for _ in 0..fields.u32()? {
             let (id, name, position) = (fields.u16()?, fields.text()?, fields.u64()?);
             let snapshot = Some(fields.text()?).filter(|name| !name.is_empty());
-            decoded.streams.push(StreamRow { id, name, position, snapshot });
+            decoded.streams.push(StreamRow {
+                id,
+                name: name.to_string(),
+                position,
+                snapshot: snapshot.as_deref().map(str::to_owned),
+            });
         }
         for _ in 0..fields.u32()? {
             let (id, first, last) = (fields.u64()?, fields.u64()?, fields.u64()?);

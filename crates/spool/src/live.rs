@@ -6,7 +6,10 @@
 use std::io;
 use std::path::{Path, PathBuf};
 
-use crate::codec::{Fields, Put, seal, unseal};
+use bytes::BufMut;
+
+use crate::codec::{seal, unseal};
+use crate::fields::Fields;
 use crate::files;
 use crate::lsn_set::LsnSet;
 
@@ -42,21 +45,21 @@ impl Window {
 
     fn encode(&self, window: u64) -> Vec<u8> {
         let mut out = MAGIC.to_vec();
-        out.put_u64(window);
-        out.put_u32(self.words.len() as u32);
-        out.put_u32(self.large.len() as u32);
+        out.put_u64_le(window);
+        out.put_u32_le(self.words.len() as u32);
+        out.put_u32_le(self.large.len() as u32);
         for &(stream, is_body, key, word) in &self.words {
-            out.put_u16(stream);
+            out.put_u16_le(stream);
             out.put_u8(is_body.into());
             // Within the window it fits: 4096 words.
-            out.put_u16((key % (WINDOW / 64)) as u16);
-            out.put_u64(word);
+            out.put_u16_le((key % (WINDOW / 64)) as u16);
+            out.put_u64_le(word);
         }
         for &(lsn, body) in &self.large {
-            out.put_u64(lsn);
-            out.put_u64(body.upload);
-            out.put_u64(body.len);
-            out.put_u32(body.table_crc);
+            out.put_u64_le(lsn);
+            out.put_u64_le(body.upload);
+            out.put_u64_le(body.len);
+            out.put_u32_le(body.table_crc);
         }
         seal(out)
     }

@@ -4,7 +4,10 @@ use std::collections::BTreeMap;
 use std::io;
 use std::path::Path;
 
-use crate::codec::{Fields, Put, seal, unseal};
+use bytes::BufMut;
+
+use crate::codec::{seal, unseal};
+use crate::fields::{Fields, put_text};
 use crate::files;
 
 /// Streams by their ids, and the id that comes next.
@@ -21,11 +24,11 @@ impl Names {
     /// Durable when this returns.
     pub fn write(&self, spool: &Path) -> io::Result<()> {
         let mut out = MAGIC.to_vec();
-        out.put_u16(self.next);
-        out.put_u16(self.streams.len() as u16);
+        out.put_u16_le(self.next);
+        out.put_u16_le(self.streams.len() as u16);
         for (id, name) in &self.streams {
-            out.put_u16(*id);
-            out.put_text(name);
+            out.put_u16_le(*id);
+            put_text(&mut out, name);
         }
         let unfinished = spool.join(format!("{FILE}.new"));
         files::write_new(&unfinished, &seal(out))?;
@@ -48,7 +51,7 @@ impl Names {
         }
         let mut names = Names { next: fields.u16()?, streams: BTreeMap::new() };
         for _ in 0..fields.u16()? {
-            names.streams.insert(fields.u16()?, fields.text()?);
+            names.streams.insert(fields.u16()?, fields.text()?.to_string());
         }
         fields.end()?;
         Some(names)

@@ -5,7 +5,7 @@
 use std::sync::Arc;
 
 use bytes::{BufMut, Bytes, BytesMut};
-use posthaste_spool::Lsn;
+use posthaste_spool::{Fields, Lsn, put_text};
 
 use crate::work::Failure;
 
@@ -135,17 +135,17 @@ impl TransportEntry {
 
     /// Reads a payload; `None` if this version does not know it.
     pub fn decode(payload: Bytes) -> Option<Self> {
-        let mut rest = Fields(payload);
+        let mut rest = Fields::of(payload);
         if rest.u8()? != VERSION {
             return None;
         }
         let entry = match rest.u8()? {
             DELIVER => Self::Deliver(Deliver::take(&mut rest)?),
             DONE => {
-                let keys = (0..rest.0.len() / KEY_BYTES).map(|_| rest.key()).collect::<Option<_>>()?;
+                let keys = (0..rest.len() / KEY_BYTES).map(|_| key(&mut rest)).collect::<Option<_>>()?;
                 Self::Done(keys)
             }
-            BEGUN => Self::Begun { key: rest.key()?, file_bytes: rest.u64()? },
+            BEGUN => Self::Begun { key: key(&mut rest)?, file_bytes: rest.u64()? },
             TROUBLE => {
                 let flags = rest.u8()?;
                 let failure = match flags & !HAS_KEY {
@@ -155,7 +155,7 @@ impl TransportEntry {
                     _ => return None,
                 };
                 Self::Trouble(Trouble {
-                    key: if flags & HAS_KEY != 0 { Some(rest.key()?) } else { None },
+                    key: if flags & HAS_KEY != 0 { Some(key(&mut rest)?) } else { None },
                     failure,
                     attempts: rest.u32()?,
                     next_try_secs: rest.u64()?,
@@ -165,7 +165,7 @@ impl TransportEntry {
             }
             _ => return None,
         };
-        rest.0.is_empty().then_some(entry)
+        rest.end().map(|()| entry)
     }
 }
 
@@ -215,47 +215,8 @@ fn put_key(out: &mut BytesMut, (lsn, number): Key) {
     out.put_u16_le(number);
 }
 
-fn put_text(out: &mut BytesMut, text: &str) {
-    out.put_u16_le(u16::try_from(text.len()).expect("its length is checked when it comes in"));
-    out.put_slice(text.as_bytes());
-}
-
-/// Takes fields from the front; `None` where the bytes end too early.
-struct Fields(Bytes);
-
-impl Fields {
-    fn bytes(&mut self, len: usize) -> Option<Bytes> {
-        (len <= self.0.len()).then(|| self.0.split_to(len))
-    }
-
-    fn array<const N: usize>(&mut self) -> Option<[u8; N]> {
-        self.bytes(N)?[..].try_into().ok()
-    }
-
-    fn u8(&mut self) -> Option<u8> {
-        self.array().map(|[byte]| byte)
-    }
-
-    fn u16(&mut self) -> Option<u16> {
-        self.array().map(u16::from_le_bytes)
-    }
-
-    fn u32(&mut self) -> Option<u32> {
-        self.array().map(u32::from_le_bytes)
-    }
-
-    fn u64(&mut self) -> Option<u64> {
-        self.array().map(u64::from_le_bytes)
-    }
-
-    fn key(&mut self) -> Option<Key> {
-        Some((Lsn::new(self.u64()?), self.u16()?))
-    }
-
-    fn text(&mut self) -> Option<Arc<str>> {
-        let len = self.u16()?;
-        Some(std::str::from_utf8(&self.bytes(len.into())?).ok()?.into())
-    }
+fn key(rest: &mut Fields) -> Option<Key> {
+    Some((rest.lsn()?, rest.u16()?))
 }
 
 #[cfg(test)]

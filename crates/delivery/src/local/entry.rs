@@ -5,7 +5,7 @@
 use std::sync::Arc;
 
 use bytes::{BufMut, Bytes, BytesMut};
-use posthaste_spool::Lsn;
+use posthaste_spool::{Fields, Lsn, put_text};
 
 use super::message::{LargeBody, LineEnds, Target};
 use crate::session::{SessionTag, TAG_BYTES};
@@ -156,22 +156,22 @@ impl LocalEntry {
 
     /// Reads a payload; `None` if this version does not know it.
     pub fn decode(payload: Bytes) -> Option<Self> {
-        let mut rest = Fields(payload);
+        let mut rest = Fields::of(payload);
         if rest.u8()? != VERSION {
             return None;
         }
         let entry = match rest.u8()? {
             DELIVER => LocalEntry::Deliver(Deliver::take(&mut rest)?),
             VISIBLE => {
-                let session = rest.session()?;
-                let count = rest.0.len() / VISIBLE_BYTES;
+                let session = session(&mut rest)?;
+                let count = rest.len() / VISIBLE_BYTES;
                 let mut targets = Vec::with_capacity(count);
                 for _ in 0..count {
                     targets.push((rest.lsn()?, rest.u16()?));
                 }
                 LocalEntry::Visible(Visible { session, targets })
             }
-            SYNC_BEGUN => LocalEntry::SyncBegun { session: rest.session()? },
+            SYNC_BEGUN => LocalEntry::SyncBegun { session: session(&mut rest)? },
             SYNCED => LocalEntry::Synced { begun: rest.lsn()? },
             TROUBLE => LocalEntry::Trouble(Trouble {
                 attempts: rest.u32()?,
@@ -185,7 +185,7 @@ impl LocalEntry {
             }),
             _ => return None,
         };
-        rest.0.is_empty().then_some(entry)
+        rest.end().map(|()| entry)
     }
 }
 
@@ -243,55 +243,12 @@ impl Deliver {
     }
 }
 
+fn session(rest: &mut Fields) -> Option<SessionTag> {
+    rest.array().map(SessionTag)
+}
+
 /// Bytes of a target in [`Visible`].
 const VISIBLE_BYTES: usize = 10;
-
-fn put_text(out: &mut BytesMut, text: &str) {
-    out.put_u16_le(u16::try_from(text.len()).expect("its length is checked when it comes in"));
-    out.put_slice(text.as_bytes());
-}
-
-/// Takes fields from the front; `None` where the bytes end too early.
-struct Fields(Bytes);
-
-impl Fields {
-    fn bytes(&mut self, len: usize) -> Option<Bytes> {
-        (len <= self.0.len()).then(|| self.0.split_to(len))
-    }
-
-    fn array<const N: usize>(&mut self) -> Option<[u8; N]> {
-        self.bytes(N)?[..].try_into().ok()
-    }
-
-    fn u8(&mut self) -> Option<u8> {
-        self.array().map(|[byte]| byte)
-    }
-
-    fn u16(&mut self) -> Option<u16> {
-        self.array().map(u16::from_le_bytes)
-    }
-
-    fn u32(&mut self) -> Option<u32> {
-        self.array().map(u32::from_le_bytes)
-    }
-
-    fn u64(&mut self) -> Option<u64> {
-        self.array().map(u64::from_le_bytes)
-    }
-
-    fn lsn(&mut self) -> Option<Lsn> {
-        self.u64().map(Lsn::new)
-    }
-
-    fn session(&mut self) -> Option<SessionTag> {
-        self.array().map(SessionTag)
-    }
-
-    fn text(&mut self) -> Option<Arc<str>> {
-        let len = self.u16()?;
-        Some(std::str::from_utf8(&self.bytes(len.into())?).ok()?.into())
-    }
-}
 
 #[cfg(test)]
 mod tests {

@@ -11,7 +11,10 @@ use std::sync::{Arc, Mutex};
 
 use posthaste_ring::layout::RecordHeader;
 
-use crate::codec::{Fields, Put, seal, unseal};
+use bytes::BufMut;
+
+use crate::codec::{seal, unseal};
+use crate::fields::Fields;
 use crate::pack::PackError;
 
 /// Where one record lies, and what its parts must look like.
@@ -63,20 +66,20 @@ const ENTRIES_IN_BLOCK: usize = (BLOCK - 4) / ENTRY;
 /// The bytes of an index of these entries, which are sorted.
 pub(crate) fn encode(pack: u64, entries: &[IndexEntry]) -> Vec<u8> {
     let mut header = MAGIC.to_vec();
-    header.put_u64(pack);
-    header.put_u64(entries.len() as u64);
+    header.put_u64_le(pack);
+    header.put_u64_le(entries.len() as u64);
     let mut out = sealed_block(header);
     let mut fences = Vec::new();
     for block in entries.chunks(ENTRIES_IN_BLOCK) {
-        fences.put_u64(block[0].lsn);
+        fences.put_u64_le(block[0].lsn);
         let mut bytes = Vec::with_capacity(BLOCK);
         for entry in block {
-            bytes.put_u64(entry.lsn);
-            bytes.put_u64(entry.offset);
-            bytes.put_u32(entry.head_len);
-            bytes.put_u32(entry.body_len);
-            bytes.put_u32(entry.head_crc);
-            bytes.put_u32(entry.body_crc);
+            bytes.put_u64_le(entry.lsn);
+            bytes.put_u64_le(entry.offset);
+            bytes.put_u32_le(entry.head_len);
+            bytes.put_u32_le(entry.body_len);
+            bytes.put_u32_le(entry.head_crc);
+            bytes.put_u32_le(entry.body_crc);
         }
         out.extend(sealed_block(bytes));
     }
