@@ -5,7 +5,7 @@ use std::path::Path;
 use rustix::fs::{AtFlags, CWD, StatxFlags};
 
 /// Equal tags mean that whatever was written to the mail root under one is still there under the other, synced or not:
-/// the machine has not been started anew, nor the file system mounted anew, in between.
+/// the machine was not restarted and the file system not remounted in between.
 ///
 /// A tag is the kernel's boot id and the mount's unique id, which is never reused within a boot (Linux 6.8).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -1,4 +1,4 @@
-//! Where a delivered message lies, in both modes, and what a path may be.
+//! Where a delivered message is, in both modes, and what a path may be.
 
 use std::path::Path;
 

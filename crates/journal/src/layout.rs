@@ -14,7 +14,7 @@ pub const RECORD_HEADER: usize = 48;
 pub const SEGMENT_HEADER: usize = 48;
 
 const MAGIC: [u8; 8] = *b"PHJRNL\x00\x01";
-/// Where the second copy of the segment header lies: in another sector than the first.
+/// Where the second copy of the segment header is: in another sector than the first.
 const SECOND_COPY: usize = 2048;
 
 /// The record is a note: handed back on recovery, never copied forward.

@@ -20,7 +20,7 @@ pub struct Scan {
     pub records: Vec<Located>,
     /// Byte ranges that should hold a record and do not, each with the sequence numbers missing there if known.
     pub gaps: Vec<Gap>,
-    /// Offset behind the last whole record.
+    /// Offset after the last whole record.
     pub end: u64,
 }
 
@@ -99,7 +99,7 @@ pub fn scan(segment: &SegmentHeader, bytes: &[u8]) -> Scan {
     found
 }
 
-/// The remains of a record behind the last whole one, if there are any: a header where one should be that has the
+/// The remains of a record after the last whole one, if there are any: a header where one should be that has the
 /// segment's tag or the next number, but not both or not the right checksum.
 fn unfinished(segment: &SegmentHeader, bytes: &[u8], end: usize, previous: Option<u64>) -> Option<Gap> {
     let next = previous.map(|seq| seq + 1);

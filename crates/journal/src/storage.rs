@@ -77,7 +77,7 @@ pub(crate) fn list_segments(dir: &Path) -> io::Result<Vec<String>> {
     Ok(names)
 }
 
-/// The file that is locked by whoever has the journal open.
+/// The lock file: locked while the journal is open.
 pub const LOCK: &str = "lock";
 /// How the names of segment files end.
 pub const SEGMENT: &str = ".seg";

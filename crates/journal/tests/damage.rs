@@ -103,7 +103,7 @@ fn is_told(reader: &Reader) -> bool {
     reader.damage().iter().any(|damage| damage.promised)
 }
 
-/// A journal of one message of each of some sizes, everything acknowledged, and a mark behind it.
+/// A journal of one message of each of some sizes, everything acknowledged, and a mark after it.
 fn sample() -> &'static (Disk, Found) {
     &SAMPLE
 }
@@ -232,7 +232,7 @@ fn a_segment_that_is_too_short_or_has_lost_its_header_is_damage() {
         let reader = disk.with(|bytes| bytes.truncate(len)).read();
         assert!(is_told(&reader), "{len}: {:?}", reader.damage());
     }
-    // Zeros where the header was, and a record behind it.
+    // Zeros where the header was, and a record after it.
     assert!(is_told(&disk.with(|bytes| bytes[..3 * BLOCK].fill(0)).read()));
 }
 

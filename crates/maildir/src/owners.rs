@@ -30,7 +30,7 @@ impl Default for Ownership {
 }
 
 impl Ownership {
-    /// Files get these permission bits; directories get them, too, and may be searched by whoever may read them.
+    /// Files get these permission bits; directories get them, too, with search permission for all that may read.
     pub fn with_mode(mode: u32) -> Self {
         let file_mode = mode & 0o777;
         Self { uid: None, gid: None, file_mode, dir_mode: file_mode | (file_mode & 0o444) >> 2 }

@@ -36,7 +36,7 @@ impl SegmentFile {
         Ok(SegmentFile { file, direct, staging })
     }
 
-    /// For whoever only looks.
+    /// Opens it for reading alone.
     pub fn open_to_read(path: &Path) -> io::Result<Self> {
         Ok(SegmentFile { file: File::open(path)?, direct: None, staging: Arc::default() })
     }
@@ -98,11 +98,11 @@ impl SegmentFile {
         read_to_end(&self.file, bytes, offset)
     }
 
-    /// Writes all parts one behind the other, from `offset` on.
+    /// Writes all parts one after the other, from `offset` on.
     pub fn write_all_at(&self, parts: &mut [IoSlice<'_>], mut offset: u64) -> io::Result<()> {
         let total: usize = parts.iter().map(|part| part.len()).sum();
         let is_aligned = total.is_multiple_of(BLOCK) && offset.is_multiple_of(BLOCK as u64);
-        // Of the writer and the preparer, whoever finds the buffer in use goes through the cache and need not wait for a device.
+        // The writer and the preparer share the buffer. If it is in use, the other writes through the cache instead of waiting for a device.
         let staging = self.staging.try_lock().ok().filter(|_| self.direct.is_some() && is_aligned);
         let Some(mut staging) = staging else { return write_all_parts(&self.file, parts, Some(offset)) };
         let buffer = staging.aligned(total.min(STAGING_BYTES));

@@ -14,7 +14,7 @@ pub const ALIGN: usize = 8;
 pub const RECORD_HEADER: usize = 48;
 /// Bytes of an encoded [`SegmentHeader`].
 pub const SEGMENT_HEADER: usize = 48;
-/// Where the first record of a segment begins: behind both copies of the segment header.
+/// Where the first record of a segment begins: after both copies of the segment header.
 pub const FIRST_RECORD: usize = 2 * BLOCK;
 
 const MAGIC: [u8; 8] = *b"PHRING\x00\x01";
@@ -112,7 +112,7 @@ pub struct RecordHeader {
     pub durable: Lsn,
     /// Bytes of the head.
     pub head_len: u32,
-    /// Bytes of the body, which lies behind the head.
+    /// Bytes of the body, which follows the head.
     pub body_len: u32,
     /// CRC-32C of the head alone.
     pub head_crc: u32,
@@ -143,7 +143,7 @@ impl RecordHeader {
         (u64_at(b, 0) == segment.salt).then(|| Self::decode_untagged(b, segment)).flatten()
     }
 
-    /// As [`decode`](Self::decode), whatever stands in the tag's place.
+    /// Like [`decode`](Self::decode), whatever stands in the tag's place.
     pub(crate) fn decode_untagged(bytes: &[u8], segment: &SegmentHeader) -> Option<Self> {
         let b = bytes.get(..RECORD_HEADER)?;
         let crc = crc32c::crc32c_append(segment.seed(), &segment.salt.to_le_bytes());

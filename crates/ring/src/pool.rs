@@ -22,7 +22,7 @@ pub(crate) struct Segment {
 /// What a segment is wanted for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Need {
-    /// Records with a body: one gets a segment only when another remains behind it.
+    /// Records with a body: one gets a segment only when another remains after it.
     Body,
     /// Records without one, which say that something is done: they may take the last segment.
     NoBody,
@@ -130,7 +130,7 @@ impl Pool {
     /// Makes one more segment ready unless `wanted` are already, for somebody who waits for it.
     ///
     /// # Errors
-    /// As [`take`](Self::take).
+    /// Like [`take`](Self::take).
     pub fn prepare(&self, wanted: usize) -> Result<(), PoolError> {
         let _waits = self.hurry.begin();
         self.prepare_ahead(wanted)
@@ -139,7 +139,7 @@ impl Pool {
     /// The same ahead of need: a file that is created leaves most of the device's time to others, until somebody waits for it.
     ///
     /// # Errors
-    /// As [`take`](Self::take).
+    /// Like [`take`](Self::take).
     pub fn prepare_ahead(&self, wanted: usize) -> Result<(), PoolError> {
         let _one_at_a_time = self.preparing.lock().expect("prepare lock");
         if self.ready() >= wanted {
@@ -234,7 +234,7 @@ pub(crate) fn next_file(names: &[String]) -> u64 {
     names.iter().filter_map(number).max().map_or(0, |highest| highest + 1)
 }
 
-/// A piece and a pause as long behind it: the writer's syncs, which appends wait for, have half of the device to themselves. Longer ones
+/// A piece and a pause as long after it: the writer's syncs, which appends wait for, have half of the device to themselves. Longer ones
 /// make a segment too late where one is filled in a tenth of a second.
 fn pause_after(took: Duration) -> Duration {
     took.min(PAUSE_MAX)
@@ -243,7 +243,7 @@ fn pause_after(took: Duration) -> Duration {
 /// A device so slow is busy with others; a segment of 64 MiB is made within seconds all the same.
 const PAUSE_MAX: Duration = Duration::from_millis(100);
 
-/// How many wait for a segment, so that whoever makes one does not pause.
+/// How many wait for a segment. While any does, the preparer does not pause.
 #[derive(Default)]
 struct Hurry {
     waiting: Mutex<usize>,

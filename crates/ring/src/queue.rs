@@ -90,7 +90,7 @@ pub enum Cancelled {
     /// Nothing of the record is or will be written, and `then` is not called.
     NotWritten,
     /// It is being written or was just written under this LSN. `then` is not called; [`Event::Cancelled`](crate::Event::Cancelled) comes in its place, if the
-    /// write succeeds. After a crash the record may be found, until whoever uses the ring has made durable that it does not count.
+    /// write succeeds. After a crash the record may be found, until the ring's user has made durable that it does not count.
     Written(Lsn),
     /// `then` was called or is being called.
     TooLate,

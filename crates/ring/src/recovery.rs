@@ -222,7 +222,7 @@ impl Contents {
 }
 
 impl Read {
-    /// Shows the records with a whole head behind `mark`.
+    /// Shows the records with a whole head after `mark`.
     fn behind(
         &self,
         mark: Lsn,
@@ -269,7 +269,7 @@ impl Read {
         Ok(())
     }
 
-    /// The blocks from the first record behind `mark` on.
+    /// The blocks from the first record after `mark` on.
     fn blocks_behind(&self, mark: Lsn) -> io::Result<Option<Range<u64>>> {
         let mut first = None;
         self.behind(mark, &mut |offset, _| {

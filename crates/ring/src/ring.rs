@@ -123,7 +123,7 @@ pub struct RecordHead {
     pub head: Bytes,
     /// Bytes of its body, which was not read.
     pub body_len: u32,
-    /// The number of the segment that it lies in.
+    /// The number of the segment that it is in.
     pub segment: u64,
     /// Where it begins there.
     pub offset: u32,
@@ -141,7 +141,7 @@ impl Ring {
     /// Takes no space; whatever is appended belongs to a new epoch, which is durable before the first of it.
     ///
     /// # Errors
-    /// [`OpenError::Locked`] if somebody else has it; [`OpenError::Io`] if the file system fails.
+    /// [`OpenError::Locked`] if another process has it; [`OpenError::Io`] if the file system fails.
     pub fn open(dir: &Path, config: Config, on_record: OnRecord) -> Result<(Self, Recovery), OpenError> {
         let config = config.within_bounds();
         let storage = Storage::open(dir).map_err(|error| match error.kind() {
@@ -221,7 +221,7 @@ impl Ring {
         if let Err((_, error)) = self.shared().push(item) {
             return Err(error);
         }
-        // Whoever is dropped untold was in a ring that has been closed.
+        // The sender is dropped without a word only when the ring is closed.
         outcome.recv().unwrap_or(Err(AppendError::Closed))
     }
 
@@ -292,8 +292,8 @@ impl Ring {
         self.shared().table().info()
     }
 
-    /// Reads a sealed segment in service from its beginning, which costs far less than a look-up for each record. What is freed meanwhile may be written over: whoever
-    /// frees must not do so while this is used.
+    /// Reads a sealed segment in service from its beginning, which costs far less than a look-up for each record. A segment that is freed may be
+    /// overwritten, so free none while this is used.
     ///
     /// # Errors
     /// [`io::ErrorKind::NotFound`] if no such segment is in service and sealed.
@@ -328,7 +328,7 @@ impl Ring {
         }
     }
 
-    /// Accepts nothing more until the ring is opened again. Call it when any sync on the ring's device has failed with EIO, whoever asked for it: the
+    /// Accepts nothing more until the ring is opened again. Call it when any sync on the ring's device has failed with EIO, also one that another part of the program asked for: the
     /// device may have dropped cached writes that the ring's next sync would report as durable.
     pub fn poison(&self, why: String) {
         self.shared().poison_with(why);

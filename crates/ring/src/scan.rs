@@ -14,7 +14,7 @@ pub struct Located<'a> {
     pub offset: u32,
     /// Its header.
     pub header: RecordHeader,
-    /// Its head. The body behind it has not been looked at.
+    /// Its head. The body after it has not been looked at.
     pub head: &'a [u8],
 }
 
@@ -29,7 +29,7 @@ pub struct Gap {
     pub what: &'static str,
 }
 
-/// A place that a search for a record begins at: every 16th record, and the first behind each gap.
+/// A place that a search for a record begins at: every 16th record, and the first after each gap.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Anchor {
     /// The record's place among the LSNs, counted from the first of the segment.
@@ -58,7 +58,7 @@ pub(crate) struct Scan {
     pub gaps: Vec<Gap>,
     /// Records that are not whole in spite of a whole header and head: their bodies are torn.
     pub torn: Vec<Lsn>,
-    /// Offset behind the last record.
+    /// Offset after the last record.
     pub end: u64,
     /// Records with a whole header and head.
     pub records: u64,
@@ -180,7 +180,7 @@ pub(crate) fn scan(
     Ok(found)
 }
 
-/// The next record at or behind `range.start`.
+/// The next record at or after `range.start`.
 fn next_header(
     segment: &SegmentHeader,
     window: &mut Window<'_>,
@@ -214,7 +214,7 @@ fn next_header(
     Ok(None)
 }
 
-/// The remains of a record behind the last whole one, if there are any: a header where one should be that has the
+/// The remains of a record after the last whole one, if there are any: a header where one should be that has the
 /// segment's tag, or the right checksum, or the next number, but not all of them.
 fn unfinished(
     segment: &SegmentHeader,

@@ -21,7 +21,7 @@ pub struct SegmentReader {
 }
 
 impl SegmentReader {
-    /// Opens a segment file for reading, wherever it lies.
+    /// Opens a segment file for reading, wherever it is.
     ///
     /// # Errors
     /// Those of opening and reading; [`io::ErrorKind::InvalidData`] when neither copy of its header is whole.
@@ -79,7 +79,7 @@ impl SegmentReader {
         Ok(body.slice((range.start as usize).min(end)..end))
     }
 
-    /// As [`body`](Self::body), of the whole body, but reads the disk again rather than the page cache, and returns the bytes as they are, also damaged, with
+    /// Like [`body`](Self::body), of the whole body, but reads the disk again rather than the page cache, and returns the bytes as they are, also damaged, with
     /// whether their checksum matches. Sectors that cannot be read are zeros; what is missing at the end of the file is left out.
     ///
     /// # Errors

@@ -101,7 +101,7 @@ impl Shared {
 
     /// Queues an item, or gives it back with the reason why not.
     pub fn push(&self, item: Item) -> Result<(), (Item, AppendError)> {
-        // Whoever waits for all that was appended before is told once all of it has been refused.
+        // A flush is answered once everything appended before it has been refused.
         if let Some(why) = self.poison().filter(|_| matches!(item, Item::Record(_))) {
             return Err((item, AppendError::Poisoned(why)));
         }

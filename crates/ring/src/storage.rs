@@ -148,7 +148,7 @@ fn sync(dir: &File) -> io::Result<()> {
     Ok(posthaste_fsops::fsync(dir)?)
 }
 
-/// The file that is locked by whoever has the ring open.
+/// The lock file: locked while the ring is open.
 const LOCK: &str = "lock";
 /// How the names of segment files end.
 pub(crate) const SEGMENT: &str = ".seg";

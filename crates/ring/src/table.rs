@@ -1,4 +1,4 @@
-//! Which segments are in service, and where in them a record lies.
+//! Which segments are in service, and where in them a record is.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -15,7 +15,7 @@ pub(crate) struct InService {
     /// First and last record; zero while there is none.
     pub first: Lsn,
     pub last: Lsn,
-    /// Offset behind the last record.
+    /// Offset after the last record.
     pub end: u64,
     pub len: u64,
     anchors: Vec<Anchor>,
@@ -35,7 +35,7 @@ pub struct SegmentInfo {
     pub first: Lsn,
     /// The last record in it; zero while there is none.
     pub last: Lsn,
-    /// Offset behind the last record.
+    /// Offset after the last record.
     pub bytes_used: u64,
     /// Bytes of the file.
     pub segment_bytes: u64,
@@ -105,7 +105,7 @@ impl InService {
         self.torn.binary_search(&lsn).is_ok()
     }
 
-    /// Where to begin to look for the first record at or behind `lsn`.
+    /// Where to begin to look for the first record at or after `lsn`.
     pub fn anchor(&self, lsn: Lsn) -> Option<u32> {
         anchor(&self.anchors, self.first, lsn.max(self.first))
     }

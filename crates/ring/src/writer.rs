@@ -186,7 +186,7 @@ impl Writer {
         Ok(())
     }
 
-    /// Enters what was committed into the table, so that whoever is told of it can read it.
+    /// Enters committed records into the table, before their callbacks run: those may read them.
     fn enter(&self, current: &Segment, start: u64, batch: &[Pending], headers: &[(Lsn, [u8; RECORD_HEADER])]) {
         let mut table = self.shared.table();
         let entry = table.segments.get_mut(&current.header.number).expect("the current segment is never freed");

@@ -86,7 +86,7 @@ fn any_flipped_byte_costs_what_it_names_and_nothing_else() {
     for (number, path) in segments(dir.path()).into_iter().filter(|(number, _)| *number <= 3) {
         let whole = std::fs::read(&path).unwrap();
         let used = whole.iter().rposition(|byte| *byte != 0).unwrap() + 1;
-        // Each byte of one record, some of each other and of the headers, of what fills their blocks, and of the free space behind.
+        // Each byte of one record, some of each other and of the headers, of what fills their blocks, and of the free space after.
         let is_tried = |at: &usize| match (number, at / BLOCK, at % BLOCK) {
             (1, 3, 0..150) => true,
             (_, _, 0..150) => at % 7 == number as usize,
@@ -121,10 +121,10 @@ fn any_flipped_byte_costs_what_it_names_and_nothing_else() {
                 .collect();
             let cost = match (lost.first(), bodiless.first()) {
                 (Some(lsn), _) => {
-                    // The very last record is promised, and nothing behind it says so.
+                    // The very last record is promised, and nothing after it says so.
                     let told = recovery.damage.iter().find(|damage| damage.promised == (*lsn != last));
                     assert!(told.is_some(), "{}", context());
-                    // What lies at the beginning of all has nothing before it that would tell its name.
+                    // What is at the beginning of all has nothing before it that would tell its name.
                     let is_first = *lsn == *all.keys().next().unwrap() || *lsn == last;
                     assert!(named.contains(lsn) || is_first || recovery.damage[0].lsns.is_none(), "{}", context());
                     "record"
@@ -232,7 +232,7 @@ fn what_a_long_life_lost_in_its_midst_is_named_and_the_rest_is_read_by_lsn() {
     assert!(ring.segments().len() > 20);
     drop(ring);
     let paths = segments(dir.path());
-    // The first of a segment, two in its midst, one behind the other, and the last.
+    // The first of a segment, two in its midst, one after the other, and the last.
     let first_of_third = lsns.iter().position(|lsn| places[lsn].0 == 3).unwrap();
     let last_of_third = lsns.iter().rposition(|lsn| places[lsn].0 == 3).unwrap();
     let hits = [first_of_third, first_of_third + 5, first_of_third + 6, last_of_third, 200];

@@ -86,7 +86,7 @@ impl Both {
         for (head, body, told, cancelled) in under_way {
             let lsn = match (told.try_recv(), cancelled) {
                 (Ok(Ok(lsn)), None | Some(Cancelled::TooLate)) => lsn,
-                // Written all the same; whether it counts is for whoever has cancelled it to put on record.
+                // Written all the same; the caller that cancelled it must record that it does not count.
                 (Err(_), Some(Cancelled::Written(lsn))) => lsn,
                 (Err(_), Some(Cancelled::NotWritten)) => continue,
                 (Ok(Err(AppendError::Full(_))), None | Some(Cancelled::TooLate)) => {

@@ -1,4 +1,4 @@
-//! The calls by which an index changes its files, through one door: tests stop it at each of them, as a kill would.
+//! All calls by which an index changes its files, in one place: tests stop at each of them, as a kill would.
 
 use std::fs::{self, File};
 use std::io::{self, Write};
@@ -15,7 +15,7 @@ pub(crate) struct Output {
 }
 
 impl Output {
-    /// A new, empty file. One that is there is taken away first; whoever has it open or mapped keeps it as it was.
+    /// A new, empty file. An existing one is unlinked first; processes that have it open or mapped keep its old content.
     pub fn create(path: PathBuf) -> io::Result<Self> {
         remove_file(&path)?;
         step(&path)?;
@@ -133,7 +133,7 @@ pub(crate) fn remove_file(path: &Path) -> io::Result<()> {
     unless_missing(fs::remove_file(path))
 }
 
-/// As [`remove_file`], for a directory with all that it holds.
+/// Like [`remove_file`], for a directory with all that it holds.
 pub(crate) fn remove_dir_all(dir: &Path) -> io::Result<()> {
     step(dir)?;
     unless_missing(fs::remove_dir_all(dir))

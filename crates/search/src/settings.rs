@@ -276,7 +276,7 @@ fn with_headers(text: &str, names: &str) -> String {
         headers: Option<Spanned<Vec<Spanned<String>>>>,
     }
     match toml::from_str::<Headers>(text).ok().and_then(|file| file.headers) {
-        // Keys behind the first table would belong to it.
+        // Keys after the first table would belong to it.
         None => format!("headers = [{names}]\n{text}"),
         Some(list) => match list.get_ref().last() {
             Some(last) => {
@@ -310,10 +310,10 @@ impl Settings {
         file.checked(&text, path.clone()).map_err(|why| SettingsError::new(&path, why))
     }
 
-    /// As [`load`](Self::load), and reads the rules' queries too: for whoever wants to hear of a mistake before it begins.
+    /// Like [`load`](Self::load), but also parses the rules' queries, to report mistakes before any work begins.
     ///
     /// # Errors
-    /// As [`load`](Self::load).
+    /// Like [`load`](Self::load).
     pub fn check(dir: &Path) -> Result<Self, SettingsError> {
         let settings = Self::load(dir)?;
         match Snapshot::open(dir) {

@@ -16,7 +16,7 @@ pub const DOMAIN_BYTES_MAX: usize = 255;
 /// Longest path in octets, angle brackets and any source route included (RFC 5321 section 4.5.3.1.3).
 pub const PATH_BYTES_MAX: usize = 256;
 
-/// The part behind the `@`.
+/// The part after the `@`.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub enum Domain {
     /// A host or domain name, case as received; contains U-labels only where SMTPUTF8 allows them.
@@ -132,7 +132,7 @@ pub enum ReversePath {
 }
 
 impl ReversePath {
-    /// Reads a path with its angle brackets, nothing behind it.
+    /// Reads a path with its angle brackets, nothing after it.
     ///
     /// # Errors
     /// See [`AddressError`].
@@ -204,14 +204,14 @@ impl fmt::Display for ReversePath {
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub enum ForwardPath {
     /// `<a>`: a name without a domain, so a user of this very host. `<Postmaster>`, in any case, has to be accepted in
-    /// this form (RFC 5321 section 4.5.1); others are up to whoever answers RCPT.
+    /// this form (RFC 5321 section 4.5.1); the handler decides about others.
     Local(LocalPart),
     /// An ordinary recipient.
     Address(Address),
 }
 
 impl ForwardPath {
-    /// Reads a path with its angle brackets, nothing behind it.
+    /// Reads a path with its angle brackets, nothing after it.
     ///
     /// # Errors
     /// See [`AddressError`].
@@ -305,7 +305,7 @@ pub enum AddressError {
     /// More than [`LOCAL_PART_BYTES_MAX`] octets before the `@`.
     #[error("local part is longer than {LOCAL_PART_BYTES_MAX} octets")]
     LocalPartTooLong,
-    /// More than [`DOMAIN_BYTES_MAX`] octets behind the `@`, or a label of more than 63.
+    /// More than [`DOMAIN_BYTES_MAX`] octets after the `@`, or a label of more than 63.
     #[error("domain is too long")]
     DomainTooLong,
     /// Empty, or a character that needs quoting and is not quoted.

@@ -275,7 +275,7 @@ fn parse_rcpt(rest: &str) -> Result<RcptTo, CommandError> {
     Ok(rcpt)
 }
 
-/// Blanks behind the colon are tolerated, as some clients write `MAIL FROM: <a@b>`.
+/// Blanks after the colon are tolerated, as some clients write `MAIL FROM: <a@b>`.
 fn after_keyword<'a>(text: &'a str, keyword: &str) -> Option<&'a str> {
     let (head, rest) = text.split_at_checked(keyword.len())?;
     head.eq_ignore_ascii_case(keyword).then(|| rest.trim_start_matches([' ', '\t']))

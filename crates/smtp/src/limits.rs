@@ -15,7 +15,7 @@ pub struct Limits {
     pub header_bytes: u64,
     /// Octets in a text line without its CRLF (RFC 5321 section 4.5.3.1.6), under [`LongLines::Reject`] only. Default 998.
     pub text_line_bytes: u64,
-    /// Octets that are read and thrown away behind the place where a message had to be refused, so that the client can see the
+    /// Octets that are read and thrown away after the place where a message had to be refused, so that the client can see the
     /// reply. Beyond it: 552 5.3.4 at once and the connection closes. Default 256 MiB.
     pub discard_bytes: u64,
     /// Recipients in one transaction. Beyond it: 452 4.5.3 for each further one. Default 1000; at least 100 is required
@@ -32,7 +32,7 @@ pub struct Limits {
     /// Messages in one session, announced as MAILMAX. Beyond it: 421 4.7.0 and close. Default `None`: no limit.
     pub messages: Option<u32>,
     /// Seconds that a message may be held back, announced with FUTURERELEASE (RFC 4865). More is answered with 501 5.5.4; of HOLDUNTIL the handler has to see to it, as
-    /// the clock is there. Set it only if whoever gets the envelope honours it. Default 0: not offered.
+    /// the clock is there. Set it only if the handler honours it. Default 0: not offered.
     pub future_release_secs: u32,
     /// How long the driver waits in each state.
     pub timeouts: Timeouts,
@@ -98,7 +98,7 @@ pub enum BareNewlines {
     /// sender's system did not take for lines becomes lines, header fields included.
     Fix,
     /// Store as received. Danger: a later hop that takes a bare LF for a line end can be made to see the end of one
-    /// message and the start of a forged second one ("SMTP smuggling") unless whoever relays the message repairs it.
+    /// message and the start of a forged second one ("SMTP smuggling") unless the relay repairs the message.
     Accept,
 }
 

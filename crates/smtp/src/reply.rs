@@ -24,7 +24,7 @@ impl EnhancedCode {
         Self { class, subject, detail }
     }
 
-    /// Reads `5.1.1`, nothing behind it.
+    /// Reads `5.1.1`, nothing after it.
     pub fn parse(text: &str) -> Option<Self> {
         let mut parts = text.split('.');
         let mut number = |max_digits: usize| {

@@ -97,7 +97,7 @@ impl Scanner {
         self.size
     }
 
-    /// Octets that will have come behind the place where the message had to be refused, when `more` octets have come.
+    /// Octets that will have come after the place where the message had to be refused, when `more` octets have come.
     pub fn unwanted_bytes(&self, more: u64) -> u64 {
         let refused = self.refused_at.map_or(0, |at| (self.walked - at).saturating_add(more));
         refused.max(self.size.saturating_add(more).saturating_sub(self.policy.message_bytes))
@@ -299,7 +299,7 @@ impl Scanner {
 }
 
 /// Whether every CR is followed by LF, every LF follows a CR and, with `no_nul`, no octet is NUL. A CR at the very end is
-/// left open; `bytes` does not begin behind a CR.
+/// left open; `bytes` does not begin after a CR.
 pub(crate) fn is_clean(bytes: &[u8], no_nul: bool) -> bool {
     let (Some(&first), Some(&last)) = (bytes.first(), bytes.last()) else { return true };
     if first == b'\n' || (no_nul && last == 0) {

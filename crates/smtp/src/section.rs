@@ -27,7 +27,7 @@ keys! {
         command_line_bytes: usize = Limits::default().command_line_bytes, values::bytes;
         /// Octets of a text line, CRLF not included; see `policy.long_lines`.
         text_line_bytes: u64 = Limits::default().text_line_bytes, values::bytes;
-        /// Octets that are thrown away behind a message already refused.
+        /// Octets that are thrown away after a message already refused.
         discard_bytes: u64 = Limits::default().discard_bytes, values::bytes;
         /// Commands answered with 5yz since the last accepted message.
         errors: u32 = Limits::default().errors, values::count;

@@ -1,4 +1,4 @@
-//! Whoever looks on while sessions speak.
+//! Observers of running sessions.
 
 use std::fmt::Debug;
 

@@ -207,7 +207,7 @@ async fn hello_and_data_may_be_refused() {
     assert_eq!(refused[3..], ["250 2.1.5", "550 5.7.1", "221 2.0.0"]);
 }
 
-/// What is said behind the greeting, with `HI` for the protocol's hello; what the handler is told, and how the session ends.
+/// What is said after the greeting, with `HI` for the protocol's hello; what the handler is told, and how the session ends.
 const DIALOGUES: [(&str, &str, SessionEnd); 14] = [
     ("HI c\nMAIL\nRSET\nQUIT\n", "hello mail abort:Mail:Reset", SessionEnd::Quit),
     ("HI c\nMAIL\nRCPT\nHI c\nQUIT\n", "hello mail rcpt abort:Rcpt:Hello hello", SessionEnd::Quit),

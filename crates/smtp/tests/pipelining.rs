@@ -1,4 +1,4 @@
-//! The next message behind the one in flight, what is refused before anything is sent, and what is known of a message when its connection is lost.
+//! The next message after the one in flight, what is refused before anything is sent, and what is known of a message when its connection is lost.
 
 #[path = "common/script.rs"]
 mod script;

@@ -320,7 +320,7 @@ async fn a_session_starts_over_behind_starttls() {
     let hello = talk.say("EHLO other.example\r\n").await.hear("250").await;
     assert!(!hello.contains("STARTTLS") && hello.contains("AUTH PLAIN"), "{hello}");
     talk.say("STARTTLS\r\n").await.hear("503").await;
-    // Whoever authenticated in the clear is nobody now.
+    // An identity from before STARTTLS is forgotten.
     talk.say("MAIL FROM:<a@example.org>\r\n").await.hear("530").await;
     talk.say("AUTH PLAIN\r\n").await.hear("334").await;
     talk.say("AGFubgBzZWNyZXQ=\r\n").await.hear("235").await;

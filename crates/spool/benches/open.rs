@@ -62,7 +62,7 @@ fn fill(dir: &Path, segments: u64, count: u64, every: u64, body: usize) {
     let (begun, cpu) = (Instant::now(), cpu_time());
     spool.checkpoint().expect("a checkpoint");
     report("checkpoint", begun.elapsed(), &format!("cpu {:?}", cpu_time() - cpu));
-    // Some new ones, and some that are let go here and there, so that every live file is written anew.
+    // Some new ones, and some that are let go here and there, so that every live file is rewritten.
     append(&spool, count / 100, |_| vec![stuck], &body);
     let first = after.get() + 1 - count * every;
     let also = (0..count / KEPT_EVERY / 2).map(|n| Lsn::new(first + 2 * n * KEPT_EVERY * every));

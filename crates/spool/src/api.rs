@@ -28,7 +28,7 @@ pub struct Config {
     pub pack_bytes: u64,
     /// Batches with a body are refused while the file system has less than this free, and large bodies that would take it below.
     pub free_bytes_min: u64,
-    /// As [`free_bytes_min`](Self::free_bytes_min), of inodes; not asked where the file system has no number of them.
+    /// Like [`free_bytes_min`](Self::free_bytes_min), of inodes; not asked where the file system has no number of them.
     pub free_inodes_min: u64,
     /// The LSNs of a new spool begin above this, so that they differ from numbers in use before.
     pub lsns_above: Lsn,
@@ -89,7 +89,7 @@ pub struct Released {
 /// Durable batches for several ordered consumers. Nothing above it knows segments or packs.
 ///
 /// A stream's life: [`stream`](Self::stream) gives its id; [`position`](Self::position) names the snapshot to start from; [`replay`](Self::replay) shows every
-/// entry behind it; [`attach`](Self::attach) shows those that came meanwhile, and from then on each new one. Only then may the stream act on the world.
+/// entry after it; [`attach`](Self::attach) shows those that came meanwhile, and from then on each new one. Only then may the stream act on the world.
 pub trait Spool: Send + Sync {
     /// The id of the stream with this name, registered if it is new: that blocks for a checkpoint. Durable when this returns, and never used for another name.
     ///
@@ -119,7 +119,7 @@ pub trait Spool: Send + Sync {
     /// Whether a large body of that many bytes would find room now. Makes nothing and reserves nothing; blocks as [`upload`](Self::upload) does.
     ///
     /// # Errors
-    /// As [`upload`](Self::upload).
+    /// Like [`upload`](Self::upload).
     fn check_room(&self, bytes: u64) -> std::io::Result<()>;
 
     /// Reads a part of a body that some stream needs, and verifies its checksum first.
@@ -163,7 +163,7 @@ pub trait Spool: Send + Sync {
     /// checkpoint: after a power cut before that, the stream starts from its old position. A release of a body counts once the position has passed its batch.
     fn advance(&self, stream: StreamId, position: Lsn, snapshot: Option<SnapshotName>, released: Released);
 
-    /// Shows the stream every entry behind its position, in order, and says which LSN was the last. Cancelled batches are not shown.
+    /// Shows the stream every entry after its position, in order, and says which LSN was the last. Cancelled batches are not shown.
     ///
     /// # Errors
     /// See [`ReplayError`]; the visitor may have seen a part.

@@ -107,7 +107,7 @@ impl Shared {
             ring_low = segment.number + 1;
         }
         work.ring_low = ring_low;
-        // Nothing behind the last batch: its number may be given again if every file of the ring is lost.
+        // Nothing after the last batch: its number may be given again if every file of the ring is lost.
         let proof = Proof { through: proof.through.min(Lsn::new(state.published)), ..proof };
         let mut checkpoint = Checkpoint { counter: work.counter, ring_low, proof, ..state.rows() };
         let mut named = state.windows.clone();
@@ -161,7 +161,7 @@ impl Shared {
         }
     }
 
-    /// Appends an entry for each batch that was cancelled since. A checkpoint behind it makes it needless: it leaves out what was cancelled.
+    /// Appends an entry for each batch that was cancelled since. A checkpoint after it makes it needless: it leaves out what was cancelled.
     pub fn append_cancels(&self) {
         let cancelled = std::mem::take(&mut self.core.state().cancelled);
         for lsn in cancelled {

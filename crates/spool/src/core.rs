@@ -189,7 +189,7 @@ impl Bell {
         let waited = self.changed.wait_timeout_while(now, timeout, |wanted| wanted.is_none());
         let mut now = waited.expect("nothing panics while it is held").0;
         match *now {
-            // It stays: whatever is rung behind it does not count.
+            // It stays: whatever is rung after it does not count.
             Some(Wanted::Stop) => Some(Wanted::Stop),
             _ => now.take(),
         }

@@ -85,7 +85,7 @@ pub enum ReadError {
         /// What does not fit.
         what: String,
     },
-    /// A file that it lies in, or that leads to it, is missing or damaged, or its head is. It may be put back, or repaired.
+    /// A file that it is in, or that leads to it, is missing or damaged, or its head is. It may be put back, or repaired.
     #[error("batch {lsn} cannot be reached: {what}")]
     Unreachable {
         /// The batch.

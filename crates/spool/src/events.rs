@@ -1,4 +1,4 @@
-//! What the spool tells its operator, as values: whoever opened it logs and counts them.
+//! Events for the operator, as values: the program that opened the spool logs and counts them.
 
 use std::fmt;
 use std::sync::Arc;

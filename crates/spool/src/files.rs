@@ -33,7 +33,7 @@ pub(crate) fn write_new(path: &Path, bytes: &[u8]) -> io::Result<()> {
     written
 }
 
-/// Bytes of a file as they are on the disk, not in the page cache. Sectors that cannot be read are zeros; what lies behind the end is left out.
+/// Bytes of a file as they are on the disk, not in the page cache. Sectors that cannot be read are zeros; what follows the end is left out.
 pub(crate) fn read_again(file: &File, offset: u64, len: u64) -> io::Result<Vec<u8>> {
     let first = offset / SECTOR * SECTOR;
     // Without it the read shows what the page cache has.

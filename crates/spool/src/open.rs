@@ -1,4 +1,4 @@
-//! Opening: the checkpoint, the live files it names, and what the ring holds behind it.
+//! Opening: the checkpoint, the live files it names, and what the ring holds after it.
 
 use std::collections::BTreeSet;
 use std::fs::File;
@@ -35,7 +35,7 @@ pub struct OpenReport {
     pub damage: Vec<Damage>,
     /// What was unfinished when the last process ended and was cut off, or has a whole second copy. Nothing of it had been acknowledged.
     pub cut_off: Vec<Damage>,
-    /// Batches behind the last checkpoint.
+    /// Batches after the last checkpoint.
     pub batches_behind_checkpoint: u64,
     /// The last batch.
     pub last: Lsn,
@@ -74,7 +74,7 @@ impl FileSpool {
             posthaste_ring::OpenError::Locked => OpenError::Locked,
             other => OpenError::Ring(other),
         })?;
-        // What one sync of the device fails for may be what another wrote: it is not believed any more, whoever asked.
+        // A failed sync may have dropped writes of any file on the device, so no later sync there is trusted, whatever part of the program asked.
         let watch = posthaste_fsops::watch(&lock, {
             let ring = ring.clone();
             move |what| ring.poison(format!("the spool's device has failed: {what}"))
@@ -225,7 +225,7 @@ fn ring_events(core: &Arc<Core>, config: &Config) -> posthaste_ring::Events {
     })
 }
 
-/// Takes in every batch behind the checkpoint; says how many.
+/// Takes in every batch after the checkpoint; says how many.
 fn read_ring(ring: &Ring, state: &mut State, through: u64, damage: &mut Vec<Damage>) -> io::Result<u64> {
     let (mut batches, mut cancelled) = (Vec::new(), BTreeSet::new());
     visit(ring, through + 1, damage, &mut |lsn, head| {
@@ -281,7 +281,7 @@ fn visit(ring: &Ring, from: u64, damage: &mut Vec<Damage>, each: &mut dyn FnMut(
     }
 }
 
-/// What a lost live file said, as far as the batches tell: a stream needs the entries behind its position, and of the bodies none is let go.
+/// What a lost live file said, as far as the batches tell: a stream needs the entries after its position, and of the bodies none is let go.
 fn find_again(
     ring: &Ring,
     packs: &PackCache,

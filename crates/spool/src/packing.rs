@@ -37,7 +37,7 @@ impl Shared {
         let oldest = self.sealed_segments(segments);
         let mut done = 0;
         while let Some(first) = oldest.get(done) {
-            // Whoever ends the spool waits for one pack, not for all of them.
+            // Shutdown waits for one pack, not for all of them.
             if done > 0 && self.core.bell.is_end_wanted() {
                 break;
             }
@@ -69,7 +69,7 @@ impl Shared {
         segment.bytes_used * 4 >= segment.segment_bytes * 3 && needed * 4 >= records * 3
     }
 
-    /// Makes a pack of a segment as it is: the file gets a second name, and keeps it when the ring lets go of its own.
+    /// Makes a pack of a segment as it is: the file gets a second name, and keeps it when the ring releases its own.
     fn adopt(&self, segment: &SegmentInfo) -> Result<(), CheckpointError> {
         let (first, last) = (segment.first.get(), segment.last.get());
         let (id, needed) = self.begin_pack(first, last);
@@ -166,7 +166,7 @@ impl Shared {
                 damage("its body is damaged");
                 writer.append(lsn, &head, None)?;
             }
-            // It stays needed, and whoever looks for it hears that it is damaged.
+            // It stays needed; a read of it reports the damage.
             Copied::Damaged => damage("it is damaged"),
         }
         Ok(writer.bytes())
@@ -248,7 +248,7 @@ impl Shared {
         empty.len()
     }
 
-    /// Writes neighbouring packs anew as one, with what is still needed of them.
+    /// Writes neighbouring packs again as one, with what is still needed of them.
     fn merge(&self, rows: &[PackRow]) -> Result<(), CheckpointError> {
         let (first, last) = (rows[0].first, rows[rows.len() - 1].last);
         let (id, needed) = self.begin_pack(first, last);
@@ -350,7 +350,7 @@ fn worth_merging(packs: &[(PackRow, u64)], pack_bytes: u64) -> Option<std::ops::
     None
 }
 
-/// So many small packs in a row become one: each record is written anew once for each power of this that the packs grow by.
+/// So many small packs in a row become one: each record is rewritten once for each power of this that the packs grow by.
 const SMALL_PACKS: usize = 8;
 
 #[cfg(test)]

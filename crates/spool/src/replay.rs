@@ -1,4 +1,4 @@
-//! Shows a stream what lies behind its position, and attaches it to what comes.
+//! Shows a stream what follows its position, and attaches it to what comes.
 
 use std::ops::ControlFlow;
 use std::sync::Arc;
@@ -102,7 +102,7 @@ impl Shared {
         let is_dense = |(first, last): (&u64, &u64)| last - first < SPARSE * in_ring.len() as u64;
         if let Some(first) = in_ring.first().zip(in_ring.last()).filter(|ends| is_dense(*ends)).map(|(first, _)| *first)
         {
-            // It shows whole ones alone. One that it has to leave out is looked for by itself, which tells why; and so are all behind it if it fails.
+            // It shows whole ones alone. One that it has to leave out is looked for by itself, which tells why; and so are all after it if it fails.
             let _ = self.ring.visit(Lsn::new(first), &mut |record| {
                 match (left.peek(), Head::decode(record.head)) {
                     (Some(lsn), Some(head)) if *lsn == record.lsn.get() => {
@@ -166,5 +166,5 @@ impl Shared {
 const SPARSE: u64 = 16;
 /// Batches that are taken from the state while it is held once, by a replay: they are read through in a few MiB.
 const SHOWN_AT_ONCE: usize = 16 << 10;
-/// As [`SHOWN_AT_ONCE`], by an attachment, which looks for each by itself.
+/// Like [`SHOWN_AT_ONCE`], by an attachment, which looks for each by itself.
 const AT_ONCE: usize = 1024;

@@ -65,7 +65,7 @@ impl Room {
     /// Does something to the count if so many bytes find room.
     fn reserve_if(&self, bytes: u64, then: impl FnOnce(&mut Count)) -> io::Result<()> {
         let written_before = self.count().written;
-        // Not while the count is held: a file system that does not answer must not hold up whoever gives back.
+        // Without the lock on the count: a file system that hangs must not block those that give room back.
         let space = (self.look)()?;
         let mut count = self.count();
         // The file system may not have counted what was written since.
@@ -108,7 +108,7 @@ impl Reserved {
     /// announcing costs nothing.
     ///
     /// # Errors
-    /// As [`Room::check`].
+    /// Like [`Room::check`].
     pub fn begin(room: &Arc<Room>, announced: u64) -> io::Result<Self> {
         room.check(announced)?;
         let mut this = Reserved { room: room.clone(), announced, written: 0, bytes: 0 };
@@ -119,7 +119,7 @@ impl Reserved {
     /// So many bytes are to be written now.
     ///
     /// # Errors
-    /// As [`Room::check`].
+    /// Like [`Room::check`].
     pub fn want(&mut self, bytes: u64) -> io::Result<()> {
         let missing = bytes.saturating_sub(self.bytes);
         if missing == 0 {
@@ -136,7 +136,7 @@ impl Reserved {
         self.give_back(bytes);
     }
 
-    /// Nothing comes for a while: gives back what is not used. What comes then asks anew.
+    /// Nothing comes for a while: gives back what is not used. What comes then asks again.
     pub fn pause(&mut self) {
         self.give_back(self.bytes);
     }
@@ -183,7 +183,7 @@ pub(crate) mod tests {
 
     const MIB: u64 = 1 << 20;
 
-    /// The room of a file system that has so many bytes, less what lies in a directory.
+    /// The room of a file system that has so many bytes, less what is in a directory.
     pub(crate) fn room_of(dir: &Path, bytes: u64, floor: u64) -> Arc<Room> {
         let dir = dir.to_owned();
         let look = move || {

@@ -1,4 +1,4 @@
-//! Reads everything that is stored and needed, and compares the checksums: when it is asked to, and by itself now and then.
+//! Reads everything that is stored and needed, and compares the checksums: on request, and regularly in the background.
 
 use std::io;
 use std::ops::ControlFlow;
@@ -40,8 +40,8 @@ impl ScrubReport {
 }
 
 impl FileSpool {
-    /// Reads packs, ring and large bodies, while everything goes on. Tells `pause` after each batch what was read so far: whoever reads in the background sleeps
-    /// there, or ends it.
+    /// Reads packs, ring and large bodies while the spool is in use. Calls `pause` after each batch with the bytes read so far. Sleep there to read in the background,
+    /// or end it.
     ///
     /// # Errors
     /// Those of reading, but for what is damaged.
@@ -50,7 +50,7 @@ impl FileSpool {
     }
 }
 
-/// The thread that scrubs by itself; dropped, it ends with the batch that it is reading.
+/// The background scrub's thread. Dropping it ends the thread after the batch that it is reading.
 pub(crate) struct Scrubber {
     stop: Arc<Stop>,
     thread: Option<JoinHandle<()>>,

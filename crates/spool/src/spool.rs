@@ -45,7 +45,7 @@ pub(crate) struct Shared {
     pub snapshots: Snapshots,
     pub packs: PackCache,
     pub dir: PathBuf,
-    /// Held by whoever makes checkpoints or packs: one at a time.
+    /// Held while a checkpoint or a pack is made: one at a time.
     pub work: Mutex<Work>,
     pub is_short_of_space: AtomicBool,
     pub checkpoints: AtomicU64,
@@ -155,7 +155,7 @@ impl Spool for FileSpool {
                 state.streams.insert(id, Stream::new(name, position));
                 state.undurable_streams.insert(id);
             }
-            // Whoever asks for a new name meanwhile must wait for a checkpoint, too.
+            // A second caller with the same new name must wait for a checkpoint, too.
             (id, state.undurable_streams.contains(&id))
         };
         if is_new {
@@ -401,7 +401,7 @@ impl Shared {
     }
 
     fn read_pack(&self, pack: u64, lsn: Lsn, range: &Range<u64>) -> Result<Bytes, ReadError> {
-        // The index of a pack can be made anew.
+        // The index of a pack can be made again.
         let unreachable = |error: PackError| match error {
             PackError::Damaged(what) => ReadError::Unreachable { lsn, what: what.to_owned() },
             PackError::Io(error) => ReadError::Io { lsn, error },

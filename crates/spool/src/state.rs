@@ -1,4 +1,4 @@
-//! What the spool knows in memory: what each stream still needs, and in which pack it lies.
+//! What the spool knows in memory: what each stream still needs, and in which pack it is.
 //!
 //! Memory runs ahead of the disk: it holds what the next checkpoint will say. Whatever cannot be taken back (a segment is used again, a file is unlinked) is noted here
 //! and done only after a checkpoint that was taken later has become durable.
@@ -26,7 +26,7 @@ pub(crate) struct State {
     /// By their LSNs, which do not overlap.
     pub packs: Vec<PackRow>,
     pub next_pack: u64,
-    /// Up to here batches are read from packs, behind it from the ring.
+    /// Up to here batches are read from packs, after it from the ring.
     pub packed_through: u64,
     /// Bodies in files of their own, those that a stream needs.
     pub large: BTreeMap<u64, BodyFile>,
@@ -36,7 +36,7 @@ pub(crate) struct State {
     pub dirty: BTreeSet<u64>,
     /// Cancelled batches of which no entry tells yet.
     pub cancelled: Vec<u64>,
-    /// Body files of refused or cancelled batches: doomed by the next checkpoint, so that they go after the one behind it.
+    /// Body files of refused or cancelled batches: doomed by the next checkpoint, so that they go after the one after it.
     pub unripe_uploads: Vec<u64>,
     /// Streams that no durable checkpoint names yet.
     pub undurable_streams: BTreeSet<u16>,
@@ -77,11 +77,11 @@ pub(crate) struct Stream {
     /// What it said last: it has what it needs of everything up to here.
     pub position: u64,
     pub snapshot: Option<SnapshotName>,
-    /// Batches behind the position that have an entry for it.
+    /// Batches after the position that have an entry for it.
     pub entries: LsnSet,
     /// Batches whose body it has not released.
     pub bodies: LsnSet,
-    /// Releases of bodies behind the position: they count when it has passed them.
+    /// Releases of bodies after the position: they count when it has passed them.
     early: BTreeSet<u64>,
     early_below: u64,
     pub consumer: Option<Arc<dyn Consumer>>,
@@ -90,7 +90,7 @@ pub(crate) struct Stream {
 }
 
 impl Stream {
-    /// One that starts behind this LSN.
+    /// One that starts after this LSN.
     pub fn new(name: &str, position: u64) -> Self {
         Stream { name: name.to_owned(), position, ..Stream::default() }
     }
@@ -125,7 +125,7 @@ impl State {
         self.dirty.insert(window_of(lsn));
     }
 
-    /// The body of a batch lies in a file; without a stream that needs it the file goes.
+    /// The body of a batch is in a file; without a stream that needs it the file goes.
     pub fn add_large(&mut self, lsn: u64, body: BodyFile) {
         if self.is_body_needed(lsn) {
             self.large.insert(lsn, body);
@@ -134,7 +134,7 @@ impl State {
         }
     }
 
-    /// What a batch says of who needs it, where no live file says so any more: entries behind the position, and no body is let go.
+    /// What a batch says of who needs it, where no live file says so any more: entries after the position, and no body is let go.
     pub fn find_again(&mut self, lsn: u64, head: &Head) {
         for entry in &head.entries {
             let Some(stream) = self.streams.get_mut(&entry.stream) else { continue };
@@ -264,7 +264,7 @@ impl State {
         bodies.len()
     }
 
-    /// The pack that a batch lies in, if it lies in one.
+    /// The pack that a batch is in, if it is in one.
     pub fn pack_of(&self, lsn: u64) -> Option<u64> {
         let at = self.packs.partition_point(|pack| pack.first <= lsn).checked_sub(1)?;
         Some(&self.packs[at]).filter(|pack| lsn <= pack.last).map(|pack| pack.id)

@@ -23,7 +23,7 @@ fn append(spool: &FileSpool, streams: &[StreamId], body: Body) -> Lsn {
     told.recv().unwrap().unwrap()
 }
 
-/// One pack that was adopted, one that was copied, batches in the ring, a large body, and some behind the checkpoint. Returns the LSNs and the large one.
+/// One pack that was adopted, one that was copied, batches in the ring, a large body, and some after the checkpoint. Returns the LSNs and the large one.
 fn spool(dir: &Path) -> (Vec<Lsn>, Lsn) {
     let (spool, _) = FileSpool::open(dir, config()).unwrap();
     let [one, other] = ["one", "other"].map(|name| spool.stream(name).unwrap());
@@ -86,7 +86,7 @@ fn it_shows_what_is_where_and_gives_out_what_is_needed() {
     assert_eq!(shown.damage, []);
     assert_eq!(shown.streams.iter().map(|stream| stream.name.as_str()).collect::<Vec<_>>(), ["one", "other"]);
     assert_eq!((shown.streams[0].entries, shown.streams[0].bodies), (1, 1));
-    // The last one lies behind the checkpoint.
+    // The last one is after the checkpoint.
     assert_eq!((shown.streams[1].entries, shown.streams[1].bodies), (19, 19));
     assert_eq!((shown.last, shown.large.len()), (lsns[30], 1));
     assert!(!shown.packs.is_empty() && !shown.segments.is_empty());

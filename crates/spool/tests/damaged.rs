@@ -61,7 +61,7 @@ fn spool(dir: &Path, place: Where) -> (FileSpool, [StreamId; 2], Lsn) {
     (spool, streams, lsn)
 }
 
-/// Where in the file of the body its first byte lies.
+/// Where in the file of the body its first byte is.
 fn find(dir: &Path, place: Where) -> (PathBuf, u64) {
     let dir = dir.join(match place {
         Where::Ring => "ring",
@@ -115,7 +115,7 @@ fn what_may_come_back_is_not_called_damaged() {
     assert!(matches!(large.set_aside(lsn).unwrap(), SetAside::Gone { .. }));
     std::fs::rename(dir.path().join("elsewhere"), path).unwrap();
     assert_eq!(large.read(lsn, 0..100).unwrap(), [BYTE; 100][..]);
-    // `repair` makes an index anew.
+    // `repair` makes an index again.
     let dir = tempfile::tempdir().unwrap();
     let (packed, _, lsn) = spool(dir.path(), Where::Pack);
     drop(packed);
@@ -167,7 +167,7 @@ fn a_body_that_is_given_up_is_damaged_no_more_and_its_entries_stay() {
         let last = again.stats().published;
         let all = Released { below: Lsn::new(last.get() + 1), also: Vec::new() };
         [one, other].iter().for_each(|stream| again.advance(*stream, last, None, all.clone()));
-        // An unwanted body file goes with the checkpoint behind the one that says so.
+        // An unwanted body file goes with the checkpoint after the one that says so.
         (0..2).for_each(|_| again.checkpoint().unwrap());
         assert_eq!(std::fs::read_dir(dir.path().join("bodies")).unwrap().count(), 0, "{what}");
     }

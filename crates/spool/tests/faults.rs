@@ -51,7 +51,7 @@ impl Fixture {
         Fixture { machine, spool, stream, told, lsns }
     }
 
-    /// Everything acknowledged is there after the next start, and after a power cut behind that.
+    /// Everything acknowledged is there after the next start, and after a power cut after that.
     fn check(self) {
         self.machine.set_faults(Faults::default());
         self.spool.abandon();
@@ -74,7 +74,7 @@ fn check_opened(machine: &Machine, stream: StreamId, lsns: &[Lsn]) {
             Replayed::Damaged { lsn } => panic!("{lsn}"),
         })
         .unwrap();
-    // Before it what no checkpoint says that it was passed, behind it what was tried afterwards.
+    // Before it what no checkpoint says that it was passed, after it what was tried afterwards.
     assert!(shown.windows(6).any(|some| some == &lsns[4..]), "{shown:?}");
     for (n, lsn) in lsns.iter().enumerate().skip(2) {
         assert_eq!(spool.read(*lsn, 0..9000).unwrap(), [n as u8; 9000][..]);

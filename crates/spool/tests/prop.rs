@@ -268,7 +268,7 @@ impl Run {
         self.spool.take().unwrap().abandon();
         // A kill before the cancel entry is durable brings the batch back: the window that is documented.
         self.batches.append(&mut self.cancelled);
-        // What came behind the checkpoint is there again; what was let go since is needed again.
+        // What came after the checkpoint is there again; what was let go since is needed again.
         for (stream, needs) in self.durable.iter().enumerate() {
             let mut needs = needs.clone();
             // Of what a stream was not ready to let go the spool knows nothing any more: it will hear of it again.

@@ -66,7 +66,7 @@ fn who_closes_the_spool_does_not_wait_for_a_slow_scrub() {
     damage(dir.path(), 1);
     damage(dir.path(), 2);
     let (spool, _) = FileSpool::open(dir.path(), slow).unwrap();
-    // It is at its first batch now, or sleeps behind it: for days, if nobody woke it up.
+    // It is at its first batch now, or sleeps after it: for days, if nobody woke it up.
     drop(spool);
     let told = told.iter().filter(|event| matches!(event, Event::Damage(_))).count();
     assert!(told <= 1, "the second is not due");

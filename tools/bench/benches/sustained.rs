@@ -1,11 +1,11 @@
 //! Measures durable delivery under load that lasts: 50 tasks, each with one message under way, 64 mailboxes, bodies
 //! of 1, 10 and 100 KiB, long enough that the log turns over and mounts are synced. Shown: messages/s to durable and to visible and on disk, CPU for each message (everything until it is on
 //! disk), the time of one delivery (p50 to p99.9 and the longest), and, for scale, the time of a plain
-//! overwrite + fdatasync on the same disk just before, and a hundred times a second meanwhile: what the disk takes for a sync
-//! while mail is written to it, whoever asks. Leaves out protocols.
+//! overwrite + fdatasync on the same disk just before, and a hundred times a second meanwhile: what a sync of any process
+//! takes while mail is written to the disk. Leaves out protocols.
 //!
 //! `cargo bench -p posthaste-bench --bench sustained` runs it whole, `cargo test` tiny so that it cannot rot.
-//! Options behind `--`: `--json`, `--seconds N` for each size (default 20), `--rounds N` (default 1), `--bytes N` (one size),
+//! Options after `--`: `--json`, `--seconds N` for each size (default 20), `--rounds N` (default 1), `--bytes N` (one size),
 //! `--sync-mib N` of mail between two syncs. The directory is `POSTHASTE_BENCH_DIR`, or the
 //! target directory; it has to be on a real disk.
 

@@ -334,7 +334,7 @@ impl Loaded {
         wait_until_idle(sampler, REST_MAX.min(settings.round_max))
     }
 
-    /// The load tool's own report of a round, for whoever wants to see it in time.
+    /// The load tool's own report of a round, with its course in time.
     fn write_report(&self, about: About, outcome: &Outcome, dir: &Path) -> Result<(), SideError> {
         let name = format!("{}-{}-{}", self.shape.name, self.side.replace(' ', "-"), self.ledgers.len());
         Report::new(about, outcome, None).write_to(&dir.join(name)).map_err(SideError::failed("report"))

@@ -150,7 +150,7 @@ pub struct Settings {
     /// One side's round of a workload that ends with a count ends after this time too.
     pub round_max: Duration,
     /// Before each side's round as much free memory is touched as the round may need, the same for every side. A virtual
-    /// machine's host takes back what was not used for a while, and who uses it first then pays several times the price.
+    /// machine's host takes back what was not used for a while, and its first user then pays several times the price.
     pub warms_memory: bool,
     /// Our own program, which is started as the server.
     pub program: PathBuf,

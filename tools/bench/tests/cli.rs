@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::process::{Command, Output};
 
-/// What is measured lies beside this program, as `cargo build` and `cargo test --workspace` put it.
+/// What is measured is beside this program, as `cargo build` and `cargo test --workspace` put it.
 fn command(dir: &Path, args: &[&str]) -> Command {
     let program = Path::new(env!("CARGO_BIN_EXE_posthaste-bench"));
     assert!(program.with_file_name("posthaste").is_file(), "what is measured is not built: cargo build -p posthaste");
@@ -12,7 +12,7 @@ fn command(dir: &Path, args: &[&str]) -> Command {
     command
 }
 
-/// On the disk that the project lies on, for a benchmark refuses memory.
+/// On the disk that the project is on, for a benchmark refuses memory.
 fn disk() -> tempfile::TempDir {
     tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).expect("a directory")
 }

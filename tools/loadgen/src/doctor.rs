@@ -1,6 +1,6 @@
 //! Looks at the machine before something is measured on it: kernel settings, limits, the data directory, the neighbours.
 //!
-//! For benchmarks, which call [`check`] first, and for whoever sets a mail server up. Nothing is changed. Linux only.
+//! For benchmarks, which call [`check`] first, and for administrators who set up a mail server. Changes nothing. Linux only.
 
 mod disk;
 mod kernel;

@@ -32,7 +32,7 @@ pub(crate) fn must_begin_with(path: &Path, begin: &str, what: &str) -> io::Resul
 /// A message where it was found.
 #[derive(Debug, Clone, Copy)]
 pub struct Found<'a> {
-    /// The file that it lies in.
+    /// The file that it is in.
     pub path: &'a Path,
     /// The Maildir that it is in or in a folder of; the outermost, so the mailbox of one user.
     pub maildir: Option<&'a Path>,
@@ -102,7 +102,7 @@ fn read_file(path: &Path, maildir: Option<&Path>, each: &mut dyn FnMut(Found<'_>
     Ok(true)
 }
 
-/// The messages of an mbox: each begins with a line `From …` at the start or behind an empty line.
+/// The messages of an mbox: each begins with a line `From …` at the start or after an empty line.
 #[doc(hidden)] // Public for the fuzz target alone.
 pub fn split_mbox(octets: &[u8]) -> impl Iterator<Item = Vec<u8>> {
     let is_empty = |line: &[u8]| line == b"\n" || line == b"\r\n";

@@ -278,7 +278,7 @@ fn cpu_seconds(pid: u32, with_children: bool) -> Option<f64> {
     Some(ticks as f64 / rustix::param::clock_ticks_per_second() as f64)
 }
 
-/// The number behind `name` in a file of lines; 0 where it is not there.
+/// The number after `name` in a file of lines; 0 where it is not there.
 fn counter(file: &str, name: &str) -> u64 {
     let text = fs::read_to_string(file).unwrap_or_default();
     let value = text.lines().find_map(|line| line.strip_prefix(name));

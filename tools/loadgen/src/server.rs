@@ -104,7 +104,7 @@ impl ScratchServer {
         Self::start_on(program, dir, config, "127.0.0.1:0")
     }
 
-    /// As [`start`](Self::start), but a configuration made there names a port that stays the same when the server is killed and
+    /// Like [`start`](Self::start), but a configuration made there names a port that stays the same when the server is killed and
     /// started again.
     ///
     /// # Errors

@@ -2,7 +2,7 @@
 //!
 //! `X-Posthaste-Load: <run>.<number> <digest>` is the first field of the message as generated; servers put trace fields
 //! in front of it. `run` is 16 lower-case hexadecimal digits, `number` decimal, `digest` the 16 lower-case hexadecimal
-//! digits of XXH3-64 over all octets behind the field's line end, each line end counted as CRLF: a message kept with LF
+//! digits of XXH3-64 over all octets after the field's line end, each line end counted as CRLF: a message kept with LF
 //! line ends compares equal.
 
 use xxhash_rust::xxh3::Xxh3;
@@ -27,16 +27,16 @@ impl std::fmt::Display for Id {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Found {
     pub id: Id,
-    /// The octets behind the field are those that were sent.
+    /// The octets after the field are those that were sent.
     pub is_intact: bool,
 }
 
-/// The whole field, CRLF included, for a message whose octets behind the field are `rest`.
+/// The whole field, CRLF included, for a message whose octets after the field are `rest`.
 pub fn field(id: Id, rest: &[u8]) -> String {
     field_with_digest(id, digest(rest))
 }
 
-/// As [`field`], for a generator that keeps the digest of a body that it sends again and again.
+/// Like [`field`], for a generator that keeps the digest of a body that it sends again and again.
 pub fn field_with_digest(id: Id, digest: u64) -> String {
     format!("{FIELD}{id} {digest:016x}\r\n")
 }

@@ -185,7 +185,7 @@ fn a_delay_holds_the_answer_back_and_loses_nothing_behind_it() {
     let sink = with_rules("[default]\nmail.delay = \"150ms\"\nend-of-data.delay = [\"100ms\", \"120ms\"]");
     let mut client = Client::hello(sink.local_addr());
     let started = Instant::now();
-    // All at once: what stands behind a delayed answer waits for it and is then read.
+    // All at once: what follows a delayed answer waits for it and is then read.
     client.write("MAIL FROM:<a@c.example>\r\nRCPT TO:<b@x.example>\r\nBDAT 4 LAST\r\na\r\n\r");
     assert_eq!([client.code(), client.code()], [250, 250]);
     assert!(started.elapsed() >= Duration::from_millis(150), "{:?}", started.elapsed());

@@ -67,7 +67,7 @@ impl Disk {
         state.recording = None;
     }
 
-    /// What lies on the disk, flushed or not.
+    /// What is on the disk, flushed or not.
     pub fn image(&self) -> Image {
         self.state().image.clone()
     }

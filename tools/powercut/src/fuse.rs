@@ -1,4 +1,4 @@
-//! A file system with one file, `disk`: whoever writes to it writes to a [`Disk`].
+//! A file system with one file, `disk`: writes to it go to a [`Disk`].
 //!
 //! Opened with direct I/O, so that no page cache stands between: a loop device on the file passes each of its writes on before it
 //! reports it done, its flushes (and what the block layer makes of FUA) as `fsync`, and its discards as `fallocate`.

@@ -30,7 +30,7 @@ impl Image {
         self.chunks.is_empty()
     }
 
-    /// Copies out what lies at `offset`, as much as fits and as there is.
+    /// Copies out what is at `offset`, as much as fits and as there is.
     pub fn read(&self, offset: u64, buffer: &mut [u8]) -> usize {
         let mut done = 0;
         while done < buffer.len() {

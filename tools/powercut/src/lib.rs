@@ -1,7 +1,7 @@
 //! Cuts the power under a mail server, on real file systems, as often as one likes, and accounts for every message.
 //!
-//! Used by whoever must show that a server keeps what it acknowledged: by this project's own checks, and, since the server is
-//! a program that is started and spoken to over SMTP, by anybody for another one that delivers into Maildirs. Not published.
+//! Shows whether a server keeps what it acknowledged: in this project's own checks, and, since the server is a program that is
+//! started and spoken to over SMTP, for any other server that delivers into Maildirs. Not published.
 //!
 //! A [`Disk`](disk::Disk) in memory is shown as a file by a small FUSE file system ([`fuse`]); a loop device on that file carries
 //! ext4, XFS or btrfs ([`mount`]). The disk records writes, flushes, discards, and a mark for each 250 *after* the client

@@ -181,7 +181,7 @@ pub enum Protocol {
     Lmtp,
 }
 
-/// As [`send`], the connections going round these ways to the server.
+/// Like [`send`], the connections going round these ways to the server.
 pub fn send_over(
     ways: &[(Protocol, SocketAddr)],
     load: &Load,
@@ -279,7 +279,7 @@ impl Client {
         self.send_each(letter, |_| ())
     }
 
-    /// As [`Client::send`]; `promised` is told of each 250 to the body when it has come: with the recipient's index where the server
+    /// Like [`Client::send`]; `promised` is told of each 250 to the body when it has come: with the recipient's index where the server
     /// replies for each. The result is the first refusal then, if there is one.
     fn send_each(&mut self, letter: &Letter, mut promised: impl FnMut(Option<usize>)) -> io::Result<String> {
         // Room is kept for the largest message where its size is not announced, and the rig's disks are small.

@@ -7,7 +7,7 @@ use posthaste_random::Random;
 
 use crate::image::Image;
 
-/// The smallest sector that a disk writes whole or not at all, and so the hardest for what lies on it.
+/// The smallest sector that a disk writes whole or not at all, and so the hardest for what is on it.
 pub const SECTOR: usize = 512;
 
 /// One thing that happened, in the order in which the disk saw it.
@@ -38,11 +38,11 @@ pub enum Unflushed {
     Kept,
     /// None.
     Dropped,
-    /// Each kept or dropped by itself: a cache that writes back in any order.
+    /// Each is kept or dropped independently: a cache that writes back in any order.
     Reordered,
-    /// Each sector kept or dropped by itself.
+    /// Each sector is kept or dropped independently.
     Torn,
-    /// All up to one of them, which is torn; none behind it.
+    /// All up to one of them, which is torn; none after it.
     Prefix,
 }
 
@@ -64,7 +64,7 @@ pub struct Cutter<'a> {
     durable: Image,
     // Everything before this index is in `durable`: 0 <= applied <= position of the last cut.
     applied: usize,
-    // The last flush that may be believed lies before this index.
+    // The last flush that may be believed is before this index.
     lies_from: usize,
     // Bytes that are written whole or not at all.
     sector: usize,
@@ -95,7 +95,7 @@ impl<'a> Cutter<'a> {
         self.cut_with(position, unflushed, &mut rng)
     }
 
-    /// As [`Cutter::cut`], and says what becomes of the writes that no flush had covered.
+    /// Like [`Cutter::cut`], and says what becomes of the writes that no flush had covered.
     pub fn cut_with(&mut self, position: usize, unflushed: Unflushed, rng: &mut Random) -> Image {
         assert!(position >= self.applied, "cuts must be asked for in order");
         let believed = &self.events[..position.min(self.lies_from)];

@@ -111,7 +111,7 @@ pub fn is_installed(program: &str) -> bool {
 
 /// One disk and its place. Fields are dropped in this order: the disk is taken away before its directory.
 pub struct Rig {
-    /// The disk, for whoever wants to hurt it.
+    /// The disk, for faults.
     pub disk: Disk,
     served: Served,
     mount_point: PathBuf,

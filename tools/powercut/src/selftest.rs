@@ -178,7 +178,7 @@ fn passes_on(rig: &Rig) -> Result<Vec<String>, RigError> {
     if !discarded.events.iter().any(|event| matches!(event, Event::Discard { offset: 2_097_152, len: 65_536 })) {
         missing.push("a discard did not come through".to_owned());
     }
-    // FUA is a flag of a request, which a file cannot be given: without it the kernel flushes behind the request, which is on record.
+    // FUA is a flag of a request, which a file cannot be given: without it the kernel flushes after the request, which is on record.
     missing.extend(device.has_fua()?.then(|| "the loop device says that it can do FUA by itself".to_owned()));
     Ok(missing)
 }

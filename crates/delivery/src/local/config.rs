@@ -24,7 +24,7 @@ pub struct LocalConfig {
     /// Bytes that deliveries leave free on each file system of the mail; what does not fit waits in the spool. Below
     /// [`spool.free_bytes_min`](posthaste_spool::Config::free_bytes_min) by default: on one file system, mail is refused before deliveries stop.
     pub free_bytes_min: u64,
-    /// As [`free_bytes_min`](Self::free_bytes_min), of inodes; not asked where the file system has no number of them.
+    /// Like [`free_bytes_min`](Self::free_bytes_min), of inodes; not asked where the file system has no number of them.
     pub free_inodes_min: u64,
     /// Host name that goes into file names.
     pub host: String,
@@ -49,7 +49,7 @@ pub struct LocalConfig {
     pub losses: Losses,
     /// How long opening waits until mail that was accepted before is in its mailboxes, or is known to wait for them.
     pub open_patience: Duration,
-    /// How long a message waits for room in a full spool before it is refused. Once one has waited in vain, others are refused at once until one finds room.
+    /// How long a message waits for room in a full spool before it is refused. After one timeout others are refused at once, until one finds room.
     pub room_patience: Duration,
     /// Deadline of a shutdown. If a disk hangs, unfinished work is left to the next opening.
     pub shutdown_patience: Duration,

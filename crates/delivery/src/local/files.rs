@@ -1,4 +1,4 @@
-//! Messages in the Maildirs of one mount: put there, looked for, written anew.
+//! Messages in the Maildirs of one mount: put there, looked for, rewritten.
 
 use std::fs::File;
 use std::io;
@@ -224,7 +224,7 @@ impl Files {
                 // A power cut must not bring part of it back, for nobody will mend it.
                 return if is_trusted { Ok(false) } else { maildir.sync_names().map(|()| false) };
             }
-            // What lies in tmp/ under this name was never visible.
+            // What is in tmp/ under this name was never visible.
             let _ = maildir.remove_tmp(name.as_str());
             self.take_room(content)?;
             return deliver(maildir, name, content).map(|()| true);
@@ -251,7 +251,7 @@ impl Files {
         taken.map_err(io::Error::from)
     }
 
-    /// The mailbox, made if there is none, and whether it lies on another file system than it did when the mail for it was accepted: then this mount's sync
+    /// The mailbox, made if there is none, and whether it is on another file system than when the mail for it was accepted: then this mount's sync
     /// does nothing for it.
     fn maildir(&self, mailbox: &str) -> io::Result<(Arc<Maildir>, bool)> {
         self.common.seams.pass(Step::Mailbox(mailbox))?;

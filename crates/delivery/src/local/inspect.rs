@@ -1,4 +1,4 @@
-//! A look at the spool of local delivery from outside, also beside whoever has it open: which mail waits, and why.
+//! Shows which mail waits for local delivery, and why, also while a server has the spool open.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::io::Read;
@@ -30,7 +30,7 @@ pub struct Undelivered {
 pub struct Unreached {
     /// Path of the Maildir below the mail root.
     pub mailbox: Arc<str>,
-    /// Why, if it was tried in vain; otherwise the message was on its way.
+    /// Why, if an attempt failed; otherwise none was made yet.
     pub trouble: Option<Trouble>,
 }
 

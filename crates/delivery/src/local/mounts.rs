@@ -1,10 +1,10 @@
-//! Which mail mount a mailbox lies on, told from its path alone: a mount that hangs is not asked.
+//! Which mail mount a mailbox is on, told from its path alone: a mount that hangs is not asked.
 
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-/// Where file systems are mounted below the mail root. What lies below none of these points lies on the root's own file system.
+/// Where file systems are mounted below the mail root. What is below none of these points is on the root's own file system.
 ///
 /// A stream is named by the mount's place below the root, not by the file system that is there: a disk that was replaced, or a tmpfs, which is another one
 /// after each start, gets the mail that was accepted for it. Whether what the page cache shows of earlier mail is to be believed is told by
@@ -53,7 +53,7 @@ impl MountPoints {
         self.0.iter()
     }
 
-    /// The place in [`iter`](Self::iter) of the mount that a mailbox lies on.
+    /// The place in [`iter`](Self::iter) of the mount that a mailbox is on.
     pub fn of(&self, mailbox: &str) -> usize {
         let is_above = |point: &Arc<str>| is_at_or_below(mailbox, point);
         self.0.iter().position(is_above).expect("everything lies below the root")

@@ -51,7 +51,7 @@ pub(crate) const KIND_DELIVERED: u8 = posthaste_journal::KIND_USER + 1;
 /// never heard of again, and what the page cache shows of earlier mail may not be on disk.
 pub(crate) const KIND_DISTRUST: u8 = posthaste_journal::KIND_USER + 2;
 
-/// A note that a mailbox was tried in vain; a later one for the same mailbox takes its place.
+/// An attempt at a mailbox failed; a later note for the same mailbox replaces it.
 pub(crate) const KIND_WAITS: u8 = posthaste_journal::KIND_USER + 3;
 
 const VERSION: u8 = 1;
@@ -115,7 +115,7 @@ impl Delivered {
     }
 }
 
-/// Why mail for a mailbox waits, for whoever looks at the journal.
+/// Why mail for a mailbox waits; for people who inspected the journal.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Waits {
     pub mailbox: Arc<str>,
@@ -170,7 +170,7 @@ pub fn old_message_bytes(payload: Bytes) -> Option<u64> {
     Stored::decode(payload).map(|stored| stored.memory_bytes())
 }
 
-/// Where the body with this number lies, `dir` being the journal's.
+/// Where the body with this number is, `dir` being the journal's.
 pub(crate) fn body_path(dir: &Path, number: u64) -> PathBuf {
     bodies(dir).join(format!("{number:016x}.body"))
 }

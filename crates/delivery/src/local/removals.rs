@@ -43,7 +43,7 @@ impl Removals {
         self.0.values().map(|removed| removed.entry).min()
     }
 
-    /// Those with entries at or below `through`, as they are to be written down anew.
+    /// Those with entries at or below `through`, as they are to be rewritten.
     pub fn through(&self, through: Lsn) -> impl Iterator<Item = Removal> {
         let old = self.0.iter().filter(move |(_, removed)| removed.entry <= through);
         old.map(|(mailbox, removed)| Removal { before: Some(removed.before), mailbox: mailbox.clone() })

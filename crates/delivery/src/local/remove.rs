@@ -51,7 +51,7 @@ pub fn remove_mailbox(spool: &dyn Spool, mailbox: &str) -> Result<(), RemoveErro
 }
 
 impl LocalDelivery {
-    /// As [`remove_mailbox`], while mail is delivered. When it returns, no thread writes earlier mail to the mailbox any more, so its Maildir can be removed and
+    /// Like [`remove_mailbox`], while mail is delivered. When it returns, no thread writes earlier mail to the mailbox any more, so its Maildir can be removed and
     /// a new one made. Blocks, until `deadline` at most.
     ///
     /// # Errors

@@ -146,7 +146,7 @@ fn some_bytes<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<u64>,
     values::bytes(deserializer).map(Some)
 }
 
-/// As [`some_bytes`], of a count.
+/// Like [`some_bytes`], of a count.
 fn some_count<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<u64>, D::Error> {
     values::count(deserializer).map(Some)
 }

@@ -210,7 +210,7 @@ fn what_cannot_be_read_is_kept_aside() {
     );
 }
 
-/// Cuts a takeover, finishes it, and says what is wrong then, if anything is. Also returns the second try, and whether it had to begin anew.
+/// Cuts a takeover, finishes it, and says what is wrong then, if anything is. Also returns the second try, and whether it had to begin again.
 fn cut_and_finish(recording: &Recording, cut: Cut, expected: &Messages) -> Result<(Machine, bool), String> {
     let what = format!("{cut:?} of {}", recording.events.len());
     let left = Machine::boot(&recording.cut(cut), true, false).unwrap();

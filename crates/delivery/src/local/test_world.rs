@@ -77,7 +77,7 @@ impl Doors {
         self.state.lock().unwrap().held.contains(what)
     }
 
-    /// Whoever is held there goes on, and the next one is held.
+    /// The thread that is held there goes on, and the next one is held.
     pub fn let_one_pass(&self, what: &str) {
         let mut state = self.state.lock().unwrap();
         state.held.remove(what);

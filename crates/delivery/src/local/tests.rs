@@ -132,7 +132,7 @@ fn what_was_durable_is_not_delivered_again_after_a_power_cut() {
     let other = SessionTag([9; 24]);
     let lsns = killed_with(&place, "", &[("ann", "durable"), ("bob", "waits")], |lsns| {
         let visible = LocalEntry::Visible(Visible { session: other, targets: vec![(lsns[0], 0)] });
-        // The sync began with the entry behind that.
+        // The sync began with the entry after that.
         let begun = Lsn::new(lsns[1].get() + 2);
         vec![visible, LocalEntry::SyncBegun { session: other }, LocalEntry::Synced { begun }]
     });
@@ -195,7 +195,7 @@ fn a_mount_whose_syncs_fail_keeps_its_own_mail_and_no_other() {
     assert_eq!(world.held("bad").1, 0);
 }
 
-/// Syncs of the file system that the mail at `point` lies on fail from its own sync on. Why the spool takes no more, if so.
+/// Syncs of the file system that the mail at `point` is on fail from its own sync on. Why the spool takes no more, if so.
 fn with_a_failing_sync(point: &str, name: &str) -> Option<Arc<str>> {
     let world = World::new(&["other"]);
     world.deliver(message(&[name], "acknowledged"));
@@ -542,7 +542,7 @@ fn once_a_message_has_waited_for_room_in_vain_no_other_waits_until_there_is_some
         let first = scope.spawn(is_refused);
         world.until_in_time("it has waited", || first.is_finished());
         assert!(first.join().unwrap());
-        // The clock stands still now: who waits for room waits for ever.
+        // The clock stands still now, so the wait for room has no end.
         let second = scope.spawn(is_refused);
         world.until("it is refused at once", || second.is_finished());
         assert!(second.join().unwrap());

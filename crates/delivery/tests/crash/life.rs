@@ -51,7 +51,7 @@ impl Run {
         self.end(machine, &faults);
     }
 
-    /// Nothing goes wrong any more for whoever runs next, but for what only a cut ends.
+    /// Ends the faults for the next life, except those that only a cut ends.
     fn end(&mut self, machine: &Machine, faults: &Faults) {
         self.given_up = faults.read_only.filter(|(_, from)| machine.counts().1 >= *from);
         machine.set_faults(Faults::default());

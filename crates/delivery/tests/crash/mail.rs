@@ -140,7 +140,7 @@ impl Expected {
             let is_promised = self.acknowledged.contains(&number);
             let must_be_whole = is_promised || (self.kind != Kind::Standalone && !self.has_failed && !there.is_empty());
             let is_gone = |entry| match self.taken.get(&entry) {
-                // What a sync has lost of it is written anew where it was delivered, and nowhere else.
+                // What a sync has lost of it is rewritten where it was delivered, and nowhere else.
                 Some(true) => self.has_failed || elsewhere.contains(&entry),
                 taken => taken.is_some(),
             };

@@ -4,7 +4,7 @@
 //! `POSTHASTE_CUTS=10000 cargo test --release -p posthaste-delivery --test crash` makes more cuts than the tests do by themselves, and of the short runs
 //! all that there are; `.ci/run` makes 700,
 //! `POSTHASTE_SEED=1000` begins with other scenarios. A finding prints what makes it again: `POSTHASTE_REPLAY=local:3/120:s4` is scenario 3 cut before
-//! its event 120, with one more cut behind it where it was the recovery that was cut; `POSTHASTE_REPLAY=local:3` cuts all of that scenario.
+//! its event 120, with one more cut after it where it was the recovery that was cut; `POSTHASTE_REPLAY=local:3` cuts all of that scenario.
 
 mod engine;
 mod life;

@@ -91,7 +91,7 @@ impl Reader {
         }
     }
 
-    /// As `rm -r` does, beside whoever still writes there.
+    /// Like `rm -r`, while others still write there.
     fn remove_all(&mut self, machine: &Machine, dir: &Path, mailbox: u64) -> std::io::Result<()> {
         for entry in std::fs::read_dir(dir)? {
             let path = entry?.path();

@@ -85,7 +85,7 @@ pub enum Leaf {
     Flag(Flag),
     /// A tag.
     Tag(Pattern),
-    /// A folder's path without slashes at its ends; a prefix takes in what lies below.
+    /// A folder's path without slashes at its ends; a prefix takes in what is below.
     Folder(Pattern),
     /// A media type of a part.
     Mime(Pattern),
@@ -113,7 +113,7 @@ pub enum HeaderValue {
     },
     /// Is so, as folded text.
     Text(Pattern),
-    /// Its first number lies between these.
+    /// Its first number is between these.
     Number(Bound<f64>, Bound<f64>),
 }
 

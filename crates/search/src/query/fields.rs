@@ -10,7 +10,7 @@ pub(super) enum Field<'a> {
     Changed,
     References,
     Size,
-    /// A header field by its name, which the query has behind the first colon.
+    /// A header field by its name, which the query has after the first colon.
     Header(&'a str),
     Flag,
     /// A tag, as in notmuch, and a flag where there is one of that name.

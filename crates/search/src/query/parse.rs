@@ -27,7 +27,7 @@ pub fn parse(text: &str, now: &Zoned) -> Result<Query, ParseError> {
     parse_with(text, now, &SavedQueries::new())
 }
 
-/// As [`parse`], with what `query:name` stands for.
+/// Like [`parse`], with what `query:name` stands for.
 ///
 /// # Errors
 /// [`ParseError`] with the place: also of a name that is not among `queries`, or whose text cannot be read or leads back to itself.
@@ -192,7 +192,7 @@ impl<'a> Parser<'a> {
         }
     }
 
-    /// `name:` behind `header:`.
+    /// `name:` after `header:`.
     fn take_header(&mut self) -> Result<Field<'a>, ParseError> {
         let rest = self.rest();
         let length = rest.find(|c: char| c.is_whitespace() || matches!(c, ':' | '(' | ')')).unwrap_or(rest.len());

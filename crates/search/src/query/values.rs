@@ -1,4 +1,4 @@
-//! Values of fields: what stands behind the colon.
+//! Values of fields: what follows the colon.
 
 use std::ops::{Bound, Range};
 

@@ -14,7 +14,7 @@ use tantivy_fst::raw::Fst;
 
 use super::matcher::Tables;
 
-/// What stands behind the tree: bytes of what is kept of each word, the tree's version, the kind of dictionary.
+/// What follows the tree: bytes of what is kept of each word, the tree's version, the kind of dictionary.
 const FOOTER_BYTES: usize = 8 + 4 + 4;
 /// The tree's version and the kind, as tantivy 0.27 writes them.
 const FORM: [u8; 8] = [1, 0, 0, 0, 1, 0, 0, 0];

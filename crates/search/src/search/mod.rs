@@ -192,7 +192,7 @@ impl Searcher {
             Leaf::Tag(pattern) => self.tagged(pattern),
             Leaf::Folder(pattern) => {
                 let accepts = |path: &str| match pattern {
-                    // `/lists/*` is what lies below and what begins so; `lists/` alone also means the folder itself.
+                    // `/lists/*` is what is below and what begins so; `lists/` alone also means the folder itself.
                     Pattern::StartsWith(start) => {
                         path.starts_with(start.as_str()) || start.strip_suffix('/') == Some(path)
                     }

@@ -102,7 +102,7 @@ impl Searcher {
     }
 }
 
-/// Whether `word` stands in `value` and neither goes on before nor behind it.
+/// Whether `word` stands in `value` and neither goes on before nor after it.
 pub(super) fn has_word(value: &str, word: &str) -> bool {
     value.match_indices(word).any(|(at, _)| {
         let borders = [value[..at].chars().next_back(), value[at + word.len()..].chars().next()];

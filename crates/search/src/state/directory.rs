@@ -89,7 +89,7 @@ pub struct FolderState {
 pub struct Seen(pub u64, pub i64);
 
 impl Directory {
-    /// Whether its parts fit together: what is read by it afterwards lies where it says.
+    /// Whether its parts fit together: what is read by it afterwards is where it says.
     pub(super) fn check(&self, file_bytes: u64) -> Result<(), &'static str> {
         if self.chunks.len() != (self.messages as usize).div_ceil(CHUNK_MESSAGES) {
             return Err("there are not as many chunks as messages need");

@@ -40,7 +40,7 @@ impl Snapshot {
         loop {
             let current = read_current(dir)?;
             let file = match File::open(dir.join(&current.file)) {
-                // Written anew between our two looks; `current` says by now where.
+                // Written again between our two looks; `current` says by now where.
                 Err(e) if e.kind() == io::ErrorKind::NotFound && read_current(dir)?.file != current.file => continue,
                 opened => opened.map_err(io)?,
             };
@@ -255,7 +255,7 @@ impl Snapshot {
     /// Bytes of a message's path: its root, folder, `new` or `cur`, and name.
     ///
     /// # Errors
-    /// As [`name`](Self::name).
+    /// Like [`name`](Self::name).
     pub fn path(&self, number: u32, folder: u32, is_new: bool) -> Result<PathBuf, StateError> {
         let folder = self.folder(folder)?;
         let mut path = self.directory.roots[folder.root as usize].join(&folder.path);

@@ -12,7 +12,7 @@ use super::directory::{ChunkPlace, Directory};
 use super::snapshot::Snapshot;
 use crate::disk;
 
-/// The file is written anew when this much of it is dead, and more than is alive.
+/// The file is rewritten when this much of it is dead, and more than is alive.
 const DEAD_BYTES_MIN: u64 = 4 << 20;
 
 /// The one writer. All records are in memory: 128 bytes for each message, its file name, and 8 bytes for each of its references.
@@ -108,7 +108,7 @@ impl StateWriter {
 
     /// Adds a record under the next number.
     pub fn push(&mut self, record: Record) -> u32 {
-        // Four thousand million messages, gone ones included: a rebuild numbers them anew.
+        // Four thousand million messages, gone ones included: a rebuild numbers them again.
         let number = u32::try_from(self.records.len()).expect("fewer than 2^32 message numbers");
         self.dirty.insert(self.records.len() / CHUNK_MESSAGES);
         self.records.push(record);
@@ -234,7 +234,7 @@ mod tests {
         (0..10_000).for_each(|n| assert_eq!(writer.push(record(n)), n));
         writer.commit().unwrap();
         let old = Snapshot::open(dir.path()).unwrap();
-        // Enough commits to have the file written anew several times.
+        // Enough commits to have the file rewritten several times.
         for round in 1..40u64 {
             (0..10_000).step_by(5000).for_each(|n| writer.change(n).size = round);
             writer.commit().unwrap();
@@ -258,7 +258,7 @@ mod tests {
         writer.commit().unwrap();
         let Current { file, .. } = read_current_of_any_format(dir.path()).unwrap();
         let bytes = fs::read(dir.path().join(&file)).unwrap();
-        // A crash in the middle of the next commit: bytes behind the directory.
+        // A crash in the middle of the next commit: bytes after the directory.
         fs::write(dir.path().join(&file), [&bytes[..], b"torn"].concat()).unwrap();
         let mut writer = StateWriter::open(dir.path()).unwrap();
         assert_eq!(writer.records(), [record(1)]);

@@ -35,7 +35,7 @@ pub fn dump(tags: &AllTags, queries: &SavedQueries) -> String {
     dump_of(tags.iter().map(|(id, tags)| (*id, tags)), queries)
 }
 
-/// As [`dump`], of any ids and tags.
+/// Like [`dump`], of any ids and tags.
 pub(crate) fn dump_of<'a>(tags: impl Iterator<Item = (&'a str, &'a Tags)>, queries: &SavedQueries) -> String {
     let mut out = HEADER.to_owned();
     queries.iter().for_each(|(name, text)| query_line(&mut out, name, text));

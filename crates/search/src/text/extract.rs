@@ -27,7 +27,7 @@ pub fn extract(message: &[u8]) -> Extracted {
     read(message, false, &HeaderNames::default())
 }
 
-/// As [`extract`], with all values of these header fields.
+/// Like [`extract`], with all values of these header fields.
 pub fn extract_with(message: &[u8], headers: &HeaderNames) -> Extracted {
     read(message, false, headers)
 }
@@ -86,7 +86,7 @@ fn try_extract(bytes: &[u8], is_whole: bool, headers: &HeaderNames) -> Extracted
     out
 }
 
-/// The beginning of a header that is too long to be anybody's.
+/// The beginning of a header that is too long to be a real one.
 fn header_cut_short(message: &[u8]) -> Option<&[u8]> {
     let beginning = message.get(..HEADER_BYTES_MAX)?;
     let mut lines = beginning.split_inclusive(|&octet| octet == b'\n');

@@ -41,7 +41,7 @@ pub(super) fn ascii_runs(bytes: &[u8], mut each: impl FnMut(usize, usize)) -> us
     bytes.len()
 }
 
-/// With zeros behind the end, which are in no word.
+/// With zeros after the end, which are in no word.
 #[inline]
 fn block_at(bytes: &[u8], at: usize) -> [u8; BLOCK_BYTES] {
     match bytes[at..].first_chunk() {
@@ -72,7 +72,7 @@ fn word_bits(block: &[u8; BLOCK_BYTES]) -> u64 {
     bits
 }
 
-/// The 8 octets from `at` on as a number, the first the lowest; zeros behind the end.
+/// The 8 octets from `at` on as a number, the first the lowest; zeros after the end.
 #[inline]
 pub(crate) fn eight_at(bytes: &[u8], at: usize) -> u64 {
     let rest = bytes.get(at..).unwrap_or_default();

@@ -35,7 +35,7 @@ pub struct Tokens<'a> {
     start: usize,
 }
 
-/// The octets of a token as numbers of eight each, the first octet the lowest, with zeros behind the last: so they are compared and copied
+/// The octets of a token as numbers of eight each, the first octet the lowest, with zeros after the last: so they are compared and copied
 /// eight at a time.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Octets<'a> {
@@ -66,7 +66,7 @@ impl<'a> Octets<'a> {
         each(Octets { first: eight(0), rest: &rest[..count], length });
     }
 
-    /// How many numbers there are behind the first.
+    /// How many numbers there are after the first.
     #[inline]
     pub fn rest_of(length: usize) -> usize {
         length.saturating_sub(1) / 8
@@ -222,7 +222,7 @@ impl<'a> Tokens<'a> {
     }
 }
 
-/// All tokens of a text with their kinds: for queries, and for whoever wants to see what is indexed.
+/// All tokens of a text with their kinds: for queries, and to show what is indexed.
 pub fn tokens(text: &str) -> Vec<(String, Kind)> {
     let mut source = Tokens::new(text);
     let mut token = String::new();

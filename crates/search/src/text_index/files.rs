@@ -119,7 +119,7 @@ impl Directory for Files {
 
 /// Removes every file that the last commit does not name. The caller is the one writer, and no writer of the engine is open.
 ///
-/// What cannot be removed is in nobody's way and waits for the next time.
+/// A file that cannot be removed does no harm; the next call tries again.
 pub(super) fn remove_leftovers(index: &Index, dir: &Path) -> tantivy::Result<()> {
     // Held by a reader between reading `meta.json` and opening what it names.
     let _readers_wait = index.directory().acquire_lock(&META_LOCK)?;

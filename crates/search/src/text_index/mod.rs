@@ -124,7 +124,7 @@ impl TextIndex {
         Self::open_files(dir, Files::in_dir(dir)?)
     }
 
-    /// As [`open`](Self::open), for searches.
+    /// Like [`open`](Self::open), for searches.
     pub fn open_to_search(dir: &Path) -> tantivy::Result<Self> {
         Self::open_files(dir, Files::to_search(dir)?)
     }

@@ -132,7 +132,7 @@ impl<'a> Run<'a> {
 }
 
 impl Indexer {
-    /// A known message in another place, or a file that was written anew with the same content.
+    /// A known message in another place, or a file that was rewritten with the same content.
     fn take_over(&mut self, Moved { number, candidate, facts }: Moved) {
         let record = self.state.change(number);
         record.folder = candidate.folder;

@@ -1,4 +1,4 @@
-//! An index is ended at every call by which it changes a file. Then the next run works, and finds what a fresh index finds.
+//! Kills an update at every call by which it changes a file. The next run must work, and find what a fresh index finds.
 //!
 //! At every third of them, which does for a run of all tests; with `POSTHASTE_CUTS` set, as in `.ci/run`, at every single one.
 

@@ -1,4 +1,4 @@
-//! Lists folders on all cores, ahead of whoever compares them: on a cold cache each directory is a wait for the disk.
+//! Lists folders on all cores, ahead of the comparison: with a cold cache each directory costs a wait for the disk.
 
 use std::io;
 use std::sync::atomic::{AtomicUsize, Ordering};

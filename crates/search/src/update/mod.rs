@@ -5,7 +5,7 @@
 //! 3. *Read* the new ones, in inode order, on all cores. One whose content is that of a missing message has moved: its number, text and tags stay.
 //! 4. *Commit*: the text index first, then the side store. Until then, readers see the last commit.
 //!
-//! Whoever is told which names changed ([`Touched`]) skips the first step and looks at those only.
+//! A caller that knows which names changed ([`Touched`]) skips the first step; only those are compared.
 //!
 //! A new index is committed every [`ROUND_MESSAGES`] messages, so that an interrupted first run goes on where it was. A rebuild is committed
 //! once, at its end: until then the old index answers.
@@ -132,11 +132,11 @@ impl Indexer {
         Self::with(dir, lock, StateWriter::open(dir)?)
     }
 
-    /// As [`open`](Self::open) for whoever goes on to [`update`](Self::update): if the settings name other headers than the index has, it is
-    /// built again too.
+    /// Like [`open`](Self::open), before an [`update`](Self::update): if the settings name other headers than the index has, the index is
+    /// rebuilt, too.
     ///
     /// # Errors
-    /// As [`open`](Self::open).
+    /// Like [`open`](Self::open).
     pub fn open_to_update(dir: &Path, waiting: Option<&dyn Fn()>) -> Result<Self, IndexError> {
         let lock = Lock::acquire(dir, waiting)?;
         Self::with(dir, lock, Self::state_to_update(dir)?)
@@ -151,7 +151,7 @@ impl Indexer {
         Ok(if !state.is_new() && has_others() == Some(true) { StateWriter::begin_anew(dir) } else { state })
     }
 
-    /// As [`open_to_update`](Self::open_to_update), but for as long as `stop` is not called: then `None`.
+    /// Like [`open_to_update`](Self::open_to_update), but for as long as `stop` is not called: then `None`.
     pub(crate) fn open_unless(dir: &Path, waiting: &dyn Fn(), stop: &Stop) -> Result<Option<Self>, IndexError> {
         let lock = Lock::acquire_unless(dir, waiting, stop)?;
         lock.map(|lock| Self::with(dir, lock, Self::state_to_update(dir)?)).transpose()
@@ -166,7 +166,7 @@ impl Indexer {
     /// An empty index beside the one in `dir`, which it replaces with its first commit; tags are kept. It covers the same trees.
     ///
     /// # Errors
-    /// As [`open`](Self::open).
+    /// Like [`open`](Self::open).
     pub fn rebuild(dir: &Path, waiting: Option<&dyn Fn()>) -> Result<Self, IndexError> {
         let lock = Lock::acquire(dir, waiting)?;
         let mut indexer = Self::with(dir, lock, StateWriter::begin_anew(dir))?;

@@ -26,7 +26,7 @@ pub struct UpdateOptions {
     /// How files are looked at and read.
     pub io_method: IoMethod,
     /// Ends an update early: what was read by then is committed, and the next update goes on. Where an index is built again nothing of the new
-    /// one is kept, the old one stays, and all is read anew.
+    /// one is kept, the old one stays, and all is read again.
     pub stop: Option<Stop>,
 }
 

@@ -21,7 +21,7 @@ impl Indexer {
     /// Before an update: whose messages count as new.
     pub(super) fn begin_rules(&mut self) {
         let count = self.state.records().len();
-        // An index that is built again, or anew beside tags that were kept, be it in several runs.
+        // A rebuilt index, or a new one beside kept tags, even if it took several runs.
         self.passes_rules = self.state.is_beside()
             || count == 0 && TagStore::exists(&self.dir)
             || self.state.directory.ruled == Some(ALL);

@@ -216,7 +216,7 @@ impl Indexer {
         Ok(self.tags.insert(store))
     }
 
-    /// The mark is durable before the truth changes; a crash before the side store's commit is mended by whoever opens the index next.
+    /// The mark is durable before the truth changes; after a crash before the side store's commit the next opening repairs it.
     pub(super) fn begin_tags(&mut self) -> Result<(), IndexError> {
         self.is_tagging = true;
         let mark = self.dir.join(PENDING);

@@ -47,7 +47,7 @@ impl Indexer {
         Ok(trees)
     }
 
-    /// A tree that had folders and has none is an empty mount point; so is one that lies on another device than before and lacks some of them.
+    /// A tree that had folders and has none is an empty mount point; so is one that is on another device than before and lacks some of them.
     /// The device alone says nothing: it may have another number after every start of the machine.
     fn is_away(&self, root: usize, tree: &Tree, device: u64) -> bool {
         if !tree.troubles.is_empty() || !tree.frozen.is_empty() {

@@ -149,7 +149,7 @@ impl Machine {
         self.replied
     }
 
-    /// Begins a transaction, or queues it behind the one in flight: its commands go out right behind that message, before the verdict on it
+    /// Begins a transaction, or queues it behind the one in flight: its commands go out directly after that message, before the verdict on it
     /// (RFC 2920 section 3.1). Outcomes come in order.
     ///
     /// Parameters that the server did not offer are left out. SMTPUTF8 is said where an address needs it. Refused here, with [`Stage::Local`](super::Stage::Local):
@@ -202,7 +202,7 @@ impl Machine {
     }
 
     /// Says AUTH with SCRAM-SHA-256 (feature `scram`), or with PLAIN, or with LOGIN, the first of them that was offered; [`Event::Ready`] follows. `false`: none was offered,
-    /// and nothing was said. PLAIN and LOGIN show the password to whoever reads along, so have TLS first.
+    /// and nothing was said. PLAIN and LOGIN send the password in the clear, so start TLS first.
     ///
     /// # Panics
     /// When the session is not idle.

@@ -82,7 +82,7 @@ pub enum Transfer {
     Data,
     /// BDAT once a recipient was accepted.
     Bdat,
-    /// BDAT right behind the recipients, without waiting: one round trip for a message. The body is wasted if no
+    /// BDAT directly after the recipients, without waiting: one round trip for a message. The body is wasted if no
     /// recipient is accepted.
     BdatAtOnce,
 }
@@ -306,7 +306,7 @@ pub enum ClientError {
     /// [`Config::helo_name`] is empty or has blanks or control characters.
     #[error("bad name for EHLO: {0:?}")]
     BadName(String),
-    /// Octets came in the clear behind the reply to STARTTLS; they may be anybody's.
+    /// Octets came in the clear after the reply to STARTTLS; an attacker may have sent them.
     #[error("server sent data behind its reply to STARTTLS")]
     TlsInjection,
     /// The server does not speak SMTP.

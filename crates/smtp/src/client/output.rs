@@ -15,7 +15,7 @@ pub struct Output {
     pieces: VecDeque<Bytes>,
     /// Octets in `pieces`.
     remaining: usize,
-    /// Commands, behind the pieces.
+    /// Commands, after the pieces.
     text: BytesMut,
     written: u64,
 }

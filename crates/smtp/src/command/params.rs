@@ -90,7 +90,7 @@ pub(super) fn parse_orcpt(value: &str) -> Option<String> {
     is_orcpt(value).then(|| value.to_owned())
 }
 
-/// Whether `value` may stand behind ORCPT= (RFC 3461 section 4.2).
+/// Whether `value` may stand after ORCPT= (RFC 3461 section 4.2).
 pub(crate) fn is_orcpt(value: &str) -> bool {
     let Some((kind, address)) = value.split_once(';') else { return false };
     let kind_fits = !kind.is_empty() && kind.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'-');

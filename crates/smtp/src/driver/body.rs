@@ -28,7 +28,7 @@ enum State {
     Ready(Bytes),
     /// The end was met and the machine waits for the outcome.
     Complete,
-    /// The machine replies by itself, or nobody listens any more.
+    /// The machine replies itself, or the client has gone.
     Failed(BodyError, Option<Stop>),
 }
 

@@ -105,13 +105,13 @@ impl ServerBuilder {
     }
 
     /// Listens on a UNIX socket. A socket left behind by a dead server is replaced, any other file is an error; our name is removed
-    /// at the end unless somebody else has it by then.
+    /// at the end unless another process has it by then.
     /// Its owner and group may connect; see [`ServerBuilder::listen_unix_with`].
     pub fn listen_unix(self, path: impl Into<PathBuf>) -> Self {
         self.listen_unix_with(path, UnixAccess::default())
     }
 
-    /// As [`ServerBuilder::listen_unix`], open to whom `access` says.
+    /// Like [`ServerBuilder::listen_unix`], open to whom `access` says.
     pub fn listen_unix_with(self, path: impl Into<PathBuf>, access: UnixAccess) -> Self {
         self.place(Place::Unix(path.into(), access))
     }

@@ -84,7 +84,7 @@ pub(super) struct Connection {
     /// Of those, the ones that the handler has as slices.
     shared_bytes: usize,
     config: Arc<Config>,
-    /// Only looked at: whoever polls the session sees to it that a change wakes its task.
+    /// Only read here: the caller that polls the session must wake its task when the phase changes.
     phase: Arc<CurrentPhase>,
     alarm: Alarm,
     /// The command line that is being waited for, and when it has to be there.
@@ -98,7 +98,7 @@ pub(super) struct Connection {
 }
 
 /// One timer for all waits of a session. Deadlines mostly move on before they are met, so it stays as it was set while it is due
-/// earlier, and is set anew when it has rung: a wait costs no timer operation.
+/// earlier, and is set again when it has rung: a wait costs no timer operation.
 #[derive(Debug, Default)]
 struct Alarm(Option<Pin<Box<Sleep>>>);
 

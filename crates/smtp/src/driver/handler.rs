@@ -54,7 +54,7 @@ pub trait Handler: Send + Sync + 'static {
     }
 
     /// A TLS handshake has succeeded: [`Session::tls`] says what was negotiated, and who the client is if it showed a certificate. After STARTTLS the client says hello
-    /// again; where TLS is implicit this comes behind `connect`. An error, usually 421 4.7.0, closes the session: it is sent in place of the greeting, or of the reply to what the
+    /// again; where TLS is implicit this comes after `connect`. An error, usually 421 4.7.0, closes the session: it is sent in place of the greeting, or of the reply to what the
     /// client says next. To answer every command with 554 5.7.0 instead (RFC 3207 section 4.1), refuse in `hello`.
     fn tls_started(&self, session: &mut Session<Self::State>) -> impl Future<Output = Result<(), Reply>> + Send {
         let _ = session;
@@ -88,8 +88,8 @@ pub trait Handler: Send + Sync + 'static {
     /// [`Credentials::user`] it becomes [`Session::identity`]. An error is sent as it is, usually 535 5.7.8; a 421 closes the session. Whether the user may act for
     /// [`Credentials::acts_for`] is to be decided here too.
     ///
-    /// Asked with [`Config::auth_mechanisms`](crate::server::Config::auth_mechanisms) only. Nobody has to authenticate: whoever wants
-    /// that refuses MAIL while the session has no identity, with 530 5.7.0 (RFC 4954 section 6).
+    /// Asked with [`Config::auth_mechanisms`](crate::server::Config::auth_mechanisms) only. Authentication is optional: to require
+    /// it, refuse MAIL with 530 5.7.0 while the session has no identity (RFC 4954 section 6).
     fn authenticate(
         &self,
         session: &mut Session<Self::State>,

@@ -12,7 +12,7 @@ use super::{Handler, Session};
 use crate::server::{Config, Protocol};
 
 /// Serves one session of SMTP for `handler`, from the greeting to the end: for messages that come by another way than a listener and are to be received as any other.
-/// `theirs` is one end of a pair of sockets, and whoever has the message is the client at the other; `id` and `uid` are what the session says of it, the listener is 0. TLS and AUTH are not
+/// `theirs` is one end of a pair of sockets; the client is at the other. The session has this `id` and `uid`, and listener 0. TLS and AUTH are not
 /// offered.
 pub async fn serve_local<H: Handler>(handler: &H, theirs: UnixStream, config: Config, id: u64, uid: u32) {
     let config = Config {

@@ -87,7 +87,7 @@ pub(super) async fn serve<H: Handler>(
     if let Some(witness) = connection.machine.witness() {
         crate::witness::replies(&**witness, connection.machine.output());
     }
-    // After QUIT too, as more may have come behind it.
+    // After QUIT too, as more may have come after it.
     let linger = connection.timeouts().linger;
     Box::pin(close(connection.stream, std::mem::take(connection.machine.output_mut()), linger)).await;
 }
@@ -188,7 +188,7 @@ async fn converse<H: Handler>(connection: &mut Connection, life: &mut Life<'_, H
                 match Box::pin(connection.start_tls(certificate)).await {
                     Ok(facts) => {
                         connection.machine.tls_started();
-                        // What was said in the clear may have been anybody's (RFC 3207 section 4.2).
+                        // An attacker may have sent what came in the clear (RFC 3207 section 4.2).
                         (session.tls, session.identity, auth) = (Some(facts), None, Auth::default());
                         connection.describe(session);
                         let work = async { handler.tls_started(session).await };

@@ -1,7 +1,7 @@
 //! SCRAM-SHA-256 (RFC 5802, RFC 7677): both sides show that they know the password, and neither it nor anything that could be used in its place is sent. A server
 //! keeps [`ScramKeys`], from which no password can be read.
 //!
-//! Without channel binding (`-PLUS`). Passwords are taken as they are: whoever has ones beyond ASCII prepares them with SASLprep (RFC 4013) before.
+//! Without channel binding (`-PLUS`). Passwords are used as given: prepare those beyond ASCII with SASLprep (RFC 4013) first.
 
 use std::fmt;
 use std::num::NonZeroU32;
@@ -126,7 +126,7 @@ pub(super) fn process_secret() -> Option<Key> {
     if SECRET.get().is_none() {
         let mut secret = [0; 32];
         SystemRandom::new().fill(&mut secret).ok()?;
-        // Whoever was faster has made one as good.
+        // If another thread was faster, its secret is used.
         let _ = SECRET.set(secret);
     }
     SECRET.get().copied()
@@ -188,7 +188,7 @@ impl Server {
         let (binding, nonce) = without_proof.split_once(',')?;
         let proof: Key = BASE64.decode(proof).ok()?.try_into().ok()?;
         let is_bound = binding.strip_prefix("c=")? == BASE64.encode(&self.first.gs2_header);
-        // No extension is known that could stand behind the nonce.
+        // No extension is known that could stand after the nonce.
         let is_ours = nonce.strip_prefix("r=")? == self.nonce;
         let said = format!("{},{},{without_proof}", self.first.bare, self.message);
         let client_key = xor(&proof, &sign(&self.keys.stored_key, said.as_bytes()));

@@ -290,7 +290,7 @@ impl Machine {
         };
         match verdict {
             Ok(()) => self.out.extend_from_slice(text.as_bytes()),
-            // A 421 from whoever is asked ends the session (RFC 5321 section 3.8).
+            // A 421 of the handler ends the session (RFC 5321 section 3.8).
             Err(reply) if reply.code() == 421 => self.close_with(&reply),
             Err(reply) if rcpt && reply.is_transient() => self.defer_recipient(&reply),
             Err(reply) => self.refuse(&reply),

@@ -63,7 +63,7 @@ pub struct Config {
     /// in the body of its request must not be taken. Only commands that SMTP does not have count. Empty: nothing is forbidden.
     /// Default [`FORBIDDEN_COMMANDS`].
     pub forbidden_commands: Vec<String>,
-    /// Announce DSN and take its parameters (RFC 3461). Set it only if whoever gets the envelope honours NOTIFY, RET, ENVID and
+    /// Announce DSN and take its parameters (RFC 3461). Set it only if the handler honours NOTIFY, RET, ENVID and
     /// ORCPT: the announcement is a promise. Otherwise they are refused with 555 5.5.4. Default false.
     pub dsn: bool,
     /// Announce STARTTLS and yield [`Event::StartTls`]. Set it only if the driver can do the handshake.
@@ -74,7 +74,7 @@ pub struct Config {
     pub auth_needs_tls: bool,
     /// Yield [`Event::Hello`] instead of welcoming every client. Set it only if the driver answers; that on tokio always does.
     pub asks_hello: bool,
-    /// Yield [`Event::Data`] instead of taking every DATA behind a good RCPT. Set it only if the driver answers; that on tokio always does.
+    /// Yield [`Event::Data`] instead of taking every DATA after a good RCPT. Set it only if the driver answers; that on tokio always does.
     pub asks_data: bool,
 }
 
@@ -136,7 +136,7 @@ pub enum Event {
     Body(Bytes),
     /// *Asks*: the message is complete. Answer with [`Machine::finish`] once its fate is known.
     BodyEnd,
-    /// The message is lost or refused; the machine reads over the rest and replies by itself.
+    /// The message is lost or refused; the machine skips the rest and replies itself.
     BodyAborted(BodyError),
     /// The open transaction has ended before its message began. Not told where a verdict of the driver ended it.
     TransactionAborted(Abort),

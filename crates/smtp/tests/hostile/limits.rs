@@ -74,7 +74,7 @@ fn what_comes_behind_a_refusal_is_bounded() {
             });
         }
         for (size, closed) in [(100, false), (101, true)] {
-            // Nobody asked for it at all, and behind a chunk that was refused.
+            // Nobody asked for it at all, and after a chunk that was refused.
             for before in ["EHLO client.example\r\n".to_owned(), format!("{OPEN}BDAT 1\r\n\n")] {
                 let size = if before.contains("BDAT") { size - 1 } else { size };
                 let wire = format!("{before}BDAT {size}\r\n");

@@ -1,4 +1,4 @@
-//! Input that tries to be two things at once: end-of-data look-alikes, commands of other protocols, commands behind STARTTLS.
+//! Input that tries to be two things at once: end-of-data look-alikes, commands of other protocols, commands after STARTTLS.
 
 use posthaste_smtp::server::Config;
 use posthaste_smtp::{BareNewlines, NulOctets};

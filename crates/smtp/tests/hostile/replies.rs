@@ -76,7 +76,7 @@ fn hello_and_data_are_asked_about_where_the_owner_wants_to_be() {
     host.read(b"EHLO unwelcome.example\r\nMAIL FROM:<a@example.org>\r\nEHLO client.example\r\n");
     assert_eq!(codes(&host), ["220", "550", "503", "250"]);
     host.output.clear();
-    // The test's judge refuses DATA behind SIZE=4. The next transaction is not disturbed, though the client says no RSET.
+    // The test's judge refuses DATA after SIZE=4. The next transaction is not disturbed, though the client says no RSET.
     host.read(b"MAIL FROM:<a@example.org> SIZE=4\r\nRCPT TO:<b@example.org>\r\nDATA\r\nDATA\r\n");
     assert_eq!(codes(&host), ["250", "250", "451", "503"]);
     host.output.clear();

@@ -29,13 +29,13 @@ use crate::pack::{self, IndexEntry, PackCache, PackError, PackReader};
 use crate::state::State;
 use crate::{OpenError, StreamId, StreamStats, files};
 
-/// A spool as it lies on the disk.
+/// A spool as it is on the disk.
 pub struct ClosedSpool {
     dir: PathBuf,
     checkpoint: Checkpoint,
     state: State,
     ring: Vec<Segment>,
-    /// Where in the ring each batch lies: number in `ring`, offset, header.
+    /// Where in the ring each batch is: number in `ring`, offset, header.
     places: BTreeMap<u64, (usize, u32, RecordHeader)>,
     packs: PackCache,
     bodies: Bodies,
@@ -134,11 +134,11 @@ impl ClosedSpool {
         Self::read(dir, Some(lock))
     }
 
-    /// As [`open`](Self::open), also beside whoever has the spool open: shows one moment of it. What is read then may be moved
-    /// or removed meanwhile: it counts if [`is_current`](Self::is_current) says so behind it.
+    /// Like [`open`](Self::open), but also while a server has the spool open: shows one moment of it. Data may be moved or
+    /// removed while it is read: a result counts if [`is_current`](Self::is_current) says so afterwards.
     ///
     /// # Errors
-    /// As [`open`](Self::open), except that it may be in use.
+    /// Like [`open`](Self::open), except that it may be in use.
     pub fn glance(dir: &Path) -> Result<Self, OpenError> {
         if !dir.join(LOCK).exists() {
             return Err(no_spool().into());
@@ -151,7 +151,7 @@ impl ClosedSpool {
         };
         for _ in 1..GLANCES {
             let closed = Self::read(dir, None);
-            // Files are removed and segments used again behind a checkpoint alone.
+            // Files are removed and segments used again after a checkpoint alone.
             match (closed, counter_now()?) {
                 (Ok(closed), Some(counter)) if counter == closed.checkpoint.counter => return Ok(closed),
                 (Err(OpenError::NoCheckpoint), None) => return Err(OpenError::NoCheckpoint),
@@ -161,7 +161,7 @@ impl ClosedSpool {
         Self::read(dir, None)
     }
 
-    /// Whether somebody has it open now. Asked only: whoever opens it next finds it free.
+    /// Whether another process has it open now. Takes no lock: the next to open it finds it free.
     ///
     /// # Errors
     /// `NotFound` if there is no spool; those of opening its lock.
@@ -253,7 +253,7 @@ impl ClosedSpool {
                 self.note(Some(first.get()), name, format!("batches {first} to {last} are lost"));
             }
         }
-        // What lies behind the mark may be torn, and then it does not exist.
+        // What follows the mark may be torn, and then it does not exist.
         let mark = mark.max(self.checkpoint.through);
         let behind: Vec<_> = self.places.range(mark + 1..).map(|(lsn, place)| (*lsn, *place)).collect();
         for (lsn, (at, offset, header)) in behind {
@@ -268,7 +268,7 @@ impl ClosedSpool {
         Ok(heads)
     }
 
-    /// Every batch behind the checkpoint is needed.
+    /// Every batch after the checkpoint is needed.
     fn take_in(&mut self, heads: &BTreeMap<u64, Head>) {
         let cancelled: BTreeSet<u64> = heads.values().flat_map(Head::cancels).collect();
         for (lsn, head) in heads.range(self.checkpoint.through + 1..).filter(|(lsn, _)| !cancelled.contains(lsn)) {

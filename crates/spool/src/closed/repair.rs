@@ -26,7 +26,7 @@ pub struct Repaired {
 }
 
 impl ClosedSpool {
-    /// Writes anew what a second copy or the batches themselves tell: one of the two checkpoint files, a copy of a segment's header, the index of a pack. Nothing
+    /// Rewrites what a second copy or the batches themselves tell: one of the two checkpoint files, a copy of a segment's header, the index of a pack. Nothing
     /// else is changed. A lost live file needs no repair: the next opening finds again what it said. Bytes of a batch or of a body are not written
     /// twice; what is lost of them stays lost.
     ///

@@ -16,10 +16,10 @@ impl ClosedSpool {
         self.verify_with(&mut |_| ControlFlow::Continue(()))
     }
 
-    /// As [`verify`](Self::verify), and tells `pace` after each batch what was read so far: whoever must leave the disk to others sleeps there, or ends it.
+    /// Like [`verify`](Self::verify), but calls `pace` after each batch with the bytes read so far. Sleep there to leave the disk to others, or end it.
     ///
     /// # Errors
-    /// As [`verify`](Self::verify).
+    /// Like [`verify`](Self::verify).
     pub fn verify_with(&self, pace: &mut dyn FnMut(&ScrubReport) -> ControlFlow<()>) -> io::Result<ScrubReport> {
         let mut report = ScrubReport { damage: self.damage.clone(), ..ScrubReport::default() };
         let is_needed = |lsn: u64| self.state.is_any_needed(lsn..=lsn);

@@ -9,7 +9,7 @@ use crate::pack::{PackError, PackReader, index_path, pack_path};
 /// Packs that are kept open, two descriptors each.
 pub(crate) const OPEN_MAX: usize = 128;
 
-/// An LRU of readers. Whoever reads holds an `Arc` only while it copies.
+/// An LRU of readers. A read holds the `Arc` only while it copies.
 #[derive(Debug)]
 pub(crate) struct PackCache {
     dir: PathBuf,

@@ -1,6 +1,6 @@
 //! Packs: what is still needed of batches whose place in the ring is used again.
 //!
-//! `packs/<id>.pack` has a segment's format: blocks 0 and 1 hold a segment header, records follow. Beside it lies `packs/<id>.index`. A record that is not in the
+//! `packs/<id>.pack` has a segment's format: blocks 0 and 1 hold a segment header, records follow. Beside it is `packs/<id>.index`. A record that is not in the
 //! index does not exist. A pack is never changed; cleaning writes a new one.
 
 mod cache;

@@ -45,7 +45,7 @@ impl PackError {
 pub(crate) struct PackReader {
     file: File,
     index: Index,
-    /// The piece that was read last for a head, and its offset: a replay shows one head behind the other.
+    /// The piece that was read last for a head, and its offset: a replay shows one head after the other.
     last_piece: Mutex<(u64, Bytes)>,
 }
 
@@ -87,7 +87,7 @@ impl PackReader {
         let within = |at: u64, piece: &Bytes| {
             let start = usize::try_from(offset.checked_sub(at)?).ok()?;
             let end = start.checked_add(len).filter(|end| *end <= piece.len())?;
-            // A copy: whoever keeps a part of it keeps no whole piece.
+            // A copy, so that a part that is kept does not keep the whole piece in memory.
             Some(Bytes::copy_from_slice(&piece[start..end]))
         };
         let mut last = self.last_piece.lock().expect("nothing panics while it is held");

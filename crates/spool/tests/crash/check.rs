@@ -32,7 +32,7 @@ impl LetGo {
         self.releases.iter().any(counts)
     }
 
-    /// A release behind the position is forgotten when the process ends.
+    /// A release after the position is forgotten when the process ends.
     fn begin(&mut self) {
         let position = self.position;
         for (through, _) in &mut self.releases {
@@ -55,7 +55,7 @@ pub struct Promised {
 
 impl Promised {
     pub fn new(letters: &[Arc<Letter>], marks: &[Mark]) -> Self {
-        // A mark is durable if a checkpoint of the same process began behind it.
+        // A mark is durable if a checkpoint of the same process began after it.
         let is_durable = |index: usize| {
             let later = marks[index + 1..].iter().take_while(|mark| !matches!(mark, Mark::Begun));
             later.into_iter().any(|mark| matches!(mark, Mark::Durable { marks } if *marks > index))

@@ -223,7 +223,7 @@ fn each_kind_of_sync_is_missed_when_it_is_left_out() {
     assert_eq!(missed.len(), KINDS, "{missed:?}");
 }
 
-/// Files of ring, packs (two), live, bodies and snapshots, the directory of each, the checkpoints, the spool's directory and what that lies in.
+/// Files of ring, packs (two), live, bodies and snapshots, the directory of each, the checkpoints, the spool's directory and what that is in.
 const KINDS: usize = 14;
 
 /// What of all that can go on at once is under way in some runs.

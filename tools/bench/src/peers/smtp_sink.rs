@@ -30,7 +30,7 @@ impl SmtpSink {
             // It refuses to run as root.
             command.args(["-u", "nobody"]);
         }
-        // 256 connections unless it is told; what is behind the address is the backlog.
+        // 256 connections unless it is told; what follows the address is the backlog.
         command.args(["-m", &connections.max(256).to_string(), &address.to_string(), "4096"]);
         let failed = SideError::failed("smtp-sink");
         let mut process = Process::start(&mut command, &dir.join("smtp-sink")).map_err(failed)?;

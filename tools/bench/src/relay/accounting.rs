@@ -30,7 +30,7 @@ pub fn check(ledger: &Ledger, sink: &Path, patience: Duration) -> Result<(), Sid
     }
 }
 
-/// As [`check`], as long as the sink may take to write its account.
+/// Like [`check`], as long as the sink may take to write its account.
 pub fn check_when_written(ledger: &Ledger, sink: &Path) -> Result<(), SideError> {
     check(ledger, sink, FLUSH_MAX)
 }

@@ -69,7 +69,7 @@ fn time(settings: &Settings) -> Duration {
     settings.time(TIME, TIME_LEAST).min(settings.round_max)
 }
 
-/// Each round starts the server anew on the same data.
+/// Each round restarts the server on the same data.
 struct Deferred {
     recipients: u64,
     dir: PathBuf,

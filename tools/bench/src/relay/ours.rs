@@ -15,7 +15,7 @@ pub const RING_SEGMENT_BYTES: u64 = 64 << 20;
 /// A server that relays; ended when dropped.
 pub struct Ours {
     pub server: ScratchServer,
-    /// Where its event log lies.
+    /// Where its event log is.
     pub events: PathBuf,
     pub config: PathBuf,
     /// What differs from how the documentation says it is measured.

@@ -24,7 +24,7 @@ pub(super) struct Drawn {
     warmup: Duration,
     /// Nothing is due from here on.
     end: Option<Duration>,
-    /// Messages behind the warm-up that may still be drawn.
+    /// Messages after the warm-up that may still be drawn.
     measured_left: Option<u64>,
     last: Duration,
     /// Drawn and not taken.

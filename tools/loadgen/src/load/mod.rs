@@ -29,7 +29,7 @@ pub use run::{ErrorCount, Outcome, Progress, Round, RunError, fresh_run, run};
 pub use schedule::Pace;
 pub use stop::Stop;
 
-/// For the fuzz target alone: code and octets of each reply in what a server has sent, and whether something else comes behind them.
+/// For the fuzz target alone: code and octets of each reply in what a server has sent, and whether something else comes after them.
 #[doc(hidden)]
 pub fn replies_in(mut input: &[u8]) -> (Vec<(u16, usize)>, bool) {
     let mut found = Vec::new();

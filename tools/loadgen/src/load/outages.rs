@@ -1,4 +1,4 @@
-//! Times at which whoever runs the load takes the server away on purpose: what breaks by that is no failure of the server.
+//! Planned outages: times at which the run's owner stops or kills the server. Errors of these times do not count against the server.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard};
@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 
 use super::failure::{Cause, Failure, Stage};
 
-/// The outages of a run, told by whoever kills the server and read by the run.
+/// The outages of a run: the thread that kills the server reports them, the run reads them.
 #[derive(Debug, Default)]
 pub struct Outages {
     outages: Mutex<Vec<Outage>>,

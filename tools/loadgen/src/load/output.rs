@@ -20,7 +20,7 @@ impl Output {
         if self.body.is_empty() { &mut self.head } else { &mut self.tail }
     }
 
-    /// Puts a body behind what is there.
+    /// Puts a body after what is there.
     pub fn body(&mut self, body: Bytes) {
         if self.body.is_empty() {
             self.body = body;

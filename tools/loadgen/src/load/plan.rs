@@ -121,7 +121,7 @@ pub struct Plan {
     pub drain: Duration,
     /// When no connection could be made for so long, the run ends.
     pub give_up: Duration,
-    /// Where the server is taken away on purpose: told by whoever does it. Messages that have no connection then wait for one.
+    /// Planned outages, reported by the thread that makes them. Messages without a connection then wait for one.
     pub outages: Option<Arc<Outages>>,
 }
 

@@ -33,7 +33,7 @@ impl Stop {
     }
 }
 
-/// Whoever sets the flag asks, and cannot urge.
+/// The flag asks for an orderly stop; it cannot ask for an immediate one.
 impl From<Arc<AtomicBool>> for Stop {
     fn from(asked: Arc<AtomicBool>) -> Self {
         Self { asked, urgent: Arc::default() }

@@ -108,7 +108,7 @@ impl Report {
         if self.server.as_ref().is_some_and(|server| std::ptr::eq(server, cost)) {
             for kill in &self.kills {
                 let back = kill.at_s + kill.down_s.unwrap_or(0.0);
-                // The first value behind it stands for the time away, too.
+                // The first value after it stands for the time away, too.
                 let first = points.iter().position(|(at, _)| *at > back).unwrap_or(points.len());
                 points.insert(first, (back, None));
             }
@@ -306,7 +306,7 @@ fn count(count: f64) -> String {
     if count < 10.0 { format!("{}", (count * 100.0).round() / 100.0) } else { thousands(count.round() as u64) }
 }
 
-/// Round values without digits behind the point: `2 ms`, not `2.00 ms`.
+/// Round values without digits after the point: `2 ms`, not `2.00 ms`.
 fn millis_short(us: f64) -> String {
     let text = millis(us);
     match text.split_once(' ') {

@@ -178,7 +178,7 @@ const ROW: f64 = 30.0;
 const LEFT: f64 = 190.0;
 const RIGHT: f64 = 190.0;
 
-/// A bar for each run, as long as the server was cut or killed often, with what was lost behind it.
+/// A bar for each run, as long as the server was cut or killed often, with what was lost after it.
 pub(super) fn picture(runs: &[RigRun]) -> String {
     let most = runs.iter().map(|run| run.times + run.again).max().unwrap_or(0).max(1) as f64;
     let tall = runs.len() as f64 * ROW + 8.0;

@@ -109,7 +109,7 @@ impl Table {
         text
     }
 
-    /// In HTML. `behind_name` gives what stands in a column of its own behind each row's first cell, as HTML.
+    /// In HTML. `behind_name` gives what stands in a column of its own after each row's first cell, as HTML.
     pub fn to_html(&self, behind_name: Option<&dyn Fn(usize) -> String>) -> String {
         let mut text = String::from("<table>");
         if self.has_names() {

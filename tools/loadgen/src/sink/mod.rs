@@ -1,6 +1,6 @@
 //! The sink: takes mail as fast as it comes and throws it away, or refuses it by rule, or keeps it to be looked at.
 //!
-//! For whoever tests a client, a relay or a load generator: it runs in its own threads and needs no runtime of its owner.
+//! For tests of clients, relays and load generators: it runs in its own threads and needs no runtime of its caller.
 //!
 //! ```
 //! use posthaste_loadgen::sink::{Options, Sink};

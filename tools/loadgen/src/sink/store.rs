@@ -174,7 +174,7 @@ fn bare(path: &str) -> String {
     path.trim_start_matches('<').trim_end_matches('>').to_owned()
 }
 
-/// One entry in mboxrd format: LF line ends, each `>*From ` line with one more `>`, an empty line behind.
+/// One entry in mboxrd format: LF line ends, each `>*From ` line with one more `>`, an empty line after.
 fn mbox_entry(envelope: &Envelope, message: &[u8], now: SystemTime) -> Vec<u8> {
     let sender = match &envelope.mail.reverse_path {
         ReversePath::Null => "MAILER-DAEMON".to_owned(),

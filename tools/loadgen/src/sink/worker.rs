@@ -1,7 +1,7 @@
 //! One thread of the sink: its event loop, and the sessions on it.
 //!
 //! Every session of a thread reads through the same buffer, so that it stays in the processor's cache and an idle
-//! connection owns next to nothing: what a session leaves in it (part of a line, or commands behind a delayed answer) is
+//! connection owns next to nothing: what a session leaves in it (part of a line, or commands after a delayed answer) is
 //! put aside until its next turn. A read is followed by at most one write.
 
 use std::cell::RefCell;
@@ -207,7 +207,7 @@ async fn write_output<S: AsyncWrite + Unpin>(stream: &mut S, session: &mut Sessi
 }
 
 /// Says that nothing more will be written and reads on for a moment: closing with unread input would reset the
-/// connection, and the client might never see the last replies. One that said QUIT may have sent more behind it.
+/// connection, and the client might never see the last replies. One that said QUIT may have sent more after it.
 async fn linger<S: AsyncRead + AsyncWrite + Unpin>(stream: &mut S) {
     if stream.shutdown().await.is_err() {
         return;

@@ -218,7 +218,7 @@ fn between<'a>(text: &'a str, open: &'a str, close: &'a str) -> impl Iterator<It
 fn html_tables(page: &str) -> Vec<Table> {
     let plain =
         |cell: &str| cell.replace("&lt;", "<").replace("&gt;", ">").replace("&quot;", "\"").replace("&amp;", "&");
-    // What comes behind the tag's own end is the cell.
+    // What follows the tag's own end is the cell.
     let cell = |cell: &str| plain(cell.split_once('>').expect("a tag ends").1);
     let row = |row: &str| -> Vec<String> {
         if row.contains("<th") {

@@ -85,7 +85,7 @@ fn mail_fails(environment: &Environment, kill: bool) -> Result<Problems, RigErro
     Ok(problems)
 }
 
-/// The file system has given up by the time that its disk is well again: what it holds is found once it has been mounted anew.
+/// The file system has given up by the time that its disk is well again: what it holds is found once it has been mounted again.
 pub fn mail_flushes_fail(environment: &Environment) -> Result<Problems, RigError> {
     let mut disks = TwoDisks::new(environment, FileSystem::Ext4, 192 << 20)?;
     let load = Load::mixed(26);

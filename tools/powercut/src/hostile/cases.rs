@@ -113,7 +113,7 @@ pub fn nested(attack: &Attack) -> Result<Vec<String>, RigError> {
     Ok(expect("MIME nested 10,000 deep", &raw.reply()?, "250"))
 }
 
-/// As [`nested`], for a server that indexes its mail: what parses it must come through, too.
+/// Like [`nested`], for a server that indexes its mail: what parses it must come through, too.
 pub fn nested_indexed(attack: &Attack) -> Result<Vec<String>, RigError> {
     let mut problems = nested(attack)?;
     let deadline = Instant::now() + INDEX_PATIENCE;

@@ -102,7 +102,7 @@ pub fn slow_senders(attack: &Attack) -> Result<Vec<String>, RigError> {
 fn replies(stream: &mut TcpStream, count: usize) -> std::io::Result<Vec<String>> {
     stream.set_read_timeout(Some(PATIENCE))?;
     let (mut codes, mut line) = (Vec::new(), Vec::new());
-    // Octet by octet: what comes behind them stays where it is.
+    // Octet by octet: what follows them stays where it is.
     let mut octet = [0];
     while codes.len() < count && stream.read(&mut octet)? == 1 {
         line.push(octet[0]);

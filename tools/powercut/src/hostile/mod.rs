@@ -312,7 +312,7 @@ fn sockets(server: &Running) -> Result<usize, RigError> {
 }
 
 const HONEST_PACE: Duration = Duration::from_millis(20);
-/// Messages of the honest client before the attack, and again behind it.
+/// Messages of the honest client before the attack, and again after it.
 const PLAIN: usize = 15;
 /// What nobody who is to be served may wait, where a message takes a hundredth of it at most while nobody attacks.
 const WAIT_MAX: Duration = Duration::from_secs(1);

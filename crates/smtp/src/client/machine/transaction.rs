@@ -193,7 +193,7 @@ impl Machine {
         self.command(line, expected);
     }
 
-    /// DATA may be pipelined behind the recipients; BDAT carries the body and waits for one that was accepted.
+    /// DATA may be pipelined after the recipients; BDAT carries the body and waits for one that was accepted.
     fn may_command_body(&self, index: usize) -> bool {
         let transaction = &self.transactions[index];
         !transaction.chunked || transaction.awaited == 0 || self.config.transfer == Transfer::BdatAtOnce

@@ -224,7 +224,7 @@ impl Machine {
         const LARGE_BODY: u64 = 256 << 10;
         /// For the dots that are taken out again, and the last one.
         const DOTS: u64 = 1 << 10;
-        /// For the command behind a chunk.
+        /// For the command after a chunk.
         const COMMAND: u64 = 512;
         let body = self.transaction.as_ref().and_then(|t| t.body.as_ref());
         let received = body.map_or(0, |body| body.scanner.size());

@@ -26,7 +26,7 @@ pub enum Show {
 }
 
 impl Show {
-    /// Tables without `json`; JSON instead of them where it is `-`; otherwise JSON behind what its file has already.
+    /// Tables without `json`; JSON instead of them where it is `-`; otherwise JSON after what its file has already.
     pub fn new(json: Option<&Path>) -> std::io::Result<Self> {
         Ok(match json {
             None => Self::Tables,
