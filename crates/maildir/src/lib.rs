@@ -30,6 +30,7 @@ mod moves;
 mod name;
 mod owners;
 mod path;
+mod replace;
 mod root;
 mod scan;
 pub mod tree;
@@ -42,10 +43,11 @@ pub use folders::FolderName;
 pub use keywords::{
     KEYWORD_BYTES_MAX, KEYWORDS_FILE, KEYWORDS_MAX, Keywords, is_keyword, keywords_stamp, read_keywords,
 };
-pub use maildir::{Found, Maildir, NewFile, Subdir};
+pub use maildir::{Found, Maildir, Subdir};
 pub use mount::{Mount, MountFacts};
 pub use moves::Keys;
 pub use name::{Host, NameSource, UniqueName};
 pub use owners::{Owners, Ownership};
 pub use path::{MailboxPath, PathError};
+pub use replace::NewFile;
 pub use root::MailRoot;

@@ -48,6 +48,7 @@ mod spool;
 mod spool_drop;
 mod spool_export;
 mod spool_give_up;
+mod spool_inspect;
 mod spool_waiting;
 mod suppression;
 mod tag;

@@ -11,7 +11,7 @@ use clap::builder::{PathBufValueParser, TypedValueParser};
 use clap::{Args, Subcommand};
 use posthaste_delivery::local::remove_mailbox;
 use posthaste_server::control::{Request, SOCKET};
-use posthaste_spool::{ClosedSpool, Config, Damage, FileSpool, Inspection, OpenError, PlaceReport, StreamStats};
+use posthaste_spool::{ClosedSpool, Config, FileSpool, OpenError, StreamStats};
 use rustix::process::{Gid, Uid, geteuid};
 use rustix::thread::{set_thread_groups, set_thread_res_gid, set_thread_res_uid};
 use serde_json::{Value, json};
@@ -21,7 +21,7 @@ use crate::queue::answer_in;
 use crate::spool_drop::Doomed;
 use crate::spool_export::{Exported, Exporter};
 use crate::spool_give_up::{self, GivenUp};
-use crate::spool_waiting::{self, Waiting};
+use crate::spool_inspect::{self, damage_json, damage_text};
 use crate::terminal::{complain, print, print_json, without_error_numbers};
 
 type AnyError = Box<dyn std::error::Error>;
@@ -113,7 +113,7 @@ pub enum SpoolCommand {
 pub struct Spool {
     /// The spool's directory, or the server's data directory that it is in
     #[arg(value_parser = PathBufValueParser::new().map(spool_dir))]
-    dir: PathBuf,
+    pub dir: PathBuf,
     /// Print JSON
     #[arg(long)]
     json: bool,
@@ -122,7 +122,7 @@ pub struct Spool {
 impl SpoolCommand {
     pub fn run(self) -> Result<ExitCode, AnyError> {
         match self {
-            SpoolCommand::Inspect { spool, messages } => inspect(&spool, messages),
+            SpoolCommand::Inspect { spool, messages } => spool_inspect::inspect(&spool, messages),
             SpoolCommand::Verify(spool) => verify(&spool, None),
             SpoolCommand::Scrub { spool, rate } => verify(&spool, Some(rate.max(1))),
             SpoolCommand::Export { spool, to, stream } => export(&spool, &to, stream.as_deref()),
@@ -148,7 +148,7 @@ impl Spool {
         ClosedSpool::open(&self.dir).map_err(|error| self.named(error))
     }
 
-    fn named(&self, error: OpenError) -> AnyError {
+    pub fn named(&self, error: OpenError) -> AnyError {
         let dir = self.dir.display();
         match error {
             OpenError::Locked => format!("{dir}: the spool is in use; stop the server first (inspect works beside it)"),
@@ -161,101 +161,9 @@ impl Spool {
         .into()
     }
 
-    fn print(&self, json: &Value, text: &str) -> io::Result<()> {
+    pub fn print(&self, json: &Value, text: &str) -> io::Result<()> {
         if self.json { print_json(&format!("{json:#}\n")) } else { print(&without_error_numbers(text)) }
     }
-}
-
-fn inspect(spool: &Spool, messages: bool) -> Result<ExitCode, AnyError> {
-    // Its lock is not held meanwhile: a server that starts beside us must find the spool free.
-    let is_in_use = ClosedSpool::is_in_use(&spool.dir).map_err(|error| spool.named(error))?;
-    let closed = ClosedSpool::glance(&spool.dir).map_err(|error| spool.named(error))?;
-    let (shown, undelivered) = (closed.inspect()?, spool_waiting::all(&closed)?);
-    let mut json = inspection_json(&shown, is_in_use);
-    json["waiting"] = spool_waiting::totals_json(&undelivered).into();
-    json["undelivered"] = spool_waiting::messages_json(&undelivered).into();
-    let listed = if messages { spool_waiting::messages(&undelivered) } else { String::new() };
-    spool.print(&json, &(listed + &inspection_text(&shown, &undelivered, is_in_use)))?;
-    Ok(ExitCode::SUCCESS)
-}
-
-fn inspection_text(shown: &Inspection, undelivered: &[Waiting], is_in_use: bool) -> String {
-    let mut out = String::new();
-    if is_in_use {
-        out += "in use: this is one moment of it\n";
-    }
-    for stream in &shown.streams {
-        let state = match stream.first {
-            None => "up to date".to_owned(),
-            Some(first) => format!("{} not consumed, from {first}", batches(stream.entries)),
-        };
-        out += &format!(
-            "stream {}  position {}, {state}, needs {}\n",
-            stream.name,
-            stream.position,
-            bodies(stream.bodies)
-        );
-    }
-    out += &spool_waiting::text(undelivered);
-    let mut places = |what: &str, all: &[PlaceReport]| {
-        for place in all {
-            out += &format!(
-                "{what} {}  batches {} to {}, {} of {} needed, {} bytes\n",
-                place.name, place.first, place.last, place.needed, place.records, place.bytes
-            );
-        }
-    };
-    places("segment", &shown.segments);
-    places("pack", &shown.packs);
-    for (lsn, name, bytes) in &shown.large {
-        out += &format!("large body {name}  of batch {lsn}, {bytes} bytes\n");
-    }
-    for name in &shown.unnamed_bodies {
-        out += &format!("body file without a batch: {name}\n");
-    }
-    out += &format!(
-        "last checkpoint: {}, through batch {}; last batch: {}\n",
-        shown.checkpoint, shown.through, shown.last
-    );
-    out += &damage_text(&shown.spare, "damaged, but there is a second copy");
-    out + &damage_text(&shown.damage, "DAMAGED")
-}
-
-fn bodies(number: u64) -> String {
-    if number == 1 { "1 body".to_owned() } else { format!("{number} bodies") }
-}
-
-fn inspection_json(shown: &Inspection, is_in_use: bool) -> Value {
-    let stream = |stream: &StreamStats| {
-        json!({
-            "name": stream.name, "position": stream.position.get(), "entries": stream.entries,
-            "first": stream.first.map(posthaste_spool::Lsn::get), "bodies": stream.bodies,
-        })
-    };
-    let place = |place: &PlaceReport| {
-        json!({
-            "name": place.name, "first": place.first.get(), "last": place.last.get(), "batches": place.records,
-            "needed": place.needed, "bytes": place.bytes,
-        })
-    };
-    let large = shown.large.iter().map(|(lsn, name, bytes)| json!({"batch": lsn.get(), "name": name, "bytes": bytes}));
-    json!({
-        "in_use": is_in_use, "checkpoint": shown.checkpoint, "through": shown.through.get(), "last": shown.last.get(),
-        "streams": shown.streams.iter().map(stream).collect::<Vec<_>>(),
-        "segments": shown.segments.iter().map(place).collect::<Vec<_>>(),
-        "packs": shown.packs.iter().map(place).collect::<Vec<_>>(),
-        "large": large.collect::<Vec<_>>(), "unnamed_bodies": shown.unnamed_bodies,
-        "damage": damage_json(&shown.damage), "spare": damage_json(&shown.spare),
-    })
-}
-
-fn damage_text(damage: &[Damage], what: &str) -> String {
-    damage.iter().map(|damage| format!("{what}: {damage}\n")).collect()
-}
-
-fn damage_json(damage: &[Damage]) -> Vec<Value> {
-    let one = |damage: &Damage| json!({"batch": damage.lsn.map(posthaste_spool::Lsn::get), "place": damage.place, "what": damage.what});
-    damage.iter().map(one).collect()
 }
 
 /// Reads all, at most so many bytes a second.
@@ -338,7 +246,7 @@ fn finish_export(
     Ok(ExitCode::from(u8::from(!exported.damaged.is_empty())))
 }
 
-fn batches(number: u64) -> String {
+pub fn batches(number: u64) -> String {
     if number == 1 { "1 batch".to_owned() } else { format!("{number} batches") }
 }
 

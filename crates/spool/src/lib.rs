@@ -26,6 +26,7 @@ mod open;
 mod pace;
 mod pack;
 mod packing;
+mod reading;
 mod replay;
 mod room;
 #[cfg(feature = "tokio")]

@@ -8,7 +8,8 @@ use posthaste_ring::Lsn;
 use crate::batch::{BodyPlace, Head};
 use crate::events::{Damage, Event};
 use crate::pack::PackError;
-use crate::spool::{MOVES_MAX, Shared};
+use crate::reading::MOVES_MAX;
+use crate::spool::Shared;
 use crate::{Consumer, Published, PublishedBody, ReplayError, Replayed, StreamId};
 
 /// A batch as it is found again.

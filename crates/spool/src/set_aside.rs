@@ -8,7 +8,8 @@ use bytes::Bytes;
 use posthaste_ring::Lsn;
 
 use crate::bodies::BodyFile;
-use crate::spool::{MOVES_MAX, Shared, moves_too_often};
+use crate::reading::{MOVES_MAX, moves_too_often};
+use crate::spool::Shared;
 use crate::{FileSpool, files};
 
 /// What became of a damaged body.

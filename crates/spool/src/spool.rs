@@ -11,13 +11,12 @@ use bytes::Bytes;
 use posthaste_ring::{Lsn, Ring};
 
 use crate::batch::{BodyPlace, ENTRIES_MAX, Head, HeadEntry};
-use crate::bodies::{Bodies, BodyError, BodyFile};
+use crate::bodies::Bodies;
 use crate::checkpointing::Work;
 use crate::core::{Appended, AppendedBody, Core, FileOfBatch, Wanted};
 use crate::keeper::Keeper;
 use crate::names::Names;
-use crate::pack::{PackCache, PackError};
-use crate::replay::Found;
+use crate::pack::PackCache;
 use crate::scrub::Scrubber;
 use crate::set_aside::SetAside;
 use crate::snapshots::{SnapshotName, SnapshotReader, Snapshots};
@@ -336,126 +335,4 @@ impl Shared {
         }
         is_short()
     }
-
-    fn read(&self, lsn: Lsn, range: Range<u64>) -> Result<Bytes, ReadError> {
-        let large = {
-            let state = self.core.state();
-            if !state.is_body_needed(lsn.get()) {
-                return Err(ReadError::NotFound(lsn));
-            }
-            state.large.get(&lsn.get()).copied()
-        };
-        if let Some(body) = large {
-            return self.read_large(lsn, body, range);
-        }
-        // Between the look-up and the reading a batch may have moved from the ring into a pack, or from one pack into another.
-        for _ in 0..MOVES_MAX {
-            let place = {
-                let state = self.core.state();
-                if lsn.get() > state.packed_through { None } else { Some(state.pack_of(lsn.get())) }
-            };
-            let read = match place {
-                None => self.read_ring(lsn, &range),
-                Some(None) => Err(ReadError::NotFound(lsn)),
-                Some(Some(pack)) => self.read_pack(pack, lsn, &range),
-            };
-            let is_there_still = {
-                let state = self.core.state();
-                match place {
-                    None => lsn.get() > state.packed_through,
-                    Some(pack) => state.pack_of(lsn.get()) == pack,
-                }
-            };
-            if read.is_ok() || is_there_still {
-                return read;
-            }
-        }
-        Err(ReadError::Io { lsn, error: moves_too_often() })
-    }
-
-    fn entries(&self, stream: StreamId, batch: Lsn) -> Result<Vec<Bytes>, ReadError> {
-        if !self.core.state().is_any_needed(batch.get()..=batch.get()) {
-            return Err(ReadError::NotFound(batch));
-        }
-        let found = self.find(batch.get()).map_err(|error| match error {
-            ReplayError::Io { lsn, error } => ReadError::Io { lsn, error },
-            error => ReadError::Io { lsn: batch, error: std::io::Error::other(error) },
-        })?;
-        match found {
-            Found::Batch { head } => {
-                let of_stream = head.entries.into_iter().filter(|entry| entry.stream == stream.0);
-                Ok(of_stream.map(|entry| entry.payload).collect())
-            }
-            Found::Damaged(what) => Err(ReadError::Unreachable { lsn: batch, what }),
-            Found::Gone => Err(ReadError::NotFound(batch)),
-        }
-    }
-
-    fn read_large(&self, lsn: Lsn, body: BodyFile, range: Range<u64>) -> Result<Bytes, ReadError> {
-        check_range(lsn, &range, body.len)?;
-        self.bodies.read(body, range).map_err(|error| match error {
-            BodyError::Damaged(what) => ReadError::Damaged { lsn, what: what.to_owned() },
-            BodyError::Missing => ReadError::Unreachable { lsn, what: "its file is missing".to_owned() },
-            BodyError::Io(error) => ReadError::Io { lsn, error },
-        })
-    }
-
-    fn read_pack(&self, pack: u64, lsn: Lsn, range: &Range<u64>) -> Result<Bytes, ReadError> {
-        // The index of a pack can be made again.
-        let unreachable = |error: PackError| match error {
-            PackError::Damaged(what) => ReadError::Unreachable { lsn, what: what.to_owned() },
-            PackError::Io(error) => ReadError::Io { lsn, error },
-        };
-        let reader = self.packs.get(pack).map_err(unreachable)?;
-        let entry = reader.find(lsn.get()).map_err(unreachable)?.ok_or(ReadError::NotFound(lsn))?;
-        let whole = reader.body(&entry).map_err(|error| match error {
-            PackError::Damaged(what) => ReadError::Damaged { lsn, what: what.to_owned() },
-            PackError::Io(error) => ReadError::Io { lsn, error },
-        })?;
-        check_range(lsn, range, whole.len() as u64)?;
-        Ok(whole.slice(range.start as usize..range.end as usize))
-    }
-
-    pub fn find_in_ring(&self, lsn: u64) -> Result<Found, ReplayError> {
-        match self.ring.read_head(Lsn::new(lsn)) {
-            Ok(head) => Ok(match Head::decode(head) {
-                Some(head) => Found::Batch { head },
-                None => Found::Damaged("its head has a format that is not known".to_owned()),
-            }),
-            Err(posthaste_ring::ReadError::Io(lsn, error)) => Err(ReplayError::Io { lsn, error }),
-            Err(error) => Ok(Found::Damaged(error.to_string())),
-        }
-    }
-
-    fn read_ring(&self, lsn: Lsn, range: &Range<u64>) -> Result<Bytes, ReadError> {
-        // The ring cuts off what reaches beyond the body.
-        let read = |end: u64| {
-            let range = u32::try_from(range.start).unwrap_or(u32::MAX)..u32::try_from(end).unwrap_or(u32::MAX);
-            self.ring.read_body(lsn, range).map_err(|error| match error {
-                posthaste_ring::ReadError::NotFound(lsn) => ReadError::NotFound(lsn),
-                posthaste_ring::ReadError::Io(lsn, error) => ReadError::Io { lsn, error },
-                posthaste_ring::ReadError::HeadDamaged(_) => {
-                    ReadError::Unreachable { lsn, what: "the header of its record is damaged".to_owned() }
-                }
-                error => ReadError::Damaged { lsn, what: error.to_string() },
-            })
-        };
-        let bytes = read(range.end)?;
-        if range.start <= range.end && bytes.len() as u64 == range.end - range.start {
-            return Ok(bytes);
-        }
-        let len = self.ring.read_body(lsn, 0..u32::MAX).map_or(0, |body| body.len() as u64);
-        Err(ReadError::OutOfRange { lsn, len })
-    }
 }
-
-fn check_range(lsn: Lsn, range: &Range<u64>, len: u64) -> Result<(), ReadError> {
-    if range.start <= range.end && range.end <= len { Ok(()) } else { Err(ReadError::OutOfRange { lsn, len }) }
-}
-
-pub(crate) fn moves_too_often() -> std::io::Error {
-    std::io::Error::other("it moves too often")
-}
-
-/// A batch moves once from the ring and then with each cleaning; nobody reads so slowly as to see more of that.
-pub(crate) const MOVES_MAX: usize = 8;

@@ -22,6 +22,7 @@ mod mounts;
 mod observer;
 #[cfg(test)]
 mod observer_tests;
+mod old_journal;
 mod old_record;
 #[cfg(test)]
 mod owners_tests;

@@ -13,16 +13,13 @@ mod order;
 mod phrase;
 mod regex;
 mod relevance;
+mod segment;
 mod terms;
 mod tree;
 
-use std::cmp::Ordering;
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::path::Path;
 use std::sync::OnceLock;
-
-use tantivy::SegmentReader;
-use tantivy::columnar::ColumnValues;
 
 use crate::bitmap::Bitmap;
 use crate::error::{IndexError, text_error};
@@ -35,6 +32,7 @@ use crate::text::{Priority, fold, id_hash};
 use crate::text_index::{TextIndex, numbers_in};
 
 use newest::Scope;
+use segment::{Segment, open_text};
 use terms::has_word;
 
 pub use exclusion::Exclusion;
@@ -48,13 +46,6 @@ pub struct Searcher {
     text: TextIndex,
     segments: Vec<Segment>,
     columns: Columns,
-}
-
-struct Segment {
-    reader: SegmentReader,
-    column: std::sync::Arc<dyn ColumnValues<u64>>,
-    /// The whole column, once most of it is asked for: a common word and a phrase ask several times.
-    numbers: OnceLock<Box<[u32]>>,
 }
 
 /// Columns are read when a condition first asks for them.
@@ -93,7 +84,7 @@ impl Searcher {
 
     /// Numbers that the text index has, and has not deleted.
     pub(crate) fn numbers_with_text(&self) -> Result<Bitmap> {
-        let readers: Vec<SegmentReader> = self.segments.iter().map(|segment| segment.reader.clone()).collect();
+        let readers: Vec<_> = self.segments.iter().map(|segment| segment.reader.clone()).collect();
         numbers_in(&readers, self.len()).map_err(|error| self.fail(error))
     }
 
@@ -369,16 +360,6 @@ impl Searcher {
     }
 }
 
-fn open_text(dir: &Path) -> tantivy::Result<(TextIndex, Vec<Segment>)> {
-    let text = TextIndex::open_to_search(dir)?;
-    let segment = |reader: SegmentReader| {
-        let column = reader.fast_fields().u64("number")?.values;
-        Ok(Segment { reader, column, numbers: OnceLock::new() })
-    };
-    let segments: tantivy::Result<Vec<Segment>> = text.segments()?.into_iter().map(segment).collect();
-    Ok((text, segments?))
-}
-
 fn read_once<T>(
     cell: &OnceLock<Vec<T>>,
     read: impl FnOnce() -> std::result::Result<Vec<T>, StateError>,
@@ -401,59 +382,4 @@ impl<T: Copy> Matching<T> for Vec<T> {
     fn matching(&self, fits: impl Fn(T) -> bool) -> Bitmap {
         Bitmap::from_values(self, fits)
     }
-}
-
-impl Segment {
-    /// The document with this number, if documents are in the order of their numbers.
-    fn document_of(&self, number: u32) -> Option<u32> {
-        let (mut from, mut to) = (0, self.reader.max_doc());
-        if !(self.column.min_value()..=self.column.max_value()).contains(&u64::from(number)) {
-            return None;
-        }
-        while from < to {
-            let middle = from + (to - from) / 2;
-            match self.column.get_val(middle).cmp(&u64::from(number)) {
-                Ordering::Less => from = middle + 1,
-                Ordering::Equal => return Some(middle),
-                Ordering::Greater => to = middle,
-            }
-        }
-        None
-    }
-
-    /// The documents with these numbers, which are sorted, and the places beside them.
-    fn documents_of(&self, wanted: &[(u32, usize)]) -> Vec<(u32, usize)> {
-        let (Some((first, _)), Some((last, _))) = (wanted.first(), wanted.last()) else { return Vec::new() };
-        let mut found = Vec::new();
-        self.for_each_number(|document, number| {
-            if (first..=last).contains(&&number)
-                && let Ok(at) = wanted.binary_search_by_key(&number, |(number, _)| *number)
-            {
-                found.push((document, wanted[at].1));
-            }
-        });
-        found
-    }
-
-    fn for_each_number(&self, mut each: impl FnMut(u32, u32)) {
-        (0..).zip(self.numbers()).for_each(|(document, &number)| each(document, number));
-    }
-
-    /// The number of each document.
-    fn numbers(&self) -> &[u32] {
-        self.numbers.get_or_init(|| {
-            let mut numbers = vec![0; self.reader.max_doc() as usize];
-            let mut some = [0; 256];
-            for (first, part) in (0..).step_by(some.len()).zip(numbers.chunks_mut(some.len())) {
-                let some = &mut some[..part.len()];
-                self.column.get_range(first, some);
-                part.iter_mut().zip(some).for_each(|(number, value)| *number = number_of(*value));
-            }
-            numbers.into_boxed_slice()
-        })
-    }
-}
-
-fn number_of(value: u64) -> u32 {
-    u32::try_from(value).unwrap_or(u32::MAX)
 }

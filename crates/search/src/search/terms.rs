@@ -7,7 +7,8 @@ use tantivy::schema::{Field, IndexRecordOption};
 use super::dictionary::for_each_term;
 use super::newest::Scope;
 use super::phrase::{add_phrase, add_with_ending};
-use super::{Bitmap, Result, Searcher, Segment, number_of};
+use super::segment::{Segment, number_of};
+use super::{Bitmap, Result, Searcher};
 use crate::query::{Pattern, TextField};
 use crate::text::{Kind, tokens};
 

@@ -1,0 +1,63 @@
+//! Replaces the content of a message, under the same name and flags.
+
+use std::io::{self, IoSlice};
+use std::os::fd::{AsFd, OwnedFd};
+
+use rustix::fs::{AtFlags, RenameFlags};
+use rustix::io::Errno;
+
+use crate::maildir::{Found, Maildir, write_all};
+use crate::name::key_of;
+
+impl Maildir {
+    /// Puts a new file in the place of a message, under the same name and flags: written to `tmp/`, then put in its place.
+    /// A reader sees the old file or the new one. Not synced: [`MailRoot::sync`](crate::MailRoot::sync) and
+    /// [`sync_message`](Self::sync_message) are for that.
+    ///
+    /// # Errors
+    /// `NotFound` if the message has gone meanwhile (it is not brought back); others of `open`, `write`, `fsync`, `rename`.
+    pub fn replace(&self, found: &Found, parts: &[IoSlice<'_>]) -> io::Result<()> {
+        self.replace_with(found, |file| write_all(file.0.as_fd(), parts))
+    }
+
+    /// As [`replace`](Self::replace), with bytes that `write` gives piece by piece.
+    ///
+    /// # Errors
+    /// As [`replace`](Self::replace), and those of `write`.
+    pub fn replace_with(&self, found: &Found, write: impl FnOnce(&mut NewFile) -> io::Result<()>) -> io::Result<()> {
+        let tmp_name = key_of(&found.name);
+        // Litter of an earlier attempt that a crash cut short.
+        let _ = self.remove_tmp(tmp_name);
+        let mut file = NewFile(self.create_tmp(tmp_name)?);
+        let put = || -> io::Result<()> {
+            write(&mut file)?;
+            let dir = self.dir(found.dir);
+            // Its owner may have just moved it there. Of what reaches the disk in any order, the exchange might without that move: then it would lie in both.
+            self.sync_moves()?;
+            // A rename would bring it back under its old name if its owner has just given it another.
+            match posthaste_fsops::renameat_with(self.tmp_dir(), tmp_name, dir, &*found.name, RenameFlags::EXCHANGE) {
+                Ok(()) => return self.remove_tmp(tmp_name),
+                // Not on this file system.
+                Err(Errno::INVAL | Errno::NOSYS) => {}
+                Err(error) => return Err(error.into()),
+            }
+            rustix::fs::statat(dir, &*found.name, AtFlags::SYMLINK_NOFOLLOW)?;
+            Ok(posthaste_fsops::renameat(self.tmp_dir(), tmp_name, dir, &*found.name)?)
+        };
+        put().inspect_err(|_| drop(self.remove_tmp(tmp_name)))
+    }
+}
+
+/// A file that takes the place of a message, while it is written.
+#[derive(Debug)]
+pub struct NewFile(OwnedFd);
+
+impl io::Write for NewFile {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        Ok(posthaste_fsops::write(&self.0, bytes)?)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
