@@ -21,7 +21,7 @@
 //! # }
 //! ```
 //!
-//! **Standalone mode** ([`DeliveryExecutor::spawn`] and friends): `Ok` means that the message lies in the Maildir's `new/` and that its bytes and
+//! **Standalone mode** ([`DeliveryExecutor::spawn`] and friends): `Ok` means that the message is in the Maildir's `new/` and that its bytes and
 //! its name are on stable storage. Whatever waits when a flusher is free becomes one batch, whichever mailboxes it is for:
 //! write all, sync, rename all, sync, where one `syncfs` serves the renames of one batch and the bytes of the next.
 //!
@@ -160,8 +160,8 @@ impl DeliveryExecutor {
         }
     }
 
-    /// Where the file of a message lies now: in `new/` or `cur/` of the Maildir at `path`, under a name that begins with its id. `None`
-    /// if it is not there: in journaled mode it may still be on its way, and whoever reads the mail may have moved or removed it. `path` is what
+    /// Where the file of a message is now: in `new/` or `cur/` of the Maildir at `path`, under a name that begins with its id. `None`
+    /// if it is not there: in journaled mode it may not be delivered yet, and a mail reader may have moved or removed it. `path` is what
     /// was given to [`deliver`](Self::deliver). Reads a directory, so it may block.
     ///
     /// # Errors

@@ -7,7 +7,7 @@ use crate::scan::Scan;
 use crate::segment::{Damage, SEQ_GAP, Segment};
 
 /// Tells damage to promised records from a torn tail: within one epoch, what a later record's mark calls durable was promised, and so was
-/// what the next epoch found; what lies behind was still being written when the power went.
+/// what the next epoch found; what follows was still being written when the power went.
 ///
 /// Segments up to sequence number `through` may have been put to new use wherever they lay, so that nothing is left of them: that is no
 /// damage. What is damaged within a segment is told even so, for it may have been live.
@@ -52,7 +52,7 @@ impl End<'_> {
 }
 
 impl Epoch<'_> {
-    /// What is damaged of it, and what is missing behind `through`, in the order of the log.
+    /// What is damaged of it, and what is missing after `through`, in the order of the log.
     fn damage(&self, through: u64) -> Vec<Damage> {
         let mut damage = Vec::new();
         let mut end: Option<End<'_>> = None;
@@ -78,7 +78,7 @@ impl Epoch<'_> {
                 end = Some(End { seq, segment: &segment.name, offset: scanned.end });
             }
         }
-        // What the next epoch found behind the last record that is still there.
+        // What the next epoch found after the last record that is still there.
         let cut_off = end.filter(|end| end.seq < self.mark && through < self.mark);
         damage.extend(cut_off.map(|end| end.missing_behind((end.seq + 1, self.mark), true)));
         damage

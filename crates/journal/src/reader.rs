@@ -37,7 +37,7 @@ impl Reader {
         Ok(Reader { _lock: Some(lock), ..Self::open_on(&Directory(dir.to_owned()))? })
     }
 
-    /// As [`Reader::open`], on any storage and without a lock.
+    /// Like [`Reader::open`], on any storage and without a lock.
     ///
     /// # Errors
     /// What the storage said, but for parts that cannot be read: those are damage.
@@ -68,7 +68,7 @@ impl Reader {
         &self.contents.notes
     }
 
-    /// Damaged places behind the last checkpoint. Those that are not `promised` are what a power cut leaves of an unfinished write.
+    /// Damaged places after the last checkpoint. Those that are not `promised` are what a power cut leaves of an unfinished write.
     pub fn damage(&self) -> &[Damage] {
         &self.contents.damage
     }

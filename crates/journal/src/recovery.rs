@@ -57,7 +57,7 @@ pub(crate) struct Contents {
     checkpoint: Option<Checkpoint>,
 }
 
-/// Reads the segments behind the last checkpoint, newest first, and decides what is live.
+/// Reads the segments after the last checkpoint, newest first, and decides what is live.
 pub(crate) fn read_all(storage: &dyn Storage) -> io::Result<Contents> {
     let mut out = Contents::default();
     let segments = out.read_headers(storage)?;
@@ -190,7 +190,7 @@ impl Finished {
     }
 
     /// By the id and not by the sequence number: a later version of a record that was settled already, queued before and written
-    /// behind the checkpoint, is as finished as the record.
+    /// after the checkpoint, is as finished as the record.
     fn has(&self, header: &RecordHeader) -> bool {
         header.id <= self.through && !self.live.contains(&header.id)
     }

@@ -50,7 +50,7 @@ pub(crate) fn epochs(segments: &BTreeMap<u64, Read>, proof: Proof) -> BTreeMap<u
 }
 
 /// Tells damage to promised records from a torn tail: within one epoch, what a later record's mark calls durable was promised, and so was
-/// what the next epoch found; what lies behind was still being written when the power went. `low` is the first segment that is needed.
+/// what the next epoch found; what follows was still being written when the power went. `low` is the first segment that is needed.
 ///
 /// Returns the damage, and up to which record everything has been found that the last epoch can have promised.
 pub(crate) fn judge(segments: &BTreeMap<u64, Read>, epochs: &BTreeMap<u64, Epoch>, low: u64) -> (Vec<Damage>, Lsn) {
@@ -114,7 +114,7 @@ impl Epoch {
                     let promised = end.lsn < self.mark;
                     damage.extend(at_the_beginning.map(|here| Damage { promised, ..here }));
                 }
-                // The segment before it was freed. If what lies right before its first whole record was not durable, a cut has torn that.
+                // The segment before it was freed. If what is right before its first whole record was not durable, a cut has torn that.
                 (None, Some((first, _))) if first.get() > self.mark.get() + 1 => {
                     let torn = (Lsn::new(self.mark.get() + 1), Lsn::new(first.get() - 1));
                     let lsns = Some(torn).filter(|_| self.mark > Lsn::ZERO);
@@ -127,7 +127,7 @@ impl Epoch {
                 end = Some(End { lsn, segment: &read.segment.name, offset: read.scan.end });
             }
         }
-        // What the next epoch found behind the last record that is still there.
+        // What the next epoch found after the last record that is still there.
         let cut_off = end.filter(|end| end.lsn < self.mark);
         damage.extend(cut_off.map(|end| end.missing_behind(self.mark, true)));
         damage

@@ -1,8 +1,8 @@
 //! Measures what packing costs those who append: 64 appends of 10 KiB under way for some seconds, with and without half of the ring being copied into packs meanwhile, in turns.
 //! Shown: appends/s, the time of one (p50, p99, longest), and MB/s that were packed; then packing with nobody appending, with the CPU of a body that is copied. Leaves out consumers.
 //!
-//! `cargo test` runs it tiny so it cannot rot; `cargo bench -p posthaste-spool --bench packing` runs it whole. Options behind `--`: `--seconds N` for each turn (default 4),
-//! `--rounds N` (default 3), `--dir DIR` on a real disk (default: where this program lies).
+//! `cargo test` runs it tiny so it cannot rot; `cargo bench -p posthaste-spool --bench packing` runs it whole. Options after `--`: `--seconds N` for each turn (default 4),
+//! `--rounds N` (default 3), `--dir DIR` on a real disk (default: where this program is).
 
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -119,5 +119,5 @@ fn drive(spool: &FileSpool, stream: StreamId, mut goes_on: impl FnMut(Lsn, u64) 
 
 const BODY: usize = 10 << 10;
 const CALLERS: usize = 64;
-/// A new spool's LSNs begin behind it.
+/// A new spool's LSNs begin after it.
 const LSN_GAP: u64 = 1 << 20;

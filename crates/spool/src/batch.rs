@@ -50,7 +50,7 @@ pub struct Batch {
     pub body: Body,
 }
 
-/// Where a batch's body lies.
+/// Where a batch's body is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum BodyPlace {
     None,

@@ -1,6 +1,6 @@
 //! Large bodies: each in a file of its own, durable before the batch that names it.
 //!
-//! A file holds the body, and behind it one CRC-32C for each [`CHUNK`] bytes of it. The batch keeps the length and the CRC of that table: so any
+//! A file holds the body, and after it one CRC-32C for each [`CHUNK`] bytes of it. The batch keeps the length and the CRC of that table: so any
 //! range can be read and checked without reading the rest.
 
 use std::fs::File;
@@ -18,12 +18,12 @@ use rustix::io::Errno;
 use crate::files;
 use crate::room::{Reserved, Room};
 
-/// Where a large body lies, as its batch says.
+/// Where a large body is, as its batch says.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct BodyFile {
     pub upload: u64,
     pub len: u64,
-    /// CRC-32C of the table of CRCs behind the body.
+    /// CRC-32C of the table of CRCs after the body.
     pub table_crc: u32,
 }
 
@@ -67,7 +67,7 @@ impl Bodies {
         Ok(Bodies { dir, room })
     }
 
-    /// For whoever only reads.
+    /// For reading alone: makes no directory.
     pub fn at(dir: PathBuf) -> Self {
         let room = Arc::new(Room::new(&dir, Space::default()));
         Bodies { dir, room }
@@ -113,7 +113,7 @@ impl Bodies {
         files::remove(&self.path(upload))
     }
 
-    /// The bytes of `range`, which lies within the body, checked.
+    /// The bytes of `range`, which is within the body, checked.
     pub fn read(&self, body: BodyFile, range: Range<u64>) -> Result<Bytes, BodyError> {
         if range.is_empty() {
             return Ok(Bytes::new());
@@ -139,7 +139,7 @@ impl Bodies {
         Ok(())
     }
 
-    /// As [`verify`](Self::verify), but asks the disk and not the page cache. What the disk cannot read is damaged.
+    /// Like [`verify`](Self::verify), but asks the disk and not the page cache. What the disk cannot read is damaged.
     pub fn verify_again(&self, body: BodyFile) -> io::Result<Result<(), &'static str>> {
         if let Ok(file) = File::open(self.path(body.upload)) {
             // Without it the look shows what the page cache has.
@@ -239,7 +239,7 @@ impl Upload {
         Ok(())
     }
 
-    /// Gives back the room that is reserved for what comes next; for when nothing comes for a while. What comes then asks anew. Does not block.
+    /// Gives back the room that is reserved for what comes next; for when nothing comes for a while. What comes then asks again. Does not block.
     pub fn pause(&mut self) {
         self.reserved.pause();
     }

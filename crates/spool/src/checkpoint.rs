@@ -16,7 +16,7 @@ use crate::codec::{seal, unseal};
 use crate::fields::{Fields, put_text};
 use crate::files;
 
-/// What all of the spool follows from, together with the files that it names and the ring behind `through`.
+/// What all of the spool follows from, together with the files that it names and the ring after `through`.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct Checkpoint {
     /// Grows with each attempt; the higher one counts.
@@ -92,7 +92,7 @@ impl Checkpoint {
         if magic != MAGIC[..] && magic != WITHOUT_PROOF[..] {
             return None;
         }
-        // An earlier, longer one may have left bytes behind it.
+        // An earlier, longer one may have left bytes after it.
         let sealed = bytes.get(..usize::try_from(head.u64()?).ok()?.checked_add(16 + 4)?)?;
         let mut fields = Fields::of(unseal(sealed)?[16..].to_vec());
         let mut decoded = Checkpoint {
@@ -176,7 +176,7 @@ impl CheckpointFiles {
         Ok((CheckpointFiles { dir: dir.to_owned(), good, is_sound }, found, is_there != is_sound))
     }
 
-    /// Makes the one that was found durable, in both files. Whoever wrote it may have been killed before the sync, or the sync has failed: then it is whole in the page
+    /// Makes the checkpoint that was found durable, in both files. Its writer may have been killed before the sync, or the sync may have failed: then it is whole in the page
     /// cache and not on the disk. Written once more, the same bytes in the same place, it takes no space. The other file may need some: on a full disk it is
     /// left to the next checkpoint, and so is one that was damaged before.
     pub fn make_durable(&mut self, checkpoint: &Checkpoint) -> io::Result<()> {
@@ -200,7 +200,7 @@ impl CheckpointFiles {
         Ok(posthaste_fsops::fsync(&file)?)
     }
 
-    /// Writes it to both files, one after the other: at any moment one of them is whole, and behind this damage to either costs nothing. When this returns without
+    /// Writes it to both files, one after the other: at any moment one of them is whole, and after this damage to either costs nothing. When this returns without
     /// an error both are durable, and not before may be removed or used again what only the one before needs.
     pub fn write(&mut self, checkpoint: &Checkpoint) -> io::Result<()> {
         let bytes = checkpoint.encode();

@@ -1,4 +1,4 @@
-//! Fields of a consumer's entries: little-endian numbers and short texts, written one behind the other and read back with bounds checked.
+//! Fields of a consumer's entries: little-endian numbers and short texts, written one after the other and read back with bounds checked.
 
 use std::sync::Arc;
 
@@ -71,7 +71,7 @@ impl Fields {
         Some(text)
     }
 
-    /// The end, and nothing behind it.
+    /// The end, and nothing after it.
     pub fn end(&self) -> Option<()> {
         self.0.is_empty().then_some(())
     }

@@ -100,7 +100,7 @@ impl LiveFiles {
         Ok(files)
     }
 
-    /// For whoever only reads.
+    /// For reading alone: makes no directory.
     pub fn at(spool: &Path) -> Self {
         LiveFiles { dir: spool.join("live") }
     }

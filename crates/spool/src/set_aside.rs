@@ -1,4 +1,4 @@
-//! Damaged bodies: what is left of them is copied to where it stays when the spool lets go of them.
+//! Damaged bodies: what is left of them is copied to where it stays when the spool releases them.
 
 use std::fs::File;
 use std::io;
@@ -46,7 +46,7 @@ impl Shared {
         let dir = FileSpool::kept_dir(&self.dir);
         let kept = dir.join(format!("{lsn}.body"));
         if kept.exists() {
-            // Whoever copied it may have been killed before its name was durable.
+            // An earlier run may have been killed between the copy and the sync of its name.
             files::sync_dir(&dir)?;
             return Ok(SetAside::Kept(kept));
         }

@@ -61,7 +61,7 @@ impl LocalDelivery {
         Self::open_in(Self::open_spool(&config)?, config)
     }
 
-    /// The first half of [`open`](Self::open), for whoever has other consumers on the spool.
+    /// The first half of [`open`](Self::open), for programs with other consumers on the spool.
     ///
     /// # Errors
     /// Those of the spool, and of taking over a journal.
@@ -74,17 +74,17 @@ impl LocalDelivery {
     /// The second half of [`open`](Self::open).
     ///
     /// # Errors
-    /// As [`open`](Self::open).
+    /// Like [`open`](Self::open).
     pub fn open_in(opened: OpenedSpool, config: LocalConfig) -> Result<(Self, ReplayReport), OpenError> {
         let OpenedSpool { spool, taken_over, found } = opened;
         let (delivery, report) = Self::open_with(spool.clone(), Some(spool), config, Seams::default())?;
         Ok((delivery, ReplayReport { taken_over, spool: Some(found), ..report }))
     }
 
-    /// As [`open`](Self::open), on a spool that is open already and may have other consumers.
+    /// Like [`open`](Self::open), on a spool that is open already and may have other consumers.
     ///
     /// # Errors
-    /// As [`open`](Self::open).
+    /// Like [`open`](Self::open).
     pub fn open_on(spool: Arc<dyn Spool>, config: LocalConfig) -> Result<(Self, ReplayReport), OpenError> {
         Self::open_with(spool, None, config, Seams::default())
     }
@@ -130,7 +130,7 @@ impl LocalDelivery {
         self.deliver(message, None).await
     }
 
-    /// As [`deliver_message`](Self::deliver_message), until `give_up` is done. From then on the message is taken back if it can be: one atomic decision says
+    /// Like [`deliver_message`](Self::deliver_message), until `give_up` is done. From then on the message is taken back if it can be: one atomic decision says
     /// whether it is accepted, so it is either `Ok` and delivered, or [`DeliveryError::Cancelled`] and not. Dropping the future takes the message back in the same way,
     /// without an answer.
     ///
@@ -138,7 +138,7 @@ impl LocalDelivery {
     /// which follows at once where the disk works. Only then is a cancelled message delivered.
     ///
     /// # Errors
-    /// As [`deliver_message`](Self::deliver_message), and [`DeliveryError::Cancelled`].
+    /// Like [`deliver_message`](Self::deliver_message), and [`DeliveryError::Cancelled`].
     pub async fn deliver_unless(
         &self,
         message: Message,
@@ -228,7 +228,7 @@ impl LocalDelivery {
         self.check_mailboxes([mailbox])
     }
 
-    /// As [`check_mailbox`](Self::check_mailbox), for several. No lock is taken unless much waits.
+    /// Like [`check_mailbox`](Self::check_mailbox), for several. No lock is taken unless much waits.
     ///
     /// # Errors
     /// The first of which too much waits: for it alone, or for all mailboxes that cannot be written to, of which it is one.
@@ -319,7 +319,7 @@ impl LocalDelivery {
         self.shutdown_by(Instant::now() + self.handle.core.config.shutdown_patience).await;
     }
 
-    /// As [`shutdown`](Self::shutdown), by `deadline`. The last checkpoint has a second in any case.
+    /// Like [`shutdown`](Self::shutdown), by `deadline`. The last checkpoint has a second in any case.
     pub async fn shutdown_by(&self, deadline: Instant) {
         let handle = self.handle.clone();
         // If the runtime is going down, dropping the last handle does the same.

@@ -27,7 +27,7 @@ pub enum LocalEntry {
         /// The entry with which it began.
         begun: Lsn,
     },
-    /// A mailbox was tried in vain, for whoever looks at the spool from outside. A later one for the same mailbox takes its place.
+    /// An attempt at a mailbox failed; for `posthaste spool inspect`. A later entry for the same mailbox replaces it.
     Trouble(Trouble),
     /// A mailbox was removed: mail accepted for it before is not delivered any more.
     Removal(Removal),

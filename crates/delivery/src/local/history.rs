@@ -1,4 +1,4 @@
-//! What the entries of a mount's stream say together, from its position on: where each message stands when the stream begins anew. Acts on nothing.
+//! What the entries of a mount's stream say together, from its position on: where each message stands when the stream begins again. Acts on nothing.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
@@ -109,7 +109,7 @@ impl History {
         self.syncs.iter().find(|(_, (other, succeeded))| *other == session && !succeeded).map(|(begun, _)| *begun)
     }
 
-    /// Where a target stands; `None` if it is durable. A message that was written down anew with `entry` was not durable then, whatever was noted before: its
+    /// Where a target stands; `None` if it is durable. A message that was rewritten with `entry` was not durable then, whatever was noted before: its
     /// file may have been replaced since.
     fn stands(&self, key: Key, entry: Lsn, session: SessionTag, doubt: bool) -> Option<(State, Task)> {
         Some(match self.visible.get(&key) {
@@ -136,7 +136,7 @@ impl History {
         (of == session && !succeeded).then_some(*begun)
     }
 
-    /// Whether a sync that ended or began behind the note is not known to have succeeded.
+    /// Whether a sync that ended or began after the note is not known to have succeeded.
     fn may_be_lost(&self, noted: Lsn, session: SessionTag) -> bool {
         let under_way = self.syncs.range(..noted).next_back();
         let later = self.syncs.range(noted..);
@@ -172,7 +172,7 @@ mod tests {
         LocalEntry::Visible(Visible { session, targets: vec![(Lsn::new(body), 0)] })
     }
 
-    /// What an opening in `session` makes of the entries behind `position`: how many messages are to be looked for, and the position then.
+    /// What an opening in `session` makes of the entries after `position`: how many messages are to be looked for, and the position then.
     fn opened(entries: &[(u64, LocalEntry)], position: u64, session: SessionTag) -> (usize, u64) {
         let mut history = History::default();
         for (lsn, entry) in entries.iter().filter(|(lsn, _)| *lsn > position) {
@@ -195,7 +195,7 @@ mod tests {
         ];
         let (queued, position) = opened(&entries, 0, SECOND);
         assert_eq!(queued, 1, "it is looked for after a power cut");
-        // It is being written anew, and the power goes once more.
+        // It is being rewritten, and the power goes once more.
         assert_eq!(opened(&entries, position, THIRD).0, 1, "and after the next one");
     }
 

@@ -112,7 +112,7 @@ fn mail_that_is_given_up_beside_mail_that_waits_is_told_once_also_after_a_kill()
     flip(&world.place, "ring", "BAD");
     doors.open("ann/Maildir");
     world.until_in_time("given up", || world.delivery.stats().given_up == 1);
-    // What waits is written down behind it, so that the position passes it.
+    // What waits is written down after it, so that the position passes it.
     world.until_in_time("passed", || world.held("") == (1, 1) || world.held("") == (2, 1));
     world.spool.spool.checkpoint().unwrap();
     let place = killed(world);

@@ -109,7 +109,7 @@ impl BodyWriter {
     /// Writes the buffer to the file and frees it, so that a pause holds no memory. Does not sync.
     ///
     /// # Errors
-    /// As [`write`](Self::write).
+    /// Like [`write`](Self::write).
     pub async fn write_out(&mut self) -> Result<(), DeliveryError> {
         if self.buffer.is_empty() { Ok(()) } else { self.flush().await.map(|()| self.buffer = Vec::new()) }
     }

@@ -44,7 +44,7 @@ pub(crate) struct MailMount {
     pub(super) sync: Condvar,
     /// `None` once it has stopped: no thread begins any more.
     threads: Mutex<Option<Vec<JoinHandle<()>>>>,
-    /// Held by whoever notes what is visible, until the note is appended, and by a sync while it begins.
+    /// Held while a *visible* entry is made and appended, and by a sync while it begins.
     pub(super) noting: RwLock<()>,
     pub counters: Counters,
 }
@@ -392,7 +392,7 @@ impl Consumer for MailMount {
         let decoded = LocalEntry::decode(entry.payload.clone());
         let held = match (&decoded, parts) {
             (Some(LocalEntry::Deliver(deliver)), Some(parts)) => {
-                // Whoever appended it has taken its share before.
+                // Its share of the budget was taken before it was appended.
                 let share = self.limits.budget.taken_over(memory_units(deliver, len).into());
                 Some(Arc::new(HeldBody::new(parts, share)))
             }
@@ -417,7 +417,7 @@ impl Consumer for MailMount {
                 state.table.insert(body, entry.lsn, (deliver.into(), len, held), targets);
                 let ready_before = state.ready.len();
                 numbers.into_iter().for_each(|number| state.enqueue((body, number), now));
-                // Whoever is at a mailbox already takes what comes for it meanwhile.
+                // A worker that is at a mailbox already also takes what arrives for it meanwhile.
                 let became_ready = state.ready.len() - ready_before;
                 let wanted = state.call(became_ready);
                 drop(state);

@@ -248,7 +248,7 @@ impl State {
         Some(LocalEntry::Visible(Visible { session, targets: std::mem::take(&mut self.unnoted) }))
     }
 
-    /// What whoever looks at the spool from outside is to know.
+    /// *Trouble* entries for `posthaste spool inspect`.
     pub fn notes(&mut self, now: Instant) -> Vec<LocalEntry> {
         let mailboxes = std::mem::take(&mut self.to_note);
         let note = |mailbox: Arc<str>| {
@@ -265,7 +265,7 @@ impl State {
         mailboxes.into_iter().filter_map(note).collect()
     }
 
-    /// Has it noted once more why mail waits, for whoever looks at the spool from outside.
+    /// Has the *trouble* entries written once more.
     pub fn note_troubles_again(&mut self) {
         let mailboxes = self.troubles.iter().take(NOTES_MAX).map(|(mailbox, _)| mailbox.clone());
         self.to_note = mailboxes.collect();

@@ -18,7 +18,7 @@ use crate::error::MessageId;
 pub struct ReplayReport {
     /// Messages that were not known to be in all of their mailboxes and durable there, on all mounts.
     pub messages: usize,
-    /// Entries in mailboxes that were missing or damaged and have been written anew.
+    /// Entries in mailboxes that were missing or damaged and have been rewritten.
     pub restored: usize,
     /// Mailbox entries that were given up, because the body of the message is lost: see [`LocalConfig::losses`](super::LocalConfig::losses).
     pub given_up: usize,

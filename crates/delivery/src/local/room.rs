@@ -66,7 +66,7 @@ impl MailRoom {
     /// Takes the room of a message that is written now.
     ///
     /// # Errors
-    /// As [`check`](Self::check).
+    /// Like [`check`](Self::check).
     pub fn take(&self, need: Space, now: Instant, look: impl FnOnce() -> io::Result<Space>) -> Result<(), BelowFloor> {
         self.with_room(need, now, look, |seen| {
             (seen.left, seen.is_used) = (seen.left.less(need), true);

@@ -102,7 +102,7 @@ impl MailMount {
         self.files.room().look_again(self.now(), has_waiting, || self.files.space());
         state = self.state();
         state.is_looking = false;
-        // Whoever ends the mount may wait for this.
+        // The end of the mount may be waiting for this.
         self.sync.notify_all();
         state
     }
@@ -218,7 +218,7 @@ impl MailMount {
         Err(AppendError::Full("no room was made for an entry".into()))
     }
 
-    /// Writes down anew, without their bodies, the messages that hold up the position: where the spool needs the room, or where far more has been shown than waits.
+    /// Rewrites, without their bodies, the messages that hold up the position: where the spool needs the room, or where far more has been shown than waits.
     fn carry(&self, through: Lsn) -> Result<(), Unfinished> {
         let (through, session) = {
             let state = self.state();
@@ -229,7 +229,7 @@ impl MailMount {
             let all = if little { through } else { through.max(state.syncing.seen) };
             (all, state.session.filter(|_| state.table.is_in_doubt()))
         };
-        // The entry of the sync that failed goes with the others; everything that it speaks of is written down behind this one.
+        // The entry of the sync that failed goes with the others; everything that it speaks of is written down after this one.
         let doubt = session.map(|session| self.append(&LocalEntry::SyncBegun { session }));
         let doubt = doubt
             .map(|begun| begun.recv().unwrap_or(Err(AppendError::Closed)))
@@ -291,5 +291,5 @@ const RETRY_PAUSE: Duration = Duration::from_secs(1);
 const ROOM_TRIES: u32 = 20;
 const ROOM_PAUSE: Duration = Duration::from_millis(100);
 const SYNCED_AT_ONCE: usize = 4096;
-/// What is written down anew at once: some ten thousand messages.
+/// What is rewritten at once: some ten thousand messages.
 const CARRY_STEP_BYTES: u64 = 4 << 20;

@@ -8,7 +8,7 @@ use posthaste_spool::Lsn;
 /// When a mount is synced next, and how it went.
 pub(super) struct Syncing {
     pub wanted: bool,
-    /// Messages whose entries are at or below this are to be written down anew: the spool needs the room.
+    /// Messages whose entries are at or below this are to be rewritten: the spool needs the room.
     pub through: Lsn,
     /// Bytes that became visible since the last sync began.
     pub bytes: u64,
@@ -49,7 +49,7 @@ impl Syncing {
         }
     }
 
-    /// A sync that failed has everything written anew: as long as it fails it is tried by the clock alone.
+    /// A sync that failed has everything rewritten: as long as it fails it is tried by the clock alone.
     pub fn want_if(&mut self, wanted: bool) {
         self.wanted |= wanted && self.failures == 0;
     }
@@ -69,7 +69,7 @@ impl Syncing {
         self.want_if(self.bytes >= bytes_max);
     }
 
-    /// Whether little enough has come since `messages` that wait: the spool keeps all of it as long as they are not written down anew.
+    /// Whether little enough has come since `messages` that wait: the spool keeps all of it as long as they are not rewritten.
     pub fn is_little(&self, messages: usize) -> bool {
         self.entries < CARRY_ENTRIES + CARRY_RATIO * messages
             && self.lagging_bytes < CARRY_BYTES + CARRY_RATIO as u64 * ENTRY_BYTES * messages as u64
@@ -106,10 +106,10 @@ impl Syncing {
 const SYNC_HANGS: Duration = Duration::from_secs(60);
 /// The pause between syncs that fail doubles so many times.
 const FAILURES_MAX: u32 = 4;
-/// Entries that may be shown while messages wait, and how many more for each of those, before they are written down anew.
+/// Entries that may be shown while messages wait, and how many more for each of those, before they are rewritten.
 const CARRY_ENTRIES: usize = 4096;
 const CARRY_RATIO: usize = 8;
-/// As [`CARRY_ENTRIES`], in bytes that became visible.
+/// Like [`CARRY_ENTRIES`], in bytes that became visible.
 const CARRY_BYTES: u64 = 64 << 20;
 /// What a visible message counts for the next sync beside its body.
 pub(super) const ENTRY_BYTES: u64 = 1024;

@@ -70,7 +70,7 @@ struct Target {
     task: Task,
     /// It is being written, and a sync has failed meanwhile.
     spoiled: bool,
-    /// A sync has failed since any of it was written, and it was not written anew since.
+    /// A sync has failed since any of it was written, and it was not rewritten since.
     in_doubt: bool,
 }
 
@@ -165,12 +165,12 @@ impl<B: Clone> Table<B> {
         self.messages.get(&key.0).is_some_and(|message| self.removals.cover(message.mailbox(key.1), key.0))
     }
 
-    /// Removals that hold the position at or below an entry, as they are to be written down anew.
+    /// Removals that hold the position at or below an entry, as they are to be rewritten.
     pub fn old_removals(&self, through: Lsn) -> Vec<Removal> {
         self.removals.through(through).collect()
     }
 
-    /// Nothing is being written down anew: no entry comes that names a target which is gone, so what was remembered against that is forgotten.
+    /// Nothing is being rewritten: no entry comes that names a target which is gone, so what was remembered against that is forgotten.
     pub fn all_is_carried(&mut self) {
         self.given_up.clear();
         self.removals.let_go(self.messages.keys().next().copied());
@@ -381,7 +381,7 @@ impl<B: Clone> Table<B> {
         (below, released)
     }
 
-    /// Messages that hold the position at or below an entry, with the targets that are not durable, in the order of their bodies: those behind `after`, up to about
+    /// Messages that hold the position at or below an entry, with the targets that are not durable, in the order of their bodies: those after `after`, up to about
     /// so many bytes of them as [`memory_of`] counts, at least one.
     pub fn laggards(&self, through: Lsn, after: Lsn, bytes_max: u64) -> Vec<Deliver> {
         let behind = self.messages.range((Bound::Excluded(after), Bound::Unbounded));

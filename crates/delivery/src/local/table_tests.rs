@@ -281,7 +281,7 @@ impl World {
             }
         }
         let kept = self.durable + self.random.below((self.log.len() - self.durable) as u64 + 1) as usize;
-        // What is numbered anew later must not be named by what was kept.
+        // What is numbered again later must not be named by what was kept.
         for entry in &mut self.log[kept..] {
             *entry = LocalEntry::Synced { begun: Lsn::ZERO };
         }

@@ -1,7 +1,7 @@
 //! Takes the mail of a journal of the first format over into a new spool, once.
 //!
 //! The journal is only read, and the spool is made under another name: until it has its own, nothing has happened, and a takeover that was cut short begins
-//! anew. In this order, each durable before the next: the new spool; a sign that keeps older programs from opening the journal; the spool's name. Then the journal's
+//! again. In this order, each durable before the next: the new spool; a sign that keeps older programs from opening the journal; the spool's name. Then the journal's
 //! files go. Names of messages follow from the ids of their records, which are kept: so what was delivered before is found and not delivered again.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
@@ -58,7 +58,7 @@ pub enum TakeoverError {
     /// Another process has it open.
     #[error("{0}: the journal is in use by another process")]
     Locked(PathBuf),
-    /// Whoever went back to an older program has received mail with it: the spool may hold mail of its own.
+    /// After a downgrade the older program has received mail, and the spool may hold other mail.
     #[error(
         "{journal} has mail of an older version, and {spool} is there, too: let the older version deliver what it has, or move one of the two away"
     )]
@@ -105,7 +105,7 @@ pub fn take_over(journal_dir: &Path, config: &LocalConfig) -> Result<Option<Take
     take_over_into(journal_dir, &config.spool_dir, &config.spool, &stream_of)
 }
 
-/// As [`take_over`]; `stream_of` says which stream a mailbox belongs to.
+/// Like [`take_over`]; `stream_of` says which stream a mailbox belongs to.
 pub(super) fn take_over_into(
     journal_dir: &Path,
     spool_dir: &Path,
@@ -131,7 +131,7 @@ pub(super) fn take_over_into(
         if !journal.sign().is_dir() {
             return Err(TakeoverError::Both { journal: journal_dir.to_owned(), spool: spool_dir.to_owned() });
         }
-        // Cut short behind the last step that counts.
+        // Cut short after the last step that counts.
         journal.retire().map_err(at(journal_dir))?;
         return Ok(None);
     }

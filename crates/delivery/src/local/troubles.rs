@@ -28,7 +28,7 @@ struct Broken {
     error: Arc<str>,
 }
 
-/// What is known of a mailbox that was tried in vain.
+/// What is known of a mailbox whose last attempt failed.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct TroubleState {
     pub messages: usize,
@@ -107,7 +107,7 @@ impl Troubles {
         true
     }
 
-    /// A message has got into a mailbox, whether or not it had waited. Where other mail waits for it, that is tried again soon, and the pauses begin anew.
+    /// A message has got into a mailbox, whether or not it had waited. Where other mail waits for it, that is tried again soon, and the pauses begin again.
     pub fn reached(&mut self, mailbox: &str, key: Key, now: Instant) {
         let Some(broken) = self.mailboxes.get_mut(mailbox) else { return };
         let Some((tried, bytes)) = broken.messages.remove(&key) else {

@@ -1,7 +1,7 @@
 //! Words next to each other.
 //!
 //! Of common words nearly every message has to be looked at, so the engine's blocks of 128 messages are read as they are, each word's positions of a
-//! whole block at once. Of words of which the last may go on (`rye brea*`) there may be thousands of endings, so nothing is done anew for each
+//! whole block at once. Of words of which the last may go on (`rye brea*`) there may be thousands of endings, so nothing is done again for each
 //! of them: where the words before stand is found once, and each ending's positions are compared with that.
 
 use tantivy::directory::CompositeFile;
@@ -108,7 +108,7 @@ fn are_together(words: &mut [Word], first: &mut Vec<[u32; 8]>, ends: &mut Vec<u3
 /// Two words stand in most messages a few times each. To compare all pairs takes the processor less time than to guess wrong which comes next.
 const PAIRS_MAX: usize = 1024;
 
-/// The positions behind these, eight at a time.
+/// The positions after these, eight at a time.
 fn eights_behind(gaps: &[u32], eights: &mut Vec<[u32; 8]>) {
     eights.clear();
     let mut position = 1;
@@ -233,7 +233,7 @@ fn positions_in(block: &BlockSegmentPostings) -> usize {
     block.freqs()[..block.block_len()].iter().map(|count| *count as usize).sum()
 }
 
-/// Where words end that stand next to each other: documents, ascending, and in each the positions behind the last word.
+/// Where words end that stand next to each other: documents, ascending, and in each the positions after the last word.
 #[derive(Default)]
 struct WordPositions {
     documents: Vec<u32>,

@@ -18,7 +18,7 @@ use crate::stop::Stop;
 const LOCK: &str = "lock";
 const TURN: &str = "turn";
 
-/// Held by whoever writes; given back when dropped, also by the kernel when the process dies.
+/// The writer's lock. Released when dropped, and by the kernel when the process dies.
 #[derive(Debug)]
 pub struct Lock {
     // The descriptor is the lock.
@@ -37,7 +37,7 @@ impl Lock {
             .ok_or_else(|| StateError::Locked(dir.to_owned()))
     }
 
-    /// As [`acquire`](Self::acquire), for a writer that stays: `None` if `stop` is called while it waits.
+    /// Like [`acquire`](Self::acquire), for a writer that stays: `None` if `stop` is called while it waits.
     ///
     /// # Errors
     /// [`StateError::Io`].
@@ -60,7 +60,7 @@ impl Lock {
 
     /// `None` if another has it: at once without `waiting`, else when `stop` is called.
     fn try_acquire(dir: &Path, waiting: Option<&dyn Fn()>, stop: Option<&Stop>) -> io::Result<Option<Self>> {
-        // Whoever can read an index can read the mail.
+        // Reading an index is reading the mail.
         fs::DirBuilder::new().recursive(true).mode(0o700).create(dir)?;
         let file = open(dir, LOCK)?;
         if take_at_once(&file)? {

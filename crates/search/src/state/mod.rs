@@ -8,11 +8,11 @@
 //! state.<n>    chunks and directories, only ever appended to; superseded parts stay until the file is written anew
 //! text, text.<n> the text index; a rebuild makes the next one and names it in `current`
 //! lock         held (flock) by the one writer
-//! turn         held (flock) by whoever waits for the lock and comes next
+//! turn         held (flock) by the next writer, which waits for the lock
 //! ```
 //!
 //! A commit appends the chunks that changed (4096 messages each) and a new directory, syncs the file, then replaces `current` by rename. What a reader
-//! opened stays as it was, whatever a writer does; after a crash `current` names the last commit, and what lies behind it in the file is dead.
+//! opened stays as it was, whatever a writer does; after a crash `current` names the last commit, and what follows it in the file is dead.
 
 mod chunk;
 mod current;

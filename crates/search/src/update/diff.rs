@@ -159,7 +159,7 @@ fn is_at_rest(state: &FolderState, folder: &Folder) -> bool {
     same(state.new, folder.new) && same(state.cur, folder.cur)
 }
 
-/// What lies below something unreadable or frozen is unknown, not gone.
+/// What is below something unreadable or frozen is unknown, not gone.
 fn is_unknown(folder: &FolderState, trees: &[Tree]) -> bool {
     let tree = &trees[folder.root as usize];
     let is_below = |above: &str| {

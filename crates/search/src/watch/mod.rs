@@ -189,7 +189,7 @@ impl<'a> Watch<'a> {
             return Ok(());
         }
         *was_ready = true;
-        // Whoever is told may ask at once.
+        // A listener may query at once.
         self.sign.say(&report, Duration::ZERO);
         (self.tell)(WatchEvent::Ready(&report));
         while !self.wait(stop)? {
@@ -296,7 +296,7 @@ impl<'a> Watch<'a> {
         indexer.update(roots, &options, &|_| {})
     }
 
-    /// Lets those who wait have the index, then takes it again behind them. Events queue meanwhile.
+    /// Lets those who wait have the index, then takes it again after them. Events queue meanwhile.
     fn lend(&mut self, stop: &Stop) -> Result<(), IndexError> {
         self.commit()?;
         self.indexer = None;
@@ -333,7 +333,7 @@ pub fn watched(dir: &Path) -> Option<WatchStatus> {
 
 const SIGN: &str = "watch.lock";
 const STATUS: &str = "watch.json";
-/// Whoever only asks ([`watched`]) holds the lock for a moment too; who has it for longer is a watch.
+/// A query ([`watched`]) also holds the lock, for a moment; a holder for longer than this is a watch.
 const PROBES: Duration = Duration::from_secs(1);
 
 /// Held while a watch runs: there is one for an index.

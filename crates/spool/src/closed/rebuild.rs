@@ -32,7 +32,7 @@ pub struct Rebuilt {
     pub streams: Vec<String>,
     /// Large bodies that were copied.
     pub large: u64,
-    /// Batches that are left out, because a stream needed their large body and its file is gone: whoever needed it had released it, or it was lost.
+    /// Batches that are left out, because a stream needed their large body and its file is gone: released by that stream, or lost.
     pub left_out: Vec<Lsn>,
     /// What could not be read.
     pub damage: Vec<Damage>,

@@ -1,6 +1,6 @@
-//! The index of a pack: where each record lies, sorted by LSN, in blocks with a checksum each.
+//! The index of a pack: where each record is, sorted by LSN, in blocks with a checksum each.
 //!
-//! Block 0 is the header; behind it lie blocks of 127 entries and, at the end, the first LSN of each block (the fences). A look-up keeps the fences in memory and
+//! Block 0 is the header; after it lie blocks of 127 entries and, at the end, the first LSN of each block (the fences). A look-up keeps the fences in memory and
 //! reads one block.
 
 use std::cmp::Ordering;
@@ -17,7 +17,7 @@ use crate::codec::{seal, unseal};
 use crate::fields::Fields;
 use crate::pack::PackError;
 
-/// Where one record lies, and what its parts must look like.
+/// Where one record is, and what its parts must look like.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct IndexEntry {
     pub lsn: u64,
@@ -45,7 +45,7 @@ impl IndexEntry {
         }
     }
 
-    /// Of a record whose header lies there.
+    /// Of a record whose header is there.
     pub fn of(offset: u32, header: &RecordHeader) -> Self {
         IndexEntry {
             lsn: header.lsn.get(),
@@ -132,7 +132,7 @@ impl Index {
         Ok((0..self.entries_in(number)).map(|nth| IndexEntry::decode(&bytes, nth)).collect())
     }
 
-    /// Where the record lies; `None` if the pack has none of that LSN.
+    /// Where the record is; `None` if the pack has none of that LSN.
     pub fn find(&self, lsn: u64) -> Result<Option<IndexEntry>, PackError> {
         let Some(number) = self.fences.partition_point(|fence| *fence <= lsn).checked_sub(1) else { return Ok(None) };
         let last = self.last_block.lock().expect("nothing panics while it is held").clone();

@@ -21,7 +21,7 @@ pub enum Copies {
     PerMessage,
 }
 
-/// A copy that lies in a server's spool and not yet in its mailbox.
+/// A copy that is in a server's spool and not yet in its mailbox.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Waiting {
     /// The stamp of the message.

@@ -16,9 +16,9 @@ pub struct Pace {
     pub rate: Option<f64>,
     /// How the messages of an open loop are spread.
     pub arrivals: Arrivals,
-    /// Messages behind the warm-up.
+    /// Messages after the warm-up.
     pub count: Option<u64>,
-    /// Time behind the warm-up.
+    /// Time after the warm-up.
     pub duration: Option<Duration>,
     /// Messages due in this time at the start are sent and accounted for, but not measured.
     pub warmup: Duration,

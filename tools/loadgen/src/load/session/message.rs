@@ -19,7 +19,7 @@ impl Session {
         self.current = Some(self.envelope(turn, plan));
     }
 
-    /// Sends the message that 354 asked for, and the envelope of the next behind it.
+    /// Sends the message that 354 asked for, and the envelope of the next after it.
     pub fn send_body(&mut self, next: Option<SendSlot>, plan: &Plan) {
         let current = self.current.as_mut().expect("354 belongs to a message");
         let id = Id { run: plan.run, number: current.turn.number };
@@ -37,7 +37,7 @@ impl Session {
         }
     }
 
-    /// Whether the next message's envelope may go out behind this one's body.
+    /// Whether the next message's envelope may go out after this one's body.
     pub fn may_send_ahead(&self) -> bool {
         self.pipelining == Pipelining::Ahead && self.ahead.is_none()
     }

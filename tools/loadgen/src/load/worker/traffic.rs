@@ -103,7 +103,7 @@ impl Worker {
                 }
             }
             Event::StartTls if rest > 0 => {
-                // Plain text behind the reply to STARTTLS would be taken for encrypted (RFC 3207 section 6).
+                // Plain text after the reply to STARTTLS would be taken for encrypted (RFC 3207 section 6).
                 return Err(Failure::new(Stage::StartTls, Cause::Garbage, "octets behind the reply to STARTTLS"));
             }
             Event::StartTls => {
