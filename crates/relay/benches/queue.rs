@@ -188,6 +188,7 @@ fn message(number: u64, domains: u64) -> Queued {
         envid: none.clone(),
         tenant: format!("tenant {}", number % domains % TENANTS).into(),
         campaign: none.clone(),
+        pool: none.clone(),
         recipients: vec![QueuedRecipient { number: 0, address, orcpt: none, notify: 0 }],
     }
 }

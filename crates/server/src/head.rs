@@ -98,6 +98,7 @@ impl Rules {
         let (name, label) = match () {
             () if is(&self.fields.tenant) => (&self.fields.tenant, &mut self.labels.tenant),
             () if is(&self.fields.campaign) => (&self.fields.campaign, &mut self.labels.campaign),
+            () if is(&self.fields.pool) => (&self.fields.pool, &mut self.labels.pool),
             () => {
                 let other = self.canonical.as_ref().and_then(|map| map.field(field));
                 return other.map_or(Edit::Keep, Edit::Replace);
@@ -119,7 +120,11 @@ mod tests {
     use super::*;
 
     fn fields() -> LabelFields {
-        LabelFields { tenant: Some("X-Tenant".into()), campaign: Some("X-Campaign".into()) }
+        LabelFields {
+            tenant: Some("X-Tenant".into()),
+            campaign: Some("X-Campaign".into()),
+            pool: Some("X-Pool".into()),
+        }
     }
 
     /// What is stored of a message that comes in pieces, and what it has said.
@@ -133,12 +138,13 @@ mod tests {
 
     #[test]
     fn labels_are_read_and_taken_out_however_a_message_is_cut() {
-        let message = b"Received: x\r\nx-tenant: a\r\nMessage-ID: <1@x>\r\nX-Tenant: b\r\nX-Campaign:\r\n c\r\n\r\nX-Tenant: d\r\n";
+        let message = b"Received: x\r\nx-tenant: a\r\nMessage-ID: <1@x>\r\nX-Tenant: b\r\nX-Campaign:\r\n c\r\nX-POOL: p\r\n\r\nX-Tenant: d\r\n";
         for piece in 1..=message.len() {
             let (out, summary, said) = stored(message, piece, Some(fields()));
             assert_eq!(out, b"Received: x\r\nMessage-ID: <1@x>\r\n\r\nX-Tenant: d\r\n", "{piece}");
             assert_eq!((summary.hops, summary.message_id.as_deref()), (1, Some("<1@x>")));
             assert_eq!((said.labels.tenant.as_deref(), said.labels.campaign.as_deref()), (Some("a"), Some("c")));
+            assert_eq!(said.labels.pool.as_deref(), Some("p"));
             assert_eq!(said.invalid, None);
             assert_eq!(stored(message, piece, None).0, message, "nothing is taken from others");
         }

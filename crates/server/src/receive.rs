@@ -240,6 +240,10 @@ impl Receiver {
             log.why = Some(format!("forwarded {} times", summary.own_hops));
             return Reply::new(554, "5.4.6", "Forwarded by this server too often, the message is in a loop").into();
         }
+        if let Some(pool) = settings.tenants.unknown_pool(&said.labels) {
+            log.why = Some(format!("there is no pool {pool}"));
+            return Reply::new(554, "5.6.0", format!("There is no pool {pool}")).into();
+        }
         for copy in settings.maps.copies(envelope) {
             if let Err(reply) = self.add_copy(&mut transaction, &copy) {
                 log.why = Some(format!("no copy to {}: {reply}", copy.forward_path));

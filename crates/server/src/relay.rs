@@ -288,6 +288,7 @@ fn notification(to: &ForwardPath, written: &Written) -> Outgoing {
         envid: "".into(),
         tenant: "".into(),
         campaign: "".into(),
+        pool: "".into(),
         recipients: vec![QueuedRecipient { number: 0, address, orcpt: "".into(), notify: NEVER }],
         ..Outgoing::default()
     }

@@ -1,6 +1,6 @@
-//! On whose account mail for other hosts is sent, and which mailing it belongs to.
+//! On whose account mail for other hosts is sent, which mailing it belongs to, and where it leaves from.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
 use posthaste_relay::sender::{Outgoing, TenantSection, is_name};
@@ -14,16 +14,20 @@ use crate::config::{Config, Network};
 pub(crate) struct Tenants {
     /// Of each listener, in their order.
     listeners: Vec<ByNetwork<Option<Arc<str>>>>,
+    /// The pools of each listener, in their order; none if none is named.
+    pools: Vec<ByNetwork<Option<Arc<str>>>>,
+    known_pools: HashSet<String>,
     /// By sender's address or domain, in lower case; with a dot in front for the domains below it.
     senders: HashMap<String, Arc<str>>,
     fields: LabelFields,
 }
 
-/// The names of the header fields in which trusted clients name a tenant and a campaign.
+/// The names of the header fields in which trusted clients name a tenant, a campaign and a pool.
 #[derive(Debug, Default, Clone)]
 pub(crate) struct LabelFields {
     pub tenant: Option<Arc<str>>,
     pub campaign: Option<Arc<str>>,
+    pub pool: Option<Arc<str>>,
 }
 
 /// What such fields say of a message.
@@ -31,19 +35,21 @@ pub(crate) struct LabelFields {
 pub(crate) struct Labels {
     pub tenant: Option<Arc<str>>,
     pub campaign: Option<Arc<str>>,
+    pub pool: Option<Arc<str>>,
 }
 
 impl Tenants {
     pub fn new(config: &Config) -> Self {
-        let name = |tenant: &Option<String>| tenant.as_deref().map(Arc::from);
-        let networks = || config.networks.iter().flat_map(Network::each);
-        let of_listener = |listener: &crate::config::Listener| {
-            let of_networks = networks().filter(|(_, own)| own.tenant.is_some());
-            ByNetwork::new(
-                name(&listener.tenant),
-                of_networks.map(|(network, own)| (network, name(&own.tenant))).collect(),
-            )
+        let name = |name: &Option<String>| name.as_deref().map(Arc::<str>::from);
+        let by_network = |of_listener: &Option<String>, of_network: fn(&Network) -> &Option<String>| {
+            let networks = config.networks.iter().flat_map(Network::each);
+            let own = networks.filter(|(_, own)| of_network(own).is_some());
+            ByNetwork::new(name(of_listener), own.map(|(network, own)| (network, name(of_network(own)))).collect())
         };
+        let listeners = || config.listeners.iter();
+        let names_pool =
+            listeners().any(|one| one.pool.is_some()) || config.networks.iter().any(|one| one.pool.is_some());
+        let pools = listeners().filter(|_| names_pool).map(|one| by_network(&one.pool, |network| &network.pool));
         let of_tenant = |tenant: &TenantSection| {
             let name: Arc<str> = tenant.name.as_str().into();
             let domains = tenant.sender_domains.iter().chain(&tenant.senders);
@@ -51,18 +57,22 @@ impl Tenants {
         };
         let field = |name: &str| (!name.is_empty()).then(|| name.into());
         Self {
-            listeners: config.listeners.iter().map(of_listener).collect(),
+            listeners: listeners().map(|one| by_network(&one.tenant, |network| &network.tenant)).collect(),
+            pools: pools.collect(),
+            known_pools: config.relay.pool.iter().map(|pool| pool.name.clone()).collect(),
             senders: config.relay.tenant.iter().flat_map(of_tenant).collect(),
             fields: LabelFields {
                 tenant: field(&config.relay.tenant_header),
                 campaign: field(&config.relay.campaign_header),
+                pool: field(&config.relay.pool_header),
             },
         }
     }
 
     /// The fields that a trusted client may use; `None` if none is configured.
     pub fn fields(&self) -> Option<&LabelFields> {
-        Some(&self.fields).filter(|fields| fields.tenant.is_some() || fields.campaign.is_some())
+        Some(&self.fields)
+            .filter(|fields| fields.tenant.is_some() || fields.campaign.is_some() || fields.pool.is_some())
     }
 
     /// Labels a message. `labels` are there for trusted clients alone.
@@ -75,19 +85,20 @@ impl Tenants {
         labels: Labels,
     ) {
         let by_sender = || if is_trusted { self.of_sender(sender) } else { None };
-        if let Some(tenant) = labels.tenant.or_else(by_sender).or_else(|| self.of_client(session)) {
+        if let Some(tenant) = labels.tenant.or_else(by_sender).or_else(|| of_client(&self.listeners, session)) {
             message.tenant = tenant;
         }
         if let Some(campaign) = labels.campaign {
             message.campaign = campaign;
         }
+        if let Some(pool) = labels.pool.or_else(|| of_client(&self.pools, session)) {
+            message.pool = pool;
+        }
     }
 
-    fn of_client(&self, session: &Session) -> Option<Arc<str>> {
-        match session.peer {
-            Peer::Local { .. } => None,
-            _ => self.listeners.get(session.listener)?.get(session.peer.ip()).clone(),
-        }
+    /// A pool that a client has named and that does not exist.
+    pub fn unknown_pool<'a>(&self, labels: &'a Labels) -> Option<&'a str> {
+        labels.pool.as_deref().filter(|pool| !self.known_pools.contains(*pool))
     }
 
     fn of_sender(&self, sender: &ReversePath) -> Option<Arc<str>> {
@@ -101,6 +112,14 @@ impl Tenants {
         let domain = address.domain().to_string().to_lowercase();
         let below = domain.match_indices('.').map(|(dot, _)| &domain[dot..]);
         std::iter::once(domain.as_str()).chain(below).find_map(|domain| self.senders.get(domain).cloned())
+    }
+}
+
+/// What is said of clients of a listener or, before that, of their network.
+fn of_client(listeners: &[ByNetwork<Option<Arc<str>>>], session: &Session) -> Option<Arc<str>> {
+    match session.peer {
+        Peer::Local { .. } => None,
+        _ => listeners.get(session.listener)?.get(session.peer.ip()).clone(),
     }
 }
 

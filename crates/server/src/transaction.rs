@@ -139,12 +139,12 @@ impl Transaction {
         self.is_forwarded
     }
 
-    /// The message for other hosts; each address once.
+    /// The message for other hosts; each address once, whatever the case of its domain: RFC 5321 section 2.4 leaves that of the local part to the host.
     fn outgoing(&self, envelope: &Envelope, sender: &ReversePath) -> Option<Outgoing> {
         let mut seen = HashSet::new();
         let mut recipients = Vec::with_capacity(self.remote.len());
         let mut add = |address: Arc<str>, orcpt: Arc<str>, notify| {
-            if seen.insert(address.clone()) {
+            if seen.insert(with_lower_domain(&address)) {
                 recipients.push(QueuedRecipient { number: recipients.len() as u16, address, orcpt, notify });
             }
         };
@@ -170,6 +170,7 @@ impl Transaction {
             envid: envelope.mail.envid.as_deref().unwrap_or_default().into(),
             tenant: "".into(),
             campaign: "".into(),
+            pool: "".into(),
             recipients,
             ..Outgoing::default()
         })
@@ -243,6 +244,15 @@ impl Transaction {
         }
         destinations
     }
+}
+
+/// The same address with its domain in lower case.
+fn with_lower_domain(address: &Arc<str>) -> Arc<str> {
+    let at = address.rfind('@').unwrap_or(0);
+    if !address[at..].chars().any(|letter| letter.to_lowercase().ne([letter])) {
+        return address.clone();
+    }
+    format!("{}{}", &address[..at], address[at..].to_lowercase()).into()
 }
 
 /// NOTIFY as the queue has it.
@@ -337,9 +347,14 @@ mod tests {
         let none = Notify { success: false, failure: false, delay: false };
         let both = Notify { success: true, delay: true, ..none };
         let first = RcptTo { orcpt: Some("rfc822;x@example.net".to_owned()), ..said("<a@example.net>", Some(both)) };
-        for rcpt in
-            [first, said("<b@example.net>", Some(none)), said("<b@example.net>", None), said("<c@example.net>", None)]
-        {
+        for rcpt in [
+            first,
+            said("<b@example.net>", Some(none)),
+            said("<b@EXAMPLE.net>", None),
+            said("<c@Example.Net>", None),
+            said("<c@example.net>", None),
+            said("<C@example.net>", None),
+        ] {
             transaction.add_remote(&rcpt, &memory).expect("room");
         }
         let mut envelope = envelope();
@@ -357,9 +372,10 @@ mod tests {
         let expected = [
             (0, "a@example.net", "rfc822;x@example.net", all),
             (1, "b@example.net", "", never),
-            (2, "c@example.net", "", 0),
+            (2, "c@Example.Net", "", 0),
+            (3, "C@example.net", "", 0),
         ];
-        assert_eq!(recipients, expected, "each address once");
+        assert_eq!(recipients, expected, "each address once, whatever the case of its domain");
     }
 
     #[test]

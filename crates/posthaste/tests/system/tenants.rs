@@ -108,3 +108,46 @@ fn local_users_name_a_tenant_and_a_reload_renames_the_field() {
     assert_eq!(wait_for(3), "bravo");
     server.stop();
 }
+
+#[test]
+fn a_pool_comes_from_the_field_the_network_or_the_listener() {
+    let (here, there) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let next = "host_name = 'mx.there.example'\n[[listener]]\naddress = '127.0.0.1:0'\n\
+                [[domain]]\nname = 'there.example'\nusers = ['ann', 'bob', 'cid', 'dan']\n";
+    let next = Server::start(there.path(), next);
+    let source = |name: &str, octet: u8| {
+        format!(
+            "[[relay.source]]\nname = '{name}'\nipv4 = '127.0.0.{octet}'\n\
+             [[relay.pool]]\nname = 'of-{name}'\ntenants = []\nsources = {{ {name} = 1 }}\n"
+        )
+    };
+    let config = format!(
+        "host_name = 'mx.here.example'\n[[listener]]\naddress = '127.0.0.1:0'\npool = 'of-listener'\n\
+         [[network]]\ncidr = '127.0.0.2'\npool = 'of-network'\n[[domain]]\nname = 'here.example'\n\
+         [relay]\nnetworks = ['127.0.0.1', '127.0.0.2']\npool_header = 'X-Pool'\nport = {}\n{}{}{}\
+         [dns]\nservers = ['127.0.0.1:9']\nhosts = {{ 'there.example' = ['127.0.0.1'] }}\n",
+        next.addresses[0].port(),
+        source("listener", 11),
+        source("network", 12),
+        source("field", 13),
+    );
+    let server = Server::start(here.path(), &config);
+    let mut of_listener = hello(&server, 0);
+    let mut of_network = Client::open_from(std::net::Ipv4Addr::new(127, 0, 0, 2), server.addresses[0]).unwrap();
+    of_network.reply();
+    of_network.expect("EHLO client.example.net", 250);
+    let named = b"x-pool: of-field\r\nSubject: x\r\n\r\nx\r\n";
+    let bare = b"Subject: x\r\n\r\nx\r\n";
+    of_listener.deliver(&["ann@there.example"], bare);
+    of_network.deliver(&["bob@there.example"], bare);
+    of_network.deliver(&["cid@there.example"], named);
+    let unknown = of_listener.try_message("s@x.example", &["dan@there.example"], b"X-Pool: other\r\n\r\nx\r\n");
+    assert_eq!(unknown.unwrap().code, 554);
+    for (user, octet) in [("ann", 11), ("bob", 12), ("cid", 13)] {
+        let text = next.wait_for_mail("there.example", user, 1)[0].text();
+        assert!(text.contains(&format!("([127.0.0.{octet}])")) && !text.contains("x-pool"), "{text}");
+    }
+    drop((of_listener, of_network));
+    server.stop();
+    next.stop();
+}

@@ -140,7 +140,7 @@ impl Queue {
             |wanted: &Option<Arc<str>>, name: u32| wanted.as_ref().is_none_or(|wanted| wanted == self.names.get(name));
         let fits = |id: &Id| {
             let recipient = self.table.get(*id);
-            let [tenant, campaign, domain] = self.destinations.at(recipient.queue).key;
+            let [tenant, campaign, domain, _] = self.destinations.at(recipient.queue).key;
             is(&selection.tenant, tenant)
                 && is(&selection.campaign, campaign)
                 && is(&selection.domain, domain)

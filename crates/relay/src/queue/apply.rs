@@ -59,7 +59,7 @@ impl Queue {
             .iter()
             .map(|recipient| {
                 let domain = domain_of(&recipient.address);
-                let names = [&*queued.tenant, &*queued.campaign, &*domain];
+                let names = [&*queued.tenant, &*queued.campaign, &*domain, &*queued.pool];
                 let queue = self.destinations.take(&mut self.names, &self.schedules, names);
                 Recipient::new(recipient.number, queue, due)
             })

@@ -1,4 +1,4 @@
-//! The scheduled level: queues by tenant, campaign and destination domain.
+//! The scheduled level: queues by tenant, campaign, destination domain and pool of sources.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -24,12 +24,14 @@ pub struct QueueName {
     pub campaign: Arc<str>,
     /// In lower case.
     pub domain: Arc<str>,
+    /// The pool of sources that it was received for; empty for none.
+    pub pool: Arc<str>,
 }
 
 #[derive(Debug)]
 pub(super) struct Destination {
-    /// Numbers of tenant, campaign and domain.
-    pub key: [u32; 3],
+    /// Numbers of tenant, campaign, domain and pool.
+    pub key: [u32; 4],
     pub serial: u32,
     /// Recipients.
     pub open: u32,
@@ -60,7 +62,7 @@ pub(super) struct Lane {
 pub(super) struct Destinations {
     places: Vec<Option<Destination>>,
     free: Vec<u32>,
-    by_key: HashMap<[u32; 3], u32>,
+    by_key: HashMap<[u32; 4], u32>,
     serial: u32,
 }
 
@@ -98,15 +100,17 @@ impl Destinations {
     }
 
     /// The queue of these names, counting one recipient more.
-    pub fn take(&mut self, names: &mut Names, schedules: &Schedules, [tenant, campaign, domain]: [&str; 3]) -> u32 {
+    pub fn take(&mut self, names: &mut Names, schedules: &Schedules, name: [&str; 4]) -> u32 {
+        let [tenant, campaign, domain, pool] = name;
         let find = |name| names.find(name);
-        if let (Some(tenant), Some(campaign), Some(domain)) = (find(tenant), find(campaign), find(domain))
-            && let Some(&place) = self.by_key.get(&[tenant, campaign, domain])
+        if let (Some(tenant), Some(campaign), Some(domain), Some(pool)) =
+            (find(tenant), find(campaign), find(domain), find(pool))
+            && let Some(&place) = self.by_key.get(&[tenant, campaign, domain, pool])
         {
             self.at_mut(place).open += 1;
             return place;
         }
-        let key = [tenant, campaign, domain].map(|name| names.take(name));
+        let key = name.map(|name| names.take(name));
         let destination = Destination {
             key,
             serial: self.next_serial(),
@@ -144,8 +148,8 @@ impl Queue {
     /// What a queue has in common, and its recipients. `None` if it has none any more.
     pub fn queue(&self, id: QueueId) -> Option<(QueueName, u32)> {
         let destination = self.destinations.get(id)?;
-        let [tenant, campaign, domain] = destination.key.map(|name| self.names.get(name).clone());
-        Some((QueueName { tenant, campaign, domain }, destination.open))
+        let [tenant, campaign, domain, pool] = destination.key.map(|name| self.names.get(name).clone());
+        Some((QueueName { tenant, campaign, domain, pool }, destination.open))
     }
 }
 

@@ -5,7 +5,7 @@
 //!
 //! | kind | fields in order |
 //! | --- | --- |
-//! | 1 *queued* | flags (u8: 1 8bit, 2 SMTPUTF8, 4 RET=FULL, 8 RET=HDRS, 16 REQUIRETLS); received, not before, expires (u32 each, 0 for none); texts: sender, ENVID, tenant, campaign; number of recipients (u16); each: number (u16), NOTIFY (u8: 1 never, 2 success, 4 failure, 8 delay), texts: address, ORCPT |
+//! | 1 *queued* | flags (u8: 1 8bit, 2 SMTPUTF8, 4 RET=FULL, 8 RET=HDRS, 16 REQUIRETLS, 32 a pool follows); received, not before, expires (u32 each, 0 for none); texts: sender, ENVID, tenant, campaign, with flag 32 pool; number of recipients (u16); each: number (u16), NOTIFY (u8: 1 never, 2 success, 4 failure, 8 delay), texts: address, ORCPT |
 //! | 2 *changes* | when (u32); each: kind of change (u8), key, fields of [`What`] |
 //! | 3 *replies* | text of a reply; keys |
 //! | 4 *suspended* | kind of [`Scope`] (u8), name (text), until (u32), reason (text) |
@@ -113,6 +113,8 @@ pub struct Queued {
     pub tenant: Arc<str>,
     /// Which mailing it belongs to; empty for none.
     pub campaign: Arc<str>,
+    /// The pool of sources that it is sent from; empty for that of its tenant.
+    pub pool: Arc<str>,
     /// To whom, numbers ascending.
     pub recipients: Vec<QueuedRecipient>,
 }
@@ -258,7 +260,8 @@ const SMTPUTF8: u8 = 2;
 const RET_FULL: u8 = 4;
 const RET_HEADERS: u8 = 8;
 const REQUIRE_TLS: u8 = 16;
-const FLAGS: u8 = IS_8BIT | SMTPUTF8 | RET_FULL | RET_HEADERS | REQUIRE_TLS;
+const HAS_POOL: u8 = 32;
+const FLAGS: u8 = IS_8BIT | SMTPUTF8 | RET_FULL | RET_HEADERS | REQUIRE_TLS | HAS_POOL;
 
 impl QueueEntry {
     /// The entry's payload.
@@ -377,10 +380,13 @@ impl Queued {
             Some(Ret::Full) => RET_FULL,
             Some(Ret::Headers) => RET_HEADERS,
         };
-        let tls = flag(self.require_tls, REQUIRE_TLS);
-        out.push(flag(self.is_8bit, IS_8BIT) | flag(self.smtputf8, SMTPUTF8) | ret | tls);
+        let more = flag(self.require_tls, REQUIRE_TLS) | flag(!self.pool.is_empty(), HAS_POOL);
+        out.push(flag(self.is_8bit, IS_8BIT) | flag(self.smtputf8, SMTPUTF8) | ret | more);
         [self.received, self.not_before, self.expires].iter().for_each(|secs| out.extend(secs.to_le_bytes()));
         [&self.sender, &self.envid, &self.tenant, &self.campaign].iter().for_each(|text| put_text(out, text));
+        if !self.pool.is_empty() {
+            put_text(out, &self.pool);
+        }
         out.extend(u16::try_from(self.recipients.len()).expect("the number of recipients is checked").to_le_bytes());
         for recipient in &self.recipients {
             out.extend(recipient.number.to_le_bytes());
@@ -403,6 +409,7 @@ impl Queued {
         }
         let (received, not_before, expires) = (rest.u32()?, rest.u32()?, rest.u32()?);
         let (sender, envid, tenant, campaign) = (rest.text()?, rest.text()?, rest.text()?, rest.text()?);
+        let pool = if flags & HAS_POOL != 0 { rest.text()? } else { Arc::default() };
         let mut recipients: Vec<QueuedRecipient> = Vec::new();
         for _ in 0..rest.u16()? {
             let (number, notify) = (rest.u16()?, rest.u8()?);
@@ -427,6 +434,7 @@ impl Queued {
             envid,
             tenant,
             campaign,
+            pool,
             recipients,
         })
     }

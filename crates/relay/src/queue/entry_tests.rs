@@ -29,6 +29,7 @@ fn queued() -> QueueEntry {
         envid: "e".into(),
         tenant: "t".into(),
         campaign: "c".into(),
+        pool: "p".into(),
         recipients: vec![recipient(4, "a@x"), recipient(9, "b@y")],
     })
 }
@@ -51,6 +52,8 @@ fn samples() -> Vec<QueueEntry> {
         [Scope::Tenant("t".into()), Scope::Campaign("c".into()), Scope::Domain("d".into()), Scope::Site("s".into())];
     let mut all = vec![queued(), QueueEntry::Replies { text: "try later".into(), keys: vec![key(5, 6)] }];
     all.extend(whats.map(changes));
+    let QueueEntry::Queued(with_pool) = queued() else { unreachable!("it is queued") };
+    all.push(QueueEntry::Queued(Queued { pool: "".into(), ..with_pool }));
     all.extend(scopes.clone().map(|scope| QueueEntry::Suspended { scope, until: 4, reason: "why".into() }));
     let (to, reason): (Arc<str>, Arc<str>) = ("[192.0.2.1]:26".into(), "why".into());
     let diverted = |scope| QueueEntry::Diverted { scope, until: 4, to: to.clone(), reason: reason.clone() };
@@ -98,9 +101,9 @@ fn a_deferral_takes_20_bytes_and_a_delivery_15() {
 #[test]
 fn the_bytes_are_those_of_the_table() {
     let expected = [
-        &[1, 1, 1 | 8 | 16][..],
+        &[1, 1, 1 | 8 | 16 | 32][..],
         &[1, 0, 0, 0, 2, 0, 0, 0, 3, 0, 0, 0],
-        &[1, 0, b's', 1, 0, b'e', 1, 0, b't', 1, 0, b'c'],
+        &[1, 0, b's', 1, 0, b'e', 1, 0, b't', 1, 0, b'c', 1, 0, b'p'],
         &[2, 0],
         &[4, 0, 12, 3, 0, b'a', b'@', b'x', 10, 0],
         b"rfc822;o@x",
@@ -108,6 +111,13 @@ fn the_bytes_are_those_of_the_table() {
         b"rfc822;o@x",
     ];
     assert_eq!(queued().encode(), expected.concat());
+    let QueueEntry::Queued(with_pool) = queued() else { unreachable!("it is queued") };
+    let bare = QueueEntry::Queued(Queued { pool: "".into(), ..with_pool });
+    let mut without = expected.concat();
+    // The flag, and the text behind the campaign: what earlier versions have written.
+    without[2] &= !32;
+    without.drain(27..30);
+    assert_eq!((bare.encode(), QueueEntry::decode(&without)), (without, Ok(bare)));
     let status = Status { code: 450, enhanced: 2001 };
     let deferred = changes(What::Deferred { attempts: 3, next: 7, status });
     let expected =
@@ -118,7 +128,7 @@ fn the_bytes_are_those_of_the_table() {
 #[test]
 fn what_a_later_version_writes_is_not_guessed_at() {
     let whole = queued().encode();
-    for (at, value, what) in [(0, 2, "version"), (1, 60, "kind"), (2, 32, "flag"), (2, 12, "RET")] {
+    for (at, value, what) in [(0, 2, "version"), (1, 60, "kind"), (2, 64, "flag"), (2, 12, "RET")] {
         let mut changed = whole.clone();
         changed[at] = value;
         assert_eq!(QueueEntry::decode(&changed), Err(DecodeError::Unknown(what)), "byte {at}");

@@ -225,7 +225,7 @@ impl Queue {
     pub fn set_schedules(&mut self, schedules: Schedules) {
         self.schedules = schedules;
         for destination in self.destinations.iter_mut() {
-            let [tenant, campaign, domain] = destination.key.map(|name| &**self.names.get(name));
+            let [tenant, campaign, domain, _] = destination.key.map(|name| &**self.names.get(name));
             destination.schedule = self.schedules.find(tenant, campaign, domain);
         }
     }

@@ -266,7 +266,7 @@ impl Queue {
                 continue;
             }
             if let Some(gate) = &mut gate {
-                let [tenant, _, domain] = self.destinations.at(place).key.map(|name| self.names.get(name));
+                let [tenant, _, domain, _] = self.destinations.at(place).key.map(|name| self.names.get(name));
                 if !gate.lane(tenant, domain, Parked::lane(lane, kind)) {
                     let lane = &mut self.destinations.at_mut(place).lanes[at];
                     (lane.has_turn[kind], lane.is_parked[kind]) = (true, true);
@@ -478,7 +478,7 @@ impl Queue {
             return None;
         }
         let destination = self.destinations.at(place);
-        let [tenant, campaign, domain] = destination.key.map(|name| self.names.get(name).clone());
+        let [tenant, campaign, domain, _] = destination.key.map(|name| self.names.get(name).clone());
         let sites = destination.lanes.first().and_then(|lane| lane.ready);
         let site = sites.map(|ready| Scope::Site(self.ready[ready as usize].site.clone()));
         let scopes = [Scope::Tenant(tenant), Scope::Campaign(campaign), Scope::Domain(domain)];

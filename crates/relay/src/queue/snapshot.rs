@@ -7,6 +7,7 @@
 //! | --- | --- |
 //! | first | magic `PHQUEUE\1`; position (u64) |
 //! | 1 *queue* | serial (u32); tenant, campaign, domain (texts). Before the first recipient of it |
+//! | 7 *queue with a pool* | as *queue*; pool (text) |
 //! | 2 *message* | LSN (u64); received, expires (u32 each, 0: by its schedule); number of recipients (u16); each: number (u16), serial of its queue, next attempt or reason of the hold (u32 each), code, enhanced code (u16 each), attempts, bits (u8 each: 1 open, 2 held, 4 delay told, 8 attempt begun, 64 and 128 crashes). A message of many recipients has several |
 //! | 3 *suspension* | length (u32); entry *suspended* |
 //! | 5 *diversion* | length (u32); entry *diverted* |
@@ -60,6 +61,7 @@ const SUSPENSION: u8 = 3;
 const END: u8 = 4;
 const DIVERSION: u8 = 5;
 const SLOW: u8 = 6;
+const QUEUE_WITH_POOL: u8 = 7;
 const BITS: u8 = OPEN | HELD | TOLD | BEGUN | 3 << CRASHES_SHIFT;
 /// Bytes of a suspension or diversion at most: a scope, a next hop and a reason.
 const SUSPENSION_BYTES_MAX: u32 = 1 << 18;
@@ -117,9 +119,12 @@ impl Snapshot {
         for id in ids {
             let destination = queue.destinations.at(queue.table.get(*id).queue);
             if self.queues.insert(destination.serial) {
-                out.push(QUEUE);
+                let name = destination.key.map(|name| &**queue.names.get(name));
+                let (record, texts) =
+                    if name[3].is_empty() { (QUEUE, &name[..3]) } else { (QUEUE_WITH_POOL, &name[..]) };
+                out.push(record);
                 out.extend(destination.serial.to_le_bytes());
-                destination.key.iter().for_each(|name| put_text(out, queue.names.get(*name)));
+                texts.iter().for_each(|text| put_text(out, text));
             }
         }
         let (message, received) = queue.table.message(ids[0]);
@@ -155,10 +160,11 @@ impl Queue {
         let (mut places, mut last) = (HashMap::new(), None);
         loop {
             match from.array::<1>()? {
-                [QUEUE] => {
+                [record @ (QUEUE | QUEUE_WITH_POOL)] => {
                     let serial = from.u32()?;
                     let names = [from.text()?, from.text()?, from.text()?];
-                    let names = [&*names[0], &*names[1], &*names[2]];
+                    let pool = if record == QUEUE { String::new() } else { from.text()? };
+                    let names = [&*names[0], &*names[1], &*names[2], &*pool];
                     let place = queue.destinations.take(&mut queue.names, &queue.schedules, names);
                     queue.destinations.at_mut(place).open -= 1;
                     places.insert(serial, place);

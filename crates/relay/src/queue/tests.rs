@@ -88,6 +88,7 @@ fn message(received: Secs, tenant: &str, addresses: &[&str]) -> Queued {
         envid: "".into(),
         tenant: tenant.into(),
         campaign: "".into(),
+        pool: "".into(),
         recipients: (0..).zip(addresses).map(recipient).collect(),
     }
 }
@@ -306,8 +307,12 @@ fn the_nearest_diversion_comes_first_and_ends_in_time() {
     assert!(world.queue.take_diversions_changed() && !world.queue.take_diversions_changed());
     let to = |world: &World| world.queue.diversions().map(|diversion| diversion.to.to_string()).collect::<Vec<_>>();
     assert_eq!(to(&world), ["h100", "h200", "h300"]);
-    let name =
-        |tenant: &str, domain: &str| QueueName { tenant: tenant.into(), campaign: "".into(), domain: domain.into() };
+    let name = |tenant: &str, domain: &str| QueueName {
+        tenant: tenant.into(),
+        campaign: "".into(),
+        pool: "".into(),
+        domain: domain.into(),
+    };
     let fits =
         |name: QueueName| world.queue.diversions().find(|diversion| diversion.is_for(&name)).map(|found| &*found.to);
     assert_eq!(fits(name("t", "x.example")), Some("h100"));

@@ -16,7 +16,7 @@ impl Relay {
     /// What applies to mail for a domain, in lower case, of a tenant; empty for none. Blocks: the mail hosts are looked up.
     pub fn explain(&self, domain: &str, tenant: &str) -> Explained {
         let shared = &self.0.shared;
-        let queue = QueueName { tenant: tenant.into(), campaign: "".into(), domain: domain.into() };
+        let queue = QueueName { tenant: tenant.into(), campaign: "".into(), domain: domain.into(), pool: "".into() };
         let (mut hosts, mut name, mut problem): (Vec<String>, _, _) = (Vec::new(), String::new(), None);
         let mut sources = Vec::new();
         match shared.runtime.block_on(Plan::usual(shared, &queue)) {

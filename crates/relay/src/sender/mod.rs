@@ -118,6 +118,8 @@ pub struct Outgoing {
     pub tenant: Arc<str>,
     /// Which mailing it belongs to; empty for none.
     pub campaign: Arc<str>,
+    /// The pool of sources that it is sent from; empty for that of its tenant.
+    pub pool: Arc<str>,
     /// It is not tried before so many seconds have gone by (RFC 4865 FUTURERELEASE).
     pub hold_secs: Secs,
     /// It is given up after so many seconds; 0 for the age that its schedule has, from its release on.

@@ -174,6 +174,7 @@ mod tests {
         let name = |tenant: &str, domain: &str| QueueName {
             tenant: tenant.into(),
             campaign: "".into(),
+            pool: "".into(),
             domain: domain.into(),
         };
         let fits = |route: &str, domain| Route { domain: route.into(), ..Route::new("", 25) }.fits(&name("t", domain));

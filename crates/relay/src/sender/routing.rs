@@ -151,13 +151,18 @@ impl Routes {
         self.rules.iter().find(|(pattern, _)| is_domain(pattern, domain)).map_or(&self.manner, |(_, manner)| manner)
     }
 
-    /// The sources for mail of a queue, from the pool of its route or of its tenant: without those that are not usable, unless none is.
+    /// The sources for mail of a queue, from the pool of its route, else its own, else that of its tenant: without those that are not usable, unless none is.
     pub fn members(&self, name: &QueueName, pool: Option<&str>) -> Vec<Member> {
-        let fits = |of: &Pool| match pool {
-            Some(name) => of.name == name,
-            None => of.tenants.is_empty() || of.tenants.iter().any(|tenant| **tenant == *name.tenant),
+        let find =
+            |fits: &dyn Fn(&Pool) -> bool| self.pools.iter().find(|(pool, members)| fits(pool) && !members.is_empty());
+        let of_tenant =
+            |pool: &Pool| pool.tenants.as_ref().is_none_or(|all| all.iter().any(|tenant| **tenant == *name.tenant));
+        let members = match pool {
+            Some(of_route) => find(&|pool| pool.name == of_route),
+            // A pool that is not there any more leaves its mail to that of the tenant.
+            None if !name.pool.is_empty() => find(&|pool| *pool.name == *name.pool).or_else(|| find(&of_tenant)),
+            None => find(&of_tenant),
         };
-        let members = self.pools.iter().find(|(pool, members)| fits(pool) && !members.is_empty());
         let members = members.map_or(&self.default, |(_, members)| members);
         let usable: Vec<Member> = members.iter().filter(|(egress, _)| egress.is_usable()).cloned().collect();
         if usable.is_empty() { members.clone() } else { usable }
@@ -184,10 +189,11 @@ const DEFAULT: &str = "default";
 mod tests {
     use super::*;
 
+    /// Pools with their tenants, `*` for everybody, and sources.
     fn routing(pools: &[(&str, &[&str], &[&str])]) -> Routing {
         let pool = |(name, tenants, sources): &(&str, &[&str], &[&str])| Pool {
             name: (*name).to_owned(),
-            tenants: tenants.iter().map(|tenant| (*tenant).to_owned()).collect(),
+            tenants: (*tenants != ["*"]).then(|| tenants.iter().map(|tenant| (*tenant).to_owned()).collect()),
             sources: sources.iter().map(|source| (Arc::from(*source), 1)).collect(),
         };
         let sources = ["a", "b", "c"].map(Source::new).into();
@@ -203,13 +209,18 @@ mod tests {
     }
 
     fn names(routes: &Routes, tenant: &str) -> Vec<String> {
-        let name = QueueName { tenant: tenant.into(), campaign: "".into(), domain: "x.example".into() };
-        routes.members(&name, None).iter().map(|(egress, _)| egress.name().to_string()).collect()
+        names_from(routes, tenant, "", None)
+    }
+
+    fn names_from(routes: &Routes, tenant: &str, pool: &str, of_route: Option<&str>) -> Vec<String> {
+        let domain = "x.example".into();
+        let name = QueueName { tenant: tenant.into(), campaign: "".into(), domain, pool: pool.into() };
+        routes.members(&name, of_route).iter().map(|(egress, _)| egress.name().to_string()).collect()
     }
 
     #[test]
     fn the_first_pool_of_a_tenant_counts_and_suspended_sources_are_left_out() {
-        let routes = new(&routing(&[("one", &["t", "u"], &["a", "b"]), ("rest", &[], &["c"])]), None);
+        let routes = new(&routing(&[("one", &["t", "u"], &["a", "b"]), ("rest", &["*"], &["c"])]), None);
         assert_eq!((names(&routes, "t"), names(&routes, "")), (vec!["a".into(), "b".into()], vec!["c".into()]));
         routes.sources.iter().take(1).for_each(suspend);
         assert_eq!(names(&routes, "u"), ["b"]);
@@ -220,10 +231,21 @@ mod tests {
     }
 
     #[test]
+    fn the_pool_of_the_route_precedes_that_of_the_message_and_that_of_the_tenant() {
+        let routes = new(&routing(&[("one", &["t"], &["a"]), ("two", &["u"], &["b"]), ("three", &[], &["c"])]), None);
+        assert_eq!(names_from(&routes, "other", "", None), [DEFAULT], "only mail that names it is sent from the third");
+        let names = |pool, of_route| names_from(&routes, "t", pool, of_route);
+        assert_eq!(names("", None), ["a"]);
+        assert_eq!(names("two", None), ["b"], "whoever's mail it is");
+        assert_eq!(names("two", Some("three")), ["c"]);
+        assert_eq!(names("gone", None), ["a"]);
+    }
+
+    #[test]
     fn sources_that_stay_keep_their_state() {
-        let before = new(&routing(&[("all", &[], &["a", "b"])]), None);
+        let before = new(&routing(&[("all", &["*"], &["a", "b"])]), None);
         before.sources.iter().for_each(suspend);
-        let mut changed = routing(&[("all", &[], &["a", "b"])]);
+        let mut changed = routing(&[("all", &["*"], &["a", "b"])]);
         changed.sources[1].ehlo = Some("b.example".to_owned());
         let after = new(&changed, Some(&before));
         assert_eq!([0, 1].map(|at| after.sources[at].is_suspended()), [true, false]);

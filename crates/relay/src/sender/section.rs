@@ -41,6 +41,8 @@ pub struct Section {
     pub tenant_header: String,
     /// The header field in which trusted clients name the campaign; it is removed. Empty: none.
     pub campaign_header: String,
+    /// The header field in which trusted clients name the pool of sources; it is removed. Empty: none.
+    pub pool_header: String,
     /// The port of mail hosts.
     pub port: u16,
     /// Whether connections are encrypted where the other host offers it (RFC 7435).
@@ -129,6 +131,7 @@ impl Default for Section {
             tenant: Vec::new(),
             tenant_header: String::new(),
             campaign_header: String::new(),
+            pool_header: String::new(),
             port: smtp_port(),
             tls: true,
             eight_bit: EightBitMail::default(),
@@ -175,6 +178,7 @@ impl Section {
             tenant: new.tenant.clone(),
             tenant_header: new.tenant_header.clone(),
             campaign_header: new.campaign_header.clone(),
+            pool_header: new.pool_header.clone(),
             bounces: self.bounces.reloaded(&new.bounces),
             ..self.clone()
         }
@@ -210,12 +214,11 @@ impl Section {
         self.maps.check(&[Self::NAME.into(), "maps".into()])?;
         maps::check_recipients(&self.recipients, &self.domains, &[Self::NAME.into(), "recipients".into()])?;
         tenants::check(&self.tenant, &[Self::NAME.into(), "tenant".into()])?;
-        tenants::check_header("tenant_header", &self.tenant_header)?;
-        tenants::check_header("campaign_header", &self.campaign_header)?;
-        if !self.tenant_header.is_empty() && self.tenant_header.eq_ignore_ascii_case(&self.campaign_header) {
-            let at = vec![Self::NAME.into(), "campaign_header".into()];
-            return Err(Problem::new(at, "the tenant and the campaign need a field each"));
-        }
+        tenants::check_headers(&[
+            ("tenant_header", &self.tenant_header),
+            ("campaign_header", &self.campaign_header),
+            ("pool_header", &self.pool_header),
+        ])?;
         if let Some(srs) = self.srs.as_ref().filter(|srs| !posthaste_smtp::address::is_domain(&srs.domain)) {
             let at = vec![Self::NAME.into(), "srs".into(), "domain".into()];
             return Err(Problem::new(at, format!("`{}` is not a domain", srs.domain)));
@@ -367,6 +370,8 @@ mod tests {
             "[[tenant]]\nname = 'a'\nsenders = ['a@x.example']\n[[tenant]]\nname = 'b'\nsenders = ['A@x.example']",
             "tenant_header = 'X:'",
             "tenant_header = 'X-A'\ncampaign_header = 'x-a'",
+            "campaign_header = 'X-A'\npool_header = 'x-a'",
+            "pool_header = 'X A'",
             "[bounces]\nsuppress_secs = 99999999999",
             "[return_path]\ndomain = 'a b'\nsecret_file = 'x'",
         ] {

@@ -118,8 +118,19 @@ impl Shared {
 
     /// The entry of a message.
     pub fn entry(&self, message: Outgoing) -> Entry {
-        let Outgoing { sender, is_8bit, smtputf8, ret, envid, tenant, campaign, hold_secs, expires_secs, recipients } =
-            message;
+        let Outgoing {
+            sender,
+            is_8bit,
+            smtputf8,
+            ret,
+            envid,
+            tenant,
+            campaign,
+            pool,
+            hold_secs,
+            expires_secs,
+            recipients,
+        } = message;
         let now = self.time.now();
         let at = |secs: Secs| if secs == 0 { 0 } else { now.saturating_add(secs) };
         let queued = Queued {
@@ -134,6 +145,7 @@ impl Shared {
             envid,
             tenant,
             campaign,
+            pool,
             recipients,
         };
         let payload = QueueEntry::Queued(queued).encode().into();

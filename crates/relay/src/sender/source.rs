@@ -42,8 +42,8 @@ impl Source {
 pub struct Pool {
     /// Its name, for routes.
     pub name: String,
-    /// The tenants whose mail it sends; none: everybody's.
-    pub tenants: Vec<String>,
+    /// The tenants whose mail it sends; `None`: everybody's. It sends mail that names it in any case.
+    pub tenants: Option<Vec<String>>,
     /// Names of sources with their weights: their parts of the messages. At least one.
     pub sources: Vec<(Arc<str>, u32)>,
 }

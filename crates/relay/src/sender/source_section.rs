@@ -59,9 +59,9 @@ pub struct PoolSection {
     pub name: String,
     /// Names of its sources with their weights.
     pub sources: BTreeMap<String, u32>,
-    /// The tenants whose mail it sends. None: everybody's.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub tenants: Vec<String>,
+    /// The tenants whose mail it sends; of an empty list only mail that names it. Not set: everybody's.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub tenants: Option<Vec<String>>,
 }
 
 /// How the mail hosts of some domains are spoken to.

@@ -140,6 +140,7 @@ impl Shared {
             envid: "".into(),
             tenant: envelope.queued.tenant.clone(),
             campaign: "".into(),
+            pool: "".into(),
             recipients: vec![recipient],
             ..Outgoing::default()
         });

@@ -59,11 +59,20 @@ pub(super) fn check(tenants: &[TenantSection], at: &[Key]) -> Result<(), Problem
     Ok(())
 }
 
-/// Finds out whether `text` can be a header field's name (RFC 5322 section 3.6.8).
-pub(super) fn check_header(key: &str, text: &str) -> Result<(), Problem> {
-    let fits = text.len() <= NAME_BYTES_MAX && text.bytes().all(|octet| octet.is_ascii_graphic() && octet != b':');
-    let at = ["relay".into(), key.into()];
-    if fits { Ok(()) } else { Err(Problem::new(at, "the name of a header field, such as \"X-Tenant\"")) }
+/// Finds out whether these keys have names of header fields (RFC 5322 section 3.6.8), or nothing, and each another.
+pub(super) fn check_headers(headers: &[(&'static str, &String)]) -> Result<(), Problem> {
+    for (index, (key, text)) in headers.iter().enumerate() {
+        let at = || ["relay".into(), (*key).into()];
+        let fits = text.len() <= NAME_BYTES_MAX && text.bytes().all(|octet| octet.is_ascii_graphic() && octet != b':');
+        if !fits {
+            return Err(Problem::new(at(), "the name of a header field, such as \"X-Tenant\""));
+        }
+        let is_same = |(_, other): &&(&str, &String)| other.eq_ignore_ascii_case(text);
+        if let Some((other, _)) = headers[..index].iter().find(is_same).filter(|_| !text.is_empty()) {
+            return Err(Problem::new(at(), format!("`{other}` names this field already")));
+        }
+    }
+    Ok(())
 }
 
 const NAME_BYTES_MAX: usize = 100;

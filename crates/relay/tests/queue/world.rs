@@ -94,6 +94,7 @@ impl World {
             envid: "".into(),
             tenant: format!("t{}", self.random.below(3)).into(),
             campaign: "".into(),
+            pool: if self.random.one_in(4) { "p".into() } else { "".into() },
             recipients,
         }
     }

@@ -93,7 +93,7 @@ fn proxy_protocol(stream: &mut TcpStream, asked: &Asked) -> io::Result<Option<So
 
 fn through(proxy: Proxy, ipv4: Option<Ipv4Addr>) -> Routing {
     let source = Source { proxy: Some(proxy), ipv4, ..Source::new("far") };
-    let pools = vec![Pool { name: "p".to_owned(), tenants: Vec::new(), sources: vec![("far".into(), 1)] }];
+    let pools = vec![Pool { name: "p".to_owned(), tenants: None, sources: vec![("far".into(), 1)] }];
     Routing { sources: vec![source], pools, ..Routing::default() }
 }
 

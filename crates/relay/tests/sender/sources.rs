@@ -16,7 +16,7 @@ fn source(name: &str, last_octet: u8) -> Source {
 fn pool(tenants: &[&str], sources: &[(&str, u32)]) -> Pool {
     Pool {
         name: "pool".to_owned(),
-        tenants: tenants.iter().map(|tenant| (*tenant).to_owned()).collect(),
+        tenants: (!tenants.is_empty()).then(|| tenants.iter().map(|tenant| (*tenant).to_owned()).collect()),
         sources: sources.iter().map(|(name, weight)| (Arc::from(*name), *weight)).collect(),
     }
 }

@@ -33,12 +33,14 @@ pub(super) fn check(config: &Config) -> Result<Directory, Problem> {
         let at = || vec!["network".into(), index.into()];
         check_network(network, &mut networks).map_err(|problem| problem.within(at()))?;
         check_tenant(network.tenant.as_deref()).map_err(|problem| problem.within(at()))?;
+        check_pool(config, network.pool.as_deref()).map_err(|problem| problem.within(at()))?;
         check_overrides(config, &network.limits, &network.policy).map_err(|problem| problem.within(at()))?;
     }
     for (index, listener) in config.listeners.iter().enumerate() {
         let at = || vec!["listener".into(), index.into()];
         check_listener(listener, &config.listeners[..index]).map_err(|problem| problem.within(at()))?;
         check_tenant(listener.tenant.as_deref()).map_err(|problem| problem.within(at()))?;
+        check_pool(config, listener.pool.as_deref()).map_err(|problem| problem.within(at()))?;
         check_overrides(config, &listener.limits, &listener.policy).map_err(|problem| problem.within(at()))?;
     }
     crate::logging::filter(&config.log.level).map_err(|why| Problem::new(["log".into(), "level".into()], why))?;
@@ -56,6 +58,13 @@ fn check_overrides(config: &Config, limits: &LimitOverrides, policy: &PolicyOver
 fn check_tenant(name: Option<&str>) -> Result<(), Problem> {
     let message = "a name has 1 to 100 visible ASCII characters, no blanks";
     if name.is_none_or(is_name) { Ok(()) } else { Err(Problem::new(["tenant".into()], message)) }
+}
+
+fn check_pool(config: &Config, name: Option<&str>) -> Result<(), Problem> {
+    match name.filter(|name| config.relay.pool.iter().all(|pool| pool.name != *name)) {
+        Some(name) => Err(Problem::new(["pool".into()], format!("there is no pool `{name}`"))),
+        None => Ok(()),
+    }
 }
 
 /// `known` are the networks before this one.

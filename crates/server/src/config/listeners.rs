@@ -22,6 +22,9 @@ pub struct Listener {
     /// The tenant of mail that comes there for other hosts. Not set: none.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub tenant: Option<String>,
+    /// The pool of sources that it is sent from. Not set: that of the tenant.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub pool: Option<String>,
     /// In place of `[limits]`; the numbers of connections hold beside those.
     #[serde(skip_serializing_if = "LimitOverrides::is_empty")]
     pub limits: LimitOverrides,
@@ -39,6 +42,9 @@ pub struct Network {
     /// The tenant of their mail for other hosts, in place of the listener's.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub tenant: Option<String>,
+    /// The pool of sources that it is sent from, in place of the listener's.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub pool: Option<String>,
     /// In place of those of the listener and of `[limits]`. `connections` is that of each of the networks, in all.
     #[serde(skip_serializing_if = "LimitOverrides::is_empty")]
     pub limits: LimitOverrides,
@@ -57,13 +63,14 @@ impl Table for Network {
 
 impl Keys for Listener {
     fn keys() -> Vec<&'static str> {
-        [Socket::keys(), vec!["protocol", "tenant", "limits", "policy"]].concat()
+        [Socket::keys(), vec!["protocol", "tenant", "pool", "limits", "policy"]].concat()
     }
 
     fn read<'de, A: MapAccess<'de>>(&mut self, key: &str, table: &mut A) -> Result<bool, A::Error> {
         match key {
             "protocol" => self.protocol = table.next_value()?,
             "tenant" => self.tenant = Some(table.next_value()?),
+            "pool" => self.pool = Some(table.next_value()?),
             "limits" => self.limits = table.next_value()?,
             "policy" => self.policy = table.next_value()?,
             _ => return self.socket.read(key, table),

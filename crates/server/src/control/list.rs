@@ -46,6 +46,7 @@ fn as_json(waiting: &Waiting, relay: &Relay) -> Value {
         "domain": name.map(|name| &*name.domain),
         "tenant": name.map(|name| &*name.tenant),
         "campaign": name.map(|name| &*name.campaign),
+        "pool": name.map(|name| &*name.pool),
         "bytes": waiting.bytes,
         "received": state.received,
         "expires": state.expires,

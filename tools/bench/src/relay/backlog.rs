@@ -117,6 +117,7 @@ fn message(number: u64, now: Secs) -> Queued {
         envid: "".into(),
         tenant: "".into(),
         campaign: "".into(),
+        pool: "".into(),
         recipients: vec![QueuedRecipient { number: 0, address, orcpt: "".into(), notify: 0 }],
     }
 }
