@@ -98,7 +98,7 @@ pub(crate) fn put(out: &mut BytesMut, event: &Event) {
 
 /// Reads an entry; `None` if this version does not know it.
 pub(crate) fn decode(payload: Bytes) -> Option<Vec<Event>> {
-    let mut rest = Fields::of(payload);
+    let mut rest = Fields::of(&payload);
     if rest.u8()? != VERSION {
         return None;
     }
@@ -154,7 +154,7 @@ fn put_target(out: &mut BytesMut, target: &Target) {
     put_short(out, &target.mailbox);
 }
 
-fn of_kind(rest: &mut Fields, kind: u8) -> Option<Kind> {
+fn of_kind(rest: &mut Fields<'_>, kind: u8) -> Option<Kind> {
     Some(match kind {
         RECEIVED => {
             let (id, peer, helo, with) = (text(rest)?, text(rest)?, text(rest)?, text(rest)?);
@@ -222,11 +222,11 @@ fn of_kind(rest: &mut Fields, kind: u8) -> Option<Kind> {
 }
 
 /// A text that could have been written: not over the bound.
-fn text(rest: &mut Fields) -> Option<Arc<str>> {
-    rest.text().filter(|text| text.len() <= TEXT_MAX)
+fn text(rest: &mut Fields<'_>) -> Option<Arc<str>> {
+    rest.text().filter(|text: &Arc<str>| text.len() <= TEXT_MAX)
 }
 
-fn list(rest: &mut Fields) -> Option<(Vec<Arc<str>>, u32)> {
+fn list(rest: &mut Fields<'_>) -> Option<(Vec<Arc<str>>, u32)> {
     let (count, listed) = (rest.u32()?, rest.u16()?);
     if usize::from(listed) > LIST_MAX {
         return None;
@@ -235,7 +235,7 @@ fn list(rest: &mut Fields) -> Option<(Vec<Arc<str>>, u32)> {
     Some((texts, count))
 }
 
-fn target(rest: &mut Fields) -> Option<Target> {
+fn target(rest: &mut Fields<'_>) -> Option<Target> {
     Some(Target { message: rest.lsn()?, number: rest.u16()?, mailbox: text(rest)? })
 }
 

@@ -18,30 +18,30 @@ impl std::fmt::Display for StreamId {
 /// The spool's own stream: entries that say which batches are cancelled.
 pub(crate) const OWN: u16 = 0;
 
-/// What a batch says to one stream. Values are absolute ("uid 7: flags seen"), never differences: a stream may see an entry again.
+/// The part of a batch for one stream. Its values are absolute ("uid 7: flags seen"), never differences: a stream may see an entry again.
 #[derive(Debug, Clone)]
 pub struct Entry {
-    /// To whom.
+    /// The stream.
     pub stream: StreamId,
     /// Whether the stream needs the batch's body until it releases it.
     pub needs_body: bool,
-    /// What, in the stream's own format.
+    /// Content, in the stream's own format.
     pub payload: Bytes,
 }
 
-/// The bytes that a batch is about.
+/// The body of a batch.
 #[derive(Debug, Default)]
 pub enum Body {
-    /// There are none.
+    /// No body.
     #[default]
     None,
-    /// They are written with the batch.
+    /// In memory; written with the batch.
     Inline(Vec<Bytes>),
-    /// They are in a file already.
+    /// In a file already.
     File(FinishedUpload),
 }
 
-/// What is appended: all of it becomes durable, or nothing.
+/// The unit of an append: all of it becomes durable, or nothing.
 #[derive(Debug, Default)]
 pub struct Batch {
     /// One or more; a stream may have several.
@@ -110,16 +110,16 @@ impl Head {
         out
     }
 
-    /// `None` if it is no head. Checksums are the ring's business, so this is another format, or our own mistake.
+    /// `None` if it is not a head. The ring checks checksums, so this is an unknown format, or a bug.
     pub fn decode(bytes: Bytes) -> Option<Self> {
-        let mut fields = Fields::of(bytes);
+        let mut fields = Fields::of(&bytes);
         if fields.u8()? != FORMAT {
             return None;
         }
         let mut entries = Vec::new();
         for _ in 0..fields.u16()? {
             let (stream, flags, len) = (fields.u16()?, fields.u8()?, fields.u32()?);
-            let payload = fields.bytes(len as usize)?;
+            let payload = bytes.slice_ref(fields.bytes(len as usize)?);
             entries.push(HeadEntry { stream, needs_body: flags & NEEDS_BODY != 0, payload });
         }
         let body = match fields.u8()? {
@@ -141,13 +141,13 @@ impl Head {
         }
     }
 
-    /// The batch that takes another one back.
+    /// A batch that cancels another one.
     pub fn cancelling(lsn: u64) -> Self {
         let payload = Bytes::copy_from_slice(&lsn.to_le_bytes());
         Head { entries: vec![HeadEntry { stream: OWN, needs_body: false, payload }], body: BodyPlace::None }
     }
 
-    /// The batches that this one takes back.
+    /// The batches that this one cancels.
     pub fn cancels(&self) -> impl Iterator<Item = u64> + '_ {
         let own = self.entries.iter().filter(|entry| entry.stream == OWN);
         own.filter_map(|entry| Some(u64::from_le_bytes(entry.payload[..].try_into().ok()?)))

@@ -87,14 +87,14 @@ impl Checkpoint {
     }
 
     fn decode(bytes: &[u8]) -> Option<Self> {
-        let mut head = Fields::of(bytes.get(..16)?.to_vec());
-        let magic = head.bytes(8)?;
-        if magic != MAGIC[..] && magic != WITHOUT_PROOF[..] {
+        let mut head = Fields::of(bytes.get(..16)?);
+        let magic = head.array()?;
+        if magic != MAGIC && magic != WITHOUT_PROOF {
             return None;
         }
         // An earlier, longer one may have left bytes after it.
         let sealed = bytes.get(..usize::try_from(head.u64()?).ok()?.checked_add(16 + 4)?)?;
-        let mut fields = Fields::of(unseal(sealed)?[16..].to_vec());
+        let mut fields = Fields::of(&unseal(sealed)?[16..]);
         let mut decoded = Checkpoint {
             counter: fields.u64()?,
             through: fields.u64()?,
@@ -105,13 +105,8 @@ impl Checkpoint {
         };
         for _ in 0..fields.u32()? {
             let (id, name, position) = (fields.u16()?, fields.text()?, fields.u64()?);
-            let snapshot = Some(fields.text()?).filter(|name| !name.is_empty());
-            decoded.streams.push(StreamRow {
-                id,
-                name: name.to_string(),
-                position,
-                snapshot: snapshot.as_deref().map(str::to_owned),
-            });
+            let snapshot = Some(fields.text()?).filter(|name: &String| !name.is_empty());
+            decoded.streams.push(StreamRow { id, name, position, snapshot });
         }
         for _ in 0..fields.u32()? {
             let (id, first, last) = (fields.u64()?, fields.u64()?, fields.u64()?);
@@ -120,7 +115,7 @@ impl Checkpoint {
         for _ in 0..fields.u32()? {
             decoded.windows.push((fields.u64()?, fields.u64()?));
         }
-        if magic == MAGIC[..] {
+        if magic == MAGIC {
             decoded.proof = Proof { epoch: fields.u64()?, through: Lsn::new(fields.u64()?) };
         }
         fields.end()?;

@@ -65,8 +65,8 @@ impl Window {
     }
 
     fn decode(window: u64, bytes: &[u8]) -> Option<Self> {
-        let mut fields = Fields::of(unseal(bytes)?.to_vec());
-        if fields.bytes(8)? != MAGIC[..] || fields.u64()? != window {
+        let mut fields = Fields::of(unseal(bytes)?);
+        if fields.array()? != MAGIC || fields.u64()? != window {
             return None;
         }
         let (words, large) = (fields.u32()?, fields.u32()?);

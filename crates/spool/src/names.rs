@@ -45,13 +45,13 @@ impl Names {
     }
 
     fn decode(bytes: &[u8]) -> Option<Self> {
-        let mut fields = Fields::of(unseal(bytes)?.to_vec());
-        if fields.bytes(8)? != MAGIC[..] {
+        let mut fields = Fields::of(unseal(bytes)?);
+        if fields.array()? != MAGIC {
             return None;
         }
         let mut names = Names { next: fields.u16()?, streams: BTreeMap::new() };
         for _ in 0..fields.u16()? {
-            names.streams.insert(fields.u16()?, fields.text()?.to_string());
+            names.streams.insert(fields.u16()?, fields.text()?);
         }
         fields.end()?;
         Some(names)

@@ -135,7 +135,7 @@ impl TransportEntry {
 
     /// Reads a payload; `None` if this version does not know it.
     pub fn decode(payload: Bytes) -> Option<Self> {
-        let mut rest = Fields::of(payload);
+        let mut rest = Fields::of(&payload);
         if rest.u8()? != VERSION {
             return None;
         }
@@ -189,7 +189,7 @@ impl Deliver {
         }
     }
 
-    fn take(rest: &mut Fields) -> Option<Self> {
+    fn take(rest: &mut Fields<'_>) -> Option<Self> {
         let flags = rest.u8()?;
         if flags & !FLAGS != 0 {
             return None;
@@ -215,7 +215,7 @@ fn put_key(out: &mut BytesMut, (lsn, number): Key) {
     out.put_u16_le(number);
 }
 
-fn key(rest: &mut Fields) -> Option<Key> {
+fn key(rest: &mut Fields<'_>) -> Option<Key> {
     Some((rest.lsn()?, rest.u16()?))
 }
 

@@ -156,12 +156,12 @@ impl LocalEntry {
 
     /// Reads a payload; `None` if this version does not know it.
     pub fn decode(payload: Bytes) -> Option<Self> {
-        let mut rest = Fields::of(payload);
+        let mut rest = Fields::of(&payload);
         if rest.u8()? != VERSION {
             return None;
         }
         let entry = match rest.u8()? {
-            DELIVER => LocalEntry::Deliver(Deliver::take(&mut rest)?),
+            DELIVER => LocalEntry::Deliver(Deliver::take(&mut rest, &payload)?),
             VISIBLE => {
                 let session = session(&mut rest)?;
                 let count = rest.len() / VISIBLE_BYTES;
@@ -220,7 +220,8 @@ impl Deliver {
         }
     }
 
-    fn take(rest: &mut Fields) -> Option<Self> {
+    /// `payload`: what `rest` is part of.
+    fn take(rest: &mut Fields<'_>, payload: &Bytes) -> Option<Self> {
         let flags = rest.u8()?;
         let has = |flag: u8| flags & flag != 0;
         if flags & !FLAGS != 0 {
@@ -237,13 +238,13 @@ impl Deliver {
         let mut targets = Vec::new();
         for _ in 0..rest.u16()? {
             let (number, mailbox, prefix) = (rest.u16()?, rest.text()?, rest.u32()?);
-            targets.push((number, Target { mailbox, prefix: rest.bytes(prefix as usize)? }));
+            targets.push((number, Target { mailbox, prefix: payload.slice_ref(rest.bytes(prefix as usize)?) }));
         }
         Some(Deliver { secs, nonce, host, line_ends, name_id, body, large, targets })
     }
 }
 
-fn session(rest: &mut Fields) -> Option<SessionTag> {
+fn session(rest: &mut Fields<'_>) -> Option<SessionTag> {
     rest.array().map(SessionTag)
 }
 

@@ -4,9 +4,10 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use bytes::Bytes;
+use posthaste_spool::Fields;
 
 use super::message::{LineEnds, Target};
-use crate::session::{SessionTag, TAG_BYTES};
+use crate::session::SessionTag;
 
 /// The bytes of a message.
 #[derive(Debug, Clone)]
@@ -68,21 +69,22 @@ impl Stored {
 
     /// Reads a payload; `None` if it is none of ours.
     pub fn decode(payload: Bytes) -> Option<Self> {
-        let mut rest = Reader(payload);
+        let mut rest = Fields::of(&payload);
         if rest.u8()? != VERSION {
             return None;
         }
         let line_ends = if rest.u8()? == 0 { LineEnds::AsGiven } else { LineEnds::ToLf };
         let secs = rest.u64()?;
         let nonce = rest.u32()?;
-        let host = rest.text()?;
+        let host = text(&mut rest)?;
         let count = rest.u16()?;
         let mut targets = Vec::new();
         for _ in 0..count {
-            targets.push((rest.u16()?, Target { mailbox: rest.text()?, prefix: rest.bytes()? }));
+            let (number, mailbox) = (rest.u16()?, text(&mut rest)?);
+            targets.push((number, Target { mailbox, prefix: payload.slice_ref(bytes(&mut rest)?) }));
         }
         let body = match rest.u8()? {
-            BODY_INLINE => OldBody::Inline(rest.0),
+            BODY_INLINE => OldBody::Inline(payload.slice_ref(rest.bytes(rest.len())?)),
             BODY_SPOOLED => OldBody::File(OldFile {
                 file: rest.u64()?,
                 len: rest.u64()?,
@@ -105,13 +107,12 @@ pub(crate) struct Delivered {
 
 impl Delivered {
     pub fn decode(payload: &[u8]) -> Option<Self> {
-        let (tag, pairs) = payload.split_first_chunk::<TAG_BYTES>()?;
-        let pair = |bytes: &[u8]| {
-            let id = u64::from_le_bytes(bytes[..8].try_into().expect("eight bytes"));
-            (id, u16::from_le_bytes([bytes[8], bytes[9]]))
-        };
-        let done = pairs.chunks_exact(10).map(pair).collect();
-        pairs.len().is_multiple_of(10).then_some(Delivered { session: SessionTag(*tag), done })
+        let mut rest = Fields::of(payload);
+        let (session, mut done) = (SessionTag(rest.array()?), Vec::new());
+        while !rest.is_empty() {
+            done.push((rest.u64()?, rest.u16()?));
+        }
+        Some(Delivered { session, done })
     }
 }
 
@@ -126,42 +127,20 @@ pub(crate) struct Waits {
 
 impl Waits {
     pub fn decode(payload: Bytes) -> Option<Self> {
-        let mut rest = Reader(payload);
-        Some(Waits { attempts: rest.u32()?, next_try_secs: rest.u64()?, mailbox: rest.text()?, error: rest.text()? })
+        let mut rest = Fields::of(&payload);
+        let (attempts, next_try_secs) = (rest.u32()?, rest.u64()?);
+        Some(Waits { attempts, next_try_secs, mailbox: text(&mut rest)?, error: text(&mut rest)? })
     }
 }
 
-struct Reader(Bytes);
+/// Bytes behind their length (u32).
+fn bytes<'a>(rest: &mut Fields<'a>) -> Option<&'a [u8]> {
+    let len = rest.u32()?;
+    rest.bytes(len as usize)
+}
 
-impl Reader {
-    fn take(&mut self, n: usize) -> Option<Bytes> {
-        (self.0.len() >= n).then(|| self.0.split_to(n))
-    }
-
-    fn u8(&mut self) -> Option<u8> {
-        Some(self.take(1)?[0])
-    }
-
-    fn u16(&mut self) -> Option<u16> {
-        Some(u16::from_le_bytes(self.take(2)?[..].try_into().ok()?))
-    }
-
-    fn u32(&mut self) -> Option<u32> {
-        Some(u32::from_le_bytes(self.take(4)?[..].try_into().ok()?))
-    }
-
-    fn u64(&mut self) -> Option<u64> {
-        Some(u64::from_le_bytes(self.take(8)?[..].try_into().ok()?))
-    }
-
-    fn bytes(&mut self) -> Option<Bytes> {
-        let len = self.u32()?;
-        self.take(len as usize)
-    }
-
-    fn text(&mut self) -> Option<Arc<str>> {
-        Some(std::str::from_utf8(&self.bytes()?).ok()?.into())
-    }
+fn text(rest: &mut Fields<'_>) -> Option<Arc<str>> {
+    Some(std::str::from_utf8(bytes(rest)?).ok()?.into())
 }
 
 /// For the fuzz target alone: bytes that a message takes in memory; `None` if it cannot be read.
@@ -251,6 +230,7 @@ pub(crate) mod encode {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::session::TAG_BYTES;
 
     #[test]
     fn a_record_reads_back_as_written_and_not_if_it_is_cut_short() {

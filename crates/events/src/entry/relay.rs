@@ -40,7 +40,7 @@ pub(super) fn put_feedback(out: &mut BytesMut, of: &Feedback) {
     texts.into_iter().for_each(|text| put_short(out, text));
 }
 
-pub(super) fn of_relay(rest: &mut Fields) -> Option<OfRelay> {
+pub(super) fn of_relay(rest: &mut Fields<'_>) -> Option<OfRelay> {
     let fate = match rest.u8()? {
         1 => RelayFate::Delivered,
         2 => RelayFate::Deferred,
@@ -70,7 +70,7 @@ pub(super) fn of_relay(rest: &mut Fields) -> Option<OfRelay> {
     })
 }
 
-pub(super) fn admin(rest: &mut Fields) -> Option<Admin> {
+pub(super) fn admin(rest: &mut Fields<'_>) -> Option<Admin> {
     let (uid, until) = (rest.u32()?, rest.u32()?);
     let (action, reason, scope, name) = (text(rest)?, text(rest)?, text(rest)?, text(rest)?);
     let mut targets = Vec::new();
@@ -81,7 +81,7 @@ pub(super) fn admin(rest: &mut Fields) -> Option<Admin> {
     Some(Admin { action, uid, reason, scope, name, until, targets })
 }
 
-pub(super) fn feedback(rest: &mut Fields) -> Option<Feedback> {
+pub(super) fn feedback(rest: &mut Fields<'_>) -> Option<Feedback> {
     let (report, message, number) = (rest.lsn()?, rest.lsn()?, rest.u16()?);
     Some(Feedback {
         report,

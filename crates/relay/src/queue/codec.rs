@@ -26,53 +26,41 @@ pub enum DecodeError {
     Bound(&'static str),
 }
 
-/// Takes fields from the front.
-pub(super) struct Fields<'a>(&'a [u8]);
+/// Takes fields from the front, and says why if it cannot.
+pub(super) struct Fields<'a>(posthaste_spool::Fields<'a>);
 
 impl<'a> Fields<'a> {
     pub fn new(bytes: &'a [u8]) -> Self {
-        Fields(bytes)
+        Fields(posthaste_spool::Fields::of(bytes))
     }
 
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
-    fn array<const N: usize>(&mut self) -> Result<[u8; N], DecodeError> {
-        let (first, rest) = self.0.split_first_chunk::<N>().ok_or(DecodeError::Short)?;
-        self.0 = rest;
-        Ok(*first)
-    }
-
     pub fn u8(&mut self) -> Result<u8, DecodeError> {
-        self.array().map(|[byte]| byte)
+        self.0.u8().ok_or(DecodeError::Short)
     }
 
     pub fn u16(&mut self) -> Result<u16, DecodeError> {
-        self.array().map(u16::from_le_bytes)
+        self.0.u16().ok_or(DecodeError::Short)
     }
 
     pub fn u32(&mut self) -> Result<u32, DecodeError> {
-        self.array().map(u32::from_le_bytes)
+        self.0.u32().ok_or(DecodeError::Short)
     }
 
     pub fn u64(&mut self) -> Result<u64, DecodeError> {
-        self.array().map(u64::from_le_bytes)
+        self.0.u64().ok_or(DecodeError::Short)
     }
 
     pub fn text(&mut self) -> Result<Arc<str>, DecodeError> {
-        let len = usize::from(self.u16()?);
-        let (text, rest) = self.0.split_at_checked(len).ok_or(DecodeError::Short)?;
-        self.0 = rest;
+        let len = self.u16()?;
+        let text = self.0.bytes(len.into()).ok_or(DecodeError::Short)?;
         Ok(std::str::from_utf8(text).map_err(|_| DecodeError::Text)?.into())
     }
 
     pub fn end(&self) -> Result<(), DecodeError> {
-        if self.is_empty() { Ok(()) } else { Err(DecodeError::Long) }
+        self.0.end().ok_or(DecodeError::Long)
     }
-}
-
-pub(super) fn put_text(out: &mut Vec<u8>, text: &str) {
-    out.extend(u16::try_from(text.len()).expect("its length is checked when it comes in").to_le_bytes());
-    out.extend_from_slice(text.as_bytes());
 }

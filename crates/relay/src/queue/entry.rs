@@ -16,10 +16,10 @@
 
 use std::sync::Arc;
 
-use posthaste_spool::Lsn;
+use posthaste_spool::{Lsn, put_text};
 
 use super::Secs;
-use super::codec::{DecodeError, Fields, put_text};
+use super::codec::{DecodeError, Fields};
 
 /// A recipient: the batch of its message, and its number within the message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]

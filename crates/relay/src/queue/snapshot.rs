@@ -17,9 +17,9 @@
 use std::collections::{HashMap, HashSet};
 use std::io::{self, Read};
 
-use posthaste_spool::Lsn;
+use posthaste_spool::{Lsn, put_text};
 
-use super::codec::{DecodeError, put_text};
+use super::codec::DecodeError;
 use super::divert::Diversion;
 use super::entry::{Key, QueueEntry, Status};
 use super::slow::Slow;

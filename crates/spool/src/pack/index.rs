@@ -108,10 +108,10 @@ impl Index {
         let mut header = [0; BLOCK];
         read_at(&file, &mut header, 0)?;
         let damaged = PackError::Damaged("the header of its index is damaged");
-        let Some(mut fields) = unseal(&header).map(|header| Fields::of(header.to_vec())) else { return Err(damaged) };
-        let (magic, id, entries) = (fields.bytes(8), fields.u64(), fields.u64());
+        let Some(mut fields) = unseal(&header).map(Fields::of) else { return Err(damaged) };
+        let (magic, id, entries) = (fields.array(), fields.u64(), fields.u64());
         let (Some(magic), Some(entries)) = (magic, entries) else { return Err(damaged) };
-        if magic != MAGIC[..] || id != Some(pack) {
+        if magic != MAGIC || id != Some(pack) {
             return Err(damaged);
         }
         let blocks = (entries as usize).div_ceil(ENTRIES_IN_BLOCK);
