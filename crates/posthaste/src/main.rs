@@ -45,6 +45,7 @@ mod sendmail_options;
 mod show;
 mod sink;
 mod spool;
+mod spool_access;
 mod spool_drop;
 mod spool_export;
 mod spool_give_up;

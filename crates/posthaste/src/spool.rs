@@ -1,28 +1,24 @@
 //! `posthaste spool …`: looks into the directory of a spool, checks it, takes mail out of it and puts right what can be put right.
 
-use std::io;
 use std::ops::ControlFlow;
-use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
-use clap::builder::{PathBufValueParser, TypedValueParser};
-use clap::{Args, Subcommand};
+use clap::Subcommand;
 use posthaste_delivery::local::remove_mailbox;
 use posthaste_server::control::{Request, SOCKET};
-use posthaste_spool::{ClosedSpool, Config, FileSpool, OpenError, StreamStats};
-use rustix::process::{Gid, Uid, geteuid};
-use rustix::thread::{set_thread_groups, set_thread_res_gid, set_thread_res_uid};
+use posthaste_spool::{ClosedSpool, FileSpool, OpenError, StreamStats};
 use serde_json::{Value, json};
 
 use crate::progress::progress_bar;
 use crate::queue::answer_in;
+use crate::spool_access::{Spool, batches, become_owner, config_for};
 use crate::spool_drop::Doomed;
 use crate::spool_export::{Exported, Exporter};
 use crate::spool_give_up::{self, GivenUp};
 use crate::spool_inspect::{self, damage_json, damage_text};
-use crate::terminal::{complain, print, print_json, without_error_numbers};
+use crate::terminal::complain;
 
 type AnyError = Box<dyn std::error::Error>;
 
@@ -109,16 +105,6 @@ pub enum SpoolCommand {
     },
 }
 
-#[derive(Args)]
-pub struct Spool {
-    /// The spool's directory, or the server's data directory that it is in
-    #[arg(value_parser = PathBufValueParser::new().map(spool_dir))]
-    pub dir: PathBuf,
-    /// Print JSON
-    #[arg(long)]
-    json: bool,
-}
-
 impl SpoolCommand {
     pub fn run(self) -> Result<ExitCode, AnyError> {
         match self {
@@ -134,35 +120,6 @@ impl SpoolCommand {
             SpoolCommand::ForgetMailbox { spool, mailbox, .. } => forget_mailbox(&spool, &mailbox),
             SpoolCommand::ForgetStream { spool, name, export, .. } => forget_stream(&spool, &name, export.as_deref()),
         }
-    }
-}
-
-fn spool_dir(dir: PathBuf) -> PathBuf {
-    let within = dir.join("spool");
-    if within.is_dir() { within } else { dir }
-}
-
-impl Spool {
-    /// For those who need it for themselves.
-    fn open(&self) -> Result<ClosedSpool, AnyError> {
-        ClosedSpool::open(&self.dir).map_err(|error| self.named(error))
-    }
-
-    pub fn named(&self, error: OpenError) -> AnyError {
-        let dir = self.dir.display();
-        match error {
-            OpenError::Locked => format!("{dir}: the spool is in use; stop the server first (inspect works beside it)"),
-            OpenError::NoCheckpoint => format!(
-                "{dir}: neither checkpoint file can be read, so nobody knows what was delivered; keep the directory as it is, and make a new spool with \
-                 `posthaste spool repair {dir} --rebuild NEW`, which shows everything that is found to every stream again"
-            ),
-            error => format!("{dir}: {error}"),
-        }
-        .into()
-    }
-
-    pub fn print(&self, json: &Value, text: &str) -> io::Result<()> {
-        if self.json { print_json(&format!("{json:#}\n")) } else { print(&without_error_numbers(text)) }
     }
 }
 
@@ -244,10 +201,6 @@ fn finish_export(
     json["damage"] = exported.damaged.iter().map(|(lsn, what)| json!({"batch": lsn, "what": what})).collect();
     spool.print(&json, &(text + more))?;
     Ok(ExitCode::from(u8::from(!exported.damaged.is_empty())))
-}
-
-pub fn batches(number: u64) -> String {
-    if number == 1 { "1 batch".to_owned() } else { format!("{number} batches") }
 }
 
 fn no_stream(name: &str, streams: &[StreamStats]) -> String {
@@ -382,30 +335,4 @@ fn drop_message(spool: &Spool, id: u64, recipient: Option<&str>, to: Option<&Pat
             Ok(ExitCode::SUCCESS)
         }
     }
-}
-
-/// Root becomes the owner of the spool before it changes it: the server could not open files that belong to root. Threads that start later are the owner's, too.
-fn become_owner(dir: &Path) -> Result<(), AnyError> {
-    let at = |error: io::Error| format!("{}: {error}", dir.display());
-    let owner = std::fs::metadata(dir).map_err(at)?;
-    if !geteuid().is_root() || owner.uid() == 0 {
-        return Ok(());
-    }
-    let (uid, gid) = (Uid::from_raw(owner.uid()), Gid::from_raw(owner.gid()));
-    // In this order: without root's rights the others could not be set any more.
-    let became = set_thread_groups(&[gid]).and_then(|()| set_thread_res_gid(gid, gid, gid));
-    became.and_then(|()| set_thread_res_uid(uid, uid, uid)).map_err(|error| at(error.into()))?;
-    Ok(())
-}
-
-/// No thread of its own, and segments as they are: files of another size would be removed.
-pub fn config_for(dir: &Path) -> io::Result<Config> {
-    let mut config = Config { keeper: false, ..Config::default() };
-    for entry in std::fs::read_dir(dir.join("ring"))? {
-        let entry = entry?;
-        if entry.path().extension().is_some_and(|extension| extension == "seg") {
-            config.ring.segment_bytes = entry.metadata()?.len();
-        }
-    }
-    Ok(config)
 }

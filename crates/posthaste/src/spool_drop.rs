@@ -9,7 +9,7 @@ use posthaste_transport::inspect::{Unreached, undelivered};
 use posthaste_transport::{STREAM, TransportEntry};
 use serde_json::{Value, json};
 
-use crate::spool::config_for;
+use crate::spool_access::config_for;
 use crate::spool_export::{Exported, Exporter};
 use crate::terminal::harmless;
 

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use posthaste_spool::{ClosedSpool, FileSpool, Lsn, SetAside, Spool};
 use serde_json::{Value, json};
 
-use crate::spool::config_for;
+use crate::spool_access::config_for;
 use crate::spool_waiting::{Waiting, all, date};
 
 /// A body that nothing waits for any more.

@@ -5,7 +5,7 @@ use std::process::ExitCode;
 use posthaste_spool::{ClosedSpool, Damage, Inspection, PlaceReport, StreamStats};
 use serde_json::{Value, json};
 
-use crate::spool::{Spool, batches};
+use crate::spool_access::{Spool, batches};
 use crate::spool_waiting::{self, Waiting};
 
 type AnyError = Box<dyn std::error::Error>;

@@ -1,4 +1,4 @@
-//! One segment file: written around the page cache where the file system can (`O_DIRECT`); read around it, too, where it is read through.
+//! One segment file: written with direct I/O (`O_DIRECT`) where the file system supports it; scans read with direct I/O, too.
 
 use std::fs::File;
 use std::io::{self, IoSlice};
@@ -14,8 +14,8 @@ use rustix::io::Errno;
 
 use crate::layout::BLOCK;
 
-/// A segment as a file. What is written goes by way of a buffer of our own straight to the device: no page of the cache is taken and
-/// cleaned for it, and a sync has nothing to write (measured in bench-results/journal).
+/// A segment as a file. Writes go through an aligned buffer directly to the device: they use no page cache,
+/// and a sync has nothing to write back (measured in bench-results/journal).
 pub(crate) struct SegmentFile {
     file: File,
     direct: Option<File>,
@@ -45,7 +45,7 @@ impl SegmentFile {
         Ok(self.file.metadata()?.len())
     }
 
-    /// Whether it has another name than the ring's: somebody else needs what is in it.
+    /// Whether it has a second name: then it is also a pack.
     pub fn is_linked_elsewhere(&self) -> io::Result<bool> {
         Ok(self.file.metadata()?.nlink() > 1)
     }
@@ -54,7 +54,7 @@ impl SegmentFile {
         FileExt::read_exact_at(&self.file, bytes, offset)
     }
 
-    /// Has the kernel forget what it holds of a range, unless it is still to be written: the next read asks the disk.
+    /// Drops a range from the page cache, except dirty pages: the next read asks the disk.
     pub fn forget_cached(&self, offset: u64, len: u64) {
         let (first, end) = (offset / BLOCK as u64 * BLOCK as u64, (offset + len).next_multiple_of(BLOCK as u64));
         // Without it the next read sees what the last one saw.
@@ -187,7 +187,7 @@ fn read_to_end(file: &File, bytes: &mut [u8], offset: u64) -> io::Result<usize> 
 /// Where a read gets its bytes from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Source {
-    /// The page cache: for single records, which are read again soon.
+    /// The page cache: for single records, which may be read again soon.
     Cache,
     /// The disk, where the file system can do direct I/O: for what is read through once. Takes no page of the cache, which costs most of the time of
     /// an opening otherwise (measured in bench-results/spool). What the page cache has and the disk does not yet is written first.
@@ -209,7 +209,7 @@ impl Staging {
     }
 }
 
-/// Nobody else reads what is kept here.
+/// Mode of new files: for the owner alone.
 pub(crate) const OWNER: Mode = Mode::RUSR.union(Mode::WUSR);
 
 /// Bytes that go to the device at once; a larger commit takes several writes.

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use crate::recovery::{Damage, Read};
+use crate::damage::{Damage, Read};
 use crate::scan::LSN_GAP;
 use crate::{Lsn, Proof};
 
@@ -49,8 +49,8 @@ pub(crate) fn epochs(segments: &BTreeMap<u64, Read>, proof: Proof) -> BTreeMap<u
     epochs
 }
 
-/// Tells damage to promised records from a torn tail: within one epoch, what a later record's mark calls durable was promised, and so was
-/// what the next epoch found; what follows was still being written when the power went. `low` is the first segment that is needed.
+/// Classifies damage: lost promised records, or a torn tail. Within one epoch, records up to the mark of a later record were promised, and so were
+/// those that the next epoch found. What follows was still being written when the power failed. `low` is the first segment that is needed.
 ///
 /// Returns the damage, and up to which record everything has been found that the last epoch can have promised.
 pub(crate) fn judge(segments: &BTreeMap<u64, Read>, epochs: &BTreeMap<u64, Epoch>, low: u64) -> (Vec<Damage>, Lsn) {

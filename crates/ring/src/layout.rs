@@ -21,12 +21,12 @@ const MAGIC: [u8; 8] = *b"PHRING\x00\x01";
 /// In a block of its own: one bad sector, even one of 4 KiB, costs one copy.
 const SECOND_COPY: usize = BLOCK;
 
-/// Log sequence number: names a record for good. Grows by one from record to record and is never reused.
+/// Log sequence number: the permanent name of a record. Grows by one from record to record and is never reused.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct Lsn(u64);
 
 impl Lsn {
-    /// Lies before every record.
+    /// Below every record.
     pub const ZERO: Lsn = Lsn(0);
 
     /// The sequence number `number`.
@@ -46,7 +46,7 @@ impl fmt::Display for Lsn {
     }
 }
 
-/// What a segment says of its present use.
+/// The header of a segment: describes its present use.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct SegmentHeader {
     /// Place of the segment in the ring: one more than the segment before it.
@@ -143,7 +143,7 @@ impl RecordHeader {
         (u64_at(b, 0) == segment.salt).then(|| Self::decode_untagged(b, segment)).flatten()
     }
 
-    /// Like [`decode`](Self::decode), whatever stands in the tag's place.
+    /// Like [`decode`](Self::decode), but ignores the tag.
     pub(crate) fn decode_untagged(bytes: &[u8], segment: &SegmentHeader) -> Option<Self> {
         let b = bytes.get(..RECORD_HEADER)?;
         let crc = crc32c::crc32c_append(segment.seed(), &segment.salt.to_le_bytes());

@@ -19,6 +19,7 @@
 //! ```
 #![forbid(unsafe_code)]
 
+mod damage;
 mod error;
 mod file;
 mod judge;
@@ -36,10 +37,11 @@ mod table;
 mod window;
 mod writer;
 
+pub use damage::Damage;
 pub use error::{AppendError, OpenError, ReadError};
 pub use layout::Lsn;
 pub use queue::{Cancelled, Ticket};
-pub use recovery::{Damage, Recovery};
+pub use recovery::Recovery;
 pub use ring::{Config, Event, Events, OnRecord, Proof, RecordHead, Ring};
 pub use scan::{Gap, Located};
 pub use segment::SegmentReader;

@@ -1,4 +1,4 @@
-//! Segment files between two uses: free ones, and ones made ready ahead of time so that a commit seldom waits for one.
+//! Segment files between two uses: free ones, and ones prepared ahead of time so that a commit seldom waits for one.
 
 use std::collections::VecDeque;
 use std::io::{self, IoSlice};
@@ -114,7 +114,7 @@ impl Pool {
     /// Takes the next segment into service.
     ///
     /// # Errors
-    /// What hindered making one ready.
+    /// See [`PoolError`].
     pub fn take(&self, need: Need) -> Result<Segment, PoolError> {
         let wanted = match need {
             Need::Body => 2,
@@ -127,7 +127,7 @@ impl Pool {
         Ok(inner.ready.pop_front().expect("only the one writer takes segments"))
     }
 
-    /// Makes one more segment ready unless `wanted` are already, for somebody who waits for it.
+    /// Prepares one more segment, unless `wanted` are ready, for an append that waits for it.
     ///
     /// # Errors
     /// Like [`take`](Self::take).
@@ -136,7 +136,7 @@ impl Pool {
         self.prepare_ahead(wanted)
     }
 
-    /// The same ahead of need: a file that is created leaves most of the device's time to others, until somebody waits for it.
+    /// Like [`prepare`](Self::prepare), ahead of need: with pauses that leave most of the device's time to others, until an append waits for it.
     ///
     /// # Errors
     /// Like [`take`](Self::take).
@@ -172,12 +172,12 @@ impl Pool {
         }
     }
 
-    /// From now on nothing pauses: somebody waits for the end.
+    /// Ends all pauses: the shutdown waits.
     pub fn hurry(&self) {
         self.hurry.add();
     }
 
-    /// Takes back a segment that nobody needs any more. One that somebody has linked loses the ring's name and is left alone.
+    /// Takes back a freed segment. One with a second name (a pack) only loses its name in the ring.
     pub fn give_back(&self, segment: &Segment) {
         let is_unusable = segment.file.len().is_ok_and(|len| len != self.segment_bytes)
             || segment.file.is_linked_elsewhere().unwrap_or(true);
@@ -240,7 +240,7 @@ fn pause_after(took: Duration) -> Duration {
     took.min(PAUSE_MAX)
 }
 
-/// A device so slow is busy with others; a segment of 64 MiB is made within seconds all the same.
+/// Longest pause: such a slow device is busy with others; a segment of 64 MiB is still made within seconds.
 const PAUSE_MAX: Duration = Duration::from_millis(100);
 
 /// How many wait for a segment. While any does, the preparer does not pause.

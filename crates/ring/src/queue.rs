@@ -8,7 +8,7 @@ use bytes::Bytes;
 use crate::layout::record_span;
 use crate::{AppendError, Lsn};
 
-/// What is called, on the writer's thread, once a record is durable or refused.
+/// Callback, on the writer's thread, once a record is durable or refused.
 pub(crate) type Then = Box<dyn FnOnce(Result<Lsn, AppendError>) + Send>;
 
 /// One record that is to be written.
@@ -26,7 +26,7 @@ pub(crate) struct Pending {
 /// What waits for the writer.
 pub(crate) enum Item {
     Record(Pending),
-    /// Is told once everything before it has been told.
+    /// Answered once everything before it has been.
     Flush(Box<dyn FnOnce(Result<(), AppendError>) + Send>),
 }
 
@@ -54,7 +54,7 @@ impl Pending {
         self.body_len > 0
     }
 
-    /// Tells what became of the record, unless it was cancelled. Says whether it was told.
+    /// Calls back with the outcome, unless the record was cancelled. Returns whether it called.
     pub fn tell(self, outcome: Result<Lsn, AppendError>) -> bool {
         let decided = self.fate.decide();
         if decided {
@@ -84,7 +84,7 @@ impl Item {
 #[derive(Debug, Clone)]
 pub struct Ticket(Fate);
 
-/// What a cancellation has found.
+/// Result of a cancellation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Cancelled {
     /// Nothing of the record is or will be written, and `then` is not called.
@@ -101,13 +101,13 @@ impl Ticket {
         Ticket(fate)
     }
 
-    /// Takes the record back unless it was published: one atomic decision, so that either `then` is called or this succeeds, never both.
+    /// Cancels the record unless it was published: one atomic decision, so that either `then` is called or this succeeds, never both.
     pub fn cancel(&self) -> Cancelled {
         self.0.cancel()
     }
 }
 
-/// Where a record stands, in one word: waiting, taken under an LSN, cancelled (with its LSN if it has one), or decided.
+/// State of a record in one word: waiting, taken under an LSN, cancelled (with its LSN if it has one), or decided.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Fate(Arc<AtomicU64>);
 

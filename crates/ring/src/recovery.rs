@@ -1,4 +1,4 @@
-//! Reading a ring back: which records are there, and what was damaged.
+//! Recovery of a ring: finds its records and its damage.
 
 use std::collections::BTreeMap;
 use std::io::{self, IoSlice};
@@ -6,6 +6,7 @@ use std::ops::{ControlFlow, Range};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
+use crate::damage::{Damage, Read};
 use crate::file::{SegmentFile, Source, Staging};
 use crate::judge::{epochs, judge};
 use crate::layout::{BLOCK, FIRST_RECORD, RECORD_HEADER, SegmentHeader};
@@ -29,29 +30,6 @@ pub struct Recovery {
     pub bytes_read: u64,
     /// The number of this opening; grows with each.
     pub epoch: u64,
-}
-
-/// A place in the log where records should be and are not.
-#[derive(Debug, Clone, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct Damage {
-    /// Name of the segment file; empty if a whole one must be missing.
-    pub segment: String,
-    /// Byte offset in the file where the first damaged byte may lie: everything before it is whole.
-    pub offset: u64,
-    /// The records that are lost, first and last; `None` when nothing tells which.
-    pub lsns: Option<(Lsn, Lsn)>,
-    /// True when a later record proves that these had been made durable: promised bytes were damaged afterwards.
-    /// False for a torn tail, which nobody was told about.
-    pub promised: bool,
-    /// What is wrong there.
-    pub what: &'static str,
-}
-
-/// A segment in service and what was found in it.
-pub(crate) struct Read {
-    pub segment: Segment,
-    pub scan: Scan,
 }
 
 /// All that the directory holds.
@@ -129,7 +107,7 @@ fn scan_all(segments: &[(Segment, usize)]) -> io::Result<Vec<Scan>> {
     };
     let mut scans = std::thread::scope(|scope| {
         let others = 1..segments.len().min(READERS);
-        // Where there can be no more threads this one does it all.
+        // If no more threads can be started, this one does all the work.
         let others: Vec<_> =
             others.filter_map(|_| std::thread::Builder::new().spawn_scoped(scope, scan_some).ok()).collect();
         let mut scans = scan_some();
@@ -185,7 +163,7 @@ impl Contents {
                 }
                 let mut bytes = vec![0; (gap.range.end - gap.range.start) as usize];
                 let name = format!("{}-{:x}{SET_ASIDE}", read.segment.name, gap.range.start);
-                // That it cannot be kept must not keep the rest from being recovered.
+                // A failure to keep them must not prevent the recovery of the rest.
                 let _ = Window::new(&read.segment.file, Source::Disk, 0)
                     .and_then(|mut window| Ok(window.get(gap.range.start, bytes.len())?.to_vec()))
                     .and_then(|read| {

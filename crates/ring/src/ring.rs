@@ -93,7 +93,7 @@ impl Config {
     }
 }
 
-/// What the ring's owner knows of it from its own durable records.
+/// Facts about the ring from its owner's own durable records.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct OnRecord {
     /// The first segment that is still needed. All below are free, so damage in them does not count. 0 if unknown.
@@ -117,7 +117,7 @@ pub struct Proof {
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct RecordHead {
-    /// Its name.
+    /// Its LSN.
     pub lsn: Lsn,
     /// Its head; the checksum was right.
     pub head: Bytes,
@@ -334,7 +334,7 @@ impl Ring {
         self.shared().poison_with(why);
     }
 
-    /// Why the ring is poisoned, if it is.
+    /// The reason, if the ring is poisoned.
     pub fn poisoned(&self) -> Option<Arc<str>> {
         self.shared().poison()
     }

@@ -61,7 +61,7 @@ impl Shared {
         }
     }
 
-    /// Takes nothing more and lets the threads end.
+    /// Accepts nothing more and lets the threads end.
     pub fn close(&self) {
         {
             // Of a thread that has panicked, too.
@@ -177,7 +177,7 @@ impl Shared {
         }
     }
 
-    /// Tells of a segment that could not be made, and says what that means for an append that needs it.
+    /// Reports a segment that could not be made, and returns the error for an append that needs it.
     pub fn report(&self, error: PoolError) -> AppendError {
         match error {
             PoolError::NoneFree => {

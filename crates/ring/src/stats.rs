@@ -1,4 +1,4 @@
-//! What a ring counts.
+//! Counters of a ring.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;

@@ -18,7 +18,7 @@ pub(crate) struct Storage {
     _lock: File,
 }
 
-/// Why a segment file could not be made or taken into use. What a failed sync means is for the whole device, so it is told apart.
+/// Why a segment file could not be made or taken into use. A failed sync concerns the whole device, so it has its own variant.
 #[derive(Debug)]
 pub(crate) enum MakeError {
     /// A sync failed.
@@ -43,7 +43,7 @@ impl Storage {
     /// Opens `dir`, creating it if needed, and locks it.
     ///
     /// # Errors
-    /// [`io::ErrorKind::WouldBlock`] when somebody else has the directory; else what the file system said.
+    /// [`io::ErrorKind::WouldBlock`] when another process has the directory; else those of the file system.
     pub fn open(dir: &Path) -> io::Result<Self> {
         posthaste_fsops::make_dir(dir)?;
         let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::CLOEXEC;
@@ -104,7 +104,7 @@ impl Storage {
         len: u64,
         between_pieces: &mut dyn FnMut(),
     ) -> Result<SegmentFile, MakeError> {
-        // Opened before the file is filled: without a descriptor for it the work would be in vain.
+        // Opened before the file is filled: without a descriptor that work would be wasted.
         let dir = File::open(&self.dir)?;
         let segment = SegmentFile::open(unfinished, OFlags::CREATE | OFlags::TRUNC, self.staging.clone())?;
         segment.fill_with_zeros(len, between_pieces)?;
@@ -119,7 +119,7 @@ impl Storage {
         SegmentFile::open(&self.path(name), OFlags::empty(), self.staging.clone()).map(Arc::new)
     }
 
-    /// Removes a segment file's name; need not be durable.
+    /// Removes a segment file's name. Not synced.
     pub fn remove(&self, name: &str) -> io::Result<()> {
         Ok(posthaste_fsops::unlink(self.path(name))?)
     }

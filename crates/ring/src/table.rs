@@ -4,9 +4,9 @@ use std::collections::BTreeMap;
 use std::ops::Range;
 
 use crate::Lsn;
+use crate::damage::Read;
 use crate::layout::FIRST_RECORD;
 use crate::pool::Segment;
-use crate::recovery::Read;
 use crate::scan::{ANCHOR_EACH, Anchor, anchor};
 
 /// A segment in service.
@@ -21,7 +21,7 @@ pub(crate) struct InService {
     anchors: Vec<Anchor>,
     /// Records that a cut has torn, with whole headers: they do not exist. Sorted.
     torn: Vec<Lsn>,
-    /// What opening has told of as damaged.
+    /// Damage that the opening reported.
     gaps: Vec<Range<u64>>,
 }
 

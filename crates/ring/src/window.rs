@@ -1,4 +1,4 @@
-//! Reading through a segment file: a part at a time, whatever the disk cannot read left as zeros.
+//! Reads a segment file part by part. Blocks that the disk cannot read are zeros.
 
 use std::io;
 use std::ops::Range;

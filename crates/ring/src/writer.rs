@@ -1,4 +1,4 @@
-//! The one thread that writes: takes whatever waits, writes it, syncs once, and tells everybody.
+//! The writer thread: takes all waiting records, writes them, syncs once, and calls back.
 
 use std::io::{self, IoSlice};
 use std::sync::Arc;
@@ -121,7 +121,7 @@ impl Writer {
         Ok(())
     }
 
-    /// Writes records that fit as one commit, syncs it and tells everybody.
+    /// Writes records that fit as one commit, syncs it and calls back.
     fn write(&mut self, mut batch: Vec<Pending>) {
         let current = self.current.clone().expect("something fits, so there is a segment");
         let mut headers = Vec::with_capacity(batch.len());
@@ -159,7 +159,7 @@ impl Writer {
         let padded = bytes.next_multiple_of(BLOCK);
         slices.push(IoSlice::new(&ZEROS[..padded - bytes]));
         if let Err(error) = current.file.write_all_at(&mut slices, start) {
-            // Some of the bytes may be in the page cache and become durable without anybody being told.
+            // Some of the bytes may be in the page cache and become durable although the append failed.
             let why = self.shared.poison_with(format!("write failed: {error}"));
             return fail(batch, &AppendError::Poisoned(why));
         }
@@ -169,7 +169,7 @@ impl Writer {
             let why = self.shared.poison_with(format!("sync failed: {error}"));
             return fail(batch, &AppendError::Poisoned(why));
         }
-        // Read again before anybody is told: a sync of somebody else may have shown meanwhile that this device lies.
+        // Read again before the callbacks: another sync may have failed meanwhile, so that this device is not trusted any more.
         if let Some(why) = self.shared.poison() {
             return fail(batch, &AppendError::Poisoned(why));
         }
@@ -215,7 +215,7 @@ fn fail(batch: Vec<Pending>, error: &AppendError) {
     }
 }
 
-/// If the writer ends by a panic, of its own or of what it calls back, nobody may wait for it any more.
+/// If the writer panics, itself or in a callback, waiting appends are refused.
 struct FailsTheRest(Arc<Shared>);
 
 impl Drop for FailsTheRest {

@@ -1,4 +1,4 @@
-//! What a spool offers, without a word of how: the trait, its types and the settings.
+//! The interface of a spool: the trait, its types and its settings.
 
 use std::io::Write;
 use std::ops::Range;
@@ -18,7 +18,7 @@ use crate::{AppendError, Batch, CheckpointError, ReadError, ReplayError, StreamE
 pub struct Config {
     /// The ring's segments and bounds. Its own events come as [`Event`](crate::Event)s of the spool.
     pub ring: posthaste_ring::Config,
-    /// A checkpoint is made at least so often, if anything has changed.
+    /// Longest time between checkpoints, if anything has changed.
     pub checkpoint_every: Duration,
     /// A checkpoint is also made after this many bytes of heads and bodies.
     pub checkpoint_bytes: u64,
@@ -61,8 +61,8 @@ impl Default for Config {
     }
 }
 
-/// What became of a batch: called on the ring's thread, in the order of the LSNs, once it is durable and its consumers were told. Must not block,
-/// and must not hold the spool: the last of it cannot end on a thread of its own. What is refused at once is told on the caller's thread, before `append` returns.
+/// The result of an append: called on the ring's thread, in the order of the LSNs, once the batch is durable and its consumers have seen it. Must not block,
+/// and must not hold the spool, whose last handle cannot be dropped on its own thread. If the batch is refused at once, it is called on the caller's thread, before `append` returns.
 pub type Then = Box<dyn FnOnce(Result<Lsn, AppendError>) + Send>;
 
 /// A batch in flight, which may be cancelled.
@@ -70,8 +70,8 @@ pub type Then = Box<dyn FnOnce(Result<Lsn, AppendError>) + Send>;
 pub struct Ticket(pub(crate) Option<posthaste_ring::Ticket>);
 
 impl Ticket {
-    /// Takes the batch back unless it was published: one atomic decision, so that either `then` is called or this succeeds, never both. No stream is shown a
-    /// cancelled batch; one that was written already may be shown after a power cut that comes before its cancel entry is durable.
+    /// Cancels the batch unless it was published: one atomic decision, so that either `then` is called or this succeeds, never both. Streams never see a
+    /// cancelled batch, with one exception: it was written, and the power fails before its cancel entry is durable.
     pub fn cancel(&self) -> Cancelled {
         self.0.as_ref().map_or(Cancelled::TooLate, posthaste_ring::Ticket::cancel)
     }
@@ -103,14 +103,14 @@ pub trait Spool: Send + Sync {
     /// Appends a batch; does not block. `then` is called exactly once, except when the ticket cancels the batch.
     fn append(&self, batch: Batch, then: Then) -> Ticket;
 
-    /// Begins a large body, in a file of its own. `announced` is how many bytes it will have, 0 if nobody knows: the file system must have that much to spare
-    /// beside what is reserved for other uploads. Blocks as long as that takes to say.
+    /// Begins a large body, in a file of its own. `announced` is its size in bytes, 0 if unknown: the file system must have that much free
+    /// beside what is reserved for other uploads. Blocks while it asks the file system.
     ///
     /// # Errors
     /// [`StorageFull`](std::io::ErrorKind::StorageFull) if there is no room, or those of creating a file.
     fn upload(&self, announced: u64) -> std::io::Result<Upload>;
 
-    /// Bytes that large bodies may take now, above the floor and beside what those under way have reserved. Blocks as [`upload`](Self::upload) does.
+    /// Bytes free for large bodies now: above the floor, less what other uploads have reserved. Blocks as [`upload`](Self::upload) does.
     ///
     /// # Errors
     /// Those of asking the file system.
@@ -152,8 +152,8 @@ pub trait Spool: Send + Sync {
     /// Those of opening; those of reading come from the [`SnapshotReader`].
     fn read_snapshot(&self, name: &SnapshotName) -> std::io::Result<SnapshotReader>;
 
-    /// For a body that [`read`](Self::read) calls damaged: reads it again from the disk rather than from the page cache. If it is damaged still, what is there is
-    /// copied into the directory `kept/`, durable when this returns; then the stream may release it. Copied once, however often this is called. Blocks.
+    /// For a body that [`read`](Self::read) reports as damaged: reads it again from the disk instead of the page cache. If it is still damaged, its bytes are
+    /// copied into the directory `kept/`, durable when this returns; then the stream may release it. Later calls make no second copy. Blocks.
     ///
     /// # Errors
     /// Those of reading and writing, such as no room: the body should be needed until it is kept.
@@ -207,7 +207,7 @@ pub trait Consumer: Send + Sync {
 pub struct Published {
     /// Its batch.
     pub lsn: Lsn,
-    /// What it says.
+    /// The entry, in the stream's own format.
     pub payload: Bytes,
     /// The batch's body.
     pub body: PublishedBody,
@@ -256,7 +256,7 @@ pub struct StreamStats {
     pub id: StreamId,
     /// Its name.
     pub name: String,
-    /// What it said last.
+    /// Its last [`advance`](Spool::advance).
     pub position: Lsn,
     /// Whether a consumer takes its entries.
     pub is_attached: bool,
@@ -290,6 +290,6 @@ pub struct Stats {
     pub checkpoints: u64,
     /// See `checkpoints`.
     pub checkpoints_failed: u64,
-    /// For how long a checkpoint has been under way: one that hangs is seen here while it does.
+    /// Duration of the checkpoint in progress, so that a hanging one is visible.
     pub checkpoint_running: Option<Duration>,
 }

@@ -35,7 +35,7 @@ const ENDING: &str = ".body";
 /// Why a body file could not be read.
 #[derive(Debug)]
 pub(crate) enum BodyError {
-    /// A checksum does not fit, or the file is too short.
+    /// A checksum does not match, or the file is too short.
     Damaged(&'static str),
     /// There is no file.
     Missing,
@@ -218,7 +218,7 @@ pub struct Upload {
 }
 
 impl Upload {
-    /// Appends bytes to the body. Asks the file system for room now and then, in steps that grow with the body.
+    /// Appends bytes to the body. Reserves room in steps that grow with the body; each step asks the file system.
     ///
     /// # Errors
     /// [`StorageFull`](io::ErrorKind::StorageFull) if there is no room for them above [`Config::free_bytes_min`](crate::Config::free_bytes_min), or those of `write`;
@@ -239,7 +239,7 @@ impl Upload {
         Ok(())
     }
 
-    /// Gives back the room that is reserved for what comes next; for when nothing comes for a while. What comes then asks again. Does not block.
+    /// For a pause: gives back the reserved room. Later bytes reserve again. Does not block.
     pub fn pause(&mut self) {
         self.reserved.pause();
     }

@@ -1,4 +1,4 @@
-//! Why something was refused or failed: a variant for each thing that a caller can do about it.
+//! Errors: one variant for each reaction of a caller.
 
 use std::io;
 use std::sync::Arc;
@@ -17,7 +17,7 @@ pub enum AppendError {
     /// Too many bytes wait to be written: come back soon.
     #[error("too many bytes wait to be written")]
     Busy,
-    /// The spool cannot do it for a reason of its own, such as no descriptors: refuse for now, tell the operator.
+    /// A local resource is missing, such as file descriptors: refuse for now, tell the operator.
     #[error("the spool cannot go on: {0}")]
     Local(Arc<io::Error>),
     /// A write or a sync failed: nothing is accepted until the spool is opened again. Whether this batch is durable is not known.
@@ -62,7 +62,7 @@ pub enum OpenError {
     Ring(posthaste_ring::OpenError),
 }
 
-/// Why a body, or what was said with it, could not be read.
+/// Why a body, or the entries of its batch, could not be read.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ReadError {
@@ -77,15 +77,15 @@ pub enum ReadError {
         /// Bytes of its body.
         len: u64,
     },
-    /// Other bytes than were written: a checksum of the body does not match. [`Spool::set_aside`](crate::Spool::set_aside) keeps what is there.
+    /// The body's checksum does not match. [`Spool::set_aside`](crate::Spool::set_aside) keeps a copy.
     #[error("the body of batch {lsn} is damaged: {what}")]
     Damaged {
         /// The batch.
         lsn: Lsn,
-        /// What does not fit.
+        /// The checksum that does not match.
         what: String,
     },
-    /// A file that it is in, or that leads to it, is missing or damaged, or its head is. It may be put back, or repaired.
+    /// Its file, an index that leads to it or its head is missing or damaged. An operator may restore or repair it.
     #[error("batch {lsn} cannot be reached: {what}")]
     Unreachable {
         /// The batch.
@@ -110,10 +110,10 @@ pub enum StreamError {
     /// Empty, longer than 200 bytes or with control characters.
     #[error("{0:?} is not a valid stream name")]
     Name(String),
-    /// 65,535 streams have been registered, which cannot be undone.
+    /// All 65,535 stream ids have been used; ids are not reused.
     #[error("no more streams can be registered")]
     TooMany,
-    /// None has this name.
+    /// No stream has this name.
     #[error("there is no stream {0:?}")]
     Unknown(String),
     /// A consumer takes its entries.
@@ -131,12 +131,12 @@ pub enum CheckpointError {
     /// The file system failed.
     #[error("{what}: {error}")]
     Io {
-        /// What was to be done.
+        /// The operation.
         what: &'static str,
         /// What it said.
         error: io::Error,
     },
-    /// A write or a sync failed before: the device is not believed.
+    /// A write or a sync failed earlier, so the device is not trusted.
     #[error("the spool is closed to writing after a failure: {0}")]
     Poisoned(Arc<str>),
 }

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use posthaste_ring::Lsn;
 
-/// Something that the operator should hear of.
+/// Something that the operator should know.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Event {
@@ -20,7 +20,7 @@ pub enum Event {
         /// How long.
         took: Duration,
     },
-    /// What is still needed of the oldest batches could not be moved into a pack, or packs could not be merged.
+    /// Needed batches could not be moved into a pack, or packs could not be merged.
     PackingFailed {
         /// What went wrong.
         error: String,
@@ -48,7 +48,7 @@ pub enum Event {
     },
 }
 
-/// Stored bytes that are not what was written.
+/// Damage to stored data.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Damage {
     /// The batch, if it is known.
@@ -68,12 +68,12 @@ impl fmt::Display for Damage {
     }
 }
 
-/// Who is told. Must not block for long: the keeper waits for it.
+/// Receives events. Must not block for long: the keeper waits for it.
 #[derive(Clone)]
 pub struct Events(Arc<dyn Fn(Event) + Send + Sync>);
 
 impl Events {
-    /// Calls `tell` with each.
+    /// Calls `tell` with each event.
     pub fn new(tell: impl Fn(Event) + Send + Sync + 'static) -> Self {
         Events(Arc::new(tell))
     }
@@ -84,7 +84,7 @@ impl Events {
 }
 
 impl Default for Events {
-    /// Nobody is told.
+    /// Drops all events.
     fn default() -> Self {
         Events::new(|_| ())
     }

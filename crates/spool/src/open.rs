@@ -31,9 +31,9 @@ use crate::{Config, FileSpool, OpenError, files};
 #[derive(Debug, Default)]
 #[non_exhaustive]
 pub struct OpenReport {
-    /// Stored bytes that are not what was written. What they cost is said with each; all else is whole.
+    /// Damage to stored data, each with what it cost; everything else is whole.
     pub damage: Vec<Damage>,
-    /// What was unfinished when the last process ended and was cut off, or has a whole second copy. Nothing of it had been acknowledged.
+    /// Unfinished writes of the last process, which were cut off, and damage with a whole second copy. Nothing of it had been acknowledged.
     pub cut_off: Vec<Damage>,
     /// Batches after the last checkpoint.
     pub batches_behind_checkpoint: u64,
@@ -44,7 +44,7 @@ pub struct OpenReport {
 }
 
 impl FileSpool {
-    /// Opens the spool in `dir`, making one if there is none, and finds what every stream still needs. Nothing is shown to anybody before
+    /// Opens the spool in `dir`, making one if there is none, and finds what every stream still needs. Streams see nothing before
     /// [`Spool::replay`](crate::Spool::replay).
     ///
     /// # Errors
@@ -123,7 +123,7 @@ impl FileSpool {
     }
 }
 
-/// What the ring has found, in terms of the spool.
+/// The ring's damage as the spool's.
 fn damage_of(found: &posthaste_ring::Damage) -> Damage {
     let what = match found.lsns {
         Some((first, last)) if first == last => found.what.to_owned(),
@@ -172,7 +172,7 @@ fn first_checkpoint(
     Ok((files, checkpoint))
 }
 
-/// Reads what the live files say. Returns the windows of which that is lost.
+/// Reads the live files. Returns the windows whose files are damaged.
 fn read_windows(live: &LiveFiles, state: &mut State, damage: &mut Vec<Damage>) -> io::Result<Vec<u64>> {
     let mut lost = Vec::new();
     for (window, generation) in state.windows.clone() {

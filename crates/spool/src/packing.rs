@@ -1,6 +1,6 @@
-//! Moves what is still needed out of the oldest segments into packs, and keeps the packs few and full.
+//! Moves needed batches out of the oldest segments into packs, and merges packs that are small or mostly unneeded.
 //!
-//! A pack is durable with its index and both names before it counts, and what it was made of goes only after the checkpoint that names it.
+//! A pack, its index and both names are durable before a checkpoint names it. Its sources are removed after that checkpoint.
 
 use std::collections::HashSet;
 use std::io;
@@ -23,7 +23,7 @@ enum Copied {
         head: Bytes,
         body: Bytes,
     },
-    /// Its body has other bytes than were written.
+    /// Its body is damaged.
     BodyDamaged {
         head: Bytes,
     },
@@ -172,7 +172,7 @@ impl Shared {
         Ok(writer.bytes())
     }
 
-    /// Shows records of a segment in the ring, in order. Reads it through; one that is not found so is looked for by itself, which tells why.
+    /// Shows records of a segment in the ring, in order, by one scan. A record that the scan does not find is looked up on its own, which tells why.
     fn each_of_segment(
         &self,
         number: u64,
@@ -248,7 +248,7 @@ impl Shared {
         empty.len()
     }
 
-    /// Writes neighbouring packs again as one, with what is still needed of them.
+    /// Merges neighbouring packs: rewrites their needed batches as one pack.
     fn merge(&self, rows: &[PackRow]) -> Result<(), CheckpointError> {
         let (first, last) = (rows[0].first, rows[rows.len() - 1].last);
         let (id, needed) = self.begin_pack(first, last);
@@ -350,7 +350,7 @@ fn worth_merging(packs: &[(PackRow, u64)], pack_bytes: u64) -> Option<std::ops::
     None
 }
 
-/// So many small packs in a row become one: each record is rewritten once for each power of this that the packs grow by.
+/// This many small packs in a row become one: each record is rewritten once for each power of this that the packs grow by.
 const SMALL_PACKS: usize = 8;
 
 #[cfg(test)]

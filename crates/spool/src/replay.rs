@@ -103,7 +103,7 @@ impl Shared {
         let is_dense = |(first, last): (&u64, &u64)| last - first < SPARSE * in_ring.len() as u64;
         if let Some(first) = in_ring.first().zip(in_ring.last()).filter(|ends| is_dense(*ends)).map(|(first, _)| *first)
         {
-            // It shows whole ones alone. One that it has to leave out is looked for by itself, which tells why; and so are all after it if it fails.
+            // The scan shows only whole records. One that it leaves out is looked up on its own, which tells why; after a failure so are all that follow.
             let _ = self.ring.visit(Lsn::new(first), &mut |record| {
                 match (left.peek(), Head::decode(record.head)) {
                     (Some(lsn), Some(head)) if *lsn == record.lsn.get() => {
@@ -163,9 +163,9 @@ impl Shared {
     }
 }
 
-/// One look-up in the ring costs as much as passing by so many heads.
+/// One look-up in the ring costs as much as skipping this many heads.
 const SPARSE: u64 = 16;
-/// Batches that are taken from the state while it is held once, by a replay: they are read through in a few MiB.
+/// Batches that a replay takes from the state under one lock; they are read in a few MiB.
 const SHOWN_AT_ONCE: usize = 16 << 10;
-/// Like [`SHOWN_AT_ONCE`], by an attachment, which looks for each by itself.
+/// Like [`SHOWN_AT_ONCE`], for an attachment, which looks up each batch on its own.
 const AT_ONCE: usize = 1024;

@@ -19,7 +19,7 @@ pub(crate) struct Room {
     count: Mutex<Count>,
 }
 
-/// Of all uploads together.
+/// Counts of all uploads together.
 #[derive(Debug, Default)]
 struct Count {
     /// Bytes that they may write without asking again.
@@ -62,7 +62,7 @@ impl Room {
         self.reserve_if(bytes, |_| ())
     }
 
-    /// Does something to the count if so many bytes find room.
+    /// Changes the count if there is room for that many bytes.
     fn reserve_if(&self, bytes: u64, then: impl FnOnce(&mut Count)) -> io::Result<()> {
         let written_before = self.count().written;
         // Without the lock on the count: a file system that hangs must not block those that give room back.
@@ -116,7 +116,7 @@ impl Reserved {
         Ok(this)
     }
 
-    /// So many bytes are to be written now.
+    /// Before that many bytes are written.
     ///
     /// # Errors
     /// Like [`Room::check`].
@@ -129,14 +129,14 @@ impl Reserved {
         self.grow(missing.saturating_add(self.ahead(bytes))).or_else(|_| self.grow(missing))
     }
 
-    /// They were written: from now on the file system counts them.
+    /// After that many bytes were written: from now on the file system counts them.
     pub fn wrote(&mut self, bytes: u64) {
         self.written += bytes;
         self.room.count().written += bytes;
         self.give_back(bytes);
     }
 
-    /// Nothing comes for a while: gives back what is not used. What comes then asks again.
+    /// For a pause: gives back the unused reservation. Later bytes reserve again.
     pub fn pause(&mut self) {
         self.give_back(self.bytes);
     }

@@ -34,26 +34,26 @@ pub(crate) struct State {
     pub windows: BTreeMap<u64, u64>,
     /// Windows that have changed since.
     pub dirty: BTreeSet<u64>,
-    /// Cancelled batches of which no entry tells yet.
+    /// Cancelled batches without a cancel entry yet.
     pub cancelled: Vec<u64>,
     /// Body files of refused or cancelled batches: doomed by the next checkpoint, so that they go after the one after it.
     pub unripe_uploads: Vec<u64>,
     /// Streams that no durable checkpoint names yet.
     pub undurable_streams: BTreeSet<u16>,
-    /// Something has changed since the last checkpoint that [`is_changed`](Self::is_changed) would not see otherwise.
+    /// Set by changes that [`is_changed`](Self::is_changed) would not see otherwise.
     pub is_changed_otherwise: bool,
     /// Of the last checkpoint.
     pub through: u64,
     pub doomed: Doomed,
 }
 
-/// What nobody needs any more once the next checkpoint is durable.
+/// Files to remove once the next checkpoint is durable.
 #[derive(Debug, Default)]
 pub(crate) struct Doomed {
     pub packs: Vec<u64>,
     pub uploads: Vec<u64>,
     pub snapshots: Vec<SnapshotName>,
-    /// Live files that a failed checkpoint has named: it may be on the disk all the same.
+    /// Live files that a failed checkpoint names: that checkpoint may still be on the disk.
     pub live: Vec<(u64, u64)>,
 }
 
@@ -74,7 +74,7 @@ impl Doomed {
 #[derive(Default)]
 pub(crate) struct Stream {
     pub name: String,
-    /// What it said last: it has what it needs of everything up to here.
+    /// Its last advance: it has processed everything up to here.
     pub position: u64,
     pub snapshot: Option<SnapshotName>,
     /// Batches after the position that have an entry for it.
@@ -134,7 +134,7 @@ impl State {
         }
     }
 
-    /// What a batch says of who needs it, where no live file says so any more: entries after the position, and no body is let go.
+    /// Rebuilds what a lost live file said of a batch: entries after each stream's position are needed, and no body counts as released.
     pub fn find_again(&mut self, lsn: u64, head: &Head) {
         for entry in &head.entries {
             let Some(stream) = self.streams.get_mut(&entry.stream) else { continue };
@@ -198,7 +198,7 @@ impl State {
         self.doomed.uploads.extend(self.large.remove(&lsn).map(|body| body.upload));
     }
 
-    /// Nobody is to be shown a stream's entries any more, and what it alone needed goes.
+    /// Removes a stream; data that it alone needed is released.
     pub fn forget_stream(&mut self, id: u16) {
         let Some(stream) = self.streams.remove(&id) else { return };
         self.is_changed_otherwise = true;

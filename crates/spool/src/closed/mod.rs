@@ -1,4 +1,4 @@
-//! A look at a spool from outside: what it holds, whether it is sound, and what is in it. Changes nothing but in [`repair`](ClosedSpool::repair).
+//! A spool seen from outside: inspection, verification and export. Changes nothing except in [`repair`](ClosedSpool::repair).
 
 mod export;
 mod rebuild;
@@ -80,9 +80,9 @@ pub struct Inspection {
     pub large: Vec<(Lsn, String, u64)>,
     /// Body files that no batch names.
     pub unnamed_bodies: Vec<String>,
-    /// What the look itself has found damaged; [`ClosedSpool::verify`] reads all.
+    /// Damage found on the way; [`ClosedSpool::verify`] reads everything.
     pub damage: Vec<Damage>,
-    /// What is damaged and costs nothing, because a second copy is whole. A power cut may leave the like.
+    /// Damage without loss, because a second copy is whole. A power cut may leave such damage.
     pub spare: Vec<Damage>,
 }
 
@@ -105,7 +105,7 @@ pub struct PlaceReport {
 }
 
 impl ClosedSpool {
-    /// Reads what is where. Nobody can open the spool meanwhile.
+    /// Reads where each batch is. Holds the spool's lock.
     ///
     /// # Errors
     /// [`OpenError::Locked`] while somebody has it open; `NotFound` if there is no spool; see [`OpenError`].
@@ -327,7 +327,7 @@ impl ClosedSpool {
         })
     }
 
-    /// Whether no checkpoint was made since the look: then all that it found is where it was.
+    /// Whether no checkpoint was made since: then everything found is still in its place.
     pub fn is_current(&self) -> bool {
         let now = CheckpointFiles::open(&self.dir);
         now.is_ok_and(|(_, found, _)| matches!(found, Found::Valid(now) if now.counter == self.checkpoint.counter))
@@ -379,5 +379,5 @@ fn is_never_used(path: &Path) -> io::Result<bool> {
     }
 }
 
-/// Looks until none was disturbed by a checkpoint.
+/// Attempts at a glance that no checkpoint disturbs.
 const GLANCES: usize = 4;
