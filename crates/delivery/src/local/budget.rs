@@ -1,11 +1,11 @@
-//! The memory that bodies of messages under way take.
+//! Memory for bodies of messages in flight.
 
 use std::sync::{Arc, Mutex};
 
 use bytes::Bytes;
 use tokio::sync::{AcquireError, Semaphore};
 
-/// What all bodies in memory may take together. Clones share it.
+/// The bound for all bodies in memory together. Clones share it.
 #[derive(Debug, Clone)]
 pub(crate) struct Budget {
     units: Arc<Semaphore>,
@@ -43,12 +43,12 @@ impl Budget {
         Budget { units: Arc::new(Semaphore::new(all as usize)), all }
     }
 
-    /// Whether so much can ever be had.
+    /// Whether the budget is at least that large.
     pub fn covers(&self, units: u64) -> bool {
         units <= u64::from(self.all)
     }
 
-    /// Waits until there is as much. Asks for more than there is are answered with all of it.
+    /// Waits for that much memory. A request larger than the budget gets all of it.
     ///
     /// # Errors
     /// The budget was closed.
@@ -63,7 +63,7 @@ impl Budget {
         Share { budget: self.clone(), units: u32::try_from(units).unwrap_or(u32::MAX) }
     }
 
-    /// Nobody waits for it any more, or gets a part.
+    /// Closes it: waiting and later requests fail.
     pub fn close(&self) {
         self.units.close();
     }

@@ -1,4 +1,4 @@
-//! Where local delivery keeps things, its bounds, and why it could not be opened.
+//! Settings of local delivery, and why it could not be opened.
 
 use std::io;
 use std::path::PathBuf;
@@ -10,14 +10,14 @@ use posthaste_maildir::{Host, Owners};
 use super::losses::Losses;
 use super::observer::Observer;
 
-/// Where local delivery keeps things, and its bounds.
+/// Directories and bounds of local delivery.
 #[derive(Debug, Clone)]
 pub struct LocalConfig {
-    /// Mailboxes lie below this directory and nowhere else.
+    /// The mail root: all mailboxes are below it.
     pub mail_root: PathBuf,
     /// The spool; may be on another file system than the mail.
     pub spool_dir: PathBuf,
-    /// Where an earlier version kept its journal: what is in it is taken over into the spool at the first opening. `None`: there is none.
+    /// The journal of an earlier version, taken over into the spool at the first opening. `None`: there is none.
     pub journal_dir: Option<PathBuf>,
     /// Sizes and bounds of the spool.
     pub spool: posthaste_spool::Config,
@@ -43,9 +43,9 @@ pub struct LocalConfig {
     /// Owner and mode of new files and directories. Looked up whenever a mailbox is opened or written to, so it may change at run time: mail gets the owner that
     /// applies when it is written, not when it was accepted.
     pub owners: Owners,
-    /// Is told the outcome of each target.
+    /// Receives the outcome of each target.
     pub observer: Option<Arc<dyn Observer>>,
-    /// Is told of mail that is given up because its body in the spool is lost.
+    /// Receives mail that is given up because its body in the spool is lost.
     pub losses: Losses,
     /// How long opening waits until mail that was accepted before is in its mailboxes, or is known to wait for them.
     pub open_patience: Duration,

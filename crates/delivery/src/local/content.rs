@@ -1,4 +1,4 @@
-//! The bytes of a message as they lie in a Maildir file. A large body is copied from the spool piece by piece.
+//! The bytes of a message as they are in a Maildir file. A large body is copied from the spool piece by piece.
 
 use std::fs::File;
 use std::io::{self, Read, Write};
@@ -18,7 +18,7 @@ pub(crate) struct Source<'a> {
     /// In memory, if it is.
     pub parts: Option<&'a [Bytes]>,
     pub large: Option<LargeBody>,
-    /// Is told before each step that may take long.
+    /// Called before each step that may take long.
     pub step: &'a dyn Fn(),
 }
 
@@ -28,7 +28,7 @@ pub(crate) struct Content<'a> {
     pub disk_size: u64,
     /// Bytes on the wire: `W=`.
     pub wire_size: u64,
-    /// What stands in front, or everything.
+    /// The first part, or everything.
     head: Vec<u8>,
     /// The rest, if the body is large, and whether its CRs go.
     tail: Option<bool>,

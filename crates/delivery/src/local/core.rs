@@ -30,12 +30,12 @@ pub(super) struct Core {
     pub mounts: Vec<Arc<MailMount>>,
     pub budget: Budget,
     pub accepted: AtomicU64,
-    /// A message has waited for room in vain, and none has found any since: until then no other waits.
+    /// A message's wait for room timed out, and none has found room since: meanwhile other messages are refused at once.
     pub is_full: AtomicBool,
     /// The end has begun: nothing is tried again.
     pub is_ending: AtomicBool,
     pub stop: AtomicBool,
-    /// For the thread that looks after time.
+    /// Wakes the keeper thread.
     pub tick: (Mutex<()>, Condvar),
 }
 
@@ -115,7 +115,7 @@ impl Core {
         self.mounts[0].now()
     }
 
-    /// The thread that looks after time. It waits for nothing but locks that nobody holds while he waits for a disk.
+    /// The keeper thread: retries and timeouts. It takes only locks that are never held during disk I/O.
     pub fn keep(&self) {
         loop {
             let guard = self.tick.0.lock().expect("the keeper's lock");
@@ -135,7 +135,7 @@ impl Core {
 
     pub fn sync(&self, deadline: Instant) -> Result<(), Vec<SyncFailed>> {
         let mut failed = Vec::new();
-        // At the same time: one that hangs takes no time from the others.
+        // In parallel: one that hangs takes no time from the others.
         std::thread::scope(|scope| {
             let begin = |mount: &'_ Arc<MailMount>| {
                 let mount = mount.clone();
@@ -180,5 +180,5 @@ fn random_nonce() -> u32 {
 
 /// How often the mounts are looked at.
 const TICK: Duration = Duration::from_millis(200);
-/// Of the memory for messages under way a slow mailbox may take one part in this many.
+/// A slow mailbox may take this fraction of the memory for messages in flight: one part in this many.
 const QUEUE_SHARE: u64 = 8;

@@ -1,4 +1,4 @@
-//! Local delivery as a whole: what comes in, the mounts, and the end.
+//! Local delivery as a whole: opening, accepting messages, figures and shutdown.
 
 use std::collections::HashSet;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -45,7 +45,7 @@ pub struct OpenedSpool {
 /// The last handle ends it.
 struct Handle {
     core: Arc<Core>,
-    /// If nobody else has it.
+    /// Set if the spool was opened here: then the end closes it.
     own_spool: Option<Arc<FileSpool>>,
     keeper: Mutex<Option<JoinHandle<()>>>,
 }
@@ -53,10 +53,10 @@ struct Handle {
 impl LocalDelivery {
     /// Opens the spool and has every message in it that is not known to be durable in its mailboxes delivered exactly once.
     ///
-    /// Waits for that as long as [`LocalConfig::open_patience`]; a mount that does not answer is not waited for any longer, and its mail waits.
+    /// Waits for that up to [`LocalConfig::open_patience`]. Mail of a mount that does not answer by then waits.
     ///
     /// # Errors
-    /// See [`OpenError`]. A mailbox that cannot be written to is no error: its mail waits.
+    /// See [`OpenError`]. A mailbox that cannot be written to is not an error: its mail waits.
     pub fn open(config: LocalConfig) -> Result<(Self, ReplayReport), OpenError> {
         Self::open_in(Self::open_spool(&config)?, config)
     }
@@ -125,17 +125,17 @@ impl LocalDelivery {
     ///
     /// # Errors
     /// [`DeliveryError::BadMailbox`], [`TooLarge`](DeliveryError::TooLarge), [`Full`](DeliveryError::Full), [`Busy`](DeliveryError::Busy),
-    /// [`Sync`](DeliveryError::Sync) and [`Closed`](DeliveryError::Closed): the message is not accepted for anybody.
+    /// [`Sync`](DeliveryError::Sync) and [`Closed`](DeliveryError::Closed): the message is not accepted for any recipient.
     pub async fn deliver_message(&self, message: Message) -> Result<Receipt, DeliveryError> {
         self.deliver(message, None).await
     }
 
-    /// Like [`deliver_message`](Self::deliver_message), until `give_up` is done. From then on the message is taken back if it can be: one atomic decision says
-    /// whether it is accepted, so it is either `Ok` and delivered, or [`DeliveryError::Cancelled`] and not. Dropping the future takes the message back in the same way,
+    /// Like [`deliver_message`](Self::deliver_message), until `give_up` is done. From then on the message is cancelled if possible: one atomic decision says
+    /// whether it is accepted, so it is either `Ok` and delivered, or [`DeliveryError::Cancelled`] and not. Dropping the future cancels the message in the same way,
     /// without an answer.
     ///
-    /// A message that was already being written is found again by a start after a kill or a power cut that comes before a note of the cancellation is durable,
-    /// which follows at once where the disk works. Only then is a cancelled message delivered.
+    /// One exception: the message was already being written, and a kill or a power cut comes before its cancel entry is durable. Then the next start delivers it.
+    /// The cancel entry follows at once while the disk works.
     ///
     /// # Errors
     /// Like [`deliver_message`](Self::deliver_message), and [`DeliveryError::Cancelled`].
@@ -190,7 +190,7 @@ impl LocalDelivery {
         }
     }
 
-    /// The spool, which other consumers may share. It is closed once all of them have let it go.
+    /// The spool, which other consumers may share. It is closed when the last of them drops it.
     pub fn spool(&self) -> Arc<dyn Spool> {
         self.handle.core.spool.clone()
     }
@@ -199,20 +199,20 @@ impl LocalDelivery {
     /// steps as the body comes, and none while it [pauses](BodyWriter::pause).
     ///
     /// # Errors
-    /// [`DeliveryError::Full`] if there is no room for `announced` bytes (0: nobody knows how many come), or no file can be made.
+    /// [`DeliveryError::Full`] if there is no room for `announced` bytes (0: unknown), or no file can be made.
     pub fn upload(&self, announced: u64) -> Result<BodyWriter, DeliveryError> {
         self.handle.core.spool.upload(announced).map(BodyWriter::new).map_err(DeliveryError::Full)
     }
 
-    /// Bytes that are free for large bodies, beside what those under way have reserved. Asks the file system, so it blocks as long as that does.
+    /// Bytes free for large bodies, less what others have reserved. Asks the file system, so it may block.
     ///
     /// # Errors
-    /// [`DeliveryError::Full`] if it does not say.
+    /// [`DeliveryError::Full`] if the file system returns an error.
     pub fn free_spool_bytes(&self) -> Result<u64, DeliveryError> {
         self.handle.core.spool.room().map_err(DeliveryError::Full)
     }
 
-    /// Whether a body of that many bytes would find room now, beside those under way. Asks the file system, so it blocks as long as that does.
+    /// Whether there is room for a body of that many bytes now. Asks the file system, so it may block.
     ///
     /// # Errors
     /// [`DeliveryError::Full`].
@@ -231,7 +231,7 @@ impl LocalDelivery {
     /// Like [`check_mailbox`](Self::check_mailbox), for several. No lock is taken unless much waits.
     ///
     /// # Errors
-    /// The first of which too much waits: for it alone, or for all mailboxes that cannot be written to, of which it is one.
+    /// The first mailbox for which too much waits: for it alone, or, if it cannot be written to, for all such mailboxes together.
     pub fn check_mailboxes<'a>(&self, mailboxes: impl IntoIterator<Item = &'a str>) -> Result<(), MailboxFull> {
         let core = &self.handle.core;
         let (each_max, all_max) = (core.config.pending_bytes_max, core.config.pending_bytes_max_all);
@@ -268,14 +268,14 @@ impl LocalDelivery {
         all
     }
 
-    /// What is not in all of its mailboxes now, for whatever reason; after [`shutdown`](Self::shutdown), what is left to the next opening. Looks at every message.
+    /// Messages that are not in all of their mailboxes; after [`shutdown`](Self::shutdown), those left to the next opening. Visits every message.
     pub fn remaining(&self) -> Remaining {
         let (mut messages, mut mailboxes) = (HashSet::new(), HashSet::new());
         self.handle.core.mounts.iter().for_each(|mount| mount.add_remaining(&mut messages, &mut mailboxes));
         Remaining { messages: messages.len(), mailboxes: mailboxes.len() }
     }
 
-    /// The mailboxes that have got all that waited for them, since this was asked last: 10,000 of each mount at most.
+    /// The mailboxes that received all waiting mail since the last call: 10,000 of each mount at most.
     pub fn take_recovered(&self) -> Vec<RecoveredMailbox> {
         let of_mount = |mount: &Arc<MailMount>| mount.state().troubles.take_recovered();
         let all = self.handle.core.mounts.iter().flat_map(of_mount);
@@ -306,10 +306,10 @@ impl LocalDelivery {
         stats
     }
 
-    /// Waits until all that was accepted is visible, but for what waits for a mailbox, and syncs every mount; each by `patience` (real time). Blocks.
+    /// Waits until all accepted mail is visible, except mail that waits for a mailbox, then syncs every mount; each step up to `patience` (real time). Blocks.
     ///
     /// # Errors
-    /// What the syncs ended with that failed or did not come back.
+    /// The syncs that failed or did not return in time.
     pub fn sync(&self, patience: Duration) -> Result<(), Vec<SyncFailed>> {
         self.handle.core.sync(Instant::now() + patience)
     }
@@ -319,7 +319,7 @@ impl LocalDelivery {
         self.shutdown_by(Instant::now() + self.handle.core.config.shutdown_patience).await;
     }
 
-    /// Like [`shutdown`](Self::shutdown), by `deadline`. The last checkpoint has a second in any case.
+    /// Like [`shutdown`](Self::shutdown), until `deadline`. The last checkpoint gets at least one second.
     pub async fn shutdown_by(&self, deadline: Instant) {
         let handle = self.handle.clone();
         // If the runtime is going down, dropping the last handle does the same.
@@ -349,7 +349,7 @@ impl Handle {
             let _ = keeper.join();
         }
         if let Some(spool) = self.own_spool.clone() {
-            // Without it the next opening reads what it would have let go. Its disk may hang: then the thread keeps the spool, and nobody waits for that.
+            // Without it the next opening reads more. The disk may hang: then the thread keeps the spool, and shutdown does not wait for it.
             let (tell, told) = std::sync::mpsc::channel();
             let checkpoint = move || {
                 // A failure has been told as an event.

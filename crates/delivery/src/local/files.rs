@@ -61,7 +61,7 @@ pub(crate) struct Common {
 /// The mailboxes of one mount.
 pub(crate) struct Files {
     common: Common,
-    // Of its own: it has a lock that is held while a mount is asked something.
+    // Not shared: it has a lock that is held during I/O on the mount.
     root: MailRoot,
     /// Where it is mounted, below the mail root; empty for the root's own file system.
     point: Arc<str>,
@@ -90,7 +90,7 @@ impl Files {
         &self.room
     }
 
-    /// What the mount's file system has left. A mailbox on one that was mounted below it since the start is not told from it. Blocks for as long as that hangs.
+    /// Free space of the mount's file system. File systems mounted below it since the start count as part of it. Blocks while the mount hangs.
     ///
     /// # Errors
     /// Those of asking it.
@@ -98,7 +98,7 @@ impl Files {
         Space::of(&self.path())
     }
 
-    /// Finds the file system at the mount's point and opens a descriptor to sync it by, before anything is written to it. Blocks for as long as that hangs.
+    /// Finds the file system at the mount point and opens a descriptor for syncs, before anything is written to it. Blocks while the mount hangs.
     ///
     /// # Errors
     /// `NotFound` if nothing is mounted there; others of opening it.
@@ -133,7 +133,7 @@ impl Files {
         })
     }
 
-    /// Does what is to be done for targets in one mailbox; says what became of each. `step` is told before whatever may take long.
+    /// Delivers to targets in one mailbox; returns the outcome of each. `step` is called before each step that may take long.
     pub fn work_off(&self, mailbox: &str, jobs: &[Job], step: &dyn Fn()) -> Vec<io::Result<Done>> {
         let all_fail = |error: io::Error| jobs.iter().map(|_| Err(copy(&error))).collect();
         step();
@@ -221,7 +221,7 @@ impl Files {
         let is_trusted = maildir.facts().syncfs_trusted;
         let Some(found) = found else {
             if task == Task::RenewIfThere {
-                // A power cut must not bring part of it back, for nobody will mend it.
+                // A power cut must not bring part of it back: nothing would repair it.
                 return if is_trusted { Ok(false) } else { maildir.sync_names().map(|()| false) };
             }
             // What is in tmp/ under this name was never visible.
@@ -229,7 +229,7 @@ impl Files {
             self.take_room(content)?;
             return deliver(maildir, name, content).map(|()| true);
         };
-        // Where each file is fsynced by itself, what reads well may be what an fsync has failed to write.
+        // Where each file is fsynced separately, a file that reads well may be one that an fsync failed to write.
         if task == Task::LookFirst && is_trusted && content.is_in(maildir.open_message(found.dir, &found.name)?)? {
             return Ok(false);
         }
@@ -289,7 +289,7 @@ impl Job {
         &target.expect("a target of its message").1
     }
 
-    /// What of its file's name is the same wherever its reader moves it.
+    /// The part of its file name that stays the same when a reader moves it.
     fn name_key(&self) -> String {
         name_of(&self.deliver, self.key, 0, 0).key().to_owned()
     }
@@ -314,7 +314,7 @@ fn deliver(maildir: &Maildir, name: &UniqueName, content: &Content<'_>) -> io::R
     if maildir.facts().syncfs_trusted { Ok(()) } else { sync_found(maildir, name.as_str()) }
 }
 
-/// Makes a message durable by itself, wherever its reader has moved it.
+/// Finds a message's current file and fsyncs it.
 fn sync_found(maildir: &Maildir, name: &str) -> io::Result<()> {
     match maildir.find(name)? {
         Some(found) => maildir.sync_message(found.dir, &found.name),

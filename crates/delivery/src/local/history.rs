@@ -1,4 +1,4 @@
-//! What the entries of a mount's stream say together, from its position on: where each message stands when the stream begins again. Acts on nothing.
+//! The result of a replay of a mount's stream: the state of each message. Takes no action.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
@@ -77,7 +77,7 @@ impl History {
         &self.unknown
     }
 
-    /// Where each message stands in the present life of the page cache, and which are to be written.
+    /// The state of each message in the present session of the page cache, and which ones to write.
     pub fn end<B: Clone>(mut self, session: SessionTag) -> (Table<B>, Vec<Key>) {
         let mut table = Table::default();
         let mut queued = Vec::new();
@@ -195,7 +195,7 @@ mod tests {
         ];
         let (queued, position) = opened(&entries, 0, SECOND);
         assert_eq!(queued, 1, "it is looked for after a power cut");
-        // It is being rewritten, and the power goes once more.
+        // It is being rewritten, and the power fails again.
         assert_eq!(opened(&entries, position, THIRD).0, 1, "and after the next one");
     }
 

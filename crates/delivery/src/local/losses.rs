@@ -1,4 +1,4 @@
-//! Mail that can never be delivered, because its body is lost: given up and told, never silently.
+//! Mail that can never be delivered, because its body is lost: given up and reported, never silently.
 
 use std::fmt;
 use std::io;
@@ -27,12 +27,12 @@ pub struct LostMail {
     pub is_there: bool,
 }
 
-/// Who is told of each message that is given up. Called by the thread that delivers, which waits for it.
+/// Receives each message that is given up. Called by the delivering thread, which waits for it.
 #[derive(Clone)]
 pub struct Losses(Arc<dyn Fn(&LostMail) + Send + Sync>);
 
 impl Losses {
-    /// Calls `tell` with each.
+    /// Calls `tell` with each message.
     pub fn new(tell: impl Fn(&LostMail) + Send + Sync + 'static) -> Self {
         Losses(Arc::new(tell))
     }
@@ -43,7 +43,7 @@ impl Losses {
 }
 
 impl Default for Losses {
-    /// Nobody is told.
+    /// Drops all reports.
     fn default() -> Self {
         Losses::new(|_| ())
     }
@@ -69,7 +69,7 @@ pub(crate) struct Lost {
 #[error("its body cannot be read: {0}")]
 struct Unreadable(ReadError);
 
-/// What became of reading a body, as an error of writing the message.
+/// A failed read of a body, as an error of writing the message.
 pub(crate) fn read_failed(error: ReadError) -> io::Error {
     match error {
         // All else may be put right: a missing file put back, an index repaired, a disk.

@@ -1,7 +1,7 @@
 //! Local delivery as a consumer of the spool: a stream, a pool of threads and a sync for each mail mount.
 //!
 //! A message is durable when the spool has it. It gets into its Maildirs afterwards, unsynced, until a sync of the mount makes it durable there, too; then
-//! the mount's stream lets it go. So a mount that hangs or fails keeps its own mail in the spool and holds up nobody else's.
+//! the mount's stream releases it. So a mount that hangs or fails keeps its own mail in the spool and does not delay other mail.
 
 mod budget;
 mod config;

@@ -92,7 +92,7 @@ impl MailMount {
     /// Starts its syncing thread, which starts the others once the mount answers.
     ///
     /// # Errors
-    /// There can be no more threads.
+    /// The thread could not be started.
     pub fn start(self: &Arc<Self>) -> io::Result<()> {
         self.spawn("mail-sync", |mount| mount.run_syncs())
     }
@@ -109,7 +109,7 @@ impl MailMount {
         self.threads.lock().expect("thread list")
     }
 
-    /// The mount has answered: what was shown so far begins.
+    /// The mount has answered: delivers what was shown so far.
     pub(super) fn begin(self: &Arc<Self>, place: Place) {
         let mut state = self.state();
         let Some(history) = state.history.take() else { return };
@@ -128,7 +128,7 @@ impl MailMount {
         }
     }
 
-    /// To be called now and then; takes no longer than the locks are held. What waits is tried again only if `retries`.
+    /// Called regularly by the keeper; does not block on a disk. Waiting mail is retried only if `retries`.
     pub fn tick(self: &Arc<Self>, retries: bool) {
         let now = self.now();
         let mut state = self.state();
@@ -171,7 +171,7 @@ impl MailMount {
         self.state().history.is_none()
     }
 
-    /// Waits until nothing is queued or being written, but for mailboxes that do not answer, or `deadline` has come (real time). False: it has.
+    /// Waits until nothing is queued or being written, except at mailboxes that do not answer. False after `deadline` (real time).
     pub fn wait_until_idle(&self, deadline: Instant) -> bool {
         let mut state = self.state();
         loop {
@@ -186,7 +186,7 @@ impl MailMount {
         }
     }
 
-    /// Waits until no thread is at a mailbox, or at one below it, or `deadline` has come (real time). False: one is.
+    /// Waits until no thread is at a mailbox, or at one below it. False after `deadline` (real time).
     pub fn wait_until_left(&self, mailbox: &str, deadline: Instant) -> bool {
         let mut state = self.state();
         while state.is_at(mailbox) {
@@ -307,7 +307,7 @@ impl MailMount {
         }
     }
 
-    /// Before anything is let go: what is given up is never given up silently.
+    /// Reports lost mail, before anything is released: mail is never given up silently.
     fn tell_losses(&self, mailbox: &Arc<str>, jobs: &[Job], outcomes: &[io::Result<Done>]) {
         for (job, outcome) in jobs.iter().zip(outcomes) {
             let error = match outcome {
@@ -333,14 +333,14 @@ impl MailMount {
         }
     }
 
-    /// Notes what became visible: not each by itself, for every entry costs the spool's device a write.
+    /// Appends *visible* entries, each for many targets: every entry costs the spool's device a write.
     fn note_visible(&self) {
-        // Until it is appended: were a sync to fail and another to succeed before, it would speak of files that are lost.
+        // Held until it is appended: if one sync failed and another succeeded before that, the entry would name lost files.
         let _no_sync_begins = self.noting.read().expect("no thread panics while it appends a note");
         self.append_visible();
     }
 
-    /// Appends the note of what became visible, and with it what the observer has to say of that.
+    /// Appends a *visible* entry, and with it the observer's entries.
     pub(super) fn append_visible(&self) {
         let observer = &self.files.common().observer;
         let mut state = self.state();
@@ -363,13 +363,13 @@ impl MailMount {
         self.files.common().spool.append(batch, then);
     }
 
-    /// For those who only want to know whether much waits: they take no lock.
+    /// Publishes the size of the backlog for readers without the lock.
     fn count_waiting(&self, state: &State) {
         let bytes = state.waiting_bytes(self.now());
         self.counters.waiting_bytes.store(bytes, Ordering::Relaxed);
     }
 
-    /// Appends entries that nobody waits for.
+    /// Appends entries without waiting for them.
     pub(super) fn append_all(&self, entries: Vec<LocalEntry>) {
         for entry in entries {
             self.files.common().spool.append(self.batch(&entry), Box::new(|_| ()));
@@ -443,14 +443,14 @@ pub(crate) fn memory_units(deliver: &Deliver, body_len: u64) -> u32 {
 }
 
 const WORKERS_MIN: usize = 2;
-/// Half of what there may be: the others relieve those that a mailbox holds.
+/// Half of the threads that there may be: the others replace those that a mailbox blocks.
 const WORKERS_MAX: usize = 32;
 const THREADS_MAX: usize = 64;
 /// How long work may lie before another thread is started.
 const STUCK: Duration = Duration::from_millis(100);
 /// Waiting messages that are queued in one tick at most.
 const TRIES_AT_ONCE: usize = 1024;
-/// How often is looked whether a mailbox that is being removed has been left.
+/// Interval of the checks whether a mailbox that is being removed is free of threads.
 const LEFT_PAUSE: Duration = Duration::from_millis(20);
 /// Visible targets that are noted at once rather than with the next look at the mount.
 const NOTED_AT_ONCE: usize = 256;

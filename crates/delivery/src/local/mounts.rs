@@ -1,4 +1,4 @@
-//! Which mail mount a mailbox is on, told from its path alone: a mount that hangs is not asked.
+//! Finds the mail mount of a mailbox by its path alone, without I/O on a mount that may hang.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -7,8 +7,8 @@ use std::sync::Arc;
 /// Where file systems are mounted below the mail root. What is below none of these points is on the root's own file system.
 ///
 /// A stream is named by the mount's place below the root, not by the file system that is there: a disk that was replaced, or a tmpfs, which is another one
-/// after each start, gets the mail that was accepted for it. Whether what the page cache shows of earlier mail is to be believed is told by
-/// the [`SessionTag`](crate::SessionTag), which differs with each mount. A point at which nothing is mounted is another matter: there mail waits.
+/// after each start, gets the mail that was accepted for it. The [`SessionTag`](crate::SessionTag), which differs with each mount, tells
+/// whether the page cache can be trusted about earlier mail. A point at which nothing is mounted is another matter: there mail waits.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct MountPoints(Vec<Arc<str>>);
 

@@ -1,4 +1,4 @@
-//! The way of a message into the spool.
+//! Appends a message to the spool: one batch with an entry for each mount.
 
 use posthaste_spool::{AppendError, Batch, Entry, Lsn};
 use tokio::sync::oneshot;
@@ -86,7 +86,7 @@ fn large_of(body: &Body) -> Option<LargeBody> {
 }
 
 impl Core {
-    /// What the stream of each mount concerned is told of a message.
+    /// The entries of a message: one for each mount.
     fn delivers(
         &self,
         targets: &[Target],

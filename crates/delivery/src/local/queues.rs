@@ -1,4 +1,4 @@
-//! What a mount knows, under one lock: its table, its queues, and which mailbox holds a thread. Nothing here waits for a disk.
+//! The state of a mount under one lock: its table, its queues, and which mailbox blocks a thread. No disk I/O.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Mutex};
@@ -28,12 +28,12 @@ pub(super) struct State {
     pub troubles: Troubles,
     pub syncing: Syncing,
     pub stop: bool,
-    /// Visible, which no entry says yet.
+    /// Visible targets without a *visible* entry.
     pub unnoted: Vec<Key>,
     queues: HashMap<Arc<str>, Queue>,
     pub ready: VecDeque<Arc<str>>,
     running: usize,
-    /// Of these, mailboxes that have not answered for so long that nobody waits for them any more.
+    /// Of these, mailboxes that have been hanging for so long that shutdown does not wait for them.
     stalled: usize,
     /// Threads without work.
     pub waiting: usize,
@@ -58,7 +58,7 @@ struct Queued {
     bytes: u64,
 }
 
-/// What a thread is at, and when it began its last step.
+/// The mailbox a thread is at, and when it began its last step.
 struct Running {
     step: Arc<Mutex<Instant>>,
     keys: Vec<Key>,
@@ -123,8 +123,8 @@ impl State {
         }
     }
 
-    /// Says how many threads are to be woken for so many mailboxes that have become ready. Those that were called and are not awake yet come anyway: waking
-    /// costs a system call each time, and the ring's thread pays for it.
+    /// Returns how many threads to wake for that many mailboxes that became ready. Threads that were called and are not awake yet count: waking
+    /// costs a system call each, on the ring's thread.
     pub fn call(&mut self, ready: usize) -> usize {
         let wanted = ready.min(self.waiting - self.called);
         self.called += wanted;
@@ -152,7 +152,7 @@ impl State {
         }
     }
 
-    /// What a thread does at once: bounded, so that a mailbox that hangs holds little.
+    /// The next work of a thread: bounded, so that a hanging mailbox holds little.
     pub fn take_group(&mut self, mailbox: &Arc<str>, now: Instant) -> (Vec<Job>, Arc<Mutex<Instant>>) {
         self.running += 1;
         self.taken = now;
@@ -242,7 +242,7 @@ impl State {
         self.unnoted.iter().filter_map(id).collect()
     }
 
-    /// The entry that says what became visible since the last one.
+    /// A *visible* entry for the targets since the last one.
     pub fn take_visible(&mut self) -> Option<LocalEntry> {
         let session = self.session.filter(|_| !self.unnoted.is_empty())?;
         Some(LocalEntry::Visible(Visible { session, targets: std::mem::take(&mut self.unnoted) }))
@@ -288,7 +288,7 @@ impl State {
 }
 
 impl Queue {
-    /// Takes out what has come last, as far as it is beyond a number of bytes in memory.
+    /// Removes the newest messages beyond a number of bytes in memory.
     fn beyond(&mut self, bytes_max: u64) -> impl Iterator<Item = Queued> {
         let mut bytes = 0;
         let fits = |job: &&Queued| {

@@ -1,4 +1,4 @@
-//! What local delivery tells of its work.
+//! Reports and figures of local delivery.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -100,7 +100,7 @@ pub struct Remaining {
     pub mailboxes: usize,
 }
 
-/// So much waits for a mailbox that no more is taken for it.
+/// Too much mail waits for a mailbox, so more is refused.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{bytes} bytes wait for {mailbox}")]
 pub struct MailboxFull {
@@ -110,7 +110,7 @@ pub struct MailboxFull {
     pub bytes: u64,
 }
 
-/// A mailbox that could not be written to, and that has got all that waited for it.
+/// A recovered mailbox: it could not be written to, and has received all waiting mail now.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RecoveredMailbox {
     /// Path of the Maildir below the mail root.
@@ -119,7 +119,7 @@ pub struct RecoveredMailbox {
     pub messages: u64,
 }
 
-/// How one mount does.
+/// State of one mount.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct MountStats {

@@ -29,12 +29,12 @@ struct LastLook {
     /// Taken since the beginning.
     taken: Space,
     short: Option<Short>,
-    /// It was short, and waiting mail is to be tried again.
+    /// A shortage has ended, and waiting mail is to be retried.
     is_over: bool,
 }
 
 struct Short {
-    /// The least that was refused.
+    /// The smallest message that was refused.
     need: Space,
     why: Arc<str>,
 }
@@ -58,7 +58,7 @@ impl MailRoom {
     /// Asks for the room of the smallest of several messages, and takes nothing. `look` asks the file system.
     ///
     /// # Errors
-    /// With it the file system would go below the floor.
+    /// It would take the file system below the floor.
     pub fn check(&self, need: Space, now: Instant, look: impl FnOnce() -> io::Result<Space>) -> Result<(), BelowFloor> {
         self.with_room(need, now, look, |_| ())
     }
@@ -111,7 +111,7 @@ impl MailRoom {
         }
     }
 
-    /// Not while anything is held: a file system that does not answer holds up those alone that ask it.
+    /// Holds no lock during the call: a hanging file system blocks only the callers of this.
     fn look(&self, now: Instant, look: impl FnOnce() -> io::Result<Space>) -> MutexGuard<'_, LastLook> {
         let before = self.seen().taken;
         // Without an answer the write itself will tell.
@@ -144,7 +144,7 @@ impl MailRoom {
         seen.is_over |= seen.short.is_none();
     }
 
-    /// The same for each refusal of one kind, so that it is told once.
+    /// The same text for each refusal of one kind, so that it is logged once.
     fn why(&self, left: Space, need: Space) -> Arc<str> {
         let (least, what) = match left.bytes < need.bytes {
             true => (self.floor.bytes, "bytes"),
@@ -164,7 +164,7 @@ impl LastLook {
     }
 }
 
-/// What a file of so many bytes takes.
+/// Disk space of a file of that many bytes.
 pub(crate) fn need_of(bytes: u64) -> Space {
     Space { bytes: bytes.saturating_add(1).next_multiple_of(BLOCK), inodes: 1 }
 }
@@ -178,7 +178,7 @@ fn least_of(one: Space, other: Space) -> Space {
     Space { bytes: one.bytes.min(other.bytes), inodes: one.inodes.min(other.inodes) }
 }
 
-/// How long an answer of the file system is believed.
+/// How long an answer of the file system is used.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
 const BLOCK: u64 = 4096;
 

@@ -12,11 +12,11 @@ use super::mount::MailMount;
 use super::queues::State;
 use super::table::Key;
 
-/// Why a round was not finished.
+/// Why a sync was not finished.
 enum Unfinished {
     /// The mount could not be synced.
     Sync(Arc<str>),
-    /// The spool did not take an entry: that says nothing of the mount.
+    /// The spool refused an entry, which says nothing about the mount.
     Entry(AppendError),
 }
 
@@ -84,7 +84,7 @@ impl MailMount {
             }
             self.sync.notify_all();
             if has_no_room {
-                // Room is made with every mount that lets go, this one among them.
+                // Every mount that releases entries makes room, this one among them.
                 let waited = self.sync.wait_timeout_while(state, RETRY_PAUSE, |state| !state.stop);
                 state = waited.expect("a mount's state").0;
                 state.syncing.wanted = true;
@@ -168,7 +168,7 @@ impl MailMount {
         };
         match self.files.sync() {
             Ok(()) => {
-                // Durable before the spool forgets any of it: a message whose body is gone and that nobody knows to be done could never be looked for.
+                // Durable before the spool drops any of it: otherwise a message could be gone from the spool and not be known as delivered.
                 if let Err(error) =
                     self.append(&LocalEntry::Synced { begun }).recv().unwrap_or(Err(AppendError::Closed))
                 {
@@ -194,7 +194,7 @@ impl MailMount {
         }
     }
 
-    /// Durable before the sync: if that fails and we are killed before we know, nobody else will ever hear of it.
+    /// Durable before the sync: the sync may fail and the process be killed before it sees that, and the kernel reports a failure only once.
     fn put_on_record(&self) -> Result<Lsn, AppendError> {
         let session = self.state().session.expect("the mount has answered");
         for _ in 0..ROOM_TRIES {
@@ -205,7 +205,7 @@ impl MailMount {
                 self.append(&LocalEntry::SyncBegun { session })
             };
             match begun.recv().unwrap_or(Err(AppendError::Closed)) {
-                // The spool's keeper makes room, and gets more with each mount that lets go.
+                // The spool's keeper makes room, and more with each mount that releases entries.
                 Err(AppendError::Full(_) | AppendError::Busy) => {
                     let state = self.state();
                     if state.stop || self.sync.wait_timeout(state, ROOM_PAUSE).expect("a mount's state").0.stop {

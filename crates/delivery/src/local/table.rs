@@ -88,7 +88,7 @@ pub(crate) struct Table<B> {
     /// A sync began with this entry and failed: it is needed as long as anything is in doubt.
     failed_sync: Option<Lsn>,
     in_doubt: usize,
-    /// Messages that are gone, since somebody asked.
+    /// Messages removed since the last call of [`take_released`](Self::take_released).
     released: Vec<Lsn>,
     /// Messages that were given up for their last mailbox since the last round of the syncing thread.
     given_up: BTreeSet<Lsn>,
@@ -135,7 +135,7 @@ impl<B> Default for Table<B> {
 }
 
 impl<B: Clone> Table<B> {
-    /// An entry was shown, whatever it says.
+    /// An entry of any kind was shown.
     pub fn saw(&mut self, entry: Lsn) {
         self.seen = self.seen.max(entry);
     }
@@ -145,7 +145,7 @@ impl<B: Clone> Table<B> {
         self.seen
     }
 
-    /// An entry that nobody may pass: what it says is not known.
+    /// An entry of an unknown kind: the position stops before it.
     pub fn keep_entry(&mut self, entry: Lsn) {
         *self.entries.entry(entry).or_default() += 1;
     }
@@ -314,7 +314,7 @@ impl<B: Clone> Table<B> {
         }
     }
 
-    /// A thread has found that it is never to be delivered. Returns the entry that stands for its message.
+    /// A target is given up for good. Returns the entry that stands for its message.
     pub fn gave_up(&mut self, key: Key) -> Lsn {
         let message = self.messages.get_mut(&key.0).expect("what is written is known");
         let entry = message.entry;

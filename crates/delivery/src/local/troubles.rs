@@ -43,7 +43,7 @@ pub(crate) struct Troubles {
     mailboxes: HashMap<Arc<str>, Broken>,
     tries: u64,
     bytes: u64,
-    /// Mailboxes that nothing waits for any more, until somebody asks, and how much had waited.
+    /// Recovered mailboxes that were not reported yet, and how much had waited.
     recovered: Vec<(Arc<str>, u64)>,
 }
 
@@ -68,7 +68,7 @@ impl Troubles {
         self.bytes
     }
 
-    /// The mailboxes that have got all that waited for them, since this was asked last.
+    /// The mailboxes that received all waiting mail since the last call.
     pub fn take_recovered(&mut self) -> Vec<(Arc<str>, u64)> {
         std::mem::take(&mut self.recovered)
     }
@@ -152,7 +152,7 @@ impl Troubles {
         }
     }
 
-    /// What kept mail from all of them has ended: each is tried now.
+    /// The common obstacle is gone: each mailbox is tried now.
     pub fn try_all(&mut self, now: Instant) {
         self.mailboxes.values_mut().for_each(|broken| broken.due = broken.due.min(now));
     }

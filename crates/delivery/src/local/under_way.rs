@@ -1,4 +1,4 @@
-//! A message under way into the spool that its sender may give up.
+//! A message on its way into the spool that its sender may cancel.
 
 use std::future::{Future, poll_fn};
 use std::pin::pin;
@@ -9,7 +9,7 @@ use posthaste_spool::{Cancelled, Ticket};
 
 use crate::error::DeliveryError;
 
-/// What has to be taken back if the message is given up. Dropping it takes it back too.
+/// The batch to cancel if the message is given up. Dropping it cancels, too.
 #[derive(Debug, Default)]
 pub(super) struct UnderWay(Mutex<Stage>);
 

@@ -17,24 +17,24 @@ use posthaste_spool::Lsn;
 use crate::queue::entry::REPLY_BYTES_MAX;
 use crate::queue::{Key, QueueEntry};
 
-/// What was said of a recipient.
+/// The last reply about a recipient.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Said {
+pub(super) struct LastReply {
     /// The host and its reply, or why there was none.
     pub text: Arc<str>,
-    /// What that means, by the rules for classes; empty behind a restart.
+    /// What that means, by the rules for classes; empty after a restart.
     pub class: Arc<str>,
 }
 
 /// The last replies, of the youngest messages if there are too many.
 #[derive(Default)]
-pub(super) struct Replies(Mutex<BTreeMap<Key, Said>>);
+pub(super) struct Replies(Mutex<BTreeMap<Key, LastReply>>);
 
 impl Replies {
     /// What was said of a recipient that is tried again.
     pub fn keep(&self, key: Key, text: Arc<str>, class: Arc<str>) {
         let mut replies = self.0.lock().expect("replies");
-        replies.insert(key, Said { text, class });
+        replies.insert(key, LastReply { text, class });
         if replies.len() > REPLIES_MAX {
             replies.pop_first();
         }
@@ -87,7 +87,7 @@ impl Replies {
     }
 
     /// What was said last.
-    pub fn of(&self, key: Key) -> Option<Said> {
+    pub fn of(&self, key: Key) -> Option<LastReply> {
         self.0.lock().expect("replies").get(&key).cloned()
     }
 

@@ -4,7 +4,7 @@ use std::fmt::Display;
 
 use serde::{Deserialize, Serialize};
 
-use super::{Named, OfSite, Rules, Said};
+use super::{Named, OfSite, Rules, Sourced};
 
 /// What applies to mail for a domain.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
@@ -96,9 +96,9 @@ impl Values {
         self.put("message_rate", "site", site.message_rate.as_ref());
         self.put_or("messages_per_connection", site.messages_per_connection.as_ref(), defaults.messages_per_connection);
         self.put_or("recipients_per_message", site.recipients_per_message.as_ref(), defaults.recipients_per_message);
-        for Said { value: total, from } in &site.totals {
+        for Sourced { value: total, from } in &site.totals {
             let of = format!("provider {}", total.name);
-            let said = |value: Option<String>| Some(Said { value: value?, from: from.clone() });
+            let said = |value: Option<String>| Some(Sourced { value: value?, from: from.clone() });
             let texts = [
                 ("connections", total.connections.map(|value| value.to_string())),
                 ("connection_rate", total.connection_rate.map(|value| value.to_string())),
@@ -112,7 +112,7 @@ impl Values {
     fn named(&mut self, limits: &[Named], what: &str) {
         for Named { name, limit } in limits {
             let of = if what.is_empty() { format!("limit {name}") } else { format!("limit {name}, for {what}") };
-            let said = |value: Option<String>| Some(Said { value: value?, from: limit.from.clone() });
+            let said = |value: Option<String>| Some(Sourced { value: value?, from: limit.from.clone() });
             if what.is_empty() {
                 self.put("connections", &of, said(limit.value.connections.map(|most| most.to_string())).as_ref());
                 let rate = limit.value.connection_rate.map(|rate| rate.to_string());
@@ -123,17 +123,17 @@ impl Values {
         }
     }
 
-    fn put<T: Display>(&mut self, key: &str, of: &str, said: Option<&Said<T>>) {
+    fn put<T: Display>(&mut self, key: &str, of: &str, said: Option<&Sourced<T>>) {
         let Some(said) = said else { return };
         let (value, from) = (said.value.to_string(), said.from.to_string());
         self.0.push(Value { key: key.to_owned(), of: of.to_owned(), value, from });
     }
 
-    fn put_or(&mut self, key: &str, said: Option<&Said<u32>>, default: impl Display) {
+    fn put_or(&mut self, key: &str, said: Option<&Sourced<u32>>, default: impl Display) {
         match said {
             Some(_) => self.put(key, "site", said),
             None => {
-                let said = Said { value: default.to_string(), from: "[relay]".into() };
+                let said = Sourced { value: default.to_string(), from: "[relay]".into() };
                 self.put(key, "site", Some(&said));
             }
         }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use super::automation::Builder;
 use super::file::{self, File, Total};
-use super::{Kind, Rules, Said, Section, ShapingError, Values};
+use super::{Kind, Rules, Section, ShapingError, Sourced, Values};
 
 impl Rules {
     /// A later file overrides the earlier, key by key; automation is added.
@@ -16,14 +16,14 @@ impl Rules {
             for (limit, total) in file.limit {
                 let from = from(&name, &format!("limit {limit}"));
                 check_total(&total, &from)?;
-                rules.limits.insert(limit, Said { value: total, from });
+                rules.limits.insert(limit, Sourced { value: total, from });
             }
             for (tenant, said) in file.tenant {
                 let from = from(&name, &format!("tenant {tenant}"));
                 let tenant = rules.tenants.entry(tenant).or_default();
-                let rate = said.message_rate.map(|value| Said { value, from: from.clone() });
+                let rate = said.message_rate.map(|value| Sourced { value, from: from.clone() });
                 tenant.message_rate.replace_if(rate);
-                tenant.limits.extend(said.limits.into_iter().map(|value| Said { value, from: from.clone() }));
+                tenant.limits.extend(said.limits.into_iter().map(|value| Sourced { value, from: from.clone() }));
             }
             let default =
                 Some((Kind::Default, String::new(), file.default)).filter(|(.., said)| *said != Default::default());
@@ -84,23 +84,23 @@ impl Rules {
         if section.kind == Kind::Domain && !is_pattern(&section.name) {
             return Err(wrong("not a domain; to mean all domains below one, put a dot in front"));
         }
-        let put = |place: &mut Option<Said<u32>>, value: Option<u32>| {
-            place.replace_if(value.map(|value| Said { value, from: from.clone() }));
+        let put = |place: &mut Option<Sourced<u32>>, value: Option<u32>| {
+            place.replace_if(value.map(|value| Sourced { value, from: from.clone() }));
         };
         let values = &mut section.values;
         put(&mut values.connections, said.connections);
         put(&mut values.connections_per_address, said.connections_per_address);
         put(&mut values.messages_per_connection, said.messages_per_connection);
         put(&mut values.recipients_per_message, said.recipients_per_message);
-        let put = |place: &mut Option<Said<_>>, value: Option<_>| {
-            place.replace_if(value.map(|value| Said { value, from: from.clone() }));
+        let put = |place: &mut Option<Sourced<_>>, value: Option<_>| {
+            place.replace_if(value.map(|value| Sourced { value, from: from.clone() }));
         };
         put(&mut values.connection_rate, said.connection_rate);
         put(&mut values.message_rate, said.message_rate);
         if said.total != Total::default() {
-            section.total = vec![Said { value: said.total, from: from.clone() }];
+            section.total = vec![Sourced { value: said.total, from: from.clone() }];
         }
-        section.limits.extend(said.limits.into_iter().map(|value| Said { value, from: from.clone() }));
+        section.limits.extend(said.limits.into_iter().map(|value| Sourced { value, from: from.clone() }));
         for pattern in said.mx.iter().chain(&said.domains) {
             if !is_pattern(pattern) {
                 return Err(wrong(&format!(

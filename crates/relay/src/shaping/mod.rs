@@ -40,21 +40,21 @@ pub struct Rules {
     /// Sections by the pattern of a domain, and by that of a host.
     by_domain: HashMap<String, Vec<u32>>,
     by_mx: HashMap<String, Vec<u32>>,
-    limits: BTreeMap<String, Said<file::Total>>,
+    limits: BTreeMap<String, Sourced<file::Total>>,
     tenants: BTreeMap<String, Tenant>,
     automation: Automation,
 }
 
 #[derive(Debug, Default)]
 struct Tenant {
-    message_rate: Option<Said<crate::limit::Rate>>,
-    limits: Vec<Said<String>>,
+    message_rate: Option<Sourced<crate::limit::Rate>>,
+    limits: Vec<Sourced<String>>,
 }
 
-/// What a file says, and where.
+/// A value of a file, and where it is set.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Said<T> {
-    /// What.
+pub struct Sourced<T> {
+    /// The value.
     pub value: T,
     /// The file and the section.
     pub from: Arc<str>,
@@ -103,8 +103,8 @@ struct Section {
     name: String,
     kind: Kind,
     values: Values,
-    total: Vec<Said<file::Total>>,
-    limits: Vec<Said<String>>,
+    total: Vec<Sourced<file::Total>>,
+    limits: Vec<Sourced<String>>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -117,12 +117,12 @@ enum Kind {
 
 #[derive(Debug, Default, Clone)]
 struct Values {
-    connections: Option<Said<u32>>,
-    connection_rate: Option<Said<crate::limit::Rate>>,
-    connections_per_address: Option<Said<u32>>,
-    message_rate: Option<Said<crate::limit::Rate>>,
-    messages_per_connection: Option<Said<u32>>,
-    recipients_per_message: Option<Said<u32>>,
+    connections: Option<Sourced<u32>>,
+    connection_rate: Option<Sourced<crate::limit::Rate>>,
+    connections_per_address: Option<Sourced<u32>>,
+    message_rate: Option<Sourced<crate::limit::Rate>>,
+    messages_per_connection: Option<Sourced<u32>>,
+    recipients_per_message: Option<Sourced<u32>>,
 }
 
 impl Rules {

@@ -3,26 +3,26 @@
 use std::collections::BTreeMap;
 
 use super::file::Total;
-use super::{Kind, Rules, Said, Section, Sections};
+use super::{Kind, Rules, Section, Sections, Sourced};
 use crate::limit::Rate;
 
 /// What applies to a site. What is `None` is not said.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct OfSite {
     /// Connections at a time.
-    pub connections: Option<Said<u32>>,
+    pub connections: Option<Sourced<u32>>,
     /// How often connections are opened.
-    pub connection_rate: Option<Said<Rate>>,
+    pub connection_rate: Option<Sourced<Rate>>,
     /// Connections at a time to one address.
-    pub connections_per_address: Option<Said<u32>>,
+    pub connections_per_address: Option<Sourced<u32>>,
     /// How many messages are sent.
-    pub message_rate: Option<Said<Rate>>,
+    pub message_rate: Option<Sourced<Rate>>,
     /// Messages that one connection carries.
-    pub messages_per_connection: Option<Said<u32>>,
+    pub messages_per_connection: Option<Sourced<u32>>,
     /// Recipients of one transaction.
-    pub recipients_per_message: Option<Said<u32>>,
+    pub recipients_per_message: Option<Sourced<u32>>,
     /// Of providers, for their sites together, by the provider's name.
-    pub totals: Vec<Said<TotalOf>>,
+    pub totals: Vec<Sourced<TotalOf>>,
     /// Limits by name. Those that only a domain's section names have no message rate here.
     pub limits: Vec<Named>,
     /// The sections that apply, the most specific last.
@@ -48,14 +48,14 @@ pub struct Named {
     /// Its name.
     pub name: String,
     /// What it limits, and where that is said.
-    pub limit: Said<Total>,
+    pub limit: Sourced<Total>,
 }
 
 /// What applies to a domain by itself.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct OfDomain {
     /// How many messages are sent to it.
-    pub message_rate: Option<Said<Rate>>,
+    pub message_rate: Option<Sourced<Rate>>,
     /// Limits whose message rates apply.
     pub limits: Vec<Named>,
 }
@@ -64,7 +64,7 @@ pub struct OfDomain {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct OfTenant {
     /// How many of its messages are sent.
-    pub message_rate: Option<Said<Rate>>,
+    pub message_rate: Option<Sourced<Rate>>,
     /// Limits whose message rates apply.
     pub limits: Vec<Named>,
 }
@@ -102,7 +102,7 @@ impl Rules {
             site.totals.extend(section.total.iter().map(|said| {
                 let Total { connections, connection_rate, message_rate } = said.value.clone();
                 let value = TotalOf { name: section.name.clone(), connections, connection_rate, message_rate };
-                Said { value, from: said.from.clone() }
+                Sourced { value, from: said.from.clone() }
             }));
         }
         let mut limits = BTreeMap::new();
@@ -184,7 +184,7 @@ impl Rules {
         sections
     }
 
-    fn named(&self, names: &[Said<String>]) -> impl Iterator<Item = Named> {
+    fn named(&self, names: &[Sourced<String>]) -> impl Iterator<Item = Named> {
         names.iter().filter_map(|name| {
             let limit = self.limits.get(&name.value)?.clone();
             Some(Named { name: name.value.clone(), limit })
@@ -202,8 +202,8 @@ fn matching<'a>(
 }
 
 fn pick<T: Clone>(
-    place: &mut Option<Said<T>>,
-    said: &Option<Said<T>>,
+    place: &mut Option<Sourced<T>>,
+    said: &Option<Sourced<T>>,
     section: &Section,
     level: &mut usize,
     is_lower: impl Fn(&T, &T) -> bool,

@@ -36,7 +36,7 @@ pub enum Act {
 
 /// A message that the server had to its end.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Kept {
+pub struct StoredMessage {
     pub recipients: Vec<String>,
     pub body: Vec<u8>,
     /// Whether it said 2yz to it, to the last octet.
@@ -62,7 +62,7 @@ impl Default for Script {
 /// What the server saw.
 #[derive(Debug, Default)]
 pub struct Seen {
-    pub kept: Vec<Kept>,
+    pub kept: Vec<StoredMessage>,
     pub lines: Vec<String>,
     pub read: usize,
     pub written: usize,
@@ -119,7 +119,7 @@ impl Script {
                 let body = unstuffed(&line[..at]);
                 has_mail = false;
                 let recipients = std::mem::take(&mut recipients);
-                seen.kept.push(Kept { recipients, body, acknowledged: false });
+                seen.kept.push(StoredMessage { recipients, body, acknowledged: false });
                 let positive = self.answer(At::Dot, "250 kept\r\n", stream, seen).await?;
                 seen.kept.last_mut().unwrap().acknowledged = positive;
                 continue;

@@ -14,7 +14,7 @@ use super::Config;
 use crate::limit::{Bucket, Rate};
 use crate::queue::{Scope, Slow};
 use crate::shaping::automation::Counts;
-use crate::shaping::{Named, Rules, Said, Sections};
+use crate::shaping::{Named, Rules, Sections, Sourced};
 
 pub(super) use gate::MessageGate;
 pub(super) use limit::{Alarm, OpenLimit, Permit, RateLimit, Waiter, check, take};
@@ -213,8 +213,8 @@ impl State {
     }
 
     /// The limit of a name. One that is not known counts from the opening on, without a token: as after a restart, no burst is given twice.
-    fn rate(&mut self, name: String, said: Option<Said<Rate>>, now: u64) -> Option<Arc<RateLimit>> {
-        let Said { value, from } = said?;
+    fn rate(&mut self, name: String, said: Option<Sourced<Rate>>, now: u64) -> Option<Arc<RateLimit>> {
+        let Sourced { value, from } = said?;
         let known = self.rates.get(&*name);
         if let Some(known) = known.filter(|known| known.bucket.rate() == value && known.from == from) {
             return Some(known.clone());
@@ -230,14 +230,14 @@ impl State {
     /// The rate of messages and the connections of what is slowed down.
     fn slow(&mut self, scope: &Scope, name: &str, now: u64) -> Option<(Option<Arc<RateLimit>>, u32)> {
         let slow = self.slowed.get(scope)?.clone();
-        let said = slow.message_rate.parse().ok().map(|value| Said { value, from: slow.reason.clone() });
+        let said = slow.message_rate.parse().ok().map(|value| Sourced { value, from: slow.reason.clone() });
         Some((self.rate(format!("slow {name}"), said, now), slow.connections))
     }
 
     fn named(&mut self, limits: &[Named], now: u64) -> Vec<Arc<RateLimit>> {
         let rate = |named: &Named| {
             let value = named.limit.value.message_rate?;
-            let said = Said { value, from: named.limit.from.clone() };
+            let said = Sourced { value, from: named.limit.from.clone() };
             self.rate(format!("limit {}", named.name), Some(said), now)
         };
         limits.iter().filter_map(rate).collect()

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use super::{Base, OpenLimit, Permit, RateLimit, State};
 use crate::queue::Scope;
-use crate::shaping::{Said, Sections};
+use crate::shaping::{Sections, Sourced};
 
 /// Which site.
 #[derive(Debug, Clone, Copy)]
@@ -65,7 +65,7 @@ impl SiteLimits {
         let limits = self;
         let rules = state.rules.clone();
         let found = rules.of_site(key.hosts, joined);
-        let number = |said: &Option<Said<u32>>| said.as_ref().map(|said| said.value);
+        let number = |said: &Option<Sourced<u32>>| said.as_ref().map(|said| said.value);
         limits.connections = number(&found.connections).map_or(base.connections, |most| most as usize);
         limits.messages_per_connection =
             number(&found.messages_per_connection).map_or(base.messages_per_connection, u64::from);
@@ -75,9 +75,9 @@ impl SiteLimits {
         let own = format!("site {} from {}", key.name, key.source);
         limits.messages.extend(state.rate(own.clone(), found.message_rate, now));
         limits.connecting.extend(state.rate(format!("connections to {own}"), found.connection_rate, now));
-        for Said { value: total, from } in found.totals {
+        for Sourced { value: total, from } in found.totals {
             let name = format!("provider {} from {}", total.name, key.source);
-            let said = |value| Some(Said { value: value?, from: from.clone() });
+            let said = |value| Some(Sourced { value: value?, from: from.clone() });
             limits.messages.extend(state.rate(name.clone(), said(total.message_rate), now));
             limits.connecting.extend(state.rate(format!("connections to {name}"), said(total.connection_rate), now));
             limits.open.extend(total.connections.map(|most| (state.open(name), most)));
@@ -86,7 +86,7 @@ impl SiteLimits {
         for named in &found.limits {
             let name = format!("limit {}", named.name);
             let total = &named.limit.value;
-            let said = total.connection_rate.map(|value| Said { value, from: named.limit.from.clone() });
+            let said = total.connection_rate.map(|value| Sourced { value, from: named.limit.from.clone() });
             limits.connecting.extend(state.rate(format!("connections of {name}"), said, now));
             limits.open.extend(total.connections.map(|most| (state.open(name), most)));
         }
