@@ -7,7 +7,7 @@ use std::task::{Context, Poll};
 use posthaste_delivery::local::{Body, LineEnds, LocalDelivery, Message};
 use posthaste_directory::{Directory, Refusal, Route};
 use posthaste_events::Recorder;
-use posthaste_relay::dns::Resolver;
+use posthaste_relay::dns::{Resolver, Settings as DnsSettings, SetupError};
 use posthaste_relay::dsn::{Wording, Written};
 use posthaste_relay::queue::QueuedRecipient;
 use posthaste_relay::queue::entry::notify::NEVER;
@@ -32,6 +32,8 @@ use crate::transaction::{Destinations, Transaction};
 /// Mail to other hosts. Open if the configuration lets anybody relay and hosts can be found, or if mail waits.
 pub(crate) struct RelayService {
     relay: Option<Relay>,
+    /// How hosts are found.
+    dns: DnsSettings,
     /// There while it runs: found by a start, the last run has crashed.
     running: PathBuf,
 }
@@ -51,6 +53,7 @@ impl RelayService {
         let forwarding =
             spawn_blocking(move || Forwarding::open(srs.as_ref())).await.map_err(std::io::Error::from)??;
         let running = config.storage.data.join(RUNNING);
+        let dns = config.dns.clone();
         let (config, weak) = (config.clone(), receiver.downgrade());
         let opened =
             spawn_blocking(move || open(&config, store, weak, recorder)).await.map_err(std::io::Error::from)?;
@@ -58,7 +61,7 @@ impl RelayService {
         if let Some(relay) = &relay {
             receiver.set_relay(relay.clone(), forwarding);
         }
-        Ok(Self { relay, running })
+        Ok(Self { relay, dns, running })
     }
 }
 
@@ -71,9 +74,19 @@ impl Service for RelayService {
         OnFailure::GoOn("mail for other hosts waits in the spool")
     }
 
-    /// Limits, routes, TLS policies, sources and pools are those of the new configuration, and what waits is tried again at once.
+    /// Limits, routes, TLS policies, sources, pools and `[dns]` are those of the new configuration, and what waits is tried again at once.
     fn reload(&mut self, config: &Config, _: &Arc<Directory>) {
         let Some(relay) = &self.relay else { return };
+        // What a file says may have changed. Otherwise answers stay in the cache.
+        if self.dns != config.dns || config.dns.hosts_file.is_some() {
+            match resolver(config) {
+                Ok(resolver) => {
+                    relay.set_resolver(Arc::new(resolver));
+                    self.dns = config.dns.clone();
+                }
+                Err(error) => tracing::error!(error = error.to_string(), "hosts are found as before"),
+            }
+        }
         match config.relay.shaping_rules() {
             Ok(rules) => relay.set_shaping(rules),
             Err(error) => tracing::error!(error = error.to_string(), "relay.shaping: the old limits stay in force"),
@@ -119,6 +132,14 @@ impl Service for RelayService {
 /// A file in the data directory that is there while the relay runs.
 const RUNNING: &str = "relay.running";
 
+/// Finds hosts as the configuration says; this server is none of them.
+fn resolver(config: &Config) -> Result<Resolver, SetupError> {
+    let own = config.listeners.iter().filter_map(|listener| listener.socket.address.as_ref()?.parse().ok());
+    let own = own.map(|address: std::net::SocketAddr| address.ip());
+    let own = own.filter(|address| !address.is_unspecified() && !address.is_loopback());
+    Ok(Resolver::new(&config.dns)?.with_own([&config.host_name], own))
+}
+
 /// Opens the relay, if anybody may use it or mail waits. Blocks.
 fn open(
     config: &Config,
@@ -138,10 +159,7 @@ fn open(
     if !is_needed && !section.local_users {
         return Ok(None);
     }
-    let own = config.listeners.iter().filter_map(|listener| listener.socket.address.as_ref()?.parse().ok());
-    let own = own.map(|address: std::net::SocketAddr| address.ip());
-    let own = own.filter(|address| !address.is_unspecified() && !address.is_loopback());
-    let resolver = match Resolver::new(&config.dns) {
+    let resolver = match resolver(config) {
         Ok(resolver) => resolver,
         Err(error) if is_needed => return Err(ServeError::Dns(error.to_string())),
         Err(error) => {
@@ -158,7 +176,7 @@ fn open(
     }
     let settings = RelayConfig {
         host_name: config.host_name.clone(),
-        resolver: Arc::new(resolver.with_own([&config.host_name], own)),
+        resolver: Arc::new(resolver),
         port: section.port,
         routing: section.routing()?,
         schedules: section.schedule.clone(),

@@ -281,3 +281,39 @@ fn a_trusted_client_hears_of_success() {
     assert_eq!(told.len(), 2);
     next.stop();
 }
+
+#[test]
+fn hosts_and_address_families_change_with_a_reload() {
+    let (here, there) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let next = next_hop(there.path(), "127.0.0.1:0");
+    let hosts = here.path().join("hosts");
+    std::fs::write(&hosts, "127.0.0.1 file.example\n").unwrap();
+    let with = |more: &str| {
+        let config = config(next.addresses[0].port()).replace("unreachable_secs = 1\n", "unreachable_secs = 1800\n");
+        config + &format!("hosts_file = \"{}\"\n", hosts.display()) + more
+    };
+    let server = Server::start(here.path(), &with("ip = \"ipv6-only\"\n"));
+    let mut client = server.connect();
+    client.expect("EHLO client.example.net", 250);
+    // It has only an IPv4 address. That is final, so the sender is told: by local mail.
+    client.try_message("eve@here.example", &["ann@there.example"], b"Subject: early\r\n\r\nx\r\n").unwrap();
+    let told = server.wait_for_mail("here.example", "eve", 1)[0].text();
+    assert!(told.contains("Status: 5.4.4\n"), "{told}");
+    let reload = |more: &str, expected: &str| {
+        std::fs::write(here.path().join("posthaste.toml"), with(more)).unwrap();
+        server.signal(Signal::HUP);
+        server.wait_for_log(expected)
+    };
+    reload("ip = \"ipv4-first\"\n", "configuration reloaded");
+    client.deliver(&["ann@there.example"], b"Subject: late\r\n\r\nx\r\n");
+    next.wait_for_mail("there.example", "ann", 1);
+    // A file that is gone leaves all as it was.
+    std::fs::remove_file(&hosts).unwrap();
+    server.signal(Signal::HUP);
+    server.wait_for_log("hosts are found as before");
+    client.deliver(&["bob@there.example"], b"Subject: later\r\n\r\nx\r\n");
+    next.wait_for_mail("there.example", "bob", 1);
+    drop(client);
+    server.stop();
+    next.stop();
+}

@@ -21,7 +21,7 @@ use crate::shaping::Rules;
 pub struct Config {
     /// Our name in EHLO and in notifications.
     pub host_name: String,
-    /// Finds mail hosts.
+    /// Finds mail hosts, at first: [`Relay::set_resolver`](super::Relay::set_resolver) changes it.
     pub resolver: Arc<Resolver>,
     /// The port of mail hosts: 25.
     pub port: u16,

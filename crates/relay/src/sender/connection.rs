@@ -55,11 +55,12 @@ pub(super) async fn connect(shared: Arc<Shared>, site: Arc<Site>, prefer: Prefer
     }
     let mut random = Random::new(seed);
     let destination = site.state().destination.clone();
+    let resolver = shared.resolver();
     let mut attempt = Attempt::new(destination, &mut random);
     let mut error = String::from("it has no host");
     let (mut is_first, mut is_full) = (true, false);
     loop {
-        match attempt.next(&shared.config.resolver).await {
+        match attempt.next(&resolver).await {
             Ok(Some((host, addresses))) => {
                 for address in addresses.order(&mut random) {
                     let Some(local) = site.source.local(address) else {

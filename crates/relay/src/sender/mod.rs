@@ -67,6 +67,7 @@ pub use summary::{Count, CountBy};
 pub use tenants::{TenantSection, is_name};
 pub use warm_up::WarmUp;
 
+use crate::dns::Resolver;
 use crate::queue::{DecodeError, Queue, QueueEntry, QueuedRecipient, RestoreError, Ret, Secs};
 use crate::rewrite::AddressMap;
 use record::Time;
@@ -228,6 +229,11 @@ impl Relay {
     /// Other routes, sources and pools from now on. What waits is routed anew; connections end behind their transactions.
     pub fn set_routing(&self, routing: &Routing) {
         self.0.shared.set_routing(routing);
+    }
+
+    /// Finds mail hosts from now on. What waits is routed anew; connections go on.
+    pub fn set_resolver(&self, resolver: Arc<Resolver>) {
+        self.0.shared.set_resolver(resolver);
     }
 
     /// What is done about bounces.

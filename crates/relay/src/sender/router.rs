@@ -59,7 +59,7 @@ pub(super) struct Plan {
 
 impl Plan {
     async fn new(shared: &Shared, routes: &Routes, name: &QueueName, hop: Option<&NextHop>) -> Result<Self, DnsError> {
-        let resolver = &shared.config.resolver;
+        let resolver = shared.resolver();
         let (destination, manner) = match hop {
             Some((route, manner)) => (hosts_of(shared, route).await?, manner),
             None => (resolver.destination(&name.domain).await?, routes.manner(&name.domain)),
@@ -79,7 +79,7 @@ impl Plan {
 }
 
 async fn hosts_of(shared: &Shared, route: &Route) -> Result<Arc<Destination>, DnsError> {
-    let resolver = &shared.config.resolver;
+    let resolver = shared.resolver();
     match route.hosts.first() {
         Some(domain) if route.use_mx => resolver.destination(domain).await,
         _ => resolver.fixed_in_order(&route.hosts),

@@ -26,7 +26,7 @@ use super::shape::{Base, Permit, Shaper};
 use super::site::{Site, SiteKey, Wanted};
 use super::tell::{Tell, Told};
 use super::traffic::{keys_of, status_of};
-use crate::dns::DnsError;
+use crate::dns::{DnsError, Resolver};
 use crate::queue::{Change, Key, Outcome, Queue, QueueEntry, Queued, Secs, Transaction, What};
 use crate::rewrite::AddressMap;
 use crate::session::Fate;
@@ -48,6 +48,8 @@ pub(super) struct Shared {
     pub sites: Mutex<HashMap<SiteKey, Arc<Site>>>,
     /// Changed as a whole.
     routes: Mutex<Arc<Routes>>,
+    /// The one in force; that of `config` is the first.
+    resolver: Mutex<Arc<Resolver>>,
     /// Addresses of mail that leaves, and whether there are any.
     generic: (AtomicBool, Mutex<Arc<AddressMap>>),
     pub seed: u64,
@@ -83,6 +85,7 @@ impl Shared {
     pub fn new(parts: Parts) -> Self {
         let Parts { spool, stream, config, queue, replies, time, runtime, seed } = parts;
         let routes = Mutex::new(Arc::new(Routes::new(config.manner(), &config.routing, Vec::new(), None)));
+        let resolver = Mutex::new(config.resolver.clone());
         let careful_through = if config.has_crashed { spool.stats().published } else { Lsn::ZERO };
         Shared {
             messages: Messages::new(spool.clone(), stream, config.memory_bytes),
@@ -100,6 +103,7 @@ impl Shared {
             wanted: AtomicU64::new(0),
             sites: Mutex::default(),
             routes,
+            resolver,
             careful_through,
             seed,
             queue: Mutex::new(queue),
@@ -164,6 +168,17 @@ impl Shared {
     pub fn set_routes(&self, change: impl FnOnce(&Routes) -> Routes) {
         let mut routes = self.routes.lock().expect("the routes");
         *routes = Arc::new(change(&routes));
+    }
+
+    /// Finds mail hosts.
+    pub fn resolver(&self) -> Arc<Resolver> {
+        self.resolver.lock().expect("the resolver").clone()
+    }
+
+    pub fn set_resolver(&self, resolver: Arc<Resolver>) {
+        *self.resolver.lock().expect("the resolver") = resolver;
+        // New routes: what was being routed by the old ones is routed again.
+        self.divert();
     }
 
     /// What becomes of addresses of mail that leaves, if anything does. A lock is taken only then.
