@@ -1,5 +1,6 @@
 //! Sessions against servers of every temper.
 
+mod any_policy;
 mod any_server;
 mod losses;
 mod replies;

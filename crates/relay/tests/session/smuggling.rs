@@ -12,10 +12,17 @@ use posthaste_smtp::{Envelope, MessageOutcome, RcptTo, Reply};
 
 use crate::support::{List, message, settings};
 
+/// The messages that a server has accepted, in order.
 #[derive(Default)]
-struct Keeper(Mutex<Vec<Vec<u8>>>);
+pub struct Keeper(Mutex<Vec<Vec<u8>>>);
 
-struct Shared(Arc<Keeper>);
+impl Keeper {
+    pub fn take(&self) -> Vec<Vec<u8>> {
+        std::mem::take(&mut *self.0.lock().unwrap())
+    }
+}
+
+pub struct Shared(pub Arc<Keeper>);
 
 impl Handler for Shared {
     type State = ();
@@ -39,7 +46,7 @@ impl Handler for Shared {
 }
 
 /// Bare CR and LF as CRLF, and a whole last line.
-fn mended(body: &[u8], ends_line: bool) -> Vec<u8> {
+pub fn mended(body: &[u8], ends_line: bool) -> Vec<u8> {
     let mut whole = Vec::new();
     for (at, octet) in body.iter().enumerate() {
         match octet {
@@ -83,8 +90,7 @@ async fn nothing_that_is_sent_ends_early() {
             let mut session = Session::open(&Endpoint::Tcp(address), &settings).await.unwrap();
             assert!(matches!(session.run(&mut list).await, End::NoMore));
             session.quit().await;
-            let kept = std::mem::take(&mut *keeper.0.lock().unwrap());
-            let mut kept = kept.into_iter();
+            let mut kept = keeper.take().into_iter();
             for (body, (_, fates)) in bodies.iter().zip(&list.fates) {
                 let shown = body.escape_ascii();
                 // NUL is for the server's policy; what matters is that it was refused as one message.
