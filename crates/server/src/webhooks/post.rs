@@ -98,6 +98,10 @@ const ANSWER_BYTES_MAX: u64 = 64 << 10;
 const SECRET_BYTES_MIN: usize = 8;
 
 #[cfg(test)]
+#[path = "post_tests.rs"]
+mod https;
+
+#[cfg(test)]
 mod tests {
     use super::*;
 
