@@ -64,6 +64,8 @@ pub struct Transaction {
     pub message: Lsn,
     /// When it was received.
     pub received: Secs,
+    /// What its first recipient waited as.
+    pub kind: Prefer,
     /// At least one; their addresses are in the message's entry.
     pub recipients: Vec<Taken>,
 }
@@ -235,6 +237,12 @@ impl Queue {
         self.ready_at(ready).is_some_and(|ready| ready.turns.iter().any(|turns| !turns.tenants.is_empty()))
     }
 
+    #[cfg(test)]
+    pub(crate) fn kinds_waiting(&self, ready: ReadyId) -> [bool; 2] {
+        let turns = self.ready_at(ready).map(|ready| ready.turns.each_ref());
+        turns.map_or([false; 2], |turns| turns.map(|turns| !turns.tenants.is_empty()))
+    }
+
     /// The next transaction of a ready queue, for the next free connection or behind the dot of the one before. `None`: nothing waits.
     pub fn next(&mut self, ready: ReadyId, take: Take) -> Option<Transaction> {
         self.ready_at(ready)?;
@@ -290,7 +298,8 @@ impl Queue {
 
     fn take_siblings(&mut self, first: Id, take: Take, ready: Option<u32>) -> Transaction {
         let (message, received) = self.table.message(first);
-        let queue = self.table.get(first).queue;
+        let (queue, attempts) = (self.table.get(first).queue, self.table.get(first).attempts);
+        let kind = if attempts > 0 { Prefer::Later } else { Prefer::First };
         let mut ids = vec![first];
         if take.recipients_max > 1 {
             let fits = |id: &Id| *id != first && self.joins(*id, message, queue, take, ready);
@@ -298,7 +307,7 @@ impl Queue {
         }
         let mut recipients: Vec<Taken> = ids.into_iter().map(|id| self.work_on(id)).collect();
         recipients.sort_unstable_by_key(|taken| taken.number);
-        Transaction { message, received, recipients }
+        Transaction { message, received, kind, recipients }
     }
 
     fn joins(&self, id: Id, message: Lsn, queue: u32, take: Take, ready: Option<u32>) -> bool {

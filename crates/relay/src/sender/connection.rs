@@ -21,14 +21,13 @@ use crate::session::{Auth, Channel, End, Endpoint, OpenError, Session, Settings,
 struct Counted {
     shared: Arc<Shared>,
     site: Arc<Site>,
-    prefer: Prefer,
     permits: Vec<Permit>,
     is_open: bool,
 }
 
 impl Drop for Counted {
     fn drop(&mut self) {
-        self.site.state().ended(self.prefer, self.is_open);
+        self.site.state().ended(self.is_open);
         // Others that share a limit have waited for longer.
         self.shared.give_back(&mut self.permits);
         self.shared.connection_ended(&self.site);
@@ -44,11 +43,11 @@ enum Served {
 }
 
 /// Sends what waits for a site.
-pub(super) async fn connect(shared: Arc<Shared>, site: Arc<Site>, prefer: Prefer, permits: Vec<Permit>, seed: u64) {
-    let mut counted = Counted { shared: shared.clone(), site: site.clone(), prefer, permits, is_open: false };
+pub(super) async fn connect(shared: Arc<Shared>, site: Arc<Site>, permits: Vec<Permit>, seed: u64) {
+    let mut counted = Counted { shared: shared.clone(), site: site.clone(), permits, is_open: false };
     if shared.config.bounces.suppressed().is_some() {
         let (asking, of) = (shared.clone(), site.clone());
-        let has_more = tokio::task::spawn_blocking(move || asking.has_unsuppressed(&of, prefer)).await;
+        let has_more = tokio::task::spawn_blocking(move || asking.has_unsuppressed(&of)).await;
         if matches!(has_more, Ok(false)) {
             return;
         }
@@ -81,7 +80,7 @@ pub(super) async fn connect(shared: Arc<Shared>, site: Arc<Site>, prefer: Prefer
                         Ok(session) => {
                             counted.permits.append(&mut permits);
                             counted.reached();
-                            match serve(&shared, &site, &host, prefer, session).await {
+                            match serve(&shared, &site, &host, session).await {
                                 Served::Done => return,
                                 Served::Useless(why) => error = format!("{}: {why}", host.name),
                             }
@@ -175,8 +174,8 @@ async fn open(
     }
 }
 
-async fn serve(shared: &Arc<Shared>, site: &Arc<Site>, host: &Host, prefer: Prefer, mut session: Session) -> Served {
-    let mut mail = Mail::new(shared.clone(), site.clone(), host.name.clone(), prefer, session.extensions());
+async fn serve(shared: &Arc<Shared>, site: &Arc<Site>, host: &Host, mut session: Session) -> Served {
+    let mut mail = Mail::new(shared.clone(), site.clone(), host.name.clone(), session.extensions());
     match session.run(&mut mail).await {
         End::Lost(loss) if !mail.has_progress() && mail.has_taken() => Served::Useless(loss.to_string()),
         End::Lost(_) => Served::Done,

@@ -20,6 +20,7 @@ mod crowd;
 mod dispatch;
 mod explain;
 mod gather;
+mod halves;
 mod maps;
 mod messages;
 mod observer;

@@ -220,10 +220,10 @@ impl Shared {
     }
 
     /// Starts a connection that its site has counted.
-    pub fn connect(self: &Arc<Self>, site: &Arc<Site>, prefer: crate::queue::Prefer, permits: Vec<Permit>) {
+    pub fn connect(self: &Arc<Self>, site: &Arc<Site>, permits: Vec<Permit>) {
         *self.connections.lock().expect("the connections") += 1;
         let seed = mix(self.seed ^ mix(self.serial.fetch_add(1, Ordering::Relaxed)));
-        self.runtime.spawn(connect(self.clone(), site.clone(), prefer, permits, seed));
+        self.runtime.spawn(connect(self.clone(), site.clone(), permits, seed));
     }
 
     /// A connection's task has ended; what is left for its site is looked at.
@@ -256,8 +256,8 @@ impl Shared {
             };
             state.wanted(site, most, &self.shaper.alarm)
         };
-        if let Wanted::Connect(prefer, permits) = wanted {
-            self.connect(site, prefer, permits);
+        if let Wanted::Connect(permits) = wanted {
+            self.connect(site, permits);
         }
     }
 

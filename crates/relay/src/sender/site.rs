@@ -8,11 +8,12 @@ use std::time::Duration;
 use posthaste_spool::Lsn;
 use tokio::time::Instant;
 
+use super::halves::Halves;
 use super::route::Manner;
 use super::shape::{Alarm, Joined, Permit, SiteLimits, Waiter, check, take};
 use super::source::Egress;
 use crate::dns::Destination;
-use crate::queue::{Prefer, ReadyId};
+use crate::queue::ReadyId;
 
 /// A set of mail hosts, by preference, and their port, as one source sees it.
 pub(super) struct Site {
@@ -32,8 +33,8 @@ pub(super) struct State {
     pub connections: usize,
     /// Of them, those that try to.
     pub connecting: usize,
-    /// Connections of them that prefer first attempts.
-    first: usize,
+    /// What its connections serve.
+    pub halves: Halves,
     /// Connections that wait for messages.
     idle: Vec<Waker>,
     /// In a row, none of its hosts could be reached.
@@ -63,7 +64,7 @@ pub(super) type SiteKey = (Arc<str>, Arc<str>);
 #[derive(Debug)]
 pub(super) enum Wanted {
     /// One more connection, which is counted already.
-    Connect(Prefer, Vec<Permit>),
+    Connect(Vec<Permit>),
     /// Nothing: a connection was woken, all are busy, a limit is reached, or the site pauses.
     Nothing,
 }
@@ -82,7 +83,7 @@ impl Site {
             ready,
             connections: 0,
             connecting: 0,
-            first: 0,
+            halves: Halves::default(),
             idle: Vec::new(),
             failures: 0,
             paused_until: None,
@@ -165,9 +166,7 @@ impl State {
         };
         self.connections += 1;
         self.connecting += 1;
-        let prefer = if self.first * 2 < self.connections { Prefer::First } else { Prefer::Later };
-        self.first += usize::from(prefer == Prefer::First);
-        Wanted::Connect(prefer, permits)
+        Wanted::Connect(permits)
     }
 
     pub fn wait(&mut self, waker: &Waker) {
@@ -232,10 +231,9 @@ impl State {
     }
 
     /// A connection has ended. `was_open`: it had been [reached](Self::reached).
-    pub fn ended(&mut self, prefer: Prefer, was_open: bool) {
+    pub fn ended(&mut self, was_open: bool) {
         self.connections -= 1;
         self.connecting -= usize::from(!was_open);
-        self.first -= usize::from(prefer == Prefer::First);
     }
 
     /// A connection was lost with a message on its way: how often by now.

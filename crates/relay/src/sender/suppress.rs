@@ -50,10 +50,10 @@ impl Shared {
     }
 
     /// Ends what waits for a site and is on the list, until something else comes. Whether that did. Blocks.
-    pub fn has_unsuppressed(self: &Arc<Self>, site: &Site, prefer: Prefer) -> bool {
+    pub fn has_unsuppressed(self: &Arc<Self>, site: &Site) -> bool {
         while self.config.bounces.suppressed().is_some() && !self.is_ending() {
             let ready = site.state().ready;
-            let take = Take { prefer, recipients_max: self.config.recipients_max, across_domains: true };
+            let take = Take { prefer: Prefer::First, recipients_max: self.config.recipients_max, across_domains: true };
             let next = self.queue().next(ready, take);
             let Some(mut transaction) = next else { return false };
             let is_asked = match self.messages.envelope(transaction.message) {

@@ -24,7 +24,8 @@ pub(super) struct Mail {
     shared: Arc<Shared>,
     site: Arc<Site>,
     host: Arc<str>,
-    prefer: Prefer,
+    /// What it has taken last, as [`Halves`](super::halves::Halves) counts it.
+    serves: Option<Prefer>,
     /// The host says of success itself.
     has_dsn: bool,
     /// What it takes in one transaction, by LIMITS (RFC 9422).
@@ -63,8 +64,14 @@ pub(super) fn keys_of(transaction: &Transaction) -> impl Iterator<Item = Key> + 
     transaction.recipients.iter().map(|taken| Key { message: transaction.message, number: taken.number })
 }
 
+impl Drop for Mail {
+    fn drop(&mut self) {
+        self.site.state().halves.serves(&mut self.serves, None);
+    }
+}
+
 impl Mail {
-    pub fn new(shared: Arc<Shared>, site: Arc<Site>, host: Arc<str>, prefer: Prefer, offered: &Extensions) -> Self {
+    pub fn new(shared: Arc<Shared>, site: Arc<Site>, host: Arc<str>, offered: &Extensions) -> Self {
         let most = offered.recipients_max.map_or(usize::MAX, |most| usize::try_from(most).unwrap_or(usize::MAX));
         // A signed sender is that of one recipient.
         let most = if shared.config.bounces.return_path.is_some() { 1 } else { most };
@@ -72,7 +79,7 @@ impl Mail {
             shared,
             site,
             host,
-            prefer,
+            serves: None,
             has_dsn: offered.dsn,
             recipients_max: most.max(1),
             across_domains: offered.recipient_domains_max.is_none(),
@@ -94,7 +101,7 @@ impl Mail {
     }
 
     /// The next transaction; `None` if nothing waits. Then the task is woken for the next.
-    fn take(&self, cx: &Context<'_>) -> Poll<Option<UnderWay>> {
+    fn take(&mut self, cx: &Context<'_>) -> Poll<Option<UnderWay>> {
         if self.shared.is_ending() {
             return Poll::Ready(None);
         }
@@ -109,6 +116,7 @@ impl Mail {
             return Poll::Ready(None);
         }
         let (transaction, has_more) = self.next(&mut state);
+        state.halves.serves(&mut self.serves, transaction.as_ref().map(|transaction| transaction.kind));
         let Some(transaction) = transaction else {
             if state.limits.is_waited_for() || self.shared.crowd.takes(true, used) {
                 return Poll::Ready(None);
@@ -131,9 +139,9 @@ impl Mail {
                     state.wanted(&self.site, usize::MAX, &self.shared.shaper.alarm)
                 }
             };
-            if let Wanted::Connect(prefer, permits) = wanted {
+            if let Wanted::Connect(permits) = wanted {
                 drop(state);
-                self.shared.connect(&self.site, prefer, permits);
+                self.shared.connect(&self.site, permits);
             }
         }
         let shared = self.shared.clone();
@@ -147,7 +155,7 @@ impl Mail {
         let recipients_max = state.recipients_max.unwrap_or(most).min(most).min(self.recipients_max);
         let limits_lanes = shaper.limits_lanes();
         let across_domains = self.across_domains && !limits_lanes;
-        let take = Take { prefer: self.prefer, recipients_max, across_domains };
+        let take = Take { prefer: state.halves.prefer(self.serves), recipients_max, across_domains };
         let mut queue = self.shared.queue();
         if !limits_lanes && state.limits.messages.is_empty() {
             return (queue.next(state.ready, take), queue.has_waiting(state.ready));

@@ -1,6 +1,7 @@
 //! Laws of the queue over random operations: a crash anywhere and a replay give what a plain model gives, tenants take turns, and the schedule holds for years.
 
 mod crash;
+mod fairness;
 mod model;
 mod world;
 
