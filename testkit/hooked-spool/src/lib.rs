@@ -23,6 +23,9 @@ pub trait Hooks: Send + Sync {
     /// That many octets of a body are read.
     fn read(&self, _octets: u64) {}
 
+    /// The entries of a batch are read.
+    fn entries(&self) {}
+
     /// A stream advances.
     fn advance(&self) {}
 }
@@ -82,6 +85,7 @@ impl<H: Hooks> Spool for HookedSpool<H> {
     }
 
     fn entries(&self, stream: StreamId, batch: Lsn) -> Result<Vec<Bytes>, ReadError> {
+        self.hooks.entries();
         self.spool.entries(stream, batch)
     }
 

@@ -7,6 +7,7 @@ mod crowded;
 mod fallback;
 mod policies;
 mod proxies;
+mod purging;
 mod shaping;
 mod sink;
 mod sources;
@@ -32,7 +33,7 @@ use sink::{Sink, Taken};
 
 /// Notifications go to the relay, as those for remote senders do.
 struct Back {
-    spool: Arc<FileSpool>,
+    spool: Arc<dyn Spool>,
     written: Mutex<Vec<(String, String)>>,
 }
 
