@@ -57,7 +57,7 @@ pub(super) async fn connect(shared: Arc<Shared>, site: Arc<Site>, permits: Vec<P
     let resolver = shared.resolver();
     let mut attempt = Attempt::new(destination, &mut random);
     let mut error = String::from("it has no host");
-    let (mut is_first, mut is_full) = (true, false);
+    let (mut is_first, mut full) = (true, Vec::new());
     loop {
         match attempt.next(&resolver).await {
             Ok(Some((host, addresses))) => {
@@ -66,9 +66,12 @@ pub(super) async fn connect(shared: Arc<Shared>, site: Arc<Site>, permits: Vec<P
                         error = format!("{} ({address}): the source has no address of this family", host.name);
                         continue;
                     };
-                    let Some(permit) = shared.address_permit(&site, address) else {
-                        is_full = true;
-                        continue;
+                    let permit = match shared.address_permit(&site, address) {
+                        Ok(permit) => permit,
+                        Err(limit) => {
+                            full.push(limit);
+                            continue;
+                        }
                     };
                     let mut permits: Vec<Permit> = permit.into_iter().collect();
                     // The first connection is counted already.
@@ -93,7 +96,13 @@ pub(super) async fn connect(shared: Arc<Shared>, site: Arc<Site>, permits: Vec<P
                     }
                 }
             }
-            Ok(None) if is_full => return,
+            Ok(None) if !full.is_empty() => {
+                // Nothing was tried: nothing is to be had before one of these has room.
+                if is_first {
+                    site.state().set_full(full);
+                }
+                return;
+            }
             Ok(None) => return counted.unreachable(&error),
             Err(DnsError::Unanswered { name, why }) => return counted.unreachable(&format!("DNS: {name}: {why}")),
             Err(failed) => return give_up(&shared, &site, &failed),

@@ -136,6 +136,8 @@ impl Shared {
                 }
                 let mut state = site.state();
                 (state.destination, state.ready) = (plan.destination.clone(), ready);
+                // Its addresses may be others now.
+                state.set_full(Vec::new());
                 self.join(site, &mut state, &plan.domain);
                 site.clone()
             };

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::Relay;
-use super::shape::{Permit, SiteKey, Waiter, check, take};
+use super::shape::{OpenLimit, Permit, SiteKey, Waiter, check, take};
 use super::shared::Shared;
 use super::site::{Site, State};
 use crate::shaping::Rules;
@@ -110,16 +110,19 @@ impl Shared {
         next.iter().for_each(|site| self.serve(site));
     }
 
-    /// One connection of those to an address, if they are limited. `None`: there are too many; the site is woken when one ends.
-    pub fn address_permit(&self, site: &Arc<Site>, address: IpAddr) -> Option<Option<Permit>> {
+    /// One connection of those to an address, if they are limited.
+    ///
+    /// # Errors
+    /// There are too many; the site is woken when one ends.
+    pub fn address_permit(&self, site: &Arc<Site>, address: IpAddr) -> Result<Option<Permit>, Arc<OpenLimit>> {
         let limits = site.state().limits.clone();
-        let Some(most) = limits.connections_per_address else { return Some(None) };
+        let Some(most) = limits.connections_per_address else { return Ok(None) };
         let limit = self.shaper.address(&limits.source, address);
         match limit.open(most) {
-            Some(permit) => Some(Some(permit)),
+            Some(permit) => Ok(Some(permit)),
             None => {
                 limit.wait(site);
-                None
+                Err(limit)
             }
         }
     }

@@ -10,7 +10,7 @@ use tokio::time::Instant;
 
 use super::halves::Halves;
 use super::route::Manner;
-use super::shape::{Alarm, Joined, Permit, SiteLimits, Waiter, check, take};
+use super::shape::{Alarm, Joined, OpenLimit, Permit, SiteLimits, Waiter, check, take};
 use super::source::Egress;
 use crate::dns::Destination;
 use crate::queue::ReadyId;
@@ -48,6 +48,8 @@ pub(super) struct State {
     pub is_in_crowd: bool,
     pub limits: Arc<SiteLimits>,
     pub joined: Joined,
+    /// Limits of its addresses, if all were reached when it was to connect last.
+    full: Vec<Arc<OpenLimit>>,
     /// It is woken when it may send a message, and when it may connect.
     pub waits_to_send: bool,
     pub waits_to_connect: bool,
@@ -92,6 +94,7 @@ impl Site {
             is_in_crowd: false,
             limits,
             joined: Joined::default(),
+            full: Vec::new(),
             waits_to_send: false,
             waits_to_connect: false,
             lost: HashMap::new(),
@@ -157,6 +160,10 @@ impl State {
         if self.connections >= most || self.connecting > established {
             return Wanted::Nothing;
         }
+        // A connection that finds no address would spend its token in vain.
+        if self.is_full(site) {
+            return Wanted::Nothing;
+        }
         let permits = match self.limits.shares_connections() {
             true => match self.permits(site, alarm) {
                 Some(permits) => permits,
@@ -167,6 +174,20 @@ impl State {
         self.connections += 1;
         self.connecting += 1;
         Wanted::Connect(permits)
+    }
+
+    /// All addresses of its hosts have as many connections as they may have: it waits until one ends.
+    pub fn set_full(&mut self, limits: Vec<Arc<OpenLimit>>) {
+        self.full = limits;
+    }
+
+    fn is_full(&mut self, site: &Arc<Site>) -> bool {
+        let most = self.limits.connections_per_address.unwrap_or(u32::MAX);
+        if self.full.iter().any(|limit| limit.count() < most) {
+            self.full.clear();
+        }
+        self.full.iter().for_each(|limit| limit.wait(site));
+        !self.full.is_empty()
     }
 
     pub fn wait(&mut self, waker: &Waker) {

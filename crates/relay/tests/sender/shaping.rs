@@ -196,3 +196,21 @@ fn a_dead_address_of_two_hosts_makes_the_site_pause_whatever_its_limit() {
     rig.send_of("", "bob@a.example");
     wait("it pauses", || rig.log().iter().any(|line| line.starts_with("unreachable")));
 }
+
+#[test]
+fn a_site_whose_addresses_are_full_spends_no_tokens() {
+    let sink = Sink::start();
+    let rig = limited("[default]\nconnections_per_address = 1\nconnection_rate = '1/s, burst 4'\n", &sink);
+    rig.send_of("", "slow@a.example");
+    sink.wait_slow(1);
+    rig.send_many(3, "bob@b.example");
+    let all_saved = || {
+        let now = rig.relay.explain("b.example", "").now;
+        now.iter().any(|now| now.what.starts_with("connections to site") && now.state.starts_with("4 of 4 left"))
+    };
+    wait("no token is spent while nothing can be had for it", all_saved);
+    assert_eq!(sink.connections(), 1);
+    sink.release();
+    sink.wait_taken(4);
+    rig.wait_empty();
+}
