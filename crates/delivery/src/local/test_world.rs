@@ -127,7 +127,7 @@ impl Place {
         config.spool.ring.max_segments = 8;
         config.spool.keeper = false;
         config.host = "mx.example".into();
-        config.shutdown_patience = Duration::from_secs(2);
+        config.shutdown_patience = Duration::from_secs(30);
         config
     }
 
