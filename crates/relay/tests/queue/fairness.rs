@@ -66,7 +66,9 @@ fn nobody_waits_longer_than_a_turn_of_each_tenant_and_of_each_of_its_domains() {
                         if is_greedy { (0, 0) } else { (random.below(tenants), random.below(domains)) };
                     let lane: Lane = (format!("t{tenant}").into(), format!("d{domain}.example").into());
                     let mut queued = world.message();
-                    (queued.tenant, queued.not_before, queued.expires) = (lane.0.clone(), 0, 0);
+                    // Mail of another pool has a queue, and so a turn, of its own.
+                    (queued.tenant, queued.pool) = (lane.0.clone(), "".into());
+                    (queued.not_before, queued.expires) = (0, 0);
                     let address = format!("a@{}", lane.1).into();
                     queued.recipients = vec![QueuedRecipient { number: 0, address, orcpt: "".into(), notify: 0 }];
                     world.queue.apply(Lsn::new(lsn), &QueueEntry::Queued(queued));
