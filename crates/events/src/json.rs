@@ -13,6 +13,13 @@ use crate::event::{
     TransportTarget, Waiting,
 };
 
+/// The lines of JSON that stand for an entry of the log's stream, each with a line feed: at least one, also where it cannot be read.
+pub fn lines(lsn: Lsn, payload: Bytes) -> Vec<u8> {
+    let mut lines = Vec::new();
+    write_entry(&mut lines, lsn, payload);
+    lines
+}
+
 /// Appends the lines of an entry: at least one where it cannot be read.
 pub(crate) fn write_entry(out: &mut Vec<u8>, lsn: Lsn, payload: Bytes) {
     match entry::decode(payload) {

@@ -29,5 +29,6 @@ pub use event::{
     Refused, RelayFate, Stage, Target, TransportTarget, Waiting,
 };
 pub use files::{Cursor, file_name, packed_name};
+pub use json::lines;
 pub use log::{EventLog, Recorder, STREAM, give_up};
 pub use section::Section;
