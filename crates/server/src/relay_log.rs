@@ -1,7 +1,7 @@
 //! What the logs say of the relay.
 
-use posthaste_events::{Admin, AdminTarget, Event, Kind, OfRelay, Recorder, RelayFate};
-use posthaste_relay::queue::{Action, QueueEntry, Scope, Secs};
+use posthaste_events::{Admin, AdminTarget, Event, Kind, LIST_MAX, OfRelay, Received, Recorder, RelayFate};
+use posthaste_relay::queue::{Action, Imported, QueueEntry, Scope, Secs};
 use posthaste_relay::sender::{ActedOn, Attempt, AttemptResult, By, Observer, SiteState};
 use posthaste_spool::{Entry, Lsn};
 
@@ -57,6 +57,23 @@ impl Observer for RelayLog {
             name: name.clone(),
             until: if until == Secs::MAX { 0 } else { until },
             targets: Vec::new(),
+        })))
+    }
+
+    fn imported(&self, by: &By, message: &Imported, message_id: &str, bytes: u64) -> Option<Entry> {
+        let paths = message.queued.recipients.iter().map(|to| format!("<{}>", to.address).into());
+        self.recorder.as_ref()?.entry(&Event::now(Kind::Received(Received {
+            id: message.origin.to_string().into(),
+            peer: format!("import by user {}", by.uid).into(),
+            helo: "".into(),
+            with: "import".into(),
+            sender: format!("<{}>", message.queued.sender).into(),
+            recipients: paths.take(LIST_MAX).collect(),
+            recipient_count: message.queued.recipients.len() as u32,
+            bytes,
+            message_id: message_id.into(),
+            mailboxes: Vec::new(),
+            mailbox_count: 0,
         })))
     }
 

@@ -9,6 +9,7 @@ mod import;
 mod mailq;
 mod socket;
 mod tables;
+mod transfer;
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -24,6 +25,7 @@ use change::{act, change};
 use explain::ExplainArgs;
 pub use socket::{answer, answer_in, ask};
 use tables::{details, diversions, list, summary, suspensions};
+use transfer::{ExportArgs, ImportArgs};
 
 pub use mailq::mailq;
 pub use tables::{columns, number, text};
@@ -142,6 +144,10 @@ pub enum QueueCommand {
         #[arg(long)]
         json: bool,
     },
+    /// Write mail that waits, with attempts and schedule, for the queue of another server
+    Export(ExportArgs),
+    /// Take mail of another queue; what was imported before is left out
+    Import(ImportArgs),
     /// List what is suspended
     Suspensions {
         #[command(flatten)]
@@ -310,6 +316,8 @@ pub fn run(command: QueueCommand) -> Result<ExitCode, AnyError> {
             show(&server, &lines, diversions)
         }
         QueueCommand::Explain(args) => explain::run(&args),
+        QueueCommand::Export(args) => transfer::export(&args),
+        QueueCommand::Import(args) => transfer::import(&args),
         QueueCommand::ImportShaping { file, json } => import::shaping(&file, json),
         QueueCommand::Suspensions { server } => {
             let lines = ask(&server, &Request::Suspensions)?;

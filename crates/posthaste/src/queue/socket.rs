@@ -26,8 +26,12 @@ pub(super) fn answer_of(config: &Config, request: &Request) -> Result<Vec<Value>
     answer_in(&config.storage.data, request)
 }
 
-/// Asks the server with this data directory.
-pub fn answer_in(data: &Path, request: &Request) -> Result<Vec<Value>, AnyError> {
+/// A connection to a server, for requests with long answers.
+pub(super) fn connect(server: &ServerArgs) -> Result<UnixStream, AnyError> {
+    connect_in(&Loaded::load(server.config.as_deref())?.config.storage.data)
+}
+
+fn connect_in(data: &Path) -> Result<UnixStream, AnyError> {
     let path = data.join(SOCKET);
     let failed = |error: io::Error| match error.kind() {
         io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused => {
@@ -35,7 +39,14 @@ pub fn answer_in(data: &Path, request: &Request) -> Result<Vec<Value>, AnyError>
         }
         _ => format!("{}: {error}", path.display()),
     };
-    let mut stream = UnixStream::connect(&path).map_err(failed)?;
+    Ok(UnixStream::connect(&path).map_err(failed)?)
+}
+
+/// Asks the server with this data directory.
+pub fn answer_in(data: &Path, request: &Request) -> Result<Vec<Value>, AnyError> {
+    let mut stream = connect_in(data)?;
+    let path = data.join(SOCKET);
+    let failed = |error: io::Error| format!("{}: {error}", path.display());
     stream.write_all((serde_json::to_string(request)? + "\n").as_bytes()).map_err(failed)?;
     let lines: Result<Vec<String>, _> = BufReader::new(stream).lines().collect();
     let lines: Vec<Value> =

@@ -20,6 +20,7 @@ mod maps;
 mod ownership;
 mod queue;
 mod queue_content;
+mod queue_transfer;
 mod reading;
 mod receiving;
 mod relay;

@@ -32,13 +32,13 @@ servers = ["127.0.0.1:9"]
 hosts = { "there.example" = ["127.0.0.1"], "other.example" = ["127.0.0.1"] }
 "#;
 
-fn queue(dir: &Path, args: &[&str]) -> (i32, String) {
+pub fn queue(dir: &Path, args: &[&str]) -> (i32, String) {
     let output = command(dir, &[&["queue"], args].concat()).output().unwrap();
     let text = String::from_utf8([output.stdout, output.stderr].concat()).unwrap();
     (output.status.code().unwrap(), text)
 }
 
-fn lines(dir: &Path, args: &[&str]) -> Vec<Value> {
+pub fn lines(dir: &Path, args: &[&str]) -> Vec<Value> {
     let (_, text) = queue(dir, &[args, &["--json"]].concat());
     serde_json::from_str(&text).unwrap_or_else(|error| panic!("{error}: {text}"))
 }
@@ -53,11 +53,11 @@ fn counts(dir: &Path, by: &str) -> Vec<(String, u64, u64)> {
         .collect()
 }
 
-fn unused_port() -> u16 {
+pub fn unused_port() -> u16 {
     std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port()
 }
 
-fn start(dir: &Path, port: u16) -> Server {
+pub fn start(dir: &Path, port: u16) -> Server {
     Server::start(dir, &CONFIG.replace("PORT", &port.to_string()))
 }
 
@@ -98,7 +98,7 @@ fn mail_is_counted_by_name_and_printed_as_it_goes_out() {
 }
 
 /// Answers each recipient with 450 and a text of its own.
-fn deferring(listener: std::net::TcpListener) {
+pub fn deferring(listener: std::net::TcpListener) {
     std::thread::spawn(move || {
         for stream in listener.incoming() {
             let Ok(stream) = stream else { return };

@@ -6,6 +6,7 @@ use super::Queue;
 use super::destinations::domain_of;
 use super::divert::Diversion;
 use super::entry::{Change, QueueEntry, Queued, Scope, What};
+use super::imported::ImportedState;
 use super::slow::Slow;
 use super::table::{BEGUN, BUSY, DUE, HELD, Id, Recipient, TOLD};
 
@@ -14,7 +15,12 @@ impl Queue {
     pub fn apply(&mut self, lsn: Lsn, entry: &QueueEntry) {
         self.seen = self.seen.max(lsn);
         match entry {
-            QueueEntry::Queued(queued) => self.queued(lsn, queued),
+            QueueEntry::Queued(queued) => self.queued(lsn, queued, &[]),
+            QueueEntry::Imported(imported) => {
+                self.recorded = self.recorded.max(imported.at);
+                self.imports.note(imported);
+                self.queued(lsn, &imported.queued, &imported.states);
+            }
             QueueEntry::Changes { at, changes } => {
                 self.recorded = self.recorded.max(*at);
                 changes.iter().for_each(|change| self.change(change));
@@ -40,7 +46,8 @@ impl Queue {
         }
     }
 
-    fn queued(&mut self, lsn: Lsn, queued: &Queued) {
+    /// `states`: what has become of its recipients, if it comes from elsewhere.
+    fn queued(&mut self, lsn: Lsn, queued: &Queued, states: &[ImportedState]) {
         if lsn <= self.last_message {
             // A snapshot has it, or it was settled while that was made: then nobody has released it for sure.
             if !self.table.has(lsn) {
@@ -57,11 +64,14 @@ impl Queue {
         let recipients: Vec<Recipient> = queued
             .recipients
             .iter()
-            .map(|recipient| {
+            .enumerate()
+            .map(|(at, recipient)| {
                 let domain = domain_of(&recipient.address);
                 let names = [&*queued.tenant, &*queued.campaign, &*domain, &*queued.pool];
                 let queue = self.destinations.take(&mut self.names, &self.schedules, names);
-                Recipient::new(recipient.number, queue, due)
+                let mut new = Recipient::new(recipient.number, queue, due);
+                states.get(at).into_iter().for_each(|state| state.put_into(&mut new));
+                new
             })
             .collect();
         if recipients.is_empty() {

@@ -13,6 +13,7 @@
 //! | 6 *diverted* | kind of [`Scope`] (u8, no site), name (text), until (u32), next hop (text), reason (text) |
 //! | 7 *diverted no more* | kind of [`Scope`] (u8), name (text) |
 //! | 8 *slowed* | kind of [`Scope`] (u8), name (text), until (u32), rate of messages (text, empty for none), connections (u32, 0 for no limit), reason (text) |
+//! | 9 *imported* | origin (16 bytes); when (u32); fields of *queued*; each recipient: attempts (u8), bits (u8: 2 held, 4 delay told), next attempt or reason of the hold (u32), status (u16 each), text of the last reply |
 
 use std::sync::Arc;
 
@@ -20,6 +21,7 @@ use posthaste_spool::{Lsn, put_text};
 
 use super::Secs;
 use super::codec::{DecodeError, Fields};
+use super::imported::Imported;
 
 /// A recipient: the batch of its message, and its number within the message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -86,6 +88,8 @@ pub enum QueueEntry {
         /// Why, for people.
         reason: Arc<str>,
     },
+    /// A message of another queue, in the batch of the message.
+    Imported(Box<Imported>),
 }
 
 /// A message for the queue.
@@ -254,6 +258,7 @@ const RESUMED: u8 = 5;
 const DIVERTED: u8 = 6;
 const NOT_DIVERTED: u8 = 7;
 const SLOWED: u8 = 8;
+const IMPORTED: u8 = 9;
 
 const IS_8BIT: u8 = 1;
 const SMTPUTF8: u8 = 2;
@@ -264,6 +269,15 @@ const HAS_POOL: u8 = 32;
 const FLAGS: u8 = IS_8BIT | SMTPUTF8 | RET_FULL | RET_HEADERS | REQUIRE_TLS | HAS_POOL;
 
 impl QueueEntry {
+    /// The message that it brings to the queue.
+    pub fn into_message(self) -> Option<Queued> {
+        match self {
+            Self::Queued(queued) => Some(queued),
+            Self::Imported(imported) => Some(imported.queued),
+            _ => None,
+        }
+    }
+
     /// The entry's payload.
     ///
     /// # Panics
@@ -315,6 +329,10 @@ impl QueueEntry {
                 out.extend_from_slice(&connections.to_le_bytes());
                 put_text(&mut out, reason);
             }
+            Self::Imported(imported) => {
+                out.push(IMPORTED);
+                imported.put(&mut out);
+            }
         }
         out
     }
@@ -365,6 +383,7 @@ impl QueueEntry {
                 connections: rest.u32()?,
                 reason: rest.text()?,
             },
+            IMPORTED => Self::Imported(Box::new(Imported::take(&mut rest)?)),
             _ => return Err(DecodeError::Unknown("kind")),
         };
         rest.end()?;
@@ -373,7 +392,7 @@ impl QueueEntry {
 }
 
 impl Queued {
-    fn put(&self, out: &mut Vec<u8>) {
+    pub(super) fn put(&self, out: &mut Vec<u8>) {
         let flag = |holds: bool, flag: u8| if holds { flag } else { 0 };
         let ret = match self.ret {
             None => 0,
@@ -396,7 +415,7 @@ impl Queued {
         }
     }
 
-    fn take(rest: &mut Fields<'_>) -> Result<Self, DecodeError> {
+    pub(super) fn take(rest: &mut Fields<'_>) -> Result<Self, DecodeError> {
         let flags = rest.u8()?;
         let ret = match flags & (RET_FULL | RET_HEADERS) {
             0 => None,

@@ -1,5 +1,6 @@
 use posthaste_random::Random;
 
+use super::super::imported::{ImportedState, Origin};
 use super::*;
 
 fn key(message: u64, number: u16) -> Key {
@@ -34,6 +35,16 @@ fn queued() -> QueueEntry {
     })
 }
 
+fn imported() -> QueueEntry {
+    let QueueEntry::Queued(queued) = queued() else { unreachable!() };
+    let status = Status { code: 450, enhanced: 2001 };
+    let held = Some(HoldReason::Policy);
+    let first = ImportedState { attempts: 3, next: 7, status, held: None, delay_told: true, reply: "busy".into() };
+    let second = ImportedState { held, ..ImportedState::default() };
+    let origin = Origin::of(Lsn::new(5), b"entry", b"content");
+    QueueEntry::Imported(Box::new(Imported { origin, at: 6, queued, states: vec![first, second] }))
+}
+
 fn samples() -> Vec<QueueEntry> {
     let status = Status { code: 450, enhanced: 2001 };
     let whats = [
@@ -50,7 +61,7 @@ fn samples() -> Vec<QueueEntry> {
     ];
     let scopes =
         [Scope::Tenant("t".into()), Scope::Campaign("c".into()), Scope::Domain("d".into()), Scope::Site("s".into())];
-    let mut all = vec![queued(), QueueEntry::Replies { text: "try later".into(), keys: vec![key(5, 6)] }];
+    let mut all = vec![queued(), imported(), QueueEntry::Replies { text: "try later".into(), keys: vec![key(5, 6)] }];
     all.extend(whats.map(changes));
     let QueueEntry::Queued(with_pool) = queued() else { unreachable!("it is queued") };
     all.push(QueueEntry::Queued(Queued { pool: "".into(), ..with_pool }));
@@ -123,6 +134,26 @@ fn the_bytes_are_those_of_the_table() {
     let expected =
         [&[1, 2, 12, 0, 0, 0, 5][..], &[5, 0, 0, 0, 0, 0, 0, 0, 6, 0], &[3, 7, 0, 0, 0], &[0xc2, 1, 0xd1, 7]];
     assert_eq!(deferred.encode(), expected.concat());
+}
+
+#[test]
+fn what_becomes_of_an_imported_message_follows_its_envelope() {
+    let QueueEntry::Imported(sample) = imported() else { unreachable!() };
+    let origin = u128::from_str_radix(&sample.origin.to_string(), 16).unwrap().to_le_bytes();
+    let expected = [
+        &[1, 9][..],
+        &origin,
+        &[6, 0, 0, 0],
+        &queued().encode()[2..],
+        &[3, 4, 7, 0, 0, 0, 0xc2, 1, 0xd1, 7, 4, 0],
+        b"busy",
+        &[0, 2, 2, 0, 0, 0, 0, 0, 0, 0, 0, 0],
+    ];
+    assert_eq!(imported().encode(), expected.concat());
+    assert_eq!(sample.origin.to_string().parse(), Ok(sample.origin));
+    for wrong in ["", "+f", &"f".repeat(33), &"F".repeat(32), &"+".repeat(32)] {
+        assert!(wrong.parse::<Origin>().is_err(), "{wrong}");
+    }
 }
 
 #[test]

@@ -25,6 +25,7 @@ mod destinations;
 mod divert;
 pub mod entry;
 mod gate;
+mod imported;
 mod names;
 mod notices;
 mod pick;
@@ -50,6 +51,7 @@ pub use destinations::{QueueId, QueueName};
 pub use divert::Diversion;
 pub use entry::{Change, Key, QueueEntry, Queued, QueuedRecipient, Ret, Scope, Status, What};
 pub use gate::{Gate, Parked};
+pub use imported::{IMPORT_KEPT_SECS, Imported, ImportedState, Origin};
 pub use notices::Notice;
 pub use ready::{Outcome, Prefer, ReadyId, Source, Take, Taken, Transaction};
 pub use schedule::{Rule, Schedule, Schedules};
@@ -57,6 +59,7 @@ pub use slow::Slow;
 pub use snapshot::{RestoreError, Snapshot};
 
 use destinations::Destinations;
+use imported::Imports;
 use names::Names;
 use ready::Ready;
 use table::{BUSY, DUE, HELD, Id, Table};
@@ -83,6 +86,7 @@ pub struct Queue {
     suspended: BTreeMap<Scope, (Secs, Arc<str>)>,
     diverted: Temporary<Diversion>,
     slowed: Temporary<Slow>,
+    imports: Imports,
     released: Vec<Lsn>,
     ready: Vec<Ready>,
     ready_free: Vec<u32>,
@@ -120,6 +124,7 @@ impl Queue {
             suspended: BTreeMap::new(),
             diverted: Temporary::default(),
             slowed: Temporary::default(),
+            imports: Imports::default(),
             released: Vec::new(),
             ready: Vec::new(),
             ready_free: Vec::new(),

@@ -12,6 +12,7 @@
 //! | 3 *suspension* | length (u32); entry *suspended* |
 //! | 5 *diversion* | length (u32); entry *diverted* |
 //! | 6 *slow* | length (u32); entry *slowed* |
+//! | 8 *imported* | number (u16); each: recipient (16 bytes), when (u32) |
 //! | 4 *end* | LSN of the last message that came (u64); time (u32) |
 
 use std::collections::{HashMap, HashSet};
@@ -38,6 +39,7 @@ pub struct Snapshot {
 #[derive(Debug)]
 enum Stage {
     Head,
+    Imports(u128),
     Messages(Key),
     Done,
 }
@@ -62,6 +64,7 @@ const END: u8 = 4;
 const DIVERSION: u8 = 5;
 const SLOW: u8 = 6;
 const QUEUE_WITH_POOL: u8 = 7;
+const IMPORTED: u8 = 8;
 const BITS: u8 = OPEN | HELD | TOLD | BEGUN | 3 << CRASHES_SHIFT;
 /// Bytes of a suspension or diversion at most: a scope, a next hop and a reason.
 const SUSPENSION_BYTES_MAX: u32 = 1 << 18;
@@ -93,7 +96,22 @@ impl Snapshot {
                     out.extend((entry.len() as u32).to_le_bytes());
                     out.extend(entry);
                 }
-                Stage::Messages(FIRST)
+                Stage::Imports(0)
+            }
+            Stage::Imports(from) => {
+                let part: Vec<_> = queue.imports.part(from).collect();
+                match part.last().and_then(|(recipient, _)| recipient.checked_add(1)) {
+                    Some(next) => {
+                        out.push(IMPORTED);
+                        out.extend((part.len() as u16).to_le_bytes());
+                        for (recipient, at) in part {
+                            out.extend(recipient.to_le_bytes());
+                            out.extend(at.to_le_bytes());
+                        }
+                        Stage::Imports(next)
+                    }
+                    None => Stage::Messages(FIRST),
+                }
             }
             Stage::Messages(from) => match queue.table.open_from(from) {
                 // In the same part as the look for more: a message that came in between would be taken for a settled one.
@@ -188,6 +206,12 @@ impl Queue {
                             queue.slowed.insert(scope, Slow { until, message_rate, connections, reason })
                         }
                         _ => return Err(DecodeError::Unknown("suspension").into()),
+                    }
+                }
+                [IMPORTED] => {
+                    for _ in 0..u16::from_le_bytes(from.array()?) {
+                        let recipient = u128::from_le_bytes(from.array()?);
+                        queue.imports.restore(recipient, from.u32()?);
                     }
                 }
                 [END] => break,

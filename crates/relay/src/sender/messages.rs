@@ -104,10 +104,7 @@ impl Messages {
             return Ok(envelope.clone());
         }
         let entries = self.spool.entries(self.stream, lsn).map_err(load_error)?;
-        let queued = entries.iter().find_map(|payload| match QueueEntry::decode(payload) {
-            Ok(QueueEntry::Queued(queued)) => Some(queued),
-            _ => None,
-        });
+        let queued = entries.iter().find_map(|payload| QueueEntry::decode(payload).ok()?.into_message());
         let queued = queued.ok_or_else(|| LoadError::Lost("its envelope is not in its batch".to_owned()))?;
         Ok(Arc::new(Envelope { queued, body: None }))
     }

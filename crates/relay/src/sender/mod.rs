@@ -43,6 +43,7 @@ mod suppress;
 mod tell;
 mod tenants;
 mod traffic;
+mod transfer;
 mod warm_up;
 
 use std::sync::Arc;
@@ -66,6 +67,7 @@ pub use source::{Pool, Source};
 pub use source_section::{PoolSection, SourceSection, TlsSection, WarmUpSection};
 pub use summary::{Count, CountBy};
 pub use tenants::{TenantSection, is_name};
+pub use transfer::{Exported, ExportedCount, ExportedRecipient, Import, ImportError};
 pub use warm_up::WarmUp;
 
 use crate::dns::Resolver;
@@ -187,7 +189,7 @@ impl Relay {
             Replayed::Entry { lsn, payload, .. } => match QueueEntry::decode(payload) {
                 Ok(entry) => {
                     queue.apply(lsn, &entry);
-                    replies.apply(&entry);
+                    replies.apply(lsn, &entry);
                 }
                 Err(error) => drop(failed.get_or_insert(OpenError::Entry { batch: lsn, error })),
             },

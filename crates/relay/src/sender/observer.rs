@@ -3,7 +3,7 @@ use std::sync::Arc;
 use posthaste_smtp::Reply;
 use posthaste_spool::{Entry, Lsn};
 
-use crate::queue::{Action, Key, QueueEntry, Secs};
+use crate::queue::{Action, Imported, Key, QueueEntry, Secs};
 
 /// Is told what happens, for a log. Its methods must not block.
 pub trait Observer: Send + Sync {
@@ -18,6 +18,9 @@ pub trait Observer: Send + Sync {
 
     /// An operator's suspension, or the end of one, as it goes to the queue. The entry goes into its batch.
     fn suspended(&self, by: &By, entry: &QueueEntry) -> Option<Entry>;
+
+    /// A message of another queue, told just before it is recorded. The entry goes into its batch.
+    fn imported(&self, by: &By, message: &Imported, message_id: &str, bytes: u64) -> Option<Entry>;
 
     /// A site cannot be reached, or can be again.
     fn site(&self, state: &SiteState<'_>);

@@ -41,9 +41,20 @@ impl Replies {
     }
 
     /// What an entry of the stream has.
-    pub fn apply(&self, entry: &QueueEntry) {
-        if let QueueEntry::Replies { text, keys } = entry {
-            keys.iter().for_each(|key| self.keep(*key, text.clone(), Arc::default()));
+    pub fn apply(&self, lsn: Lsn, entry: &QueueEntry) {
+        match entry {
+            QueueEntry::Replies { text, keys } => {
+                keys.iter().for_each(|key| self.keep(*key, text.clone(), Arc::default()));
+            }
+            QueueEntry::Imported(imported) => {
+                for (recipient, state) in imported.queued.recipients.iter().zip(&imported.states) {
+                    if !state.reply.is_empty() {
+                        let key = Key { message: lsn, number: recipient.number };
+                        self.keep(key, state.reply.clone(), Arc::default());
+                    }
+                }
+            }
+            _ => {}
         }
     }
 
@@ -79,7 +90,7 @@ impl Replies {
             let is_whole = len <= ENTRY_BYTES_MAX
                 && (&mut from).take(len.into()).read_to_end(&mut entry).is_ok_and(|read| read == len as usize);
             match QueueEntry::decode(&entry) {
-                Ok(entry) if is_whole => replies.apply(&entry),
+                Ok(entry @ QueueEntry::Replies { .. }) if is_whole => replies.apply(Lsn::ZERO, &entry),
                 _ => break,
             }
         }

@@ -63,6 +63,8 @@ pub(super) struct Shared {
     serial: AtomicU64,
     /// Hosts whose TLS has failed, until when.
     broken_tls: Mutex<HashMap<Arc<str>, Instant>>,
+    /// One import at a time: what was imported already is asked before each.
+    pub importing: Mutex<()>,
     pub delivered: AtomicU64,
     pub deferred: AtomicU64,
     pub failed: AtomicU64,
@@ -113,6 +115,7 @@ impl Shared {
             ended: Condvar::new(),
             serial: AtomicU64::new(0),
             broken_tls: Mutex::default(),
+            importing: Mutex::default(),
             delivered: AtomicU64::new(0),
             deferred: AtomicU64::new(0),
             failed: AtomicU64::new(0),
@@ -505,7 +508,10 @@ impl Consumer for Shared {
                 };
                 self.messages.forget(&settled);
                 self.replies.forget(&settled);
-                if let QueueEntry::Queued(queued) = decoded {
+                if let QueueEntry::Imported(_) = decoded {
+                    self.replies.apply(entry.lsn, &decoded);
+                }
+                if let Some(queued) = decoded.into_message() {
                     self.messages.keep(entry.lsn, queued, &entry.body);
                 }
             }

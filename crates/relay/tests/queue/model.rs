@@ -43,6 +43,15 @@ impl Model {
                     self.recipients.insert(Key { message: lsn, number: recipient.number }, expected);
                 }
             }
+            QueueEntry::Imported(imported) => {
+                self.apply(lsn, &QueueEntry::Queued(imported.queued.clone()));
+                for (recipient, state) in imported.queued.recipients.iter().zip(&imported.states) {
+                    let key = Key { message: lsn, number: recipient.number };
+                    let expected = self.recipients.get_mut(&key).expect("it has just come");
+                    (expected.attempts, expected.status) = (state.attempts, state.status);
+                    (expected.due, expected.held) = (state.next, state.held);
+                }
+            }
             QueueEntry::Changes { changes, .. } => changes.iter().for_each(|change| self.change(change)),
             QueueEntry::Replies { .. } => {}
             QueueEntry::Suspended { scope, until, .. } => drop(self.suspended.insert(scope.clone(), *until)),

@@ -3,10 +3,10 @@
 use std::collections::VecDeque;
 
 use posthaste_random::Random;
-use posthaste_relay::queue::entry::QueuedRecipient;
+use posthaste_relay::queue::entry::{HoldReason, QueuedRecipient};
 use posthaste_relay::queue::{
-    Action, Change, Key, Notice, Outcome, Prefer, Queue, QueueEntry, Queued, ReadyId, Schedules, Scope, Secs,
-    Selection, Snapshot, Source, Status, Take, Transaction, What,
+    Action, Change, Imported, ImportedState, Key, Notice, Origin, Outcome, Prefer, Queue, QueueEntry, Queued, ReadyId,
+    Schedules, Scope, Secs, Selection, Snapshot, Source, Status, Take, Transaction, What,
 };
 use posthaste_spool::Lsn;
 
@@ -48,7 +48,8 @@ impl World {
         match self.random.below(100) {
             0..15 => {
                 let queued = self.message();
-                self.appending.push_back(QueueEntry::Queued(queued));
+                let entry = if self.random.one_in(4) { self.imported(queued) } else { QueueEntry::Queued(queued) };
+                self.appending.push_back(entry);
             }
             15..45 => self.publish(),
             45..55 => {
@@ -97,6 +98,20 @@ impl World {
             pool: if self.random.one_in(4) { "p".into() } else { "".into() },
             recipients,
         }
+    }
+
+    fn imported(&mut self, queued: Queued) -> QueueEntry {
+        let at = self.queue.now();
+        let states = queued.recipients.iter().map(|_| ImportedState {
+            attempts: self.random.below(9) as u8,
+            next: at + self.random.below(9000) as Secs,
+            status: Status { code: 450, enhanced: self.random.below(5) as u16 },
+            held: self.random.one_in(5).then_some(HoldReason::Policy),
+            ..ImportedState::default()
+        });
+        let states = states.collect();
+        let origin = Origin::of(Lsn::new(self.random.next()), b"", b"");
+        QueueEntry::Imported(Box::new(Imported { origin, at, queued, states }))
     }
 
     pub fn record(&mut self, changes: impl IntoIterator<Item = Change>) {

@@ -20,7 +20,7 @@ use bytes::Bytes;
 use posthaste_dns::{Server, Zone};
 use posthaste_relay::dns::{Resolver, Settings};
 use posthaste_relay::queue::entry::notify;
-use posthaste_relay::queue::{Action, QueueEntry, QueuedRecipient, Schedule, Schedules};
+use posthaste_relay::queue::{Action, Imported, QueueEntry, QueuedRecipient, Schedule, Schedules};
 use posthaste_relay::sender::{
     ActedOn, Attempt, AttemptResult, By, Config, Delivering, Notice, Notifier, Observer, Outgoing, Relay, Route,
     RouteTls, SiteState, opportunistic_tls,
@@ -68,6 +68,10 @@ impl Observer for Log {
             format!("{} {result} {}", attempt.recipient, attempt.reply.code())
         });
         self.0.lock().unwrap().extend(lines);
+        None
+    }
+
+    fn imported(&self, _: &By, _: &Imported, _: &str, _: u64) -> Option<Entry> {
         None
     }
 

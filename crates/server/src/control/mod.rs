@@ -9,11 +9,14 @@ mod act;
 mod cat;
 mod divert;
 mod explain;
+mod export;
+mod import;
 mod list;
 mod summary;
 mod suppression;
 mod suspend;
 mod trace;
+mod transfer;
 mod which;
 
 use std::io;
@@ -74,6 +77,20 @@ pub enum Request {
         /// Whether only the header is wanted.
         #[serde(default)]
         header: bool,
+    },
+    /// Messages for another queue, each in several lines, and a first and a last line about all.
+    Export {
+        /// Which.
+        of: Which,
+        /// They are held here from then on.
+        #[serde(default)]
+        hold: bool,
+    },
+    /// Takes messages of another queue: the answer to [`Export`](Self::Export) follows the request. A line about each message is the answer.
+    Import {
+        /// What an operator has held there is tried here.
+        #[serde(default)]
+        release: bool,
     },
     /// Does something with recipients; the answer has how many are `changed`, and how many are under way and `follow`.
     Act {
@@ -265,6 +282,15 @@ async fn serve(stream: UnixStream, receiver: Receiver) -> io::Result<()> {
             Err(error) => write.write_all(format!("{}\n", json!({ "error": error })).as_bytes()).await,
         };
     }
+    if let Ok(Request::Import { release }) = serde_json::from_str::<Request>(&line) {
+        if receiver.relay().is_none() {
+            return write.write_all(format!("{}\n", json!({ "error": RELAYS_NOT })).as_bytes()).await;
+        }
+        // It holds nothing up at the server's end.
+        let weak = receiver.downgrade();
+        drop(receiver);
+        return import::import(limited, write, weak, uid, release).await;
+    }
     let (answer, mut answered) = mpsc::channel(LINES_MAX);
     let working = spawn_blocking(move || {
         let last = match serde_json::from_str::<Request>(&line) {
@@ -290,13 +316,15 @@ fn perform(request: &Request, uid: u32, receiver: &Receiver, answer: Answer<'_>)
             Request::List { .. } | Request::Summary { .. } | Request::Suspensions | Request::Diversions => {
                 Ok(json!({ "done": 0 }))
             }
-            _ => Err("this server relays no mail".to_owned()),
+            _ => Err(RELAYS_NOT.to_owned()),
         };
     };
     match request {
         Request::List { of, limit } => list::list(relay, of, *limit, answer),
         Request::Summary { of, by } => summary::summary(relay, of, *by, answer),
         Request::Cat { message, header } => cat::cat(relay, *message, *header, answer),
+        Request::Export { of, hold } => export::export(relay, uid, &receiver.settings().host_name, of, *hold, answer),
+        Request::Import { .. } => Err("an import is answered elsewhere".to_owned()),
         Request::Act { of, action, reason } => act::act(relay, uid, of, *action, reason),
         Request::Suspend { scope, secs, reason } => suspend::suspend(relay, uid, scope, *secs, reason),
         Request::Resume { scope } => suspend::resume(relay, uid, scope),
@@ -324,6 +352,7 @@ type Answer<'a> = &'a dyn Fn(Value) -> bool;
 /// The last line of an answer, or what went wrong.
 type Outcome = Result<Value, String>;
 
+const RELAYS_NOT: &str = "this server relays no mail";
 const REQUEST_BYTES_MAX: u64 = 64 << 10;
 const CONNECTIONS_MAX: usize = 16;
 /// Lines of an answer that wait to be written.

@@ -1,0 +1,190 @@
+//! Messages of another queue, with what had become of their recipients there.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::str::FromStr;
+use std::sync::Arc;
+
+use posthaste_spool::{Lsn, put_text};
+use ring::digest::{Context, SHA256};
+
+use super::codec::{DecodeError, Fields};
+use super::entry::{HoldReason, Queued, Status};
+use super::table::{HELD, Recipient, TOLD};
+use super::{Queue, Secs};
+
+/// A message of another queue.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Imported {
+    /// Its name in all queues.
+    pub origin: Origin,
+    /// When it was imported.
+    pub at: Secs,
+    /// As it was received, in seconds of this queue's clock.
+    pub queued: Queued,
+    /// What had become of each recipient of `queued`, in the same order.
+    pub states: Vec<ImportedState>,
+}
+
+/// What had become of a recipient.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct ImportedState {
+    /// Attempts so far.
+    pub attempts: u8,
+    /// When it is tried next; 0 if it is held.
+    pub next: Secs,
+    /// What the last attempt ended with.
+    pub status: Status,
+    /// It is held, and why.
+    pub held: Option<HoldReason>,
+    /// The sender knows of the delay.
+    pub delay_told: bool,
+    /// What the next hop said last; empty if nobody knows.
+    pub reply: Arc<str>,
+}
+
+/// Names a message in whatever queue it is: a digest of its number and entry in its first queue, and of its content.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Origin(u128);
+
+impl Origin {
+    /// The origin of a message that was received here. `content` is the SHA-256 of its body.
+    pub fn of(message: Lsn, queued: &[u8], content: &[u8]) -> Self {
+        let mut digest = Context::new(&SHA256);
+        digest.update(&message.get().to_le_bytes());
+        digest.update(&(queued.len() as u64).to_le_bytes());
+        [queued, content].iter().for_each(|bytes| digest.update(bytes));
+        let digest = digest.finish();
+        Origin(u128::from_le_bytes(*digest.as_ref().first_chunk().expect("32 bytes")))
+    }
+
+    /// One recipient of it. Digests are as good as random, so two of different messages are never near.
+    fn recipient(self, number: u16) -> u128 {
+        self.0 ^ u128::from(number)
+    }
+}
+
+impl fmt::Display for Origin {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:032x}", self.0)
+    }
+}
+
+impl FromStr for Origin {
+    type Err = DecodeError;
+
+    fn from_str(text: &str) -> Result<Self, DecodeError> {
+        let is_hex = text.len() == 32 && text.bytes().all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'));
+        u128::from_str_radix(text, 16).ok().filter(|_| is_hex).map(Origin).ok_or(DecodeError::Unknown("origin"))
+    }
+}
+
+impl Imported {
+    pub(super) fn put(&self, out: &mut Vec<u8>) {
+        assert_eq!(self.states.len(), self.queued.recipients.len(), "a state for each recipient");
+        out.extend(self.origin.0.to_le_bytes());
+        out.extend(self.at.to_le_bytes());
+        self.queued.put(out);
+        for state in &self.states {
+            let held = if state.held.is_some() { HELD } else { 0 };
+            out.extend([state.attempts, held | if state.delay_told { TOLD } else { 0 }]);
+            out.extend(state.held.map_or(state.next, |reason| reason.number().into()).to_le_bytes());
+            out.extend(state.status.code.to_le_bytes());
+            out.extend(state.status.enhanced.to_le_bytes());
+            put_text(out, &state.reply);
+        }
+    }
+
+    pub(super) fn take(rest: &mut Fields<'_>) -> Result<Self, DecodeError> {
+        let origin = u128::from(rest.u64()?) | u128::from(rest.u64()?) << 64;
+        let (at, queued) = (rest.u32()?, Queued::take(rest)?);
+        let mut states = Vec::with_capacity(queued.recipients.len());
+        for _ in &queued.recipients {
+            let (attempts, bits, due) = (rest.u8()?, rest.u8()?, rest.u32()?);
+            if bits & !(HELD | TOLD) != 0 {
+                return Err(DecodeError::Unknown("bits"));
+            }
+            let held = match bits & HELD {
+                0 => None,
+                _ => Some(HoldReason::of(due).ok_or(DecodeError::Unknown("reason"))?),
+            };
+            states.push(ImportedState {
+                attempts,
+                next: if held.is_some() { 0 } else { due },
+                status: Status { code: rest.u16()?, enhanced: rest.u16()? },
+                held,
+                delay_told: bits & TOLD != 0,
+                reply: rest.text()?,
+            });
+        }
+        Ok(Imported { origin: Origin(origin), at, queued, states })
+    }
+}
+
+impl ImportedState {
+    pub(super) fn put_into(&self, recipient: &mut Recipient) {
+        (recipient.attempts, recipient.status) = (self.attempts, self.status);
+        recipient.set(HELD, self.held.is_some());
+        recipient.set(TOLD, self.delay_told);
+        recipient.due = self.held.map_or(self.next, |reason| reason.number().into());
+    }
+}
+
+/// The recipients that were imported, so that none of them is imported twice: 24 bytes each.
+#[derive(Debug, Default)]
+pub(super) struct Imports {
+    known: BTreeMap<u128, Secs>,
+    swept: Secs,
+}
+
+/// How long an import is remembered.
+pub const IMPORT_KEPT_SECS: Secs = 31 * 86_400;
+/// Imports that are remembered at most: none more is taken.
+pub const IMPORTS_MAX: usize = 20_000_000;
+const SWEEP_SECS: Secs = 86_400;
+
+impl Imports {
+    pub fn note(&mut self, imported: &Imported) {
+        for recipient in &imported.queued.recipients {
+            self.restore(imported.origin.recipient(recipient.number), imported.at);
+        }
+        if imported.at.saturating_sub(self.swept) >= SWEEP_SECS {
+            self.swept = imported.at;
+            self.known.retain(|_, at| at.saturating_add(IMPORT_KEPT_SECS) > imported.at);
+        }
+    }
+
+    pub fn restore(&mut self, recipient: u128, at: Secs) {
+        self.known.insert(recipient, at);
+    }
+
+    /// Some of them, from `from` on.
+    pub fn part(&self, from: u128) -> impl Iterator<Item = (u128, Secs)> {
+        self.known.range(from..).take(PART).map(|(recipient, at)| (*recipient, *at))
+    }
+}
+
+/// Imports in one part of a snapshot.
+const PART: usize = 1500;
+
+impl Queue {
+    /// Whether a recipient of a message was imported, within [`IMPORT_KEPT_SECS`].
+    pub fn was_imported(&self, origin: Origin, number: u16) -> bool {
+        self.imports.known.contains_key(&origin.recipient(number))
+    }
+
+    /// Whether so many recipients more can be imported.
+    pub fn can_import(&self, recipients: usize) -> bool {
+        self.imports.known.len() + recipients <= IMPORTS_MAX
+    }
+
+    /// When a message is given up, if it has a time of its own; else 0.
+    pub fn own_expiry(&self, message: Lsn) -> Secs {
+        self.expires.get(&message).copied().unwrap_or(0)
+    }
+
+    /// Whether the sender of a recipient knows of the delay.
+    pub fn is_delay_told(&self, key: super::Key) -> bool {
+        self.table.find(key).is_some_and(|id| self.table.get(id).is(TOLD))
+    }
+}

@@ -1,0 +1,342 @@
+//! Messages go from one queue to another: what there is to say of them, and how they come in.
+
+use std::sync::Arc;
+use std::sync::mpsc::sync_channel;
+use std::time::SystemTime;
+
+use bytes::Bytes;
+use posthaste_spool::{AppendError, Batch, Body, Entry, Lsn};
+use ring::digest::{Context, SHA256};
+
+use super::control::Filter;
+use super::messages::{Envelope, LoadError};
+use super::observer::{ActedOn, By};
+use super::shared::Shared;
+use super::{ControlError, Relay};
+use crate::queue::entry::HoldReason;
+use crate::queue::{
+    Action, Imported, ImportedState, Key, Origin, QueueEntry, Queued, QueuedRecipient, Secs, Status, Waits,
+};
+
+/// A message with what has become of its recipients. Times are Unix seconds, as different queues have different clocks.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Exported {
+    /// Its number in the queue that it comes from.
+    pub message: Lsn,
+    /// What was received; `recipients` and times have their place below.
+    pub queued: Queued,
+    /// When it was received.
+    pub received: u64,
+    /// It is not tried before; 0 for at once.
+    pub not_before: u64,
+    /// It is given up then; 0 for the age that its schedule has.
+    pub expires: u64,
+    /// Those that are exported, numbers ascending.
+    pub recipients: Vec<ExportedRecipient>,
+}
+
+/// A recipient of an exported message.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ExportedRecipient {
+    /// As it was received.
+    pub to: QueuedRecipient,
+    /// Attempts so far.
+    pub attempts: u8,
+    /// When it is tried next; 0 if it is held.
+    pub next: u64,
+    /// What the last attempt ended with.
+    pub status: Status,
+    /// It is held, and why.
+    pub held: Option<HoldReason>,
+    /// The sender knows of the delay.
+    pub delay_told: bool,
+    /// What the next hop said last; empty if nobody knows.
+    pub reply: Arc<str>,
+}
+
+/// What an export came to.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct ExportedCount {
+    /// Recipients that were exported.
+    pub recipients: u64,
+    /// Recipients that were not, as an attempt is under way.
+    pub under_way: u64,
+}
+
+/// What became of a message that comes in.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Import {
+    /// Its number here; `None` if all of its recipients were here already.
+    pub message: Option<Lsn>,
+    /// Recipients that were imported.
+    pub recipients: u64,
+    /// Recipients that were imported before, or wait here.
+    pub duplicates: u64,
+}
+
+/// Why a message is not imported.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ImportError {
+    /// The queue has as many recipients, or has imported as many, as it may.
+    #[error("the queue has no room for it")]
+    NoRoom,
+    /// The spool does not take it now.
+    #[error("the spool does not take it: {0}")]
+    Spool(String),
+    /// Its envelope is too large for a batch.
+    #[error("it is too large: {0}")]
+    TooLarge(String),
+}
+
+impl Relay {
+    /// Shows the messages that fit, in the order of their numbers, until `show` says no: one with many recipients perhaps in several parts. `hold`: who wants
+    /// them to be held here, durably before they are shown; what is shown is as it was before that. What is under way is left out. Blocks.
+    ///
+    /// # Errors
+    /// The spool refuses to hold them.
+    pub fn export(
+        &self,
+        filter: &Filter,
+        hold: Option<&By>,
+        show: &mut dyn FnMut(Exported) -> bool,
+    ) -> Result<ExportedCount, ControlError> {
+        let shared = &self.0.shared;
+        let (mut count, mut failed) = (ExportedCount::default(), None);
+        shared.each(filter, true, &mut |found| {
+            for of_message in found.chunk_by(|(one, _), (other, _)| one.message == other.message) {
+                let message = of_message[0].0.message;
+                // One that cannot be read is settled meanwhile, or damaged, which its attempts tell.
+                let Some(envelope) = &of_message[0].1 else { continue };
+                let keys = of_message.iter().map(|(key, _)| *key);
+                let exported = match shared.exported(message, envelope, keys, hold, &mut count) {
+                    Ok(exported) => exported,
+                    Err(error) => {
+                        failed = Some(error);
+                        return false;
+                    }
+                };
+                if !exported.recipients.is_empty() && !show(exported) {
+                    return false;
+                }
+            }
+            true
+        });
+        failed.map_or(Ok(count), Err)
+    }
+
+    /// Bytes of a message that waits.
+    ///
+    /// # Errors
+    /// It cannot be read, or waits no more.
+    pub fn content_len(&self, message: Lsn) -> Result<u64, ControlError> {
+        self.0.shared.messages.body_len(message).map_err(unreadable)
+    }
+
+    /// A piece of a message from `at` on; empty behind its end. Blocks.
+    ///
+    /// # Errors
+    /// It cannot be read, or waits no more.
+    pub fn content_piece(&self, message: Lsn, at: u64, len: u64) -> Result<Bytes, ControlError> {
+        let piece = at..at.saturating_add(PIECE_BYTES).min(len);
+        if piece.is_empty() {
+            return Ok(Bytes::new());
+        }
+        self.0.shared.spool.read(message, piece).map_err(|error| ControlError::Unreadable(error.to_string()))
+    }
+
+    /// The name in all queues of a message that waits here. `content` is the SHA-256 of its body. Blocks.
+    ///
+    /// # Errors
+    /// It cannot be read, or waits no more.
+    pub fn origin(&self, message: Lsn, content: &[u8]) -> Result<Origin, ControlError> {
+        let shared = &self.0.shared;
+        let entries = shared.spool.entries(shared.stream, message);
+        let entries = entries.map_err(|error| ControlError::Unreadable(error.to_string()))?;
+        let origin = entries.iter().find_map(|payload| match QueueEntry::decode(payload) {
+            Ok(QueueEntry::Queued(_)) => Some(Origin::of(message, payload, content)),
+            Ok(QueueEntry::Imported(imported)) => Some(imported.origin),
+            _ => None,
+        });
+        origin.ok_or(ControlError::NotWaiting(message))
+    }
+
+    /// Takes a message of another queue, unless its recipients were imported before or wait here.
+    /// Blocks until it is durable.
+    ///
+    /// # Errors
+    /// See [`ImportError`]; nothing of it is kept then.
+    pub fn import(
+        &self,
+        by: &By,
+        origin: Origin,
+        mut message: Exported,
+        message_id: &str,
+        body: Body,
+    ) -> Result<Import, ImportError> {
+        let shared = &self.0.shared;
+        let _one = shared.importing.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        let all = message.recipients.len();
+        let is_from_here = self.is_here(message.message, origin);
+        {
+            let queue = shared.queue();
+            message.recipients.retain(|recipient| {
+                let key = Key { message: message.message, number: recipient.to.number };
+                !(queue.was_imported(origin, recipient.to.number) || is_from_here && queue.show(key).is_some())
+            });
+            let new = message.recipients.len();
+            if new > 0 && !(queue.has_room(new as u64) && queue.can_import(new)) {
+                return Err(ImportError::NoRoom);
+            }
+        }
+        let (recipients, duplicates) = (message.recipients.len() as u64, (all - message.recipients.len()) as u64);
+        if recipients == 0 {
+            return Ok(Import { message: None, recipients, duplicates });
+        }
+        let bytes = match &body {
+            Body::None => 0,
+            Body::Inline(pieces) => pieces.iter().map(|piece| piece.len() as u64).sum(),
+            Body::File(upload) => upload.len(),
+        };
+        let imported = shared.imported(origin, message);
+        let observer = shared.config.observer.as_ref();
+        let event = observer.and_then(|observer| observer.imported(by, &imported, message_id, bytes));
+        let payload = QueueEntry::Imported(Box::new(imported)).encode().into();
+        let entry = Entry { stream: shared.stream, needs_body: true, payload };
+        let (tell, told) = sync_channel(1);
+        let then = move |outcome: Result<Lsn, AppendError>| drop(tell.send(outcome));
+        shared.spool.append(Batch { entries: std::iter::once(entry).chain(event).collect(), body }, Box::new(then));
+        match told.recv() {
+            Ok(Ok(lsn)) => Ok(Import { message: Some(lsn), recipients, duplicates }),
+            Ok(Err(error @ AppendError::TooLarge { .. })) => Err(ImportError::TooLarge(error.to_string())),
+            Ok(Err(error)) => Err(ImportError::Spool(error.to_string())),
+            Err(_) => Err(ImportError::Spool("it has ended".to_owned())),
+        }
+    }
+
+    /// Whether a message was received here under that number, and waits.
+    fn is_here(&self, message: Lsn, origin: Origin) -> bool {
+        let shared = &self.0.shared;
+        let waits = shared.queue().has_message(message);
+        waits && self.digest(message).and_then(|content| self.origin(message, &content)).is_ok_and(|own| own == origin)
+    }
+
+    fn digest(&self, message: Lsn) -> Result<Vec<u8>, ControlError> {
+        let (len, mut at, mut digest) = (self.content_len(message)?, 0, Context::new(&SHA256));
+        loop {
+            let piece = self.content_piece(message, at, len)?;
+            if piece.is_empty() {
+                return Ok(digest.finish().as_ref().to_vec());
+            }
+            digest.update(&piece);
+            at += piece.len() as u64;
+        }
+    }
+}
+
+impl Shared {
+    fn exported(
+        &self,
+        message: Lsn,
+        envelope: &Envelope,
+        keys: impl Iterator<Item = Key>,
+        hold: Option<&By>,
+        count: &mut ExportedCount,
+    ) -> Result<Exported, ControlError> {
+        let to_wall = self.to_wall();
+        let (mut recipients, mut changes, mut told) = (Vec::new(), Vec::new(), Vec::new());
+        let expires = {
+            let mut queue = self.queue();
+            for key in keys {
+                let (Some(state), Some(to)) = (queue.show(key), envelope.recipient(key.number)) else { continue };
+                let (next, held) = match state.waits {
+                    Waits::Busy => {
+                        count.under_way += 1;
+                        continue;
+                    }
+                    Waits::Held(reason) => (0, Some(reason)),
+                    Waits::Until(next) => (to_wall(next), None),
+                    Waits::Due | Waits::Suspended(_) => (to_wall(queue.now()), None),
+                };
+                let change = hold.and_then(|_| queue.act(key, Action::Hold));
+                if change.is_some() {
+                    told.push(ActedOn { key, recipient: to.address.clone() });
+                }
+                changes.extend(change);
+                recipients.push(ExportedRecipient {
+                    to: to.clone(),
+                    attempts: state.attempts,
+                    next,
+                    status: state.status,
+                    held,
+                    delay_told: queue.is_delay_told(key),
+                    reply: Arc::default(),
+                });
+            }
+            queue.own_expiry(message)
+        };
+        for recipient in recipients.iter_mut().take(REPLIES_MAX) {
+            let said = self.replies.of(Key { message, number: recipient.to.number });
+            recipient.reply = said.map_or_else(Arc::default, |said| said.text);
+        }
+        if let (Some(by), false) = (hold, changes.is_empty()) {
+            let mut entries = vec![self.recorder.entry(self.time.now(), &changes)];
+            let observer = self.config.observer.as_ref().filter(|observer| observer.wants_acted());
+            entries.extend(observer.and_then(|observer| observer.acted(by, Action::Hold, told)));
+            if let Err(error) = self.append(entries) {
+                let mut queue = self.queue();
+                changes.iter().for_each(|change| queue.abandon(change.key));
+                return Err(error);
+            }
+        }
+        count.recipients += recipients.len() as u64;
+        let or_none = |secs: Secs| if secs == 0 { 0 } else { to_wall(secs) };
+        let queued = Queued { recipients: Vec::new(), ..envelope.queued.clone() };
+        let (received, not_before) = (to_wall(queued.received), or_none(queued.not_before));
+        Ok(Exported { message, queued, received, not_before, expires: or_none(expires), recipients })
+    }
+
+    fn imported(&self, origin: Origin, message: Exported) -> Imported {
+        let now = self.time.now();
+        let (wall, from_wall) = (wall_secs(), |secs: u64, wall: u64| {
+            let at = i64::from(now) + secs.min(i64::MAX as u64).cast_signed().saturating_sub(wall.cast_signed());
+            Secs::try_from(at.max(1)).unwrap_or(Secs::MAX - 1)
+        });
+        let or_none = |secs: u64| if secs == 0 { 0 } else { from_wall(secs, wall) };
+        let (mut recipients, mut states) = (Vec::new(), Vec::new());
+        for recipient in message.recipients {
+            states.push(ImportedState {
+                attempts: recipient.attempts,
+                next: if recipient.held.is_some() { 0 } else { from_wall(recipient.next, wall).max(now) },
+                status: recipient.status,
+                held: recipient.held,
+                delay_told: recipient.delay_told,
+                reply: recipient.reply,
+            });
+            recipients.push(recipient.to);
+        }
+        let received = from_wall(message.received, wall).min(now);
+        let (not_before, expires) = (or_none(message.not_before), or_none(message.expires));
+        let queued = Queued { received, not_before, expires, recipients, ..message.queued };
+        Imported { origin, at: now, queued, states }
+    }
+
+    /// From the queue's clock to the wall's.
+    fn to_wall(&self) -> impl Fn(Secs) -> u64 + use<> {
+        let (wall, now) = (wall_secs().cast_signed(), i64::from(self.time.now()));
+        move |secs| wall.saturating_add(i64::from(secs) - now).max(1).cast_unsigned()
+    }
+}
+
+fn unreadable(error: LoadError) -> ControlError {
+    ControlError::Unreadable(error.to_string())
+}
+
+fn wall_secs() -> u64 {
+    SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).map_or(0, |since| since.as_secs())
+}
+
+/// Of one read.
+const PIECE_BYTES: u64 = 1 << 20;
+/// Recipients of one message whose replies go with it.
+const REPLIES_MAX: usize = 1000;

@@ -1,0 +1,70 @@
+//! Messages for another queue.
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use posthaste_relay::sender::{By, ControlError, Exported, Relay};
+use ring::digest::{Context, SHA256};
+use serde_json::{Value, json};
+
+use super::transfer::{End, FORMAT, Head, Line, Recipient, VERSION, hex};
+use super::{Answer, Outcome, Which};
+use crate::ids::unix_micros;
+
+/// Those that fit, each in several lines. `hold`: they are held here from then on.
+pub(super) fn export(relay: &Relay, uid: u32, host: &str, of: &Which, hold: bool, answer: Answer<'_>) -> Outcome {
+    let exported = u64::try_from(unix_micros() / 1_000_000).unwrap_or_default();
+    let first = Line::First { format: FORMAT.to_owned(), version: VERSION, host: host.to_owned(), exported };
+    if !answer(as_json(&first)) {
+        return Ok(json!({ "done": 0 }));
+    }
+    let (mut messages, mut broken) = (0, 0);
+    let by = By { uid, reason: "exported".to_owned() };
+    let mut show = |message: Exported| match say(relay, &message, answer) {
+        Ok(goes_on) => {
+            messages += 1;
+            goes_on
+        }
+        Err(error) => {
+            broken += 1;
+            answer(as_json(&Line::Broken { broken: error.to_string() }))
+        }
+    };
+    let count = relay.export(&of.filter(), hold.then_some(&by), &mut show).map_err(|error| error.to_string())?;
+    let (recipients, under_way) = (count.recipients, count.under_way);
+    tracing::info!(uid, messages, recipients, under_way, broken, hold, "the operator has exported mail of the queue");
+    Ok(as_json(&Line::Last { done: messages, recipients, under_way, broken }))
+}
+
+/// Whether the client still listens.
+fn say(relay: &Relay, message: &Exported, answer: Answer<'_>) -> Result<bool, ControlError> {
+    let len = relay.content_len(message.message)?;
+    let mut goes_on = answer(as_json(&Line::Message { message: Head::new(message, len) }));
+    for recipient in &message.recipients {
+        goes_on = goes_on && answer(as_json(&Line::Recipient { recipient: Recipient::new(recipient) }));
+    }
+    let (mut at, mut digest) = (0, Context::new(&SHA256));
+    while goes_on {
+        let piece = relay.content_piece(message.message, at, len)?;
+        if piece.is_empty() {
+            break;
+        }
+        digest.update(&piece);
+        at += piece.len() as u64;
+        for piece in piece.chunks(LINE_BYTES) {
+            goes_on = goes_on && answer(as_json(&Line::Data { data: STANDARD.encode(piece) }));
+        }
+    }
+    if !goes_on {
+        return Ok(false);
+    }
+    let content = digest.finish();
+    let origin = relay.origin(message.message, content.as_ref())?.to_string();
+    Ok(answer(as_json(&Line::End { end: End { origin, bytes: at, sha256: hex(content.as_ref()) } })))
+}
+
+fn as_json(line: &Line) -> Value {
+    serde_json::to_value(line).expect("a line of texts and numbers")
+}
+
+/// Bytes of the message in one line.
+const LINE_BYTES: usize = 48 << 10;

@@ -1,0 +1,260 @@
+//! Messages of another queue come in: the client sends what `export` has answered, and hears of each message what has become of it.
+
+use std::io;
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use bytes::Bytes;
+use posthaste_message::HeaderScan;
+use posthaste_relay::queue::entry::HoldReason;
+use posthaste_relay::sender::{By, Exported, ImportError};
+use posthaste_spool::{Body, Upload};
+use ring::digest::{Context, SHA256};
+use serde_json::{Value, json};
+use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader, Take};
+use tokio::net::unix::{OwnedReadHalf, OwnedWriteHalf};
+use tokio::task::spawn_blocking;
+use tokio::time::{Duration, timeout};
+
+use super::PATIENCE;
+use super::transfer::{End, FORMAT, Line, VERSION, hex};
+use crate::memory::LARGE_BODY_BYTES;
+use crate::receive::{Receiver, WeakReceiver};
+
+/// What the client reads from.
+pub(super) type Lines = BufReader<Take<OwnedReadHalf>>;
+
+/// Takes messages until the last line.
+pub(super) async fn import(
+    mut lines: Lines,
+    mut write: OwnedWriteHalf,
+    receiver: WeakReceiver,
+    uid: u32,
+    release: bool,
+) -> io::Result<()> {
+    let mut counts = Counts::default();
+    let last = loop {
+        let answer = match next(&mut lines, &receiver, uid, release, &mut counts).await {
+            Ok(Some(answer)) => answer,
+            Ok(None) => break counts.as_json(),
+            Err(error) => break json!({ "error": error }),
+        };
+        timeout(PATIENCE, write.write_all(format!("{answer}\n").as_bytes())).await??;
+    };
+    let Counts { messages, recipients, duplicates, refused, .. } = counts;
+    tracing::info!(uid, messages, recipients, duplicates, refused, "the operator has imported mail into the queue");
+    timeout(PATIENCE, write.write_all(format!("{last}\n").as_bytes())).await??;
+    write.shutdown().await
+}
+
+#[derive(Default)]
+struct Counts {
+    has_begun: bool,
+    messages: u64,
+    recipients: u64,
+    duplicates: u64,
+    refused: u64,
+}
+
+impl Counts {
+    fn as_json(&self) -> Value {
+        let Self { messages, recipients, duplicates, refused, .. } = self;
+        json!({ "done": messages, "recipients": recipients, "duplicates": duplicates, "refused": refused })
+    }
+}
+
+/// What there is to say of the next message; `None` behind the last.
+///
+/// # Errors
+/// Nothing more is taken: the lines are not those of an export, or the queue or its spool is full. It can be begun again from the first line.
+async fn next(
+    lines: &mut Lines,
+    receiver: &WeakReceiver,
+    uid: u32,
+    release: bool,
+    counts: &mut Counts,
+) -> Result<Option<Value>, String> {
+    loop {
+        match line(lines).await? {
+            Line::First { format, version, .. } if !counts.has_begun => {
+                if format != FORMAT || version != VERSION {
+                    return Err(format!("an export of another kind: {format}, version {version}"));
+                }
+                counts.has_begun = true;
+            }
+            Line::Message { message } if counts.has_begun => {
+                let mut incoming = Incoming::begin(message.bytes, receiver).await?;
+                let head = message.into_message();
+                let (message, end) = match incoming.receive(lines, head).await? {
+                    Ok(whole) => whole,
+                    Err(why) => {
+                        counts.refused += 1;
+                        return Ok(Some(json!({ "refused": why })));
+                    }
+                };
+                return incoming.keep(message, end, receiver, uid, release, counts).await.map(Some);
+            }
+            Line::Broken { broken } if counts.has_begun => {
+                counts.refused += 1;
+                return Ok(Some(json!({ "refused": broken })));
+            }
+            Line::Last { .. } if counts.has_begun => return Ok(None),
+            _ => return Err("this is no export of a queue".to_owned()),
+        }
+    }
+}
+
+async fn line(lines: &mut Lines) -> Result<Line, String> {
+    lines.get_mut().set_limit(LINE_BYTES_MAX);
+    let mut line = Vec::new();
+    let read = timeout(IDLE_PATIENCE, lines.read_until(b'\n', &mut line)).await;
+    let read = read.map_err(|_| "nothing more comes".to_owned())?.map_err(|error| error.to_string())?;
+    if read == 0 || line.last() != Some(&b'\n') {
+        return Err(
+            "the export ends in the middle, or has a line that is too long: what came before is here".to_owned()
+        );
+    }
+    serde_json::from_slice(&line).map_err(|_| "a line is none of an export of a queue".to_owned())
+}
+
+/// A message that comes.
+struct Incoming {
+    bytes: u64,
+    digest: Context,
+    scan: HeaderScan,
+    /// Of a small one.
+    pieces: Vec<Bytes>,
+    large: Option<Upload>,
+}
+
+/// A message with its last line, or why it is refused while the rest goes on.
+type Received = Result<(Exported, End), String>;
+
+impl Incoming {
+    async fn begin(bytes: u64, receiver: &WeakReceiver) -> Result<Self, String> {
+        let large = match bytes > LARGE_BODY_BYTES as u64 {
+            true => {
+                let spool = upgraded(receiver)?.store().spool();
+                let upload = spawn_blocking(move || spool.upload(bytes)).await.map_err(|error| error.to_string())?;
+                Some(upload.map_err(|error| format!("a large message cannot be kept: {error}"))?)
+            }
+            false => None,
+        };
+        let (digest, scan) = (Context::new(&SHA256), HeaderScan::default());
+        Ok(Self { bytes: 0, digest, scan, pieces: Vec::new(), large })
+    }
+
+    /// Takes all lines of the message, also of one that is refused.
+    async fn receive(&mut self, lines: &mut Lines, head: Result<Exported, String>) -> Result<Received, String> {
+        let mut message = head;
+        loop {
+            match line(lines).await? {
+                Line::Recipient { recipient } => {
+                    let recipient = recipient.into_recipient();
+                    message = message.and_then(|mut message| {
+                        let recipient = recipient?;
+                        if message.recipients.last().is_some_and(|last| last.to.number >= recipient.to.number) {
+                            return Err("the numbers of its recipients do not ascend".to_owned());
+                        }
+                        message.recipients.push(recipient);
+                        Ok(message)
+                    });
+                }
+                Line::Data { data } => {
+                    let piece = STANDARD.decode(data).map_err(|_| "data is not in base64".to_owned())?;
+                    self.push(piece.into()).await?;
+                }
+                Line::Broken { broken } => return Ok(Err(broken)),
+                Line::End { end } => {
+                    return Ok(message.and_then(|message| match message.recipients.is_empty() {
+                        true => Err("no recipients".to_owned()),
+                        false => Ok((message, end)),
+                    }));
+                }
+                _ => return Err("a message ends in the middle".to_owned()),
+            }
+        }
+    }
+
+    async fn push(&mut self, piece: Bytes) -> Result<(), String> {
+        self.bytes += piece.len() as u64;
+        self.digest.update(&piece);
+        self.scan.push(&piece);
+        if let Some(mut upload) = self.large.take() {
+            let write = move || upload.write(&piece).map(|()| upload);
+            let upload = spawn_blocking(write).await.map_err(|error| error.to_string())?;
+            self.large = Some(upload.map_err(|error| format!("a large message cannot be kept: {error}"))?);
+        } else if self.bytes > LARGE_BODY_BYTES as u64 {
+            return Err("a message is larger than its first line says".to_owned());
+        } else {
+            self.pieces.push(piece);
+        }
+        Ok(())
+    }
+
+    async fn keep(
+        self,
+        mut message: Exported,
+        end: End,
+        receiver: &WeakReceiver,
+        uid: u32,
+        release: bool,
+        counts: &mut Counts,
+    ) -> Result<Value, String> {
+        let origin = end.origin.parse::<posthaste_relay::queue::Origin>();
+        let is_whole = end.bytes == self.bytes && end.sha256 == hex(self.digest.finish().as_ref());
+        let origin = match origin {
+            Ok(origin) if is_whole => origin,
+            _ => {
+                counts.refused += 1;
+                return Ok(json!({ "origin": end.origin, "refused": "it has been changed on the way" }));
+            }
+        };
+        if release {
+            for recipient in &mut message.recipients {
+                recipient.held = recipient.held.filter(|held| *held != HoldReason::Operator);
+            }
+        }
+        let message_id = self.scan.finish().message_id.unwrap_or_default();
+        let (large, pieces) = (self.large, self.pieces);
+        let receiver = upgraded(receiver)?;
+        let import = move || {
+            let relay = receiver.relay().ok_or("this server relays no mail")?;
+            let body = match large {
+                Some(upload) => {
+                    Body::File(upload.finish().map_err(|error| format!("a large message cannot be kept: {error}"))?)
+                }
+                None => Body::Inline(pieces),
+            };
+            let by = By { uid, reason: "imported".to_owned() };
+            Ok::<_, String>(relay.import(&by, origin, message, &message_id, body))
+        };
+        let imported = spawn_blocking(import).await.map_err(|error| error.to_string())??;
+        match imported {
+            Ok(imported) => {
+                counts.messages += u64::from(imported.message.is_some());
+                counts.recipients += imported.recipients;
+                counts.duplicates += imported.duplicates;
+                let message = imported.message.map(posthaste_spool::Lsn::get);
+                let (recipients, duplicates) = (imported.recipients, imported.duplicates);
+                Ok(json!({
+                    "origin": end.origin, "message": message, "recipients": recipients, "duplicates": duplicates,
+                }))
+            }
+            Err(error @ ImportError::TooLarge(_)) => {
+                counts.refused += 1;
+                Ok(json!({ "origin": end.origin, "refused": error.to_string() }))
+            }
+            Err(error) => Err(error.to_string()),
+        }
+    }
+}
+
+fn upgraded(receiver: &WeakReceiver) -> Result<Receiver, String> {
+    receiver.upgrade().ok_or_else(|| "the server ends".to_owned())
+}
+
+/// A line has a piece of a message, or a recipient with its last reply.
+const LINE_BYTES_MAX: u64 = 256 << 10;
+/// For a client that says nothing: the export may come over a slow network.
+const IDLE_PATIENCE: Duration = Duration::from_secs(300);
