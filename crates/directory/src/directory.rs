@@ -99,7 +99,7 @@ impl Directory {
         self.look_up(local_part, domain, &mut ()).unwrap_or_else(Route::Refused)
     }
 
-    /// Exact names come first, then those before the separator, then patterns, then whoever takes the rest.
+    /// Exact names come first, then those before the separator, then patterns, then the account that takes the rest.
     fn look_up(&self, local_part: &str, domain: Option<&str>, trace: &mut impl Trace) -> Result<Route, Refusal> {
         let table = match domain {
             Some(domain) => {

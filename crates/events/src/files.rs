@@ -1,6 +1,6 @@
 //! The files of the log: numbered, each followed by the next when it is long enough, written at a place that the spool knows.
 //!
-//! What lies behind the cursor was written before and is not known to be durable. It is written again, to the same place and with the same bytes, so whoever
+//! What lies behind the cursor was written before and is not known to be durable. It is written again, to the same place and with the same bytes, so a reader that
 //! reads the file meanwhile sees no difference, and bytes that a failed sync has forgotten get to the disk.
 
 use std::fs::File;

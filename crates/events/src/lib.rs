@@ -5,7 +5,7 @@
 //! that writes them into numbered files. The stream's position and the place in the files are one value of the spool, a [`Cursor`], so each line is there once
 //! after a kill or a power cut.
 //!
-//! The log never blocks whoever records. While its files cannot be written the entries wait in the spool, up to a bound; beyond it events are left out, counted,
+//! The log never blocks its callers. While its files cannot be written the entries wait in the spool, up to a bound; beyond it events are left out, counted,
 //! and the count is an event.
 #![forbid(unsafe_code)]
 #![warn(missing_docs)]

@@ -99,7 +99,7 @@ impl EventLog {
         Ok(log)
     }
 
-    /// For whoever has events.
+    /// For code that has events.
     pub fn recorder(&self) -> Recorder {
         self.recorder.clone()
     }
@@ -115,7 +115,7 @@ impl EventLog {
         }
     }
 
-    /// Appends the last events, writes all that the spool has brought, and ends. Whoever records is to have ended before. Waits so long at most: what is not
+    /// Appends the last events, writes all that the spool has brought, and ends. Recording is to have ended before. Waits so long at most: what is not
     /// written then is written by the next life. Says whether all is.
     pub fn end(&self, patience: Duration) -> bool {
         let deadline = Instant::now() + patience;

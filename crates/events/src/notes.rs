@@ -42,7 +42,7 @@ impl State {
 
 impl Notes {
     fn state(&self) -> MutexGuard<'_, State> {
-        // Whoever records is never held up, not even by a bug of the log.
+        // Callers are never held up, not even by a bug of the log.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 

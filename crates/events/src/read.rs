@@ -1,4 +1,4 @@
-//! The files of a log, read line by line in their order: by whoever follows it, and by whoever looks something up.
+//! The files of a log, read line by line in their order: by readers that follow it, and by those that look something up.
 //!
 //! A [`Cursor`] counts bytes of lines, so it stays true when its file is compressed.
 

@@ -56,7 +56,7 @@ fn check(break_it: impl FnOnce(&Panics), thread: &str) {
         panic!("another notice");
     };
     assert_eq!(panicked, thread);
-    // Whoever records goes on, and nothing is piled up in the spool.
+    // Callers go on, and nothing is piled up in the spool.
     let before = log.stats().left_out;
     assert!(recorder.entry(&event).is_none());
     recorder.note(&event);

@@ -252,7 +252,7 @@ pub fn declared(fd: impl AsFd) -> Option<Declared> {
     let mut world = world()?;
     let (machine, node) = world.node(identity(&fs::fstat(&fd).ok()?))?;
     let state = world.state(machine);
-    // Whoever is to sync a file system by a descriptor asks this when he opens it.
+    // To be asked when a descriptor is opened that is to sync a file system.
     state.opened(state.mounts.of(node), fd.as_fd().as_raw_fd());
     Some(Declared {
         device: state.mounts.of(node),

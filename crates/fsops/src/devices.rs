@@ -1,8 +1,8 @@
 //! The block devices under a file system, and who is told when a sync of one fails.
 //!
-//! A device that says EIO to one sync may have dropped what others wrote into its cache, and tells nobody else. So whoever relies on a device
+//! A device that says EIO to one sync may have dropped what others wrote into its cache, and tells nobody else. So code that relies on a device
 //! [watches](watch) it: every [`fsync`](crate::fsync), [`fdatasync`](crate::fdatasync) and [`syncfs`](crate::syncfs) of the process that fails with
-//! EIO there is told, whoever asked for it, before its caller hears of it.
+//! EIO there is told before the caller hears of it, whichever code made the call.
 
 use std::collections::BTreeSet;
 use std::fs;

@@ -85,7 +85,7 @@ pub fn syncfs(fd: impl AsFd) -> rustix::io::Result<()> {
 }
 
 /// Makes a directory (mode 0700) and those above it that are missing, each durable before what lies in it. One that is there is made durable
-/// too: whoever made it may have been killed before the sync.
+/// too: the process that made it may have been killed before the sync.
 ///
 /// # Errors
 /// Those of making, opening and syncing them.

@@ -92,7 +92,7 @@ impl Machine {
         state.spaces.insert(mount, space);
     }
 
-    /// Whoever runs is dead: nothing that he still calls has an effect, and all of it fails.
+    /// The program is dead: its calls have no effect, and all of them fail.
     pub fn kill(&self) {
         self.with(|state| state.is_off = true);
     }

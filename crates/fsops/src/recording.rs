@@ -163,7 +163,7 @@ impl Recording {
     }
 }
 
-/// A file that was made, with or without a name, is there for whoever renames it, even if its first name never was.
+/// A file that was made, with or without a name, is there for a rename, even if its first name never was.
 fn exist(tree: &mut Tree, event: &Event) {
     match event {
         Event::Create { node, is_dir: true, .. } => drop(tree.entries(*node)),

@@ -25,7 +25,7 @@ pub struct Faults {
     pub read_only: Option<(u64, u64)>,
     /// These changes fail, of bytes or of names, but that the first takes half of its bytes if it is a write.
     pub fail_changes: Option<(Range<u64>, Errno)>,
-    /// Whoever runs is killed when he asks for this one, changes and syncs counted together.
+    /// The program is killed when it asks for this one, changes and syncs counted together.
     pub kill_before: Option<u64>,
     /// Syncs do not return until the faults are others, from the write of these bytes on; if there are none, at once.
     pub hang_syncs: Option<Vec<u8>>,
@@ -205,7 +205,7 @@ impl State {
         Ok(())
     }
 
-    /// syncfs by a descriptor, which tells also what has failed since it was opened, whoever was told of it before.
+    /// syncfs by a descriptor, which also tells what has failed since it was opened, even if others were told of it before.
     pub fn sync_all(&mut self, mount: NodeId, descriptor: RawFd) -> rustix::io::Result<()> {
         if self.fails(mount)? {
             let unsynced = self.unsynced_on(mount);

@@ -17,7 +17,7 @@ pub(crate) struct FailedDirs(Arc<Mutex<BTreeMap<Identity, Arc<Mutex<Failed>>>>>)
 type Failed = bool;
 
 impl FailedDirs {
-    /// The kernel tells an error to one of those who ask. Whoever comes to the same directory meanwhile waits for what that one heard.
+    /// The kernel tells an error to one of those that ask. Threads that come to the same directory meanwhile wait for that result.
     fn sync(&self, place: Identity, fsync: impl FnOnce() -> io::Result<()>) -> io::Result<()> {
         let dirs = || self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let dir = Arc::clone(dirs().entry(place).or_default());
@@ -59,7 +59,7 @@ impl DirSync {
     }
 
     /// Once: fsyncs the mailbox that `new` is in and the directories above it, as far as they are on the same file system. Also those
-    /// that were there: whoever made them may have been killed, or may never sync.
+    /// that were there: the process that made them may have been killed, or may never sync.
     pub fn sync(&self, new: BorrowedFd<'_>) -> io::Result<()> {
         if self.is_durable.load(Ordering::Relaxed) {
             return Ok(());

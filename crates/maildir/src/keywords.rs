@@ -2,7 +2,7 @@
 //!
 //! The file has a line for each letter in use: its index (`a` is 0) and its name, `0 $Forwarded`. This is Dovecot's
 //! layout and locking, so both can serve the same Maildir. Dovecot guards the table with `dovecot-uidlist.lock`, and removes
-//! a `dovecot-keywords.lock` that it finds. So whoever changes the table makes `dovecot-uidlist.lock` (exclusively), reads the table again,
+//! a `dovecot-keywords.lock` that it finds. So a program that changes the table makes `dovecot-uidlist.lock` (exclusively), reads the table again,
 //! writes the new one into `dovecot-keywords.lock` and renames it into place. Dovecot reads the table again when its time, in whole seconds, is another.
 
 use std::collections::BTreeMap;
@@ -191,7 +191,7 @@ impl Maildir {
             self.for_each_name(dir, |name| in_use = in_use.with(Flags::of_name(name)))?;
         }
         let flag = keywords.insert(keyword, in_use).ok_or(io::ErrorKind::QuotaExceeded)?;
-        // Litter of somebody who was killed: whoever has the lock may remove it.
+        // Left by a process that was killed: the holder of the lock may remove it.
         match posthaste_fsops::unlinkat(base, NEXT, AtFlags::empty()) {
             Err(Errno::NOENT) => {}
             removed => removed?,
@@ -220,7 +220,7 @@ impl Maildir {
         Ok(posthaste_fsops::fsync(base)?)
     }
 
-    /// Whoever could read the table, or can read the Maildir, can read the new one: it may be root who changes it.
+    /// Users that could read the table, or can read the Maildir, can read the new one: root may have changed it.
     fn make_alike(&self, base: &OwnedFd, next: &OwnedFd, old: Option<&Stat>) -> io::Result<()> {
         let model = old.copied().map_or_else(|| rustix::fs::fstat(base), Ok)?;
         let stat = rustix::fs::fstat(next)?;

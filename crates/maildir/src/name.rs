@@ -79,7 +79,7 @@ impl UniqueName {
         Self(name.into_boxed_str())
     }
 
-    /// Takes a name found in a directory, whoever made it.
+    /// Takes a name found in a directory, of any program.
     ///
     /// `None` if it cannot be a message: empty, beginning with a dot, holding `/`, NUL or control characters, or above
     /// 255 bytes. A name by another program may lack every part: the getters then say `None`.

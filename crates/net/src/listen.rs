@@ -37,7 +37,7 @@ impl Backlog {
         Self { wanted: u32::try_from(max_connections).unwrap_or(u32::MAX).min(LINUX_DEFAULT), granted }
     }
 
-    /// Whoever made `listener` has chosen a backlog of his own; listen(2) may be called again.
+    /// The maker of `listener` has chosen a backlog; listen(2) may be called again.
     fn apply(self, listener: &impl AsFd) -> io::Result<()> {
         Ok(rustix::net::listen(listener, i32::try_from(self.granted).unwrap_or(i32::MAX))?)
     }

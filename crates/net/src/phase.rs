@@ -20,7 +20,7 @@ pub enum Phase {
     Gone,
 }
 
-/// The phase to look at, which every connection does on every wait: a load and no lock. Whoever polls a connection wakes it when the phase
+/// The phase to look at, which every connection does on every wait: a load and no lock. The task that polls a connection wakes it when the phase
 /// changes.
 #[derive(Debug)]
 pub struct CurrentPhase(AtomicU8);

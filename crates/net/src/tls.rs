@@ -14,7 +14,7 @@ use rustls::{ClientConfig, DigitallySignedStruct, RootCertStore, ServerConfig, S
 pub enum TlsTrust {
     /// Those signed by the authorities in this PEM file, such as `/etc/ssl/certs/ca-certificates.crt`.
     Authorities(PathBuf),
-    /// All: for test servers with self-signed certificates. Whoever stands in between reads along, passwords included.
+    /// All: for test servers with self-signed certificates. An attacker in between reads everything, passwords included.
     Anything,
 }
 

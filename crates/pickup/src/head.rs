@@ -58,7 +58,7 @@ pub(crate) const HEAD_BYTES_MAX: usize = 4 << 20;
 const EIGHT_BIT: &str = " BODY=8BITMIME";
 
 impl Head {
-    /// An envelope from whoever owns the file.
+    /// An envelope from the owner of the file.
     pub fn new(mail: MailFrom, recipients: Vec<RcptTo>) -> Self {
         Self { mail, recipients, uid: None }
     }

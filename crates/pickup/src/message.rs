@@ -14,7 +14,7 @@ use rustix::io::Errno;
 use crate::directory::{Directory, is_sound};
 use crate::head::{HEAD_BYTES_MAX, Head, HeadError, MAGIC, Promise};
 
-/// A file that is being read. Whoever wrote it may still write to it, so what was read counts only once [`read`](Self::read) has said `None`.
+/// A file that is being read. Its author may still write to it, so what was read counts only once [`read`](Self::read) has said `None`.
 #[derive(Debug)]
 pub struct Message {
     file: File,

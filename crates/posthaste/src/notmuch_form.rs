@@ -58,7 +58,7 @@ pub fn relative_date(seconds: i64) -> String {
     then.strftime(form).to_string()
 }
 
-/// The name of whoever wrote a message, without one the address.
+/// The author's name, without one the address.
 pub fn author(from: &str) -> String {
     match split_addresses(from).into_iter().next() {
         Some((name, address)) => {

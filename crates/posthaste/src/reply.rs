@@ -97,11 +97,11 @@ fn answer(mail: &Mail<'_>, bytes: &[u8], user: &User, args: &Reply) -> Fields {
     own.extend(env);
     own.extend(args.from.clone());
     let is_own = |address: &str| own.iter().any(|own| own.eq_ignore_ascii_case(address));
-    // Whoever has a name alone gets no answer.
+    // A name without an address gets no answer.
     let list = |name: &str| -> Vec<(String, String)> {
         addresses(mail, &header, name).into_iter().filter(|(_, address)| !address.is_empty()).collect()
     };
-    // To whoever wants the answers, and where that was oneself, to those it went to.
+    // To the address for answers, and where that is one's own, to the recipients.
     let mut to = list("Reply-To");
     // A list that puts itself there would keep the answer from who wrote: it is among To and Cc anyway.
     let went_to =

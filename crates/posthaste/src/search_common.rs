@@ -199,7 +199,7 @@ impl Reader {
     }
 }
 
-/// Exit status 1, and why, for whoever waits for output that does not come.
+/// Exit status 1, and why, instead of no output.
 pub fn nothing_found() -> ExitCode {
     complain("no matches");
     ExitCode::from(1)

@@ -190,7 +190,7 @@ fn open(name: Name, options: &Options) -> Result<(Loaded, Directory), Failure> {
     let system = Path::new(SYSTEM_FILE);
     let file = match options.config.clone().or(variable) {
         Some(file) => Some(file),
-        // A program may be in any directory when it sends mail: whoever owns that has no say in where the mail goes.
+        // A program may be in any directory when it sends mail: its owner has no say in where the mail goes.
         None if name == Name::Sendmail => Some(system.to_owned()),
         None => Some(system.to_owned()).filter(|file| !Path::new(DEFAULT_FILE).exists() && file.exists()),
     };

@@ -61,7 +61,7 @@ impl Exporter {
         Ok(())
     }
 
-    /// Makes the names durable: whoever exports may let go of the rest.
+    /// Makes the names durable: the caller may let go of the rest.
     pub fn finish(self) -> io::Result<Exported> {
         File::open(&self.dir)?.sync_all()?;
         let parent = self.dir.parent().filter(|parent| !parent.as_os_str().is_empty());

@@ -1,4 +1,4 @@
-//! Dialogues of sessions, for whoever looks on at the control socket. While nobody does, a session costs a look at a number.
+//! Dialogues of sessions, for `trace --live` at the control socket. Without one, a session costs a look at a number.
 
 use std::collections::VecDeque;
 use std::net::IpAddr;

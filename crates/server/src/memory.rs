@@ -81,7 +81,7 @@ impl MemoryBudget {
         Some(place.expect("the semaphore is never closed"))
     }
 
-    /// Whether more than half of those places are taken. Then whoever only waits for his client gives his back.
+    /// Whether more than half of those places are taken. Then sessions that only wait for their clients give theirs back.
     pub fn places_are_scarce(&self) -> bool {
         2 * self.spools.available_permits() < self.spools_max
     }

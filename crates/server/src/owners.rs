@@ -243,7 +243,7 @@ impl Current {
         *self.0.write().unwrap_or_else(PoisonError::into_inner) = rules;
     }
 
-    /// For whoever makes files.
+    /// For code that makes files.
     pub fn owners(&self) -> Owners {
         let rules = self.0.clone();
         Owners::new(move |path| rules.read().unwrap_or_else(PoisonError::into_inner).ownership(path))

@@ -159,7 +159,7 @@ pub(crate) fn check_transports(config: &Config) -> Result<(), PrivilegeError> {
     }
 }
 
-/// Sees that a configuration with programs or files can be changed by nobody but root, the server's user and whoever starts it.
+/// Sees that a configuration with programs or files can be changed only by root, the server's user and the user that starts it.
 ///
 /// # Errors
 /// [`PrivilegeError::ConfigFile`].

@@ -11,7 +11,7 @@ use rustix::process::{PidfdFlags, PidfdGetfdFlags, getpid, pidfd_getfd, pidfd_op
 
 use crate::error::ServeError;
 
-/// Whoever started this process and wants to know its state.
+/// The service manager that started this process and wants to know its state.
 #[derive(Debug)]
 pub(crate) struct Supervisor {
     ready_fd: Option<File>,

@@ -141,7 +141,7 @@ impl Receiver {
 
     /// Delivers to transports from now on.
     pub fn set_transports(&self, transports: Transports) {
-        // Whoever opens them has seen that there are none.
+        // The server has opened none.
         let _ = self.0.transports.set(transports);
     }
 
@@ -439,7 +439,7 @@ impl Receiver {
         transaction.destinations(envelope, &leaves_from, detail)
     }
 
-    /// Otherwise why not, of which mailbox if of one, and what the client is told. `is_open`: it may be at another host, whoever the client is. `is_held`: it is to leave later.
+    /// Otherwise why not, of which mailbox if of one, and what the client is told. `is_open`: it may be at another host, for every client. `is_held`: it is to leave later.
     fn take_recipient(
         &self,
         session: &Session,

@@ -98,7 +98,7 @@ impl Services {
     }
 
     /// Drains all services, then stops them, both in reverse order. Each of the two steps has one deadline, `grace` from
-    /// its beginning, which the services share; whoever comes late in a step has [`LEAST`]. A service that does not
+    /// its beginning, which the services share; a service that is late in a step has [`LEAST`]. A service that does not
     /// come back is abandoned [`OVERTIME`] later. Returns whether all were drained in time.
     pub async fn shutdown(mut self, grace: Duration) -> bool {
         let mut in_time = true;

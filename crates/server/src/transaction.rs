@@ -390,7 +390,7 @@ mod tests {
         }
         let mut late = Transaction::default();
         assert_eq!(fill(&mut late, &alias(100, 20), &memory).1, Full::Memory);
-        // Whoever has one recipient is served all the same.
+        // A message with one recipient is served all the same.
         late.add(&rcpt(), Some(alias(1, 20)), &memory).expect("a small envelope");
         drop(transactions);
         assert_eq!(memory.available_bytes(), all);

@@ -1,4 +1,4 @@
-//! Descriptors that whoever started us left open.
+//! Descriptors that the parent process left open.
 
 use std::io;
 

@@ -26,7 +26,7 @@ pub enum TransportEntry {
         /// Bytes of the file before.
         file_bytes: u64,
     },
-    /// An attempt failed, for whoever looks at the spool from outside. A later one for the same target takes its place.
+    /// An attempt failed, for `spool inspect`. A later one for the same target takes its place.
     Trouble(Trouble),
 }
 

@@ -1,4 +1,4 @@
-//! What is told to the operator, and to whoever looks at the spool from outside.
+//! What is told to the operator, and to `spool inspect`.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
@@ -96,7 +96,7 @@ pub(crate) fn observe(observer: &dyn Observer, note: &Note) {
     }
 }
 
-/// What whoever looks at the spool from outside is to know.
+/// What `spool inspect` is to show.
 pub(crate) fn trouble(note: &Note, now: Instant) -> Option<TransportEntry> {
     let (key, transport, attempts, due, error, failure) = match note {
         Note::Failed { transport, key, attempts, due, failure, error, .. } => {

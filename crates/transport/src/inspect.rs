@@ -1,4 +1,4 @@
-//! A look at the stream of the transports from outside, also beside whoever has the spool open: which mail waits, and why.
+//! A look at the stream of the transports from outside, also while a server has the spool open: which mail waits, and why.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;

@@ -107,7 +107,7 @@ pub(crate) fn read(path: impl AsRef<Path>) -> String {
 
 #[test]
 fn a_program_gets_the_message_and_an_environment_of_its_own() {
-    // Whoever runs the tests may have left some open.
+    // The parent process of the tests may have left some open.
     crate::close_inherited_on_exec().expect("Linux 5.11 or later");
     let world = World::new(Config::default());
     let program =

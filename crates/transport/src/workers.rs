@@ -61,7 +61,7 @@ fn text_of(panic: &(dyn Any + Send)) -> String {
     text.unwrap_or("it does not say why").to_owned()
 }
 
-/// Runs what blocks. A panic goes on in whoever waits for it.
+/// Runs what blocks. A panic goes on in the waiting task.
 pub(crate) async fn blocking<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> T {
     match tokio::task::spawn_blocking(work).await {
         Ok(done) => done,

@@ -4,7 +4,7 @@ use std::fmt;
 use std::ops::Range;
 use std::path::Path;
 
-/// The message of an error of the crates `serde` and `toml`, for whoever wrote the file.
+/// The message of an error of the crates `serde` and `toml`, for the author of the file.
 ///
 /// `home_of` says, of a key that is not known where it stands, where it belongs: `below [log]`.
 ///

@@ -12,7 +12,7 @@ use posthaste_random::Random;
 
 pub struct Turns {
     state: Mutex<State>,
-    /// The first thread has ended: whoever is left goes on like any other thread.
+    /// The first thread has ended: those that are left go on like any other thread.
     is_over: AtomicBool,
 }
 
@@ -258,7 +258,7 @@ impl Member {
         until: impl FnOnce(Duration) -> Option<Duration>,
     ) -> Result<(), c_int> {
         let state = self.turns.lock();
-        // SAFETY: whoever calls borrows the word until the call returns.
+        // SAFETY: the caller borrows the word until the call returns.
         if unsafe { &*word }.load(Ordering::Relaxed) != expected {
             return Err(libc::EAGAIN);
         }

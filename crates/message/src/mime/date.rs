@@ -92,7 +92,7 @@ impl Found {
                     (Some(number / 10_000), Some(number / 100 % 100), Some(number % 100));
             }
             1 | 2 if self.day.is_none() => self.day = Some(number),
-            // Whoever adds 1900 to the years since 1900 as text: 19103.
+            // Programs that put 19 before the years since 1900 as text: 19103.
             5 if self.year.is_none() && (19_100..19_200).contains(&number) => self.year = Some(number - 17_100),
             1..=4 if self.year.is_none() => self.year = Some(full_year(number, digits.len())),
             _ => return None,

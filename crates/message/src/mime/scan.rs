@@ -194,7 +194,7 @@ impl<'a> Scan<'a, '_> {
             None if node.is_in_digest => (Kind::Message, None),
             None => return None,
         };
-        // An encoded message (RFC 2046 section 5.2.1 forbids it) is for whoever decodes it.
+        // An encoded message (RFC 2046 section 5.2.1 forbids it) is left to the caller, which decodes it.
         if kind == Kind::Message && node.encoding != Encoding::Identity {
             return None;
         }

@@ -261,7 +261,7 @@ fn who_may_configure_programs_and_what_is_wrong_with_them() {
     let good = base.clone() + &domain(dir.path(), "a = \"|/bin/cat\"\nb = \"OUT/file\"");
     let (status, said) = check(&good);
     assert!(status == Some(0) && !said.contains("transport"), "{said}");
-    // Whoever can write the file could run programs as the server's user.
+    // Users who can write the file could run programs as the server's user.
     let is_refused = |why: &str| {
         let output = command(dir.path(), &["config", "check"]).output().unwrap();
         let said = String::from_utf8(output.stdout).unwrap();

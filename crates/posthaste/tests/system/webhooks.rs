@@ -202,7 +202,7 @@ fn what_fails_is_posted_again_signed_and_a_dead_hook_delays_no_other() {
     assert_eq!((&*header["content-type"], &*header["x-posthaste-webhook"]), ("application/json", "crm"));
     let signature = &header["x-posthaste-signature"];
     assert!(signature.starts_with("sha256=") && signature.len() == 71, "{signature}");
-    // Each event has one id, whoever is told, and however often.
+    // Each event has one id, for each receiver, and however often it is sent.
     let same = |ids: &Vec<String>| ids.iter().all(|id| *id == ids[0]);
     assert!(found.values().all(same), "{found:?}");
     let told = other.wait_for_recipients(&refused);

@@ -47,7 +47,7 @@ pub enum Waits {
     Due,
     /// The end of a suspension; [`Secs::MAX`] without an end.
     Suspended(Secs),
-    /// An operator, or whoever else may release it.
+    /// An operator, or another who may release it.
     Held(HoldReason),
     /// The outcome of an attempt, or its record.
     Busy,

@@ -246,7 +246,7 @@ pub enum Scope {
 
 /// Bytes of a reply that are kept.
 pub const REPLY_BYTES_MAX: usize = 1000;
-/// Changes in one entry at most: whoever has more makes several entries.
+/// Changes in one entry at most; more go into several entries.
 pub const CHANGES_MAX: usize = 65_536;
 
 const VERSION: u8 = 1;

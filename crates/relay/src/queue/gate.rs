@@ -7,7 +7,7 @@ use super::ready::{LaneId, ReadyId};
 
 /// Decides what [`Queue::next`] may take now. It must not block.
 ///
-/// What may not go is parked: it has no turn until [`Queue::unpark`], which whoever implements this has to call later.
+/// What may not go is parked: it has no turn until [`Queue::unpark`], which the implementation has to call later.
 pub trait Gate {
     /// Whether mail of this tenant may go; if not, `parked` waits.
     fn tenant(&mut self, tenant: &Arc<str>, parked: Parked) -> bool;

@@ -20,7 +20,7 @@ const ROUND_SECS: u64 = 60;
 const NOTICES_MAX: usize = 10_000;
 
 impl Queue {
-    /// What was found since the last call. It is found once: whoever takes it has to record it.
+    /// What was found since the last call. It is found once: the caller has to record it.
     pub fn take_notices(&mut self) -> Vec<Notice> {
         std::mem::take(&mut self.notices)
     }

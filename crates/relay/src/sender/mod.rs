@@ -77,7 +77,7 @@ use record::Time;
 use replies::Replies;
 use shared::{Parts, Shared};
 
-/// TLS for hosts that offer it, whoever they are (RFC 7435): for [`Config::tls`].
+/// TLS for hosts that offer it, without verifying them (RFC 7435): for [`Config::tls`].
 ///
 /// # Errors
 /// None is known; the library may have some.

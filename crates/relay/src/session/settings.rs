@@ -85,10 +85,10 @@ pub struct Tls {
 /// What a session demands of TLS.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum TlsPolicy {
-    /// Encrypted if offered, whoever the server is (RFC 7435). After a failed handshake the caller may connect again in the clear:
+    /// Encrypted if offered, without verifying the server (RFC 7435). After a failed handshake the caller may connect again in the clear:
     /// [`OpenError::may_retry_in_clear`](super::OpenError::may_retry_in_clear).
     Opportunistic,
-    /// Encrypted, whoever the server is.
+    /// Encrypted, without verifying the server.
     Required,
     /// Encrypted, by a server whose certificate `config` trusts and has `name` in it.
     Verified,

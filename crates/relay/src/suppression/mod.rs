@@ -346,7 +346,7 @@ impl Suppressions {
         let file = file.map_err(|error| self.failed(error))?;
         let dir = self.path.parent().filter(|dir| !dir.as_os_str().is_empty()).unwrap_or(Path::new("."));
         File::open(dir).and_then(|dir| dir.sync_all()).map_err(|error| self.failed(error))?;
-        // So that there is a table for whoever reads.
+        // So that readers find a table.
         let writing = file.begin_write().map_err(|error| self.failed(error))?;
         writing.open_table(TABLE).map_err(|error| self.failed(error))?;
         writing.commit().map_err(|error| self.failed(error))?;

@@ -53,7 +53,7 @@ pub struct Config {
     /// What we call ourselves in the greeting and in Received fields.
     #[serde(default = "machine_host_name")]
     pub host_name: String,
-    /// The user that the server becomes once it listens, by name or number; it must be started as root. Not set: whoever starts it.
+    /// The user that the server becomes once it listens, by name or number; it must be started as root. Not set: the user that starts it.
     #[serde(default, skip_serializing_if = "Option::is_none", deserialize_with = "values::account")]
     pub user: Option<String>,
     /// The group that it becomes. Not set: the user's own.

@@ -492,7 +492,7 @@ fn a_network_comes_before_a_listener_and_a_listener_before_all() {
     let manual = std::fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/configuration.md")).unwrap();
     let text = manual.split("```toml\n").find(|block| block.contains("\n[[network]]\n")).unwrap();
     let text = text.split("```").next().unwrap();
-    // Whoever runs this need not have the group.
+    // The user of the tests need not have the group.
     let config = Config::parse(Path::new("x"), &text.replace("group = \"postfix\"\n", "")).unwrap();
     assert_eq!(Config::parse(Path::new("x"), &config.to_toml()).unwrap(), config);
     let message_bytes = |listener: usize, ip: &str| {

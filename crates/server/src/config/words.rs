@@ -4,7 +4,7 @@ use serde_json::Value;
 
 use super::{Config, Domain, Listener, Network, Pattern, Table};
 
-/// The message of an error, for whoever wrote the file.
+/// The message of an error, for the author of the file.
 pub(super) fn plain(message: &str) -> String {
     match message.trim_end() {
         message if let Some(missing) = not_yet(message) => missing.to_owned(),

@@ -250,7 +250,7 @@ async fn accept(listener: UnixListener, receiver: Receiver) {
             Ok((stream, _)) => {
                 let receiver = receiver.clone();
                 tokio::spawn(async move {
-                    // Whoever has gone needs no answer.
+                    // A client that has gone needs no answer.
                     let _ = serve(stream, receiver).await;
                     drop(place);
                 });

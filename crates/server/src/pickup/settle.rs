@@ -120,7 +120,7 @@ impl Place {
         new_name: &OsStr,
     ) -> Result<(), SettleError> {
         let mut message = match Message::open(&self.directory, name) {
-            // Whoever has put it there has taken it back.
+            // Its author has removed it.
             Err(ReadError::Gone) => return Ok(()),
             opened => opened?,
         };

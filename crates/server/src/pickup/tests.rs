@@ -97,7 +97,7 @@ async fn a_kill_between_commit_and_unlink_costs_a_second_copy_and_no_more() {
     rig.run_until("taken", |rig| rig.waiting() == 0).await;
     rig.until("delivered", |rig| rig.delivered() == [1; 5]).await;
     (5..10).for_each(|number| rig.put(number));
-    // From here on whoever runs changes nothing in the directory, as if it was killed behind each commit.
+    // From here on nothing in the directory changes, as if the server was killed after each commit.
     rig.machine.kill();
     rig.run_until("delivered", |rig| rig.delivered() == [1; 10]).await;
     assert_eq!(rig.waiting(), 5, "their files are still there");

@@ -66,7 +66,7 @@ impl RateLimit {
         let due = waiting.waiters.drain(..count).collect();
         waiting.is_armed = !waiting.waiters.is_empty();
         if waiting.is_armed {
-            // Whoever was woken needs a moment for its token; if it takes none, the next one's turn comes.
+            // A site that was woken needs a moment for its token; if it takes none, the next one's turn comes.
             let next = until(self.bucket.check(1, now)).unwrap_or(now).max(now + SOON);
             alarm.set(next, self.clone());
         }
