@@ -29,6 +29,8 @@ use crate::{SEED, START};
 struct Log {
     appended: Vec<Bytes>,
     published: Vec<Lsn>,
+    /// Of each that was appended, the number that its body was made from.
+    numbers: Vec<usize>,
 }
 
 /// A run on record.
@@ -110,7 +112,9 @@ fn live(machine: &Arc<Machine>, log: Log, random: &mut Random, steps: usize) -> 
         let number = {
             let mut log = engine.log.lock().unwrap();
             log.appended.push(payload.clone());
-            log.appended.len() - 1
+            let number = log.appended.len() - 1;
+            log.numbers.push(number);
+            number
         };
         let needs_body = matches!(entry, QueueEntry::Queued(_));
         let body = if needs_body { Body::Inline(vec![body(number)]) } else { Body::None };
@@ -256,8 +260,15 @@ fn recovered(machine: &Arc<Machine>, mut log: Log) -> Result<Log, String> {
             Ok(at) if log.appended[at] != payload => return Err(format!("{lsn} says something else")),
             Ok(_) => {}
             Err(at) if at < log.published.len() => return Err(format!("{lsn} was never published")),
-            Err(at) if log.appended.get(at) != Some(&payload) => return Err(format!("{lsn} is not the next")),
-            Err(_) => log.published.push(lsn),
+            Err(at) => {
+                // Of a commit that the cut came into the ring keeps each record that is whole, also behind a torn one: none of it was acknowledged.
+                let Some(torn) = log.appended[at..].iter().position(|appended| *appended == payload) else {
+                    return Err(format!("{lsn} was not appended after what was published"));
+                };
+                log.appended.drain(at..at + torn);
+                log.numbers.drain(at..at + torn);
+                log.published.push(lsn);
+            }
         }
     }
     let mut model = Model::default();
@@ -271,7 +282,7 @@ fn recovered(machine: &Arc<Machine>, mut log: Log) -> Result<Log, String> {
     messages.dedup();
     for message in messages {
         let at = log.published.binary_search(&message).expect("a message was published");
-        let body = body(at);
+        let body = body(log.numbers[at]);
         let read = spool.read(message, 0..body.len() as u64).map_err(|error| format!("body of {message}: {error}"))?;
         let said = spool.entries(stream, message).map_err(|error| format!("addresses of {message}: {error}"))?;
         if read != body || said != [log.appended[at].clone()] {
@@ -280,6 +291,7 @@ fn recovered(machine: &Arc<Machine>, mut log: Log) -> Result<Log, String> {
     }
     // What was appended behind that is gone for good.
     log.appended.truncate(log.published.len());
+    log.numbers.truncate(log.published.len());
     (0..log.published.len() as u64).for_each(|number| machine.acknowledge(number));
     spool.abandon();
     Ok(log)
