@@ -29,11 +29,13 @@ impl Removals {
         }
     }
 
+    /// Whether no removal is known, which is as good as always so.
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
     /// Whether mail in the batch `body` for a mailbox is not to be delivered, because the mailbox, or one above it, was removed since.
     pub fn cover(&self, mailbox: &str, body: Lsn) -> bool {
-        if self.0.is_empty() {
-            return false;
-        }
         let above = mailbox.match_indices('/').map(|(end, _)| &mailbox[..end]);
         above.chain([mailbox]).any(|path| self.0.get(path).is_some_and(|removed| body < removed.before))
     }

@@ -268,10 +268,11 @@ impl MailMount {
         }
     }
 
-    /// Appends entries and waits until all are durable, and shown.
+    /// Appends entries and waits until each is durable, and shown, or refused: none is under way when this returns, also after an error.
     fn append_each(&self, entries: impl Iterator<Item = LocalEntry>) -> Result<(), AppendError> {
         let told: Vec<_> = entries.map(|entry| self.append(&entry)).collect();
-        told.into_iter().try_for_each(|outcome| outcome.recv().unwrap_or(Err(AppendError::Closed)).map(drop))
+        let outcomes = told.into_iter().map(|outcome| outcome.recv().unwrap_or(Err(AppendError::Closed)).map(drop));
+        outcomes.fold(Ok(()), Result::and)
     }
 
     /// Appends an entry and says what becomes of it.

@@ -162,7 +162,8 @@ impl<B: Clone> Table<B> {
 
     /// Whether a target's mailbox was removed since it was accepted.
     pub fn is_removed(&self, key: Key) -> bool {
-        self.messages.get(&key.0).is_some_and(|message| self.removals.cover(message.mailbox(key.1), key.0))
+        let covers = |message: &Message<B>| self.removals.cover(message.mailbox(key.1), key.0);
+        !self.removals.is_empty() && self.messages.get(&key.0).is_some_and(covers)
     }
 
     /// Removals that hold the position at or below an entry, as they are to be rewritten.
