@@ -45,7 +45,13 @@ impl Reader {
                     self.away.push((away, mailbox, since));
                 }
             }
-            1 => drop(self.remove_all(machine, &path, mailbox)),
+            1 => {
+                // From now on any of it may be gone: a name that was moved within the mailbox, of which the disk knows nothing yet, goes with the directory it was in.
+                let numbers: Vec<u64> = all_below(&path).filter_map(|bytes| self.number(mailbox, &bytes)).collect();
+                let taken = |number| Taken { number, mailbox, since, is_kept: false };
+                self.taken.extend(numbers.into_iter().map(taken));
+                let _ = self.remove_all(machine, &path, mailbox);
+            }
             _ => {
                 let Ok(maildir) = Maildir::open(&path) else { return };
                 for (dir, name) in maildir.scan().expect("names").into_iter().take(2) {
@@ -123,6 +129,13 @@ impl Reader {
     fn number(&self, mailbox: u64, bytes: &[u8]) -> Option<u64> {
         number_of(&self.letters, Kind::Local, mailbox, bytes)
     }
+}
+
+/// What can be read of the mail in a mailbox and its folder.
+fn all_below(mailbox: &Path) -> impl Iterator<Item = Vec<u8>> {
+    let dirs = ["new", "cur", ".Folder/new", ".Folder/cur"].map(|dir| mailbox.join(dir));
+    let files = dirs.into_iter().flat_map(|dir| files_below(&dir).unwrap_or_default());
+    files.filter_map(|path| std::fs::read(path).ok())
 }
 
 /// Durable before anything is moved there: that is the mail program's business.
