@@ -29,8 +29,6 @@ mod pickup;
 mod privileges;
 mod ready;
 mod receive;
-#[cfg(test)]
-mod receive_tests;
 mod relay;
 mod relay_log;
 mod reload;

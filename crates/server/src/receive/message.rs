@@ -1,0 +1,191 @@
+//! One message: its body read and kept, and the answer to it.
+
+use bytes::Bytes;
+use posthaste_delivery::local::{Body as StoredBody, LineEnds, Message};
+use posthaste_message::{DateTime, HeaderScan, Received, ReceivedLocally};
+use posthaste_smtp::driver::{Body, Peer, Session};
+use posthaste_smtp::{BodyError, Envelope, MessageOutcome, Reply, ReversePath};
+use posthaste_spool::Lsn;
+
+use super::Receiver;
+use crate::body::{Gathered, Refusal, gather};
+use crate::events;
+use crate::future;
+use crate::head::Head;
+use crate::ids::unix_micros;
+use crate::message_log::LogLine;
+use crate::replies::share_is_full;
+use crate::returned;
+use crate::settings::Settings;
+use crate::success::{self, Success};
+use crate::transaction::{Destinations, Transaction};
+
+impl Receiver {
+    /// Reads, keeps and answers one message; the log line is the caller's.
+    pub(super) async fn receive(
+        &self,
+        session: &Session,
+        mut transaction: Transaction,
+        envelope: &mut Envelope,
+        body: &mut Body<'_>,
+        log: &mut LogLine,
+    ) -> MessageOutcome {
+        let settings = self.settings();
+        if let Some(other) = settings.maps.sender(&envelope.mail.reverse_path) {
+            envelope.mail.reverse_path = other;
+        }
+        let envelope = &*envelope;
+        let limits = settings.limits(session);
+        let trace = received_field(&settings, session, envelope, &log.id);
+        let share = self.0.shares.begin(session.peer.network(), limits.allowance);
+        let is_trusted = settings.is_trusted(session);
+        let fields = settings.tenants.fields().filter(|_| is_trusted);
+        let canonical = settings.maps.canonical().filter(|_| is_trusted);
+        let head = Head::new(HeaderScan::watching(&settings.host_name), fields.cloned(), canonical.cloned());
+        let gathered = gather(body, envelope, (trace, head), limits, &self.0.memory, &self.0.store, share).await;
+        let Gathered { body: stored, bytes, summary, said, room, share } = match gathered {
+            Ok(gathered) => gathered,
+            Err(refusal) => return refuse(refusal, log).into(),
+        };
+        (log.bytes, log.message_id) = (bytes, summary.message_id);
+        if transaction.is_forwarded() && summary.own_hops >= FORWARDS_MAX {
+            log.why = Some(format!("forwarded {} times", summary.own_hops));
+            return Reply::new(554, "5.4.6", "Forwarded by this server too often, the message is in a loop").into();
+        }
+        if let Some(pool) = settings.tenants.unknown_pool(&said.labels) {
+            log.why = Some(format!("there is no pool {pool}"));
+            return Reply::new(554, "5.6.0", format!("There is no pool {pool}")).into();
+        }
+        for copy in settings.maps.copies(envelope) {
+            if let Err(reply) = self.add_copy(&mut transaction, &copy) {
+                log.why = Some(format!("no copy to {}: {reply}", copy.forward_path));
+                return Reply::new(451, "4.3.5", "Mail cannot be accepted now, try again later").into();
+            }
+        }
+        let mut destinations = self.destinations(&transaction, envelope);
+        if let Some(remote) = &mut destinations.remote {
+            let sender = &envelope.mail.reverse_path;
+            settings.tenants.label(remote, session, sender, is_trusted, said.labels);
+            if envelope.mail.hold.is_some() || envelope.mail.expires.is_some() {
+                let (hold_secs, expires_secs) = future::times(&envelope.mail, unix_micros() / 1_000_000);
+                (remote.hold_secs, remote.expires_secs) = (hold_secs, expires_secs);
+            }
+        }
+        (log.mailboxes, log.discarded) = (destinations.len(), transaction.discarded());
+        let recorder = self.0.events.as_ref();
+        let event = recorder.and_then(|recorder| events::received(recorder, log, session, envelope, &destinations));
+        if destinations.len() == 0 {
+            if !transaction.returned().is_empty() {
+                // Nobody is left to whom it could go.
+                self.tell_returned(transaction.returned(), returned::read(&stored).as_ref(), Lsn::ZERO);
+            }
+            return MessageOutcome::accepted(format!("Accepted as {}", log.id));
+        }
+        let report = if transaction.returned().is_empty() { None } else { returned::read(&stored) };
+        let successes =
+            if envelope.mail.reverse_path == ReversePath::Null { Vec::new() } else { transaction.successes() };
+        let header = match &stored {
+            StoredBody::Memory(pieces) if !successes.is_empty() => success::header(pieces),
+            // A large one is in a file: its notification is without a header.
+            _ => Vec::new(),
+        };
+        let Destinations { maildirs: targets, transports, remote } = destinations;
+        let entry = |outside| self.transports().expect("open since its recipient was accepted").entry(outside);
+        let queued = |remote| self.relay().expect("open since its recipient was accepted").entry(remote);
+        let also = event.into_iter().chain(transports.map(entry)).chain(remote.map(queued)).collect();
+        let message = Message { targets, body: stored, line_ends: LineEnds::ToLf, also };
+        let kept = self.0.store.deliver_unless(message, body.elapsed(self.0.store_patience)).await;
+        drop((room, share));
+        let returned = transaction.into_returned();
+        match kept {
+            Ok(message) => {
+                self.tell_returned(&returned, report.as_ref(), Lsn::new(message.id()));
+                if !successes.is_empty() {
+                    self.tell_success(envelope, &successes, &header).await;
+                }
+                MessageOutcome::accepted(format!("Kept as {}", log.id))
+            }
+            Err(error) => log.refused(&error).into(),
+        }
+    }
+
+    /// Durable before the message is answered: a client that hears nothing sends it again, and is told again.
+    async fn tell_success(&self, envelope: &Envelope, successes: &[Success], header: &[u8]) {
+        let written = success::write(&self.settings().host_name, envelope, successes, header);
+        let sender = envelope.mail.reverse_path.to_string();
+        let told = self.notify(&sender[1..sender.len() - 1], written, None).await;
+        if let Err(error) = told {
+            tracing::warn!(sender, error, "the sender could not be told that its message is delivered");
+        }
+    }
+
+    /// Where a message goes, and from whom it leaves.
+    pub fn destinations(&self, transaction: &Transaction, envelope: &Envelope) -> Destinations {
+        let settings = self.settings();
+        let directory = &settings.directory;
+        let detail = |address: &str| directory.detail(address).unwrap_or_default().into();
+        let sender = &envelope.mail.reverse_path;
+        let forwarding = self.forwarding().filter(|_| transaction.is_forwarded());
+        let leaves_from = forwarding.map_or_else(|| sender.clone(), |forwarding| forwarding.sender(sender, directory));
+        transaction.destinations(envelope, &leaves_from, detail)
+    }
+}
+
+/// A message that this server has received so often is in a loop if it would be forwarded once more: each time it may become several.
+const FORWARDS_MAX: usize = 4;
+
+/// The answer to a message whose body was not taken, and its reason for the log.
+fn refuse(refusal: Refusal, log: &mut LogLine) -> Reply {
+    match refusal {
+        Refusal::Body(error) => {
+            log.abandoned = is_abandoned(&error);
+            log.why = Some(error.to_string());
+            error.reply()
+        }
+        Refusal::Loop { hops } => {
+            log.why = Some(format!("{hops} hops"));
+            Reply::new(554, "5.4.6", "Too many hops, the message is in a loop")
+        }
+        Refusal::NoName { field } => {
+            log.why = Some(format!("{field} has no name"));
+            Reply::new(554, "5.6.0", format!("The field {field} needs a name of one word"))
+        }
+        Refusal::Delivery(error) => log.refused(&error),
+        Refusal::Spool(error) => log.unspoolable(&error),
+        Refusal::Share(too_much) => {
+            log.why = Some(too_much.to_string());
+            share_is_full()
+        }
+        Refusal::Slow => log.too_slow(),
+    }
+}
+
+fn received_field(settings: &Settings, session: &Session, envelope: &Envelope, id: &str) -> Bytes {
+    let only = match envelope.recipients.as_slice() {
+        [one] => one.forward_path.address().map(ToString::to_string),
+        _ => None,
+    };
+    let mut field = Vec::with_capacity(256);
+    let (recipient, date) = (only.as_deref(), DateTime::from_unix(unix_micros() / 1_000_000));
+    if let Peer::Local { uid } = session.peer {
+        let (by, utf8) = (&*settings.host_name, envelope.mail.smtputf8);
+        ReceivedLocally { by, uid, id, recipient, utf8, date }.write_to(&mut field);
+        return field.into();
+    }
+    Received {
+        helo: session.helo.as_deref().unwrap_or_default(),
+        peer: session.peer.ip(),
+        by: &settings.host_name,
+        with: session.with_keyword(envelope.mail.smtputf8),
+        id,
+        recipient,
+        date,
+    }
+    .write_to(&mut field);
+    field.into()
+}
+
+/// Whether the message ended because its client did, in one way or another.
+fn is_abandoned(error: &BodyError) -> bool {
+    matches!(error, BodyError::Reset | BodyError::Disconnected | BodyError::TimedOut | BodyError::Io(_))
+}

@@ -1,0 +1,353 @@
+//! From a message on the wire to a message in the spool: what the server answers to each recipient and each body.
+
+mod message;
+mod recipient;
+#[cfg(test)]
+mod tests;
+
+use std::path::Path;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock, PoisonError, RwLock, Weak};
+use std::time::{Duration, Instant};
+
+use posthaste_delivery::DeliveryError;
+use posthaste_delivery::local::LocalDelivery;
+use posthaste_events::Recorder;
+use posthaste_relay::sender::Relay;
+use posthaste_smtp::driver::{self, Body, Handler, Peer, Session};
+use posthaste_smtp::{Envelope, MailFrom, MessageOutcome, RcptTo, Reply, Witness};
+use posthaste_transport::Transports;
+use tokio::task::spawn_blocking;
+use tokio::time::timeout;
+
+use self::recipient::RefusedRecipient;
+use crate::body::STORE_PATIENCE;
+use crate::events;
+use crate::forward::Forwarding;
+use crate::future;
+use crate::ids::{Ids, unix_micros};
+use crate::live::Live;
+use crate::memory::{LARGE_BODY_BYTES, MemoryBudget};
+use crate::message_log::{LogLine, Severity};
+use crate::repeats::{About, Kind, LeftOut, Repeats};
+use crate::replies::{reply_to, share_is_full, too_slow};
+use crate::settings::Settings;
+use crate::shares::SpoolShares;
+use crate::transaction::Transaction;
+
+/// A receiver that does not keep the others: what the relay has of it, which it keeps itself.
+#[derive(Clone)]
+pub(crate) struct WeakReceiver(Weak<Shared>);
+
+impl WeakReceiver {
+    pub fn upgrade(&self) -> Option<Receiver> {
+        self.0.upgrade().map(Receiver)
+    }
+}
+
+/// Receives for all listeners. Clones share everything.
+#[derive(Clone)]
+pub(crate) struct Receiver(Arc<Shared>);
+
+struct Shared {
+    settings: RwLock<Arc<Settings>>,
+    store: LocalDelivery,
+    store_patience: Duration,
+    /// Open once the configuration names one.
+    transports: OnceLock<Transports>,
+    /// Open if the configuration lets anybody use it.
+    relay: OnceLock<(Relay, Forwarding)>,
+    memory: MemoryBudget,
+    shares: SpoolShares,
+    ids: Ids,
+    turned_away: AtomicU64,
+    repeats: Arc<Repeats>,
+    /// Where the store keeps what it has promised, for messages to the operator.
+    spool: String,
+    /// The event log, if there is one.
+    events: Option<Recorder>,
+    live: Live,
+}
+
+impl Receiver {
+    pub fn new(
+        settings: Settings,
+        store: LocalDelivery,
+        memory: MemoryBudget,
+        spool: &Path,
+        repeats: Arc<Repeats>,
+    ) -> Self {
+        let settings = RwLock::new(Arc::new(settings));
+        let spool = spool.display().to_string();
+        let (ids, turned_away) = (Ids::new(), AtomicU64::new(0));
+        let (shares, transports, relay) = (SpoolShares::default(), OnceLock::new(), OnceLock::new());
+        let store_patience = STORE_PATIENCE;
+        let events = None;
+        Self(Arc::new(Shared {
+            settings,
+            store,
+            store_patience,
+            transports,
+            relay,
+            memory,
+            shares,
+            ids,
+            turned_away,
+            repeats,
+            spool,
+            events,
+            live: Live::default(),
+        }))
+    }
+
+    /// Tells an event log.
+    ///
+    /// # Panics
+    /// When it was cloned already.
+    pub fn recording(mut self, events: Option<Recorder>) -> Self {
+        Arc::get_mut(&mut self.0).expect("nobody else has it yet").events = events;
+        self
+    }
+
+    /// As [`new`](Self::new), with another patience than [`STORE_PATIENCE`].
+    #[cfg(test)]
+    pub fn with_patience(settings: Settings, store: LocalDelivery, patience: Duration) -> Self {
+        let memory = MemoryBudget::new(0);
+        let mut shared = Self::new(settings, store, memory, Path::new("spool"), Arc::default()).0;
+        Arc::get_mut(&mut shared).expect("nobody else has it").store_patience = patience;
+        Self(shared)
+    }
+
+    /// Who looks on.
+    pub fn live(&self) -> &Live {
+        &self.0.live
+    }
+
+    /// The event log, if there is one.
+    pub fn events(&self) -> Option<&Recorder> {
+        self.0.events.as_ref()
+    }
+
+    /// What the log has left out since this was asked last; `all`: even a moment ago.
+    pub fn left_out(&self, all: bool) -> Vec<LeftOut> {
+        self.0.repeats.left_out(Instant::now(), all)
+    }
+
+    /// Puts new settings in force for whatever begins from now on.
+    pub fn replace(&self, settings: Settings) {
+        *self.0.settings.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(settings);
+    }
+
+    /// Delivers to transports from now on.
+    pub fn set_transports(&self, transports: Transports) {
+        // The server has opened none.
+        let _ = self.0.transports.set(transports);
+    }
+
+    /// Those that are open.
+    pub fn transports(&self) -> Option<&Transports> {
+        self.0.transports.get()
+    }
+
+    /// Takes mail for other hosts from now on.
+    pub fn set_relay(&self, relay: Relay, forwarding: Forwarding) {
+        // Opened once.
+        let _ = self.0.relay.set((relay, forwarding));
+    }
+
+    /// It, if it is open.
+    pub fn relay(&self) -> Option<&Relay> {
+        self.0.relay.get().map(|(relay, _)| relay)
+    }
+
+    /// What becomes of senders whose mail is forwarded.
+    pub fn forwarding(&self) -> Option<&Forwarding> {
+        self.0.relay.get().map(|(_, forwarding)| forwarding)
+    }
+
+    /// Where mail is kept.
+    pub fn store(&self) -> &LocalDelivery {
+        &self.0.store
+    }
+
+    /// For the relay, which the receiver holds.
+    pub fn downgrade(&self) -> WeakReceiver {
+        WeakReceiver(Arc::downgrade(&self.0))
+    }
+
+    /// What messages in memory may take.
+    pub fn memory(&self) -> &MemoryBudget {
+        &self.0.memory
+    }
+
+    /// Clients since the start that were told that there are too many of them.
+    pub fn turned_away(&self) -> u64 {
+        self.0.turned_away.load(Ordering::Relaxed)
+    }
+
+    pub fn settings(&self) -> Arc<Settings> {
+        Arc::clone(&self.0.settings.read().unwrap_or_else(PoisonError::into_inner))
+    }
+}
+
+impl Handler for Receiver {
+    type State = ();
+    type Transaction = Transaction;
+
+    fn witness(&self, session: &Session) -> Option<Arc<dyn Witness>> {
+        let peer = Some(session.peer.ip()).flatten();
+        self.live().session(true, peer, || session.peer.to_string())
+    }
+
+    /// Too many are counted, and told of now and then; who may not connect is named.
+    fn turned_away(&self, _: usize, peer: &Peer, why: &driver::Refusal) {
+        use driver::Refusal::{NotAProxy, NotAllowed, Proxy};
+        if !matches!(why, NotAllowed | NotAProxy | Proxy(_)) {
+            self.0.turned_away.fetch_add(1, Ordering::Relaxed);
+            return;
+        }
+        let (peer_text, why) = (peer.to_string(), why.to_string());
+        if let Some(recorder) = &self.0.events {
+            events::connection(recorder, peer, &why);
+        }
+        match self.0.repeats.is_told(Kind::RefusedConnection, About::Client(peer.ip()), Instant::now()) {
+            true => tracing::info!(peer = peer_text, why, "connection refused"),
+            false => tracing::debug!(peer = peer_text, why, "connection refused"),
+        }
+    }
+
+    /// A large message goes to a file; who announces one hears now that there is no room for it, not when all of it was sent.
+    async fn mail(&self, session: &mut Session, _: &mut Transaction, mail: &MailFrom) -> Result<(), Reply> {
+        let asks_time = mail.hold.is_some() || mail.expires.is_some();
+        let secs_max = || self.settings().limits(session).future_release_secs;
+        let outcome = match asks_time.then(|| future::check(mail, secs_max(), unix_micros() / 1_000_000)) {
+            Some(Err(reply)) => Err(reply),
+            Some(Ok(())) | None => self.check_size(session, mail).await,
+        };
+        if let (Some(recorder), Err(reply)) = (&self.0.events, &outcome) {
+            events::command(recorder, session, &mail.reverse_path, None, reply);
+        }
+        outcome
+    }
+
+    async fn rcpt(
+        &self,
+        session: &mut Session,
+        transaction: &mut Transaction,
+        envelope: &Envelope,
+        rcpt: &RcptTo,
+    ) -> Result<(), Reply> {
+        let taken = self.take_recipient(session, transaction, (rcpt, false), envelope.mail.hold.is_some());
+        let Err(RefusedRecipient { kind, about, reply }) = taken else { return Ok(()) };
+        if let Some(recorder) = &self.0.events {
+            events::command(recorder, session, &envelope.mail.reverse_path, Some(&rcpt.forward_path), &reply);
+        }
+        let about = about.as_deref().map_or_else(|| client(session), About::Name);
+        let told = self.0.repeats.is_told(kind, about, Instant::now());
+        if !told && !tracing::enabled!(tracing::Level::DEBUG) {
+            return Err(reply);
+        }
+        let (to, reply_text) = (rcpt.forward_path.to_string(), reply.to_string());
+        let peer = session.peer.to_string();
+        match (told, kind.is_ours()) {
+            (true, true) => {
+                let about = about.to_string();
+                tracing::warn!(peer, to, about, reply = reply_text, help = self.help(kind), "recipient refused");
+            }
+            (true, false) => tracing::info!(peer, to, reply = reply_text, "recipient refused"),
+            (false, _) => tracing::debug!(peer, to, reply = reply_text, "recipient refused"),
+        }
+        Err(reply)
+    }
+
+    async fn message(
+        &self,
+        session: &mut Session,
+        transaction: Transaction,
+        mut envelope: Envelope,
+        body: &mut Body<'_>,
+    ) -> MessageOutcome {
+        let begun = Instant::now();
+        let mut log = LogLine { id: self.0.ids.next(), ..LogLine::default() };
+        let outcome = self.receive(session, transaction, &mut envelope, body, &mut log).await;
+        if let Some(recorder) = self.0.events.as_ref().filter(|_| log.abandoned || !outcome.is_accepted()) {
+            events::message(recorder, &log, session, &envelope, &outcome);
+        }
+        self.log(&log, session, &envelope, &outcome, begun);
+        outcome
+    }
+}
+
+impl Receiver {
+    async fn check_size(&self, session: &Session, mail: &MailFrom) -> Result<(), Reply> {
+        let Some(size) = mail.size.filter(|&size| size > LARGE_BODY_BYTES as u64) else { return Ok(()) };
+        if let Err(too_much) =
+            self.0.shares.check(session.peer.network(), size, self.settings().limits(session).allowance)
+        {
+            let (peer, why) = (session.peer.to_string(), too_much.to_string());
+            match self.0.repeats.is_told(Kind::Refused, client(session), Instant::now()) {
+                true => tracing::info!(peer, size, why, "no room for a large message"),
+                false => tracing::debug!(peer, size, why, "no room for a large message"),
+            }
+            return Err(share_is_full());
+        }
+        let store = self.0.store.clone();
+        let error = match timeout(STORE_PATIENCE, spawn_blocking(move || store.check_room(size))).await {
+            Ok(Ok(Ok(()))) => return Ok(()),
+            Ok(Ok(Err(error))) => error,
+            Ok(Err(_)) => DeliveryError::Closed,
+            Err(_) => return Err(too_slow()),
+        };
+        let help = self.help(Kind::NoSpace);
+        let (peer, error_text) = (session.peer.to_string(), error.to_string());
+        match self.0.repeats.is_told(Kind::NoSpace, About::Name(&self.0.spool), Instant::now()) {
+            true => tracing::warn!(peer, size, error = error_text, help, "no room for a large message"),
+            false => tracing::debug!(peer, size, error = error_text, "no room for a large message"),
+        }
+        Err(reply_to(&error))
+    }
+
+    /// What an operator can do about it.
+    fn help(&self, kind: Kind) -> String {
+        let spool = &self.0.spool;
+        match kind {
+            Kind::NoSpace => {
+                format!("free space on the disk of {spool}; `posthaste spool inspect {spool}` lists what waits there")
+            }
+            Kind::Slow => format!("the disk of {spool}, or that of the mailboxes, is overloaded or does not answer"),
+            Kind::Broken => {
+                format!(
+                    "check the kernel's log for errors of the disk of {spool}; after a failed sync, restart the server"
+                )
+            }
+            Kind::MailboxFull => format!("`posthaste spool inspect {spool}` shows why it cannot be written"),
+            Kind::NoMemory => "raise limits.memory_bytes".to_owned(),
+            Kind::Refused | Kind::RefusedRecipient | Kind::RefusedConnection | Kind::Abandoned => String::new(),
+        }
+    }
+
+    fn log(&self, line: &LogLine, session: &Session, envelope: &Envelope, outcome: &MessageOutcome, begun: Instant) {
+        let kind = match line.trouble {
+            _ if line.abandoned => Kind::Abandoned,
+            _ if outcome.is_accepted() => {
+                return line.write(Severity::Info, String::new(), session, envelope, outcome, begun);
+            }
+            Some(trouble) => trouble,
+            None => Kind::Refused,
+        };
+        let about = if kind.is_ours() { About::Name(&self.0.spool) } else { client(session) };
+        let severity = match self.0.repeats.is_told(kind, about, Instant::now()) {
+            false => Severity::Debug,
+            true if kind == Kind::Broken => Severity::Error,
+            true if kind.is_ours() => Severity::Warn,
+            true => Severity::Info,
+        };
+        let help = if severity == Severity::Debug { String::new() } else { self.help(kind) };
+        line.write(severity, help, session, envelope, outcome, begun);
+    }
+}
+
+/// Whom lines about a client are counted for.
+fn client(session: &Session) -> About<'static> {
+    About::Client(session.peer.ip())
+}

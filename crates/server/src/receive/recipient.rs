@@ -1,0 +1,182 @@
+//! One recipient: where its mail goes, or why it is refused.
+
+use posthaste_directory::{self as directory, Mailbox, Place, Route};
+use posthaste_smtp::driver::Session;
+use posthaste_smtp::{ForwardPath, RcptTo, Reply};
+
+use super::Receiver;
+use crate::forward::Back;
+use crate::repeats::Kind;
+use crate::returned::{ReturnPath, Returned};
+use crate::transaction::{Full, Transaction};
+
+/// A recipient that is refused.
+pub(super) struct RefusedRecipient {
+    pub kind: Kind,
+    /// The mailbox or the setting that the refusal is about, if it is about one.
+    pub about: Option<String>,
+    /// The answer to the client.
+    pub reply: Reply,
+}
+
+impl From<Reply> for RefusedRecipient {
+    fn from(reply: Reply) -> Self {
+        Self { kind: Kind::RefusedRecipient, about: None, reply }
+    }
+}
+
+impl From<directory::Refusal> for RefusedRecipient {
+    fn from(refusal: directory::Refusal) -> Self {
+        refusal.reply().into()
+    }
+}
+
+impl From<Full> for RefusedRecipient {
+    fn from(full: Full) -> Self {
+        match full {
+            // RFC 5321 section 4.5.3.1.10: the client sends to the rest in another transaction.
+            Full::Transaction => Reply::new(452, "4.5.3", "Too many mailboxes for one message").into(),
+            Full::Memory => {
+                let reply = Reply::new(452, "4.3.1", "Too many recipients at a time, try again later");
+                Self { kind: Kind::NoMemory, about: Some("limits.memory_bytes".to_owned()), reply }
+            }
+        }
+    }
+}
+
+impl Receiver {
+    /// Adds a recipient to the transaction. `is_open`: it may be at another host, for every client. `is_held`: it is to leave later.
+    pub(super) fn take_recipient(
+        &self,
+        session: &Session,
+        to: &mut Transaction,
+        (rcpt, is_open): (&RcptTo, bool),
+        is_held: bool,
+    ) -> Result<(), RefusedRecipient> {
+        match self.return_path(&rcpt.forward_path) {
+            ReturnPath::Ordinary => {}
+            ReturnPath::Invalid => return Err(directory::Refusal::UnknownUser.into()),
+            ReturnPath::NotNow => {
+                return Err(Reply::new(451, "4.3.0", "This address cannot be looked up now, try again later").into());
+            }
+            ReturnPath::Ours(returned) => return self.take_returned(session, to, rcpt, returned),
+        }
+        let forwarded_sender = match self.forwarding().map(|forwarding| forwarding.back(&rcpt.forward_path)) {
+            None | Some(Back::Ordinary) => None,
+            Some(Back::Sender(forward_path)) => Some(RcptTo { forward_path, ..rcpt.clone() }),
+            Some(Back::Invalid) => return Err(directory::Refusal::UnknownUser.into()),
+        };
+        let is_open = is_open || forwarded_sender.is_some();
+        let rcpt = forwarded_sender.as_ref().unwrap_or(rcpt);
+        let settings = self.settings();
+        let mapped = settings.maps.recipient(rcpt);
+        let rcpt = mapped.as_ref().unwrap_or(rcpt);
+        match settings.directory.recipient(&rcpt.forward_path) {
+            Route::Local(mailboxes) => {
+                self.check_places(&mailboxes, is_held)?;
+                Ok(to.add(rcpt, Some(mailboxes), &self.0.memory)?)
+            }
+            Route::Discard => Ok(to.add(rcpt, None, &self.0.memory)?),
+            Route::Refused(directory::Refusal::Relay) if is_open || self.may_relay(session, &rcpt.forward_path) => {
+                if !is_open && !settings.maps.has_recipient(&rcpt.forward_path) {
+                    return Err(directory::Refusal::UnknownUser.into());
+                }
+                self.check_queue(1)?;
+                Ok(to.add_remote(rcpt, &self.0.memory)?)
+            }
+            Route::Refused(refusal) => Err(refusal.into()),
+            // Nothing else is configured.
+            _ => Err(directory::Refusal::Relay.into()),
+        }
+    }
+
+    /// Whether each place takes mail now: what waits for a mailbox that cannot be written is bounded, and the bound is felt here.
+    fn check_places(&self, mailboxes: &[Mailbox], is_held: bool) -> Result<(), RefusedRecipient> {
+        let places = || mailboxes.iter().map(|mailbox| &mailbox.place);
+        if is_held && places().any(|place| *place != Place::Remote) {
+            let reply = Reply::new(550, "5.5.4", "Mail for this address cannot be held back, it is delivered here");
+            return Err(reply.into());
+        }
+        let maildirs = places().filter_map(|place| match place {
+            Place::Maildir(path) => Some(&**path),
+            Place::Transport(_) | Place::Remote => None,
+        });
+        self.0.store.check_mailboxes(maildirs).map_err(|full| mailbox_full(&full.mailbox))?;
+        places().try_for_each(|place| self.check_transport(place))?;
+        let remote = places().filter(|place| **place == Place::Remote).count() as u64;
+        if remote > 0 { self.check_queue(remote) } else { Ok(()) }
+    }
+
+    fn check_queue(&self, recipients: u64) -> Result<(), RefusedRecipient> {
+        if self.relay().is_some_and(|relay| relay.has_room(recipients)) {
+            return Ok(());
+        }
+        let reply = Reply::new(452, "4.3.1", "Too much mail waits for other hosts, try again later");
+        Err(RefusedRecipient { kind: Kind::NoMemory, about: None, reply })
+    }
+
+    /// Whether the transport of a place takes mail now, and whether what the place needs is open at all.
+    fn check_transport(&self, place: &Place) -> Result<(), RefusedRecipient> {
+        let not_open = || {
+            let reply = Reply::new(451, "4.3.5", "This address cannot be served now, try again later");
+            RefusedRecipient { kind: Kind::MailboxFull, about: None, reply }
+        };
+        match place {
+            Place::Maildir(_) => Ok(()),
+            Place::Remote => self.relay().map(drop).ok_or_else(not_open),
+            Place::Transport(transport) => {
+                let transports = self.transports().ok_or_else(not_open)?;
+                transports.check(transport).map_err(|full| mailbox_full(&full.transport))
+            }
+        }
+    }
+
+    /// Mail to a return path of ours goes on to the sender behind it; if nobody knows that any more, it is read and goes nowhere.
+    fn take_returned(
+        &self,
+        session: &Session,
+        to: &mut Transaction,
+        rcpt: &RcptTo,
+        returned: Returned,
+    ) -> Result<(), RefusedRecipient> {
+        let sender = returned.original.as_ref().map(|original| ForwardPath::parse(&format!("<{}>", original.sender)));
+        let taken = match sender {
+            Some(Ok(forward_path)) => {
+                self.take_recipient(session, to, (&RcptTo { forward_path, ..rcpt.clone() }, true), false)
+            }
+            _ => to.add(rcpt, None, &self.0.memory).map_err(RefusedRecipient::from),
+        };
+        // A sender that does not exist any more is no reason to refuse the report.
+        match taken {
+            Err(refused) if refused.reply.is_permanent() => to.add(rcpt, None, &self.0.memory)?,
+            taken => taken?,
+        }
+        to.note_returned(returned);
+        Ok(())
+    }
+
+    /// Adds somebody who gets a copy. Who may relay is no question: the configuration says so.
+    pub(super) fn add_copy(&self, to: &mut Transaction, copy: &RcptTo) -> Result<(), Reply> {
+        let full = |_| Reply::new(452, "4.3.1", "no room for one recipient more");
+        match self.settings().directory.recipient(&copy.forward_path) {
+            Route::Local(mailboxes) => to.add(copy, Some(mailboxes), &self.0.memory).map_err(full),
+            Route::Refused(directory::Refusal::Relay) if self.relay().is_some() => {
+                to.add_remote(copy, &self.0.memory).map_err(full)
+            }
+            Route::Refused(refusal) => Err(refusal.reply()),
+            _ => Ok(()),
+        }
+    }
+
+    /// Whether mail for a domain that is not ours is sent on.
+    fn may_relay(&self, session: &Session, path: &ForwardPath) -> bool {
+        let (Some(_), Some(address)) = (self.relay(), path.address()) else { return false };
+        self.settings().may_relay(session, &address.domain().to_string())
+    }
+}
+
+/// Too much mail waits for a mailbox or a transport.
+fn mailbox_full(about: &str) -> RefusedRecipient {
+    let reply = Reply::new(452, "4.2.2", "Too much mail waits for this mailbox, try again later");
+    RefusedRecipient { kind: Kind::MailboxFull, about: Some(about.to_owned()), reply }
+}
