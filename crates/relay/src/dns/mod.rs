@@ -34,6 +34,7 @@ pub use addresses::Addresses;
 pub use attempt::Attempt;
 pub use destination::{Destination, Host, Site};
 pub use error::{DnsError, SetupError};
+pub(crate) use names::is_next_hop;
 pub use resolver::Resolver;
 pub use section::{IpStrategy, Settings};
 

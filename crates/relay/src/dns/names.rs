@@ -24,6 +24,11 @@ impl Target {
     }
 }
 
+/// Whether mail can be sent to a host of this name: a host name, or an address literal (RFC 5321 section 4.1.3). An address without brackets is neither.
+pub(crate) fn is_next_hop(host: &str) -> bool {
+    Target::read(host).is_some() && host.parse::<IpAddr>().is_err()
+}
+
 /// RFC 5321 section 4.1.3, without the brackets.
 fn literal(text: &str) -> Option<IpAddr> {
     let tagged = text.get(..5).is_some_and(|tag| tag.eq_ignore_ascii_case("ipv6:"));

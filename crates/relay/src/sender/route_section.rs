@@ -12,6 +12,7 @@ use rustls::ClientConfig;
 use serde::{Deserialize, Serialize};
 
 use super::{Route, RouteTls};
+use crate::dns::is_next_hop;
 use crate::session::TlsPolicy;
 
 /// A fixed next hop.
@@ -127,6 +128,10 @@ impl RouteSection {
         let hosts = self.host.list();
         match self.tls {
             _ if hosts.is_empty() || hosts.iter().any(String::is_empty) => Some(("host", "a route needs a host")),
+            _ if !hosts.iter().all(|host| is_next_hop(host)) => Some((
+                "host",
+                "neither a host name nor an address in brackets, as in `[192.0.2.7]` or `[IPv6:2001:db8::7]`",
+            )),
             _ if hosts.len() > HOSTS_MAX => Some(("host", "at most 32 hosts")),
             _ if self.mx && hosts.len() > 1 => Some(("mx", "only of one host")),
             _ if self.cert_file.is_some() != self.key_file.is_some() => {

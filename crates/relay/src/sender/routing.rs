@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use super::route::{Manner, Route, TlsRule, is_domain};
 use super::source::{Egress, Pool, Source};
+use crate::dns::is_next_hop;
 use crate::queue::{Diversion, QueueName};
 
 /// Routes, rules for TLS, sources and pools.
@@ -176,8 +177,7 @@ pub(super) fn host_and_port(text: &str) -> Option<(&str, u16)> {
         Some(colon) => (&text[..behind + colon], text[behind + colon + 1..].parse().ok().filter(|port| *port > 0)?),
         None => (text, 25),
     };
-    let is_literal = host.starts_with('[') && host.ends_with(']');
-    (is_literal || posthaste_smtp::address::is_domain(host)).then_some((host, port))
+    is_next_hop(host).then_some((host, port))
 }
 
 /// The next hop of what is given up: no host has such a name.
@@ -261,6 +261,8 @@ mod tests {
             ("a.example:0", None),
             ("a.example:65536", None),
             ("2001:db8::1", None),
+            ("192.0.2.1:25", None),
+            ("[2001:db8::1]", None),
             ("a b", None),
             ("", None),
             ("]", None),

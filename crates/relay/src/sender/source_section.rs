@@ -248,6 +248,10 @@ mod tests {
     fn mistakes_are_named() {
         for (text, word) in [
             ("[[source]]\nname = ''", "name"),
+            ("[[route]]\nhost = '192.0.2.7'", "host"),
+            ("[[route]]\nhost = ['a.example', '2001:db8::7']", "host"),
+            ("[[route]]\nhost = '[2001:db8::7]'", "host"),
+            ("[[route]]\nhost = 'a b'", "host"),
             ("[[source]]\nname = 'a'\n[[source]]\nname = 'a'", "two sources"),
             ("[[source]]\nname = 'a'\nipv4 = '::1'", "ipv4"),
             ("[[source]]\nname = 'a'\nehlo = 'a b'", "host name"),
