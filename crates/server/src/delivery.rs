@@ -32,7 +32,7 @@ impl Delivery {
         config: &Config,
         repeats: Arc<Repeats>,
     ) -> Result<(Self, LocalDelivery, ReplayReport, Option<Events>), ServeError> {
-        let owners = Current::new(OwnerRules::of(config));
+        let owners = Current::new(OwnerRules::of(&config.domains));
         let failed = panics::of_delivery();
         let (store, report, events) = open_store(config, owners.owners(), repeats).await?;
         Ok((Self { store: store.clone(), owners, failed }, store, report, events))
@@ -50,7 +50,7 @@ impl Service for Delivery {
     }
 
     fn reload(&mut self, config: &Config, _: &Arc<Directory>) {
-        self.owners.replace(OwnerRules::of(config));
+        self.owners.replace(OwnerRules::of(&config.domains));
     }
 
     /// What is not written by then stays in the spool; the server says how much that is when it has stopped.

@@ -14,6 +14,7 @@ mod events;
 mod forward;
 mod future;
 mod head;
+mod identity;
 mod ids;
 mod indexing;
 mod listening;

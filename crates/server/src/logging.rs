@@ -3,7 +3,7 @@
 //! Text that came from the network is recorded as a string value, which both formats quote and escape, so it cannot
 //! begin a line of its own or steer a terminal.
 //!
-//! A thread of its own writes the lines, many at a time. Who reads standard error and stalls stops nobody: lines that find the queue full
+//! A thread of its own writes the lines, many at a time. A reader of standard error that stalls does not stop the server: lines that find the queue full
 //! are dropped and counted.
 
 use std::io::{self, IsTerminal, Write};
@@ -11,6 +11,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
+use posthaste_units::values::Table;
+use serde::{Deserialize, Serialize};
 use tracing_subscriber::filter::{LevelFilter, Targets};
 use tracing_subscriber::fmt::MakeWriter;
 use tracing_subscriber::fmt::format::Writer;
@@ -19,7 +21,36 @@ use tracing_subscriber::layer::SubscriberExt;
 use tracing_subscriber::util::SubscriberInitExt;
 use tracing_subscriber::{Layer, fmt};
 
-use crate::config::{Log, LogFormat};
+/// The log, written to standard error.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Log {
+    /// `plain` or `json`.
+    pub format: LogFormat,
+    /// `error`, `warn`, `info`, `debug` or `trace`, or a filter such as `warn,posthaste_server=info`.
+    pub level: String,
+}
+
+/// How log lines look.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum LogFormat {
+    /// For people.
+    #[default]
+    Plain,
+    /// One JSON object a line.
+    Json,
+}
+
+impl Table for Log {
+    const NAME: &str = "log";
+}
+
+impl Default for Log {
+    fn default() -> Self {
+        Self { format: LogFormat::default(), level: "info".to_owned() }
+    }
+}
 
 /// Writes what is left in the log when it is dropped, and waits a second for that at most.
 #[must_use = "dropping it ends the log"]

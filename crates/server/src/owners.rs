@@ -7,11 +7,12 @@ use std::sync::{Arc, PoisonError, RwLock};
 
 use posthaste_delivery::{Owners, Ownership};
 use posthaste_directory::names::{directory_name, folded, folded_domain};
+use posthaste_directory::{Domain, Users};
 use posthaste_units::words::{Key, Problem};
 use rustix::process::{getegid, geteuid, getgroups};
 use rustix::thread::{CapabilitySet, capabilities};
 
-use crate::config::{Config, Domain, Users, owner, permission_bits};
+use crate::identity::{Identity, owner, permission_bits};
 
 /// What the configuration says of each mailbox.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -31,20 +32,20 @@ struct DomainRules {
 
 impl OwnerRules {
     /// # Panics
-    /// When `config` was not checked.
-    pub fn of(config: &Config) -> Self {
-        Self::new(config).unwrap_or_else(|problem| panic!("an unchecked configuration: {problem:?}"))
+    /// When the configuration of the domains was not checked.
+    pub fn of(domains: &[Domain]) -> Self {
+        Self::new(domains).unwrap_or_else(|problem| panic!("an unchecked configuration: {problem:?}"))
     }
 
-    pub fn new(config: &Config) -> Result<Self, Problem> {
-        let mut domains = HashMap::new();
-        for (index, domain) in config.domains.iter().enumerate() {
+    pub fn new(domains: &[Domain]) -> Result<Self, Problem> {
+        let mut by_directory = HashMap::new();
+        for (index, domain) in domains.iter().enumerate() {
             let rules = DomainRules::new(domain).map_err(|problem| problem.within(["domain".into(), index.into()]))?;
             // A name that cannot be one is found where the routes are made.
             let directory = folded_domain(&domain.name).and_then(|name| directory_name(&name).ok());
-            domains.extend(directory.zip(rules));
+            by_directory.extend(directory.zip(rules));
         }
-        Ok(Self { domains })
+        Ok(Self { domains: by_directory })
     }
 
     /// Of what is made at this path below the mail directory.
@@ -220,13 +221,9 @@ impl Rights {
         Self { uid: geteuid().as_raw(), groups: groups.map(|group| group.as_raw()).collect(), all }
     }
 
-    /// Those of the user that the configuration makes of the server, if it names one.
-    ///
-    /// # Panics
-    /// When `config` was not checked.
-    pub fn to_be(config: &Config) -> Option<Self> {
-        let identity = config.identity().unwrap_or_else(|problem| panic!("an unchecked configuration: {problem:?}"));
-        identity.map(|identity| Self { uid: identity.uid, groups: identity.groups, all: identity.uid == 0 })
+    /// Those of a user.
+    pub fn of(user: &Identity) -> Self {
+        Self { uid: user.uid, groups: user.groups.clone(), all: user.uid == 0 }
     }
 }
 
@@ -258,10 +255,11 @@ const SEARCH_FOR_ALL: u32 = 0o011;
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::config::Config;
 
     fn rules(domain: &str) -> Result<OwnerRules, Problem> {
         let text = format!("host_name = \"mx.example\"\n[[domain]]\nname = \"example.org\"\n{domain}");
-        OwnerRules::new(&toml::from_str(&text).expect(&text))
+        OwnerRules::new(&toml::from_str::<Config>(&text).expect(&text).domains)
     }
 
     #[test]

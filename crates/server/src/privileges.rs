@@ -9,7 +9,8 @@ use rustix::fs::{Access, Gid, Mode, OFlags, Uid, access};
 use rustix::process::{getegid, geteuid};
 use rustix::thread::{set_thread_groups, set_thread_res_gid, set_thread_res_uid};
 
-use crate::config::{Config, Identity, Loaded};
+use crate::config::{Config, Loaded};
+use crate::identity::Identity;
 use crate::owners::{OwnerRules, Rights};
 
 /// Why the server does not run as the user that it should.
@@ -132,7 +133,7 @@ fn directories(config: &Config) -> Vec<PathBuf> {
 
 /// What a directory is made with: others than the server may have to get through to the mail.
 fn dir_mode(config: &Config, path: &Path) -> u32 {
-    let is_passed = *path == config.storage.mail && OwnerRules::of(config).are_for_others();
+    let is_passed = *path == config.storage.mail && OwnerRules::of(&config.domains).are_for_others();
     if is_passed { 0o711 } else { 0o700 }
 }
 
@@ -142,8 +143,8 @@ fn dir_mode(config: &Config, path: &Path) -> u32 {
 /// [`PrivilegeError::OwnerRightsMissing`].
 pub(crate) fn check_owners(config: &Config) -> Result<(), PrivilegeError> {
     // Who is not root any more does not become somebody else.
-    let rights = Rights::to_be(config).filter(|_| geteuid().is_root()).unwrap_or_else(Rights::of_this_process);
-    OwnerRules::of(config).check(&rights).map_err(|why| PrivilegeError::OwnerRightsMissing(why.to_string()))
+    let rights = config.rights().filter(|_| geteuid().is_root()).unwrap_or_else(Rights::of_this_process);
+    OwnerRules::of(&config.domains).check(&rights).map_err(|why| PrivilegeError::OwnerRightsMissing(why.to_string()))
 }
 
 /// Sees that no program runs, and no file is written, with the rights of root.

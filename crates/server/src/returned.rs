@@ -3,16 +3,15 @@
 use std::sync::Arc;
 
 use posthaste_delivery::local::Body;
-use posthaste_events::{Event, Feedback, Kind};
+use posthaste_events::{Event, Feedback, Kind, Recorder};
 use posthaste_relay::originals::Original;
 use posthaste_relay::queue::Key;
 use posthaste_relay::report::{Action, RecipientReport, Report};
 use posthaste_relay::return_path::VerifyError;
+use posthaste_relay::sender::Relay;
 use posthaste_relay::suppression::Source;
 use posthaste_smtp::ForwardPath;
 use posthaste_spool::Lsn;
-
-use crate::receive::Receiver;
 
 /// A recipient that is a return path of ours.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -49,62 +48,67 @@ struct ReportFields {
     is_complaint: bool,
 }
 
-impl Receiver {
+impl ReturnPath {
     /// What a recipient is. May read from the disk.
-    pub fn return_path(&self, path: &ForwardPath) -> ReturnPath {
-        let signed = self.relay().and_then(|relay| relay.bounces().return_path.as_ref());
-        let (Some(signed), Some(address)) = (signed, path.address()) else { return ReturnPath::Ordinary };
+    pub fn of(relay: Option<&Relay>, path: &ForwardPath) -> Self {
+        let signed = relay.and_then(|relay| relay.bounces().return_path.as_ref());
+        let (Some(signed), Some(address)) = (signed, path.address()) else { return Self::Ordinary };
         match signed.verify(address.local_part(), &address.domain().to_string()) {
             Ok(bounced) => match signed.original(bounced.key) {
-                Ok(original) => ReturnPath::Ours(Returned { key: bounced.key, original }),
+                Ok(original) => Self::Ours(Returned { key: bounced.key, original }),
                 Err(error) => {
                     tracing::error!(error = %error, "mail to a signed return path is refused for now");
-                    ReturnPath::NotNow
+                    Self::NotNow
                 }
             },
-            Err(VerifyError::NotOurs) => ReturnPath::Ordinary,
-            Err(_) => ReturnPath::Invalid,
+            Err(VerifyError::NotOurs) => Self::Ordinary,
+            Err(_) => Self::Invalid,
         }
     }
+}
 
-    /// Logs what came to signed return paths, in the message `report`, and suppresses addresses if the configuration says so.
-    pub fn tell_returned(&self, returned: &[Returned], read: Option<&Report>, report: Lsn) {
-        let Some(relay) = self.relay() else { return };
-        for Returned { key, original } in returned {
-            let recipient = original.as_ref().map_or("", |original| &original.recipient);
-            let said = said(read, recipient);
-            let (batch, number) = (key.message.get(), key.number);
-            let (kind, status, text) = (&*said.kind, &*said.status, &*said.text);
-            tracing::info!(batch, number, to = recipient, kind, status, text, "mail about what was sent has come");
-            let bounces = relay.bounces();
-            if let Some(original) = original {
-                let classes = bounces.classes.now();
-                let class = said.refused.as_deref().map(|line| (classes.classify(line), line));
-                if let Some((class, line)) = class.filter(|(class, _)| class.is_address_bad()) {
-                    let reason = format!("{}: {line}", class.name());
-                    bounces.suppress(Source::Bounce, &original.tenant, &original.recipient, reason);
-                }
-                if said.is_complaint {
-                    bounces.suppress(Source::Complaint, &original.tenant, &original.recipient, said.kind.clone());
-                }
+/// Logs what came to signed return paths, in the message `report`, and suppresses addresses if the configuration says so.
+pub(crate) fn note(
+    relay: &Relay,
+    recorder: Option<&Recorder>,
+    returned: &[Returned],
+    read: Option<&Report>,
+    report: Lsn,
+) {
+    for Returned { key, original } in returned {
+        let recipient = original.as_ref().map_or("", |original| &original.recipient);
+        let said = said(read, recipient);
+        let (batch, number) = (key.message.get(), key.number);
+        let (kind, status, text) = (&*said.kind, &*said.status, &*said.text);
+        tracing::info!(batch, number, to = recipient, kind, status, text, "mail about what was sent has come");
+        let bounces = relay.bounces();
+        if let Some(original) = original {
+            let classes = bounces.classes.now();
+            let class = said.refused.as_deref().map(|line| (classes.classify(line), line));
+            if let Some((class, line)) = class.filter(|(class, _)| class.is_address_bad()) {
+                let reason = format!("{}: {line}", class.name());
+                bounces.suppress(Source::Bounce, &original.tenant, &original.recipient, reason);
             }
-            let Some(recorder) = self.events() else { continue };
-            let text_of = |text: Option<&String>| Arc::from(text.map_or("", String::as_str));
-            recorder.note(&Event::now(Kind::Feedback(Feedback {
-                kind: said.kind.into(),
-                report,
-                message: key.message,
-                number: key.number,
-                reporter: said.reporter.into(),
-                sender: text_of(original.as_ref().map(|original| &original.sender)),
-                recipient: text_of(original.as_ref().map(|original| &original.recipient)),
-                message_id: said.message_id.into(),
-                status: said.status.into(),
-                text: said.text.into(),
-                tenant: text_of(original.as_ref().map(|original| &original.tenant)),
-                campaign: Arc::default(),
-            })));
+            if said.is_complaint {
+                bounces.suppress(Source::Complaint, &original.tenant, &original.recipient, said.kind.clone());
+            }
         }
+        let Some(recorder) = recorder else { continue };
+        let text_of = |text: Option<&String>| Arc::from(text.map_or("", String::as_str));
+        recorder.note(&Event::now(Kind::Feedback(Feedback {
+            kind: said.kind.into(),
+            report,
+            message: key.message,
+            number: key.number,
+            reporter: said.reporter.into(),
+            sender: text_of(original.as_ref().map(|original| &original.sender)),
+            recipient: text_of(original.as_ref().map(|original| &original.recipient)),
+            message_id: said.message_id.into(),
+            status: said.status.into(),
+            text: said.text.into(),
+            tenant: text_of(original.as_ref().map(|original| &original.tenant)),
+            campaign: Arc::default(),
+        })));
     }
 }
 

@@ -214,7 +214,7 @@ fn announce(server: &Server, supervisor: &mut Supervisor) {
         LogFormat::Json => server.banner_json(),
     });
     supervisor.ready();
-    let owners = OwnerRules::of(&server.config);
+    let owners = OwnerRules::of(&server.config.domains);
     if rustix::process::geteuid().is_root() && server.config.user.is_none() && !owners.give_away() {
         tracing::warn!("running as root: set `user`, so that the server drops privileges after binding its sockets");
     }

@@ -10,7 +10,7 @@ use posthaste_smtp::driver::IpNet;
 use posthaste_units::words::Problem;
 
 use super::{Config, LimitOverrides, Listener, Network, PolicyOverrides};
-use crate::owners::{OwnerRules, Rights};
+use crate::owners::OwnerRules;
 
 /// Finds the first problem of a completed configuration. Without one it returns who receives what, as that is made to check the domains.
 pub(super) fn check(config: &Config) -> Result<Directory, Problem> {
@@ -82,8 +82,8 @@ fn check_network(network: &Network, known: &mut HashSet<IpNet>) -> Result<(), Pr
 
 /// Who starts the server may be root; whom it becomes then is in the configuration.
 fn check_owners(config: &Config) -> Result<(), Problem> {
-    let rules = OwnerRules::new(config)?;
-    let Some(rights) = Rights::to_be(config) else { return Ok(()) };
+    let rules = OwnerRules::new(&config.domains)?;
+    let Some(rights) = config.rights() else { return Ok(()) };
     rules.check(&rights).map_err(|why| {
         let message = format!("the server drops root for this user, but {why}: leave out `user` or `owner`");
         Problem::new(["user".into()], message)

@@ -7,9 +7,10 @@ use posthaste_units::keys::{self, Keys};
 use serde::de::MapAccess;
 use serde::{Deserialize, Deserializer, Serialize};
 
+use super::Protocol;
 use super::limits::LimitOverrides;
 use super::values::Table;
-use super::{Protocol, accounts};
+use crate::identity;
 
 /// One socket that clients connect to.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize)]
@@ -99,11 +100,11 @@ impl Listener {
     pub(crate) fn unix_access(&self) -> Result<UnixAccess, (&'static str, String)> {
         let mut access = UnixAccess::default();
         if let Some(mode) = &self.socket.mode {
-            access.mode = super::permission_bits(mode)
+            access.mode = identity::permission_bits(mode)
                 .ok_or_else(|| ("mode", "permission bits in octal, such as \"0660\"".to_owned()))?;
         }
         if let Some(group) = &self.socket.group {
-            access.group = Some(accounts::group(group).map_err(|problem| ("group", problem))?);
+            access.group = Some(identity::group(group).map_err(|problem| ("group", problem))?);
         }
         Ok(access)
     }

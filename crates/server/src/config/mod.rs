@@ -3,7 +3,6 @@
 //! [`Config`] is the effective configuration: every key has a value, so that `config show` prints what really applies.
 //! A file that sets nothing is valid, and so is no file at all.
 
-mod accounts;
 mod check;
 mod error;
 mod limits;
@@ -22,7 +21,6 @@ use posthaste_directory::Directory;
 use posthaste_smtp::address::is_domain;
 use serde::{Deserialize, Serialize};
 
-pub(crate) use accounts::{Identity, owner};
 pub use error::{ConfigError, Position};
 pub use limits::{LimitOverrides, Limits, ProcessLimits, ReceiveLimitOverrides, ReceiveLimits};
 pub use listeners::{Listener, Network};
@@ -40,8 +38,11 @@ pub use posthaste_transport::Section as Transport;
 pub use report::check;
 pub(crate) use report::{LOW_PORTS, is_low};
 pub use values::SpoolShare;
-use values::Table;
 pub use webhooks::Webhook;
+
+use crate::identity::Identity;
+pub use crate::logging::{Log, LogFormat};
+use crate::owners::Rights;
 
 /// The name under which a configuration is looked for in the working directory.
 pub const DEFAULT_FILE: &str = "posthaste.toml";
@@ -103,36 +104,6 @@ pub struct Config {
     pub domains: Vec<Domain>,
 }
 
-/// The bits of `text`, in octal.
-pub(crate) fn permission_bits(text: &str) -> Option<u32> {
-    u32::from_str_radix(text, 8).ok().filter(|bits| *bits <= 0o777)
-}
-
-impl Table for Log {
-    const NAME: &str = "log";
-}
-
-/// The log, written to standard error.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(default, deny_unknown_fields)]
-pub struct Log {
-    /// `plain` or `json`.
-    pub format: LogFormat,
-    /// `error`, `warn`, `info`, `debug` or `trace`, or a filter such as `warn,posthaste_server=info`.
-    pub level: String,
-}
-
-/// How log lines look.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum LogFormat {
-    /// For people.
-    #[default]
-    Plain,
-    /// One JSON object a line.
-    Json,
-}
-
 impl Default for Config {
     fn default() -> Self {
         Self {
@@ -155,12 +126,6 @@ impl Default for Config {
             domains: Vec::new(),
         }
         .completed()
-    }
-}
-
-impl Default for Log {
-    fn default() -> Self {
-        Self { format: LogFormat::default(), level: "info".to_owned() }
     }
 }
 
@@ -191,6 +156,15 @@ impl Config {
             (None, Some(_)) => Err(("group", "only with `user`".to_owned())),
             (Some(user), group) => Identity::of(user, group.as_deref()).map(Some),
         }
+    }
+
+    /// What the user that the configuration makes of the server may do, if it names one.
+    ///
+    /// # Panics
+    /// When the configuration was not checked.
+    pub(crate) fn rights(&self) -> Option<Rights> {
+        let identity = self.identity().unwrap_or_else(|problem| panic!("an unchecked configuration: {problem:?}"));
+        identity.as_ref().map(Rights::of)
     }
 
     /// Who receives what.

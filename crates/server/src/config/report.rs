@@ -57,8 +57,8 @@ pub fn check(loaded: &Loaded) -> String {
 fn warnings(config: &Config) -> Vec<String> {
     let mut warnings: Vec<String> = config.listeners.iter().filter_map(listener).collect();
     let storage = &config.storage;
-    let owners = OwnerRules::of(config);
-    if Rights::to_be(config).is_none()
+    let owners = OwnerRules::of(&config.domains);
+    if config.rights().is_none()
         && let Err(why) = owners.check(&Rights::of_this_process())
     {
         warnings.push(why.to_string());

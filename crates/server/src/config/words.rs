@@ -2,7 +2,8 @@
 
 use serde_json::Value;
 
-use super::{Config, Domain, Listener, Network, Pattern, Table};
+use super::values::Table;
+use super::{Config, Domain, Listener, Network, Pattern};
 
 /// The message of an error, for the author of the file.
 pub(super) fn plain(message: &str) -> String {

@@ -3,6 +3,7 @@
 use bytes::Bytes;
 use posthaste_delivery::local::{Body as StoredBody, LineEnds, Message};
 use posthaste_message::{DateTime, HeaderScan, Received, ReceivedLocally};
+use posthaste_relay::report::Report;
 use posthaste_smtp::driver::{Body, Peer, Session};
 use posthaste_smtp::{BodyError, Envelope, MessageOutcome, Reply, ReversePath};
 use posthaste_spool::Lsn;
@@ -15,7 +16,7 @@ use crate::head::Head;
 use crate::ids::unix_micros;
 use crate::message_log::LogLine;
 use crate::replies::share_is_full;
-use crate::returned;
+use crate::returned::{self, Returned};
 use crate::settings::Settings;
 use crate::success::{self, Success};
 use crate::transaction::{Destinations, Transaction};
@@ -77,7 +78,7 @@ impl Receiver {
         if destinations.len() == 0 {
             if !transaction.returned().is_empty() {
                 // Nobody is left to whom it could go.
-                self.tell_returned(transaction.returned(), returned::read(&stored).as_ref(), Lsn::ZERO);
+                self.note_returned(transaction.returned(), returned::read(&stored).as_ref(), Lsn::ZERO);
             }
             return MessageOutcome::accepted(format!("Accepted as {}", log.id));
         }
@@ -99,13 +100,19 @@ impl Receiver {
         let returned = transaction.into_returned();
         match kept {
             Ok(message) => {
-                self.tell_returned(&returned, report.as_ref(), Lsn::new(message.id()));
+                self.note_returned(&returned, report.as_ref(), Lsn::new(message.id()));
                 if !successes.is_empty() {
                     self.tell_success(envelope, &successes, &header).await;
                 }
                 MessageOutcome::accepted(format!("Kept as {}", log.id))
             }
             Err(error) => log.refused(&error).into(),
+        }
+    }
+
+    fn note_returned(&self, returned: &[Returned], read: Option<&Report>, report: Lsn) {
+        if let Some(relay) = self.relay() {
+            returned::note(relay, self.events(), returned, read, report);
         }
     }
 

@@ -53,7 +53,7 @@ impl Receiver {
         (rcpt, is_open): (&RcptTo, bool),
         is_held: bool,
     ) -> Result<(), RefusedRecipient> {
-        match self.return_path(&rcpt.forward_path) {
+        match ReturnPath::of(self.relay(), &rcpt.forward_path) {
             ReturnPath::Ordinary => {}
             ReturnPath::Invalid => return Err(directory::Refusal::UnknownUser.into()),
             ReturnPath::NotNow => {

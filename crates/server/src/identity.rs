@@ -85,11 +85,16 @@ pub(crate) fn owner(text: &str) -> Result<(Option<u32>, Option<u32>), String> {
     }
 }
 
+/// The bits of `text`, in octal.
+pub(crate) fn permission_bits(text: &str) -> Option<u32> {
+    u32::from_str_radix(text, 8).ok().filter(|bits| *bits <= 0o777)
+}
+
 /// The number of a group.
 ///
 /// # Errors
 /// There is none of that name.
-pub(super) fn group(group: &str) -> Result<u32, String> {
+pub(crate) fn group(group: &str) -> Result<u32, String> {
     group_among(&std::fs::read_to_string("/etc/group").unwrap_or_default(), group)
 }
 
