@@ -16,10 +16,12 @@ pub struct Account {
     pub lost: Vec<Entry>,
     /// More than once in one mailbox, acknowledged or not: nothing was ever sent twice.
     pub duplicated: Vec<Entry>,
-    /// Files visible to a reader that are not a whole message as it was sent.
-    pub half: Vec<PathBuf>,
+    /// Files visible to a reader, or messages at the next hop, that are not a whole message as it was sent.
+    pub half: Vec<String>,
     /// In some of its mailboxes and not in others, or in one that it was not sent to.
     pub misplaced: Vec<Entry>,
+    /// At the next hop once more, where the server's record of the first may be gone: for each, flushes between the first and the cut.
+    pub sent_again: Vec<u64>,
     /// Every visible file with the digest of its octets.
     pub files: BTreeMap<PathBuf, u64>,
 }
@@ -59,7 +61,7 @@ pub fn account(mail: &Path, load: &Load, acknowledged: impl IntoIterator<Item = 
                     {
                         found.entry(stamp.id.number).or_default().push(mailbox);
                     }
-                    _ => account.half.push(file),
+                    _ => account.half.push(file.display().to_string()),
                 }
             }
         }

@@ -11,6 +11,8 @@ use crate::image::Image;
 use crate::load::{Load, Sent, message_of, messages, send_over, user};
 use crate::log::{Cutter, Event, Recording};
 use crate::mount::FileSystem;
+use crate::relay;
+use crate::relay::known::Known;
 use crate::rig::{Environment, Rig, RigError};
 use crate::server::DOMAIN;
 
@@ -24,6 +26,8 @@ pub struct Plan {
     pub seed: u64,
     /// Bytes that the disk writes whole or not at all: 512 or 4096.
     pub sector: usize,
+    /// The server sends its mail on, instead of into mailboxes.
+    pub is_relayed: bool,
 }
 
 /// What a cut has shown.
@@ -42,7 +46,7 @@ pub struct Finding {
     pub recovery: Option<Recovery>,
 }
 
-/// A recovery that was cut, as a run: what had been acknowledged before it is marked at its beginning.
+/// A recovery that was cut, as a run: what had been acknowledged and taken before it is marked at its beginning.
 #[derive(Clone)]
 pub struct Recovery {
     pub recording: Recording,
@@ -57,8 +61,7 @@ impl std::fmt::Debug for Recovery {
 }
 
 impl Recovery {
-    fn new(mut recording: Recording, again: usize, acknowledged: impl Iterator<Item = u64>) -> Self {
-        let marks: Vec<Event> = acknowledged.map(Event::Mark).collect();
+    fn new(mut recording: Recording, again: usize, marks: Vec<Event>) -> Self {
         let position = marks.len() + again;
         recording.events.splice(0..0, marks);
         Recovery { recording, position }
@@ -86,6 +89,10 @@ pub struct Outcome {
     pub lost: u64,
     pub duplicated: u64,
     pub half: u64,
+    /// Of a server that relays: copies too many, none of whose records was certain to be there.
+    pub sent_again: u64,
+    /// The most flushes between the first of such copies and the cut.
+    pub sent_again_flushes_max: u64,
     /// Cuts after which the file system could not be mounted any more, so that nothing can be said of the server.
     pub unmountable: u64,
     /// Cuts after which the server did not start or not stop, or a second recovery changed something.
@@ -107,7 +114,7 @@ pub struct Waiting {
 }
 
 impl Waiting {
-    fn of(spool: &Path) -> Self {
+    pub(crate) fn of(spool: &Path) -> Self {
         let count = |dir: &str, ending: &str| {
             let entries = std::fs::read_dir(spool.join(dir)).into_iter().flatten().flatten();
             entries.filter(|entry| entry.file_name().to_string_lossy().ends_with(ending)).count() as u64
@@ -121,12 +128,28 @@ pub struct Recorded {
     pub recording: Recording,
     pub load: Load,
     pub waiting: Waiting,
+    /// See [`Plan::is_relayed`].
+    pub is_relayed: bool,
 }
 
 impl Recorded {
     /// A recording that was saved, of a run with this seed.
     pub fn of(recording: Recording, seed: u64) -> Self {
-        Recorded { recording, load: Load::mixed(seed), waiting: Waiting::default() }
+        let is_relayed = recording.events.iter().any(|event| matches!(event, Event::Taken(_)));
+        Recorded { recording, load: Load::mixed(seed), waiting: Waiting::default(), is_relayed }
+    }
+}
+
+impl Recorded {
+    /// Switches the machine on with this disk, and looks for what is known to be promised.
+    ///
+    /// # Errors
+    /// What kept the machine from coming up again.
+    pub fn recover(&self, rig: &Rig, image: Image, known: &Known) -> Result<(Recording, Account), RecoveryError> {
+        match self.is_relayed {
+            true => relay::cuts::recover(rig, &self.load, image, known),
+            false => recover(rig, &self.load, image, &known.acknowledged),
+        }
     }
 }
 
@@ -177,11 +200,11 @@ pub fn record(rig: &Rig, plan: &Plan, environment: &Environment) -> Result<Recor
             return Err(RigError::LostWithoutCut(Box::new(Account { files: BTreeMap::new(), ..found })));
         }
     }
-    Ok(Recorded { recording: rig.disk.recorded(), load, waiting })
+    Ok(Recorded { recording: rig.disk.recorded(), load, waiting, is_relayed: false })
 }
 
 /// Waits until a message from `number` on is acknowledged, or the load has ended without.
-fn wait_for_mark(disk: &crate::disk::Disk, number: u64, sending: &std::thread::ScopedJoinHandle<'_, Sent>) {
+pub(crate) fn wait_for_mark(disk: &crate::disk::Disk, number: u64, sending: &std::thread::ScopedJoinHandle<'_, Sent>) {
     while disk.last_mark().is_none_or(|last| message_of(last) < number) && !sending.is_finished() {
         std::thread::sleep(std::time::Duration::from_millis(1));
     }
@@ -229,14 +252,17 @@ pub fn cut_at(
         }
         outcome.cuts += 1;
         let image = cutter.cut(position, seed);
-        if let Some(recovery) = examine(rig, recorded, image, (position, seed, None), &mut outcome) {
+        let mut known = Known::after(&recorded.load, &recorded.recording.events[..position]);
+        if let Some(recovery) = examine(rig, recorded, image, &known, (position, seed, None), &mut outcome) {
             outcome.cuts_in_recovery += 1;
             let again = Random::of(seed, 1).below(recovery.events.len() as u64 + 1) as usize;
             let image = Cutter::new(&recovery).sectors_of(plan.sector).cut(again, seed);
-            let is_clean = examine(rig, recorded, image, (position, seed, Some(again)), &mut outcome).is_some();
+            let before = known.events(&recorded.load);
+            known.go_on(&recorded.load, &recovery.events[..again]);
+            let is_clean = examine(rig, recorded, image, &known, (position, seed, Some(again)), &mut outcome).is_some();
             let kept = outcome.findings.iter().filter(|finding| finding.recovery.is_some()).count();
             if let Some(finding) = outcome.findings.last_mut().filter(|_| !is_clean && kept < RECOVERIES_KEPT) {
-                finding.recovery = Some(Recovery::new(recovery, again, recorded.recording.marked_before(position)));
+                finding.recovery = Some(Recovery::new(recovery, again, before));
             }
         }
         progress(&outcome);
@@ -276,13 +302,13 @@ fn examine(
     rig: &Rig,
     recorded: &Recorded,
     image: Image,
+    known: &Known,
     (position, seed, again): (usize, u64, Option<usize>),
     outcome: &mut Outcome,
 ) -> Option<Recording> {
-    let acknowledged: Vec<u64> = recorded.recording.marked_before(position).collect();
-    let recovered = recover(rig, &recorded.load, image, &acknowledged);
+    let recovered = recorded.recover(rig, image, known);
     if let Ok((_, found)) = &recovered {
-        outcome.add(found, recorded.load.entries(&acknowledged));
+        outcome.add(found, recorded.load.entries(&known.acknowledged));
     }
     let what = match recovered {
         Ok((recovery, found)) if found.is_clean() => return Some(recovery),
@@ -314,16 +340,8 @@ pub enum RecoveryError {
     Server(String),
 }
 
-/// Switches the machine on with this disk: mount, start, stop, account; then once more, which must change nothing.
-///
-/// # Errors
-/// What kept the machine from coming up again.
-pub fn recover(
-    rig: &Rig,
-    load: &Load,
-    image: Image,
-    acknowledged: &[u64],
-) -> Result<(Recording, Account), RecoveryError> {
+/// Mount, start, stop, account; then once more, which must change nothing.
+fn recover(rig: &Rig, load: &Load, image: Image, acknowledged: &[u64]) -> Result<(Recording, Account), RecoveryError> {
     let said = |error: &dyn std::fmt::Display| RecoveryError::Server(error.to_string());
     rig.disk.exchange(image);
     rig.disk.record();
@@ -355,7 +373,7 @@ impl Outcome {
     pub(crate) fn of(plan: &Plan, recorded: &Recorded) -> Self {
         let count = |wanted: fn(&Event) -> bool| recorded.recording.events.iter().filter(|e| wanted(e)).count() as u64;
         Outcome {
-            system: "Posthaste".to_owned(),
+            system: if recorded.is_relayed { "Posthaste, relaying" } else { "Posthaste" }.to_owned(),
             file_system: plan.file_system,
             sector: plan.sector,
             cuts: 0,
@@ -366,6 +384,8 @@ impl Outcome {
             lost: 0,
             duplicated: 0,
             half: 0,
+            sent_again: 0,
+            sent_again_flushes_max: 0,
             unmountable: 0,
             broken: 0,
             writes: count(|event| matches!(event, Event::Write { .. })),
@@ -383,6 +403,8 @@ impl Outcome {
         self.lost += found.lost.len() as u64;
         self.duplicated += found.duplicated.len() as u64;
         self.half += found.half.len() as u64;
+        self.sent_again += found.sent_again.len() as u64;
+        self.sent_again_flushes_max = found.sent_again.iter().copied().fold(self.sent_again_flushes_max, u64::max);
     }
 
     /// Something was looked for, and nothing was lost, doubled, half or broken. Whether a file system survives torn sectors that are
@@ -404,7 +426,15 @@ mod tests {
     #[test]
     fn clean_is_who_was_looked_at_and_kept_everything() {
         let recorded = Recorded::of(Recording { base: Image::zeros(0), events: vec![Event::Mark(0)] }, 1);
-        let plan = Plan { file_system: FileSystem::Ext4, messages: 1, connections: 1, cuts: 1, seed: 1, sector: 4096 };
+        let plan = Plan {
+            file_system: FileSystem::Ext4,
+            messages: 1,
+            connections: 1,
+            cuts: 1,
+            seed: 1,
+            sector: 4096,
+            is_relayed: false,
+        };
         let of_entries = |entries: u64, sector: usize, unmountable: u64, found: &[Account]| {
             let mut outcome = Outcome::of(&Plan { sector, ..plan.clone() }, &recorded);
             found.iter().for_each(|found| outcome.add(found, entries));
@@ -441,7 +471,7 @@ mod tests {
                 image.read(0, &mut octets);
                 octets
             };
-            let kept = Recovery::new(recording.clone(), 4, [5, 6].into_iter());
+            let kept = Recovery::new(recording.clone(), 4, vec![Event::Mark(5), Event::Mark(6)]);
             assert_eq!(whole(&recording, 4), whole(&kept.recording, kept.position));
             assert_eq!(kept.recording.marked_before(kept.position).collect::<Vec<_>>(), [5, 6]);
         }

@@ -96,6 +96,16 @@ impl Disk {
         self.state().note(|| Event::Mark(number));
     }
 
+    /// The next hop answers for this recipient from here on.
+    pub fn taken(&self, number: u64) {
+        self.state().note(|| Event::Taken(number));
+    }
+
+    /// The server has ended in order.
+    pub fn ended(&self) {
+        self.state().note(|| Event::Ended);
+    }
+
     /// The message that was marked last in this recording.
     pub fn last_mark(&self) -> Option<u64> {
         let state = self.state();

@@ -21,6 +21,10 @@ pub enum Event {
     Flush,
     /// The client received this 250 ([`mark`](crate::load::mark)): from here on what it promises must be found.
     Mark(u64),
+    /// The next hop is about to say 250 for this recipient, with the mark of an LMTP reply.
+    Taken(u64),
+    /// The server has ended in order.
+    Ended,
 }
 
 /// A run: the disk before it, and all that reached it.
@@ -132,7 +136,7 @@ fn apply(image: &mut Image, event: &Event) {
     match event {
         Event::Write { offset, data } => image.write(*offset, data),
         Event::Discard { offset, len } => image.clear(*offset, *len),
-        Event::Flush | Event::Mark(_) => {}
+        Event::Flush | Event::Mark(_) | Event::Taken(_) | Event::Ended => {}
     }
 }
 
@@ -197,6 +201,8 @@ impl Recording {
                 Event::Discard { offset, len } => save_event(out, TAG_DISCARD, *offset, *len)?,
                 Event::Flush => save_event(out, TAG_FLUSH, 0, 0)?,
                 Event::Mark(number) => save_event(out, TAG_MARK, *number, 0)?,
+                Event::Taken(number) => save_event(out, TAG_TAKEN, *number, 0)?,
+                Event::Ended => save_event(out, TAG_ENDED, 0, 0)?,
             }
         }
         Ok(())
@@ -246,6 +252,8 @@ impl Recording {
                 TAG_DISCARD => recording.events.push(Event::Discard { offset: first, len: second }),
                 TAG_FLUSH => recording.events.push(Event::Flush),
                 TAG_MARK => recording.events.push(Event::Mark(first)),
+                TAG_TAKEN => recording.events.push(Event::Taken(first)),
+                TAG_ENDED => recording.events.push(Event::Ended),
                 _ => return Err(io::Error::new(io::ErrorKind::InvalidData, "unknown event")),
             }
         }
@@ -260,6 +268,8 @@ const TAG_DISCARD: u8 = 2;
 const TAG_FLUSH: u8 = 3;
 const TAG_MARK: u8 = 4;
 const TAG_START: u8 = 5;
+const TAG_TAKEN: u8 = 6;
+const TAG_ENDED: u8 = 7;
 /// No disk of ours is larger; a longer one is a damaged file.
 const BYTES_MAX: u64 = 1 << 34;
 
@@ -280,8 +290,17 @@ mod tests {
     }
 
     fn recording() -> Recording {
-        let events =
-            vec![write(0, 1), Event::Flush, write(1024, 2), write(2048, 3), Event::Mark(9), Event::Flush, write(0, 4)];
+        let events = vec![
+            write(0, 1),
+            Event::Flush,
+            write(1024, 2),
+            write(2048, 3),
+            Event::Mark(9),
+            Event::Flush,
+            write(0, 4),
+            Event::Taken(9),
+            Event::Ended,
+        ];
         Recording { base: Image::zeros(8192), events }
     }
 

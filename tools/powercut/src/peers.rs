@@ -108,7 +108,7 @@ pub fn cut(
             return Err(RigError::LostWithoutCut(Box::new(found)));
         }
     }
-    let recorded = Recorded { recording: rig.disk.recorded(), load, waiting: Waiting::default() };
+    let recorded = Recorded { recording: rig.disk.recorded(), load, waiting: Waiting::default(), is_relayed: false };
     let mut outcome = Outcome::of(plan, &recorded);
     outcome.system = peer.name().to_owned();
     let mut cutter = Cutter::new(&recorded.recording).sectors_of(plan.sector);

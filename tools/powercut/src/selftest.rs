@@ -9,10 +9,12 @@ use std::process::Command;
 use posthaste_random::Random;
 
 use crate::account::Account;
-use crate::campaign::{Plan, Recorded, RecoveryError, Waiting, record, recover};
+use crate::campaign::{Plan, Recorded, RecoveryError, Waiting, record};
 use crate::load::message_of;
 use crate::log::{Cutter, Event, Unflushed};
 use crate::mount::{FileSystem, run};
+use crate::relay;
+use crate::relay::known::Known;
 use crate::rig::{Environment, Rig, RigError};
 
 /// What the self-test has shown.
@@ -30,6 +32,8 @@ pub struct SelfTest {
     pub lying_disk_found: bool,
     /// The recording of such a disk, kept in a file, loses mail again in `powercut replay`.
     pub replay_finds_it_again: bool,
+    /// A disk that lies from the middle of a relaying run on was found to lose mail, and to have it sent again although it was recorded.
+    pub lying_disk_found_relaying: bool,
     /// The same cuts, every flush believed, after which not all was well: the server's own losses, or it did not come up.
     pub honest_cuts_bad: u64,
 }
@@ -42,6 +46,7 @@ impl SelfTest {
             && self.all_dropped_flushes_found()
             && self.lying_disk_found
             && self.replay_finds_it_again
+            && self.lying_disk_found_relaying
             && self.honest_cuts_bad == 0
     }
 
@@ -59,7 +64,15 @@ pub fn self_test(environment: &Environment, seed: u64) -> Result<SelfTest, RigEr
     let rig = Rig::new(environment, FileSystem::Ext4, 0)?;
     let not_passed_on = passes_on(&rig)?;
     FileSystem::Ext4.make(&rig.device_file())?;
-    let plan = Plan { file_system: FileSystem::Ext4, messages: 160, connections: 3, cuts: 0, seed, sector: 4096 };
+    let plan = Plan {
+        file_system: FileSystem::Ext4,
+        messages: 160,
+        connections: 3,
+        cuts: 0,
+        seed,
+        sector: 4096,
+        is_relayed: false,
+    };
     let recorded = record(&rig, &plan, environment)?;
     let mut test = SelfTest {
         not_passed_on,
@@ -67,6 +80,7 @@ pub fn self_test(environment: &Environment, seed: u64) -> Result<SelfTest, RigEr
         dropped_flushes_found: 0,
         lying_disk_found: false,
         replay_finds_it_again: false,
+        lying_disk_found_relaying: false,
         honest_cuts_bad: 0,
     };
     let events = &recorded.recording.events;
@@ -90,6 +104,8 @@ pub fn self_test(environment: &Environment, seed: u64) -> Result<SelfTest, RigEr
         Err(RecoveryError::Server(_)) => false,
     };
     test.replay_finds_it_again = replay_finds(&rig, recorded, environment)?;
+    FileSystem::Ext4.make(&rig.device_file())?;
+    test.lying_disk_found_relaying = found_relaying(&rig, &plan, environment)?;
     Ok(test)
 }
 
@@ -111,13 +127,14 @@ fn only_flush(recorded: &Recorded, mark: usize) -> Option<(u64, usize)> {
 /// Keeps a recording in which something is to be found, as `cuts --keep` does, and has `powercut replay` look at a cut that loses mail.
 fn replay_finds(rig: &Rig, recorded: Recorded, environment: &Environment) -> Result<bool, RigError> {
     let middle = recorded.recording.events.len() / 2;
-    let Recorded { recording, load, .. } = recorded;
-    let lying = Recorded { recording: recording.without_flushes_from(middle), load, waiting: Waiting::default() };
+    let Recorded { recording, load, is_relayed, .. } = recorded;
+    let recording = recording.without_flushes_from(middle);
+    let lying = Recorded { recording, load, waiting: Waiting::default(), is_relayed };
     let position = lying.recording.events.len();
-    let acknowledged: Vec<u64> = lying.recording.marked_before(position).collect();
+    let known = Known::after(&lying.load, &lying.recording.events);
     let loses = |seed: &u64| {
         let image = Cutter::new(&lying.recording).sectors_of(SECTOR).cut(position, *seed);
-        recover(rig, &lying.load, image, &acknowledged).is_ok_and(|(_, found)| !found.lost.is_empty())
+        lying.recover(rig, image, &known).is_ok_and(|(_, found)| !found.lost.is_empty())
     };
     let Some(seed) = (0..SEEDS_TRIED).find(loses) else { return Ok(false) };
     let file = rig.scratch().join("lying.powercut");
@@ -141,12 +158,34 @@ fn replay_finds(rig: &Rig, recorded: Recorded, environment: &Environment) -> Res
     Ok(true)
 }
 
+/// Whether both are found: mail lost that was acknowledged while the next hop was closed, and mail sent again that was recorded.
+fn found_relaying(rig: &Rig, plan: &Plan, environment: &Environment) -> Result<bool, RigError> {
+    let recorded = relay::cuts::record(rig, &Plan { is_relayed: true, ..plan.clone() }, environment)?;
+    let events = &recorded.recording.events;
+    // The most that is promised and has not come.
+    let owed = events.iter().enumerate().scan(0_i64, |owed, (at, event)| {
+        *owed += match event {
+            Event::Mark(number) => recorded.load.promised(*number).len() as i64,
+            Event::Taken(_) => -1,
+            _ => 0,
+        };
+        Some((*owed, at + 1))
+    });
+    let (_, position) = owed.max().unwrap_or_default();
+    let finds = |position: usize, wanted: fn(&Account) -> usize| match cut(rig, &recorded, position, position / 2) {
+        Ok(found) => wanted(&found) > 0,
+        Err(RecoveryError::Unmountable(_)) => true,
+        Err(RecoveryError::Server(_)) => false,
+    };
+    Ok(finds(position, |found| found.lost.len()) && finds(events.len(), |found| found.duplicated.len()))
+}
+
 /// What is found after a cut at `position` when the disk lies about flushes from `lies_from` on and nothing unflushed is kept.
 fn cut(rig: &Rig, recorded: &Recorded, position: usize, lies_from: usize) -> Result<Account, RecoveryError> {
     let mut cutter = Cutter::new(&recorded.recording).lying_from(lies_from);
     let image = cutter.cut_with(position, Unflushed::Dropped, &mut Random::new(0));
-    let acknowledged: Vec<u64> = recorded.recording.marked_before(position).collect();
-    recover(rig, &recorded.load, image, &acknowledged).map(|(_, found)| found)
+    let known = Known::after(&recorded.load, &recorded.recording.events[..position]);
+    recorded.recover(rig, image, &known).map(|(_, found)| found)
 }
 
 /// Writes, flushes and discards through a loop device and looks for each on the disk.
@@ -268,6 +307,7 @@ mod tests {
             dropped_flushes_found: DROPPED_FLUSHES,
             lying_disk_found: true,
             replay_finds_it_again: true,
+            lying_disk_found_relaying: true,
             honest_cuts_bad: 0,
         };
         assert!(test.is_passed());

@@ -89,7 +89,7 @@ impl Setup {
         let domain = match self.next_hop {
             None => format!("[[domain]]\nname = \"{DOMAIN}\"\nusers = \"any\"\n"),
             Some(next_hop) => format!(
-                "[[domain]]\nname = \"here.example\"\n[relay]\nnetworks = [\"127.0.0.1\"]\n[[relay.route]]\nhost = \"[{}]\"\nport = {}\ntls = \"off\"\n\
+                "[[domain]]\nname = \"here.example\"\n[relay]\nnetworks = [\"127.0.0.1\"]\n[relay.schedule.default]\nfirst_secs = 1\nlongest_secs = 2\n[[relay.route]]\nhost = \"[{}]\"\nport = {}\ntls = \"off\"\n\
                  [events]\nenabled = true\ndir = {:?}\nfile_bytes = \"1 GiB\"\n",
                 next_hop.ip(),
                 next_hop.port(),

@@ -45,6 +45,7 @@ impl Rigged {
             cuts: cuts.cuts,
             seed: cuts.seed,
             sector: cuts.sector,
+            is_relayed: cuts.relay,
         };
         self.cut_all(file_systems.into_iter().map(plan), cuts.keep.as_deref())
     }
@@ -60,7 +61,8 @@ impl Rigged {
 
     fn cut(&self, plan: &Plan, keep: Option<&Path>) -> Result<Outcome, RigError> {
         let rig = Rig::new(&self.environment, plan.file_system, DISK_BYTES)?;
-        let recorded = campaign::record(&rig, plan, &self.environment)?;
+        let record = if plan.is_relayed { relay::cuts::record } else { campaign::record };
+        let recorded = record(&rig, plan, &self.environment)?;
         let bar = ProgressBar::new(plan.cuts).with_prefix(plan.file_system.name());
         let style = "{prefix:>22} {bar:40} {pos}/{len} {msg} {eta}";
         bar.set_style(ProgressStyle::with_template(style).expect("a valid template"));
@@ -78,7 +80,8 @@ impl Rigged {
     /// So that `replay` can make each cut again in which something was found.
     fn keep(&self, dir: &Path, plan: &Plan, recorded: &Recorded, outcome: &Outcome) -> Result<(), RigError> {
         std::fs::create_dir_all(dir)?;
-        let name = format!("{:?}-{}", plan.file_system, plan.seed).to_lowercase();
+        let kind = if plan.is_relayed { "relay-" } else { "" };
+        let name = format!("{kind}{:?}-{}", plan.file_system, plan.seed).to_lowercase();
         let file = dir.join(format!("{name}.powercut"));
         recorded.recording.save(&mut BufWriter::new(File::create(&file)?))?;
         for (number, finding) in outcome.findings.iter().enumerate() {
@@ -120,6 +123,7 @@ impl Rigged {
             cuts: 1,
             seed: at.seed,
             sector: at.sector,
+            is_relayed: recorded.is_relayed,
         };
         let cut = [(position, at.cut_seed)];
         let outcome = campaign::cut_at(&rig, &plan, &recorded, &self.environment, &cut, &mut |_| ());
@@ -146,7 +150,7 @@ impl Rigged {
 
     pub fn kill_relay(&self, times: u64, seed: u64) -> Result<bool, RigError> {
         let bar = ProgressBar::new(times);
-        let relayed = relay::kill_relay(&self.environment, times, seed, |times| bar.set_position(times))?;
+        let relayed = relay::kills::kill_relay(&self.environment, times, seed, |times| bar.set_position(times))?;
         bar.finish_and_clear();
         self.show.relayed(&relayed);
         self.outweighs(relayed.is_clean())
@@ -234,6 +238,7 @@ impl Rigged {
                 cuts: peers.cuts,
                 seed: peers.seed,
                 sector: 4096,
+                is_relayed: false,
             };
             let rig = Rig::new(&self.environment, file_system, DISK_BYTES)?;
             let bar = ProgressBar::new(plan.cuts).with_prefix(peer.name());
@@ -263,10 +268,20 @@ impl Rigged {
             is_there
         };
         let file_systems = FileSystem::ALL.into_iter().filter(installed);
-        let plan = |file_system| Plan { file_system, messages: 240, connections: 6, cuts: 15, seed: 1, sector: 4096 };
-        let steps: [&dyn Fn() -> Result<bool, RigError>; 5] = [
+        let plan = |file_system| Plan {
+            file_system,
+            messages: 240,
+            connections: 6,
+            cuts: 15,
+            seed: 1,
+            sector: 4096,
+            is_relayed: false,
+        };
+        let relayed = |file_system| Plan { cuts: 6, is_relayed: true, ..plan(file_system) };
+        let steps: [&dyn Fn() -> Result<bool, RigError>; 6] = [
             &|| self.self_test(1),
             &|| self.cut_all(file_systems.clone().map(plan), Some(keep)),
+            &|| self.cut_all(file_systems.clone().take(1).map(relayed), Some(keep)),
             &|| self.kill(20, 1),
             &|| self.kill_relay(8, 1),
             &|| self.faults_where(|_| true, require_all),

@@ -138,6 +138,9 @@ struct Cuts {
     /// Directory for recordings of runs with findings
     #[arg(long, value_name = "DIR")]
     keep: Option<PathBuf>,
+    /// The server sends all mail on, instead of into mailboxes; the next hop takes part of it, and after a cut the rest
+    #[arg(long)]
+    relay: bool,
 }
 
 #[derive(Args)]

@@ -9,7 +9,7 @@ use posthaste_powercut::campaign::Outcome;
 use posthaste_powercut::faults;
 use posthaste_powercut::hostile;
 use posthaste_powercut::kill::Killed;
-use posthaste_powercut::relay::Relayed;
+use posthaste_powercut::relay::kills::Relayed;
 use posthaste_powercut::rig::RigError;
 use posthaste_powercut::selftest::SelfTest;
 
@@ -111,6 +111,14 @@ impl Show {
                 finding.what
             );
         }
+        if o.sent_again > 0 {
+            println!(
+                "{}: {} sent twice, as the power went between the other host's 250 and the record: {} flushes behind it at most",
+                o.file_system.name(),
+                o.sent_again,
+                o.sent_again_flushes_max
+            );
+        }
         if o.accounted == 0 {
             println!("{}: on no disk could mail be looked for", o.file_system.name());
         }
@@ -185,6 +193,7 @@ impl Show {
         println!("the same cuts, no flush forgotten, lose nothing: {}", verdict(test.honest_cuts_bad == 0));
         println!("a disk that lies about every flush is found: {}", verdict(test.lying_disk_found));
         println!("replay of its kept recording finds it again: {}", verdict(test.replay_finds_it_again));
+        println!("so is one under a server that relays: {}", verdict(test.lying_disk_found_relaying));
     }
 
     /// Quiet for people if all is well, and said by the caller if not.
@@ -226,6 +235,8 @@ mod tests {
             lost: 16,
             duplicated: 17,
             half: 18,
+            sent_again: 26,
+            sent_again_flushes_max: 27,
             unmountable: 19,
             broken: 20,
             writes: 21,

@@ -12,8 +12,8 @@ use std::time::{Duration, Instant};
 
 use posthaste_loadgen::process::{Process, WaitError};
 use posthaste_random::Random;
-use serde_json::Value;
 
+use super::{lines, recorded};
 use crate::load::{Load, Protocol, Sent, message_of, messages, send_over};
 use crate::rig::{Environment, RigError, SEGMENTS_MIN};
 use crate::server::{ServerError, Setup};
@@ -157,26 +157,6 @@ impl NextHop {
         }
         Ok(arrived)
     }
-}
-
-/// How often the event log tells of the delivery of each recipient.
-fn recorded(events: &Path) -> io::Result<BTreeMap<(u64, u64), u64>> {
-    let mut recorded = BTreeMap::new();
-    for entry in std::fs::read_dir(events)? {
-        for line in lines(&entry?.path())?.into_iter().filter(|line| line["event"] == "delivered") {
-            if let (Some(message), Some(target)) = (line["message"].as_u64(), line["relay_target"].as_u64()) {
-                *recorded.entry((message, target)).or_default() += 1;
-            }
-        }
-    }
-    Ok(recorded)
-}
-
-/// The whole lines of a file of JSON.
-fn lines(file: &Path) -> io::Result<Vec<Value>> {
-    let text = std::fs::read(file)?;
-    let whole = text.iter().rposition(|octet| *octet == b'\n').map_or(0, |at| at + 1);
-    Ok(text[..whole].split(|octet| *octet == b'\n').filter_map(|line| serde_json::from_slice(line).ok()).collect())
 }
 
 const CONNECTIONS: usize = 6;

@@ -1,0 +1,263 @@
+//! The next hop: a small mail server in this process. What it takes is on record before its 250 leaves.
+
+use std::io::{self, BufRead, BufReader, Read, Write};
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard};
+
+use posthaste_loadgen::stamp;
+use posthaste_random::Random;
+
+use super::known::mark_of;
+use crate::account::Entry;
+use crate::disk::Disk;
+use crate::load::{Load, user};
+use crate::server::DOMAIN;
+
+/// How it answers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Manner {
+    /// It takes everything.
+    Open,
+    /// It refuses a half of the recipients and an eighth of the messages with 4yz, and closes the connection behind a sixteenth of them without a word.
+    Moody,
+    /// 421 instead of a greeting.
+    Closed,
+}
+
+/// Listens on a port of loopback until it is dropped.
+pub struct NextHop {
+    shared: Arc<Shared>,
+    /// Where it listens.
+    pub address: SocketAddr,
+}
+
+struct Shared {
+    load: Load,
+    disk: Disk,
+    state: Mutex<State>,
+    is_closing: AtomicBool,
+}
+
+struct State {
+    manner: Manner,
+    rng: Random,
+    connections: u64,
+    altered: Vec<String>,
+}
+
+impl NextHop {
+    /// For the messages of `load`; each recipient taken is noted in the disk's recording.
+    ///
+    /// # Errors
+    /// Those of the socket.
+    pub fn start(load: &Load, disk: &Disk, manner: Manner) -> io::Result<Self> {
+        let listener = TcpListener::bind("127.0.0.1:0")?;
+        let address = listener.local_addr()?;
+        let state = State { manner, rng: Random::of(load.seed, u64::MAX), connections: 0, altered: Vec::new() };
+        let (load, disk) = (load.clone(), disk.clone());
+        let shared = Arc::new(Shared { load, disk, state: Mutex::new(state), is_closing: AtomicBool::new(false) });
+        let accepting = shared.clone();
+        std::thread::spawn(move || {
+            for stream in listener.incoming().flatten() {
+                if accepting.is_closing.load(Ordering::Relaxed) {
+                    return;
+                }
+                let shared = accepting.clone();
+                // It ends with the connection, which is the server's, and may break anywhere.
+                std::thread::spawn(move || shared.serve(stream));
+            }
+        });
+        Ok(NextHop { shared, address })
+    }
+
+    /// How it answers from now on.
+    pub fn set(&self, manner: Manner) {
+        self.shared.state().manner = manner;
+    }
+
+    /// Messages that have come and are not whole as they were sent, or not for whom they were sent, in words.
+    pub fn altered(&self) -> Vec<String> {
+        self.shared.state().altered.clone()
+    }
+}
+
+impl Drop for NextHop {
+    fn drop(&mut self) {
+        self.shared.is_closing.store(true, Ordering::Relaxed);
+        // Wakes the thread that accepts.
+        let _ = TcpStream::connect(self.address);
+    }
+}
+
+impl Shared {
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().expect("the next hop's state")
+    }
+
+    fn serve(&self, mut stream: TcpStream) -> io::Result<()> {
+        stream.set_nodelay(true)?;
+        let (manner, has_chunking) = {
+            let mut state = self.state();
+            state.connections += 1;
+            (state.manner, state.connections.is_multiple_of(2))
+        };
+        if manner == Manner::Closed {
+            return stream.write_all(b"421 4.3.2 closed\r\n");
+        }
+        stream.write_all(b"220 hop ESMTP\r\n")?;
+        let mut reader = BufReader::new(stream.try_clone()?);
+        let (mut recipients, mut body) = (Vec::new(), Vec::new());
+        loop {
+            let line = line(&mut reader)?;
+            let mut words = line.split([' ', ':']);
+            let reply = match words.next().unwrap_or_default().to_ascii_uppercase().as_str() {
+                "EHLO" if has_chunking => "250-hop\r\n250-PIPELINING\r\n250-CHUNKING\r\n250 8BITMIME",
+                "EHLO" => "250-hop\r\n250-PIPELINING\r\n250 8BITMIME",
+                "MAIL" | "RSET" => {
+                    (recipients, body) = (Vec::new(), Vec::new());
+                    "250 2.0.0 ok"
+                }
+                "RCPT" if self.is_one_in(2) => "451 4.2.1 not now",
+                "RCPT" => {
+                    recipients.push(line.split(['<', '>']).nth(1).unwrap_or_default().to_owned());
+                    "250 2.1.5 ok"
+                }
+                "DATA" if recipients.is_empty() => "554 5.5.1 no recipients",
+                "DATA" => {
+                    stream.write_all(b"354 go on\r\n")?;
+                    self.end(&mut recipients, data(&mut reader)?)?
+                }
+                "BDAT" => {
+                    let bytes = words.next().and_then(|digits| digits.parse().ok()).unwrap_or(0);
+                    let is_last = words.next().is_some();
+                    body.extend(chunk(&mut reader, bytes)?);
+                    match (recipients.is_empty(), is_last) {
+                        (true, _) => "503 5.5.1 no recipients",
+                        (false, true) => self.end(&mut recipients, std::mem::take(&mut body))?,
+                        (false, false) => "250 2.0.0 ok",
+                    }
+                }
+                "QUIT" => return stream.write_all(b"221 2.0.0 bye\r\n"),
+                _ => "502 5.5.1 what",
+            };
+            stream.write_all(format!("{reply}\r\n").as_bytes())?;
+        }
+    }
+
+    /// Whether this is one of so many that a moody host does not take.
+    fn is_one_in(&self, many: u64) -> bool {
+        let mut state = self.state();
+        state.manner == Manner::Moody && state.rng.one_in(many)
+    }
+
+    /// The reply to a whole message; an error where there is none.
+    fn end(&self, recipients: &mut Vec<String>, body: Vec<u8>) -> io::Result<&'static str> {
+        let recipients = std::mem::take(recipients);
+        if self.is_one_in(16) {
+            return Err(io::ErrorKind::ConnectionAborted.into());
+        }
+        if self.is_one_in(8) {
+            return Ok("451 4.3.0 not now");
+        }
+        let stamp = stamp::find(&body).filter(|found| found.is_intact && found.id.run == self.load.seed);
+        for recipient in recipients {
+            match stamp.and_then(|found| self.entry(found.id.number, &recipient)) {
+                Some(entry) => self.disk.taken(mark_of(&self.load, entry)),
+                None => self.state().altered.push(format!("to {recipient}: {} octets, {stamp:?}", body.len())),
+            }
+        }
+        Ok("250 2.0.0 taken")
+    }
+
+    fn entry(&self, message: u64, recipient: &str) -> Option<Entry> {
+        let mut mailboxes = self.load.recipients(message).into_iter();
+        let mailbox = mailboxes.find(|mailbox| recipient == format!("{}@{DOMAIN}", user(*mailbox)))?;
+        Some(Entry { message, mailbox })
+    }
+}
+
+/// A command line without its end.
+fn line(reader: &mut impl BufRead) -> io::Result<String> {
+    let mut octets = Vec::new();
+    reader.take(LINE_BYTES_MAX).read_until(b'\n', &mut octets)?;
+    match octets.strip_suffix(b"\r\n") {
+        Some(line) => Ok(String::from_utf8_lossy(line).into_owned()),
+        None => Err(io::ErrorKind::UnexpectedEof.into()),
+    }
+}
+
+/// A body up to its dot, without the doubled ones.
+fn data(reader: &mut impl BufRead) -> io::Result<Vec<u8>> {
+    let mut body = Vec::new();
+    loop {
+        let begin = body.len();
+        reader.take(LINE_BYTES_MAX).read_until(b'\n', &mut body)?;
+        if !body[begin..].ends_with(b"\r\n") || body.len() > BODY_BYTES_MAX {
+            return Err(io::ErrorKind::UnexpectedEof.into());
+        }
+        if &body[begin..] == b".\r\n" {
+            body.truncate(begin);
+            return Ok(body);
+        }
+        if body[begin] == b'.' {
+            body.remove(begin);
+        }
+    }
+}
+
+fn chunk(reader: &mut impl Read, bytes: usize) -> io::Result<Vec<u8>> {
+    if bytes > BODY_BYTES_MAX {
+        return Err(io::ErrorKind::InvalidData.into());
+    }
+    let mut chunk = vec![0; bytes];
+    reader.read_exact(&mut chunk)?;
+    Ok(chunk)
+}
+
+const LINE_BYTES_MAX: u64 = 64 << 10;
+/// Twice the largest message of a [`Load`].
+const BODY_BYTES_MAX: usize = 4 << 20;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::image::Image;
+    use crate::load::send;
+    use crate::log::Event;
+
+    #[test]
+    fn what_it_takes_is_on_record_for_each_recipient_and_what_is_altered_is_told() {
+        let load = Load { several_one_in: 2, large_one_in: 1 << 40, ..Load::mixed(5) };
+        let disk = Disk::new(Image::zeros(0));
+        disk.record();
+        let hop = NextHop::start(&load, &disk, Manner::Open).unwrap();
+        let sent = send(&load, hop.address, 2, 0..20, |_| ());
+        assert_eq!((sent.acknowledged.len(), hop.altered()), (20, Vec::new()));
+        let other = Load { seed: 6, ..load.clone() };
+        send(&other, hop.address, 1, 0..1, |_| ());
+        assert_eq!(hop.altered().len(), other.recipients(0).len());
+        let mut taken: Vec<u64> = disk
+            .recorded()
+            .events
+            .iter()
+            .filter_map(|event| if let Event::Taken(n) = event { Some(*n) } else { None })
+            .collect();
+        let mut expected: Vec<u64> =
+            (0..20).flat_map(|number| load.promised(number)).map(|entry| mark_of(&load, entry)).collect();
+        taken.sort_unstable();
+        expected.sort_unstable();
+        assert_eq!(taken, expected);
+    }
+
+    #[test]
+    fn a_closed_one_says_so_and_a_moody_one_refuses_some() {
+        let load = Load { several_one_in: 1, large_one_in: 1 << 40, ..Load::mixed(5) };
+        let disk = Disk::new(Image::zeros(0));
+        let hop = NextHop::start(&load, &disk, Manner::Closed).unwrap();
+        assert!(send(&load, hop.address, 1, 0..1, |_| ()).acknowledged.is_empty());
+        hop.set(Manner::Moody);
+        let sent = send(&load, hop.address, 8, 0..100, |_| ());
+        assert!(!sent.acknowledged.is_empty() && !sent.refused.is_empty(), "{sent:?}");
+    }
+}

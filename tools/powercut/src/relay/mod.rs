@@ -1,0 +1,33 @@
+//! A server that sends its mail on, under kills and power cuts.
+
+pub mod cuts;
+pub mod hop;
+pub mod kills;
+pub mod known;
+mod queue;
+
+use std::collections::BTreeMap;
+use std::io;
+use std::path::Path;
+
+use serde_json::Value;
+
+/// How often the event log tells of the delivery of each recipient: number of the message, number of the recipient.
+fn recorded(events: &Path) -> io::Result<BTreeMap<(u64, u64), u64>> {
+    let mut recorded = BTreeMap::new();
+    for entry in std::fs::read_dir(events)? {
+        for line in lines(&entry?.path())?.into_iter().filter(|line| line["event"] == "delivered") {
+            if let (Some(message), Some(target)) = (line["message"].as_u64(), line["relay_target"].as_u64()) {
+                *recorded.entry((message, target)).or_default() += 1;
+            }
+        }
+    }
+    Ok(recorded)
+}
+
+/// The whole lines of a file of JSON.
+fn lines(file: &Path) -> io::Result<Vec<Value>> {
+    let text = std::fs::read(file)?;
+    let whole = text.iter().rposition(|octet| *octet == b'\n').map_or(0, |at| at + 1);
+    Ok(text[..whole].split(|octet| *octet == b'\n').filter_map(|line| serde_json::from_slice(line).ok()).collect())
+}

@@ -1,0 +1,46 @@
+//! The queue of a running server, asked through its control socket.
+
+use std::io::{self, BufRead, BufReader, Write};
+use std::os::unix::net::UnixStream;
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use posthaste_loadgen::process::PATIENCE;
+use serde_json::Value;
+
+/// Has all that waits tried now, and waits until nothing waits. False if that takes longer than a minute.
+pub(super) fn is_emptied(data: &Path) -> io::Result<bool> {
+    let socket = data.join("control.sock");
+    // What was at work in several crashes is held.
+    ask(&socket, r#"{"ask":"act","of":{"held":true},"action":"release","reason":""}"#)?;
+    ask(&socket, r#"{"ask":"act","of":{},"action":"flush","reason":""}"#)?;
+    let deadline = Instant::now() + PATIENCE;
+    while !ask(&socket, r#"{"ask":"list","of":{},"limit":1}"#)?.is_empty() {
+        if Instant::now() > deadline {
+            return Ok(false);
+        }
+        std::thread::sleep(LOOK);
+    }
+    Ok(true)
+}
+
+/// The lines of the answer without the last, which says that it is whole.
+fn ask(socket: &Path, request: &str) -> io::Result<Vec<Value>> {
+    let mut stream = UnixStream::connect(socket)?;
+    stream.set_read_timeout(Some(PATIENCE))?;
+    stream.write_all(format!("{request}\n").as_bytes())?;
+    let mut lines = Vec::new();
+    for line in BufReader::new(stream).lines() {
+        let line: Value = serde_json::from_str(&line?)?;
+        if let Some(error) = line["error"].as_str() {
+            return Err(io::Error::other(error.to_owned()));
+        }
+        if !line["done"].is_null() {
+            return Ok(lines);
+        }
+        lines.push(line);
+    }
+    Err(io::ErrorKind::UnexpectedEof.into())
+}
+
+const LOOK: Duration = Duration::from_millis(20);
