@@ -9,22 +9,12 @@ use std::time::Instant;
 use posthaste_ring::{Lsn, Proof};
 
 use crate::batch::Head;
-use crate::checkpoint::{Checkpoint, CheckpointFiles};
+use crate::checkpoint::Checkpoint;
 use crate::events::Event;
-use crate::live::{LiveFiles, Window};
-use crate::spool::Shared;
+use crate::live::Window;
+use crate::shared::{Shared, Work};
 use crate::state::Doomed;
 use crate::{AppendError, CheckpointError};
-
-/// What only one at a time may touch.
-pub(crate) struct Work {
-    pub files: CheckpointFiles,
-    pub live: LiveFiles,
-    /// Of the last attempt.
-    pub counter: u64,
-    /// The first segment of the ring that the last attempt needed: all before it have been free ever since.
-    pub ring_low: u64,
-}
 
 /// What a checkpoint says, taken at one moment.
 struct Taken {

@@ -10,7 +10,7 @@ use posthaste_ring::Lsn;
 
 use crate::core::{Core, Wanted};
 use crate::events::Event;
-use crate::spool::Shared;
+use crate::shared::Shared;
 
 /// The running thread; dropped, it ends when what it is doing is done.
 pub(crate) struct Keeper {

@@ -33,6 +33,7 @@ mod room;
 pub mod runtime;
 mod scrub;
 mod set_aside;
+mod shared;
 mod snapshots;
 mod spool;
 mod state;

@@ -15,15 +15,15 @@ use rustix::fs::{FlockOperation, OFlags};
 use crate::batch::{BodyPlace, Head};
 use crate::bodies::{self, Bodies};
 use crate::checkpoint::{Checkpoint, CheckpointFiles, Found, PackRow};
-use crate::checkpointing::Work;
 use crate::core::{Core, Wanted};
 use crate::events::{Damage, Event};
 use crate::keeper::Keeper;
 use crate::live::{LiveFiles, lsns_of};
 use crate::pack::{self, PackCache, PackError};
 use crate::scrub::Scrubber;
+use crate::shared::Shared;
+use crate::shared::Work;
 use crate::snapshots::{SnapshotName, Snapshots};
-use crate::spool::Shared;
 use crate::state::State;
 use crate::{Config, FileSpool, OpenError, files};
 

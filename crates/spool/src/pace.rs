@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use crate::spool::Shared;
+use crate::shared::Shared;
 
 /// The pace of one pack: after each piece a pause as long as the piece took, so that commits have half of the device and of a processor to themselves.
 /// There is none while nobody commits, nor while the ring is short of room.

@@ -15,7 +15,7 @@ use crate::checkpoint::PackRow;
 use crate::events::{Damage, Event};
 use crate::pace::Pace;
 use crate::pack::{IndexEntry, PackError, PackReader, PackWriter, pack_path, write_index};
-use crate::spool::Shared;
+use crate::shared::Shared;
 
 /// A record that is to be copied.
 enum Copied {

@@ -9,7 +9,7 @@ use crate::batch::Head;
 use crate::bodies::{BodyError, BodyFile};
 use crate::pack::PackError;
 use crate::replay::Found;
-use crate::spool::Shared;
+use crate::shared::{MOVES_MAX, Shared, moves_too_often};
 use crate::{ReadError, ReplayError, StreamId};
 
 impl Shared {
@@ -128,10 +128,3 @@ impl Shared {
 fn check_range(lsn: Lsn, range: &Range<u64>, len: u64) -> Result<(), ReadError> {
     if range.start <= range.end && range.end <= len { Ok(()) } else { Err(ReadError::OutOfRange { lsn, len }) }
 }
-
-pub(crate) fn moves_too_often() -> std::io::Error {
-    std::io::Error::other("it moves too often")
-}
-
-/// A batch moves once from the ring and then with each cleaning; nobody reads so slowly as to see more of that.
-pub(crate) const MOVES_MAX: usize = 8;

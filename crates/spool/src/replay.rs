@@ -8,8 +8,7 @@ use posthaste_ring::Lsn;
 use crate::batch::{BodyPlace, Head};
 use crate::events::{Damage, Event};
 use crate::pack::PackError;
-use crate::reading::MOVES_MAX;
-use crate::spool::Shared;
+use crate::shared::{MOVES_MAX, Shared};
 use crate::{Consumer, Published, PublishedBody, ReplayError, Replayed, StreamId};
 
 /// A batch as it is found again.

@@ -12,7 +12,7 @@ use crate::FileSpool;
 use crate::checkpoint::PackRow;
 use crate::events::{Damage, Event};
 use crate::pack::{PackError, PackReader, pack_path};
-use crate::spool::Shared;
+use crate::shared::Shared;
 
 /// What a scrub has read.
 #[derive(Debug, Default, PartialEq, Eq)]

@@ -8,9 +8,8 @@ use bytes::Bytes;
 use posthaste_ring::Lsn;
 
 use crate::bodies::BodyFile;
-use crate::reading::{MOVES_MAX, moves_too_often};
-use crate::spool::Shared;
-use crate::{FileSpool, files};
+use crate::files;
+use crate::shared::{MOVES_MAX, Shared, moves_too_often};
 
 /// What became of a damaged body.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -34,16 +33,14 @@ enum Reread {
     Gone(String),
 }
 
-impl FileSpool {
-    /// Where damaged bodies are kept.
-    pub fn kept_dir(spool: &Path) -> PathBuf {
-        spool.join("kept")
-    }
+/// Where damaged bodies are kept.
+pub(crate) fn kept_dir(spool: &Path) -> PathBuf {
+    spool.join("kept")
 }
 
 impl Shared {
     pub fn set_aside(&self, lsn: Lsn) -> io::Result<SetAside> {
-        let dir = FileSpool::kept_dir(&self.dir);
+        let dir = kept_dir(&self.dir);
         let kept = dir.join(format!("{lsn}.body"));
         if kept.exists() {
             // An earlier run may have been killed between the copy and the sync of its name.

@@ -2,28 +2,25 @@
 
 use std::io::Write;
 use std::ops::Range;
-use std::path::PathBuf;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex};
-use std::time::Instant;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use bytes::Bytes;
-use posthaste_ring::{Lsn, Ring};
+use posthaste_ring::Lsn;
 
 use crate::batch::{BodyPlace, ENTRIES_MAX, Head, HeadEntry};
-use crate::bodies::Bodies;
-use crate::checkpointing::Work;
-use crate::core::{Appended, AppendedBody, Core, FileOfBatch, Wanted};
+use crate::core::{Appended, AppendedBody, FileOfBatch, Wanted};
 use crate::keeper::Keeper;
 use crate::names::Names;
-use crate::pack::PackCache;
 use crate::scrub::Scrubber;
-use crate::set_aside::SetAside;
-use crate::snapshots::{SnapshotName, SnapshotReader, Snapshots};
+use crate::set_aside::{self, SetAside};
+use crate::shared::Shared;
+use crate::snapshots::{SnapshotName, SnapshotReader};
 use crate::state::Stream;
 use crate::{
-    AppendError, Batch, Body, CheckpointError, Config, Consumer, ReadError, Released, ReplayError, Replayed, Spool,
-    Stats, StreamError, StreamId, StreamStats, Then, Ticket, Upload,
+    AppendError, Batch, Body, CheckpointError, Consumer, ReadError, Released, ReplayError, Replayed, Spool, Stats,
+    StreamError, StreamId, StreamStats, Then, Ticket, Upload,
 };
 
 /// A spool in a directory of a file system.
@@ -34,25 +31,6 @@ pub struct FileSpool {
     pub(crate) keeper: Option<Keeper>,
     pub(crate) scrubber: Option<Scrubber>,
     pub(crate) is_abandoned: bool,
-}
-
-pub(crate) struct Shared {
-    pub config: Config,
-    pub ring: Ring,
-    pub core: Arc<Core>,
-    pub bodies: Arc<Bodies>,
-    pub snapshots: Snapshots,
-    pub packs: PackCache,
-    pub dir: PathBuf,
-    /// Held while a checkpoint or a pack is made: one at a time.
-    pub work: Mutex<Work>,
-    pub is_short_of_space: AtomicBool,
-    pub checkpoints: AtomicU64,
-    pub checkpoints_failed: AtomicU64,
-    pub checkpoint_since: Mutex<Option<Instant>>,
-    // Held for its lock.
-    pub _watch: posthaste_fsops::Watch,
-    pub _lock: std::fs::File,
 }
 
 impl FileSpool {
@@ -89,6 +67,11 @@ impl FileSpool {
             bodies.iter().for_each(|lsn| state.give_up_body(lsn.get()));
         }
         self.shared.checkpoint()
+    }
+
+    /// Where damaged bodies are kept.
+    pub fn kept_dir(spool: &Path) -> PathBuf {
+        set_aside::kept_dir(spool)
     }
 
     /// Ends without a last checkpoint, as a kill would: what was advanced since the last one is forgotten.

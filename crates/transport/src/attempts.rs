@@ -5,10 +5,10 @@ use std::time::{Duration, Instant};
 
 use posthaste_directory::TransportKind;
 
-use crate::entry::Key;
+use crate::entry::{Failure, Key};
 use crate::observer::TargetId;
 use crate::queues::{Queues, Stand, Wake, Worker};
-use crate::work::{Failure, Note, Outcome, Part, Work};
+use crate::work::{Note, Outcome, Part, Work};
 
 impl Queues {
     /// What the next worker does, if there may be one more.

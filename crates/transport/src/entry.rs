@@ -7,7 +7,26 @@ use std::sync::Arc;
 use bytes::{BufMut, Bytes, BytesMut};
 use posthaste_spool::{Fields, Lsn, put_text};
 
-use crate::work::Failure;
+/// How an attempt for one target failed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Failure {
+    /// It is tried again after a pause that doubles.
+    Temporary,
+    /// The other side does not want the message, now or ever. It stays in the spool and is tried again after a long pause.
+    Refused,
+    /// The attempt failed, and the message is older than [`Config::max_age`](crate::Config::max_age). It stays in the spool and is tried again after a long pause.
+    Overdue,
+    /// The worker panicked, which is a bug. Tried again as after a temporary failure.
+    Panicked,
+}
+
+impl Failure {
+    /// Whether the message is held: somebody has to look at it.
+    pub fn is_held(self) -> bool {
+        matches!(self, Failure::Refused | Failure::Overdue)
+    }
+}
 
 /// A target: the batch that has the message's body, and the target's number within the message.
 pub type Key = (Lsn, u16);

@@ -3,9 +3,9 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use crate::entry::{ERROR_BYTES_MAX, TransportEntry, Trouble};
+use crate::entry::{ERROR_BYTES_MAX, Failure, TransportEntry, Trouble};
 use crate::observer::{Observer, TargetId};
-use crate::work::{Failure, LostMail, Note};
+use crate::work::{LostMail, Note};
 
 /// What is told to the operator. Must not block.
 #[derive(Clone)]

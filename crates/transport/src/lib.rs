@@ -35,9 +35,9 @@ mod workers;
 
 pub use config::Config;
 pub use descriptors::close_inherited_on_exec;
-pub use entry::{Deliver, ERROR_BYTES_MAX, Key, Target, TransportEntry, Trouble};
+pub use entry::{Deliver, ERROR_BYTES_MAX, Failure, Key, Target, TransportEntry, Trouble};
 pub use events::{Event, Events};
 pub use observer::{Observer, TargetId};
 pub use section::Section;
 pub use transports::{Message, OpenError, OpenReport, STREAM, Stats, TransportFull, Transports};
-pub use work::{Failure, LostMail};
+pub use work::LostMail;

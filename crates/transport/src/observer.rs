@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use posthaste_spool::{Entry, Lsn};
 
-use crate::work::Failure;
+use crate::entry::Failure;
 
 /// Hears what becomes of targets. Called by workers: must not block.
 pub trait Observer: Debug + Send + Sync {

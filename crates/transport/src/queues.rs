@@ -8,8 +8,7 @@ use posthaste_directory::{Transport, TransportKind};
 use posthaste_spool::Lsn;
 
 use crate::config::Config;
-use crate::entry::{Deliver, Key, Target, TransportEntry};
-use crate::work::Failure;
+use crate::entry::{Deliver, Failure, Key, Target, TransportEntry};
 
 /// Where a target stands.
 ///

@@ -7,7 +7,7 @@ use std::time::Instant;
 use posthaste_directory::Transport;
 use posthaste_spool::Lsn;
 
-use crate::entry::{Deliver, Key, Target};
+use crate::entry::{Deliver, Failure, Key, Target};
 use crate::observer::TargetId;
 
 /// What an attempt ended with, for one target.
@@ -87,27 +87,6 @@ pub(crate) enum Note {
     Recovered {
         transport: Arc<str>,
     },
-}
-
-/// How an attempt for one target failed.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum Failure {
-    /// It is tried again after a pause that doubles.
-    Temporary,
-    /// The other side does not want the message, now or ever. It stays in the spool and is tried again after a long pause.
-    Refused,
-    /// The attempt failed, and the message is older than [`Config::max_age`](crate::Config::max_age). It stays in the spool and is tried again after a long pause.
-    Overdue,
-    /// The worker panicked, which is a bug. Tried again as after a temporary failure.
-    Panicked,
-}
-
-impl Failure {
-    /// Whether the message is held: somebody has to look at it.
-    pub fn is_held(self) -> bool {
-        matches!(self, Failure::Refused | Failure::Overdue)
-    }
 }
 
 /// A message that was given up for one target: its body in the spool is damaged, or is not there any more.
