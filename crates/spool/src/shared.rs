@@ -1,0 +1,52 @@
+//! What the spool and its threads share.
+
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, AtomicU64};
+use std::sync::{Arc, Mutex};
+use std::time::Instant;
+
+use posthaste_ring::Ring;
+
+use crate::Config;
+use crate::bodies::Bodies;
+use crate::checkpoint::CheckpointFiles;
+use crate::core::Core;
+use crate::live::LiveFiles;
+use crate::pack::PackCache;
+use crate::snapshots::Snapshots;
+
+pub(crate) struct Shared {
+    pub config: Config,
+    pub ring: Ring,
+    pub core: Arc<Core>,
+    pub bodies: Arc<Bodies>,
+    pub snapshots: Snapshots,
+    pub packs: PackCache,
+    pub dir: PathBuf,
+    /// Held while a checkpoint or a pack is made: one at a time.
+    pub work: Mutex<Work>,
+    pub is_short_of_space: AtomicBool,
+    pub checkpoints: AtomicU64,
+    pub checkpoints_failed: AtomicU64,
+    pub checkpoint_since: Mutex<Option<Instant>>,
+    // Held for its lock.
+    pub _watch: posthaste_fsops::Watch,
+    pub _lock: std::fs::File,
+}
+
+/// What only one at a time may touch.
+pub(crate) struct Work {
+    pub files: CheckpointFiles,
+    pub live: LiveFiles,
+    /// Of the last attempt.
+    pub counter: u64,
+    /// The first segment of the ring that the last attempt needed: all before it have been free ever since.
+    pub ring_low: u64,
+}
+
+pub(crate) fn moves_too_often() -> std::io::Error {
+    std::io::Error::other("it moves too often")
+}
+
+/// A batch moves once from the ring and then with each cleaning; nobody reads so slowly as to see more of that.
+pub(crate) const MOVES_MAX: usize = 8;
