@@ -30,7 +30,8 @@ fuzz_target!(|data: &[u8]| {
     let returned = if how & 0x80 == 0 { Returned::Header(body) } else { Returned::Message(&pieces) };
     let written = Notification {
         reporting_host: "mx.example.net",
-        sender: &texts[5],
+        to: &texts[5],
+        is_double_bounce: how & 0x40 != 0,
         envid: &texts[6],
         received: time,
         now: time,

@@ -37,8 +37,8 @@ fn of_transport() -> impl Strategy<Value = Kind> {
 }
 
 fn of_relay() -> impl Strategy<Value = Kind> {
-    use RelayFate::{Bounced, Deferred, Delivered, Expired, Suppressed, Unknown};
-    let fates = vec![Delivered, Deferred, Unknown, Bounced, Expired, Suppressed];
+    use RelayFate::{Bounced, Deferred, Delivered, DoubleBounced, Expired, Suppressed, Unknown};
+    let fates = vec![Delivered, Deferred, Unknown, Bounced, Expired, Suppressed, DoubleBounced];
     let texts = prop::collection::vec(text(), 9);
     let numbers = any::<(u64, u16, u8, u32, u32, u16)>();
     (prop::sample::select(fates), texts, numbers).prop_map(|(fate, texts, numbers)| {

@@ -191,6 +191,8 @@ pub enum RelayFate {
     Expired,
     /// It is given up: its address is on a suppression list.
     Suppressed,
+    /// It was given up, as another event says, and has no sender that could be told.
+    DoubleBounced,
 }
 
 /// What an operator did.

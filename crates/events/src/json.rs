@@ -101,6 +101,7 @@ fn write_of_relay(out: &mut Vec<u8>, lsn: Lsn, at_us: Option<u64>, of: &OfRelay)
         RelayFate::Bounced => "bounced",
         RelayFate::Expired => "expired",
         RelayFate::Suppressed => "suppressed",
+        RelayFate::DoubleBounced => "double_bounced",
     };
     let mut object = Object::begin(out, lsn, at_us, event)
         .number("message", of.message.get())

@@ -5,10 +5,10 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 
 use posthaste_delivery::local::{Body, LineEnds, LocalDelivery, Message};
-use posthaste_directory::{Directory, Refusal, Route};
+use posthaste_directory::{Directory, Mailboxes, Refusal, Route};
 use posthaste_events::Recorder;
 use posthaste_relay::dns::{Resolver, Settings as DnsSettings, SetupError};
-use posthaste_relay::dsn::{Wording, Written};
+use posthaste_relay::dsn::Written;
 use posthaste_relay::queue::QueuedRecipient;
 use posthaste_relay::queue::entry::notify::NEVER;
 use posthaste_relay::sender::{
@@ -104,6 +104,7 @@ impl Service for RelayService {
             tracing::error!(error, "the rules for classes of replies stay as they were");
         }
         relay.set_generic(config.relay.maps.generic.map());
+        relay.set_notices(config.relay.notices.read());
         relay.retry_all();
     }
 
@@ -193,7 +194,7 @@ fn open(
         returned_bytes_max: section.returned_bytes,
         bounces: Bounces::open(&section.bounces, section.return_path.as_ref(), &config.storage.data)?,
         has_crashed,
-        wording: Wording::default(),
+        notices: section.notices.read(),
         notifier: Arc::new(Senders { receiver }),
         witnesses: Some(Arc::new(live)),
         observer: Some(Arc::new(RelayLog { recorder })),
@@ -217,17 +218,48 @@ struct Senders {
 }
 
 impl Notifier for Senders {
+    fn knows(&self, sender: &str) -> bool {
+        // A server that ends has it asked again after its start.
+        self.receiver.upgrade().is_none_or(|receiver| receiver.addressee(sender).is_some())
+    }
+
     fn deliver(&self, notice: Notice) -> Delivering {
         let receiver = self.receiver.clone();
         Box::pin(async move {
             let receiver = receiver.upgrade().ok_or("the server ends")?;
             let changes = std::iter::once(notice.change).chain(notice.events).collect();
-            receiver.notify(&notice.sender, notice.written, Some((changes, notice.remote))).await
+            receiver.notify(&notice.to, notice.written, Some((changes, notice.remote))).await
         })
     }
 }
 
+/// Whom a notification goes to.
+struct Addressee {
+    path: ForwardPath,
+    /// It is the sender behind one that we had rewritten.
+    is_rewritten: bool,
+    /// The mailboxes of one of ours.
+    mailboxes: Option<Mailboxes>,
+}
+
 impl Receiver {
+    /// Whom a notification for `sender` goes to; `None` if nobody can be told.
+    fn addressee(&self, sender: &str) -> Option<Addressee> {
+        let path = ForwardPath::parse(&format!("<{sender}>")).ok()?;
+        // A sender that we have rewritten is the sender behind it.
+        let (path, is_rewritten) = match self.forwarding().map_or(Back::Ordinary, |forwarding| forwarding.back(&path)) {
+            Back::Ordinary => (path, false),
+            Back::Sender(back) => (back, true),
+            Back::Invalid => return None,
+        };
+        let mailboxes = match self.settings().directory.recipient(&path) {
+            Route::Local(mailboxes) => Some(mailboxes),
+            Route::Refused(Refusal::Relay) => None,
+            _ => return None,
+        };
+        Some(Addressee { path, is_rewritten, mailboxes })
+    }
+
     /// Makes a notification for `sender` durable. `of_queue`: what the queue is told in the same batch, and its entry that sends the notification to another host.
     /// Whether the sender can be told at all; if not, nothing is kept.
     ///
@@ -239,24 +271,17 @@ impl Receiver {
         written: Written,
         of_queue: Option<(Vec<Entry>, Entry)>,
     ) -> Result<bool, String> {
-        let Ok(path) = ForwardPath::parse(&format!("<{sender}>")) else { return Ok(false) };
-        // A sender that we have rewritten is the sender behind it.
-        let back = self.forwarding().map_or(Back::Ordinary, |forwarding| forwarding.back(&path));
-        let (path, of_queue) = match back {
-            Back::Ordinary => (path, of_queue),
-            Back::Sender(back) => {
-                let remote = self.relay().ok_or("the server ends")?.entry(notification(&back, &written));
-                (back, of_queue.map(|(changes, _)| (changes, remote)))
-            }
-            Back::Invalid => return Ok(false),
-        };
+        let Some(Addressee { path, is_rewritten, mailboxes }) = self.addressee(sender) else { return Ok(false) };
         let (mut also, remote) = match of_queue {
-            Some((changes, remote)) => (changes, Some(remote)),
-            None => (Vec::new(), self.relay().map(|relay| relay.entry(notification(&path, &written)))),
+            Some((changes, remote)) if !is_rewritten => (changes, Some(remote)),
+            of_queue => {
+                let changes = of_queue.map_or_else(Vec::new, |(changes, _)| changes);
+                (changes, self.relay().map(|relay| relay.entry(notification(&path, &written))))
+            }
         };
         let changes = also.len();
-        let targets = match self.settings().directory.recipient(&path) {
-            Route::Local(mailboxes) => {
+        let targets = match (mailboxes, remote) {
+            (Some(mailboxes), _) => {
                 let destinations = self.notified(RcptTo::new(path), mailboxes, &written)?;
                 let Destinations { maildirs, transports, remote } = destinations;
                 let open = self.transports();
@@ -264,11 +289,11 @@ impl Receiver {
                 also.extend(remote.and_then(|remote| Some(self.relay()?.entry(remote))));
                 maildirs
             }
-            Route::Refused(Refusal::Relay) if remote.is_some() => {
-                also.extend(remote);
+            (None, Some(remote)) => {
+                also.push(remote);
                 Vec::new()
             }
-            _ => return Ok(false),
+            (None, None) => return Ok(false),
         };
         if targets.is_empty() && also.len() == changes {
             return Err("its mailbox cannot be served now".to_owned());
@@ -278,12 +303,7 @@ impl Receiver {
     }
 
     /// Where a notification goes.
-    fn notified(
-        &self,
-        rcpt: RcptTo,
-        mailboxes: posthaste_directory::Mailboxes,
-        written: &Written,
-    ) -> Result<Destinations, String> {
+    fn notified(&self, rcpt: RcptTo, mailboxes: Mailboxes, written: &Written) -> Result<Destinations, String> {
         let mut mail = MailFrom::new(ReversePath::Null);
         mail.body = if written.is_8bit { BodyType::EightBitMime } else { BodyType::SevenBit };
         mail.smtputf8 = written.smtputf8;

@@ -14,7 +14,13 @@ impl Observer for RelayLog {
     fn attempts(&self, attempts: Vec<Attempt>) -> Option<Entry> {
         attempts.iter().for_each(log);
         let recorder = self.recorder.as_ref()?;
-        let events: Vec<Event> = attempts.into_iter().map(|attempt| Event::now(event(attempt))).collect();
+        let mut events = Vec::with_capacity(attempts.len());
+        for attempt in attempts {
+            let is_double_bounce = attempt.is_double_bounce;
+            let of = event(attempt);
+            let double = is_double_bounce.then(|| OfRelay { fate: RelayFate::DoubleBounced, ..of.clone() });
+            events.extend([of].into_iter().chain(double).map(|of| Event::now(Kind::Relay(of))));
+        }
         recorder.entries(&events)
     }
 
@@ -108,6 +114,10 @@ fn log(attempt: &Attempt) {
         return tracing::debug!(batch, number, to, host, "delivered to another host");
     }
     let (reply, class) = (attempt.reply.to_string(), &*attempt.class);
+    if attempt.is_double_bounce {
+        let sender = &*attempt.sender;
+        tracing::warn!(batch, number, sender, to, host, reply, "given up, and its sender cannot be told");
+    }
     match attempt.result {
         AttemptResult::Delivered => {}
         AttemptResult::Deferred { .. } => {
@@ -122,7 +132,7 @@ fn log(attempt: &Attempt) {
     }
 }
 
-fn event(attempt: Attempt) -> Kind {
+fn event(attempt: Attempt) -> OfRelay {
     let (fate, next) = match attempt.result {
         AttemptResult::Delivered => (RelayFate::Delivered, 0),
         AttemptResult::Deferred { next } => (RelayFate::Deferred, next),
@@ -132,7 +142,7 @@ fn event(attempt: Attempt) -> Kind {
         AttemptResult::Suppressed => (RelayFate::Suppressed, 0),
     };
     let status = attempt.reply.enhanced().map_or_else(String::new, |code| code.to_string());
-    Kind::Relay(OfRelay {
+    OfRelay {
         fate,
         message: attempt.key.message,
         number: attempt.key.number,
@@ -149,7 +159,7 @@ fn event(attempt: Attempt) -> Kind {
         recipient: attempt.recipient,
         tenant: attempt.tenant,
         campaign: attempt.campaign,
-    })
+    }
 }
 
 fn name(action: Action) -> &'static str {

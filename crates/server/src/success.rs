@@ -34,7 +34,8 @@ pub(crate) fn write(host_name: &str, envelope: &Envelope, successes: &[Success],
     }
     Notification {
         reporting_host: host_name,
-        sender: &sender[1..sender.len() - 1],
+        to: &sender[1..sender.len() - 1],
+        is_double_bounce: false,
         envid: envelope.mail.envid.as_deref().unwrap_or_default(),
         received: now(),
         now: now(),

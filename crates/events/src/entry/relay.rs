@@ -48,6 +48,7 @@ pub(super) fn of_relay(rest: &mut Fields<'_>) -> Option<OfRelay> {
         4 => RelayFate::Bounced,
         5 => RelayFate::Expired,
         6 => RelayFate::Suppressed,
+        7 => RelayFate::DoubleBounced,
         _ => return None,
     };
     Some(OfRelay {
@@ -106,5 +107,6 @@ fn fate_number(fate: RelayFate) -> u8 {
         RelayFate::Bounced => 4,
         RelayFate::Expired => 5,
         RelayFate::Suppressed => 6,
+        RelayFate::DoubleBounced => 7,
     }
 }

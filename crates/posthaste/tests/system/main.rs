@@ -9,6 +9,7 @@ mod completions;
 mod corpus;
 mod crash;
 mod documents;
+mod double_bounces;
 mod events;
 mod explain;
 mod forms;

@@ -9,7 +9,8 @@
 //!
 //! let written = Notification {
 //!     reporting_host: "mx.example.net",
-//!     sender: "ann@example.net",
+//!     to: "ann@example.net",
+//!     is_double_bounce: false,
 //!     envid: "",
 //!     received: DateTime::from_unix(1_793_000_000),
 //!     now: DateTime::from_unix(1_793_000_060),
@@ -119,7 +120,9 @@ pub struct Notification<'a> {
     /// Our own name.
     pub reporting_host: &'a str,
     /// Sender of the message, without brackets: this is sent there.
-    pub sender: &'a str,
+    pub to: &'a str,
+    /// It goes to somebody else, as the message has no sender that could be told. [`is_double_bounce`] knows it again.
+    pub is_double_bounce: bool,
     /// ENVID as received (xtext); empty for none.
     pub envid: &'a str,
     /// When the message was received.
@@ -156,6 +159,8 @@ pub struct Wording {
     pub delayed: (String, String),
     /// All were delivered, or handed on.
     pub delivered: (String, String),
+    /// Some have failed, of a message whose sender cannot be told.
+    pub double_bounced: (String, String),
 }
 
 impl Default for Wording {
@@ -171,6 +176,10 @@ impl Default for Wording {
                 "Your message has not been delivered to the recipients below yet. You need not send it again: it is still being tried.",
             ),
             delivered: both("Your message was delivered", "Your message was delivered to the recipients below."),
+            double_bounced: both(
+                "A notification could not be delivered",
+                "The message below could not be delivered to these recipients. It has no sender, or one that does not exist: nobody but you is told.",
+            ),
         }
     }
 }
@@ -183,11 +192,12 @@ impl Notification<'_> {
     pub fn write(&self) -> Written {
         let worst = self.recipients.iter().map(|recipient| recipient.action).min().expect("a recipient");
         let (subject, introduction) = match worst {
+            Action::Failed if self.is_double_bounce => &self.wording.double_bounced,
             Action::Failed => &self.wording.failed,
             Action::Delayed { .. } => &self.wording.delayed,
             Action::Relayed | Action::Delivered => &self.wording.delivered,
         };
-        let smtputf8 = !self.sender.is_ascii() || self.recipients.iter().any(|recipient| !recipient.address.is_ascii());
+        let smtputf8 = !self.to.is_ascii() || self.recipients.iter().any(|recipient| !recipient.address.is_ascii());
         let boundary = format!("=_{:032x}", self.id);
         let host = one_line(self.reporting_host, false);
         let mut head = String::new();
@@ -196,11 +206,14 @@ impl Notification<'_> {
             head.push_str("\r\n");
         };
         line(&format!("From: Mail Delivery System <MAILER-DAEMON@{host}>"));
-        line(&format!("To: <{}>", one_line(self.sender, true)));
+        line(&format!("To: <{}>", one_line(self.to, true)));
         line(&format!("Subject: {}", one_line(subject, true)));
         line(&format!("Date: {}", self.now));
         line(&format!("Message-ID: <{:032x}@{host}>", self.id));
         line("Auto-Submitted: auto-replied");
+        if self.is_double_bounce {
+            line(&format!("{DOUBLE_BOUNCE}: yes"));
+        }
         line("MIME-Version: 1.0");
         line("Content-Type: multipart/report; report-type=delivery-status;");
         line(&format!("\tboundary=\"{boundary}\""));
@@ -296,6 +309,14 @@ impl Notification<'_> {
     }
 }
 
+/// Whether a message, in pieces from its beginning, is a notification to somebody who gets those of double bounces.
+pub fn is_double_bounce(message: &[Bytes]) -> bool {
+    let header = header_of(message, OWN_HEADER_BYTES_MAX);
+    let prefix = format!("{DOUBLE_BOUNCE}:");
+    let is_it = |line: &[u8]| line.get(..prefix.len()).is_some_and(|name| name.eq_ignore_ascii_case(prefix.as_bytes()));
+    header.split(|byte| *byte == b'\n').any(is_it)
+}
+
 /// The header of a message in pieces, with the empty line if it has one; at most `bytes_max` of it, in whole lines.
 pub fn header_of(message: &[Bytes], bytes_max: usize) -> Vec<u8> {
     let mut header = Vec::new();
@@ -317,3 +338,8 @@ pub fn header_of(message: &[Bytes], bytes_max: usize) -> Vec<u8> {
     }
     header
 }
+
+/// The field of a notification of a double bounce.
+const DOUBLE_BOUNCE: &str = "X-Posthaste-Double-Bounce";
+/// Where it is looked for. Other servers add fields in front.
+const OWN_HEADER_BYTES_MAX: usize = 64 << 10;

@@ -17,7 +17,8 @@ fn written(sender: &str, recipients: &[Recipient<'_>], returned: Returned<'_>) -
     let wording = Wording::default();
     let written = Notification {
         reporting_host: "mx.example.net",
-        sender,
+        to: sender,
+        is_double_bounce: false,
         envid: "QQ+2B314159",
         received: at(0),
         now: at(60),
@@ -150,4 +151,32 @@ fn the_header_is_found_in_any_pieces() {
     assert_eq!(header_of(&[Bytes::from_static(b"\r\nbody")], 100), b"\r\n");
     assert_eq!(header_of(&[Bytes::from_static(b"A: 1\r\n")], 100), b"A: 1\r\n");
     assert_eq!(header_of(&[], 100), b"");
+}
+
+#[test]
+fn a_double_bounce_is_known_again_behind_fields_of_others() {
+    let wording = Wording::default();
+    let written = |is_double_bounce| {
+        let notification = Notification {
+            reporting_host: "mx.example.net",
+            to: "postmaster@example.net",
+            is_double_bounce,
+            envid: "",
+            received: at(0),
+            now: at(60),
+            id: 7,
+            recipients: &[recipient("bob@example.org", Action::Failed)],
+            // What it returns is no sign of it.
+            returned: Returned::Header(b"X-Posthaste-Double-Bounce: yes\r\n\r\n"),
+            wording: &wording,
+        };
+        notification.write().message
+    };
+    assert!(!is_double_bounce(&written(false)));
+    let mut copy = written(true);
+    assert!(is_double_bounce(&copy));
+    copy.insert(0, Bytes::from_static(b"Received: from elsewhere\r\n"));
+    assert!(is_double_bounce(&copy));
+    assert!(String::from_utf8(copy.concat()).unwrap().contains("Subject: A notification could not be delivered\r\n"));
+    assert!(!is_double_bounce(&[]));
 }

@@ -38,7 +38,8 @@ fn our_own_notifications_are_understood() {
             };
             let written = dsn::Notification {
                 reporting_host: "mx.example.net",
-                sender: "ann@example.net",
+                to: "ann@example.net",
+                is_double_bounce: false,
                 envid: "QQ+2B3",
                 received: at,
                 now: at,

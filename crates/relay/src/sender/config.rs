@@ -7,11 +7,12 @@ use posthaste_smtp::client::EightBit;
 use posthaste_spool::Entry;
 
 use super::bounces::Bounces;
+use super::notices::Notices;
 use super::observer::Observer;
 use super::route::{Manner, RouteTls};
 use super::routing::Routing;
 use crate::dns::Resolver;
-use crate::dsn::{Wording, Written};
+use crate::dsn::Written;
 use crate::queue::Schedules;
 use crate::session::{Timeouts, TlsPolicy};
 use crate::shaping::Rules;
@@ -55,8 +56,8 @@ pub struct Config {
     pub bounces: Bounces,
     /// The last run did not end by [`Relay::end_by`](super::Relay::end_by): what waits is noted before each attempt, and a message at work in three crashes is held.
     pub has_crashed: bool,
-    /// How notifications are worded.
-    pub wording: Wording,
+    /// How senders are told, at first: [`Relay::set_notices`](super::Relay::set_notices) changes it.
+    pub notices: Notices,
     /// Where notifications go.
     pub notifier: Arc<dyn Notifier>,
     /// Who hears the dialogues of sessions.
@@ -91,6 +92,9 @@ pub trait Witnesses: Send + Sync {
 
 /// Delivers notifications to senders, who may be local or remote.
 pub trait Notifier: Send + Sync {
+    /// Whether there may be such a sender. What is known only later, such as that a remote one does not exist, counts as there.
+    fn knows(&self, sender: &str) -> bool;
+
     /// Makes a notification durable: one batch with it as the body, with [`change`](Notice::change) and [`events`](Notice::events), and with the entries of those who deliver it.
     ///
     /// # Errors
@@ -98,14 +102,14 @@ pub trait Notifier: Send + Sync {
     fn deliver(&self, notice: Notice) -> Delivering;
 }
 
-/// The future of [`Notifier::deliver`]: whether the sender exists. If not, nothing is appended.
+/// The future of [`Notifier::deliver`]: whether the address exists. If not, nothing is appended.
 pub type Delivering = Pin<Box<dyn Future<Output = Result<bool, String>> + Send>>;
 
 /// A notification to be delivered.
 #[derive(Debug, Clone)]
 pub struct Notice {
-    /// The address that it goes to.
-    pub sender: Arc<str>,
+    /// The address that it goes to: the sender, or who gets copies of double bounces.
+    pub to: Arc<str>,
     /// It, from the empty sender.
     pub written: Written,
     /// What the queue is told in its batch.

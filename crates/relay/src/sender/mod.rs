@@ -23,6 +23,7 @@ mod gather;
 mod halves;
 mod maps;
 mod messages;
+mod notices;
 mod observer;
 mod record;
 mod replies;
@@ -58,6 +59,7 @@ pub use bounces::{BounceSection, Bounces, BouncesError, Classes, ReturnPathSecti
 pub use config::{Config, Delivering, Notice, Notifier, Witnesses};
 pub use control::{Acted, ControlError, Filter, Waiting};
 pub use maps::{MapsSection, Pairs, RecipientsSection, Users};
+pub use notices::{NoticeSection, Notices};
 pub use observer::{ActedOn, Attempt, AttemptResult, By, Observer, SiteState, Stats};
 pub use route::{Route, RouteTls, TlsRule};
 pub use route_section::{Hosts, RouteEncryption, RouteError, RouteSection};
@@ -237,6 +239,11 @@ impl Relay {
     /// Finds mail hosts from now on. What waits is routed anew; connections go on.
     pub fn set_resolver(&self, resolver: Arc<Resolver>) {
         self.0.shared.set_resolver(resolver);
+    }
+
+    /// Tells senders so from now on.
+    pub fn set_notices(&self, notices: Notices) {
+        self.0.shared.notices.set(notices);
     }
 
     /// What is done about bounces.

@@ -53,6 +53,8 @@ pub struct Attempt {
     pub attempts: u8,
     /// What.
     pub result: AttemptResult,
+    /// It is given up, and there is no sender to be told: it has none, or one that does not exist.
+    pub is_double_bounce: bool,
     /// The host that said it; empty for none.
     pub host: Arc<str>,
     /// The name of the source that it was sent from; empty for none.

@@ -14,7 +14,7 @@ use super::maps::{self, MapsSection, RecipientsSection};
 use super::route_section::{RouteSection, TlsConfigs, smtp_port};
 use super::source_section::{Mistake, PoolSection, SourceSection, TlsSection};
 use super::tenants::{self, TenantSection};
-use super::{BounceSection, ReturnPathSection, Route, RouteError, Routing};
+use super::{BounceSection, NoticeSection, ReturnPathSection, Route, RouteError, Routing};
 use crate::queue::Schedules;
 use crate::secrets::{SecretFileError, Secrets};
 use crate::shaping::{Rules, ShapingError};
@@ -74,6 +74,8 @@ pub struct Section {
     pub schedule: Schedules,
     /// What is done about bounces.
     pub bounces: BounceSection,
+    /// How senders are told.
+    pub notices: NoticeSection,
     /// How senders of outgoing mail are signed. Not set: they are not.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub return_path: Option<ReturnPathSection>,
@@ -144,6 +146,7 @@ impl Default for Section {
             returned_bytes: 64 << 10,
             schedule: Schedules::default(),
             bounces: BounceSection::default(),
+            notices: NoticeSection::default(),
             return_path: None,
             shaping: Vec::new(),
             srs: None,
@@ -162,7 +165,7 @@ impl Section {
     }
 
     /// What is in force once a running server has read `new`: who may use it, whose mail it is, its routes, TLS policies,
-    /// sources, pools and classes of replies; all else as it is.
+    /// sources, pools, classes of replies and notices; all else as it is.
     pub fn reloaded(&self, new: &Self) -> Self {
         Self {
             shaping: new.shaping.clone(),
@@ -180,6 +183,7 @@ impl Section {
             campaign_header: new.campaign_header.clone(),
             pool_header: new.pool_header.clone(),
             bounces: self.bounces.reloaded(&new.bounces),
+            notices: new.notices.clone(),
             ..self.clone()
         }
     }
@@ -207,6 +211,7 @@ impl Section {
             rule.schedule.check("relay.schedule.rules")?;
         }
         self.bounces.check()?;
+        self.notices.check()?;
         if let Some((key, mistake)) = self.return_path.as_ref().and_then(ReturnPathSection::mistake) {
             return Err(Problem::new(vec![Self::NAME.into(), "return_path".into(), key.into()], mistake));
         }

@@ -18,6 +18,7 @@ use super::connection::{connect, outcome_for, reply_for};
 use super::crowd::Crowd;
 use super::gather::Gathered;
 use super::messages::{Envelope, Messages};
+use super::notices::NoticesInForce;
 use super::observer::{Attempt, AttemptResult, SiteState};
 use super::record::{Recorder, Time};
 use super::replies::{Replies, shortened};
@@ -52,6 +53,8 @@ pub(super) struct Shared {
     resolver: Mutex<Arc<Resolver>>,
     /// Addresses of mail that leaves, and whether there are any.
     generic: (AtomicBool, Mutex<Arc<AddressMap>>),
+    /// How senders are told.
+    pub notices: NoticesInForce,
     pub seed: u64,
     /// Messages up to here are noted before each attempt.
     pub careful_through: Lsn,
@@ -88,6 +91,7 @@ impl Shared {
         let Parts { spool, stream, config, queue, replies, time, runtime, seed } = parts;
         let routes = Mutex::new(Arc::new(Routes::new(config.manner(), &config.routing, Vec::new(), None)));
         let resolver = Mutex::new(config.resolver.clone());
+        let notices = NoticesInForce::new(config.notices.clone());
         let careful_through = if config.has_crashed { spool.stats().published } else { Lsn::ZERO };
         Shared {
             messages: Messages::new(spool.clone(), stream, config.memory_bytes),
@@ -107,6 +111,7 @@ impl Shared {
             routes,
             resolver,
             careful_through,
+            notices,
             seed,
             queue: Mutex::new(queue),
             generic: Default::default(),
@@ -370,7 +375,7 @@ impl Shared {
                 Fate::Delivered(_) if !has_dsn => Some(Tell::Relayed),
                 _ => None,
             };
-            let tell = tell.filter(|tell| envelope.is_some_and(|envelope| tell.is_wanted(envelope, key.number)));
+            let tell = tell.filter(|tell| envelope.is_some_and(|envelope| self.is_told(*tell, envelope, key.number)));
             let result = match (change.what, &fate) {
                 (What::Delivered(_), _) => AttemptResult::Delivered,
                 (What::Deferred { next, .. }, Fate::Unknown(_)) => AttemptResult::Unknown { next },
@@ -431,6 +436,8 @@ impl Shared {
             at: self.time.now(),
             attempts,
             result,
+            is_double_bounce: queued.sender.is_empty()
+                && matches!(result, AttemptResult::Failed | AttemptResult::Expired),
             host: host.clone(),
             source: Arc::default(),
             class,
@@ -484,7 +491,7 @@ impl Shared {
                 };
                 self.attempted(change.key, &envelope, attempts, result, host, reply.clone())
             });
-            match tell.filter(|tell| tell.is_wanted(&envelope, change.key.number)) {
+            match tell.filter(|tell| self.is_told(*tell, &envelope, change.key.number)) {
                 Some(tell) => told.push(Told::new(change, tell, reply.clone(), host.clone(), attempt)),
                 None => silent.push((change, attempt)),
             }

@@ -13,7 +13,7 @@ use super::config::Notice;
 use super::messages::Envelope;
 use super::observer::Attempt;
 use super::shared::Shared;
-use crate::dsn::{Action, Notification, Recipient, Returned, Written, header_of};
+use crate::dsn::{Action, Notification, Recipient, Returned, Written, header_of, is_double_bounce};
 use crate::queue::entry::{Ret, notify};
 use crate::queue::{Change, QueuedRecipient, What};
 
@@ -42,6 +42,11 @@ impl Told {
         Told { change, tell, reply, host, attempt }
     }
 
+    /// Nobody can be told.
+    fn is_double_bounce(&mut self) {
+        self.attempt.iter_mut().for_each(|attempt| attempt.is_double_bounce = true);
+    }
+
     pub fn is_failure(&self) -> bool {
         self.tell == Tell::Failed
     }
@@ -67,6 +72,14 @@ impl Tell {
     }
 }
 
+/// Who is told.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Addressee {
+    address: Arc<str>,
+    /// Not the sender, as there is none.
+    is_postmaster: bool,
+}
+
 impl Shared {
     /// Records changes of one message with a notification of them, in one batch.
     pub fn tell_now(self: &Arc<Self>, message: Lsn, envelope: Arc<Envelope>, told: Vec<Told>) {
@@ -74,8 +87,24 @@ impl Shared {
         self.runtime.spawn(tell(self.clone(), message, envelope, told));
     }
 
+    /// Whether somebody is told of a recipient: its sender if he asks for that, the postmaster of what nobody else can be told.
+    pub fn is_told(&self, tell: Tell, envelope: &Envelope, number: u16) -> bool {
+        tell.is_wanted(envelope, number)
+            || tell == Tell::Failed && envelope.queued.sender.is_empty() && self.notices.has_copies()
+    }
+
+    /// Who is told of these; `None`: nobody, as there is no sender.
+    fn addressee(&self, envelope: &Envelope, told: &mut [Told]) -> Option<Addressee> {
+        let sender = &envelope.queued.sender;
+        if !sender.is_empty() && (!told.iter().any(Told::is_failure) || self.config.notifier.knows(sender)) {
+            return Some(Addressee { address: sender.clone(), is_postmaster: false });
+        }
+        told.iter_mut().for_each(Told::is_double_bounce);
+        self.notices.postmaster().map(|address| Addressee { address, is_postmaster: true })
+    }
+
     /// The notification; `None` if there is nothing to tell. Blocks.
-    fn written(&self, message: Lsn, envelope: &Envelope, told: &[Told]) -> Option<Written> {
+    fn written(&self, message: Lsn, envelope: &Envelope, told: &[Told], to: &Addressee) -> Option<Written> {
         let (queued, now) = (&envelope.queued, self.time.now());
         let is_failure = told.iter().any(|told| told.tell == Tell::Failed);
         let returned_max = self.config.returned_bytes_max;
@@ -86,6 +115,10 @@ impl Shared {
         let body = self.messages.body(message, if is_whole { returned_max } else { HEADER_BYTES_MAX });
         let body = body.unwrap_or_default();
         let header = if is_whole { Vec::new() } else { header_of(&body, HEADER_BYTES_MAX as usize) };
+        // A copy that fails makes no further copy, whatever ways it went.
+        if to.is_postmaster && (is_double_bounce(&body) || !self.notices.take_copy()) {
+            return None;
+        }
         let texts: Vec<String> = told.iter().map(|told| text_of(&told.reply)).collect();
         let untils = told.iter().map(|told| {
             let until = self.queue().show(told.change.key).and_then(|state| state.expires);
@@ -117,47 +150,62 @@ impl Shared {
         };
         let notification = Notification {
             reporting_host: &self.config.host_name,
-            sender: &queued.sender,
+            to: &to.address,
+            is_double_bounce: to.is_postmaster,
             envid: &queued.envid,
             received: DateTime::from_unix(queued.received.into()),
             now: DateTime::from_unix(now.into()),
             id: u128::from(random(1)) << 64 | u128::from(random(2)),
             recipients: &recipients,
             returned: if is_whole { Returned::Message(&body) } else { Returned::Header(&header) },
-            wording: &self.config.wording,
+            wording: &self.notices.wording(),
         };
         Some(notification.write())
     }
 
-    fn notice(&self, envelope: &Envelope, written: Written, changes: &[Change], events: Option<Entry>) -> Notice {
-        let sender = envelope.queued.sender.clone();
-        let recipient = QueuedRecipient { number: 0, address: sender.clone(), orcpt: "".into(), notify: notify::NEVER };
+    fn notice(
+        &self,
+        tenant: &Arc<str>,
+        to: &Addressee,
+        written: Written,
+        changes: &[Change],
+        events: Option<Entry>,
+    ) -> Notice {
+        let to_address = to.address.clone();
+        let recipient =
+            QueuedRecipient { number: 0, address: to_address.clone(), orcpt: "".into(), notify: notify::NEVER };
         let remote = self.entry(Outgoing {
             sender: "".into(),
             is_8bit: written.is_8bit,
             smtputf8: written.smtputf8,
             ret: None,
             envid: "".into(),
-            tenant: envelope.queued.tenant.clone(),
+            tenant: if to.is_postmaster { Arc::default() } else { tenant.clone() },
             campaign: "".into(),
             pool: "".into(),
             recipients: vec![recipient],
             ..Outgoing::default()
         });
-        Notice { sender, written, change: self.recorder.entry(self.time.now(), changes), events, remote }
+        Notice { to: to_address, written, change: self.recorder.entry(self.time.now(), changes), events, remote }
     }
 }
 
 async fn tell(shared: Arc<Shared>, message: Lsn, envelope: Arc<Envelope>, mut told: Vec<Told>) {
     let changes: Vec<Change> = told.iter().map(|told| told.change).collect();
+    let to = shared.addressee(&envelope, &mut told);
     let events = shared.recorder.events(told.iter_mut().filter_map(|told| told.attempt.take()).collect());
-    let (writing, of) = (shared.clone(), envelope.clone());
-    let written = tokio::task::spawn_blocking(move || writing.written(message, &of, &told)).await;
+    let tenant = envelope.queued.tenant.clone();
+    let writing = shared.clone();
+    let writing = tokio::task::spawn_blocking(move || {
+        let to = to?;
+        Some((writing.written(message, &envelope, &told, &to)?, to))
+    });
+    let written = writing.await;
     let mut pause = Duration::from_millis(100);
     loop {
         let delivered = match &written {
-            Ok(Some(written)) => {
-                let notice = shared.notice(&envelope, written.clone(), &changes, events.clone());
+            Ok(Some((written, to))) => {
+                let notice = shared.notice(&tenant, to, written.clone(), &changes, events.clone());
                 shared.config.notifier.deliver(notice).await
             }
             _ => Ok(false),

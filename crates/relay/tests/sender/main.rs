@@ -5,6 +5,7 @@ mod bounces;
 mod changes;
 mod crowded;
 mod fallback;
+mod notices;
 mod policies;
 mod proxies;
 mod purging;
@@ -38,9 +39,13 @@ struct Back {
 }
 
 impl Notifier for Back {
+    fn knows(&self, sender: &str) -> bool {
+        !sender.starts_with("gone@")
+    }
+
     fn deliver(&self, notice: Notice) -> Delivering {
         let text = String::from_utf8_lossy(&notice.written.message.concat()).into_owned();
-        self.written.lock().unwrap().push((notice.sender.to_string(), text));
+        self.written.lock().unwrap().push((notice.to.to_string(), text));
         let (tell, told) = tokio::sync::oneshot::channel();
         let batch = Batch {
             entries: [notice.change, notice.remote].into_iter().chain(notice.events).collect(),
@@ -67,7 +72,10 @@ impl Observer for Log {
             };
             format!("{} {result} {}", attempt.recipient, attempt.reply.code())
         });
-        self.0.lock().unwrap().extend(lines);
+        let mut log = self.0.lock().unwrap();
+        log.extend(lines);
+        let double = attempts.iter().filter(|attempt| attempt.is_double_bounce);
+        log.extend(double.map(|attempt| format!("{} double-bounced", attempt.recipient)));
         None
     }
 
@@ -143,7 +151,7 @@ fn config(dns: &Server, port: u16, back: &Arc<Back>, log: &Arc<Log>) -> Config {
         returned_bytes_max: 100_000,
         bounces: Default::default(),
         has_crashed: false,
-        wording: Default::default(),
+        notices: Default::default(),
         notifier: back.clone(),
         observer: Some(log.clone()),
         witnesses: None,

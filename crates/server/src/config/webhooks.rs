@@ -49,13 +49,14 @@ fn ca_file() -> PathBuf {
 }
 
 /// Every event that the log can have.
-const EVENTS: [&str; 15] = [
+const EVENTS: [&str; 16] = [
     "received",
     "delivered",
     "deferred",
     "bounced",
     "expired",
     "suppressed",
+    "double_bounced",
     "admin",
     "feedback",
     "waiting",

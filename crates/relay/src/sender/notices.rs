@@ -1,0 +1,142 @@
+//! How senders are told of their mail, and who hears of what no sender can be told.
+
+use std::sync::{Arc, Mutex, MutexGuard};
+use std::time::Instant;
+
+use posthaste_smtp::ForwardPath;
+use posthaste_units::words::Problem;
+use serde::{Deserialize, Serialize};
+
+use crate::dsn::Wording;
+use crate::limit::{Bucket, Rate};
+
+/// `[relay.notices]` of the configuration.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct NoticeSection {
+    /// Who gets a copy of what failed and has no sender that could be told. Empty: nobody.
+    pub double_bounce_to: String,
+    /// How many copies at most.
+    pub double_bounce_rate: Rate,
+}
+
+impl Default for NoticeSection {
+    fn default() -> Self {
+        let double_bounce_rate = Rate::new(20, 3600, 5).expect("a rate in its bounds");
+        Self { double_bounce_to: String::new(), double_bounce_rate }
+    }
+}
+
+impl NoticeSection {
+    pub(super) fn check(&self) -> Result<(), Problem> {
+        let to = &self.double_bounce_to;
+        let is_address = |path: ForwardPath| path.address().is_some();
+        if to.is_empty() || ForwardPath::parse(&format!("<{to}>")).is_ok_and(is_address) {
+            return Ok(());
+        }
+        let at = vec!["relay".into(), "notices".into(), "double_bounce_to".into()];
+        Err(Problem::new(at, format!("`{to}` is not an address")))
+    }
+
+    /// What the relay takes.
+    pub fn read(&self) -> Notices {
+        let copies_to = (!self.double_bounce_to.is_empty()).then(|| self.double_bounce_to.as_str().into());
+        Notices { wording: Arc::default(), copies_to, copies_rate: self.double_bounce_rate }
+    }
+}
+
+/// How senders are told.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Notices {
+    /// What notifications say to a reader.
+    pub wording: Arc<Wording>,
+    /// Who gets a copy of double bounces.
+    pub copies_to: Option<Arc<str>>,
+    /// How many at most.
+    pub copies_rate: Rate,
+}
+
+impl Default for Notices {
+    fn default() -> Self {
+        NoticeSection::default().read()
+    }
+}
+
+/// Those in force.
+pub(super) struct NoticesInForce {
+    state: Mutex<State>,
+    begun: Instant,
+}
+
+struct State {
+    notices: Notices,
+    /// Full at first.
+    copies: Bucket,
+}
+
+impl NoticesInForce {
+    pub fn new(notices: Notices) -> Self {
+        let copies = Bucket::new(notices.copies_rate, notices.copies_rate.burst(), 0);
+        NoticesInForce { state: Mutex::new(State { notices, copies }), begun: Instant::now() }
+    }
+
+    /// Copies that were made count on.
+    pub fn set(&self, notices: Notices) {
+        let mut state = self.state();
+        state.copies = state.copies.with_rate(notices.copies_rate, self.now());
+        state.notices = notices;
+    }
+
+    pub fn wording(&self) -> Arc<Wording> {
+        self.state().notices.wording.clone()
+    }
+
+    /// Whether somebody gets copies of double bounces.
+    pub fn has_copies(&self) -> bool {
+        self.state().notices.copies_to.is_some()
+    }
+
+    /// Who gets them.
+    pub fn postmaster(&self) -> Option<Arc<str>> {
+        self.state().notices.copies_to.clone()
+    }
+
+    /// Counts one more copy, unless there were too many.
+    pub fn take_copy(&self) -> bool {
+        self.state().copies.take(1, self.now()).is_ok()
+    }
+
+    fn now(&self) -> u64 {
+        u64::try_from(self.begun.elapsed().as_nanos()).unwrap_or(u64::MAX)
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().expect("how senders are told")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn copies_go_to_an_address_or_to_nobody() {
+        let section = |to: &str| NoticeSection { double_bounce_to: to.to_owned(), ..NoticeSection::default() };
+        assert!(section("").check().is_ok() && section("").read().copies_to.is_none());
+        assert!(section("postmaster@a.example").check().is_ok());
+        for bad in ["postmaster", "a@b.example>\r\nx", "@a.example", "<a@b.example>"] {
+            let said = format!("{:?}", section(bad).check().unwrap_err());
+            assert!(said.contains("is not an address"), "{bad}: {said}");
+        }
+    }
+
+    #[test]
+    fn copies_are_limited_and_a_reload_keeps_their_count() {
+        let limited = |rate: &str| Notices { copies_rate: rate.parse().unwrap(), ..Notices::default() };
+        let notices = NoticesInForce::new(limited("3/day, burst 3"));
+        let take = |times: usize| (0..times).filter(|_| notices.take_copy()).count();
+        assert_eq!(take(10), 3);
+        notices.set(limited("5/day, burst 5"));
+        assert_eq!(take(10), 2, "three of five were used");
+    }
+}
