@@ -8,9 +8,11 @@
 #![warn(missing_docs)]
 
 mod attempts;
+mod blocking;
 mod body;
 mod carry;
 mod config;
+mod consumer;
 mod descriptors;
 mod entry;
 mod events;

@@ -10,9 +10,9 @@ use posthaste_smtp::driver::{Client, ClientTimeouts, ConnectError};
 use posthaste_smtp::{BodyType, ForwardPath, MailFrom, Protocol, RcptTo, ReversePath};
 use tokio::sync::Semaphore;
 
+use crate::blocking::blocking;
 use crate::body::Source;
 use crate::work::{Outcome, Work};
-use crate::workers::blocking;
 
 /// What one worker has with a server.
 pub(crate) struct Session {

@@ -10,10 +10,10 @@ use rustix::process::{Pid, Signal, kill_process_group};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWriteExt};
 use tokio::process::{Child, ChildStdin, Command};
 
+use crate::blocking::blocking;
 use crate::body::{Source, ToLf, prefix};
 use crate::entry::{Deliver, Target};
 use crate::work::Outcome;
-use crate::workers::blocking;
 
 /// Runs it to its end, or until `patience` is over; then its process group is killed. No shell, no descriptors but the standard ones, an environment of its own.
 pub(crate) async fn run(

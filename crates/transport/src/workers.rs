@@ -1,7 +1,7 @@
 //! The scheduler and the workers.
 
 use std::any::Any;
-use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::task::{Context, Poll};
@@ -9,10 +9,11 @@ use std::time::{Duration, Instant};
 
 use posthaste_directory::TransportKind;
 
+use crate::blocking::blocking;
+use crate::consumer::Shared;
 use crate::entry::{Key, TransportEntry};
 use crate::lmtp::Session;
 use crate::mbox::{Append, AppendError};
-use crate::transports::Shared;
 use crate::work::{Outcome, Work};
 
 /// Starts a worker for whatever may begin, until the end.
@@ -59,16 +60,6 @@ async fn caught<T>(future: impl Future<Output = T>) -> Result<T, String> {
 fn text_of(panic: &(dyn Any + Send)) -> String {
     let text = panic.downcast_ref::<&str>().copied().or(panic.downcast_ref::<String>().map(String::as_str));
     text.unwrap_or("it does not say why").to_owned()
-}
-
-/// Runs what blocks. A panic goes on in the waiting task.
-pub(crate) async fn blocking<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> T {
-    match tokio::task::spawn_blocking(work).await {
-        Ok(done) => done,
-        Err(error) if error.is_panic() => resume_unwind(error.into_panic()),
-        // The runtime is going down, and this with it.
-        Err(_) => std::future::pending().await,
-    }
 }
 
 /// One worker: a message, and others for the same LMTP server over the same connection.
