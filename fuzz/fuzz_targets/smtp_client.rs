@@ -25,6 +25,7 @@ const STREAMED: u8 = 2;
 const STARTTLS: u8 = 4;
 const BDAT: u8 = 8;
 const AT_ONCE: u8 = 16;
+const ABSENT: u8 = 32;
 const MESSAGES: usize = 3;
 const BODY: &[u8] = b"Subject: hello\r\n\r\n.one line\r\nand another";
 /// EHLO, HELO and QUIT, and for each message RSET, MAIL, four RCPT with all that they may say, and the body's command.
@@ -48,9 +49,11 @@ fn converse<'a>(how: u8, mut pieces: impl Iterator<Item = &'a [u8]>) -> (Vec<Out
     let (mut outcomes, mut sent, mut said, mut ends, mut tls) = (Vec::new(), 0, 0, 0, how & STARTTLS > 0);
     let next = |client: &mut Machine, sent: &mut usize| {
         *sent += 1;
-        let body = match how & STREAMED > 0 {
-            true => MessageBody::Streamed,
-            false => MessageBody::Whole(vec![Bytes::from_static(&BODY[..20]), Bytes::from_static(&BODY[20..])]),
+        let body = match (how & ABSENT > 0, how & STREAMED > 0) {
+            // A question in front of messages.
+            (true, _) if *sent == 1 => MessageBody::Absent,
+            (_, true) => MessageBody::Streamed,
+            (_, false) => MessageBody::Whole(vec![Bytes::from_static(&BODY[..20]), Bytes::from_static(&BODY[20..])]),
         };
         match *sent <= MESSAGES && client.may_send() {
             true => client.send(MailFrom::new(ReversePath::Null), recipients.clone(), body),

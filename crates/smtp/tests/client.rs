@@ -1,7 +1,7 @@
 //! The client's state machine against servers of every temper, as a script of what each side says.
 
 use bytes::Bytes;
-use posthaste_smtp::client::{ClientError, Event, MessageBody, Stage, Transfer};
+use posthaste_smtp::client::{ClientError, Event, MessageBody, RecipientOutcome, Stage, Transfer};
 use posthaste_smtp::{BodyType, MailFrom, Protocol, Reply};
 
 #[path = "common/script.rs"]
@@ -201,6 +201,39 @@ fn a_streamed_body_is_asked_for() {
     script.machine.body_end();
     script.said("x\r\n..y\r\n.\r\n");
     assert_eq!(fates(&script.sent("250 kept\r\n")), [(250, Stage::Verdict)]);
+}
+
+#[test]
+fn without_a_body_each_recipient_has_the_reply_to_its_rcpt() {
+    for extension in ["PIPELINING", "HELP"] {
+        let mut script = Script::open(Transfer::BdatAtOnce, &[extension, "CHUNKING"]);
+        let ask = |script: &mut Script, names: &[&str]| {
+            script.machine.send(mail("a"), names.iter().map(|name| rcpt(name)).collect(), MessageBody::Absent);
+        };
+        ask(&mut script, &["b", "c", "e"]);
+        let outcome = if extension == "PIPELINING" {
+            script.said("MAIL FROM:<a@d>\r\nRCPT TO:<b@d>\r\nRCPT TO:<c@d>\r\nRCPT TO:<e@d>\r\n");
+            script.sent("250 ok\r\n252 perhaps\r\n550 no\r\n452 many\r\n")
+        } else {
+            script.said("MAIL FROM:<a@d>\r\n");
+            script.server("250 ok\r\n", "RCPT TO:<b@d>\r\n");
+            script.server("252 perhaps\r\n", "RCPT TO:<c@d>\r\n");
+            script.server("550 no\r\n", "RCPT TO:<e@d>\r\n");
+            script.sent("452 many\r\n")
+        };
+        assert_eq!(fates(&outcome), [(252, Stage::Rcpt), (550, Stage::Rcpt), (452, Stage::Rcpt)]);
+        assert!(!outcome.recipients.iter().any(RecipientOutcome::is_delivered));
+        // A message behind it is one of its own.
+        script.send(&["b"], "x\r\n");
+        script.said("RSET\r\n");
+        let rest = if extension == "PIPELINING" { "RCPT TO:<b@d>\r\nBDAT 3 LAST\r\nx\r\n" } else { "" };
+        script.server("250 ok\r\n", &format!("MAIL FROM:<a@d>\r\n{rest}"));
+        // A refused sender decides, whatever is said of recipients.
+        let mut script = Script::open(Transfer::Data, &[extension]);
+        ask(&mut script, &["b"]);
+        let outcome = script.sent(if extension == "PIPELINING" { "550 no\r\n250 ok\r\n" } else { "550 no\r\n" });
+        assert_eq!(fates(&outcome), [(550, Stage::Mail)]);
+    }
 }
 
 #[test]

@@ -94,6 +94,9 @@ pub enum MessageBody {
     Whole(Vec<Bytes>),
     /// It comes through [`Machine::body`] once [`Event::SendBody`] asks for it. Always sent with DATA.
     Streamed,
+    /// There is none: the server is only asked for the recipients. Each has the reply to its RCPT, [`Stage::Rcpt`] whether it is positive or
+    /// not; DATA is not said, and RSET precedes the next message.
+    Absent,
 }
 
 /// What the server offered in its reply to EHLO or LHLO.

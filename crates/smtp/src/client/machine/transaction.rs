@@ -41,6 +41,10 @@ impl Transaction {
         self.outcomes.iter().all(Option::is_some)
     }
 
+    fn has_body(&self) -> bool {
+        !matches!(self.body, MessageBody::Absent)
+    }
+
     fn decide_rest(&mut self, reply: &Reply, stage: Stage, lost: bool) {
         self.stuffer = None;
         for outcome in &mut self.outcomes {
@@ -180,7 +184,7 @@ impl Machine {
                     let line = rcpt_line(&transaction.recipients[recipient], &self.extensions);
                     self.transaction_command(index, line.as_bytes(), Expect::Rcpt(recipient));
                 }
-            } else if !transaction.body_commanded && self.may_command_body(index) {
+            } else if !transaction.body_commanded && transaction.has_body() && self.may_command_body(index) {
                 self.command_body(index);
             } else {
                 return false;
@@ -226,6 +230,7 @@ impl Machine {
                 transaction.stuffer = Some(stuffer);
                 return;
             }
+            MessageBody::Absent => unreachable!("no DATA without a body"),
         };
         for piece in pieces {
             stuffer.push(piece, &mut |piece| self.out.piece(piece));
@@ -284,7 +289,9 @@ impl Transaction {
     fn rcpt_reply(&mut self, index: usize, reply: Reply) {
         if reply.is_positive() {
             // A server that takes recipients for a sender it has refused is not believed.
-            if self.outcomes[index].is_none() {
+            if !self.has_body() {
+                self.decide(index, reply, Stage::Rcpt);
+            } else if self.outcomes[index].is_none() {
                 self.any_accepted = true;
                 self.accepted.push_back(index);
             }
