@@ -1,7 +1,7 @@
 //! Sessions with one address of a host: connect, send message after message, and know of each recipient what became of it.
 //!
 //! [`Session::open`] connects and does all that comes before the first message. [`Session::run`] takes messages from a [`Traffic`] and gives a
-//! [`Fate`] for each recipient. With PIPELINING the commands of the next message are in the same write as the end of the one before. A session does not know
+//! [`Fate`] for each recipient. [`Session::verify`] asks for a recipient and sends nothing. With PIPELINING the commands of the next message are in the same write as the end of the one before. A session does not know
 //! MX, queues or limits; bodies are written without a copy.
 //!
 //! ```no_run
@@ -39,6 +39,7 @@ mod link;
 mod open;
 mod proxy;
 mod settings;
+mod verify;
 
 use std::collections::VecDeque;
 use std::future::poll_fn;
@@ -55,6 +56,7 @@ pub use error::{Loss, OpenError};
 pub use fate::{Fate, Scope};
 pub use proxy::Proxy;
 pub use settings::{Auth, Channel, Endpoint, Settings, Timeouts, Tls, TlsPolicy};
+pub use verify::Verdict;
 
 use link::Link;
 

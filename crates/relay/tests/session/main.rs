@@ -8,3 +8,4 @@ mod runs;
 mod smuggling;
 mod support;
 mod tls;
+mod verify;

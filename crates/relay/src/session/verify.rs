@@ -1,0 +1,55 @@
+//! Asking a host for a recipient without sending anything.
+
+use std::future::poll_fn;
+
+use posthaste_smtp::client::{Event, MessageBody, Stage};
+use posthaste_smtp::{MailFrom, RcptTo, Reply, ReversePath};
+
+use super::{Loss, Session};
+
+/// What a host says of a recipient.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Verdict {
+    /// 2yz to RCPT: it takes mail for it.
+    Taken,
+    /// 5yz to RCPT, or the address needs what the host does not offer: it takes none.
+    Refused(Reply),
+    /// Anything else, as 4yz to RCPT or a refused sender.
+    NotKnown(Reply),
+}
+
+impl Session {
+    /// Asks for a recipient: MAIL with the empty sender, RCPT, and nothing more. The next question or message begins with RSET. Counts as a message.
+    ///
+    /// Dropping the future before its end ends the session.
+    ///
+    /// # Errors
+    /// The session is over, or was already.
+    pub async fn verify(&mut self, recipient: RcptTo) -> Result<Verdict, Loss> {
+        if !self.is_open() {
+            return Err(Loss::Over);
+        }
+        self.is_running = true;
+        self.messages_left -= 1;
+        self.link.begin_wait();
+        self.link.machine.send(MailFrom::new(ReversePath::Null), vec![recipient], MessageBody::Absent);
+        let outcome = loop {
+            match self.link.step()? {
+                Event::NeedInput => poll_fn(|cx| self.link.poll_progress(cx)).await?,
+                Event::Sent(outcome) => break outcome,
+                Event::Closed => return Err(Loss::Over),
+                event => unreachable!("{event:?} within a transaction"),
+            }
+        };
+        self.finished += 1;
+        self.is_running = false;
+        let Some(recipient) = outcome.recipients.into_iter().next() else { return Err(Loss::Over) };
+        let reply = recipient.reply;
+        Ok(match recipient.stage {
+            _ if recipient.lost => Verdict::NotKnown(reply),
+            Stage::Rcpt if reply.is_positive() => Verdict::Taken,
+            Stage::Rcpt | Stage::Local if reply.is_permanent() => Verdict::Refused(reply),
+            _ => Verdict::NotKnown(reply),
+        })
+    }
+}
