@@ -16,13 +16,32 @@ pub(crate) struct Maps {
     sender_bcc: AddressMap,
     recipient_bcc: AddressMap,
     /// By domain, in lower case.
-    recipients: HashMap<String, Users>,
+    recipients: HashMap<String, Known>,
+}
+
+/// Who there is in a domain that is relayed.
+#[derive(Debug)]
+enum Known {
+    Listed(Users),
+    ToNextHop,
+}
+
+/// Whether there is a recipient.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Exists {
+    /// There is, or nobody knows better.
+    Yes,
+    /// There is not.
+    No,
+    /// Its next hop knows.
+    AskNextHop,
 }
 
 impl Maps {
     pub fn new(section: &Section) -> Self {
         let maps = &section.maps;
-        let lists = section.recipients.iter().map(|list| (list.domain.to_lowercase(), list.users.clone()));
+        let known = |users: &Option<Users>| users.clone().map_or(Known::ToNextHop, Known::Listed);
+        let lists = section.recipients.iter().map(|list| (list.domain.to_lowercase(), known(&list.users)));
         Self {
             canonical: Some(maps.canonical.map()).filter(|map| !map.is_empty()).map(Arc::new),
             always_bcc: Address::parse(&maps.always_bcc).ok(),
@@ -48,14 +67,17 @@ impl Maps {
         Some(self.canonical.as_ref()?.address(sender.address()?)?.into())
     }
 
-    /// Whether there may be such a recipient in a domain that is relayed.
-    pub fn has_recipient(&self, path: &ForwardPath) -> bool {
+    /// Whether there is such a recipient in a domain that is relayed.
+    pub fn has_recipient(&self, address: &Address) -> Exists {
         if self.recipients.is_empty() {
-            return true;
+            return Exists::Yes;
         }
-        let Some(address) = path.address() else { return true };
-        let list = self.recipients.get(&address.domain().to_string().to_lowercase());
-        list.is_none_or(|users| users.has(address.local_part()))
+        match self.recipients.get(&address.domain().to_string().to_lowercase()) {
+            None => Exists::Yes,
+            Some(Known::ToNextHop) => Exists::AskNextHop,
+            Some(Known::Listed(users)) if users.has(address.local_part()) => Exists::Yes,
+            Some(Known::Listed(_)) => Exists::No,
+        }
     }
 
     /// Who gets a copy of a message, each once. Nobody is told of what becomes of it.
@@ -108,10 +130,15 @@ mod tests {
     }
 
     #[test]
-    fn a_list_names_the_recipients_of_its_domain() {
-        let text = "domains = ['b.example', 'c.example']\n[[recipients]]\ndomain = 'B.example'\nusers = ['Ann']\n";
+    fn a_list_names_the_recipients_of_its_domain_or_the_next_hop_does() {
+        let text = "domains = ['b.example', 'c.example', 'd.example']\n\
+                    [[recipients]]\ndomain = 'B.example'\nusers = ['Ann']\n\
+                    [[recipients]]\ndomain = 'd.Example'\ncall_ahead = true\n";
         let maps = Maps::new(&toml::from_str(text).unwrap());
-        let check = |to: &str| maps.has_recipient(&ForwardPath::parse(&format!("<{to}>")).unwrap());
-        assert!(check("ann@b.EXAMPLE") && check("joe@c.example") && !check("joe@b.example"));
+        let check = |to: &str, expected| assert_eq!(maps.has_recipient(&Address::parse(to).unwrap()), expected, "{to}");
+        check("ann@b.EXAMPLE", Exists::Yes);
+        check("joe@b.example", Exists::No);
+        check("joe@c.example", Exists::Yes);
+        check("joe@D.example", Exists::AskNextHop);
     }
 }

@@ -25,6 +25,7 @@ mod queue_transfer;
 mod reading;
 mod receiving;
 mod relay;
+mod relay_ahead;
 mod relay_events;
 mod reloading;
 mod routes;

@@ -32,6 +32,7 @@ mod section;
 
 pub use addresses::Addresses;
 pub use attempt::Attempt;
+pub(crate) use cache::Cache;
 pub use destination::{Destination, Host, Site};
 pub use error::{DnsError, SetupError};
 pub(crate) use names::is_next_hop;

@@ -9,9 +9,11 @@ use posthaste_smtp::Reply;
 use tokio::time::Instant;
 
 use super::observer::SiteState;
+use super::route::Manner;
 use super::shape::Permit;
 use super::shared::Shared;
 use super::site::Site;
+use super::source::Egress;
 use super::traffic::Mail;
 use crate::dns::{Attempt, DnsError, Host};
 use crate::queue::{Outcome, Prefer, Take};
@@ -139,17 +141,43 @@ async fn open(
     endpoint: &Endpoint,
     local: Option<IpAddr>,
 ) -> Result<Session, OpenError> {
-    let config = &shared.config;
-    let mut settings = Settings::new(site.source.settings.ehlo.as_ref().unwrap_or(&config.host_name));
-    settings.source = local;
+    let mut settings = settings_for(shared, &site.source, &site.manner, host, endpoint, local)?;
     settings.messages_max = site.state().limits.messages_per_connection;
+    match Session::open(endpoint, &settings).await {
+        Err(error) if error.may_retry_in_clear() => {
+            shared.tls_is_broken(&host.name);
+            // It is one more connection.
+            if !shared.may_connect(site).await {
+                return Err(error);
+            }
+            settings.tls = None;
+            Session::open(endpoint, &settings).await
+        }
+        opened => opened,
+    }
+}
+
+/// How a host is spoken to from a source.
+///
+/// # Errors
+/// It has no name that could be verified.
+pub(super) fn settings_for(
+    shared: &Shared,
+    source: &Egress,
+    manner: &Manner,
+    host: &Host,
+    endpoint: &Endpoint,
+    local: Option<IpAddr>,
+) -> Result<Settings, OpenError> {
+    let config = &shared.config;
+    let mut settings = Settings::new(source.settings.ehlo.as_ref().unwrap_or(&config.host_name));
+    settings.source = local;
     settings.timeouts = config.timeouts.clone();
-    settings.proxy = site.source.settings.proxy.clone();
+    settings.proxy = source.settings.proxy.clone();
     settings.eight_bit = config.eight_bit;
     if let (Some(witnesses), Endpoint::Tcp(address)) = (&config.witnesses, endpoint) {
         settings.witness = witnesses.session(&host.name, address.ip());
     }
-    let manner = &site.manner;
     let policy = manner.tls.as_ref().map_or(TlsPolicy::Opportunistic, |tls| tls.policy);
     let is_given_up = policy == TlsPolicy::Opportunistic && shared.is_tls_broken(&host.name);
     if let Some(tls) = manner.tls.as_ref().filter(|_| !is_given_up) {
@@ -169,18 +197,7 @@ async fn open(
         (Some(_), _) => Channel::Encrypted,
     };
     settings.auth = manner.auth.clone().map(|credentials| Auth { credentials, needs });
-    match Session::open(endpoint, &settings).await {
-        Err(error) if error.may_retry_in_clear() => {
-            shared.tls_is_broken(&host.name);
-            // It is one more connection.
-            if !shared.may_connect(site).await {
-                return Err(error);
-            }
-            settings.tls = None;
-            Session::open(endpoint, &settings).await
-        }
-        opened => opened,
-    }
+    Ok(settings)
 }
 
 async fn serve(shared: &Arc<Shared>, site: &Arc<Site>, host: &Host, mut session: Session) -> Served {

@@ -37,8 +37,12 @@ pub struct MapsSection {
 pub struct RecipientsSection {
     /// The domain.
     pub domain: String,
-    /// Local parts.
-    pub users: Users,
+    /// Local parts. Not set: the next hop is asked.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub users: Option<Users>,
+    /// Whether the next hop is asked for each.
+    #[serde(default)]
+    pub call_ahead: bool,
 }
 
 /// Pairs of addresses: a table, or the name of a file with one pair a line.
@@ -115,6 +119,9 @@ pub(super) fn check_recipients(lists: &[RecipientsSection], domains: &[String], 
         }
         if lists[..index].iter().map(|other| other.domain.as_str()).any(|domain| is_it(&domain)) {
             return Err(Problem::new(at(), format!("there is a list for `{}` already", list.domain)));
+        }
+        if list.users.is_some() == list.call_ahead {
+            return Err(Problem::new(at(), "needs either `users` or `call_ahead = true`"));
         }
     }
     Ok(())
@@ -245,10 +252,22 @@ mod tests {
     fn recipients_are_of_domains_that_are_relayed() {
         let read = |text: &str| toml::from_str::<RecipientsSection>(text).unwrap();
         let list = read("domain = 'A.example'\nusers = ['Ann', 'joe']");
-        assert!(list.users.has("ann") && list.users.has("JOE") && !list.users.has("eve"));
+        let users = list.users.as_ref().unwrap();
+        assert!(users.has("ann") && users.has("JOE") && !users.has("eve"));
         let domains = ["a.example".to_owned()];
         assert!(check_recipients(std::slice::from_ref(&list), &domains, &[]).is_ok());
         assert!(check_recipients(&[list.clone(), list], &domains, &[]).is_err());
         assert!(check_recipients(&[read("domain = 'b.example'\nusers = []")], &domains, &[]).is_err());
+        for (text, is_fine) in [
+            ("domain = 'a.example'\ncall_ahead = true", true),
+            ("domain = 'a.example'\nusers = []", true),
+            ("domain = 'a.example'", false),
+            ("domain = 'a.example'\ncall_ahead = false", false),
+            ("domain = 'a.example'\nusers = []\ncall_ahead = true", false),
+        ] {
+            let list = read(text);
+            assert_eq!(check_recipients(std::slice::from_ref(&list), &domains, &[]).is_ok(), is_fine, "{text}");
+            assert_eq!(read(&toml::to_string(&list).unwrap()), list);
+        }
     }
 }

@@ -10,6 +10,7 @@
 //!
 //! Nothing of a message leaves before its batch is durable, and a recipient is settled only when the record of that is durable. After a crash in between, the
 //! next hop gets it once more: the only duplicate.
+mod ahead;
 mod automation;
 mod bounces;
 mod careful;
@@ -55,6 +56,7 @@ use std::time::{Duration, Instant, SystemTime};
 use posthaste_spool::runtime::{ConsumerRuntime, NewRuntime};
 use posthaste_spool::{Entry, Lsn, ReplayError, Replayed, Spool, StreamError};
 
+pub use ahead::Ahead;
 pub use bounces::{BounceSection, Bounces, BouncesError, Classes, ReturnPathSection, SignedPaths, wall_secs};
 pub use config::{Config, Delivering, Notice, Notifier, Witnesses};
 pub use control::{Acted, ControlError, Filter, Waiting};

@@ -50,7 +50,7 @@ pub(super) async fn route(shared: Arc<Shared>, id: QueueId) {
 pub(super) struct Plan {
     domain: Arc<str>,
     pub destination: Arc<Destination>,
-    manner: Arc<Manner>,
+    pub manner: Arc<Manner>,
     pub members: Vec<Member>,
     /// The name of the site.
     pub name: Arc<str>,
@@ -178,6 +178,7 @@ impl Shared {
 
     pub fn set_routing(&self, routing: &Routing) {
         self.change_routes(Some(routing));
+        self.ahead.forget();
     }
 
     /// Where operators have mail go has changed.

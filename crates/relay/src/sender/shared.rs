@@ -13,6 +13,7 @@ use tokio::sync::Notify;
 use tokio::time::Instant;
 
 use super::Outgoing;
+use super::ahead::CallAhead;
 use super::config::Config;
 use super::connection::{connect, outcome_for, reply_for};
 use super::crowd::Crowd;
@@ -40,6 +41,7 @@ pub(super) struct Shared {
     pub replies: Replies,
     pub gathered: Gathered,
     pub crowd: Crowd,
+    pub ahead: CallAhead,
     pub recorder: Arc<Recorder>,
     pub shaper: Shaper,
     pub time: Time,
@@ -98,6 +100,7 @@ impl Shared {
             replies,
             gathered: Gathered::default(),
             crowd: Crowd::default(),
+            ahead: CallAhead::default(),
             recorder: Arc::new(Recorder::new(spool.clone(), stream, config.observer.clone())),
             shaper: Shaper::new(config.shaping.clone(), Base::of(&config)),
             spool,
@@ -185,6 +188,7 @@ impl Shared {
 
     pub fn set_resolver(&self, resolver: Arc<Resolver>) {
         *self.resolver.lock().expect("the resolver") = resolver;
+        self.ahead.forget();
         // New routes: what was being routed by the old ones is routed again.
         self.divert();
     }

@@ -1,5 +1,6 @@
 //! The relay with a real spool, a DNS server and mail servers on loopback.
 
+mod ahead;
 mod automation;
 mod bounces;
 mod changes;

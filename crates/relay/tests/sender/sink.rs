@@ -39,6 +39,8 @@ struct Seen {
     /// Messages to `slow…` that have come and wait for their reply; whether they get it.
     slow: usize,
     is_released: bool,
+    /// Recipients `hang…` that wait for their reply, and get it with the release.
+    hanging: usize,
     /// RCPT commands, by address.
     rcpts: HashMap<String, usize>,
     /// The same in their order, with where they came from.
@@ -147,12 +149,17 @@ impl Sink {
         self.wait(|seen| seen.slow >= count, "slow messages");
     }
 
+    /// Waits until so many recipients `hang…` wait for their reply.
+    pub fn wait_hanging(&self, count: usize) {
+        self.wait(|seen| seen.hanging >= count, "recipients that hang");
+    }
+
     /// Waits until so many sessions were ended in order.
     pub fn wait_quits(&self, count: usize) {
         self.wait(|seen| seen.quits >= count, "ends of sessions");
     }
 
-    /// Messages to `slow…` get their reply from now on.
+    /// Messages to `slow…` and recipients `hang…` get their reply from now on.
     pub fn release(&self) {
         self.note(|seen| seen.is_released = true);
     }
@@ -219,6 +226,10 @@ impl Sink {
                         count = *rcpts;
                         seen.asked.push((to.clone(), from));
                     });
+                    if to.starts_with("hang") {
+                        self.note(|seen| seen.hanging += 1);
+                        self.wait(|seen| seen.is_released, "the release");
+                    }
                     let reply: &[u8] = match to.split('@').next().unwrap_or("") {
                         local if local.starts_with("no") => b"550 5.1.1 no such user\r\n",
                         local if local.starts_with("later") && count == 1 => b"451 4.2.0 later\r\n",

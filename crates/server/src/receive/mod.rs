@@ -237,8 +237,8 @@ impl Handler for Receiver {
         envelope: &Envelope,
         rcpt: &RcptTo,
     ) -> Result<(), Reply> {
-        let taken = self.take_recipient(session, transaction, (rcpt, false), envelope.mail.hold.is_some());
-        let Err(RefusedRecipient { kind, about, reply }) = taken else { return Ok(()) };
+        let taken = self.take_recipient(session, transaction, rcpt, envelope.mail.hold.is_some()).await;
+        let Err(RefusedRecipient { kind, about, reply, why }) = taken else { return Ok(()) };
         if let Some(recorder) = &self.0.events {
             events::command(recorder, session, &envelope.mail.reverse_path, Some(&rcpt.forward_path), &reply);
         }
@@ -251,8 +251,9 @@ impl Handler for Receiver {
         let peer = session.peer.to_string();
         match (told, kind.is_ours()) {
             (true, true) => {
-                let about = about.to_string();
-                tracing::warn!(peer, to, about, reply = reply_text, help = self.help(kind), "recipient refused");
+                let (about, mut help) = (about.to_string(), self.help(kind));
+                why.iter().for_each(|why| help.extend([": ", why]));
+                tracing::warn!(peer, to, about, reply = reply_text, help, "recipient refused");
             }
             (true, false) => tracing::info!(peer, to, reply = reply_text, "recipient refused"),
             (false, _) => tracing::debug!(peer, to, reply = reply_text, "recipient refused"),
@@ -322,6 +323,7 @@ impl Receiver {
             }
             Kind::MailboxFull => format!("`posthaste spool inspect {spool}` shows why it cannot be written"),
             Kind::NoMemory => "raise limits.memory_bytes".to_owned(),
+            Kind::NotVerified => "the next hop cannot be asked for its recipients".to_owned(),
             Kind::Refused | Kind::RefusedRecipient | Kind::RefusedConnection | Kind::Abandoned => String::new(),
         }
     }

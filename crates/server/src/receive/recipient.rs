@@ -1,11 +1,13 @@
 //! One recipient: where its mail goes, or why it is refused.
 
 use posthaste_directory::{self as directory, Mailbox, Place, Route};
+use posthaste_relay::sender::Ahead;
 use posthaste_smtp::driver::Session;
-use posthaste_smtp::{ForwardPath, RcptTo, Reply};
+use posthaste_smtp::{Address, ForwardPath, RcptTo, Reply};
 
 use super::Receiver;
 use crate::forward::Back;
+use crate::maps::Exists;
 use crate::repeats::Kind;
 use crate::returned::{ReturnPath, Returned};
 use crate::transaction::{Full, Transaction};
@@ -17,11 +19,24 @@ pub(super) struct RefusedRecipient {
     pub about: Option<String>,
     /// The answer to the client.
     pub reply: Reply,
+    /// The operator is told this, too.
+    pub why: Option<String>,
+}
+
+/// What is known of a recipient before it is looked up.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Known {
+    /// Nothing.
+    Nothing,
+    /// It may be at another host, for every client.
+    IsOpen,
+    /// Its next hop takes mail for it.
+    IsTaken,
 }
 
 impl From<Reply> for RefusedRecipient {
     fn from(reply: Reply) -> Self {
-        Self { kind: Kind::RefusedRecipient, about: None, reply }
+        Self { kind: Kind::RefusedRecipient, about: None, reply, why: None }
     }
 }
 
@@ -38,35 +53,57 @@ impl From<Full> for RefusedRecipient {
             Full::Transaction => Reply::new(452, "4.5.3", "Too many mailboxes for one message").into(),
             Full::Memory => {
                 let reply = Reply::new(452, "4.3.1", "Too many recipients at a time, try again later");
-                Self { kind: Kind::NoMemory, about: Some("limits.memory_bytes".to_owned()), reply }
+                let about = Some("limits.memory_bytes".to_owned());
+                Self { kind: Kind::NoMemory, about, reply, why: None }
             }
         }
     }
 }
 
 impl Receiver {
-    /// Adds a recipient to the transaction. `is_open`: it may be at another host, for every client. `is_held`: it is to leave later.
-    pub(super) fn take_recipient(
+    /// Adds a recipient to the transaction; its next hop is asked for it first if the configuration says so. `is_held`: it is to leave later.
+    pub(super) async fn take_recipient(
         &self,
         session: &Session,
         to: &mut Transaction,
-        (rcpt, is_open): (&RcptTo, bool),
+        rcpt: &RcptTo,
         is_held: bool,
     ) -> Result<(), RefusedRecipient> {
+        let asked = self.look_up_recipient(session, to, (rcpt, Known::Nothing), is_held)?;
+        let (Some(address), Some(relay)) = (asked, self.relay()) else { return Ok(()) };
+        match relay.ask_ahead(&address).await {
+            Ahead::Taken => self.look_up_recipient(session, to, (rcpt, Known::IsTaken), is_held).map(drop),
+            Ahead::Refused(reply) => Err(reply.into()),
+            Ahead::NotKnown(why) => {
+                let reply = Reply::new(451, "4.4.3", "This address cannot be verified now, try again later");
+                let (about, why) = (Some(address.domain().to_string().to_lowercase()), Some(why.to_string()));
+                Err(RefusedRecipient { kind: Kind::NotVerified, about, reply, why })
+            }
+        }
+    }
+
+    /// Adds a recipient to the transaction. `Some`: nothing was added, the next hop is to be asked for that address first.
+    fn look_up_recipient(
+        &self,
+        session: &Session,
+        to: &mut Transaction,
+        (rcpt, known): (&RcptTo, Known),
+        is_held: bool,
+    ) -> Result<Option<Address>, RefusedRecipient> {
         match ReturnPath::of(self.relay(), &rcpt.forward_path) {
             ReturnPath::Ordinary => {}
             ReturnPath::Invalid => return Err(directory::Refusal::UnknownUser.into()),
             ReturnPath::NotNow => {
                 return Err(Reply::new(451, "4.3.0", "This address cannot be looked up now, try again later").into());
             }
-            ReturnPath::Ours(returned) => return self.take_returned(session, to, rcpt, returned),
+            ReturnPath::Ours(returned) => return self.take_returned(session, to, rcpt, returned).map(|()| None),
         }
         let forwarded_sender = match self.forwarding().map(|forwarding| forwarding.back(&rcpt.forward_path)) {
             None | Some(Back::Ordinary) => None,
             Some(Back::Sender(forward_path)) => Some(RcptTo { forward_path, ..rcpt.clone() }),
             Some(Back::Invalid) => return Err(directory::Refusal::UnknownUser.into()),
         };
-        let is_open = is_open || forwarded_sender.is_some();
+        let is_open = known == Known::IsOpen || forwarded_sender.is_some();
         let rcpt = forwarded_sender.as_ref().unwrap_or(rcpt);
         let settings = self.settings();
         let mapped = settings.maps.recipient(rcpt);
@@ -74,20 +111,27 @@ impl Receiver {
         match settings.directory.recipient(&rcpt.forward_path) {
             Route::Local(mailboxes) => {
                 self.check_places(&mailboxes, is_held)?;
-                Ok(to.add(rcpt, Some(mailboxes), &self.0.memory)?)
+                to.add(rcpt, Some(mailboxes), &self.0.memory)?;
             }
-            Route::Discard => Ok(to.add(rcpt, None, &self.0.memory)?),
+            Route::Discard => to.add(rcpt, None, &self.0.memory)?,
             Route::Refused(directory::Refusal::Relay) if is_open || self.may_relay(session, &rcpt.forward_path) => {
-                if !is_open && !settings.maps.has_recipient(&rcpt.forward_path) {
+                let exists = |address: &&Address| settings.maps.has_recipient(address);
+                let address = rcpt.forward_path.address().filter(|_| !is_open);
+                let exists = address.as_ref().map_or(Exists::Yes, exists);
+                if exists == Exists::No {
                     return Err(directory::Refusal::UnknownUser.into());
                 }
                 self.check_queue(1)?;
-                Ok(to.add_remote(rcpt, &self.0.memory)?)
+                if exists == Exists::AskNextHop && known != Known::IsTaken {
+                    return Ok(address.cloned());
+                }
+                to.add_remote(rcpt, &self.0.memory)?;
             }
-            Route::Refused(refusal) => Err(refusal.into()),
+            Route::Refused(refusal) => return Err(refusal.into()),
             // Nothing else is configured.
-            _ => Err(directory::Refusal::Relay.into()),
+            _ => return Err(directory::Refusal::Relay.into()),
         }
+        Ok(None)
     }
 
     /// Whether each place takes mail now: what waits for a mailbox that cannot be written is bounded, and the bound is felt here.
@@ -112,14 +156,14 @@ impl Receiver {
             return Ok(());
         }
         let reply = Reply::new(452, "4.3.1", "Too much mail waits for other hosts, try again later");
-        Err(RefusedRecipient { kind: Kind::NoMemory, about: None, reply })
+        Err(RefusedRecipient { kind: Kind::NoMemory, about: None, reply, why: None })
     }
 
     /// Whether the transport of a place takes mail now, and whether what the place needs is open at all.
     fn check_transport(&self, place: &Place) -> Result<(), RefusedRecipient> {
         let not_open = || {
             let reply = Reply::new(451, "4.3.5", "This address cannot be served now, try again later");
-            RefusedRecipient { kind: Kind::MailboxFull, about: None, reply }
+            RefusedRecipient { kind: Kind::MailboxFull, about: None, reply, why: None }
         };
         match place {
             Place::Maildir(_) => Ok(()),
@@ -142,7 +186,8 @@ impl Receiver {
         let sender = returned.original.as_ref().map(|original| ForwardPath::parse(&format!("<{}>", original.sender)));
         let taken = match sender {
             Some(Ok(forward_path)) => {
-                self.take_recipient(session, to, (&RcptTo { forward_path, ..rcpt.clone() }, true), false)
+                let rcpt = RcptTo { forward_path, ..rcpt.clone() };
+                self.look_up_recipient(session, to, (&rcpt, Known::IsOpen), false).map(drop)
             }
             _ => to.add(rcpt, None, &self.0.memory).map_err(RefusedRecipient::from),
         };
@@ -178,5 +223,5 @@ impl Receiver {
 /// Too much mail waits for a mailbox or a transport.
 fn mailbox_full(about: &str) -> RefusedRecipient {
     let reply = Reply::new(452, "4.2.2", "Too much mail waits for this mailbox, try again later");
-    RefusedRecipient { kind: Kind::MailboxFull, about: Some(about.to_owned()), reply }
+    RefusedRecipient { kind: Kind::MailboxFull, about: Some(about.to_owned()), reply, why: None }
 }

@@ -1,0 +1,348 @@
+//! Call-ahead: the next hop is asked at RCPT whether it takes mail for an address, for domains whose recipients it alone knows.
+//!
+//! Answers are remembered, at most [`ANSWERS_MAX`]: [`TAKEN`], [`REFUSED`] or [`NOT_KNOWN`] long. Of those who ask for the same address at once, one does, and the others wait for its
+//! answer. A next hop is asked [`AT_ONCE`] questions at a time; a session with it is used again until nobody asks for [`IDLE`]. A next hop that cannot be asked is left alone for [`NOT_KNOWN`]:
+//! what is asked meanwhile is not known at once.
+
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard};
+use std::time::Duration;
+
+use posthaste_random::{Random, mix};
+use posthaste_smtp::address::Address;
+use posthaste_smtp::{RcptTo, Reply};
+use tokio::runtime::Handle;
+use tokio::sync::Semaphore;
+use tokio::task::JoinHandle;
+use tokio::time::{Instant, sleep_until, timeout};
+
+use super::Relay;
+use super::connection::settings_for;
+use super::route::Manner;
+use super::router::Plan;
+use super::shared::Shared;
+use super::source::Egress;
+use crate::dns::{Attempt, Cache, Host};
+use crate::queue::QueueName;
+use crate::session::{Endpoint, OpenError, Session, Verdict};
+
+/// What is known of an address.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Ahead {
+    /// The next hop takes mail for it.
+    Taken,
+    /// It takes none: what to answer, 550.
+    Refused(Reply),
+    /// It cannot be asked now, or does not know itself: why.
+    NotKnown(Arc<str>),
+}
+
+impl Relay {
+    /// Asks where mail for an address would go, as mail of no tenant, whether it is taken there; answers within half a minute. Dropping the future ends the question.
+    pub async fn ask_ahead(&self, address: &Address) -> Ahead {
+        /// Ends with whoever asks, so that there are no more questions than sessions.
+        struct Asking(JoinHandle<Ahead>);
+        impl Drop for Asking {
+            fn drop(&mut self) {
+                self.0.abort();
+            }
+        }
+        let shared = self.0.shared.clone();
+        let mut asking = Asking(self.0.shared.runtime.spawn(shared.ask_ahead(address.clone())));
+        (&mut asking.0).await.unwrap_or_else(|_| Ahead::NotKnown("the server ends".into()))
+    }
+}
+
+/// What was answered, and who is asked.
+pub(super) struct CallAhead {
+    answers: Mutex<Arc<Cache<Ahead>>>,
+    /// By the name of the site.
+    hops: Mutex<HashMap<Arc<str>, Arc<Hop>>>,
+    serial: AtomicU64,
+}
+
+impl Default for CallAhead {
+    fn default() -> Self {
+        CallAhead {
+            answers: Mutex::new(Arc::new(Cache::new(ANSWERS_MAX))),
+            hops: Mutex::default(),
+            serial: AtomicU64::new(0),
+        }
+    }
+}
+
+impl CallAhead {
+    /// Others may be asked now.
+    pub fn forget(&self) {
+        *self.answers.lock().expect("the answers") = Arc::new(Cache::new(ANSWERS_MAX));
+        self.hops.lock().expect("the hops").clear();
+    }
+
+    fn hop(&self, site: &Arc<str>) -> Arc<Hop> {
+        let mut hops = self.hops.lock().expect("the hops");
+        if hops.len() >= HOPS_MAX && !hops.contains_key(site) {
+            hops.retain(|_, hop| Arc::strong_count(hop) > 1);
+        }
+        hops.entry(site.clone()).or_default().clone()
+    }
+}
+
+/// A next hop.
+struct Hop {
+    turns: Semaphore,
+    /// Who asks or waits for a turn.
+    asking: AtomicUsize,
+    state: Mutex<HopState>,
+}
+
+#[derive(Default)]
+struct HopState {
+    idle: Vec<(Session, Instant)>,
+    /// A task ends sessions that are idle for too long.
+    has_reaper: bool,
+    /// Until when it is left alone, and why.
+    failed: Option<(Instant, Arc<str>)>,
+}
+
+impl Default for Hop {
+    fn default() -> Self {
+        Hop { turns: Semaphore::new(AT_ONCE), asking: AtomicUsize::new(0), state: Mutex::default() }
+    }
+}
+
+/// Somebody asks.
+struct Counted<'a>(&'a AtomicUsize);
+
+impl Drop for Counted<'_> {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+impl Hop {
+    fn state(&self) -> MutexGuard<'_, HopState> {
+        self.state.lock().expect("a next hop")
+    }
+
+    fn count(&self) -> Option<Counted<'_>> {
+        let counted = Counted(&self.asking);
+        (self.asking.fetch_add(1, Ordering::Relaxed) < ASKING_MAX).then_some(counted)
+    }
+
+    /// Why it is not asked now.
+    fn trouble(&self) -> Option<Ahead> {
+        let state = self.state();
+        let (until, why) = state.failed.as_ref()?;
+        (*until > Instant::now()).then(|| Ahead::NotKnown(why.clone()))
+    }
+
+    fn failed(&self, why: &str) -> Ahead {
+        let why: Arc<str> = why.into();
+        self.state().failed = Some((Instant::now() + NOT_KNOWN, why.clone()));
+        Ahead::NotKnown(why)
+    }
+
+    fn take(&self) -> Option<Session> {
+        self.state().idle.pop().map(|(session, _)| session)
+    }
+
+    /// Keeps a session for the next question.
+    fn put(self: &Arc<Self>, session: Session, runtime: &Handle) {
+        if !session.is_open() {
+            runtime.spawn(session.quit());
+            return;
+        }
+        let mut state = self.state();
+        state.failed = None;
+        state.idle.push((session, Instant::now()));
+        if !std::mem::replace(&mut state.has_reaper, true) {
+            runtime.spawn(self.clone().reap());
+        }
+    }
+
+    async fn reap(self: Arc<Self>) {
+        let mut next = Some(Instant::now() + IDLE);
+        while let Some(at) = next {
+            sleep_until(at).await;
+            let old = {
+                let mut state = self.state();
+                let (old, idle) = state.idle.drain(..).partition::<Vec<_>, _>(|(_, since)| since.elapsed() >= IDLE);
+                state.idle = idle;
+                next = state.idle.iter().map(|(_, since)| *since + IDLE).min();
+                state.has_reaper = next.is_some();
+                old
+            };
+            for (session, _) in old {
+                session.quit().await;
+            }
+        }
+    }
+}
+
+impl Shared {
+    async fn ask_ahead(self: Arc<Self>, address: Address) -> Ahead {
+        let domain = address.domain().to_string().to_lowercase();
+        let name = format!("{}@{domain}", address.local_part());
+        let answers = self.ahead.answers.lock().expect("the answers").clone();
+        let look_up = async {
+            let answer = self.ask(&domain, &address).await;
+            let kept = match &answer {
+                Ahead::Taken => TAKEN,
+                Ahead::Refused(_) => REFUSED,
+                Ahead::NotKnown(_) => NOT_KNOWN,
+            };
+            (answer, Instant::now() + kept)
+        };
+        answers.get(&name, Instant::now(), look_up).await
+    }
+
+    async fn ask(&self, domain: &str, address: &Address) -> Ahead {
+        let name = QueueName { tenant: "".into(), campaign: "".into(), domain: domain.into(), pool: "".into() };
+        let plan = match Plan::usual(self, &name).await {
+            Ok(plan) => plan,
+            Err(error) => return Ahead::NotKnown(error.to_string().into()),
+        };
+        let hop = self.ahead.hop(&plan.name);
+        if let Some(trouble) = hop.trouble() {
+            return trouble;
+        }
+        let Some(_counted) = hop.count() else { return Ahead::NotKnown("too many ask it at once".into()) };
+        let Ok(Ok(_turn)) = timeout(TURN_PATIENCE, hop.turns.acquire()).await else {
+            return Ahead::NotKnown("too many ask it at once".into());
+        };
+        // It may have failed meanwhile.
+        if let Some(trouble) = hop.trouble() {
+            return trouble;
+        }
+        let address = self.generic().and_then(|generic| generic.address(address)).unwrap_or_else(|| address.clone());
+        let recipient = RcptTo::new(address);
+        match timeout(ANSWER_PATIENCE, self.ask_hosts(&plan, &hop, &recipient)).await {
+            Ok(Ok(Verdict::Taken)) => Ahead::Taken,
+            Ok(Ok(Verdict::Refused(reply))) => Ahead::Refused(refusal(&reply)),
+            Ok(Ok(Verdict::NotKnown(reply))) => Ahead::NotKnown(cleaned(&reply.to_string()).into()),
+            Ok(Err(why)) => hop.failed(&why),
+            Err(_) => hop.failed(&format!("no answer within {} s", ANSWER_PATIENCE.as_secs())),
+        }
+    }
+
+    /// # Errors
+    /// No host could be asked, and why the last could not.
+    async fn ask_hosts(&self, plan: &Plan, hop: &Arc<Hop>, recipient: &RcptTo) -> Result<Verdict, String> {
+        // One that was closed meanwhile says nothing of its host.
+        while let Some(mut session) = hop.take() {
+            if let Ok(verdict) = session.verify(recipient.clone()).await {
+                hop.put(session, &self.runtime);
+                return Ok(verdict);
+            }
+        }
+        let source = plan.members.iter().map(|(egress, _)| egress).find(|egress| egress.is_usable());
+        let source = source.ok_or("no source can be used")?;
+        let mut random = Random::new(mix(self.seed ^ mix(self.ahead.serial.fetch_add(1, Ordering::Relaxed))));
+        let resolver = self.resolver();
+        let mut attempt = Attempt::new(plan.destination.clone(), &mut random);
+        let mut error = String::from("it has no host");
+        while let Some((host, addresses)) = attempt.next(&resolver).await.map_err(|error| error.to_string())? {
+            for address in addresses.order(&mut random) {
+                let said = |what: &dyn std::fmt::Display| format!("{} ({address}): {what}", host.name);
+                let Some(local) = source.local(address) else {
+                    error = said(&"the source has no address of this family");
+                    continue;
+                };
+                let endpoint = Endpoint::Tcp((address, plan.manner.port).into());
+                let mut session = match self.open_to_ask(source, &plan.manner, &host, &endpoint, local).await {
+                    Ok(session) => session,
+                    Err(failed) => {
+                        error = said(&failed);
+                        continue;
+                    }
+                };
+                match session.verify(recipient.clone()).await {
+                    Ok(verdict) => {
+                        hop.put(session, &self.runtime);
+                        return Ok(verdict);
+                    }
+                    Err(loss) => error = said(&loss),
+                }
+            }
+        }
+        Err(error)
+    }
+
+    async fn open_to_ask(
+        &self,
+        source: &Egress,
+        manner: &Manner,
+        host: &Host,
+        endpoint: &Endpoint,
+        local: Option<std::net::IpAddr>,
+    ) -> Result<Session, OpenError> {
+        let mut settings = settings_for(self, source, manner, host, endpoint, local)?;
+        // So that another host can be asked in time.
+        settings.timeouts.connect = settings.timeouts.connect.min(CONNECT_PATIENCE);
+        match Session::open(endpoint, &settings).await {
+            Err(error) if error.may_retry_in_clear() => {
+                self.tls_is_broken(&host.name);
+                settings.tls = None;
+                Session::open(endpoint, &settings).await
+            }
+            opened => opened,
+        }
+    }
+}
+
+/// What is answered for an address that the next hop refuses: with its code if it has one.
+fn refusal(reply: &Reply) -> Reply {
+    let status = reply.enhanced().filter(|code| code.class == 5).map_or("5.1.1".to_owned(), |code| code.to_string());
+    let said = cleaned(reply.text());
+    let separator = if said.is_empty() { "" } else { ": " };
+    Reply::new(550, &status, format!("The next host refuses this address{separator}{said}"))
+}
+
+/// One line of visible ASCII that is not too long.
+fn cleaned(text: &str) -> String {
+    let visible = text.chars().map(|letter| if letter.is_ascii_graphic() { letter } else { ' ' });
+    let visible: String = visible.take(10 * SAID_BYTES_MAX).collect();
+    let mut line = visible.split_whitespace().collect::<Vec<_>>().join(" ");
+    line.truncate(SAID_BYTES_MAX);
+    line.trim_end().to_owned()
+}
+
+/// How long an address counts as taken.
+pub(super) const TAKEN: Duration = Duration::from_secs(24 * 3600);
+/// How long an address counts as refused.
+pub(super) const REFUSED: Duration = Duration::from_secs(3600);
+/// When an address of which nothing is known may be asked for again, and a next hop that could not be asked.
+pub(super) const NOT_KNOWN: Duration = Duration::from_secs(30);
+/// About 30 MB with addresses of usual length.
+const ANSWERS_MAX: usize = 100_000;
+/// Next hops that are remembered without being asked.
+const HOPS_MAX: usize = 1000;
+/// Questions that a next hop is asked at a time.
+const AT_ONCE: usize = 4;
+/// Those who ask a next hop, most of whom wait. More are told at once that it cannot be asked.
+const ASKING_MAX: usize = 200;
+const TURN_PATIENCE: Duration = Duration::from_secs(10);
+const ANSWER_PATIENCE: Duration = Duration::from_secs(20);
+const CONNECT_PATIENCE: Duration = Duration::from_secs(8);
+/// A session that nobody has used for so long is ended.
+const IDLE: Duration = Duration::from_secs(5);
+const SAID_BYTES_MAX: usize = 200;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_refusal_has_the_code_of_the_next_host_and_its_text_in_one_clean_line() {
+        let check = |enhanced: &str, text: &str, expected: &str| {
+            assert_eq!(refusal(&Reply::new(553, enhanced, text.to_owned())).to_string(), expected);
+        };
+        check("", "no such user", "550 5.1.1 The next host refuses this address: no such user");
+        check("5.7.1", "not\nyou\r\n\u{7}", "550 5.7.1 The next host refuses this address: not you");
+        check("5.1.1", "", "550 5.1.1 The next host refuses this address");
+        check("5.1.1", "\u{e9}t\u{e9}", "550 5.1.1 The next host refuses this address: t");
+        let long = refusal(&Reply::new(550, "", "x ".repeat(5000)));
+        assert!(long.text().len() < 250 && long.text().ends_with(" x"), "{}", long.text());
+    }
+}
