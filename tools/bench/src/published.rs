@@ -3,7 +3,7 @@
 //! Times are microseconds; rates are messages a second. Figures of other machines: they stand beside ours for
 //! orientation, and only sides that ran in the same minutes give a ratio that means something.
 
-use crate::suite::{Figure, Sample};
+use std::collections::BTreeMap;
 
 /// One published row.
 #[derive(Debug, Clone)]
@@ -18,13 +18,13 @@ pub struct Published {
     pub setting: &'static str,
     /// What is on stable storage when it says yes.
     pub durability: &'static str,
-    /// By [`Figure::key`].
+    /// By the key of a workload's figure.
     pub figures: &'static [(&'static str, f64)],
 }
 
 impl Published {
     /// Its figures as a round's.
-    pub fn sample(&self) -> Sample {
+    pub fn sample(&self) -> BTreeMap<String, f64> {
         self.figures.iter().map(|(key, value)| ((*key).to_owned(), *value)).collect()
     }
 }
@@ -139,8 +139,3 @@ pub const ROWS: &[Published] = &[
         &[("gain", 15.3)],
     ),
 ];
-
-/// Whether every key of a workload's rows is one of its figures.
-pub(crate) fn fits(row: &Published, figures: &[Figure]) -> bool {
-    row.figures.iter().all(|(key, _)| figures.iter().any(|figure| figure.key == *key))
-}

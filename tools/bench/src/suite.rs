@@ -9,7 +9,7 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 use crate::published::Published;
-use crate::relay::Timeline;
+use crate::relay::timeline::Timeline;
 
 /// Workloads that belong together.
 #[derive(Debug, Clone, Copy)]
@@ -109,6 +109,11 @@ pub struct Figure {
     pub name: &'static str,
     pub unit: Unit,
     pub better: Better,
+}
+
+/// Whether every key of a workload's rows is one of its figures.
+pub(crate) fn fits(row: &Published, figures: &[Figure]) -> bool {
+    row.figures.iter().all(|(key, _)| figures.iter().any(|figure| figure.key == *key))
 }
 
 /// How a figure is written.

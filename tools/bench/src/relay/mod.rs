@@ -14,7 +14,7 @@ mod machine;
 mod ours;
 mod outcomes;
 mod silent;
-mod timeline;
+pub(crate) mod timeline;
 
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};

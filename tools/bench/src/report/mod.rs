@@ -12,9 +12,9 @@ use posthaste_loadgen::report::{Host, ReportError, rfc3339, to_json, write_files
 use serde::{Deserialize, Serialize};
 
 use crate::checks::Check;
-use crate::published::{Published, fits};
-use crate::relay::Timeline;
-use crate::suite::{Better, Figure, Sample, Settings, Unit};
+use crate::published::Published;
+use crate::relay::timeline::Timeline;
+use crate::suite::{Better, Figure, Sample, Settings, Unit, fits};
 
 /// The schema that is written.
 pub const SCHEMA: &str = "posthaste-bench/1";

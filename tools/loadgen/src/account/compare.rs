@@ -6,8 +6,7 @@ use std::path::PathBuf;
 use serde::{Deserialize, Serialize};
 
 use super::ledger::{Expected, Ledger};
-use super::stores::{FoundCopies, Seen, places};
-use crate::mailfiles::ReadError;
+use super::stores::{AccountError, FoundCopies, Seen, places};
 use crate::stamp::{self, Id};
 
 /// How many copies of a message with several recipients a store keeps.
@@ -30,16 +29,6 @@ pub struct Waiting {
     pub mailbox: String,
     /// Why it waits, where the server knows.
     pub why: Option<String>,
-}
-
-/// Why there is no account.
-#[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum AccountError {
-    #[error(transparent)]
-    Read(#[from] ReadError),
-    #[error("{path}, line {line}: not a line of an account file: {text}")]
-    BadLine { path: PathBuf, line: usize, text: String },
 }
 
 /// One message that is not as it should be.

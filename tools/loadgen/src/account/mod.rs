@@ -7,5 +7,6 @@ mod stores;
 mod tests;
 mod text;
 
-pub use compare::{Account, AccountError, Copies, Finding, Waiting, WaitingCopies, account};
+pub use compare::{Account, Copies, Finding, Waiting, WaitingCopies, account};
 pub use ledger::{Expected, Ledger, LedgerError, MESSAGES_MAX};
+pub use stores::AccountError;

@@ -8,11 +8,20 @@ use std::path::{Path, PathBuf};
 
 use serde::Deserialize;
 
-use super::compare::AccountError;
 use super::ledger::Ledger;
 use crate::mailfiles::{ReadError, each_message};
 use crate::sink::DIR_INDEX;
 use crate::stamp::{self, Id};
+
+/// Why there is no account.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum AccountError {
+    #[error(transparent)]
+    Read(#[from] ReadError),
+    #[error("{path}, line {line}: not a line of an account file: {text}")]
+    BadLine { path: PathBuf, line: usize, text: String },
+}
 
 /// All that was found of one run's messages.
 pub(super) struct Seen<'a> {

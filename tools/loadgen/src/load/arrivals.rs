@@ -3,7 +3,21 @@
 use std::collections::VecDeque;
 use std::time::Duration;
 
-use super::schedule::Pace;
+/// What bounds one round and how its messages are spread over time.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Pace {
+    /// Messages a second, each due at its own moment (open loop); `None` sends the next as soon as a connection is free
+    /// (closed loop).
+    pub rate: Option<f64>,
+    /// How the messages of an open loop are spread.
+    pub arrivals: Arrivals,
+    /// Messages after the warm-up.
+    pub count: Option<u64>,
+    /// Time after the warm-up.
+    pub duration: Option<Duration>,
+    /// Messages due in this time at the start are sent and accounted for, but not measured.
+    pub warmup: Duration,
+}
 
 /// How far apart messages are due.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]

@@ -18,7 +18,7 @@ mod session;
 mod stop;
 mod worker;
 
-pub use arrivals::Arrivals;
+pub use arrivals::{Arrivals, Pace};
 pub use content::{GENERATED_OCTETS_MAX, Pool};
 pub use corpus::{CorpusError, read_corpus};
 pub use failure::{Cause, Class, Failure, Stage};
@@ -26,7 +26,6 @@ pub use outages::{Kill, Outages, kill_pauses};
 pub use plan::{Auth, AuthMechanism, Pipelining, Plan, Recipients, Server};
 pub use posthaste_smtp::tls::{TlsError, TlsTrust, client_config};
 pub use run::{ErrorCount, Outcome, Progress, Round, RunError, fresh_run, run};
-pub use schedule::Pace;
 pub use stop::Stop;
 
 /// For the fuzz target alone: code and octets of each reply in what a server has sent, and whether something else comes after them.

@@ -8,9 +8,9 @@ use clap::ValueEnum;
 use posthaste_random::mix;
 use posthaste_smtp::Protocol;
 
+use super::arrivals::Pace;
 use super::content::Pool;
 use super::outages::Outages;
-use super::schedule::Pace;
 use crate::values::{Address, PerConnection, TlsStart, WeightedDomain};
 
 /// How many commands go out without waiting for the reply to the one before (RFC 2920).

@@ -4,25 +4,9 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Mutex, MutexGuard, OnceLock};
 use std::time::{Duration, Instant};
 
-use super::arrivals::{Arrivals, Drawn};
+use super::arrivals::{Arrivals, Drawn, Pace};
 use super::stop::Stop;
 use crate::account::MESSAGES_MAX;
-
-/// What bounds one round and how its messages are spread over time.
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Pace {
-    /// Messages a second, each due at its own moment (open loop); `None` sends the next as soon as a connection is free
-    /// (closed loop).
-    pub rate: Option<f64>,
-    /// How the messages of an open loop are spread.
-    pub arrivals: Arrivals,
-    /// Messages after the warm-up.
-    pub count: Option<u64>,
-    /// Time after the warm-up.
-    pub duration: Option<Duration>,
-    /// Messages due in this time at the start are sent and accounted for, but not measured.
-    pub warmup: Duration,
-}
 
 /// One round's messages, claimed one by one.
 #[derive(Debug)]

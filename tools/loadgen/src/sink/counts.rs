@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use serde::Serialize;
 
-use super::rule_file::Stage;
+use super::stage::Stage;
 
 /// Counters of one thread, which alone adds to them; anybody may read. Aligned so that threads share no cache line.
 #[derive(Debug, Default)]

@@ -7,8 +7,9 @@ use posthaste_smtp::Reply;
 
 use super::chance;
 use super::replies::{self, Provider};
-use super::rule_file::{Delay, RuleError, Stage, StageRule};
-use super::rules::{Action, Verdict, parse_reply};
+use super::rule_file::{Delay, RuleError, StageRule};
+use super::stage::Stage;
+use super::verdict::{Action, Verdict, parse_reply};
 
 /// One stage of one domain: thresholds in hundredths of a percent, and how many decisions there were.
 #[derive(Debug)]

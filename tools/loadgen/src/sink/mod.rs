@@ -22,8 +22,10 @@ mod rule_file;
 mod rules;
 mod session;
 mod shared;
+mod stage;
 mod store;
 mod tls;
+mod verdict;
 mod worker;
 
 use std::io;
@@ -41,7 +43,8 @@ use tokio::sync::{mpsc, watch};
 
 pub use counts::{Counts, Summary};
 pub use replies::Provider;
-pub use rule_file::{Delay, DomainRules, GreylistRule, RuleError, RuleFile, SlowReadRule, Stage, StageRule};
+pub use rule_file::{Delay, DomainRules, GreylistRule, RuleError, RuleFile, SlowReadRule, StageRule};
+pub use stage::Stage;
 pub(crate) use store::DIR_INDEX;
 pub use store::StoreKind;
 pub use tls::{Certificate, TlsMode};

@@ -5,7 +5,7 @@
 
 use serde::Deserialize;
 
-use super::rule_file::Stage;
+use super::stage::Stage;
 
 /// Whose manner of refusing is imitated.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Deserialize)]
@@ -166,7 +166,7 @@ pub fn greylisted(provider: Provider) -> &'static str {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::sink::rules::parse_reply;
+    use crate::sink::verdict::parse_reply;
 
     #[test]
     fn every_text_is_a_reply_of_its_kind() {

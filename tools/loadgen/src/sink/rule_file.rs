@@ -10,41 +10,8 @@ use posthaste_units::words::{Mistake, Position, plain};
 use serde::Deserialize;
 
 use super::replies::Provider;
+use super::stage::Stage;
 use crate::values::{self, ValueError};
-
-/// Where in a session an answer is given.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub enum Stage {
-    /// Instead of the greeting.
-    Connect,
-    /// HELO, EHLO or LHLO.
-    Ehlo,
-    /// MAIL.
-    Mail,
-    /// RCPT.
-    Rcpt,
-    /// DATA, before 354. BDAT has no such stage.
-    Data,
-    /// After the message.
-    EndOfData,
-}
-
-impl Stage {
-    /// All of them, in their order.
-    pub const ALL: [Self; 6] = [Self::Connect, Self::Ehlo, Self::Mail, Self::Rcpt, Self::Data, Self::EndOfData];
-
-    /// As it is written in rule files, options and reports.
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::Connect => "connect",
-            Self::Ehlo => "ehlo",
-            Self::Mail => "mail",
-            Self::Rcpt => "rcpt",
-            Self::Data => "data",
-            Self::EndOfData => "end-of-data",
-        }
-    }
-}
 
 impl std::str::FromStr for Stage {
     type Err = RuleError;

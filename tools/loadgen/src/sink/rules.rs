@@ -1,43 +1,14 @@
 //! What the sink answers: the rules made of a rule file.
 
 use std::collections::HashMap;
-use std::time::Duration;
 
-use posthaste_smtp::reply::EnhancedCode;
 use posthaste_smtp::{Address, Domain, RcptTo, Reply, ReversePath};
 
 use super::dice::Dice;
 use super::replies::{self, Provider};
-use super::rule_file::{DomainRules, GreylistRule, RuleError, RuleFile, SlowReadRule, Stage};
-
-/// What is to happen at a stage.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Verdict {
-    /// Wait this long first.
-    pub delay: Duration,
-    /// Then do this.
-    pub action: Action,
-}
-
-/// An answer, or none.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Action {
-    /// Say yes.
-    Accept,
-    /// Say no.
-    Refuse(Reply),
-    /// Close the connection.
-    Drop,
-}
-
-impl Verdict {
-    /// Yes, at once.
-    pub const YES: Self = Self { delay: Duration::ZERO, action: Action::Accept };
-
-    pub(super) fn refuse(reply: Reply) -> Self {
-        Self { delay: Duration::ZERO, action: Action::Refuse(reply) }
-    }
-}
+use super::rule_file::{DomainRules, GreylistRule, RuleError, RuleFile, SlowReadRule};
+use super::stage::Stage;
+use super::verdict::{Verdict, parse_reply};
 
 /// Checked rules with the counters that their percentages need. Shared by all threads.
 #[derive(Debug)]
@@ -192,24 +163,12 @@ fn reply_of_local_part(local_part: &str, stage: Stage) -> Option<Verdict> {
     }
 }
 
-/// Reads `CODE [ENHANCED] TEXT`; line feeds in the text make a reply of several lines. An enhanced code of another class
-/// than the code is taken for text.
-pub(super) fn parse_reply(text: &str) -> Option<Reply> {
-    let (code, rest) = text.split_once(' ').unwrap_or((text, ""));
-    let code = code.parse::<u16>().ok().filter(|code| (200..600).contains(code) && text.is_char_boundary(3))?;
-    let (first, words) = rest.split_once(' ').unwrap_or((rest, ""));
-    let enhanced = EnhancedCode::parse(first).filter(|enhanced| u16::from(enhanced.class) == code / 100);
-    Some(match enhanced {
-        Some(_) => Reply::new(code, first, words.to_owned()),
-        None => Reply::new(code, "", rest.to_owned()),
-    })
-}
-
 #[cfg(test)]
 mod tests {
     use posthaste_smtp::ForwardPath;
 
     use super::*;
+    use crate::sink::verdict::Action;
 
     fn rules(text: &str) -> Rules {
         Rules::new(&RuleFile::parse(text).expect("the file is read"), true).expect("the rules are good")

@@ -10,9 +10,9 @@ use posthaste_smtp::server::{Event, Machine};
 use posthaste_smtp::{Envelope, MessageOutcome, Protocol, RcptTo, Reply};
 
 use super::counts::Tally;
-use super::rule_file::Stage;
-use super::rules::{Action, Verdict};
 use super::shared::Shared;
+use super::stage::Stage;
+use super::verdict::{Action, Verdict};
 use crate::stamp;
 
 /// What the driver does next, after it has written the output.
