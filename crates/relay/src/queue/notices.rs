@@ -14,6 +14,20 @@ pub enum Notice {
     Delayed(Key),
 }
 
+impl Notice {
+    /// Of which recipient.
+    pub fn key(&self) -> Key {
+        match self {
+            Notice::Expired(key) | Notice::Delayed(key) => *key,
+        }
+    }
+
+    /// Whether both are of one kind and one message.
+    pub fn is_like(&self, other: &Self) -> bool {
+        std::mem::discriminant(self) == std::mem::discriminant(other) && self.key().message == other.key().message
+    }
+}
+
 /// Each recipient is looked at once in so many seconds.
 const ROUND_SECS: u64 = 60;
 /// Notices that wait to be taken; the walk stops there.

@@ -63,8 +63,9 @@ impl Shared {
             let shared = self.clone();
             self.runtime.spawn_blocking(move || shared.flush_bounces());
         }
-        for notice in notices {
-            self.settle_notice(notice);
+        // What is found of one message at a time is told at once.
+        for of_message in notices.chunk_by(|one, other| one.is_like(other)) {
+            self.settle_notices(of_message);
         }
         let sites: Vec<Arc<Site>> = self.sites.lock().expect("the sites").values().cloned().collect();
         sites.iter().for_each(|site| self.serve(site));
@@ -78,30 +79,34 @@ impl Shared {
         }
     }
 
-    fn settle_notice(self: &Arc<Self>, notice: Notice) {
-        let (key, told) = match notice {
-            Notice::Expired(key) => (key, Outcome::Failed(Status { code: 0, enhanced: 4007 })),
-            Notice::Delayed(key) => (key, Outcome::Untried),
-        };
-        let change = {
-            let mut queue = self.queue();
-            let Some(state) = queue.show(key) else { return };
-            match told {
-                Outcome::Failed(status) => {
-                    let status = if state.status == Status::default() { status } else { state.status };
-                    queue.finish(key, Outcome::Failed(status))
-                }
-                _ => Some(crate::queue::Change { key, what: What::DelayTold }),
-            }
-        };
-        let reply = match notice {
+    /// Notices of one kind and one message.
+    fn settle_notices(self: &Arc<Self>, notices: &[Notice]) {
+        let Some(first) = notices.first() else { return };
+        let reply = match first {
             Notice::Expired(_) => Reply::new(554, "5.4.7", "it could not be delivered in time"),
             Notice::Delayed(_) => Reply::new(451, "4.4.7", "it has not been delivered yet"),
         };
-        let Some(change) = change else { return };
-        let shared = self.clone();
+        let mut queue = self.queue();
+        let changes = notices.iter().filter_map(|notice| {
+            let key = notice.key();
+            let state = queue.show(key)?;
+            match notice {
+                Notice::Expired(_) => {
+                    let is_untried = state.status == Status::default();
+                    let status = if is_untried { Status { code: 0, enhanced: 4007 } } else { state.status };
+                    queue.finish(key, Outcome::Failed(status))
+                }
+                Notice::Delayed(_) => Some(crate::queue::Change { key, what: What::DelayTold }),
+            }
+        });
+        let changes: Vec<_> = changes.collect();
+        drop(queue);
+        if changes.is_empty() {
+            return;
+        }
+        let (shared, message) = (self.clone(), first.key().message);
         self.runtime.spawn_blocking(move || {
-            shared.settle_told(key.message, vec![change], AttemptResult::Expired, &reply, &Arc::from(""));
+            shared.settle_told(message, changes, AttemptResult::Expired, &reply, &Arc::from(""));
         });
     }
 

@@ -99,6 +99,55 @@ fn no_tenant_waits_longer_than_its_turn() {
     }
 }
 
+/// Three days: the delay of each recipient is noticed once, four hours after its reception, also where the record of that takes its time.
+#[test]
+fn a_delay_is_noticed_once_after_four_hours() {
+    let mut world = World::new(7);
+    let mut random = Random::new(7);
+    let (mut lsn, mut received, mut noticed) = (0, HashMap::<Key, Secs>::new(), HashMap::<Key, Secs>::new());
+    let end = START + 3 * 86_400;
+    while world.queue.now() < end {
+        let step = 1 + random.below(30) as Secs;
+        world.queue.tick(world.queue.now() + step);
+        let now = world.queue.now();
+        if now < end - 86_400 && random.one_in(200) {
+            lsn += 1;
+            let mut queued = world.message();
+            (queued.not_before, queued.expires) = (0, 0);
+            queued.recipients.truncate(3);
+            for recipient in &queued.recipients {
+                received.insert(Key { message: Lsn::new(lsn), number: recipient.number }, now);
+            }
+            world.queue.apply(Lsn::new(lsn), &QueueEntry::Queued(queued));
+        }
+        let mut changes = Vec::new();
+        while let Some(id) = world.queue.next_unrouted() {
+            while let Some(one) = world.queue.take(id, 10) {
+                let keys = one.recipients.iter().map(|taken| Key { message: one.message, number: taken.number });
+                let outcome = Outcome::Deferred(Status::default());
+                changes.extend(keys.filter_map(|key| world.queue.finish(key, outcome)));
+            }
+        }
+        for notice in world.queue.take_notices() {
+            match notice {
+                Notice::Expired(key) => changes.push(Change { key, what: What::Failed(Status::default()) }),
+                Notice::Delayed(key) => {
+                    assert_eq!(noticed.insert(key, now), None, "{key:?} for the second time");
+                    let age = now - received[&key];
+                    assert!((4 * 3600..=4 * 3600 + 120).contains(&age), "{key:?}: {age}");
+                    // The record of it takes its time.
+                    if !random.one_in(4) {
+                        changes.push(Change { key, what: What::DelayTold });
+                    }
+                }
+            }
+        }
+        lsn += 1;
+        world.queue.apply(Lsn::new(lsn), &QueueEntry::Changes { at: now, changes });
+    }
+    assert!(received.len() > 100 && noticed.len() == received.len(), "{} of {}", noticed.len(), received.len());
+}
+
 /// Two years: each attempt is at its time, each recipient ends in time.
 #[test]
 fn the_schedule_holds_for_years() {

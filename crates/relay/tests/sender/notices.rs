@@ -1,5 +1,6 @@
 //! Who is told of what cannot be delivered.
 
+use posthaste_relay::queue::Ret;
 use posthaste_relay::sender::Notices;
 
 use super::*;
@@ -95,4 +96,120 @@ fn a_sender_that_does_not_exist_is_a_double_bounce_as_well() {
     rig.wait_empty();
     let written = rig.written();
     assert_eq!((written.len(), &*written[0].0, rig.double_bounces()), (1, "boss@a.example", 1));
+}
+
+/// One recipient that asks, with ORCPT; the message has ENVID.
+fn asking(to: &str, notify: u8, ret: Option<Ret>) -> Outgoing {
+    let mut message = outgoing("ann@a.example", &[to], notify);
+    (message.ret, message.envid) = (ret, "QQ+2B314".into());
+    message.recipients[0].orcpt = "rfc822;Bob+2Bx@old.example".into();
+    message
+}
+
+#[test]
+fn a_delay_is_told_once_and_only_to_those_who_ask() {
+    let sink = Sink::start();
+    let rig = rig_with(zone(), sink.port(), |config| {
+        config.schedules = schedules(3600, 86_400);
+        config.schedules.default.delay_notice_secs = 1;
+    });
+    let late = ["never1@a.example", "never2@a.example", "never3@a.example"];
+    rig.send_asking("ann@a.example", &late, "Subject: late\r\n\r\nsecret\r\n", notify::DELAY);
+    rig.send_asking("eve@a.example", &late, "x\r\n", notify::SUCCESS | notify::FAILURE);
+    rig.send("joe@a.example", &late, "x\r\n");
+    rig.send_asking("", &late, "x\r\n", notify::DELAY);
+    wait("it is told", || !rig.written().is_empty());
+    // All of them are looked at each second: when a later message is told of, the first were again.
+    rig.send_asking("ann@a.example", &["never4@a.example"], "x\r\n", notify::DELAY);
+    wait("the later one is told", || rig.written().len() >= 2);
+    let written = rig.written();
+    assert_eq!(written.len(), 2, "{written:?}");
+    let (to, text) = &written[0];
+    assert_eq!((&**to, text.matches("Action: delayed\r\n").count()), ("ann@a.example", 3), "one for all: {text}");
+    for line in ["Subject: Your message is delayed\r\n", "Will-Retry-Until: ", "Status: 4.4.7\r\n", "Subject: late\r\n"]
+    {
+        assert!(text.contains(line), "{line} in {text}");
+    }
+    assert!(!text.contains("secret"), "the header is enough: {text}");
+    assert!(!rig.log().iter().any(|line| line.ends_with("double-bounced")));
+}
+
+#[test]
+fn a_failure_returns_what_ret_asks_for_and_names_the_original_recipient() {
+    let sink = Sink::start();
+    let rig = rig_with(zone(), sink.port(), |config| config.returned_bytes_max = 200);
+    let body = |subject: &str, bytes: usize| format!("Subject: {subject}\r\n\r\nsecret{}\r\n", "x".repeat(bytes));
+    for (subject, ret, bytes) in [
+        ("none", None, 0),
+        ("full", Some(Ret::Full), 0),
+        ("header", Some(Ret::Headers), 0),
+        ("long", Some(Ret::Full), 300),
+    ] {
+        rig.append(asking("no1@a.example", notify::FAILURE, ret), &body(subject, bytes));
+    }
+    sink.wait_taken(4);
+    rig.wait_empty();
+    let written = rig.written();
+    assert_eq!(written.len(), 4, "{written:?}");
+    for (subject, is_whole) in [("none", true), ("full", true), ("header", false), ("long", false)] {
+        let line = format!("Subject: {subject}\r\n");
+        let text =
+            &written.iter().find(|(_, text)| text.contains(&line)).unwrap_or_else(|| panic!("{line}: {written:?}")).1;
+        assert_eq!(text.contains("secret"), is_whole, "{text}");
+        let returned = if is_whole { "message/rfc822" } else { "text/rfc822-headers" };
+        for line in [returned, "Original-Envelope-Id: QQ+314\r\n", "Original-Recipient: rfc822; Bob+x@old.example\r\n"]
+        {
+            assert!(text.contains(line), "{line} in {text}");
+        }
+    }
+}
+
+#[test]
+fn a_host_that_tells_of_success_itself_gets_all_that_was_asked() {
+    let sink = Sink::offering(&["PIPELINING", "8BITMIME", "DSN"]);
+    let rig = rig_with(zone(), sink.port(), |_| ());
+    rig.append(asking("bob@a.example", notify::SUCCESS | notify::DELAY, Some(Ret::Headers)), "x\r\n");
+    rig.append(asking("bob@a.example", notify::NEVER, None), "y\r\n");
+    let taken = sink.wait_taken(2);
+    rig.wait_empty();
+    assert_eq!(rig.written(), [], "the host tells of success");
+    let commands = |body: &[u8]| taken.iter().find(|taken| taken.body == body).unwrap().commands.join("\n");
+    let asked = commands(b"x\r\n");
+    for parameter in [" RET=HDRS", " ENVID=QQ+2B314", " NOTIFY=SUCCESS,DELAY", " ORCPT=rfc822;Bob+2Bx@old.example"] {
+        assert!(asked.contains(parameter), "{parameter} in {asked}");
+    }
+    let never = commands(b"y\r\n");
+    assert!(never.contains(" NOTIFY=NEVER") && !never.contains("RET="), "{never}");
+}
+
+#[test]
+fn a_host_that_tells_nothing_gets_no_parameters_and_who_asked_for_nothing_is_told_nothing() {
+    let sink = Sink::start();
+    let rig = rig_with(zone(), sink.port(), |_| ());
+    for (notify, body) in [(notify::NEVER, "1\r\n"), (notify::FAILURE | notify::DELAY, "2\r\n"), (0, "3\r\n")] {
+        rig.append(asking("bob@a.example", notify, Some(Ret::Full)), body);
+    }
+    rig.append(asking("no1@a.example", notify::NEVER, None), "4\r\n");
+    rig.append(asking("no1@a.example", notify::SUCCESS | notify::DELAY, None), "5\r\n");
+    let taken = sink.wait_taken(3);
+    rig.wait_empty();
+    assert_eq!((rig.written(), sink.rcpts("no1@a.example")), (vec![], 2));
+    let commands: Vec<&String> = taken.iter().flat_map(|taken| &taken.commands).collect();
+    let parameters = ["NOTIFY", "ORCPT", "RET", "ENVID"];
+    assert!(commands.iter().all(|line| parameters.iter().all(|name| !line.contains(name))), "{commands:?}");
+}
+
+#[test]
+fn failures_of_different_messages_are_told_apart() {
+    let sink = Sink::start();
+    let rig = rig_with(zone(), sink.port(), |_| ());
+    rig.send("ann@a.example", &["no1@a.example", "no2@a.example"], "x\r\n");
+    rig.send("ann@a.example", &["no1@a.example", "no2@a.example"], "x\r\n");
+    rig.send("eve@a.example", &["no1@a.example"], "x\r\n");
+    sink.wait_taken(3);
+    rig.wait_empty();
+    let written = rig.written();
+    let told: Vec<_> = written.iter().map(|(to, text)| (&**to, text.matches("Action: failed").count())).collect();
+    let count = |one: (&str, usize)| told.iter().filter(|other| **other == one).count();
+    assert_eq!((told.len(), count(("ann@a.example", 2)), count(("eve@a.example", 1))), (3, 2, 1), "{told:?}");
 }

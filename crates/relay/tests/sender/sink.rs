@@ -22,6 +22,8 @@ pub struct Taken {
     pub from: IpAddr,
     /// The name in EHLO.
     pub hello: String,
+    /// MAIL, and RCPT of those that were accepted, as they came.
+    pub commands: Vec<String>,
 }
 
 #[derive(Default)]
@@ -191,6 +193,7 @@ impl Sink {
         let mut input = BufReader::new(stream.try_clone()?);
         stream.write_all(b"220 sink\r\n")?;
         let (mut sender, mut recipients) = (String::new(), Vec::<String>::new());
+        let mut commands = Vec::new();
         let (mut is_lmtp, mut logged_in, mut hello) = (false, String::new(), String::new());
         loop {
             let mut line = String::new();
@@ -215,6 +218,7 @@ impl Sink {
                 "MAIL" => {
                     self.note(|seen| seen.mails.push(Instant::now()));
                     (sender, recipients) = (path().to_owned(), Vec::new());
+                    commands = vec![line.trim_end().to_owned()];
                     stream.write_all(b"250 2.1.0 ok\r\n")?;
                 }
                 "RCPT" => {
@@ -239,6 +243,7 @@ impl Sink {
                         local if local.starts_with("once") && count == 1 => return Ok(()),
                         _ => {
                             recipients.push(to);
+                            commands.push(line.trim_end().to_owned());
                             b"250 2.1.5 ok\r\n"
                         }
                     };
@@ -268,7 +273,10 @@ impl Sink {
                     let (sender, recipients) = (sender.clone(), std::mem::take(&mut recipients));
                     let replies = if is_lmtp { recipients.len() } else { 1 };
                     let (logged_in, hello) = (logged_in.clone(), hello.clone());
-                    self.note(|seen| seen.taken.push(Taken { sender, recipients, body, logged_in, from, hello }));
+                    let commands = std::mem::take(&mut commands);
+                    self.note(|seen| {
+                        seen.taken.push(Taken { sender, recipients, body, logged_in, from, hello, commands })
+                    });
                     stream.write_all(&b"250 2.0.0 taken\r\n".repeat(replies))?;
                 }
                 "QUIT" => {
