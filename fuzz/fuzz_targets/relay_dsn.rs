@@ -4,7 +4,7 @@
 use bytes::Bytes;
 use libfuzzer_sys::fuzz_target;
 use posthaste_message::DateTime;
-use posthaste_relay::dsn::{Action, Notification, Recipient, Returned};
+use posthaste_relay::dsn::{Action, Notification, Recipient, Returned, Template, Wording};
 use posthaste_relay::report::{self, Report};
 
 fuzz_target!(|data: &[u8]| {
@@ -28,6 +28,11 @@ fuzz_target!(|data: &[u8]| {
     let body = fields.get(7).copied().unwrap_or_default();
     let pieces = [Bytes::copy_from_slice(body)];
     let returned = if how & 0x80 == 0 { Returned::Header(body) } else { Returned::Message(&pieces) };
+    let mut wording = Wording::default();
+    // The words of a file are any that it takes.
+    if let Ok(template) = Template::parse(&String::from_utf8_lossy(body)) {
+        wording = Wording { failed: template.clone(), delayed: template.clone(), delivered: template, ..wording };
+    }
     let written = Notification {
         reporting_host: "mx.example.net",
         to: &texts[5],
@@ -39,7 +44,7 @@ fuzz_target!(|data: &[u8]| {
         id: u128::from(crc32c::crc32c(data)) << 64 | 0x9e37_79b9_7f4a_7c15,
         recipients: &recipients,
         returned,
-        wording: &Default::default(),
+        wording: &wording,
     }
     .write();
     let message = written.message.concat();

@@ -41,6 +41,9 @@ pub enum ServeError {
     /// The limits for destinations cannot be used.
     #[error("relay.shaping: {0}")]
     Shaping(#[from] posthaste_relay::shaping::ShapingError),
+    /// The templates of notifications cannot be used.
+    #[error("relay.notices.templates: {0}")]
+    Wording(#[from] posthaste_relay::dsn::WordingError),
     /// Senders of forwarded mail cannot be rewritten.
     #[error("relay.srs: {0}")]
     Srs(#[from] posthaste_relay::secrets::SecretFileError),

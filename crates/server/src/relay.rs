@@ -104,7 +104,13 @@ impl Service for RelayService {
             tracing::error!(error, "the rules for classes of replies stay as they were");
         }
         relay.set_generic(config.relay.maps.generic.map());
-        relay.set_notices(config.relay.notices.read());
+        match config.relay.notices.read() {
+            Ok(notices) => relay.set_notices(notices),
+            Err(error) => {
+                let error = error.to_string();
+                tracing::error!(error, "relay.notices: senders are told as before");
+            }
+        }
         relay.retry_all();
     }
 
@@ -154,9 +160,11 @@ fn open(
     let Some(of_server) = receiver.upgrade() else { return Ok(None) };
     let has_forwards =
         of_server.settings().directory.has_remote() || section.srs.is_some() || section.return_path.is_some();
+    // Notices of local success have the words of the relay.
+    let has_templates = section.notices.templates.is_some();
     let live = of_server.live().clone();
     drop(of_server);
-    let is_needed = is_waiting || section.is_used() || has_forwards;
+    let is_needed = is_waiting || section.is_used() || has_forwards || has_templates;
     if !is_needed && !section.local_users {
         return Ok(None);
     }
@@ -194,7 +202,7 @@ fn open(
         returned_bytes_max: section.returned_bytes,
         bounces: Bounces::open(&section.bounces, section.return_path.as_ref(), &config.storage.data)?,
         has_crashed,
-        notices: section.notices.read(),
+        notices: section.notices.read()?,
         notifier: Arc::new(Senders { receiver }),
         witnesses: Some(Arc::new(live)),
         observer: Some(Arc::new(RelayLog { recorder })),

@@ -25,7 +25,13 @@ pub(crate) fn header(pieces: &[Bytes]) -> Vec<u8> {
 }
 
 /// Tells the sender of an envelope; there is at least one success.
-pub(crate) fn write(host_name: &str, envelope: &Envelope, successes: &[Success], header: &[u8]) -> Written {
+pub(crate) fn write(
+    host_name: &str,
+    wording: &Wording,
+    envelope: &Envelope,
+    successes: &[Success],
+    header: &[u8],
+) -> Written {
     let sender = envelope.mail.reverse_path.to_string();
     let mut recipients = Vec::with_capacity(successes.len());
     for Success { address, orcpt, is_mailbox } in successes {
@@ -42,7 +48,7 @@ pub(crate) fn write(host_name: &str, envelope: &Envelope, successes: &[Success],
         id: u128::from(random()) << 64 | u128::from(random()),
         recipients: &recipients,
         returned: Returned::Header(header),
-        wording: &Wording::default(),
+        wording,
     }
     .write()
 }

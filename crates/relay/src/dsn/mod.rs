@@ -37,6 +37,7 @@ mod tests;
 mod text;
 #[cfg(test)]
 mod text_tests;
+mod wording;
 
 use std::fmt::Write;
 
@@ -45,7 +46,9 @@ use posthaste_message::DateTime;
 use posthaste_smtp::command::decode_xtext;
 
 use crate::queue::entry::notify;
-use text::{folded, one_line, worded};
+use text::{folded, header_field, one_line, quoted_printable};
+use wording::{RECIPIENTS, filled};
+pub use wording::{Template, TemplateError, Wording, WordingError};
 
 /// What became of a recipient (RFC 3464 section 2.3.3).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -150,40 +153,6 @@ pub struct Written {
     pub smtputf8: bool,
 }
 
-/// What a reader is told in front of the list of recipients: a subject and a text of any lines for each.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Wording {
-    /// Some recipients have failed.
-    pub failed: (String, String),
-    /// None has failed, some are late.
-    pub delayed: (String, String),
-    /// All were delivered, or handed on.
-    pub delivered: (String, String),
-    /// Some have failed, of a message whose sender cannot be told.
-    pub double_bounced: (String, String),
-}
-
-impl Default for Wording {
-    fn default() -> Self {
-        let both = |subject: &str, text: &str| (subject.to_owned(), text.to_owned());
-        Wording {
-            failed: both(
-                "Your message could not be delivered",
-                "Your message could not be delivered to the recipients below. It will not be tried again.",
-            ),
-            delayed: both(
-                "Your message is delayed",
-                "Your message has not been delivered to the recipients below yet. You need not send it again: it is still being tried.",
-            ),
-            delivered: both("Your message was delivered", "Your message was delivered to the recipients below."),
-            double_bounced: both(
-                "A notification could not be delivered",
-                "The message below could not be delivered to these recipients. It has no sender, or one that does not exist: nobody but you is told.",
-            ),
-        }
-    }
-}
-
 impl Notification<'_> {
     /// The message.
     ///
@@ -191,7 +160,7 @@ impl Notification<'_> {
     /// Without recipients.
     pub fn write(&self) -> Written {
         let worst = self.recipients.iter().map(|recipient| recipient.action).min().expect("a recipient");
-        let (subject, introduction) = match worst {
+        let template = match worst {
             Action::Failed if self.is_double_bounce => &self.wording.double_bounced,
             Action::Failed => &self.wording.failed,
             Action::Delayed { .. } => &self.wording.delayed,
@@ -200,6 +169,13 @@ impl Notification<'_> {
         let smtputf8 = !self.to.is_ascii() || self.recipients.iter().any(|recipient| !recipient.address.is_ascii());
         let boundary = format!("=_{:032x}", self.id);
         let host = one_line(self.reporting_host, false);
+        // Of others' words at most one line.
+        let value = |name: &str| match name {
+            "host" => Some(host.clone()),
+            "to" => Some(one_line(self.to, true)),
+            "received" => Some(self.received.to_string()),
+            _ => None,
+        };
         let mut head = String::new();
         let mut line = |text: &str| {
             head.push_str(text);
@@ -207,7 +183,7 @@ impl Notification<'_> {
         };
         line(&format!("From: Mail Delivery System <MAILER-DAEMON@{host}>"));
         line(&format!("To: <{}>", one_line(self.to, true)));
-        line(&format!("Subject: {}", one_line(subject, true)));
+        line(header_field("Subject", &one_line(&filled(&template.subject, value), true)).trim_end());
         line(&format!("Date: {}", self.now));
         line(&format!("Message-ID: <{:032x}@{host}>", self.id));
         line("Auto-Submitted: auto-replied");
@@ -217,35 +193,40 @@ impl Notification<'_> {
         line("MIME-Version: 1.0");
         line("Content-Type: multipart/report; report-type=delivery-status;");
         line(&format!("\tboundary=\"{boundary}\""));
-        let [text, status] = [self.text(introduction, &host), self.status(&host, smtputf8)];
+        let [text, status] = [self.text(template, value), self.status(&host, smtputf8)];
         let returned = match self.returned {
             Returned::Message(pieces) => pieces.to_vec(),
             Returned::Header(header) => vec![Bytes::copy_from_slice(header)],
         };
         let is_returned_8bit = returned.iter().any(|piece| !piece.is_ascii());
-        let is_8bit = is_returned_8bit || !text.is_ascii() || !status.is_ascii() || !head.is_ascii();
+        let is_8bit = is_returned_8bit || !status.is_ascii() || !head.is_ascii();
         if is_8bit {
             head.push_str("Content-Transfer-Encoding: 8bit\r\n");
         }
-        let mut part = |content_type: &str, is_8bit: bool, content: &str| {
+        let mut part = |content_type: &str, encoding: Option<&str>, content: &str| {
             write!(head, "\r\n--{boundary}\r\nContent-Type: {content_type}\r\n").expect("written to memory");
-            if is_8bit {
-                head.push_str("Content-Transfer-Encoding: 8bit\r\n");
+            if let Some(encoding) = encoding {
+                write!(head, "Content-Transfer-Encoding: {encoding}\r\n").expect("written to memory");
             }
             head.push_str("\r\n");
             head.push_str(content);
         };
-        part("text/plain; charset=utf-8", !text.is_ascii(), &text);
+        // So that letters of a template need nothing of the hosts that the notification passes.
+        match text.is_ascii() {
+            true => part("text/plain; charset=utf-8", None, &text),
+            false => part("text/plain; charset=utf-8", Some("quoted-printable"), &quoted_printable(&text)),
+        }
         let [global_status, global_header, global_message] = match smtputf8 {
             false => ["message/delivery-status", "text/rfc822-headers", "message/rfc822"],
             true => ["message/global-delivery-status", "message/global-headers", "message/global"],
         };
-        part(global_status, !status.is_ascii(), &status);
+        let encoding = |is_8bit: bool| is_8bit.then_some("8bit");
+        part(global_status, encoding(!status.is_ascii()), &status);
         let returned_type = match self.returned {
             Returned::Message(_) => global_message,
             Returned::Header(_) => global_header,
         };
-        part(returned_type, is_returned_8bit, "");
+        part(returned_type, encoding(is_returned_8bit), "");
         let mut message = vec![Bytes::from(head)];
         message.extend(returned);
         message.push(Bytes::from(format!("\r\n--{boundary}--\r\n")));
@@ -253,10 +234,23 @@ impl Notification<'_> {
     }
 
     /// For the reader.
-    fn text(&self, introduction: &str, host: &str) -> String {
-        let mut out = format!("This is the mail server {host}.\r\n\r\n{}\r\n", worded(introduction));
-        for recipient in self.recipients {
-            write!(out, "\r\n<{}>: {}", one_line(recipient.address, true), recipient.action.name()).expect("memory");
+    fn text(&self, template: &Template, value: impl Fn(&str) -> Option<String>) -> String {
+        let mut out = String::new();
+        for line in template.text.lines() {
+            match line {
+                RECIPIENTS => out.push_str(&self.list()),
+                line => out.push_str(&folded(&filled(line, &value), "")),
+            }
+        }
+        out
+    }
+
+    /// The recipients, with an empty line between two.
+    fn list(&self) -> String {
+        let mut out = String::new();
+        for (at, recipient) in self.recipients.iter().enumerate() {
+            let gap = if at == 0 { "" } else { "\r\n" };
+            write!(out, "{gap}<{}>: {}", one_line(recipient.address, true), recipient.action.name()).expect("memory");
             if let Action::Delayed { until } = recipient.action {
                 write!(out, ", tried until {until}").expect("written to memory");
             }

@@ -180,3 +180,38 @@ fn a_double_bounce_is_known_again_behind_fields_of_others() {
     assert!(String::from_utf8(copy.concat()).unwrap().contains("Subject: A notification could not be delivered\r\n"));
     assert!(!is_double_bounce(&[]));
 }
+
+#[test]
+fn words_of_a_template_are_for_the_reader_and_add_no_line() {
+    let text =
+        "Subject: Rückläufer an ${to}\n\nGrüße von ${host},\nvom ${received}, für $$5:\n\n${recipients}\n\n.\n--x\n";
+    let wording = Wording { failed: Template::parse(text).unwrap(), ..Wording::default() };
+    let recipients = [recipient("bob@example.org", Action::Failed)];
+    let notification = |to| Notification {
+        reporting_host: "mx.example.net",
+        to,
+        is_double_bounce: false,
+        envid: "",
+        received: at(0),
+        now: at(60),
+        id: 7,
+        recipients: &recipients,
+        returned: Returned::Header(b"Subject: lunch\r\n\r\n"),
+        wording: &wording,
+    };
+    let written = notification("ann@example.net").write();
+    let bytes = written.message.concat();
+    assert!(!written.is_8bit && !written.smtputf8 && bytes.is_ascii(), "any host takes it");
+    let message = Message::parse(&bytes);
+    let subject = message.root().header().first("Subject").unwrap().text(None).into_owned();
+    assert_eq!(subject.trim(), "Rückläufer an ann@example.net");
+    let parts: Vec<_> = message.root().children().collect();
+    let expected = "Grüße von mx.example.net,\nvom Mon, 26 Oct 2026 07:33:20 +0000, für $5:\n\n<bob@example.org>: failed\n    \
+                    mx.example.org: 550 5.1.1 no such user\n\n.\n--x\n";
+    assert_eq!(parts[0].text().replace("\r\n", "\n").trim_end(), expected.trim_end());
+    assert!(fields(parts[1].body()).contains(&"Action: failed".to_owned()), "the part for programs is ours");
+    let hostile = notification("ann\r\nBcc: all@example.net\r\n\r\n--=_0").write().message.concat();
+    let text = String::from_utf8(hostile.clone()).unwrap();
+    assert!(text.lines().all(|line| !line.starts_with("Bcc")), "{text}");
+    assert_eq!(Message::parse(&hostile).root().children().count(), 3);
+}

@@ -1,12 +1,18 @@
 //! Texts of others on lines of ours.
 
+use std::fmt::Write;
+
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD as BASE64;
+
+use super::wording::is_line_or_direction;
+
 /// At most [`BYTES_MAX`] of a text on one line: what would end it or rule a terminal is a blank, and so is each run of blanks. What is not ASCII is `?`, if it may not stand.
 pub(super) fn one_line(text: &str, is_utf8: bool) -> String {
     let mut out = String::with_capacity(text.len().min(BYTES_MAX));
     for letter in text.chars() {
         let letter = match letter {
-            '\u{2028}' | '\u{2029}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}' => ' ',
-            letter if letter.is_control() => ' ',
+            letter if letter.is_control() || is_line_or_direction(letter) => ' ',
             letter if !letter.is_ascii() && !is_utf8 => '?',
             letter => letter,
         };
@@ -44,9 +50,44 @@ pub(super) fn folded(line: &str, indent: &str) -> String {
     out
 }
 
-/// The lines of an administrator's text, with CRLF line ends.
-pub(super) fn worded(text: &str) -> String {
-    text.lines().map(|line| folded(&one_line(line, true), "")).collect()
+/// A field of a header, with its line end. What is not ASCII stands in encoded words (RFC 2047), which need nothing of any host.
+pub(super) fn header_field(name: &str, value: &str) -> String {
+    if value.is_ascii() {
+        return folded(&format!("{name}: {value}"), " ");
+    }
+    let mut words = vec![String::new()];
+    for letter in value.chars() {
+        if words.last().is_some_and(|word| word.len() + letter.len_utf8() > WORD_BYTES_MAX) {
+            words.push(String::new());
+        }
+        words.last_mut().expect("a word").push(letter);
+    }
+    let words: Vec<String> = words.iter().map(|word| format!("=?utf-8?B?{}?=", BASE64.encode(word))).collect();
+    format!("{name}: {}\r\n", words.join("\r\n "))
+}
+
+/// A text with CRLF line ends, encoded for any host (RFC 2045 section 6.7).
+pub(super) fn quoted_printable(text: &str) -> String {
+    let mut out = String::with_capacity(text.len() + text.len() / 2);
+    for line in text.split_terminator("\r\n") {
+        let mut used = 0;
+        for (at, byte) in line.bytes().enumerate() {
+            let is_last = at + 1 == line.len();
+            let is_plain = matches!(byte, b'!'..=b'<' | b'>'..=b'~') || byte == b' ' && !is_last;
+            let takes = if is_plain { 1 } else { 3 };
+            if used + takes > LINE_BYTES - 1 {
+                out.push_str("=\r\n");
+                used = 0;
+            }
+            match is_plain {
+                true => out.push(char::from(byte)),
+                false => write!(out, "={byte:02X}").expect("written to memory"),
+            }
+            used += takes;
+        }
+        out.push_str("\r\n");
+    }
+    out
 }
 
 /// What is told of a reply or an address.
@@ -54,3 +95,5 @@ const BYTES_MAX: usize = 1000;
 const LINE_BYTES: usize = 76;
 /// Below the 998 of RFC 5322 section 2.1.1.
 const LINE_BYTES_MAX: usize = 900;
+/// Of an encoded word, before its encoding: 75 letters with it.
+const WORD_BYTES_MAX: usize = 45;

@@ -75,6 +75,7 @@ pub use transfer::{Exported, ExportedCount, ExportedRecipient, Import, ImportErr
 pub use warm_up::WarmUp;
 
 use crate::dns::Resolver;
+use crate::dsn::Wording;
 use crate::queue::{DecodeError, Queue, QueueEntry, QueuedRecipient, RestoreError, Ret, Secs};
 use crate::rewrite::AddressMap;
 use record::Time;
@@ -246,6 +247,11 @@ impl Relay {
     /// Tells senders so from now on.
     pub fn set_notices(&self, notices: Notices) {
         self.0.shared.notices.set(notices);
+    }
+
+    /// What notifications say to a reader.
+    pub fn wording(&self) -> Arc<Wording> {
+        self.0.shared.notices.wording()
     }
 
     /// What is done about bounces.

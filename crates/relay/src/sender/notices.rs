@@ -1,5 +1,6 @@
 //! How senders are told of their mail, and who hears of what no sender can be told.
 
+use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Instant;
 
@@ -7,13 +8,16 @@ use posthaste_smtp::ForwardPath;
 use posthaste_units::words::Problem;
 use serde::{Deserialize, Serialize};
 
-use crate::dsn::Wording;
+use crate::dsn::{Wording, WordingError};
 use crate::limit::{Bucket, Rate};
 
 /// `[relay.notices]` of the configuration.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct NoticeSection {
+    /// A directory with templates of notifications. Not set: they have the words that are built in.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub templates: Option<PathBuf>,
     /// Who gets a copy of what failed and has no sender that could be told. Empty: nobody.
     pub double_bounce_to: String,
     /// How many copies at most.
@@ -23,7 +27,7 @@ pub struct NoticeSection {
 impl Default for NoticeSection {
     fn default() -> Self {
         let double_bounce_rate = Rate::new(20, 3600, 5).expect("a rate in its bounds");
-        Self { double_bounce_to: String::new(), double_bounce_rate }
+        Self { templates: None, double_bounce_to: String::new(), double_bounce_rate }
     }
 }
 
@@ -38,10 +42,14 @@ impl NoticeSection {
         Err(Problem::new(at, format!("`{to}` is not an address")))
     }
 
-    /// What the relay takes.
-    pub fn read(&self) -> Notices {
+    /// What the relay takes. Reads the templates.
+    ///
+    /// # Errors
+    /// See [`WordingError`].
+    pub fn read(&self) -> Result<Notices, WordingError> {
         let copies_to = (!self.double_bounce_to.is_empty()).then(|| self.double_bounce_to.as_str().into());
-        Notices { wording: Arc::default(), copies_to, copies_rate: self.double_bounce_rate }
+        let wording = self.templates.as_deref().map(Wording::read).transpose()?.unwrap_or_default();
+        Ok(Notices { wording: wording.into(), copies_to, copies_rate: self.double_bounce_rate })
     }
 }
 
@@ -58,7 +66,7 @@ pub struct Notices {
 
 impl Default for Notices {
     fn default() -> Self {
-        NoticeSection::default().read()
+        NoticeSection::default().read().expect("there is no file")
     }
 }
 
@@ -122,7 +130,7 @@ mod tests {
     #[test]
     fn copies_go_to_an_address_or_to_nobody() {
         let section = |to: &str| NoticeSection { double_bounce_to: to.to_owned(), ..NoticeSection::default() };
-        assert!(section("").check().is_ok() && section("").read().copies_to.is_none());
+        assert!(section("").check().is_ok() && section("").read().unwrap().copies_to.is_none());
         assert!(section("postmaster@a.example").check().is_ok());
         for bad in ["postmaster", "a@b.example>\r\nx", "@a.example", "<a@b.example>"] {
             let said = format!("{:?}", section(bad).check().unwrap_err());

@@ -83,6 +83,7 @@ fn warnings(config: &Config) -> Vec<String> {
     warnings.extend(pickup(config));
     // Files of their own, which others than the server's user need not be able to read.
     warnings.extend(config.relay.shaping_rules().err().map(|why| format!("relay.shaping: {why}")));
+    warnings.extend(config.relay.notices.read().err().map(|why| format!("relay.notices.templates: {why}")));
     warnings.extend(config.relay.routing().err().map(|why| format!("relay: {why}")));
     warnings
 }

@@ -118,7 +118,8 @@ impl Receiver {
 
     /// Durable before the message is answered: a client that hears nothing sends it again, and is told again.
     async fn tell_success(&self, envelope: &Envelope, successes: &[Success], header: &[u8]) {
-        let written = success::write(&self.settings().host_name, envelope, successes, header);
+        let wording = self.relay().map_or_else(Default::default, |relay| relay.wording());
+        let written = success::write(&self.settings().host_name, &wording, envelope, successes, header);
         let sender = envelope.mail.reverse_path.to_string();
         let told = self.notify(&sender[1..sender.len() - 1], written, None).await;
         if let Err(error) = told {

@@ -1,0 +1,129 @@
+//! Who is told of what cannot be delivered, and in which words, with running servers.
+
+use std::time::{Duration, Instant};
+
+use rustix::process::Signal;
+
+use crate::support::{PATIENCE, Server, command};
+
+/// Relays for 127.0.0.1; `there.example` is at a port of loopback.
+fn config(port: u16, notices: &str) -> String {
+    format!(
+        "host_name = \"mx.here.example\"\n[[listener]]\naddress = \"127.0.0.1:0\"\n[[domain]]\nname = \"here.example\"\nusers = [\"eve\", \"boss\"]\n\
+         [events]\nenabled = true\n\
+         [dns]\nservers = [\"127.0.0.1:9\"]\nhosts = {{ \"there.example\" = [\"127.0.0.1\"] }}\n\
+         [relay]\nnetworks = [\"127.0.0.1\"]\nport = {port}\nunreachable_secs = 1\n[relay.notices]\n{notices}"
+    )
+}
+
+#[test]
+fn the_postmaster_gets_copies_once_the_configuration_says_so() {
+    let (here, there) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let domain = "[[domain]]\nname = \"there.example\"\nusers = [\"ann\"]\n";
+    let text = format!("host_name = \"mx.there.example\"\n[[listener]]\naddress = \"127.0.0.1:0\"\n{domain}");
+    let next = Server::start(there.path(), &text);
+    let port = next.addresses[0].port();
+    let server = Server::start(here.path(), &config(port, ""));
+    let send = |from: &str, to: &str, subject: &str| {
+        let mut client = server.connect();
+        client.expect("EHLO client.example.net", 250);
+        let message = format!("Subject: {subject}\r\n\r\nx\r\n");
+        assert_eq!(client.try_message(from, &[to], message.as_bytes()).unwrap().code, 250);
+    };
+    send("", "nobody@there.example", "first");
+    server.wait_for_log("given up, and its sender cannot be told");
+    let bad = config(port, "double_bounce_to = \"boss\"\n");
+    std::fs::write(here.path().join("posthaste.toml"), bad).unwrap();
+    server.signal(Signal::HUP);
+    let told = server.wait_for_log("configuration not reloaded");
+    assert!(told.contains("`boss` is not an address"), "{told}");
+    let good = config(port, "double_bounce_to = \"boss@here.example\"\ndouble_bounce_rate = \"2/day, burst 2\"\n");
+    std::fs::write(here.path().join("posthaste.toml"), good).unwrap();
+    server.signal(Signal::HUP);
+    server.wait_for_log("configuration reloaded");
+    send("", "nobody@there.example", "second");
+    let copy = server.wait_for_mail("here.example", "boss", 1)[0].text();
+    for line in ["To: <boss@here.example>\n", "Final-Recipient: rfc822; nobody@there.example\n", "Subject: second\n"] {
+        assert!(copy.contains(line), "{line} in {copy}");
+    }
+    // This sender has no mailbox here, and the third copy would be one too many.
+    send("nobody@here.example", "nobody@there.example", "third");
+    let copies = server.wait_for_mail("here.example", "boss", 2);
+    assert!(copies.iter().any(|copy| copy.text().contains("Subject: third\n")), "{copies:?}");
+    send("", "other@there.example", "fourth");
+    server.wait_for_log("other@there.example");
+    // The end waits for what becomes of it.
+    server.stop();
+    next.stop();
+    let events = std::fs::read_to_string(here.path().join("posthaste-data/events/events-00000001.jsonl")).unwrap();
+    let count = |event: &str| events.lines().filter(|line| line.contains(&format!("\"event\":\"{event}\""))).count();
+    assert_eq!((count("bounced"), count("double_bounced")), (4, 4), "{events}");
+    let stored = std::fs::read_dir(here.path().join("posthaste-data/mail/here.example/boss/Maildir/new")).unwrap();
+    assert_eq!(stored.count(), 2);
+}
+
+#[test]
+fn senders_are_told_in_the_words_of_templates() {
+    let (here, there) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let domain = "[[domain]]\nname = \"there.example\"\nusers = [\"ann\"]\n";
+    let text = format!("host_name = \"mx.there.example\"\n[[listener]]\naddress = \"127.0.0.1:0\"\n{domain}");
+    let next = Server::start(there.path(), &text);
+    let words = here.path().join("words");
+    std::fs::create_dir(&words).unwrap();
+    let write = |name: &str, text: &str| std::fs::write(words.join(name), text).unwrap();
+    write("failure.txt", "Subject: Sorry\n\nNobody took it:\n${recipients}\n");
+    write("success.txt", "Subject: Fine\n\nIt is there:\n${recipients}\n");
+    let notices =
+        format!("templates = \"{}\"\n[[network]]\ncidr = [\"127.0.0.1\"]\npolicy.dsn = true\n", words.display());
+    let config = config(next.addresses[0].port(), &notices);
+    let server = Server::start(here.path(), &config);
+    let send = |to: &str, subject: &str| {
+        let mut client = server.connect();
+        client.expect("EHLO client.example.net", 250);
+        client.expect("MAIL FROM:<eve@here.example>", 250);
+        client.expect(&format!("RCPT TO:<{to}> NOTIFY=SUCCESS,FAILURE"), 250);
+        client.expect("DATA", 354);
+        client.expect(&format!("Subject: {subject}\r\n\r\nx\r\n."), 250);
+    };
+    let told = |count: usize, subject: &str| {
+        let stored = server.wait_for_mail("here.example", "eve", count);
+        let found =
+            stored.iter().map(|stored| stored.text()).find(|text| text.contains(&format!("\nSubject: {subject}\n")));
+        found.unwrap_or_else(|| panic!("{subject}: {stored:?}"))
+    };
+    send("nobody@there.example", "first");
+    let text = told(1, "Sorry");
+    assert!(
+        text.contains("\nNobody took it:\n<nobody@there.example>: failed\n") && text.contains("\nStatus: 5.1.1\n"),
+        "{text}"
+    );
+    send("boss@here.example", "second");
+    assert!(told(2, "Fine").contains("\nIt is there:\n<boss@here.example>: delivered\n"));
+    // A mistake changes nothing, whichever file has it.
+    write("failure.txt", "Subject: Worse\n\n${recipients}\n");
+    write("delay.txt", "Subject: Later\n\nYour ${recipient}\n");
+    server.signal(Signal::HUP);
+    let said = server.wait_for_log("senders are told as before");
+    assert!(said.contains("delay.txt:3: `${recipient}` cannot stand here"), "{said}");
+    send("nobody@there.example", "third");
+    server.wait_for_mail("here.example", "eve", 3);
+    write("delay.txt", "Subject: Later\n\nYour\n${recipients}\n");
+    server.signal(Signal::HUP);
+    let deadline = Instant::now() + PATIENCE;
+    while server.log_text().matches("configuration reloaded").count() < 2 {
+        assert!(Instant::now() < deadline, "{}", server.log_text());
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    send("nobody@there.example", "fourth");
+    told(4, "Worse");
+    server.stop();
+    next.stop();
+    // At the start it is an error.
+    write("delay.txt", "Later\n");
+    let output = command(here.path(), &["serve"]).output().unwrap();
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(
+        !output.status.success() && said.contains("delay.txt:1: the first line is `Subject: ` and a subject"),
+        "{said}"
+    );
+}
