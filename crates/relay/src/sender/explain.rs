@@ -8,7 +8,6 @@ use super::router::Plan;
 use super::shape::{OpenLimit, RateLimit, Shaper};
 use super::shared::Shared;
 use super::site::Site;
-use crate::limit::Refused;
 use crate::queue::{QueueEntry, QueueName, Scope, Secs};
 use crate::shaping::explain::{Defaults, Explained, Now};
 
@@ -115,13 +114,10 @@ impl Shared {
 
 fn rate(limit: &Arc<RateLimit>, shaper: &Shaper, what: &str) -> Now {
     let now = shaper.alarm.now();
-    let secs = match limit.bucket.check(1, now) {
-        Err(Refused::Until(until)) => Some((until - now) as f64 / 1e9),
-        _ => None,
-    };
+    let secs = limit.until(now).map(|until| until.saturating_sub(now) as f64 / 1e9);
     let what = if what.is_empty() { limit.name.to_string() } else { format!("{what}: {}", limit.name) };
-    let rate = limit.bucket.rate();
-    let state = format!("{} of {} left at {rate}", limit.bucket.available(now), rate.burst());
+    let rate = limit.rate();
+    let state = format!("{} of {} left at {rate}", limit.available(now), rate.burst());
     Now { what, state, binds: limit.is_waited_for(), secs }
 }
 

@@ -11,7 +11,7 @@ use tokio::time::Instant;
 
 use super::connection::poll_join;
 use super::messages::{Envelope, LoadError, Loaded};
-use super::shape::MessageGate;
+use super::shape::{MessageGate, Tokens};
 use super::shared::Shared;
 use super::site::{Site, State, Wanted};
 use crate::queue::entry::{self, QueuedRecipient, notify};
@@ -35,6 +35,8 @@ pub(super) struct Mail {
     has_taken: bool,
     has_progress: bool,
     begun: Instant,
+    /// A rate applied to the last message.
+    is_limited: bool,
 }
 
 /// A transaction under way. If it is dropped without an end, its recipients are tried again.
@@ -42,6 +44,8 @@ pub(super) struct UnderWay {
     shared: Arc<Shared>,
     transaction: Transaction,
     envelope: Option<Arc<Envelope>>,
+    /// Spent when it is given to the session.
+    tokens: Tokens,
     is_ended: bool,
 }
 
@@ -87,6 +91,7 @@ impl Mail {
             has_taken: false,
             has_progress: false,
             begun: Instant::now(),
+            is_limited: false,
         }
     }
 
@@ -115,7 +120,8 @@ impl Mail {
         {
             return Poll::Ready(None);
         }
-        let (transaction, has_more) = self.next(&mut state);
+        self.is_limited = self.shared.shaper.limits_lanes() || !state.limits.messages.is_empty();
+        let (transaction, tokens, has_more) = self.next(&mut state);
         state.halves.serves(&mut self.serves, transaction.as_ref().map(|transaction| transaction.kind));
         let Some(transaction) = transaction else {
             if state.limits.is_waited_for() || self.shared.crowd.takes(true, used) {
@@ -124,12 +130,6 @@ impl Mail {
             state.wait(cx.waker());
             return Poll::Pending;
         };
-        if !self.site.source.take(self.shared.time.now()) {
-            drop(state);
-            self.shared.untried(&transaction);
-            self.shared.reroute_all();
-            return Poll::Ready(None);
-        }
         if has_more {
             let wanted = match state.limits.messages.is_empty() {
                 true => state.grow(&self.site, usize::MAX, &self.shared.shaper.alarm),
@@ -145,11 +145,11 @@ impl Mail {
             }
         }
         let shared = self.shared.clone();
-        Poll::Ready(Some(UnderWay { shared, transaction, envelope: None, is_ended: false }))
+        Poll::Ready(Some(UnderWay { shared, transaction, envelope: None, tokens, is_ended: false }))
     }
 
-    /// The next transaction that the limits let through, and whether more waits.
-    fn next(&self, state: &mut State) -> (Option<Transaction>, bool) {
+    /// The next transaction that the limits let through, its tokens, and whether more waits.
+    fn next(&self, state: &mut State) -> (Option<Transaction>, Tokens, bool) {
         let shaper = &self.shared.shaper;
         let most = state.limits.recipients_per_message;
         let recipients_max = state.recipients_max.unwrap_or(most).min(most).min(self.recipients_max);
@@ -158,14 +158,15 @@ impl Mail {
         let take = Take { prefer: state.halves.prefer(self.serves), recipients_max, across_domains };
         let mut queue = self.shared.queue();
         if !limits_lanes && state.limits.messages.is_empty() {
-            return (queue.next(state.ready, take), queue.has_waiting(state.ready));
+            return (queue.next(state.ready, take), Tokens::default(), queue.has_waiting(state.ready));
         }
-        // Nobody else takes tokens while the queue is locked.
+        // Nobody else sets tokens aside while the queue is locked.
         if !queue.has_waiting(state.ready) || !state.may_send(&self.site, &shaper.alarm) {
-            return (None, false);
+            return (None, Tokens::default(), false);
         }
-        let transaction = queue.next_within(state.ready, take, &mut MessageGate::new(shaper, &state.limits));
-        (transaction, queue.has_waiting(state.ready))
+        let mut gate = MessageGate::new(shaper, &state.limits);
+        let transaction = queue.next_within(state.ready, take, &mut gate);
+        (transaction, gate.into_tokens(), queue.has_waiting(state.ready))
     }
 
     fn message(&mut self, mut under_way: UnderWay, loaded: Loaded) -> Option<Message<UnderWay>> {
@@ -194,9 +195,27 @@ impl Mail {
         if let Some(signed) = self.shared.signed_sender(&under_way.transaction, &envelope) {
             mail.reverse_path = signed;
         }
+        // The last thing before MAIL.
+        if !self.counts(&mut under_way) {
+            return None;
+        }
         self.has_taken = true;
         under_way.envelope = Some(envelope);
         Some(Message { key: under_way, mail, recipients, body })
+    }
+
+    /// Counts a message that is sent now: for the warm-up of its source, and for the limits. If it may not be sent, it is put back.
+    fn counts(&self, under_way: &mut UnderWay) -> bool {
+        let may_leave = self.site.source.take(self.shared.time.now());
+        if may_leave && std::mem::take(&mut under_way.tokens).spend(&self.shared.shaper.alarm) {
+            return true;
+        }
+        under_way.is_ended = true;
+        self.shared.untried(&under_way.transaction);
+        if !may_leave {
+            self.shared.reroute_all();
+        }
+        false
     }
 
     /// A message that cannot be read: lost, or for now.
@@ -237,6 +256,10 @@ impl Mail {
 
 impl Traffic for Mail {
     type Key = UnderWay;
+
+    fn is_timed(&self) -> bool {
+        self.is_limited
+    }
 
     fn poll_next(&mut self, cx: &mut Context<'_>) -> Poll<Option<Message<UnderWay>>> {
         loop {

@@ -82,6 +82,12 @@ pub trait Traffic {
     /// whatever. A message that is given is finished exactly once, unless the future of [`Session::run`] is dropped.
     fn poll_next(&mut self, cx: &mut Context<'_>) -> Poll<Option<Message<Self::Key>>>;
 
+    /// Whether the time at which a message is given counts, as for a rate: then one is asked for only when its MAIL can be written at once, not
+    /// together with what is left of the message before.
+    fn is_timed(&self) -> bool {
+        false
+    }
+
     /// What became of a message: a fate for each recipient, in their order.
     fn finished(&mut self, key: Self::Key, fates: Vec<Fate>);
 }
@@ -198,6 +204,7 @@ impl Session {
             }
             let is_stuck = self.link.is_broken() || is_idle && !is_flushed;
             let may_take = has_more && self.messages_left > 0 && self.link.machine.may_send() && !is_stuck;
+            let may_take = may_take && (is_flushed || !traffic.is_timed());
             match poll_fn(|cx| self.poll(traffic, may_take, is_idle, cx)).await {
                 Ok(Next::Progress) => {}
                 Ok(Next::NoMore) => has_more = false,

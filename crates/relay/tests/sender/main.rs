@@ -12,6 +12,7 @@ mod proxies;
 mod purging;
 mod shaping;
 mod sink;
+mod slow_bodies;
 mod sources;
 
 use std::net::Ipv4Addr;
@@ -117,7 +118,7 @@ impl Observer for Log {
 }
 
 struct Rig {
-    spool: Arc<FileSpool>,
+    spool: Arc<dyn Spool>,
     relay: Relay,
     back: Arc<Back>,
     log: Arc<Log>,
@@ -164,9 +165,19 @@ fn rig_with(zone: Zone, port: u16, change: impl FnOnce(&mut Config)) -> Rig {
 }
 
 fn rig_in(dir: tempfile::TempDir, zone: Zone, port: u16, change: impl FnOnce(&mut Config)) -> Rig {
+    rig_over(dir, zone, port, |spool| Arc::new(spool), change)
+}
+
+fn rig_over(
+    dir: tempfile::TempDir,
+    zone: Zone,
+    port: u16,
+    wrap: impl FnOnce(FileSpool) -> Arc<dyn Spool>,
+    change: impl FnOnce(&mut Config),
+) -> Rig {
     let dns = Server::start(zone);
     let (spool, _) = FileSpool::open(dir.path(), posthaste_spool::Config::default()).unwrap();
-    let spool = Arc::new(spool);
+    let spool = wrap(spool);
     let back = Arc::new(Back { spool: spool.clone(), written: Mutex::default() });
     let log = Arc::new(Log::default());
     let mut config = config(&dns, port, &back, &log);

@@ -4,12 +4,12 @@ use posthaste_relay::shaping::Rules;
 
 use super::*;
 
-fn rules(text: &str) -> Arc<Rules> {
+pub fn rules(text: &str) -> Arc<Rules> {
     Arc::new(Rules::parse("shaping.toml", text).unwrap())
 }
 
 /// All domains are at one address, those below `a.example` at the mail host of `a.example`, and so on.
-fn two_sites() -> Zone {
+pub fn two_sites() -> Zone {
     let zone = Zone::default().a("mx.a.example", LOOPBACK).a("mx.b.example", LOOPBACK);
     zone.mx("a.example", 10, "mx.a.example").mx("x.a.example", 10, "mx.a.example").mx("b.example", 10, "mx.b.example")
 }
@@ -29,13 +29,13 @@ impl Rig {
         told.recv().unwrap().unwrap();
     }
 
-    fn send_many(&self, count: usize, to: &str) {
+    pub fn send_many(&self, count: usize, to: &str) {
         (0..count).for_each(|_| self.send_of("", to));
     }
 }
 
 /// No window has more than `per_sec` for each second and `burst`. The way to the sink may shorten a window by `late`.
-fn assert_within(times: &[Instant], per_sec: f64, burst: usize, late: Duration) {
+pub fn assert_within(times: &[Instant], per_sec: f64, burst: usize, late: Duration) {
     for (from, begin) in times.iter().enumerate() {
         for (to, end) in times.iter().enumerate().skip(from) {
             let allowed = (*end - *begin + late).as_secs_f64() * per_sec + burst as f64;

@@ -2,21 +2,27 @@
 
 use std::sync::Arc;
 
-use super::{RateLimit, Shaper, SiteLimits, Together, Waiter, check, take};
+use super::{RateLimit, Shaper, SiteLimits, Together, Tokens, Waiter, check};
 use crate::queue::{Gate, Parked};
 
-/// Counts one message, while the queue is locked: so nobody takes a token between a check and what follows from it.
+/// Sets tokens aside for one message, while the queue is locked: so nobody has one set aside between a check and what follows from it.
 pub(in crate::sender) struct MessageGate<'a> {
     shaper: &'a Shaper,
     site: &'a SiteLimits,
     now: u64,
     tenant: Together,
     lane: Together,
+    tokens: Tokens,
 }
 
 impl<'a> MessageGate<'a> {
     pub fn new(shaper: &'a Shaper, site: &'a SiteLimits) -> Self {
-        MessageGate { shaper, site, now: shaper.alarm.now(), tenant: None, lane: None }
+        MessageGate { shaper, site, now: shaper.alarm.now(), tenant: None, lane: None, tokens: Tokens::default() }
+    }
+
+    /// Those of the message that was let through.
+    pub fn into_tokens(self) -> Tokens {
+        self.tokens
     }
 
     /// Whether all of them have a token; if not, `parked` waits.
@@ -52,7 +58,6 @@ impl Gate for MessageGate<'_> {
                 all.push(limit.clone());
             }
         }
-        let had = take(&all, self.now);
-        debug_assert!(had, "all of them were checked under the same lock");
+        self.tokens = Tokens::reserve(all);
     }
 }

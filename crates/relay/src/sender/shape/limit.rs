@@ -2,13 +2,14 @@
 
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, Weak};
 use std::time::Duration;
 
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
-use crate::limit::{Bucket, OpenCount, Opened, Refused};
+use crate::limit::{Bucket, OpenCount, Opened, Rate, Refused};
 use crate::queue::Parked;
 use crate::sender::site::Site;
 
@@ -30,7 +31,9 @@ pub(in crate::sender) struct RateLimit {
     pub name: Arc<str>,
     /// Where that is said.
     pub from: Arc<str>,
-    pub bucket: Bucket,
+    bucket: Bucket,
+    /// Tokens in the bucket that [`Tokens`](super::Tokens) have set aside.
+    reserved: AtomicU32,
     waiting: Mutex<Waiting>,
 }
 
@@ -43,7 +46,55 @@ struct Waiting {
 
 impl RateLimit {
     pub fn new(name: Arc<str>, from: Arc<str>, bucket: Bucket) -> Self {
-        RateLimit { name, from, bucket, waiting: Mutex::default() }
+        RateLimit { name, from, bucket, reserved: AtomicU32::new(0), waiting: Mutex::default() }
+    }
+
+    pub fn rate(&self) -> Rate {
+        self.bucket.rate()
+    }
+
+    /// Tokens that nobody has set aside.
+    pub fn available(&self, now: u64) -> u32 {
+        self.bucket.available(now).saturating_sub(self.reserved())
+    }
+
+    /// When a token is there that nobody has set aside; `None`: now.
+    pub fn until(&self, now: u64) -> Option<u64> {
+        let reserved = self.reserved();
+        match self.bucket.check(reserved.saturating_add(1), now) {
+            Ok(()) => None,
+            Err(Refused::Until(until)) => Some(until),
+            // All that fit are set aside: another look when one may be spent.
+            Err(Refused::Never) => Some(now.saturating_add(SOON)),
+        }
+    }
+
+    /// Whether the bucket is full and nobody has a token set aside.
+    pub fn is_full(&self, now: u64) -> bool {
+        self.bucket.debt(now) == 0 && self.reserved() == 0
+    }
+
+    /// What goes on with another rate: tokens that are set aside count as taken.
+    pub fn bucket_with(&self, rate: Rate, now: u64) -> Bucket {
+        let bucket = self.bucket.with_rate(rate, now);
+        let tokens = bucket.available(now).saturating_sub(self.reserved());
+        Bucket::new(rate, tokens, now)
+    }
+
+    pub(super) fn reserve(&self) {
+        self.reserved.fetch_add(1, Ordering::Relaxed);
+    }
+
+    pub(super) fn unreserve(&self) {
+        self.reserved.fetch_sub(1, Ordering::Relaxed);
+    }
+
+    pub(super) fn take(&self, now: u64) -> bool {
+        self.bucket.take(1, now).is_ok()
+    }
+
+    fn reserved(&self) -> u32 {
+        self.reserved.load(Ordering::Relaxed)
     }
 
     fn waiting(&self) -> MutexGuard<'_, Waiting> {
@@ -62,12 +113,12 @@ impl RateLimit {
     /// As many of those that wait as there are tokens. The others stay, and the alarm knows of them.
     fn due(self: &Arc<Self>, alarm: &Alarm, now: u64) -> Vec<Waiter> {
         let mut waiting = self.waiting();
-        let count = waiting.waiters.len().min(self.bucket.available(now) as usize);
+        let count = waiting.waiters.len().min(self.available(now) as usize);
         let due = waiting.waiters.drain(..count).collect();
         waiting.is_armed = !waiting.waiters.is_empty();
         if waiting.is_armed {
             // A site that was woken needs a moment for its token; if it takes none, the next one's turn comes.
-            let next = until(self.bucket.check(1, now)).unwrap_or(now).max(now + SOON);
+            let next = self.until(now).unwrap_or(now).max(now + SOON);
             alarm.set(next, self.clone());
         }
         due
@@ -85,22 +136,13 @@ impl RateLimit {
 
 /// Whether each of some limits has a token; else the one that has none for the longest time, and until when.
 pub(in crate::sender) fn check(limits: &[Arc<RateLimit>], now: u64) -> Result<(), (&Arc<RateLimit>, u64)> {
-    let refused = limits.iter().filter_map(|limit| Some((limit, until(limit.bucket.check(1, now))?)));
+    let refused = limits.iter().filter_map(|limit| Some((limit, limit.until(now)?)));
     refused.max_by_key(|(_, until)| *until).map_or(Ok(()), Err)
 }
 
 /// Takes a token of each. Whether all had one; if not, what was taken is lost: less is sent than may be.
 pub(in crate::sender) fn take(limits: &[Arc<RateLimit>], now: u64) -> bool {
-    limits.iter().all(|limit| limit.bucket.take(1, now).is_ok())
-}
-
-fn until(check: Result<(), Refused>) -> Option<u64> {
-    match check {
-        Ok(()) => None,
-        Err(Refused::Until(until)) => Some(until),
-        // A burst is at least 1.
-        Err(Refused::Never) => Some(u64::MAX),
-    }
+    limits.iter().all(|limit| limit.take(now))
 }
 
 /// Which limits have tokens again when.

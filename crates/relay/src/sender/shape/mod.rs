@@ -4,6 +4,7 @@
 mod gate;
 mod limit;
 mod site;
+mod tokens;
 
 use std::collections::HashMap;
 use std::net::IpAddr;
@@ -19,6 +20,7 @@ use crate::shaping::{Named, Rules, Sections, Sourced};
 pub(super) use gate::MessageGate;
 pub(super) use limit::{Alarm, OpenLimit, Permit, RateLimit, Waiter, check, take};
 pub(super) use site::{SiteKey, SiteLimits};
+pub(super) use tokens::Tokens;
 
 /// Finds limits, and keeps those in use.
 #[derive(Debug)]
@@ -216,10 +218,10 @@ impl State {
     fn rate(&mut self, name: String, said: Option<Sourced<Rate>>, now: u64) -> Option<Arc<RateLimit>> {
         let Sourced { value, from } = said?;
         let known = self.rates.get(&*name);
-        if let Some(known) = known.filter(|known| known.bucket.rate() == value && known.from == from) {
+        if let Some(known) = known.filter(|known| known.rate() == value && known.from == from) {
             return Some(known.clone());
         }
-        let bucket = known.map_or_else(|| Bucket::new(value, 0, 0), |known| known.bucket.with_rate(value, now));
+        let bucket = known.map_or_else(|| Bucket::new(value, 0, 0), |known| known.bucket_with(value, now));
         let name: Arc<str> = name.into();
         let limit = Arc::new(RateLimit::new(name.clone(), from, bucket));
         self.tidy(now);
@@ -254,8 +256,7 @@ impl State {
             return;
         }
         self.forget_found();
-        self.rates
-            .retain(|_, limit| Arc::strong_count(limit) > 1 || limit.bucket.debt(now) > 0 || limit.is_waited_for());
+        self.rates.retain(|_, limit| Arc::strong_count(limit) > 1 || !limit.is_full(now) || limit.is_waited_for());
         self.open.retain(|_, limit| Arc::strong_count(limit) > 1 || limit.count() > 0 || limit.is_waited_for());
         self.tidy_at = TIDY_MIN.max(2 * (self.rates.len() + self.open.len()));
     }

@@ -1,0 +1,123 @@
+//! The tokens of one message: set aside when it is chosen, spent when its MAIL is said.
+//!
+//! What is read from a slow disk in between says MAIL late. A token that was spent before would let the messages behind it add up to more than a burst.
+
+use std::sync::Arc;
+
+use super::{Alarm, RateLimit};
+
+/// Tokens that are set aside, one of each limit. Dropped unspent, they are free again.
+#[derive(Debug, Default)]
+pub(in crate::sender) struct Tokens(Vec<Arc<RateLimit>>);
+
+impl Tokens {
+    /// Sets one token of each aside. All of them were checked, and nobody else sets any aside meanwhile.
+    pub fn reserve(limits: Vec<Arc<RateLimit>>) -> Self {
+        limits.iter().for_each(|limit| limit.reserve());
+        Tokens(limits)
+    }
+
+    /// Spends them: the message counts from now on. `false`: it must not be sent, which is not to be expected, as a bucket loses no tokens but to those who
+    /// have set them aside.
+    pub fn spend(self, alarm: &Alarm) -> bool {
+        self.0.iter().all(|limit| {
+            // Another thread may have read the clock later than this one, and been faster. A second look at the clock is later than that.
+            (0..CLOCK_READS).any(|_| limit.take(alarm.now()))
+        })
+    }
+}
+
+impl Drop for Tokens {
+    fn drop(&mut self) {
+        self.0.iter().for_each(|limit| limit.unreserve());
+    }
+}
+
+const CLOCK_READS: usize = 1000;
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Mutex;
+    use std::time::Duration;
+
+    use posthaste_random::Random;
+
+    use super::*;
+    use crate::limit::{Bucket, Rate};
+
+    fn limit(rate: Rate) -> Arc<RateLimit> {
+        Arc::new(RateLimit::new("a limit".into(), "here".into(), Bucket::new(rate, rate.burst(), 0)))
+    }
+
+    #[test]
+    fn what_is_set_aside_is_nobody_elses_and_comes_back_unspent() {
+        let (alarm, limit) = (Alarm::new(), limit(Rate::new(1, 86_400, 2).unwrap()));
+        let one = Tokens::reserve(vec![limit.clone()]);
+        assert_eq!((limit.available(0), limit.until(0)), (1, None));
+        let two = Tokens::reserve(vec![limit.clone()]);
+        assert_eq!(limit.available(0), 0);
+        assert!(limit.until(0).is_some_and(|until| until > 0), "not none, and not for ever");
+        assert!(!limit.is_full(0), "nobody may forget it");
+        drop(one);
+        assert_eq!(limit.available(0), 1);
+        assert!(two.spend(&alarm));
+        let now = alarm.now();
+        assert_eq!((limit.available(now), limit.until(now)), (1, None));
+        assert!(Tokens::reserve(vec![limit.clone()]).spend(&alarm));
+        let now = alarm.now();
+        assert!(limit.until(now).is_some_and(|until| until > now + 80_000_000_000_000), "a day but for a moment");
+    }
+
+    #[test]
+    fn another_rate_knows_of_what_is_set_aside() {
+        let limit = limit(Rate::new(1, 1, 10).unwrap());
+        let _some: Vec<Tokens> = (0..4).map(|_| Tokens::reserve(vec![limit.clone()])).collect();
+        let other = Rate::new(1, 60, 5).unwrap();
+        assert_eq!(limit.bucket_with(other, 0).available(0), 1);
+    }
+
+    /// Messages are chosen by four threads, wait for their bodies for any time, and are sent in any order.
+    #[tokio::test(start_paused = true)]
+    async fn a_token_that_was_set_aside_is_there_and_no_window_has_too_many() {
+        for seed in 0..20 {
+            let rate = Rate::new(200, 1, 1 + seed as u32 % 7).unwrap();
+            let (alarm, limit) = (Arc::new(Alarm::new()), limit(rate));
+            let (choosing, times) = (Arc::new(Mutex::new(0)), Arc::new(Mutex::new(Vec::new())));
+            let senders = (0..40).map(|which| {
+                let (alarm, limit, choosing, times) = (alarm.clone(), limit.clone(), choosing.clone(), times.clone());
+                let mut random = Random::of(seed, which);
+                tokio::spawn(async move {
+                    loop {
+                        let tokens = {
+                            let mut chosen = choosing.lock().unwrap();
+                            match limit.until(alarm.now()) {
+                                _ if *chosen == 300 => return,
+                                None => {
+                                    *chosen += 1;
+                                    Some(Tokens::reserve(vec![limit.clone()]))
+                                }
+                                Some(_) => None,
+                            }
+                        };
+                        tokio::time::sleep(Duration::from_micros(random.below(20_000))).await;
+                        if let Some(tokens) = tokens {
+                            let now = alarm.now();
+                            assert!(tokens.spend(&alarm), "seed {seed}");
+                            times.lock().unwrap().push(now);
+                        }
+                    }
+                })
+            });
+            for sender in senders.collect::<Vec<_>>() {
+                sender.await.unwrap();
+            }
+            let times = times.lock().unwrap();
+            for (from, begin) in times.iter().enumerate() {
+                for (to, end) in times.iter().enumerate().skip(from) {
+                    let allowed = (end - begin) / rate.interval() + u64::from(rate.burst());
+                    assert!((to - from + 1) as u64 <= allowed, "seed {seed}: {} in {}", to - from + 1, end - begin);
+                }
+            }
+        }
+    }
+}
