@@ -1,7 +1,7 @@
 //! What a session sends: transactions of a site's ready queue, and what becomes of them.
 
 use std::sync::Arc;
-use std::task::{Context, Poll, ready};
+use std::task::{Context, Poll, Waker, ready};
 
 use posthaste_smtp::client::Extensions;
 use posthaste_smtp::command::Notify;
@@ -37,9 +37,11 @@ pub(super) struct Mail {
     begun: Instant,
     /// A rate applied to the last message.
     is_limited: bool,
+    /// What the site wakes when something waits.
+    idle: Option<Waker>,
 }
 
-/// A transaction under way. If it is dropped without an end, its recipients are tried again.
+/// A transaction under way. If it is dropped without an end, its recipients are tried again: at once if it was not given to a session.
 pub(super) struct UnderWay {
     shared: Arc<Shared>,
     transaction: Transaction,
@@ -52,7 +54,8 @@ pub(super) struct UnderWay {
 impl Drop for UnderWay {
     fn drop(&mut self) {
         if !self.is_ended {
-            let outcomes: Vec<_> = self.keys().map(|key| (key, Outcome::Deferred(UNKNOWN))).collect();
+            let outcome = if self.envelope.is_some() { Outcome::Deferred(UNKNOWN) } else { Outcome::Untried };
+            let outcomes: Vec<_> = self.keys().map(|key| (key, outcome)).collect();
             self.shared.finish(outcomes);
         }
     }
@@ -70,7 +73,10 @@ pub(super) fn keys_of(transaction: &Transaction) -> impl Iterator<Item = Key> + 
 
 impl Drop for Mail {
     fn drop(&mut self) {
-        self.site.state().halves.serves(&mut self.serves, None);
+        let mut state = self.site.state();
+        state.halves.serves(&mut self.serves, None);
+        // A connection that is gone would be woken in place of one that can send.
+        self.idle.iter().for_each(|waker| state.not_idle(waker));
     }
 }
 
@@ -92,6 +98,7 @@ impl Mail {
             has_progress: false,
             begun: Instant::now(),
             is_limited: false,
+            idle: None,
         }
     }
 
@@ -128,16 +135,15 @@ impl Mail {
                 return Poll::Ready(None);
             }
             state.wait(cx.waker());
+            self.idle = Some(cx.waker().clone());
             return Poll::Pending;
         };
+        self.idle.take().iter().for_each(|waker| state.not_idle(waker));
         if has_more {
             let wanted = match state.limits.messages.is_empty() {
                 true => state.grow(&self.site, usize::MAX, &self.shared.shaper.alarm),
                 // Tokens may have come together while all were idle.
-                false => {
-                    state.not_idle(cx.waker());
-                    state.wanted(&self.site, usize::MAX, &self.shared.shaper.alarm)
-                }
+                false => state.wanted(&self.site, usize::MAX, &self.shared.shaper.alarm),
             };
             if let Wanted::Connect(permits) = wanted {
                 drop(state);
@@ -257,6 +263,10 @@ impl Mail {
 impl Traffic for Mail {
     type Key = UnderWay;
 
+    fn is_idle(&self) -> bool {
+        self.loading.is_none()
+    }
+
     fn is_timed(&self) -> bool {
         self.is_limited
     }
@@ -273,7 +283,7 @@ impl Traffic for Mail {
                         }
                     }
                     Ok(Err(error)) => self.unreadable(under_way, &error),
-                    Err(_) => drop(under_way),
+                    Err(error) => self.unreadable(under_way, &LoadError::Now(error.to_string())),
                 }
                 continue;
             }

@@ -82,6 +82,11 @@ pub trait Traffic {
     /// whatever. A message that is given is finished exactly once, unless the future of [`Session::run`] is dropped.
     fn poll_next(&mut self, cx: &mut Context<'_>) -> Poll<Option<Message<Self::Key>>>;
 
+    /// Whether no message is on its way to the session. While one is, as from a slow disk, the session is not [idle](End::Idle).
+    fn is_idle(&self) -> bool {
+        true
+    }
+
     /// Whether the time at which a message is given counts, as for a rate: then one is asked for only when its MAIL can be written at once, not
     /// together with what is left of the message before.
     fn is_timed(&self) -> bool {
@@ -204,11 +209,12 @@ impl Session {
             }
             let is_stuck = self.link.is_broken() || is_idle && !is_flushed;
             let may_take = has_more && self.messages_left > 0 && self.link.machine.may_send() && !is_stuck;
-            let may_take = may_take && (is_flushed || !traffic.is_timed());
+            let may_take = may_take && (!traffic.is_timed() || is_flushed && self.link.machine.may_mail());
             match poll_fn(|cx| self.poll(traffic, may_take, is_idle, cx)).await {
                 Ok(Next::Progress) => {}
                 Ok(Next::NoMore) => has_more = false,
                 Ok(Next::Message(message)) => self.begin(message, traffic, keys),
+                Err(Loss::TimedOut(Step::Idle)) if is_flushed && !traffic.is_idle() => self.link.begin_wait(),
                 Err(Loss::TimedOut(Step::Idle)) if is_flushed => return Ok(End::Idle),
                 Err(loss) => return Err(loss),
             }

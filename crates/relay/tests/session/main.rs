@@ -7,5 +7,6 @@ mod replies;
 mod runs;
 mod smuggling;
 mod support;
+mod timed;
 mod tls;
 mod verify;

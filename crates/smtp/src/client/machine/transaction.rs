@@ -37,6 +37,11 @@ pub(super) struct Transaction {
 }
 
 impl Transaction {
+    /// Whether MAIL may be said behind its end. After BDAT without a recipient it would be refused.
+    fn may_be_followed(&self) -> bool {
+        self.end.is_some() && (!self.chunked || self.any_accepted)
+    }
+
     fn is_decided(&self) -> bool {
         self.outcomes.iter().all(Option::is_some)
     }
@@ -145,6 +150,12 @@ impl Machine {
         }
     }
 
+    /// Whether MAIL of a message that is [sent](Machine::send) now is put out now, behind RSET at most: none is in flight, or the one that is was given to
+    /// its end.
+    pub fn may_mail(&self) -> bool {
+        self.may_send() && self.transactions.iter().all(Transaction::may_be_followed)
+    }
+
     /// Sends what can be sent now, of one transaction after the other.
     pub(super) fn advance(&mut self) {
         let mut index = 0;
@@ -158,8 +169,7 @@ impl Machine {
         loop {
             let transaction = &mut self.transactions[index];
             if transaction.end.is_some() {
-                // After BDAT without a recipient MAIL would be refused.
-                return self.extensions.pipelining && (!transaction.chunked || transaction.any_accepted);
+                return self.extensions.pipelining && transaction.may_be_followed();
             }
             let may_send = self.extensions.pipelining && self.expected.len() < WINDOW_COMMANDS;
             if transaction.is_decided() || !(may_send || self.expected.is_empty()) {
