@@ -19,6 +19,12 @@ pub struct ExplainArgs {
     /// For mail of this tenant
     #[arg(long, value_name = "NAME", default_value = "")]
     tenant: String,
+    /// For mail that was received for this pool of sources
+    #[arg(long, value_name = "NAME", default_value = "")]
+    pool: String,
+    /// As it is from this source alone
+    #[arg(long, value_name = "NAME", default_value = "")]
+    source: String,
     #[command(flatten)]
     server: ServerArgs,
 }
@@ -28,7 +34,8 @@ pub fn run(args: &ExplainArgs) -> Result<ExitCode, AnyError> {
     let domain = args.destination.rsplit_once('@').map_or(&*args.destination, |(_, domain)| domain).to_lowercase();
     let config = Loaded::load(args.server.config.as_deref())?.config;
     let explained = if config.storage.data.join(SOCKET).exists() {
-        let lines = answer_of(&config, &Request::Explain { domain, tenant: args.tenant.clone() })?;
+        let (tenant, pool, source) = (args.tenant.clone(), args.pool.clone(), args.source.clone());
+        let lines = answer_of(&config, &Request::Explain { domain, tenant, pool, source })?;
         serde_json::from_value(lines.into_iter().next().ok_or("no answer")?)?
     } else {
         let defaults = Defaults {
@@ -54,6 +61,7 @@ fn text(explained: &Explained) -> String {
     };
     line("domain", &explained.domain);
     line("tenant", &explained.tenant);
+    line("pool", &explained.pool);
     line("hosts", &explained.site);
     line("problem", explained.problem.as_deref().unwrap_or_default());
     line("sources", &explained.sources.join(", "));

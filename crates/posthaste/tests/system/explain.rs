@@ -5,7 +5,7 @@ use std::path::Path;
 
 use serde_json::Value;
 
-use crate::support::{Server, command};
+use crate::support::{Client, Server, command};
 
 /// The TOML of the page, but for the first block, which is of `posthaste.toml`.
 fn files_of_the_page() -> Vec<&'static str> {
@@ -61,6 +61,40 @@ fn the_limits_of_a_destination_are_explained_with_and_without_a_server() {
     server.signal(rustix::process::Signal::HUP);
     server.wait_for_log("configuration reloaded");
     assert_eq!(value(&explain(dir, &["example.net"]), "connections", "site"), "7");
+    server.stop();
+}
+
+#[test]
+fn a_destination_is_explained_as_a_pool_or_a_source_sees_it() {
+    let place = tempfile::tempdir().unwrap();
+    let dir = place.path();
+    fs::write(dir.join("shaping.toml"), "[default]\nmessage_rate = '5/second'\n").unwrap();
+    let config = "host_name = \"mx.here.example\"\n[[listener]]\naddress = \"127.0.0.1:0\"\n\
+                  [relay]\nnetworks = [\"127.0.0.1\"]\nshaping = [\"shaping.toml\"]\npool_header = \"X-Pool\"\n\
+                  [[relay.source]]\nname = \"one\"\nipv4 = \"127.0.0.1\"\n[[relay.source]]\nname = \"two\"\nipv4 = \"127.0.0.1\"\n\
+                  [[relay.pool]]\nname = \"all\"\nsources = { one = 1 }\n\
+                  [[relay.pool]]\nname = \"urgent\"\ntenants = []\nsources = { one = 1, two = 1 }\n\
+                  [dns]\nservers = [\"127.0.0.1:9\"]\nhosts = { \"there.example\" = [\"127.0.0.1\"] }\n";
+    let server = Server::start(dir, config);
+    let mut client = Client::open(server.addresses[0]).unwrap();
+    client.reply();
+    client.expect("EHLO client.example.net", 250);
+    client.try_message("ann@here.example", &["bob@there.example"], b"X-Pool: urgent\r\n\r\nx\r\n").unwrap();
+    let seen = |args: &[&str]| {
+        let explained = explain(dir, &[&["there.example"], args].concat());
+        (explained["sources"].clone(), explained["waiting"].as_u64().unwrap())
+    };
+    assert_eq!(seen(&[]), (serde_json::json!(["one"]), 1));
+    assert_eq!(seen(&["--pool", "urgent"]), (serde_json::json!(["one", "two"]), 1));
+    assert_eq!(seen(&["--pool", "all"]), (serde_json::json!(["one"]), 0));
+    assert_eq!(seen(&["--pool", "urgent", "--source", "two"]).0, serde_json::json!(["two"]));
+    let text = command(dir, &["queue", "explain", "there.example", "--pool", "urgent"]).output().unwrap();
+    let text = String::from_utf8(text.stdout).unwrap();
+    assert!(text.contains("pool      urgent\n") && text.contains("sources   one, two\n"), "{text}");
+    for (args, said) in [(["--pool", "none"], "no pool none"), (["--source", "two"], "not leave from a source two")] {
+        let output = command(dir, &[&["queue", "explain", "there.example"][..], &args].concat()).output().unwrap();
+        assert!(!output.status.success() && String::from_utf8_lossy(&output.stderr).contains(said), "{output:?}");
+    }
     server.stop();
 }
 

@@ -11,11 +11,43 @@ use super::site::Site;
 use crate::queue::{QueueEntry, QueueName, Scope, Secs};
 use crate::shaping::explain::{Defaults, Explained, Now};
 
+/// What [`Relay::explain`] does not know.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum UnknownName {
+    /// No pool has this name.
+    #[error("there is no pool {0}")]
+    Pool(String),
+    /// This mail does not leave from it.
+    #[error("this mail does not leave from a source {0}")]
+    Source(String),
+}
+
+/// Which mail limits are explained for.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct OfMail<'a> {
+    /// Of its recipients, in lower case.
+    pub domain: &'a str,
+    /// Empty for none.
+    pub tenant: &'a str,
+    /// The pool that it was received for; empty for that of the tenant.
+    pub pool: &'a str,
+    /// Of its sources, the one that counts; empty for all.
+    pub source: &'a str,
+}
+
 impl Relay {
-    /// What applies to mail for a domain, in lower case, of a tenant; empty for none. Blocks: the mail hosts are looked up.
-    pub fn explain(&self, domain: &str, tenant: &str) -> Explained {
+    /// What applies to mail. Blocks: the mail hosts are looked up.
+    ///
+    /// # Errors
+    /// There is no such pool or source.
+    pub fn explain(&self, of: OfMail<'_>) -> Result<Explained, UnknownName> {
         let shared = &self.0.shared;
-        let queue = QueueName { tenant: tenant.into(), campaign: "".into(), domain: domain.into(), pool: "".into() };
+        let OfMail { domain, tenant, pool, source } = of;
+        let routing = &shared.routes().routing;
+        if !pool.is_empty() && !routing.pools.iter().any(|other| other.name == pool) {
+            return Err(UnknownName::Pool(pool.to_owned()));
+        }
+        let queue = QueueName { tenant: tenant.into(), campaign: "".into(), domain: domain.into(), pool: pool.into() };
         let (mut hosts, mut name, mut problem): (Vec<String>, _, _) = (Vec::new(), String::new(), None);
         let mut sources = Vec::new();
         match shared.runtime.block_on(Plan::usual(shared, &queue)) {
@@ -26,6 +58,13 @@ impl Relay {
             }
             Err(error) => problem = Some(error.to_string()),
         }
+        if !source.is_empty() {
+            let had = !sources.is_empty();
+            sources.retain(|name| name == source);
+            if had && sources.is_empty() {
+                return Err(UnknownName::Source(source.to_owned()));
+            }
+        }
         let hosts: Vec<&str> = hosts.iter().map(String::as_str).collect();
         let config = &shared.config;
         let defaults = Defaults {
@@ -35,18 +74,23 @@ impl Relay {
         };
         let mut explained = shared.shaper.rules().explain(domain, tenant, &hosts, defaults);
         (explained.site, explained.problem, explained.sources) = (name, problem, sources);
-        explained.waiting = Some(shared.waiting_for(domain, tenant));
+        explained.pool = pool.to_owned();
+        explained.waiting = Some(shared.waiting_for(of));
         explained.now = shared.now(&explained);
-        explained
+        Ok(explained)
     }
 }
 
 impl Shared {
-    /// Recipients of a domain; of all tenants if none is named.
-    fn waiting_for(&self, domain: &str, tenant: &str) -> u64 {
+    /// Recipients of a domain; of all tenants and pools if none is named.
+    fn waiting_for(&self, of: OfMail<'_>) -> u64 {
         let queue = self.queue();
-        let of = queue.queues().into_iter().filter_map(|id| queue.queue(id));
-        let of = of.filter(|(name, _)| &*name.domain == domain && (tenant.is_empty() || &*name.tenant == tenant));
+        let is_it = |name: &QueueName| {
+            *name.domain == *of.domain
+                && (of.tenant.is_empty() || *name.tenant == *of.tenant)
+                && (of.pool.is_empty() || *name.pool == *of.pool)
+        };
+        let of = queue.queues().into_iter().filter_map(|id| queue.queue(id)).filter(|(name, _)| is_it(name));
         of.map(|(_, recipients)| u64::from(recipients)).sum()
     }
 

@@ -60,6 +60,7 @@ pub use ahead::Ahead;
 pub use bounces::{BounceSection, Bounces, BouncesError, Classes, ReturnPathSection, SignedPaths, wall_secs};
 pub use config::{Config, Delivering, Notice, Notifier, Witnesses};
 pub use control::{Acted, ControlError, Filter, Waiting};
+pub use explain::{OfMail, UnknownName};
 pub use maps::{MapsSection, Pairs, RecipientsSection, Users};
 pub use notices::{NoticeSection, Notices};
 pub use observer::{ActedOn, Attempt, AttemptResult, By, Observer, SiteState, Stats};

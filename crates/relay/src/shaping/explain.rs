@@ -13,6 +13,9 @@ pub struct Explained {
     pub domain: String,
     /// Of the messages; empty for none.
     pub tenant: String,
+    /// That was asked for; empty for that of the tenant.
+    #[serde(default)]
+    pub pool: String,
     /// Where the mail leaves from.
     pub sources: Vec<String>,
     /// The mail hosts by preference; empty if there are none, or nobody knows them.

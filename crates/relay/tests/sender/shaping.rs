@@ -1,5 +1,6 @@
 //! Limits as the next hop sees them.
 
+use posthaste_relay::sender::OfMail;
 use posthaste_relay::shaping::Rules;
 
 use super::*;
@@ -205,7 +206,7 @@ fn a_site_whose_addresses_are_full_spends_no_tokens() {
     sink.wait_slow(1);
     rig.send_many(3, "bob@b.example");
     let all_saved = || {
-        let now = rig.relay.explain("b.example", "").now;
+        let now = rig.relay.explain(OfMail { domain: "b.example", ..OfMail::default() }).unwrap().now;
         now.iter().any(|now| now.what.starts_with("connections to site") && now.state.starts_with("4 of 4 left"))
     };
     wait("no token is spent while nothing can be had for it", all_saved);

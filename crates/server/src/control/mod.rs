@@ -28,6 +28,7 @@ use std::time::Duration;
 
 pub use act::Doing;
 use posthaste_relay::queue::Secs;
+use posthaste_relay::sender::OfMail;
 pub use posthaste_relay::shaping::explain::{Defaults, Explained};
 pub use posthaste_relay::shaping::kumo::convert as convert_kumo;
 pub use posthaste_relay::suppression::{Source, Suppressed, Wanted};
@@ -158,6 +159,12 @@ pub enum Request {
         /// Of this tenant's mail; empty for none.
         #[serde(default)]
         tenant: String,
+        /// Of mail that was received for this pool; empty for the tenant's.
+        #[serde(default)]
+        pool: String,
+        /// From this source alone; empty for all.
+        #[serde(default)]
+        source: String,
     },
     /// Entries of the suppression list, one on each line.
     Suppressions {
@@ -333,7 +340,9 @@ fn perform(request: &Request, uid: u32, receiver: &Receiver, answer: Answer<'_>)
         Request::Divert { scope, to, secs, reason } => divert::divert(relay, uid, scope, to, *secs, reason),
         Request::Undivert { scope } => divert::end(relay, uid, scope),
         Request::Diversions => divert::list(relay, answer),
-        Request::Explain { domain, tenant } => explain::explain(relay, domain, tenant, answer),
+        Request::Explain { domain, tenant, pool, source } => {
+            explain::explain(relay, OfMail { domain, tenant, pool, source }, answer)
+        }
         Request::Suppressions { of } => suppression::list(relay, of, answer),
         Request::Suppress { entries } => suppression::add(relay, uid, entries),
         Request::Unsuppress { tenant, addresses } => suppression::remove(relay, uid, tenant, addresses),
