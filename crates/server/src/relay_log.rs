@@ -1,7 +1,7 @@
 //! What the logs say of the relay.
 
 use posthaste_events::{Admin, AdminTarget, Event, Kind, LIST_MAX, OfRelay, Received, Recorder, RelayFate};
-use posthaste_relay::queue::{Action, Imported, QueueEntry, Scope, Secs};
+use posthaste_relay::queue::{Action, Imported, QueueEntry, Secs};
 use posthaste_relay::sender::{ActedOn, Attempt, AttemptResult, By, Observer, SiteState};
 use posthaste_spool::{Entry, Lsn};
 
@@ -49,18 +49,12 @@ impl Observer for RelayLog {
             QueueEntry::NotDiverted(scope) => ("unroute", scope, Secs::MAX),
             _ => return None,
         };
-        let (scope, name) = match scope {
-            Scope::Tenant(name) => ("tenant", name),
-            Scope::Campaign(name) => ("campaign", name),
-            Scope::Domain(name) => ("domain", name),
-            Scope::Site(name) => ("site", name),
-        };
         self.recorder.as_ref()?.entry(&Event::now(Kind::Admin(Admin {
             action: action.into(),
             uid: by.uid,
             reason: by.reason.as_str().into(),
-            scope: scope.into(),
-            name: name.clone(),
+            scope: scope.kind().into(),
+            name: scope.name().into(),
             until: if until == Secs::MAX { 0 } else { until },
             targets: Vec::new(),
         })))

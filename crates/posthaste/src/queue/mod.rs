@@ -229,15 +229,15 @@ pub struct ActArgs {
 }
 
 #[derive(Args)]
-#[group(required = true, multiple = false)]
+#[group(required = true, multiple = true)]
 pub struct ScopeArgs {
     /// Mail to this domain
-    #[arg(long, value_name = "DOMAIN")]
+    #[arg(long, value_name = "DOMAIN", conflicts_with = "site")]
     domain: Option<String>,
-    /// Mail of this tenant
-    #[arg(long, value_name = "NAME")]
+    /// Mail of this tenant; with a domain or a site only that to it
+    #[arg(long, value_name = "NAME", conflicts_with = "campaign")]
     tenant: Option<String>,
-    /// This campaign, of any tenant
+    /// This campaign, of any tenant; with a domain or a site only its mail to it
     #[arg(long, value_name = "NAME")]
     campaign: Option<String>,
     /// Mail to this set of mail hosts, as the log names it
@@ -270,8 +270,7 @@ impl WhichArgs {
 impl ScopeArgs {
     fn named(self) -> Named {
         let ScopeArgs { domain, tenant, campaign, site } = self;
-        let named = domain.map(Named::Domain).or(tenant.map(Named::Tenant)).or(campaign.map(Named::Campaign));
-        named.or(site.map(Named::Site)).expect("one is required")
+        Named { tenant, campaign, domain, site }
     }
 }
 

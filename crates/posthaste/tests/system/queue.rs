@@ -138,6 +138,17 @@ fn a_suspended_domain_waits_until_it_is_resumed() {
     assert_eq!(queue(dir, &["resume", "--domain", "there.example"]), (0, "resumed\n".into()));
     next.wait_for_mail("there.example", "ann", 2);
     assert_eq!(queue(dir, &["resume", "--domain", "there.example"]), (1, "nothing to do\n".into()));
+    // Of a tenant, mail to one domain alone.
+    let at = ["--tenant", "news", "--domain", "Other.example"];
+    assert_eq!(queue(dir, &[&["suspend"], &at[..]].concat()), (0, "suspended\n".into()));
+    let (_, text) = queue(dir, &["suspensions"]);
+    assert!(text.contains("tenant at domain  news at other.example"), "{text}");
+    let (_, text) = queue(dir, &["suspensions", "--json"]);
+    let scope = &serde_json::from_str::<Value>(&text).unwrap()[0]["scope"];
+    assert_eq!(*scope, serde_json::json!({ "tenant": "news", "domain": "other.example" }));
+    assert_eq!(queue(dir, &["resume", "--tenant", "news"]), (1, "nothing to do\n".into()));
+    assert_eq!(queue(dir, &[&["resume"], &at[..]].concat()), (0, "resumed\n".into()));
+    assert_eq!(queue(dir, &["suspend", "--tenant", "news", "--campaign", "spring"]).0, 2);
     server.stop();
     next.stop();
 }

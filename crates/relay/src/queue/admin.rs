@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use posthaste_spool::Lsn;
 
-use super::entry::{Change, HoldReason, Key, QueueEntry, Scope, Status, What};
+use super::entry::{Change, HoldReason, Key, QueueEntry, Status, What};
 use super::table::{BUSY, DUE, HELD, Id};
 use super::{FIRST, Queue, QueueId, Secs};
 
@@ -182,9 +182,10 @@ impl Queue {
 
     /// What is suspended, until when and why. To change it, record and apply [`QueueEntry::Suspended`] or [`QueueEntry::Resumed`].
     pub fn suspensions(&self) -> impl Iterator<Item = QueueEntry> {
-        self.suspended.iter().map(|(scope, (until, reason))| {
-            let scope: Scope = scope.clone();
-            QueueEntry::Suspended { scope, until: *until, reason: reason.clone() }
+        self.suspended.iter().map(|(scope, (until, reason))| QueueEntry::Suspended {
+            scope: scope.clone(),
+            until: *until,
+            reason: reason.clone(),
         })
     }
 }

@@ -2,13 +2,13 @@
 
 use posthaste_spool::Lsn;
 
-use super::Queue;
 use super::destinations::domain_of;
 use super::divert::Diversion;
-use super::entry::{Change, QueueEntry, Queued, Scope, What};
+use super::entry::{Change, QueueEntry, Queued, What};
 use super::imported::ImportedState;
 use super::slow::Slow;
 use super::table::{BEGUN, BUSY, DUE, HELD, Id, Recipient, TOLD};
+use super::{Queue, Scope};
 
 impl Queue {
     /// Applies an entry that is durable. Entries come in the order of their LSNs; whatever a [`Snapshot`](super::Snapshot) has of them already has no effect.

@@ -2,9 +2,9 @@
 
 use std::sync::Arc;
 
-use super::entry::{QueueEntry, Scope};
+use super::entry::QueueEntry;
 use super::temporary::Until;
-use super::{Queue, QueueName, Secs};
+use super::{Queue, QueueName, Scope, Secs};
 
 /// Where an operator has mail go.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -22,12 +22,7 @@ pub struct Diversion {
 impl Diversion {
     /// Whether it is for mail of a queue.
     pub fn is_for(&self, name: &QueueName) -> bool {
-        match &self.scope {
-            Scope::Tenant(tenant) => *tenant == name.tenant,
-            Scope::Campaign(campaign) => *campaign == name.campaign,
-            Scope::Domain(domain) => *domain == name.domain,
-            Scope::Site(_) => false,
-        }
+        self.scope.has(name)
     }
 }
 
@@ -38,7 +33,7 @@ impl Until for Diversion {
 }
 
 impl Queue {
-    /// Where an operator has mail go: those of a domain first, then of a campaign, then of a tenant. To change it, record and apply
+    /// Where an operator has mail go: those of a tenant or campaign at a domain first, then of a domain, of a campaign, of a tenant. To change it, record and apply
     /// [`QueueEntry::Diverted`] or [`QueueEntry::NotDiverted`].
     pub fn diversions(&self) -> impl Iterator<Item = &Diversion> {
         self.diverted.by_scope.values().rev()

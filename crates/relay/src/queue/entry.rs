@@ -1,18 +1,19 @@
 //! What a batch of the spool says to the stream `queue`, as bytes.
 //!
 //! Every entry begins with a version (1) and a kind; numbers are little-endian. A *text* is a length (u16) and UTF-8. A *key* is the LSN of the message (u64)
-//! and the number of the recipient (u16). Seconds are those of the queue's [clock](super::Clock).
+//! and the number of the recipient (u16). Seconds are those of the queue's [clock](super::Clock). A *scope* is a kind (u8: 0 tenant, 1 campaign, 2 domain,
+//! 3 site, 4 tenant at a domain, 5 tenant at a site, 6 campaign at a domain, 7 campaign at a site) and a text; of kinds 4 to 7 a text of the place follows.
 //!
 //! | kind | fields in order |
 //! | --- | --- |
 //! | 1 *queued* | flags (u8: 1 8bit, 2 SMTPUTF8, 4 RET=FULL, 8 RET=HDRS, 16 REQUIRETLS, 32 a pool follows); received, not before, expires (u32 each, 0 for none); texts: sender, ENVID, tenant, campaign, with flag 32 pool; number of recipients (u16); each: number (u16), NOTIFY (u8: 1 never, 2 success, 4 failure, 8 delay), texts: address, ORCPT |
 //! | 2 *changes* | when (u32); each: kind of change (u8), key, fields of [`What`] |
 //! | 3 *replies* | text of a reply; keys |
-//! | 4 *suspended* | kind of [`Scope`] (u8), name (text), until (u32), reason (text) |
-//! | 5 *resumed* | kind of [`Scope`] (u8), name (text) |
-//! | 6 *diverted* | kind of [`Scope`] (u8, no site), name (text), until (u32), next hop (text), reason (text) |
-//! | 7 *diverted no more* | kind of [`Scope`] (u8), name (text) |
-//! | 8 *slowed* | kind of [`Scope`] (u8), name (text), until (u32), rate of messages (text, empty for none), connections (u32, 0 for no limit), reason (text) |
+//! | 4 *suspended* | scope, until (u32), reason (text) |
+//! | 5 *resumed* | scope |
+//! | 6 *diverted* | scope (without a site), until (u32), next hop (text), reason (text) |
+//! | 7 *diverted no more* | scope |
+//! | 8 *slowed* | scope, until (u32), rate of messages (text, empty for none), connections (u32, 0 for no limit), reason (text) |
 //! | 9 *imported* | origin (16 bytes); when (u32); fields of *queued*; each recipient: attempts (u8), bits (u8: 2 held, 4 delay told), next attempt or reason of the hold (u32), status (u16 each), text of the last reply |
 
 use std::sync::Arc;
@@ -22,6 +23,7 @@ use posthaste_spool::{Lsn, put_text};
 use super::Secs;
 use super::codec::{DecodeError, Fields};
 use super::imported::Imported;
+use super::scope::Scope;
 
 /// A recipient: the batch of its message, and its number within the message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -229,19 +231,6 @@ pub enum HoldReason {
     Quarantine,
     /// A rule of the configuration has said so.
     Policy,
-}
-
-/// What can be suspended.
-#[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub enum Scope {
-    /// A tenant's mail.
-    Tenant(Arc<str>),
-    /// A mailing, of any tenant.
-    Campaign(Arc<str>),
-    /// Mail to a domain, in lower case.
-    Domain(Arc<str>),
-    /// Mail to a set of MX hosts.
-    Site(Arc<str>),
 }
 
 /// Bytes of a reply that are kept.
@@ -548,30 +537,6 @@ impl HoldReason {
 
     pub(super) fn of(number: u32) -> Option<Self> {
         [Self::Operator, Self::Quarantine, Self::Policy].get(number as usize).copied()
-    }
-}
-
-impl Scope {
-    pub(super) fn put(&self, out: &mut Vec<u8>) {
-        let (kind, name) = match self {
-            Self::Tenant(name) => (0, name),
-            Self::Campaign(name) => (1, name),
-            Self::Domain(name) => (2, name),
-            Self::Site(name) => (3, name),
-        };
-        out.push(kind);
-        put_text(out, name);
-    }
-
-    pub(super) fn take(rest: &mut Fields<'_>) -> Result<Self, DecodeError> {
-        let (kind, name) = (rest.u8()?, rest.text()?);
-        match kind {
-            0 => Ok(Self::Tenant(name)),
-            1 => Ok(Self::Campaign(name)),
-            2 => Ok(Self::Domain(name)),
-            3 => Ok(Self::Site(name)),
-            _ => Err(DecodeError::Unknown("scope")),
-        }
     }
 }
 

@@ -1,6 +1,7 @@
 use posthaste_random::Random;
 
 use super::super::imported::{ImportedState, Origin};
+use super::super::scope::{Label, Place};
 use super::*;
 
 fn key(message: u64, number: u16) -> Key {
@@ -59,17 +60,21 @@ fn samples() -> Vec<QueueEntry> {
         What::Begun { crashes: 2 },
         What::DelayTold,
     ];
-    let scopes =
+    let labels = [Label::Tenant("t".into()), Label::Campaign("".into())];
+    let places = [Place::Domain("d".into()), Place::Site("s".into())];
+    let both = labels.iter().flat_map(|label| places.clone().map(|place| Scope::At(label.clone(), place)));
+    let alone =
         [Scope::Tenant("t".into()), Scope::Campaign("c".into()), Scope::Domain("d".into()), Scope::Site("s".into())];
+    let scopes: Vec<Scope> = alone.into_iter().chain(both).collect();
     let mut all = vec![queued(), imported(), QueueEntry::Replies { text: "try later".into(), keys: vec![key(5, 6)] }];
     all.extend(whats.map(changes));
     let QueueEntry::Queued(with_pool) = queued() else { unreachable!("it is queued") };
     all.push(QueueEntry::Queued(Queued { pool: "".into(), ..with_pool }));
-    all.extend(scopes.clone().map(|scope| QueueEntry::Suspended { scope, until: 4, reason: "why".into() }));
+    all.extend(scopes.iter().cloned().map(|scope| QueueEntry::Suspended { scope, until: 4, reason: "why".into() }));
     let (to, reason): (Arc<str>, Arc<str>) = ("[192.0.2.1]:26".into(), "why".into());
     let diverted = |scope| QueueEntry::Diverted { scope, until: 4, to: to.clone(), reason: reason.clone() };
-    all.extend(scopes.clone().map(diverted));
-    all.extend(scopes.clone().map(QueueEntry::NotDiverted));
+    all.extend(scopes.iter().cloned().map(diverted));
+    all.extend(scopes.iter().cloned().map(QueueEntry::NotDiverted));
     let (message_rate, connections): (Arc<str>, _) = ("10/minute".into(), 2);
     let slowed = |scope| QueueEntry::Slowed {
         scope,
@@ -78,8 +83,8 @@ fn samples() -> Vec<QueueEntry> {
         connections,
         reason: reason.clone(),
     };
-    all.extend(scopes.clone().map(slowed));
-    all.extend(scopes.map(QueueEntry::Resumed));
+    all.extend(scopes.iter().cloned().map(slowed));
+    all.extend(scopes.into_iter().map(QueueEntry::Resumed));
     all
 }
 

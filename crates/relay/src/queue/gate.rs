@@ -12,8 +12,8 @@ pub trait Gate {
     /// Whether mail of this tenant may go; if not, `parked` waits.
     fn tenant(&mut self, tenant: &Arc<str>, parked: Parked) -> bool;
 
-    /// Whether mail of this tenant to this domain may go; if not, `parked` waits.
-    fn lane(&mut self, tenant: &Arc<str>, domain: &Arc<str>, parked: Parked) -> bool;
+    /// Whether mail of this tenant and campaign to this domain may go; if not, `parked` waits.
+    fn lane(&mut self, tenant: &Arc<str>, campaign: &Arc<str>, domain: &Arc<str>, parked: Parked) -> bool;
 
     /// A message of the tenant and the domain that were asked for last is taken: counts it.
     fn take(&mut self);

@@ -6,11 +6,11 @@ use std::sync::Arc;
 use posthaste_spool::Lsn;
 
 use super::destinations::{Lane, QueueId};
-use super::entry::{Change, Key, Scope, Status, What};
+use super::entry::{Change, Key, Status, What};
 use super::gate::{Gate, Parked};
 use super::pick::{number, pick};
 use super::table::{BEGUN, BUSY, DUE, Id};
-use super::{Queue, Secs};
+use super::{Queue, Scope, Secs};
 
 /// A ready queue: a source and a site, for as long as a queue is routed to it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -274,8 +274,8 @@ impl Queue {
                 continue;
             }
             if let Some(gate) = &mut gate {
-                let [tenant, _, domain, _] = self.destinations.at(place).key.map(|name| self.names.get(name));
-                if !gate.lane(tenant, domain, Parked::lane(lane, kind)) {
+                let [tenant, campaign, domain, _] = self.destinations.at(place).key.map(|name| self.names.get(name));
+                if !gate.lane(tenant, campaign, domain, Parked::lane(lane, kind)) {
                     let lane = &mut self.destinations.at_mut(place).lanes[at];
                     (lane.has_turn[kind], lane.is_parked[kind]) = (true, true);
                     continue;
@@ -486,12 +486,10 @@ impl Queue {
         if self.suspended.is_empty() {
             return None;
         }
-        let destination = self.destinations.at(place);
-        let [tenant, campaign, domain, _] = destination.key.map(|name| self.names.get(name).clone());
-        let sites = destination.lanes.first().and_then(|lane| lane.ready);
-        let site = sites.map(|ready| Scope::Site(self.ready[ready as usize].site.clone()));
-        let scopes = [Scope::Tenant(tenant), Scope::Campaign(campaign), Scope::Domain(domain)];
-        let untils = scopes.iter().chain(&site).filter_map(|scope| self.suspended.get(scope)).map(|(until, _)| *until);
+        let (name, _) = self.queue(self.destinations.id(place))?;
+        let ready = self.destinations.at(place).lanes.first().and_then(|lane| lane.ready);
+        let site = ready.map(|ready| self.ready[ready as usize].site.clone());
+        let untils = Scope::of(&name, site).filter_map(|scope| self.suspended.get(&scope)).map(|(until, _)| *until);
         untils.filter(|until| *until > self.now).max()
     }
 

@@ -2,9 +2,9 @@
 
 use std::sync::Arc;
 
-use super::entry::{QueueEntry, Scope};
+use super::entry::QueueEntry;
 use super::temporary::Until;
-use super::{Queue, Secs};
+use super::{Queue, Scope, Secs};
 
 /// Limits for a time.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -2,8 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use super::Secs;
-use super::entry::Scope;
+use super::{Scope, Secs};
 
 /// Has an end.
 pub(super) trait Until {

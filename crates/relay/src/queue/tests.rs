@@ -139,7 +139,19 @@ fn limits_and_suspensions_count_no_attempt() {
         Scope::Domain("x.example".into()),
         Scope::Site("example".into()),
         Scope::Campaign("".into()),
+        Scope::At(Label::Tenant("t".into()), Place::Site("example".into())),
+        Scope::At(Label::Tenant("t".into()), Place::Domain("x.example".into())),
+        Scope::At(Label::Campaign("".into()), Place::Site("example".into())),
     ];
+    let others = [
+        Scope::At(Label::Tenant("u".into()), Place::Site("example".into())),
+        Scope::At(Label::Tenant("t".into()), Place::Site("other".into())),
+        Scope::At(Label::Tenant("".into()), Place::Domain("x.example".into())),
+        Scope::At(Label::Campaign("c".into()), Place::Domain("x.example".into())),
+    ];
+    for scope in others {
+        world.log(QueueEntry::Suspended { scope, until: Secs::MAX, reason: "".into() });
+    }
     for scope in scopes {
         let until = world.queue.now() + 100;
         world.log(QueueEntry::Suspended { scope: scope.clone(), until, reason: "test".into() });

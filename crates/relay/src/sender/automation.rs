@@ -1,4 +1,4 @@
-//! What replies of other hosts bring about: a site or a domain is suspended, slowed down or given up for a time. It is recorded like an operator's commands.
+//! What replies of other hosts bring about: a site, a domain, or a tenant or campaign there is suspended, slowed down or given up for a time. It is recorded like an operator's commands.
 
 use std::sync::Arc;
 
@@ -9,13 +9,13 @@ use super::observer::By;
 use super::routing::BOUNCE;
 use super::shared::Shared;
 use super::site::Site;
-use crate::queue::{QueueEntry, Scope, domain_of};
+use crate::queue::{Label, Place, QueueEntry, Queued, Scope, domain_of};
 use crate::shaping::automation::Rule;
 use crate::shaping::file::{Action, Target};
 
 impl Shared {
     /// A host has refused a recipient, for now or for good: does what rules say about that.
-    pub fn automate(self: &Arc<Self>, site: &Site, recipient: &str, reply: &Reply) {
+    pub fn automate(self: &Arc<Self>, site: &Site, queued: &Queued, recipient: &str, reply: &Reply) {
         let rules = self.shaper.rules();
         let automation = rules.automation();
         if automation.rules().is_empty() {
@@ -28,24 +28,27 @@ impl Shared {
         let class = || self.config.bounces.classes.now().classify_reply(reply).name().to_owned();
         for number in automation.matching(&reply.to_string(), &sections, class) {
             let rule = &automation.rules()[number as usize];
-            let of: Arc<str> = match rule.target {
-                Target::Site => site.name.clone(),
-                Target::Domain => domain.as_str().into(),
+            // Routes are by domain.
+            let place = match rule.action {
+                Action::Bounce => Place::Domain(domain.as_str().into()),
+                Action::Suspend | Action::Slow => Place::Site(site.name.clone()),
+            };
+            let scope = match rule.target {
+                Target::Site => Scope::Site(site.name.clone()),
+                Target::Domain => Scope::Domain(domain.as_str().into()),
+                Target::Tenant => Scope::At(Label::Tenant(queued.tenant.clone()), place),
+                Target::Campaign => Scope::At(Label::Campaign(queued.campaign.clone()), place),
             };
             let now = self.time.now();
-            if self.shaper.counts().is_enough(number, rule, &of, now.into()) {
-                self.apply_rule(rule, of, reply);
+            if self.shaper.counts().is_enough(number, rule, &scope, now.into()) {
+                self.apply_rule(rule, scope, reply);
             }
         }
     }
 
-    fn apply_rule(self: &Arc<Self>, rule: &Rule, of: Arc<str>, reply: &Reply) {
+    fn apply_rule(self: &Arc<Self>, rule: &Rule, scope: Scope, reply: &Reply) {
         let reason = format!("{}: {reply}", rule.from);
         let until = self.time.now().saturating_add(rule.secs);
-        let scope = match rule.target {
-            Target::Site => Scope::Site(of),
-            Target::Domain => Scope::Domain(of),
-        };
         let text: Arc<str> = reason.as_str().into();
         let entry = match rule.action {
             Action::Suspend => QueueEntry::Suspended { scope, until, reason: text },

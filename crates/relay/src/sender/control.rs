@@ -199,7 +199,7 @@ impl Relay {
         if host_and_port(to).is_none() {
             return Err(ControlError::NextHop(to.to_owned()));
         }
-        if let Scope::Site(_) = scope {
+        if scope.has_site() {
             return Err(ControlError::Site);
         }
         let until = secs.map_or(Secs::MAX, |secs| self.0.shared.time.now().saturating_add(secs));

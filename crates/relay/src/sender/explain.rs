@@ -8,7 +8,7 @@ use super::router::Plan;
 use super::shape::{OpenLimit, RateLimit, Shaper};
 use super::shared::Shared;
 use super::site::Site;
-use crate::queue::{QueueEntry, QueueName, Scope, Secs};
+use crate::queue::{Label, Place, QueueEntry, QueueName, Scope, Secs};
 use crate::shaping::explain::{Defaults, Explained, Now};
 
 /// What [`Relay::explain`] does not know.
@@ -172,11 +172,17 @@ fn open_now(limit: &Arc<OpenLimit>, most: u32) -> Now {
 
 /// What a suspension is of, if it is of this destination.
 fn applies(scope: &Scope, explained: &Explained) -> Option<String> {
+    let is_tenant = |name: &str| *name == *explained.tenant && !explained.tenant.is_empty();
+    let is_place = |place: &Place| match place {
+        Place::Domain(name) => **name == *explained.domain,
+        Place::Site(name) => **name == *explained.site,
+    };
     let (kind, is_it) = match scope {
-        Scope::Tenant(name) => ("tenant", **name == *explained.tenant && !explained.tenant.is_empty()),
+        Scope::Tenant(name) => ("tenant", is_tenant(name)),
         Scope::Domain(name) => ("domain", **name == *explained.domain),
         Scope::Site(name) => ("site", **name == *explained.site),
-        Scope::Campaign(_) => return None,
+        Scope::At(Label::Tenant(name), place) => (scope.kind(), is_tenant(name) && is_place(place)),
+        Scope::Campaign(_) | Scope::At(Label::Campaign(_), _) => return None,
     };
     is_it.then(|| format!("the {kind}"))
 }

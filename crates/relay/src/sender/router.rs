@@ -126,7 +126,7 @@ impl Shared {
             let site = |(ready, (egress, _)): (_, &Member)| {
                 let new = || {
                     let (egress, name, manner) = (egress.clone(), plan.name.clone(), plan.manner.clone());
-                    let unlimited = self.shaper.unlimited(egress.name());
+                    let unlimited = self.shaper.unlimited(egress.name(), &name);
                     Arc::new(Site::new(egress, name, manner, plan.destination.clone(), ready, unlimited))
                 };
                 let site = sites.entry((egress.name().clone(), plan.name.clone())).or_insert_with(new);

@@ -368,7 +368,7 @@ impl Shared {
             if let (Fate::Refused(reply, _) | Fate::Deferred(reply, _), Some(envelope)) = (&fate, envelope)
                 && let Some(recipient) = envelope.recipient(key.number)
             {
-                self.automate(site, &recipient.address, reply);
+                self.automate(site, &envelope.queued, &recipient.address, reply);
             }
             if let (Fate::Refused(reply, scope), Some(envelope)) = (&fate, envelope) {
                 let is_alone = transaction.recipients.len() == 1;

@@ -9,6 +9,7 @@ use super::file::{self, Action, Target};
 use super::{Sections, ShapingError};
 use crate::classify::LINE_BYTES_MAX;
 use crate::limit::Rate;
+use crate::queue::Scope;
 
 /// A rule.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -84,7 +85,7 @@ impl Builder {
             Action::Slow => {}
             _ if is_slow => return wrong("`message_rate` and `connections` are for `slow`".to_owned()),
             Action::Bounce if said.of == Target::Site => {
-                return wrong("mail is bounced by domain: set `of` to `domain`".to_owned());
+                return wrong("mail is bounced by domain: set `of` to `domain`, `tenant` or `campaign`".to_owned());
             }
             _ => {}
         }
@@ -148,12 +149,12 @@ impl Automation {
 /// How many replies there were lately, by rule and by what it is done for. In memory only.
 #[derive(Debug, Default)]
 pub struct Counts {
-    seen: HashMap<(u32, Arc<str>), VecDeque<u64>>,
+    seen: HashMap<(u32, Scope), VecDeque<u64>>,
 }
 
 impl Counts {
     /// Counts a reply at a time in seconds; whether these are enough. Then it counts from the beginning.
-    pub fn is_enough(&mut self, number: u32, rule: &Rule, of: &Arc<str>, now: u64) -> bool {
+    pub fn is_enough(&mut self, number: u32, rule: &Rule, of: &Scope, now: u64) -> bool {
         let (count, secs) = rule.after;
         if count <= 1 {
             return true;

@@ -147,6 +147,10 @@ pub enum Target {
     Site,
     /// The domain of the recipient.
     Domain,
+    /// The tenant's mail to the set of mail hosts; to the domain, if it is given up.
+    Tenant,
+    /// The campaign's mail to the set of mail hosts; to the domain, if it is given up.
+    Campaign,
 }
 
 fn is_default<T: Default + PartialEq>(value: &T) -> bool {

@@ -239,10 +239,18 @@ fn automation(rule: &Table) -> Result<Vec<Table>, &'static str> {
         }
         made.insert("for".to_owned(), Value::Integer(secs as i64));
         match &action {
-            Value::String(name) if name == "Suspend" => drop(made.insert("action".to_owned(), "suspend".into())),
-            Value::String(name) if name == "Bounce" => {
-                made.insert("action".to_owned(), "bounce".into());
-                made.insert("of".to_owned(), "domain".into());
+            Value::String(name) => {
+                let (action, of) = match name.as_str() {
+                    "Suspend" => ("suspend", "site"),
+                    "SuspendTenant" => ("suspend", "tenant"),
+                    "SuspendCampaign" => ("suspend", "campaign"),
+                    "Bounce" => ("bounce", "domain"),
+                    "BounceTenant" => ("bounce", "tenant"),
+                    "BounceCampaign" => ("bounce", "campaign"),
+                    _ => return Err("an action that there is not"),
+                };
+                made.insert("action".to_owned(), action.into());
+                made.insert("of".to_owned(), of.into());
             }
             Value::Table(set) => {
                 let set = set.get("SetConfig").and_then(Value::as_table).ok_or("an action that there is not")?;
@@ -295,7 +303,11 @@ mod tests {
         duration = "90 minutes"
         [["Closed.example".automation]]
         regex = "no auth"
-        action = "SuspendTenant"
+        action = ["SuspendTenant", "SuspendCampaign", "BounceTenant"]
+        duration = "1 hour"
+        [["Closed.example".automation]]
+        regex = "odd one"
+        action = "SuspendEverything"
         duration = "1 hour"
         ["Closed.example".sources."ip-1"]
         connection_limit = 2
@@ -311,12 +323,18 @@ mod tests {
         assert_eq!(big.totals[0].value.message_rate.unwrap(), "1000/hour".parse().unwrap());
         assert_eq!(big.message_rate.unwrap().value, "100/s, burst 200".parse().unwrap());
         let automation: Vec<_> =
-            rules.automation().rules().iter().map(|rule| (rule.action, rule.after, rule.secs)).collect();
-        use super::super::file::Action;
-        let expected =
-            [(Action::Suspend, (10, 3600), 7200), (Action::Slow, (1, 1), 5400), (Action::Bounce, (1, 1), 5400)];
-        assert!(expected.iter().all(|rule| automation.contains(rule)) && automation.len() == 3, "{automation:?}");
-        for what in ["enable_tls", "match Else", "sources", "no auth"] {
+            rules.automation().rules().iter().map(|rule| (rule.action, rule.target, rule.after, rule.secs)).collect();
+        use super::super::file::{Action, Target};
+        let expected = [
+            (Action::Suspend, Target::Site, (10, 3600), 7200),
+            (Action::Slow, Target::Site, (1, 1), 5400),
+            (Action::Bounce, Target::Domain, (1, 1), 5400),
+            (Action::Suspend, Target::Tenant, (1, 1), 3600),
+            (Action::Suspend, Target::Campaign, (1, 1), 3600),
+            (Action::Bounce, Target::Tenant, (1, 1), 3600),
+        ];
+        assert!(expected.iter().all(|rule| automation.contains(rule)) && automation.len() == 6, "{automation:?}");
+        for what in ["enable_tls", "match Else", "sources", "odd one"] {
             assert!(converted.ignored.iter().any(|line| line.contains(what)), "{what}: {:?}", converted.ignored);
         }
         assert_eq!(converted.ignored.len(), 4, "{:?}", converted.ignored);

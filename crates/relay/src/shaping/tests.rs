@@ -1,5 +1,6 @@
 use super::*;
 use crate::limit::Rate;
+use crate::queue::Scope;
 
 fn rules(text: &str) -> Rules {
     Rules::parse("a.toml", text).unwrap()
@@ -116,6 +117,10 @@ fn mistakes_are_refused_with_their_place() {
         ("[[default.automation]]\npatterns = ['a']\naction = 'slow'\nfor = 60\n", "`slow` needs"),
         ("[[default.automation]]\npatterns = ['a']\naction = 'bounce'\nfor = 60\n", "set `of`"),
         (
+            "[[default.automation]]\npatterns = ['a']\naction = 'slow'\nof = 'tenant'\nconnections = 1\nfor = 60\n",
+            "those of a site",
+        ),
+        (
             "[[default.automation]]\npatterns = ['a']\naction = 'suspend'\nmessage_rate = '1/s'\nfor = 60\n",
             "are for `slow`",
         ),
@@ -148,7 +153,8 @@ fn a_reply_matches_the_rules_of_its_sections() {
 fn a_threshold_is_reached_within_its_time_only() {
     let rules = rules("[[default.automation]]\npatterns = ['x']\nafter = '3/minute'\naction = 'suspend'\nfor = '1h'\n");
     let rule = &rules.automation().rules()[0];
-    let (mut counts, one, other) = (automation::Counts::default(), Arc::from("one"), Arc::from("other"));
+    let (mut counts, one, other) =
+        (automation::Counts::default(), Scope::Domain("one".into()), Scope::Domain("other".into()));
     let times =
         [(0, false), (30, false), (60, false), (61, true), (62, false), (121, false), (122, false), (123, true)];
     for (time, is_enough) in times {

@@ -4,7 +4,9 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use posthaste_relay::queue::entry::HoldReason;
-use posthaste_relay::queue::{Change, Key, Queue, QueueEntry, Scope, Secs, Selection, Status, Waits, What};
+use posthaste_relay::queue::{
+    Change, Key, Label, Place, Queue, QueueEntry, Scope, Secs, Selection, Status, Waits, What,
+};
 use posthaste_spool::Lsn;
 
 /// What entries say, in the plainest way.
@@ -115,7 +117,10 @@ impl Model {
                     && match scope {
                         Scope::Tenant(tenant) => *tenant == name.tenant,
                         Scope::Domain(domain) => *domain == name.domain,
-                        Scope::Campaign(_) | Scope::Site(_) => false,
+                        Scope::At(Label::Tenant(tenant), Place::Domain(domain)) => {
+                            *tenant == name.tenant && *domain == name.domain
+                        }
+                        _ => false,
                     }
             });
             let waits = match (expected.held, suspended.map(|(_, until)| *until).max()) {

@@ -1,12 +1,13 @@
 //! Random operations on a queue whose log is in memory.
 
 use std::collections::VecDeque;
+use std::sync::Arc;
 
 use posthaste_random::Random;
 use posthaste_relay::queue::entry::{HoldReason, QueuedRecipient};
 use posthaste_relay::queue::{
-    Action, Change, Imported, ImportedState, Key, Notice, Origin, Outcome, Prefer, Queue, QueueEntry, Queued, ReadyId,
-    Schedules, Scope, Secs, Selection, Snapshot, Source, Status, Take, Transaction, What,
+    Action, Change, Imported, ImportedState, Key, Label, Notice, Origin, Outcome, Place, Prefer, Queue, QueueEntry,
+    Queued, ReadyId, Schedules, Scope, Secs, Selection, Snapshot, Source, Status, Take, Transaction, What,
 };
 use posthaste_spool::Lsn;
 
@@ -212,9 +213,12 @@ impl World {
     }
 
     pub fn suspend(&mut self) {
-        let scope = match self.random.below(2) {
-            0 => Scope::Tenant(format!("t{}", self.random.below(3)).into()),
-            _ => Scope::Domain(format!("domain{}.example", self.random.below(6)).into()),
+        let tenant = Arc::<str>::from(format!("t{}", self.random.below(3)));
+        let domain = Arc::<str>::from(format!("domain{}.example", self.random.below(6)));
+        let scope = match self.random.below(3) {
+            0 => Scope::Tenant(tenant),
+            1 => Scope::Domain(domain),
+            _ => Scope::At(Label::Tenant(tenant), Place::Domain(domain)),
         };
         let until = self.queue.now() + self.random.below(100_000) as Secs;
         let entry = match self.random.below(4) {

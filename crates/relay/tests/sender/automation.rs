@@ -1,6 +1,6 @@
 //! What replies of the next hop bring about by rules.
 
-use posthaste_relay::queue::{QueueEntry, Scope};
+use posthaste_relay::queue::{Label, Place, QueueEntry, Scope};
 use posthaste_relay::sender::By;
 use posthaste_relay::shaping::Rules;
 
@@ -98,4 +98,68 @@ fn a_reply_has_mail_of_a_domain_given_up_for_a_time() {
     rig.relay.end_diversion(Scope::Domain("a.example".into()), &By::default()).unwrap();
     rig.send("", &["eve@a.example"], "x\r\n");
     sink.wait_taken(2);
+}
+
+#[test]
+fn a_reply_suspends_a_tenant_at_a_site_alone_also_behind_a_restart() {
+    let sink = Sink::start();
+    let rule = |config: &mut Config| with_rule(config, "patterns = ['later$']\naction = 'suspend'\nof = 'tenant'");
+    let rig = rig_with(zone(), sink.port(), rule);
+    let send = |rig: &Rig, tenant: &str, to: &str| rig.send_for(tenant, "ann@here.example", &[to]);
+    send(&rig, "loud", "later@a.example");
+    let site = format!("10 mx.a.example :{}", sink.port());
+    let scope = Scope::At(Label::Tenant("loud".into()), Place::Site(site.into()));
+    wait("it is suspended", || scopes(&rig) == [scope.clone()]);
+    let rig = rig_in(rig.end(), zone(), sink.port(), rule);
+    assert_eq!(scopes(&rig), [scope.clone()]);
+    send(&rig, "loud", "bob@x.a.example");
+    send(&rig, "loud", "bob@b.example");
+    send(&rig, "calm", "eve@a.example");
+    send(&rig, "", "ann@a.example");
+    let mut taken: Vec<String> = sink.wait_taken(3).into_iter().map(|taken| taken.recipients[0].clone()).collect();
+    taken.sort();
+    assert_eq!(taken, ["ann@a.example", "bob@b.example", "eve@a.example"]);
+    assert!(rig.relay.resume(scope, &By::default()).unwrap());
+    assert_eq!(sink.wait_taken(4)[3].recipients, ["bob@x.a.example"]);
+}
+
+#[test]
+fn a_reply_slows_a_campaign_down_at_a_site_also_behind_a_restart() {
+    let sink = Sink::start();
+    let rule = "patterns = ['later']\naction = 'slow'\nof = 'campaign'\nmessage_rate = '1/day'";
+    let rule = |config: &mut Config| with_rule(config, rule);
+    let rig = rig_with(zone(), sink.port(), rule);
+    let send = |rig: &Rig, campaign: &str, to: &str| {
+        let message = Outgoing { campaign: Arc::from(campaign), ..outgoing("ann@here.example", &[to], 0) };
+        rig.append(message, "x\r\n");
+    };
+    send(&rig, "spring", "later@a.example");
+    let site = format!("10 mx.a.example :{}", sink.port());
+    let scope = Scope::At(Label::Campaign("spring".into()), Place::Site(site.into()));
+    wait("it is slowed down", || scopes(&rig) == [scope.clone()]);
+    let rig = rig_in(rig.end(), zone(), sink.port(), rule);
+    send(&rig, "spring", "bob@a.example");
+    send(&rig, "spring", "bob@b.example");
+    send(&rig, "autumn", "eve@a.example");
+    let mut taken: Vec<String> = sink.wait_taken(2).into_iter().map(|taken| taken.recipients[0].clone()).collect();
+    taken.sort();
+    assert_eq!(taken, ["bob@b.example", "eve@a.example"]);
+    wait("the others wait", || rig.relay.stats().recipients == 2);
+    assert!(rig.relay.resume(scope, &By::default()).unwrap());
+    assert_eq!(sink.wait_taken(3)[2].recipients, ["bob@a.example"]);
+}
+
+#[test]
+fn a_reply_has_mail_of_a_tenant_to_a_domain_given_up() {
+    let sink = Sink::start();
+    let rule = "patterns = ['no such user']\naction = 'bounce'\nof = 'tenant'";
+    let rig = rig_with(zone(), sink.port(), |config| with_rule(config, rule));
+    rig.send_for("loud", "", &["no@a.example"]);
+    wait("it is given up", || rig.relay.diversions().len() == 1);
+    rig.send_for("loud", "", &["bob@a.example"]);
+    wait("what comes is given up", || rig.relay.stats().failed == 2 && rig.relay.stats().recipients == 0);
+    rig.send_for("calm", "", &["bob@a.example"]);
+    rig.send_for("loud", "", &["bob@x.a.example"]);
+    sink.wait_taken(2);
+    assert_eq!(sink.rcpts("bob@a.example"), 1);
 }

@@ -40,12 +40,12 @@ impl<'a> MessageGate<'a> {
 
 impl Gate for MessageGate<'_> {
     fn tenant(&mut self, tenant: &Arc<str>, parked: Parked) -> bool {
-        self.tenant = if tenant.is_empty() { None } else { self.shaper.tenant(tenant) };
+        self.tenant = self.shaper.tenant(self.site, tenant);
         self.allows(&self.tenant, parked)
     }
 
-    fn lane(&mut self, tenant: &Arc<str>, domain: &Arc<str>, parked: Parked) -> bool {
-        self.lane = self.shaper.lane(&self.site.source, tenant, domain);
+    fn lane(&mut self, tenant: &Arc<str>, campaign: &Arc<str>, domain: &Arc<str>, parked: Parked) -> bool {
+        self.lane = self.shaper.lane(self.site, tenant, campaign, domain);
         self.allows(&self.lane, parked)
     }
 

@@ -13,7 +13,7 @@ use std::sync::{Arc, Mutex, MutexGuard};
 
 use super::Config;
 use crate::limit::{Bucket, Rate};
-use crate::queue::{Scope, Slow};
+use crate::queue::{Label, Place, Scope, Slow};
 use crate::shaping::automation::Counts;
 use crate::shaping::{Named, Rules, Sections, Sourced};
 
@@ -123,8 +123,8 @@ impl Shaper {
     fn change(&self, change: impl FnOnce(&mut State)) -> Vec<Waiter> {
         let mut state = self.state();
         change(&mut state);
-        let has_slow_domain = state.slowed.keys().any(|scope| matches!(scope, Scope::Domain(_)));
-        let limits_lanes = state.rules.limits_tenants() || state.rules.limits_domains() || has_slow_domain;
+        let has_slow_lane = state.slowed.keys().any(|scope| !matches!(scope, Scope::Site(_)));
+        let limits_lanes = state.rules.limits_tenants() || state.rules.limits_domains() || has_slow_lane;
         self.limits_lanes.store(limits_lanes, Ordering::Relaxed);
         state.version += 1;
         state.forget_found();
@@ -142,8 +142,8 @@ impl Shaper {
     }
 
     /// Without any rules.
-    pub fn unlimited(&self, source: &str) -> Arc<SiteLimits> {
-        Arc::new(SiteLimits::of(self.base, source))
+    pub fn unlimited(&self, source: &str, site: &str) -> Arc<SiteLimits> {
+        Arc::new(SiteLimits::of(self.base, source, site))
     }
 
     /// What applies to a site, now that a domain is routed to it; `None`: as before.
@@ -171,13 +171,27 @@ impl Shaper {
         self.state().open(format!("address {address} from {source}"))
     }
 
-    /// What limits a tenant's messages.
-    fn tenant(&self, tenant: &Arc<str>) -> Together {
-        let mut state = self.state();
+    /// What limits a tenant's messages to a site.
+    fn tenant(&self, site: &SiteLimits, tenant: &Arc<str>) -> Together {
+        let (mut state, now) = (self.state(), self.alarm.now());
+        let found = if tenant.is_empty() { None } else { state.tenant(tenant, now) };
+        with(found, state.slow_at(Label::Tenant(tenant.clone()), site, now))
+    }
+
+    /// What limits messages of a tenant and a campaign to a domain at a site.
+    fn lane(&self, site: &SiteLimits, tenant: &Arc<str>, campaign: &Arc<str>, domain: &Arc<str>) -> Together {
+        let (mut state, now) = (self.state(), self.alarm.now());
+        let found = state.lane(&site.source, tenant, domain, now);
+        with(found, state.slow_at(Label::Campaign(campaign.clone()), site, now))
+    }
+}
+
+impl State {
+    fn tenant(&mut self, tenant: &Arc<str>, now: u64) -> Together {
+        let state = self;
         if let Some(found) = state.tenants.get(tenant) {
             return found.clone();
         }
-        let now = self.alarm.now();
         let found = state.rules.messages_of(tenant).and_then(|of| {
             let mut all: Vec<_> = state.rate(format!("tenant {tenant}"), of.message_rate, now).into_iter().collect();
             all.extend(state.named(&of.limits, now));
@@ -187,14 +201,12 @@ impl Shaper {
         found
     }
 
-    /// What limits messages of a tenant from a source to a domain.
-    fn lane(&self, source: &Arc<str>, tenant: &Arc<str>, domain: &Arc<str>) -> Together {
-        let mut state = self.state();
+    fn lane(&mut self, source: &Arc<str>, tenant: &Arc<str>, domain: &Arc<str>, now: u64) -> Together {
+        let state = self;
         let key = (source.clone(), tenant.clone(), domain.clone());
         if let Some(found) = state.lanes.get(&key) {
             return found.clone();
         }
-        let now = self.alarm.now();
         let of = state.rules.messages_to(domain);
         let name = format!("domain {domain} from {source}");
         let mut all: Vec<_> = state.rate(name, of.message_rate, now).into_iter().collect();
@@ -205,9 +217,17 @@ impl Shaper {
         state.lanes.insert(key, found.clone());
         found
     }
-}
 
-impl State {
+    /// The rate of a tenant or a campaign that is slowed down at a site.
+    fn slow_at(&mut self, label: Label, site: &SiteLimits, now: u64) -> Option<Arc<RateLimit>> {
+        if self.slowed.is_empty() {
+            return None;
+        }
+        let scope = Scope::At(label, Place::Site(site.site.clone()));
+        let name = format!("{} {} from {}", scope.kind(), scope.name(), site.source);
+        self.slow(&scope, &name, now)?.0
+    }
+
     /// What was found is found anew; limits keep what they have counted.
     fn forget_found(&mut self) {
         self.lanes.clear();
@@ -260,6 +280,12 @@ impl State {
         self.open.retain(|_, limit| Arc::strong_count(limit) > 1 || limit.count() > 0 || limit.is_waited_for());
         self.tidy_at = TIDY_MIN.max(2 * (self.rates.len() + self.open.len()));
     }
+}
+
+fn with(found: Together, more: Option<Arc<RateLimit>>) -> Together {
+    let Some(more) = more else { return found };
+    let all = found.iter().flat_map(|all| all.iter().cloned());
+    together(all.chain(std::iter::once(more)).collect())
 }
 
 fn together(mut limits: Vec<Arc<RateLimit>>) -> Together {

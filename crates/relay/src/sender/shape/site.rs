@@ -19,6 +19,8 @@ pub(in crate::sender) struct SiteKey<'a> {
 #[derive(Debug)]
 pub(in crate::sender) struct SiteLimits {
     pub source: Arc<str>,
+    /// The name of the site.
+    pub site: Arc<str>,
     pub connections: usize,
     pub messages_per_connection: u64,
     pub recipients_per_message: usize,
@@ -33,9 +35,10 @@ pub(in crate::sender) struct SiteLimits {
 
 impl SiteLimits {
     /// Without any rules.
-    pub fn of(base: Base, source: &str) -> Self {
+    pub fn of(base: Base, source: &str, site: &str) -> Self {
         SiteLimits {
             source: source.into(),
+            site: site.into(),
             connections: base.connections,
             messages_per_connection: base.messages_per_connection,
             recipients_per_message: base.recipients_per_message,
@@ -47,7 +50,7 @@ impl SiteLimits {
     }
 
     pub(super) fn find(key: &SiteKey<'_>, joined: &Sections, base: Base, state: &mut State, now: u64) -> Self {
-        let mut limits = Self::of(base, key.source);
+        let mut limits = Self::of(base, key.source, key.name);
         if !state.rules.is_empty() {
             limits.find_rules(key, joined, base, state, now);
         }
