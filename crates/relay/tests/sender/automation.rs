@@ -109,9 +109,9 @@ fn a_reply_suspends_a_tenant_at_a_site_alone_also_behind_a_restart() {
     send(&rig, "loud", "later@a.example");
     let site = format!("10 mx.a.example :{}", sink.port());
     let scope = Scope::At(Label::Tenant("loud".into()), Place::Site(site.into()));
-    wait("it is suspended", || scopes(&rig) == [scope.clone()]);
+    wait("it is suspended", || scopes(&rig) == std::slice::from_ref(&scope));
     let rig = rig_in(rig.end(), zone(), sink.port(), rule);
-    assert_eq!(scopes(&rig), [scope.clone()]);
+    assert_eq!(scopes(&rig), std::slice::from_ref(&scope));
     send(&rig, "loud", "bob@x.a.example");
     send(&rig, "loud", "bob@b.example");
     send(&rig, "calm", "eve@a.example");
@@ -136,7 +136,7 @@ fn a_reply_slows_a_campaign_down_at_a_site_also_behind_a_restart() {
     send(&rig, "spring", "later@a.example");
     let site = format!("10 mx.a.example :{}", sink.port());
     let scope = Scope::At(Label::Campaign("spring".into()), Place::Site(site.into()));
-    wait("it is slowed down", || scopes(&rig) == [scope.clone()]);
+    wait("it is slowed down", || scopes(&rig) == std::slice::from_ref(&scope));
     let rig = rig_in(rig.end(), zone(), sink.port(), rule);
     send(&rig, "spring", "bob@a.example");
     send(&rig, "spring", "bob@b.example");
