@@ -67,6 +67,11 @@ impl Events {
     pub fn recorder(&self) -> Recorder {
         self.log.recorder()
     }
+
+    /// Writes what the spool has brought, for so long at most. Blocks.
+    pub fn end(&self, patience: std::time::Duration) {
+        self.log.end(patience);
+    }
 }
 
 impl Service for Events {

@@ -3,13 +3,17 @@
 use std::io::{self, BufRead, BufReader, Write};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
+use std::sync::mpsc::sync_channel;
+use std::thread::JoinHandle;
 
 use posthaste_server::config::{Config, Loaded};
-use posthaste_server::control::{Request, SOCKET};
+use posthaste_server::control::{ClosedQueue, Request, SOCKET};
+use rustix::process::getuid;
 use serde_json::Value;
 
 use super::tables::text;
 use super::{AnyError, ServerArgs};
+use crate::spool_access::become_owner;
 
 /// Asks a server; the lines of its answer but the last.
 pub fn ask(server: &ServerArgs, request: &Request) -> Result<Vec<Value>, AnyError> {
@@ -26,25 +30,66 @@ pub(super) fn answer_of(config: &Config, request: &Request) -> Result<Vec<Value>
     answer_in(&config.storage.data, request)
 }
 
-/// A connection to a server, for requests with long answers.
-pub(super) fn connect(server: &ServerArgs) -> Result<UnixStream, AnyError> {
-    connect_in(&Loaded::load(server.config.as_deref())?.config.storage.data)
+/// To the queue of a running server, or to one that this process has open.
+pub(super) struct Connection {
+    pub stream: UnixStream,
+    serving: Option<JoinHandle<io::Result<()>>>,
 }
 
-fn connect_in(data: &Path) -> Result<UnixStream, AnyError> {
-    let path = data.join(SOCKET);
-    let failed = |error: io::Error| match error.kind() {
-        io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused => {
-            format!("no server runs with its data in {}", data.display())
+impl Connection {
+    /// To be called once the answer is there and the stream is gone.
+    pub fn end(self) -> Result<(), AnyError> {
+        drop(self.stream);
+        self.serving.map_or(Ok(()), |serving| Ok(serving.join().expect("the queue's thread")?))
+    }
+}
+
+/// A connection to the server, for an export or an import. Where none runs, this process opens the queue.
+pub(super) fn connect(server: &ServerArgs) -> Result<Connection, AnyError> {
+    let config = Loaded::load(server.config.as_deref())?.config;
+    match connect_in(&config.storage.data)? {
+        Some(stream) => Ok(Connection { stream, serving: None }),
+        None => open(config),
+    }
+}
+
+/// Opens the queue on a thread that is its owner: files that belong to root would be of no use to the server.
+fn open(config: Config) -> Result<Connection, AnyError> {
+    let (stream, theirs) = UnixStream::pair()?;
+    let (uid, (tell, told)) = (getuid().as_raw(), sync_channel(1));
+    let serving = std::thread::Builder::new().name("queue".to_owned()).spawn(move || {
+        let dir = config.storage.spool.clone();
+        let owned = if dir.is_dir() { become_owner(&dir).map_err(|error| error.to_string()) } else { Ok(()) };
+        match owned.and_then(|()| ClosedQueue::open(&config).map_err(|error| error.to_string())) {
+            Ok(queue) => {
+                let _ = tell.send(Ok(config.storage.data));
+                queue.serve(theirs, uid)
+            }
+            Err(error) => {
+                let _ = tell.send(Err(error));
+                Ok(())
+            }
         }
-        _ => format!("{}: {error}", path.display()),
-    };
-    Ok(UnixStream::connect(&path).map_err(failed)?)
+    })?;
+    let data = told.recv()??;
+    eprintln!("posthaste: no server runs: the queue in {} is opened", data.display());
+    Ok(Connection { stream, serving: Some(serving) })
+}
+
+/// None if no server listens.
+fn connect_in(data: &Path) -> Result<Option<UnixStream>, AnyError> {
+    let path = data.join(SOCKET);
+    match UnixStream::connect(&path) {
+        Ok(stream) => Ok(Some(stream)),
+        Err(error) if matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused) => Ok(None),
+        Err(error) => Err(format!("{}: {error}", path.display()).into()),
+    }
 }
 
 /// Asks the server with this data directory.
 pub fn answer_in(data: &Path, request: &Request) -> Result<Vec<Value>, AnyError> {
-    let mut stream = connect_in(data)?;
+    let absent = || format!("no server runs with its data in {}", data.display());
+    let mut stream = connect_in(data)?.ok_or_else(absent)?;
     let path = data.join(SOCKET);
     let failed = |error: io::Error| format!("{}: {error}", path.display());
     stream.write_all((serde_json::to_string(request)? + "\n").as_bytes()).map_err(failed)?;

@@ -51,7 +51,8 @@ pub(super) fn export(args: &ExportArgs) -> Result<ExitCode, AnyError> {
     if (of == Which::default()) != args.all {
         return Err("name an id, a sender, recipient, domain, tenant, campaign or --held; or --all, alone".into());
     }
-    let mut stream = connect(&args.server)?;
+    let connection = connect(&args.server)?;
+    let mut stream = &connection.stream;
     let request = serde_json::to_string(&Request::Export { of, hold: args.hold })? + "\n";
     stream.write_all(request.as_bytes())?;
     let last = match &args.output {
@@ -67,6 +68,7 @@ pub(super) fn export(args: &ExportArgs) -> Result<ExitCode, AnyError> {
         }
         None => copy(stream, &mut io::stdout().lock())?,
     };
+    connection.end()?;
     let count = |key| number(&last, key);
     if args.server.json && args.output.is_some() {
         print_json(&format!("{last}\n"))?;
@@ -83,7 +85,7 @@ pub(super) fn export(args: &ExportArgs) -> Result<ExitCode, AnyError> {
 }
 
 /// The last line, once all were written.
-fn copy(stream: UnixStream, out: &mut impl Write) -> Result<Value, AnyError> {
+fn copy(stream: &UnixStream, out: &mut impl Write) -> Result<Value, AnyError> {
     let (mut lines, mut line) = (BufReader::new(stream), String::new());
     loop {
         line.clear();
@@ -110,7 +112,8 @@ pub(super) fn import(args: &ImportArgs) -> Result<ExitCode, AnyError> {
         true => Box::new(io::stdin()),
         false => Box::new(File::open(&args.file).map_err(|error| format!("{}: {error}", args.file.display()))?),
     };
-    let mut stream = connect(&args.server)?;
+    let connection = connect(&args.server)?;
+    let mut stream = &connection.stream;
     stream.write_all((serde_json::to_string(&Request::Import { release: args.release })? + "\n").as_bytes())?;
     let mut sending = stream.try_clone()?;
     // Answers are read meanwhile: neither side may wait for the other.
@@ -127,6 +130,7 @@ pub(super) fn import(args: &ImportArgs) -> Result<ExitCode, AnyError> {
             eprintln!("posthaste: refused: {} {}", text(&last, "origin"), harmless(&refused));
         }
     }
+    connection.end()?;
     if last.get("error").is_some() {
         return Err(text(&last, "error").into());
     }

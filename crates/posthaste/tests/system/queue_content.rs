@@ -57,8 +57,12 @@ pub fn unused_port() -> u16 {
     std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port()
 }
 
+pub fn config(port: u16) -> String {
+    CONFIG.replace("PORT", &port.to_string())
+}
+
 pub fn start(dir: &Path, port: u16) -> Server {
-    Server::start(dir, &CONFIG.replace("PORT", &port.to_string()))
+    Server::start(dir, &config(port))
 }
 
 #[test]

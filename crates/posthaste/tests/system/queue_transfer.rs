@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use rustix::process::Signal;
 use serde_json::Value;
 
-use crate::queue_content::{deferring, lines, queue, start};
+use crate::queue_content::{config, deferring, lines, queue, start, unused_port};
 use crate::support::{PATIENCE, Server, command};
 
 /// What an import says at its end.
@@ -124,4 +124,54 @@ fn a_queue_moves_with_schedule_and_attempts_and_nothing_is_imported_twice() {
     server_to.stop();
     server.stop();
     next.stop();
+}
+
+#[test]
+fn a_queue_moves_while_neither_server_runs() {
+    let (old, new) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let (from, to) = (old.path(), new.path());
+    let events = "[events]\nenabled = true\n";
+    let config = || config(unused_port()) + events;
+    let mut server = Server::start(from, &config());
+    let mut client = server.connect();
+    client.expect("EHLO client.example.net", 250);
+    let large = [&b"Subject: b\r\n\r\n"[..], &b"some more of it\r\n".repeat(100_000), b"\r\n"].concat();
+    client.try_message("eve@here.example", &["ann@there.example", "bob@there.example"], &large).unwrap();
+    client.try_message("eve@here.example", &["ann@other.example"], b"Subject: c\r\n\r\n\r\n").unwrap();
+    assert_eq!(lines(from, &["list"]).len(), 3);
+    server.signal(Signal::KILL);
+    server.wait();
+    assert_eq!(queue(from, &["list"]).0, 2, "only exports and imports need no server");
+    let file = from.join("moved.jsonl");
+    let path = file.to_str().unwrap();
+    let (status, said) = queue(from, &["export", "--domain", "there.example", "--hold", "--output", path]);
+    assert_eq!((status, said.contains("1 messages with 2 recipients")), (0, true), "{said}");
+    let (status, again) = queue(from, &["export", "--all"]);
+    assert_eq!((status, again.matches("\"held\":\"operator\"").count()), (0, 2), "{again}");
+
+    std::fs::write(to.join("posthaste.toml"), config()).unwrap();
+    let absent = import(to, &[path]);
+    assert_eq!(absent.0, 2, "nothing is made: {}", absent.1);
+    assert!(!to.join("posthaste-data").exists());
+    Server::start_as_it_is(to).stop();
+    assert_eq!(counts(&import(to, &[path])), of(1, 2, 0));
+    assert_eq!(counts(&import(to, &[path])), of(0, 0, 2), "behind an end, which wrote a snapshot");
+
+    let (server, server_to) = (Server::start_as_it_is(from), Server::start_as_it_is(to));
+    assert_eq!(counts(&import(to, &[path])), of(0, 0, 2), "with a server");
+    let state = |dir: &Path| {
+        let waiting = lines(dir, &["list"]);
+        waiting.iter().map(|line| (line["recipient"].clone(), line["state"] == "held")).collect::<Vec<_>>()
+    };
+    let of_there = |held| ["ann@there.example", "bob@there.example"].map(|to| (Value::from(to), held));
+    assert_eq!(state(to), of_there(false));
+    assert_eq!(state(from)[..2], of_there(true));
+    assert!(!state(from)[2].1, "what was not exported is not held");
+    std::fs::remove_file(from.join("posthaste-data/control.sock")).unwrap();
+    let (status, said) = queue(from, &["export", "--all"]);
+    assert_eq!((status, said.contains("in use")), (2, true), "{said}");
+    server.stop();
+    server_to.stop();
+    let log = std::fs::read_to_string(from.join("posthaste-data/events/events-00000001.jsonl")).unwrap();
+    assert_eq!(log.matches("\"action\":\"hold\"").count(), 2, "{log}");
 }

@@ -181,6 +181,18 @@ impl Relay {
     /// # Errors
     /// See [`OpenError`].
     pub fn open(spool: Arc<dyn Spool>, config: Config) -> Result<(Self, OpenReport), OpenError> {
+        Self::restore(spool, config, true)
+    }
+
+    /// Restores the queue and sends nothing: for messages that go to another queue, or come from one.
+    ///
+    /// # Errors
+    /// See [`OpenError`].
+    pub fn open_idle(spool: Arc<dyn Spool>, config: Config) -> Result<(Self, OpenReport), OpenError> {
+        Self::restore(spool, config, false)
+    }
+
+    fn restore(spool: Arc<dyn Spool>, config: Config, sends: bool) -> Result<(Self, OpenReport), OpenError> {
         let stream = spool.stream(STREAM)?;
         let seed = seed();
         let (mut queue, replies) = match spool.position(stream).1 {
@@ -215,8 +227,13 @@ impl Relay {
             Arc::new(Shared::new(Parts { spool, stream, config, queue, replies, time, runtime: handle, seed }));
         shared.spool.attach(stream, shown_through, shared.clone())?;
         shared.record(held);
-        runtime.handle().spawn(shaping::run(shared.clone()));
-        let runtime = runtime.run(dispatch::run(shared.clone()));
+        let runtime = if sends {
+            runtime.handle().spawn(shaping::run(shared.clone()));
+            runtime.run(dispatch::run(shared.clone()))
+        } else {
+            // Connections begin with the dispatcher alone.
+            runtime.run(std::future::pending())
+        };
         Ok((Relay(Arc::new(Opened { shared, runtime })), report))
     }
 

@@ -5,7 +5,7 @@ use std::sync::mpsc::sync_channel;
 use std::time::SystemTime;
 
 use bytes::Bytes;
-use posthaste_spool::{AppendError, Batch, Body, Entry, Lsn};
+use posthaste_spool::{AppendError, Batch, Body, Entry, Lsn, Upload};
 use ring::digest::{Context, SHA256};
 
 use super::control::Filter;
@@ -159,6 +159,14 @@ impl Relay {
             _ => None,
         });
         origin.ok_or(ControlError::NotWaiting(message))
+    }
+
+    /// Room for the body of a message that comes in, of at most so many bytes. Blocks.
+    ///
+    /// # Errors
+    /// The spool has none.
+    pub fn upload(&self, bytes: u64) -> std::io::Result<Upload> {
+        self.0.shared.spool.upload(bytes)
     }
 
     /// Takes a message of another queue, unless its recipients were imported before or wait here.

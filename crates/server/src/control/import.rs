@@ -7,7 +7,7 @@ use base64::engine::general_purpose::STANDARD;
 use bytes::Bytes;
 use posthaste_message::HeaderScan;
 use posthaste_relay::queue::entry::HoldReason;
-use posthaste_relay::sender::{By, Exported, ImportError};
+use posthaste_relay::sender::{By, Exported, ImportError, Relay};
 use posthaste_spool::{Body, Upload};
 use ring::digest::{Context, SHA256};
 use serde_json::{Value, json};
@@ -16,10 +16,10 @@ use tokio::net::unix::{OwnedReadHalf, OwnedWriteHalf};
 use tokio::task::spawn_blocking;
 use tokio::time::{Duration, timeout};
 
-use super::PATIENCE;
 use super::transfer::{End, FORMAT, Line, VERSION, hex};
+use super::{PATIENCE, RELAYS_NOT};
 use crate::memory::LARGE_BODY_BYTES;
-use crate::receive::{Receiver, WeakReceiver};
+use crate::receive::WeakReceiver;
 
 /// What the client reads from.
 pub(super) type Lines = BufReader<Take<OwnedReadHalf>>;
@@ -28,13 +28,13 @@ pub(super) type Lines = BufReader<Take<OwnedReadHalf>>;
 pub(super) async fn import(
     mut lines: Lines,
     mut write: OwnedWriteHalf,
-    receiver: WeakReceiver,
+    queue: impl Importing,
     uid: u32,
     release: bool,
 ) -> io::Result<()> {
     let mut counts = Counts::default();
     let last = loop {
-        let answer = match next(&mut lines, &receiver, uid, release, &mut counts).await {
+        let answer = match next(&mut lines, &queue, uid, release, &mut counts).await {
             Ok(Some(answer)) => answer,
             Ok(None) => break counts.as_json(),
             Err(error) => break json!({ "error": error }),
@@ -69,7 +69,7 @@ impl Counts {
 /// Nothing more is taken: the lines are not those of an export, or the queue or its spool is full. It can be begun again from the first line.
 async fn next(
     lines: &mut Lines,
-    receiver: &WeakReceiver,
+    queue: &impl Importing,
     uid: u32,
     release: bool,
     counts: &mut Counts,
@@ -83,7 +83,7 @@ async fn next(
                 counts.has_begun = true;
             }
             Line::Message { message } if counts.has_begun => {
-                let mut incoming = Incoming::begin(message.bytes, receiver).await?;
+                let mut incoming = Incoming::begin(message.bytes, queue).await?;
                 let head = message.into_message();
                 let (message, end) = match incoming.receive(lines, head).await? {
                     Ok(whole) => whole,
@@ -92,7 +92,7 @@ async fn next(
                         return Ok(Some(json!({ "refused": why })));
                     }
                 };
-                return incoming.keep(message, end, receiver, uid, release, counts).await.map(Some);
+                return incoming.keep(message, end, queue, uid, release, counts).await.map(Some);
             }
             Line::Broken { broken } if counts.has_begun => {
                 counts.refused += 1;
@@ -131,11 +131,11 @@ struct Incoming {
 type Received = Result<(Exported, End), String>;
 
 impl Incoming {
-    async fn begin(bytes: u64, receiver: &WeakReceiver) -> Result<Self, String> {
+    async fn begin(bytes: u64, queue: &impl Importing) -> Result<Self, String> {
         let large = match bytes > LARGE_BODY_BYTES as u64 {
             true => {
-                let spool = upgraded(receiver)?.store().spool();
-                let upload = spawn_blocking(move || spool.upload(bytes)).await.map_err(|error| error.to_string())?;
+                let relay = queue.relay()?;
+                let upload = spawn_blocking(move || relay.upload(bytes)).await.map_err(|error| error.to_string())?;
                 Some(upload.map_err(|error| format!("a large message cannot be kept: {error}"))?)
             }
             false => None,
@@ -196,7 +196,7 @@ impl Incoming {
         self,
         mut message: Exported,
         end: End,
-        receiver: &WeakReceiver,
+        queue: &impl Importing,
         uid: u32,
         release: bool,
         counts: &mut Counts,
@@ -217,9 +217,8 @@ impl Incoming {
         }
         let message_id = self.scan.finish().message_id.unwrap_or_default();
         let (large, pieces) = (self.large, self.pieces);
-        let receiver = upgraded(receiver)?;
+        let relay = queue.relay()?;
         let import = move || {
-            let relay = receiver.relay().ok_or("this server relays no mail")?;
             let body = match large {
                 Some(upload) => {
                     Body::File(upload.finish().map_err(|error| format!("a large message cannot be kept: {error}"))?)
@@ -250,8 +249,26 @@ impl Incoming {
     }
 }
 
-fn upgraded(receiver: &WeakReceiver) -> Result<Receiver, String> {
-    receiver.upgrade().ok_or_else(|| "the server ends".to_owned())
+/// The queue that messages come into.
+pub(super) trait Importing {
+    /// # Errors
+    /// Nothing more can come.
+    fn relay(&self) -> Result<Relay, String>;
+}
+
+/// Of a running server, whose end an import does not hold up.
+impl Importing for WeakReceiver {
+    fn relay(&self) -> Result<Relay, String> {
+        let receiver = self.upgrade().ok_or("the server ends")?;
+        receiver.relay().cloned().ok_or_else(|| RELAYS_NOT.to_owned())
+    }
+}
+
+/// Without a server.
+impl Importing for Relay {
+    fn relay(&self) -> Result<Relay, String> {
+        Ok(self.clone())
+    }
 }
 
 /// A line has a piece of a message, or a recipient with its last reply.

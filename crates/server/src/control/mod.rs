@@ -7,6 +7,7 @@
 
 mod act;
 mod cat;
+mod closed;
 mod divert;
 mod explain;
 mod export;
@@ -27,6 +28,7 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 pub use act::Doing;
+pub use closed::{ClosedQueue, ClosedQueueError};
 use posthaste_relay::queue::Secs;
 use posthaste_relay::sender::OfMail;
 pub use posthaste_relay::shaping::explain::{Defaults, Explained};
@@ -37,6 +39,7 @@ use serde_json::{Value, json};
 pub use summary::By;
 pub use suspend::Named;
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
+use tokio::net::unix::OwnedWriteHalf;
 use tokio::net::{UnixListener, UnixStream};
 use tokio::sync::{Semaphore, mpsc};
 use tokio::task::{JoinHandle, spawn_blocking};
@@ -298,12 +301,21 @@ async fn serve(stream: UnixStream, receiver: Receiver) -> io::Result<()> {
         drop(receiver);
         return import::import(limited, write, weak, uid, release).await;
     }
+    answer(write, move |answer| match serde_json::from_str::<Request>(&line) {
+        Ok(request) => perform(&request, uid, &receiver, answer),
+        Err(error) => Err(format!("not a request: {error}")),
+    })
+    .await
+}
+
+/// Writes the lines of an answer while `perform` finds them, and the last.
+async fn answer(
+    mut write: OwnedWriteHalf,
+    perform: impl FnOnce(Answer<'_>) -> Outcome + Send + 'static,
+) -> io::Result<()> {
     let (answer, mut answered) = mpsc::channel(LINES_MAX);
     let working = spawn_blocking(move || {
-        let last = match serde_json::from_str::<Request>(&line) {
-            Ok(request) => perform(&request, uid, &receiver, &|line| answer.blocking_send(line).is_ok()),
-            Err(error) => Err(format!("not a request: {error}")),
-        };
+        let last = perform(&|line| answer.blocking_send(line).is_ok());
         let _ = answer.blocking_send(last.unwrap_or_else(|error| json!({ "error": error })));
     });
     while let Some(line) = answered.recv().await {

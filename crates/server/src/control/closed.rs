@@ -1,0 +1,159 @@
+//! The queue of a server that does not run: exports and imports, under the lock of its spool. Nothing is sent meanwhile.
+
+use std::io;
+use std::os::unix::net::UnixStream as StdStream;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use posthaste_delivery::local::LocalConfig;
+use posthaste_relay::dns::{Resolver, Settings as DnsSettings};
+use posthaste_relay::sender::{Bounces, Config as RelayConfig, Delivering, Notice, Notices, Notifier, Relay, Routing};
+use posthaste_relay::session::Timeouts;
+use posthaste_relay::shaping::Rules;
+use posthaste_spool::{ClosedSpool, FileSpool, OpenError};
+use tokio::io::{AsyncBufReadExt, AsyncReadExt, BufReader};
+use tokio::net::UnixStream;
+
+use super::{REQUEST_BYTES_MAX, Request, answer, export, import};
+use crate::config::Config;
+use crate::events::Events;
+use crate::relay_log::RelayLog;
+
+/// The queue, open. Others cannot open it meanwhile, a server neither.
+pub struct ClosedQueue {
+    relay: Relay,
+    /// What is done is in the event log, too.
+    events: Option<Events>,
+    host_name: String,
+}
+
+/// Why the queue cannot be opened.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ClosedQueueError {
+    /// There is no spool.
+    #[error("no server runs with its data in {}, and no spool is there", data.display())]
+    Absent {
+        /// The data directory.
+        data: PathBuf,
+    },
+    /// Another process has the spool.
+    #[error("{}: the spool is in use, and no server answers at its control socket", dir.display())]
+    InUse {
+        /// The spool's directory.
+        dir: PathBuf,
+    },
+    /// It cannot be read, or threads cannot be started.
+    #[error("{}: {error}", dir.display())]
+    Unreadable {
+        /// The spool's directory.
+        dir: PathBuf,
+        /// What is wrong.
+        error: Box<dyn std::error::Error + Send + Sync>,
+    },
+}
+
+impl ClosedQueue {
+    /// Opens the queue of this configuration. Blocks while the spool is read.
+    ///
+    /// # Errors
+    /// See [`ClosedQueueError`].
+    pub fn open(config: &Config) -> Result<Self, ClosedQueueError> {
+        let dir = &config.storage.spool;
+        let failed = |error: OpenError| match error {
+            OpenError::Locked => ClosedQueueError::InUse { dir: dir.clone() },
+            error => ClosedQueueError::Unreadable { dir: dir.clone(), error: error.into() },
+        };
+        // Opening would make one.
+        if !dir.is_dir() {
+            return Err(ClosedQueueError::Absent { data: config.storage.data.clone() });
+        }
+        if ClosedSpool::is_in_use(dir).map_err(failed)? {
+            return Err(ClosedQueueError::InUse { dir: dir.clone() });
+        }
+        let (spool, _) = FileSpool::open(dir, LocalConfig::from(&config.storage).spool).map_err(failed)?;
+        let spool = Arc::new(spool);
+        let unreadable = |error| ClosedQueueError::Unreadable { dir: dir.clone(), error };
+        let events = config.events.enabled.then(|| Events::open(config, &spool)).transpose();
+        let events = events.map_err(|error| unreadable(error.into()))?.flatten();
+        let recorder = events.as_ref().map(Events::recorder);
+        let settings = settings(config, RelayLog { recorder }).map_err(|error| unreadable(error.into()))?;
+        let (relay, _) = Relay::open_idle(spool, settings).map_err(|error| unreadable(error.into()))?;
+        Ok(Self { relay, events, host_name: config.host_name.clone() })
+    }
+
+    /// Reads one request and answers it as the control socket does, then closes the queue. Only an export and an import are answered. `uid`: who asks.
+    ///
+    /// # Errors
+    /// Those of the stream; what is wrong with the request is in the answer.
+    pub fn serve(self, stream: StdStream, uid: u32) -> io::Result<()> {
+        stream.set_nonblocking(true)?;
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+        let served = runtime.block_on(self.respond(stream, uid));
+        self.relay.end_by(std::time::Instant::now() + PATIENCE);
+        self.events.iter().for_each(|events| events.end(PATIENCE));
+        served
+    }
+
+    async fn respond(&self, stream: StdStream, uid: u32) -> io::Result<()> {
+        let (read, write) = UnixStream::from_std(stream)?.into_split();
+        let (mut lines, mut line) = (BufReader::new(read.take(REQUEST_BYTES_MAX)), String::new());
+        lines.read_line(&mut line).await?;
+        let (relay, host) = (self.relay.clone(), self.host_name.clone());
+        match serde_json::from_str::<Request>(&line) {
+            Ok(Request::Import { release }) => import::import(lines, write, relay, uid, release).await,
+            Ok(Request::Export { of, hold }) => {
+                answer(write, move |answer| export::export(&relay, uid, &host, &of, hold, answer)).await
+            }
+            Ok(_) => answer(write, |_| Err("no server runs".to_owned())).await,
+            Err(error) => answer(write, move |_| Err(format!("not a request: {error}"))).await,
+        }
+    }
+}
+
+/// Of a relay that sends nothing.
+fn settings(config: &Config, log: RelayLog) -> Result<RelayConfig, posthaste_relay::dns::SetupError> {
+    // Nobody is asked: a machine without a resolver will do.
+    let dns = DnsSettings { servers: vec![([127, 0, 0, 1], 53).into()], ..DnsSettings::default() };
+    let section = &config.relay;
+    Ok(RelayConfig {
+        host_name: config.host_name.clone(),
+        resolver: Arc::new(Resolver::new(&dns)?),
+        port: section.port,
+        routing: Routing::default(),
+        schedules: section.schedule.clone(),
+        connections_max: 1,
+        site_connections_max: 1,
+        session_messages_max: 1,
+        recipients_max: 1,
+        shaping: Arc::new(Rules::default()),
+        timeouts: Timeouts::default(),
+        tls: None,
+        eight_bit: section.eight_bit.into(),
+        memory_bytes: 0,
+        site_pause_secs: 1,
+        returned_bytes_max: 0,
+        bounces: Bounces::default(),
+        has_crashed: false,
+        notices: Notices::default(),
+        notifier: Arc::new(Nobody),
+        witnesses: None,
+        observer: Some(Arc::new(log)),
+    })
+}
+
+/// Tells nobody: what is given up waits for a server.
+struct Nobody;
+
+impl Notifier for Nobody {
+    fn knows(&self, _: &str) -> bool {
+        true
+    }
+
+    fn deliver(&self, _: Notice) -> Delivering {
+        Box::pin(std::future::ready(Err("no server runs".to_owned())))
+    }
+}
+
+const PATIENCE: Duration = Duration::from_secs(60);
