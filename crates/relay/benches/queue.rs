@@ -181,6 +181,7 @@ fn message(number: u64, domains: u64) -> Queued {
         not_before: 0,
         expires: 0,
         sender: "sender@example.org".into(),
+        forwarded: None,
         is_8bit: false,
         smtputf8: false,
         require_tls: false,

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use posthaste_delivery::local::Target;
 use posthaste_directory::{Mailbox, Mailboxes, Place};
 use posthaste_message::{write_delivered_to, write_return_path};
-use posthaste_relay::queue::entry::notify as bits;
+use posthaste_relay::queue::entry::{Forwarded, notify as bits};
 use posthaste_relay::queue::{self, QueuedRecipient};
 use posthaste_relay::sender::Outgoing;
 use posthaste_smtp::address::PATH_BYTES_MAX;
@@ -139,11 +139,11 @@ impl Transaction {
         self.is_forwarded
     }
 
-    /// The message for other hosts; each address once, whatever the case of its domain: RFC 5321 section 2.4 leaves that of the local part to the host.
-    fn outgoing(&self, envelope: &Envelope, sender: &ReversePath) -> Option<Outgoing> {
+    /// The message for other hosts; to whom it is forwarded it leaves from `forwards_from`. Each address once, whatever the case of its domain: RFC 5321 section 2.4 leaves that of the local part to the host.
+    fn outgoing(&self, envelope: &Envelope, forwards_from: &ReversePath) -> Option<Outgoing> {
         let mut seen = HashSet::new();
         let mut recipients = Vec::with_capacity(self.remote.len());
-        let mut add = |address: Arc<str>, orcpt: Arc<str>, notify| {
+        let mut add = |recipients: &mut Vec<QueuedRecipient>, address: Arc<str>, orcpt: Arc<str>, notify| {
             if seen.insert(with_lower_domain(&address)) {
                 recipients.push(QueuedRecipient { number: recipients.len() as u16, address, orcpt, notify });
             }
@@ -151,16 +151,25 @@ impl Transaction {
         for rcpt in &self.remote {
             let address = rcpt.forward_path.to_string();
             let orcpt = rcpt.orcpt.as_deref().unwrap_or_default().into();
-            add(address[1..address.len() - 1].into(), orcpt, notify_bits(rcpt));
+            add(&mut recipients, address[1..address.len() - 1].into(), orcpt, notify_bits(rcpt));
         }
+        let named = recipients.len() as u16;
         for Recipient { mailboxes, orcpt, notify, .. } in self.recipients.iter().filter(|_| self.is_forwarded) {
             for mailbox in mailboxes.iter().filter(|mailbox| mailbox.place == Place::Remote) {
-                add(mailbox.address.clone(), orcpt.clone(), *notify);
+                add(&mut recipients, mailbox.address.clone(), orcpt.clone(), *notify);
             }
         }
-        let sender = sender.to_string();
+        let address = |path: &ReversePath| -> Arc<str> {
+            let path = path.to_string();
+            path[1..path.len() - 1].into()
+        };
+        let sender = &envelope.mail.reverse_path;
+        let forwarded = named..recipients.len() as u16;
+        let forwarded = (forwards_from != sender && !forwarded.is_empty())
+            .then(|| Box::new(Forwarded { sender: address(forwards_from), numbers: forwarded.collect() }));
         (!recipients.is_empty()).then(|| Outgoing {
-            sender: sender[1..sender.len() - 1].into(),
+            sender: address(sender),
+            forwarded,
             is_8bit: envelope.mail.body == BodyType::EightBitMime,
             smtputf8: envelope.mail.smtputf8,
             ret: envelope.mail.ret.map(|ret| match ret {
@@ -196,11 +205,11 @@ impl Transaction {
         self.discarded
     }
 
-    /// Where the message goes: each mailbox once. It leaves for other hosts from `leaves_from`. `detail` is asked for what stands behind the separator in an address.
+    /// Where the message goes: each mailbox once. To whom it is forwarded at other hosts it leaves from `forwards_from`. `detail` is asked for what stands behind the separator in an address.
     pub fn destinations(
         &self,
         envelope: &Envelope,
-        leaves_from: &ReversePath,
+        forwards_from: &ReversePath,
         detail: impl Fn(&str) -> Arc<str>,
     ) -> Destinations {
         let sender = envelope.mail.reverse_path.to_string();
@@ -209,7 +218,8 @@ impl Transaction {
         write_return_path(&mut return_path, &sender[1..sender.len() - 1]);
         let several = self.recipients.len() > 1;
         let mut seen = HashSet::new();
-        let mut destinations = Destinations { remote: self.outgoing(envelope, leaves_from), ..Destinations::default() };
+        let mut destinations =
+            Destinations { remote: self.outgoing(envelope, forwards_from), ..Destinations::default() };
         for Recipient { mailboxes, original, .. } in &self.recipients {
             for mailbox in mailboxes.iter() {
                 // Those of one recipient differ already.
@@ -376,6 +386,30 @@ mod tests {
             (3, "C@example.net", "", 0),
         ];
         assert_eq!(recipients, expected, "each address once, whatever the case of its domain");
+    }
+
+    #[test]
+    fn those_to_whom_it_is_forwarded_get_it_from_another_sender() {
+        let (memory, envelope) = (MemoryBudget::new(0), envelope());
+        let check = |forwards: &[&str], from: &str, expected: Option<&[u16]>| {
+            let mut transaction = Transaction::default();
+            transaction
+                .add_remote(&RcptTo::new(ForwardPath::parse("<a@example.net>").unwrap()), &memory)
+                .expect("room");
+            let mailbox = |address: &&str| Mailbox { place: Place::Remote, address: Arc::from(*address) };
+            let mailboxes = Mailboxes::several(forwards.iter().map(mailbox).collect::<Vec<_>>());
+            transaction.add(&rcpt(), mailboxes, &memory).expect("room");
+            let from = ReversePath::parse(from).unwrap();
+            let remote = transaction.destinations(&envelope, &from, |_| "".into()).remote.expect("for other hosts");
+            assert_eq!(&*remote.sender, "s@example.net");
+            let forwarded = remote.forwarded.map(|of| (of.sender.to_string(), of.numbers));
+            assert_eq!(forwarded, expected.map(|numbers| ("f@example.org".to_owned(), numbers.to_vec())));
+        };
+        check(&["b@example.net", "c@example.net"], "<f@example.org>", Some(&[1, 2]));
+        // Who is named as well gets it from the sender.
+        check(&["a@example.net", "c@example.net"], "<f@example.org>", Some(&[1]));
+        check(&["a@example.net"], "<f@example.org>", None);
+        check(&["b@example.net"], "<s@example.net>", None);
     }
 
     #[test]

@@ -33,6 +33,7 @@ pub(super) fn details(lines: &[Value]) -> String {
         let rows = [
             ("id", text(line, "id")),
             ("sender", text(line, "sender")),
+            ("leaves as", text(line, "leaves_from")),
             ("recipient", text(line, "recipient")),
             ("tenant", text(line, "tenant")),
             ("campaign", text(line, "campaign")),

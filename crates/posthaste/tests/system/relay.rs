@@ -177,6 +177,35 @@ fn forwarded_mail_leaves_from_an_address_that_leads_back() {
 }
 
 #[test]
+fn only_those_to_whom_it_is_forwarded_get_a_message_from_a_rewritten_sender() {
+    let (here, there) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let next = next_hop(there.path(), "127.0.0.1:0");
+    std::fs::write(here.path().join("srs.secret"), "a secret for tests\n").unwrap();
+    let config = config(next.addresses[0].port());
+    let config = config.replace(
+        "[relay]\n",
+        "[domain.aliases]\nfan = [\"ann@there.example\"]\nlost = [\"gone@there.example\"]\n[relay]\n",
+    );
+    let srs = "[relay.srs]\ndomain = \"here.example\"\nsecret_file = \"srs.secret\"\n[dns]\n";
+    let server = Server::start(here.path(), &config.replace("[dns]\n", srs));
+    let mut client = server.connect();
+    client.expect("EHLO client.example.net", 250);
+    let to = ["fan@here.example", "bob@there.example", "lost@here.example"];
+    client.try_message("ann@there.example", &to, b"Subject: fan\r\n\r\nx\r\n").unwrap();
+    let text = next.wait_for_mail("there.example", "bob", 1)[0].text();
+    assert!(text.starts_with("Return-Path: <ann@there.example>\n"), "{text}");
+    // She gets it too, and hears of the one who does not.
+    let stored = next.wait_for_mail("there.example", "ann", 2);
+    let begins = |with: &str| stored.iter().map(|stored| stored.text()).find(|text| text.starts_with(with));
+    let forwarded = begins("Return-Path: <SRS0=").unwrap_or_else(|| panic!("{stored:?}"));
+    assert!(forwarded.contains("\nSubject: fan\n"), "{forwarded}");
+    let told = begins("Return-Path: <>\n").unwrap_or_else(|| panic!("{stored:?}"));
+    assert!(told.contains("\nTo: <ann@there.example>\n") && told.contains("gone@there.example"), "{told}");
+    server.stop();
+    next.stop();
+}
+
+#[test]
 fn sources_and_pools_change_with_a_reload() {
     let (here, there) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
     let next = next_hop(there.path(), "127.0.0.1:0");

@@ -6,7 +6,7 @@
 //!
 //! | kind | fields in order |
 //! | --- | --- |
-//! | 1 *queued* | flags (u8: 1 8bit, 2 SMTPUTF8, 4 RET=FULL, 8 RET=HDRS, 16 REQUIRETLS, 32 a pool follows); received, not before, expires (u32 each, 0 for none); texts: sender, ENVID, tenant, campaign, with flag 32 pool; number of recipients (u16); each: number (u16), NOTIFY (u8: 1 never, 2 success, 4 failure, 8 delay), texts: address, ORCPT |
+//! | 1 *queued* | flags (u8: 1 8bit, 2 SMTPUTF8, 4 RET=FULL, 8 RET=HDRS, 16 REQUIRETLS, 32 a pool follows, 64 some leave from another sender); received, not before, expires (u32 each, 0 for none); texts: sender, ENVID, tenant, campaign, with flag 32 pool, with flag 64 the other sender; number of recipients (u16); each: number (u16), NOTIFY (u8: 1 never, 2 success, 4 failure, 8 delay; with flag 64: 16 leaves from the other sender), texts: address, ORCPT |
 //! | 2 *changes* | when (u32); each: kind of change (u8), key, fields of [`What`] |
 //! | 3 *replies* | text of a reply; keys |
 //! | 4 *suspended* | scope, until (u32), reason (text) |
@@ -103,8 +103,10 @@ pub struct Queued {
     pub not_before: Secs,
     /// It is given up then; 0 for the age that its schedule has.
     pub expires: Secs,
-    /// The sender's address; empty for none.
+    /// The sender's address; empty for none. It is told what becomes of all recipients.
     pub sender: Arc<str>,
+    /// Recipients that it leaves for from another sender, if there are any.
+    pub forwarded: Option<Box<Forwarded>>,
     /// BODY=8BITMIME was said of it (RFC 6152).
     pub is_8bit: bool,
     /// SMTPUTF8 was said of it (RFC 6531).
@@ -123,6 +125,22 @@ pub struct Queued {
     pub pool: Arc<str>,
     /// To whom, numbers ascending.
     pub recipients: Vec<QueuedRecipient>,
+}
+
+/// Recipients that a message leaves for from another sender than it came from.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Forwarded {
+    /// That sender's address.
+    pub sender: Arc<str>,
+    /// The numbers of the recipients, ascending.
+    pub numbers: Vec<u16>,
+}
+
+impl Forwarded {
+    /// Whether it is one of them.
+    pub fn has(&self, number: u16) -> bool {
+        self.numbers.binary_search(&number).is_ok()
+    }
 }
 
 /// How much of the message a DSN returns (RFC 3461 section 4.3).
@@ -255,7 +273,10 @@ const RET_FULL: u8 = 4;
 const RET_HEADERS: u8 = 8;
 const REQUIRE_TLS: u8 = 16;
 const HAS_POOL: u8 = 32;
-const FLAGS: u8 = IS_8BIT | SMTPUTF8 | RET_FULL | RET_HEADERS | REQUIRE_TLS | HAS_POOL;
+const HAS_FORWARDED: u8 = 64;
+const FLAGS: u8 = IS_8BIT | SMTPUTF8 | RET_FULL | RET_HEADERS | REQUIRE_TLS | HAS_POOL | HAS_FORWARDED;
+/// Beside the bits of [`notify`].
+const LEAVES_FROM_OTHER: u8 = 16;
 
 impl QueueEntry {
     /// The message that it brings to the queue.
@@ -381,6 +402,14 @@ impl QueueEntry {
 }
 
 impl Queued {
+    /// The address that it leaves from for a recipient; empty for none.
+    pub fn leaves_from(&self, number: u16) -> &Arc<str> {
+        match &self.forwarded {
+            Some(forwarded) if forwarded.has(number) => &forwarded.sender,
+            _ => &self.sender,
+        }
+    }
+
     pub(super) fn put(&self, out: &mut Vec<u8>) {
         let flag = |holds: bool, flag: u8| if holds { flag } else { 0 };
         let ret = match self.ret {
@@ -389,16 +418,21 @@ impl Queued {
             Some(Ret::Headers) => RET_HEADERS,
         };
         let more = flag(self.require_tls, REQUIRE_TLS) | flag(!self.pool.is_empty(), HAS_POOL);
+        let more = more | flag(self.forwarded.is_some(), HAS_FORWARDED);
         out.push(flag(self.is_8bit, IS_8BIT) | flag(self.smtputf8, SMTPUTF8) | ret | more);
         [self.received, self.not_before, self.expires].iter().for_each(|secs| out.extend(secs.to_le_bytes()));
         [&self.sender, &self.envid, &self.tenant, &self.campaign].iter().for_each(|text| put_text(out, text));
         if !self.pool.is_empty() {
             put_text(out, &self.pool);
         }
+        if let Some(forwarded) = &self.forwarded {
+            put_text(out, &forwarded.sender);
+        }
         out.extend(u16::try_from(self.recipients.len()).expect("the number of recipients is checked").to_le_bytes());
         for recipient in &self.recipients {
             out.extend(recipient.number.to_le_bytes());
-            out.push(recipient.notify);
+            let is_forwarded = self.forwarded.as_ref().is_some_and(|forwarded| forwarded.has(recipient.number));
+            out.push(recipient.notify | flag(is_forwarded, LEAVES_FROM_OTHER));
             put_text(out, &recipient.address);
             put_text(out, &recipient.orcpt);
         }
@@ -418,9 +452,17 @@ impl Queued {
         let (received, not_before, expires) = (rest.u32()?, rest.u32()?, rest.u32()?);
         let (sender, envid, tenant, campaign) = (rest.text()?, rest.text()?, rest.text()?, rest.text()?);
         let pool = if flags & HAS_POOL != 0 { rest.text()? } else { Arc::default() };
+        let mut forwarded = match flags & HAS_FORWARDED {
+            0 => None,
+            _ => Some(Box::new(Forwarded { sender: rest.text()?, numbers: Vec::new() })),
+        };
         let mut recipients: Vec<QueuedRecipient> = Vec::new();
         for _ in 0..rest.u16()? {
-            let (number, notify) = (rest.u16()?, rest.u8()?);
+            let (number, mut notify) = (rest.u16()?, rest.u8()?);
+            if let Some(forwarded) = forwarded.as_mut().filter(|_| notify & LEAVES_FROM_OTHER != 0) {
+                forwarded.numbers.push(number);
+                notify &= !LEAVES_FROM_OTHER;
+            }
             if recipients.last().is_some_and(|last| last.number >= number) {
                 return Err(DecodeError::Order);
             }
@@ -435,6 +477,7 @@ impl Queued {
             not_before,
             expires,
             sender,
+            forwarded,
             is_8bit,
             smtputf8,
             require_tls,

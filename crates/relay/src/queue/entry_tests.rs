@@ -24,6 +24,7 @@ fn queued() -> QueueEntry {
         not_before: 2,
         expires: 3,
         sender: "s".into(),
+        forwarded: None,
         is_8bit: true,
         smtputf8: false,
         require_tls: true,
@@ -34,6 +35,12 @@ fn queued() -> QueueEntry {
         pool: "p".into(),
         recipients: vec![recipient(4, "a@x"), recipient(9, "b@y")],
     })
+}
+
+/// The second recipient leaves from another sender.
+fn with_forwarded() -> Queued {
+    let QueueEntry::Queued(queued) = queued() else { unreachable!("it is queued") };
+    Queued { forwarded: Some(Box::new(Forwarded { sender: "f".into(), numbers: vec![9] })), ..queued }
 }
 
 fn imported() -> QueueEntry {
@@ -70,6 +77,10 @@ fn samples() -> Vec<QueueEntry> {
     all.extend(whats.map(changes));
     let QueueEntry::Queued(with_pool) = queued() else { unreachable!("it is queued") };
     all.push(QueueEntry::Queued(Queued { pool: "".into(), ..with_pool }));
+    all.push(QueueEntry::Queued(with_forwarded()));
+    all.push(QueueEntry::Queued(Queued { pool: "".into(), ..with_forwarded() }));
+    let QueueEntry::Imported(sample) = imported() else { unreachable!("it is imported") };
+    all.push(QueueEntry::Imported(Box::new(Imported { queued: with_forwarded(), ..*sample })));
     all.extend(scopes.iter().cloned().map(|scope| QueueEntry::Suspended { scope, until: 4, reason: "why".into() }));
     let (to, reason): (Arc<str>, Arc<str>) = ("[192.0.2.1]:26".into(), "why".into());
     let diverted = |scope| QueueEntry::Diverted { scope, until: 4, to: to.clone(), reason: reason.clone() };
@@ -142,6 +153,23 @@ fn the_bytes_are_those_of_the_table() {
 }
 
 #[test]
+fn another_sender_stands_behind_the_pool_and_a_bit_says_for_whom() {
+    let mut expected = queued().encode();
+    expected[2] |= 64;
+    // The NOTIFY of the second recipient, and the text behind the pool.
+    let second = expected.len() - 18;
+    expected[second] |= 16;
+    expected.splice(30..30, [1, 0, b'f']);
+    let queued = with_forwarded();
+    assert_eq!(QueueEntry::Queued(queued.clone()).encode(), expected);
+    assert_eq!((&**queued.leaves_from(4), &**queued.leaves_from(9)), ("s", "f"));
+    // Without the flag the bit is none.
+    expected[2] &= !64;
+    expected.drain(30..33);
+    assert_eq!(QueueEntry::decode(&expected), Err(DecodeError::Unknown("NOTIFY")));
+}
+
+#[test]
 fn what_becomes_of_an_imported_message_follows_its_envelope() {
     let QueueEntry::Imported(sample) = imported() else { unreachable!() };
     let origin = u128::from_str_radix(&sample.origin.to_string(), 16).unwrap().to_le_bytes();
@@ -164,7 +192,7 @@ fn what_becomes_of_an_imported_message_follows_its_envelope() {
 #[test]
 fn what_a_later_version_writes_is_not_guessed_at() {
     let whole = queued().encode();
-    for (at, value, what) in [(0, 2, "version"), (1, 60, "kind"), (2, 64, "flag"), (2, 12, "RET")] {
+    for (at, value, what) in [(0, 2, "version"), (1, 60, "kind"), (2, 128, "flag"), (2, 12, "RET")] {
         let mut changed = whole.clone();
         changed[at] = value;
         assert_eq!(QueueEntry::decode(&changed), Err(DecodeError::Unknown(what)), "byte {at}");

@@ -81,6 +81,7 @@ fn message(received: Secs, tenant: &str, addresses: &[&str]) -> Queued {
         not_before: 0,
         expires: 0,
         sender: "s@example.org".into(),
+        forwarded: None,
         is_8bit: false,
         smtputf8: false,
         require_tls: false,

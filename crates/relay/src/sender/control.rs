@@ -37,6 +37,8 @@ pub struct Waiting {
     pub state: RecipientState,
     /// The sender's address; empty for none.
     pub sender: Arc<str>,
+    /// The address that it leaves from, which is another if it is forwarded.
+    pub leaves_from: Arc<str>,
     /// Its own.
     pub recipient: Arc<str>,
     /// Bytes of the message.
@@ -88,16 +90,17 @@ impl Relay {
                 if size.0 != key.message {
                     size = (key.message, shared.messages.body_len(key.message).unwrap_or(0));
                 }
-                let (mut sender, mut recipient) = (Arc::from(""), Arc::from(""));
+                let (mut sender, mut leaves_from, mut recipient) = (Arc::from(""), Arc::from(""), Arc::from(""));
                 if let Some(envelope) = envelope {
                     state.received = envelope.queued.received;
                     sender = envelope.queued.sender.clone();
+                    leaves_from = envelope.queued.leaves_from(key.number).clone();
                     recipient = envelope.recipient(key.number).map_or(recipient, |found| found.address.clone());
                 }
                 let said = shared.replies.of(*key);
                 let class = said.as_ref().map(|said| said.class.clone()).filter(|class| !class.is_empty());
                 let why = shared.trouble(*key).or_else(|| said.map(|said| said.text));
-                if !show(Waiting { state, sender, recipient, bytes: size.1, why, class }) {
+                if !show(Waiting { state, sender, leaves_from, recipient, bytes: size.1, why, class }) {
                     return false;
                 }
             }

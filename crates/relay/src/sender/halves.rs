@@ -140,6 +140,7 @@ mod tests {
             not_before: 0,
             expires: 0,
             sender: "".into(),
+            forwarded: None,
             is_8bit: false,
             smtputf8: false,
             require_tls: false,

@@ -77,6 +77,7 @@ pub use warm_up::WarmUp;
 
 use crate::dns::Resolver;
 use crate::dsn::Wording;
+use crate::queue::entry::Forwarded;
 use crate::queue::{DecodeError, Queue, QueueEntry, QueuedRecipient, RestoreError, Ret, Secs};
 use crate::rewrite::AddressMap;
 use record::Time;
@@ -114,8 +115,10 @@ struct Opened {
 /// A message for the relay.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Outgoing {
-    /// The sender's address; empty for none.
+    /// The sender's address; empty for none. It is told what becomes of all recipients.
     pub sender: Arc<str>,
+    /// Recipients that it leaves for from another sender, if there are any.
+    pub forwarded: Option<Box<Forwarded>>,
     /// BODY=8BITMIME was said of it (RFC 6152).
     pub is_8bit: bool,
     /// SMTPUTF8 was said of it (RFC 6531).

@@ -135,6 +135,7 @@ impl Shared {
     pub fn entry(&self, message: Outgoing) -> Entry {
         let Outgoing {
             sender,
+            forwarded,
             is_8bit,
             smtputf8,
             ret,
@@ -153,6 +154,7 @@ impl Shared {
             not_before: at(hold_secs),
             expires: at(expires_secs),
             sender,
+            forwarded,
             is_8bit,
             smtputf8,
             require_tls: false,

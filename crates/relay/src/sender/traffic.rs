@@ -15,7 +15,7 @@ use super::shape::{MessageGate, Tokens};
 use super::shared::Shared;
 use super::site::{Site, State, Wanted};
 use crate::queue::entry::{self, QueuedRecipient, notify};
-use crate::queue::{Key, Outcome, Prefer, Status, Take, Transaction};
+use crate::queue::{Key, Outcome, Prefer, Queued, Status, Take, Transaction};
 use crate::rewrite::AddressMap;
 use crate::session::{Fate, Message, Traffic};
 
@@ -185,9 +185,11 @@ impl Mail {
             under_way.is_ended = true;
             return None;
         }
+        self.shared.keep_one_sender(&mut under_way.transaction, &envelope.queued);
         let of = |taken: &crate::queue::Taken| envelope.recipient(taken.number).and_then(rcpt_to);
         let recipients: Option<Vec<RcptTo>> = under_way.transaction.recipients.iter().map(of).collect();
-        let (Some(mut mail), Some(mut recipients)) = (mail_from(&envelope), recipients) else {
+        let (Some(mut mail), Some(mut recipients)) = (mail_from(&envelope.queued, &under_way.transaction), recipients)
+        else {
             let reply = Reply::new(554, "5.6.0", "the envelope in the spool is no envelope");
             under_way.envelope = Some(envelope);
             self.end(under_way, |_| Fate::Refused(reply.clone(), crate::session::Scope::Message));
@@ -327,9 +329,25 @@ fn rewrite(generic: &AddressMap, mail: &mut MailFrom, recipients: &mut [RcptTo])
     }
 }
 
-fn mail_from(envelope: &Envelope) -> Option<MailFrom> {
-    let queued = &envelope.queued;
-    let path = match &*queued.sender {
+impl Shared {
+    /// Leaves those in a transaction that the message leaves for from the same sender as for the first. The others are next.
+    fn keep_one_sender(self: &Arc<Self>, transaction: &mut Transaction, queued: &Queued) {
+        let Some(forwarded) = &queued.forwarded else { return };
+        let Some(is_forwarded) = transaction.recipients.first().map(|first| forwarded.has(first.number)) else {
+            return;
+        };
+        let message = transaction.message;
+        let others = transaction.recipients.extract_if(.., |taken| forwarded.has(taken.number) != is_forwarded);
+        let others: Vec<_> = others.map(|taken| (Key { message, number: taken.number }, Outcome::Untried)).collect();
+        if !others.is_empty() {
+            self.finish(others);
+        }
+    }
+}
+
+fn mail_from(queued: &Queued, transaction: &Transaction) -> Option<MailFrom> {
+    let sender = transaction.recipients.first().map_or(&queued.sender, |first| queued.leaves_from(first.number));
+    let path = match &**sender {
         "" => ReversePath::Null,
         sender => ReversePath::parse(&format!("<{sender}>")).ok()?,
     };

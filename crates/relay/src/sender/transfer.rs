@@ -13,7 +13,7 @@ use super::messages::{Envelope, LoadError};
 use super::observer::{ActedOn, By};
 use super::shared::Shared;
 use super::{ControlError, Relay};
-use crate::queue::entry::HoldReason;
+use crate::queue::entry::{Forwarded, HoldReason};
 use crate::queue::{
     Action, Imported, ImportedState, Key, Origin, QueueEntry, Queued, QueuedRecipient, Secs, Status, Waits,
 };
@@ -23,7 +23,7 @@ use crate::queue::{
 pub struct Exported {
     /// Its number in the queue that it comes from.
     pub message: Lsn,
-    /// What was received; `recipients` and times have their place below.
+    /// What was received; recipients, those who are forwarded to among them, and times have their place below.
     pub queued: Queued,
     /// When it was received.
     pub received: u64,
@@ -40,6 +40,8 @@ pub struct Exported {
 pub struct ExportedRecipient {
     /// As it was received.
     pub to: QueuedRecipient,
+    /// The message leaves for it from the other sender of `queued`.
+    pub is_forwarded: bool,
     /// Attempts so far.
     pub attempts: u8,
     /// When it is tried next; 0 if it is held.
@@ -251,7 +253,7 @@ impl Shared {
         hold: Option<&By>,
         count: &mut ExportedCount,
     ) -> Result<Exported, ControlError> {
-        let to_wall = self.to_wall();
+        let (to_wall, forwarded) = (self.to_wall(), envelope.queued.forwarded.as_deref());
         let (mut recipients, mut changes, mut told) = (Vec::new(), Vec::new(), Vec::new());
         let expires = {
             let mut queue = self.queue();
@@ -273,6 +275,7 @@ impl Shared {
                 changes.extend(change);
                 recipients.push(ExportedRecipient {
                     to: to.clone(),
+                    is_forwarded: forwarded.is_some_and(|forwarded| forwarded.has(key.number)),
                     attempts: state.attempts,
                     next,
                     status: state.status,
@@ -299,7 +302,8 @@ impl Shared {
         }
         count.recipients += recipients.len() as u64;
         let or_none = |secs: Secs| if secs == 0 { 0 } else { to_wall(secs) };
-        let queued = Queued { recipients: Vec::new(), ..envelope.queued.clone() };
+        let forwarded = forwarded.map(|of| Box::new(Forwarded { sender: of.sender.clone(), numbers: Vec::new() }));
+        let queued = Queued { recipients: Vec::new(), forwarded, ..envelope.queued.clone() };
         let (received, not_before) = (to_wall(queued.received), or_none(queued.not_before));
         Ok(Exported { message, queued, received, not_before, expires: or_none(expires), recipients })
     }
@@ -311,8 +315,11 @@ impl Shared {
             Secs::try_from(at.max(1)).unwrap_or(Secs::MAX - 1)
         });
         let or_none = |secs: u64| if secs == 0 { 0 } else { from_wall(secs, wall) };
-        let (mut recipients, mut states) = (Vec::new(), Vec::new());
+        let (mut recipients, mut states, mut forwarded) = (Vec::new(), Vec::new(), message.queued.forwarded);
         for recipient in message.recipients {
+            if let Some(forwarded) = forwarded.as_mut().filter(|_| recipient.is_forwarded) {
+                forwarded.numbers.push(recipient.to.number);
+            }
             states.push(ImportedState {
                 attempts: recipient.attempts,
                 next: if recipient.held.is_some() { 0 } else { from_wall(recipient.next, wall).max(now) },
@@ -325,7 +332,7 @@ impl Shared {
         }
         let received = from_wall(message.received, wall).min(now);
         let (not_before, expires) = (or_none(message.not_before), or_none(message.expires));
-        let queued = Queued { received, not_before, expires, recipients, ..message.queued };
+        let queued = Queued { received, not_before, expires, recipients, forwarded, ..message.queued };
         Imported { origin, at: now, queued, states }
     }
 

@@ -89,6 +89,7 @@ impl World {
             not_before: if self.random.one_in(5) { now + self.random.below(90_000) as Secs } else { 0 },
             expires: if self.random.one_in(5) { now + self.random.below(900_000) as Secs } else { 0 },
             sender: "".into(),
+            forwarded: None,
             is_8bit: false,
             smtputf8: false,
             require_tls: false,

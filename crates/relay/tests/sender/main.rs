@@ -6,6 +6,7 @@ mod bounces;
 mod changes;
 mod crowded;
 mod fallback;
+mod forwards;
 mod notices;
 mod policies;
 mod proxies;

@@ -156,6 +156,9 @@ impl Incoming {
                         if message.recipients.last().is_some_and(|last| last.to.number >= recipient.to.number) {
                             return Err("the numbers of its recipients do not ascend".to_owned());
                         }
+                        if recipient.is_forwarded && message.queued.forwarded.is_none() {
+                            return Err("a recipient is forwarded, and the message has no sender for that".to_owned());
+                        }
                         message.recipients.push(recipient);
                         Ok(message)
                     });

@@ -42,6 +42,7 @@ fn as_json(waiting: &Waiting, relay: &Relay) -> Value {
     json!({
         "id": format!("{}.{}", state.key.message.get(), state.key.number),
         "sender": &*waiting.sender,
+        "leaves_from": Some(&*waiting.leaves_from).filter(|from| *from != &*waiting.sender),
         "recipient": &*waiting.recipient,
         "domain": name.map(|name| &*name.domain),
         "tenant": name.map(|name| &*name.tenant),

@@ -1,6 +1,6 @@
 //! The form in which messages go from one queue to another: lines of JSON.
 
-use posthaste_relay::queue::entry::{HoldReason, notify};
+use posthaste_relay::queue::entry::{Forwarded, HoldReason, notify};
 use posthaste_relay::queue::{Queued, QueuedRecipient, Ret, Status};
 use posthaste_relay::sender::{Exported, ExportedRecipient, is_name};
 use posthaste_smtp::{ForwardPath, ReversePath};
@@ -51,6 +51,8 @@ pub(super) enum Line {
 pub(super) struct Head {
     number: u64,
     sender: String,
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    forwarded_sender: String,
     received: u64,
     #[serde(default, skip_serializing_if = "is_none")]
     not_before: u64,
@@ -84,6 +86,8 @@ pub(super) struct Recipient {
     orcpt: String,
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     notify: Vec<Notify>,
+    #[serde(default, skip_serializing_if = "is_no")]
+    forwarded: bool,
     attempts: u8,
     #[serde(default, skip_serializing_if = "is_none")]
     next: u64,
@@ -155,6 +159,7 @@ impl Head {
         Head {
             number: message.message.get(),
             sender: queued.sender.to_string(),
+            forwarded_sender: queued.forwarded.as_ref().map_or_else(String::new, |of| of.sender.to_string()),
             received: message.received,
             not_before: message.not_before,
             expires: message.expires,
@@ -174,8 +179,9 @@ impl Head {
     /// No server could have received it.
     pub fn into_message(self) -> Result<Exported, String> {
         let Head { number, sender, received, not_before, expires, envid, tenant, campaign, pool, .. } = self;
-        if ReversePath::parse(&format!("<{sender}>")).is_err() {
-            return Err(format!("`{sender}` is no sender"));
+        let other = self.forwarded_sender;
+        if let Some(wrong) = [&sender, &other].into_iter().find(|of| ReversePath::parse(&format!("<{of}>")).is_err()) {
+            return Err(format!("`{wrong}` is no sender"));
         }
         if let Some(name) = [&tenant, &campaign, &pool].into_iter().find(|name| !name.is_empty() && !is_name(name)) {
             return Err(format!("`{name}` is no name of a tenant, campaign or pool"));
@@ -188,6 +194,7 @@ impl Head {
             not_before: 0,
             expires: 0,
             sender: sender.into(),
+            forwarded: (!other.is_empty()).then(|| Box::new(Forwarded { sender: other.into(), numbers: Vec::new() })),
             is_8bit: self.eight_bit,
             smtputf8: self.smtputf8,
             require_tls: self.require_tls,
@@ -210,6 +217,7 @@ impl Recipient {
             address: of.to.address.to_string(),
             orcpt: of.to.orcpt.to_string(),
             notify: NOTIFY.into_iter().filter(|(_, bit)| of.to.notify & bit != 0).map(|(notify, _)| notify).collect(),
+            forwarded: of.is_forwarded,
             attempts: of.attempts,
             next: of.next,
             held: HELD.into_iter().find(|(_, reason)| Some(*reason) == of.held).map(|(held, _)| held),
@@ -241,6 +249,7 @@ impl Recipient {
         let end = reply.floor_char_boundary(REPLY_BYTES_MAX);
         Ok(ExportedRecipient {
             to: QueuedRecipient { number, address: address.into(), orcpt: orcpt.into(), notify: bits },
+            is_forwarded: self.forwarded,
             attempts,
             next,
             status: Status { code: status.0, enhanced: status.1 * 1000 + status.2 },
@@ -275,16 +284,26 @@ mod tests {
             notify: notify::FAILURE | notify::DELAY,
         };
         let (status, reply) = (Status { code: 450, enhanced: 2001 }, "busy \u{e9}".into());
-        let first =
-            ExportedRecipient { to, attempts: 3, next: 1_900_000_000, status, held: None, delay_told: true, reply };
+        let first = ExportedRecipient {
+            to,
+            is_forwarded: true,
+            attempts: 3,
+            next: 1_900_000_000,
+            status,
+            held: None,
+            delay_told: true,
+            reply,
+        };
         let to = QueuedRecipient { number: 9, notify: notify::NEVER, orcpt: "".into(), ..first.to.clone() };
         let held = Some(HoldReason::Quarantine);
-        let second = ExportedRecipient { to, next: 0, held, status: Status::default(), ..first.clone() };
+        let second =
+            ExportedRecipient { to, is_forwarded: false, next: 0, held, status: Status::default(), ..first.clone() };
         let queued = Queued {
             received: 0,
             not_before: 0,
             expires: 0,
             sender: "".into(),
+            forwarded: Some(Box::new(Forwarded { sender: "SRS0=x@here.example".into(), numbers: Vec::new() })),
             is_8bit: true,
             smtputf8: true,
             require_tls: true,
@@ -326,6 +345,7 @@ mod tests {
         };
         assert!(head(&|_| ()));
         assert!(!head(&|head| head.sender = "a@b>\r\nRCPT TO:<c@d".to_owned()));
+        assert!(!head(&|head| head.forwarded_sender = "a@b>\r\nRCPT TO:<c@d".to_owned()));
         assert!(!head(&|head| head.envid = "a\r\nDATA".to_owned()));
         assert!(!head(&|head| head.envid = "a BODY=BINARYMIME".to_owned()));
         assert!(!head(&|head| head.envid = "a".repeat(501)));

@@ -127,15 +127,16 @@ impl Receiver {
         }
     }
 
-    /// Where a message goes, and from whom it leaves.
+    /// Where a message goes, and from whom it leaves for those to whom it is forwarded.
     pub fn destinations(&self, transaction: &Transaction, envelope: &Envelope) -> Destinations {
         let settings = self.settings();
         let directory = &settings.directory;
         let detail = |address: &str| directory.detail(address).unwrap_or_default().into();
         let sender = &envelope.mail.reverse_path;
         let forwarding = self.forwarding().filter(|_| transaction.is_forwarded());
-        let leaves_from = forwarding.map_or_else(|| sender.clone(), |forwarding| forwarding.sender(sender, directory));
-        transaction.destinations(envelope, &leaves_from, detail)
+        let forwards_from =
+            forwarding.map_or_else(|| sender.clone(), |forwarding| forwarding.sender(sender, directory));
+        transaction.destinations(envelope, &forwards_from, detail)
     }
 }
 

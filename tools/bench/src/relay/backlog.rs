@@ -110,6 +110,7 @@ fn message(number: u64, now: Secs) -> Queued {
         not_before: 0,
         expires: 0,
         sender: "bench@here.example".into(),
+        forwarded: None,
         is_8bit: false,
         smtputf8: false,
         require_tls: false,
