@@ -56,6 +56,30 @@ fn local_and_other_recipients_of_one_message_get_it() {
 }
 
 #[test]
+fn what_its_hosts_put_off_goes_to_the_fallback() {
+    let (here, there, elsewhere) =
+        (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let putting_off = "host_name = \"mx.there.example\"\n[[listener]]\naddress = \"127.0.0.1:0\"\n\
+                       [[domain]]\nname = \"there.example\"\nusers = [\"ann\"]\n\
+                       [domain.aliases]\nbob.refuse = \"450 4.2.1 Come back tomorrow\"\n";
+    let (own, other) = (Server::start(there.path(), putting_off), next_hop(elsewhere.path(), "127.0.0.1:0"));
+    let fallback = format!(
+        "[[relay.route]]\nfallback = true\nafter_attempts = 2\nhost = \"[127.0.0.1]\"\nport = {}\n\
+         [relay.schedule.default]\nfirst_secs = 1\njitter_percent = 0\n",
+        other.addresses[0].port()
+    );
+    let server = Server::start(here.path(), &(config(own.addresses[0].port()) + &fallback));
+    let mut client = server.connect();
+    client.expect("EHLO client.example.net", 250);
+    client.deliver(&["ann@there.example", "bob@there.example"], b"Subject: x\r\n\r\nx\r\n");
+    own.wait_for_mail("there.example", "ann", 1);
+    other.wait_for_mail("there.example", "bob", 1);
+    server.stop();
+    own.stop();
+    other.stop();
+}
+
+#[test]
 fn nobody_else_may_relay_but_to_open_domains() {
     let here = tempfile::tempdir().unwrap();
     let server = Server::start(here.path(), &config(1));

@@ -149,6 +149,11 @@ impl Queue {
         (ids.into_iter().filter(fits).map(|id| self.table.key(id)).collect(), Some(next))
     }
 
+    fn suspension_of(&self, message: Lsn, queue: u32, attempts: u8) -> Option<Secs> {
+        let lane = self.destinations.at(queue).lane_of(message, attempts);
+        self.suspended_until(queue, lane.unwrap_or(0))
+    }
+
     /// Whether recipients of a message wait.
     pub fn has_message(&self, message: Lsn) -> bool {
         self.table.has(message)
@@ -162,7 +167,7 @@ impl Queue {
             Waits::Busy
         } else if recipient.is(HELD) {
             Waits::Held(HoldReason::of(recipient.due).unwrap_or(HoldReason::Operator))
-        } else if let Some(until) = self.suspended_until(recipient.queue) {
+        } else if let Some(until) = self.suspension_of(key.message, recipient.queue, recipient.attempts) {
             Waits::Suspended(until)
         } else if recipient.is(DUE) {
             Waits::Due

@@ -3,7 +3,10 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
+use posthaste_spool::Lsn;
+
 use super::names::Names;
+use super::pick::pick;
 use super::schedule::Schedules;
 use super::table::Id;
 use super::{Queue, Secs};
@@ -41,6 +44,8 @@ pub(super) struct Destination {
     pub route_until: Secs,
     /// One for each source; one without a ready queue before it is routed.
     pub lanes: Vec<Lane>,
+    /// Recipients with so many attempts have the lanes from a place on; `None`: all have all.
+    pub late: Option<(u8, usize)>,
 }
 
 /// What waits of a queue for one source: first attempts and later ones.
@@ -56,6 +61,18 @@ pub(super) struct Lane {
     pub weight: u32,
     /// The number of its source's name.
     pub source: u64,
+}
+
+impl Destination {
+    /// Where a recipient of a message waits; `None`: there are no lanes yet.
+    pub fn lane_of(&self, message: Lsn, attempts: u8) -> Option<usize> {
+        let (from, lanes) = match self.late {
+            Some((after, first)) if attempts >= after => (first, &self.lanes[first..]),
+            Some((_, first)) => (0, &self.lanes[..first]),
+            None => (0, &self.lanes[..]),
+        };
+        (!lanes.is_empty()).then(|| from + pick(lanes, message))
+    }
 }
 
 #[derive(Debug, Default)]
@@ -119,6 +136,7 @@ impl Destinations {
             is_unrouted: false,
             route_until: 0,
             lanes: Vec::new(),
+            late: None,
         };
         let place = self.free.pop().unwrap_or_else(|| {
             self.places.push(None);

@@ -30,7 +30,7 @@ mod names;
 mod notices;
 mod pick;
 mod ready;
-mod reroute;
+mod routes;
 mod schedule;
 mod scope;
 mod slow;
@@ -54,7 +54,8 @@ pub use entry::{Change, Key, QueueEntry, Queued, QueuedRecipient, Ret, Status, W
 pub use gate::{Gate, Parked};
 pub use imported::{IMPORT_KEPT_SECS, Imported, ImportedState, Origin};
 pub use notices::Notice;
-pub use ready::{Outcome, Prefer, ReadyId, Source, Take, Taken, Transaction};
+pub use ready::{Outcome, Prefer, ReadyId, Take, Taken, Transaction};
+pub use routes::{Hop, LateHop, Source};
 pub use schedule::{Rule, Schedule, Schedules};
 pub use scope::{Label, Place, Scope};
 pub use slow::Slow;

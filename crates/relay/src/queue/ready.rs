@@ -5,10 +5,9 @@ use std::sync::Arc;
 
 use posthaste_spool::Lsn;
 
-use super::destinations::{Lane, QueueId};
+use super::destinations::QueueId;
 use super::entry::{Change, Key, Status, What};
 use super::gate::{Gate, Parked};
-use super::pick::{number, pick};
 use super::table::{BEGUN, BUSY, DUE, Id};
 use super::{Queue, Scope, Secs};
 
@@ -17,15 +16,6 @@ use super::{Queue, Scope, Secs};
 pub struct ReadyId {
     pub(super) place: u32,
     serial: u32,
-}
-
-/// A source of a route.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Source {
-    /// Its name.
-    pub name: Arc<str>,
-    /// Its part of the messages, in proportion to the other sources' weights; at least 1.
-    pub weight: u32,
 }
 
 /// What a connection prefers: half of those of a site take first attempts while any wait.
@@ -100,13 +90,13 @@ pub enum Outcome {
 
 #[derive(Debug)]
 pub(super) struct Ready {
-    serial: u32,
+    pub serial: u32,
     /// Lanes that are routed to it; 0: its place is free.
-    lanes: u32,
+    pub lanes: u32,
     pub source: Arc<str>,
     pub site: Arc<str>,
     pub turns: [Turns; 2],
-    is_woken: bool,
+    pub is_woken: bool,
 }
 
 /// Queues in the order in which they are served: one of each tenant in turn.
@@ -146,67 +136,6 @@ impl Turns {
 }
 
 impl Queue {
-    /// The next queue that has something due and no route, or one that was too old. It is returned once: [`route`](Self::route) it, or [`take`](Self::take) what waits.
-    pub fn next_unrouted(&mut self) -> Option<QueueId> {
-        while let Some(id) = self.unrouted.pop_front() {
-            if self.destinations.get(id).is_none() {
-                continue;
-            }
-            self.destinations.at_mut(id.place).is_unrouted = false;
-            let has_due =
-                (0..self.destinations.at(id.place).lanes.len()).any(|lane| self.waits(id.place, lane).is_some());
-            if has_due && !self.is_suspended(id.place) {
-                return Some(id);
-            }
-        }
-        None
-    }
-
-    /// Assigns a queue to a site and to sources until a time later than now, such as the end of a DNS answer's TTL. A message has the same source each time, as long as the
-    /// sources are the same. Returns their ready queues; none if the queue is gone or there are no sources.
-    pub fn route(&mut self, queue: QueueId, site: &str, sources: &[Source], until: Secs) -> Vec<ReadyId> {
-        if self.destinations.get(queue).is_none() || sources.is_empty() {
-            return Vec::new();
-        }
-        let places: Vec<u32> = sources.iter().map(|source| self.ready_queue(&source.name, site)).collect();
-        let until = until.max(self.now.saturating_add(1));
-        let destination = self.destinations.at_mut(queue.place);
-        destination.route_until = until;
-        let is_lane = |(lane, (place, source)): (&Lane, (&u32, &Source))| {
-            lane.ready == Some(*place) && lane.weight == source.weight.max(1)
-        };
-        if destination.lanes.len() == places.len()
-            && destination.lanes.iter().zip(places.iter().zip(sources)).all(is_lane)
-        {
-            for lane in 0..places.len() {
-                self.wake(queue.place, lane, 0);
-                self.wake(queue.place, lane, 1);
-            }
-            return places.into_iter().map(|place| self.ready_id(place)).collect();
-        }
-        let old = std::mem::take(&mut destination.lanes);
-        for (place, source) in places.iter().zip(sources) {
-            let lane = self.lane(Some(*place), source.weight.max(1));
-            self.destinations.at_mut(queue.place).lanes.push(lane);
-        }
-        for lane in &old {
-            for list in lane.lists {
-                while let Some(id) = self.table.first(list) {
-                    self.table.unlink(id);
-                    self.enqueue(id, false);
-                }
-            }
-        }
-        self.drop_lanes(old);
-        places.into_iter().map(|place| self.ready_id(place)).collect()
-    }
-
-    /// The site that a queue is routed to, while the route is known.
-    pub fn site(&self, id: QueueId) -> Option<Arc<str>> {
-        let ready = self.destinations.get(id)?.lanes.first()?.ready?;
-        Some(self.ready[ready as usize].site.clone())
-    }
-
     /// The source and the site of a ready queue; `None` if nothing is routed to it any more.
     pub fn ready(&self, id: ReadyId) -> Option<(Arc<str>, Arc<str>)> {
         let ready = self.ready_at(id)?;
@@ -266,7 +195,7 @@ impl Queue {
             let (place, is_old) = (lane.queue.place, destination.route_until <= self.now);
             self.destinations.at_mut(place).lanes[at].has_turn[kind] = false;
             let Some(id) = self.table.first(self.destinations.at(place).lanes[at].lists[kind]) else { continue };
-            if self.is_suspended(place) {
+            if self.is_suspended(place, at) {
                 continue;
             }
             if is_old {
@@ -298,11 +227,10 @@ impl Queue {
 
     fn take_siblings(&mut self, first: Id, take: Take, ready: Option<u32>) -> Transaction {
         let (message, received) = self.table.message(first);
-        let (queue, attempts) = (self.table.get(first).queue, self.table.get(first).attempts);
-        let kind = if attempts > 0 { Prefer::Later } else { Prefer::First };
+        let kind = if self.table.get(first).attempts > 0 { Prefer::Later } else { Prefer::First };
         let mut ids = vec![first];
         if take.recipients_max > 1 {
-            let fits = |id: &Id| *id != first && self.joins(*id, message, queue, take, ready);
+            let fits = |id: &Id| *id != first && self.joins(*id, first, take, ready);
             ids.extend(self.table.siblings(first).filter(fits).take(take.recipients_max - 1));
         }
         let mut recipients: Vec<Taken> = ids.into_iter().map(|id| self.work_on(id)).collect();
@@ -310,20 +238,23 @@ impl Queue {
         Transaction { message, received, kind, recipients }
     }
 
-    fn joins(&self, id: Id, message: Lsn, queue: u32, take: Take, ready: Option<u32>) -> bool {
-        let recipient = self.table.get(id);
+    fn joins(&self, id: Id, first: Id, take: Take, ready: Option<u32>) -> bool {
+        let (recipient, first) = (self.table.get(id), self.table.get(first));
         if !recipient.is(DUE) {
             return false;
         }
-        if recipient.queue == queue {
-            return true;
+        if recipient.queue == first.queue {
+            let destination = self.destinations.at(recipient.queue);
+            let is_late = |attempts| destination.late.is_some_and(|(after, _)| attempts >= after);
+            return ready.is_none() || is_late(recipient.attempts) == is_late(first.attempts);
         }
         let destination = self.destinations.at(recipient.queue);
         take.across_domains
             && destination.route_until > self.now
             && ready.is_some()
-            && destination.lanes[pick(&destination.lanes, message)].ready == ready
-            && !self.is_suspended(recipient.queue)
+            && destination
+                .lane_of(self.table.message(id).0, recipient.attempts)
+                .is_some_and(|lane| destination.lanes[lane].ready == ready && !self.is_suspended(recipient.queue, lane))
     }
 
     fn work_on(&mut self, id: Id) -> Taken {
@@ -369,14 +300,17 @@ impl Queue {
         let message = self.table.message(id).0;
         let recipient = self.table.get_mut(id);
         recipient.set(DUE, true);
-        let (place, kind) = (recipient.queue, usize::from(recipient.attempts > 0));
-        if self.destinations.at(place).lanes.is_empty() {
-            let lane = self.lane(None, 1);
-            self.destinations.at_mut(place).lanes.push(lane);
-        }
-        let lanes = &self.destinations.at(place).lanes;
-        let at = pick(lanes, message);
-        let list = lanes[at].lists[kind];
+        let (place, attempts) = (recipient.queue, recipient.attempts);
+        let kind = usize::from(attempts > 0);
+        let at = match self.destinations.at(place).lane_of(message, attempts) {
+            Some(at) => at,
+            None => {
+                let lane = self.lane(None, 1);
+                self.destinations.at_mut(place).lanes.push(lane);
+                0
+            }
+        };
+        let list = self.destinations.at(place).lanes[at].lists[kind];
         match in_front {
             true => self.table.push_front(list, id),
             false => self.table.push_back(list, id),
@@ -385,7 +319,7 @@ impl Queue {
     }
 
     /// Gives a lane a turn if something waits in it.
-    fn wake(&mut self, place: u32, at: usize, kind: usize) {
+    pub(super) fn wake(&mut self, place: u32, at: usize, kind: usize) {
         let id = self.destinations.id(place);
         let destination = self.destinations.at_mut(place);
         let (tenant, lane) = (destination.key[0], &mut destination.lanes[at]);
@@ -423,77 +357,24 @@ impl Queue {
         }
     }
 
-    pub(super) fn list_unrouted(&mut self, place: u32) {
-        let id = self.destinations.id(place);
-        if !std::mem::replace(&mut self.destinations.at_mut(place).is_unrouted, true) {
-            self.unrouted.push_back(id);
-        }
-    }
-
-    fn waits(&self, place: u32, lane: usize) -> Option<Id> {
+    pub(super) fn waits(&self, place: u32, lane: usize) -> Option<Id> {
         let [first, later] = self.destinations.at(place).lanes[lane].lists;
         self.table.first(first).or_else(|| self.table.first(later))
     }
 
-    fn lane(&mut self, ready: Option<u32>, weight: u32) -> Lane {
-        if let Some(place) = ready {
-            self.ready[place as usize].lanes += 1;
-        }
-        let lists = [self.table.list(), self.table.list()];
-        let source = ready.map_or(0, |place| number(&self.ready[place as usize].source));
-        let serial = self.destinations.next_serial();
-        Lane { serial, lists, ready, has_turn: [false; 2], is_parked: [false; 2], weight, source }
-    }
-
-    pub(super) fn drop_lanes(&mut self, lanes: Vec<Lane>) {
-        lanes.iter().flat_map(|lane| lane.lists).for_each(|list| self.table.drop_list(list));
-        for place in lanes.iter().filter_map(|lane| lane.ready) {
-            let ready = &mut self.ready[place as usize];
-            ready.lanes -= 1;
-            if ready.lanes == 0 {
-                self.ready_by_name.remove(&(ready.source.clone(), ready.site.clone()));
-                ready.turns = [Turns::default(), Turns::default()];
-                self.ready_free.push(place);
-            }
-        }
-    }
-
-    /// The place of a ready queue; to be given a lane before another is dropped.
-    fn ready_queue(&mut self, source: &Arc<str>, site: &str) -> u32 {
-        let (source, site) = (source.clone(), Arc::<str>::from(site));
-        let name = (source.clone(), site.clone());
-        if let Some(&place) = self.ready_by_name.get(&name) {
-            return place;
-        }
-        let turns = [Turns::default(), Turns::default()];
-        let ready = Ready { serial: self.destinations.next_serial(), lanes: 0, source, site, turns, is_woken: false };
-        let place = match self.ready_free.pop() {
-            Some(place) => {
-                self.ready[place as usize] = ready;
-                place
-            }
-            None => {
-                self.ready.push(ready);
-                self.ready.len() as u32 - 1
-            }
-        };
-        self.ready_by_name.insert(name, place);
-        place
-    }
-
-    /// Whether a queue is suspended, and until when.
-    pub(super) fn suspended_until(&self, place: u32) -> Option<Secs> {
+    /// Until when a lane of a queue is suspended, if it is.
+    pub(super) fn suspended_until(&self, place: u32, lane: usize) -> Option<Secs> {
         if self.suspended.is_empty() {
             return None;
         }
         let (name, _) = self.queue(self.destinations.id(place))?;
-        let ready = self.destinations.at(place).lanes.first().and_then(|lane| lane.ready);
+        let ready = self.destinations.at(place).lanes.get(lane).and_then(|lane| lane.ready);
         let site = ready.map(|ready| self.ready[ready as usize].site.clone());
         let untils = Scope::of(&name, site).filter_map(|scope| self.suspended.get(&scope)).map(|(until, _)| *until);
         untils.filter(|until| *until > self.now).max()
     }
 
-    fn is_suspended(&self, place: u32) -> bool {
-        self.suspended_until(place).is_some()
+    pub(super) fn is_suspended(&self, place: u32, lane: usize) -> bool {
+        self.suspended_until(place, lane).is_some()
     }
 }

@@ -474,3 +474,41 @@ fn a_damaged_snapshot_is_an_error() {
         }
     }
 }
+
+#[test]
+fn recipients_with_some_attempts_wait_for_another_site() {
+    let mut world = World::new();
+    let lsn = world.queued("t", &["a@x.example", "b@x.example"]);
+    let id = world.queue.next_unrouted().expect("it has no route");
+    let source = |name: &str| [Source { name: name.into(), weight: 1 }];
+    let (one, two) = (source("one"), source("two"));
+    let late = |site| LateHop { after: 1, hop: Hop { site, sources: &two } };
+    let route = |world: &mut World, late: Option<LateHop<'_>>| {
+        world.queue.route_with(id, Hop { site: "usual", sources: &one }, late, Secs::MAX - 1)
+    };
+    let ready = route(&mut world, Some(late("late")));
+    assert_eq!(world.queue.sites(id), ["usual".into(), "late".into()] as [Arc<str>; 2]);
+    let taken = world.queue.next(ready[0], Take { recipients_max: 1, ..TAKE }).expect("a first attempt");
+    let key = Key { message: lsn, number: taken.recipients[0].number };
+    let change = world.queue.finish(key, Outcome::Deferred(status(450))).expect("a change");
+    world.change(change);
+    world.queue.tick(world.queue.now() + 4000);
+    let site = |world: &World, number| world.queue.route_of(Key { message: lsn, number }).map(|(_, site)| site);
+    assert_eq!((site(&world, 0), site(&world, 1)), (Some("late".into()), Some("usual".into())));
+    // A suspension of the usual site is none of the other.
+    let scope = Scope::Site("usual".into());
+    world.log(QueueEntry::Suspended { scope: scope.clone(), until: Secs::MAX, reason: "".into() });
+    assert_eq!((world.waits(lsn, 0), world.waits(lsn, 1)), (Some(Waits::Due), Some(Waits::Suspended(Secs::MAX))));
+    assert_eq!(world.queue.next(ready[0], TAKE), None);
+    let late_one = world.queue.next(ready[1], TAKE).expect("its turn");
+    assert_eq!((late_one.recipients.len(), late_one.recipients[0].attempts), (1, 1), "the other has another site");
+    world.queue.finish(Key { message: lsn, number: 0 }, Outcome::Untried);
+    world.log(QueueEntry::Resumed(scope));
+    // Another route for the late ones moves what waits.
+    let other = route(&mut world, Some(late("elsewhere")));
+    assert!(world.queue.next(ready[1], TAKE).is_none() && world.queue.next(other[1], TAKE).is_some());
+    world.queue.finish(Key { message: lsn, number: 0 }, Outcome::Untried);
+    let alone = route(&mut world, None);
+    assert_eq!((alone.len(), world.queue.sites(id).len()), (1, 1));
+    assert_eq!(world.queue.next(alone[0], TAKE).expect("both").recipients.len(), 2);
+}

@@ -23,6 +23,8 @@ pub struct Route {
     pub use_mx: bool,
     /// Only while no host can be reached that the mail would go to otherwise.
     pub is_fallback: bool,
+    /// Of a fallback: also for recipients that have had so many attempts; 0: not for them.
+    pub after_attempts: u8,
     /// SMTP or LMTP.
     pub protocol: Protocol,
     /// `None`: in the clear.
@@ -131,6 +133,7 @@ impl Route {
             port,
             use_mx: false,
             is_fallback: false,
+            after_attempts: 0,
             protocol: Protocol::Smtp,
             tls: None,
             auth: None,

@@ -63,6 +63,9 @@ pub struct RouteSection {
     /// Only while no host can be reached that the mail would go to otherwise.
     #[serde(default)]
     pub fallback: bool,
+    /// Of a fallback: also for recipients that have had so many attempts. Not set: not for them.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub after_attempts: Option<u8>,
 }
 
 /// One host or several.
@@ -137,6 +140,10 @@ impl RouteSection {
             _ if self.cert_file.is_some() != self.key_file.is_some() => {
                 Some(("cert_file", "`cert_file` and `key_file` belong together"))
             }
+            _ if self.after_attempts.is_some() && !self.fallback => Some(("after_attempts", "only of a fallback")),
+            _ if self.after_attempts.is_some_and(|after| !(1..=ATTEMPTS_MAX).contains(&after)) => {
+                Some(("after_attempts", "1 to 200 attempts"))
+            }
             _ if self.port == 0 => Some(("port", "a port is 1 to 65535")),
             _ if self.username.is_some() != self.password_file.is_some() => {
                 Some(("username", "`username` and `password_file` belong together"))
@@ -162,6 +169,7 @@ impl RouteSection {
             port: self.port,
             use_mx: self.mx,
             is_fallback: self.fallback,
+            after_attempts: self.after_attempts.unwrap_or(0),
             protocol: if self.lmtp { Protocol::Lmtp } else { Protocol::Smtp },
             tls,
             auth: self.username.clone().zip(password).map(|(user, password)| Credentials::new(user, password)),
@@ -222,3 +230,5 @@ pub(super) fn smtp_port() -> u16 {
 }
 
 const HOSTS_MAX: usize = 32;
+/// Attempts are counted in a byte.
+const ATTEMPTS_MAX: u8 = 200;

@@ -12,7 +12,7 @@ use super::shared::Shared;
 use super::site::Site;
 use super::source::Egress;
 use crate::dns::{Destination, DnsError};
-use crate::queue::{Outcome, QueueId, QueueName, Secs, Source, Transaction};
+use crate::queue::{Hop, LateHop, Outcome, QueueId, QueueName, Secs, Source, Transaction};
 
 /// Finds the sites of a queue. If there are none, what waits has had its attempt.
 pub(super) async fn route(shared: Arc<Shared>, id: QueueId) {
@@ -24,29 +24,46 @@ pub(super) async fn route(shared: Arc<Shared>, id: QueueId) {
             let outcome = Outcome::Failed(super::traffic::status_of(&reply));
             return end_all(&shared, id, |transaction| shared.end_unsent(transaction, outcome, reply.clone())).await;
         }
-        let plan = match Plan::new(&shared, &routes, &name, routes.route(&name)).await {
-            Ok(plan) => match (routes.fallback(&name), shared.pause_of(&plan)) {
-                (Some(fallback), Some(until)) => {
-                    let instead = Plan::new(&shared, &routes, &name, Some(fallback)).await;
-                    instead.map_or(plan, |instead| Plan { until, ..instead })
-                }
-                _ => plan,
-            },
-            Err(error) => match routes.fallback(&name).filter(|_| !error.is_final()) {
-                Some(fallback) => match Plan::new(&shared, &routes, &name, Some(fallback)).await {
-                    Ok(plan) => Plan { until: Instant::now(), ..plan },
-                    Err(_) => return end_without_host(&shared, id, &error).await,
-                },
-                None => return end_without_host(&shared, id, &error).await,
-            },
+        let Plans { usual, late } = match Plans::new(&shared, &routes, &name).await {
+            Ok(plans) => plans,
+            Err(error) => return end_without_host(&shared, id, &error).await,
         };
-        if shared.route_to(id, &routes, &plan) {
+        if shared.route_to(id, &routes, &usual, late.as_ref()) {
             return;
         }
     }
 }
 
-/// Where a queue goes.
+/// Where a queue goes, and where recipients go that have had some attempts.
+struct Plans {
+    usual: Plan,
+    late: Option<(u8, Plan)>,
+}
+
+impl Plans {
+    /// With a fallback while the hosts cannot be reached.
+    async fn new(shared: &Shared, routes: &Routes, name: &QueueName) -> Result<Self, DnsError> {
+        let usual = Plan::new(shared, routes, name, routes.route(name)).await;
+        let Some(hop) = routes.fallback(name) else { return usual.map(|usual| Plans { usual, late: None }) };
+        if usual.as_ref().is_err_and(DnsError::is_final) {
+            return usual.map(|usual| Plans { usual, late: None });
+        }
+        let pause = usual.as_ref().map_or_else(|_| Some(Instant::now()), |usual| shared.pause_of(usual));
+        let after = hop.0.after_attempts;
+        if pause.is_none() && after == 0 {
+            return usual.map(|usual| Plans { usual, late: None });
+        }
+        match (usual, Plan::new(shared, routes, name, Some(hop)).await) {
+            (usual, Err(_)) => usual.map(|usual| Plans { usual, late: None }),
+            (Ok(usual), Ok(fallback)) if pause.is_none() => Ok(Plans { usual, late: Some((after, fallback)) }),
+            (_, Ok(fallback)) => {
+                Ok(Plans { usual: Plan { until: pause.unwrap_or(fallback.until), ..fallback }, late: None })
+            }
+        }
+    }
+}
+
+/// A site, and where mail for it leaves from.
 pub(super) struct Plan {
     domain: Arc<str>,
     pub destination: Arc<Destination>,
@@ -110,20 +127,27 @@ impl Shared {
         plan.members.iter().filter_map(of).filter_map(|site| site.state().pause(now)).max()
     }
 
-    /// The sites of a plan, one for each source, with their hosts as they are now. `false`: the routes have changed meanwhile.
-    fn route_to(self: &Arc<Self>, id: QueueId, routes: &Arc<Routes>, plan: &Plan) -> bool {
-        let until = plan.until.saturating_duration_since(Instant::now()).as_secs();
+    /// The sites of plans, one for each source, with their hosts as they are now. `false`: the routes have changed meanwhile.
+    fn route_to(self: &Arc<Self>, id: QueueId, routes: &Arc<Routes>, usual: &Plan, late: Option<&(u8, Plan)>) -> bool {
+        let until = late.map_or(usual.until, |(_, late)| late.until.min(usual.until));
+        let until = until.saturating_duration_since(Instant::now()).as_secs();
         let now = self.time.now();
         let until = now.saturating_add(Secs::try_from(until).unwrap_or(Secs::MAX).clamp(1, ROUTE_SECS_MAX));
         let source = |(egress, weight): &Member| Source { name: egress.name().clone(), weight: *weight };
-        let sources: Vec<Source> = plan.members.iter().map(source).collect();
+        let sources = |plan: &Plan| plan.members.iter().map(source).collect::<Vec<Source>>();
+        let (usual_sources, late_sources) = (sources(usual), late.map_or_else(Vec::new, |(_, plan)| sources(plan)));
+        let hop = Hop { site: &usual.name, sources: &usual_sources };
+        let late_hop =
+            late.map(|(after, plan)| LateHop { after: *after, hop: Hop { site: &plan.name, sources: &late_sources } });
+        let members = std::iter::once(usual).chain(late.map(|(_, plan)| plan));
+        let members = members.flat_map(|plan| plan.members.iter().map(move |member| (plan, member)));
         let routed: Vec<Arc<Site>> = {
             let mut sites = self.sites.lock().expect("the sites");
             if !Arc::ptr_eq(routes, &self.routes()) {
                 return false;
             }
-            let ready = self.queue().route(id, &plan.name, &sources, until);
-            let site = |(ready, (egress, _)): (_, &Member)| {
+            let ready = self.queue().route_with(id, hop, late_hop, until);
+            let site = |(ready, (plan, (egress, _))): (_, (&Plan, &Member))| {
                 let new = || {
                     let (egress, name, manner) = (egress.clone(), plan.name.clone(), plan.manner.clone());
                     let unlimited = self.shaper.unlimited(egress.name(), &name);
@@ -141,7 +165,7 @@ impl Shared {
                 self.join(site, &mut state, &plan.domain);
                 site.clone()
             };
-            ready.into_iter().zip(&plan.members).map(site).collect()
+            ready.into_iter().zip(members).map(site).collect()
         };
         routed.iter().for_each(|site| self.serve(site));
         true

@@ -45,8 +45,11 @@ impl Shared {
         let sites: Vec<Arc<Site>> = self.sites.lock().expect("the sites").values().cloned().collect();
         let routed: Vec<(Arc<str>, Arc<str>)> = {
             let queue = self.queue();
-            let routed = |id| Some((queue.site(id)?, queue.queue(id)?.0.domain));
-            queue.queues().into_iter().filter_map(routed).collect()
+            let routed = |id| {
+                let domain = queue.queue(id).map(|(name, _)| name.domain);
+                queue.sites(id).into_iter().filter_map(move |site| Some((site, domain.clone()?)))
+            };
+            queue.queues().into_iter().flat_map(routed).collect()
         };
         for site in &sites {
             let mut state = site.state();

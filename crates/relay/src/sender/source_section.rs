@@ -231,7 +231,7 @@ mod tests {
                     [[source]]\nname = 'told'\nipv4 = '192.0.2.1'\nproxy = 'proxy://192.0.2.7:2000'\n\
                     [[pool]]\nname = 'bulk'\ntenants = ['t']\nsources = { one = 3, far = 1 }\n\
                     [[tls_policy]]\ndomain = '.X.example'\npolicy = 'required'\n[[tls_policy]]\npolicy = 'off'\n\
-                    [[route]]\nhost = ['a.example', '[192.0.2.9]']\npool = 'bulk'\nfallback = true\ntenants = ['t']\n";
+                    [[route]]\nhost = ['a.example', '[192.0.2.9]']\npool = 'bulk'\nfallback = true\nafter_attempts = 3\ntenants = ['t']\n";
         let routing = checked(text).unwrap().routing().unwrap();
         assert_eq!(routing.sources[0].warm_up, Some(WarmUp { since: 19_782, per_day: vec![50, 100] }));
         let server = "[2001:db8::7]:1080".parse().unwrap();
@@ -242,6 +242,7 @@ mod tests {
         assert!(routing.tls[1].tls.is_none());
         let route = &routing.routes[0];
         assert!(route.is_fallback && route.hosts.len() == 2 && route.tenants == ["t"]);
+        assert_eq!(route.after_attempts, 3);
     }
 
     #[test]
@@ -252,6 +253,8 @@ mod tests {
             ("[[route]]\nhost = ['a.example', '2001:db8::7']", "host"),
             ("[[route]]\nhost = '[2001:db8::7]'", "host"),
             ("[[route]]\nhost = 'a b'", "host"),
+            ("[[route]]\nhost = 'a.example'\nafter_attempts = 3", "only of a fallback"),
+            ("[[route]]\nhost = 'a.example'\nfallback = true\nafter_attempts = 0", "1 to 200"),
             ("[[source]]\nname = 'a'\n[[source]]\nname = 'a'", "two sources"),
             ("[[source]]\nname = 'a'\nipv4 = '::1'", "ipv4"),
             ("[[source]]\nname = 'a'\nehlo = 'a b'", "host name"),

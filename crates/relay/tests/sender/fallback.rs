@@ -4,10 +4,10 @@ use std::net::Ipv4Addr;
 use std::sync::Arc;
 
 use posthaste_dns::Zone;
-use posthaste_relay::sender::{Route, Routing};
+use posthaste_relay::sender::{Config, Route, Routing};
 
 use super::sink::Sink;
-use super::{LOOPBACK, rig_with, schedules, wait};
+use super::{LOOPBACK, rig_in, rig_with, schedules, wait, zone};
 
 /// Nobody is at this address.
 const DEAD: Ipv4Addr = Ipv4Addr::new(127, 0, 0, 77);
@@ -83,4 +83,30 @@ fn hosts_of_a_route_are_tried_in_their_order_and_routes_may_be_of_a_tenant() {
     first.wait_taken(10);
     rig.wait_empty();
     assert_eq!((of_tenant.taken().len(), second.taken().len()), (1, 0));
+}
+
+#[test]
+fn what_has_had_its_attempts_falls_back_also_behind_a_restart() {
+    let (own, other) = (Sink::start(), Sink::start());
+    let change = |config: &mut Config| {
+        let route = Route { is_fallback: true, after_attempts: 2, ..Route::new("[127.0.0.1]", other.port()) };
+        config.routing = Routing { routes: vec![route.into()], ..Routing::default() };
+    };
+    let rig = rig_with(zone(), own.port(), change);
+    rig.send("ann@here.example", &["never1@a.example", "bob@a.example", "later@a.example"], "x\r\n");
+    own.wait_taken(2);
+    other.wait_rcpts("never1@a.example", 2);
+    assert_eq!((own.rcpts("never1@a.example"), own.rcpts("later@a.example")), (2, 2));
+    assert!(other.taken().is_empty(), "one attempt more was enough for the others");
+    let rig = rig_in(rig.end(), zone(), own.port(), change);
+    let before = other.rcpts("never1@a.example");
+    rig.relay.retry_all();
+    other.wait_rcpts("never1@a.example", before + 1);
+    rig.send("ann@here.example", &["eve@a.example"], "y\r\n");
+    own.wait_taken(3);
+    assert_eq!(own.rcpts("never1@a.example"), 2);
+    // Without the route it goes where it should.
+    rig.relay.set_routing(&Routing::default());
+    rig.relay.retry_all();
+    own.wait_rcpts("never1@a.example", 3);
 }
