@@ -111,6 +111,7 @@ impl Service for RelayService {
                 tracing::error!(error, "relay.notices: senders are told as before");
             }
         }
+        relay.set_room(&config.relay.room());
         relay.retry_all();
     }
 
@@ -188,6 +189,7 @@ fn open(
         resolver: Arc::new(resolver),
         port: section.port,
         routing: section.routing()?,
+        room: section.room(),
         schedules: section.schedule.clone(),
         connections_max: section.connections,
         site_connections_max: section.connections_per_site,

@@ -2,7 +2,7 @@
 
 use posthaste_events::{Admin, AdminTarget, Event, Kind, LIST_MAX, OfRelay, Received, Recorder, RelayFate};
 use posthaste_relay::queue::{Action, Imported, QueueEntry, Secs};
-use posthaste_relay::sender::{ActedOn, Attempt, AttemptResult, By, Observer, SiteState};
+use posthaste_relay::sender::{ActedOn, Attempt, AttemptResult, By, Observer, RoomState, SiteState};
 use posthaste_spool::{Entry, Lsn};
 
 /// Tells the log and the event log.
@@ -93,6 +93,26 @@ impl Observer for RelayLog {
         match error {
             Some(error) => tracing::error!(source, error, "no mail is sent from this source; retrying automatically"),
             None => tracing::info!(source, "mail is sent from this source again"),
+        }
+    }
+
+    fn room(&self, state: &RoomState<'_>) {
+        match *state {
+            RoomState::Full { tenant: "", recipients, max } => {
+                tracing::warn!(recipients, max, "the queue is full: mail for other hosts is refused with 452");
+            }
+            RoomState::Full { tenant, recipients, max } => {
+                tracing::warn!(
+                    tenant,
+                    recipients,
+                    max,
+                    "a tenant's part of the queue is full: its mail is refused with 452"
+                );
+            }
+            RoomState::Again { tenant: "", refused } => tracing::info!(refused, "the queue has room again"),
+            RoomState::Again { tenant, refused } => {
+                tracing::info!(tenant, refused, "a tenant's part of the queue has room again");
+            }
         }
     }
 

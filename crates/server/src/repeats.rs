@@ -23,6 +23,8 @@ pub(crate) enum Kind {
     MailboxFull,
     /// No memory for another recipient: 452 4.3.1.
     NoMemory,
+    /// Too much mail waits for other hosts: 452 4.3.1.
+    QueueFull,
     /// Nobody knows whether a recipient exists: its next hop cannot be asked.
     NotVerified,
     /// A client's message is refused for a fault of its own.
@@ -53,6 +55,7 @@ impl Kind {
             Self::Broken => "the storage fails",
             Self::MailboxFull => "too much mail waits for a mailbox",
             Self::NoMemory => "no memory for recipients",
+            Self::QueueFull => "too much mail waits for other hosts",
             Self::NotVerified => "recipients cannot be verified",
             Self::Refused => "message refused",
             Self::RefusedRecipient => "recipient refused",

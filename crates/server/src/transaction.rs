@@ -123,6 +123,11 @@ impl Transaction {
         Ok(())
     }
 
+    /// Recipients at other hosts that were added as such.
+    pub fn remotes(&self) -> usize {
+        self.remote.len()
+    }
+
     /// Recipients in our hands whose sender wants to hear of success.
     pub fn successes(&self) -> Vec<Success> {
         let kept = self.recipients.iter().filter(|recipient| recipient.notify & bits::SUCCESS != 0);

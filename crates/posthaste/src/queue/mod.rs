@@ -24,7 +24,7 @@ use cat::cat;
 use change::{act, change};
 use explain::ExplainArgs;
 pub use socket::{answer, answer_in, ask};
-use tables::{details, diversions, list, summary, suspensions};
+use tables::{details, diversions, list, room, summary, suspensions};
 use transfer::{ExportArgs, ImportArgs};
 
 pub use mailq::mailq;
@@ -289,8 +289,9 @@ pub fn run(command: QueueCommand) -> Result<ExitCode, AnyError> {
         QueueCommand::Cat { id: (message, _), header, server } => cat(&server, message, header),
         QueueCommand::Summary { which, by, server } => {
             let by = by.by();
-            let lines = ask(&server, &Request::Summary { of: which.which(), by })?;
-            show(&server, &lines, |lines| summary(lines, by.key()))
+            let mut lines = answer(&server, &Request::Summary { of: which.which(), by })?;
+            let end = lines.pop().unwrap_or_default();
+            show(&server, &lines, |lines| summary(lines, by.key()) + &room(&end["room"]))
         }
         QueueCommand::Hold(args) => act(args, Doing::Hold, "held"),
         QueueCommand::Release(args) => act(args, Doing::Release, "released"),

@@ -64,6 +64,25 @@ pub(super) fn summary(rows: &[Value], by: &'static str) -> String {
     columns([by, "recipients", "deferred", "held", "suspended", "oldest"], rows)
 }
 
+/// What waits of what may, in all; and of each tenant that has a limit and of which something was refused.
+pub(super) fn room(of: &Value) -> String {
+    let mut out = String::new();
+    for (index, one) in of.as_array().into_iter().flatten().enumerate() {
+        let (tenant, refused) = (text(one, "tenant"), number(one, "refused"));
+        if index > 0 && refused == 0 {
+            continue;
+        }
+        let of = if tenant.is_empty() { String::new() } else { format!(" of tenant {}", harmless(&tenant)) };
+        let full = if one["full"].as_bool() == Some(true) { ", full" } else { "" };
+        let _ = write!(out, "{} of {} recipients{of} wait{full}", number(one, "recipients"), number(one, "max"));
+        let _ = match refused {
+            0 => writeln!(out),
+            _ => writeln!(out, "; {refused} were refused since the start"),
+        };
+    }
+    out
+}
+
 pub(super) fn suspensions(lines: &[Value]) -> String {
     let rows = lines.iter().map(|line| {
         let until = line["until"].as_i64().map_or("resumed".to_owned(), |until| DateTime::from_unix(until).to_string());

@@ -27,6 +27,7 @@ mod receiving;
 mod relay;
 mod relay_ahead;
 mod relay_events;
+mod relay_full;
 mod reloading;
 mod routes;
 mod search;

@@ -154,9 +154,7 @@ impl Queue {
             self.expires.remove(&message);
             self.released.push(message);
         }
-        let destination = self.destinations.at_mut(place);
-        destination.open -= 1;
-        if destination.open == 0 {
+        if self.destinations.uncount(place) == 0 {
             let destination = self.destinations.remove(&mut self.names, place);
             self.drop_lanes(destination.lanes);
         }

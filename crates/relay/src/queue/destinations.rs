@@ -80,6 +80,8 @@ pub(super) struct Destinations {
     places: Vec<Option<Destination>>,
     free: Vec<u32>,
     by_key: HashMap<[u32; 4], u32>,
+    /// Recipients by the number of the tenant's name; absent: none.
+    of_tenants: Vec<u64>,
     serial: u32,
 }
 
@@ -124,14 +126,14 @@ impl Destinations {
             (find(tenant), find(campaign), find(domain), find(pool))
             && let Some(&place) = self.by_key.get(&[tenant, campaign, domain, pool])
         {
-            self.at_mut(place).open += 1;
+            self.count(place);
             return place;
         }
         let key = name.map(|name| names.take(name));
         let destination = Destination {
             key,
             serial: self.next_serial(),
-            open: 1,
+            open: 0,
             schedule: schedules.find(tenant, campaign, domain),
             is_unrouted: false,
             route_until: 0,
@@ -144,7 +146,33 @@ impl Destinations {
         });
         self.places[place as usize] = Some(destination);
         self.by_key.insert(key, place);
+        self.count(place);
         place
+    }
+
+    /// A queue has one recipient more.
+    pub fn count(&mut self, place: u32) {
+        let destination = self.at_mut(place);
+        destination.open += 1;
+        let tenant = destination.key[0] as usize;
+        if self.of_tenants.len() <= tenant {
+            self.of_tenants.resize(tenant + 1, 0);
+        }
+        self.of_tenants[tenant] += 1;
+    }
+
+    /// A queue has one recipient less. How many it has now.
+    pub fn uncount(&mut self, place: u32) -> u32 {
+        let destination = self.at_mut(place);
+        destination.open -= 1;
+        let (open, tenant) = (destination.open, destination.key[0] as usize);
+        self.of_tenants[tenant] -= 1;
+        open
+    }
+
+    /// Recipients of a tenant.
+    pub fn of_tenant(&self, tenant: u32) -> u64 {
+        self.of_tenants.get(tenant as usize).copied().unwrap_or(0)
     }
 
     /// Removes a queue without recipients.

@@ -203,7 +203,12 @@ impl Queue {
         self.table.open()
     }
 
-    /// Whether so many more recipients find room; if not, reply 452 4.3.1.
+    /// Recipients of a tenant that are not settled.
+    pub fn recipients_of_tenant(&self, tenant: &str) -> u64 {
+        self.names.find(tenant).map_or(0, |tenant| self.destinations.of_tenant(tenant))
+    }
+
+    /// Whether so many more recipients can be told apart at all.
     pub fn has_room(&self, recipients: u64) -> bool {
         self.table.open() + recipients <= table::RECIPIENTS_MAX
     }

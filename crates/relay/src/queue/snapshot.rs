@@ -184,7 +184,7 @@ impl Queue {
                     let pool = if record == QUEUE { String::new() } else { from.text()? };
                     let names = [&*names[0], &*names[1], &*names[2], &*pool];
                     let place = queue.destinations.take(&mut queue.names, &queue.schedules, names);
-                    queue.destinations.at_mut(place).open -= 1;
+                    queue.destinations.uncount(place);
                     places.insert(serial, place);
                 }
                 [MESSAGE] => queue.restore_message(&mut from, &places, &mut last)?,
@@ -251,7 +251,7 @@ impl Queue {
                 return Err(DecodeError::Unknown("bits").into());
             }
             let place = *places.get(&serial).ok_or(DecodeError::Unknown("queue"))?;
-            self.destinations.at_mut(place).open += 1;
+            self.destinations.count(place);
             let mut recipient = Recipient::new(number, place, due);
             (recipient.status, recipient.attempts, recipient.bits) = (status, attempts, bits);
             recipients.push(recipient);

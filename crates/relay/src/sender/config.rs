@@ -9,6 +9,7 @@ use posthaste_spool::Entry;
 use super::bounces::Bounces;
 use super::notices::Notices;
 use super::observer::Observer;
+use super::room::RoomLimits;
 use super::route::{Manner, RouteTls};
 use super::routing::Routing;
 use crate::dns::Resolver;
@@ -28,6 +29,8 @@ pub struct Config {
     pub port: u16,
     /// Routes, sources and pools, at first: [`Relay::set_routing`](super::Relay::set_routing) changes them.
     pub routing: Routing,
+    /// How much may wait, at first: [`Relay::set_room`](super::Relay::set_room) changes it.
+    pub room: RoomLimits,
     /// When recipients are tried again.
     pub schedules: Schedules,
     /// Connections at a time.

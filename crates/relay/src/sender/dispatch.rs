@@ -59,6 +59,7 @@ impl Shared {
         self.recorder.retry(now);
         self.tell_gathered(false);
         self.look_at_sources(now);
+        self.look_at_room();
         if self.config.bounces.is_fed() {
             let shared = self.clone();
             self.runtime.spawn_blocking(move || shared.flush_bounces());

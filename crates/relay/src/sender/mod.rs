@@ -28,6 +28,7 @@ mod notices;
 mod observer;
 mod record;
 mod replies;
+mod room;
 mod route;
 mod route_section;
 mod router;
@@ -63,7 +64,8 @@ pub use control::{Acted, ControlError, Filter, Waiting};
 pub use explain::{OfMail, UnknownName};
 pub use maps::{MapsSection, Pairs, RecipientsSection, Users};
 pub use notices::{NoticeSection, Notices};
-pub use observer::{ActedOn, Attempt, AttemptResult, By, Observer, SiteState, Stats};
+pub use observer::{ActedOn, Attempt, AttemptResult, By, Observer, RoomState, SiteState, Stats};
+pub use room::{RoomLimits, RoomNow};
 pub use route::{Route, RouteTls, TlsRule};
 pub use route_section::{Hosts, RouteEncryption, RouteError, RouteSection};
 pub use routing::Routing;
@@ -243,11 +245,6 @@ impl Relay {
     /// The entry of a message for the batch that keeps it.
     pub fn entry(&self, message: Outgoing) -> Entry {
         self.0.shared.entry(message)
-    }
-
-    /// Whether so many more recipients find room; if not, reply 452 4.3.1.
-    pub fn has_room(&self, recipients: u64) -> bool {
-        self.0.shared.queue().has_room(recipients)
     }
 
     /// Everything that waits for its next attempt, or for a site that did not answer, is tried now.

@@ -28,6 +28,9 @@ pub trait Observer: Send + Sync {
     /// A source cannot be used (`error` says why), or can be again.
     fn source(&self, source: &str, error: Option<&str>);
 
+    /// The queue, or a tenant's part of it, is full, or has room again.
+    fn room(&self, state: &RoomState<'_>);
+
     /// A batch of the spool cannot be read: what it said is lost, or belongs to a later version.
     fn unreadable(&self, batch: Lsn, why: &str);
 }
@@ -128,6 +131,27 @@ pub enum SiteState<'a> {
         source: &'a str,
         /// The site.
         site: &'a str,
+    },
+}
+
+/// Whether there is room in the queue.
+#[derive(Debug, Clone)]
+pub enum RoomState<'a> {
+    /// The first recipient was refused.
+    Full {
+        /// Whose part is full; empty for all of it.
+        tenant: &'a str,
+        /// Recipients that wait.
+        recipients: u64,
+        /// How many may.
+        max: u64,
+    },
+    /// There is room again.
+    Again {
+        /// As above.
+        tenant: &'a str,
+        /// Recipients that were refused meanwhile.
+        refused: u64,
     },
 }
 

@@ -11,6 +11,7 @@ use posthaste_units::words::Problem;
 use serde::{Deserialize, Serialize};
 
 use super::maps::{self, MapsSection, RecipientsSection};
+use super::room::RoomLimits;
 use super::route_section::{RouteSection, TlsConfigs, smtp_port};
 use super::source_section::{Mistake, PoolSection, SourceSection, TlsSection};
 use super::tenants::{self, TenantSection};
@@ -61,6 +62,9 @@ pub struct Section {
     /// Recipients of one message that go in one transaction.
     #[serde(deserialize_with = "values::count")]
     pub recipients_per_message: usize,
+    /// Recipients that may wait; mail for more is refused for the time being.
+    #[serde(deserialize_with = "values::count")]
+    pub queue_recipients: u64,
     /// Bytes of messages that are kept in memory until their first attempt; above it they are read from the spool.
     #[serde(deserialize_with = "values::bytes")]
     pub memory_bytes: u64,
@@ -141,6 +145,7 @@ impl Default for Section {
             connections_per_site: 20,
             messages_per_connection: 1000,
             recipients_per_message: 100,
+            queue_recipients: super::room::RECIPIENTS,
             memory_bytes: 256 << 20,
             unreachable_secs: 60,
             returned_bytes: 64 << 10,
@@ -176,6 +181,7 @@ impl Section {
             networks: new.networks.clone(),
             local_users: new.local_users,
             domains: new.domains.clone(),
+            queue_recipients: new.queue_recipients,
             recipients: new.recipients.clone(),
             maps: new.maps.clone(),
             tenant: new.tenant.clone(),
@@ -201,6 +207,7 @@ impl Section {
                 ("connections_per_site", self.connections_per_site as u64, 1, 100_000),
                 ("messages_per_connection", self.messages_per_connection, 1, u64::MAX),
                 ("recipients_per_message", self.recipients_per_message as u64, 1, 65_535),
+                ("queue_recipients", self.queue_recipients, 1, 1 << 30),
                 ("memory_bytes", self.memory_bytes, 0, 1 << 40),
                 ("unreachable_secs", self.unreachable_secs, 1, 1800),
                 ("returned_bytes", self.returned_bytes, 0, 64 << 20),
@@ -236,6 +243,11 @@ impl Section {
             return Err(Problem::new(at, "not a domain in letters, digits and hyphens, with dots between"));
         }
         Ok(())
+    }
+
+    /// How much may wait.
+    pub fn room(&self) -> RoomLimits {
+        RoomLimits::new(self.queue_recipients, &self.tenant)
     }
 
     /// The limits of the files of `shaping`. Reads them.

@@ -23,6 +23,7 @@ use super::notices::NoticesInForce;
 use super::observer::{Attempt, AttemptResult, SiteState};
 use super::record::{Recorder, Time};
 use super::replies::{Replies, shortened};
+use super::room::Room;
 use super::routing::Routes;
 use super::shape::{Base, Permit, Shaper};
 use super::site::{Site, SiteKey, Wanted};
@@ -44,6 +45,7 @@ pub(super) struct Shared {
     pub ahead: CallAhead,
     pub recorder: Arc<Recorder>,
     pub shaper: Shaper,
+    pub room: Room,
     pub time: Time,
     pub runtime: Handle,
     pub wake: Notify,
@@ -102,6 +104,7 @@ impl Shared {
             crowd: Crowd::default(),
             ahead: CallAhead::default(),
             recorder: Arc::new(Recorder::new(spool.clone(), stream, config.observer.clone())),
+            room: Room::new(&config.room),
             shaper: Shaper::new(config.shaping.clone(), Base::of(&config)),
             spool,
             stream,

@@ -16,6 +16,13 @@ pub struct TenantSection {
     /// The same of these addresses, before any domain.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub senders: Vec<String>,
+    /// Recipients of its mail that may wait; not set: as many as of all.
+    #[serde(default, skip_serializing_if = "Option::is_none", deserialize_with = "some_count")]
+    pub queue_recipients: Option<u64>,
+}
+
+fn some_count<'de, D: serde::Deserializer<'de>>(deserializer: D) -> Result<Option<u64>, D::Error> {
+    posthaste_units::values::count(deserializer).map(Some)
 }
 
 /// Whether `text` can be the name of a tenant or a campaign: 1 to 100 visible ASCII characters.
@@ -34,6 +41,9 @@ pub(super) fn check(tenants: &[TenantSection], at: &[Key]) -> Result<(), Problem
         }
         if !names.insert(&tenant.name) {
             return Err(Problem::new(at(&["name".into()]), format!("there is a tenant `{}` already", tenant.name)));
+        }
+        if tenant.queue_recipients == Some(0) {
+            return Err(Problem::new(at(&["queue_recipients".into()]), "must be at least 1"));
         }
         for (number, domain) in tenant.sender_domains.iter().enumerate() {
             let at = || at(&["sender_domains".into(), number.into()]);

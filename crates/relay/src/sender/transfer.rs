@@ -195,13 +195,17 @@ impl Relay {
                 !(queue.was_imported(origin, recipient.to.number) || is_from_here && queue.show(key).is_some())
             });
             let new = message.recipients.len();
-            if new > 0 && !(queue.has_room(new as u64) && queue.can_import(new)) {
+            if new > 0 && !queue.can_import(new) {
                 return Err(ImportError::NoRoom);
             }
         }
+
         let (recipients, duplicates) = (message.recipients.len() as u64, (all - message.recipients.len()) as u64);
         if recipients == 0 {
             return Ok(Import { message: None, recipients, duplicates });
+        }
+        if !shared.has_room(recipients) {
+            return Err(ImportError::NoRoom);
         }
         let bytes = match &body {
             Body::None => 0,

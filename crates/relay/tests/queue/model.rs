@@ -101,6 +101,13 @@ impl Model {
         let first = keys.iter().zip(self.recipients.keys()).find(|(found, expected)| found != expected);
         assert_eq!((first, keys.len()), (None, self.recipients.len()), "seed {seed}");
         assert_eq!(queue.recipients(), keys.len() as u64, "seed {seed}");
+        let mut of_tenants: BTreeMap<Arc<str>, u64> = BTreeMap::new();
+        for (name, recipients) in queue.queues().into_iter().filter_map(|id| queue.queue(id)) {
+            *of_tenants.entry(name.tenant).or_default() += u64::from(recipients);
+        }
+        for (tenant, recipients) in of_tenants {
+            assert_eq!(queue.recipients_of_tenant(&tenant), recipients, "seed {seed}: {tenant}");
+        }
         let diverted: Vec<_> = queue.diversions().map(|found| (found.scope.clone(), found.to.clone())).collect();
         let expected = self.diverted.iter().rev().map(|(scope, to)| (scope.clone(), to.clone()));
         assert_eq!(diverted, expected.collect::<Vec<_>>(), "seed {seed}");

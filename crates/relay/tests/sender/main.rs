@@ -11,6 +11,7 @@ mod notices;
 mod policies;
 mod proxies;
 mod purging;
+mod room;
 mod shaping;
 mod sink;
 mod slow_bodies;
@@ -26,8 +27,8 @@ use posthaste_relay::dns::{Resolver, Settings};
 use posthaste_relay::queue::entry::notify;
 use posthaste_relay::queue::{Action, Imported, QueueEntry, QueuedRecipient, Schedule, Schedules};
 use posthaste_relay::sender::{
-    ActedOn, Attempt, AttemptResult, By, Config, Delivering, Notice, Notifier, Observer, Outgoing, Relay, Route,
-    RouteTls, SiteState, opportunistic_tls,
+    ActedOn, Attempt, AttemptResult, By, Config, Delivering, Notice, Notifier, Observer, Outgoing, Relay, RoomState,
+    Route, RouteTls, SiteState, opportunistic_tls,
 };
 use posthaste_relay::session::{Timeouts, TlsPolicy};
 use posthaste_smtp::Protocol;
@@ -109,6 +110,10 @@ impl Observer for Log {
         self.0.lock().unwrap().push(said);
     }
 
+    fn room(&self, state: &RoomState<'_>) {
+        self.0.lock().unwrap().push(format!("{state:?}"));
+    }
+
     fn source(&self, source: &str, error: Option<&str>) {
         self.0.lock().unwrap().push(format!("source {source}: {}", error.unwrap_or("usable")));
     }
@@ -140,6 +145,7 @@ fn config(dns: &Server, port: u16, back: &Arc<Back>, log: &Arc<Log>) -> Config {
         resolver: Arc::new(Resolver::new(&settings).unwrap()),
         port,
         routing: Default::default(),
+        room: Default::default(),
         schedules: schedules(1, 3600),
         connections_max: 100,
         site_connections_max: 4,

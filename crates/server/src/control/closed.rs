@@ -122,6 +122,7 @@ fn settings(config: &Config, log: RelayLog) -> Result<RelayConfig, posthaste_rel
         resolver: Arc::new(Resolver::new(&dns)?),
         port: section.port,
         routing: Routing::default(),
+        room: section.room(),
         schedules: section.schedule.clone(),
         connections_max: 1,
         site_connections_max: 1,

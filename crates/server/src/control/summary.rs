@@ -1,6 +1,6 @@
 //! What waits, counted in the server: however much it is, a line for each name crosses the socket.
 
-use posthaste_relay::sender::{CountBy, Relay};
+use posthaste_relay::sender::{CountBy, Relay, RoomNow};
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 
@@ -49,5 +49,10 @@ pub(super) fn summary(relay: &Relay, of: &Which, by: By, answer: Answer<'_>) -> 
         })
     };
     let _ = all.iter().all(|(name, count)| answer(line(name, count)));
-    Ok(json!({ "done": all.len() }))
+    let room = |of: RoomNow| {
+        let RoomNow { tenant, recipients, max, refused, is_full } = of;
+        json!({ "tenant": &*tenant, "recipients": recipients, "max": max, "refused": refused, "full": is_full })
+    };
+    let room: Vec<serde_json::Value> = relay.room().into_iter().map(room).collect();
+    Ok(json!({ "done": all.len(), "room": room }))
 }

@@ -71,6 +71,11 @@ impl Receiver {
                 let (hold_secs, expires_secs) = future::times(&envelope.mail, unix_micros() / 1_000_000);
                 (remote.hold_secs, remote.expires_secs) = (hold_secs, expires_secs);
             }
+            let count = remote.recipients.len() as u64;
+            if self.relay().is_some_and(|relay| !relay.has_room_for(&remote.tenant, count)) {
+                log.why = Some(format!("too much mail of tenant {} waits", remote.tenant));
+                return Reply::new(452, "4.3.1", "Too much of your mail waits for other hosts, try again later").into();
+            }
         }
         (log.mailboxes, log.discarded) = (destinations.len(), transaction.discarded());
         let recorder = self.0.events.as_ref();

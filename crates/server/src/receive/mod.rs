@@ -323,6 +323,9 @@ impl Receiver {
             }
             Kind::MailboxFull => format!("`posthaste spool inspect {spool}` shows why it cannot be written"),
             Kind::NoMemory => "raise limits.memory_bytes".to_owned(),
+            Kind::QueueFull => {
+                "`posthaste queue summary` shows what waits; `relay.queue_recipients` is the bound".to_owned()
+            }
             Kind::NotVerified => "the next hop cannot be asked for its recipients".to_owned(),
             Kind::Refused | Kind::RefusedRecipient | Kind::RefusedConnection | Kind::Abandoned => String::new(),
         }

@@ -121,7 +121,7 @@ impl Receiver {
                 if exists == Exists::No {
                     return Err(directory::Refusal::UnknownUser.into());
                 }
-                self.check_queue(1)?;
+                self.check_queue(to.remotes() as u64 + 1)?;
                 if exists == Exists::AskNextHop && known != Known::IsTaken {
                     return Ok(address.cloned());
                 }
@@ -156,7 +156,8 @@ impl Receiver {
             return Ok(());
         }
         let reply = Reply::new(452, "4.3.1", "Too much mail waits for other hosts, try again later");
-        Err(RefusedRecipient { kind: Kind::NoMemory, about: None, reply, why: None })
+        let about = Some("relay.queue_recipients".to_owned());
+        Err(RefusedRecipient { kind: Kind::QueueFull, about, reply, why: None })
     }
 
     /// Whether the transport of a place takes mail now, and whether what the place needs is open at all.

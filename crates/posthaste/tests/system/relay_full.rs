@@ -1,0 +1,52 @@
+//! A queue that has as much mail as it may.
+
+use crate::support::{Client, Server, command};
+
+/// Nobody answers at the next hop.
+const CONFIG: &str = "host_name = \"mx.here.example\"\n[[listener]]\naddress = \"127.0.0.1:0\"\n\
+    [[domain]]\nname = \"here.example\"\nusers = [\"eve\"]\n\
+    [relay]\nnetworks = [\"127.0.0.1\"]\nport = 1\nqueue_recipients = 2\n\
+    [[relay.tenant]]\nname = \"news\"\nsender_domains = [\"news.example\"]\nqueue_recipients = 1\n\
+    [dns]\nservers = [\"127.0.0.1:9\"]\nhosts = { \"there.example\" = [\"127.0.0.1\"] }\n";
+
+fn send(client: &mut Client, from: &str, code: u16) {
+    client.expect(&format!("MAIL FROM:<{from}>"), 250);
+    client.expect("RCPT TO:<ann@there.example>", 250);
+    client.expect("DATA", 354);
+    client.expect("Subject: x\r\n\r\nx\r\n.", code);
+}
+
+#[test]
+fn a_full_queue_is_refused_counted_and_told_and_local_mail_goes_on() {
+    let here = tempfile::tempdir().unwrap();
+    let server = Server::start(here.path(), CONFIG);
+    let queue = |args: &[&str]| {
+        let output = command(here.path(), &[&["queue"], args].concat()).output().unwrap();
+        String::from_utf8(output.stdout).unwrap()
+    };
+    let mut client = server.connect();
+    client.expect("EHLO client.example.net", 250);
+    send(&mut client, "a@news.example", 250);
+    send(&mut client, "a@news.example", 452);
+    server.wait_for_log("a tenant's part of the queue is full");
+    send(&mut client, "a@other.example", 250);
+    client.expect("MAIL FROM:<a@other.example>", 250);
+    let full = client.expect("RCPT TO:<ann@there.example>", 452);
+    assert!(full.text.contains("4.3.1"), "{full:?}");
+    client.expect("RCPT TO:<bob@there.example>", 452);
+    client.expect("RCPT TO:<eve@here.example>", 250);
+    client.expect("DATA", 354);
+    client.expect("Subject: local\r\n\r\nx\r\n.", 250);
+    server.wait_for_mail("here.example", "eve", 1);
+    let log = server.wait_for_log("the queue is full: mail for other hosts is refused with 452");
+    assert_eq!(log.matches("the queue is full").count(), 1, "{log}");
+    let text = queue(&["summary"]);
+    assert!(text.contains("\n2 of 2 recipients wait, full; 2 were refused since the start\n"), "{text}");
+    assert!(text.contains("\n1 of 1 recipients of tenant news wait, full; 1 were refused since the start\n"), "{text}");
+    queue(&["delete", "--all"]);
+    server.wait_for_log("the queue has room again");
+    server.wait_for_log("a tenant's part of the queue has room again");
+    send(&mut client, "a@news.example", 250);
+    drop(client);
+    server.stop();
+}

@@ -1,0 +1,218 @@
+//! How much may wait: a bound of the queue, and one for each tenant that has one. What is above is refused with 452 when it comes.
+//!
+//! The bound is looked at before a message is durable, so what is under way at that moment may come on top. It is full from the first refusal until a tenth of it is free again.
+
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard};
+
+use super::observer::RoomState;
+use super::shared::Shared;
+use super::{Relay, TenantSection};
+
+/// How many recipients may wait.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct RoomLimits {
+    /// In all; at most 2^30.
+    pub recipients: u64,
+    /// Of some tenants, by name.
+    pub tenants: HashMap<Arc<str>, u64>,
+}
+
+impl Default for RoomLimits {
+    fn default() -> Self {
+        RoomLimits { recipients: RECIPIENTS, tenants: HashMap::new() }
+    }
+}
+
+impl RoomLimits {
+    pub(super) fn new(recipients: u64, tenants: &[TenantSection]) -> Self {
+        let of = |tenant: &TenantSection| Some((tenant.name.as_str().into(), tenant.queue_recipients?));
+        RoomLimits { recipients, tenants: tenants.iter().filter_map(of).collect() }
+    }
+}
+
+/// How much waits now.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct RoomNow {
+    /// Whose; empty for all.
+    pub tenant: Arc<str>,
+    /// Recipients that wait.
+    pub recipients: u64,
+    /// How many may.
+    pub max: u64,
+    /// Recipients that were refused for it since opening.
+    pub refused: u64,
+    /// Whether it is full.
+    pub is_full: bool,
+}
+
+pub(super) struct Room {
+    whole: Bound,
+    has_tenants: AtomicBool,
+    tenants: Mutex<HashMap<Arc<str>, Bound>>,
+}
+
+#[derive(Debug, Default)]
+struct Bound {
+    max: AtomicU64,
+    is_full: AtomicBool,
+    /// Recipients that were refused since it was full.
+    refused: AtomicU64,
+    /// Before that, since opening.
+    refused_before: AtomicU64,
+}
+
+impl Bound {
+    fn new(max: u64) -> Self {
+        Bound { max: max.into(), ..Bound::default() }
+    }
+
+    /// `Err`: there is no room; whether this is news.
+    fn takes(&self, open: u64, more: u64) -> Result<(), bool> {
+        if open.saturating_add(more) <= self.max.load(Ordering::Relaxed) {
+            return Ok(());
+        }
+        self.refused.fetch_add(more, Ordering::Relaxed);
+        Err(!self.is_full.swap(true, Ordering::Relaxed))
+    }
+
+    /// Whether it was full and is not any more, and what was refused meanwhile.
+    fn ended(&self, open: u64) -> Option<u64> {
+        let max = self.max.load(Ordering::Relaxed);
+        let low = max - max.div_ceil(10);
+        if !self.is_full.load(Ordering::Relaxed) || open > low {
+            return None;
+        }
+        self.is_full.store(false, Ordering::Relaxed);
+        let refused = self.refused.swap(0, Ordering::Relaxed);
+        self.refused_before.fetch_add(refused, Ordering::Relaxed);
+        Some(refused)
+    }
+
+    fn now(&self, tenant: Arc<str>, recipients: u64) -> RoomNow {
+        RoomNow {
+            tenant,
+            recipients,
+            max: self.max.load(Ordering::Relaxed),
+            refused: self.refused.load(Ordering::Relaxed) + self.refused_before.load(Ordering::Relaxed),
+            is_full: self.is_full.load(Ordering::Relaxed),
+        }
+    }
+}
+
+impl Room {
+    pub fn new(limits: &RoomLimits) -> Self {
+        let room = Room { whole: Bound::new(0), has_tenants: AtomicBool::new(false), tenants: Mutex::default() };
+        room.set(limits);
+        room
+    }
+
+    /// Other limits from now on; counts stay.
+    fn set(&self, limits: &RoomLimits) {
+        self.whole.max.store(limits.recipients, Ordering::Relaxed);
+        let mut tenants = self.tenants();
+        tenants.retain(|tenant, _| limits.tenants.contains_key(tenant));
+        for (tenant, max) in &limits.tenants {
+            tenants.entry(tenant.clone()).or_default().max.store(*max, Ordering::Relaxed);
+        }
+        self.has_tenants.store(!tenants.is_empty(), Ordering::Relaxed);
+    }
+
+    fn tenants(&self) -> MutexGuard<'_, HashMap<Arc<str>, Bound>> {
+        self.tenants.lock().expect("the tenants")
+    }
+}
+
+impl Relay {
+    /// Whether so many more recipients find room; if not, reply 452 4.3.1.
+    pub fn has_room(&self, recipients: u64) -> bool {
+        self.0.shared.has_room(recipients)
+    }
+
+    /// The same of a tenant's part of the queue.
+    pub fn has_room_for(&self, tenant: &str, recipients: u64) -> bool {
+        self.0.shared.has_room_for(tenant, recipients)
+    }
+
+    /// Other limits from now on.
+    pub fn set_room(&self, limits: &RoomLimits) {
+        self.0.shared.room.set(limits);
+    }
+
+    /// The whole queue, then the tenants that have a limit, by name.
+    pub fn room(&self) -> Vec<RoomNow> {
+        let shared = &self.0.shared;
+        let mut all = vec![shared.room.whole.now("".into(), shared.queue().recipients())];
+        let of = |(tenant, bound): (&Arc<str>, &Bound)| {
+            bound.now(tenant.clone(), shared.queue().recipients_of_tenant(tenant))
+        };
+        all.extend(shared.room.tenants().iter().map(of));
+        all.sort_by(|a, b| a.tenant.cmp(&b.tenant));
+        all
+    }
+}
+
+impl Shared {
+    pub fn has_room(&self, recipients: u64) -> bool {
+        let open = self.queue().recipients();
+        let taken = self.room.whole.takes(open, recipients);
+        self.told("", &self.room.whole, open, taken)
+    }
+
+    fn has_room_for(&self, tenant: &str, recipients: u64) -> bool {
+        if !self.room.has_tenants.load(Ordering::Relaxed) {
+            return true;
+        }
+        let tenants = self.room.tenants();
+        let Some(bound) = tenants.get(tenant) else { return true };
+        let open = self.queue().recipients_of_tenant(tenant);
+        self.told(tenant, bound, open, bound.takes(open, recipients))
+    }
+
+    fn told(&self, tenant: &str, bound: &Bound, recipients: u64, taken: Result<(), bool>) -> bool {
+        if let (Err(true), Some(observer)) = (taken, &self.config.observer) {
+            observer.room(&RoomState::Full { tenant, recipients, max: bound.max.load(Ordering::Relaxed) });
+        }
+        taken.is_ok()
+    }
+
+    /// Tells of what has room again. To be called each second.
+    pub fn look_at_room(&self) {
+        let ended = |tenant: &str, bound: &Bound, open: u64| {
+            if let (Some(refused), Some(observer)) = (bound.ended(open), &self.config.observer) {
+                observer.room(&RoomState::Again { tenant, refused });
+            }
+        };
+        ended("", &self.room.whole, self.queue().recipients());
+        if self.room.has_tenants.load(Ordering::Relaxed) {
+            let tenants = self.room.tenants();
+            tenants.iter().for_each(|(name, bound)| ended(name, bound, self.queue().recipients_of_tenant(name)));
+        }
+    }
+}
+
+/// About 400 MB of memory.
+pub(super) const RECIPIENTS: u64 = 10_000_000;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_bound_is_exact_and_full_until_a_tenth_is_free() {
+        let bound = Bound::new(100);
+        assert_eq!((bound.takes(99, 1), bound.takes(0, 100), bound.ended(0)), (Ok(()), Ok(()), None));
+        assert_eq!(
+            (bound.takes(100, 1), bound.takes(90, 11), bound.takes(u64::MAX, 1)),
+            (Err(true), Err(false), Err(false))
+        );
+        assert_eq!(bound.takes(99, 1), Ok(()), "whoever fits gets in");
+        assert_eq!((bound.ended(91), bound.ended(90), bound.ended(90)), (None, Some(13), None));
+        assert_eq!((bound.takes(100, 1), bound.ended(0)), (Err(true), Some(1)));
+        let now = bound.now("a".into(), 7);
+        assert_eq!((now.recipients, now.max, now.refused, now.is_full), (7, 100, 14, false));
+        let small = Bound::new(1);
+        assert_eq!((small.takes(1, 1), small.ended(1), small.ended(0)), (Err(true), None, Some(1)));
+    }
+}
