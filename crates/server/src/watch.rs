@@ -8,6 +8,7 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use posthaste_delivery::local::{LocalDelivery, MountStats, RecoveredMailbox, WaitingMailbox};
+use posthaste_spool::watch::{Became, Found};
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep};
 
@@ -31,10 +32,35 @@ impl Watch {
                 sleep(LOOK_INTERVAL).await;
                 alerts.check(&store);
                 repeats::log(&receiver.left_out(false));
+                report_stuck(stuck(&receiver));
                 alerts.report_losses(receiver.turned_away(), crate::logging::dropped_lines() as u64);
             }
         });
         Self { task, receiver }
+    }
+}
+
+/// Workers of the relay and of transports that are stuck, or go on.
+fn stuck(receiver: &Receiver) -> Vec<Found> {
+    let now = std::time::Instant::now();
+    let relay = receiver.relay().map(|relay| relay.look_for_stuck(now));
+    let transports = receiver.transports().map(|transports| transports.look_for_stuck(now));
+    relay.into_iter().chain(transports).flatten().collect()
+}
+
+/// Names each worker that is stuck, once, and each that goes on, up to a bound.
+fn report_stuck(found: Vec<Found>) {
+    let others = found.len().saturating_sub(NAMED_MAX);
+    for found in found.into_iter().take(NAMED_MAX) {
+        let (worker, seconds) = (&*found.states, found.time.as_secs());
+        match found.what {
+            Became::Stuck => tracing::warn!(worker, seconds, "a worker is stuck"),
+            Became::WentOn => tracing::info!(worker, seconds, "a worker that was stuck goes on"),
+            Became::Ended => tracing::info!(worker, seconds, "a worker that was stuck has ended"),
+        }
+    }
+    if others > 0 {
+        tracing::warn!(others, "further workers are stuck, or go on");
     }
 }
 
@@ -44,7 +70,9 @@ impl Service for Watch {
     }
 
     fn on_failure(&self) -> OnFailure {
-        OnFailure::GoOn("the log no longer tells of waiting mail, of mounts in trouble and of what it left out")
+        OnFailure::GoOn(
+            "the log no longer tells of waiting mail, of mounts in trouble, of stuck workers and of what it left out",
+        )
     }
 
     /// All sessions have ended by then: tells what the log has left out of the last ones.
@@ -206,7 +234,7 @@ fn recovered(mut recovered: Vec<RecoveredMailbox>) -> Vec<RecoveredMailbox> {
     recovered
 }
 
-/// Mailboxes that are named at a time.
+/// Mailboxes, or workers, that are named at a time.
 const NAMED_MAX: usize = 10;
 /// A sync that takes longer is told of.
 const SYNC_HANGS_SECS: u64 = 60;

@@ -37,6 +37,7 @@ mod shared;
 mod snapshots;
 mod spool;
 mod state;
+pub mod watch;
 
 pub use api::{
     Config, Consumer, Published, PublishedBody, Released, Replayed, Spool, Stats, StreamStats, Then, Ticket,

@@ -5,10 +5,12 @@ use std::io;
 use std::pin::Pin;
 use std::sync::{Mutex, PoisonError};
 use std::task::{Context, Poll};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use tokio::runtime::{Builder, Handle, Runtime};
 use tokio::task::JoinHandle;
+
+use crate::watch::{Found, Watch, Watcher, Worker};
 
 /// A runtime of two threads with one main task.
 #[derive(Debug)]
@@ -16,6 +18,10 @@ pub struct ConsumerRuntime {
     name: &'static str,
     runtime: Mutex<Option<Runtime>>,
     main: Mutex<JoinHandle<()>>,
+    watch: Watch,
+    /// Tasks that show whether its threads go on: one for those of tasks, one for those of blocking calls.
+    probes: [Worker; 2],
+    watcher: Mutex<Watcher>,
 }
 
 /// A runtime whose main task has not begun.
@@ -23,6 +29,7 @@ pub struct ConsumerRuntime {
 pub struct NewRuntime {
     name: &'static str,
     runtime: Runtime,
+    watch: Watch,
 }
 
 /// A runtime that is to be shut down, once.
@@ -45,7 +52,7 @@ impl NewRuntime {
             .thread_name(name)
             .enable_all()
             .build()?;
-        Ok(NewRuntime { name, runtime })
+        Ok(NewRuntime { name, runtime, watch: Watch::default() })
     }
 
     /// For tasks beside the main one.
@@ -53,10 +60,19 @@ impl NewRuntime {
         self.runtime.handle()
     }
 
+    /// For its workers.
+    pub fn watch(&self) -> &Watch {
+        &self.watch
+    }
+
     /// Begins the main task.
     pub fn run(self, main: impl Future<Output = ()> + Send + 'static) -> ConsumerRuntime {
-        let main = Mutex::new(self.runtime.spawn(main));
-        ConsumerRuntime { name: self.name, runtime: Mutex::new(Some(self.runtime)), main }
+        let NewRuntime { name, runtime, watch } = self;
+        let main = Mutex::new(runtime.spawn(main));
+        let probe = |steps| watch.worker(name, steps, THREADS_PATIENCE);
+        let probes =
+            [probe(&["", "waiting for one of the threads"]), probe(&["", "waiting for a thread for blocking calls"])];
+        ConsumerRuntime { name, runtime: Mutex::new(Some(runtime)), main, watch, probes, watcher: Mutex::default() }
     }
 }
 
@@ -65,6 +81,24 @@ impl ConsumerRuntime {
     pub fn poll_ended(&self, cx: &mut Context<'_>) -> Poll<()> {
         let mut main = self.main.lock().unwrap_or_else(PoisonError::into_inner);
         Pin::new(&mut *main).poll(cx).map(drop)
+    }
+
+    /// Looks which workers are stuck, and whether threads take tasks. To be called every few seconds, from elsewhere.
+    pub fn look(&self, now: Instant) -> Vec<Found> {
+        if let Some(runtime) = &*self.runtime.lock().unwrap_or_else(PoisonError::into_inner) {
+            let [tasks, blocking] = &self.probes;
+            if tasks.pulse().is_idle() {
+                let pulse = tasks.pulse().clone();
+                pulse.step(1);
+                runtime.spawn(async move { pulse.step(0) });
+            }
+            if blocking.pulse().is_idle() {
+                let pulse = blocking.pulse().clone();
+                pulse.step(1);
+                runtime.spawn_blocking(move || pulse.step(0));
+            }
+        }
+        self.watcher.lock().unwrap_or_else(PoisonError::into_inner).look(&self.watch, now)
     }
 
     /// Begins the end, while tasks still run. `None` if another call has begun it.
@@ -87,6 +121,8 @@ impl Ending {
 }
 
 const THREADS: usize = 2;
+/// Threads that take no task for so long are stuck.
+const THREADS_PATIENCE: Duration = Duration::from_secs(60);
 const PATIENCE: Duration = Duration::from_secs(1);
 
 #[cfg(test)]
@@ -109,6 +145,53 @@ mod tests {
             end.send(()).unwrap();
             let waiting = Builder::new_current_thread().build().unwrap();
             waiting.block_on(std::future::poll_fn(|cx| runtime.poll_ended(cx)));
+        }
+    }
+
+    #[test]
+    fn threads_that_take_no_task_are_found_and_told_of_when_they_do() {
+        let runtime = NewRuntime::new("held", 1).unwrap();
+        let handle = runtime.handle().clone();
+        let runtime = runtime.run(std::future::pending());
+        let begun = Instant::now();
+        let look = |secs: u64| runtime.look(begun + Duration::from_secs(secs));
+        let texts =
+            |found: Vec<Found>| found.iter().map(|found| format!("{found} {:?}", found.what)).collect::<Vec<_>>();
+        assert!(look(0).is_empty());
+        // Each thread sits in a task that does not come back, and so does the one for blocking calls.
+        let (tell, told) = mpsc::channel();
+        let mut held = Vec::new();
+        for is_blocking in [false, false, true] {
+            let (release, released) = mpsc::channel::<()>();
+            let tell = tell.clone();
+            let hold = move || {
+                tell.send(()).unwrap();
+                let _ = released.recv();
+            };
+            match is_blocking {
+                true => drop(handle.spawn_blocking(hold)),
+                false => drop(handle.spawn(async move { hold() })),
+            }
+            told.recv().unwrap();
+            held.push(release);
+        }
+        // Those of the first look may have been waiting since then.
+        look(1);
+        look(2);
+        let found = texts(look(63));
+        assert_eq!(found.len(), 2, "{found:?}");
+        for expected in ["a thread for blocking calls", "one of the threads"] {
+            let expected = format!("held > waiting for {expected} for 6");
+            assert!(found.iter().any(|found| found.starts_with(&expected)), "{expected} in {found:?}");
+        }
+        assert!(look(64).is_empty(), "once");
+        drop(held);
+        let mut went_on = 0;
+        let end = Instant::now() + Duration::from_secs(60);
+        while went_on < 2 {
+            assert!(Instant::now() < end, "they do not go on");
+            went_on += look(65).iter().filter(|found| found.what == crate::watch::Became::WentOn).count();
+            std::thread::yield_now();
         }
     }
 

@@ -7,6 +7,7 @@ use std::time::{Instant, SystemTime};
 
 use posthaste_directory::Transport;
 use posthaste_spool::runtime::{ConsumerRuntime, NewRuntime};
+use posthaste_spool::watch::Found;
 use posthaste_spool::{Entry, Lsn, ReplayError, Replayed, Spool, StreamError};
 use tokio::sync::{Notify, Semaphore};
 
@@ -187,6 +188,11 @@ impl Transports {
     /// Ready once nothing is delivered any more although nobody has [ended](Self::end_by) it, which is a bug: what waits is in the spool. Not to be called after that.
     pub fn poll_failed(&self, cx: &mut Context<'_>) -> Poll<()> {
         self.0.runtime.poll_ended(cx)
+    }
+
+    /// Looks whether its threads go on. To be called every few seconds.
+    pub fn look_for_stuck(&self, now: Instant) -> Vec<Found> {
+        self.0.runtime.look(now)
     }
 
     /// Begins nothing more, waits until `deadline` (real time) for what is under way, and ends. A program that still runs then is killed. Blocks.

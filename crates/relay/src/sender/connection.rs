@@ -3,9 +3,11 @@
 use std::net::IpAddr;
 use std::sync::Arc;
 use std::task::{Context, Poll};
+use std::time::Duration;
 
 use posthaste_random::Random;
 use posthaste_smtp::Reply;
+use posthaste_spool::watch::Pulse;
 use tokio::time::Instant;
 
 use super::observer::SiteState;
@@ -17,7 +19,7 @@ use super::source::Egress;
 use super::traffic::Mail;
 use crate::dns::{Attempt, DnsError, Host};
 use crate::queue::{Outcome, Prefer, Take};
-use crate::session::{Auth, Channel, End, Endpoint, OpenError, Session, Settings, Tls, TlsPolicy};
+use crate::session::{Auth, Channel, End, Endpoint, OpenError, STEPS, Session, Settings, Tls, TlsPolicy, steps};
 
 /// Counts the connection for as long as the task runs, whatever ends it.
 struct Counted {
@@ -54,6 +56,8 @@ pub(super) async fn connect(shared: Arc<Shared>, site: Arc<Site>, permits: Vec<P
             return;
         }
     }
+    let name = format!("site {} from {}", shortened(&site.name), site.source.name());
+    let worker = shared.watch.worker(name, STEPS, PATIENCE);
     let mut random = Random::new(seed);
     let destination = site.state().destination.clone();
     let resolver = shared.resolver();
@@ -61,6 +65,7 @@ pub(super) async fn connect(shared: Arc<Shared>, site: Arc<Site>, permits: Vec<P
     let mut error = String::from("it has no host");
     let (mut is_first, mut full) = (true, Vec::new());
     loop {
+        worker.pulse().step(steps::LOOKING_UP);
         match attempt.next(&resolver).await {
             Ok(Some((host, addresses))) => {
                 for address in addresses.order(&mut random) {
@@ -76,16 +81,19 @@ pub(super) async fn connect(shared: Arc<Shared>, site: Arc<Site>, permits: Vec<P
                         }
                     };
                     let mut permits: Vec<Permit> = permit.into_iter().collect();
+                    // However long a limit has it wait: it is not stuck.
+                    worker.pulse().step(0);
                     // The first connection is counted already.
                     if shared.is_ending() || !std::mem::take(&mut is_first) && !shared.may_connect(&site).await {
                         return;
                     }
                     let endpoint = Endpoint::Tcp((address, site.manner.port).into());
-                    match open(&shared, &site, &host, &endpoint, local).await {
+                    worker.within(format!("session to {} at {address}:{}", host.name, site.manner.port));
+                    match open(&shared, &site, &host, &endpoint, local, worker.pulse()).await {
                         Ok(session) => {
                             counted.permits.append(&mut permits);
                             counted.reached();
-                            match serve(&shared, &site, &host, session).await {
+                            match serve(&shared, &site, &host, session, worker.pulse()).await {
                                 Served::Done => return,
                                 Served::Useless(why) => error = format!("{}: {why}", host.name),
                             }
@@ -140,8 +148,10 @@ async fn open(
     host: &Host,
     endpoint: &Endpoint,
     local: Option<IpAddr>,
+    pulse: &Pulse,
 ) -> Result<Session, OpenError> {
     let mut settings = settings_for(shared, &site.source, &site.manner, host, endpoint, local)?;
+    settings.pulse = Some(pulse.clone());
     settings.messages_max = site.state().limits.messages_per_connection;
     match Session::open(endpoint, &settings).await {
         Err(error) if error.may_retry_in_clear() => {
@@ -200,8 +210,8 @@ pub(super) fn settings_for(
     Ok(settings)
 }
 
-async fn serve(shared: &Arc<Shared>, site: &Arc<Site>, host: &Host, mut session: Session) -> Served {
-    let mut mail = Mail::new(shared.clone(), site.clone(), host.name.clone(), session.extensions());
+async fn serve(shared: &Arc<Shared>, site: &Arc<Site>, host: &Host, mut session: Session, pulse: &Pulse) -> Served {
+    let mut mail = Mail::new(shared.clone(), site.clone(), host.name.clone(), session.extensions(), pulse.clone());
     match session.run(&mut mail).await {
         End::Lost(loss) if !mail.has_progress() && mail.has_taken() => Served::Useless(loss.to_string()),
         End::Lost(_) => Served::Done,
@@ -234,6 +244,15 @@ pub(super) fn outcome_for(error: &DnsError) -> Outcome {
     let status = super::traffic::status_of(&reply_for(error));
     if error.is_final() { Outcome::Failed(status) } else { Outcome::Deferred(status) }
 }
+
+/// The name of a site, not too long for a line of the log.
+fn shortened(site: &str) -> &str {
+    &site[..site.floor_char_boundary(SITE_BYTES_MAX)]
+}
+
+/// A connection that is in one step for longer is told of.
+const PATIENCE: Duration = Duration::from_secs(300);
+const SITE_BYTES_MAX: usize = 200;
 
 /// What a task polls for the next message while its body is read.
 pub(super) fn poll_join<T>(

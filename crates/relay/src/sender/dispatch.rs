@@ -17,14 +17,19 @@ use posthaste_smtp::Reply;
 pub(super) async fn run(shared: Arc<Shared>) {
     let mut snapshot_at = Instant::now() + SNAPSHOT_EVERY;
     let mut looked_at = 0;
+    let worker = shared.watch.worker("dispatcher of the queue", STEPS, PATIENCE);
+    let pulse = worker.pulse();
     while !shared.is_ending() {
         let now = shared.time.now();
         if now != looked_at {
             looked_at = now;
+            pulse.step(1);
             shared.each_second(now);
         }
+        pulse.step(2);
         shared.route_and_wake();
         if Instant::now() >= snapshot_at || shared.wanted.load(Ordering::Acquire) > 0 {
+            pulse.step(3);
             let writing = shared.clone();
             let begun = Instant::now();
             let written = tokio::task::spawn_blocking(move || writing.advance()).await;
@@ -34,6 +39,7 @@ pub(super) async fn run(shared: Arc<Shared>) {
             // A large queue's snapshot takes its time: at most a tenth of the whole.
             snapshot_at = Instant::now() + SNAPSHOT_EVERY.max(begun.elapsed() * 9);
         }
+        pulse.step(0);
         let _ = timeout(Duration::from_millis(250), shared.wake.notified()).await;
     }
 }
@@ -172,6 +178,10 @@ impl Shared {
 
 /// What was settled meanwhile need not be replayed, and its bodies go, after so long.
 const SNAPSHOT_EVERY: Duration = Duration::from_secs(5);
+/// Of the dispatcher.
+const STEPS: &[&str] = &["", "looking after the queue", "routing", "writing the snapshot of the queue"];
+/// A step of it that takes longer is told of.
+const PATIENCE: Duration = Duration::from_secs(120);
 const ROUTES_AT_ONCE: usize = 1000;
 /// Sites without mail stay known up to this number.
 const SITES_KEPT: usize = 10_000;

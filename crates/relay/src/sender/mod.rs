@@ -55,6 +55,7 @@ use std::task::{Context, Poll};
 use std::time::{Duration, Instant, SystemTime};
 
 use posthaste_spool::runtime::{ConsumerRuntime, NewRuntime};
+use posthaste_spool::watch::Found;
 use posthaste_spool::{Entry, Lsn, ReplayError, Replayed, Spool, StreamError};
 
 pub use ahead::Ahead;
@@ -227,9 +228,9 @@ impl Relay {
         let held = queue.start(time.now());
         (report.recipients, report.quarantined) = (queue.recipients(), held.len());
         let runtime = NewRuntime::new("relay", BLOCKING_THREADS_MAX)?;
-        let handle = runtime.handle().clone();
+        let (handle, watch) = (runtime.handle().clone(), runtime.watch().clone());
         let shared =
-            Arc::new(Shared::new(Parts { spool, stream, config, queue, replies, time, runtime: handle, seed }));
+            Arc::new(Shared::new(Parts { spool, stream, config, queue, replies, time, runtime: handle, watch, seed }));
         shared.spool.attach(stream, shown_through, shared.clone())?;
         shared.record(held);
         let runtime = if sends {
@@ -300,6 +301,11 @@ impl Relay {
     /// Ready once nothing is sent any more although nobody has [ended](Self::end_by) it, which is a bug: what waits is in the spool. Not to be called after that.
     pub fn poll_failed(&self, cx: &mut Context<'_>) -> Poll<()> {
         self.0.runtime.poll_ended(cx)
+    }
+
+    /// Looks which workers are stuck: connections, the dispatcher, records, threads. To be called every few seconds.
+    pub fn look_for_stuck(&self, now: Instant) -> Vec<Found> {
+        self.0.runtime.look(now)
     }
 
     /// Begins no transaction any more, waits until `deadline` for those under way and for their records, and ends. Blocks.

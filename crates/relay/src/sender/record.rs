@@ -3,6 +3,7 @@
 use std::collections::VecDeque;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 
+use posthaste_spool::watch::{Watch, Worker};
 use posthaste_spool::{Batch, Body, Entry, Spool, StreamId};
 
 use super::observer::{Attempt, Observer};
@@ -15,6 +16,7 @@ pub(super) struct Recorder {
     stream: StreamId,
     observer: Option<Arc<dyn Observer>>,
     state: Mutex<State>,
+    worker: Worker,
     /// Nothing is left to be appended, or under way.
     is_idle: Condvar,
 }
@@ -31,8 +33,9 @@ struct State {
 }
 
 impl Recorder {
-    pub fn new(spool: Arc<dyn Spool>, stream: StreamId, observer: Option<Arc<dyn Observer>>) -> Self {
-        Recorder { spool, stream, observer, state: Mutex::default(), is_idle: Condvar::new() }
+    pub fn new(spool: Arc<dyn Spool>, stream: StreamId, observer: Option<Arc<dyn Observer>>, watch: &Watch) -> Self {
+        let worker = watch.worker("records of the queue", &["", "waiting for the spool"], PATIENCE);
+        Recorder { spool, stream, observer, state: Mutex::default(), worker, is_idle: Condvar::new() }
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
@@ -66,6 +69,7 @@ impl Recorder {
             return;
         }
         state.joined_under_way = true;
+        self.worker.pulse().step(1);
         state.under_way += 1;
         let made = state.made.pop_front();
         let more = if made.is_some() { 0 } else { state.changes.len().min(JOINED_MAX) };
@@ -78,6 +82,7 @@ impl Recorder {
         let then = move |outcome: Result<_, _>| {
             let mut state = recorder.state();
             state.joined_under_way = false;
+            recorder.worker.pulse().step(0);
             state.under_way -= 1;
             recorder.is_idle.notify_all();
             if outcome.is_err() {
@@ -144,6 +149,8 @@ impl Recorder {
 }
 
 /// Changes in one batch: what is told of them must fit into it too.
+/// Records that the spool has for longer are told of.
+const PATIENCE: std::time::Duration = std::time::Duration::from_secs(60);
 const JOINED_MAX: usize = 1000;
 /// Replies in one batch, of a thousand bytes at most.
 const REPLIES_JOINED_MAX: usize = 500;

@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use posthaste_random::mix;
 use posthaste_smtp::Reply;
+use posthaste_spool::watch::Watch;
 use posthaste_spool::{Consumer, Entry, Lsn, Published, Spool, StreamId};
 use tokio::runtime::Handle;
 use tokio::sync::Notify;
@@ -48,6 +49,8 @@ pub(super) struct Shared {
     pub room: Room,
     pub time: Time,
     pub runtime: Handle,
+    /// Of connections, the dispatcher and records.
+    pub watch: Watch,
     pub wake: Notify,
     pub wanted: AtomicU64,
     pub sites: Mutex<HashMap<SiteKey, Arc<Site>>>,
@@ -87,12 +90,13 @@ pub(super) struct Parts {
     pub replies: Replies,
     pub time: Time,
     pub runtime: Handle,
+    pub watch: Watch,
     pub seed: u64,
 }
 
 impl Shared {
     pub fn new(parts: Parts) -> Self {
-        let Parts { spool, stream, config, queue, replies, time, runtime, seed } = parts;
+        let Parts { spool, stream, config, queue, replies, time, runtime, watch, seed } = parts;
         let routes = Mutex::new(Arc::new(Routes::new(config.manner(), &config.routing, Vec::new(), None)));
         let resolver = Mutex::new(config.resolver.clone());
         let notices = NoticesInForce::new(config.notices.clone());
@@ -103,7 +107,7 @@ impl Shared {
             gathered: Gathered::default(),
             crowd: Crowd::default(),
             ahead: CallAhead::default(),
-            recorder: Arc::new(Recorder::new(spool.clone(), stream, config.observer.clone())),
+            recorder: Arc::new(Recorder::new(spool.clone(), stream, config.observer.clone(), &watch)),
             room: Room::new(&config.room),
             shaper: Shaper::new(config.shaping.clone(), Base::of(&config)),
             spool,
@@ -111,6 +115,7 @@ impl Shared {
             config,
             time,
             runtime,
+            watch,
             wake: Notify::new(),
             wanted: AtomicU64::new(0),
             sites: Mutex::default(),

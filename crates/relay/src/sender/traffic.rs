@@ -6,6 +6,7 @@ use std::task::{Context, Poll, Waker, ready};
 use posthaste_smtp::client::Extensions;
 use posthaste_smtp::command::Notify;
 use posthaste_smtp::{BodyType, ForwardPath, MailFrom, RcptTo, Reply, Ret, ReversePath};
+use posthaste_spool::watch::Pulse;
 use tokio::task::JoinHandle;
 use tokio::time::Instant;
 
@@ -17,7 +18,7 @@ use super::site::{Site, State, Wanted};
 use crate::queue::entry::{self, QueuedRecipient, notify};
 use crate::queue::{Key, Outcome, Prefer, Queued, Status, Take, Transaction};
 use crate::rewrite::AddressMap;
-use crate::session::{Fate, Message, Traffic};
+use crate::session::{Fate, Message, Traffic, steps};
 
 /// The messages of one session.
 pub(super) struct Mail {
@@ -39,6 +40,7 @@ pub(super) struct Mail {
     is_limited: bool,
     /// What the site wakes when something waits.
     idle: Option<Waker>,
+    pulse: Pulse,
 }
 
 /// A transaction under way. If it is dropped without an end, its recipients are tried again: at once if it was not given to a session.
@@ -81,7 +83,7 @@ impl Drop for Mail {
 }
 
 impl Mail {
-    pub fn new(shared: Arc<Shared>, site: Arc<Site>, host: Arc<str>, offered: &Extensions) -> Self {
+    pub fn new(shared: Arc<Shared>, site: Arc<Site>, host: Arc<str>, offered: &Extensions, pulse: Pulse) -> Self {
         let most = offered.recipients_max.map_or(usize::MAX, |most| usize::try_from(most).unwrap_or(usize::MAX));
         // A signed sender is that of one recipient.
         let most = if shared.config.bounces.return_path.is_some() { 1 } else { most };
@@ -99,6 +101,7 @@ impl Mail {
             begun: Instant::now(),
             is_limited: false,
             idle: None,
+            pulse,
         }
     }
 
@@ -294,6 +297,7 @@ impl Traffic for Mail {
             if lsn <= self.shared.careful_through {
                 let (shared, transaction) = (self.shared.clone(), under_way.transaction.clone());
                 let handle = tokio::task::spawn_blocking(move || shared.begin(&transaction));
+                self.pulse.step(steps::READING);
                 self.loading = Some((under_way, handle));
                 continue;
             }
@@ -305,11 +309,13 @@ impl Traffic for Mail {
             }
             let shared = self.shared.clone();
             let handle = tokio::task::spawn_blocking(move || shared.messages.load(lsn));
+            self.pulse.step(steps::READING);
             self.loading = Some((under_way, handle));
         }
     }
 
     fn finished(&mut self, under_way: UnderWay, fates: Vec<Fate>) {
+        self.pulse.step(steps::RECORDING);
         self.has_progress |= fates.iter().any(|fate| !matches!(fate, Fate::NotSent(_)));
         let mut fates = fates.into_iter();
         let missing = || Fate::Unknown(Reply::new(451, "4.5.0", "no outcome"));

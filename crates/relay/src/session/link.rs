@@ -9,10 +9,11 @@ use std::time::Duration;
 use bytes::{Buf, BytesMut};
 use posthaste_net::Stream;
 use posthaste_smtp::client::{Event, Machine, Step};
+use posthaste_spool::watch::Pulse;
 use tokio::io::{AsyncReadExt, AsyncWrite};
 use tokio::time::{Instant, Sleep};
 
-use super::{Loss, Timeouts};
+use super::{Loss, Timeouts, steps};
 
 /// A connection with its state machine.
 #[derive(Debug)]
@@ -27,6 +28,7 @@ pub(super) struct Link {
     /// Fires at the deadline or earlier.
     timer: Pin<Box<Sleep>>,
     progress: Option<Progress>,
+    pulse: Option<Pulse>,
 }
 
 /// The deadline moves only when this changes, not with each octet that a server sends.
@@ -44,7 +46,7 @@ const SLICES: usize = 64;
 const PATIENCE_MAX: Duration = Duration::from_secs(30 * 24 * 3600);
 
 impl Link {
-    pub fn new(machine: Machine, stream: Stream, timeouts: Timeouts) -> Self {
+    pub fn new(machine: Machine, stream: Stream, timeouts: Timeouts, pulse: Option<Pulse>) -> Self {
         let now = Instant::now();
         Self {
             machine,
@@ -55,6 +57,7 @@ impl Link {
             deadline: now,
             timer: Box::pin(tokio::time::sleep_until(now + PATIENCE_MAX)),
             progress: None,
+            pulse,
         }
     }
 
@@ -66,6 +69,12 @@ impl Link {
     /// The time for what is waited for begins now.
     pub fn begin_wait(&mut self) {
         self.progress = None;
+    }
+
+    /// The time for what is waited for begins once more, with no progress.
+    pub fn wait_on(&mut self) {
+        let patience = self.timeouts.of(self.machine.awaits());
+        self.deadline = Instant::now() + patience.min(PATIENCE_MAX);
     }
 
     /// Whether nothing more can be written.
@@ -99,6 +108,9 @@ impl Link {
             let patience = if is_writing { self.timeouts.block } else { self.timeouts.of(step) };
             self.deadline = Instant::now() + patience.min(PATIENCE_MAX);
             self.progress = Some(progress);
+            if let Some(pulse) = &self.pulse {
+                pulse.step(steps::of(step, is_writing));
+            }
         }
         if self.poll_write(cx) {
             return Poll::Ready(Ok(()));

@@ -39,6 +39,7 @@ mod link;
 mod open;
 mod proxy;
 mod settings;
+pub(crate) mod steps;
 mod verify;
 
 use std::collections::VecDeque;
@@ -56,6 +57,7 @@ pub use error::{Loss, OpenError};
 pub use fate::{Fate, Scope};
 pub use proxy::Proxy;
 pub use settings::{Auth, Channel, Endpoint, Settings, Timeouts, Tls, TlsPolicy};
+pub use steps::STEPS;
 pub use verify::Verdict;
 
 use link::Link;
@@ -214,7 +216,7 @@ impl Session {
                 Ok(Next::Progress) => {}
                 Ok(Next::NoMore) => has_more = false,
                 Ok(Next::Message(message)) => self.begin(message, traffic, keys),
-                Err(Loss::TimedOut(Step::Idle)) if is_flushed && !traffic.is_idle() => self.link.begin_wait(),
+                Err(Loss::TimedOut(Step::Idle)) if is_flushed && !traffic.is_idle() => self.link.wait_on(),
                 Err(Loss::TimedOut(Step::Idle)) if is_flushed => return Ok(End::Idle),
                 Err(loss) => return Err(loss),
             }

@@ -11,9 +11,10 @@ use tokio::time::timeout;
 use tokio_rustls::TlsConnector;
 
 use super::link::Link;
-use super::{Auth, Channel, Endpoint, Loss, OpenError, Settings, Tls, TlsPolicy};
+use super::{Auth, Channel, Endpoint, Loss, OpenError, Settings, Tls, TlsPolicy, steps};
 
 pub(super) async fn connect(endpoint: &Endpoint, settings: &Settings) -> Result<Stream, OpenError> {
+    settings.pulse.iter().for_each(|pulse| pulse.step(steps::CONNECTING));
     if let (Endpoint::Tcp(address), Some(proxy)) = (endpoint, &settings.proxy) {
         let stream = proxy.connect(*address, settings.source, settings.timeouts.connect).await?;
         return Ok(Stream::Tcp(stream));
@@ -55,7 +56,7 @@ pub(super) async fn establish(stream: Stream, settings: &Settings) -> Result<(Li
     if let Some(witness) = &settings.witness {
         machine.set_witness(witness.clone());
     }
-    let mut link = Link::new(machine, stream, settings.timeouts.clone());
+    let mut link = Link::new(machine, stream, settings.timeouts.clone(), settings.pulse.clone());
     let channel = match &settings.tls {
         None => {
             link.until_ready().await?;
@@ -98,6 +99,7 @@ async fn start_tls(link: &mut Link, tls: &Tls, settings: &Settings) -> Result<Ch
 /// Nothing that came in the clear is left: the machine has seen to that.
 async fn handshake(link: &mut Link, tls: &Tls, settings: &Settings) -> Result<Channel, OpenError> {
     let stream = std::mem::replace(&mut link.stream, Stream::Gone);
+    settings.pulse.iter().for_each(|pulse| pulse.step(steps::HANDSHAKE));
     let connecting = TlsConnector::from(Arc::clone(&tls.config)).connect(tls.name.clone(), stream);
     let shaken = match timeout(settings.timeouts.connect, connecting).await {
         Ok(shaken) => shaken,

@@ -8,6 +8,7 @@ use std::time::Duration;
 use posthaste_smtp::client::{EightBit, Step, Transfer};
 use posthaste_smtp::sasl::Credentials;
 use posthaste_smtp::{Protocol, Witness};
+use posthaste_spool::watch::Pulse;
 use rustls::ClientConfig;
 use rustls::pki_types::ServerName;
 
@@ -47,6 +48,8 @@ pub struct Settings {
     pub timeouts: Timeouts,
     /// Who hears the dialogue.
     pub witness: Option<Arc<dyn Witness>>,
+    /// Is told the step that the session is in, of [`STEPS`](super::STEPS).
+    pub pulse: Option<Pulse>,
 }
 
 impl Settings {
@@ -64,6 +67,7 @@ impl Settings {
             messages_max: u64::MAX,
             timeouts: Timeouts::default(),
             witness: None,
+            pulse: None,
         }
     }
 }

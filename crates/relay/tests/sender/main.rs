@@ -16,6 +16,7 @@ mod shaping;
 mod sink;
 mod slow_bodies;
 mod sources;
+mod stuck;
 
 use std::net::Ipv4Addr;
 use std::sync::{Arc, Mutex};
@@ -244,7 +245,7 @@ impl Rig {
 }
 
 /// Looks again every few milliseconds until it holds, for a minute at most.
-fn wait(what: &str, holds: impl Fn() -> bool) {
+fn wait(what: &str, mut holds: impl FnMut() -> bool) {
     let end = Instant::now() + Duration::from_secs(60);
     while !holds() {
         assert!(Instant::now() < end, "{what}: it does not come");

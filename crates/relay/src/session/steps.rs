@@ -1,0 +1,79 @@
+//! The steps of a session and of what comes before and between its messages, for a watch.
+
+use posthaste_smtp::client::Step;
+
+/// Their names, for [`Watch::worker`](posthaste_spool::watch::Watch::worker): a session tells [`Settings::pulse`](super::Settings::pulse) which it is in.
+pub const STEPS: &[&str] = &[
+    "",
+    "connecting",
+    "waiting for the greeting",
+    "waiting for the reply to EHLO",
+    "waiting for the reply to STARTTLS",
+    "in the TLS handshake",
+    "waiting for the reply to AUTH",
+    "waiting for the reply to RSET",
+    "waiting for the reply to MAIL",
+    "waiting for the reply to RCPT",
+    "waiting for the reply to DATA",
+    "waiting for the verdict on the message",
+    "waiting for the reply to QUIT",
+    "waiting for the host to take what is written",
+    "looking up its hosts",
+    "reading a message from the spool",
+    "recording what became of a message",
+];
+
+pub(super) const CONNECTING: u8 = 1;
+pub(super) const HANDSHAKE: u8 = 5;
+/// Its hosts are looked up.
+pub(crate) const LOOKING_UP: u8 = 14;
+/// A message is read.
+pub(crate) const READING: u8 = 15;
+/// What became of a message is recorded.
+pub(crate) const RECORDING: u8 = 16;
+
+/// What is waited for. `is_writing`: something is written first.
+pub(super) fn of(step: Step, is_writing: bool) -> u8 {
+    match step {
+        _ if is_writing => 13,
+        Step::Idle => 0,
+        Step::Connect => CONNECTING,
+        Step::Greeting => 2,
+        Step::StartTls => 4,
+        Step::Handshake => HANDSHAKE,
+        Step::Auth => 6,
+        Step::Reset => 7,
+        Step::Mail => 8,
+        Step::Rcpt => 9,
+        Step::Data => 10,
+        Step::Body => 11,
+        Step::Quit => 12,
+        // EHLO and its like.
+        _ => 3,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_step_has_its_name() {
+        for (step, expected) in [
+            (Step::Idle, ""),
+            (Step::Connect, "connecting"),
+            (Step::Hello, "waiting for the reply to EHLO"),
+            (Step::Handshake, "in the TLS handshake"),
+            (Step::Data, "waiting for the reply to DATA"),
+            (Step::Body, "waiting for the verdict on the message"),
+            (Step::Quit, "waiting for the reply to QUIT"),
+        ] {
+            assert_eq!(STEPS[usize::from(of(step, false))], expected, "{step:?}");
+            assert!(STEPS[usize::from(of(step, true))].contains("take what is written"));
+        }
+        let others = [LOOKING_UP, READING, RECORDING].map(|step| STEPS[usize::from(step)]);
+        let expected =
+            ["looking up its hosts", "reading a message from the spool", "recording what became of a message"];
+        assert_eq!(others, expected);
+    }
+}

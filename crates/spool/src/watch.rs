@@ -1,0 +1,249 @@
+//! Finds workers that are stuck: they have work and do not go on.
+//!
+//! A worker says which step it is in, by a [`Pulse`]: one store in memory, without a look at a clock. Somebody outside of its threads looks now and then, by
+//! [`Watcher::look`]: a worker that is in the same step since an earlier look, for longer than its patience, is stuck. Each is told of once, with the nested states that it is in, and
+//! once more when it goes on or ends.
+//!
+//! ```
+//! use std::time::{Duration, Instant};
+//! use posthaste_spool::watch::{Watch, Watcher};
+//!
+//! let (watch, mut watcher, begun) = (Watch::default(), Watcher::default(), Instant::now());
+//! let worker = watch.worker("site mx.example", &["", "waiting for the reply"], Duration::from_secs(300));
+//! worker.within("session to 192.0.2.1:25");
+//! worker.pulse().step(1);
+//! assert!(watcher.look(&watch, begun).is_empty());
+//! let stuck = watcher.look(&watch, begun + Duration::from_secs(400)).remove(0);
+//! assert_eq!(stuck.to_string(), "site mx.example > session to 192.0.2.1:25 > waiting for the reply for 400 s");
+//! ```
+
+use std::collections::HashMap;
+use std::fmt;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+/// The workers of a part of the program. Clones share them.
+#[derive(Debug, Clone, Default)]
+pub struct Watch(Arc<Workers>);
+
+#[derive(Debug, Default)]
+struct Workers {
+    serial: AtomicU64,
+    by_serial: Mutex<HashMap<u64, Arc<Known>>>,
+}
+
+#[derive(Debug)]
+struct Known {
+    name: String,
+    /// What it is in, between its name and its step.
+    within: Mutex<String>,
+    steps: &'static [&'static str],
+    patience: Duration,
+    pulse: Arc<AtomicU64>,
+}
+
+/// A worker; it is not watched any more when this is dropped.
+#[derive(Debug)]
+pub struct Worker {
+    of: Watch,
+    serial: u64,
+    known: Arc<Known>,
+    pulse: Pulse,
+}
+
+/// What a worker does: the number of its step, and how often it has changed. Written by one thread at a time.
+#[derive(Debug, Clone)]
+pub struct Pulse(Arc<AtomicU64>);
+
+impl Pulse {
+    /// It begins a step, by its place in the list of steps; 0: it has nothing to do.
+    pub fn step(&self, step: u8) {
+        let count = (self.0.load(Ordering::Relaxed) >> STEP_BITS).wrapping_add(1);
+        self.0.store(count << STEP_BITS | u64::from(step), Ordering::Relaxed);
+    }
+
+    /// Whether it has nothing to do.
+    pub fn is_idle(&self) -> bool {
+        self.0.load(Ordering::Relaxed) & STEP_MASK == 0
+    }
+}
+
+impl Watch {
+    /// A worker with the names of its steps, the first of which is that of having nothing to do. It is stuck if it is in another step for longer than `patience`.
+    pub fn worker(&self, name: impl Into<String>, steps: &'static [&'static str], patience: Duration) -> Worker {
+        let pulse = Arc::new(AtomicU64::new(0));
+        let known =
+            Arc::new(Known { name: name.into(), within: Mutex::default(), steps, patience, pulse: pulse.clone() });
+        let serial = self.0.serial.fetch_add(1, Ordering::Relaxed);
+        self.workers().insert(serial, known.clone());
+        Worker { of: self.clone(), serial, known, pulse: Pulse(pulse) }
+    }
+
+    fn workers(&self) -> MutexGuard<'_, HashMap<u64, Arc<Known>>> {
+        self.0.by_serial.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Worker {
+    /// For its steps. The last that was begun counts.
+    pub fn pulse(&self) -> &Pulse {
+        &self.pulse
+    }
+
+    /// Names what its next steps are in; empty for nothing. Takes a lock that nobody holds for long.
+    pub fn within(&self, what: impl Into<String>) {
+        *self.known.within() = what.into();
+    }
+}
+
+impl Drop for Worker {
+    fn drop(&mut self) {
+        self.of.workers().remove(&self.serial);
+    }
+}
+
+impl Known {
+    fn within(&self) -> MutexGuard<'_, String> {
+        self.within.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Its states, the outermost first.
+    fn states(&self, pulse: u64) -> String {
+        let step = self.steps.get((pulse & STEP_MASK) as usize).copied().unwrap_or("a step without a name");
+        let mut states = vec![self.name.clone(), self.within().clone(), step.to_owned()];
+        states.retain(|state| !state.is_empty());
+        states.join(" > ")
+    }
+}
+
+/// What a look has found.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Found {
+    /// The states that the worker is, or was, in, the outermost first.
+    pub states: String,
+    /// For how long, as far as looks have seen.
+    pub time: Duration,
+    /// What has become of it.
+    pub what: Became,
+}
+
+/// What has become of a worker.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Became {
+    /// It is stuck: told once.
+    Stuck,
+    /// It was stuck and has gone on.
+    WentOn,
+    /// It was stuck and has ended.
+    Ended,
+}
+
+impl fmt::Display for Found {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} for {} s", self.states, self.time.as_secs())
+    }
+}
+
+/// Looks at a [`Watch`], always the same.
+#[derive(Debug, Default)]
+pub struct Watcher(HashMap<u64, Seen>);
+
+#[derive(Debug)]
+struct Seen {
+    pulse: u64,
+    since: Instant,
+    /// If it was told of: its states then.
+    told: Option<String>,
+}
+
+impl Watcher {
+    /// What is new. Those that are stuck for the longest come first.
+    pub fn look(&mut self, watch: &Watch, now: Instant) -> Vec<Found> {
+        let workers: HashMap<u64, Arc<Known>> = watch.workers().clone();
+        let mut found = Vec::new();
+        let time = |seen: &Seen| now.saturating_duration_since(seen.since);
+        self.0.retain(|serial, seen| {
+            let has_ended = !workers.contains_key(serial);
+            if has_ended && let Some(states) = seen.told.take() {
+                found.push(Found { states, time: time(seen), what: Became::Ended });
+            }
+            !has_ended
+        });
+        for (serial, known) in workers {
+            let pulse = known.pulse.load(Ordering::Relaxed);
+            let seen = self.0.entry(serial).or_insert(Seen { pulse, since: now, told: None });
+            let time = time(seen);
+            if seen.pulse != pulse {
+                if let Some(states) = seen.told.take() {
+                    found.push(Found { states, time, what: Became::WentOn });
+                }
+                (seen.pulse, seen.since) = (pulse, now);
+            } else if pulse & STEP_MASK != 0 && time > known.patience && seen.told.is_none() {
+                let states = known.states(pulse);
+                seen.told = Some(states.clone());
+                found.push(Found { states, time, what: Became::Stuck });
+            }
+        }
+        found.sort_by(|a, b| b.time.cmp(&a.time).then_with(|| a.states.cmp(&b.states)));
+        found
+    }
+}
+
+const STEP_BITS: u32 = 8;
+const STEP_MASK: u64 = (1 << STEP_BITS) - 1;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SECOND: Duration = Duration::from_secs(1);
+    const STEPS: &[&str] = &["", "working", "writing"];
+
+    fn texts(found: Vec<Found>) -> Vec<(String, Became)> {
+        found.into_iter().map(|found| (found.to_string(), found.what)).collect()
+    }
+
+    #[test]
+    fn a_worker_is_told_of_once_and_again_when_it_goes_on_or_ends() {
+        let (watch, mut watcher, begun) = (Watch::default(), Watcher::default(), Instant::now());
+        let mut look = |secs: u32| texts(watcher.look(&watch, begun + secs * SECOND));
+        let (one, other) = (watch.worker("one", STEPS, 10 * SECOND), watch.worker("other", STEPS, 20 * SECOND));
+        let one_stuck = ("one > working for 11 s".to_owned(), Became::Stuck);
+        one.pulse().step(1);
+        other.within("a file");
+        other.pulse().step(2);
+        assert_eq!((look(0), look(10), look(11), look(12)), (vec![], vec![], vec![one_stuck], vec![]));
+        one.pulse().step(1);
+        let both = [
+            ("other > a file > writing for 21 s".to_owned(), Became::Stuck),
+            ("one > working for 21 s".to_owned(), Became::WentOn),
+        ];
+        let found = look(21);
+        assert!(found.len() == 2 && both.iter().all(|one| found.contains(one)), "{found:?}");
+        // The same step again is another.
+        assert_eq!(look(31), []);
+        drop(other);
+        assert_eq!(
+            look(32),
+            [
+                ("other > a file > writing for 32 s".to_owned(), Became::Ended),
+                ("one > working for 11 s".to_owned(), Became::Stuck),
+            ]
+        );
+        one.pulse().step(0);
+        assert_eq!((look(33).len(), look(1000)), (1, vec![]), "who has nothing to do is not stuck");
+        drop(one);
+        assert!(watch.workers().is_empty() && look(2000).is_empty() && watcher.0.is_empty());
+    }
+
+    #[test]
+    fn a_worker_that_goes_on_between_looks_is_not_stuck() {
+        let (watch, mut watcher, begun) = (Watch::default(), Watcher::default(), Instant::now());
+        let worker = watch.worker("busy", STEPS, SECOND);
+        for hour in 0..100 {
+            worker.pulse().step(1);
+            assert!(watcher.look(&watch, begun + hour * 3600 * SECOND).is_empty(), "hour {hour}");
+        }
+    }
+}
