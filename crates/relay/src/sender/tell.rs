@@ -213,6 +213,12 @@ async fn tell(shared: Arc<Shared>, message: Lsn, envelope: Arc<Envelope>, mut to
         match delivered {
             Ok(true) => break,
             Ok(false) => {
+                if let Some(to) = written.iter().flatten().map(|(_, to)| to).find(|to| to.is_postmaster) {
+                    shared.unreadable(
+                        message,
+                        &format!("nobody gets copies of double bounces: there is no {}", to.address),
+                    );
+                }
                 shared.recorder.record_with(&changes, events, shared.time.now());
                 shared.wake.notify_one();
                 break;

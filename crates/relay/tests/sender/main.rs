@@ -50,6 +50,9 @@ impl Notifier for Back {
 
     fn deliver(&self, notice: Notice) -> Delivering {
         let text = String::from_utf8_lossy(&notice.written.message.concat()).into_owned();
+        if !self.knows(&notice.to) {
+            return Box::pin(std::future::ready(Ok(false)));
+        }
         self.written.lock().unwrap().push((notice.to.to_string(), text));
         let (tell, told) = tokio::sync::oneshot::channel();
         let batch = Batch {

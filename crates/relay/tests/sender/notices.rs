@@ -45,6 +45,17 @@ fn a_double_bounce_is_in_the_log_also_where_nobody_gets_copies() {
 }
 
 #[test]
+fn a_postmaster_that_does_not_exist_holds_nothing_up() {
+    let sink = Sink::start();
+    let rig = rig_with(zone(), sink.port(), |config| config.notices = copies("gone@here.example", "9/hour, burst 9"));
+    rig.send("", &["no1@a.example"], "x\r\n");
+    rig.wait_empty();
+    assert_eq!((rig.written().len(), rig.double_bounces()), (0, 1));
+    let said = "nobody gets copies of double bounces: there is no gone@here.example";
+    assert!(rig.log().iter().any(|line| line.ends_with(said)), "{:?}", rig.log());
+}
+
+#[test]
 fn a_copy_that_fails_makes_no_further_copy() {
     let sink = Sink::start();
     let rig = rig_with(zone(), sink.port(), |config| config.notices = copies("no9@a.example", "9/hour, burst 9"));
