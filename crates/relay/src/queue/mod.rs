@@ -29,6 +29,7 @@ mod imported;
 mod names;
 mod notices;
 mod pick;
+mod queued;
 mod ready;
 mod routes;
 mod schedule;

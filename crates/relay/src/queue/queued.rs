@@ -1,0 +1,192 @@
+//! A message as it came to the queue: its fields in an entry.
+
+use std::sync::Arc;
+
+use posthaste_spool::put_text;
+
+use super::Secs;
+use super::codec::{DecodeError, Fields};
+
+/// A message for the queue.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Queued {
+    /// When it was received.
+    pub received: Secs,
+    /// It is not tried before (RFC 4865 FUTURERELEASE); 0 for at once.
+    pub not_before: Secs,
+    /// It is given up then; 0 for the age that its schedule has.
+    pub expires: Secs,
+    /// The sender's address; empty for none. It is told what becomes of all recipients.
+    pub sender: Arc<str>,
+    /// Recipients that it leaves for from another sender, if there are any.
+    pub forwarded: Option<Box<Forwarded>>,
+    /// BODY=8BITMIME was said of it (RFC 6152).
+    pub is_8bit: bool,
+    /// SMTPUTF8 was said of it (RFC 6531).
+    pub smtputf8: bool,
+    /// REQUIRETLS was said of it (RFC 8689).
+    pub require_tls: bool,
+    /// RET (RFC 3461 section 4.3).
+    pub ret: Option<Ret>,
+    /// ENVID (RFC 3461 section 4.4), as received; empty for none.
+    pub envid: Arc<str>,
+    /// On whose account it is sent; empty for none.
+    pub tenant: Arc<str>,
+    /// Which mailing it belongs to; empty for none.
+    pub campaign: Arc<str>,
+    /// The pool of sources that it is sent from; empty for that of its tenant.
+    pub pool: Arc<str>,
+    /// To whom, numbers ascending.
+    pub recipients: Vec<QueuedRecipient>,
+}
+
+/// Recipients that a message leaves for from another sender than it came from.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Forwarded {
+    /// That sender's address.
+    pub sender: Arc<str>,
+    /// The numbers of the recipients, ascending.
+    pub numbers: Vec<u16>,
+}
+
+impl Forwarded {
+    /// Whether it is one of them.
+    pub fn has(&self, number: u16) -> bool {
+        self.numbers.binary_search(&number).is_ok()
+    }
+}
+
+/// How much of the message a DSN returns (RFC 3461 section 4.3).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Ret {
+    /// The whole message.
+    Full,
+    /// Its header.
+    Headers,
+}
+
+/// A recipient as it was received.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct QueuedRecipient {
+    /// Its number within the message.
+    pub number: u16,
+    /// Its address.
+    pub address: Arc<str>,
+    /// ORCPT (RFC 3461 section 4.2), as received; empty for none.
+    pub orcpt: Arc<str>,
+    /// NOTIFY (RFC 3461 section 4.1): bits of [`notify`]; 0 if it was not said.
+    pub notify: u8,
+}
+
+/// Bits of [`QueuedRecipient::notify`].
+pub mod notify {
+    /// NOTIFY=NEVER, alone.
+    pub const NEVER: u8 = 1;
+    /// NOTIFY=SUCCESS.
+    pub const SUCCESS: u8 = 2;
+    /// NOTIFY=FAILURE.
+    pub const FAILURE: u8 = 4;
+    /// NOTIFY=DELAY.
+    pub const DELAY: u8 = 8;
+}
+
+const IS_8BIT: u8 = 1;
+const SMTPUTF8: u8 = 2;
+const RET_FULL: u8 = 4;
+const RET_HEADERS: u8 = 8;
+const REQUIRE_TLS: u8 = 16;
+const HAS_POOL: u8 = 32;
+const HAS_FORWARDED: u8 = 64;
+const FLAGS: u8 = IS_8BIT | SMTPUTF8 | RET_FULL | RET_HEADERS | REQUIRE_TLS | HAS_POOL | HAS_FORWARDED;
+/// Beside the bits of [`notify`].
+const LEAVES_FROM_OTHER: u8 = 16;
+
+impl Queued {
+    /// The address that it leaves from for a recipient; empty for none.
+    pub fn leaves_from(&self, number: u16) -> &Arc<str> {
+        match &self.forwarded {
+            Some(forwarded) if forwarded.has(number) => &forwarded.sender,
+            _ => &self.sender,
+        }
+    }
+
+    pub(super) fn put(&self, out: &mut Vec<u8>) {
+        let flag = |holds: bool, flag: u8| if holds { flag } else { 0 };
+        let ret = match self.ret {
+            None => 0,
+            Some(Ret::Full) => RET_FULL,
+            Some(Ret::Headers) => RET_HEADERS,
+        };
+        let more = flag(self.require_tls, REQUIRE_TLS) | flag(!self.pool.is_empty(), HAS_POOL);
+        let more = more | flag(self.forwarded.is_some(), HAS_FORWARDED);
+        out.push(flag(self.is_8bit, IS_8BIT) | flag(self.smtputf8, SMTPUTF8) | ret | more);
+        [self.received, self.not_before, self.expires].iter().for_each(|secs| out.extend(secs.to_le_bytes()));
+        [&self.sender, &self.envid, &self.tenant, &self.campaign].iter().for_each(|text| put_text(out, text));
+        if !self.pool.is_empty() {
+            put_text(out, &self.pool);
+        }
+        if let Some(forwarded) = &self.forwarded {
+            put_text(out, &forwarded.sender);
+        }
+        out.extend(u16::try_from(self.recipients.len()).expect("the number of recipients is checked").to_le_bytes());
+        for recipient in &self.recipients {
+            out.extend(recipient.number.to_le_bytes());
+            let is_forwarded = self.forwarded.as_ref().is_some_and(|forwarded| forwarded.has(recipient.number));
+            out.push(recipient.notify | flag(is_forwarded, LEAVES_FROM_OTHER));
+            put_text(out, &recipient.address);
+            put_text(out, &recipient.orcpt);
+        }
+    }
+
+    pub(super) fn take(rest: &mut Fields<'_>) -> Result<Self, DecodeError> {
+        let flags = rest.u8()?;
+        let ret = match flags & (RET_FULL | RET_HEADERS) {
+            0 => None,
+            RET_FULL => Some(Ret::Full),
+            RET_HEADERS => Some(Ret::Headers),
+            _ => return Err(DecodeError::Unknown("RET")),
+        };
+        if flags & !FLAGS != 0 {
+            return Err(DecodeError::Unknown("flag"));
+        }
+        let (received, not_before, expires) = (rest.u32()?, rest.u32()?, rest.u32()?);
+        let (sender, envid, tenant, campaign) = (rest.text()?, rest.text()?, rest.text()?, rest.text()?);
+        let pool = if flags & HAS_POOL != 0 { rest.text()? } else { Arc::default() };
+        let mut forwarded = match flags & HAS_FORWARDED {
+            0 => None,
+            _ => Some(Box::new(Forwarded { sender: rest.text()?, numbers: Vec::new() })),
+        };
+        let mut recipients: Vec<QueuedRecipient> = Vec::new();
+        for _ in 0..rest.u16()? {
+            let (number, mut notify) = (rest.u16()?, rest.u8()?);
+            if let Some(forwarded) = forwarded.as_mut().filter(|_| notify & LEAVES_FROM_OTHER != 0) {
+                forwarded.numbers.push(number);
+                notify &= !LEAVES_FROM_OTHER;
+            }
+            if recipients.last().is_some_and(|last| last.number >= number) {
+                return Err(DecodeError::Order);
+            }
+            if notify > 15 || notify & notify::NEVER != 0 && notify != notify::NEVER {
+                return Err(DecodeError::Unknown("NOTIFY"));
+            }
+            recipients.push(QueuedRecipient { number, notify, address: rest.text()?, orcpt: rest.text()? });
+        }
+        let [is_8bit, smtputf8, require_tls] = [IS_8BIT, SMTPUTF8, REQUIRE_TLS].map(|flag| flags & flag != 0);
+        Ok(Queued {
+            received,
+            not_before,
+            expires,
+            sender,
+            forwarded,
+            is_8bit,
+            smtputf8,
+            require_tls,
+            ret,
+            envid,
+            tenant,
+            campaign,
+            pool,
+            recipients,
+        })
+    }
+}
