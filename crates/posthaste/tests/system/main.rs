@@ -28,6 +28,7 @@ mod relay;
 mod relay_ahead;
 mod relay_events;
 mod relay_full;
+mod relay_pressure;
 mod reloading;
 mod routes;
 mod search;
