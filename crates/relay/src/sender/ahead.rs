@@ -282,7 +282,7 @@ impl Shared {
         settings.timeouts.connect = settings.timeouts.connect.min(CONNECT_PATIENCE);
         match Session::open(endpoint, &settings).await {
             Err(error) if error.may_retry_in_clear() => {
-                self.tls_is_broken(&host.name);
+                self.broken_tls.add(&host.name);
                 settings.tls = None;
                 Session::open(endpoint, &settings).await
             }

@@ -1,5 +1,6 @@
 //! One connection to a site: through its hosts until one answers, then message after message.
 
+use std::collections::VecDeque;
 use std::net::IpAddr;
 use std::sync::Arc;
 use std::task::{Context, Poll};
@@ -63,10 +64,18 @@ pub(super) async fn connect(shared: Arc<Shared>, site: Arc<Site>, permits: Vec<P
     let resolver = shared.resolver();
     let mut attempt = Attempt::new(destination, &mut random);
     let mut error = String::from("it has no host");
-    let (mut is_first, mut full) = (true, Vec::new());
+    let (mut is_first, mut full, mut put_off) = (true, Vec::new(), VecDeque::new());
     loop {
         worker.pulse().step(steps::LOOKING_UP);
-        match attempt.next(&resolver).await {
+        let next = match attempt.next(&resolver).await {
+            Ok(Some(next)) if site.state().has_cut(&next.0.name, Instant::now()) => {
+                put_off.push_back(next);
+                continue;
+            }
+            Ok(Some(next)) => Ok(Some(next)),
+            end => put_off.pop_front().map_or(end, |next| Ok(Some(next))),
+        };
+        match next {
             Ok(Some((host, addresses))) => {
                 for address in addresses.order(&mut random) {
                     let Some(local) = site.source.local(address) else {
@@ -155,7 +164,7 @@ async fn open(
     settings.messages_max = site.state().limits.messages_per_connection;
     match Session::open(endpoint, &settings).await {
         Err(error) if error.may_retry_in_clear() => {
-            shared.tls_is_broken(&host.name);
+            shared.broken_tls.add(&host.name);
             // It is one more connection.
             if !shared.may_connect(site).await {
                 return Err(error);
@@ -189,7 +198,7 @@ pub(super) fn settings_for(
         settings.witness = witnesses.session(&host.name, address.ip());
     }
     let policy = manner.tls.as_ref().map_or(TlsPolicy::Opportunistic, |tls| tls.policy);
-    let is_given_up = policy == TlsPolicy::Opportunistic && shared.is_tls_broken(&host.name);
+    let is_given_up = policy == TlsPolicy::Opportunistic && shared.broken_tls.has(&host.name);
     if let Some(tls) = manner.tls.as_ref().filter(|_| !is_given_up) {
         let name = tls.name.as_deref().unwrap_or(&host.name);
         let name = name.trim_matches(['[', ']']).trim_start_matches("IPv6:");

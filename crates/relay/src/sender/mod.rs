@@ -13,6 +13,7 @@
 mod ahead;
 mod automation;
 mod bounces;
+mod broken_tls;
 mod careful;
 mod config;
 mod connection;

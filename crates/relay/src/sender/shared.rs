@@ -3,7 +3,6 @@
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
-use std::time::Duration;
 
 use posthaste_random::mix;
 use posthaste_smtp::Reply;
@@ -11,10 +10,10 @@ use posthaste_spool::watch::Watch;
 use posthaste_spool::{Consumer, Entry, Lsn, Published, Spool, StreamId};
 use tokio::runtime::Handle;
 use tokio::sync::Notify;
-use tokio::time::Instant;
 
 use super::Outgoing;
 use super::ahead::CallAhead;
+use super::broken_tls::BrokenTls;
 use super::config::Config;
 use super::connection::{connect, outcome_for, reply_for};
 use super::crowd::Crowd;
@@ -71,8 +70,7 @@ pub(super) struct Shared {
     /// A connection has ended.
     ended: Condvar,
     serial: AtomicU64,
-    /// Hosts whose TLS has failed, until when.
-    broken_tls: Mutex<HashMap<Arc<str>, Instant>>,
+    pub broken_tls: BrokenTls,
     /// One import at a time: what was imported already is asked before each.
     pub importing: Mutex<()>,
     pub delivered: AtomicU64,
@@ -130,7 +128,7 @@ impl Shared {
             connections: Mutex::new(0),
             ended: Condvar::new(),
             serial: AtomicU64::new(0),
-            broken_tls: Mutex::default(),
+            broken_tls: BrokenTls::default(),
             importing: Mutex::default(),
             delivered: AtomicU64::new(0),
             deferred: AtomicU64::new(0),
@@ -280,21 +278,6 @@ impl Shared {
         };
         if let Wanted::Connect(permits) = wanted {
             self.connect(site, permits);
-        }
-    }
-
-    pub fn is_tls_broken(&self, host: &str) -> bool {
-        self.broken_tls.lock().expect("hosts").get(host).is_some_and(|until| *until > Instant::now())
-    }
-
-    pub fn tls_is_broken(&self, host: &Arc<str>) {
-        let mut broken = self.broken_tls.lock().expect("hosts");
-        let now = Instant::now();
-        if broken.len() >= BROKEN_TLS_MAX {
-            broken.retain(|_, until| *until > now);
-        }
-        if broken.len() < BROKEN_TLS_MAX {
-            broken.insert(host.clone(), now + BROKEN_TLS);
         }
     }
 
@@ -547,8 +530,5 @@ impl Consumer for Shared {
     }
 }
 
-/// How long a host is spoken to in the clear whose TLS has failed.
-const BROKEN_TLS: Duration = Duration::from_secs(3600);
-const BROKEN_TLS_MAX: usize = 100_000;
 /// A message with which the connection is lost more often has had an attempt.
 const LOST_TIMES_MAX: u32 = 3;

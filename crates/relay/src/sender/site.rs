@@ -55,6 +55,8 @@ pub(super) struct State {
     pub waits_to_connect: bool,
     /// How often a connection was lost while a message was on its way.
     lost: HashMap<Lsn, u32>,
+    /// Hosts that broke a session off before anything came of it, until when the others come first.
+    cut: HashMap<Arc<str>, Instant>,
     /// Another has taken its place: it ends behind the transactions under way.
     pub is_retired: bool,
 }
@@ -98,6 +100,7 @@ impl Site {
             waits_to_send: false,
             waits_to_connect: false,
             lost: HashMap::new(),
+            cut: HashMap::new(),
             is_retired: false,
         };
         Site { source, name, manner, state: Mutex::new(state) }
@@ -267,6 +270,18 @@ impl State {
         *count
     }
 
+    /// A host has broken a session off: until then the others come first, so that the message is not lost there again and again.
+    pub fn cut_by(&mut self, host: &Arc<str>, until: Instant) {
+        if self.cut.len() >= CUT_MAX {
+            self.cut.clear();
+        }
+        self.cut.insert(host.clone(), until);
+    }
+
+    pub fn has_cut(&self, host: &str, now: Instant) -> bool {
+        self.cut.get(host).is_some_and(|until| *until > now)
+    }
+
     pub fn not_lost(&mut self, message: Lsn) {
         if !self.lost.is_empty() {
             self.lost.remove(&message);
@@ -279,3 +294,5 @@ const PAUSE_SECS_MAX: u32 = 1800;
 /// How long it is remembered that a site could not be reached.
 const FORGOTTEN: Duration = Duration::from_secs(3600);
 const LOST_MAX: usize = 10_000;
+/// Hosts of a site.
+const CUT_MAX: usize = 1000;

@@ -317,6 +317,11 @@ impl Traffic for Mail {
     fn finished(&mut self, under_way: UnderWay, fates: Vec<Fate>) {
         self.pulse.step(steps::RECORDING);
         self.has_progress |= fates.iter().any(|fate| !matches!(fate, Fate::NotSent(_)));
+        if !self.has_progress {
+            // Before the message is given back: another connection takes it at once.
+            let pause = std::time::Duration::from_secs(self.shared.config.site_pause_secs.into());
+            self.site.state().cut_by(&self.host, Instant::now() + pause);
+        }
         let mut fates = fates.into_iter();
         let missing = || Fate::Unknown(Reply::new(451, "4.5.0", "no outcome"));
         self.end(under_way, |_| fates.next().unwrap_or_else(missing));

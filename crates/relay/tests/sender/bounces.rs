@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use posthaste_relay::sender::Bounces;
+use posthaste_relay::sender::{Bounces, ReturnPathSection, SignedPaths};
 use posthaste_relay::suppression::{Source, Suppressed, Suppressions};
 
 use super::*;
@@ -101,4 +101,71 @@ fn failures_that_wait_for_others_are_told_at_the_end() {
     rig.end();
     assert_eq!(back.written.lock().unwrap().len(), 1);
     assert!(log.0.lock().unwrap().contains(&"no1@a.example failed 550".to_owned()));
+}
+
+#[test]
+fn the_list_is_asked_before_each_attempt() {
+    let (sink, own) = (Sink::start(), tempfile::tempdir().unwrap());
+    let rig = rig_with(zone(), sink.port(), |config| {
+        config.bounces = suppressing(own.path());
+        config.schedules = schedules(3600, 86_400);
+    });
+    rig.send("ann@here.example", &["never@a.example", "later@a.example"], "x\r\n");
+    wait("both are deferred", || rig.log().iter().filter(|line| line.contains(" deferred ")).count() == 2);
+    let list = rig.relay.bounces().suppressions.clone().unwrap();
+    let entry = Suppressed { address: "never@a.example".to_owned(), ..Suppressed::default() };
+    list.add(&[entry], 0).unwrap();
+    rig.relay.retry_all();
+    sink.wait_taken(1);
+    rig.wait_empty();
+    assert_eq!((sink.rcpts("never@a.example"), sink.rcpts("later@a.example")), (1, 2));
+    assert!(rig.log().contains(&"never@a.example suppressed 550".to_owned()), "{:?}", rig.log());
+    assert_eq!(rig.back.written.lock().unwrap().len(), 0, "no notification");
+}
+
+#[test]
+fn with_signed_senders_each_recipient_has_a_message_of_its_own() {
+    let (sink, own) = (Sink::start(), tempfile::tempdir().unwrap());
+    let secret_file = own.path().join("secret");
+    std::fs::write(&secret_file, "a secret for tests of signed senders\n").unwrap();
+    let section = ReturnPathSection { domain: "back.example".to_owned(), secret_file, prefix: "bounce".to_owned() };
+    let signed = SignedPaths::open(&section, &own.path().join("originals")).unwrap();
+    let rig = rig_with(zone(), sink.port(), |config| config.bounces.return_path = Some(signed));
+    rig.send("ann@here.example", &["bob@a.example", "eve@a.example", "joe@a.example"], "x\r\n");
+    let taken = sink.wait_taken(3);
+    rig.wait_empty();
+    assert!(taken.iter().all(|taken| taken.recipients.len() == 1), "{taken:?}");
+    let senders: std::collections::HashSet<&String> = taken.iter().map(|taken| &taken.sender).collect();
+    assert_eq!((senders.len(), sink.taken().len()), (3, 3));
+}
+
+/// Cannot deliver notifications for now.
+struct Refusing(std::sync::atomic::AtomicUsize);
+
+impl Notifier for Refusing {
+    fn knows(&self, _: &str) -> bool {
+        true
+    }
+
+    fn deliver(&self, _: Notice) -> Delivering {
+        self.0.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+        Box::pin(std::future::ready(Err("not now".to_owned())))
+    }
+}
+
+#[test]
+fn a_failure_is_recorded_with_its_notification_or_not_at_all() {
+    let sink = Sink::start();
+    let refusing = Arc::new(Refusing(Default::default()));
+    let notifier = refusing.clone();
+    let rig = rig_with(zone(), sink.port(), |config| config.notifier = notifier);
+    rig.send("ann@a.example", &["no1@a.example"], "x\r\n");
+    wait("it is to be told", || refusing.0.load(std::sync::atomic::Ordering::Relaxed) > 0);
+    // The same as after a kill: the host is asked again.
+    let rig = rig_in(rig.end(), zone(), sink.port(), |_| ());
+    assert_eq!(sink.wait_taken(1)[0].recipients, ["ann@a.example"]);
+    rig.wait_empty();
+    assert_eq!((sink.rcpts("no1@a.example"), rig.back.written.lock().unwrap().len()), (2, 1));
+    drop(rig_in(rig.end(), zone(), sink.port(), |_| ()));
+    assert_eq!(sink.rcpts("no1@a.example"), 2);
 }

@@ -12,6 +12,7 @@ mod policies;
 mod proxies;
 mod purging;
 mod room;
+mod scopes;
 mod shaping;
 mod sink;
 mod slow_bodies;
@@ -387,6 +388,12 @@ fn too_many_recipients_follow_at_once() {
     let taken = sink.wait_taken(3);
     assert!(taken.iter().all(|taken| taken.recipients.len() == 1));
     rig.wait_empty();
+    // The limit is remembered: none of the next message is said in vain.
+    let next = ["few4@a.example", "few5@a.example", "few6@a.example"];
+    rig.send("ann@here.example", &next, "x\r\n");
+    sink.wait_taken(6);
+    rig.wait_empty();
+    assert_eq!(next.map(|address| sink.rcpts(address)), [1, 1, 1]);
     assert!(!rig.log().iter().any(|line| line.contains("deferred")), "{:?}", rig.log());
 }
 

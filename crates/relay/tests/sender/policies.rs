@@ -8,7 +8,9 @@ use std::sync::{Arc, Mutex};
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD as BASE64;
 use posthaste_dns::Zone;
-use posthaste_relay::sender::{Section, opportunistic_tls};
+use posthaste_relay::sender::{Route, RouteTls, Section, opportunistic_tls};
+use posthaste_relay::session::TlsPolicy;
+use posthaste_smtp::sasl::Credentials;
 use rustls::pki_types::{CertificateDer, PrivatePkcs8KeyDer};
 use rustls::server::WebPkiClientVerifier;
 use rustls::{RootCertStore, ServerConfig, ServerConnection, StreamOwned};
@@ -243,6 +245,32 @@ fn after_a_broken_handshake_a_host_is_spoken_to_in_the_clear_unless_tls_is_deman
     rig.send("ann@here.example", &["bob@required.example"], "x\r\n");
     wait("it waits", || rig.log().iter().any(|line| line.contains("encrypted") && line.contains("handshake")));
     assert_eq!((*sink.handshakes.lock().unwrap(), sink.came.lock().unwrap().len()), (2, 2));
+}
+
+#[test]
+fn a_password_is_never_sent_in_the_clear_after_a_broken_handshake() {
+    let sink = TlsSink::start(None);
+    let route = |domain: &str, auth: Option<Credentials>| {
+        let (policy, config) = (TlsPolicy::Opportunistic, opportunistic_tls().unwrap());
+        let tls = Some(RouteTls { policy, is_implicit: false, config, name: None });
+        let (domain, to) = (domain.to_owned(), Route::new("[127.0.0.1]", sink.address.port()));
+        Arc::new(Route { domain, tls, auth, ..to })
+    };
+    let rig = rig_with(zone(), 1, |config| {
+        config.schedules = schedules(3600, 86_400);
+        let with = route("required.example", Some(Credentials::new("ann", "secret")));
+        config.routing.routes = vec![with, route("any.example", None)];
+    });
+    let is_told = || rig.log().iter().filter(|line| line.starts_with("unreachable") && line.contains("as ann")).count();
+    rig.send("ann@here.example", &["bob@required.example"], "x\r\n");
+    wait("it waits", || is_told() == 1);
+    assert_eq!((*sink.handshakes.lock().unwrap(), sink.came.lock().unwrap().len()), (1, 0));
+    // Nor once it is known that the host's TLS is broken, by mail that may go in the clear.
+    rig.send("ann@here.example", &["bob@any.example"], "x\r\n");
+    assert_eq!(sink.wait(1)[0].recipient, "bob@any.example");
+    rig.relay.retry_all();
+    wait("it waits again", || is_told() == 2);
+    assert_eq!((sink.came.lock().unwrap().len(), rig.relay.stats().recipients), (1, 1));
 }
 
 #[test]

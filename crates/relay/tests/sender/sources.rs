@@ -1,6 +1,6 @@
 //! Several sources: addresses, names, weights, and what is done without one.
 
-use std::net::Ipv4Addr;
+use std::net::{Ipv4Addr, Ipv6Addr};
 use std::sync::Arc;
 
 use posthaste_relay::sender::{Config, Pool, Routing, Source, WarmUp};
@@ -207,4 +207,30 @@ fn mail_with_eight_bits_is_sent_as_it_is_or_given_up_as_it_is_set() {
             false => assert!(String::from_utf8_lossy(&taken.body).contains("5.6.3")),
         }
     }
+}
+
+#[test]
+fn ipv6_comes_first_and_only_families_that_the_source_has() {
+    let sink = Sink::start();
+    let six = Sink::at((Ipv6Addr::LOCALHOST, sink.port()).into());
+    let only = |source: Source| {
+        let pools = vec![pool(&[], &[(&*source.name, 1)])];
+        Routing { sources: vec![source], pools, ..Routing::default() }
+    };
+    let zone = zone().aaaa("mx.a.example", Ipv6Addr::LOCALHOST);
+    let rig =
+        rig_with(zone.mx("b.example", 1, "four.example").a("four.example", Ipv4Addr::LOCALHOST), sink.port(), |_| ());
+    rig.send("ann@here.example", &["bob@a.example"], "x\r\n");
+    six.wait_taken(1);
+    rig.wait_empty();
+    rig.relay.set_routing(&only(source("four", 11)));
+    rig.send("ann@here.example", &["bob@a.example"], "x\r\n");
+    sink.wait_taken(1);
+    rig.wait_empty();
+    assert_eq!((six.connections(), sink.connections()), (1, 1), "nothing else was tried");
+    rig.relay.set_routing(&only(Source { ipv6: Some(Ipv6Addr::LOCALHOST), ..Source::new("six") }));
+    rig.send("ann@here.example", &["bob@b.example"], "x\r\n");
+    let why = "the source has no address of this family";
+    wait("it is told", || rig.log().iter().any(|line| line.starts_with("unreachable") && line.contains(why)));
+    assert_eq!((six.connections(), sink.connections(), rig.relay.stats().recipients), (1, 1, 1));
 }

@@ -1,0 +1,166 @@
+//! Every reply at every stage, and a connection that ends there: to whom it belongs, and what the queue makes of it.
+
+use std::io::{BufRead, BufReader, Write};
+use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use posthaste_dns::Zone;
+
+use super::sink::Sink;
+use super::{LOOPBACK, outgoing, rig_with, schedules, wait};
+
+/// Where a host says something else than 2yz.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum At {
+    Greeting,
+    Hello,
+    Mail,
+    Rcpt,
+    Data,
+    Dot,
+}
+
+/// What becomes of a recipient.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Becomes {
+    /// The next host gets it at once, and no attempt counts.
+    Next,
+    Deferred(u16),
+    Failed(u16),
+    /// As deferred; whether the host has it nobody knows.
+    Unknown,
+}
+
+/// A host that answers well but for one stage, and there for the recipients `bad…` alone if it is RCPT. Ends with the process.
+struct Odd {
+    address: SocketAddr,
+    taken: Arc<AtomicUsize>,
+}
+
+impl Odd {
+    /// `reply`: none closes the connection.
+    fn start(at: At, reply: Option<u16>) -> Odd {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let odd = Odd { address: listener.local_addr().unwrap(), taken: Arc::default() };
+        let taken = odd.taken.clone();
+        std::thread::spawn(move || {
+            for stream in listener.incoming().flatten() {
+                let taken = taken.clone();
+                std::thread::spawn(move || serve(stream, at, reply, &taken));
+            }
+        });
+        odd
+    }
+}
+
+fn serve(mut stream: TcpStream, at: At, reply: Option<u16>, taken: &AtomicUsize) -> std::io::Result<()> {
+    let mut input = BufReader::new(stream.try_clone()?);
+    // False once the connection is to end.
+    let mut say = |stage: Option<At>, usual: &str| -> std::io::Result<bool> {
+        let Some(code) = reply.filter(|_| stage == Some(at)) else {
+            if stage == Some(at) {
+                return Ok(false);
+            }
+            stream.write_all(usual.as_bytes())?;
+            return Ok(true);
+        };
+        stream.write_all(format!("{code} {}.3.0 odd\r\n", code / 100).as_bytes())?;
+        Ok(code != 421)
+    };
+    let (mut goes_on, mut line, mut recipients) = (say(Some(At::Greeting), "220 odd\r\n")?, String::new(), 0);
+    while goes_on {
+        line.clear();
+        if input.read_line(&mut line)? == 0 {
+            break;
+        }
+        goes_on = match line.get(..4).unwrap_or("") {
+            "EHLO" | "HELO" => say(Some(At::Hello), "250 odd\r\n")?,
+            "MAIL" => say(Some(At::Mail), "250 2.1.0 ok\r\n")?,
+            "RCPT" => {
+                let stage = line.contains("<bad").then_some(At::Rcpt);
+                recipients += usize::from(!(at == At::Rcpt && stage.is_some()));
+                say(stage, "250 2.1.5 ok\r\n")?
+            }
+            "DATA" if recipients == 0 => say(None, "554 5.5.1 no recipients\r\n")?,
+            "DATA" if at == At::Data => say(Some(At::Data), "")?,
+            "DATA" => {
+                say(None, "354 go\r\n")?;
+                while line != ".\r\n" {
+                    line.clear();
+                    if input.read_line(&mut line)? == 0 {
+                        return Ok(());
+                    }
+                }
+                let is_taken = at != At::Dot;
+                taken.fetch_add(if is_taken { recipients } else { 0 }, Ordering::Relaxed);
+                recipients = 0;
+                say(Some(At::Dot), "250 2.0.0 ok\r\n")?
+            }
+            "RSET" => {
+                recipients = 0;
+                say(None, "250 ok\r\n")?
+            }
+            "QUIT" => return stream.write_all(b"221 bye\r\n"),
+            _ => say(None, "250 ok\r\n")?,
+        };
+    }
+    Ok(())
+}
+
+#[test]
+fn each_reply_and_each_end_at_each_stage_belongs_to_the_host_the_message_or_the_recipient() {
+    use Becomes::{Deferred, Failed, Next, Unknown};
+    let expected = [
+        (At::Greeting, [Next, Next, Next, Next]),
+        (At::Hello, [Next, Next, Next, Next]),
+        (At::Mail, [Deferred(450), Failed(550), Next, Next]),
+        (At::Rcpt, [Deferred(450), Failed(550), Next, Next]),
+        (At::Data, [Deferred(450), Failed(550), Next, Next]),
+        (At::Dot, [Deferred(450), Failed(550), Deferred(421), Unknown]),
+    ];
+    for (at, becomes) in expected {
+        for (reply, becomes) in [Some(450), Some(550), Some(421), None].into_iter().zip(becomes) {
+            check(at, reply, becomes);
+        }
+    }
+}
+
+fn check(at: At, reply: Option<u16>, becomes: Becomes) {
+    let what = format!("{at:?} {reply:?}");
+    let odd = Odd::start(at, reply);
+    let second = Ipv4Addr::new(127, 0, 0, 2);
+    let next = Sink::at((second, odd.address.port()).into());
+    let zone = Zone::default().mx("a.example", 10, "mx1.example").mx("a.example", 20, "mx2.example");
+    let zone = zone.a("mx1.example", LOOPBACK).a("mx2.example", second);
+    let rig = rig_with(zone, odd.address.port(), |config| config.schedules = schedules(3600, 86_400));
+    // Nobody is told of a failure.
+    let notify = posthaste_relay::queue::entry::notify::NEVER;
+    rig.append(outgoing("ann@here.example", &["bad@a.example", "bob@a.example"], notify), "x\r\n");
+    let of_bad = |log: &[String]| log.iter().find(|line| line.starts_with("bad@a.example")).cloned();
+    wait(&what, || of_bad(&rig.log()).is_some() && rig.log().iter().any(|line| line.starts_with("bob@a.example")));
+    let (log, taken) = (rig.log(), odd.taken.load(Ordering::Relaxed));
+    let said = match becomes {
+        Becomes::Next => "bad@a.example delivered".to_owned(),
+        Becomes::Deferred(code) => format!("bad@a.example deferred {code}"),
+        Becomes::Failed(code) => format!("bad@a.example failed {code}"),
+        Becomes::Unknown => "bad@a.example unknown 451".to_owned(),
+    };
+    assert_eq!(of_bad(&log), Some(said), "{what}: {log:?}");
+    // A refusal of one recipient is not that of the other.
+    let is_of_recipient = at == At::Rcpt && becomes != Becomes::Next;
+    assert_eq!(taken, usize::from(is_of_recipient), "{what}: {log:?}");
+    let at_next: usize = next.taken().iter().map(|taken| taken.recipients.len()).sum();
+    assert_eq!(at_next, if becomes == Becomes::Next { 2 } else { 0 }, "{what}: not at the next host: {log:?}");
+    let waits = matches!(becomes, Becomes::Deferred(_) | Becomes::Unknown);
+    let count = usize::from(waits) * if is_of_recipient { 1 } else { 2 };
+    wait(&what, || {
+        let mut attempts = Vec::new();
+        rig.relay.waiting(&Default::default(), &mut |waiting| {
+            attempts.push(waiting.state.attempts);
+            true
+        });
+        attempts == vec![1; count]
+    });
+    assert!(!log.iter().any(|line| line.starts_with("unreachable")), "{what}: {log:?}");
+}
