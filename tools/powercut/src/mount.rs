@@ -96,10 +96,36 @@ impl FileSystem {
     /// What `mount` said: above all that the file system is damaged beyond what its own log repairs.
     pub fn mount(self, file: &Path, on: &Path) -> Result<Mounted, ToolError> {
         std::fs::create_dir_all(on).map_err(ToolError::Start)?;
+        wait_until_detached(file)?;
         // With `loop`, mount takes a free loop device that the kernel frees again when it is unmounted.
         run(Command::new("mount").args(["-t", self.kind(), "-o", self.options()]).arg(file).arg(on))?;
         Ok(Mounted { on: on.to_owned() })
     }
+}
+
+/// Waits until no loop device has the file. The kernel frees one some time behind its unmounting, and `mount` would take it again: with what it remembers of
+/// the disk that was there before, instead of the disk that is there now.
+fn wait_until_detached(file: &Path) -> Result<(), ToolError> {
+    let file = file.canonicalize().map_err(ToolError::Start)?;
+    let deadline = Instant::now() + BUSY_PATIENCE;
+    while is_attached(Path::new("/sys/block"), &file).map_err(ToolError::Start)? {
+        if Instant::now() > deadline {
+            let said = format!("{} is still behind a loop device", file.display());
+            return Err(ToolError::Refused { program: "mount".to_owned(), said });
+        }
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    Ok(())
+}
+
+/// Whether a block device says that it is this file.
+fn is_attached(devices: &Path, file: &Path) -> std::io::Result<bool> {
+    let is_it = |device: std::io::Result<std::fs::DirEntry>| {
+        // Most are no loop devices, or free.
+        let backing = std::fs::read_to_string(device?.path().join("loop/backing_file"));
+        Ok(backing.is_ok_and(|backing| Path::new(backing.trim_end_matches('\n')) == file))
+    };
+    std::fs::read_dir(devices)?.map(is_it).try_fold(false, |found, is_it: std::io::Result<bool>| Ok(found || is_it?))
 }
 
 /// Shows the directory `dir` at `on` as well.
@@ -209,3 +235,20 @@ pub(crate) const SOURCE: &str = "powercut";
 /// The errno of a FUSE file system whose program is gone.
 const ENOTCONN: i32 = rustix::io::Errno::NOTCONN.raw_os_error();
 const BUSY_PATIENCE: Duration = Duration::from_secs(10);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_loop_device_is_known_by_its_file() {
+        let devices = tempfile::tempdir().unwrap();
+        for (name, backing) in [("loop0", Some("/a/disk\n")), ("loop1", None), ("sda", None)] {
+            let dir = devices.path().join(name).join("loop");
+            std::fs::create_dir_all(&dir).unwrap();
+            backing.into_iter().for_each(|text| std::fs::write(dir.join("backing_file"), text).unwrap());
+        }
+        let is = |file: &str| is_attached(devices.path(), Path::new(file)).unwrap();
+        assert!(is("/a/disk") && !is("/a/disk2") && !is(""));
+    }
+}
