@@ -6,9 +6,8 @@ use std::sync::Arc;
 use posthaste_spool::Lsn;
 
 use super::names::Names;
-use super::pick::pick;
+use super::pick::{Lane, pick};
 use super::schedule::Schedules;
-use super::table::Id;
 use super::{Queue, Secs};
 
 /// A queue of the scheduled level, for as long as it has recipients.
@@ -46,21 +45,6 @@ pub(super) struct Destination {
     pub lanes: Vec<Lane>,
     /// Recipients with so many attempts have the lanes from a place on; `None`: all have all.
     pub late: Option<(u8, usize)>,
-}
-
-/// What waits of a queue for one source: first attempts and later ones.
-#[derive(Debug)]
-pub(super) struct Lane {
-    pub serial: u32,
-    pub lists: [Id; 2],
-    pub ready: Option<u32>,
-    /// Whether it has a turn in the ready queue.
-    pub has_turn: [bool; 2],
-    /// Whether that turn waits for a limit.
-    pub is_parked: [bool; 2],
-    pub weight: u32,
-    /// The number of its source's name.
-    pub source: u64,
 }
 
 impl Destination {

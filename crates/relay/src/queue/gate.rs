@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use super::Queue;
-use super::ready::{LaneId, ReadyId};
+use super::turns::{LaneId, ReadyId};
 
 /// Decides what [`Queue::next`] may take now. It must not block.
 ///

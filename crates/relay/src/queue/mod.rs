@@ -38,6 +38,7 @@ mod slow;
 mod snapshot;
 mod table;
 mod temporary;
+mod turns;
 mod wheel;
 
 use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
@@ -55,19 +56,20 @@ pub use entry::{Change, Key, QueueEntry, Queued, QueuedRecipient, Ret, Status, W
 pub use gate::{Gate, Parked};
 pub use imported::{IMPORT_KEPT_SECS, Imported, ImportedState, Origin};
 pub use notices::Notice;
-pub use ready::{Outcome, Prefer, ReadyId, Take, Taken, Transaction};
+pub use ready::{Outcome, Prefer, Take, Taken, Transaction};
 pub use routes::{Hop, LateHop, Source};
 pub use schedule::{Rule, Schedule, Schedules};
 pub use scope::{Label, Place, Scope};
 pub use slow::Slow;
 pub use snapshot::{RestoreError, Snapshot};
+pub use turns::ReadyId;
 
 use destinations::Destinations;
 use imported::Imports;
 use names::Names;
-use ready::Ready;
 use table::{BUSY, DUE, HELD, Id, Table};
 use temporary::Temporary;
+use turns::Ready;
 use wheel::Wheel;
 
 /// What is to be sent. See the [module](self).

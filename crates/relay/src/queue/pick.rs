@@ -1,9 +1,24 @@
-//! Which source a message is sent from: the same each time, in proportion to the weights.
+//! What waits for which source, and which source a message is sent from: the same each time, in proportion to the weights.
 
 use posthaste_random::mix;
 use posthaste_spool::Lsn;
 
-use super::destinations::Lane;
+use super::table::Id;
+
+/// What waits of a queue for one source: first attempts and later ones.
+#[derive(Debug)]
+pub(super) struct Lane {
+    pub serial: u32,
+    pub lists: [Id; 2],
+    pub ready: Option<u32>,
+    /// Whether it has a turn in the ready queue.
+    pub has_turn: [bool; 2],
+    /// Whether that turn waits for a limit.
+    pub is_parked: [bool; 2],
+    pub weight: u32,
+    /// The number of its source's name.
+    pub source: u64,
+}
 
 /// The lane of a message. A lane that is added or removed moves only its own messages: to the others in proportion to their weights (weighted rendezvous hashing).
 pub(super) fn pick(lanes: &[Lane], message: Lsn) -> usize {

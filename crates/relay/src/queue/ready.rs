@@ -1,6 +1,5 @@
 //! The ready level: queues by source and site, which take turns by tenant, then by queue.
 
-use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 
 use posthaste_spool::Lsn;
@@ -9,14 +8,8 @@ use super::destinations::QueueId;
 use super::entry::{Change, Key, Status, What};
 use super::gate::{Gate, Parked};
 use super::table::{BEGUN, BUSY, DUE, Id};
+use super::turns::{LaneId, Ready, ReadyId};
 use super::{Queue, Scope, Secs};
-
-/// A ready queue: a source and a site, for as long as a queue is routed to it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct ReadyId {
-    pub(super) place: u32,
-    serial: u32,
-}
 
 /// What a connection prefers: half of those of a site take first attempts while any wait.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -86,53 +79,6 @@ pub enum Outcome {
     Suppressed,
     /// A limit, a suspension or the host was in the way: counts as no attempt, and it is the first of its queue again.
     Untried,
-}
-
-#[derive(Debug)]
-pub(super) struct Ready {
-    pub serial: u32,
-    /// Lanes that are routed to it; 0: its place is free.
-    pub lanes: u32,
-    pub source: Arc<str>,
-    pub site: Arc<str>,
-    pub turns: [Turns; 2],
-    pub is_woken: bool,
-}
-
-/// Queues in the order in which they are served: one of each tenant in turn.
-#[derive(Debug, Default)]
-pub(super) struct Turns {
-    pub tenants: VecDeque<u32>,
-    /// Also of tenants that wait for a limit, and so are not in `tenants`.
-    pub lanes: HashMap<u32, VecDeque<LaneId>>,
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct LaneId {
-    pub queue: QueueId,
-    pub serial: u32,
-}
-
-impl Turns {
-    fn push(&mut self, tenant: u32, lane: LaneId) {
-        let lanes = self.lanes.entry(tenant).or_default();
-        if lanes.is_empty() {
-            self.tenants.push_back(tenant);
-        }
-        lanes.push_back(lane);
-    }
-
-    fn pop(&mut self) -> Option<LaneId> {
-        let tenant = self.tenants.pop_front()?;
-        let lanes = self.lanes.get_mut(&tenant).expect("a tenant with a turn has queues");
-        let lane = lanes.pop_front().expect("a tenant with a turn has queues");
-        if lanes.is_empty() {
-            self.lanes.remove(&tenant);
-        } else {
-            self.tenants.push_back(tenant);
-        }
-        Some(lane)
-    }
 }
 
 impl Queue {

@@ -2,10 +2,10 @@
 
 use std::sync::Arc;
 
-use super::destinations::{Lane, QueueId};
+use super::destinations::QueueId;
 use super::entry::Key;
-use super::pick::number;
-use super::ready::{Ready, ReadyId, Turns};
+use super::pick::{Lane, number};
+use super::turns::{Ready, ReadyId, Turns};
 use super::{Queue, Secs};
 
 /// A source of a route.
