@@ -18,22 +18,14 @@
 
 use std::sync::Arc;
 
-use posthaste_spool::{Lsn, put_text};
+use posthaste_spool::put_text;
 
 use super::Secs;
+pub use super::change::{Change, HoldReason, Key, Status, What};
 use super::codec::{DecodeError, Fields};
 use super::imported::Imported;
 pub use super::queued::{Forwarded, Queued, QueuedRecipient, Ret, notify};
 use super::scope::Scope;
-
-/// A recipient: the batch of its message, and its number within the message.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Key {
-    /// The batch that has the message.
-    pub message: Lsn,
-    /// Number of the recipient within the message.
-    pub number: u16,
-}
 
 /// An entry in the stream of the queue.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -93,80 +85,6 @@ pub enum QueueEntry {
     },
     /// A message of another queue, in the batch of the message.
     Imported(Box<Imported>),
-}
-
-/// What became of one recipient: absolute values, so that a change applied twice is applied once.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Change {
-    /// Which.
-    pub key: Key,
-    /// What.
-    pub what: What,
-}
-
-/// The last reply's code and enhanced code (RFC 3463); 0 where there was none.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Status {
-    /// `450`.
-    pub code: u16,
-    /// Subject and detail of the enhanced code: 1000 times the subject and the detail, `1001` for x.1.1; the class is that of `code`.
-    pub enhanced: u16,
-}
-
-/// What became of a recipient.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum What {
-    /// The next hop has it.
-    Delivered(Status),
-    /// It is given up, and the sender is told in the same batch if that is wanted.
-    Failed(Status),
-    /// Its address is on a suppression list.
-    Suppressed,
-    /// An operator has removed it.
-    Deleted,
-    /// An attempt failed.
-    Deferred {
-        /// Attempts so far.
-        attempts: u8,
-        /// When it is tried next.
-        next: Secs,
-        /// What the attempt ended with.
-        status: Status,
-    },
-    /// It is tried at another time.
-    Rescheduled {
-        /// Attempts that count.
-        attempts: u8,
-        /// When it is tried next.
-        next: Secs,
-    },
-    /// It is not tried and does not expire.
-    Held(HoldReason),
-    /// It is held no more.
-    Released {
-        /// When it is tried next.
-        next: Secs,
-        /// When the message is given up; 0 leaves that as it is.
-        expires: Secs,
-    },
-    /// An attempt is about to begin.
-    Begun {
-        /// Crashes during earlier attempts.
-        crashes: u8,
-    },
-    /// The sender was told of the delay, or did not want to be.
-    DelayTold,
-}
-
-/// Why a recipient is held.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum HoldReason {
-    /// An operator has said so.
-    Operator,
-    /// It was at work in several crashes.
-    Quarantine,
-    /// A rule of the configuration has said so.
-    Policy,
 }
 
 /// Bytes of a reply that are kept.
@@ -305,98 +223,6 @@ impl QueueEntry {
         };
         rest.end()?;
         Ok(entry)
-    }
-}
-
-impl Key {
-    fn put(self, out: &mut Vec<u8>) {
-        out.extend(self.message.get().to_le_bytes());
-        out.extend(self.number.to_le_bytes());
-    }
-
-    fn take(rest: &mut Fields<'_>) -> Result<Self, DecodeError> {
-        Ok(Key { message: Lsn::new(rest.u64()?), number: rest.u16()? })
-    }
-}
-
-impl Status {
-    fn put(self, out: &mut Vec<u8>) {
-        out.extend(self.code.to_le_bytes());
-        out.extend(self.enhanced.to_le_bytes());
-    }
-
-    fn take(rest: &mut Fields<'_>) -> Result<Self, DecodeError> {
-        Ok(Status { code: rest.u16()?, enhanced: rest.u16()? })
-    }
-}
-
-impl Change {
-    fn put(&self, out: &mut Vec<u8>) {
-        out.push(match self.what {
-            What::Delivered(_) => 1,
-            What::Failed(_) => 2,
-            What::Suppressed => 3,
-            What::Deleted => 4,
-            What::Deferred { .. } => 5,
-            What::Rescheduled { .. } => 6,
-            What::Held(_) => 7,
-            What::Released { .. } => 8,
-            What::Begun { .. } => 9,
-            What::DelayTold => 10,
-        });
-        self.key.put(out);
-        match self.what {
-            What::Delivered(status) | What::Failed(status) => status.put(out),
-            What::Suppressed | What::Deleted | What::DelayTold => {}
-            What::Deferred { attempts, next, status } => {
-                out.push(attempts);
-                out.extend(next.to_le_bytes());
-                status.put(out);
-            }
-            What::Rescheduled { attempts, next } => {
-                out.push(attempts);
-                out.extend(next.to_le_bytes());
-            }
-            What::Held(reason) => out.push(reason.number()),
-            What::Released { next, expires } => {
-                out.extend(next.to_le_bytes());
-                out.extend(expires.to_le_bytes());
-            }
-            What::Begun { crashes } => out.push(crashes),
-        }
-    }
-
-    fn take(rest: &mut Fields<'_>) -> Result<Self, DecodeError> {
-        let kind = rest.u8()?;
-        let key = Key::take(rest)?;
-        let what = match kind {
-            1 => What::Delivered(Status::take(rest)?),
-            2 => What::Failed(Status::take(rest)?),
-            3 => What::Suppressed,
-            4 => What::Deleted,
-            5 => What::Deferred { attempts: rest.u8()?, next: rest.u32()?, status: Status::take(rest)? },
-            6 => What::Rescheduled { attempts: rest.u8()?, next: rest.u32()? },
-            7 => What::Held(HoldReason::of(rest.u8()?.into()).ok_or(DecodeError::Unknown("reason"))?),
-            8 => What::Released { next: rest.u32()?, expires: rest.u32()? },
-            9 => What::Begun { crashes: rest.u8()? },
-            10 => What::DelayTold,
-            _ => return Err(DecodeError::Unknown("change")),
-        };
-        Ok(Change { key, what })
-    }
-}
-
-impl HoldReason {
-    pub(super) fn number(self) -> u8 {
-        match self {
-            Self::Operator => 0,
-            Self::Quarantine => 1,
-            Self::Policy => 2,
-        }
-    }
-
-    pub(super) fn of(number: u32) -> Option<Self> {
-        [Self::Operator, Self::Quarantine, Self::Policy].get(number as usize).copied()
     }
 }
 

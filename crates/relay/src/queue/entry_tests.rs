@@ -1,4 +1,5 @@
 use posthaste_random::Random;
+use posthaste_spool::Lsn;
 
 use super::super::imported::{ImportedState, Origin};
 use super::super::scope::{Label, Place};

@@ -8,8 +8,9 @@ use std::sync::Arc;
 use posthaste_spool::{Lsn, put_text};
 use ring::digest::{Context, SHA256};
 
+use super::change::{HoldReason, Status};
 use super::codec::{DecodeError, Fields};
-use super::entry::{HoldReason, Queued, Status};
+use super::queued::Queued;
 use super::table::{HELD, Recipient, TOLD};
 use super::{Queue, Secs};
 

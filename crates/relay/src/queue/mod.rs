@@ -19,6 +19,7 @@
 
 mod admin;
 mod apply;
+mod change;
 mod clock;
 mod codec;
 mod destinations;

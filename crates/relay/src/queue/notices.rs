@@ -1,7 +1,7 @@
 //! What is too old, or late: found by a walk over all recipients, once a minute, wherever they wait.
 
 use super::Queue;
-use super::entry::Key;
+use super::change::Key;
 use super::table::{BUSY, DUE, HELD, Id, TOLD};
 use super::{FIRST, Secs};
 

@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use posthaste_spool::Lsn;
 
+use super::change::{Change, Key, Status, What};
 use super::destinations::QueueId;
-use super::entry::{Change, Key, Status, What};
 use super::gate::{Gate, Parked};
 use super::table::{BEGUN, BUSY, DUE, Id};
 use super::turns::{LaneId, Ready, ReadyId};

@@ -2,8 +2,8 @@
 
 use std::sync::Arc;
 
+use super::change::Key;
 use super::destinations::QueueId;
-use super::entry::Key;
 use super::pick::{Lane, number};
 use super::turns::{Ready, ReadyId, Turns};
 use super::{Queue, Secs};

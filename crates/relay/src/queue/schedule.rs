@@ -7,7 +7,7 @@ use posthaste_units::{A_YEAR, check_bounds};
 use serde::{Deserialize, Serialize};
 
 use super::Secs;
-use super::entry::Key;
+use super::change::Key;
 
 /// Times of attempts. Attempt `n` is followed by a pause of `first_secs` × 2^(n-1), at most `longest_secs`, and a random part of it on top.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]

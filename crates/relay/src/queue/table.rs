@@ -7,7 +7,7 @@
 use posthaste_spool::Lsn;
 
 use super::Secs;
-use super::entry::{Key, Status};
+use super::change::{Key, Status};
 
 /// A recipient's place, or the head of a list.
 pub(super) type Id = u32;
