@@ -7,7 +7,6 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use posthaste_random::Random;
-use posthaste_smtp::Reply;
 use posthaste_spool::watch::Pulse;
 use tokio::time::Instant;
 
@@ -19,7 +18,7 @@ use super::site::Site;
 use super::source::Egress;
 use super::traffic::Mail;
 use crate::dns::{Attempt, DnsError, Host};
-use crate::queue::{Outcome, Prefer, Take};
+use crate::queue::{Prefer, Take};
 use crate::session::{Auth, Channel, End, Endpoint, OpenError, STEPS, Session, Settings, Tls, TlsPolicy, steps};
 
 /// Counts the connection for as long as the task runs, whatever ends it.
@@ -240,18 +239,6 @@ fn give_up(shared: &Arc<Shared>, site: &Site, error: &DnsError) {
         let Some(transaction) = next else { return };
         shared.end_without_host(&transaction, error);
     }
-}
-
-/// The reply in place of one, for a domain without a host.
-pub(super) fn reply_for(error: &DnsError) -> Reply {
-    let code = if error.is_final() { 550 } else { 450 };
-    Reply::new(code, error.status(), error.to_string())
-}
-
-/// What that means for recipients.
-pub(super) fn outcome_for(error: &DnsError) -> Outcome {
-    let status = super::traffic::status_of(&reply_for(error));
-    if error.is_final() { Outcome::Failed(status) } else { Outcome::Deferred(status) }
 }
 
 /// The name of a site, not too long for a line of the log.

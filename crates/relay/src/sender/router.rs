@@ -11,6 +11,7 @@ use super::routing::{Member, NextHop, Routes, Routing};
 use super::shared::Shared;
 use super::site::Site;
 use super::source::Egress;
+use super::status::status_of;
 use crate::dns::{Destination, DnsError};
 use crate::queue::{Hop, LateHop, Outcome, QueueId, QueueName, Secs, Source, Transaction};
 
@@ -21,7 +22,7 @@ pub(super) async fn route(shared: Arc<Shared>, id: QueueId) {
         let routes = shared.routes();
         if let Some(bounced) = routes.bounced(&name) {
             let reply = Reply::new(550, "5.7.0", format!("given up: {}", bounced.reason));
-            let outcome = Outcome::Failed(super::traffic::status_of(&reply));
+            let outcome = Outcome::Failed(status_of(&reply));
             return end_all(&shared, id, |transaction| shared.end_unsent(transaction, outcome, reply.clone())).await;
         }
         let Plans { usual, late } = match Plans::new(&shared, &routes, &name).await {

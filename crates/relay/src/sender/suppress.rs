@@ -9,7 +9,7 @@ use super::messages::Envelope;
 use super::observer::AttemptResult;
 use super::shared::Shared;
 use super::site::Site;
-use super::traffic::keys_of;
+use super::status::keys_of;
 use crate::classify::line_of;
 use crate::originals::Original;
 use crate::queue::{Outcome, Prefer, Take, Taken, Transaction};

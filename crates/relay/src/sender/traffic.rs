@@ -15,6 +15,7 @@ use super::messages::{Envelope, LoadError, Loaded};
 use super::shape::{MessageGate, Tokens};
 use super::shared::Shared;
 use super::site::{Site, State, Wanted};
+use super::status::keys_of;
 use crate::queue::entry::{self, QueuedRecipient, notify};
 use crate::queue::{Key, Outcome, Prefer, Queued, Status, Take, Transaction};
 use crate::rewrite::AddressMap;
@@ -67,10 +68,6 @@ impl UnderWay {
     fn keys(&self) -> impl Iterator<Item = Key> + '_ {
         keys_of(&self.transaction)
     }
-}
-
-pub(super) fn keys_of(transaction: &Transaction) -> impl Iterator<Item = Key> + '_ {
-    transaction.recipients.iter().map(|taken| Key { message: transaction.message, number: taken.number })
 }
 
 impl Drop for Mail {
@@ -383,12 +380,6 @@ fn rcpt_to(recipient: &QueuedRecipient) -> Option<RcptTo> {
     });
     rcpt.orcpt = (!recipient.orcpt.is_empty()).then(|| recipient.orcpt.to_string());
     Some(rcpt)
-}
-
-/// What the queue keeps of a reply.
-pub(super) fn status_of(reply: &Reply) -> Status {
-    let enhanced = reply.enhanced().map_or(0, |code| code.subject.min(64) * 1000 + code.detail.min(999));
-    Status { code: reply.code(), enhanced }
 }
 
 /// The end of an attempt is not known.

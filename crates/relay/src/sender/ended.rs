@@ -1,0 +1,201 @@
+//! What became of transactions: recorded, counted, and told to senders and the observer.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use posthaste_smtp::Reply;
+use posthaste_spool::Lsn;
+
+use super::messages::Envelope;
+use super::observer::{Attempt, AttemptResult};
+use super::replies::shortened;
+use super::shared::Shared;
+use super::site::Site;
+use super::status::{keys_of, outcome_for, reply_for, status_of};
+use super::tell::{Tell, Told};
+use crate::dns::DnsError;
+use crate::queue::{Change, Key, Outcome, Transaction, What};
+use crate::session::Fate;
+
+impl Shared {
+    /// What became of a transaction at a host.
+    pub fn ended(
+        self: &Arc<Self>,
+        site: &Site,
+        host: &Arc<str>,
+        has_dsn: bool,
+        transaction: &Transaction,
+        envelope: Option<&Arc<Envelope>>,
+        fates: Vec<Fate>,
+    ) {
+        let was_lost = fates.iter().any(|fate| matches!(fate, Fate::NotSent(_)));
+        let is_hopeless = {
+            let mut state = site.state();
+            if fates.iter().any(|fate| matches!(fate, Fate::TooMany(_))) {
+                let taken = fates.iter().filter(|fate| !matches!(fate, Fate::TooMany(_))).count();
+                state.recipients_max = Some(taken.max(1));
+            }
+            match was_lost {
+                true => state.lost(transaction.message) > LOST_TIMES_MAX,
+                false => {
+                    state.not_lost(transaction.message);
+                    false
+                }
+            }
+        };
+        let (mut changes, mut told) = (Vec::new(), Vec::new());
+        for ((key, taken), fate) in keys_of(transaction).zip(&transaction.recipients).zip(fates) {
+            let status = status_of(fate.reply());
+            let outcome = match &fate {
+                Fate::Delivered(_) => Outcome::Delivered(status),
+                Fate::Refused(..) => Outcome::Failed(status),
+                Fate::Deferred(..) | Fate::Unknown(_) => Outcome::Deferred(status),
+                // The message itself may be what the hosts do not survive.
+                Fate::NotSent(_) if is_hopeless => Outcome::Deferred(status),
+                Fate::NotSent(_) | Fate::TooMany(_) => Outcome::Untried,
+            };
+            let Some(change) = self.queue().finish(key, outcome) else { continue };
+            if let (Fate::Refused(reply, _) | Fate::Deferred(reply, _), Some(envelope)) = (&fate, envelope)
+                && let Some(recipient) = envelope.recipient(key.number)
+            {
+                self.automate(site, &envelope.queued, &recipient.address, reply);
+            }
+            if let (Fate::Refused(reply, scope), Some(envelope)) = (&fate, envelope) {
+                let is_alone = transaction.recipients.len() == 1;
+                self.suppress_bounced(envelope, key.number, reply, *scope, is_alone);
+            }
+            let tell = match fate {
+                Fate::Refused(..) => Some(Tell::Failed),
+                Fate::Delivered(_) if !has_dsn => Some(Tell::Relayed),
+                _ => None,
+            };
+            let tell = tell.filter(|tell| envelope.is_some_and(|envelope| self.is_told(*tell, envelope, key.number)));
+            let result = match (change.what, &fate) {
+                (What::Delivered(_), _) => AttemptResult::Delivered,
+                (What::Deferred { next, .. }, Fate::Unknown(_)) => AttemptResult::Unknown { next },
+                (What::Deferred { next, .. }, _) => AttemptResult::Deferred { next },
+                _ => AttemptResult::Failed,
+            };
+            let reply = tell.map(|_| fate.reply().clone());
+            let attempts = taken.attempts.saturating_add(1);
+            let attempt =
+                envelope.and_then(|envelope| self.attempted(key, envelope, attempts, result, host, fate.into_reply()));
+            let attempt = attempt.map(|attempt| Attempt { source: site.source.name().clone(), ..attempt });
+            match (tell, reply) {
+                (Some(tell), Some(reply)) => told.push(Told::new(change, tell, reply, host.clone(), attempt)),
+                _ => changes.push((change, attempt)),
+            }
+        }
+        self.record_told(changes);
+        if let (Some(envelope), false) = (envelope, told.is_empty()) {
+            self.tell(transaction.message, envelope.clone(), told);
+        }
+    }
+
+    /// Counts what became of a recipient, and says what the observer is to be told of it.
+    pub fn attempted(
+        &self,
+        key: Key,
+        envelope: &Envelope,
+        attempts: u8,
+        result: AttemptResult,
+        host: &Arc<str>,
+        reply: Reply,
+    ) -> Option<Attempt> {
+        let class: Arc<str> = match result {
+            AttemptResult::Delivered | AttemptResult::Expired | AttemptResult::Suppressed => Arc::default(),
+            _ => self.config.bounces.classes.now().classify_reply(&reply).name().into(),
+        };
+        let count = match result {
+            AttemptResult::Delivered => &self.delivered,
+            AttemptResult::Deferred { .. } | AttemptResult::Unknown { .. } => {
+                let said = if host.is_empty() { reply.to_string() } else { format!("{host}: {reply}") };
+                let said = shortened(&said);
+                self.replies.keep(key, said.clone(), class.clone());
+                self.recorder.reply(key, said);
+                &self.deferred
+            }
+            AttemptResult::Failed | AttemptResult::Expired | AttemptResult::Suppressed => &self.failed,
+        };
+        count.fetch_add(1, Ordering::Relaxed);
+        self.config.observer.as_ref()?;
+        let queued = &envelope.queued;
+        Some(Attempt {
+            key,
+            sender: queued.sender.clone(),
+            recipient: envelope.recipient(key.number).map_or_else(|| "".into(), |found| found.address.clone()),
+            tenant: queued.tenant.clone(),
+            campaign: queued.campaign.clone(),
+            received: queued.received,
+            at: self.time.now(),
+            attempts,
+            result,
+            is_double_bounce: queued.sender.is_empty()
+                && matches!(result, AttemptResult::Failed | AttemptResult::Expired),
+            host: host.clone(),
+            source: Arc::default(),
+            class,
+            reply,
+        })
+    }
+
+    /// Ends attempts for which there is no host.
+    pub fn end_without_host(self: &Arc<Self>, transaction: &Transaction, error: &DnsError) {
+        self.end_unsent(transaction, outcome_for(error), reply_for(error));
+    }
+
+    /// Ends attempts that were none, with a reply of our own.
+    pub fn end_unsent(self: &Arc<Self>, transaction: &Transaction, outcome: Outcome, reply: Reply) {
+        let changes: Vec<Change> = {
+            let mut queue = self.queue();
+            keys_of(transaction).filter_map(|key| queue.finish(key, outcome)).collect()
+        };
+        let (shared, message) = (self.clone(), transaction.message);
+        let host: Arc<str> = Arc::from("");
+        // The envelope may be on the disk.
+        let settle = move || shared.settle_told(message, changes, AttemptResult::Failed, &reply, &host);
+        self.runtime.spawn_blocking(settle);
+    }
+
+    /// Records changes that are to be told of if NOTIFY asks for that. `failed`: what those are that give a recipient up. Blocks.
+    pub fn settle_told(
+        self: &Arc<Self>,
+        message: Lsn,
+        changes: Vec<Change>,
+        failed: AttemptResult,
+        reply: &Reply,
+        host: &Arc<str>,
+    ) {
+        let Ok(envelope) = self.messages.envelope(message) else {
+            self.unreadable(message, "its envelope");
+            return self.record(changes);
+        };
+        let (mut silent, mut told) = (Vec::new(), Vec::new());
+        for change in changes {
+            let (tell, result) = match change.what {
+                What::Failed(_) => (Some(Tell::Failed), Some(failed)),
+                What::Deferred { next, .. } => (None, Some(AttemptResult::Deferred { next })),
+                What::DelayTold => (Some(Tell::Delayed), None),
+                _ => (None, None),
+            };
+            let attempt = result.and_then(|result| {
+                let attempts = match change.what {
+                    What::Deferred { attempts, .. } => attempts,
+                    _ => self.queue().show(change.key).map_or(0, |state| state.attempts),
+                };
+                self.attempted(change.key, &envelope, attempts, result, host, reply.clone())
+            });
+            match tell.filter(|tell| self.is_told(*tell, &envelope, change.key.number)) {
+                Some(tell) => told.push(Told::new(change, tell, reply.clone(), host.clone(), attempt)),
+                None => silent.push((change, attempt)),
+            }
+        }
+        self.record_told(silent);
+        if !told.is_empty() {
+            self.tell(message, envelope, told);
+        }
+    }
+}
+
+/// A message with which the connection is lost more often has had an attempt.
+const LOST_TIMES_MAX: u32 = 3;
