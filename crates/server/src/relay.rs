@@ -26,7 +26,7 @@ use crate::forward::{Back, Forwarding};
 use crate::opening::log_damaged;
 use crate::receive::{Receiver, WeakReceiver};
 use crate::relay_log::RelayLog;
-use crate::services::{Ending, OnFailure, Service};
+use crate::services::{Ending, OnFailure, Service, end_blocking};
 use crate::transaction::{Destinations, Transaction};
 
 /// Mail to other hosts. Open if the configuration lets anybody relay and hosts can be found, or if mail waits.
@@ -117,18 +117,11 @@ impl Service for RelayService {
 
     /// Transactions under way are finished, none begins.
     fn stop(self: Box<Self>, deadline: Instant) -> Ending<'static> {
-        Box::pin(async move {
-            if let Some(relay) = self.relay {
-                // If the runtime is going down, dropping the last handle does the same.
-                let running = self.running;
-                let end = move || {
-                    relay.end_by(deadline.into_std());
-                    // If it stays, the next start is more careful than it need be.
-                    let _ = std::fs::remove_file(running);
-                };
-                let _ = spawn_blocking(end).await;
-            }
-            Ok(())
+        end_blocking(move || {
+            let Some(relay) = self.relay else { return };
+            relay.end_by(deadline.into_std());
+            // If it stays, the next start is more careful than it need be.
+            let _ = std::fs::remove_file(self.running);
         })
     }
 

@@ -11,6 +11,7 @@ use std::time::Duration;
 
 use posthaste_directory::Directory;
 use tokio::sync::oneshot;
+use tokio::task::spawn_blocking;
 use tokio::time::{Instant, timeout_at};
 
 use crate::config::Config;
@@ -43,6 +44,15 @@ pub(crate) trait Service: Send + Sync {
 
 /// A drain or a stop under way.
 pub(crate) type Ending<'a> = Pin<Box<dyn Future<Output = Result<(), Unfinished>> + Send + 'a>>;
+
+/// Ends something on a thread that it may block.
+pub(crate) fn end_blocking(end: impl FnOnce() + Send + 'static) -> Ending<'static> {
+    Box::pin(async move {
+        // If the runtime is going down, dropping the last handle does the same.
+        let _ = spawn_blocking(end).await;
+        Ok(())
+    })
+}
 
 /// What a service had not finished at its deadline, as a sentence without a full stop.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

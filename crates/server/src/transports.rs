@@ -16,7 +16,7 @@ use crate::error::ServeError;
 use crate::events::Outcomes;
 use crate::opening::log_damaged;
 use crate::receive::Receiver;
-use crate::services::{Ending, OnFailure, Service};
+use crate::services::{Ending, OnFailure, Service, end_blocking};
 
 /// Programs, files and LMTP servers get their mail. Opened when the configuration names the first of them, at the latest by a reload.
 pub(crate) struct TransportService {
@@ -67,12 +67,10 @@ impl Service for TransportService {
 
     /// What is under way there is finished, or left to the next start.
     fn stop(self: Box<Self>, deadline: Instant) -> Ending<'static> {
-        Box::pin(async move {
-            if let Some(transports) = self.receiver.transports().cloned() {
-                // If the runtime is going down, dropping the last handle does the same.
-                let _ = spawn_blocking(move || transports.end_by(deadline.into_std())).await;
+        end_blocking(move || {
+            if let Some(transports) = self.receiver.transports() {
+                transports.end_by(deadline.into_std());
             }
-            Ok(())
         })
     }
 
