@@ -276,7 +276,9 @@ pub fn declared_space(path: &std::path::Path) -> Option<Space> {
     let mut world = world()?;
     let (machine, node) = world.node(identity(&fs::stat(path).ok()?))?;
     let state = world.state(machine);
-    Some(state.spaces.get(&state.mounts.of(node)).copied().unwrap_or(Space::MAX))
+    let room = state.spaces.get(&state.mounts.of(node)).cloned();
+    drop(world);
+    Some(room.map_or(Space::MAX, |room| room.left()))
 }
 
 /// A name in a watched directory.

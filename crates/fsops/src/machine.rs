@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 
 use crate::event::Event;
 use crate::recording::Recording;
-use crate::space::Space;
+use crate::space::{Room, Space};
 use crate::tree::{Node, NodeId, ROOT, Tree};
 use crate::world::{Faults, State, lock};
 
@@ -84,12 +84,25 @@ impl Machine {
     /// # Panics
     /// When it is no directory of the machine.
     pub fn set_space(&self, dir: &Path, space: Space) {
+        self.set_room(dir, Room::Fixed(space));
+    }
+
+    /// Declares how many bytes the files on the file system of this directory may have together, until something else is declared. Nothing fails that takes more:
+    /// the program has to ask.
+    ///
+    /// # Panics
+    /// When it is no directory of the machine.
+    pub fn set_disk(&self, dir: &Path, bytes: u64) {
+        self.set_room(dir, Room::Disk(dir.to_owned(), bytes));
+    }
+
+    fn set_room(&self, dir: &Path, room: Room) {
         let identity = identity(dir).expect("a directory that is there");
         let mut world = lock();
         let (machine, node) = world.node(identity).expect("a directory of the machine");
         let state = world.state(machine);
         let mount = state.mounts.of(node);
-        state.spaces.insert(mount, space);
+        state.spaces.insert(mount, room);
     }
 
     /// The program is dead: its calls have no effect, and all of them fail.

@@ -41,6 +41,43 @@ impl Space {
     }
 }
 
+/// What the file system of a machine has left.
+#[cfg(feature = "record")]
+#[derive(Debug, Clone)]
+pub(crate) enum Room {
+    /// This, whatever is written.
+    Fixed(Space),
+    /// What the files below this directory leave of so many bytes.
+    Disk(std::path::PathBuf, u64),
+}
+
+#[cfg(feature = "record")]
+impl Room {
+    pub fn left(&self) -> Space {
+        match self {
+            Room::Fixed(space) => *space,
+            Room::Disk(dir, bytes) => {
+                let mut files = std::collections::BTreeMap::new();
+                measure(dir, &mut files);
+                Space { bytes: bytes.saturating_sub(files.values().sum()), inodes: u64::MAX }
+            }
+        }
+    }
+}
+
+/// The lengths of all files below a directory, by inode. Files that go meanwhile are left out.
+#[cfg(feature = "record")]
+fn measure(dir: &Path, files: &mut std::collections::BTreeMap<u64, u64>) {
+    use std::os::unix::fs::MetadataExt;
+    for entry in std::fs::read_dir(dir).into_iter().flatten().flatten() {
+        match entry.metadata() {
+            Ok(metadata) if metadata.is_dir() => measure(&entry.path(), files),
+            Ok(metadata) => drop(files.insert(metadata.ino(), metadata.len())),
+            Err(_) => {}
+        }
+    }
+}
+
 #[cfg(all(test, feature = "record"))]
 mod tests {
     use super::*;
@@ -55,6 +92,13 @@ mod tests {
         crate::mkdir(small.join("dir"), rustix::fs::Mode::RWXU).unwrap();
         assert_eq!(Space::of(&small.join("dir")).unwrap(), declared);
         assert_eq!(Space::of(machine.path()).unwrap(), Space::MAX);
+        machine.set_disk(&small, 100);
+        let left = || Space::of(&small).unwrap().bytes;
+        std::fs::write(small.join("dir/file"), [0; 30]).unwrap();
+        std::fs::hard_link(small.join("dir/file"), small.join("same")).unwrap();
+        assert_eq!(left(), 70);
+        std::fs::write(small.join("dir/file"), [0; 300]).unwrap();
+        assert_eq!(left(), 0);
         let real = Space::of(Path::new("/proc")).unwrap();
         assert!(real != declared && Space::of(Path::new("/nowhere")).is_err());
     }

@@ -42,7 +42,7 @@ pub use error::{AppendError, OpenError, ReadError};
 pub use layout::Lsn;
 pub use queue::{Cancelled, Ticket};
 pub use recovery::Recovery;
-pub use ring::{Config, Event, Events, OnRecord, Proof, RecordHead, Ring};
+pub use ring::{Config, Event, Events, OnRecord, Proof, RecordHead, Ring, Room};
 pub use scan::{Gap, Located};
 pub use segment::SegmentReader;
 pub use stats::Stats;

@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 
 use rustix::io::Errno;
 
+use crate::Room;
 use crate::file::SegmentFile;
 use crate::layout::SegmentHeader;
 use crate::storage::{MakeError, SEGMENT, Storage};
@@ -31,7 +32,7 @@ pub(crate) enum Need {
 /// Why there is no segment.
 #[derive(Debug)]
 pub(crate) enum PoolError {
-    /// There are as many as there may be, and none is free.
+    /// There are as many as there may be, or the file system has no room for more, and none is free.
     NoneFree,
     /// The disk is full.
     NoSpace(io::Error),
@@ -66,6 +67,7 @@ pub(crate) struct Pool {
     storage: Storage,
     segment_bytes: u64,
     max_segments: usize,
+    room: Room,
     epoch: u64,
     inner: Mutex<Inner>,
     // Held over the slow part of making a segment ready, so that ready segments queue in the order of their numbers.
@@ -94,8 +96,8 @@ pub(crate) struct Found {
 }
 
 impl Pool {
-    pub fn new(storage: Storage, limits: (u64, usize), epoch: u64, found: Found) -> Self {
-        let (segment_bytes, max_segments) = limits;
+    pub fn new(storage: Storage, limits: (u64, usize, Room), epoch: u64, found: Found) -> Self {
+        let (segment_bytes, max_segments, room) = limits;
         let inner = Inner {
             free: found.free,
             ready: VecDeque::new(),
@@ -104,7 +106,7 @@ impl Pool {
             next_file: found.next_file,
         };
         let (inner, preparing, hurry) = (Mutex::new(inner), Mutex::default(), Hurry::default());
-        Pool { storage, segment_bytes, max_segments, epoch, inner, preparing, hurry, pause_after }
+        Pool { storage, segment_bytes, max_segments, room, epoch, inner, preparing, hurry, pause_after }
     }
 
     pub fn storage(&self) -> &Storage {
@@ -191,6 +193,21 @@ impl Pool {
         }
     }
 
+    /// Removes free files of at least so many bytes together, or all there are. Returns how many.
+    pub fn remove_free(&self, bytes: u64) -> usize {
+        let mut removed = 0;
+        while (removed as u64).saturating_mul(self.segment_bytes) < bytes {
+            let mut inner = self.inner.lock().expect("pool lock");
+            let Some(name) = inner.free.pop() else { break };
+            inner.total -= 1;
+            drop(inner);
+            // A file that cannot be removed is found by the next opening.
+            let _ = self.storage.remove(&name);
+            removed += 1;
+        }
+        removed
+    }
+
     /// Files in the directory, whatever their state.
     pub fn total(&self) -> usize {
         self.inner.lock().expect("pool lock").total
@@ -214,6 +231,12 @@ impl Pool {
         if inner.total >= self.max_segments {
             return Err(PoolError::NoneFree);
         }
+        let is_last = inner.ready.is_empty();
+        drop(inner);
+        if !is_last && (self.room)()? < self.segment_bytes {
+            return Err(PoolError::NoneFree);
+        }
+        let mut inner = self.inner.lock().expect("pool lock");
         let name = format!("{:016x}{SEGMENT}", inner.next_file);
         inner.next_file += 1;
         drop(inner);
@@ -302,7 +325,8 @@ mod tests {
 
     fn pool_in(dir: &std::path::Path, segment_bytes: u64) -> Pool {
         let found = Found { next_number: 1, ..Found::default() };
-        Pool::new(Storage::open(dir).expect("a directory"), (segment_bytes, 8), 1, found)
+        let limits: (u64, usize, Room) = (segment_bytes, 8, Arc::new(|| Ok(u64::MAX)));
+        Pool::new(Storage::open(dir).expect("a directory"), limits, 1, found)
     }
 
     /// What `act` returns, as long as it does.

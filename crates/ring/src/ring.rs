@@ -33,6 +33,9 @@ pub struct Config {
     pub segment_bytes: u64,
     /// Segment files at most, and at least 3; when all hold records, appends fail with [`AppendError::Full`]. 64 by default.
     pub max_segments: usize,
+    /// Bytes that new segment files may take on the file system now. One that finds less is not made, as if there were as many as there may be; but the last
+    /// one for records without a body is made while the disk has room for it at all. By default there is no such bound.
+    pub room: Room,
     /// Records in one commit at most, and at least 1. 1024 by default.
     pub max_batch: usize,
     /// Bytes that may wait for a commit; beyond, appends fail with [`AppendError::Busy`]. 256 MiB by default.
@@ -43,6 +46,9 @@ pub struct Config {
 
 /// Callback for [`Event`]s, called on the ring's threads or the caller's. Must not block. The ring holds no lock during the call.
 pub type Events = Arc<dyn Fn(Event) + Send + Sync>;
+
+/// What the owner of the file system allows. Called on the threads that make segments; the ring holds no lock that appends take during the call.
+pub type Room = Arc<dyn Fn() -> io::Result<u64> + Send + Sync>;
 
 /// Something that no append reports.
 #[derive(Debug, Clone)]
@@ -64,6 +70,7 @@ impl Default for Config {
         Config {
             segment_bytes: 64 << 20,
             max_segments: 64,
+            room: Arc::new(|| Ok(u64::MAX)),
             max_batch: 1024,
             max_pending_bytes: 256 << 20,
             events: Arc::new(|_| ()),
@@ -73,7 +80,7 @@ impl Default for Config {
 
 impl fmt::Debug for Config {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Config { segment_bytes, max_segments, max_batch, max_pending_bytes, events: _ } = self;
+        let Config { segment_bytes, max_segments, room: _, max_batch, max_pending_bytes, events: _ } = self;
         f.debug_struct("Config")
             .field("segment_bytes", segment_bytes)
             .field("max_segments", max_segments)
@@ -165,7 +172,7 @@ impl Ring {
         let (next_number, next_file) = (contents.next_number, next_file(&contents.names));
         let epoch = contents.max_epoch + 1;
         let found = Found { total, free, next_number, next_file };
-        let pool = Pool::new(storage, (config.segment_bytes, config.max_segments), epoch, found);
+        let pool = Pool::new(storage, (config.segment_bytes, config.max_segments, config.room.clone()), epoch, found);
         let recovery = Recovery {
             damage: contents.damage,
             records: contents.in_service.values().map(|read| read.scan.records).sum(),
@@ -359,6 +366,11 @@ impl Ring {
             max_segments: shared.config.max_segments,
             ..shared.counters.read()
         }
+    }
+
+    /// Removes free segment files of at least so many bytes together, or all there are; those that are ready stay. Returns how many.
+    pub fn remove_free(&self, bytes: u64) -> usize {
+        self.shared().pool.remove_free(bytes)
     }
 
     /// Bytes of head and body together of the largest record that fits.

@@ -182,7 +182,7 @@ impl Shared {
         match error {
             PoolError::NoneFree => {
                 self.tell(Event::RoomWanted);
-                AppendError::Full("as many segments as there may be hold records".into())
+                AppendError::Full("all segments that there may be, or that the disk has room for, hold records".into())
             }
             PoolError::NoSpace(error) => {
                 let why = error.to_string();

@@ -73,7 +73,7 @@ impl Bodies {
         Bodies { dir, room }
     }
 
-    pub fn room(&self) -> &Room {
+    pub fn room(&self) -> &Arc<Room> {
         &self.room
     }
 

@@ -55,7 +55,10 @@ fn run(shared: &Shared) {
             continue;
         }
         let is_due = Instant::now() >= due;
-        let outcome = shared.keep(is_due, wanted == Some(Wanted::Room));
+        shared.remove_free_segments();
+        let is_room_wanted = wanted == Some(Wanted::Room) || shared.is_short_of_space.load(Ordering::Relaxed);
+        let outcome = shared.keep(is_due, is_room_wanted);
+        shared.remove_free_segments();
         has_failed = outcome.is_err();
         if is_due || outcome.is_ok_and(|made_checkpoint| made_checkpoint) {
             due = Instant::now() + shared.config.checkpoint_every;
@@ -67,9 +70,11 @@ impl Shared {
     /// One look: asks laggards, makes a checkpoint if one is due or frees anything, packs if the ring is short. Says whether it made a checkpoint.
     pub fn keep(&self, is_due: bool, is_room_wanted: bool) -> Result<bool, crate::CheckpointError> {
         let ring = self.ring.stats();
-        let (in_use, max) = (ring.segments_in_service, ring.max_segments);
+        // Those that are there, and those that the disk has room for.
+        let room = self.bodies.room().free().unwrap_or(u64::MAX) / self.config.ring.segment_bytes.max(1);
+        let max = ring.max_segments.min(ring.segments.saturating_add(usize::try_from(room).unwrap_or(usize::MAX)));
+        let in_use = ring.segments_in_service;
         let is_pressed = in_use * 2 > max;
-        // A ring of which little is in use is full because its disk is, and packs would not help.
         let is_short = is_pressed && (is_room_wanted || in_use * 4 >= max * 3);
         if is_pressed {
             self.ask_laggards(in_use.saturating_sub(max / 2).max(1));
@@ -77,7 +82,10 @@ impl Shared {
         let is_full = self.core.bytes.load(Ordering::Relaxed) >= self.config.checkpoint_bytes;
         let is_changed = self.core.state().is_changed();
         let mut made = false;
-        if is_changed && (is_due || is_full) || (is_pressed || is_room_wanted) && self.is_oldest_free() {
+        // Packs that are needed no more hold the disk's bytes as the ring's segments do.
+        let is_disk_full = is_room_wanted && max < ring.max_segments;
+        if is_changed && (is_due || is_full || is_disk_full) || (is_pressed || is_room_wanted) && self.is_oldest_free()
+        {
             self.checkpoint()?;
             made = true;
         }
@@ -128,6 +136,17 @@ impl Shared {
         };
         for consumer in asked {
             consumer.advance_wanted(Lsn::new(through));
+        }
+    }
+
+    /// While the file system is below a floor, gives it the free segments of the ring: it needs their bytes more than the next burst of mail does.
+    fn remove_free_segments(&self) {
+        if !self.is_short_of_space.load(Ordering::Relaxed) {
+            return;
+        }
+        let missing = self.bodies.room().missing().unwrap_or(0);
+        if self.ring.remove_free(missing.max(1)) > 0 {
+            self.look_at_space();
         }
     }
 

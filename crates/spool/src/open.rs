@@ -66,7 +66,12 @@ impl FileSpool {
 
         let core = Arc::new(Core::default());
         core.bytes_wanted.store(config.checkpoint_bytes, std::sync::atomic::Ordering::Relaxed);
-        let ring_config = posthaste_ring::Config { events: ring_events(&core, &config), ..config.ring.clone() };
+        let room = bodies.room().clone();
+        let ring_config = posthaste_ring::Config {
+            events: ring_events(&core, &config),
+            room: Arc::new(move || room.free()),
+            ..config.ring.clone()
+        };
         let on_record =
             OnRecord { low: checkpoint.ring_low, known: Lsn::new(checkpoint.through), proof: checkpoint.proof };
         let opened = Ring::open(&dir.join(RING), ring_config, on_record);

@@ -45,6 +45,14 @@ impl Room {
         Ok((space, !space.covers(self.floor)))
     }
 
+    /// Bytes that are missing to the floor.
+    ///
+    /// # Errors
+    /// Those of asking the file system.
+    pub fn missing(&self) -> io::Result<u64> {
+        Ok(self.floor.bytes.saturating_sub((self.look)()?.bytes))
+    }
+
     /// Bytes above the floor, beside what uploads have reserved.
     ///
     /// # Errors

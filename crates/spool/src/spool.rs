@@ -305,6 +305,7 @@ impl Shared {
         }
         drop(state);
         if body != BodyPlace::None && self.is_short_of_space() {
+            self.core.bell.ring(Wanted::Room);
             return Err(AppendError::Full("the file system has too little space or too few inodes left".into()));
         }
         Ok(())
