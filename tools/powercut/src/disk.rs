@@ -101,6 +101,11 @@ impl Disk {
         self.state().note(|| Event::Taken(number));
     }
 
+    /// The server is started.
+    pub fn started(&self) {
+        self.state().note(|| Event::Started);
+    }
+
     /// The server has ended in order.
     pub fn ended(&self) {
         self.state().note(|| Event::Ended);

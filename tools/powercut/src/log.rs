@@ -23,6 +23,8 @@ pub enum Event {
     Mark(u64),
     /// The next hop is about to say 250 for this recipient, with the mark of an LMTP reply.
     Taken(u64),
+    /// The server is started.
+    Started,
     /// The server has ended in order.
     Ended,
 }
@@ -136,7 +138,7 @@ fn apply(image: &mut Image, event: &Event) {
     match event {
         Event::Write { offset, data } => image.write(*offset, data),
         Event::Discard { offset, len } => image.clear(*offset, *len),
-        Event::Flush | Event::Mark(_) | Event::Taken(_) | Event::Ended => {}
+        Event::Flush | Event::Mark(_) | Event::Taken(_) | Event::Started | Event::Ended => {}
     }
 }
 
@@ -202,6 +204,7 @@ impl Recording {
                 Event::Flush => save_event(out, TAG_FLUSH, 0, 0)?,
                 Event::Mark(number) => save_event(out, TAG_MARK, *number, 0)?,
                 Event::Taken(number) => save_event(out, TAG_TAKEN, *number, 0)?,
+                Event::Started => save_event(out, TAG_STARTED, 0, 0)?,
                 Event::Ended => save_event(out, TAG_ENDED, 0, 0)?,
             }
         }
@@ -253,6 +256,7 @@ impl Recording {
                 TAG_FLUSH => recording.events.push(Event::Flush),
                 TAG_MARK => recording.events.push(Event::Mark(first)),
                 TAG_TAKEN => recording.events.push(Event::Taken(first)),
+                TAG_STARTED => recording.events.push(Event::Started),
                 TAG_ENDED => recording.events.push(Event::Ended),
                 _ => return Err(io::Error::new(io::ErrorKind::InvalidData, "unknown event")),
             }
@@ -270,6 +274,7 @@ const TAG_MARK: u8 = 4;
 const TAG_START: u8 = 5;
 const TAG_TAKEN: u8 = 6;
 const TAG_ENDED: u8 = 7;
+const TAG_STARTED: u8 = 8;
 /// No disk of ours is larger; a longer one is a damaged file.
 const BYTES_MAX: u64 = 1 << 34;
 
@@ -298,6 +303,7 @@ mod tests {
             Event::Mark(9),
             Event::Flush,
             write(0, 4),
+            Event::Started,
             Event::Taken(9),
             Event::Ended,
         ];

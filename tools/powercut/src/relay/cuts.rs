@@ -2,7 +2,7 @@
 //!
 //! While the run is recorded the next hop takes part of the mail. After a cut the server meets one that takes everything: what was acknowledged before the cut,
 //! and what had gone out in part, comes before or after it, whole. A second copy is allowed where the power went between the next hop's 250 and the server's
-//! record of it; for certain there is a record of all that came before the server last ended in order.
+//! record of it; for certain there is a record of all that has come from a server that ended in order.
 
 use super::hop::{Manner, NextHop};
 use super::known::Known;
@@ -36,7 +36,7 @@ pub fn record(rig: &Rig, plan: &Plan, environment: &Environment) -> Result<Recor
             let (load, disk, connections) = (load.clone(), rig.disk.clone(), plan.connections);
             move || send_over(&ways, &load, connections, part, |promise| disk.mark(promise))
         };
-        let server = setup.start()?;
+        let server = start(rig, &setup)?;
         sent.add(deliver(&server, part(0))());
         let killed = std::thread::scope(|scope| {
             let half = part(1).start + (part(1).end - part(1).start) / 2;
@@ -48,12 +48,12 @@ pub fn record(rig: &Rig, plan: &Plan, environment: &Environment) -> Result<Recor
         sent.add(killed);
         environment.go_on()?;
         hop.set(Manner::Closed);
-        let server = setup.start()?;
+        let server = start(rig, &setup)?;
         sent.add(deliver(&server, part(2))());
         waiting = Waiting::of(&setup.spool());
         hop.set(Manner::Moody);
         end(server, rig)?;
-        let server = setup.start()?;
+        let server = start(rig, &setup)?;
         sent.add(deliver(&server, part(3))());
         hop.set(Manner::Open);
         empty(server, rig, &setup)?;
@@ -83,7 +83,7 @@ pub fn recover(rig: &Rig, load: &Load, image: Image, known: &Known) -> Result<(R
     let twice: Vec<(u64, u64)> = {
         let _mounted = rig.mount().map_err(|error| RecoveryError::Unmountable(error.to_string()))?;
         for _ in 0..2 {
-            let server = setup.start().map_err(|error| said(&error))?;
+            let server = start(rig, &setup).map_err(|error| said(&error))?;
             let log = server.read_log();
             if log.contains("promised mail is damaged") {
                 return Err(said(&format!("damage where there can be none: {log}")));
@@ -99,6 +99,11 @@ pub fn recover(rig: &Rig, load: &Load, image: Image, known: &Known) -> Result<(R
     let recording = rig.disk.recorded();
     let found = known.account(load, &recording.events, hop.altered());
     Ok((recording, found))
+}
+
+fn start(rig: &Rig, setup: &Setup) -> Result<Running, ServerError> {
+    rig.disk.started();
+    setup.start()
 }
 
 /// Waits until nothing is in the queue, then has the server end.

@@ -13,8 +13,10 @@ pub struct Known {
     pub acknowledged: Vec<u64>,
     /// What the next hop had taken, and after how many flushes last.
     pub taken: BTreeMap<Entry, u64>,
-    /// Of these, what the server had recorded for certain: it had ended in order since.
+    /// Of these, what the server had recorded for certain: the server that had sent it has ended in order since.
     pub recorded: BTreeSet<Entry>,
+    /// What has come since the last start.
+    since: BTreeSet<Entry>,
     /// What came once more although it was recorded.
     pub doubled: Vec<Entry>,
     /// Flushes so far.
@@ -37,10 +39,13 @@ impl Known {
                 Event::Taken(number) => {
                     for entry in load.promised(*number) {
                         self.taken.insert(entry, self.flushes);
+                        self.since.insert(entry);
                         self.doubled.extend(self.recorded.contains(&entry).then_some(entry));
                     }
                 }
-                Event::Ended => self.recorded = self.taken.keys().copied().collect(),
+                // What came before a kill, and is not recorded, is sent again.
+                Event::Started => self.since.clear(),
+                Event::Ended => self.recorded.append(&mut self.since),
                 Event::Flush => self.flushes += 1,
                 Event::Write { .. } | Event::Discard { .. } => {}
             }
@@ -57,6 +62,7 @@ impl Known {
             events.push(Event::Ended);
         }
         events.extend(taken(self.taken.keys().filter(|entry| !self.recorded.contains(entry)).collect()));
+        events.push(Event::Started);
         events.extend(self.acknowledged.iter().copied().map(Event::Mark));
         events
     }
@@ -134,6 +140,9 @@ mod tests {
         assert_eq!(check(&[], &[taken.clone(), taken.clone()].concat()), (all, 0));
         let ended = [taken.clone(), vec![Event::Ended]].concat();
         assert_eq!(check(&ended, &taken), (all, 0));
+        // Killed, and another server has ended, which knew nothing of it.
+        let killed = [taken.clone(), vec![Event::Started, Event::Ended]].concat();
+        assert_eq!(check(&killed, &taken), (0, all));
         assert_eq!(
             check(&[taken[..1].to_vec(), vec![Event::Ended], taken[1..].to_vec()].concat(), &taken),
             (1, all - 1)
