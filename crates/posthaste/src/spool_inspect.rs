@@ -43,6 +43,10 @@ fn inspection_text(shown: &Inspection, undelivered: &[Waiting], is_in_use: bool)
     out += &spool_waiting::text(undelivered);
     let mut places = |what: &str, all: &[PlaceReport]| {
         for place in all {
+            if place.records == 0 {
+                out += &format!("{what} {}  empty, ready, {} bytes\n", place.name, place.bytes);
+                continue;
+            }
             out += &format!(
                 "{what} {}  batches {} to {}, {} of {} needed, {} bytes\n",
                 place.name, place.first, place.last, place.needed, place.records, place.bytes

@@ -103,6 +103,18 @@ fn the_map_names_every_crate_and_where_it_begins() {
         let entries = fs::read_dir(root.join(folder)).unwrap();
         entries.map(|entry| format!("{folder}/{}", entry.unwrap().file_name().into_string().unwrap())).collect()
     };
+    // Of the product, each depends only on those below it.
+    let product: Vec<&str> =
+        mapped.iter().filter_map(|path| path.strip_prefix("crates/")).filter(|name| *name != "posthaste").collect();
+    for (place, name) in product.iter().enumerate() {
+        let manifest = fs::read_to_string(root.join("crates").join(name).join("Cargo.toml")).unwrap();
+        let (_, dependencies) = manifest.split_once("\n[dependencies]\n").unwrap_or_default();
+        let own = dependencies.split("\n[").next().unwrap().lines().filter_map(|line| line.strip_prefix("posthaste-"));
+        for used in own.map(|line| line.split(['.', ' ', '=']).next().unwrap()) {
+            let used_at = product.iter().position(|other| *other == used);
+            assert!(used_at.is_some_and(|used_at| used_at > place), "{name} depends on {used}, which is not below it");
+        }
+    }
     let mut all = ["crates", "tools", "testkit"].map(crates_in).concat();
     mapped.sort();
     all.sort();

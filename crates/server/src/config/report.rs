@@ -80,6 +80,7 @@ fn warnings(config: &Config) -> Vec<String> {
         }
     }
     warnings.extend(floors(storage));
+    warnings.extend(log_size(storage));
     warnings.extend(pickup(config));
     // Files of their own, which others than the server's user need not be able to read.
     warnings.extend(config.relay.shaping_rules().err().map(|why| format!("relay.shaping: {why}")));
@@ -104,6 +105,20 @@ fn pickup(config: &Config) -> Option<String> {
         _ => return None,
     };
     Some(format!("pickup.directory = {}: it {why}", path.display()))
+}
+
+/// Why the log will not reach its size, if the disk is smaller.
+fn log_size(storage: &Storage) -> Option<String> {
+    let log = storage.spool_segment_bytes.saturating_mul(storage.spool_segments as u64);
+    let wanted = log.saturating_add(storage.free_bytes_min);
+    let at = storage.spool.ancestors().map(here).find(|path| path.exists())?;
+    let disk = rustix::fs::statvfs(at).ok().map(|disk| disk.f_blocks.saturating_mul(disk.f_frsize))?;
+    (disk < wanted).then(|| {
+        format!(
+            "the spool's file system has {disk} bytes; storage.spool_segments = {} files of {} and storage.free_bytes_min = {} are more: the log will stay smaller, and a burst of mail is told sooner to wait",
+            storage.spool_segments, storage.spool_segment_bytes, storage.free_bytes_min
+        )
+    })
 }
 
 /// Why mail would be accepted that cannot be delivered, if its floor is not below that of the spool.

@@ -432,6 +432,13 @@ fn a_floor_of_the_mail_that_is_not_below_that_of_the_spool_is_warned_of() {
 }
 
 #[test]
+fn a_log_that_the_disk_has_no_room_for_is_warned_of() {
+    let warns = |text: &str| check_of(text).contains("the log will stay smaller");
+    assert!(warns("[storage]\nspool = \"/proc/spool\"\n"), "a file system without blocks");
+    assert!(!warns("[storage]\nspool_segments = 4\nspool_segment_bytes = \"4M\"\nfree_bytes_min = 0\n"));
+}
+
+#[test]
 fn a_journal_without_a_spool_is_warned_of() {
     let warns = |text: &str| check_of(text).contains("warning: storage.journal is set and storage.spool is not");
     assert!(warns("[storage]\njournal = \"fast\"\n"));
