@@ -56,6 +56,27 @@ fn local_and_other_recipients_of_one_message_get_it() {
 }
 
 #[test]
+fn equal_recipients_are_one_within_a_transaction_and_two_in_two() {
+    let (here, there) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let next = next_hop(there.path(), "127.0.0.1:0");
+    let server = Server::start(here.path(), &config(next.addresses[0].port()));
+    let mut client = server.connect();
+    client.expect("EHLO client.example.net", 250);
+    let twice = ["ann@there.example", "ann@THERE.example", "ann@there.example"];
+    client.deliver(&twice, b"Subject: one\r\n\r\nx\r\n");
+    client.deliver(&["ann@there.example"], b"Subject: two\r\n\r\nx\r\n");
+    client.deliver(&["bob@there.example"], b"Subject: last\r\n\r\nx\r\n");
+    next.wait_for_mail("there.example", "bob", 1);
+    let mut mails: Vec<String> = next.wait_for_mail("there.example", "ann", 2).iter().map(|mail| mail.text()).collect();
+    mails.sort_by_key(|text| text.contains("Subject: two"));
+    assert!(mails.len() == 2 && mails[0].contains("Subject: one") && mails[1].contains("Subject: two"), "{mails:?}");
+    drop(client);
+    server.stop();
+    assert_eq!(next.mailbox("there.example", "ann").len(), 2);
+    next.stop();
+}
+
+#[test]
 fn what_its_hosts_put_off_goes_to_the_fallback() {
     let (here, there, elsewhere) =
         (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
