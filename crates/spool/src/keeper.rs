@@ -55,10 +55,11 @@ fn run(shared: &Shared) {
             continue;
         }
         let is_due = Instant::now() >= due;
-        shared.remove_free_segments();
         let is_room_wanted = wanted == Some(Wanted::Room) || shared.is_short_of_space.load(Ordering::Relaxed);
         let outcome = shared.keep(is_due, is_room_wanted);
-        shared.remove_free_segments();
+        if is_room_wanted {
+            shared.look_at_space();
+        }
         has_failed = outcome.is_err();
         if is_due || outcome.is_ok_and(|made_checkpoint| made_checkpoint) {
             due = Instant::now() + shared.config.checkpoint_every;
@@ -139,22 +140,15 @@ impl Shared {
         }
     }
 
-    /// While the file system is below a floor, gives it the free segments of the ring: it needs their bytes more than the next burst of mail does.
-    fn remove_free_segments(&self) {
-        if !self.is_short_of_space.load(Ordering::Relaxed) {
-            return;
-        }
-        let missing = self.bodies.room().missing().unwrap_or(0);
-        if self.ring.remove_free(missing.max(1)) > 0 {
-            self.look_at_space();
-        }
-    }
-
-    /// Compares what the file system has free with the floors.
+    /// Compares what the file system has free with the floors. Below that of bytes it first gets back free segments of the ring: it needs them more than the
+    /// next burst of mail does.
     pub fn look_at_space(&self) {
-        let Ok((Space { bytes: free_bytes, inodes: free_inodes }, is_short)) = self.bodies.room().look() else {
-            return;
-        };
+        let room = self.bodies.room();
+        let missing = room.missing().unwrap_or(0);
+        if missing > 0 {
+            self.ring.remove_free(missing);
+        }
+        let Ok((Space { bytes: free_bytes, inodes: free_inodes }, is_short)) = room.look() else { return };
         if self.is_short_of_space.swap(is_short, Ordering::Relaxed) != is_short {
             self.config.events.tell(Event::ShortOfSpace { is_short, free_bytes, free_inodes });
         }
