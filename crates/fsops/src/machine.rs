@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 
 use crate::event::Event;
 use crate::recording::Recording;
-use crate::space::{Room, Space};
+use crate::space::{DeclaredSpace, Space};
 use crate::tree::{Node, NodeId, ROOT, Tree};
 use crate::world::{Faults, State, lock};
 
@@ -84,7 +84,7 @@ impl Machine {
     /// # Panics
     /// When it is no directory of the machine.
     pub fn set_space(&self, dir: &Path, space: Space) {
-        self.set_room(dir, Room::Fixed(space));
+        self.declare(dir, DeclaredSpace::Fixed(space));
     }
 
     /// Declares how many bytes the files on the file system of this directory may have together, until something else is declared. Nothing fails that takes more:
@@ -93,16 +93,16 @@ impl Machine {
     /// # Panics
     /// When it is no directory of the machine.
     pub fn set_disk(&self, dir: &Path, bytes: u64) {
-        self.set_room(dir, Room::Disk(dir.to_owned(), bytes));
+        self.declare(dir, DeclaredSpace::Disk(dir.to_owned(), bytes));
     }
 
-    fn set_room(&self, dir: &Path, room: Room) {
+    fn declare(&self, dir: &Path, space: DeclaredSpace) {
         let identity = identity(dir).expect("a directory that is there");
         let mut world = lock();
         let (machine, node) = world.node(identity).expect("a directory of the machine");
         let state = world.state(machine);
         let mount = state.mounts.of(node);
-        state.spaces.insert(mount, room);
+        state.spaces.insert(mount, space);
     }
 
     /// The program is dead: its calls have no effect, and all of them fail.

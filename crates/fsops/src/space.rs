@@ -44,7 +44,7 @@ impl Space {
 /// What the file system of a machine has left.
 #[cfg(feature = "record")]
 #[derive(Debug, Clone)]
-pub(crate) enum Room {
+pub(crate) enum DeclaredSpace {
     /// This, whatever is written.
     Fixed(Space),
     /// What the files below this directory leave of so many bytes.
@@ -52,11 +52,11 @@ pub(crate) enum Room {
 }
 
 #[cfg(feature = "record")]
-impl Room {
+impl DeclaredSpace {
     pub fn left(&self) -> Space {
         match self {
-            Room::Fixed(space) => *space,
-            Room::Disk(dir, bytes) => {
+            DeclaredSpace::Fixed(space) => *space,
+            DeclaredSpace::Disk(dir, bytes) => {
                 let mut files = std::collections::BTreeMap::new();
                 measure(dir, &mut files);
                 Space { bytes: bytes.saturating_sub(files.values().sum()), inodes: u64::MAX }

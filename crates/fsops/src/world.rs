@@ -11,7 +11,7 @@ use std::time::Duration;
 use rustix::io::Errno;
 
 use crate::event::{Event, Scope};
-use crate::space::Room;
+use crate::space::DeclaredSpace;
 use crate::tree::{Mounts, NodeId, Tree};
 
 /// What goes wrong, and when: counts start at 1 with the machine.
@@ -52,7 +52,7 @@ pub(crate) struct State {
     pub mount_points: Vec<PathBuf>,
     pub faults: Faults,
     /// What is left on file systems, where it is declared.
-    pub spaces: BTreeMap<NodeId, Room>,
+    pub spaces: BTreeMap<NodeId, DeclaredSpace>,
     // Files whose writes a sync of their file system has forgotten: their own next sync tells so, as the kernel does.
     forgotten: BTreeSet<NodeId>,
     // How often a sync of each file system has failed, and how much of that each descriptor has told.

@@ -116,8 +116,8 @@ impl Observer for RelayLog {
         }
     }
 
-    fn unreadable(&self, batch: Lsn, why: &str) {
-        tracing::error!(batch = batch.get(), error = why, "the relay's queue");
+    fn warn(&self, batch: Lsn, what: &str) {
+        tracing::error!(batch = batch.get(), error = what, "the relay's queue");
     }
 }
 

@@ -144,11 +144,12 @@ impl Shared {
     /// next burst of mail does.
     pub fn look_at_space(&self) {
         let room = self.bodies.room();
-        let missing = room.missing().unwrap_or(0);
-        if missing > 0 {
-            self.ring.remove_free(missing);
+        let Ok((mut space, mut is_short)) = room.look() else { return };
+        if is_short && self.ring.remove_free(room.missing(space)) > 0 {
+            let Ok(again) = room.look() else { return };
+            (space, is_short) = again;
         }
-        let Ok((Space { bytes: free_bytes, inodes: free_inodes }, is_short)) = room.look() else { return };
+        let Space { bytes: free_bytes, inodes: free_inodes } = space;
         if self.is_short_of_space.swap(is_short, Ordering::Relaxed) != is_short {
             self.config.events.tell(Event::ShortOfSpace { is_short, free_bytes, free_inodes });
         }

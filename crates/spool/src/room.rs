@@ -45,12 +45,9 @@ impl Room {
         Ok((space, !space.covers(self.floor)))
     }
 
-    /// Bytes that are missing to the floor.
-    ///
-    /// # Errors
-    /// Those of asking the file system.
-    pub fn missing(&self) -> io::Result<u64> {
-        Ok(self.floor.bytes.saturating_sub((self.look)()?.bytes))
+    /// Bytes of the floor that the file system lacks if it has that much left.
+    pub fn missing(&self, space: Space) -> u64 {
+        self.floor.bytes.saturating_sub(space.bytes)
     }
 
     /// Bytes above the floor, beside what uploads have reserved.

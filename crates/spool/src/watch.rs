@@ -30,11 +30,11 @@ pub struct Watch(Arc<Workers>);
 #[derive(Debug, Default)]
 struct Workers {
     serial: AtomicU64,
-    by_serial: Mutex<HashMap<u64, Arc<Known>>>,
+    by_serial: Mutex<HashMap<u64, Arc<WorkerState>>>,
 }
 
 #[derive(Debug)]
-struct Known {
+struct WorkerState {
     name: String,
     /// What it is in, between its name and its step.
     within: Mutex<String>,
@@ -48,7 +48,7 @@ struct Known {
 pub struct Worker {
     of: Watch,
     serial: u64,
-    known: Arc<Known>,
+    state: Arc<WorkerState>,
     pulse: Pulse,
 }
 
@@ -73,14 +73,19 @@ impl Watch {
     /// A worker with the names of its steps, the first of which is that of having nothing to do. It is stuck if it is in another step for longer than `patience`.
     pub fn worker(&self, name: impl Into<String>, steps: &'static [&'static str], patience: Duration) -> Worker {
         let pulse = Arc::new(AtomicU64::new(0));
-        let known =
-            Arc::new(Known { name: name.into(), within: Mutex::default(), steps, patience, pulse: pulse.clone() });
+        let state = Arc::new(WorkerState {
+            name: name.into(),
+            within: Mutex::default(),
+            steps,
+            patience,
+            pulse: pulse.clone(),
+        });
         let serial = self.0.serial.fetch_add(1, Ordering::Relaxed);
-        self.workers().insert(serial, known.clone());
-        Worker { of: self.clone(), serial, known, pulse: Pulse(pulse) }
+        self.workers().insert(serial, state.clone());
+        Worker { of: self.clone(), serial, state, pulse: Pulse(pulse) }
     }
 
-    fn workers(&self) -> MutexGuard<'_, HashMap<u64, Arc<Known>>> {
+    fn workers(&self) -> MutexGuard<'_, HashMap<u64, Arc<WorkerState>>> {
         self.0.by_serial.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -93,7 +98,7 @@ impl Worker {
 
     /// Names what its next steps are in; empty for nothing. Takes a lock that nobody holds for long.
     pub fn within(&self, what: impl Into<String>) {
-        *self.known.within() = what.into();
+        *self.state.within() = what.into();
     }
 }
 
@@ -103,7 +108,7 @@ impl Drop for Worker {
     }
 }
 
-impl Known {
+impl WorkerState {
     fn within(&self) -> MutexGuard<'_, String> {
         self.within.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -160,7 +165,7 @@ struct Seen {
 impl Watcher {
     /// What is new. Those that are stuck for the longest come first.
     pub fn look(&mut self, watch: &Watch, now: Instant) -> Vec<Found> {
-        let workers: HashMap<u64, Arc<Known>> = watch.workers().clone();
+        let workers: HashMap<u64, Arc<WorkerState>> = watch.workers().clone();
         let mut found = Vec::new();
         let time = |seen: &Seen| now.saturating_duration_since(seen.since);
         self.0.retain(|serial, seen| {
@@ -170,8 +175,8 @@ impl Watcher {
             }
             !has_ended
         });
-        for (serial, known) in workers {
-            let pulse = known.pulse.load(Ordering::Relaxed);
+        for (serial, state) in workers {
+            let pulse = state.pulse.load(Ordering::Relaxed);
             let seen = self.0.entry(serial).or_insert(Seen { pulse, since: now, told: None });
             let time = time(seen);
             if seen.pulse != pulse {
@@ -179,8 +184,8 @@ impl Watcher {
                     found.push(Found { states, time, what: Became::WentOn });
                 }
                 (seen.pulse, seen.since) = (pulse, now);
-            } else if pulse & STEP_MASK != 0 && time > known.patience && seen.told.is_none() {
-                let states = known.states(pulse);
+            } else if pulse & STEP_MASK != 0 && time > state.patience && seen.told.is_none() {
+                let states = state.states(pulse);
                 seen.told = Some(states.clone());
                 found.push(Found { states, time, what: Became::Stuck });
             }

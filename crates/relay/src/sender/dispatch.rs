@@ -34,7 +34,7 @@ pub(super) async fn run(shared: Arc<Shared>) {
             let begun = Instant::now();
             let written = tokio::task::spawn_blocking(move || writing.advance()).await;
             if let Ok(Err(error)) = written {
-                shared.unreadable(shared.spool.stats().published, &format!("the snapshot of the queue: {error}"));
+                shared.warn(shared.spool.stats().published, &format!("the snapshot of the queue: {error}"));
             }
             // A large queue's snapshot takes its time: at most a tenth of the whole.
             snapshot_at = Instant::now() + SNAPSHOT_EVERY.max(begun.elapsed() * 9);

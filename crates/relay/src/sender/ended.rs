@@ -167,7 +167,7 @@ impl Shared {
         host: &Arc<str>,
     ) {
         let Ok(envelope) = self.messages.envelope(message) else {
-            self.unreadable(message, "its envelope");
+            self.warn(message, "its envelope cannot be read");
             return self.record(changes);
         };
         let (mut silent, mut told) = (Vec::new(), Vec::new());

@@ -328,7 +328,7 @@ impl Opened {
         shared.flush_bounces();
         shared.spool.detach(shared.stream);
         if let Err(error) = shared.advance() {
-            shared.unreadable(shared.spool.stats().published, &format!("the snapshot of the queue: {error}"));
+            shared.warn(shared.spool.stats().published, &format!("the snapshot of the queue: {error}"));
         }
         ending.shut_down();
     }

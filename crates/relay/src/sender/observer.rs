@@ -31,8 +31,8 @@ pub trait Observer: Send + Sync {
     /// The queue, or a tenant's part of it, is full, or has room again.
     fn room(&self, state: &RoomState<'_>);
 
-    /// A batch of the spool cannot be read: what it said is lost, or belongs to a later version.
-    fn unreadable(&self, batch: Lsn, why: &str);
+    /// Something that the operator has to know of the queue, or of the message of this batch: it cannot be read, or its sender cannot be told.
+    fn warn(&self, batch: Lsn, what: &str);
 }
 
 /// What became of a recipient.

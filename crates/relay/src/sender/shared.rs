@@ -289,9 +289,9 @@ impl Shared {
         }
     }
 
-    pub fn unreadable(&self, batch: Lsn, why: &str) {
+    pub fn warn(&self, batch: Lsn, what: &str) {
         if let Some(observer) = &self.config.observer {
-            observer.unreadable(batch, why);
+            observer.warn(batch, what);
         }
     }
 
@@ -338,7 +338,7 @@ impl Consumer for Shared {
                     self.messages.keep(entry.lsn, queued, &entry.body);
                 }
             }
-            Err(error) => self.unreadable(entry.lsn, &error.to_string()),
+            Err(error) => self.warn(entry.lsn, &error.to_string()),
         }
         self.wake.notify_one();
     }

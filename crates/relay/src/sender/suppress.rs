@@ -109,15 +109,13 @@ impl Shared {
         if let Some(signed) = self.config.bounces.return_path.as_ref().filter(|signed| signed.is_fed())
             && let Err(error) = signed.flush()
         {
-            self.unreadable(published, &error.to_string());
+            self.warn(published, &error.to_string());
         }
         let Some(list) = self.config.bounces.suppressions.as_ref().filter(|list| list.is_fed()) else { return };
         match list.flush(wall_secs()) {
             Ok(0) => {}
-            Ok(dropped) => {
-                self.unreadable(published, &format!("{dropped} addresses were too many to suppress at once"))
-            }
-            Err(error) => self.unreadable(published, &error.to_string()),
+            Ok(dropped) => self.warn(published, &format!("{dropped} addresses were too many to suppress at once")),
+            Err(error) => self.warn(published, &error.to_string()),
         }
     }
 }

@@ -43,7 +43,7 @@ impl Told {
     }
 
     /// Nobody can be told.
-    fn is_double_bounce(&mut self) {
+    fn mark_double_bounce(&mut self) {
         self.attempt.iter_mut().for_each(|attempt| attempt.is_double_bounce = true);
     }
 
@@ -99,7 +99,7 @@ impl Shared {
         if !sender.is_empty() && (!told.iter().any(Told::is_failure) || self.config.notifier.knows(sender)) {
             return Some(Addressee { address: sender.clone(), is_postmaster: false });
         }
-        told.iter_mut().for_each(Told::is_double_bounce);
+        told.iter_mut().for_each(Told::mark_double_bounce);
         self.notices.postmaster().map(|address| Addressee { address, is_postmaster: true })
     }
 
@@ -214,16 +214,13 @@ async fn tell(shared: Arc<Shared>, message: Lsn, envelope: Arc<Envelope>, mut to
             Ok(true) => break,
             Ok(false) => {
                 if let Some(to) = written.iter().flatten().map(|(_, to)| to).find(|to| to.is_postmaster) {
-                    shared.unreadable(
-                        message,
-                        &format!("nobody gets copies of double bounces: there is no {}", to.address),
-                    );
+                    shared.warn(message, &format!("nobody gets copies of double bounces: there is no {}", to.address));
                 }
                 shared.recorder.record_with(&changes, events, shared.time.now());
                 shared.wake.notify_one();
                 break;
             }
-            Err(why) => shared.unreadable(message, &format!("its sender cannot be told yet: {why}")),
+            Err(why) => shared.warn(message, &format!("its sender cannot be told yet: {why}")),
         }
         // The recipients have had no outcome as long as this is not recorded: after a restart they are tried again.
         if shared.is_ending() {

@@ -230,7 +230,7 @@ impl Mail {
     fn unreadable(&mut self, under_way: UnderWay, error: &LoadError) {
         let fate = match error {
             LoadError::Lost(_) => {
-                self.shared.unreadable(under_way.transaction.message, &error.to_string());
+                self.shared.warn(under_way.transaction.message, &error.to_string());
                 let reply = Reply::new(554, "5.3.0", error.to_string());
                 Fate::Refused(reply, crate::session::Scope::Message)
             }

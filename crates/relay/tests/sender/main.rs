@@ -123,7 +123,7 @@ impl Observer for Log {
         self.0.lock().unwrap().push(format!("source {source}: {}", error.unwrap_or("usable")));
     }
 
-    fn unreadable(&self, batch: Lsn, why: &str) {
+    fn warn(&self, batch: Lsn, why: &str) {
         self.0.lock().unwrap().push(format!("unreadable {batch} {why}"));
     }
 }

@@ -23,15 +23,15 @@ pub(super) struct RefusedRecipient {
     pub why: Option<String>,
 }
 
-/// What is known of a recipient before it is looked up.
+/// Why a recipient at another host may be accepted without another check.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Known {
-    /// Nothing.
-    Nothing,
-    /// It may be at another host, for every client.
-    IsOpen,
-    /// Its next hop takes mail for it.
-    IsTaken,
+enum Clearance {
+    /// There is no reason.
+    None,
+    /// Every client may send to it.
+    Open,
+    /// Its next hop was asked, and takes mail for it.
+    Asked,
 }
 
 impl From<Reply> for RefusedRecipient {
@@ -69,10 +69,10 @@ impl Receiver {
         rcpt: &RcptTo,
         is_held: bool,
     ) -> Result<(), RefusedRecipient> {
-        let asked = self.look_up_recipient(session, to, (rcpt, Known::Nothing), is_held)?;
+        let asked = self.look_up_recipient(session, to, (rcpt, Clearance::None), is_held)?;
         let (Some(address), Some(relay)) = (asked, self.relay()) else { return Ok(()) };
         match relay.ask_ahead(&address).await {
-            Ahead::Taken => self.look_up_recipient(session, to, (rcpt, Known::IsTaken), is_held).map(drop),
+            Ahead::Taken => self.look_up_recipient(session, to, (rcpt, Clearance::Asked), is_held).map(drop),
             Ahead::Refused(reply) => Err(reply.into()),
             Ahead::NotKnown(why) => {
                 let reply = Reply::new(451, "4.4.3", "This address cannot be verified now, try again later");
@@ -87,7 +87,7 @@ impl Receiver {
         &self,
         session: &Session,
         to: &mut Transaction,
-        (rcpt, known): (&RcptTo, Known),
+        (rcpt, clearance): (&RcptTo, Clearance),
         is_held: bool,
     ) -> Result<Option<Address>, RefusedRecipient> {
         match ReturnPath::of(self.relay(), &rcpt.forward_path) {
@@ -103,7 +103,7 @@ impl Receiver {
             Some(Back::Sender(forward_path)) => Some(RcptTo { forward_path, ..rcpt.clone() }),
             Some(Back::Invalid) => return Err(directory::Refusal::UnknownUser.into()),
         };
-        let is_open = known == Known::IsOpen || forwarded_sender.is_some();
+        let is_open = clearance == Clearance::Open || forwarded_sender.is_some();
         let rcpt = forwarded_sender.as_ref().unwrap_or(rcpt);
         let settings = self.settings();
         let mapped = settings.maps.recipient(rcpt);
@@ -122,7 +122,7 @@ impl Receiver {
                     return Err(directory::Refusal::UnknownUser.into());
                 }
                 self.check_queue(to.remotes() as u64 + 1)?;
-                if exists == Exists::AskNextHop && known != Known::IsTaken {
+                if exists == Exists::AskNextHop && clearance != Clearance::Asked {
                     return Ok(address.cloned());
                 }
                 to.add_remote(rcpt, &self.0.memory)?;
@@ -188,7 +188,7 @@ impl Receiver {
         let taken = match sender {
             Some(Ok(forward_path)) => {
                 let rcpt = RcptTo { forward_path, ..rcpt.clone() };
-                self.look_up_recipient(session, to, (&rcpt, Known::IsOpen), false).map(drop)
+                self.look_up_recipient(session, to, (&rcpt, Clearance::Open), false).map(drop)
             }
             _ => to.add(rcpt, None, &self.0.memory).map_err(RefusedRecipient::from),
         };
