@@ -36,8 +36,12 @@ impl Queue {
             QueueEntry::Diverted { scope, until, to, reason } => {
                 let (scope, to, reason) = (scope.clone(), to.clone(), reason.clone());
                 self.diverted.insert(scope.clone(), Diversion { scope, until: *until, to, reason });
+                self.reroute_all();
             }
-            QueueEntry::NotDiverted(scope) => self.diverted.remove(scope),
+            QueueEntry::NotDiverted(scope) => {
+                self.diverted.remove(scope);
+                self.reroute_all();
+            }
             QueueEntry::Slowed { scope, until, message_rate, connections, reason } => {
                 let (message_rate, reason) = (message_rate.clone(), reason.clone());
                 let slow = Slow { until: *until, message_rate, connections: *connections, reason };

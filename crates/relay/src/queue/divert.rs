@@ -34,14 +34,20 @@ impl Until for Diversion {
 
 impl Queue {
     /// Where an operator has mail go: those of a tenant or campaign at a domain first, then of a domain, of a campaign, of a tenant. To change it, record and apply
-    /// [`QueueEntry::Diverted`] or [`QueueEntry::NotDiverted`].
+    /// [`QueueEntry::Diverted`] or [`QueueEntry::NotDiverted`]: from then on nothing has a route, until they are [taken](Self::take_diversions).
     pub fn diversions(&self) -> impl Iterator<Item = &Diversion> {
         self.diverted.by_scope.values().rev()
     }
 
-    /// Whether that has changed since the last call: all is to be [routed](Self::route) anew.
-    pub fn take_diversions_changed(&mut self) -> bool {
-        self.diverted.take_changed()
+    /// Whether that has changed since it was [taken](Self::take_diversions) last.
+    pub fn have_diversions_changed(&self) -> bool {
+        self.diverted.has_changed()
+    }
+
+    /// The same as [`diversions`](Self::diversions), for routes that are made from now on.
+    pub fn take_diversions(&mut self) -> Vec<Diversion> {
+        self.diverted.take_changed();
+        self.diversions().cloned().collect()
     }
 
     pub(super) fn diversion_entries(&self) -> impl Iterator<Item = QueueEntry> {

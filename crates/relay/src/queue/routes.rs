@@ -37,7 +37,12 @@ pub struct LateHop<'a> {
 
 impl Queue {
     /// The next queue that has something due and no route, or one that was too old. It is returned once: [`route`](Self::route) it, or [`take`](Self::take) what waits.
+    ///
+    /// None while [diversions have changed](Self::have_diversions_changed).
     pub fn next_unrouted(&mut self) -> Option<QueueId> {
+        if self.have_diversions_changed() {
+            return None;
+        }
         while let Some(id) = self.unrouted.pop_front() {
             if self.destinations.get(id).is_none() {
                 continue;
@@ -52,7 +57,7 @@ impl Queue {
     }
 
     /// Assigns a queue to a site and to sources until a time later than now, such as the end of a DNS answer's TTL. A message has the same source each time, as long as the
-    /// sources are the same. Returns their ready queues; none if the queue is gone or there are no sources.
+    /// sources are the same. Returns their ready queues; none if the queue is gone, there are no sources, or [diversions have changed](Self::have_diversions_changed).
     pub fn route(&mut self, queue: QueueId, site: &str, sources: &[Source], until: Secs) -> Vec<ReadyId> {
         self.route_with(queue, Hop { site, sources }, None, until)
     }
@@ -65,7 +70,7 @@ impl Queue {
         late: Option<LateHop<'_>>,
         until: Secs,
     ) -> Vec<ReadyId> {
-        if self.destinations.get(queue).is_none() || usual.sources.is_empty() {
+        if self.destinations.get(queue).is_none() || usual.sources.is_empty() || self.have_diversions_changed() {
             return Vec::new();
         }
         let late = late.filter(|late| !late.hop.sources.is_empty());

@@ -317,7 +317,8 @@ fn the_nearest_diversion_comes_first_and_ends_in_time() {
         let (scope, until) = (scope.clone(), START + secs);
         world.log(QueueEntry::Diverted { scope, until, to: format!("h{secs}").into(), reason: "".into() });
     }
-    assert!(world.queue.take_diversions_changed() && !world.queue.take_diversions_changed());
+    assert!(world.queue.have_diversions_changed());
+    world.queue.take_diversions();
     let to = |world: &World| world.queue.diversions().map(|diversion| diversion.to.to_string()).collect::<Vec<_>>();
     assert_eq!(to(&world), ["h100", "h200", "h300"]);
     let name = |tenant: &str, domain: &str| QueueName {
@@ -331,13 +332,14 @@ fn the_nearest_diversion_comes_first_and_ends_in_time() {
     assert_eq!(fits(name("t", "x.example")), Some("h100"));
     assert_eq!((fits(name("t", "y.example")), fits(name("u", "y.example"))), (Some("h300"), None));
     world.queue.tick(START + 99);
-    assert!(!world.queue.take_diversions_changed());
+    assert!(!world.queue.have_diversions_changed());
     world.queue.tick(START + 100);
-    assert!(world.queue.take_diversions_changed());
+    assert!(world.queue.have_diversions_changed());
+    world.queue.take_diversions();
     assert_eq!(to(&world), ["h200", "h300"]);
     world.log(QueueEntry::NotDiverted(scopes[2].clone()));
     world.log(QueueEntry::NotDiverted(scopes[2].clone()));
-    assert!(world.queue.take_diversions_changed());
+    assert!(world.queue.have_diversions_changed());
     assert_eq!((to(&world), world.restarted().diversions().count()), (vec!["h300".to_owned()], 2));
 }
 
@@ -364,6 +366,26 @@ fn all_routes_can_end_before_their_time() {
     world.finish(one, 0, Outcome::Deferred(status(450)));
     world.queue.tick(START + 400);
     assert!(world.queue.next_unrouted().is_some());
+}
+
+#[test]
+fn nothing_leaves_by_a_route_that_is_older_than_a_diversion() {
+    let mut world = World::new();
+    world.queued("t", &["a@x.example"]);
+    let ready = world.route()[0];
+    let late = world.queue.queues()[0];
+    let scope = Scope::Domain("x.example".into());
+    world.log(QueueEntry::Diverted { scope: scope.clone(), until: Secs::MAX, to: "h".into(), reason: "".into() });
+    assert_eq!(world.queue.next(ready, TAKE), None, "the route that it has");
+    let source = Source { name: "a".into(), weight: 1 };
+    assert_eq!(world.queue.route(late, "example", std::slice::from_ref(&source), Secs::MAX), [], "one under way");
+    assert_eq!(world.queue.next_unrouted(), None, "no new one");
+    world.queue.take_diversions();
+    let ready = world.route()[0];
+    assert!(world.queue.next(ready, TAKE).is_some());
+    world.queued("t", &["b@x.example"]);
+    world.log(QueueEntry::NotDiverted(scope));
+    assert_eq!((world.queue.next(ready, TAKE), world.queue.next_unrouted()), (None, None));
 }
 
 #[test]

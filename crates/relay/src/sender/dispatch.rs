@@ -122,7 +122,7 @@ impl Shared {
         let (has_diverted, has_slowed) = {
             let mut queue = self.queue();
             queue.tick(self.time.now());
-            (queue.take_diversions_changed(), queue.take_slowed_changed())
+            (queue.have_diversions_changed(), queue.take_slowed_changed())
         };
         if has_slowed {
             self.set_slowed();

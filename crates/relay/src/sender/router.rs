@@ -216,7 +216,7 @@ impl Shared {
         {
             // So that nothing is routed by the old ones behind this.
             let sites = self.sites.lock().expect("the sites");
-            let diversions = self.queue().diversions().cloned().collect();
+            let diversions = self.queue().take_diversions();
             let manner = self.config.manner();
             self.set_routes(|before| Routes::new(manner, routing.unwrap_or(&before.routing), diversions, Some(before)));
             self.queue().reroute_all();

@@ -176,6 +176,7 @@ fn live(machine: &Arc<Machine>, log: Log, random: &mut Random, steps: usize) -> 
 
 /// Takes what is due, and says what became of it.
 fn attempt(queue: &mut Queue, ready: &mut Vec<ReadyId>, random: &mut Random) -> Vec<Change> {
+    queue.take_diversions();
     while let Some(id) = queue.next_unrouted() {
         let source = Source { name: "a".into(), weight: 1 };
         ready.extend(queue.route(id, "mx", &[source], u32::MAX));

@@ -138,6 +138,7 @@ impl World {
     }
 
     pub fn take(&mut self) {
+        self.queue.take_diversions();
         while let Some(id) = self.queue.next_unrouted() {
             let domain = self.queue.queue(id).expect("it has recipients").0.domain;
             let site = if domain.contains(['0', '1', '2']) { "low" } else { "high" };
