@@ -13,6 +13,8 @@ use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, kill_process, waitid};
 
 /// Nothing here takes longer to start or to end unless it hangs.
 pub const PATIENCE: Duration = Duration::from_secs(60);
+/// Of the kernel's stack of a thread that is told of.
+const FRAMES: usize = 6;
 /// Between two looks at a process.
 const LOOK_EVERY: Duration = Duration::from_millis(5);
 
@@ -38,10 +40,12 @@ pub enum WaitError {
         said: String,
     },
     /// [`PATIENCE`] is over.
-    #[error("not ready after {} s: {said}", PATIENCE.as_secs())]
+    #[error("not ready after {} s: {said}; its threads: {threads}", PATIENCE.as_secs())]
     Slow {
         /// The end of what it had written.
         said: String,
+        /// Where each of its threads waits: name, state and functions of the kernel, as far as the kernel tells.
+        threads: String,
     },
 }
 
@@ -85,6 +89,22 @@ impl Process {
         lines[lines.len().saturating_sub(5)..].join("; ")
     }
 
+    /// Name, state and place in the kernel of each thread, from `/proc`.
+    fn threads(&self) -> String {
+        let tasks = std::fs::read_dir(format!("/proc/{}/task", self.pid()));
+        let thread = |task: std::fs::DirEntry| {
+            let read = |name: &str| read(&task.path().join(name)).trim().to_owned();
+            let state = read("stat").rsplit_once(") ").and_then(|(_, rest)| rest.chars().next()).unwrap_or('?');
+            // The stack is for root alone.
+            let stack = read("stack");
+            let frames = stack.lines().filter_map(|line| line.split_once("] ")?.1.split('+').next());
+            let frames: Vec<&str> = frames.take(FRAMES).collect();
+            let place = if frames.is_empty() { read("wchan") } else { frames.join(" < ") };
+            format!("{} {state} {place}", read("comm"))
+        };
+        tasks.into_iter().flatten().flatten().map(thread).collect::<Vec<_>>().join("; ")
+    }
+
     /// Waits until something listens on `address`.
     ///
     /// # Errors
@@ -114,7 +134,7 @@ impl Process {
                 return Err(WaitError::Ended { status, said: self.last_words() });
             }
             if begun.elapsed() > PATIENCE {
-                return Err(WaitError::Slow { said: self.last_words() });
+                return Err(WaitError::Slow { said: self.last_words(), threads: self.threads() });
             }
             std::thread::sleep(LOOK_EVERY);
         }
@@ -251,5 +271,13 @@ mod tests {
         let ended = start("echo no >&2; exit 3").wait_until(ready).unwrap_err();
         assert!(matches!(&ended, WaitError::Ended { status, said } if status.code() == Some(3) && said == "no"));
         assert!(start("trap 'exit 4' TERM; echo Ready; while :; do sleep 0.01; done").stop().is_ok());
+    }
+
+    #[test]
+    fn where_a_process_waits_is_told() {
+        let dir = tempfile::tempdir().unwrap();
+        let mut process = Process::start(Command::new("sleep").arg("600"), &dir.path().join("sleep")).unwrap();
+        process.wait_until(|process| process.threads().contains("sleep S ").then_some(())).unwrap();
+        assert!(process.threads().starts_with("sleep S ") && !process.threads().contains(';'));
     }
 }

@@ -133,7 +133,9 @@ impl Setup {
             StartError::NotReady(WaitError::Ended { status, .. }) => {
                 ServerError::Ended { status: status.to_string(), log }
             }
-            StartError::NotReady(_) => ServerError::Slow { what: "become ready", log },
+            StartError::NotReady(WaitError::Slow { threads, .. }) => {
+                ServerError::Slow { what: "become ready", log: format!("{log}; its threads: {threads}") }
+            }
             StartError::Program { source, .. } => ServerError::Start(source),
             other => ServerError::Start(std::io::Error::other(other)),
         }
