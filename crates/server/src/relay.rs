@@ -158,7 +158,7 @@ fn open(
     let has_templates = section.notices.templates.is_some();
     let live = of_server.live().clone();
     drop(of_server);
-    let is_needed = is_waiting || section.is_used() || has_forwards || has_templates;
+    let is_needed = is_waiting || config.lets_clients_relay() || has_forwards || has_templates;
     if !is_needed && !section.local_users {
         return Ok(None);
     }

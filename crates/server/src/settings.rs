@@ -15,7 +15,9 @@ use crate::tenants::Tenants;
 pub(crate) struct Settings {
     pub host_name: String,
     pub directory: Arc<Directory>,
-    /// Whose mail to any domain is taken.
+    /// Whose mail to any domain is taken: what the client's network says, else the listener, else `[relay]`.
+    relay_of_network: ByNetwork<Option<bool>>,
+    relay_of_listener: Vec<Option<bool>>,
     relay_networks: ByNetwork<bool>,
     relay_local: bool,
     /// Domains for which everybody's is.
@@ -54,10 +56,13 @@ impl Settings {
         let mut local: MessageLimits = config.limits.clone().into();
         local.future_release_secs = posthaste_units::A_YEAR;
         let networks = config.relay.networks.0.iter().map(|network| (*network, true)).collect();
+        let own = config.networks.iter().flat_map(Network::each).map(|(network, own)| (network, own.relay));
         let relay_domains = config.relay.domains.iter().map(|domain| domain.to_lowercase()).collect();
         Self {
             host_name: config.host_name.clone(),
             directory,
+            relay_of_network: ByNetwork::new(None, own.collect()),
+            relay_of_listener: config.listeners.iter().map(|listener| listener.relay).collect(),
             relay_networks: ByNetwork::new(false, networks),
             relay_local: config.relay.local_users,
             relay_domains,
@@ -72,7 +77,11 @@ impl Settings {
     pub fn is_trusted(&self, session: &Session) -> bool {
         match session.peer {
             Peer::Local { .. } => self.relay_local,
-            _ => *self.relay_networks.get(session.peer.ip()),
+            _ => {
+                let ip = session.peer.ip();
+                let own = self.relay_of_network.get(ip).or(self.relay_of_listener[session.listener]);
+                own.unwrap_or_else(|| *self.relay_networks.get(ip))
+            }
         }
     }
 
@@ -96,4 +105,58 @@ fn limits(config: &Config, listener: &Listener) -> ByNetwork<Limits> {
     let networks = config.networks.iter().flat_map(Network::each);
     let networks = networks.map(|(network, own)| (network, own.limits.over(&limits))).collect();
     ByNetwork::new(limits, networks)
+}
+
+#[cfg(test)]
+mod tests {
+    use posthaste_smtp::Protocol;
+
+    use super::*;
+
+    /// Whether clients at these addresses may relay, at a listener of the configuration.
+    fn check(config: &str, listener: usize, expected: &[(Option<&str>, bool)]) {
+        let config = Config::parse(std::path::Path::new("x"), config).unwrap();
+        let settings = Settings::new(&config, Arc::new(config.directory()));
+        for (ip, may) in expected {
+            let session = Session {
+                id: 1,
+                listener,
+                peer: ip.map_or(Peer::Unix, |ip| {
+                    let remote = std::net::SocketAddr::new(ip.parse().unwrap(), 40_000);
+                    Peer::Tcp { remote, local: remote }
+                }),
+                helo: None,
+                protocol: Protocol::Smtp,
+                extended: true,
+                tls: None,
+                identity: None,
+                state: (),
+            };
+            assert_eq!(settings.may_relay(&session, "other.example"), *may, "listener {listener}, {ip:?}");
+            assert!(settings.may_relay(&session, "Open.example"));
+        }
+    }
+
+    #[test]
+    fn the_network_decides_who_may_relay_then_the_listener_then_the_relay() {
+        let all = "[[listener]]\naddress = '127.0.0.1:1'\n[[listener]]\nunix = 's'\nrelay = true\n\
+                   [[listener]]\naddress = '127.0.0.1:3'\nrelay = false\n\
+                   [[listener]]\naddress = '0.0.0.0:4'\nrelay = true\nallow = ['10.0.0.0/8', '192.0.2.0/24']\n\
+                   [[network]]\ncidr = '10.1.0.0/16'\nrelay = true\n[[network]]\ncidr = '10.1.1.0/24'\nrelay = false\n\
+                   [[network]]\ncidr = '10.1.1.9'\n[relay]\nnetworks = ['192.0.2.0/24']\ndomains = ['open.example']\n";
+        let of = [Some("192.0.2.1"), Some("198.51.100.1"), Some("127.0.0.1"), None];
+        let of_networks = [Some("10.1.0.1"), Some("::ffff:10.1.0.1"), Some("10.1.1.1")];
+        let with = |may: [bool; 4]| of.into_iter().zip(may).collect::<Vec<_>>();
+        check(all, 0, &with([true, false, false, false]));
+        check(all, 1, &with([true; 4]));
+        check(all, 2, &with([false; 4]));
+        check(all, 3, &with([true; 4]));
+        for (listener, else_may) in [(0, false), (1, true), (2, false), (3, true)] {
+            check(all, listener, &of_networks.into_iter().zip([true, true, false]).collect::<Vec<_>>());
+            // Its own network says nothing, and only that one counts.
+            check(all, listener, &[(Some("10.1.1.9"), else_may)]);
+        }
+        let nothing = "[relay]\ndomains = ['open.example']\n";
+        check(nothing, 0, &with([false; 4]));
+    }
 }

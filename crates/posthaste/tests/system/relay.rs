@@ -122,6 +122,50 @@ fn nobody_else_may_relay_but_to_open_domains() {
     server.stop();
 }
 
+/// The reply to a recipient at another host, of a client of one listener.
+fn rcpt_elsewhere(server: &Server, listener: usize) -> crate::support::Reply {
+    let mut client = Client::open(server.addresses[listener]).unwrap();
+    assert_eq!(client.reply().code, 220);
+    client.expect("EHLO client.example.net", 250);
+    client.expect("MAIL FROM:<sender@example.net>", 250);
+    client.command("RCPT TO:<ann@there.example>")
+}
+
+#[test]
+fn one_listener_relays_and_the_other_does_not_until_a_reload() {
+    let (here, there) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let next = next_hop(there.path(), "127.0.0.1:0");
+    let config = config(next.addresses[0].port()).replace("networks = [\"127.0.0.1\"]\n", "local_users = false\n");
+    let second = "[[listener]]\naddress = \"127.0.0.1:0\"\nrelay = true\n";
+    let server = Server::start(here.path(), &format!("{config}{second}"));
+    let refused = rcpt_elsewhere(&server, 0);
+    assert!(refused.code == 550 && refused.text.contains("5.7.1"), "{refused:?}");
+    let mut client = Client::open(server.addresses[1]).unwrap();
+    assert_eq!(client.reply().code, 220);
+    client.expect("EHLO client.example.net", 250);
+    client.deliver(&["ann@there.example"], b"Subject: x\r\n\r\nx\r\n");
+    next.wait_for_mail("there.example", "ann", 1);
+    drop(client);
+    let file = here.path().join("posthaste.toml");
+    std::fs::write(&file, format!("{config}{}", second.replace("true", "false"))).unwrap();
+    server.signal(Signal::HUP);
+    server.wait_for_log("configuration reloaded");
+    assert_eq!(rcpt_elsewhere(&server, 1).code, 550);
+    let network = "[[network]]\ncidr = \"127.0.0.1\"\nrelay = true\n";
+    std::fs::write(&file, format!("{config}{}{network}", second.replace("true", "false"))).unwrap();
+    server.signal(Signal::HUP);
+    server.wait_for_log_again("configuration reloaded", 2);
+    assert_eq!([rcpt_elsewhere(&server, 0).code, rcpt_elsewhere(&server, 1).code], [250, 250]);
+    // An open relay is refused, and what was in force still is.
+    std::fs::write(&file, format!("{config}{}", second.replace("127.0.0.1", "0.0.0.0"))).unwrap();
+    server.signal(Signal::HUP);
+    let line = server.wait_for_log("configuration not reloaded");
+    assert!(line.contains("open relay"), "{line}");
+    assert_eq!(rcpt_elsewhere(&server, 0).code, 250);
+    server.stop();
+    next.stop();
+}
+
 #[test]
 fn programs_on_this_machine_may_send_anywhere() {
     let (here, there) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());

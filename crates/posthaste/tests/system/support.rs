@@ -99,12 +99,17 @@ impl Server {
 
     /// Waits until a line of the log holds `text` and returns it.
     pub fn wait_for_log(&self, text: &str) -> String {
+        self.wait_for_log_again(text, 1)
+    }
+
+    /// Waits until so many lines of the log hold `text` and returns the last of these.
+    pub fn wait_for_log_again(&self, text: &str, times: usize) -> String {
         let deadline = Instant::now() + PATIENCE;
         loop {
             let log = self.log_text();
             // Not half a line that is being written.
-            let mut lines = log.split_inclusive('\n').filter_map(|line| line.strip_suffix('\n'));
-            if let Some(line) = lines.find(|line| line.contains(text)) {
+            let lines = log.split_inclusive('\n').filter_map(|line| line.strip_suffix('\n'));
+            if let Some(line) = lines.filter(|line| line.contains(text)).nth(times - 1) {
                 return line.to_owned();
             }
             assert!(Instant::now() < deadline, "the log does not tell of {text:?}:\n{log}");

@@ -26,6 +26,9 @@ pub struct Listener {
     /// The pool of sources that it is sent from. Not set: that of the tenant.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub pool: Option<String>,
+    /// Whether its clients may send mail anywhere. Not set: those in `relay.networks` may.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub relay: Option<bool>,
     /// In place of `[limits]`; the numbers of connections hold beside those.
     #[serde(skip_serializing_if = "LimitOverrides::is_empty")]
     pub limits: LimitOverrides,
@@ -46,6 +49,9 @@ pub struct Network {
     /// The pool of sources that it is sent from, in place of the listener's.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub pool: Option<String>,
+    /// Whether these clients may send mail anywhere, in place of the listener's.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub relay: Option<bool>,
     /// In place of those of the listener and of `[limits]`. `connections` is that of each of the networks, in all.
     #[serde(skip_serializing_if = "LimitOverrides::is_empty")]
     pub limits: LimitOverrides,
@@ -64,7 +70,7 @@ impl Table for Network {
 
 impl Keys for Listener {
     fn keys() -> Vec<&'static str> {
-        [Socket::keys(), vec!["protocol", "tenant", "pool", "limits", "policy"]].concat()
+        [Socket::keys(), vec!["protocol", "tenant", "pool", "relay", "limits", "policy"]].concat()
     }
 
     fn read<'de, A: MapAccess<'de>>(&mut self, key: &str, table: &mut A) -> Result<bool, A::Error> {
@@ -72,6 +78,7 @@ impl Keys for Listener {
             "protocol" => self.protocol = table.next_value()?,
             "tenant" => self.tenant = Some(table.next_value()?),
             "pool" => self.pool = Some(table.next_value()?),
+            "relay" => self.relay = Some(table.next_value()?),
             "limits" => self.limits = table.next_value()?,
             "policy" => self.policy = table.next_value()?,
             _ => return self.socket.read(key, table),

@@ -176,6 +176,13 @@ impl Config {
             .unwrap_or_else(|problem| panic!("an unchecked configuration: {problem:?}"))
     }
 
+    /// Whether clients' mail is taken for other hosts, from anybody.
+    pub(crate) fn lets_clients_relay(&self) -> bool {
+        let of_listeners = self.listeners.iter().map(|listener| listener.relay);
+        let mut own = of_listeners.chain(self.networks.iter().map(|network| network.relay));
+        self.relay.is_used() || own.any(|relay| relay == Some(true))
+    }
+
     /// Every transport that mail can go to, each once.
     pub(crate) fn transports(&self) -> Vec<posthaste_directory::Transport> {
         let mut all: Vec<_> = self.domains.iter().flat_map(Domain::transports).collect();

@@ -494,6 +494,43 @@ fn who_may_connect_and_what_differs_is_checked_like_the_rest() {
 }
 
 #[test]
+fn a_listener_that_relays_says_for_whom() {
+    let listener = |keys: &str| Config::parse(Path::new("x"), &format!("[[listener]]\nrelay = true\n{keys}\n"));
+    for keys in [
+        "address = \"127.0.0.1:587\"",
+        "address = \"[::1]:587\"",
+        "address = \"LocalHost:587\"",
+        "unix = \"s\"",
+        "address = \"[::]:587\"\nallow = [\"10.0.0.0/8\", \"fc00::/7\"]",
+        "address = \"0.0.0.0:587\"\nproxy_protocol = true\nproxies = \"192.0.2.1\"\nallow = \"10.0.0.0/8\"",
+    ] {
+        assert!(listener(keys).is_ok(), "{keys}");
+    }
+    for keys in [
+        "address = \"0.0.0.0:587\"",
+        "address = \"[::]:587\"",
+        "address = \"192.0.2.1:587\"",
+        "address = \"mx.example.org:587\"",
+        "address = \"localhost.example.org:587\"",
+        "address = \"127.0.0.1:587\"\nproxy_protocol = true\nproxies = \"127.0.0.1\"",
+        "unix = \"s\"\nproxy_protocol = true",
+    ] {
+        let error = listener(keys).unwrap_err().to_string();
+        assert!(error.contains("2:9: everybody could send mail anywhere"), "{keys}: {error}");
+    }
+    for keys in
+        ["allow = [\"10.0.0.0/8\", \"0.0.0.0/0\"]", "allow = \"::/0\"", "allow = [\"0.0.0.0/1\", \"128.0.0.0/1\"]"]
+    {
+        let error = listener(&format!("address = \"0.0.0.0:587\"\n{keys}")).unwrap_err().to_string();
+        assert!(error.contains("would be an open relay: list the networks"), "{keys}: {error}");
+    }
+    assert!(error_of("[[network]]\ncidr = \"0.0.0.0/0\"\nrelay = true\n").contains("2:8: with `relay = true`"));
+    Config::parse(Path::new("x"), "[[network]]\ncidr = \"0.0.0.0/0\"\nrelay = false\n").unwrap();
+    assert!(check_of("[relay]\nnetworks = [\"0.0.0.0/0\"]\n").contains("relay.networks has 0.0.0.0/0"));
+    assert!(!check_of("[relay]\nnetworks = [\"10.0.0.0/8\"]\n").contains("open relay"));
+}
+
+#[test]
 fn a_network_comes_before_a_listener_and_a_listener_before_all() {
     // The example of the manual.
     let manual = std::fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/configuration.md")).unwrap();
