@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use posthaste_events::{Config, Event, EventLog, Kind, LeftOut, Notice};
 use posthaste_hooked_spool::{HookedSpool, Hooks};
-use posthaste_spool::{AppendError, FileSpool};
+use posthaste_spool::{AppendError, Batch, FileSpool};
 
 const PATIENCE: Duration = Duration::from_secs(60);
 
@@ -20,7 +20,7 @@ struct Panics {
 }
 
 impl Hooks for Panics {
-    fn append(&self) -> Result<(), AppendError> {
+    fn append(&self, _: &Batch) -> Result<(), AppendError> {
         assert!(!self.appends.load(Ordering::Relaxed), "this test wants a panic");
         Ok(())
     }

@@ -16,8 +16,13 @@ pub trait Hooks: Send + Sync {
     ///
     /// # Errors
     /// What the caller of [`Spool::append`] is to get.
-    fn append(&self) -> Result<(), AppendError> {
+    fn append(&self, _batch: &Batch) -> Result<(), AppendError> {
         Ok(())
+    }
+
+    /// What the spool is to call in the place of `then`: nothing else calls that.
+    fn then(&self, then: Then) -> Then {
+        then
     }
 
     /// That many octets of a body are read.
@@ -47,7 +52,9 @@ impl<H> HookedSpool<H> {
 
 impl<H: Hooks> Spool for HookedSpool<H> {
     fn append(&self, batch: Batch, then: Then) -> Ticket {
-        match self.hooks.append() {
+        let refused = self.hooks.append(&batch);
+        let then = self.hooks.then(then);
+        match refused {
             Ok(()) => self.spool.append(batch, then),
             // Nobody is asked whether a batch without an entry is durable.
             Err(error) => self.spool.append(Batch::default(), Box::new(move |_| then(Err(error)))),

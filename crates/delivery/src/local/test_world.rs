@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use bytes::Bytes;
 use posthaste_fsops::{Machine, Tree};
 use posthaste_hooked_spool::{HookedSpool, Hooks};
-use posthaste_spool::{AppendError, FileSpool, Spool};
+use posthaste_spool::{AppendError, Batch, FileSpool, Spool};
 use tokio::runtime::Runtime;
 
 use super::message::{LineEnds, Target};
@@ -268,7 +268,7 @@ impl Watch {
 }
 
 impl Hooks for Watch {
-    fn append(&self) -> Result<(), AppendError> {
+    fn append(&self, _: &Batch) -> Result<(), AppendError> {
         if self.refuses.load(Ordering::Relaxed) { Err(AppendError::Full("a test says so".into())) } else { Ok(()) }
     }
 

@@ -148,9 +148,9 @@ impl Recorder {
     }
 }
 
-/// Changes in one batch: what is told of them must fit into it too.
 /// Records that the spool has for longer are told of.
 const PATIENCE: std::time::Duration = std::time::Duration::from_secs(60);
+/// Changes in one batch: what is told of them must fit into it too.
 const JOINED_MAX: usize = 1000;
 /// Replies in one batch, of a thousand bytes at most.
 const REPLIES_JOINED_MAX: usize = 500;
@@ -174,3 +174,7 @@ impl Time {
         self.clock.now(self.begun.elapsed())
     }
 }
+
+#[cfg(test)]
+#[path = "record_tests.rs"]
+mod tests;

@@ -9,6 +9,7 @@ mod fallback;
 mod forwards;
 mod notices;
 mod policies;
+mod probes;
 mod proxies;
 mod purging;
 mod room;
@@ -406,23 +407,6 @@ fn what_is_too_old_is_given_up_and_told() {
     let text = String::from_utf8_lossy(&dsn.body).into_owned();
     assert!(text.contains("never@a.example") && text.contains("Action: failed"), "{text}");
     rig.wait_empty();
-}
-
-#[test]
-fn an_unreachable_site_pauses_and_comes_back() {
-    let port = {
-        let free = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
-        free.local_addr().unwrap().port()
-    };
-    let rig = rig_with(zone(), port, |_| ());
-    rig.send("ann@here.example", &["bob@a.example"], "x\r\n");
-    wait("it is told", || rig.log().iter().any(|line| line.starts_with("unreachable 10 mx.a.example")));
-    assert_eq!(rig.relay.stats().unreachable, 1);
-    let sink = Sink::at((LOOPBACK, port).into());
-    sink.wait_taken(1);
-    rig.wait_empty();
-    assert_eq!(rig.relay.stats().unreachable, 0);
-    assert!(!rig.log().iter().any(|line| line.contains("deferred")), "{:?}", rig.log());
 }
 
 #[test]
