@@ -7,6 +7,7 @@ mod changes;
 mod crowded;
 mod fallback;
 mod forwards;
+mod hosts;
 mod notices;
 mod policies;
 mod probes;
@@ -325,41 +326,6 @@ fn success_is_told_as_relayed_where_the_next_hop_says_nothing() {
     let text = String::from_utf8_lossy(&taken[1].body).into_owned();
     assert!(text.contains("Action: relayed"), "{text}");
     rig.wait_empty();
-}
-
-#[test]
-fn domains_without_a_host_fail_with_their_codes() {
-    let sink = Sink::start();
-    let zone = zone().null_mx("null.example").mx("empty.example", 1, "nowhere.example");
-    let rig = rig_with(zone, sink.port(), |_| ());
-    rig.send("ann@a.example", &["x@null.example"], "x\r\n");
-    rig.send("ann@a.example", &["x@gone.example"], "x\r\n");
-    rig.send("ann@a.example", &["x@empty.example"], "x\r\n");
-    let taken = sink.wait_taken(3);
-    let texts: Vec<String> = taken.iter().map(|taken| String::from_utf8_lossy(&taken.body).into_owned()).collect();
-    for status in ["Status: 5.1.10", "Status: 5.1.2", "Status: 5.4.4"] {
-        assert!(texts.iter().any(|text| text.contains(status)), "{status} in {texts:?}");
-    }
-    rig.wait_empty();
-}
-
-#[test]
-fn the_next_host_is_tried_when_one_is_dead_or_cuts_and_no_attempt_counts() {
-    let sink = Sink::start();
-    // The first host has nobody at that port; the second takes the mail.
-    let zone = Zone::default()
-        .mx("a.example", 10, "dead.example")
-        .mx("a.example", 20, "mx.a.example")
-        .a("dead.example", Ipv4Addr::new(127, 0, 0, 77))
-        .a("mx.a.example", LOOPBACK);
-    let rig = rig_with(zone, sink.port(), |_| ());
-    rig.send("ann@here.example", &["bob@a.example"], "x\r\n");
-    sink.wait_taken(1);
-    rig.send("ann@here.example", &["once@a.example"], "y\r\n");
-    sink.wait_taken(2);
-    rig.wait_empty();
-    let log = rig.log();
-    assert!(!log.iter().any(|line| line.contains("deferred")), "{log:?}");
 }
 
 #[test]

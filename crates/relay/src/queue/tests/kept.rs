@@ -1,0 +1,84 @@
+//! What is kept over restarts, and in how much space.
+
+use super::*;
+
+#[test]
+fn a_message_at_work_in_three_crashes_is_held() {
+    let mut world = World::new();
+    let lsn = world.queued("t", &["a@x.example"]);
+    for crash in 0..3 {
+        let ready = world.route()[0];
+        let taken = world.queue.next(ready, TAKE).expect("one").recipients[0];
+        assert_eq!(taken.crashes, crash);
+        let begun = What::Begun { crashes: taken.crashes };
+        world.change(Change { key: Key { message: lsn, number: 0 }, what: begun });
+        // A second start without an attempt in between counts nothing.
+        for _ in 0..2 {
+            world.queue = world.restarted();
+            let held = world.queue.start(START);
+            assert_eq!(held.len(), usize::from(crash == 2));
+            held.into_iter().for_each(|change| {
+                world.queue.apply(Lsn::new(world.lsn), &QueueEntry::Changes { at: START, changes: vec![change] })
+            });
+        }
+    }
+    assert_eq!(world.waits(lsn, 0), Some(Waits::Held(HoldReason::Quarantine)));
+}
+
+/// Most of a large queue is removed; what is left keeps its lists, and is found.
+#[test]
+fn a_sparse_table_is_compacted() {
+    let mut world = World::new();
+    let messages: Vec<Lsn> = (0..20_000).map(|_| world.queued("t", &["a@x.example", "b@y.example"])).collect();
+    let ready = world.route()[0];
+    let pages = world.queue.table.pages();
+    for (at, message) in messages.iter().enumerate().filter(|(at, _)| at % 100 != 7) {
+        for number in 0..2 {
+            let key = Key { message: *message, number };
+            let change = world.queue.act(key, Action::Delete).unwrap_or_else(|| panic!("message {at}"));
+            world.change(change);
+        }
+    }
+    assert!(world.queue.table.pages() * 10 < pages, "{} of {pages} pages", world.queue.table.pages());
+    let left: Vec<Lsn> = messages.iter().enumerate().filter(|(at, _)| at % 100 == 7).map(|(_, lsn)| *lsn).collect();
+    let taken: Vec<Lsn> = std::iter::from_fn(|| world.queue.next(ready, TAKE)).map(|one| one.message).collect();
+    assert_eq!(taken, left);
+    assert_eq!(world.queue.take_released().len(), messages.len() - left.len());
+}
+
+#[test]
+fn a_damaged_snapshot_is_an_error() {
+    let mut world = World::new();
+    for at in 0..30 {
+        world.queued("t", &["a@x.example", "b@y.example"][..1 + at % 2]);
+    }
+    world.log(QueueEntry::Suspended { scope: Scope::Tenant("t".into()), until: Secs::MAX, reason: "why".into() });
+    let scope = Scope::Domain("x.example".into());
+    world.log(QueueEntry::Diverted { scope: scope.clone(), until: Secs::MAX, to: "a".into(), reason: "why".into() });
+    let (message_rate, reason) = ("1/minute".into(), "why".into());
+    world.log(QueueEntry::Slowed { scope, until: Secs::MAX, message_rate, connections: 2, reason });
+    let (mut snapshot, mut whole) = (Snapshot::begin(&world.queue), Vec::new());
+    while snapshot.write(&world.queue, &mut whole) {}
+    let restore = |bytes: &[u8]| Queue::restore(bytes, Schedules::default(), 1);
+    assert_eq!(restore(&whole).expect("a snapshot").recipients(), world.queue.recipients());
+    let restored = restore(&whole).expect("a snapshot");
+    assert_eq!(restored.suspensions().count(), 1);
+    assert!(restored.diversions().eq(world.queue.diversions()) && restored.diversions().count() == 1);
+    assert!(restored.slowed().eq(world.queue.slowed()) && restored.slowed().count() == 1);
+    for len in 0..whole.len() {
+        match restore(&whole[..len]) {
+            Err(RestoreError::Io(error)) => assert_eq!(error.kind(), std::io::ErrorKind::UnexpectedEof),
+            other => panic!("length {len}: {other:?}"),
+        }
+    }
+    for seed in 0..20_000 {
+        let mut random = posthaste_random::Random::new(seed);
+        let mut bytes = whole.clone();
+        let at = random.below(bytes.len() as u64) as usize;
+        bytes[at] = random.next() as u8;
+        // What is not noticed gives a queue that works: the spool's checksum is what finds damage.
+        if let Ok(mut queue) = restore(&bytes) {
+            queue.start(START);
+        }
+    }
+}
