@@ -9,6 +9,7 @@ use std::ops::Range;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use bytes::{BufMut, Bytes};
 use posthaste_fsops::Space;
@@ -86,7 +87,7 @@ impl Bodies {
             match posthaste_fsops::open(self.path(upload), flags, files::OWNER) {
                 Err(Errno::EXIST) => {}
                 opened => {
-                    let file = OnDisk { bodies: self.clone(), upload, is_wanted: false };
+                    let file = OnDisk { bodies: self.clone(), upload, is_wanted: false.into() };
                     let writer = opened?.into();
                     return Ok(Upload { writer, file, reserved, len: 0, chunk_crc: 0, table: Vec::new() });
                 }
@@ -193,12 +194,12 @@ fn read_at(file: &File, into: &mut [u8], offset: u64) -> Result<(), BodyError> {
 struct OnDisk {
     bodies: Arc<Bodies>,
     upload: u64,
-    is_wanted: bool,
+    is_wanted: AtomicBool,
 }
 
 impl Drop for OnDisk {
     fn drop(&mut self) {
-        if !self.is_wanted {
+        if !*self.is_wanted.get_mut() {
             // What cannot be removed now is removed by the next opening.
             let _ = self.bodies.remove(self.upload);
         }
@@ -266,15 +267,17 @@ impl Upload {
         posthaste_fsops::fsync(&self.writer)?;
         files::sync_dir(&self.file.bodies.dir)?;
         let body = BodyFile { upload: self.file.upload, len: self.len, table_crc: crc32c::crc32c(&self.table) };
-        Ok(FinishedUpload { body, file: self.file })
+        Ok(FinishedUpload { body, file: Arc::new(self.file) })
     }
 }
 
 /// A large body that is durable and waits for the batch that names it. Dropped, it leaves nothing.
-#[derive(Debug)]
+///
+/// Clones are the same body. It belongs to one batch; one that is refused gives it back, so that a clone can be appended again.
+#[derive(Debug, Clone)]
 pub struct FinishedUpload {
     pub(crate) body: BodyFile,
-    file: OnDisk,
+    file: Arc<OnDisk>,
 }
 
 impl FinishedUpload {
@@ -289,8 +292,24 @@ impl FinishedUpload {
     }
 
     /// From here on a record may name it: the file stays.
-    pub(crate) fn keep(&mut self) {
-        self.file.is_wanted = true;
+    ///
+    /// # Panics
+    /// When another batch has it: each of them would remove it some day.
+    pub(crate) fn keep(&self) {
+        let was_kept = self.file.is_wanted.swap(true, Ordering::AcqRel);
+        assert!(!was_kept, "body file {:016x} is in another batch", self.body.upload);
+    }
+
+    /// No record names it: its last owner removes the file. False: this was the last one, and the file is still there.
+    pub(crate) fn give_back(self) -> bool {
+        self.file.is_wanted.store(false, Ordering::Release);
+        match Arc::into_inner(self.file) {
+            Some(mut file) => {
+                *file.is_wanted.get_mut() = true;
+                false
+            }
+            None => true,
+        }
     }
 }
 
@@ -310,7 +329,7 @@ mod tests {
     fn uploaded(bodies: &Arc<Bodies>, bytes: &[u8]) -> BodyFile {
         let mut upload = bodies.upload(0).unwrap();
         bytes.chunks(100_003).for_each(|piece| upload.write(piece).unwrap());
-        let mut finished = upload.finish().unwrap();
+        let finished = upload.finish().unwrap();
         finished.keep();
         finished.body
     }

@@ -2,6 +2,7 @@
 //!
 //! Callbacks that wait in the ring hold this and not the ring: the last of them may be dropped on the ring's own thread.
 
+use std::cell::Cell;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 use std::time::Duration;
@@ -11,7 +12,7 @@ use posthaste_ring::Lsn;
 
 use crate::bodies::{BodyFile, FinishedUpload};
 use crate::state::State;
-use crate::{Consumer, Entry, Published, PublishedBody};
+use crate::{AppendError, Consumer, Entry, Published, PublishedBody};
 
 #[derive(Default)]
 pub(crate) struct Core {
@@ -95,6 +96,15 @@ pub(crate) enum AppendedBody {
 }
 
 impl AppendedBody {
+    /// The batch was refused.
+    pub fn refused(&self, error: &AppendError) {
+        let AppendedBody::File(file) = self else { return };
+        match error {
+            AppendError::Poisoned(_) => file.leave(),
+            _ => file.give_back(),
+        }
+    }
+
     fn published(&self) -> PublishedBody {
         match self {
             AppendedBody::None => PublishedBody::None,
@@ -108,32 +118,40 @@ impl AppendedBody {
 pub(crate) struct FileOfBatch {
     body: BodyFile,
     core: Arc<Core>,
-    is_open: std::cell::Cell<bool>,
+    /// Taken out once the fate is known.
+    upload: Cell<Option<FinishedUpload>>,
 }
 
 impl FileOfBatch {
-    pub fn new(mut upload: FinishedUpload, core: Arc<Core>) -> Self {
+    pub fn new(upload: FinishedUpload, core: Arc<Core>) -> Self {
         upload.keep();
-        FileOfBatch { body: upload.body, core, is_open: std::cell::Cell::new(true) }
+        FileOfBatch { body: upload.body, core, upload: Cell::new(Some(upload)) }
     }
 
     /// The batch is durable: the file is its body.
     fn wanted(&self) -> BodyFile {
-        self.is_open.set(false);
+        drop(self.upload.take());
         self.body
     }
 
     /// Nobody knows whether the batch is durable: the next opening will.
-    pub fn leave(&self) {
-        self.is_open.set(false);
+    fn leave(&self) {
+        drop(self.upload.take());
+    }
+
+    /// The batch was not written: the file is its owner's again. Without an owner the keeper removes it, for the ring's thread must not block.
+    fn give_back(&self) {
+        if self.upload.take().is_some_and(|upload| !upload.give_back()) {
+            self.core.state().unripe_uploads.push(self.body.upload);
+        }
     }
 }
 
 impl Drop for FileOfBatch {
-    /// The batch was refused or cancelled. A cancelled one may be on the disk, and a power cut before its cancel entry shows it to the streams, with its body:
+    /// The batch was cancelled. It may be on the disk, and a power cut before its cancel entry shows it to the streams, with its body:
     /// so the file goes only after a checkpoint from which on that is impossible.
     fn drop(&mut self) {
-        if self.is_open.get() {
+        if self.upload.take().is_some() {
             self.core.state().unripe_uploads.push(self.body.upload);
         }
     }

@@ -171,6 +171,7 @@ impl Spool for FileSpool {
             }
         };
         if let Err(error) = shared.may_append(&entries, place) {
+            body.refused(&error);
             then(Err(error));
             return Ticket(None);
         }
@@ -186,14 +187,14 @@ impl Spool for FileSpool {
             let outcome = outcome.map_err(AppendError::from);
             match &outcome {
                 Ok(lsn) => core.publish(*lsn, appended),
-                Err(AppendError::Full(_)) => core.bell.ring(Wanted::Room),
-                Err(AppendError::Poisoned(_)) => {
-                    if let AppendedBody::File(file) = &appended.body {
-                        file.leave();
+                Err(error) => {
+                    appended.body.refused(error);
+                    match error {
+                        AppendError::Full(_) => core.bell.ring(Wanted::Room),
+                        AppendError::Poisoned(_) => core.bell.ring(Wanted::Look),
+                        _ => {}
                     }
-                    core.bell.ring(Wanted::Look);
                 }
-                Err(_) => {}
             }
             then(outcome);
         });

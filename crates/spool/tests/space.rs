@@ -21,6 +21,10 @@ struct Disk {
 impl Disk {
     /// Of so many segments and the floor. The two files of checkpoints take two of them, and others of the spool a part of one.
     fn new(segments: u64) -> Self {
+        Self::with(segments, true)
+    }
+
+    fn with(segments: u64, keeper: bool) -> Self {
         let machine = Machine::new().unwrap();
         let dir = machine.path().join("spool");
         let ring = posthaste_ring::Config { segment_bytes: SEGMENT, max_segments: 32, ..Default::default() };
@@ -31,6 +35,7 @@ impl Disk {
             checkpoint_every: far,
             checkpoint_bytes: u64::MAX,
             scrub_bytes_per_sec: 0,
+            keeper,
             ..Config::default()
         };
         machine.set_disk(machine.path(), FLOOR + segments * SEGMENT);
@@ -143,4 +148,42 @@ fn mail_that_waits_for_long_on_a_small_disk_moves_to_packs_and_blocks_no_other()
     }
     assert!(disk.spool.stats().packs > 0);
     assert_eq!(disk.spool.read(waits, 0..10).unwrap(), Bytes::from_static(&[7; 10]));
+}
+
+#[test]
+fn a_large_body_that_is_refused_can_be_appended_again_and_leaves_no_file_if_it_is_not() {
+    let disk = Disk::with(60, false);
+    let files = || std::fs::read_dir(disk.machine.path().join("spool/bodies")).unwrap().count();
+    let uploaded = || {
+        let mut upload = disk.spool.upload(20_000).unwrap();
+        upload.write(&[3; 20_000]).unwrap();
+        upload.finish().unwrap()
+    };
+    let append = |needs_body, body| {
+        let (tell, told) = channel();
+        let entry = Entry { stream: disk.stream, needs_body, payload: Bytes::from_static(&[1; 9000]) };
+        disk.spool.append(Batch { entries: vec![entry], body }, Box::new(move |outcome| drop(tell.send(outcome))));
+        told.recv().unwrap()
+    };
+    let is_full = |outcome: Result<Lsn, AppendError>| matches!(outcome, Err(AppendError::Full(_)));
+    let (kept, dropped, handed_over) = (uploaded(), uploaded(), uploaded());
+    // The ring has no room for anything now.
+    let entries = (0..10_000).find(|_| is_full(append(false, Body::None)));
+    assert!(entries.is_some(), "it is never refused");
+    for upload in [&kept, &dropped] {
+        assert!(is_full(append(true, Body::File(upload.clone()))));
+    }
+    assert_eq!(files(), 3);
+    drop(dropped);
+    assert_eq!(files(), 2);
+    // Nobody else has this one: a checkpoint removes it.
+    assert!(is_full(append(true, Body::File(handed_over))));
+    disk.release(disk.spool.stats().published);
+    (0..2).for_each(|_| disk.spool.checkpoint().unwrap());
+    assert_eq!(files(), 1);
+    let lsn = append(true, Body::File(kept.clone())).unwrap();
+    drop(kept);
+    (0..3).for_each(|_| disk.spool.checkpoint().unwrap());
+    assert_eq!((files(), disk.spool.stats().large_bodies), (1, 1));
+    assert_eq!(disk.spool.read(lsn, 0..20_000).unwrap(), Bytes::from_static(&[3; 20_000]));
 }

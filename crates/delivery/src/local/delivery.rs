@@ -173,8 +173,8 @@ impl LocalDelivery {
                     }
                     return Ok(Receipt { id: lsn.get(), secs, nonce: core.nonce, host: core.host.clone(), targets });
                 }
-                // The spool's keeper has been asked for room. A large body is gone with its refusal.
-                Err(error @ (AppendError::Full(_) | AppendError::Busy)) if pending.can_be_repeated() => {
+                // The spool's keeper has been asked for room.
+                Err(error @ (AppendError::Full(_) | AppendError::Busy)) => {
                     if under_way.is_some_and(|under_way| !under_way.may_append_again()) {
                         return Err(error.into());
                     }

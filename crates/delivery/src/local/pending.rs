@@ -1,6 +1,6 @@
 //! Appends a message to the spool: one batch with an entry for each mount.
 
-use posthaste_spool::{AppendError, Batch, Entry, Lsn};
+use posthaste_spool::{AppendError, Batch, Entry, FinishedUpload, Lsn};
 use tokio::sync::oneshot;
 
 use super::budget::Share;
@@ -19,9 +19,8 @@ pub(super) struct Pending {
     /// Memory for each.
     share: Option<Share>,
     units: u64,
-    body: posthaste_spool::Body,
     parts: Vec<bytes::Bytes>,
-    is_large: bool,
+    large: Option<FinishedUpload>,
 }
 
 impl Pending {
@@ -51,28 +50,23 @@ impl Pending {
             entries: delivers.into_iter().map(entry).chain(message.also).collect(),
             share: None,
             units,
-            body: posthaste_spool::Body::None,
             parts: Vec::new(),
-            is_large: false,
+            large: None,
         };
         match body {
             Body::Memory(parts) => pending.parts = parts,
             Body::Large(body) => {
-                pending.body = posthaste_spool::Body::File(body.upload);
-                (pending.is_large, pending.units) = (true, 0);
+                (pending.large, pending.units) = (Some(body.upload), 0);
             }
         }
         Ok(pending)
     }
 
-    pub fn can_be_repeated(&self) -> bool {
-        !self.is_large
-    }
-
-    fn batch(&mut self) -> Batch {
-        let body = match self.is_large {
-            true => std::mem::take(&mut self.body),
-            false => posthaste_spool::Body::Inline(self.parts.clone()),
+    fn batch(&self) -> Batch {
+        // What is kept here is for the next try, should this one be refused.
+        let body = match &self.large {
+            Some(upload) => posthaste_spool::Body::File(upload.clone()),
+            None => posthaste_spool::Body::Inline(self.parts.clone()),
         };
         Batch { entries: self.entries.clone(), body }
     }

@@ -258,6 +258,7 @@ pub(super) fn mailbox(root: &Path, name: &str) -> Vec<(String, String)> {
 pub(super) struct Watch {
     pub largest_read: AtomicU64,
     refuses: AtomicBool,
+    pub refused: AtomicU64,
 }
 
 impl Watch {
@@ -269,7 +270,11 @@ impl Watch {
 
 impl Hooks for Watch {
     fn append(&self, _: &Batch) -> Result<(), AppendError> {
-        if self.refuses.load(Ordering::Relaxed) { Err(AppendError::Full("a test says so".into())) } else { Ok(()) }
+        if !self.refuses.load(Ordering::Relaxed) {
+            return Ok(());
+        }
+        self.refused.fetch_add(1, Ordering::Relaxed);
+        Err(AppendError::Full("a test says so".into()))
     }
 
     fn read(&self, octets: u64) {

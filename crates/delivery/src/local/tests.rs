@@ -534,6 +534,31 @@ fn without_room_for_the_note_there_is_no_sync() {
 }
 
 #[test]
+fn a_large_body_waits_for_room_and_leaves_no_file_if_it_waits_in_vain() {
+    let world =
+        World::opened(Place::new(&[]), Arc::default(), |config| LocalConfig { inline_bytes_max: 1000, ..config });
+    let text = "x".repeat(5000);
+    let deliver = || world.place.deliver(&world.delivery, message(&["ann"], &text));
+    let files = || std::fs::read_dir(world.place.machine().path().join("spool/bodies")).expect("a spool").count();
+    world.spool.hooks.refuse_entries(true);
+    std::thread::scope(|scope| {
+        let first = scope.spawn(deliver);
+        world.until("it waits", || world.spool.hooks.refused.load(Ordering::Relaxed) > 1);
+        world.spool.hooks.refuse_entries(false);
+        first.join().unwrap().expect("there is room now");
+    });
+    world.until("visible", || world.texts("ann") == [format!("Delivered-To: ann\n{text}")]);
+    assert_eq!((files(), world.spool.stats().large_bodies), (1, 1));
+    world.spool.hooks.refuse_entries(true);
+    std::thread::scope(|scope| {
+        let second = scope.spawn(deliver);
+        world.until_in_time("it has waited", || second.is_finished());
+        assert!(second.join().unwrap().is_err());
+    });
+    assert_eq!((files(), world.spool.stats().large_bodies), (1, 1), "nothing is left of what was refused");
+}
+
+#[test]
 fn once_a_message_has_waited_for_room_in_vain_no_other_waits_until_there_is_some() {
     let world = World::new(&[]);
     world.spool.hooks.refuse_entries(true);
