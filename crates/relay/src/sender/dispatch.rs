@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use tokio::time::{Instant, timeout};
 
+use super::crowd::Thinner;
 use super::observer::AttemptResult;
 use super::router;
 use super::shared::Shared;
@@ -16,7 +17,7 @@ use posthaste_smtp::Reply;
 /// Until the relay ends.
 pub(super) async fn run(shared: Arc<Shared>) {
     let mut snapshot_at = Instant::now() + SNAPSHOT_EVERY;
-    let mut looked_at = 0;
+    let (mut looked_at, mut thinner) = (0, Thinner::default());
     let worker = shared.watch.worker("dispatcher of the queue", STEPS, PATIENCE);
     let pulse = worker.pulse();
     while !shared.is_ending() {
@@ -28,6 +29,7 @@ pub(super) async fn run(shared: Arc<Shared>) {
         }
         pulse.step(2);
         shared.route_and_wake();
+        thinner.look(&shared);
         if Instant::now() >= snapshot_at || shared.wanted.load(Ordering::Acquire) > 0 {
             pulse.step(3);
             let writing = shared.clone();
@@ -76,7 +78,6 @@ impl Shared {
         }
         let sites: Vec<Arc<Site>> = self.sites.lock().expect("the sites").values().cloned().collect();
         sites.iter().for_each(|site| self.serve(site));
-        self.thin_out(&sites);
         self.forget_unreachable(&sites);
         if sites.len() > SITES_KEPT {
             self.sites.lock().expect("the sites").retain(|_, site| {

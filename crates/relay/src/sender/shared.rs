@@ -25,7 +25,7 @@ use super::replies::Replies;
 use super::room::Room;
 use super::routing::Routes;
 use super::shape::{Base, Permit, Shaper};
-use super::site::{Site, SiteKey, Wanted};
+use super::site::{Site, SiteKey, State, Wanted};
 use super::status::keys_of;
 use crate::dns::Resolver;
 use crate::queue::{Change, Key, Outcome, Queue, QueueEntry, Queued, Secs, Transaction};
@@ -38,7 +38,7 @@ pub(super) struct Shared {
     pub messages: Messages,
     pub replies: Replies,
     pub gathered: Gathered,
-    pub crowd: Crowd,
+    pub crowd: Arc<Crowd>,
     pub ahead: CallAhead,
     pub recorder: Arc<Recorder>,
     pub shaper: Shaper,
@@ -100,7 +100,7 @@ impl Shared {
             messages: Messages::new(spool.clone(), stream, config.memory_bytes),
             replies,
             gathered: Gathered::default(),
-            crowd: Crowd::default(),
+            crowd: Arc::default(),
             ahead: CallAhead::default(),
             recorder: Arc::new(Recorder::new(spool.clone(), stream, config.observer.clone(), &watch)),
             room: Room::new(&config.room),
@@ -253,6 +253,13 @@ impl Shared {
 
     /// Has a connection look at what waits for a site, if anything does.
     pub fn serve(self: &Arc<Self>, site: &Arc<Site>) {
+        self.serve_with(site, |state| self.most_connections(site, state));
+        // If there has come to be room since it was told to wait.
+        self.serve_crowd();
+    }
+
+    /// `most`: how many connections the site may have.
+    pub fn serve_with(self: &Arc<Self>, site: &Arc<Site>, most: impl FnOnce(&mut State) -> usize) {
         if self.is_ending() {
             return;
         }
@@ -264,13 +271,7 @@ impl Shared {
             if !state.may_send(site, &self.shaper.alarm) {
                 return;
             }
-            let most = match self.connections() < self.config.connections_max {
-                true => usize::MAX,
-                false => {
-                    self.crowd.wait(site, &mut state);
-                    0
-                }
-            };
+            let most = most(&mut state);
             state.wanted(site, most, &self.shaper.alarm)
         };
         if let Wanted::Connect(permits) = wanted {

@@ -204,6 +204,15 @@ impl State {
         self.idle.retain(|idle| !idle.will_wake(waker));
     }
 
+    /// Wakes one that waits for messages, the one that has waited longest. Whether there was one.
+    pub fn wake_one_idle(&mut self) -> bool {
+        let is_any = !self.idle.is_empty();
+        if is_any {
+            self.idle.remove(0).wake();
+        }
+        is_any
+    }
+
     /// Wakes all that wait for messages.
     pub fn wake_idle(&mut self) {
         self.idle.drain(..).for_each(Waker::wake);

@@ -11,6 +11,7 @@ use tokio::task::JoinHandle;
 use tokio::time::Instant;
 
 use super::connection::poll_join;
+use super::crowd::GivesWay;
 use super::messages::{Envelope, LoadError, Loaded};
 use super::shape::{MessageGate, Tokens};
 use super::shared::Shared;
@@ -41,6 +42,8 @@ pub(super) struct Mail {
     is_limited: bool,
     /// What the site wakes when something waits.
     idle: Option<Waker>,
+    /// The connection ends for another site.
+    gives_way: Option<GivesWay>,
     pulse: Pulse,
 }
 
@@ -98,6 +101,7 @@ impl Mail {
             begun: Instant::now(),
             is_limited: false,
             idle: None,
+            gives_way: None,
             pulse,
         }
     }
@@ -120,18 +124,21 @@ impl Mail {
         let now = Instant::now();
         let used = now.duration_since(self.begun);
         let mut state = self.site.state();
-        if state.is_retired
-            || !self.site.source.is_usable()
-            || state.is_paused(now)
-            || self.has_taken && self.shared.crowd.takes(false, used)
-        {
+        if state.is_retired || !self.site.source.is_usable() || state.is_paused(now) {
+            return Poll::Ready(None);
+        }
+        if self.has_taken {
+            self.gives_way = self.shared.crowd.takes(false, used);
+        }
+        if self.gives_way.is_some() {
             return Poll::Ready(None);
         }
         self.is_limited = self.shared.shaper.limits_lanes() || !state.limits.messages.is_empty();
         let (transaction, tokens, has_more) = self.next(&mut state);
         state.halves.serves(&mut self.serves, transaction.as_ref().map(|transaction| transaction.kind));
         let Some(transaction) = transaction else {
-            if state.limits.is_waited_for() || self.shared.crowd.takes(true, used) {
+            self.gives_way = self.shared.crowd.takes(true, used);
+            if state.limits.is_waited_for() || self.gives_way.is_some() {
                 return Poll::Ready(None);
             }
             state.wait(cx.waker());
@@ -140,10 +147,11 @@ impl Mail {
         };
         self.idle.take().iter().for_each(|waker| state.not_idle(waker));
         if has_more {
+            let most = self.shared.most_connections(&self.site, &mut state);
             let wanted = match state.limits.messages.is_empty() {
-                true => state.grow(&self.site, usize::MAX, &self.shared.shaper.alarm),
+                true => state.grow(&self.site, most, &self.shared.shaper.alarm),
                 // Tokens may have come together while all were idle.
-                false => state.wanted(&self.site, usize::MAX, &self.shared.shaper.alarm),
+                false => state.wanted(&self.site, most, &self.shared.shaper.alarm),
             };
             if let Wanted::Connect(permits) = wanted {
                 drop(state);

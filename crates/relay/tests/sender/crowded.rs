@@ -33,3 +33,23 @@ fn an_idle_connection_gives_way_to_a_site_that_has_none() {
     rig.wait_empty();
     assert_eq!(sink.taken().len(), 5);
 }
+
+#[test]
+fn mail_that_keeps_coming_for_many_sites_does_not_wait_for_connections_that_do_nothing() {
+    let sink = Sink::start();
+    let rig = rig_with(sites(100), sink.port(), |config| {
+        config.connections_max = 5;
+        config.timeouts = Timeouts { idle: LONG, ..Timeouts::default() };
+    });
+    for turn in 0..20 {
+        // Some sites have more than one connection's worth, so that they ask for others.
+        for number in 0..100 {
+            let site = number * 7 % (100 - turn);
+            rig.send("ann@here.example", &[&format!("bob@{site}.example")], "Subject: x\r\n\r\n");
+        }
+    }
+    rig.wait_empty();
+    assert_eq!(sink.taken().len(), 2000);
+    // Tasks that ask at the same moment may be let through together.
+    assert!(sink.open_max() <= 10, "{}", sink.open_max());
+}
