@@ -4,7 +4,7 @@ use std::fmt;
 use std::io;
 use std::ops::{ControlFlow, Range};
 use std::path::Path;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::sync_channel;
 use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
@@ -328,7 +328,12 @@ impl Ring {
     /// Frees the segments below `number`, except the current one. Call it only when a durable record elsewhere says that the ring is
     /// needed from `number` on: freed files are overwritten at once.
     pub fn free_below(&self, number: u64) {
-        let freed = self.shared().table().take_below(number);
+        let freed = {
+            let mut table = self.shared().table();
+            let freed = table.take_below(number);
+            self.shared().used.store(table.bytes_used(), Ordering::Relaxed);
+            freed
+        };
         freed.iter().for_each(|segment| self.shared().pool.give_back(segment));
         if !freed.is_empty() {
             self.shared().want_segment();
@@ -366,6 +371,12 @@ impl Ring {
             max_segments: shared.config.max_segments,
             ..shared.counters.read()
         }
+    }
+
+    /// Bytes of the segments that hold records, always as they are now; of the one that is written to only what is written. To be read by those that must not
+    /// wait for a lock.
+    pub fn bytes_used(&self) -> Arc<AtomicU64> {
+        self.shared().used.clone()
     }
 
     /// Removes free segment files of at least so many bytes together, or all there are; those that are ready stay. Returns how many.

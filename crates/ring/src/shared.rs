@@ -22,6 +22,8 @@ pub(crate) struct Shared {
     pub counters: Counters,
     /// The last record that is published.
     pub durable: AtomicU64,
+    /// See [`Table::bytes_used`].
+    pub used: Arc<AtomicU64>,
     pub opened: Opened,
     segment_wanted: (Mutex<bool>, Condvar),
     closed: AtomicBool,
@@ -49,6 +51,7 @@ impl Shared {
         Shared {
             config,
             pool,
+            used: Arc::new(table.bytes_used().into()),
             queue: Mutex::default(),
             arrived: Condvar::new(),
             table: Mutex::new(table),

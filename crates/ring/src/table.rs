@@ -137,6 +137,15 @@ impl Table {
         self.segments.iter().map(info).collect()
     }
 
+    /// Bytes of the segments in service, less what is free in the one that is being written to.
+    pub fn bytes_used(&self) -> u64 {
+        let used = |(number, entry): (&u64, &InService)| match self.current == Some(*number) {
+            true => entry.end,
+            false => entry.len,
+        };
+        self.segments.iter().map(used).sum()
+    }
+
     /// Takes the segments below `number` out of service, but never the one that is being written to.
     pub fn take_below(&mut self, number: u64) -> Vec<Segment> {
         let number = self.current.map_or(number, |current| number.min(current));

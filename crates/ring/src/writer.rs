@@ -114,6 +114,7 @@ impl Writer {
         let mut table = self.shared.table();
         table.segments.insert(number, InService::new(next.clone(), len));
         table.current = Some(number);
+        self.shared.used.store(table.bytes_used(), Ordering::Relaxed);
         drop(table);
         (self.offset, self.segment_bytes) = (FIRST_RECORD as u64, len);
         self.current = Some(next);
@@ -196,6 +197,7 @@ impl Writer {
             at += pending.span() as u64;
         }
         entry.end = at;
+        self.shared.used.store(table.bytes_used(), Ordering::Relaxed);
     }
 
     fn publish(&self, batch: Vec<Pending>, headers: &[(Lsn, [u8; RECORD_HEADER])]) {

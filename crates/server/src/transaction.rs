@@ -128,6 +128,11 @@ impl Transaction {
         self.remote.len()
     }
 
+    /// Whether any of it goes to other hosts.
+    pub fn has_remote(&self) -> bool {
+        self.is_forwarded || !self.remote.is_empty()
+    }
+
     /// Recipients in our hands whose sender wants to hear of success.
     pub fn successes(&self) -> Vec<Success> {
         let kept = self.recipients.iter().filter(|recipient| recipient.notify & bits::SUCCESS != 0);

@@ -9,6 +9,7 @@ use bytes::Bytes;
 use posthaste_ring::{Cancelled, Lsn};
 
 use crate::events::Events;
+use crate::pressure::Pressure;
 use crate::set_aside::SetAside;
 use crate::snapshots::{SnapshotName, SnapshotReader};
 use crate::{AppendError, Batch, CheckpointError, ReadError, ReplayError, StreamError, StreamId, Upload};
@@ -179,6 +180,9 @@ pub trait Spool: Send + Sync {
     /// Stops delivering entries: they wait for the next replay. When this returns, no call to the old consumer
     /// is in progress and the spool does not hold it. A consumer must not call this from its own callbacks.
     fn detach(&self, stream: StreamId);
+
+    /// How long intake should wait before it takes the next message, and where the queue says so.
+    fn pressure(&self) -> &Pressure;
 
     /// Makes a checkpoint now: what was advanced and released before has taken effect when this returns. Blocks for several syncs.
     ///

@@ -10,7 +10,7 @@ use posthaste_ring::Lsn;
 
 use crate::core::{Core, Wanted};
 use crate::events::Event;
-use crate::shared::Shared;
+use crate::shared::{Shared, usable_bytes};
 
 /// The running thread; dropped, it ends when what it is doing is done.
 pub(crate) struct Keeper {
@@ -74,6 +74,7 @@ impl Shared {
         // Those that are there, and those that the disk has room for.
         let room = self.bodies.room().free().unwrap_or(u64::MAX) / self.config.ring.segment_bytes.max(1);
         let max = ring.max_segments.min(ring.segments.saturating_add(usize::try_from(room).unwrap_or(usize::MAX)));
+        self.pressure.set_usable(usable_bytes(max, self.config.ring.segment_bytes));
         let in_use = ring.segments_in_service;
         let is_pressed = in_use * 2 > max;
         let is_short = is_pressed && (is_room_wanted || in_use * 4 >= max * 3);

@@ -20,9 +20,9 @@ use crate::events::{Damage, Event};
 use crate::keeper::Keeper;
 use crate::live::{LiveFiles, lsns_of};
 use crate::pack::{self, PackCache, PackError};
+use crate::pressure::Pressure;
 use crate::scrub::Scrubber;
-use crate::shared::Shared;
-use crate::shared::Work;
+use crate::shared::{Shared, Work, usable_bytes};
 use crate::snapshots::{SnapshotName, Snapshots};
 use crate::state::State;
 use crate::{Config, FileSpool, OpenError, files};
@@ -103,6 +103,8 @@ impl FileSpool {
 
         *core.state() = state;
         let has_keeper = config.keeper;
+        let usable = usable_bytes(config.ring.max_segments, config.ring.segment_bytes);
+        let pressure = Pressure::new(ring.bytes_used(), usable);
         let work = Work { files, live, counter: checkpoint.counter, ring_low: checkpoint.ring_low };
         let shared = Arc::new(Shared {
             config,
@@ -114,6 +116,7 @@ impl FileSpool {
             dir: dir.to_owned(),
             work: Mutex::new(work),
             is_short_of_space: AtomicBool::new(false),
+            pressure,
             checkpoints: AtomicU64::new(0),
             checkpoints_failed: AtomicU64::new(0),
             checkpoint_since: Mutex::default(),

@@ -13,6 +13,7 @@ use crate::checkpoint::CheckpointFiles;
 use crate::core::Core;
 use crate::live::LiveFiles;
 use crate::pack::PackCache;
+use crate::pressure::Pressure;
 use crate::snapshots::Snapshots;
 
 pub(crate) struct Shared {
@@ -26,12 +27,18 @@ pub(crate) struct Shared {
     /// Held while a checkpoint or a pack is made: one at a time.
     pub work: Mutex<Work>,
     pub is_short_of_space: AtomicBool,
+    pub pressure: Pressure,
     pub checkpoints: AtomicU64,
     pub checkpoints_failed: AtomicU64,
     pub checkpoint_since: Mutex<Option<Instant>>,
     // Held for its lock.
     pub _watch: posthaste_fsops::Watch,
     pub _lock: std::fs::File,
+}
+
+/// Bytes of a ring of at most so many segments that records with a body may use: the last segment is for those without.
+pub(crate) fn usable_bytes(segments: usize, segment_bytes: u64) -> u64 {
+    (segments.max(3) as u64 - 1).saturating_mul(segment_bytes)
 }
 
 /// What only one at a time may touch.

@@ -19,8 +19,8 @@ use crate::shared::Shared;
 use crate::snapshots::{SnapshotName, SnapshotReader};
 use crate::state::Stream;
 use crate::{
-    AppendError, Batch, Body, CheckpointError, Consumer, ReadError, Released, ReplayError, Replayed, Spool, Stats,
-    StreamError, StreamId, StreamStats, Then, Ticket, Upload,
+    AppendError, Batch, Body, CheckpointError, Consumer, Pressure, ReadError, Released, ReplayError, Replayed, Spool,
+    Stats, StreamError, StreamId, StreamStats, Then, Ticket, Upload,
 };
 
 /// A spool in a directory of a file system.
@@ -255,6 +255,10 @@ impl Spool for FileSpool {
 
     fn streams(&self) -> Vec<StreamStats> {
         self.shared.streams()
+    }
+
+    fn pressure(&self) -> &Pressure {
+        &self.shared.pressure
     }
 
     fn checkpoint(&self) -> Result<(), CheckpointError> {

@@ -6,8 +6,9 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use posthaste_spool::{
-    AppendError, Batch, CheckpointError, Consumer, FileSpool, Lsn, ReadError, Released, ReplayError, Replayed,
-    SetAside, SnapshotName, SnapshotReader, Spool, Stats, StreamError, StreamId, StreamStats, Then, Ticket, Upload,
+    AppendError, Batch, CheckpointError, Consumer, FileSpool, Lsn, Pressure, ReadError, Released, ReplayError,
+    Replayed, SetAside, SnapshotName, SnapshotReader, Spool, Stats, StreamError, StreamId, StreamStats, Then, Ticket,
+    Upload,
 };
 
 /// Called before the spool is.
@@ -122,6 +123,10 @@ impl<H: Hooks> Spool for HookedSpool<H> {
 
     fn detach(&self, stream: StreamId) {
         self.spool.detach(stream);
+    }
+
+    fn pressure(&self) -> &Pressure {
+        self.spool.pressure()
     }
 
     fn stats(&self) -> Stats {

@@ -195,6 +195,11 @@ impl LocalDelivery {
         self.handle.core.spool.clone()
     }
 
+    /// How long to wait before the next message, so that the spool need not refuse it. `queued`: some of it is for the relay's queue.
+    pub fn pause(&self, queued: bool) -> Duration {
+        self.handle.core.spool.pressure().pause(queued)
+    }
+
     /// Starts a large body, which goes to a file as it comes. Makes the file, so it blocks as long as a disk does. Announcing costs nothing: room is reserved in
     /// steps as the body comes, and none while it [pauses](BodyWriter::pause).
     ///

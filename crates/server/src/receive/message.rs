@@ -36,6 +36,11 @@ impl Receiver {
             envelope.mail.reverse_path = other;
         }
         let envelope = &*envelope;
+        // Before the body is read: it waits with its client, and takes no memory here.
+        let pause = self.0.store.pause(transaction.has_remote());
+        if !pause.is_zero() {
+            body.elapsed(pause).await;
+        }
         let limits = settings.limits(session);
         let trace = received_field(&settings, session, envelope, &log.id);
         let share = self.0.shares.begin(session.peer.network(), limits.allowance);

@@ -1,4 +1,4 @@
-//! What clients are told while the spool's disk hangs, and what comes of their messages.
+//! What clients see while the spool's disk hangs or its ring is nearly full, and what comes of their messages.
 
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -7,6 +7,7 @@ use posthaste_delivery::local::{LocalConfig, LocalDelivery};
 use posthaste_fsops::{Faults, Machine};
 use posthaste_smtp::driver::{Client, RunningServer, Server};
 use posthaste_smtp::{Address, MailFrom, Protocol, RcptTo, Reply, client, server};
+use posthaste_spool::{Batch, Body, Entry, PAUSE_MAX};
 
 use crate::config::Config;
 use crate::receive::Receiver;
@@ -36,20 +37,26 @@ fn messages(mail: &Path, protocol: Protocol) -> usize {
     texts.filter(|text| text.contains(&subject)).count()
 }
 
-#[tokio::test]
-async fn a_message_that_a_hanging_disk_holds_up_is_refused_and_arrives_once_when_it_is_sent_again() {
-    let machine = Machine::new().expect("a machine");
-    let mail = machine.path().join("mail");
-    let mut config = LocalConfig::new(machine.path().join("spool"), &mail);
+/// A store with a ring of four segments of 4 MiB, and a server in front of it that takes mail for example.org.
+async fn serve(machine: &Machine, patience: Duration, has_keeper: bool) -> (LocalDelivery, RunningServer) {
+    let mut config = LocalConfig::new(machine.path().join("spool"), machine.path().join("mail"));
     (config.spool.ring.segment_bytes, config.spool.ring.max_segments) = (4 << 20, 4);
+    config.spool.keeper = has_keeper;
     let (store, _) = LocalDelivery::open(config).expect("opens");
     let listeners = "[[listener]]\naddress = \"127.0.0.1:0\"\n".repeat(2);
     let config = format!("{listeners}[[domain]]\nname = \"example.org\"\nusers = \"any\"\n");
     let config = Config::parse(Path::new("x"), &config).expect("a configuration");
-    let receiver = Receiver::with_patience(Settings::new(&config, config.directory().into()), store.clone(), PATIENCE);
+    let receiver = Receiver::with_patience(Settings::new(&config, config.directory().into()), store.clone(), patience);
     let lmtp = server::Config { protocol: Protocol::Lmtp, ..server::Config::new("mx.example.org") };
     let builder = Server::builder().listen("127.0.0.1:0").config(lmtp).listen("127.0.0.1:0");
-    let server = builder.start(receiver).await.expect("started");
+    (store, builder.start(receiver).await.expect("started"))
+}
+
+#[tokio::test]
+async fn a_message_that_a_hanging_disk_holds_up_is_refused_and_arrives_once_when_it_is_sent_again() {
+    let machine = Machine::new().expect("a machine");
+    let mail = machine.path().join("mail");
+    let (store, server) = serve(&machine, PATIENCE, true).await;
     for protocol in [Protocol::Smtp, Protocol::Lmtp] {
         machine.set_faults(Faults { hang_syncs: Some(Vec::new()), ..Faults::default() });
         let reply = send(&server, protocol).await.to_string();
@@ -66,4 +73,26 @@ async fn a_message_that_a_hanging_disk_holds_up_is_refused_and_arrives_once_when
     for protocol in [Protocol::Smtp, Protocol::Lmtp] {
         assert_eq!(messages(&mail, protocol), 1, "{protocol:?}");
     }
+}
+
+#[tokio::test]
+async fn a_message_waits_while_the_ring_is_nearly_full_and_is_accepted() {
+    let machine = Machine::new().expect("a machine");
+    let (store, server) = serve(&machine, LONG, false).await;
+    let spool = store.spool();
+    let other = spool.stream("nobody takes it").expect("a stream");
+    while store.pause(false) < PAUSE_MAX / 2 {
+        let (tell, told) = tokio::sync::oneshot::channel();
+        let payload = vec![b'x'; 60 << 10].into();
+        let batch = Batch { entries: vec![Entry { stream: other, needs_body: false, payload }], body: Body::None };
+        spool.append(batch, Box::new(|outcome| drop(tell.send(outcome))));
+        told.await.expect("an answer").expect("the ring is not full yet");
+    }
+    let (begun, pause) = (Instant::now(), store.pause(false));
+    assert!(send(&server, Protocol::Smtp).await.is_positive());
+    assert!(begun.elapsed() >= pause && pause <= PAUSE_MAX, "{:?} of {pause:?}", begun.elapsed());
+    drop(spool);
+    assert!(server.shutdown(LONG).await);
+    store.shutdown().await;
+    assert_eq!(messages(&machine.path().join("mail"), Protocol::Smtp), 1);
 }
