@@ -6,7 +6,7 @@ use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 use clap::Subcommand;
-use posthaste_delivery::local::remove_mailbox;
+use posthaste_delivery::local::{BoundMounts, remove_mailbox};
 use posthaste_server::control::{Request, SOCKET};
 use posthaste_spool::{ClosedSpool, FileSpool, OpenError, StreamStats};
 use serde_json::{Value, json};
@@ -90,6 +90,13 @@ pub enum SpoolCommand {
         #[arg(long, required = true)]
         discard: bool,
     },
+    /// Let a mail mount's stream deliver to another file system than before, such as a new disk: the one that is there at the next start
+    AcceptMount {
+        #[command(flatten)]
+        spool: Spool,
+        /// Its stream, as inspect shows it: `local:` for the mail directory itself, local:PATH for a mount below it
+        stream: String,
+    },
     /// Delete a stream, such as that of a removed mount, and the data that only it needs
     ForgetStream {
         #[command(flatten)]
@@ -118,6 +125,7 @@ impl SpoolCommand {
                 drop_message(&spool, id, recipient.as_deref(), export.as_deref())
             }
             SpoolCommand::ForgetMailbox { spool, mailbox, .. } => forget_mailbox(&spool, &mailbox),
+            SpoolCommand::AcceptMount { spool, stream } => accept_mount(&spool, &stream),
             SpoolCommand::ForgetStream { spool, name, export, .. } => forget_stream(&spool, &name, export.as_deref()),
         }
     }
@@ -286,6 +294,7 @@ fn forget_stream(spool: &Spool, name: &str, to: Option<&Path>) -> Result<ExitCod
     become_owner(&spool.dir)?;
     let (open, _) = FileSpool::open(&spool.dir, config_for(&spool.dir)?).map_err(|error| spool.named(error))?;
     let stats = open.forget_stream(name)?;
+    BoundMounts::read(&spool.dir)?.unbind(name)?;
     let said = format!("deleted: stream {name}, which had not consumed {}\n", batches(stats.entries));
     let json = json!({"forgotten": true, "entries": stats.entries, "bodies": stats.bodies});
     match exported {
@@ -295,6 +304,24 @@ fn forget_stream(spool: &Spool, name: &str, to: Option<&Path>) -> Result<ExitCod
             Ok(ExitCode::SUCCESS)
         }
     }
+}
+
+fn accept_mount(spool: &Spool, stream: &str) -> Result<ExitCode, AnyError> {
+    // Held until it is done: no server starts meanwhile.
+    let _closed = spool.open()?;
+    become_owner(&spool.dir)?;
+    let bound = BoundMounts::read(&spool.dir)?;
+    let streams = bound.streams();
+    let Some((_, id)) = streams.iter().find(|(name, _)| name == stream) else {
+        let names: Vec<&str> = streams.iter().map(|(name, _)| name.as_str()).collect();
+        return Err(format!("{stream:?} is bound to no file system; streams that are: {}", names.join(", ")).into());
+    };
+    bound.unbind(stream)?;
+    spool.print(
+        &json!({"accepted": stream, "before": id.to_string()}),
+        &format!("accepted: the next start binds {stream} to the file system that is there then, instead of {id}\n"),
+    )?;
+    Ok(ExitCode::SUCCESS)
 }
 
 fn forget_mailbox(spool: &Spool, mailbox: &str) -> Result<ExitCode, AnyError> {

@@ -2,6 +2,7 @@
 
 use std::process::ExitCode;
 
+use posthaste_delivery::local::{BoundMounts, MountId};
 use posthaste_spool::{ClosedSpool, Damage, Inspection, PlaceReport, StreamStats};
 use serde_json::{Value, json};
 
@@ -15,15 +16,23 @@ pub fn inspect(spool: &Spool, messages: bool) -> Result<ExitCode, AnyError> {
     let is_in_use = ClosedSpool::is_in_use(&spool.dir).map_err(|error| spool.named(error))?;
     let closed = ClosedSpool::glance(&spool.dir).map_err(|error| spool.named(error))?;
     let (shown, undelivered) = (closed.inspect()?, spool_waiting::all(&closed)?);
+    let mounts = BoundMounts::read(&spool.dir)?.streams();
     let mut json = inspection_json(&shown, is_in_use);
+    let mount = |(stream, id): &(String, MountId)| json!({"stream": stream, "id": id.to_string()});
+    json["mounts"] = mounts.iter().map(mount).collect();
     json["waiting"] = spool_waiting::totals_json(&undelivered).into();
     json["undelivered"] = spool_waiting::messages_json(&undelivered).into();
     let listed = if messages { spool_waiting::messages(&undelivered) } else { String::new() };
-    spool.print(&json, &(listed + &inspection_text(&shown, &undelivered, is_in_use)))?;
+    spool.print(&json, &(listed + &inspection_text(&shown, &undelivered, &mounts, is_in_use)))?;
     Ok(ExitCode::SUCCESS)
 }
 
-fn inspection_text(shown: &Inspection, undelivered: &[Waiting], is_in_use: bool) -> String {
+fn inspection_text(
+    shown: &Inspection,
+    undelivered: &[Waiting],
+    mounts: &[(String, MountId)],
+    is_in_use: bool,
+) -> String {
     let mut out = String::new();
     if is_in_use {
         out += "in use: this is one moment of it\n";
@@ -39,6 +48,9 @@ fn inspection_text(shown: &Inspection, undelivered: &[Waiting], is_in_use: bool)
             stream.position,
             bodies(stream.bodies)
         );
+    }
+    for (stream, id) in mounts {
+        out += &format!("mount {stream}  delivers to the file system with id {id}\n");
     }
     out += &spool_waiting::text(undelivered);
     let mut places = |what: &str, all: &[PlaceReport]| {

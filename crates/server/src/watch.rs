@@ -101,6 +101,8 @@ struct Alerts {
     troubled: HashSet<Arc<str>>,
     /// Mounts in trouble, by their place below the mail root, and what it is.
     mounts: HashMap<Arc<str>, Arc<str>>,
+    /// Mounts that were named because they are not bound to their file systems.
+    unbound: HashSet<Arc<str>>,
     /// Why mounts were, or are, short of space. A mailbox keeps the reason until it has all that waited.
     shortages: HashSet<Arc<str>>,
     /// A checkpoint of the spool hangs.
@@ -149,6 +151,15 @@ impl Alerts {
                 ),
                 None if before.is_some() => tracing::info!(mount = name, "the mail mount works again"),
                 _ => {}
+            }
+            if let Some(error) = &mount.unbound
+                && self.unbound.insert(mount.point.clone())
+            {
+                tracing::warn!(
+                    mount = name,
+                    error = &**error,
+                    "the mail mount takes no id: if another disk is mounted in its place, this is not noticed; the next start tries again"
+                );
             }
         }
     }
@@ -267,6 +278,9 @@ mod tests {
             alerts.report_mounts(std::slice::from_ref(&mount));
             assert_eq!(alerts.mounts.len(), known);
         }
+        mount.unbound = Some("read-only".into());
+        alerts.report_mounts(std::slice::from_ref(&mount));
+        assert_eq!((alerts.mounts.len(), alerts.unbound.len()), (0, 1), "it is not in trouble");
         mount.short_of_space = Some("no room".into());
         alerts.report_mounts(std::slice::from_ref(&mount));
         assert_eq!(&*alerts.mounts[""], "no room");

@@ -45,7 +45,7 @@ pub struct Found<'a> {
 ///
 /// A file that starts with `From ` is an mbox (mboxrd, RFC 4155 apart from the quoting), any other file one message. A
 /// directory is read with all below it; where `cur` and `new` lie beside each other it is a Maildir, of which these two
-/// are read and its folders, while `tmp` and the files beside them are not mail. Directories are read in order of names.
+/// are read and its folders, while `tmp` and the files beside them are not mail. No mail are files that begin with a dot, such as the server's `.posthaste-mount`. Directories are read in order of names.
 ///
 /// # Errors
 /// When something cannot be read. A file that disappears while the tree is read (a Maildir lives) is passed over.
@@ -69,7 +69,8 @@ fn walk(path: &Path, maildir: Option<&Path>, each: &mut dyn FnMut(Found<'_>) -> 
     let is_maildir = has("cur") && has("new");
     let maildir = maildir.or(is_maildir.then_some(path));
     for (name, kind) in &names {
-        let is_mail = !is_maildir || kind.is_dir() && name != "tmp";
+        let is_hidden = kind.is_file() && name.as_encoded_bytes().starts_with(b".");
+        let is_mail = !is_hidden && (!is_maildir || kind.is_dir() && name != "tmp");
         let below = path.join(name);
         let goes_on = match kind {
             _ if !is_mail => true,
@@ -161,6 +162,7 @@ mod tests {
             ("example.org/a/.Sent/cur/4", "four"),
             ("example.org/a/.Sent/new/x/y", "five"),
             ("loose", "six"),
+            (".posthaste-mount", "no mail"),
         ] {
             let path = dir.path().join(file);
             fs::create_dir_all(path.parent().unwrap()).unwrap();

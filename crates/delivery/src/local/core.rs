@@ -6,15 +6,15 @@ use std::sync::{Arc, Condvar, Mutex};
 use std::time::{Duration, Instant};
 
 use posthaste_fsops::Space;
-use posthaste_maildir::MailRoot;
 use posthaste_spool::{Replayed, Spool};
 
 use super::budget::Budget;
 use super::config::{LocalConfig, OpenError};
 use super::files::{Common, Files};
 use super::history::History;
+use super::identity::BoundMounts;
 use super::mount::{Limits, MailMount};
-use super::mounts::{MountPoints, is_of_mount, stream_of};
+use super::mounts::{MountPoints, is_of_mount, resolved, stream_of};
 use super::report::{ReplayReport, SyncFailed};
 use crate::cache::OpenMaildirs;
 use crate::seams::Seams;
@@ -51,16 +51,20 @@ impl Core {
             move |error| OpenError::Io { path, error }
         };
         let mail_root = &config.mail_root;
-        // One that is there becomes durable with the mail in it, and its disk may hang.
-        if !mail_root.is_dir() {
+        let bound = BoundMounts::read(&config.spool_dir).map_err(at(&config.spool_dir))?;
+        // One that is there becomes durable with the mail in it, and its disk may hang. One that was there is on a disk that is not mounted now.
+        if !mail_root.is_dir() && bound.get("").is_none() {
             posthaste_fsops::make_dir(mail_root).map_err(at(mail_root))?;
         }
         let streams = spool.streams();
         let waiting = streams.iter().filter(|stream| stream.entries > 0 && is_of_mount(&stream.name));
         let points = MountPoints::below(mail_root).map_err(at(mail_root))?;
         let points = points.with_streams(waiting.map(|stream| &*stream.name));
+        let points = points.with_streams(bound.streams().iter().map(|(stream, _)| &**stream));
         let common = Common {
-            root_path: mail_root.canonicalize().map_err(at(mail_root))?,
+            root_path: resolved(mail_root).map_err(at(mail_root))?,
+            owners: config.owners.clone(),
+            bound: Arc::new(bound),
             spool: spool.clone(),
             seams: Arc::new(seams),
             observer: config.observer.clone(),
@@ -77,8 +81,7 @@ impl Core {
         let floor = Space { bytes: config.free_bytes_min, inodes: config.free_inodes_min };
         let mut mounts = Vec::new();
         for point in points.iter() {
-            let root = MailRoot::open(mail_root).map_err(at(mail_root))?.with_owners(config.owners.clone());
-            let files = Files::new(common.clone(), root, point.clone(), floor);
+            let files = Files::new(common.clone(), point.clone(), floor);
             let stream = spool.stream(&stream_of(point))?;
             let mut history = History::default();
             let shown_through = spool.replay(stream, &mut |replayed| match replayed {

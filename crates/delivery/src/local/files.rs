@@ -2,21 +2,23 @@
 
 use std::fs::File;
 use std::io;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard};
+use std::time::Instant;
 
 use posthaste_fsops::Space;
-use posthaste_maildir::{Found, Host, MailRoot, MailboxPath, Maildir, Mount, MountFacts, NewFile, UniqueName};
+use posthaste_maildir::{Found, Host, MailboxPath, Maildir, Mount, NewFile, Owners, UniqueName};
 use posthaste_spool::{Lsn, Spool};
 
 use super::budget::HeldBody;
 use super::content::{Content, Source};
 use super::entry::Deliver;
+use super::identity::BoundMounts;
 use super::looking::{FoundMessages, copy, look};
 use super::losses::{Lost, given_up};
 use super::message::Target;
-use super::mounts::MountPoints;
 use super::observer::Observer;
+use super::place::MountDir;
 use super::room::{MailRoom, need_of};
 use super::table::{Taken, Task};
 use crate::cache::OpenMaildirs;
@@ -41,17 +43,12 @@ pub(crate) enum Done {
     Removed,
 }
 
-/// What is known of a mount once it has answered.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct Place {
-    pub session: SessionTag,
-    facts: MountFacts,
-}
-
 /// What all mounts share.
 #[derive(Clone)]
 pub(crate) struct Common {
     pub root_path: PathBuf,
+    pub owners: Owners,
+    pub bound: Arc<BoundMounts>,
     pub spool: Arc<dyn Spool>,
     pub seams: Arc<Seams>,
     pub observer: Option<Arc<dyn Observer>>,
@@ -61,11 +58,7 @@ pub(crate) struct Common {
 /// The mailboxes of one mount.
 pub(crate) struct Files {
     common: Common,
-    // Not shared: it has a lock that is held during I/O on the mount.
-    root: MailRoot,
-    /// Where it is mounted, below the mail root; empty for the root's own file system.
-    point: Arc<str>,
-    place: Mutex<Option<Place>>,
+    dir: MountDir,
     room: MailRoom,
     /// For its one syncing thread.
     descriptor: Mutex<Option<Mount>>,
@@ -73,17 +66,19 @@ pub(crate) struct Files {
 
 impl Files {
     /// `floor` is what is to stay free on the file system.
-    pub fn new(common: Common, root: MailRoot, point: Arc<str>, floor: Space) -> Self {
-        let room = MailRoom::new(floor, path_of(&common.root_path, &point).display().to_string());
-        Files { common, root, point, place: Mutex::default(), room, descriptor: Mutex::default() }
+    pub fn new(common: Common, point: Arc<str>, floor: Space) -> Self {
+        let dir = MountDir::new(&common.root_path, point);
+        let room = MailRoom::new(floor, dir.path().display().to_string());
+        Files { common, dir, room, descriptor: Mutex::default() }
     }
 
     pub fn common(&self) -> &Common {
         &self.common
     }
 
+    /// Where it is mounted, below the mail root; empty for the root's own file system.
     pub fn point(&self) -> &Arc<str> {
-        &self.point
+        self.dir.point()
     }
 
     pub fn room(&self) -> &MailRoom {
@@ -95,32 +90,54 @@ impl Files {
     /// # Errors
     /// Those of asking it.
     pub fn space(&self) -> io::Result<Space> {
-        Space::of(&self.path())
+        Space::of(self.dir.path())
     }
 
-    /// Finds the file system at the mount point and opens a descriptor for syncs, before anything is written to it. Blocks while the mount hangs.
+    /// Finds its file system: see [`MountDir::find`]. Blocks while it hangs.
     ///
     /// # Errors
-    /// `NotFound` if nothing is mounted there; others of opening it.
-    pub fn find_place(&self) -> io::Result<Place> {
-        self.common.seams.pass(Step::Mount(&self.point))?;
-        // The kernel's table tells it, also where the same file system is mounted twice.
-        if !MountPoints::below(&self.common.root_path)?.iter().any(|point| *point == self.point) {
-            return Err(not_mounted(&self.point));
-        }
-        let path = self.path();
-        let mount = Mount::of_dir(File::open(&path)?)?;
-        let place = Place { session: SessionTag::of(&path)?, facts: mount.facts() };
+    /// Those of [`MountDir::find`].
+    pub fn find_place(&self) -> io::Result<SessionTag> {
+        let (session, mount) = self.dir.find(&self.common)?;
         *lock(&self.descriptor) = Some(mount);
-        *lock(&self.place) = Some(place);
-        Ok(place)
+        Ok(session)
+    }
+
+    /// Whether its file system is to be looked at, because it was missing or short of space.
+    pub fn is_look_due(&self, now: Instant) -> bool {
+        self.room.is_look_due(now) || self.dir.is_look_due(now)
+    }
+
+    /// Looks at it. Blocks while it hangs.
+    pub fn look_again(&self, now: Instant, has_waiting: bool) {
+        if self.dir.is_look_due(now) {
+            self.dir.look_again(now);
+        }
+        if self.room.is_look_due(now) {
+            self.room.look_again(now, has_waiting, || self.space());
+        }
+    }
+
+    /// Whether its file system has come back since this was asked.
+    pub fn take_return(&self) -> bool {
+        self.dir.take_return()
+    }
+
+    /// What is at its path instead of its file system.
+    pub fn astray(&self) -> Option<Arc<str>> {
+        self.dir.astray()
+    }
+
+    /// Why it is not bound to its file system, if so.
+    pub fn unbound(&self) -> Option<Arc<str>> {
+        self.dir.unbound()
     }
 
     /// Makes everything durable that was written to the mount before. An error is final for all that was not durable: see [`Mount::sync`].
     pub fn sync(&self) -> io::Result<()> {
-        self.common.seams.pass(Step::SyncOf(&self.point))?;
+        self.common.seams.pass(Step::SyncOf(self.dir.point()))?;
         let mut descriptor = lock(&self.descriptor);
-        let mount = descriptor.as_mut().ok_or_else(|| not_mounted(&self.point))?;
+        let mount = descriptor.as_mut().ok_or(io::ErrorKind::NotFound)?;
         if !mount.facts().syncfs_trusted {
             // Each file was synced when it was written.
             return Ok(());
@@ -255,32 +272,20 @@ impl Files {
     /// does nothing for it.
     fn maildir(&self, mailbox: &str) -> io::Result<(Arc<Maildir>, bool)> {
         self.common.seams.pass(Step::Mailbox(mailbox))?;
-        let place = lock(&self.place).ok_or_else(|| not_mounted(&self.point))?;
-        let ownership = self.root.ownership_of(mailbox);
+        let place = self.dir.place()?;
+        let ownership = place.root.ownership_of(mailbox);
         let is_current = |open: &Maildir| open.ownership() == ownership;
         let path = self.common.root_path.join(mailbox);
         let maildir = self.common.open.get(mailbox, &path, is_current, || {
-            // Nothing is made in the directory that the mount hides.
-            if !self.point.is_empty() && MountFacts::of(File::open(self.path())?)?.device != place.facts.device {
-                return Err(not_mounted(&self.point));
-            }
+            self.dir.check(&place, self.common.seams.now())?;
             let parsed = MailboxPath::parse(mailbox);
             let parsed = parsed.map_err(|error| io::Error::new(io::ErrorKind::InvalidFilename, error))?;
-            self.root.mailbox(&parsed)
+            place.root.mailbox(&parsed)
         })?;
         // Volumes within one file system have other device numbers and the same mount.
         let is_foreign = maildir.facts().device != place.facts.device && SessionTag::of(&path)? != place.session;
         Ok((maildir, is_foreign))
     }
-
-    fn path(&self) -> PathBuf {
-        path_of(&self.common.root_path, &self.point)
-    }
-}
-
-/// Where something is mounted.
-fn path_of(root: &Path, point: &str) -> PathBuf {
-    if point.is_empty() { root.to_owned() } else { root.join(point) }
 }
 
 impl Job {
@@ -333,16 +338,12 @@ pub(crate) fn unique_of(id: u64, nonce: u32, number: u16) -> String {
     format!("J{id:x}R{nonce:08x}T{number}")
 }
 
-fn not_mounted(point: &str) -> io::Error {
-    io::Error::new(io::ErrorKind::NotFound, format!("no file system is mounted at {point}"))
-}
-
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().expect("no thread panics while it holds a mount's lock")
 }
 
 impl std::fmt::Debug for Files {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Files").field("point", &self.point).finish_non_exhaustive()
+        f.debug_struct("Files").field("point", self.point()).finish_non_exhaustive()
     }
 }

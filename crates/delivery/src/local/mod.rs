@@ -11,6 +11,9 @@ mod delivery;
 mod entry;
 mod files;
 mod history;
+mod identity;
+#[cfg(test)]
+mod identity_tests;
 pub mod inspect;
 mod looking;
 mod losses;
@@ -27,6 +30,7 @@ mod old_record;
 #[cfg(test)]
 mod owners_tests;
 mod pending;
+mod place;
 mod queues;
 mod removals;
 mod remove;
@@ -58,6 +62,7 @@ mod under_way_tests;
 pub use config::{LocalConfig, OpenError};
 pub use delivery::{LocalDelivery, OpenedSpool};
 pub use entry::{Deliver, LocalEntry, OlderBody, Removal, Trouble, Visible};
+pub use identity::{BoundMounts, MountId};
 pub use losses::{Losses, LostMail};
 pub use message::{Body, BodyWriter, FinishedBody, LargeBody, LineEnds, Message, Target};
 pub use observer::{Observer, TargetId};

@@ -12,7 +12,7 @@ use posthaste_spool::{Batch, Body, Consumer, Entry, Lsn, Published, PublishedBod
 
 use super::budget::{Budget, HeldBody, units};
 use super::entry::{Deliver, LocalEntry};
-use super::files::{Done, Files, Job, Place};
+use super::files::{Done, Files, Job};
 use super::history::History;
 use super::losses::{Losses, Lost, LostMail};
 use super::observer::TargetId;
@@ -20,6 +20,7 @@ use super::queues::State;
 use super::room::is_refusal;
 use super::syncing::ENTRY_BYTES;
 use super::table::{State as Of, Task};
+use crate::session::SessionTag;
 
 /// A mount's bounds, and the memory that it shares with the others.
 #[derive(Clone)]
@@ -110,11 +111,11 @@ impl MailMount {
     }
 
     /// The mount has answered: delivers what was shown so far.
-    pub(super) fn begin(self: &Arc<Self>, place: Place) {
+    pub(super) fn begin(self: &Arc<Self>, session: SessionTag) {
         let mut state = self.state();
         let Some(history) = state.history.take() else { return };
-        let (table, queued) = history.end(place.session);
-        (state.table, state.session, state.absent) = (table, Some(place.session), None);
+        let (table, queued) = history.end(session);
+        (state.table, state.session, state.absent) = (table, Some(session), None);
         let now = self.now();
         queued.into_iter().for_each(|key| state.enqueue(key, now));
         let has_visible = state.table.has_visible();
@@ -133,7 +134,7 @@ impl MailMount {
         let now = self.now();
         let mut state = self.state();
         state.give_up_on_stalled(now, self.limits.queue_bytes_max);
-        if self.files.room().take_over() {
+        if self.files.room().take_over() | self.files.take_return() {
             state.troubles.try_all(now);
         }
         let due = if retries { state.troubles.due(now, TRIES_AT_ONCE) } else { Vec::new() };
@@ -147,7 +148,7 @@ impl MailMount {
         if !state.is_busy() {
             self.idle.notify_all();
         }
-        if state.syncing.is_due(now, self.limits.sync_interval) || self.files.room().is_look_due(now) {
+        if state.syncing.is_due(now, self.limits.sync_interval) || self.files.is_look_due(now) {
             self.sync.notify_all();
         }
         self.count_waiting(&state);

@@ -6,9 +6,8 @@ use std::sync::Arc;
 
 /// Where file systems are mounted below the mail root. What is below none of these points is on the root's own file system.
 ///
-/// A stream is named by the mount's place below the root, not by the file system that is there: a disk that was replaced, or a tmpfs, which is another one
-/// after each start, gets the mail that was accepted for it. The [`SessionTag`](crate::SessionTag), which differs with each mount, tells
-/// whether the page cache can be trusted about earlier mail. A point at which nothing is mounted is another matter: there mail waits.
+/// A stream is named by the mount's place below the root, and bound to the file system that was there at first: see [`identity`](super::identity). The
+/// [`SessionTag`](crate::SessionTag), which differs with each mount, tells whether the page cache can be trusted about earlier mail.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct MountPoints(Vec<Arc<str>>);
 
@@ -23,7 +22,7 @@ impl MountPoints {
     /// # Errors
     /// Those of resolving the root's path and of reading `/proc/self/mountinfo`.
     pub fn below(root: &Path) -> io::Result<Self> {
-        let root = root.canonicalize()?;
+        let root = resolved(root)?;
         let all = match posthaste_fsops::mounts_below(&root) {
             Some(declared) => declared,
             None => parse(&std::fs::read("/proc/self/mountinfo")?),
@@ -42,10 +41,9 @@ impl MountPoints {
         MountPoints(points)
     }
 
-    /// With the points of other streams, at which nothing is mounted now and for which mail waits.
+    /// With the points of other streams, at which nothing is mounted now: mail waits for them, or they were bound to a file system.
     pub fn with_streams<'a>(self, streams: impl Iterator<Item = &'a str>) -> Self {
-        let waiting = streams.filter_map(|name| name.strip_prefix(STREAM));
-        Self::of_points(self.0.iter().map(|point| &**point).chain(waiting))
+        Self::of_points(self.0.iter().map(|point| &**point).chain(streams.filter_map(|name| point_of(name))))
     }
 
     /// All of them, the root's own among them.
@@ -70,9 +68,25 @@ pub(crate) fn stream_of(point: &str) -> String {
     format!("{STREAM}{point}")
 }
 
+/// The mount whose stream has this name; `None` if it is no mount's.
+pub(crate) fn point_of(stream: &str) -> Option<&str> {
+    stream.strip_prefix(STREAM)
+}
+
 /// Whether a stream is a mail mount's.
 pub(crate) fn is_of_mount(stream: &str) -> bool {
-    stream.starts_with(STREAM)
+    point_of(stream).is_some()
+}
+
+/// The mail root without symbolic links. One that is not there, because its disk is not mounted, keeps its name.
+///
+/// # Errors
+/// Those of looking for it.
+pub(crate) fn resolved(root: &Path) -> io::Result<PathBuf> {
+    match root.canonicalize() {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => std::path::absolute(root),
+        found => found,
+    }
 }
 
 /// The fifth field of each line, in which spaces and the like are octal.

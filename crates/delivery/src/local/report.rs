@@ -127,8 +127,10 @@ pub struct MountStats {
     pub point: Arc<str>,
     /// Messages that are not known to be durable in their mailboxes.
     pub messages: usize,
-    /// Why nothing can be delivered, if the mount has not answered since the opening.
+    /// Why nothing can be delivered, if the mount has not answered since the opening, or another file system is there.
     pub absent: Option<Arc<str>>,
+    /// Why the mount is not bound to its file system, if so: another one at its place would not be noticed.
+    pub unbound: Option<Arc<str>>,
     /// Why mail waits for room on it, if so: its file system would go below the floor.
     pub short_of_space: Option<Arc<str>>,
     /// What the last sync ended with, if it failed.
@@ -277,7 +279,8 @@ impl MailMount {
         MountStats {
             point: self.files.point().clone(),
             messages,
-            absent: state.absent.clone(),
+            absent: state.absent.clone().or_else(|| self.files.astray()),
+            unbound: self.files.unbound(),
             short_of_space: self.files.room().short(),
             sync_error: state.syncing.error.clone(),
             sync_secs: since.map(|since| self.now().saturating_duration_since(since).as_secs()),

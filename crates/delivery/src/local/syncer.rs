@@ -28,7 +28,7 @@ impl MailMount {
             self.state().is_looking = false;
             self.sync.notify_all();
             match found {
-                Ok(place) => self.begin(place),
+                Ok(session) => self.begin(session),
                 Err(error) => {
                     let mut state = self.state();
                     state.absent = Some(error.to_string().into());
@@ -44,8 +44,8 @@ impl MailMount {
             let (through, asked) = {
                 let mut state = self.state();
                 while !state.syncing.wanted && !state.stop {
-                    state = match self.files.room().is_look_due(self.now()) {
-                        true => self.look_at_room(state),
+                    state = match self.files.is_look_due(self.now()) {
+                        true => self.look_at_mount(state),
                         false => self.sync.wait(state).expect("a mount's state"),
                     };
                 }
@@ -94,12 +94,12 @@ impl MailMount {
         }
     }
 
-    /// Asks the mount's file system whether there is room for mail that waits for it.
-    fn look_at_room<'a>(&'a self, mut state: MutexGuard<'a, State>) -> MutexGuard<'a, State> {
+    /// Asks whether the mount's file system is still there, and has room for mail that waits for it.
+    fn look_at_mount<'a>(&'a self, mut state: MutexGuard<'a, State>) -> MutexGuard<'a, State> {
         let has_waiting = state.troubles.iter().next().is_some();
         state.is_looking = true;
         drop(state);
-        self.files.room().look_again(self.now(), has_waiting, || self.files.space());
+        self.files.look_again(self.now(), has_waiting);
         state = self.state();
         state.is_looking = false;
         // The end of the mount may be waiting for this.

@@ -96,6 +96,10 @@ pub enum TakeoverError {
 /// # Errors
 /// See [`TakeoverError`].
 pub fn take_over(journal_dir: &Path, config: &LocalConfig) -> Result<Option<TakenOver>, TakeoverError> {
+    let journal = OldJournal { dir: journal_dir.to_owned() };
+    if !journal.has_segments().map_err(at(journal_dir))? {
+        return Ok(None);
+    }
     if !config.mail_root.is_dir() {
         posthaste_fsops::make_dir(&config.mail_root).map_err(at(&config.mail_root))?;
     }

@@ -105,6 +105,10 @@ impl Reader {
                 self.remove_all(machine, &path, mailbox)?;
                 continue;
             }
+            // A mailbox that is a mount of its own has the mount's id: its disk would be another one.
+            if path.ends_with(".posthaste-mount") {
+                continue;
+            }
             let bytes = std::fs::read(&path).ok().filter(|_| !dir.ends_with("tmp"));
             let number = bytes.and_then(|bytes| self.number(mailbox, &bytes));
             let since = machine.position();

@@ -64,6 +64,9 @@ fn messages(root: &Path) -> BTreeMap<String, Vec<u8>> {
         for path in std::fs::read_dir(dir).expect("a directory").map(|entry| entry.expect("an entry").path()) {
             if path.is_dir() {
                 open.push(path);
+            } else if path.ends_with(".posthaste-mount") {
+                // Not of that time.
+                continue;
             } else {
                 let name = path.strip_prefix(root).expect("below it").to_str().expect("UTF-8").to_owned();
                 found.insert(name, std::fs::read(&path).expect("readable"));

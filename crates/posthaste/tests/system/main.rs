@@ -17,6 +17,7 @@ mod keywords;
 mod listeners;
 mod load;
 mod maps;
+mod mounts;
 mod notices;
 mod ownership;
 mod queue;

@@ -298,6 +298,9 @@ fn files(root: &Path) -> BTreeMap<PathBuf, Vec<u8>> {
         for path in std::fs::read_dir(dir).unwrap().map(|entry| entry.unwrap().path()) {
             if path.is_dir() {
                 open.push(path);
+            } else if path.ends_with(".posthaste-mount") {
+                // Not of that time.
+                continue;
             } else if let Ok(bytes) = std::fs::read(&path) {
                 found.insert(path.strip_prefix(root).unwrap().to_owned(), bytes);
             }

@@ -1,0 +1,297 @@
+//! Which file system the stream of a mail mount is bound to.
+//!
+//! A file at the top of the mount has a random id, made at first use; the spool's directory remembers it. Device numbers change with a restart, and the
+//! kernel's file system ids (`f_fsid`) are made from them on XFS, so neither tells a disk from another. A copy of a disk has the file, too, and may take its place.
+
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::hash::{BuildHasher, RandomState};
+use std::io::{self, Read};
+use std::os::fd::AsFd;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, MutexGuard};
+
+use rustix::fs::{AtFlags, Mode, OFlags};
+use rustix::io::Errno;
+
+use super::mounts::{point_of, stream_of};
+
+/// The id of a file system.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct MountId(u128);
+
+impl std::fmt::Display for MountId {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{:032x}", self.0)
+    }
+}
+
+/// What a directory says of the file system that it is on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Marker {
+    Missing,
+    /// There is a file of that name, and this program has not written it.
+    Unreadable,
+    Is(MountId),
+}
+
+impl std::fmt::Display for Marker {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Marker::Missing => f.write_str("none"),
+            Marker::Unreadable => f.write_str("one that cannot be read"),
+            Marker::Is(id) => id.fmt(f),
+        }
+    }
+}
+
+impl MountId {
+    /// Drawn at random.
+    fn new() -> Self {
+        // Keyed with random bytes of the system for each of its values.
+        let half = || u128::from(RandomState::new().hash_one(0));
+        MountId(half() << 64 | half())
+    }
+
+    fn parse(text: &str) -> Option<Self> {
+        let is_id = text.len() == 32 && text.bytes().all(|byte| byte.is_ascii_hexdigit());
+        u128::from_str_radix(text, 16).ok().filter(|_| is_id).map(MountId)
+    }
+}
+
+impl Marker {
+    /// Reads the file in a directory.
+    ///
+    /// # Errors
+    /// Those of opening and reading it.
+    pub fn read(dir: impl AsFd) -> io::Result<Self> {
+        let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
+        let file = match rustix::fs::openat(&dir, MARKER, flags, Mode::empty()) {
+            Err(Errno::NOENT) => return Ok(Marker::Missing),
+            Err(Errno::LOOP) => return Ok(Marker::Unreadable),
+            opened => File::from(opened?),
+        };
+        if !file.metadata()?.is_file() {
+            return Ok(Marker::Unreadable);
+        }
+        let mut text = Vec::new();
+        file.take(MARKER_BYTES_MAX).read_to_end(&mut text)?;
+        let first = std::str::from_utf8(&text).ok().and_then(|text| text.strip_prefix(PREFIX)?.split_once('\n'));
+        Ok(first.and_then(|(id, _)| MountId::parse(id)).map_or(Marker::Unreadable, Marker::Is))
+    }
+
+    /// The id of a directory's file system, which gets one if it has none. Durable when this returns.
+    ///
+    /// # Errors
+    /// Those of writing it; `AlreadyExists` if something else has its name.
+    pub fn make(dir: impl AsFd) -> io::Result<MountId> {
+        match Marker::read(&dir)? {
+            Marker::Is(id) => {
+                // The process that wrote it may have been killed before the syncs.
+                posthaste_fsops::fsync(rustix::fs::openat(
+                    &dir,
+                    MARKER,
+                    OFlags::RDONLY | OFlags::CLOEXEC,
+                    Mode::empty(),
+                )?)?;
+                posthaste_fsops::fsync(&dir)?;
+                Ok(id)
+            }
+            Marker::Unreadable => {
+                Err(io::Error::new(io::ErrorKind::AlreadyExists, format!("{MARKER} is not a mail mount's id")))
+            }
+            Marker::Missing => {
+                let id = MountId::new();
+                write_whole(&dir, MARKER, format!("{PREFIX}{id}\n{EXPLANATION}").as_bytes())?;
+                Ok(id)
+            }
+        }
+    }
+}
+
+/// The file systems that the streams of a spool are bound to.
+#[derive(Debug)]
+pub struct BoundMounts {
+    spool: PathBuf,
+    // By their places below the mail root.
+    ids: Mutex<BTreeMap<Arc<str>, MountId>>,
+}
+
+impl BoundMounts {
+    /// Those of the spool in this directory; none if it has no such file.
+    ///
+    /// # Errors
+    /// Those of reading it; `InvalidData` for one that this program has not written.
+    pub fn read(spool: &Path) -> io::Result<Self> {
+        let text = match std::fs::read_to_string(spool.join(BOUND)) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => String::new(),
+            read => read?,
+        };
+        let row = |line: &str| {
+            let (id, point) = line.split_once(' ')?;
+            Some((Arc::from(point), MountId::parse(id)?))
+        };
+        let ids: Option<BTreeMap<_, _>> = text.lines().map(row).collect();
+        let ids = ids.ok_or_else(|| {
+            let what = format!("{BOUND}: not a list of mail mounts; without this file each mount is bound to what is there at the next start");
+            io::Error::new(io::ErrorKind::InvalidData, what)
+        })?;
+        Ok(BoundMounts { spool: spool.to_owned(), ids: Mutex::new(ids) })
+    }
+
+    /// The streams, and the file system that each is bound to.
+    pub fn streams(&self) -> Vec<(String, MountId)> {
+        self.ids().iter().map(|(point, id)| (stream_of(point), *id)).collect()
+    }
+
+    /// A stream takes the file system that is there at the next start. False: it was bound to none. Only while nobody else has the spool open.
+    ///
+    /// # Errors
+    /// Those of writing the file.
+    pub fn unbind(&self, stream: &str) -> io::Result<bool> {
+        let Some(point) = point_of(stream) else { return Ok(false) };
+        self.change(|ids| ids.remove(point).is_some())
+    }
+
+    pub(crate) fn spool(&self) -> &Path {
+        &self.spool
+    }
+
+    pub(crate) fn get(&self, point: &str) -> Option<MountId> {
+        self.ids().get(point).copied()
+    }
+
+    /// Durable when this returns.
+    pub(crate) fn bind(&self, point: &Arc<str>, id: MountId) -> io::Result<()> {
+        if point.contains('\n') {
+            return Err(io::Error::new(io::ErrorKind::InvalidFilename, "its path has a line break"));
+        }
+        self.change(|ids| ids.insert(point.clone(), id) != Some(id)).map(drop)
+    }
+
+    fn change(&self, change: impl FnOnce(&mut BTreeMap<Arc<str>, MountId>) -> bool) -> io::Result<bool> {
+        let mut ids = self.ids();
+        let mut changed = ids.clone();
+        if !change(&mut changed) {
+            return Ok(false);
+        }
+        let text: String = changed.iter().map(|(point, id)| format!("{id} {point}\n")).collect();
+        write_whole(File::open(&self.spool)?, BOUND, text.as_bytes())?;
+        *ids = changed;
+        Ok(true)
+    }
+
+    fn ids(&self) -> MutexGuard<'_, BTreeMap<Arc<str>, MountId>> {
+        self.ids.lock().expect("no thread panics while it holds the ids of mounts")
+    }
+}
+
+/// Writes a file whole, or leaves what was there. Durable when this returns.
+fn write_whole(dir: impl AsFd, name: &str, bytes: &[u8]) -> io::Result<()> {
+    let unfinished = format!("{name}.new");
+    let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::TRUNC | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    let file = posthaste_fsops::openat(&dir, &*unfinished, flags, Mode::RUSR | Mode::WUSR | Mode::RGRP | Mode::ROTH)?;
+    let written = posthaste_fsops::write_all(&file, bytes)
+        .and_then(|()| Ok(posthaste_fsops::fsync(&file)?))
+        .and_then(|()| Ok(posthaste_fsops::renameat(&dir, &*unfinished, &dir, name)?));
+    if written.is_err() {
+        let _ = posthaste_fsops::unlinkat(&dir, &*unfinished, AtFlags::empty());
+    }
+    written?;
+    Ok(posthaste_fsops::fsync(&dir)?)
+}
+
+/// Name of the file at the top of a mail mount.
+pub(crate) const MARKER: &str = ".posthaste-mount";
+const PREFIX: &str = "posthaste-mount ";
+const EXPLANATION: &str = "Posthaste delivers mail to this file system because it finds this file here. Keep it, also in copies of the mail.\n";
+/// Name of the file in the spool's directory.
+const BOUND: &str = "mounts";
+const MARKER_BYTES_MAX: u64 = 1024;
+
+#[cfg(test)]
+mod tests {
+    use posthaste_fsops::{Choice, Cut, Machine, Tree};
+
+    use super::*;
+
+    fn dir(path: &Path) -> File {
+        File::open(path).expect("a directory")
+    }
+
+    #[test]
+    fn a_file_system_gets_an_id_once_and_keeps_it() {
+        let (one, other) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+        assert_eq!(Marker::read(dir(one.path())).unwrap(), Marker::Missing);
+        let id = Marker::make(dir(one.path())).unwrap();
+        assert_eq!(Marker::make(dir(one.path())).unwrap(), id);
+        assert_eq!(Marker::read(dir(one.path())).unwrap(), Marker::Is(id));
+        assert_ne!(Marker::make(dir(other.path())).unwrap(), id);
+        assert_eq!(std::fs::read_dir(one.path()).unwrap().count(), 1);
+    }
+
+    #[test]
+    fn what_is_no_id_is_none_and_stays() {
+        let place = tempfile::tempdir().unwrap();
+        let path = place.path().join(MARKER);
+        for text in [
+            "",
+            "posthaste-mount \n",
+            "posthaste-mount +0000000000000000000000000000001\n",
+            "posthaste-mount 1",
+            "mine\n",
+        ] {
+            std::fs::write(&path, text).unwrap();
+            assert_eq!(Marker::read(dir(place.path())).unwrap(), Marker::Unreadable, "{text}");
+            assert!(Marker::make(dir(place.path())).is_err());
+            assert_eq!(std::fs::read_to_string(&path).unwrap(), text);
+        }
+        std::fs::remove_file(&path).unwrap();
+        std::os::unix::fs::symlink("/dev/zero", &path).unwrap();
+        assert_eq!(Marker::read(dir(place.path())).unwrap(), Marker::Unreadable);
+        std::fs::remove_file(&path).unwrap();
+        std::fs::create_dir(&path).unwrap();
+        assert_eq!(Marker::read(dir(place.path())).unwrap(), Marker::Unreadable);
+    }
+
+    #[test]
+    fn streams_stay_bound_until_they_are_unbound() {
+        let place = tempfile::tempdir().unwrap();
+        let (one, other) = (MountId(1), MountId::new());
+        let bound = BoundMounts::read(place.path()).unwrap();
+        bound.bind(&"".into(), one).unwrap();
+        bound.bind(&"my mail/x".into(), other).unwrap();
+        assert!(bound.bind(&"a\nb".into(), other).is_err());
+        let again = BoundMounts::read(place.path()).unwrap();
+        assert_eq!(again.streams(), [("local:".to_owned(), one), ("local:my mail/x".to_owned(), other)]);
+        assert_eq!(
+            [again.unbind("local:").unwrap(), again.unbind("local:").unwrap(), again.unbind("events").unwrap()],
+            [true, false, false]
+        );
+        let last = BoundMounts::read(place.path()).unwrap();
+        assert_eq!((last.get(""), last.get("my mail/x")), (None, Some(other)));
+        std::fs::write(place.path().join(BOUND), "1 \n").unwrap();
+        assert_eq!(BoundMounts::read(place.path()).unwrap_err().kind(), io::ErrorKind::InvalidData);
+    }
+
+    /// Otherwise a mount would be stuck after a power cut.
+    #[test]
+    fn what_the_spool_remembers_is_on_the_mount_whenever_the_power_is_cut() {
+        let machine = Machine::boot(&Tree::with_mounts(&["mail", "spool"]), true, false).unwrap();
+        let id = Marker::make(dir(&machine.path().join("mail"))).unwrap();
+        BoundMounts::read(&machine.path().join("spool")).unwrap().bind(&"".into(), id).unwrap();
+        let recording = machine.recording();
+        let mut bound = 0;
+        for (position, seed) in
+            (0..=recording.events.len()).flat_map(|position| (0..20).map(move |seed| (position, seed)))
+        {
+            let left = recording.cut(Cut { position, choice: Choice::Seed(seed) });
+            let left = Machine::boot(&left, true, false).unwrap();
+            if BoundMounts::read(&left.path().join("spool")).unwrap().get("").is_some() {
+                bound += 1;
+                assert_eq!(Marker::read(dir(&left.path().join("mail"))).unwrap(), Marker::Is(id), "{position} {seed}");
+            }
+        }
+        assert!(bound >= 20, "{bound}");
+    }
+}

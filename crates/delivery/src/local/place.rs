@@ -1,0 +1,186 @@
+//! The directory that a mail mount begins at: the right file system is found there, another one may take its path, and it may come back.
+
+use std::fs::File;
+use std::io;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, MutexGuard};
+use std::time::{Duration, Instant};
+
+use posthaste_maildir::{MailRoot, Mount, MountFacts};
+
+use super::files::Common;
+use super::identity::{Marker, MountId};
+use super::mounts::{MountPoints, stream_of};
+use crate::seams::Step;
+use crate::session::SessionTag;
+
+/// What is known of a mount once it has answered.
+pub(crate) struct Place {
+    pub session: SessionTag,
+    pub facts: MountFacts,
+    /// Opened with it. Not shared with other mounts: it has a lock that is held during I/O.
+    pub root: MailRoot,
+    /// Device and inode of the directory.
+    at: (u64, u64),
+}
+
+/// The directory of one mount. Its lock is never held during I/O.
+pub(crate) struct MountDir {
+    path: PathBuf,
+    /// Where it is below the mail root; empty for the root itself.
+    point: Arc<str>,
+    known: Mutex<Known>,
+}
+
+#[derive(Default)]
+struct Known {
+    place: Option<Arc<Place>>,
+    unbound: Option<Arc<str>>,
+    /// Since when its path was seen to lead elsewhere, or was looked at last, and what that is called.
+    astray: Option<(Instant, Arc<str>)>,
+    has_returned: bool,
+}
+
+impl MountDir {
+    pub fn new(root_path: &Path, point: Arc<str>) -> Self {
+        let path = if point.is_empty() { root_path.to_owned() } else { root_path.join(&*point) };
+        MountDir { path, point, known: Mutex::default() }
+    }
+
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    pub fn point(&self) -> &Arc<str> {
+        &self.point
+    }
+
+    /// Finds the file system that the mount is bound to, or binds the mount to the one that is there, and opens a descriptor for syncs, before anything is
+    /// written to it. Blocks while it hangs.
+    ///
+    /// # Errors
+    /// `NotFound` if nothing is mounted there, or another file system; others of opening it.
+    pub fn find(&self, common: &Common) -> io::Result<(SessionTag, Mount)> {
+        common.seams.pass(Step::Mount(&self.point))?;
+        // The kernel's table tells it, also where the same file system is mounted twice.
+        if !MountPoints::below(&common.root_path)?.iter().any(|point| *point == self.point) {
+            return Err(self.not_mounted());
+        }
+        let expected = common.bound.get(&self.point);
+        let dir = match (File::open(&self.path), expected) {
+            (Err(error), Some(expected)) if error.kind() == io::ErrorKind::NotFound => {
+                return Err(self.is_another(expected, &"no directory", common));
+            }
+            (opened, _) => opened?,
+        };
+        let mut unbound = None;
+        match expected {
+            Some(expected) => {
+                let found = Marker::read(&dir)?;
+                if found != Marker::Is(expected) {
+                    return Err(self.is_another(expected, &found, common));
+                }
+            }
+            // Mail that can be delivered does not wait for it.
+            None => {
+                let made = Marker::make(&dir).and_then(|id| common.bound.bind(&self.point, id));
+                unbound = made.err().map(|error| error.to_string().into());
+            }
+        }
+        let root = MailRoot::open(&common.root_path)?.with_owners(common.owners.clone());
+        let session = SessionTag::of(&self.path)?;
+        let mount = Mount::of_dir(&dir)?;
+        let metadata = dir.metadata()?;
+        let place = Place { session, facts: mount.facts(), root, at: (metadata.dev(), metadata.ino()) };
+        // It has not changed while it was opened.
+        self.leads_to(&place)?;
+        let mut known = self.known();
+        (known.place, known.unbound) = (Some(Arc::new(place)), unbound);
+        Ok((session, mount))
+    }
+
+    /// What was found.
+    ///
+    /// # Errors
+    /// `NotFound`: nothing was found yet.
+    pub fn place(&self) -> io::Result<Arc<Place>> {
+        self.known().place.clone().ok_or_else(|| self.not_mounted())
+    }
+
+    /// To be asked before anything new is opened there: nothing is made in the directory that the mount hides, or on another file system.
+    ///
+    /// # Errors
+    /// `NotFound`: its path leads elsewhere.
+    pub fn check(&self, place: &Place, now: Instant) -> io::Result<()> {
+        let led = self.leads_to(place);
+        let mut known = self.known();
+        match &led {
+            Ok(()) => known.has_returned |= known.astray.take().is_some(),
+            Err(error) => known.astray = Some((now, error.to_string().into())),
+        }
+        led
+    }
+
+    /// Whether it was missing when it was looked at last, and that was a second ago.
+    pub fn is_look_due(&self, now: Instant) -> bool {
+        let is_old = |(since, _): &(Instant, _)| now.saturating_duration_since(*since) >= LOOK_PAUSE;
+        self.known().astray.as_ref().is_some_and(is_old)
+    }
+
+    /// Looks whether it is back.
+    pub fn look_again(&self, now: Instant) {
+        if let Ok(place) = self.place() {
+            // What is wrong is kept.
+            let _ = self.check(&place, now);
+        }
+    }
+
+    /// Whether it has come back since this was asked.
+    pub fn take_return(&self) -> bool {
+        std::mem::take(&mut self.known().has_returned)
+    }
+
+    /// What is at its path instead.
+    pub fn astray(&self) -> Option<Arc<str>> {
+        self.known().astray.as_ref().map(|(_, what)| what.clone())
+    }
+
+    /// Why the mount is not bound to its file system, if so.
+    pub fn unbound(&self) -> Option<Arc<str>> {
+        self.known().unbound.clone()
+    }
+
+    fn leads_to(&self, place: &Place) -> io::Result<()> {
+        match std::fs::metadata(&self.path) {
+            Ok(found) if (found.dev(), found.ino()) == place.at => Ok(()),
+            Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
+            _ => {
+                let path = self.path.display();
+                let what = format!(
+                    "{path} leads to another file system or directory than at the start: mount the right one again. If it is the right one, mounted anew, restart the server"
+                );
+                Err(io::Error::new(io::ErrorKind::NotFound, what))
+            }
+        }
+    }
+
+    fn is_another(&self, expected: MountId, found: &dyn std::fmt::Display, common: &Common) -> io::Error {
+        let (path, spool, stream) = (self.path.display(), common.bound.spool().display(), stream_of(&self.point));
+        let what = format!(
+            "{path} is not the file system that mail was delivered to before: expected id {expected}, found {found}. Mount the right one; if this one takes its place, \
+             stop the server and run `posthaste spool accept-mount {spool} '{stream}'`"
+        );
+        io::Error::new(io::ErrorKind::NotFound, what)
+    }
+
+    fn not_mounted(&self) -> io::Error {
+        io::Error::new(io::ErrorKind::NotFound, format!("no file system is mounted at {}", self.path.display()))
+    }
+
+    fn known(&self) -> MutexGuard<'_, Known> {
+        self.known.lock().expect("no thread panics while it holds what is known of a mount")
+    }
+}
+
+const LOOK_PAUSE: Duration = Duration::from_secs(1);
