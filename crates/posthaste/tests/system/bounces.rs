@@ -6,6 +6,7 @@ use std::path::Path;
 use rustix::process::Signal;
 use serde_json::Value;
 
+use crate::relaying::{ANYWHERE, next_hop};
 use crate::support::{Client, PATIENCE, Server, command};
 
 /// Relays for 127.0.0.1; `there.example` is at a port of loopback.
@@ -16,12 +17,6 @@ fn config(port: u16, more: &str) -> String {
          [dns]\nservers = [\"127.0.0.1:9\"]\nhosts = {{ \"there.example\" = [\"127.0.0.1\"] }}\n\
          [relay]\nnetworks = [\"127.0.0.1\"]\nport = {port}\nunreachable_secs = 1\n{more}"
     )
-}
-
-fn next_hop(dir: &Path) -> Server {
-    let domain = "[[domain]]\nname = \"there.example\"\nusers = [\"ann\", \"bob\"]\n";
-    let text = format!("host_name = \"mx.there.example\"\n[[listener]]\naddress = \"127.0.0.1:0\"\n{domain}");
-    Server::start(dir, &text)
 }
 
 /// The status, and what is printed.
@@ -44,8 +39,7 @@ fn events(dir: &Path, kind: &str) -> Vec<Value> {
 }
 
 fn send(server: &Server, from: &str, to: &[&str]) {
-    let mut client = server.connect();
-    client.expect("EHLO client.example.net", 250);
+    let mut client = server.hello();
     let reply = client.try_message(from, to, b"Subject: x\r\nMessage-ID: <1@here.example>\r\n\r\nx\r\n").unwrap();
     assert_eq!(reply.code, 250, "{reply:?}");
 }
@@ -54,7 +48,7 @@ fn send(server: &Server, from: &str, to: &[&str]) {
 fn what_bounces_as_a_bad_address_is_not_sent_to_again() {
     let (here, there) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
     let dir = here.path();
-    let next = next_hop(there.path());
+    let next = next_hop(there.path(), ANYWHERE);
     let config = config(next.addresses[0].port(), "[relay.bounces]\nsuppress_bounces = true\n");
     let mut server = Server::start(dir, &config);
     assert_eq!(run(dir, &["suppression", "list"]), (1, "nothing is suppressed\n".to_owned()));
@@ -124,7 +118,7 @@ fn the_list_is_changed_by_commands_and_survives_a_kill() {
 fn rules_for_classes_are_read_again_on_a_reload() {
     let (here, there) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
     let dir = here.path();
-    let next = next_hop(there.path());
+    let next = next_hop(there.path(), ANYWHERE);
     let rules = |name: &str| {
         let text = format!("[[class]]\nname = '{name}'\npatterns = ['^550 5.1.1 ']\n");
         std::fs::write(dir.join("classes.toml"), text).unwrap();
@@ -175,7 +169,7 @@ fn report(to: &str, kind: &str) -> Vec<u8> {
 fn what_comes_back_to_a_signed_return_path_is_known_and_goes_on_to_the_sender() {
     let (here, there) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
     let dir = here.path();
-    let next = next_hop(there.path());
+    let next = next_hop(there.path(), ANYWHERE);
     std::fs::write(dir.join("secret"), "a secret for tests\n").unwrap();
     let more = "[relay.bounces]\nsuppress_bounces = true\nsuppress_complaints = true\n\
                 [relay.return_path]\ndomain = \"bounces.here.example\"\nsecret_file = \"secret\"\n";

@@ -7,23 +7,8 @@ use std::path::Path;
 use rustix::process::Signal;
 use serde_json::Value;
 
+use crate::relaying::{ANYWHERE, config, next_hop, queue, unused_port};
 use crate::support::{Server, command};
-
-/// Relays for 127.0.0.1; `there.example` is at a port of loopback.
-fn config(port: u16) -> String {
-    format!(
-        "host_name = \"mx.here.example\"\n[[listener]]\naddress = \"127.0.0.1:0\"\n[[domain]]\nname = \"here.example\"\nusers = [\"eve\"]\n\
-         [relay]\nnetworks = [\"127.0.0.1\"]\nport = {port}\nunreachable_secs = 1\n\
-         [dns]\nservers = [\"127.0.0.1:9\"]\nhosts = {{ \"there.example\" = [\"127.0.0.1\"], \"other.example\" = [\"127.0.0.1\"] }}\n"
-    )
-}
-
-/// The status, and what is printed.
-fn queue(dir: &Path, args: &[&str]) -> (i32, String) {
-    let output = command(dir, &[&["queue"], args].concat()).output().unwrap();
-    let text = String::from_utf8([output.stdout, output.stderr].concat()).unwrap();
-    (output.status.code().unwrap(), text)
-}
 
 fn list(dir: &Path, args: &[&str]) -> Vec<Value> {
     let (_, text) = queue(dir, &[&["list", "--json"], args].concat());
@@ -36,10 +21,9 @@ fn recipients(dir: &Path, args: &[&str]) -> Vec<String> {
 
 /// A server, and the port of a next hop that is not there.
 fn waiting(dir: &Path) -> (Server, u16) {
-    let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
-    let server = Server::start(dir, &config(port));
-    let mut client = server.connect();
-    client.expect("EHLO client.example.net", 250);
+    let port = unused_port();
+    let server = Server::start(dir, &config(port, ""));
+    let mut client = server.hello();
     client
         .try_message("eve@here.example", &["ann@there.example", "bob@there.example"], b"Subject: a\r\n\r\n\r\n")
         .unwrap();
@@ -47,14 +31,6 @@ fn waiting(dir: &Path) -> (Server, u16) {
     client.try_message("eve@here.example", &["ann@other.example"], b"Subject: c\r\n\r\n\r\n").unwrap();
     server.wait_for_log("mail waits for these hosts");
     (server, port)
-}
-
-fn next_hop(dir: &Path, port: u16) -> Server {
-    let domain = "[[domain]]\nname = \"there.example\"\nusers = [\"ann\", \"bob\"]\n";
-    Server::start(
-        dir,
-        &format!("host_name = \"mx.there.example\"\n[[listener]]\naddress = \"127.0.0.1:{port}\"\n{domain}"),
-    )
 }
 
 #[test]
@@ -82,7 +58,7 @@ fn what_waits_is_listed_held_and_released_also_behind_a_kill() {
     server.signal(Signal::KILL);
     server.wait();
     assert!(queue(dir, &["list"]).1.contains("no server runs"), "none does");
-    let next = next_hop(there.path(), port);
+    let next = next_hop(there.path(), &format!("127.0.0.1:{port}"));
     let server = Server::start_as_it_is(dir);
     next.wait_for_mail("there.example", "bob", 1);
     let held = list(dir, &["--held"]);
@@ -129,7 +105,7 @@ fn a_suspended_domain_waits_until_it_is_resumed() {
     assert_eq!(queue(dir, &args), (0, "suspended\n".into()));
     server.signal(Signal::KILL);
     server.wait();
-    let next = next_hop(there.path(), port);
+    let next = next_hop(there.path(), &format!("127.0.0.1:{port}"));
     let server = Server::start_as_it_is(dir);
     let states: Vec<_> = list(dir, &["--domain", "there.example"]).iter().map(|line| line["state"].clone()).collect();
     assert_eq!(states, ["suspended"; 3]);
@@ -158,7 +134,7 @@ fn mail_of_a_domain_goes_elsewhere_until_its_route_ends_also_behind_a_kill() {
     let (here, there) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
     let dir = here.path();
     let (mut server, _) = waiting(dir);
-    let next = next_hop(there.path(), 0);
+    let next = next_hop(there.path(), ANYWHERE);
     let to = format!("[127.0.0.1]:{}", next.addresses[0].port());
     let route = |more: &[&str]| queue(dir, &[&["route", "--domain", "There.example"], more].concat());
     let (code, text) = route(&["--to", "a b"]);
@@ -174,8 +150,7 @@ fn mail_of_a_domain_goes_elsewhere_until_its_route_ends_also_behind_a_kill() {
     let server = Server::start_as_it_is(dir);
     let (_, text) = queue(dir, &["routes"]);
     assert!(text.contains("there.example") && text.contains(&to) && text.contains("their disk"), "{text}");
-    let mut client = server.connect();
-    client.expect("EHLO client.example.net", 250);
+    let mut client = server.hello();
     client.try_message("eve@here.example", &["bob@there.example"], b"Subject: d\r\n\r\n\r\n").unwrap();
     next.wait_for_mail("there.example", "bob", 2);
     assert_eq!(queue(dir, &["unroute", "--domain", "there.example"]), (0, "no longer routed\n".into()));
@@ -193,7 +168,7 @@ fn mail_of_a_domain_goes_elsewhere_until_its_route_ends_also_behind_a_kill() {
 fn what_is_no_request_is_answered_and_others_are_served() {
     let here = tempfile::tempdir().unwrap();
     let dir = here.path();
-    let server = Server::start(dir, &config(1));
+    let server = Server::start(dir, &config(1, ""));
     let ask = |text: &[u8]| {
         let mut stream = UnixStream::connect(dir.join("posthaste-data/control.sock")).unwrap();
         // A line that is too long may be refused while it is written.

@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 use rustix::process::Signal;
 use serde_json::Value;
 
+use crate::relaying::{queue, unused_port};
 use crate::support::{PATIENCE, Server, command};
 
 const CONFIG: &str = r#"
@@ -32,12 +33,6 @@ servers = ["127.0.0.1:9"]
 hosts = { "there.example" = ["127.0.0.1"], "other.example" = ["127.0.0.1"] }
 "#;
 
-pub fn queue(dir: &Path, args: &[&str]) -> (i32, String) {
-    let output = command(dir, &[&["queue"], args].concat()).output().unwrap();
-    let text = String::from_utf8([output.stdout, output.stderr].concat()).unwrap();
-    (output.status.code().unwrap(), text)
-}
-
 pub fn lines(dir: &Path, args: &[&str]) -> Vec<Value> {
     let (_, text) = queue(dir, &[args, &["--json"]].concat());
     serde_json::from_str(&text).unwrap_or_else(|error| panic!("{error}: {text}"))
@@ -53,10 +48,6 @@ fn counts(dir: &Path, by: &str) -> Vec<(String, u64, u64)> {
         .collect()
 }
 
-pub fn unused_port() -> u16 {
-    std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port()
-}
-
 pub fn config(port: u16) -> String {
     CONFIG.replace("PORT", &port.to_string())
 }
@@ -70,8 +61,7 @@ fn mail_is_counted_by_name_and_printed_as_it_goes_out() {
     let here = tempfile::tempdir().unwrap();
     let dir = here.path();
     let server = start(dir, unused_port());
-    let mut client = server.connect();
-    client.expect("EHLO client.example.net", 250);
+    let mut client = server.hello();
     let text = b"X-Tenant: acme\r\nX-Campaign: spring\r\nSubject: a\r\n\r\n.dots\r\n\xff\xfe\r\n\r\n";
     client.try_message("eve@here.example", &["ann@there.example", "bob@there.example"], text).unwrap();
     client
@@ -133,8 +123,7 @@ fn why_a_recipient_waits_is_known_behind_a_kill_and_behind_an_orderly_end() {
     let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let mut server = start(dir, listener.local_addr().unwrap().port());
     deferring(listener);
-    let mut client = server.connect();
-    client.expect("EHLO client.example.net", 250);
+    let mut client = server.hello();
     client
         .try_message("eve@here.example", &["ann@there.example", "bob@there.example"], b"Subject: a\r\n\r\n\r\n")
         .unwrap();

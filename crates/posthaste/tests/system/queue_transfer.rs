@@ -6,7 +6,8 @@ use std::time::{Duration, Instant};
 use rustix::process::Signal;
 use serde_json::Value;
 
-use crate::queue_content::{config, deferring, lines, queue, start, unused_port};
+use crate::queue_content::{config, deferring, lines, start};
+use crate::relaying::{queue, unused_port};
 use crate::support::{PATIENCE, Server, command};
 
 /// What an import says at its end.
@@ -38,8 +39,7 @@ fn a_queue_moves_with_schedule_and_attempts_and_nothing_is_imported_twice() {
     let busy = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let server = start(from, busy.local_addr().unwrap().port());
     deferring(busy);
-    let mut client = server.connect();
-    client.expect("EHLO client.example.net", 250);
+    let mut client = server.hello();
     let small = b"X-Tenant: acme\r\nX-Campaign: spring\r\nSubject: a\r\n\r\n.dots\r\n\xff\xfe\r\n\r\n";
     let both = ["ann@there.example", "bob@there.example"];
     client.try_message("eve@here.example", &both, small).unwrap();
@@ -133,8 +133,7 @@ fn a_queue_moves_while_neither_server_runs() {
     let events = "[events]\nenabled = true\n";
     let config = || config(unused_port()) + events;
     let mut server = Server::start(from, &config());
-    let mut client = server.connect();
-    client.expect("EHLO client.example.net", 250);
+    let mut client = server.hello();
     let large = [&b"Subject: b\r\n\r\n"[..], &b"some more of it\r\n".repeat(100_000), b"\r\n"].concat();
     client.try_message("eve@here.example", &["ann@there.example", "bob@there.example"], &large).unwrap();
     client.try_message("eve@here.example", &["ann@other.example"], b"Subject: c\r\n\r\n\r\n").unwrap();

@@ -6,31 +6,21 @@ use std::process::Stdio;
 
 use rustix::process::Signal;
 
+use crate::relaying::{self, ANYWHERE, next_hop};
 use crate::support::{Client, Server, command};
 
-/// A server that receives for `there.example`, users ann and bob.
-fn next_hop(dir: &std::path::Path, address: &str) -> Server {
-    let domain = "[[domain]]\nname = \"there.example\"\nusers = [\"ann\", \"bob\"]\n";
-    Server::start(dir, &format!("host_name = \"mx.there.example\"\n[[listener]]\naddress = \"{address}\"\n{domain}"))
-}
-
-/// A server for `here.example` that relays for 127.0.0.1, and finds mail hosts at a port of loopback.
+/// The configuration of a server that also relays mail of anybody to `open.example`.
 fn config(port: u16) -> String {
-    format!(
-        "host_name = \"mx.here.example\"\n[[listener]]\naddress = \"127.0.0.1:0\"\n[[domain]]\nname = \"here.example\"\nusers = [\"eve\"]\n\
-         [relay]\nnetworks = [\"127.0.0.1\"]\ndomains = [\"open.example\"]\nport = {port}\nunreachable_secs = 1\n\
-         [dns]\nservers = [\"127.0.0.1:9\"]\nhosts = {{ \"there.example\" = [\"127.0.0.1\"], \"open.example\" = [\"127.0.0.1\"] }}\n"
-    )
+    relaying::config(port, "domains = [\"open.example\"]\n")
 }
 
 #[test]
 fn local_and_other_recipients_of_one_message_get_it() {
     let (here, there) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
-    let next = next_hop(there.path(), "127.0.0.1:0");
+    let next = next_hop(there.path(), ANYWHERE);
     let events = "[events]\nenabled = true\n";
     let server = Server::start(here.path(), &(config(next.addresses[0].port()) + events));
-    let mut client = server.connect();
-    client.expect("EHLO client.example.net", 250);
+    let mut client = server.hello();
     client.deliver(&["eve@here.example", "ann@there.example", "bob@there.example"], b"Subject: x\r\n\r\n.dot\r\n");
     server.wait_for_mail("here.example", "eve", 1);
     for user in ["ann", "bob"] {
@@ -58,10 +48,9 @@ fn local_and_other_recipients_of_one_message_get_it() {
 #[test]
 fn equal_recipients_are_one_within_a_transaction_and_two_in_two() {
     let (here, there) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
-    let next = next_hop(there.path(), "127.0.0.1:0");
+    let next = next_hop(there.path(), ANYWHERE);
     let server = Server::start(here.path(), &config(next.addresses[0].port()));
-    let mut client = server.connect();
-    client.expect("EHLO client.example.net", 250);
+    let mut client = server.hello();
     let twice = ["ann@there.example", "ann@THERE.example", "ann@there.example"];
     client.deliver(&twice, b"Subject: one\r\n\r\nx\r\n");
     client.deliver(&["ann@there.example"], b"Subject: two\r\n\r\nx\r\n");
@@ -83,15 +72,14 @@ fn what_its_hosts_put_off_goes_to_the_fallback() {
     let putting_off = "host_name = \"mx.there.example\"\n[[listener]]\naddress = \"127.0.0.1:0\"\n\
                        [[domain]]\nname = \"there.example\"\nusers = [\"ann\"]\n\
                        [domain.aliases]\nbob.refuse = \"450 4.2.1 Come back tomorrow\"\n";
-    let (own, other) = (Server::start(there.path(), putting_off), next_hop(elsewhere.path(), "127.0.0.1:0"));
+    let (own, other) = (Server::start(there.path(), putting_off), next_hop(elsewhere.path(), ANYWHERE));
     let fallback = format!(
         "[[relay.route]]\nfallback = true\nafter_attempts = 2\nhost = \"[127.0.0.1]\"\nport = {}\n\
          [relay.schedule.default]\nfirst_secs = 1\njitter_percent = 0\n",
         other.addresses[0].port()
     );
     let server = Server::start(here.path(), &(config(own.addresses[0].port()) + &fallback));
-    let mut client = server.connect();
-    client.expect("EHLO client.example.net", 250);
+    let mut client = server.hello();
     client.deliver(&["ann@there.example", "bob@there.example"], b"Subject: x\r\n\r\nx\r\n");
     own.wait_for_mail("there.example", "ann", 1);
     other.wait_for_mail("there.example", "bob", 1);
@@ -113,8 +101,7 @@ fn nobody_else_may_relay_but_to_open_domains() {
     other.expect("RCPT TO:<ann@[127.0.0.1]>", 550);
     other.expect("RCPT TO:<x@OPEN.example>", 250);
     other.expect("RCPT TO:<eve@here.example>", 250);
-    let mut own = server.connect();
-    own.expect("EHLO client.example.net", 250);
+    let mut own = server.hello();
     own.expect("MAIL FROM:<sender@example.net>", 250);
     own.expect("RCPT TO:<ann@there.example>", 250);
     // Open transactions would be waited for.
@@ -134,7 +121,7 @@ fn rcpt_elsewhere(server: &Server, listener: usize) -> crate::support::Reply {
 #[test]
 fn one_listener_relays_and_the_other_does_not_until_a_reload() {
     let (here, there) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
-    let next = next_hop(there.path(), "127.0.0.1:0");
+    let next = next_hop(there.path(), ANYWHERE);
     let config = config(next.addresses[0].port()).replace("networks = [\"127.0.0.1\"]\n", "local_users = false\n");
     let second = "[[listener]]\naddress = \"127.0.0.1:0\"\nrelay = true\n";
     let server = Server::start(here.path(), &format!("{config}{second}"));
@@ -169,11 +156,10 @@ fn one_listener_relays_and_the_other_does_not_until_a_reload() {
 #[test]
 fn programs_on_this_machine_may_send_anywhere() {
     let (here, there) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
-    let next = next_hop(there.path(), "127.0.0.1:0");
+    let next = next_hop(there.path(), ANYWHERE);
     let config = config(next.addresses[0].port()).replace("networks = [\"127.0.0.1\"]\n", "");
     let server = Server::start(here.path(), &config);
-    let mut client = server.connect();
-    client.expect("EHLO client.example.net", 250);
+    let mut client = server.hello();
     client.expect("MAIL FROM:<sender@example.net>", 250);
     client.expect("RCPT TO:<ann@there.example>", 550);
     drop(client);
@@ -190,10 +176,9 @@ fn programs_on_this_machine_may_send_anywhere() {
 #[test]
 fn a_local_sender_is_told_of_a_failure() {
     let (here, there) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
-    let next = next_hop(there.path(), "127.0.0.1:0");
+    let next = next_hop(there.path(), ANYWHERE);
     let server = Server::start(here.path(), &config(next.addresses[0].port()));
-    let mut client = server.connect();
-    client.expect("EHLO client.example.net", 250);
+    let mut client = server.hello();
     let reply =
         client.try_message("eve@here.example", &["nobody@there.example"], b"Subject: lost\r\n\r\nx\r\n").unwrap();
     assert_eq!(reply.code, 250);
@@ -212,12 +197,11 @@ fn a_local_sender_is_told_of_a_failure() {
 fn mail_survives_a_kill_while_the_next_hop_is_away_and_comes_once() {
     let (here, there) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
     // Its address is free again once it has stopped.
-    let next = next_hop(there.path(), "127.0.0.1:0");
+    let next = next_hop(there.path(), ANYWHERE);
     let address = next.addresses[0];
     next.stop();
     let mut server = Server::start(here.path(), &config(address.port()));
-    let mut client = server.connect();
-    client.expect("EHLO client.example.net", 250);
+    let mut client = server.hello();
     for number in 0..20 {
         client.deliver(&["ann@there.example"], format!("Subject: {number}\r\n\r\nx\r\n").as_bytes());
     }
@@ -238,14 +222,13 @@ fn mail_survives_a_kill_while_the_next_hop_is_away_and_comes_once() {
 #[test]
 fn forwarded_mail_leaves_from_an_address_that_leads_back() {
     let (here, there) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
-    let next = next_hop(there.path(), "127.0.0.1:0");
+    let next = next_hop(there.path(), ANYWHERE);
     std::fs::write(here.path().join("srs.secret"), "a secret for tests\n").unwrap();
     let forwards = "[domain.aliases]\nfan = [\"eve\", \"ann@there.example\"]\n[domain.accounts.eve]\nforward = [\"bob@there.example\"]\nkeep_copy = true\n[relay]\n";
     let srs = "[relay.srs]\ndomain = \"here.example\"\nsecret_file = \"srs.secret\"\n[dns]\n";
     let config = config(next.addresses[0].port()).replace("[relay]\nnetworks = [\"127.0.0.1\"]\n", forwards);
     let server = Server::start(here.path(), &config.replace("[dns]\n", srs));
-    let mut client = server.connect();
-    client.expect("EHLO client.example.net", 250);
+    let mut client = server.hello();
     client.try_message("ann@there.example", &["fan@here.example"], b"Subject: fan\r\n\r\nx\r\n").unwrap();
     server.wait_for_mail("here.example", "eve", 1);
     next.wait_for_mail("there.example", "bob", 1);
@@ -268,7 +251,7 @@ fn forwarded_mail_leaves_from_an_address_that_leads_back() {
 #[test]
 fn only_those_to_whom_it_is_forwarded_get_a_message_from_a_rewritten_sender() {
     let (here, there) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
-    let next = next_hop(there.path(), "127.0.0.1:0");
+    let next = next_hop(there.path(), ANYWHERE);
     std::fs::write(here.path().join("srs.secret"), "a secret for tests\n").unwrap();
     let config = config(next.addresses[0].port());
     let config = config.replace(
@@ -277,8 +260,7 @@ fn only_those_to_whom_it_is_forwarded_get_a_message_from_a_rewritten_sender() {
     );
     let srs = "[relay.srs]\ndomain = \"here.example\"\nsecret_file = \"srs.secret\"\n[dns]\n";
     let server = Server::start(here.path(), &config.replace("[dns]\n", srs));
-    let mut client = server.connect();
-    client.expect("EHLO client.example.net", 250);
+    let mut client = server.hello();
     let to = ["fan@here.example", "bob@there.example", "lost@here.example"];
     client.try_message("ann@there.example", &to, b"Subject: fan\r\n\r\nx\r\n").unwrap();
     let text = next.wait_for_mail("there.example", "bob", 1)[0].text();
@@ -297,15 +279,14 @@ fn only_those_to_whom_it_is_forwarded_get_a_message_from_a_rewritten_sender() {
 #[test]
 fn sources_and_pools_change_with_a_reload() {
     let (here, there) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
-    let next = next_hop(there.path(), "127.0.0.1:0");
+    let next = next_hop(there.path(), ANYWHERE);
     let with = |source: &str| {
         let pool = "[[relay.pool]]\nname = \"all\"\nsources = { out = 1 }\n";
         config(next.addresses[0].port()) + "[[relay.source]]\nname = \"out\"\n" + source + pool
     };
     // Of the documentation (RFC 5737): no machine has it.
     let server = Server::start(here.path(), &with("ipv4 = \"192.0.2.1\"\n"));
-    let mut client = server.connect();
-    client.expect("EHLO client.example.net", 250);
+    let mut client = server.hello();
     client.deliver(&["ann@there.example"], b"Subject: x\r\n\r\n\r\n");
     let told = server.wait_for_log("no mail is sent from this source");
     assert!(told.contains("source=\"out\"") || told.contains("source=out"), "{told}");
@@ -328,7 +309,7 @@ fn sources_and_pools_change_with_a_reload() {
 fn a_loop_of_two_forwards_ends() {
     let (here, there) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
     // Its address is free again once it has stopped.
-    let first = next_hop(here.path(), "127.0.0.1:0");
+    let first = next_hop(here.path(), ANYWHERE);
     let address = first.addresses[0];
     first.stop();
     let config = |own: &str, other: &str, listen: &str, port: u16| {
@@ -341,8 +322,7 @@ fn a_loop_of_two_forwards_ends() {
     let next = Server::start(there.path(), &config("there", "here", "127.0.0.1:0", address.port()));
     let port = next.addresses[0].port();
     let server = Server::start(here.path(), &config("here", "there", &address.to_string(), port));
-    let mut client = server.connect();
-    client.expect("EHLO client.example.net", 250);
+    let mut client = server.hello();
     client.try_message("ann@here.example", &["round@here.example"], b"Subject: round\r\n\r\nx\r\n").unwrap();
     let text = server.wait_for_mail("here.example", "ann", 1)[0].text();
     assert!(text.starts_with("Return-Path: <>\n") && text.contains("Status: 5.4.6\n"), "{text}");
@@ -353,7 +333,7 @@ fn a_loop_of_two_forwards_ends() {
 #[test]
 fn a_trusted_client_hears_of_success() {
     let (here, there) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
-    let next = next_hop(there.path(), "127.0.0.1:0");
+    let next = next_hop(there.path(), ANYWHERE);
     let config = config(next.addresses[0].port()).replace("[\"eve\"]", "[\"eve\", \"joe\"]");
     let trusted = "[[network]]\ncidr = [\"127.0.0.1\"]\npolicy.dsn = true\n";
     let server = Server::start(here.path(), &(config + trusted));
@@ -403,7 +383,7 @@ fn a_trusted_client_hears_of_success() {
 #[test]
 fn hosts_and_address_families_change_with_a_reload() {
     let (here, there) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
-    let next = next_hop(there.path(), "127.0.0.1:0");
+    let next = next_hop(there.path(), ANYWHERE);
     let hosts = here.path().join("hosts");
     std::fs::write(&hosts, "127.0.0.1 file.example\n").unwrap();
     let with = |more: &str| {
@@ -411,8 +391,7 @@ fn hosts_and_address_families_change_with_a_reload() {
         config + &format!("hosts_file = \"{}\"\n", hosts.display()) + more
     };
     let server = Server::start(here.path(), &with("ip = \"ipv6-only\"\n"));
-    let mut client = server.connect();
-    client.expect("EHLO client.example.net", 250);
+    let mut client = server.hello();
     // It has only an IPv4 address. That is final, so the sender is told: by local mail.
     client.try_message("eve@here.example", &["ann@there.example"], b"Subject: early\r\n\r\nx\r\n").unwrap();
     let told = server.wait_for_mail("here.example", "eve", 1)[0].text();

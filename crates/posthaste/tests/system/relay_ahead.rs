@@ -4,22 +4,15 @@ use std::net::Ipv4Addr;
 
 use rustix::process::Signal;
 
+use crate::relaying::{self, ANYWHERE, next_hop};
 use crate::support::{Client, Server};
 
 fn config(port: u16) -> String {
-    format!(
-        "host_name = \"mx.here.example\"\n[[listener]]\naddress = \"127.0.0.1:0\"\n[[domain]]\nname = \"here.example\"\nusers = [\"eve\"]\n\
-         [relay]\ndomains = [\"there.example\"]\nport = {port}\nunreachable_secs = 1\n\
-         [[relay.recipients]]\ndomain = \"there.example\"\ncall_ahead = true\n\
-         [dns]\nservers = [\"127.0.0.1:9\"]\nhosts = {{ \"there.example\" = [\"127.0.0.1\"] }}\n"
-    )
+    let recipients = "[[relay.recipients]]\ndomain = \"there.example\"\ncall_ahead = true\n";
+    relaying::config(port, &format!("domains = [\"there.example\"]\n{recipients}"))
 }
 
-fn next_hop(dir: &std::path::Path, address: &str) -> Server {
-    let domain = "[[domain]]\nname = \"there.example\"\nusers = [\"ann\", \"bob\"]\n";
-    Server::start(dir, &format!("host_name = \"mx.there.example\"\n[[listener]]\naddress = \"{address}\"\n{domain}"))
-}
-
+/// A client without special rights, that has said MAIL.
 fn client(server: &Server) -> Client {
     let mut client = Client::open_from(Ipv4Addr::new(127, 0, 0, 2), server.addresses[0]).unwrap();
     assert_eq!(client.reply().code, 220);
@@ -31,7 +24,7 @@ fn client(server: &Server) -> Client {
 #[test]
 fn the_next_hop_is_asked_for_recipients_and_answers_are_remembered() {
     let (here, there) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
-    let next = next_hop(there.path(), "127.0.0.1:0");
+    let next = next_hop(there.path(), ANYWHERE);
     let address = next.addresses[0];
     let server = Server::start(here.path(), &config(address.port()));
     let mut asking = client(&server);

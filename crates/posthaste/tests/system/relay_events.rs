@@ -50,8 +50,7 @@ fn each_outcome_has_its_line_also_behind_a_kill_and_operators_are_named() {
     let next = Server::start(there_dir.path(), THERE);
     let dir = here_dir.path();
     let mut server = Server::start(dir, &here(next.addresses[0].port()));
-    let mut client = server.connect();
-    client.expect("EHLO client.example.net", 250);
+    let mut client = server.hello();
     let to = ["ann@there.example", "slow@there.example"];
     client.try_message("eve@here.example", &to, b"Subject: a\r\n\r\nx\r\n").unwrap();
     // By itself: failures of a message whose other recipients wait are gathered for a minute.
@@ -107,8 +106,7 @@ fn what_becomes_too_old_is_told_as_expired() {
     let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
     let schedule = "unreachable_secs = 1\n[relay.schedule.default]\nmax_age_secs = 1\ndelay_notice_secs = 1\n[dns]\n";
     let server = Server::start(dir, &here(port).replace("[dns]\n", schedule));
-    let mut client = server.connect();
-    client.expect("EHLO client.example.net", 250);
+    let mut client = server.hello();
     client.try_message("eve@here.example", &["ann@there.example"], b"Subject: a\r\n\r\nx\r\n").unwrap();
     let expired = &wait_for(dir, "expired", "recipient", "ann@there.example")[0];
     assert_eq!((&expired["status"], &expired["attempts"]), (&"5.4.7".into(), &0.into()), "{expired}");

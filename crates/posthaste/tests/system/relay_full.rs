@@ -1,13 +1,9 @@
 //! A queue that has as much mail as it may.
 
-use crate::support::{Client, Server, command};
+use crate::relaying::{self, queue, unused_port};
+use crate::support::{Client, Server};
 
-/// Nobody answers at the next hop.
-const CONFIG: &str = "host_name = \"mx.here.example\"\n[[listener]]\naddress = \"127.0.0.1:0\"\n\
-    [[domain]]\nname = \"here.example\"\nusers = [\"eve\"]\n\
-    [relay]\nnetworks = [\"127.0.0.1\"]\nport = 1\nqueue_recipients = 2\n\
-    [[relay.tenant]]\nname = \"news\"\nsender_domains = [\"news.example\"]\nqueue_recipients = 1\n\
-    [dns]\nservers = [\"127.0.0.1:9\"]\nhosts = { \"there.example\" = [\"127.0.0.1\"] }\n";
+const FULL: &str = "queue_recipients = 2\n[[relay.tenant]]\nname = \"news\"\nsender_domains = [\"news.example\"]\nqueue_recipients = 1\n";
 
 fn send(client: &mut Client, from: &str, code: u16) {
     client.expect(&format!("MAIL FROM:<{from}>"), 250);
@@ -19,13 +15,8 @@ fn send(client: &mut Client, from: &str, code: u16) {
 #[test]
 fn a_full_queue_is_refused_counted_and_told_and_local_mail_goes_on() {
     let here = tempfile::tempdir().unwrap();
-    let server = Server::start(here.path(), CONFIG);
-    let queue = |args: &[&str]| {
-        let output = command(here.path(), &[&["queue"], args].concat()).output().unwrap();
-        String::from_utf8(output.stdout).unwrap()
-    };
-    let mut client = server.connect();
-    client.expect("EHLO client.example.net", 250);
+    let server = Server::start(here.path(), &relaying::config(unused_port(), FULL));
+    let mut client = server.hello();
     send(&mut client, "a@news.example", 250);
     send(&mut client, "a@news.example", 452);
     server.wait_for_log("a tenant's part of the queue is full");
@@ -40,10 +31,10 @@ fn a_full_queue_is_refused_counted_and_told_and_local_mail_goes_on() {
     server.wait_for_mail("here.example", "eve", 1);
     let log = server.wait_for_log("the queue is full: mail for other hosts is refused with 452");
     assert_eq!(log.matches("the queue is full").count(), 1, "{log}");
-    let text = queue(&["summary"]);
+    let (_, text) = queue(here.path(), &["summary"]);
     assert!(text.contains("\n2 of 2 recipients wait, full; 2 were refused since the start\n"), "{text}");
     assert!(text.contains("\n1 of 1 recipients of tenant news wait, full; 1 were refused since the start\n"), "{text}");
-    queue(&["delete", "--all"]);
+    assert_eq!(queue(here.path(), &["delete", "--all"]).0, 0);
     server.wait_for_log("the queue has room again");
     server.wait_for_log("a tenant's part of the queue has room again");
     send(&mut client, "a@news.example", 250);

@@ -34,8 +34,7 @@ fn what_waits_leaves_memory_blocks_nobody_and_is_sent_while_intake_is_refused() 
     // Nobody listens at the address of its host.
     let server = Server::start(here.path(), &config(port, "127.0.0.77", ""));
     let before = server.memory_bytes();
-    let mut client = server.connect();
-    client.expect("EHLO client.example.net", 250);
+    let mut client = server.hello();
     let line = [b"x".repeat(98).as_slice(), b"\r\n"].concat();
     let message = [b"Subject: waits\r\n\r\n".to_vec(), line.repeat(OCTETS / 100)].concat();
     for _ in 0..MESSAGES {
@@ -50,8 +49,7 @@ fn what_waits_leaves_memory_blocks_nobody_and_is_sent_while_intake_is_refused() 
     server.stop();
     // No disk has so much room: nothing is taken any more, and what waits can be sent now.
     let server = Server::start(here.path(), &config(port, "127.0.0.1", "free_bytes_min = 9000000000000000\n"));
-    let mut client = server.connect();
-    client.expect("EHLO client.example.net", 250);
+    let mut client = server.hello();
     let refused = client.try_message("a@here.example", &["ann@there.example"], b"Subject: no\r\n\r\nx\r\n").unwrap();
     assert!(refused.code == 452 && refused.text.contains("4.3.1"), "{refused:?}");
     next.wait_for_mail("slow.example", "ann", MESSAGES);

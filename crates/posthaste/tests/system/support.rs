@@ -70,6 +70,13 @@ impl Server {
         client
     }
 
+    /// A client that has said EHLO.
+    pub fn hello(&self) -> Client {
+        let mut client = self.connect();
+        client.expect("EHLO client.example.net", 250);
+        client
+    }
+
     /// Its process id.
     pub fn pid(&self) -> u32 {
         self.process.pid()

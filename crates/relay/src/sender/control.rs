@@ -125,7 +125,12 @@ impl Relay {
                     match queue.act(*key, action) {
                         Some(change) if matches!(change.what, What::Failed(_)) => bounces.push(change),
                         Some(change) => changes.push(change),
-                        None if state.waits == Waits::Busy => acted.follows += 1,
+                        None if state.waits == Waits::Busy => {
+                            acted.follows += 1;
+                            if matches!(action, Action::Bounce(_)) {
+                                shared.bounces_to_follow.add(*key, reply.clone());
+                            }
+                        }
                         None => continue,
                     }
                     if is_told {

@@ -48,17 +48,16 @@ pub(super) async fn run(shared: Arc<Shared>) {
 
 impl Shared {
     fn each_second(self: &Arc<Self>, now: Secs) {
-        let (notices, actions) = {
+        let (notices, actions, bounces) = {
             let mut queue = self.queue();
             queue.tick(now);
-            (queue.take_notices(), queue.take_actions())
+            let (bounces, actions): (Vec<_>, Vec<_>) =
+                queue.take_actions().into_iter().partition(|change| matches!(change.what, What::Failed(_)));
+            (queue.take_notices(), actions, self.bounces_to_follow.take(bounces, &queue))
         };
-        let (bounces, actions): (Vec<_>, Vec<_>) =
-            actions.into_iter().partition(|change| matches!(change.what, What::Failed(_)));
         self.record(actions);
-        for change in bounces {
+        for (change, reply) in bounces {
             let shared = self.clone();
-            let reply = Reply::new(554, "5.0.0", "given up by the operator");
             self.runtime.spawn_blocking(move || {
                 let host = Arc::from("");
                 shared.settle_told(change.key.message, vec![change], AttemptResult::Failed, &reply, &host);

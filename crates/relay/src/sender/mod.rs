@@ -13,6 +13,7 @@
 mod ahead;
 mod automation;
 mod bounces;
+mod bounces_to_follow;
 mod broken_tls;
 mod careful;
 mod config;

@@ -12,6 +12,7 @@ use tokio::sync::Notify;
 
 use super::Outgoing;
 use super::ahead::CallAhead;
+use super::bounces_to_follow::BouncesToFollow;
 use super::broken_tls::BrokenTls;
 use super::config::Config;
 use super::connection::connect;
@@ -68,6 +69,8 @@ pub(super) struct Shared {
     ended: Condvar,
     serial: AtomicU64,
     pub broken_tls: BrokenTls,
+    /// What operators say of recipients under way that they give up.
+    pub bounces_to_follow: BouncesToFollow,
     /// One import at a time: what was imported already is asked before each.
     pub importing: Mutex<()>,
     pub delivered: AtomicU64,
@@ -126,6 +129,7 @@ impl Shared {
             ended: Condvar::new(),
             serial: AtomicU64::new(0),
             broken_tls: BrokenTls::default(),
+            bounces_to_follow: BouncesToFollow::default(),
             importing: Mutex::default(),
             delivered: AtomicU64::new(0),
             deferred: AtomicU64::new(0),

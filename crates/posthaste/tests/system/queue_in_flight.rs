@@ -1,0 +1,141 @@
+//! What an operator does to recipients that another host has in hand: it follows that host's reply.
+
+use std::io::{BufRead, BufReader, Write};
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::sync::{Arc, Condvar, Mutex};
+use std::time::Instant;
+
+use serde_json::Value;
+
+use crate::relaying::{ANYWHERE, config, queue};
+use crate::support::{PATIENCE, Server};
+
+/// A host that has no answer to RCPT before it is released. Then it takes the recipients `…-ok` and puts the others off.
+struct SlowHost {
+    address: SocketAddr,
+    state: Arc<(Mutex<State>, Condvar)>,
+}
+
+#[derive(Default)]
+struct State {
+    is_released: bool,
+    /// The recipients of RCPT, as they came.
+    asked: Vec<String>,
+}
+
+impl SlowHost {
+    fn start() -> Self {
+        let listener = TcpListener::bind(ANYWHERE).unwrap();
+        let host = SlowHost { address: listener.local_addr().unwrap(), state: Arc::default() };
+        let state = host.state.clone();
+        std::thread::spawn(move || {
+            for stream in listener.incoming().flatten() {
+                let state = state.clone();
+                std::thread::spawn(move || serve(stream, &state));
+            }
+        });
+        host
+    }
+
+    fn asked(&self, recipient: &str) -> usize {
+        self.state.0.lock().unwrap().asked.iter().filter(|asked| *asked == recipient).count()
+    }
+
+    fn wait_asked(&self, recipient: &str, times: usize) {
+        let count = |state: &mut State| state.asked.iter().filter(|asked| *asked == recipient).count() < times;
+        let state = self.state.0.lock().unwrap();
+        let (state, time) = self.state.1.wait_timeout_while(state, PATIENCE, count).unwrap();
+        assert!(!time.timed_out(), "{recipient} does not come: {:?}", state.asked);
+    }
+
+    fn release(&self) {
+        self.state.0.lock().unwrap().is_released = true;
+        self.state.1.notify_all();
+    }
+}
+
+fn serve(mut stream: TcpStream, state: &(Mutex<State>, Condvar)) -> std::io::Result<()> {
+    let mut input = BufReader::new(stream.try_clone()?);
+    stream.write_all(b"220 there.example\r\n")?;
+    let (mut line, mut is_body) = (String::new(), false);
+    loop {
+        line.clear();
+        if input.read_line(&mut line)? == 0 {
+            return Ok(());
+        }
+        let reply = match line.get(..4).unwrap_or_default() {
+            _ if is_body && line != ".\r\n" => continue,
+            "RCPT" => {
+                let recipient = line.split(['<', '>']).nth(1).unwrap_or_default().to_owned();
+                let is_taken = recipient.contains("-ok@");
+                let mut state_now = state.0.lock().unwrap();
+                state_now.asked.push(recipient);
+                state.1.notify_all();
+                drop(state.1.wait_while(state_now, |state| !state.is_released).unwrap());
+                if is_taken { "250 2.1.5 ok" } else { "451 4.2.0 not now" }
+            }
+            "DATA" => {
+                is_body = true;
+                "354 go"
+            }
+            _ => {
+                is_body = false;
+                "250 2.0.0 ok"
+            }
+        };
+        stream.write_all(format!("{reply}\r\n").as_bytes())?;
+    }
+}
+
+#[test]
+fn an_action_on_a_recipient_in_flight_follows_the_reply_unless_that_settles_it() {
+    let here = tempfile::tempdir().unwrap();
+    let dir = here.path();
+    let host = SlowHost::start();
+    let schedule = "[relay.schedule.default]\nfirst_secs = 3600\n";
+    let server = Server::start(dir, &config(host.address.port(), schedule));
+    let actions = [("hold", "held"), ("delete", "removed"), ("bounce", "given up"), ("requeue", "tried now")];
+    let recipient = |action: &str, more: &str| format!("{action}{more}@there.example");
+    let all: Vec<String> =
+        ["", "-ok"].iter().flat_map(|more| actions.iter().map(move |(action, _)| recipient(action, more))).collect();
+    let to: Vec<&str> = all.iter().map(String::as_str).collect();
+    server.hello().try_message("eve@here.example", &to, b"Subject: a\r\n\r\nx\r\n").unwrap();
+    host.wait_asked(&all[0], 1);
+    let states = || -> Vec<(String, String)> {
+        let (_, text) = queue(dir, &["list", "--json"]);
+        let lines: Vec<Value> = serde_json::from_str(&text).unwrap_or_else(|error| panic!("{error}: {text}"));
+        let text = |line: &Value, key: &str| line[key].as_str().unwrap().to_owned();
+        lines.iter().map(|line| (text(line, "recipient"), text(line, "state"))).collect()
+    };
+    for (action, done) in actions {
+        for more in ["", "-ok"] {
+            let of = recipient(action, more);
+            let said = queue(dir, &[action, "--recipient", &of, "--reason", "their wish"]);
+            assert_eq!(said, (0, format!("0 {done}; 1 under way follow\n")), "{of}");
+        }
+    }
+    let under_way: Vec<_> = all.iter().map(|of| (of.clone(), "under way".to_owned())).collect();
+    assert_eq!(states(), under_way, "nothing is changed before the host has answered");
+    host.release();
+    // A second attempt, an hour before its time.
+    host.wait_asked("requeue@there.example", 2);
+    let deadline = Instant::now() + PATIENCE;
+    // The notification of a failure waits for the others of its message.
+    let left = [("hold", "held"), ("bounce", "under way"), ("requeue", "scheduled")];
+    let left = left.map(|(action, state)| (recipient(action, ""), state.to_owned()));
+    while states() != left {
+        assert!(Instant::now() < deadline, "{:?}\n{}", states(), server.log_text());
+    }
+    assert_eq!(queue(dir, &["release", "--held"]), (0, "1 released\n".into()));
+    host.wait_asked("hold@there.example", 2);
+    for action in ["hold", "requeue"] {
+        assert_eq!(queue(dir, &["delete", "--recipient", &recipient(action, "")]).0, 0);
+    }
+    let told = server.wait_for_mail("here.example", "eve", 1).remove(0).text();
+    assert!(told.contains("rfc822; bounce@there.example\n") && told.contains("their wish"), "{told}");
+    assert!(told.matches("Action: failed").count() == 1, "{told}");
+    for of in all.iter().filter(|of| !of.starts_with("requeue@") && !of.starts_with("hold@")) {
+        assert_eq!(host.asked(of), 1, "{of}");
+    }
+    server.stop();
+}

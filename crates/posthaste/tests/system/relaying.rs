@@ -1,0 +1,37 @@
+//! Two servers for tests: one at `here.example` that relays, and its next hop for `there.example`.
+
+use std::path::Path;
+
+use crate::support::{Server, command};
+
+/// The configuration of a server for `here.example`, user eve, that relays for 127.0.0.1. Mail hosts of the other domains are at a port of loopback.
+/// `relay` has more keys of `[relay]`, then tables. What is put behind the whole begins with keys of `[dns]`.
+pub fn config(port: u16, relay: &str) -> String {
+    format!(
+        "host_name = \"mx.here.example\"\n[[listener]]\naddress = \"127.0.0.1:0\"\n[[domain]]\nname = \"here.example\"\nusers = [\"eve\"]\n\
+         [relay]\nnetworks = [\"127.0.0.1\"]\nport = {port}\nunreachable_secs = 1\n{relay}\
+         [dns]\nservers = [\"127.0.0.1:9\"]\n\
+         hosts = {{ \"there.example\" = [\"127.0.0.1\"], \"other.example\" = [\"127.0.0.1\"], \"open.example\" = [\"127.0.0.1\"] }}\n"
+    )
+}
+
+/// A server that receives for `there.example`, users ann and bob, at an address with a port.
+pub fn next_hop(dir: &Path, address: &str) -> Server {
+    let domain = "[[domain]]\nname = \"there.example\"\nusers = [\"ann\", \"bob\"]\n";
+    Server::start(dir, &format!("host_name = \"mx.there.example\"\n[[listener]]\naddress = \"{address}\"\n{domain}"))
+}
+
+/// Any port of loopback, for [`next_hop`].
+pub const ANYWHERE: &str = "127.0.0.1:0";
+
+/// A port at which nobody listens.
+pub fn unused_port() -> u16 {
+    std::net::TcpListener::bind(ANYWHERE).unwrap().local_addr().unwrap().port()
+}
+
+/// `posthaste queue`: the status, and what is printed.
+pub fn queue(dir: &Path, args: &[&str]) -> (i32, String) {
+    let output = command(dir, &[&["queue"], args].concat()).output().unwrap();
+    let text = String::from_utf8([output.stdout, output.stderr].concat()).unwrap();
+    (output.status.code().unwrap(), text)
+}

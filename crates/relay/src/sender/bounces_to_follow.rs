@@ -1,0 +1,31 @@
+//! What an operator says of recipients that are given up behind the reply of the host that has them in hand.
+
+use std::collections::HashMap;
+use std::sync::Mutex;
+
+use posthaste_smtp::Reply;
+
+use crate::queue::{Change, Key, Queue, Waits};
+
+/// Locked after the queue.
+#[derive(Default)]
+pub(super) struct BouncesToFollow(Mutex<HashMap<Key, Reply>>);
+
+impl BouncesToFollow {
+    /// The queue is locked by the caller, and has the recipient under way.
+    pub fn add(&self, key: Key, reply: Reply) {
+        self.0.lock().expect("replies to follow").insert(key, reply);
+    }
+
+    /// What is said of each of these, which are under way no more. What the host's reply has settled is forgotten.
+    pub fn take(&self, bounces: Vec<Change>, queue: &Queue) -> Vec<(Change, Reply)> {
+        let mut replies = self.0.lock().expect("replies to follow");
+        let mut reply =
+            |change: &Change| replies.remove(&change.key).unwrap_or_else(|| Reply::new(554, "5.0.0", GIVEN_UP));
+        let taken = bounces.into_iter().map(|change| (change, reply(&change))).collect();
+        replies.retain(|key, _| queue.show(*key).is_some_and(|state| state.waits == Waits::Busy));
+        taken
+    }
+}
+
+const GIVEN_UP: &str = "given up by the operator";
