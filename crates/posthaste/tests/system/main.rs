@@ -30,6 +30,7 @@ mod relay;
 mod relay_ahead;
 mod relay_events;
 mod relay_full;
+mod relay_limits;
 mod relay_pressure;
 mod relaying;
 mod reloading;
