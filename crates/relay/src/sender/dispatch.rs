@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use tokio::time::{Instant, timeout};
 
+use super::backlog::{BacklogWatch, LOOK_EVERY};
 use super::crowd::Thinner;
 use super::observer::AttemptResult;
 use super::router;
@@ -18,6 +19,7 @@ use posthaste_smtp::Reply;
 pub(super) async fn run(shared: Arc<Shared>) {
     let mut snapshot_at = Instant::now() + SNAPSHOT_EVERY;
     let (mut looked_at, mut thinner) = (0, Thinner::default());
+    let mut backlog = BacklogWatch::default();
     let worker = shared.watch.worker("dispatcher of the queue", STEPS, PATIENCE);
     let pulse = worker.pulse();
     while !shared.is_ending() {
@@ -27,6 +29,7 @@ pub(super) async fn run(shared: Arc<Shared>) {
             pulse.step(1);
             shared.each_second(now);
         }
+        backlog.look(&shared);
         pulse.step(2);
         shared.route_and_wake();
         thinner.look(&shared);
@@ -42,8 +45,9 @@ pub(super) async fn run(shared: Arc<Shared>) {
             snapshot_at = Instant::now() + SNAPSHOT_EVERY.max(begun.elapsed() * 9);
         }
         pulse.step(0);
-        let _ = timeout(Duration::from_millis(250), shared.wake.notified()).await;
+        let _ = timeout(LOOK_EVERY, shared.wake.notified()).await;
     }
+    shared.spool.pressure().set_queue(0.0);
 }
 
 impl Shared {

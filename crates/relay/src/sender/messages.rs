@@ -51,10 +51,21 @@ pub(super) struct Messages {
 
 #[derive(Default)]
 struct CachedMessages {
-    by_lsn: HashMap<Lsn, (Arc<Envelope>, usize)>,
+    by_lsn: HashMap<Lsn, Kept>,
     /// As they came; settled ones stay in it until their turn.
     order: VecDeque<Lsn>,
     bytes: usize,
+    /// Bytes that have ever come.
+    come: u64,
+    /// The last message that had to make room.
+    left: Lsn,
+}
+
+struct Kept {
+    envelope: Arc<Envelope>,
+    bytes: usize,
+    /// What had come with it.
+    come: u64,
 }
 
 impl Messages {
@@ -72,10 +83,14 @@ impl Messages {
         let mut kept = self.kept.lock().expect("messages");
         while kept.bytes + bytes > self.bytes_max {
             let Some(oldest) = kept.order.pop_front() else { return };
-            kept.leave(oldest);
+            if kept.leave(oldest) {
+                kept.left = oldest;
+            }
         }
         kept.bytes += bytes;
-        kept.by_lsn.insert(lsn, (envelope, bytes));
+        kept.come += bytes as u64;
+        let come = kept.come;
+        kept.by_lsn.insert(lsn, Kept { envelope, bytes, come });
         kept.order.push_back(lsn);
     }
 
@@ -85,7 +100,9 @@ impl Messages {
             return;
         }
         let mut kept = self.kept.lock().expect("messages");
-        messages.iter().for_each(|lsn| kept.leave(*lsn));
+        for lsn in messages {
+            kept.leave(*lsn);
+        }
         while kept.order.front().is_some_and(|lsn| !kept.by_lsn.contains_key(lsn)) {
             kept.order.pop_front();
         }
@@ -93,15 +110,27 @@ impl Messages {
 
     /// The message, if it is in memory.
     pub fn in_memory(&self, lsn: Lsn) -> Option<Loaded> {
-        let envelope = self.kept.lock().expect("messages").by_lsn.get(&lsn)?.0.clone();
-        let body = envelope.body.as_ref()?.to_vec();
-        Some(Loaded { envelope, body })
+        self.take(lsn).0
+    }
+
+    /// The message, if it is in memory, and how much has come since it did, as a share of the memory: 1 at most, which is that of a message that had to
+    /// leave. Nothing is known of one that was never in memory.
+    pub fn take(&self, lsn: Lsn) -> (Option<Loaded>, Option<f32>) {
+        let kept = self.kept.lock().expect("messages");
+        let Some(found) = kept.by_lsn.get(&lsn) else {
+            return (None, (lsn <= kept.left).then_some(1.0));
+        };
+        let behind = (kept.come - found.come) as f32 / self.bytes_max.max(1) as f32;
+        let envelope = found.envelope.clone();
+        drop(kept);
+        let body = envelope.body.as_ref().map(|body| body.to_vec());
+        (body.map(|body| Loaded { envelope, body }), Some(behind.min(1.0)))
     }
 
     /// The envelope, from memory or from the spool. May block.
     pub fn envelope(&self, lsn: Lsn) -> Result<Arc<Envelope>, LoadError> {
-        if let Some((envelope, _)) = self.kept.lock().expect("messages").by_lsn.get(&lsn) {
-            return Ok(envelope.clone());
+        if let Some(kept) = self.kept.lock().expect("messages").by_lsn.get(&lsn) {
+            return Ok(kept.envelope.clone());
         }
         let entries = self.spool.entries(self.stream, lsn).map_err(load_error)?;
         let queued = entries.iter().find_map(|payload| QueueEntry::decode(payload).ok()?.into_message());
@@ -142,10 +171,11 @@ impl Messages {
 }
 
 impl CachedMessages {
-    fn leave(&mut self, lsn: Lsn) {
-        if let Some((_, bytes)) = self.by_lsn.remove(&lsn) {
-            self.bytes -= bytes;
-        }
+    /// Whether it was there.
+    fn leave(&mut self, lsn: Lsn) -> bool {
+        let left = self.by_lsn.remove(&lsn);
+        self.bytes -= left.as_ref().map_or(0, |left| left.bytes);
+        left.is_some()
     }
 }
 

@@ -12,6 +12,7 @@
 //! next hop gets it once more: the only duplicate.
 mod ahead;
 mod automation;
+mod backlog;
 mod bounces;
 mod bounces_to_follow;
 mod broken_tls;

@@ -8,6 +8,7 @@ use std::time::Duration;
 use posthaste_spool::Lsn;
 use tokio::time::Instant;
 
+use super::backlog::Backlog;
 use super::halves::Halves;
 use super::route::Manner;
 use super::shape::{Alarm, Joined, OpenLimit, Permit, SiteLimits, Waiter, check, take};
@@ -57,6 +58,10 @@ pub(super) struct State {
     lost: HashMap<Lsn, u32>,
     /// Hosts that broke a session off before anything came of it, until when the others come first.
     cut: HashMap<Arc<str>, Instant>,
+    /// What its connections have taken.
+    pub backlog: Backlog,
+    /// When its limits held mail up last.
+    limited: Option<Instant>,
     /// Another has taken its place: it ends behind the transactions under way.
     pub is_retired: bool,
 }
@@ -101,6 +106,8 @@ impl Site {
             waits_to_connect: false,
             lost: HashMap::new(),
             cut: HashMap::new(),
+            backlog: Backlog::default(),
+            limited: None,
             is_retired: false,
         };
         Site { source, name, manner, state: Mutex::new(state) }
@@ -131,6 +138,7 @@ impl State {
         }
         let limits = self.limits.clone();
         let Err((limit, until)) = check(&limits.messages, alarm.now()) else { return true };
+        self.set_limited();
         if !std::mem::replace(&mut self.waits_to_send, true) {
             limit.wait(alarm, Waiter::Message(Arc::downgrade(site)), until);
         }
@@ -161,22 +169,39 @@ impl State {
         let most = if self.failures > 0 { 1 } else { connections_max.min(self.limits.connections) };
         let established = self.connections - self.connecting;
         if self.connections >= most || self.connecting > established {
+            if self.limits.says_connections && self.connections >= self.limits.connections {
+                self.set_limited();
+            }
             return Wanted::Nothing;
         }
         // A connection that finds no address would spend its token in vain.
         if self.is_full(site) {
+            self.set_limited();
             return Wanted::Nothing;
         }
         let permits = match self.limits.shares_connections() {
             true => match self.permits(site, alarm) {
                 Some(permits) => permits,
-                None => return Wanted::Nothing,
+                None => {
+                    self.set_limited();
+                    return Wanted::Nothing;
+                }
             },
             false => Vec::new(),
         };
         self.connections += 1;
         self.connecting += 1;
         Wanted::Connect(permits)
+    }
+
+    /// What waits does so because of its limits.
+    pub fn set_limited(&mut self) {
+        self.limited = Some(Instant::now());
+    }
+
+    /// Whether its limits have held mail up lately: then it is no fault of the relay that it waits.
+    pub fn is_limited(&self, now: Instant) -> bool {
+        self.limited.is_some_and(|at| now.saturating_duration_since(at) < LIMITED)
     }
 
     /// All addresses of its hosts have as many connections as they may have: it waits until one ends.
@@ -302,6 +327,8 @@ impl State {
 const PAUSE_SECS_MAX: u32 = 1800;
 /// How long it is remembered that a site could not be reached.
 const FORGOTTEN: Duration = Duration::from_secs(3600);
+/// A limit that has held mail up counts for so long: what waited for it is taken meanwhile.
+const LIMITED: Duration = Duration::from_secs(10);
 const LOST_MAX: usize = 10_000;
 /// Hosts of a site.
 const CUT_MAX: usize = 1000;

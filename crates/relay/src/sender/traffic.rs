@@ -10,6 +10,7 @@ use posthaste_spool::watch::Pulse;
 use tokio::task::JoinHandle;
 use tokio::time::Instant;
 
+use super::backlog::Backlog;
 use super::connection::poll_join;
 use super::crowd::GivesWay;
 use super::messages::{Envelope, LoadError, Loaded};
@@ -44,6 +45,8 @@ pub(super) struct Mail {
     idle: Option<Waker>,
     /// The connection ends for another site.
     gives_way: Option<GivesWay>,
+    /// Of the messages since its site was locked last.
+    backlog: Backlog,
     pulse: Pulse,
 }
 
@@ -76,6 +79,7 @@ impl UnderWay {
 impl Drop for Mail {
     fn drop(&mut self) {
         let mut state = self.site.state();
+        state.backlog.add_all(self.backlog);
         state.halves.serves(&mut self.serves, None);
         // A connection that is gone would be woken in place of one that can send.
         self.idle.iter().for_each(|waker| state.not_idle(waker));
@@ -102,6 +106,7 @@ impl Mail {
             is_limited: false,
             idle: None,
             gives_way: None,
+            backlog: Backlog::default(),
             pulse,
         }
     }
@@ -124,6 +129,7 @@ impl Mail {
         let now = Instant::now();
         let used = now.duration_since(self.begun);
         let mut state = self.site.state();
+        state.backlog.add_all(std::mem::take(&mut self.backlog));
         if state.is_retired || !self.site.source.is_usable() || state.is_paused(now) {
             return Poll::Ready(None);
         }
@@ -180,7 +186,11 @@ impl Mail {
         }
         let mut gate = MessageGate::new(shaper, &state.limits);
         let transaction = queue.next_within(state.ready, take, &mut gate);
-        (transaction, gate.into_tokens(), queue.has_waiting(state.ready))
+        let (has_parked, tokens) = (gate.has_parked(), gate.into_tokens());
+        if has_parked {
+            state.set_limited();
+        }
+        (transaction, tokens, queue.has_waiting(state.ready))
     }
 
     fn message(&mut self, mut under_way: UnderWay, loaded: Loaded) -> Option<Message<UnderWay>> {
@@ -306,7 +316,11 @@ impl Traffic for Mail {
                 self.loading = Some((under_way, handle));
                 continue;
             }
-            if let Some(loaded) = self.shared.messages.in_memory(lsn) {
+            let (loaded, behind) = self.shared.messages.take(lsn);
+            if under_way.transaction.kind == Prefer::First {
+                behind.into_iter().for_each(|behind| self.backlog.add(behind));
+            }
+            if let Some(loaded) = loaded {
                 if let Some(message) = self.message(under_way, loaded) {
                     return Poll::Ready(Some(message));
                 }

@@ -2,6 +2,7 @@
 
 mod ahead;
 mod automation;
+mod backlog;
 mod bounces;
 mod changes;
 mod crowded;

@@ -11,6 +11,8 @@ use posthaste_spool::{Batch, Body, Entry, PAUSE_MAX};
 
 use crate::config::Config;
 use crate::receive::Receiver;
+use crate::relay::RelayService;
+use crate::services::Service;
 use crate::settings::Settings;
 
 /// Nothing here takes longer unless it hangs.
@@ -20,11 +22,14 @@ const PATIENCE: Duration = Duration::from_millis(100);
 
 /// Sends one message.
 async fn send(server: &RunningServer, protocol: Protocol) -> Reply {
+    send_to(server, protocol, "b@example.org").await
+}
+
+async fn send_to(server: &RunningServer, protocol: Protocol, rcpt: &str) -> Reply {
     let config = client::Config { protocol, ..client::Config::new("c.example") };
     let address = server.local_addr_for(protocol).expect("it listens");
     let mut client = Client::builder("c.example").config(config).connect(address).await.expect("connected");
-    let (mail, rcpt) = ("a@example.net", "b@example.org");
-    let (mail, rcpt) = (mail.parse::<Address>().unwrap(), rcpt.parse::<Address>().unwrap());
+    let (mail, rcpt) = ("a@example.net".parse::<Address>().unwrap(), rcpt.parse::<Address>().unwrap());
     let text = format!("Subject: by {protocol:?}\r\n\r\nx\r\n");
     let outcome = client.send(MailFrom::new(mail), vec![RcptTo::new(rcpt)], vec![text.into()]).await;
     outcome.expect("sent").recipients.remove(0).reply
@@ -37,26 +42,33 @@ fn messages(mail: &Path, protocol: Protocol) -> usize {
     texts.filter(|text| text.contains(&subject)).count()
 }
 
-/// A store with a ring of four segments of 4 MiB, and a server in front of it that takes mail for example.org.
-async fn serve(machine: &Machine, patience: Duration, has_keeper: bool) -> (LocalDelivery, RunningServer) {
+/// A store with a ring of four segments of 4 MiB, and a server in front of it that takes mail for example.org and sends the rest on.
+async fn serve(
+    machine: &Machine,
+    patience: Duration,
+    has_keeper: bool,
+) -> (LocalDelivery, RunningServer, RelayService) {
     let mut config = LocalConfig::new(machine.path().join("spool"), machine.path().join("mail"));
     (config.spool.ring.segment_bytes, config.spool.ring.max_segments) = (4 << 20, 4);
     config.spool.keeper = has_keeper;
     let (store, _) = LocalDelivery::open(config).expect("opens");
     let listeners = "[[listener]]\naddress = \"127.0.0.1:0\"\n".repeat(2);
-    let config = format!("{listeners}[[domain]]\nname = \"example.org\"\nusers = \"any\"\n");
-    let config = Config::parse(Path::new("x"), &config).expect("a configuration");
+    let relay = "[relay]\nnetworks = [\"127.0.0.1\"]\n[dns]\nservers = [\"127.0.0.1:9\"]\n";
+    let config = format!("{listeners}[[domain]]\nname = \"example.org\"\nusers = \"any\"\n{relay}");
+    let mut config = Config::parse(Path::new("x"), &config).expect("a configuration");
+    config.storage.data = machine.path().to_owned();
     let receiver = Receiver::with_patience(Settings::new(&config, config.directory().into()), store.clone(), patience);
+    let relay = RelayService::start(&config, store.clone(), receiver.clone(), None).await.expect("a relay");
     let lmtp = server::Config { protocol: Protocol::Lmtp, ..server::Config::new("mx.example.org") };
     let builder = Server::builder().listen("127.0.0.1:0").config(lmtp).listen("127.0.0.1:0");
-    (store, builder.start(receiver).await.expect("started"))
+    (store, builder.start(receiver).await.expect("started"), relay)
 }
 
 #[tokio::test]
 async fn a_message_that_a_hanging_disk_holds_up_is_refused_and_arrives_once_when_it_is_sent_again() {
     let machine = Machine::new().expect("a machine");
     let mail = machine.path().join("mail");
-    let (store, server) = serve(&machine, PATIENCE, true).await;
+    let (store, server, relay) = serve(&machine, PATIENCE, true).await;
     for protocol in [Protocol::Smtp, Protocol::Lmtp] {
         machine.set_faults(Faults { hang_syncs: Some(Vec::new()), ..Faults::default() });
         let reply = send(&server, protocol).await.to_string();
@@ -68,6 +80,7 @@ async fn a_message_that_a_hanging_disk_holds_up_is_refused_and_arrives_once_when
         }
     }
     assert!(server.shutdown(LONG).await);
+    Box::new(relay).stop(tokio::time::Instant::now() + LONG).await.expect("ended");
     // Everything that was accepted is visible behind that.
     store.shutdown().await;
     for protocol in [Protocol::Smtp, Protocol::Lmtp] {
@@ -78,7 +91,7 @@ async fn a_message_that_a_hanging_disk_holds_up_is_refused_and_arrives_once_when
 #[tokio::test]
 async fn a_message_waits_while_the_ring_is_nearly_full_and_is_accepted() {
     let machine = Machine::new().expect("a machine");
-    let (store, server) = serve(&machine, LONG, false).await;
+    let (store, server, relay) = serve(&machine, LONG, false).await;
     let spool = store.spool();
     let other = spool.stream("nobody takes it").expect("a stream");
     while store.pause(false) < PAUSE_MAX / 2 {
@@ -93,6 +106,21 @@ async fn a_message_waits_while_the_ring_is_nearly_full_and_is_accepted() {
     assert!(begun.elapsed() >= pause && pause <= PAUSE_MAX, "{:?} of {pause:?}", begun.elapsed());
     drop(spool);
     assert!(server.shutdown(LONG).await);
+    Box::new(relay).stop(tokio::time::Instant::now() + LONG).await.expect("ended");
     store.shutdown().await;
     assert_eq!(messages(&machine.path().join("mail"), Protocol::Smtp), 1);
+}
+
+#[tokio::test]
+async fn a_message_for_another_host_waits_while_the_queue_asks_for_it() {
+    let machine = Machine::new().expect("a machine");
+    let (store, server, relay) = serve(&machine, LONG, true).await;
+    store.spool().pressure().set_queue(1.0);
+    let begun = Instant::now();
+    assert!(send_to(&server, Protocol::Smtp, "c@other.example").await.is_positive());
+    assert!(begun.elapsed() >= PAUSE_MAX, "{:?}", begun.elapsed());
+    assert_eq!(store.pause(false), Duration::ZERO);
+    assert!(server.shutdown(LONG).await);
+    Box::new(relay).stop(tokio::time::Instant::now() + LONG).await.expect("ended");
+    store.shutdown().await;
 }

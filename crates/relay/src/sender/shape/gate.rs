@@ -1,5 +1,6 @@
 //! What may be sent now.
 
+use std::cell::Cell;
 use std::sync::Arc;
 
 use super::{RateLimit, Shaper, SiteLimits, Together, Tokens, Waiter, check};
@@ -13,11 +14,25 @@ pub(in crate::sender) struct MessageGate<'a> {
     tenant: Together,
     lane: Together,
     tokens: Tokens,
+    has_parked: Cell<bool>,
 }
 
 impl<'a> MessageGate<'a> {
     pub fn new(shaper: &'a Shaper, site: &'a SiteLimits) -> Self {
-        MessageGate { shaper, site, now: shaper.alarm.now(), tenant: None, lane: None, tokens: Tokens::default() }
+        MessageGate {
+            shaper,
+            site,
+            now: shaper.alarm.now(),
+            tenant: None,
+            lane: None,
+            tokens: Tokens::default(),
+            has_parked: Cell::new(false),
+        }
+    }
+
+    /// Whether it has held anything up.
+    pub fn has_parked(&self) -> bool {
+        self.has_parked.get()
     }
 
     /// Those of the message that was let through.
@@ -32,6 +47,7 @@ impl<'a> MessageGate<'a> {
             Ok(()) => true,
             Err((limit, until)) => {
                 limit.wait(&self.shaper.alarm, Waiter::Parked(parked), until);
+                self.has_parked.set(true);
                 false
             }
         }

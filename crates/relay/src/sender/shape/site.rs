@@ -22,6 +22,8 @@ pub(in crate::sender) struct SiteLimits {
     /// The name of the site.
     pub site: Arc<str>,
     pub connections: usize,
+    /// Whether a rule or an operator says how many connections.
+    pub says_connections: bool,
     pub messages_per_connection: u64,
     pub recipients_per_message: usize,
     pub connections_per_address: Option<u32>,
@@ -40,6 +42,7 @@ impl SiteLimits {
             source: source.into(),
             site: site.into(),
             connections: base.connections,
+            says_connections: false,
             messages_per_connection: base.messages_per_connection,
             recipients_per_message: base.recipients_per_message,
             connections_per_address: None,
@@ -59,6 +62,7 @@ impl SiteLimits {
             limits.messages.extend(rate);
             if connections > 0 {
                 limits.connections = limits.connections.min(connections as usize);
+                limits.says_connections = true;
             }
         }
         limits
@@ -70,6 +74,7 @@ impl SiteLimits {
         let found = rules.of_site(key.hosts, joined);
         let number = |said: &Option<Sourced<u32>>| said.as_ref().map(|said| said.value);
         limits.connections = number(&found.connections).map_or(base.connections, |most| most as usize);
+        limits.says_connections = found.connections.is_some();
         limits.messages_per_connection =
             number(&found.messages_per_connection).map_or(base.messages_per_connection, u64::from);
         limits.recipients_per_message =

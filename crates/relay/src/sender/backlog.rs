@@ -1,0 +1,150 @@
+//! Delivery before intake: how far the relay is behind with mail that it can send.
+//!
+//! A message is behind by the mail that came while it waited for its first attempt, as a share of the memory for messages: at 1 its body has left memory and is
+//! read back. Only what a connection takes is looked at. So mail that waits for its time, for an operator, or for a host that cannot be reached does not count,
+//! however much of it there is; nor does a site that its limits hold up. Of several sites the one that is furthest behind does not count either: one slow
+//! destination, or a route that can be used again, is no reason to slow what goes elsewhere.
+
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+use super::shared::Shared;
+
+/// What connections of a site have taken lately; what is older counts less.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct Backlog {
+    messages: f32,
+    /// The sum of what each was behind.
+    behind: f32,
+    /// Looks since the last message.
+    looks: u32,
+}
+
+impl Backlog {
+    /// A first attempt is taken that is that much behind.
+    pub fn add(&mut self, behind: f32) {
+        self.messages += 1.0;
+        self.behind += behind;
+    }
+
+    /// What another one has since its last look.
+    pub fn add_all(&mut self, other: Backlog) {
+        if other.messages > 0.0 {
+            self.messages += other.messages;
+            self.behind += other.behind;
+            self.looks = 0;
+        }
+    }
+
+    /// What there is now; half of it is left for the next look, and nothing for long.
+    fn look(&mut self) -> Backlog {
+        let now = *self;
+        self.looks += 1;
+        (self.messages, self.behind) =
+            if self.looks > LOOKS { (0.0, 0.0) } else { (now.messages / 2.0, now.behind / 2.0) };
+        now
+    }
+}
+
+/// How much the queue presses on intake, 0 to 1: from half of the memory on.
+fn level_of(sites: impl Iterator<Item = Backlog>) -> f32 {
+    let (mut all, mut worst, mut count) = (Backlog::default(), Backlog::default(), 0);
+    for site in sites.filter(|site| site.messages > 0.0) {
+        count += 1;
+        all.messages += site.messages;
+        all.behind += site.behind;
+        if site.behind >= worst.behind {
+            worst = site;
+        }
+    }
+    let (messages, behind) = match count {
+        0 => return 0.0,
+        1 => (all.messages, all.behind),
+        _ => (all.messages - worst.messages, all.behind - worst.behind),
+    };
+    (2.0 * behind / messages - 1.0).clamp(0.0, 1.0)
+}
+
+/// Tells intake how much to wait.
+pub(super) struct BacklogWatch {
+    looked: Instant,
+    level: f32,
+}
+
+impl Default for BacklogWatch {
+    fn default() -> Self {
+        BacklogWatch { looked: Instant::now(), level: 0.0 }
+    }
+}
+
+impl BacklogWatch {
+    /// To be called often; looks every [`LOOK_EVERY`].
+    pub fn look(&mut self, shared: &Shared) {
+        let now = Instant::now();
+        if now.duration_since(self.looked) < LOOK_EVERY {
+            return;
+        }
+        self.looked = now;
+        let sites = shared.sites.lock().expect("the sites");
+        let level = level_of(sites.values().map(|site| {
+            let mut state = site.state();
+            let backlog = state.backlog.look();
+            if state.is_limited(now) { Backlog::default() } else { backlog }
+        }));
+        drop(sites);
+        // Every message that comes reads it, so it is written only when it changes.
+        if level != std::mem::replace(&mut self.level, level) {
+            shared.spool.pressure().set_queue(level);
+        }
+    }
+}
+
+/// How often the level is found anew.
+pub(super) const LOOK_EVERY: Duration = Duration::from_millis(250);
+/// A site that has taken nothing for so many looks is out of it: two seconds.
+const LOOKS: u32 = 8;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// So many messages, each that much behind.
+    fn site(messages: u32, behind: f32) -> Backlog {
+        let mut site = Backlog::default();
+        (0..messages).for_each(|_| site.add(behind));
+        site
+    }
+
+    #[test]
+    fn a_relay_presses_from_half_of_the_memory_on_with_one_site_or_many() {
+        assert_eq!(level_of([].into_iter()), 0.0);
+        for count in [1, 2, 50] {
+            let level = |behind| level_of(std::iter::repeat_n(site(10, behind), count));
+            assert_eq!((level(0.0), level(0.5), level(0.75), level(1.0)), (0.0, 0.0, 0.5, 1.0), "{count} sites");
+        }
+    }
+
+    #[test]
+    fn one_site_does_not_slow_what_goes_elsewhere() {
+        assert_eq!(level_of([site(1000, 1.0), site(1, 0.0)].into_iter()), 0.0);
+        assert_eq!(level_of([site(1, 0.1), site(5, 1.0), site(0, 0.0), site(3, 0.0)].into_iter()), 0.0);
+        // Several of them are most of what is sent.
+        assert_eq!(level_of([site(500, 1.0), site(500, 1.0), site(1, 1.0)].into_iter()), 1.0);
+        // A part that is late is no reason.
+        assert_eq!(level_of([site(50, 1.0), site(50, 1.0), site(100, 0.0)].into_iter()), 0.0);
+    }
+
+    #[test]
+    fn what_is_long_ago_is_forgotten_and_what_is_new_counts_more() {
+        let mut state = Backlog::default();
+        state.add_all(site(8, 1.0));
+        state.look();
+        state.add_all(site(8, 0.25));
+        let now = state.look();
+        assert_eq!((now.messages, now.behind), (12.0, 6.0));
+        state.add_all(Backlog::default());
+        let left: Vec<bool> = (0..2 * LOOKS).map(|_| state.look().messages > 0.0).collect();
+        assert_eq!(left.iter().filter(|left| **left).count() as u32, LOOKS);
+    }
+}
