@@ -1,19 +1,27 @@
 #!/usr/bin/env bash
 # Sends mail with real clients through a real server on the loopback address and looks at what lies in the Maildirs.
-# Needs swaks, curl, python3 and smtp-source (in Postfix). POSTHASTE names another binary to test than the debug build.
+# Needs swaks, curl, openssl, python3 and smtp-source (in Postfix). POSTHASTE names another binary to test than the debug build.
 . "$(dirname "$0")/lib.sh"
 
+openssl req -x509 -newkey rsa:2048 -nodes -days 2 -subj /CN=mx.example.org -addext subjectAltName=IP:127.0.0.1 \
+    -keyout "$dir/key.pem" -out "$dir/cert.pem" 2>/dev/null
 cat >"$dir/posthaste.toml" <<'TOML'
 host_name = "mx.example.org"
+[tls]
+certificate = "cert.pem"
+key = "key.pem"
 [[listener]]
 address = "127.0.0.1:0"
 [[listener]]
 address = "127.0.0.1:0"
 proxy_protocol = true
 proxies = "127.0.0.1"
+[[listener]]
+address = "127.0.0.1:0"
+tls = "implicit"
 [[domain]]
 name = "example.org"
-users = ["alice", "bob", "carol", "dave", "erin", "load"]
+users = ["alice", "bob", "carol", "dave", "erin", "load", "tls"]
 TOML
 (cd "$dir" && exec "$POSTHASTE" serve >banner 2>log) &
 server=$!
@@ -24,6 +32,7 @@ for _ in $(seq 600); do
 done
 port=$(sed -n 's/^ *listening .*:\([0-9]*\)$/\1/p' "$dir/banner" | sed -n 1p)
 proxied=$(sed -n 's/^ *listening .*:\([0-9]*\)$/\1/p' "$dir/banner" | sed -n 2p)
+implicit=$(sed -n 's/^ *listening .*:\([0-9]*\)$/\1/p' "$dir/banner" | sed -n 3p)
 
 # holds USER COUNT TEXT: the mailbox has COUNT messages, and TEXT is a line of each.
 holds() {
@@ -65,6 +74,32 @@ with_curl_as_a_proxy() {
 }
 without_a_header() {
     ! curl -sS --max-time 30 "smtp://127.0.0.1:$proxied" --mail-from you@example.net --mail-rcpt erin@example.org -T /dev/null
+}
+with_curl_and_tls() { # with_curl_and_tls URL: it knows the certificate
+    printf 'Subject: curl\r\n\r\nencrypted\r\n' | curl -sS --max-time 30 --ssl-reqd --cacert "$dir/cert.pem" \
+        "$1" --mail-from you@example.net --mail-rcpt tls@example.org -T -
+}
+with_python_and_tls_1_2() {
+    PORT=$port CERT=$dir/cert.pem python3 - <<'PY'
+import os, smtplib, ssl
+context = ssl.create_default_context(cafile=os.environ["CERT"])
+context.maximum_version = ssl.TLSVersion.TLSv1_2
+with smtplib.SMTP("127.0.0.1", int(os.environ["PORT"]), timeout=30) as smtp:
+    smtp.starttls(context=context)
+    smtp.sendmail("you@example.net", ["tls@example.org"], "Subject: y\r\n\r\nencrypted\r\n")
+PY
+}
+with_openssl() {
+    openssl s_client -starttls smtp -connect "127.0.0.1:$port" -CAfile "$dir/cert.pem" -verify_return_error -brief \
+        </dev/null 2>&1 | grep -x 'Verification: OK'
+}
+with_openssl_and_tls_1_1_refused() {
+    ! openssl s_client -tls1_1 -cipher ALL:@SECLEVEL=0 -connect "127.0.0.1:$implicit" </dev/null
+}
+traces_say_so() {
+    local new="$dir/posthaste-data/mail/example.org/tls/Maildir/new"
+    [ "$(find "$new" -type f -print0 | xargs -0 grep -l ' with ESMTPS id ' | wc -l)" -eq 3 ] &&
+        [ "$(find "$new" -type f -print0 | xargs -0 grep -l ' tls TLS_[A-Z0-9_]* (TLSv1.2); ' | wc -l)" -eq 1 ]
 }
 with_python() {
     PORT=$port python3 - <<'PY'
@@ -153,6 +188,13 @@ check "without the header nothing is said" without_a_header
 check "smtplib delivers, and is told of unknown users" with_python
 check "what smtplib sent is in the Maildir" holds carol 2 "sent by smtplib"
 check "the good one of two recipients got it" holds dave 1 "to dave"
+check "curl delivers by STARTTLS" with_curl_and_tls "smtp://127.0.0.1:$port"
+check "curl delivers over implicit TLS" with_curl_and_tls "smtps://127.0.0.1:$implicit"
+check "smtplib delivers over TLS 1.2" with_python_and_tls_1_2
+check "what they sent is in the Maildir" holds tls 3 "encrypted"
+check "its traces tell of TLS" traces_say_so
+check "openssl knows the certificate behind STARTTLS" with_openssl
+check "openssl is refused TLS 1.1" with_openssl_and_tls_1_1_refused
 check "smtp-source sends 2000 over 20 connections" with_smtp_source
 check "all 2000 are in the Maildir" load_arrived
 check "SIGTERM ends the server well" stops

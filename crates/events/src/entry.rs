@@ -62,6 +62,10 @@ pub(crate) fn put(out: &mut BytesMut, event: &Event) {
             out.put_u64_le(received.bytes);
             put_list(out, &received.recipients, received.recipient_count);
             put_list(out, &received.mailboxes, received.mailbox_count);
+            // Earlier versions end before it.
+            if !received.tls.is_empty() {
+                put_short(out, &received.tls);
+            }
         }
         Kind::Delivered(Delivered { targets }) => targets.iter().for_each(|target| put_target(out, target)),
         Kind::Waiting(Waiting { target, error }) | Kind::GivenUp(Waiting { target, error }) => {
@@ -161,11 +165,13 @@ fn of_kind(rest: &mut Fields<'_>, kind: u8) -> Option<Kind> {
             let (sender, message_id, bytes) = (text(rest)?, text(rest)?, rest.u64()?);
             let (recipients, recipient_count) = list(rest)?;
             let (mailboxes, mailbox_count) = list(rest)?;
+            let tls = if rest.is_empty() { Arc::default() } else { text(rest)? };
             Kind::Received(Received {
                 id,
                 peer,
                 helo,
                 with,
+                tls,
                 sender,
                 recipients,
                 recipient_count,

@@ -98,8 +98,9 @@ fn feedback() -> impl Strategy<Value = Kind> {
 }
 
 fn kind() -> impl Strategy<Value = Kind> {
-    let received = ([text(), text(), text(), text(), text(), text()], any::<u64>(), list(), list()).prop_map(
-        |([id, peer, helo, with, sender, message_id], bytes, recipients, mailboxes)| {
+    let texts = [text(), text(), text(), text(), text(), text(), text()];
+    let received = (texts, any::<u64>(), list(), list()).prop_map(
+        |([id, peer, helo, with, tls, sender, message_id], bytes, recipients, mailboxes)| {
             let (recipients, recipient_count) = recipients;
             let (mailboxes, mailbox_count) = mailboxes;
             Kind::Received(Received {
@@ -107,6 +108,7 @@ fn kind() -> impl Strategy<Value = Kind> {
                 peer,
                 helo,
                 with,
+                tls,
                 sender,
                 recipients,
                 recipient_count,

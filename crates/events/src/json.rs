@@ -66,6 +66,7 @@ fn write_received(object: Object<'_>, lsn: Lsn, received: &Received) {
         .text("peer", &received.peer)
         .text("helo", &received.helo)
         .text("with", &received.with)
+        .text("tls", &received.tls)
         .text("from", &received.sender)
         .list("to", &received.recipients)
         .number("recipients", received.recipient_count.into())

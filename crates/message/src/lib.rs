@@ -26,6 +26,7 @@
 //!     with: "ESMTP",
 //!     id: "1f3a",
 //!     recipient: Some("bob@mx.example"),
+//!     tls: None,
 //!     date: DateTime::from_unix(784_111_777),
 //! };
 //! let mut field = Vec::new();
@@ -46,4 +47,4 @@ mod trace;
 pub use date::DateTime;
 pub use edit::{Edit, FIELD_BYTES_MAX, HeaderEditor, RawField};
 pub use scan::{HeaderScan, MAX_HOPS, Summary};
-pub use trace::{Received, ReceivedLocally, write_delivered_to, write_return_path};
+pub use trace::{Encryption, Received, ReceivedLocally, write_delivered_to, write_return_path};

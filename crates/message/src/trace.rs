@@ -24,8 +24,19 @@ pub struct Received<'a> {
     pub id: &'a str,
     /// The recipient, and only when there is just one: more would show blind copies to each other (RFC 5321 section 7.2).
     pub recipient: Option<&'a str>,
+    /// How the session was encrypted, if it was.
+    pub tls: Option<Encryption<'a>>,
     /// When the message was received.
     pub date: DateTime,
+}
+
+/// How a session was encrypted, for the clause `tls` of a Received field (RFC 8314 section 4.3).
+#[derive(Debug, Clone, Copy)]
+pub struct Encryption<'a> {
+    /// The registered name of the cipher suite, such as `TLS_AES_256_GCM_SHA384`.
+    pub cipher: &'a str,
+    /// The version, such as `TLSv1.3`; it stands behind the suite as a comment.
+    pub version: &'a str,
 }
 
 impl Received<'_> {
@@ -39,14 +50,23 @@ impl Received<'_> {
         push_atom(out, self.with, MAX_ID);
         out.extend_from_slice(b" id ");
         push_atom(out, self.id, MAX_ID);
-        match self.recipient {
-            Some(path) if is_visible_path(path, self.with.starts_with("UTF8")) => {
-                out.extend_from_slice(b"\r\n\tfor <");
-                out.extend_from_slice(path.as_bytes());
-                out.extend_from_slice(b">; ");
-            }
-            _ => out.extend_from_slice(b";\r\n\t"),
+        let path_max = if self.tls.is_some() { MAX_PATH - MAX_TLS } else { MAX_PATH };
+        let is_visible = |path: &&str| path.len() <= path_max && is_visible_path(path, self.with.starts_with("UTF8"));
+        let path = self.recipient.filter(is_visible);
+        if let Some(path) = path {
+            out.extend_from_slice(b"\r\n\tfor <");
+            out.extend_from_slice(path.as_bytes());
+            out.push(b'>');
         }
+        if let Some(tls) = &self.tls {
+            out.extend_from_slice(if path.is_some() { b" tls " } else { b"\r\n\ttls " });
+            push_atom(out, tls.cipher, MAX_CIPHER);
+            out.extend_from_slice(b" (");
+            push_atom(out, tls.version, MAX_VERSION);
+            out.push(b')');
+        }
+        let is_folded = path.is_some() || self.tls.is_some();
+        out.extend_from_slice(if is_folded { b"; " } else { b";\r\n\t" });
         out.extend_from_slice(self.date.to_string().as_bytes());
         out.extend_from_slice(b"\r\n");
     }
@@ -188,6 +208,11 @@ const MAX_LABEL: usize = 63;
 const MAX_ID: usize = 128;
 /// More than any path of RFC 5321 section 4.5.3.1.3, less than a line of RFC 5322 section 2.1.1.
 const MAX_PATH: usize = 900;
+/// More than any that is registered.
+const MAX_CIPHER: usize = 60;
+const MAX_VERSION: usize = 10;
+/// The clause `tls`, with all around its words.
+const MAX_TLS: usize = MAX_CIPHER + MAX_VERSION + 10;
 
 #[cfg(test)]
 mod tests {
@@ -201,6 +226,7 @@ mod tests {
             with: "ESMTP",
             id: "1f3a",
             recipient: Some("bob@mx.example"),
+            tls: None,
             date: DateTime::from_unix(0),
         }
     }
@@ -218,6 +244,24 @@ mod tests {
             "Received: from client.example ([192.0.2.7])\r\n\tby mx.example with ESMTP id 1f3a\r\n\t\
              for <bob@mx.example>; Thu, 01 Jan 1970 00:00:00 +0000\r\n",
         );
+    }
+
+    #[test]
+    fn received_tells_of_tls() {
+        let tls = Some(Encryption { cipher: "TLS_AES_256_GCM_SHA384", version: "TLSv1.3" });
+        check(
+            Received { tls, with: "ESMTPS", ..sample() },
+            "Received: from client.example ([192.0.2.7])\r\n\tby mx.example with ESMTPS id 1f3a\r\n\t\
+             for <bob@mx.example> tls TLS_AES_256_GCM_SHA384 (TLSv1.3); Thu, 01 Jan 1970 00:00:00 +0000\r\n",
+        );
+        let long = "x".repeat(MAX_PATH);
+        for recipient in [None, Some(long.as_str())] {
+            check(
+                Received { tls, recipient, with: "ESMTPS", ..sample() },
+                "Received: from client.example ([192.0.2.7])\r\n\tby mx.example with ESMTPS id 1f3a\r\n\t\
+                 tls TLS_AES_256_GCM_SHA384 (TLSv1.3); Thu, 01 Jan 1970 00:00:00 +0000\r\n",
+            );
+        }
     }
 
     #[test]

@@ -1,6 +1,6 @@
 //! Laws over generated input.
 
-use posthaste_message::{DateTime, HeaderScan, Received, Summary, write_delivered_to, write_return_path};
+use posthaste_message::{DateTime, Encryption, HeaderScan, Received, Summary, write_delivered_to, write_return_path};
 use proptest::prelude::*;
 
 /// Any text, with the characters that end lines made common.
@@ -77,12 +77,14 @@ proptest! {
     fn no_input_adds_a_line_to_received(
         helo in hostile(), by in hostile(), id in hostile(), recipient in proptest::option::of(hostile()),
         secs in any::<i64>(), address in any::<u128>(), utf8 in any::<bool>(),
+        tls in proptest::option::of((hostile(), hostile())),
     ) {
         let mut out = Vec::new();
         Received {
             helo: &helo, peer: Some(std::net::Ipv6Addr::from_bits(address).into()), by: &by,
             with: if utf8 { "UTF8SMTP" } else { &helo }, id: &id,
             recipient: recipient.as_deref(), date: DateTime::from_unix(secs),
+            tls: tls.as_ref().map(|(cipher, version)| Encryption { cipher, version }),
         }.write_to(&mut out);
         assert_one_field(&out, 3);
     }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
 use rustls::crypto::{CryptoProvider, ring, verify_tls12_signature, verify_tls13_signature};
-use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::pem::{self, PemObject};
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName, UnixTime};
 use rustls::{ClientConfig, DigitallySignedStruct, RootCertStore, ServerConfig, SignatureScheme};
 
@@ -29,6 +29,14 @@ pub enum TlsError {
         path: PathBuf,
         /// Why.
         text: String,
+    },
+    /// The key belongs to another certificate.
+    #[error("the private key in {key} does not belong to the certificate in {chain}")]
+    OtherKey {
+        /// The file of the certificate.
+        chain: PathBuf,
+        /// The file of the key.
+        key: PathBuf,
     },
     /// Key and certificate do not fit each other, or the library cannot use them.
     #[error(transparent)]
@@ -66,12 +74,17 @@ pub fn client_config_as(trust: &TlsTrust, own: Option<(&Path, &Path)>) -> Result
 /// # Errors
 /// When a file cannot be read, or the two do not fit each other.
 pub fn server_config(chain: &Path, key: &Path) -> Result<Arc<ServerConfig>, TlsError> {
-    server_config_from(certificates(chain)?, private_key(key)?)
+    server_config_from(certificates(chain)?, private_key(key)?).map_err(|error| match error {
+        TlsError::Library(rustls::Error::InconsistentKeys(_)) => {
+            TlsError::OtherKey { chain: chain.to_owned(), key: key.to_owned() }
+        }
+        error => error,
+    })
 }
 
 fn certificates(chain: &Path) -> Result<Vec<CertificateDer<'static>>, TlsError> {
     let certificates = CertificateDer::pem_file_iter(chain).and_then(Iterator::collect::<Result<Vec<_>, _>>);
-    let certificates = certificates.map_err(|error| failed(chain, error.to_string()))?;
+    let certificates = certificates.map_err(|error| failed(chain, plain(&error)))?;
     match certificates.is_empty() {
         true => Err(failed(chain, "no certificate in it".into())),
         false => Ok(certificates),
@@ -79,7 +92,10 @@ fn certificates(chain: &Path) -> Result<Vec<CertificateDer<'static>>, TlsError> 
 }
 
 fn private_key(file: &Path) -> Result<PrivateKeyDer<'static>, TlsError> {
-    PrivateKeyDer::from_pem_file(file).map_err(|error| failed(file, error.to_string()))
+    PrivateKeyDer::from_pem_file(file).map_err(|error| match error {
+        pem::Error::NoItemsFound => failed(file, "no private key in it".into()),
+        error => failed(file, plain(&error)),
+    })
 }
 
 /// [`server_config`] from what has been read already.
@@ -95,6 +111,14 @@ pub fn server_config_from(
     Ok(Arc::new(builder.with_single_cert(chain, key)?))
 }
 
+/// What the system says, without the library's words around it.
+fn plain(error: &pem::Error) -> String {
+    match error {
+        pem::Error::Io(error) => error.to_string(),
+        error => error.to_string(),
+    }
+}
+
 fn failed(path: &Path, text: String) -> TlsError {
     TlsError::File { path: path.to_owned(), text }
 }
@@ -102,8 +126,8 @@ fn failed(path: &Path, text: String) -> TlsError {
 fn authorities(path: &Path) -> Result<RootCertStore, TlsError> {
     let failed = |text: String| failed(path, text);
     let mut store = RootCertStore::empty();
-    for certificate in CertificateDer::pem_file_iter(path).map_err(|error| failed(error.to_string()))? {
-        store.add(certificate.map_err(|error| failed(error.to_string()))?)?;
+    for certificate in CertificateDer::pem_file_iter(path).map_err(|error| failed(plain(&error)))? {
+        store.add(certificate.map_err(|error| failed(plain(&error)))?)?;
     }
     match store.is_empty() {
         true => Err(failed("no certificate in it".into())),

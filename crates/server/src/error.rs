@@ -50,6 +50,9 @@ pub enum ServeError {
     /// An address or path cannot be listened on; nothing was touched.
     #[error("cannot listen on {0}{hint}", hint = hint(.0))]
     Listen(#[from] ListenError),
+    /// A certificate or its key cannot be used; nothing was touched.
+    #[error(transparent)]
+    Certificate(#[from] crate::certificates::CertificateError),
     /// The server cannot run as the user that it should; no mail was touched.
     #[error(transparent)]
     Privileges(#[from] PrivilegeError),

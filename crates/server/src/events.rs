@@ -14,6 +14,7 @@ use posthaste_spool::{Entry, FileSpool};
 use posthaste_transport::Failure;
 use tokio::time::Instant;
 
+use crate::certificates;
 use crate::config::Config;
 use crate::message_log::LogLine;
 use crate::services::{Ended, Ending, OnFailure, Service, Unfinished};
@@ -178,6 +179,7 @@ pub(crate) fn received(
         peer: session.peer.to_string().into(),
         helo: helo(session),
         with: session.with_keyword(envelope.mail.smtputf8).into(),
+        tls: session.tls.as_deref().map_or("", certificates::version).into(),
         sender: envelope.mail.reverse_path.to_string().into(),
         recipients,
         recipient_count,

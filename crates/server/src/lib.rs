@@ -6,6 +6,7 @@
 
 mod banner;
 mod body;
+mod certificates;
 pub mod config;
 pub mod control;
 mod delivery;

@@ -8,12 +8,13 @@ use std::time::{Duration, Instant};
 use posthaste_directory::Directory;
 use posthaste_net::section::ConnectionLimitOverrides;
 use posthaste_smtp::driver::{
-    Backlog, BoundServer, ByNetwork, ConnectionLimits, ListenError, ListenerSettings, NetworkLimits, Proxies, Rules,
-    RunningServer, Server as SmtpServer, ServerBuilder,
+    Backlog, BoundServer, ByNetwork, ConnectionLimits, ListenerSettings, NetworkLimits, Proxies, Rules, RunningServer,
+    Server as SmtpServer, ServerBuilder,
 };
 use posthaste_smtp::server::Config as SmtpConfig;
 
-use crate::config::{Config, Listener, Network, Protocol};
+use crate::certificates::TlsInForce;
+use crate::config::{Config, Listener, ListenerTls, Network, Protocol};
 use crate::error::ServeError;
 use crate::receive::Receiver;
 use crate::services::{Ending, OnFailure, Service, Unfinished};
@@ -22,8 +23,17 @@ use crate::settings::Settings;
 /// All listeners, which end together.
 pub(crate) struct Listeners {
     receiver: Receiver,
+    /// Of each, in their order.
+    tls: Vec<TlsInForce>,
     /// Until the drain.
     running: Option<RunningServer>,
+}
+
+/// Sockets that listen, and what is to be shown there.
+#[derive(Debug)]
+pub(crate) struct Bound {
+    server: BoundServer,
+    tls: Vec<TlsInForce>,
 }
 
 /// Where clients connect.
@@ -41,15 +51,16 @@ impl Listeners {
     ///
     /// # Errors
     /// [`ServeError::Service`].
-    pub fn start(bound: BoundServer, receiver: Receiver) -> Result<(Self, Addresses), ServeError> {
-        let running = bound.start(receiver.clone());
+    pub fn start(bound: Bound, receiver: Receiver) -> Result<(Self, Addresses), ServeError> {
+        let Bound { server, tls } = bound;
+        let running = server.start(receiver.clone());
         let running = running.map_err(|error| ServeError::Service { service: NAME, error })?;
         let addresses = Addresses {
             tcp: running.local_addrs().to_vec(),
             smtp: running.local_addr_for(Protocol::Smtp),
             backlog: running.backlog(),
         };
-        Ok((Self { receiver, running: Some(running) }, addresses))
+        Ok((Self { receiver, tls, running: Some(running) }, addresses))
     }
 }
 
@@ -67,9 +78,13 @@ impl Service for Listeners {
         self.receiver.replace(Settings::new(config, Arc::clone(directory)));
         let Some(running) = &self.running else { return };
         running.set_limits(connection_limits(config));
-        let settings = config.listeners.iter().map(|listener| settings(config, listener)).collect();
-        // Fails only if TLS or AUTH is asked for.
-        running.reconfigure_each(settings).expect("neither TLS nor AUTH is configured");
+        let listeners = config.listeners.iter().zip(&mut self.tls);
+        let settings = listeners.map(|(listener, tls)| {
+            tls.reload(listener);
+            settings(config, listener, tls)
+        });
+        let put = running.reconfigure_each(settings.collect());
+        put.expect("AUTH is not configured, and what has TLS has a certificate");
     }
 
     fn drain(&mut self, deadline: tokio::time::Instant) -> Ending<'_> {
@@ -93,23 +108,27 @@ impl Service for Listeners {
 
 const NAME: &str = "listeners";
 
-/// Listens. A predecessor that was killed has its sockets until the kernel has taken it apart, so this waits a little.
-pub(crate) fn bind_when_free(config: &Config) -> Result<BoundServer, ListenError> {
+/// Reads the certificates and listens. A predecessor that was killed has its sockets until the kernel has taken it apart, so this waits a little.
+///
+/// # Errors
+/// [`ServeError::Certificate`], [`ServeError::Listen`].
+pub(crate) fn bind_when_free(config: &Config) -> Result<Bound, ServeError> {
+    let tls = TlsInForce::load_all(config)?;
     let deadline = Instant::now() + PREDECESSOR_PATIENCE;
     loop {
-        match builder(config).bind() {
+        match builder(config, &tls).bind() {
             Err(error) if error.error.kind() == std::io::ErrorKind::AddrInUse && Instant::now() < deadline => {
                 std::thread::sleep(Duration::from_millis(50));
             }
-            bound => return bound,
+            bound => return Ok(Bound { server: bound?, tls }),
         }
     }
 }
 
-fn builder(config: &Config) -> ServerBuilder {
+fn builder(config: &Config, tls: &[TlsInForce]) -> ServerBuilder {
     let builder = SmtpServer::builder().limits(connection_limits(config));
-    config.listeners.iter().fold(builder, |builder, listener| {
-        let builder = builder.settings(settings(config, listener));
+    config.listeners.iter().zip(tls).fold(builder, |builder, (listener, tls)| {
+        let builder = builder.settings(settings(config, listener, tls)).implicit_tls(tls.mode == ListenerTls::Implicit);
         match (&listener.socket.address, &listener.socket.unix) {
             (Some(address), _) => builder.listen(address.to_string()),
             (None, Some(path)) => {
@@ -134,7 +153,7 @@ pub(crate) fn connection_limits(config: &Config) -> ConnectionLimits {
 }
 
 /// What applies at a listener: who may connect, and the sessions of each network.
-pub(crate) fn settings(config: &Config, listener: &Listener) -> ListenerSettings {
+pub(crate) fn settings(config: &Config, listener: &Listener, tls: &TlsInForce) -> ListenerSettings {
     let each = || config.networks.iter().flat_map(Network::each);
     let configs = each().map(|(network, own)| (network, smtp_config(config, listener, Some(own)))).collect();
     // A network with a number of its own has it everywhere.
@@ -153,7 +172,11 @@ pub(crate) fn settings(config: &Config, listener: &Listener) -> ListenerSettings
         proxies: listener.socket.proxy_protocol.then(|| Proxies::new(proxies)),
         limits,
     };
-    ListenerSettings { configs: ByNetwork::new(smtp_config(config, listener, None), configs), rules }
+    let configs = ByNetwork::new(smtp_config(config, listener, None), configs);
+    let starttls = matches!(tls.mode, ListenerTls::StartTls | ListenerTls::Required);
+    let requires_tls = tls.mode == ListenerTls::Required;
+    let configs = configs.map(|config| SmtpConfig { starttls, requires_tls, ..config });
+    ListenerSettings { configs, rules, certificate: tls.certificate.clone() }
 }
 
 /// What applies to messages that programs on this machine hand over: as for a client at a listener, but the number of recipients is bounded by what a transaction can
@@ -219,7 +242,7 @@ mod tests {
         let at = &config.listeners[0];
         format!(
             "{:?} {:?} {:?}",
-            settings(&config, at),
+            settings(&config, at, &TlsInForce::default()),
             Settings::new(&config, Arc::clone(directory)),
             connection_limits(&config)
         )

@@ -246,7 +246,8 @@ const LEVELS: [(&str, LevelFilter); 6] = [
 /// The crate of nearly all lines.
 const LOGGED: &str = env!("CARGO_CRATE_NAME");
 /// Its modules that have some.
-const MODULES: [&str; 20] = [
+const MODULES: [&str; 21] = [
+    "certificates",
     "control",
     "events",
     "forward",

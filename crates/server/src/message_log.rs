@@ -6,6 +6,7 @@ use posthaste_delivery::DeliveryError;
 use posthaste_smtp::driver::Session;
 use posthaste_smtp::{Envelope, MessageOutcome, Reply};
 
+use crate::certificates;
 use crate::repeats::Kind;
 use crate::replies::{reply_to, too_slow};
 
@@ -96,6 +97,7 @@ impl LogLine {
             false => "message refused",
         };
         let discarded = Some(self.discarded).filter(|&recipients| recipients > 0);
+        let tls = session.tls.as_deref().map(certificates::version);
         let help = Some(help).filter(|help| !help.is_empty());
         macro_rules! line {
             ($level:ident) => {
@@ -104,6 +106,7 @@ impl LogLine {
                     peer = session.peer.to_string(),
                     helo = session.helo.as_deref().unwrap_or_default(),
                     with = session.with_keyword(envelope.mail.smtputf8),
+                    tls,
                     from = envelope.mail.reverse_path.to_string(),
                     to = to.join(" "),
                     mailboxes = self.mailboxes,

@@ -67,6 +67,7 @@ impl Observer for RelayLog {
             peer: format!("import by user {}", by.uid).into(),
             helo: "".into(),
             with: "import".into(),
+            tls: "".into(),
             sender: format!("<{}>", message.queued.sender).into(),
             recipients: paths.take(LIST_MAX).collect(),
             recipient_count: message.queued.recipients.len() as u32,

@@ -1,6 +1,6 @@
 //! What a reload changes in a running server, and which changes need a restart.
 
-use crate::config::{Config, Limits, Listener, ProcessLimits, Socket};
+use crate::config::{Config, Limits, Listener, ListenerTls, ProcessLimits, Socket};
 
 /// The configuration that is in force after a reload of `new`, and which of its changes need a restart. Listeners keep their order, as
 /// sessions and sockets name them by number.
@@ -56,15 +56,26 @@ fn merged_listeners(running: &[Listener], mut new: Vec<Listener>, restart: &mut 
             ("protocol", listener.protocol != old.protocol),
             ("mode", listener.socket.mode != old.socket.mode),
             ("group", listener.socket.group != old.socket.group),
+            ("tls", is_implicit(&listener) != is_implicit(old)),
         ];
         let changed = changed.into_iter().filter(|(_, changed)| *changed);
         restart.extend(changed.map(|(key, _)| format!("{key} of listener {old}")));
         let (mode, group) = (old.socket.mode.clone(), old.socket.group.clone());
         let socket = Socket { mode, group, ..listener.socket };
-        merged.push(Listener { socket, protocol: old.protocol, ..listener });
+        let mut listener = Listener { socket, protocol: old.protocol, ..listener };
+        if is_implicit(&listener) != is_implicit(old) {
+            let Listener { tls, certificate, key, .. } = old.clone();
+            listener = Listener { tls, certificate, key, ..listener };
+        }
+        merged.push(listener);
     }
     restart.extend(new.iter().map(|new| format!("listener {new} (added)")));
     merged
+}
+
+/// Whether TLS begins with the first octet.
+fn is_implicit(listener: &Listener) -> bool {
+    listener.tls_mode() == ListenerTls::Implicit
 }
 
 #[cfg(test)]

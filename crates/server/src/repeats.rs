@@ -33,6 +33,8 @@ pub(crate) enum Kind {
     RefusedRecipient,
     /// A client may not connect, or is a proxy that does not say whose connection it passes on.
     RefusedConnection,
+    /// The TLS handshake of a client failed.
+    FailedTls,
     /// A client broke off.
     Abandoned,
 }
@@ -40,7 +42,10 @@ pub(crate) enum Kind {
 impl Kind {
     /// Whether we are to blame, and somebody here has to do something.
     pub fn is_ours(self) -> bool {
-        !matches!(self, Self::Refused | Self::RefusedRecipient | Self::RefusedConnection | Self::Abandoned)
+        !matches!(
+            self,
+            Self::Refused | Self::RefusedRecipient | Self::RefusedConnection | Self::FailedTls | Self::Abandoned
+        )
     }
 
     /// Lines within an [`INTERVAL`] that are logged by themselves.
@@ -60,6 +65,7 @@ impl Kind {
             Self::Refused => "message refused",
             Self::RefusedRecipient => "recipient refused",
             Self::RefusedConnection => "connection refused",
+            Self::FailedTls => "TLS handshake failed",
             Self::Abandoned => "message abandoned",
         }
     }

@@ -3,13 +3,12 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use posthaste_smtp::driver::BoundServer;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
 use crate::config::{Config, ConfigError, Loaded, LogFormat};
 use crate::error::ServeError;
-use crate::listening::bind_when_free;
+use crate::listening::{Bound, bind_when_free};
 use crate::owners::OwnerRules;
 use crate::ready::Supervisor;
 use crate::server::{Server, Stopped};
@@ -108,7 +107,7 @@ impl Source {
 
 async fn run(
     config: Config,
-    bound: BoundServer,
+    bound: Bound,
     supervisor: &mut Supervisor,
     source: &mut Source,
     at_once: impl FnOnce() -> std::convert::Infallible,
@@ -217,6 +216,16 @@ fn announce(server: &Server, supervisor: &mut Supervisor) {
     let owners = OwnerRules::of(&server.config.domains);
     if rustix::process::geteuid().is_root() && server.config.user.is_none() && !owners.give_away() {
         tracing::warn!("running as root: set `user`, so that the server drops privileges after binding its sockets");
+    }
+    for warning in crate::certificates::exposed_keys(&server.config) {
+        tracing::warn!("{warning}");
+    }
+    for key in crate::certificates::keys_out_of_reach(&server.config) {
+        let key = key.display().to_string();
+        tracing::warn!(
+            key,
+            "the server's user cannot read this private key: SIGHUP keeps the old certificate, only a restart takes a new one"
+        );
     }
     for bar in owners.barred(&server.config.storage.mail) {
         tracing::warn!("{bar}");

@@ -6,7 +6,6 @@ use std::time::Duration;
 
 use posthaste_delivery::local::{LocalDelivery, ReplayReport};
 use posthaste_directory::Directory;
-use posthaste_smtp::driver::BoundServer;
 use posthaste_transport::Transports;
 
 use crate::config::Config;
@@ -15,7 +14,7 @@ use crate::delivery::Delivery;
 use crate::error::ServeError;
 use crate::events::Events;
 use crate::indexing::Indexing;
-use crate::listening::{Addresses, Listeners, bind_when_free};
+use crate::listening::{Addresses, Bound, Listeners, bind_when_free};
 use crate::memory::MemoryBudget;
 use crate::pickup::Pickup;
 use crate::receive::Receiver;
@@ -80,11 +79,7 @@ impl Server {
     }
 
     /// As [`Server::start`], on sockets that listen already: who connects meanwhile is greeted once the store is open.
-    pub(crate) async fn start_on(
-        bound: BoundServer,
-        config: Config,
-        directory: Arc<Directory>,
-    ) -> Result<Self, ServeError> {
+    pub(crate) async fn start_on(bound: Bound, config: Config, directory: Arc<Directory>) -> Result<Self, ServeError> {
         let mut services = Services::default();
         match start_services(&mut services, bound, &config, directory).await {
             Ok(Started { store, receiver, addresses, replayed, is_indexing }) => {
@@ -152,7 +147,7 @@ struct Started {
 /// Starts each service after those that it uses. If one fails, the others are in `services`, to be stopped.
 async fn start_services(
     services: &mut Services,
-    bound: BoundServer,
+    bound: Bound,
     config: &Config,
     directory: Arc<Directory>,
 ) -> Result<Started, ServeError> {

@@ -10,8 +10,8 @@ use std::time::Duration;
 use nobody::Nobody;
 use posthaste_smtp::client::{self, ClientError, Step};
 use posthaste_smtp::driver::{
-    Body, Client, ClientBuilder, ConnectError, Handler, RunningServer, Server, ServerBuilder, Session, SessionEnd,
-    SetupError,
+    Body, Certificate, Client, ClientBuilder, ConnectError, Handler, ListenerSettings, RunningServer, Server,
+    ServerBuilder, Session, SessionEnd, SetupError,
 };
 use posthaste_smtp::sasl::Credentials;
 use posthaste_smtp::sasl::scram::ScramKeys;
@@ -355,6 +355,55 @@ async fn what_comes_with_starttls_in_the_clear_is_never_executed() {
 }
 
 #[tokio::test]
+async fn a_server_that_requires_tls_takes_no_mail_without() {
+    let mut fixture = start(Config { requires_tls: true, ..offering(&[]) }, false).await;
+    let mut talk = fixture.talk().await;
+    talk.hear("220").await;
+    talk.say("MAIL FROM:<a@example.org>\r\n").await.hear("503").await;
+    talk.say("EHLO client.example\r\n").await.hear("250").await;
+    let mail = "MAIL FROM:<a@example.org>\r\nRCPT TO:<b@example.org>\r\nBDAT 14 LAST\r\nMAIL FROM:<x\r\nNOOP\r\n";
+    let refused = talk.say(mail).await.hear("250").await;
+    let codes: Vec<&str> = refused.lines().map(|line| &line[..3]).collect();
+    assert_eq!(codes, ["530", "503", "503", "250"], "the chunk is no command: {refused}");
+    talk.say("VRFY ann\r\n").await.hear("530").await;
+    talk.say("STARTTLS\r\n").await.hear("220").await;
+    let mut talk = shake_hands(&fixture, talk).await;
+    talk.say("EHLO client.example\r\n").await.hear("250").await;
+    talk.say("MAIL FROM:<a@example.org>\r\n").await.hear("250").await;
+    talk.say("QUIT\r\n").await.hear("221").await;
+    assert_eq!(fixture.end().await, SessionEnd::Quit);
+}
+
+#[tokio::test]
+async fn a_listener_has_a_certificate_of_its_own_and_another_one_later() {
+    let (mut first, (other, other_der)) = (start(offering(&[]), false).await, identity());
+    let settings = |config: Config, certificate: Option<&Arc<rustls::ServerConfig>>| {
+        let certificate = certificate.map_or_else(Default::default, |one| Certificate::new(one.clone()));
+        vec![ListenerSettings { certificate, ..config.into() }]
+    };
+    let mut before = first.talk().await;
+    before.hear("220").await;
+    before.say("EHLO client.example\r\n").await.hear("250").await;
+    first.server.reconfigure_each(settings(offering(&[]), Some(&other))).unwrap();
+    assert!(first.connect(first.client()).await.is_err(), "the old one is not shown any more");
+    let own = std::mem::replace(&mut first.certificate, other_der);
+    first.connect(first.client()).await.unwrap().quit().await.unwrap();
+    // A session that was open before has the newest one, too.
+    before.say("STARTTLS\r\n").await.hear("220").await;
+    shake_hands(&first, before).await;
+    // STARTTLS is no longer offered, but was.
+    let mut before = first.talk().await;
+    before.hear("220").await;
+    before.say("EHLO client.example\r\n").await.hear("250").await;
+    first.server.reconfigure_each(settings(Config::new("mx.example.org"), None)).unwrap();
+    assert!(matches!(first.connect(first.client()).await, Err(ConnectError::NoStartTls)));
+    before.say("STARTTLS\r\n").await.hear("220").await;
+    // That of the server, which is what a listener has without one of its own.
+    first.certificate = own;
+    shake_hands(&first, before).await;
+}
+
+#[tokio::test]
 async fn passwords_do_not_go_in_the_clear() {
     let mut fixture = start(offering(&["PLAIN"]), false).await;
     let mut talk = fixture.talk().await;
@@ -450,6 +499,8 @@ async fn settings_that_cannot_be_kept_to_are_refused() {
     assert_eq!(refused(Server::builder().config(auth(&["PLAIN"]))).await, SetupError::AuthWithoutTls);
     // A certificate that is never used does not help.
     assert_eq!(refused(Server::builder().config(auth(&["PLAIN"])).tls(identity().0)).await, SetupError::AuthWithoutTls);
+    let in_vain = Config { requires_tls: true, starttls: false, ..offering(&[]) };
+    assert_eq!(refused(Server::builder().config(in_vain).tls(identity().0)).await, SetupError::NoTls);
     let unknown = auth(&["PLAIN", "CRAM-MD5"]);
     assert_eq!(refused(Server::builder().config(unknown)).await, SetupError::Mechanism("CRAM-MD5".into()));
     let server = Server::builder().listen("127.0.0.1:0").start(Nobody).await.unwrap();
@@ -467,7 +518,11 @@ fn certificates_come_from_files() {
     std::fs::write(&key, pem("PRIVATE KEY", &made.signing_key.serialize_der())).unwrap();
     server_config(&chain, &key).unwrap();
     std::fs::write(&key, pem("PRIVATE KEY", &other.signing_key.serialize_der())).unwrap();
-    assert!(server_config(&chain, &key).is_err(), "a key of another certificate");
+    let error = server_config(&chain, &key).unwrap_err().to_string();
+    assert!(error.contains("key.pem does not belong to the certificate in"), "{error}");
+    std::fs::write(&key, "").unwrap();
+    let error = server_config(&chain, &key).unwrap_err().to_string();
+    assert!(error.ends_with("key.pem: no private key in it"), "{error}");
     std::fs::write(&chain, "").unwrap();
     let error = server_config(&chain, &key).unwrap_err().to_string();
     assert!(error.contains("chain.pem") && error.contains("no certificate"), "{error}");

@@ -45,6 +45,7 @@ mod support;
 mod tagging;
 mod tenants;
 mod terminal;
+mod tls;
 mod trace;
 mod transports;
 mod undelivered;

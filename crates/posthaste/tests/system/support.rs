@@ -2,10 +2,11 @@
 //!
 //! The client knows no SMTP library: what it sends is what the test says, octet for octet.
 
-use std::io::{BufRead, BufReader, Write};
+use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitStatus};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 pub use posthaste_loadgen::process::PATIENCE;
@@ -212,8 +213,14 @@ pub fn mailbox(dir: &Path, domain: &str, user: &str) -> Vec<Stored> {
 
 /// An SMTP client that does as it is told.
 pub struct Client {
-    stream: BufReader<TcpStream>,
+    stream: BufReader<Box<dyn Stream>>,
+    tcp: TcpStream,
 }
+
+/// Octets in both directions, encrypted or not.
+trait Stream: Read + Write + Send {}
+
+impl<T: Read + Write + Send> Stream for T {}
 
 /// A whole reply.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -230,7 +237,23 @@ impl Client {
         let stream = TcpStream::connect_timeout(&address, PATIENCE)?;
         stream.set_read_timeout(Some(PATIENCE))?;
         stream.set_nodelay(true)?;
-        Ok(Self { stream: BufReader::new(stream) })
+        Self::over(stream)
+    }
+
+    fn over(tcp: TcpStream) -> std::io::Result<Self> {
+        Ok(Self { stream: BufReader::new(Box::new(tcp.try_clone()?)), tcp })
+    }
+
+    /// Does the client's side of a TLS handshake with `localhost`; all that follows is encrypted.
+    pub fn encrypt(&mut self, config: &Arc<rustls::ClientConfig>) -> std::io::Result<()> {
+        let name = "localhost".try_into().expect("a name");
+        let mut session = rustls::ClientConnection::new(Arc::clone(config), name).expect("a session");
+        let mut tcp = self.tcp.try_clone()?;
+        while session.is_handshaking() {
+            session.complete_io(&mut tcp)?;
+        }
+        self.stream = BufReader::new(Box::new(rustls::StreamOwned::new(session, tcp)));
+        Ok(())
     }
 
     /// As [`Client::open`], from that address of this machine.
@@ -241,7 +264,7 @@ impl Client {
         connect(&socket, &to)?;
         let stream = TcpStream::from(socket);
         stream.set_read_timeout(Some(PATIENCE))?;
-        Ok(Self { stream: BufReader::new(stream) })
+        Self::over(stream)
     }
 
     /// Sends octets as they are.

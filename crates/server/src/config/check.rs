@@ -25,6 +25,7 @@ pub(super) fn check(config: &Config) -> Result<Directory, Problem> {
     config.pickup.check()?;
     config.limits.check()?;
     config.policy.check()?;
+    config.tls.check()?;
     config.transport.check()?;
     config.relay.check()?;
     config.dns.check()?;
@@ -108,6 +109,7 @@ fn check_listener(listener: &Listener, before: &[Listener]) -> Result<(), Proble
         return Err(Problem::new([key.into()], format!("there is a listener on {socket} already")));
     }
     check_relay(listener)?;
+    listener.check_tls()?;
     listener.unix_access().map(drop).map_err(|(key, message)| Problem::new([key.into()], message))
 }
 

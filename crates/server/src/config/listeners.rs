@@ -1,5 +1,7 @@
 //! The `[[listener]]` and `[[network]]` tables: sockets, and what applies there in place of `[limits]` and `[policy]`.
 
+use std::path::PathBuf;
+
 use posthaste_net::section::{Networks, Socket};
 use posthaste_smtp::driver::{IpNet, UnixAccess};
 use posthaste_smtp::section::PolicyOverrides;
@@ -9,6 +11,7 @@ use serde::{Deserialize, Deserializer, Serialize};
 
 use super::Protocol;
 use super::limits::LimitOverrides;
+use super::tls::ListenerTls;
 use super::values::Table;
 use crate::identity;
 
@@ -29,6 +32,15 @@ pub struct Listener {
     /// Whether its clients may send mail anywhere. Not set: those in `relay.networks` may.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub relay: Option<bool>,
+    /// How clients come to TLS. Not set: by what `[tls]` has and where the listener is.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub tls: Option<ListenerTls>,
+    /// The chain of certificates in PEM, the own one first. Not set: that of `[tls]`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub certificate: Option<PathBuf>,
+    /// Its private key in PEM.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub key: Option<PathBuf>,
     /// In place of `[limits]`; the numbers of connections hold beside those.
     #[serde(skip_serializing_if = "LimitOverrides::is_empty")]
     pub limits: LimitOverrides,
@@ -70,7 +82,8 @@ impl Table for Network {
 
 impl Keys for Listener {
     fn keys() -> Vec<&'static str> {
-        [Socket::keys(), vec!["protocol", "tenant", "pool", "relay", "limits", "policy"]].concat()
+        [Socket::keys(), vec!["protocol", "tenant", "pool", "relay", "tls", "certificate", "key", "limits", "policy"]]
+            .concat()
     }
 
     fn read<'de, A: MapAccess<'de>>(&mut self, key: &str, table: &mut A) -> Result<bool, A::Error> {
@@ -79,6 +92,9 @@ impl Keys for Listener {
             "tenant" => self.tenant = Some(table.next_value()?),
             "pool" => self.pool = Some(table.next_value()?),
             "relay" => self.relay = Some(table.next_value()?),
+            "tls" => self.tls = Some(table.next_value()?),
+            "certificate" => self.certificate = Some(table.next_value()?),
+            "key" => self.key = Some(table.next_value()?),
             "limits" => self.limits = table.next_value()?,
             "policy" => self.policy = table.next_value()?,
             _ => return self.socket.read(key, table),

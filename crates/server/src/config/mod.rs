@@ -6,10 +6,13 @@
 mod check;
 mod error;
 mod limits;
+#[cfg(test)]
+mod listener_tests;
 mod listeners;
 #[cfg(test)]
 mod manual_tests;
 mod report;
+mod tls;
 mod values;
 mod webhooks;
 mod words;
@@ -37,6 +40,7 @@ pub use posthaste_smtp::{BareNewlines, LongLines, NulOctets, Protocol};
 pub use posthaste_transport::Section as Transport;
 pub use report::check;
 pub(crate) use report::{LOW_PORTS, is_low};
+pub use tls::{ListenerTls, Tls};
 pub use values::SpoolShare;
 pub use webhooks::Webhook;
 
@@ -69,6 +73,9 @@ pub struct Config {
     /// What is done with messages that break the rules of the line.
     #[serde(default, deserialize_with = "values::table")]
     pub policy: Policy,
+    /// The certificate of listeners that name none.
+    #[serde(default, deserialize_with = "values::table")]
+    pub tls: Tls,
     /// Programs, files and LMTP servers that mail goes to.
     #[serde(default, deserialize_with = "values::table")]
     pub transport: Transport,
@@ -113,6 +120,7 @@ impl Default for Config {
             storage: Storage::default(),
             limits: Limits::default(),
             policy: Policy::default(),
+            tls: Tls::default(),
             transport: Transport::default(),
             relay: Relay::default(),
             dns: Dns::default(),
@@ -220,6 +228,7 @@ impl Config {
             let socket = Socket { address: Some(DEFAULT_ADDRESS.to_owned()), ..Socket::default() };
             self.listeners.push(Listener { socket, ..Listener::default() });
         }
+        self.listeners.iter_mut().for_each(|listener| listener.complete_tls(&self.tls));
         if self.domains.is_empty() {
             self.domains.push(Domain::open_to_any("localhost"));
             if !self.host_name.eq_ignore_ascii_case("localhost") {

@@ -85,6 +85,7 @@ fn warnings(config: &Config) -> Vec<String> {
             warnings.push(format!("{key} = {}: {} {why}", path.display(), here(there).display()));
         }
     }
+    warnings.extend(crate::certificates::warnings(config));
     warnings.extend(floors(storage));
     warnings.extend(log_size(storage));
     warnings.extend(pickup(config));

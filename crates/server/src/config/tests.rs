@@ -1,6 +1,6 @@
 use super::*;
 
-fn error_of(text: &str) -> String {
+pub(super) fn error_of(text: &str) -> String {
     Config::parse(Path::new("posthaste.toml"), text).expect_err(text).to_string()
 }
 
@@ -419,7 +419,7 @@ fn a_check_tells_of_directories_that_cannot_be_made_and_of_domains_that_take_nob
     assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 1, "nothing is left of what was tried");
 }
 
-fn check_of(text: &str) -> String {
+pub(super) fn check_of(text: &str) -> String {
     super::check(&Loaded::parse(Path::new("x"), text).unwrap())
 }
 
@@ -482,7 +482,7 @@ fn who_may_connect_and_what_differs_is_checked_like_the_rest() {
     first("limits = { errors = 0 }", "3:21: must be at least 1");
     first("policy = { forbidden_commands = [\"GET\", \"vrfy\"] }", "cannot be forbidden");
     first("cidr = \"10.0.0.0/8\"", "there is no key `cidr` here; it belongs below a [[network]]");
-    first("starttls = true", "with `proxy_protocol = true` on the listener");
+    first("starttls = true", "and `certificate` and `key`, here or below [tls]");
     first("auth = true", "3:1: this version has no AUTH: `allow` on a listener decides which networks may connect");
     first("[[network]]", "a network needs `cidr`, such as cidr = \"10.0.0.0/8\"");
     first("[[network]]\ncidr = [\"10.0.0.0/8\", \"10.0.0.0/8\"]", "there is a network 10.0.0.0/8 already");
@@ -491,43 +491,6 @@ fn who_may_connect_and_what_differs_is_checked_like_the_rest() {
     assert!(unix("proxy_protocol = true\nproxies = \"10.0.0.1\"").contains("`mode` and `group` say which proxies"));
     Config::parse(Path::new("x"), "[[listener]]\nunix = \"l\"\nproxy_protocol = true\nallow = \"10.0.0.0/8\"\n")
         .unwrap();
-}
-
-#[test]
-fn a_listener_that_relays_says_for_whom() {
-    let listener = |keys: &str| Config::parse(Path::new("x"), &format!("[[listener]]\nrelay = true\n{keys}\n"));
-    for keys in [
-        "address = \"127.0.0.1:587\"",
-        "address = \"[::1]:587\"",
-        "address = \"LocalHost:587\"",
-        "unix = \"s\"",
-        "address = \"[::]:587\"\nallow = [\"10.0.0.0/8\", \"fc00::/7\"]",
-        "address = \"0.0.0.0:587\"\nproxy_protocol = true\nproxies = \"192.0.2.1\"\nallow = \"10.0.0.0/8\"",
-    ] {
-        assert!(listener(keys).is_ok(), "{keys}");
-    }
-    for keys in [
-        "address = \"0.0.0.0:587\"",
-        "address = \"[::]:587\"",
-        "address = \"192.0.2.1:587\"",
-        "address = \"mx.example.org:587\"",
-        "address = \"localhost.example.org:587\"",
-        "address = \"127.0.0.1:587\"\nproxy_protocol = true\nproxies = \"127.0.0.1\"",
-        "unix = \"s\"\nproxy_protocol = true",
-    ] {
-        let error = listener(keys).unwrap_err().to_string();
-        assert!(error.contains("2:9: everybody could send mail anywhere"), "{keys}: {error}");
-    }
-    for keys in
-        ["allow = [\"10.0.0.0/8\", \"0.0.0.0/0\"]", "allow = \"::/0\"", "allow = [\"0.0.0.0/1\", \"128.0.0.0/1\"]"]
-    {
-        let error = listener(&format!("address = \"0.0.0.0:587\"\n{keys}")).unwrap_err().to_string();
-        assert!(error.contains("would be an open relay: list the networks"), "{keys}: {error}");
-    }
-    assert!(error_of("[[network]]\ncidr = \"0.0.0.0/0\"\nrelay = true\n").contains("2:8: with `relay = true`"));
-    Config::parse(Path::new("x"), "[[network]]\ncidr = \"0.0.0.0/0\"\nrelay = false\n").unwrap();
-    assert!(check_of("[relay]\nnetworks = [\"0.0.0.0/0\"]\n").contains("relay.networks has 0.0.0.0/0"));
-    assert!(!check_of("[relay]\nnetworks = [\"10.0.0.0/8\"]\n").contains("open relay"));
 }
 
 #[test]
@@ -540,7 +503,7 @@ fn a_network_comes_before_a_listener_and_a_listener_before_all() {
     let config = Config::parse(Path::new("x"), &text.replace("group = \"postfix\"\n", "")).unwrap();
     assert_eq!(Config::parse(Path::new("x"), &config.to_toml()).unwrap(), config);
     let message_bytes = |listener: usize, ip: &str| {
-        let settings = crate::listening::settings(&config, &config.listeners[listener]);
+        let settings = crate::listening::settings(&config, &config.listeners[listener], &Default::default());
         settings.configs.get(Some(ip.parse().unwrap())).limits.message_bytes
     };
     assert_eq!(message_bytes(0, "192.0.2.1"), 25 << 20);
@@ -548,5 +511,5 @@ fn a_network_comes_before_a_listener_and_a_listener_before_all() {
     assert_eq!(message_bytes(1, "192.0.2.1"), 50 << 20);
     let limits = crate::listening::connection_limits(&config);
     assert_eq!((limits.connections, limits.networks[0].1.connections), (20_000, Some(2000)));
-    assert!(config.listeners.iter().any(|listener| listener.socket.proxy_protocol));
+    assert_eq!(config.listeners[2].tls_mode(), ListenerTls::Implicit);
 }

@@ -18,9 +18,9 @@ pub(super) fn plain(message: &str) -> String {
 fn not_yet(message: &str) -> Option<&'static str> {
     let (key, _) = message.strip_prefix("unknown field `")?.split_once('`')?;
     match key {
-        "tls" | "starttls" | "implicit_tls" | "certificate" | "tls_certificate" | "tls_key" => {
-            Some("this version has no TLS: put a TLS proxy in front, with `proxy_protocol = true` on the listener")
-        }
+        "starttls" | "implicit_tls" | "tls_certificate" | "tls_key" => Some(
+            "a listener has `tls`, which is \"starttls\", \"required\" or \"implicit\", and `certificate` and `key`, here or below [tls]",
+        ),
         "auth" | "auth_required" | "authentication" => {
             Some("this version has no AUTH: `allow` on a listener decides which networks may connect")
         }
@@ -32,7 +32,7 @@ fn not_yet(message: &str) -> Option<&'static str> {
 fn home_of(name: &str) -> Option<String> {
     let listed = |table: &str| format!("below a [[{table}]]");
     match name {
-        "address" | "unix" | "mode" | "protocol" | "allow" | "proxy_protocol" | "proxies" => {
+        "address" | "unix" | "mode" | "protocol" | "relay" | "allow" | "proxy_protocol" | "proxies" => {
             return Some(listed(Listener::NAME));
         }
         "cidr" => return Some(listed(Network::NAME)),

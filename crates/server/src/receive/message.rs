@@ -2,7 +2,7 @@
 
 use bytes::Bytes;
 use posthaste_delivery::local::{Body as StoredBody, LineEnds, Message};
-use posthaste_message::{DateTime, HeaderScan, Received, ReceivedLocally};
+use posthaste_message::{DateTime, Encryption, HeaderScan, Received, ReceivedLocally};
 use posthaste_relay::report::Report;
 use posthaste_smtp::driver::{Body, Peer, Session};
 use posthaste_smtp::{BodyError, Envelope, MessageOutcome, Reply, ReversePath};
@@ -10,6 +10,7 @@ use posthaste_spool::Lsn;
 
 use super::Receiver;
 use crate::body::{Gathered, Refusal, gather};
+use crate::certificates;
 use crate::events;
 use crate::future;
 use crate::head::Head;
@@ -191,6 +192,8 @@ fn received_field(settings: &Settings, session: &Session, envelope: &Envelope, i
         ReceivedLocally { by, uid, id, recipient, utf8, date }.write_to(&mut field);
         return field.into();
     }
+    let cipher = session.tls.as_deref().map(certificates::cipher);
+    let tls = session.tls.as_deref().zip(cipher.as_deref());
     Received {
         helo: session.helo.as_deref().unwrap_or_default(),
         peer: session.peer.ip(),
@@ -198,6 +201,7 @@ fn received_field(settings: &Settings, session: &Session, envelope: &Envelope, i
         with: session.with_keyword(envelope.mail.smtputf8),
         id,
         recipient,
+        tls: tls.map(|(tls, cipher)| Encryption { cipher, version: certificates::version(tls) }),
         date,
     }
     .write_to(&mut field);

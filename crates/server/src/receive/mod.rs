@@ -199,6 +199,15 @@ impl Handler for Receiver {
         self.live().session(true, peer, || session.peer.to_string())
     }
 
+    /// Mostly those that speak no TLS, and clients that do not trust the certificate.
+    fn tls_failed(&self, session: &Session, error: &std::io::Error) {
+        let (peer, error) = (session.peer.to_string(), error.to_string());
+        match self.0.repeats.is_told(Kind::FailedTls, client(session), Instant::now()) {
+            true => tracing::info!(peer, error, "TLS handshake failed"),
+            false => tracing::debug!(peer, error, "TLS handshake failed"),
+        }
+    }
+
     /// Too many are counted, and told of now and then; who may not connect is named.
     fn turned_away(&self, _: usize, peer: &Peer, why: &driver::Refusal) {
         use driver::Refusal::{NotAProxy, NotAllowed, Proxy};
@@ -327,7 +336,9 @@ impl Receiver {
                 "`posthaste queue summary` shows what waits; `relay.queue_recipients` is the bound".to_owned()
             }
             Kind::NotVerified => "the next hop cannot be asked for its recipients".to_owned(),
-            Kind::Refused | Kind::RefusedRecipient | Kind::RefusedConnection | Kind::Abandoned => String::new(),
+            Kind::Refused | Kind::RefusedRecipient | Kind::RefusedConnection | Kind::FailedTls | Kind::Abandoned => {
+                String::new()
+            }
         }
     }
 

@@ -48,8 +48,8 @@ impl ServerBuilder {
     /// about hello and DATA. Default: those of [`Config::new`], under the name `localhost`. What cannot be kept to is a
     /// [`SetupError`](super::SetupError) at the start.
     pub fn config(self, config: Config) -> Self {
-        let rules = self.next.rules.clone();
-        self.settings(ListenerSettings { rules, ..config.into() })
+        let settings = ListenerSettings { configs: config.into(), ..self.next.clone() };
+        self.settings(settings)
     }
 
     /// The same, and whatever else can differ from one listener to another, on those that are named from here on.

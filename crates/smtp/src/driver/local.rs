@@ -7,7 +7,7 @@ use tokio::net::UnixStream;
 
 use super::connection::Connection;
 use super::session::serve;
-use super::setup::Door;
+use super::setup::{CurrentCertificate, Door};
 use super::{Handler, Session};
 use crate::server::{Config, Protocol};
 
@@ -20,6 +20,7 @@ pub async fn serve_local<H: Handler>(handler: &H, theirs: UnixStream, config: Co
         asks_hello: true,
         asks_data: true,
         starttls: false,
+        requires_tls: false,
         auth_mechanisms: Vec::new(),
         ..config
     };
@@ -27,5 +28,5 @@ pub async fn serve_local<H: Handler>(handler: &H, theirs: UnixStream, config: Co
     let session = Session::new(id, 0, Peer::Local { uid }, Protocol::Smtp);
     let phase = Arc::<CurrentPhase>::default();
     let connection = Connection::new(Stream::Unix(theirs), Arc::new(config), phase, door);
-    serve(connection, handler, session, &Certificate::default()).await;
+    serve(connection, handler, session, &CurrentCertificate::new(Certificate::default())).await;
 }

@@ -77,8 +77,8 @@ pub use client::{Client, ClientBuilder, ClientTimeouts, ConnectError, SendError}
 pub use handler::{Abort, AbortCause, Aborted, Handler, Session, SessionEnd, Stage};
 pub use local::serve_local;
 pub use posthaste_net::{
-    Backlog, ByNetwork, ClientCertificate, IpNet, Limits as ConnectionLimits, ListenError, NetworkLimits, Peer,
-    Proxies, ProxyError, Refusal, Rules, TlsFacts, UnixAccess, network,
+    Backlog, ByNetwork, Certificate, ClientCertificate, IpNet, Limits as ConnectionLimits, ListenError, NetworkLimits,
+    Peer, Proxies, ProxyError, Refusal, Rules, TlsFacts, UnixAccess, network,
 };
 pub use server::{BoundServer, RunningServer};
 pub use setup::{ListenerSettings, SetupError};

@@ -13,7 +13,7 @@ use posthaste_net::{
 use super::connection::Connection;
 use super::panics::sheltered_now;
 use super::session::serve;
-use super::setup::{Door, ListenerSettings, Offers, SetupError};
+use super::setup::{CurrentCertificate, Door, ListenerSettings, SetupError};
 use super::{Handler, Session};
 use crate::reply::Reply;
 use crate::server::{Config, Protocol};
@@ -39,11 +39,15 @@ impl BoundServer {
         if self.sockets.is_empty() {
             return Err(io::Error::new(io::ErrorKind::InvalidInput, "no address to listen on"));
         }
-        let offers = Offers::new(&self.certificate, self.settings.iter().map(|(door, _)| *door));
-        let checked = self.settings.iter().try_for_each(|(_, settings)| offers.check(&settings.configs));
+        let certificate = self.certificate;
+        let checked = self
+            .settings
+            .iter()
+            .try_for_each(|(door, settings)| door.check(&settings.configs, &certificate_of(settings, &certificate)));
         checked.map_err(|error| io::Error::new(io::ErrorKind::InvalidInput, error))?;
-        let shared = Arc::new(Shared { handler, certificate: self.certificate });
-        let entrances: Vec<Arc<Entrance>> = self.settings.into_iter().map(Entrance::new).collect();
+        let handler = Arc::new(handler);
+        let new = |(door, settings)| Entrance::new(door, settings, &certificate);
+        let entrances: Vec<Arc<Entrance>> = self.settings.into_iter().map(new).collect();
         let local_addrs =
             |(bound, index): &(Bound, usize)| Some((bound.local_addr()?, entrances[*index].door.protocol));
         let (local_addrs, protocols) = self.sockets.iter().filter_map(local_addrs).unzip();
@@ -52,10 +56,10 @@ impl BoundServer {
             self.sockets.into_iter().map(|(bound, index)| Ok((bound.listen()?, index))).collect();
         for (socket, index) in sockets? {
             let entrance = Arc::clone(&entrances[index]);
-            let mail = Mail { shared: Arc::clone(&shared), listener: index, entrance };
+            let mail = Mail { handler: Arc::clone(&handler), listener: index, entrance };
             listeners.serve(socket, &entrances[index].admission, mail);
         }
-        Ok(RunningServer { local_addrs, protocols, backlog: self.backlog, offers, entrances, listeners })
+        Ok(RunningServer { local_addrs, protocols, backlog: self.backlog, certificate, entrances, listeners })
     }
 }
 
@@ -66,7 +70,8 @@ pub struct RunningServer {
     /// Of each of them.
     protocols: Vec<Protocol>,
     backlog: Backlog,
-    offers: Offers,
+    /// Of listeners without one of their own.
+    certificate: Certificate,
     entrances: Vec<Arc<Entrance>>,
     listeners: Listeners,
 }
@@ -100,12 +105,14 @@ impl RunningServer {
     /// As for the same settings at the start; what applied before still does.
     pub fn reconfigure(&self, config: Config) -> Result<(), SetupError> {
         let configs = ByNetwork::from(config);
-        self.offers.check(&configs)?;
+        let check = |entrance: &Arc<Entrance>| entrance.door.check(&configs, &entrance.certificate.get());
+        self.entrances.iter().try_for_each(check)?;
         self.entrances.iter().for_each(|entrance| entrance.set_configs(configs.clone()));
         Ok(())
     }
 
-    /// The same for each listener by itself, in the order in which they were named; and who may connect. Which protocol is spoken stays as it is.
+    /// The same for each listener by itself, in the order in which they were named; and who may connect, and the certificate, for handshakes that
+    /// begin from now on. Which protocol is spoken stays as it is, and whether TLS is implicit.
     ///
     /// # Errors
     /// As for the same settings at the start; what applied before still does.
@@ -114,8 +121,17 @@ impl RunningServer {
     /// When there are not as many as there are listeners.
     pub fn reconfigure_each(&self, settings: Vec<ListenerSettings>) -> Result<(), SetupError> {
         assert_eq!(settings.len(), self.entrances.len(), "settings for each listener");
-        settings.iter().try_for_each(|settings| self.offers.check(&settings.configs))?;
-        for (entrance, ListenerSettings { configs, rules }) in self.entrances.iter().zip(settings) {
+        let mut all = self.entrances.iter().zip(&settings);
+        all.try_for_each(|(entrance, settings)| {
+            entrance.door.check(&settings.configs, &certificate_of(settings, &self.certificate))
+        })?;
+        for (entrance, settings) in self.entrances.iter().zip(settings) {
+            let certificate = certificate_of(&settings, &self.certificate);
+            // Before STARTTLS is offered. Without one, sessions to which it was offered have the old one still.
+            if certificate.is_there() {
+                entrance.certificate.set(certificate);
+            }
+            let ListenerSettings { configs, rules, .. } = settings;
             entrance.set_configs(configs);
             entrance.admission.replace(rules);
         }
@@ -146,14 +162,21 @@ impl RunningServer {
 struct Entrance {
     door: Door,
     configs: RwLock<ByNetwork<Arc<Config>>>,
+    certificate: CurrentCertificate,
     admission: Arc<Admission>,
 }
 
+/// What a listener shows, if the server shows this.
+fn certificate_of(settings: &ListenerSettings, servers: &Certificate) -> Certificate {
+    if settings.certificate.is_there() { settings.certificate.clone() } else { servers.clone() }
+}
+
 impl Entrance {
-    fn new((door, settings): (Door, ListenerSettings)) -> Arc<Self> {
-        let ListenerSettings { configs, rules } = settings;
+    fn new(door: Door, settings: ListenerSettings, certificate: &Certificate) -> Arc<Self> {
+        let certificate = CurrentCertificate::new(certificate_of(&settings, certificate));
+        let ListenerSettings { configs, rules, .. } = settings;
         let configs = RwLock::new(with_protocol(configs, door.protocol));
-        Arc::new(Self { door, configs, admission: Admission::new(rules) })
+        Arc::new(Self { door, configs, certificate, admission: Admission::new(rules) })
     }
 
     fn set_configs(&self, configs: ByNetwork<Config>) {
@@ -172,14 +195,9 @@ fn with_protocol(configs: ByNetwork<Config>, protocol: Protocol) -> ByNetwork<Ar
     configs.map(|config| Arc::new(Config { protocol, asks_hello: true, asks_data: true, ..config }))
 }
 
-struct Shared<H> {
-    handler: H,
-    certificate: Certificate,
-}
-
 /// SMTP or LMTP, as one listener speaks it.
 struct Mail<H> {
-    shared: Arc<Shared<H>>,
+    handler: Arc<H>,
     listener: usize,
     entrance: Arc<Entrance>,
 }
@@ -190,12 +208,12 @@ impl<H: Handler> Service for Mail<H> {
         let config = self.entrance.config(&peer);
         let session = Session::new(id, self.listener, peer, config.protocol);
         let connection = Connection::new(stream, config, phase, self.entrance.door);
-        serve(connection, &self.shared.handler, session, &self.shared.certificate).await;
+        serve(connection, &*self.handler, session, &self.entrance.certificate).await;
     }
 
     /// Where TLS is implicit nobody would understand a reply, and a handshake is too much for one who is turned away.
     fn refuse(&self, peer: &Peer, why: &Refusal) -> Goodbye {
-        sheltered_now(0, "turned_away", || self.shared.handler.turned_away(self.listener, peer, why));
+        sheltered_now(0, "turned_away", || self.handler.turned_away(self.listener, peer, why));
         let Some(reply) = reply_to(why).filter(|_| !self.entrance.door.implicit_tls) else { return Goodbye::default() };
         let mut bytes = Vec::new();
         reply.write(&mut bytes);
@@ -246,10 +264,9 @@ mod tests {
 
     #[tokio::test]
     async fn an_idle_session_does_not_carry_its_handlers_futures() {
-        let shared = Shared { handler: Heavy, certificate: Certificate::default() };
         let door = Door { protocol: Protocol::Smtp, implicit_tls: false };
-        let entrance = Entrance::new((door, Config::new("mx").into()));
-        let mail = Mail { shared: Arc::new(shared), listener: 0, entrance };
+        let entrance = Entrance::new(door, Config::new("mx").into(), &Certificate::default());
+        let mail = Mail { handler: Arc::new(Heavy), listener: 0, entrance };
         let (stream, _other) = tokio::net::UnixStream::pair().unwrap();
         let stream = Stream::Unix(stream);
         let session = mail.serve(posthaste_net::Connection { id: 1, stream, peer: Peer::Unix, phase: Arc::default() });

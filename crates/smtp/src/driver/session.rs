@@ -1,11 +1,12 @@
 //! One session from its greeting to its end: what the machine asks, the handler answers.
 
-use posthaste_net::{Certificate, close};
+use posthaste_net::close;
 use tokio::task::yield_now;
 
 use super::body::{Body, End};
 use super::connection::{Connection, NoTls, Stop};
 use super::panics::{internal_end, internal_error, sheltered, sheltered_now};
+use super::setup::CurrentCertificate;
 use super::{Abort, AbortCause, Aborted, Handler, Session, SessionEnd, Stage};
 use crate::reply::Reply;
 use crate::sasl::{Exchange, Identity, MECHANISMS, Step};
@@ -54,10 +55,10 @@ pub(super) async fn serve<H: Handler>(
     mut connection: Connection,
     handler: &H,
     mut session: Session<H::State>,
-    certificate: &Certificate,
+    certificate: &CurrentCertificate,
 ) {
     if connection.machine.is_tls() {
-        match Box::pin(connection.start_tls(certificate)).await {
+        match Box::pin(async { connection.start_tls(&certificate.get()).await }).await {
             Ok(facts) => session.tls = Some(facts),
             Err(failed) => return tell_failed(handler, &session, &failed),
         }
@@ -93,7 +94,11 @@ pub(super) async fn serve<H: Handler>(
 }
 
 /// Handlers' futures are boxed while they run, so that an idle session does not carry room for them.
-async fn converse<H: Handler>(connection: &mut Connection, life: &mut Life<'_, H>, certificate: &Certificate) -> Over {
+async fn converse<H: Handler>(
+    connection: &mut Connection,
+    life: &mut Life<'_, H>,
+    certificate: &CurrentCertificate,
+) -> Over {
     let Life { handler, session, transaction, stage, .. } = life;
     let (handler, session) = (*handler, session.as_mut().expect("handed over at the end only"));
     let id = session.id;
@@ -185,7 +190,7 @@ async fn converse<H: Handler>(connection: &mut Connection, life: &mut Life<'_, H
                 if let Err(stop) = connection.flush().await {
                     return stop.into();
                 }
-                match Box::pin(connection.start_tls(certificate)).await {
+                match Box::pin(async { connection.start_tls(&certificate.get()).await }).await {
                     Ok(facts) => {
                         connection.machine.tls_started();
                         // An attacker may have sent what came in the clear (RFC 3207 section 4.2).

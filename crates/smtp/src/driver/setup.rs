@@ -1,5 +1,7 @@
 //! Which settings can be served, and how sessions of a listener begin.
 
+use std::sync::{PoisonError, RwLock};
+
 use posthaste_net::{ByNetwork, Certificate, Rules};
 
 use crate::sasl::MECHANISMS;
@@ -9,9 +11,12 @@ use crate::server::{Config, Protocol};
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum SetupError {
-    /// [`Config::starttls`] or implicit TLS, and no `ServerBuilder::tls`.
+    /// [`Config::starttls`] or implicit TLS, and neither [`ListenerSettings::certificate`] nor `ServerBuilder::tls`.
     #[error("TLS is enabled without a certificate: call ServerBuilder::tls (feature `tls`)")]
     NoCertificate,
+    /// [`Config::requires_tls`], and no TLS.
+    #[error("no mail would ever be taken: Config::requires_tls needs Config::starttls or implicit TLS")]
+    NoTls,
     /// [`Config::auth_mechanisms`] with [`Config::auth_needs_tls`], and no TLS.
     #[error("AUTH would never be offered: it needs TLS, unless Config::auth_needs_tls is set to false")]
     AuthWithoutTls,
@@ -27,12 +32,14 @@ pub struct ListenerSettings {
     pub configs: ByNetwork<Config>,
     /// Who may connect, by which proxies, and how many.
     pub rules: Rules,
+    /// What is shown to clients that want TLS, in place of the server's `ServerBuilder::tls`.
+    pub certificate: Certificate,
 }
 
 /// The same for all clients.
 impl From<Config> for ListenerSettings {
     fn from(config: Config) -> Self {
-        Self { configs: config.into(), rules: Rules::default() }
+        Self { configs: config.into(), rules: Rules::default(), certificate: Certificate::default() }
     }
 }
 
@@ -44,31 +51,40 @@ pub(super) struct Door {
     pub implicit_tls: bool,
 }
 
-/// What of the settings of a server stays as it is.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct Offers {
-    has_certificate: bool,
-    implicit_tls: bool,
+/// The certificate of a listener. A handshake that begins has the newest.
+#[derive(Debug)]
+pub(super) struct CurrentCertificate(RwLock<Certificate>);
+
+impl CurrentCertificate {
+    pub fn new(certificate: Certificate) -> Self {
+        Self(RwLock::new(certificate))
+    }
+
+    pub fn get(&self) -> Certificate {
+        self.0.read().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    pub fn set(&self, certificate: Certificate) {
+        *self.0.write().unwrap_or_else(PoisonError::into_inner) = certificate;
+    }
 }
 
-impl Offers {
-    pub fn new(certificate: &Certificate, doors: impl IntoIterator<Item = Door>) -> Self {
-        let implicit_tls = doors.into_iter().any(|door| door.implicit_tls);
-        Self { has_certificate: certificate.is_there(), implicit_tls }
+impl Door {
+    /// Whether each of `configs` can be kept to with this certificate.
+    pub fn check(self, configs: &ByNetwork<Config>, certificate: &Certificate) -> Result<(), SetupError> {
+        configs.values().try_for_each(|config| self.check_one(config, certificate))
     }
 
-    /// Whether each of `configs` can be kept to.
-    pub fn check(self, configs: &ByNetwork<Config>) -> Result<(), SetupError> {
-        configs.values().try_for_each(|config| self.check_one(config))
-    }
-
-    fn check_one(self, config: &Config) -> Result<(), SetupError> {
+    fn check_one(self, config: &Config, certificate: &Certificate) -> Result<(), SetupError> {
         if let Some(name) = config.auth_mechanisms.iter().find(|name| !MECHANISMS.contains(&name.as_str())) {
             return Err(SetupError::Mechanism(name.clone()));
         }
         let wants_tls = config.starttls || self.implicit_tls;
-        if wants_tls && !self.has_certificate {
+        if wants_tls && !certificate.is_there() {
             return Err(SetupError::NoCertificate);
+        }
+        if config.requires_tls && !wants_tls {
+            return Err(SetupError::NoTls);
         }
         if !config.auth_mechanisms.is_empty() && config.auth_needs_tls && !wants_tls {
             return Err(SetupError::AuthWithoutTls);

@@ -68,6 +68,8 @@ pub struct Config {
     pub dsn: bool,
     /// Announce STARTTLS and yield [`Event::StartTls`]. Set it only if the driver can do the handshake.
     pub starttls: bool,
+    /// Refuse MAIL and VRFY with 530 5.7.0 until the session is encrypted (RFC 3207 section 4). Default false.
+    pub requires_tls: bool,
     /// AUTH mechanisms to announce; empty for none. Set it only if the driver answers [`Event::Auth`].
     pub auth_mechanisms: Vec<String>,
     /// Announce AUTH only after STARTTLS, so that no password crosses the network in the clear. Default true.
@@ -91,6 +93,7 @@ impl Config {
             forbidden_commands: FORBIDDEN_COMMANDS.map(String::from).to_vec(),
             dsn: false,
             starttls: false,
+            requires_tls: false,
             auth_mechanisms: Vec::new(),
             auth_needs_tls: true,
             asks_hello: false,

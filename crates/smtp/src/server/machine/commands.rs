@@ -34,6 +34,7 @@ pub(super) enum Hello {
 
 /// RFC 5321 section 4.1.1.11: parameters belong to extensions, and those to EHLO.
 const NOT_AFTER_HELO: &str = "Parameters need EHLO";
+const NEEDS_TLS: &str = "Must issue a STARTTLS command first";
 const DSN_NOT_OFFERED: &str = "DSN parameters are not offered";
 /// Dates above it are not kept: those of 32 bits.
 const HOLD_UNTIL_MAX: i64 = u32::MAX as i64;
@@ -148,6 +149,7 @@ impl Machine {
                 self.said_quit = true;
                 self.reset(Abort::Quit)
             }
+            Command::Vrfy(_) if self.lacks_tls() => self.error(530, "5.7.0", NEEDS_TLS),
             Command::Vrfy(_) => self.say(b"252 2.5.0 Cannot verify, will take mail and try\r\n"),
             Command::Expn => self.error(502, "5.5.1", "EXPN is not offered"),
             Command::Help => self.say(b"214 2.0.0 See RFC 5321\r\n"),
@@ -224,6 +226,9 @@ impl Machine {
         }
         if self.transaction.is_some() {
             return self.error(503, "5.5.1", "Sender already given");
+        }
+        if self.lacks_tls() {
+            return self.error(530, "5.7.0", NEEDS_TLS);
         }
         if !self.extended && mail.has_parameters() {
             return self.error(555, "5.5.4", NOT_AFTER_HELO);

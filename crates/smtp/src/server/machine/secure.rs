@@ -38,6 +38,11 @@ impl Machine {
         self.transaction = None;
     }
 
+    /// Whether the session has to be encrypted before it may bring mail, and is not.
+    pub(super) fn lacks_tls(&self) -> bool {
+        self.config.requires_tls && !self.tls
+    }
+
     pub(super) fn offers_auth(&self) -> bool {
         !self.config.auth_mechanisms.is_empty() && !self.authenticated && (self.tls || !self.config.auth_needs_tls)
     }

@@ -1,0 +1,103 @@
+//! The TLS of listeners: certificates, read at the start and by each reload.
+
+use std::fs::File;
+use std::io;
+use std::os::unix::fs::MetadataExt;
+use std::path::PathBuf;
+
+use posthaste_smtp::driver::{Certificate, TlsFacts};
+use posthaste_smtp::tls::{TlsError, server_config};
+
+use crate::config::{Config, Listener, ListenerTls};
+
+/// The TLS that is in force at a listener.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct TlsInForce {
+    pub mode: ListenerTls,
+    /// There unless the mode is off.
+    pub certificate: Certificate,
+}
+
+/// Why a listener has no TLS although it should.
+#[derive(Debug, thiserror::Error)]
+#[error("TLS of listener {listener}: {error}")]
+pub struct CertificateError {
+    /// Which.
+    pub listener: String,
+    /// What is wrong with its certificate or key.
+    pub error: TlsError,
+}
+
+impl TlsInForce {
+    /// Reads what the listener is to have. Blocks.
+    ///
+    /// # Errors
+    /// [`CertificateError`]: a file cannot be read, or the two do not fit each other.
+    pub fn load(listener: &Listener) -> Result<Self, CertificateError> {
+        let Some((certificate, key)) = listener.certificate_files() else { return Ok(Self::default()) };
+        let config = server_config(certificate, key)
+            .map_err(|error| CertificateError { listener: listener.to_string(), error })?;
+        Ok(Self { mode: listener.tls_mode(), certificate: Certificate::new(config) })
+    }
+
+    /// The same of all listeners, in their order.
+    ///
+    /// # Errors
+    /// The first [`CertificateError`].
+    pub fn load_all(config: &Config) -> Result<Vec<Self>, CertificateError> {
+        config.listeners.iter().map(Self::load).collect()
+    }
+
+    /// Reads it again; what was in force stays if that fails.
+    pub fn reload(&mut self, listener: &Listener) {
+        match Self::load(listener) {
+            Ok(new) => *self = new,
+            Err(error) => {
+                let error = error.to_string();
+                tracing::error!(error, "this listener keeps its certificate, and whether it has TLS");
+            }
+        }
+    }
+}
+
+/// What `config check` says of the files.
+pub(crate) fn warnings(config: &Config) -> Vec<String> {
+    let errors = config.listeners.iter().filter_map(|listener| TlsInForce::load(listener).err());
+    errors.map(|error| error.to_string()).chain(exposed_keys(config)).collect()
+}
+
+/// Keys that every user of this machine can read.
+pub(crate) fn exposed_keys(config: &Config) -> Vec<String> {
+    let is_exposed = |key: &&PathBuf| std::fs::metadata(key).is_ok_and(|found| found.mode() & 0o004 != 0);
+    let text = |key: &PathBuf| format!("{}: every user can read this private key; run chmod o-r", key.display());
+    keys(config).iter().filter(is_exposed).map(text).collect()
+}
+
+/// Keys that the server could read at its start and cannot any more, as it has become another user.
+pub(crate) fn keys_out_of_reach(config: &Config) -> Vec<PathBuf> {
+    let is_barred = |key: &PathBuf| File::open(key).is_err_and(|error| error.kind() == io::ErrorKind::PermissionDenied);
+    keys(config).into_iter().filter(is_barred).collect()
+}
+
+/// The keys of all listeners, each once.
+fn keys(config: &Config) -> Vec<PathBuf> {
+    let mut keys: Vec<PathBuf> =
+        config.listeners.iter().filter_map(|listener| Some(listener.certificate_files()?.1.to_owned())).collect();
+    keys.sort();
+    keys.dedup();
+    keys
+}
+
+/// The version as logs and trace fields have it.
+pub(crate) fn version(tls: &TlsFacts) -> &'static str {
+    match &*tls.version {
+        "TLSv1_3" => "TLSv1.3",
+        "TLSv1_2" => "TLSv1.2",
+        _ => "TLS",
+    }
+}
+
+/// The cipher suite by its registered name: the library's differs for TLS 1.3.
+pub(crate) fn cipher(tls: &TlsFacts) -> String {
+    tls.cipher.strip_prefix("TLS13_").map_or_else(|| tls.cipher.clone(), |rest| format!("TLS_{rest}"))
+}

@@ -1,0 +1,77 @@
+//! Listeners that relay, and listeners with TLS.
+
+use std::path::Path;
+
+use super::tests::{check_of, error_of};
+use super::{Config, Listener, ListenerTls};
+
+#[test]
+fn a_listener_that_relays_says_for_whom() {
+    let listener = |keys: &str| Config::parse(Path::new("x"), &format!("[[listener]]\nrelay = true\n{keys}\n"));
+    for keys in [
+        "address = \"127.0.0.1:587\"",
+        "address = \"[::1]:587\"",
+        "address = \"LocalHost:587\"",
+        "unix = \"s\"",
+        "address = \"[::]:587\"\nallow = [\"10.0.0.0/8\", \"fc00::/7\"]",
+        "address = \"0.0.0.0:587\"\nproxy_protocol = true\nproxies = \"192.0.2.1\"\nallow = \"10.0.0.0/8\"",
+    ] {
+        assert!(listener(keys).is_ok(), "{keys}");
+    }
+    for keys in [
+        "address = \"0.0.0.0:587\"",
+        "address = \"[::]:587\"",
+        "address = \"192.0.2.1:587\"",
+        "address = \"mx.example.org:587\"",
+        "address = \"localhost.example.org:587\"",
+        "address = \"127.0.0.1:587\"\nproxy_protocol = true\nproxies = \"127.0.0.1\"",
+        "unix = \"s\"\nproxy_protocol = true",
+    ] {
+        let error = listener(keys).unwrap_err().to_string();
+        assert!(error.contains("2:9: everybody could send mail anywhere"), "{keys}: {error}");
+    }
+    for keys in
+        ["allow = [\"10.0.0.0/8\", \"0.0.0.0/0\"]", "allow = \"::/0\"", "allow = [\"0.0.0.0/1\", \"128.0.0.0/1\"]"]
+    {
+        let error = listener(&format!("address = \"0.0.0.0:587\"\n{keys}")).unwrap_err().to_string();
+        assert!(error.contains("would be an open relay: list the networks"), "{keys}: {error}");
+    }
+    assert!(error_of("[[network]]\ncidr = \"0.0.0.0/0\"\nrelay = true\n").contains("2:8: with `relay = true`"));
+    Config::parse(Path::new("x"), "[[network]]\ncidr = \"0.0.0.0/0\"\nrelay = false\n").unwrap();
+    assert!(check_of("[relay]\nnetworks = [\"0.0.0.0/0\"]\n").contains("relay.networks has 0.0.0.0/0"));
+    assert!(!check_of("[relay]\nnetworks = [\"10.0.0.0/8\"]\n").contains("open relay"));
+}
+
+#[test]
+fn listeners_have_the_tls_that_their_place_suggests() {
+    let text = "[tls]\ncertificate = 'c'\nkey = 'k'\n[[listener]]\naddress = '[::]:25'\n[[listener]]\naddress = '[::]:465'\n\
+                [[listener]]\nunix = 's'\n[[listener]]\naddress = '[::]:26'\nproxy_protocol = true\nproxies = '192.0.2.1'\n\
+                [[listener]]\naddress = '[::]:587'\ntls = 'required'\n[[listener]]\naddress = '[::]:27'\ntls = 'off'\n\
+                [[listener]]\naddress = '[::]:28'\ncertificate = 'c2'\nkey = 'k2'\n";
+    let config = Config::parse(Path::new("x"), text).unwrap();
+    assert_eq!(Config::parse(Path::new("x"), &config.to_toml()).unwrap(), config);
+    let modes: Vec<ListenerTls> = config.listeners.iter().map(Listener::tls_mode).collect();
+    use ListenerTls::{Implicit, Off, Required, StartTls};
+    assert_eq!(modes, [StartTls, Implicit, Off, Off, Required, Off, StartTls]);
+    let files = |listener: &Listener| Some(listener.certificate_files()?.0.display().to_string());
+    let files: Vec<_> = config.listeners.iter().map(files).collect();
+    assert_eq!(files.iter().map(Option::as_deref).collect::<Vec<_>>(), {
+        let c = Some("c");
+        [c, c, None, None, c, None, Some("c2")]
+    });
+    let without = Config::parse(Path::new("x"), "[[listener]]\naddress = '[::]:465'\n").unwrap();
+    assert_eq!(without.listeners[0].tls, Some(Off));
+}
+
+#[test]
+fn tls_without_what_it_needs_is_a_mistake() {
+    let listener = |keys: &str| error_of(&format!("[[listener]]\naddress = \"127.0.0.1:1\"\n{keys}\n"));
+    assert!(listener("tls = \"starttls\"").contains("3:7: needs `certificate` and `key`, here or below [tls]"));
+    assert!(listener("tls = \"on\"").contains("3:7: "));
+    assert!(listener("certificate = \"c\"").contains("3:15: `certificate` and `key` belong together"));
+    assert!(listener("tls = \"off\"\nkey = \"k\"").contains("4:7: `certificate` and `key` belong together"));
+    assert!(error_of("[tls]\nkey = \"k\"\n").contains("2:7: `certificate` and `key` belong together"));
+    assert!(error_of("[tls]\ncertificate = \"c\"\n").contains("2:15: `certificate` and `key` belong together"));
+    let unix = error_of("[[listener]]\nunix = \"s\"\ntls = \"starttls\"\ncertificate = \"c\"\nkey = \"k\"\n");
+    assert!(unix.contains("3:7: only for `address`"), "{unix}");
+}

@@ -1,0 +1,100 @@
+//! `[tls]`, and what of a `[[listener]]` is about TLS.
+
+use std::path::{Path, PathBuf};
+
+use posthaste_units::values::Table;
+use posthaste_units::words::Problem;
+use serde::{Deserialize, Serialize};
+
+use super::Listener;
+
+/// The certificate of listeners that name none.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Tls {
+    /// The chain of certificates in PEM, the own one first. Empty: none.
+    pub certificate: PathBuf,
+    /// Its private key in PEM.
+    pub key: PathBuf,
+}
+
+/// How clients of a listener come to TLS.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum ListenerTls {
+    /// Not at all.
+    #[default]
+    Off,
+    /// By STARTTLS, if they want to (RFC 3207).
+    StartTls,
+    /// By STARTTLS, before any mail.
+    Required,
+    /// From the first octet on (RFC 8314).
+    Implicit,
+}
+
+impl Table for Tls {
+    const NAME: &str = "tls";
+}
+
+impl Tls {
+    fn is_set(&self) -> bool {
+        !self.certificate.as_os_str().is_empty()
+    }
+
+    /// Finds what cannot be meant. Files are not looked at.
+    pub(super) fn check(&self) -> Result<(), Problem> {
+        match (self.is_set(), !self.key.as_os_str().is_empty()) {
+            (true, false) => Err(Problem::new([Self::NAME.into(), "certificate".into()], TOGETHER)),
+            (false, true) => Err(Problem::new([Self::NAME.into(), "key".into()], TOGETHER)),
+            _ => Ok(()),
+        }
+    }
+}
+
+impl Listener {
+    /// How clients come to TLS here.
+    pub(crate) fn tls_mode(&self) -> ListenerTls {
+        self.tls.unwrap_or_default()
+    }
+
+    /// The files of the certificate and of its key, if there is TLS.
+    pub(crate) fn certificate_files(&self) -> Option<(&Path, &Path)> {
+        let files = self.certificate.as_deref().zip(self.key.as_deref());
+        files.filter(|_| self.tls_mode() != ListenerTls::Off)
+    }
+
+    /// Fills in what `[tls]` says.
+    pub(super) fn complete_tls(&mut self, default: &Tls) {
+        let (names_none, socket) = (self.certificate.is_none() && self.key.is_none(), &self.socket);
+        let has_certificate = !names_none || default.is_set();
+        let mode = *self.tls.get_or_insert(match &socket.address {
+            // A proxy may have done it already.
+            Some(address) if has_certificate && !socket.proxy_protocol => match address.ends_with(":465") {
+                true => ListenerTls::Implicit,
+                false => ListenerTls::StartTls,
+            },
+            _ => ListenerTls::Off,
+        });
+        if names_none && mode != ListenerTls::Off && default.is_set() {
+            (self.certificate, self.key) = (Some(default.certificate.clone()), Some(default.key.clone()));
+        }
+    }
+
+    /// Finds what cannot be meant about TLS. Files are not looked at.
+    pub(super) fn check_tls(&self) -> Result<(), Problem> {
+        match (self.tls_mode(), &self.certificate, &self.key) {
+            (_, Some(_), None) => Err(Problem::new(["certificate".into()], TOGETHER)),
+            (_, None, Some(_)) => Err(Problem::new(["key".into()], TOGETHER)),
+            (ListenerTls::Off, ..) => Ok(()),
+            _ if self.socket.unix.is_some() => Err(Problem::new(["tls".into()], "only for `address`")),
+            (_, None, None) => {
+                let message = "needs `certificate` and `key`, here or below [tls]";
+                Err(Problem::new(["tls".into()], message))
+            }
+            _ => Ok(()),
+        }
+    }
+}
+
+const TOGETHER: &str = "`certificate` and `key` belong together: set both";
