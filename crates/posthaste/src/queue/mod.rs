@@ -17,7 +17,7 @@ use std::time::Duration;
 
 use clap::{Args, Subcommand, ValueEnum};
 use posthaste_server::control::{By, Doing, Named, Request, Which};
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use crate::terminal::{print, print_json};
 use cat::cat;
@@ -291,7 +291,12 @@ pub fn run(command: QueueCommand) -> Result<ExitCode, AnyError> {
             let by = by.by();
             let mut lines = answer(&server, &Request::Summary { of: which.which(), by })?;
             let end = lines.pop().unwrap_or_default();
-            show(&server, &lines, |lines| summary(lines, by.key()) + &room(&end["room"]))
+            let room_now = &end["room"];
+            match server.json {
+                true => print_json(&(json!({ "counts": lines, "room": room_now }).to_string() + "\n"))?,
+                false => print(&(summary(&lines, by.key()) + &room(room_now)))?,
+            }
+            Ok(ExitCode::from(u8::from(lines.is_empty())))
         }
         QueueCommand::Hold(args) => act(args, Doing::Hold, "held"),
         QueueCommand::Release(args) => act(args, Doing::Release, "released"),

@@ -34,9 +34,18 @@ fn a_full_queue_is_refused_counted_and_told_and_local_mail_goes_on() {
     let (_, text) = queue(here.path(), &["summary"]);
     assert!(text.contains("\n2 of 2 recipients wait, full; 2 were refused since the start\n"), "{text}");
     assert!(text.contains("\n1 of 1 recipients of tenant news wait, full; 1 were refused since the start\n"), "{text}");
+    let room = |expected: [(u64, u64, u64, bool); 2]| {
+        let (_, text) = queue(here.path(), &["summary", "--json"]);
+        let summary: serde_json::Value = serde_json::from_str(&text).unwrap_or_else(|error| panic!("{error}: {text}"));
+        let one = |tenant: &str, (recipients, max, refused, full): (u64, u64, u64, bool)| serde_json::json!({ "tenant": tenant, "recipients": recipients, "max": max, "refused": refused, "full": full });
+        let [whole, news] = expected;
+        assert_eq!(summary["room"], serde_json::json!([one("", whole), one("news", news)]));
+    };
+    room([(2, 2, 2, true), (1, 1, 1, true)]);
     assert_eq!(queue(here.path(), &["delete", "--all"]).0, 0);
     server.wait_for_log("the queue has room again");
     server.wait_for_log("a tenant's part of the queue has room again");
+    room([(0, 2, 2, false), (0, 1, 1, false)]);
     send(&mut client, "a@news.example", 250);
     drop(client);
     server.stop();

@@ -290,10 +290,8 @@ fn waiting(program: &Path, config: &Path, dir: &Path) -> Result<u64, SideError> 
     command.current_dir(dir).args(["queue", "summary", "--json", "--config"]).arg(config);
     let output = command.output().map_err(SideError::failed("posthaste queue summary"))?;
     let text = String::from_utf8_lossy(&output.stdout);
-    let rows: Vec<serde_json::Value> = match text.trim() {
-        // Nothing fits, and the status says so.
-        "" | "[]" if output.status.code() == Some(1) => return Ok(0),
-        text => serde_json::from_str(text).map_err(SideError::failed("posthaste queue summary"))?,
-    };
-    Ok(rows.iter().filter_map(|row| row["recipients"].as_u64()).sum())
+    let summary: serde_json::Value =
+        serde_json::from_str(text.trim()).map_err(SideError::failed("posthaste queue summary"))?;
+    let rows = summary["counts"].as_array().into_iter().flatten();
+    Ok(rows.filter_map(|row| row["recipients"].as_u64()).sum())
 }
