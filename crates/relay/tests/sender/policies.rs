@@ -270,7 +270,8 @@ fn a_password_is_never_sent_in_the_clear_after_a_broken_handshake() {
     assert_eq!(sink.wait(1)[0].recipient, "bob@any.example");
     rig.relay.retry_all();
     wait("it waits again", || is_told() == 2);
-    assert_eq!((sink.came.lock().unwrap().len(), rig.relay.stats().recipients), (1, 1));
+    wait("the other one is recorded", || rig.relay.stats().recipients == 1);
+    assert_eq!(sink.came.lock().unwrap().len(), 1);
 }
 
 #[test]

@@ -84,8 +84,9 @@ fn a_site_that_pauses_is_probed_with_one_connection_whatever_waits() {
                 rig.send("ann@here.example", &[&format!("bob{time}@a.example")], "x\r\n");
                 rig.send("ann@here.example", &[&format!("eve{time}@b.example")], "x\r\n");
             }
+            let taken = other.taken().len();
             rig.send("ann@here.example", &["bob@c.example"], "x\r\n");
-            other.wait_taken(other.taken().len() + 1);
+            other.wait_taken(taken + 1);
         };
         rig.relay.retry_all();
         more_waits(10);
