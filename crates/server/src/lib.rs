@@ -44,6 +44,8 @@ mod settings;
 mod shares;
 mod success;
 mod tenants;
+#[cfg(test)]
+mod test_log;
 mod tidy;
 mod transaction;
 mod transports;

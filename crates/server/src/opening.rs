@@ -171,3 +171,7 @@ fn write(event: Event) {
         event => tracing::warn!(event = ?event, "the spool"),
     }
 }
+
+#[cfg(test)]
+#[path = "opening_tests.rs"]
+mod tests;

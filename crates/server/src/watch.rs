@@ -257,6 +257,7 @@ const REPEAT_INTERVAL: Duration = Duration::from_secs(60);
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::test_log::logged;
 
     #[test]
     fn mailboxes_that_recover_are_named_up_to_a_bound() {
@@ -293,8 +294,14 @@ mod tests {
         let mut alerts = Alerts::default();
         for (running, known) in [(None, false), (Some(59), false), (Some(60), true), (Some(62), true), (Some(1), false)]
         {
-            alerts.report_checkpoint(running.map(Duration::from_secs));
+            let lines = logged(|| alerts.report_checkpoint(running.map(Duration::from_secs)));
             assert_eq!(alerts.checkpoint_hangs, known, "{running:?}");
+            let expected: &[&str] = match running {
+                Some(60) => &["ERROR a checkpoint of the spool hangs: nothing is freed; look at its disk seconds=60"],
+                Some(1) => &["INFO the checkpoint of the spool that hung has ended"],
+                _ => &[],
+            };
+            assert_eq!(lines, expected, "{running:?}");
         }
     }
 
@@ -308,5 +315,47 @@ mod tests {
             looks.map(|(waiting, secs)| due(waiting, secs)),
             [false, true, false, false, true, false, false, true]
         );
+    }
+
+    #[test]
+    fn a_worker_that_is_stuck_has_a_line_and_another_one_when_it_goes_on_or_ends() {
+        let found = |what, secs| Found {
+            states: "site mx.example > session to 192.0.2.1:25 > waiting for the reply".to_owned(),
+            time: Duration::from_secs(secs),
+            what,
+        };
+        let lines = logged(|| {
+            report_stuck(vec![found(Became::Stuck, 301), found(Became::WentOn, 400)]);
+            report_stuck(vec![found(Became::Ended, 5)]);
+        });
+        let worker = "worker=\"site mx.example > session to 192.0.2.1:25 > waiting for the reply\"";
+        assert_eq!(
+            lines,
+            [
+                format!("WARN a worker is stuck {worker} seconds=301"),
+                format!("INFO a worker that was stuck goes on {worker} seconds=400"),
+                format!("INFO a worker that was stuck has ended {worker} seconds=5"),
+            ]
+        );
+        let many = logged(|| report_stuck((0..100).map(|_| found(Became::Stuck, 301)).collect()));
+        assert_eq!(many.len(), NAMED_MAX + 1);
+        assert_eq!(many[NAMED_MAX], "WARN further workers are stuck, or go on others=90");
+    }
+
+    #[test]
+    fn a_hung_worker_is_found_by_the_watch_and_logged_once() {
+        let workers = posthaste_spool::watch::Watch::default();
+        let mut watcher = posthaste_spool::watch::Watcher::default();
+        let worker = workers.worker("records of the queue", &["", "waiting for the spool"], Duration::from_secs(60));
+        worker.pulse().step(1);
+        let begun = std::time::Instant::now();
+        let mut look = |secs| logged(|| report_stuck(watcher.look(&workers, begun + Duration::from_secs(secs))));
+        assert_eq!((look(0), look(59)), (vec![], vec![]));
+        let stuck = "WARN a worker is stuck worker=\"records of the queue > waiting for the spool\" seconds=61";
+        assert_eq!((look(61), look(63)), (vec![stuck.to_owned()], vec![]));
+        worker.pulse().step(0);
+        let went_on = look(65);
+        assert!(went_on.len() == 1 && went_on[0].starts_with("INFO a worker that was stuck goes on"), "{went_on:?}");
+        assert_eq!(look(67), Vec::<String>::new());
     }
 }

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use posthaste_spool::{Lsn, ReadError, SetAside, Spool};
 
 /// A message that was given up for one mailbox: its body in the spool is damaged, or is not there any more.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
 #[non_exhaustive]
 pub struct LostMail {
     /// The batch of the spool that had its body.
