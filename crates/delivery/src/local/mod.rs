@@ -11,6 +11,8 @@ mod delivery;
 mod entry;
 mod files;
 mod history;
+#[cfg(test)]
+mod hung_tests;
 mod identity;
 #[cfg(test)]
 mod identity_tests;

@@ -77,6 +77,11 @@ impl Doors {
         self.state.lock().unwrap().held.contains(what)
     }
 
+    /// How many places hold a thread, or have held one.
+    pub fn held(&self) -> usize {
+        self.state.lock().unwrap().held.len()
+    }
+
     /// The thread that is held there goes on, and the next one is held.
     pub fn let_one_pass(&self, what: &str) {
         let mut state = self.state.lock().unwrap();

@@ -235,33 +235,6 @@ fn a_failing_sync_of_mail_on_the_devices_of_the_spool_ends_acknowledgements_and_
 }
 
 #[test]
-fn a_mount_that_hangs_takes_no_threads_from_others() {
-    let world = World::new(&["slow"]);
-    let mailboxes: Vec<String> = (0..80).map(|number| format!("slow/m{number}")).collect();
-    for name in &mailboxes {
-        world.doors.shut(&format!("{name}/Maildir"), Door::Hangs);
-        world.deliver(message(&[name], "late"));
-    }
-    world.doors.wait_until_held("slow/m0/Maildir");
-    world.doors.shut("sync slow", Door::Hangs);
-    for _ in 0..20 {
-        world.deliver(message(&["ann", "bob"], "in time"));
-    }
-    world.until("the other mount's mail", || world.texts("ann").len() == 20 && world.texts("bob").len() == 20);
-    // Nothing of it waits in memory, and it is told.
-    world.until_in_time("all of it waits in the spool", || world.waiting() == 80);
-    assert!(world.delivery.waiting().iter().all(|waiting| waiting.mailboxes.len() == 1));
-    let other = world.delivery.core().mounts.iter().find(|mount| mount.files.point().is_empty()).expect("the root's");
-    other.sync_now(std::time::Instant::now() + PATIENCE).expect("it answers").expect("synced");
-    assert_eq!(world.held("").1, 0);
-    world.doors.open("sync slow");
-    mailboxes.iter().for_each(|name| world.doors.open(&format!("{name}/Maildir")));
-    world.until_in_time("the mount's mail", || mailboxes.iter().all(|name| world.texts(name).len() == 1));
-    world.sync();
-    assert_eq!(world.held("slow").1, 0);
-}
-
-#[test]
 fn a_mount_that_hangs_at_the_start_keeps_its_mail_and_nobody_waits_for_it() {
     let place = Place::new(&["slow"]);
     killed_with(&place, "slow", &[("slow/ann", "late")], |_| Vec::new());

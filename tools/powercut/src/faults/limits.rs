@@ -5,30 +5,26 @@ use std::path::{Path, PathBuf};
 
 use super::{Problems, until, wrong};
 use crate::account::account;
+use crate::disk::Disk;
+use crate::image::Image;
 use crate::load::{Client, Load, send};
+use crate::relay::hop::{Manner, NextHop};
+use crate::relay::{recorded, told};
 use crate::rig::{Environment, RigError};
 use crate::server::{Running, Setup};
 
 /// The wall clock jumps by years, forth and back, under load and between two lives. Timers go by another clock.
 pub fn clock_jumps(environment: &Environment) -> Result<Problems, RigError> {
-    let library = faketime().ok_or_else(|| RigError::Unavailable("libfaketime is not installed".to_owned()))?;
+    let mut problems = local_mail_while_the_clock_jumps(environment)?;
+    problems.extend(relayed_mail_while_the_clock_jumps(environment)?);
+    Ok(problems)
+}
+
+fn local_mail_while_the_clock_jumps(environment: &Environment) -> Result<Problems, RigError> {
     let scratch = tempfile::Builder::new().prefix("powercut-clock-").tempdir_in(&environment.scratch)?;
-    let clock = scratch.path().join("clock");
-    let set = |offset: &str| {
-        // Renamed into place, since the library reads it at each call.
-        let new = clock.with_extension("new");
-        std::fs::write(&new, offset).and_then(|()| std::fs::rename(&new, &clock))
-    };
-    set("+0")?;
-    let through = [
-        "env".to_owned(),
-        format!("LD_PRELOAD={}", library.display()),
-        format!("FAKETIME_TIMESTAMP_FILE={}", clock.display()),
-        "FAKETIME_NO_CACHE=1".to_owned(),
-        "FAKETIME_DONT_FAKE_MONOTONIC=1".to_owned(),
-        "DONT_FAKE_MONOTONIC=1".to_owned(),
-    ];
-    let setup = Setup { through: through.to_vec(), ..plain(environment, scratch.path()) };
+    let clock = WallClock::new(scratch.path())?;
+    let set = |offset| clock.set(offset);
+    let setup = Setup { through: clock.through(), ..plain(environment, scratch.path()) };
     let load = Load::mixed(41);
     let mut problems = Problems::new();
     let mut sent = crate::load::Sent::default();
@@ -62,6 +58,88 @@ pub fn clock_jumps(environment: &Environment) -> Result<Problems, RigError> {
     }
     problems.extend(wrong("at the end", &account(&setup.mail(), &load, sent.acknowledged.iter().copied())?));
     Ok(problems)
+}
+
+/// Mail that the next hop puts off is tried again in its time, and does not expire, by whatever the clock has jumped: while it waits, and between two lives.
+fn relayed_mail_while_the_clock_jumps(environment: &Environment) -> Result<Problems, RigError> {
+    let scratch = tempfile::Builder::new().prefix("powercut-clock-").tempdir_in(&environment.scratch)?;
+    let clock = WallClock::new(scratch.path())?;
+    let load = Load { large_one_in: 1 << 40, body_bytes_max: 16 << 10, ..Load::mixed(43) };
+    let hop = NextHop::start(&load, &Disk::new(Image::zeros(0)), Manner::Busy)?;
+    let plain = plain(environment, scratch.path());
+    let setup = Setup { through: clock.through(), next_hop: Some(hop.address), ..plain };
+    let events = setup.data.join("events");
+    let (mut problems, mut recipients, mut next) = (Problems::new(), 0, 0);
+    let is_all_delivered = |recipients| Ok(recorded(&events)?.len() as u64 == recipients);
+    for (during, between) in [("+400d", "-400d"), ("-30d", "+90d"), ("+0", "+0")] {
+        hop.set(Manner::Busy);
+        let server = setup.start()?;
+        let sent = send(&load, server.address, 2, next..next + 20, |_| ());
+        next += 20;
+        problems.extend(super::unexpected(&sent, ""));
+        recipients += load.entries(&sent.acknowledged);
+        let waiting = recipients - recorded(&events)?.len() as u64;
+        let is_put_off = |more: u64| {
+            let before = hop.put_off();
+            until("mail that waits is tried again", || Ok(hop.put_off() >= before + more))
+        };
+        problems.extend(is_put_off(waiting)?);
+        clock.set(during)?;
+        problems.extend(is_put_off(2 * waiting)?);
+        server.stop()?;
+        clock.set(between)?;
+        let server = setup.start()?;
+        hop.set(Manner::Open);
+        problems.extend(until("all mail is at the next hop", || is_all_delivered(recipients))?);
+        server.stop()?;
+    }
+    for event in ["expired", "bounced"] {
+        let told = told(&events, event)?;
+        if !told.is_empty() {
+            problems.push(format!("{} recipients have {event}", told.len()));
+        }
+    }
+    let twice = recorded(&events)?.values().filter(|times| **times > 1).count();
+    if twice > 0 {
+        problems.push(format!("{twice} recipients were delivered twice"));
+    }
+    problems.extend(hop.altered());
+    Ok(problems)
+}
+
+/// A wall clock for one server.
+struct WallClock {
+    library: PathBuf,
+    file: PathBuf,
+}
+
+impl WallClock {
+    /// It goes right.
+    fn new(dir: &Path) -> Result<Self, RigError> {
+        let library = faketime().ok_or_else(|| RigError::Unavailable("libfaketime is not installed".to_owned()))?;
+        let clock = WallClock { library, file: dir.join("clock") };
+        clock.set("+0")?;
+        Ok(clock)
+    }
+
+    /// So much before or behind the real one.
+    fn set(&self, offset: &str) -> std::io::Result<()> {
+        // Renamed into place, since the library reads it at each call.
+        let new = self.file.with_extension("new");
+        std::fs::write(&new, offset).and_then(|()| std::fs::rename(&new, &self.file))
+    }
+
+    /// The command in front of the server's.
+    fn through(&self) -> Vec<String> {
+        vec![
+            "env".to_owned(),
+            format!("LD_PRELOAD={}", self.library.display()),
+            format!("FAKETIME_TIMESTAMP_FILE={}", self.file.display()),
+            "FAKETIME_NO_CACHE=1".to_owned(),
+            "FAKETIME_DONT_FAKE_MONOTONIC=1".to_owned(),
+            "DONT_FAKE_MONOTONIC=1".to_owned(),
+        ]
+    }
 }
 
 fn faketime() -> Option<PathBuf> {

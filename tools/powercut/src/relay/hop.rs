@@ -21,6 +21,8 @@ pub enum Manner {
     Open,
     /// It refuses a half of the recipients and an eighth of the messages with 4yz, and closes the connection behind a sixteenth of them without a word.
     Moody,
+    /// It puts every recipient off.
+    Busy,
     /// 421 instead of a greeting.
     Closed,
 }
@@ -43,6 +45,8 @@ struct State {
     manner: Manner,
     rng: Random,
     connections: u64,
+    /// Recipients put off while it was [busy](Manner::Busy).
+    put_off: u64,
     altered: Vec<String>,
 }
 
@@ -54,7 +58,8 @@ impl NextHop {
     pub fn start(load: &Load, disk: &Disk, manner: Manner) -> io::Result<Self> {
         let listener = TcpListener::bind("127.0.0.1:0")?;
         let address = listener.local_addr()?;
-        let state = State { manner, rng: Random::of(load.seed, u64::MAX), connections: 0, altered: Vec::new() };
+        let state =
+            State { manner, rng: Random::of(load.seed, u64::MAX), connections: 0, put_off: 0, altered: Vec::new() };
         let (load, disk) = (load.clone(), disk.clone());
         let shared = Arc::new(Shared { load, disk, state: Mutex::new(state), is_closing: AtomicBool::new(false) });
         let accepting = shared.clone();
@@ -74,6 +79,11 @@ impl NextHop {
     /// How it answers from now on.
     pub fn set(&self, manner: Manner) {
         self.shared.state().manner = manner;
+    }
+
+    /// How many recipients it has put off while it was [busy](Manner::Busy).
+    pub fn put_off(&self) -> u64 {
+        self.shared.state().put_off
     }
 
     /// Messages that have come and are not whole as they were sent, or not for whom they were sent, in words.
@@ -118,7 +128,7 @@ impl Shared {
                     (recipients, body) = (Vec::new(), Vec::new());
                     "250 2.0.0 ok"
                 }
-                "RCPT" if self.is_one_in(2) => "451 4.2.1 not now",
+                "RCPT" if self.puts_off() || self.is_one_in(2) => "451 4.2.1 not now",
                 "RCPT" => {
                     recipients.push(line.split(['<', '>']).nth(1).unwrap_or_default().to_owned());
                     "250 2.1.5 ok"
@@ -143,6 +153,14 @@ impl Shared {
             };
             stream.write_all(format!("{reply}\r\n").as_bytes())?;
         }
+    }
+
+    /// Whether it is busy; counts.
+    fn puts_off(&self) -> bool {
+        let mut state = self.state();
+        let is_busy = state.manner == Manner::Busy;
+        state.put_off += u64::from(is_busy);
+        is_busy
     }
 
     /// Whether this is one of so many that a moody host does not take.

@@ -13,10 +13,15 @@ use std::path::Path;
 use serde_json::Value;
 
 /// How often the event log tells of the delivery of each recipient: number of the message, number of the recipient.
-fn recorded(events: &Path) -> io::Result<BTreeMap<(u64, u64), u64>> {
+pub(crate) fn recorded(events: &Path) -> io::Result<BTreeMap<(u64, u64), u64>> {
+    told(events, "delivered")
+}
+
+/// The same of another event.
+pub(crate) fn told(events: &Path, event: &str) -> io::Result<BTreeMap<(u64, u64), u64>> {
     let mut recorded = BTreeMap::new();
     for entry in std::fs::read_dir(events)? {
-        for line in lines(&entry?.path())?.into_iter().filter(|line| line["event"] == "delivered") {
+        for line in lines(&entry?.path())?.into_iter().filter(|line| line["event"] == event) {
             if let (Some(message), Some(target)) = (line["message"].as_u64(), line["relay_target"].as_u64()) {
                 *recorded.entry((message, target)).or_default() += 1;
             }
