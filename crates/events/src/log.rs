@@ -6,6 +6,7 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
+use posthaste_spool::watch::{Found, Watch, Watcher};
 use posthaste_spool::{Entry, Released, Spool, StreamId};
 
 use crate::config::{Config, Notice, OpenError, Stats};
@@ -14,7 +15,7 @@ use crate::event::Event;
 use crate::inbox::Inbox;
 use crate::notes::{Behind, Notes};
 use crate::pack::Packer;
-use crate::writer::{Figures, Writer};
+use crate::writer::{Figures, STEPS, Writer};
 
 /// The name of the log's stream.
 pub const STREAM: &str = "events";
@@ -42,6 +43,14 @@ impl std::fmt::Debug for EventLog {
 pub struct Recorder {
     stream: StreamId,
     notes: Arc<Notes>,
+    watched: Arc<Watched>,
+}
+
+/// Whether the log's writer goes on.
+#[derive(Default)]
+struct Watched {
+    watch: Watch,
+    watcher: Mutex<Watcher>,
 }
 
 impl std::fmt::Debug for Recorder {
@@ -62,9 +71,10 @@ impl EventLog {
         // Until the spool was read nobody knows how much of it waits.
         figures.is_behind.store(true, Ordering::Relaxed);
         let notes = Arc::new(Notes::default());
+        let watched = Arc::<Watched>::default();
         let behind = Behind { inbox: inbox.clone(), figures: figures.clone(), pending_max: config.pending_max };
         let log = EventLog {
-            recorder: Recorder { stream, notes: notes.clone() },
+            recorder: Recorder { stream, notes: notes.clone(), watched: watched.clone() },
             inbox: inbox.clone(),
             figures: figures.clone(),
             noting: Mutex::default(),
@@ -93,7 +103,8 @@ impl EventLog {
         // If the other cannot be started, this one ends with the log.
         let noting = spawn(NOTES_THREAD, move || notes.run(&*noted, stream, &behind), notes_failed);
         *log.noting.lock().expect("a thread's end") = Some(noting?);
-        let writer = Writer { spool, stream, config, inbox, figures, closed };
+        let worker = watched.watch.worker("event log", STEPS, STUCK);
+        let writer = Writer { spool, stream, config, inbox, figures, closed, worker };
         let writing = spawn(LOG_THREAD, move || writer.run(), log_failed);
         *log.writing.lock().expect("a thread's end") = Some(writing?);
         Ok(log)
@@ -142,6 +153,11 @@ impl Drop for EventLog {
 }
 
 impl Recorder {
+    /// Looks whether the log's writer is stuck, as at a disk that hangs. To be called every few seconds.
+    pub fn look_for_stuck(&self, now: Instant) -> Vec<Found> {
+        self.watched.watcher.lock().expect("nothing panics while it is held").look(&self.watched.watch, now)
+    }
+
     /// An event for a batch of the caller's: as durable as what else is in it. One for each batch. `None`: it is left out, because too much waits.
     pub fn entry(&self, event: &Event) -> Option<Entry> {
         self.entries(std::slice::from_ref(event))
@@ -201,4 +217,6 @@ fn spawn(
 const NOTES_THREAD: &str = "event-notes";
 const PACK_THREAD: &str = "event-pack";
 const LOG_THREAD: &str = "event-log";
+/// A writer that is in one step for longer is told of.
+const STUCK: Duration = Duration::from_secs(60);
 const DROP_PATIENCE: Duration = Duration::from_secs(1);

@@ -7,6 +7,7 @@ use std::sync::mpsc::Sender;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
+use posthaste_spool::watch::Worker;
 use posthaste_spool::{Lsn, Released, Replayed, Spool, StreamId};
 
 use crate::config::{Config, Notice};
@@ -22,7 +23,18 @@ pub(crate) struct Writer {
     pub figures: Arc<Figures>,
     /// Told below which number files are closed for good.
     pub closed: Sender<u64>,
+    /// For its [`STEPS`].
+    pub worker: Worker,
 }
+
+/// What the writer does.
+pub(crate) const STEPS: &[&str] = &[
+    "",
+    "reading what waits in the spool",
+    "writing its file",
+    "syncing its file",
+    "waiting for a checkpoint of the spool",
+];
 
 /// What the threads of a log tell each other.
 #[derive(Default)]
@@ -62,6 +74,7 @@ impl Writer {
             if !self.figures.is_failing.swap(true, Ordering::Relaxed) {
                 (self.config.notice)(Notice::Failing { error: error.to_string() });
             }
+            self.worker.pulse().step(0);
             if self.inbox.wait_for_stop(pause) {
                 break;
             }
@@ -72,6 +85,7 @@ impl Writer {
 
     /// Writes from the stream's position on until it is stopped, or until something fails.
     fn session(&self, pause: &mut Duration, works: &dyn Fn()) -> io::Result<()> {
+        self.worker.pulse().step(2);
         let (position, name) = self.spool.position(self.stream);
         let cursor = name.as_ref().and_then(Cursor::parse);
         let files = Files::open(&self.config.dir, self.config.file_bytes, cursor, position)?;
@@ -101,11 +115,13 @@ impl Writer {
     /// Writes what the spool has, and lets it bring what comes.
     fn catch_up(&self, session: &mut Session) -> io::Result<()> {
         self.figures.is_behind.store(true, Ordering::Relaxed);
+        self.worker.pulse().step(1);
         let mut outcome = Ok(());
         let shown = self.spool.replay(self.stream, &mut |replayed| {
             if outcome.is_err() {
                 return;
             }
+            self.worker.pulse().step(1);
             outcome = match replayed {
                 Replayed::Entry { lsn, payload, .. } => self.add(session, lsn, Some(payload.clone())),
                 Replayed::Damaged { lsn } => self.add(session, lsn, None),
@@ -124,7 +140,10 @@ impl Writer {
     fn follow(&self, session: &mut Session) -> io::Result<bool> {
         loop {
             let until = session.unsynced.map(|(since, _)| since + self.config.sync_interval);
-            let (entries, is_advance_wanted, is_last) = match self.inbox.take(until) {
+            self.worker.pulse().step(0);
+            let taken = self.inbox.take(until);
+            self.worker.pulse().step(2);
+            let (entries, is_advance_wanted, is_last) = match taken {
                 Taken::Entries { entries, is_advance_wanted } => (entries, is_advance_wanted, false),
                 Taken::Stopped { entries } => (entries, true, true),
                 Taken::Overflowed => {
@@ -167,11 +186,13 @@ impl Writer {
         if session.unsynced.is_none() && !session.is_file_new {
             return Ok(());
         }
+        self.worker.pulse().step(3);
         session.files.sync()?;
         session.unsynced = None;
         let cursor = session.files.cursor().name();
         self.spool.advance(self.stream, session.written, Some(cursor), Released::default());
         if std::mem::take(&mut session.is_file_new) {
+            self.worker.pulse().step(4);
             // A file goes only when it is durable that the cursor is behind it. A failure is an event of the spool, and the next new file tries again.
             if self.spool.checkpoint().is_ok() {
                 session.files.keep(self.config.files.max(FILES_MIN))?;

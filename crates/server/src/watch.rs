@@ -30,9 +30,10 @@ impl Watch {
             let mut alerts = Alerts::default();
             loop {
                 sleep(LOOK_INTERVAL).await;
+                // First: what is stuck may hold a lock that others wait for.
+                report_stuck(stuck(&store, &receiver));
                 alerts.check(&store);
                 repeats::log(&receiver.left_out(false));
-                report_stuck(stuck(&receiver));
                 alerts.report_losses(receiver.turned_away(), crate::logging::dropped_lines() as u64);
             }
         });
@@ -40,12 +41,14 @@ impl Watch {
     }
 }
 
-/// Workers of the relay and of transports that are stuck, or go on.
-fn stuck(receiver: &Receiver) -> Vec<Found> {
+/// Workers of the spool, the event log, the relay and transports that are stuck, or go on.
+fn stuck(store: &LocalDelivery, receiver: &Receiver) -> Vec<Found> {
     let now = std::time::Instant::now();
     let relay = receiver.relay().map(|relay| relay.look_for_stuck(now));
     let transports = receiver.transports().map(|transports| transports.look_for_stuck(now));
-    relay.into_iter().chain(transports).flatten().collect()
+    let events = receiver.events().map(|events| events.look_for_stuck(now));
+    let all = relay.into_iter().chain(transports).chain(events).flatten();
+    store.spool().look_for_stuck(now).into_iter().chain(all).collect()
 }
 
 /// Names each worker that is stuck, once, and each that goes on, up to a bound.
@@ -231,7 +234,7 @@ impl Alerts {
 
 fn trouble_of(mount: &MountStats) -> Option<Arc<str>> {
     let hangs = mount.sync_secs.is_some_and(|secs| secs >= SYNC_HANGS_SECS);
-    let hanging = hangs.then(|| "a sync does not come back".into());
+    let hanging = hangs.then(|| "it does not answer: a sync of it, or a look at it, has not come back".into());
     mount.absent.clone().or(mount.sync_error.clone()).or(mount.short_of_space.clone()).or(hanging)
 }
 

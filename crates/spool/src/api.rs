@@ -3,7 +3,7 @@
 use std::io::Write;
 use std::ops::Range;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use posthaste_ring::{Cancelled, Lsn};
@@ -12,6 +12,7 @@ use crate::events::Events;
 use crate::pressure::Pressure;
 use crate::set_aside::SetAside;
 use crate::snapshots::{SnapshotName, SnapshotReader};
+use crate::watch::Found;
 use crate::{AppendError, Batch, CheckpointError, ReadError, ReplayError, StreamError, StreamId, Upload};
 
 /// How a spool behaves.
@@ -189,6 +190,9 @@ pub trait Spool: Send + Sync {
     /// # Errors
     /// See [`CheckpointError`]; nothing is freed then.
     fn checkpoint(&self) -> Result<(), CheckpointError>;
+
+    /// Looks whether the thread that calls consumers, and those who wait for a batch, comes back. To be called every few seconds.
+    fn look_for_stuck(&self, now: Instant) -> Vec<Found>;
 
     /// Counters and sizes.
     fn stats(&self) -> Stats;

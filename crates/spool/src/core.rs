@@ -11,6 +11,7 @@ use bytes::Bytes;
 use posthaste_ring::Lsn;
 
 use crate::bodies::{BodyFile, FinishedUpload};
+use crate::showing::Showing;
 use crate::state::State;
 use crate::{AppendError, Consumer, Entry, Published, PublishedBody};
 
@@ -20,6 +21,7 @@ pub(crate) struct Core {
     /// Held while consumers are called, from the look for them on.
     telling: Mutex<()>,
     pub bell: Bell,
+    pub showing: Showing,
     /// Appended since the last checkpoint began.
     pub bytes: AtomicU64,
     /// The keeper is called when `bytes` passes this.
@@ -46,22 +48,24 @@ impl Core {
 
     /// A batch is durable: notes who needs what, then tells the consumers.
     pub fn publish(&self, lsn: Lsn, batch: Appended) {
+        self.showing.begins();
         let telling = self.telling();
-        let mut told: Vec<(Arc<dyn Consumer>, Bytes)> = Vec::new();
+        let mut told: Vec<(u16, Arc<dyn Consumer>, Bytes)> = Vec::new();
         {
             let mut state = self.state();
             state.published = lsn.get();
             for entry in batch.entries {
                 state.add_entry(lsn.get(), entry.stream.0, entry.needs_body);
                 let consumer = state.streams.get(&entry.stream.0).and_then(|stream| stream.consumer.clone());
-                told.extend(consumer.map(|consumer| (consumer, entry.payload)));
+                told.extend(consumer.map(|consumer| (entry.stream.0, consumer, entry.payload)));
             }
             if let AppendedBody::File(file) = &batch.body {
                 state.add_large(lsn.get(), file.wanted());
             }
         }
         let body = batch.body.published();
-        for (consumer, payload) in told {
+        for (stream, consumer, payload) in told {
+            self.showing.shows(stream);
             consumer.published(Published { lsn, payload, body: body.clone() });
         }
         drop(telling);

@@ -35,6 +35,7 @@ pub mod runtime;
 mod scrub;
 mod set_aside;
 mod shared;
+mod showing;
 mod snapshots;
 mod spool;
 mod state;

@@ -5,6 +5,7 @@ use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::time::Instant;
 
 use bytes::Bytes;
 use posthaste_ring::Lsn;
@@ -18,6 +19,7 @@ use crate::set_aside::{self, SetAside};
 use crate::shared::Shared;
 use crate::snapshots::{SnapshotName, SnapshotReader};
 use crate::state::Stream;
+use crate::watch::Found;
 use crate::{
     AppendError, Batch, Body, CheckpointError, Consumer, Pressure, ReadError, Released, ReplayError, Replayed, Spool,
     Stats, StreamError, StreamId, StreamStats, Then, Ticket, Upload,
@@ -196,7 +198,9 @@ impl Spool for FileSpool {
                     }
                 }
             }
+            core.showing.answers();
             then(outcome);
+            core.showing.ends();
         });
         Ticket(Some(ticket))
     }
@@ -263,6 +267,11 @@ impl Spool for FileSpool {
 
     fn checkpoint(&self) -> Result<(), CheckpointError> {
         self.shared.checkpoint()
+    }
+
+    fn look_for_stuck(&self, now: Instant) -> Vec<Found> {
+        let core = &self.shared.core;
+        core.showing.look(now, |stream| core.state().streams.get(&stream).map(|stream| stream.name.clone()))
     }
 
     fn stats(&self) -> Stats {

@@ -5,6 +5,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use bytes::Bytes;
+use posthaste_spool::watch::Found;
 use posthaste_spool::{
     AppendError, Batch, CheckpointError, Consumer, FileSpool, Lsn, Pressure, ReadError, Released, ReplayError,
     Replayed, SetAside, SnapshotName, SnapshotReader, Spool, Stats, StreamError, StreamId, StreamStats, Then, Ticket,
@@ -127,6 +128,10 @@ impl<H: Hooks> Spool for HookedSpool<H> {
 
     fn pressure(&self) -> &Pressure {
         self.spool.pressure()
+    }
+
+    fn look_for_stuck(&self, now: std::time::Instant) -> Vec<Found> {
+        self.spool.look_for_stuck(now)
     }
 
     fn stats(&self) -> Stats {

@@ -21,8 +21,8 @@ pub(super) struct State {
     pub history: Option<History>,
     /// Why it does not.
     pub absent: Option<Arc<str>>,
-    /// Its thread is being answered just now, or not.
-    pub is_looking: bool,
+    /// Since when its thread waits for an answer.
+    pub looking_since: Option<Instant>,
     pub session: Option<SessionTag>,
     pub table: Table<Held>,
     pub troubles: Troubles,
@@ -70,7 +70,7 @@ impl State {
         State {
             history: Some(history),
             absent: None,
-            is_looking: false,
+            looking_since: None,
             session: None,
             table: Table::default(),
             troubles: Troubles::default(),
@@ -100,7 +100,7 @@ impl State {
 
     /// Whether a disk may hold a thread: at a mailbox, at a sync or at the mount itself.
     pub fn is_held(&self) -> bool {
-        self.running > 0 || self.syncing.is_running() || self.is_looking
+        self.running > 0 || self.syncing.is_running() || self.looking_since.is_some()
     }
 
     /// Whether anything is queued or being written, but for mailboxes that do not answer.

@@ -135,7 +135,7 @@ pub struct MountStats {
     pub short_of_space: Option<Arc<str>>,
     /// What the last sync ended with, if it failed.
     pub sync_error: Option<Arc<str>>,
-    /// For how long a sync has not come back, in seconds.
+    /// For how long a sync, or a look at the mount, has not come back, in seconds.
     pub sync_secs: Option<u64>,
 }
 
@@ -275,7 +275,7 @@ impl MailMount {
     pub(super) fn stats(&self) -> MountStats {
         let state = self.state();
         let messages = state.history.as_ref().map_or(state.table.len(), |history| history.messages().count());
-        let since = state.syncing.running_since();
+        let since = state.syncing.running_since().or(state.looking_since);
         MountStats {
             point: self.files.point().clone(),
             messages,

@@ -23,9 +23,9 @@ enum Unfinished {
 impl MailMount {
     pub(super) fn run_syncs(self: &Arc<Self>) {
         while self.state().history.is_some() {
-            self.state().is_looking = true;
+            self.state().looking_since = Some(self.now());
             let found = self.files.find_place();
-            self.state().is_looking = false;
+            self.state().looking_since = None;
             self.sync.notify_all();
             match found {
                 Ok(session) => self.begin(session),
@@ -97,11 +97,11 @@ impl MailMount {
     /// Asks whether the mount's file system is still there, and has room for mail that waits for it.
     fn look_at_mount<'a>(&'a self, mut state: MutexGuard<'a, State>) -> MutexGuard<'a, State> {
         let has_waiting = state.troubles.iter().next().is_some();
-        state.is_looking = true;
+        state.looking_since = Some(self.now());
         drop(state);
         self.files.look_again(self.now(), has_waiting);
         state = self.state();
-        state.is_looking = false;
+        state.looking_since = None;
         // The end of the mount may be waiting for this.
         self.sync.notify_all();
         state

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::time::Duration;
 
 use posthaste_smtp::Reply;
 use tokio::time::Instant;
@@ -19,6 +20,8 @@ use crate::queue::{Hop, LateHop, Outcome, QueueId, QueueName, Secs, Source, Tran
 pub(super) async fn route(shared: Arc<Shared>, id: QueueId) {
     loop {
         let Some((name, _)) = shared.queue().queue(id) else { return };
+        let worker = shared.watch.worker(format!("routing of mail to {}", name.domain), STEPS, PATIENCE);
+        worker.pulse().step(1);
         let routes = shared.routes();
         if let Some(bounced) = routes.bounced(&name) {
             let reply = Reply::new(550, "5.7.0", format!("given up: {}", bounced.reason));
@@ -281,6 +284,9 @@ impl Shared {
     }
 }
 
+const STEPS: &[&str] = &["", "finding its hosts"];
+/// Look-ups end by themselves before.
+const PATIENCE: Duration = Duration::from_secs(300);
 const ENDED_AT_ONCE: usize = 100;
 /// A route is looked up again after a day at the latest.
 const ROUTE_SECS_MAX: Secs = 86_400;

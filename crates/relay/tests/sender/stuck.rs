@@ -47,6 +47,24 @@ fn a_session_that_waits_is_named_once_with_its_states_and_when_it_goes_on() {
     assert!(!found.iter().any(|found| found.states == states), "{found:?}");
 }
 
+#[test]
+fn a_search_for_hosts_that_does_not_end_is_named() {
+    let sink = Sink::start();
+    let rig = rig_with(zone(), sink.port(), |_| ());
+    rig.dns.hold();
+    rig.send("ann@here.example", &["bob@a.example"], "x\r\n");
+    let (begun, mut secs) = (Instant::now(), 0);
+    let states = "routing of mail to a.example > finding its hosts";
+    wait("it is stuck", || {
+        secs += 301;
+        look(&rig.relay, begun, secs).iter().any(|found| found.states == states && found.what == Became::Stuck)
+    });
+    rig.dns.release();
+    sink.wait_taken(1);
+    rig.wait_empty();
+    wait_found(&rig.relay, begun, secs + 10_000, states, &[Became::Ended]);
+}
+
 /// A disk that does not come back with what it is asked for until it is released.
 #[derive(Default)]
 struct Hanging {

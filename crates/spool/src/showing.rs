@@ -1,0 +1,69 @@
+//! Whether the ring's thread comes back from those it calls: a consumer that hangs there stops all.
+
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicU16, Ordering};
+use std::time::{Duration, Instant};
+
+use crate::watch::{Found, Watch, Watcher, Worker};
+
+/// What the ring's thread does once a batch is durable.
+#[derive(Debug)]
+pub(crate) struct Showing {
+    watch: Watch,
+    worker: Worker,
+    /// The stream whose consumer is called; 0 for none.
+    stream: AtomicU16,
+    watcher: Mutex<Watcher>,
+}
+
+impl Default for Showing {
+    fn default() -> Self {
+        let watch = Watch::default();
+        let worker = watch.worker("commits of the spool", STEPS, PATIENCE);
+        Showing { watch, worker, stream: AtomicU16::new(0), watcher: Mutex::default() }
+    }
+}
+
+impl Showing {
+    /// It waits until consumers may be called.
+    pub fn begins(&self) {
+        self.step(0, 1);
+    }
+
+    /// It calls the consumer of a stream.
+    pub fn shows(&self, stream: u16) {
+        self.step(stream, 2);
+    }
+
+    /// It calls those who wait for the batch.
+    pub fn answers(&self) {
+        self.step(0, 3);
+    }
+
+    /// It goes on to the next.
+    pub fn ends(&self) {
+        self.step(0, 0);
+    }
+
+    fn step(&self, stream: u16, step: u8) {
+        self.stream.store(stream, Ordering::Relaxed);
+        self.worker.pulse().step(step);
+    }
+
+    /// What is new. `name` says how a stream is called.
+    pub fn look(&self, now: Instant, name: impl FnOnce(u16) -> Option<String>) -> Vec<Found> {
+        let stream = Some(self.stream.load(Ordering::Relaxed)).filter(|stream| *stream != 0);
+        let name = stream.and_then(name).map_or_else(String::new, |name| format!("stream {name}"));
+        self.worker.within(name);
+        self.watcher.lock().expect("nothing panics while it is held").look(&self.watch, now)
+    }
+}
+
+const STEPS: &[&str] = &[
+    "",
+    "waiting until consumers may be called",
+    "showing a batch to its consumer",
+    "calling those who wait for the batch",
+];
+/// None of them may block.
+const PATIENCE: Duration = Duration::from_secs(30);

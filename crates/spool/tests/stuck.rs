@@ -1,0 +1,57 @@
+//! A consumer that does not come back is named: nothing is accepted meanwhile.
+
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use posthaste_spool::watch::Became;
+use posthaste_spool::{Batch, Body, Config, Consumer, Entry, FileSpool, Lsn, Published, Spool};
+
+/// Tells that it is called, and waits until it may go on.
+struct Hangs(Mutex<(Sender<()>, Receiver<()>)>);
+
+impl Consumer for Hangs {
+    fn published(&self, _: Published) {
+        let held = self.0.lock().unwrap();
+        held.0.send(()).unwrap();
+        let _ = held.1.recv();
+    }
+
+    fn advance_wanted(&self, _: Lsn) {}
+}
+
+#[test]
+fn the_ring_s_thread_is_missed_while_a_consumer_holds_it_and_while_who_waits_does() {
+    let dir = tempfile::tempdir().unwrap();
+    let (spool, _) = FileSpool::open(dir.path(), Config { keeper: false, ..Config::default() }).unwrap();
+    let stream = spool.stream("slow").unwrap();
+    let shown = spool.replay(stream, &mut |_| ()).unwrap();
+    let (called, is_called) = channel();
+    let (go_on, may_go_on) = channel();
+    spool.attach(stream, shown, Arc::new(Hangs(Mutex::new((called, may_go_on))))).unwrap();
+    let (tell, told) = channel();
+    let (answer, answered) = channel::<()>();
+    let entry = Entry { stream, needs_body: false, payload: "for you".into() };
+    let then = move |outcome| {
+        tell.send(outcome).unwrap();
+        let _ = answered.recv();
+    };
+    let begun = Instant::now();
+    let look = |secs| {
+        let found = spool.look_for_stuck(begun + Duration::from_secs(secs));
+        found.into_iter().map(|found| (found.states, found.what)).collect::<Vec<_>>()
+    };
+    assert_eq!(look(0), []);
+    spool.append(Batch { entries: vec![entry], body: Body::None }, Box::new(then));
+    is_called.recv().unwrap();
+    assert_eq!((look(1), look(31)), (vec![], vec![]));
+    let name = "commits of the spool > stream slow > showing a batch to its consumer";
+    assert_eq!(look(32), [(name.to_owned(), Became::Stuck)]);
+    assert_eq!(look(33), [], "once");
+    go_on.send(()).unwrap();
+    told.recv().unwrap().unwrap();
+    assert_eq!(look(34), [(name.to_owned(), Became::WentOn)]);
+    let name = "commits of the spool > calling those who wait for the batch";
+    assert_eq!(look(65), [(name.to_owned(), Became::Stuck)]);
+    drop(answer);
+}
