@@ -164,3 +164,14 @@ fn messages_and_recipients_are_counted() {
         assert!(String::from_utf8_lossy(&host.output).contains("250 LIMITS MAILMAX=1 RCPTMAX=2\r\n"));
     });
 }
+
+#[test]
+fn a_limit_of_more_digits_than_its_extension_has_is_not_announced() {
+    let mut config = Config::new("mx");
+    for (recipients, is_announced) in [(999_999, true), (1_000_000, false), (usize::MAX, false)] {
+        config.limits.recipients = recipients;
+        at_every_cut(&config, OPEN.as_bytes(), |host, _| {
+            assert_eq!(String::from_utf8_lossy(&host.output).contains("LIMITS"), is_announced, "{recipients}");
+        });
+    }
+}

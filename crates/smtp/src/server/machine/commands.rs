@@ -38,6 +38,8 @@ const NEEDS_TLS: &str = "Must issue a STARTTLS command first";
 const DSN_NOT_OFFERED: &str = "DSN parameters are not offered";
 /// Dates above it are not kept: those of 32 bits.
 const HOLD_UNTIL_MAX: i64 = u32::MAX as i64;
+/// RFC 9422 section 4: at most six digits.
+const RCPT_MAX_MAX: usize = 999_999;
 
 impl Machine {
     /// Takes one line without its line end. `None`: there is no whole line yet.
@@ -215,7 +217,11 @@ impl Machine {
             lines.push(format!("AUTH {}", config.auth_mechanisms.join(" ")));
         }
         let mail_max = limits.messages.map_or(String::new(), |max| format!(" MAILMAX={max}"));
-        lines.push(format!("LIMITS{mail_max} RCPTMAX={}", limits.recipients));
+        let rcpt_max = Some(limits.recipients).filter(|max| *max <= RCPT_MAX_MAX);
+        let rcpt_max = rcpt_max.map_or(String::new(), |max| format!(" RCPTMAX={max}"));
+        if !(mail_max.is_empty() && rcpt_max.is_empty()) {
+            lines.push(format!("LIMITS{mail_max}{rcpt_max}"));
+        }
         Reply::new(250, "", lines.join("\n")).write(&mut self.out);
     }
 
