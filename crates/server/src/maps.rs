@@ -16,12 +16,12 @@ pub(crate) struct Maps {
     sender_bcc: AddressMap,
     recipient_bcc: AddressMap,
     /// By domain, in lower case.
-    recipients: HashMap<String, Known>,
+    recipients: HashMap<String, RecipientList>,
 }
 
 /// Who there is in a domain that is relayed.
 #[derive(Debug)]
-enum Known {
+enum RecipientList {
     Listed(Users),
     ToNextHop,
 }
@@ -40,8 +40,8 @@ pub(crate) enum Exists {
 impl Maps {
     pub fn new(section: &Section) -> Self {
         let maps = &section.maps;
-        let known = |users: &Option<Users>| users.clone().map_or(Known::ToNextHop, Known::Listed);
-        let lists = section.recipients.iter().map(|list| (list.domain.to_lowercase(), known(&list.users)));
+        let list_of = |users: &Option<Users>| users.clone().map_or(RecipientList::ToNextHop, RecipientList::Listed);
+        let lists = section.recipients.iter().map(|list| (list.domain.to_lowercase(), list_of(&list.users)));
         Self {
             canonical: Some(maps.canonical.map()).filter(|map| !map.is_empty()).map(Arc::new),
             always_bcc: Address::parse(&maps.always_bcc).ok(),
@@ -74,9 +74,9 @@ impl Maps {
         }
         match self.recipients.get(&address.domain().to_string().to_lowercase()) {
             None => Exists::Yes,
-            Some(Known::ToNextHop) => Exists::AskNextHop,
-            Some(Known::Listed(users)) if users.has(address.local_part()) => Exists::Yes,
-            Some(Known::Listed(_)) => Exists::No,
+            Some(RecipientList::ToNextHop) => Exists::AskNextHop,
+            Some(RecipientList::Listed(users)) if users.has(address.local_part()) => Exists::Yes,
+            Some(RecipientList::Listed(_)) => Exists::No,
         }
     }
 
