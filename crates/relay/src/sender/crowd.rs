@@ -43,18 +43,15 @@ impl Crowd {
         self.count.load(Ordering::Relaxed) > 0
     }
 
-    /// Connections that are still to end.
-    fn wanted(&self) -> usize {
-        self.count.load(Ordering::Relaxed).saturating_sub(self.giving_way.load(Ordering::Relaxed))
+    /// Connections that are still to end: one for each site that waits, and `spare` more.
+    fn wanted(&self, spare: usize) -> usize {
+        (self.count.load(Ordering::Relaxed) + spare).saturating_sub(self.giving_way.load(Ordering::Relaxed))
     }
 
-    /// Whether a connection ends now for a site that waits: one that is idle, or has been used for so long.
-    pub fn takes(self: &Arc<Self>, is_idle: bool, used: Duration) -> Option<GivesWay> {
-        if !self.is_waiting() || !is_idle && used < TURN {
-            return None;
-        }
-        let waiting = self.count.load(Ordering::Relaxed);
-        let one_more = |giving_way| (giving_way < waiting).then_some(giving_way + 1);
+    /// Whether a connection ends now: one of those that [`wanted`](Self::wanted) counts.
+    fn takes(self: &Arc<Self>, spare: usize) -> Option<GivesWay> {
+        let most = self.count.load(Ordering::Relaxed) + spare;
+        let one_more = |giving_way| (giving_way < most).then_some(giving_way + 1);
         let taken = self.giving_way.fetch_update(Ordering::Relaxed, Ordering::Relaxed, one_more);
         taken.is_ok().then(|| GivesWay(self.clone()))
     }
@@ -69,9 +66,30 @@ impl Crowd {
 }
 
 impl Shared {
+    /// Whether a connection ends after a message so that a site that waits has its turn.
+    pub fn gives_turn(&self, used: Duration) -> Option<GivesWay> {
+        if self.crowd.is_waiting() && used >= TURN { self.crowd.takes(0) } else { None }
+    }
+
+    /// Whether a connection ends that has nothing to do: for a site that waits, or, if it was idle before, for one that will come.
+    pub fn gives_way(&self, was_idle: bool) -> Option<GivesWay> {
+        let spare = if was_idle { self.above_reserve() } else { 0 };
+        if spare > 0 || self.crowd.is_waiting() { self.crowd.takes(spare) } else { None }
+    }
+
+    /// Connections above [those](RESERVE) that are left for sites that have none.
+    fn above_reserve(&self) -> usize {
+        let most = self.config.connections_max;
+        self.connections().saturating_sub(most - most / RESERVE)
+    }
+
     /// How many connections a site may have in all that asks for one more; it waits if there is no room for its first.
     pub fn most_connections(&self, site: &Arc<Site>, state: &mut State) -> usize {
-        if self.connections() < self.config.connections_max && !self.crowd.is_waiting() {
+        let has_room = match state.connections {
+            0 => self.connections() < self.config.connections_max,
+            _ => self.above_reserve() == 0,
+        };
+        if has_room && !self.crowd.is_waiting() {
             return usize::MAX;
         }
         self.crowd.wait(site, state);
@@ -99,15 +117,18 @@ pub(super) struct Thinner {
 }
 
 impl Thinner {
-    /// To be called often: looks at as many idle connections as sites wait for, every [`THIN_EVERY`].
+    /// To be called often; looks every [`THIN_EVERY`].
     pub fn look(&mut self, shared: &Arc<Shared>) {
         let now = Instant::now();
-        if !shared.crowd.is_waiting() || self.next_at.is_some_and(|at| now < at) {
+        if self.next_at.is_some_and(|at| now < at) {
             return;
         }
         self.next_at = Some(now + THIN_EVERY);
         shared.serve_crowd();
-        let mut wanted = shared.crowd.wanted();
+        let mut wanted = shared.crowd.wanted(shared.above_reserve());
+        if wanted == 0 {
+            return;
+        }
         let sites = shared.sites.lock().expect("the sites");
         let from = self.from % sites.len().max(1);
         for (at, site) in sites.values().enumerate().skip(from).chain(sites.values().enumerate().take(from)) {
@@ -122,6 +143,8 @@ impl Thinner {
 
 /// A connection is not taken from a site that has had it for less.
 const TURN: Duration = Duration::from_secs(2);
+/// One connection in so many is for sites that have none: idle ones end before all are in use.
+const RESERVE: usize = 8;
 /// A site waits for so long for a connection that is idle.
 const THIN_EVERY: Duration = Duration::from_millis(10);
 
@@ -132,14 +155,15 @@ mod tests {
     #[test]
     fn as_many_connections_give_way_as_sites_wait() {
         let crowd = Arc::new(Crowd::default());
-        assert!(crowd.takes(true, TURN).is_none());
+        assert!(crowd.takes(0).is_none());
         crowd.count.store(2, Ordering::Relaxed);
-        assert!(crowd.takes(false, TURN - Duration::from_millis(1)).is_none());
-        let given = [crowd.takes(true, Duration::ZERO), crowd.takes(false, TURN)];
-        assert!(given.iter().all(Option::is_some) && crowd.takes(true, TURN).is_none());
-        assert_eq!(crowd.wanted(), 0);
+        let given = [crowd.takes(0), crowd.takes(0)];
+        assert!(given.iter().all(Option::is_some) && crowd.takes(0).is_none());
+        assert_eq!((crowd.wanted(0), crowd.wanted(3)), (0, 3));
+        let spare = crowd.takes(1);
+        assert!(spare.is_some() && crowd.takes(1).is_none());
         // What they left was taken by somebody else: others give way for those that still wait.
-        drop(given);
-        assert!(crowd.wanted() == 2 && crowd.takes(true, TURN).is_some());
+        drop((given, spare));
+        assert!(crowd.wanted(0) == 2 && crowd.takes(0).is_some());
     }
 }

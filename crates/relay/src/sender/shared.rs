@@ -275,6 +275,10 @@ impl Shared {
             if !state.may_send(site, &self.shaper.alarm) {
                 return;
             }
+            // It would wait for a connection that it does not take.
+            if state.is_paused(tokio::time::Instant::now()) {
+                return;
+            }
             let most = most(&mut state);
             state.wanted(site, most, &self.shaper.alarm)
         };

@@ -134,7 +134,7 @@ impl Mail {
             return Poll::Ready(None);
         }
         if self.has_taken {
-            self.gives_way = self.shared.crowd.takes(false, used);
+            self.gives_way = self.shared.gives_turn(used);
         }
         if self.gives_way.is_some() {
             return Poll::Ready(None);
@@ -143,7 +143,7 @@ impl Mail {
         let (transaction, tokens, has_more) = self.next(&mut state);
         state.halves.serves(&mut self.serves, transaction.as_ref().map(|transaction| transaction.kind));
         let Some(transaction) = transaction else {
-            self.gives_way = self.shared.crowd.takes(true, used);
+            self.gives_way = self.shared.gives_way(self.idle.is_some());
             if state.limits.is_waited_for() || self.gives_way.is_some() {
                 return Poll::Ready(None);
             }
