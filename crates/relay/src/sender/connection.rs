@@ -8,13 +8,13 @@ use std::time::Duration;
 
 use posthaste_random::Random;
 use posthaste_spool::watch::Pulse;
-use tokio::time::Instant;
+use tokio::time::{Instant, timeout};
 
 use super::observer::SiteState;
 use super::route::Manner;
 use super::shape::Permit;
 use super::shared::Shared;
-use super::site::Site;
+use super::site::{Admitted, Site};
 use super::source::Egress;
 use super::traffic::Mail;
 use crate::dns::{Attempt, DnsError, Host};
@@ -47,7 +47,8 @@ enum Served {
 }
 
 /// Sends what waits for a site.
-pub(super) async fn connect(shared: Arc<Shared>, site: Arc<Site>, permits: Vec<Permit>, seed: u64) {
+pub(super) async fn connect(shared: Arc<Shared>, site: Arc<Site>, admitted: Admitted, seed: u64) {
+    let Admitted { permits, tokens } = admitted;
     let mut counted = Counted { shared: shared.clone(), site: site.clone(), permits, is_open: false };
     if shared.config.bounces.suppressed().is_some() {
         let (asking, of) = (shared.clone(), site.clone());
@@ -63,10 +64,23 @@ pub(super) async fn connect(shared: Arc<Shared>, site: Arc<Site>, permits: Vec<P
     let resolver = shared.resolver();
     let mut attempt = Attempt::new(destination, &mut random);
     let mut error = String::from("it has no host");
+    // Of the first connection.
+    let mut tokens = Some(tokens);
     let (mut is_first, mut full, mut put_off) = (true, Vec::new(), VecDeque::new());
     loop {
         worker.pulse().step(steps::LOOKING_UP);
-        let next = match attempt.next(&resolver).await {
+        let found = {
+            let mut found = std::pin::pin!(attempt.next(&resolver));
+            match timeout(TOKENS_PATIENCE, found.as_mut()).await {
+                Ok(found) => found,
+                Err(_) => {
+                    // Others that share the limits connect meanwhile.
+                    tokens = None;
+                    found.await
+                }
+            }
+        };
+        let next = match found {
             Ok(Some(next)) if site.state().has_cut(&next.0.name, Instant::now()) => {
                 put_off.push_back(next);
                 continue;
@@ -91,8 +105,9 @@ pub(super) async fn connect(shared: Arc<Shared>, site: Arc<Site>, permits: Vec<P
                     let mut permits: Vec<Permit> = permit.into_iter().collect();
                     // However long a limit has it wait: it is not stuck.
                     worker.pulse().step(0);
-                    // The first connection is counted already.
-                    if shared.is_ending() || !std::mem::take(&mut is_first) && !shared.may_connect(&site).await {
+                    is_first = false;
+                    let may_connect = tokens.take().is_some_and(|tokens| tokens.spend(&shared.shaper.alarm));
+                    if shared.is_ending() || !may_connect && !shared.may_connect(&site).await {
                         return;
                     }
                     let endpoint = Endpoint::Tcp((address, site.manner.port).into());
@@ -246,6 +261,8 @@ fn shortened(site: &str) -> &str {
     &site[..site.floor_char_boundary(SITE_BYTES_MAX)]
 }
 
+/// A look-up that takes longer keeps no token of its connection aside.
+const TOKENS_PATIENCE: Duration = Duration::from_secs(1);
 /// A connection that is in one step for longer is told of.
 const PATIENCE: Duration = Duration::from_secs(300);
 const SITE_BYTES_MAX: usize = 200;

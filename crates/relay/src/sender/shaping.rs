@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::Relay;
-use super::shape::{OpenLimit, Permit, SiteKey, Waiter, check, take};
+use super::shape::{OpenLimit, Permit, SiteKey, Tokens, Waiter, check};
 use super::shared::Shared;
 use super::site::{Site, State};
 use crate::shaping::Rules;
@@ -130,7 +130,7 @@ impl Shared {
         }
     }
 
-    /// Waits until one more connection may be opened, to another host. `false`: the relay ends.
+    /// Waits until one more connection may be opened, and counts it. `false`: the relay ends.
     pub async fn may_connect(&self, site: &Site) -> bool {
         loop {
             let limits = site.state().limits.clone();
@@ -139,8 +139,14 @@ impl Shared {
                 return true;
             }
             let pause = match check(&limits.connecting, now) {
-                Ok(()) if take(&limits.connecting, now) => return true,
-                Ok(()) => continue,
+                Ok(()) => {
+                    let tokens = Tokens::try_reserve(&limits.connecting, now);
+                    if tokens.is_some_and(|tokens| tokens.spend(&self.shaper.alarm)) {
+                        return true;
+                    }
+                    // Others were faster.
+                    LOOK
+                }
                 Err((_, until)) => Duration::from_nanos(until - now).min(LOOK),
             };
             tokio::time::sleep(pause).await;

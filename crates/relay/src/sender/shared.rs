@@ -25,8 +25,8 @@ use super::record::{Recorder, Time};
 use super::replies::Replies;
 use super::room::Room;
 use super::routing::Routes;
-use super::shape::{Base, Permit, Shaper};
-use super::site::{Site, SiteKey, State, Wanted};
+use super::shape::{Base, Shaper};
+use super::site::{Admitted, Site, SiteKey, State, Wanted};
 use super::status::keys_of;
 use crate::dns::Resolver;
 use crate::queue::{Change, Key, Outcome, Queue, QueueEntry, Queued, Secs, Transaction};
@@ -241,10 +241,10 @@ impl Shared {
     }
 
     /// Starts a connection that its site has counted.
-    pub fn connect(self: &Arc<Self>, site: &Arc<Site>, permits: Vec<Permit>) {
+    pub fn connect(self: &Arc<Self>, site: &Arc<Site>, admitted: Admitted) {
         *self.connections.lock().expect("the connections") += 1;
         let seed = mix(self.seed ^ mix(self.serial.fetch_add(1, Ordering::Relaxed)));
-        self.runtime.spawn(connect(self.clone(), site.clone(), permits, seed));
+        self.runtime.spawn(connect(self.clone(), site.clone(), admitted, seed));
     }
 
     /// A connection's task has ended; what is left for its site is looked at.
@@ -282,8 +282,8 @@ impl Shared {
             let most = most(&mut state);
             state.wanted(site, most, &self.shaper.alarm)
         };
-        if let Wanted::Connect(permits) = wanted {
-            self.connect(site, permits);
+        if let Wanted::Connect(admitted) = wanted {
+            self.connect(site, admitted);
         }
     }
 

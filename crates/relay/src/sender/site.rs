@@ -11,7 +11,7 @@ use tokio::time::Instant;
 use super::backlog::Backlog;
 use super::halves::Halves;
 use super::route::Manner;
-use super::shape::{Alarm, Joined, OpenLimit, Permit, SiteLimits, Waiter, check, take};
+use super::shape::{Alarm, Joined, OpenLimit, Permit, SiteLimits, Tokens, Waiter, check};
 use super::source::Egress;
 use crate::dns::Destination;
 use crate::queue::ReadyId;
@@ -73,9 +73,17 @@ pub(super) type SiteKey = (Arc<str>, Arc<str>);
 #[derive(Debug)]
 pub(super) enum Wanted {
     /// One more connection, which is counted already.
-    Connect(Vec<Permit>),
+    Connect(Admitted),
     /// Nothing: a connection was woken, all are busy, a limit is reached, or the site pauses.
     Nothing,
+}
+
+/// What a connection has of the limits that it is counted for.
+#[derive(Debug, Default)]
+pub(super) struct Admitted {
+    pub permits: Vec<Permit>,
+    /// Spent when it connects: looking up a name costs none.
+    pub tokens: Tokens,
 }
 
 impl Site {
@@ -146,7 +154,7 @@ impl State {
     }
 
     /// What a connection needs of the limits that the site shares. `None`: one is reached, and it is woken later.
-    fn permits(&mut self, site: &Arc<Site>, alarm: &Alarm) -> Option<Vec<Permit>> {
+    fn admit(&mut self, site: &Arc<Site>, alarm: &Alarm) -> Option<Admitted> {
         let (limits, now) = (self.limits.clone(), alarm.now());
         if let Err((limit, until)) = check(&limits.connecting, now) {
             if !std::mem::replace(&mut self.waits_to_connect, true) {
@@ -156,7 +164,7 @@ impl State {
         }
         match limits.permits() {
             // If another site was faster meanwhile, this one is looked at again each second.
-            Ok(permits) => take(&limits.connecting, now).then_some(permits),
+            Ok(permits) => Tokens::try_reserve(&limits.connecting, now).map(|tokens| Admitted { permits, tokens }),
             Err(limit) => {
                 limit.wait(site);
                 None
@@ -174,24 +182,24 @@ impl State {
             }
             return Wanted::Nothing;
         }
-        // A connection that finds no address would spend its token in vain.
+        // A connection that finds no address would set its token aside in vain.
         if self.is_full(site) {
             self.set_limited();
             return Wanted::Nothing;
         }
-        let permits = match self.limits.shares_connections() {
-            true => match self.permits(site, alarm) {
-                Some(permits) => permits,
+        let admitted = match self.limits.shares_connections() {
+            true => match self.admit(site, alarm) {
+                Some(admitted) => admitted,
                 None => {
                     self.set_limited();
                     return Wanted::Nothing;
                 }
             },
-            false => Vec::new(),
+            false => Admitted::default(),
         };
         self.connections += 1;
         self.connecting += 1;
-        Wanted::Connect(permits)
+        Wanted::Connect(admitted)
     }
 
     /// What waits does so because of its limits.

@@ -159,9 +159,9 @@ impl Mail {
                 // Tokens may have come together while all were idle.
                 false => state.wanted(&self.site, most, &self.shared.shaper.alarm),
             };
-            if let Wanted::Connect(permits) = wanted {
+            if let Wanted::Connect(admitted) = wanted {
                 drop(state);
-                self.shared.connect(&self.site, permits);
+                self.shared.connect(&self.site, admitted);
             }
         }
         let shared = self.shared.clone();

@@ -161,6 +161,20 @@ fn connections_are_opened_at_their_rate() {
 }
 
 #[test]
+fn a_host_whose_name_does_not_resolve_costs_no_connection() {
+    let sink = Sink::start();
+    let rules = rules("[default]\nconnection_rate = '30/minute, burst 1'\n");
+    let zone = Zone::default().mx("a.example", 10, "mx.a.example").fails("mx.a.example");
+    let rig = rig_with(zone, sink.port(), |config| config.shaping = rules);
+    rig.send_of("", "bob@a.example");
+    wait("it is out of reach", || rig.log().iter().any(|line| line.starts_with("unreachable")));
+    let now = rig.relay.explain(OfMail { domain: "a.example", ..OfMail::default() }).unwrap().now;
+    let mut limits = now.iter().filter(|now| now.what.starts_with("connections to site"));
+    assert!(limits.next().is_some_and(|limit| limit.state.starts_with("1 of 1 left")), "{now:?}");
+    assert_eq!(sink.connections(), 0);
+}
+
+#[test]
 fn sites_of_a_provider_share_its_connections_in_turn() {
     let sink = Sink::start();
     let text = "[default]\nmessages_per_connection = 3\n\

@@ -58,11 +58,12 @@ impl RateLimit {
         self.bucket.available(now).saturating_sub(self.reserved())
     }
 
-    /// When a token is there that nobody has set aside; `None`: now.
+    /// When a token is there that nobody has set aside; `None`: now. Sooner while some are set aside: they may be free again.
     pub fn until(&self, now: u64) -> Option<u64> {
         let reserved = self.reserved();
         match self.bucket.check(reserved.saturating_add(1), now) {
             Ok(()) => None,
+            Err(Refused::Until(until)) if reserved > 0 => Some(until.min(now.saturating_add(MAY_BE_FREE))),
             Err(Refused::Until(until)) => Some(until),
             // All that fit are set aside: another look when one may be spent.
             Err(Refused::Never) => Some(now.saturating_add(SOON)),
@@ -83,6 +84,16 @@ impl RateLimit {
 
     pub(super) fn reserve(&self) {
         self.reserved.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Sets a token aside if there is one, whoever else does so meanwhile.
+    pub(super) fn try_reserve(&self, now: u64) -> bool {
+        let reserved = self.reserved.fetch_add(1, Ordering::Relaxed);
+        let is_there = self.bucket.check(reserved.saturating_add(1), now).is_ok();
+        if !is_there {
+            self.unreserve();
+        }
+        is_there
     }
 
     pub(super) fn unreserve(&self) {
@@ -138,11 +149,6 @@ impl RateLimit {
 pub(in crate::sender) fn check(limits: &[Arc<RateLimit>], now: u64) -> Result<(), (&Arc<RateLimit>, u64)> {
     let refused = limits.iter().filter_map(|limit| Some((limit, limit.until(now)?)));
     refused.max_by_key(|(_, until)| *until).map_or(Ok(()), Err)
-}
-
-/// Takes a token of each. Whether all had one; if not, what was taken is lost: less is sent than may be.
-pub(in crate::sender) fn take(limits: &[Arc<RateLimit>], now: u64) -> bool {
-    limits.iter().all(|limit| limit.take(now))
 }
 
 /// Which limits have tokens again when.
@@ -287,5 +293,7 @@ impl Permit {
 
 /// Nanoseconds from one look at who waits to the next.
 const SOON: u64 = 1_000_000;
+/// Nanoseconds until it is looked again whether tokens that were set aside are free.
+const MAY_BE_FREE: u64 = 250_000_000;
 /// Timers are not set for longer.
 const A_WHILE: Duration = Duration::from_secs(3600);

@@ -18,7 +18,7 @@ use crate::shaping::automation::Counts;
 use crate::shaping::{Named, Rules, Sections, Sourced};
 
 pub(super) use gate::MessageGate;
-pub(super) use limit::{Alarm, OpenLimit, Permit, RateLimit, Waiter, check, take};
+pub(super) use limit::{Alarm, OpenLimit, Permit, RateLimit, Waiter, check};
 pub(super) use site::{SiteKey, SiteLimits};
 pub(super) use tokens::Tokens;
 

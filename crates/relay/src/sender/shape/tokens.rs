@@ -1,6 +1,6 @@
-//! The tokens of one message: set aside when it is chosen, spent when its MAIL is said.
+//! The tokens of one message, set aside when it is chosen and spent when its MAIL is said; those of one connection, until it connects.
 //!
-//! What is read from a slow disk in between says MAIL late. A token that was spent before would let the messages behind it add up to more than a burst.
+//! What is read from a slow disk in between says MAIL late, and a connection that looks up a name connects late, or never. A token that was spent before would let the messages behind it add up to more than a burst.
 
 use std::sync::Arc;
 
@@ -15,6 +15,18 @@ impl Tokens {
     pub fn reserve(limits: Vec<Arc<RateLimit>>) -> Self {
         limits.iter().for_each(|limit| limit.reserve());
         Tokens(limits)
+    }
+
+    /// Sets one token of each aside, whoever else does so meanwhile. `None`: one has none left; nothing is set aside.
+    pub fn try_reserve(limits: &[Arc<RateLimit>], now: u64) -> Option<Self> {
+        let mut tokens = Tokens::default();
+        for limit in limits {
+            if !limit.try_reserve(now) {
+                return None;
+            }
+            tokens.0.push(limit.clone());
+        }
+        Some(tokens)
     }
 
     /// Spends them: the message counts from now on. `false`: it must not be sent, which is not to be expected, as a bucket loses no tokens but to those who
@@ -74,6 +86,33 @@ mod tests {
         let _some: Vec<Tokens> = (0..4).map(|_| Tokens::reserve(vec![limit.clone()])).collect();
         let other = Rate::new(1, 60, 5).unwrap();
         assert_eq!(limit.bucket_with(other, 0).available(0), 1);
+    }
+
+    #[test]
+    fn of_those_who_want_the_last_token_at_once_one_gets_it() {
+        let limit = limit(Rate::new(1, 86_400, 10).unwrap());
+        let (taken, barrier) = (Mutex::new(Vec::new()), std::sync::Barrier::new(8));
+        std::thread::scope(|scope| {
+            for _ in 0..8 {
+                scope.spawn(|| {
+                    barrier.wait();
+                    for _ in 0..5 {
+                        let tokens = Tokens::try_reserve(std::slice::from_ref(&limit), 0);
+                        taken.lock().unwrap().extend(tokens);
+                    }
+                });
+            }
+        });
+        let taken = taken.into_inner().unwrap();
+        // One may have been refused a token because another was about to be refused it, too.
+        assert!((1..=10).contains(&taken.len()), "{}", taken.len());
+        assert_eq!(limit.available(0), 10 - taken.len() as u32);
+        drop(taken);
+        let both = [limit.clone(), self::limit(Rate::new(1, 86_400, 1).unwrap())];
+        let one = Tokens::try_reserve(&both, 0).expect("of both");
+        assert!(Tokens::try_reserve(&both, 0).is_none());
+        assert_eq!(limit.available(0), 9, "what was refused is free again");
+        drop(one);
     }
 
     /// Messages are chosen by four threads, wait for their bodies for any time, and are sent in any order.
