@@ -99,8 +99,9 @@ fn run_words(name: Name, words: &[OsString]) -> ExitCode {
     match send(name, words) {
         Ok(()) => ExitCode::SUCCESS,
         Err(Failure(status, why)) => {
+            let why: Vec<String> = why.lines().map(harmless).collect();
             // If nobody reads it, the status tells.
-            let _ = writeln!(io::stderr(), "{}: {}", called(name), harmless(&why));
+            let _ = writeln!(io::stderr(), "{}: {}", called(name), why.join("\n"));
             ExitCode::from(status)
         }
     }

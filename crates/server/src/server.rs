@@ -109,7 +109,11 @@ impl Server {
 
     /// As [`reload`](Self::reload), with the directory of `config`.
     pub(crate) fn reload_with(&mut self, config: Config, directory: &Arc<Directory>) -> Vec<String> {
-        let (config, restart) = merged(&self.config, config);
+        let (config, mut restart) = merged(&self.config, config);
+        // It was not opened, as nothing could come to it.
+        if self.receiver.relay().is_none() && config.lets_clients_relay() && !restart.iter().any(|key| key == "relay") {
+            restart.push("relay".to_owned());
+        }
         self.config = config;
         self.services.reload(&self.config, directory);
         restart

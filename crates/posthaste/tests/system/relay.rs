@@ -119,6 +119,21 @@ fn rcpt_elsewhere(server: &Server, listener: usize) -> crate::support::Reply {
 }
 
 #[test]
+fn a_server_that_relays_nothing_says_that_it_must_start_anew_to_relay() {
+    let dir = tempfile::tempdir().unwrap();
+    let config = "[[listener]]\naddress = \"127.0.0.1:0\"\n[relay]\nlocal_users = false\n";
+    let server = Server::start(dir.path(), config);
+    let network = "[[network]]\ncidr = \"127.0.0.1\"\nrelay = true\n";
+    std::fs::write(dir.path().join("posthaste.toml"), format!("{config}{network}")).unwrap();
+    for times in 1..=2 {
+        server.signal(Signal::HUP);
+        let line = server.wait_for_log_again("these changes need a restart", times);
+        assert!(line.contains("relay"), "{line}");
+    }
+    server.stop();
+}
+
+#[test]
 fn one_listener_relays_and_the_other_does_not_until_a_reload() {
     let (here, there) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
     let next = next_hop(there.path(), ANYWHERE);

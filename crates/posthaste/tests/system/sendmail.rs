@@ -170,6 +170,10 @@ fn what_cannot_be_sent_is_told_by_the_exit_status() {
     check(&["alice@example.org"], &"long\n".repeat(5000), 69, "larger than 10000 bytes");
     check(&["-C", "nowhere.toml", "alice@example.org"], "", 78, "nowhere.toml");
     check(&["-bd"], "", 64, "posthaste serve");
+    std::fs::write(dir.path().join("bad.toml"), "host_name = 3\n").unwrap();
+    let output = sendmail(dir.path(), &["-C", "bad.toml", "alice@example.org"], b"");
+    let said = String::from_utf8(output.stderr).unwrap();
+    assert!(output.status.code() == Some(78) && said.lines().count() > 1 && !said.contains('\u{fffd}'), "{said}");
     assert!(waiting(dir.path()).is_empty(), "nothing is left behind");
     assert!(sendmail(dir.path(), &["-q"], b"").status.success());
     assert!(sendmail(dir.path(), &["-bi"], b"").status.success());

@@ -1,7 +1,8 @@
 //! How far a webhook has been told: a small file, replaced as a whole.
 
-use std::fs::{self, File};
+use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write};
+use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
 
 use posthaste_events::Cursor;
@@ -40,7 +41,8 @@ impl Place {
     /// Makes it durable.
     pub fn save(self, path: &Path) -> io::Result<()> {
         let partial = path.with_extension("partial");
-        let mut file = File::create(&partial)?;
+        // As the files of the log.
+        let mut file = OpenOptions::new().write(true).create(true).truncate(true).mode(0o640).open(&partial)?;
         serde_json::to_writer(&mut file, &self)?;
         file.write_all(b"\n")?;
         file.sync_all()?;
