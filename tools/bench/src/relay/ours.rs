@@ -11,6 +11,8 @@ use crate::suite::{Settings, SideError};
 
 /// As it is by default; the number of segments decides how long the ring is.
 pub const RING_SEGMENT_BYTES: u64 = 64 << 20;
+/// More than [ten million](super::deferred), which is as many as may wait by default.
+const QUEUE_RECIPIENTS: u64 = 20_000_000;
 
 /// A server that relays; ended when dropped.
 pub struct Ours {
@@ -34,7 +36,9 @@ impl Ours {
         let mut text = configuration(&events, segments);
         writeln!(text, "[dns]\nservers = [\"{}\"]", dns.address()).expect("a String takes everything");
         // The last table: what is added begins with more of its keys.
-        let relay = format!("[relay]\nnetworks = [\"127.0.0.1\"]\nport = {port}\ntls = false\n");
+        let relay = format!(
+            "[relay]\nnetworks = [\"127.0.0.1\"]\nport = {port}\ntls = false\nqueue_recipients = {QUEUE_RECIPIENTS}\n"
+        );
         text += &relay;
         let mut notes = Vec::new();
         if let Some(more) = &settings.config {
