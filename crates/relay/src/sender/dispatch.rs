@@ -1,10 +1,9 @@
-//! The task that looks after the queue: time, routes, connections, what is too old, snapshots.
+//! The task that looks after the queue: time, routes, connections, what is too old.
 
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use tokio::time::{Instant, timeout};
+use tokio::time::timeout;
 
 use super::backlog::{BacklogWatch, LOOK_EVERY};
 use super::crowd::Thinner;
@@ -17,7 +16,6 @@ use posthaste_smtp::Reply;
 
 /// Until the relay ends.
 pub(super) async fn run(shared: Arc<Shared>) {
-    let mut snapshot_at = Instant::now() + SNAPSHOT_EVERY;
     let (mut looked_at, mut thinner) = (0, Thinner::default());
     let mut backlog = BacklogWatch::default();
     let worker = shared.watch.worker("dispatcher of the queue", STEPS, PATIENCE);
@@ -33,17 +31,6 @@ pub(super) async fn run(shared: Arc<Shared>) {
         pulse.step(2);
         shared.route_and_wake();
         thinner.look(&shared);
-        if Instant::now() >= snapshot_at || shared.wanted.load(Ordering::Acquire) > 0 {
-            pulse.step(3);
-            let writing = shared.clone();
-            let begun = Instant::now();
-            let written = tokio::task::spawn_blocking(move || writing.advance()).await;
-            if let Ok(Err(error)) = written {
-                shared.warn(shared.spool.stats().published, &format!("the snapshot of the queue: {error}"));
-            }
-            // A large queue's snapshot takes its time: at most a tenth of the whole.
-            snapshot_at = Instant::now() + SNAPSHOT_EVERY.max(begun.elapsed() * 9);
-        }
         pulse.step(0);
         let _ = timeout(LOOK_EVERY, shared.wake.notified()).await;
     }
@@ -180,10 +167,8 @@ impl Shared {
     }
 }
 
-/// What was settled meanwhile need not be replayed, and its bodies go, after so long.
-const SNAPSHOT_EVERY: Duration = Duration::from_secs(5);
 /// Of the dispatcher.
-const STEPS: &[&str] = &["", "looking after the queue", "routing", "writing the snapshot of the queue"];
+const STEPS: &[&str] = &["", "looking after the queue", "routing"];
 /// A step of it that takes longer is told of.
 const PATIENCE: Duration = Duration::from_secs(120);
 const ROUTES_AT_ONCE: usize = 1000;

@@ -240,6 +240,7 @@ impl Relay {
         shared.record(held);
         let runtime = if sends {
             runtime.handle().spawn(shaping::run(shared.clone()));
+            runtime.handle().spawn(snapshots::run(shared.clone()));
             runtime.run(dispatch::run(shared.clone()))
         } else {
             // Connections begin with the dispatcher alone.

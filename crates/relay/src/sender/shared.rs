@@ -49,6 +49,8 @@ pub(super) struct Shared {
     /// Of connections, the dispatcher and records.
     pub watch: Watch,
     pub wake: Notify,
+    /// The ring wants room: a snapshot.
+    pub room_wanted: Notify,
     pub wanted: AtomicU64,
     pub sites: Mutex<HashMap<SiteKey, Arc<Site>>>,
     /// Changed as a whole.
@@ -115,6 +117,7 @@ impl Shared {
             runtime,
             watch,
             wake: Notify::new(),
+            room_wanted: Notify::new(),
             wanted: AtomicU64::new(0),
             sites: Mutex::default(),
             routes,
@@ -354,6 +357,6 @@ impl Consumer for Shared {
 
     fn advance_wanted(&self, through: Lsn) {
         self.wanted.fetch_max(through.get(), Ordering::AcqRel);
-        self.wake.notify_one();
+        self.room_wanted.notify_one();
     }
 }

@@ -3,11 +3,41 @@
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::time::Duration;
 
 use posthaste_spool::{Lsn, Released, SnapshotName};
+use tokio::time::{Instant, timeout};
 
 use super::shared::Shared;
 use crate::queue::Snapshot;
+
+/// Writes snapshots until the relay ends; beside the dispatcher, since that of a large queue takes seconds.
+pub(super) async fn run(shared: Arc<Shared>) {
+    let worker = shared.watch.worker("snapshots of the queue", &["", "writing one"], PATIENCE);
+    let (mut due, mut wanted_at) = (Instant::now() + EVERY, Instant::now());
+    while !shared.is_ending() {
+        let (now, is_wanted) = (Instant::now(), shared.wanted.load(Ordering::Acquire) > 0);
+        if now >= due || is_wanted && now >= wanted_at {
+            worker.pulse().step(1);
+            let writing = shared.clone();
+            let written = tokio::task::spawn_blocking(move || writing.advance()).await;
+            worker.pulse().step(0);
+            if let Ok(Err(error)) = written {
+                shared.warn(shared.spool.stats().published, &format!("the snapshot of the queue: {error}"));
+            }
+            // Of a large queue it takes its time: a tenth of the whole at most, a fifth while the ring wants room.
+            let (took, now) = (now.elapsed(), Instant::now());
+            (due, wanted_at) = (now + EVERY.max(took * 9), now + took * 4);
+        }
+        let _ = timeout(LOOK_EVERY, shared.room_wanted.notified()).await;
+    }
+}
+
+/// What was settled meanwhile need not be replayed, and its bodies go, after so long.
+const EVERY: Duration = Duration::from_secs(5);
+const LOOK_EVERY: Duration = Duration::from_millis(250);
+/// One that takes longer is told of.
+const PATIENCE: Duration = Duration::from_secs(120);
 
 impl Shared {
     /// Writes the queue down, if it has changed, and releases what is settled. Blocks.
