@@ -174,7 +174,8 @@ fn synced(run: &Run) -> Vec<Option<&'static str>> {
     let kind = |name: &str| match name {
         "new" => Some("new"),
         _ if name.contains(".rig.example") => Some("message"),
-        _ if name.starts_with('m') => Some("way"),
+        // Not the spool's list of mounts.
+        _ if name.starts_with('m') && !name.starts_with("mounts") => Some("way"),
         _ => None,
     };
     run.recording
