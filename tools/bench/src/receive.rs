@@ -17,6 +17,7 @@ use posthaste_loadgen::load::{
 };
 use posthaste_loadgen::report::{About, Cost, PlanSummary, Report};
 use posthaste_loadgen::resources::{Sampler, Usage};
+use posthaste_loadgen::scratch::write_back;
 use posthaste_loadgen::server::ScratchServer;
 use posthaste_loadgen::values::{Address, PerConnection, Sizes, TlsStart};
 use posthaste_smtp::Protocol;
@@ -46,6 +47,8 @@ const FIGURES: &[Figure] = &[
     Figure { key: "p50_us", name: "p50", unit: Unit::Micros, better: Better::Lower },
     Figure { key: "p99_us", name: "p99", unit: Unit::Micros, better: Better::Lower },
     Figure { key: "p999_us", name: "p99.9", unit: Unit::Micros, better: Better::Lower },
+    Figure { key: "longest_us", name: "longest", unit: Unit::Micros, better: Better::Lower },
+    Figure { key: "disk_rate", name: "delivered and on disk/s", unit: Unit::PerSecond, better: Better::Higher },
     Figure { key: "server_cpu_us", name: "server CPU to rest", unit: Unit::Micros, better: Better::Lower },
     Figure { key: "generator_cpu_us", name: "generator CPU", unit: Unit::Micros, better: Better::Lower },
 ];
@@ -258,6 +261,7 @@ struct Loaded {
     side: &'static str,
     is_ours: bool,
     server: Opened,
+    dir: PathBuf,
     pool: Arc<Pool>,
     ledgers: Vec<Ledger>,
     /// Rounds after which it was still at work when time was up.
@@ -286,7 +290,16 @@ impl Loaded {
     ) -> Result<Self, SideError> {
         let server = open(&shape, settings, dir)?;
         let pool = Arc::new(Pool::generated(&shape.sizes(), &[], SENDER, 1));
-        Ok(Self { shape, side, is_ours, server, pool, ledgers: Vec::new(), rounds_without_rest: 0 })
+        Ok(Self {
+            shape,
+            side,
+            is_ours,
+            server,
+            dir: dir.to_owned(),
+            pool,
+            ledgers: Vec::new(),
+            rounds_without_rest: 0,
+        })
     }
 
     fn plan(&self, settings: &Settings) -> Plan {
@@ -321,12 +334,12 @@ impl Loaded {
         }
     }
 
-    /// Waits until everything is delivered and nobody works on it any more. Returns whether it came to that.
-    fn rest(&self, sampler: &mut Sampler, settings: &Settings) -> bool {
+    /// Waits until everything is delivered and nobody works on it any more. Returns since when, if it came to that.
+    fn rest(&self, sampler: &mut Sampler, settings: &Settings) -> Option<Instant> {
         let begun = Instant::now();
         while !self.server.holds.has_delivered() {
             if begun.elapsed() > DELIVERY_MAX.min(settings.round_max * 4) || settings.is_stopped() {
-                return false;
+                return None;
             }
             std::thread::sleep(SAMPLE_EVERY);
             sampler.sample();
@@ -359,14 +372,19 @@ impl Running for Loaded {
         };
         let mut outcome = run(plan, &[], &Arc::clone(&settings.stop).into(), SAMPLE_EVERY, &mut watch)
             .map_err(SideError::failed("load"))?;
-        self.rounds_without_rest += u32::from(!self.rest(&mut sampler, settings));
+        let rested = self.rest(&mut sampler, settings);
+        self.rounds_without_rest += u32::from(rested.is_none());
+        // What lies in the page cache yet, of whatever side, is a debt of the round.
+        let synced = Instant::now();
+        write_back(&self.dir);
+        let on_disk = rested.map(|rested| rested.saturating_duration_since(outcome.begun) + synced.elapsed());
         outcome.server = Some(sampler.finish());
         // Whatever else comes of the round, its mail is owed.
         self.ledgers.push(outcome.ledger.clone());
         if let Some(dir) = &settings.report {
             self.write_report(about, &outcome, dir)?;
         }
-        figures(&outcome)
+        figures(&outcome, on_disk)
     }
 
     fn finish(self: Box<Self>, settings: &Settings) -> Result<Vec<String>, SideError> {
@@ -414,7 +432,8 @@ fn look_for(ledger: &Ledger, mail: &Path, settings: &Settings) -> Result<Account
     }
 }
 
-fn figures(outcome: &Outcome) -> Result<Sample, SideError> {
+/// `on_disk`: how long it took from the first message until all were delivered and written to the disk.
+fn figures(outcome: &Outcome, on_disk: Option<Duration>) -> Result<Sample, SideError> {
     let total = &outcome.total;
     if total.acked == 0 {
         let error = outcome.errors.first().map(|error| format!("{} ({})", error.class, error.example));
@@ -428,8 +447,10 @@ fn figures(outcome: &Outcome) -> Result<Sample, SideError> {
         ("p50_us", total.latency.p50_us as f64),
         ("p99_us", total.latency.p99_us as f64),
         ("p999_us", total.latency.p999_us as f64),
+        ("longest_us", total.latency.max_us as f64),
         ("generator_cpu_us", cpu_us(&outcome.generator)),
     ]);
+    sample.extend(on_disk.map(|time| ("disk_rate".into(), messages as f64 / time.as_secs_f64())));
     if let Some(server) = &outcome.server {
         sample.insert("server_cpu_us".into(), cpu_us(server));
     }

@@ -140,22 +140,23 @@ fn state(error: SideError) -> RowState {
 }
 
 /// Waits until `sampler`'s processes have nothing to do, at most `patience`: what one side still works on would be paid
-/// for by the next. Returns whether they came to rest.
-pub(crate) fn wait_until_idle(sampler: &mut Sampler, patience: Duration) -> bool {
+/// for by the next. Returns since when they rest, to 200 ms; `None` if they never did.
+pub(crate) fn wait_until_idle(sampler: &mut Sampler, patience: Duration) -> Option<Instant> {
     const LOOK: Duration = Duration::from_millis(200);
     /// Of one processor.
     const BUSY_SHARE: f64 = 0.05;
     let begun = Instant::now();
     let mut before = sampler.sample();
     while begun.elapsed() < patience {
+        let looked = Instant::now();
         std::thread::sleep(LOOK);
         let now = sampler.sample();
         if now.cpu_s - before.cpu_s < LOOK.as_secs_f64() * BUSY_SHARE {
-            return true;
+            return Some(looked);
         }
         before = now;
     }
-    false
+    None
 }
 
 /// A sample from pairs.
@@ -234,10 +235,10 @@ mod tests {
         let mut busy = std::process::Command::new("sh").args(["-c", "while :; do :; done"]).spawn().unwrap();
         let mut sampler = Sampler::new(&[busy.id()], Instant::now());
         // On a machine that is busy with others it may get nothing done for a while.
-        let is_seen = (0..100).any(|_| !wait_until_idle(&mut sampler, Duration::from_millis(250)));
+        let is_seen = (0..100).any(|_| wait_until_idle(&mut sampler, Duration::from_millis(250)).is_none());
         busy.kill().unwrap();
         busy.wait().unwrap();
         assert!(is_seen);
-        assert!(wait_until_idle(&mut sampler, Duration::from_secs(30)), "one that is gone has nothing to do");
+        assert!(wait_until_idle(&mut sampler, Duration::from_secs(30)).is_some(), "one that is gone has nothing to do");
     }
 }
