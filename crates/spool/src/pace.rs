@@ -11,11 +11,13 @@ pub(crate) struct Pace<'a> {
     begun: Instant,
     bytes: u64,
     commits: u64,
+    pause_max: Duration,
 }
 
 impl<'a> Pace<'a> {
     pub fn new(shared: &'a Shared) -> Self {
-        Pace { shared, begun: Instant::now(), bytes: 0, commits: shared.ring.stats().commits }
+        let commits = shared.ring.stats().commits;
+        Pace { shared, begun: Instant::now(), bytes: 0, commits, pause_max: PAUSE_MAX }
     }
 
     /// The pack has so many bytes now.
@@ -25,31 +27,20 @@ impl<'a> Pace<'a> {
         }
         let ring = self.shared.ring.stats();
         let is_short = ring.segments_in_service * 8 >= ring.max_segments * 7;
-        let pause = pause_after(self.begun.elapsed(), ring.commits > self.commits, is_short);
-        self.shared.core.bell.pause(pause);
+        if ring.commits > self.commits && !is_short {
+            self.shared.core.bell.pause(self.begun.elapsed().min(self.pause_max));
+        }
         (self.begun, self.bytes, self.commits) = (Instant::now(), bytes, ring.commits);
     }
-}
 
-fn pause_after(took: Duration, others_commit: bool, is_short: bool) -> Duration {
-    if others_commit && !is_short { took.min(PAUSE_MAX) } else { Duration::ZERO }
+    /// The piece has taken that much longer, and the next pause may be so long.
+    #[cfg(test)]
+    pub fn behind(&mut self, took: Duration, pause_max: Duration) {
+        (self.begun, self.pause_max) = (self.begun - took, pause_max);
+    }
 }
 
 /// What a pack writes at once.
 const PIECE_BYTES: u64 = 1 << 20;
 /// A device so slow is busy with others; a pack of 256 MiB is made within half a minute all the same.
 const PAUSE_MAX: Duration = Duration::from_millis(100);
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn it_pauses_only_for_others_and_not_when_room_is_short() {
-        let took = Duration::from_millis(3);
-        assert_eq!(pause_after(took, true, false), took);
-        assert_eq!(pause_after(Duration::from_secs(9), true, false), PAUSE_MAX);
-        assert_eq!(pause_after(took, false, false), Duration::ZERO);
-        assert_eq!(pause_after(took, true, true), Duration::ZERO);
-    }
-}

@@ -100,21 +100,18 @@ impl Shared {
         let (id, needed) = self.begin_pack(first, last);
         let mut done = 0;
         let copied = (|| {
-            let (mut writer, mut pace) = (None, Pace::new(self));
+            let mut copying = Copying::new(self, id);
             for segment in segments {
                 let from = needed.partition_point(|(lsn, _)| *lsn < segment.first.get());
                 let to = needed.partition_point(|(lsn, _)| *lsn <= segment.last.get());
-                self.each_of_segment(segment.number, &needed[from..to], &mut |lsn, record| {
-                    pace.step(self.copy_into(&mut writer, id, lsn, record)?);
-                    Ok(())
-                })?;
+                let wanted = &needed[from..to];
+                self.each_of_segment(segment.number, wanted, &mut |lsn, record| copying.copy(lsn, record))?;
                 done += 1;
-                let is_full = |writer: &PackWriter| writer.bytes() >= self.config.pack_bytes;
-                if writer.as_ref().is_some_and(is_full) || self.core.bell.is_end_wanted() {
+                if copying.bytes() >= self.config.pack_bytes || self.core.bell.is_end_wanted() {
                     break;
                 }
             }
-            finish(writer, id)
+            copying.finish()
         })();
         let row = self.packed(id, copied)?;
         self.enter_pack(row, segments[done - 1].last.get());
@@ -148,28 +145,6 @@ impl Shared {
             self.config.events.tell(Event::PackingFailed { error: error.to_string() });
         }
         outcome.map_err(CheckpointError::io("cannot write a pack"))
-    }
-
-    /// Says how long the pack is then.
-    fn copy_into(&self, writer: &mut Option<PackWriter>, id: u64, lsn: u64, record: Copied) -> io::Result<u64> {
-        let writer = match writer {
-            Some(writer) => writer,
-            None => writer.insert(PackWriter::create(self.packs.dir(), id)?),
-        };
-        let damage = |what: &str| {
-            let (lsn, place, what) = (Some(Lsn::new(lsn)), "found while packing".to_owned(), what.to_owned());
-            self.config.events.tell(Event::Damage(Damage { lsn, place, what }));
-        };
-        match record {
-            Copied::Whole { head, body } => writer.append(lsn, &head, Some(&body))?,
-            Copied::BodyDamaged { head } => {
-                damage("its body is damaged");
-                writer.append(lsn, &head, None)?;
-            }
-            // It stays needed; a read of it reports the damage.
-            Copied::Damaged => damage("it is damaged"),
-        }
-        Ok(writer.bytes())
     }
 
     /// Shows records of a segment in the ring, in order, by one scan. A record that the scan does not find is looked up on its own, which tells why.
@@ -253,15 +228,14 @@ impl Shared {
         let (first, last) = (rows[0].first, rows[rows.len() - 1].last);
         let (id, needed) = self.begin_pack(first, last);
         let merged = (|| {
-            let (mut writer, mut pace) = (None, Pace::new(self));
+            let mut copying = Copying::new(self, id);
             for row in rows {
                 let reader = self.packs.get(row.id).map_err(io::Error::from)?;
                 for &(lsn, is_body_needed) in needed.iter().filter(|(lsn, _)| (row.first..=row.last).contains(lsn)) {
-                    let record = record_of_pack(&reader, lsn, is_body_needed)?;
-                    pace.step(self.copy_into(&mut writer, id, lsn, record)?);
+                    copying.copy(lsn, record_of_pack(&reader, lsn, is_body_needed)?)?;
                 }
             }
-            finish(writer, id)
+            copying.finish()
         })();
         let row = self.packed(id, merged)?;
         let mut state = self.core.state();
@@ -277,12 +251,55 @@ impl Shared {
     }
 }
 
-/// Makes a pack durable; without a writer nothing was needed.
-fn finish(writer: Option<PackWriter>, id: u64) -> io::Result<PackRow> {
-    let Some(writer) = writer else { return Ok(PackRow { id, first: 0, last: 0, records: 0, bytes: 0 }) };
-    let (records, bytes, first, last) = (writer.records(), writer.bytes(), writer.first(), writer.last());
-    writer.finish()?;
-    Ok(PackRow { id, first, last, records, bytes })
+/// A pack while records are copied into it, at its pace.
+struct Copying<'a> {
+    shared: &'a Shared,
+    id: u64,
+    /// None while nothing was copied: what needs no record gets no file.
+    writer: Option<PackWriter>,
+    pace: Pace<'a>,
+}
+
+impl<'a> Copying<'a> {
+    fn new(shared: &'a Shared, id: u64) -> Self {
+        Copying { shared, id, writer: None, pace: Pace::new(shared) }
+    }
+
+    fn copy(&mut self, lsn: u64, record: Copied) -> io::Result<()> {
+        let shared = self.shared;
+        let writer = match &mut self.writer {
+            Some(writer) => writer,
+            empty => empty.insert(PackWriter::create(shared.packs.dir(), self.id)?),
+        };
+        let damage = |what: &str| {
+            let (lsn, place, what) = (Some(Lsn::new(lsn)), "found while packing".to_owned(), what.to_owned());
+            shared.config.events.tell(Event::Damage(Damage { lsn, place, what }));
+        };
+        match record {
+            Copied::Whole { head, body } => writer.append(lsn, &head, Some(&body))?,
+            Copied::BodyDamaged { head } => {
+                damage("its body is damaged");
+                writer.append(lsn, &head, None)?;
+            }
+            // It stays needed; a read of it reports the damage.
+            Copied::Damaged => damage("it is damaged"),
+        }
+        self.pace.step(writer.bytes());
+        Ok(())
+    }
+
+    fn bytes(&self) -> u64 {
+        self.writer.as_ref().map_or(0, PackWriter::bytes)
+    }
+
+    /// Makes the pack durable.
+    fn finish(self) -> io::Result<PackRow> {
+        let id = self.id;
+        let Some(writer) = self.writer else { return Ok(PackRow { id, first: 0, last: 0, records: 0, bytes: 0 }) };
+        let (records, bytes, first, last) = (writer.records(), writer.bytes(), writer.first(), writer.last());
+        writer.finish()?;
+        Ok(PackRow { id, first, last, records, bytes })
+    }
 }
 
 fn record_of_segment(reader: &SegmentReader, located: &Located<'_>, is_body_needed: bool) -> io::Result<Copied> {
@@ -361,7 +378,7 @@ mod tests {
 
     use super::*;
     use crate::core::Wanted;
-    use crate::{Batch, Body, Config, Entry, FileSpool, Released, Spool};
+    use crate::{Batch, Body, Config, Entry, FileSpool, Released, Spool, StreamId};
 
     fn packs(of: &[(u64, u64, u64)]) -> Vec<(PackRow, u64)> {
         let row = |(n, &(bytes, records, needed)): (usize, &(u64, u64, u64))| {
@@ -397,6 +414,70 @@ mod tests {
         panic!("{all:?}");
     }
 
+    /// A pause that is wrong would be this long.
+    const LONG: Duration = Duration::from_secs(60);
+
+    fn commit(spool: &FileSpool, stream: StreamId) -> Lsn {
+        let (tell, told) = std::sync::mpsc::channel();
+        let entry = Entry { stream, needs_body: true, payload: Bytes::new() };
+        let batch = Batch { entries: vec![entry], body: Body::Inline(vec![vec![7; 4000].into()]) };
+        spool.append(batch, Box::new(move |outcome| tell.send(outcome).unwrap()));
+        told.recv().unwrap().unwrap()
+    }
+
+    #[test]
+    fn copying_pauses_behind_a_piece_while_others_commit_unless_room_is_short() {
+        let dir = tempfile::tempdir().unwrap();
+        let ring = RingConfig { segment_bytes: 64 << 10, max_segments: 8, ..RingConfig::default() };
+        let config = Config { ring, keeper: false, scrub_bytes_per_sec: 0, ..Config::default() };
+        let (spool, _) = FileSpool::open(dir.path(), config).unwrap();
+        let stream = spool.stream("one").unwrap();
+        // How long it takes to copy so many bytes when the piece took that much longer and the pause may be so long.
+        let copy = |bytes: usize, has_commit: bool, took: Duration, pause_max: Duration| {
+            let mut copying = Copying::new(&spool.shared, 1);
+            copying.pace.behind(took, pause_max);
+            if has_commit {
+                commit(&spool, stream);
+            }
+            // Room that is wanted would end a pause, too.
+            spool.shared.core.bell.wait(Duration::ZERO);
+            let begun = std::time::Instant::now();
+            copying.copy(1, Copied::Whole { head: Bytes::new(), body: vec![7; bytes].into() }).unwrap();
+            let took = begun.elapsed();
+            copying.finish().unwrap();
+            spool.shared.packs.remove(1);
+            took
+        };
+        const PIECE: usize = 1 << 20;
+        let pause = Duration::from_millis(200);
+        assert!(copy(PIECE, true, pause, LONG) >= pause, "as long as the piece took");
+        assert!(copy(PIECE, true, Duration::ZERO, LONG) < LONG, "no longer than the piece took");
+        assert!(copy(PIECE, true, LONG, pause) < LONG, "no longer than it may be");
+        assert!(copy(PIECE / 2, true, LONG, LONG) < LONG, "the piece is not full yet");
+        assert!(copy(PIECE, false, LONG, LONG) < LONG, "nobody commits");
+        while spool.stats().ring.segments_in_service < 7 {
+            commit(&spool, stream);
+        }
+        assert!(copy(PIECE, true, LONG, LONG) < LONG, "seven eighths of the ring are in use");
+    }
+
+    #[test]
+    fn room_or_the_end_that_is_wanted_ends_a_pause() {
+        for wanted in [Wanted::Room, Wanted::Stop] {
+            let dir = tempfile::tempdir().unwrap();
+            let config = Config { keeper: false, scrub_bytes_per_sec: 0, ..Config::default() };
+            let (spool, _) = FileSpool::open(dir.path(), config).unwrap();
+            let stream = spool.stream("one").unwrap();
+            let mut copying = Copying::new(&spool.shared, 1);
+            copying.pace.behind(LONG, LONG);
+            commit(&spool, stream);
+            spool.shared.core.bell.ring(wanted);
+            let begun = std::time::Instant::now();
+            copying.copy(1, Copied::Whole { head: Bytes::new(), body: vec![7; 1 << 20].into() }).unwrap();
+            assert!(begun.elapsed() < LONG, "{wanted:?}");
+        }
+    }
+
     #[test]
     fn the_end_waits_for_one_segment_and_not_for_all() {
         // Adopted as they are, or copied, by how many bodies are needed.
@@ -406,13 +487,9 @@ mod tests {
             let config = Config { ring, keeper: false, scrub_bytes_per_sec: 0, ..Config::default() };
             let (spool, _) = FileSpool::open(dir.path(), config).unwrap();
             let stream = spool.stream("one").unwrap();
-            let (tell, told) = std::sync::mpsc::channel();
             let mut lsns = Vec::new();
             while spool.stats().ring.segments_in_service < 5 {
-                let (entry, tell) = (Entry { stream, needs_body: true, payload: Bytes::new() }, tell.clone());
-                let batch = Batch { entries: vec![entry], body: Body::Inline(vec![vec![7; 4000].into()]) };
-                spool.append(batch, Box::new(move |outcome| tell.send(outcome).unwrap()));
-                lsns.push(told.recv().unwrap().unwrap());
+                lsns.push(commit(&spool, stream));
             }
             let also = lsns.iter().copied().filter(|lsn| lsn.get() % 2 < released).collect();
             spool.advance(stream, lsns[lsns.len() - 1], None, Released { below: Lsn::ZERO, also });
