@@ -19,6 +19,9 @@ pub fn open<P: Arg>(path: P, flags: OFlags, mode: Mode) -> io::Result<OwnedFd> {
 }
 
 pub fn openat<P: Arg, Fd: AsFd>(dir: Fd, path: P, flags: OFlags, mode: Mode) -> io::Result<OwnedFd> {
+    if flags.contains(OFlags::DIRECTORY) && !flags.contains(OFlags::TMPFILE) {
+        return open_dir(dir, path, flags, mode);
+    }
     let makes = flags.intersects(OFlags::CREATE | OFlags::TRUNC) || flags.contains(OFlags::TMPFILE);
     let Some(mut world) = world().filter(|_| makes) else { return fs::openat(dir, path, flags, mode) };
     let path = path.as_cow_c_str()?;
@@ -40,6 +43,17 @@ pub fn openat<P: Arg, Fd: AsFd>(dir: Fd, path: P, flags: OFlags, mode: Mode) -> 
         place.record_made(&mut world, identity(&fs::fstat(&file)?), false);
     }
     Ok(file)
+}
+
+fn open_dir<P: Arg, Fd: AsFd>(dir: Fd, path: P, flags: OFlags, mode: Mode) -> io::Result<OwnedFd> {
+    let world = world();
+    let opened = fs::openat(dir, path, flags, mode)?;
+    if let Some(mut world) = world
+        && let Some((machine, _)) = world.node(identity(&fs::fstat(&opened)?))
+    {
+        world.state(machine).dirs_opened += 1;
+    }
+    Ok(opened)
 }
 
 pub fn mkdir<P: Arg>(path: P, mode: Mode) -> io::Result<()> {

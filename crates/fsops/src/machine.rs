@@ -74,6 +74,11 @@ impl Machine {
         self.with(|state| (state.syncs, state.changes))
     }
 
+    /// How often a directory was opened through the door so far. A scan opens the one it reads.
+    pub fn dirs_opened(&self) -> u64 {
+        self.with(|state| state.dirs_opened)
+    }
+
     /// Changes what goes wrong from now on.
     pub fn set_faults(&self, faults: Faults) {
         self.with(|state| state.faults = faults);

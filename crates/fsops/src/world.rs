@@ -60,6 +60,7 @@ pub(crate) struct State {
     told: BTreeMap<(NodeId, RawFd), u64>,
     pub syncs: u64,
     pub changes: u64,
+    pub dirs_opened: u64,
 }
 
 static WORLD: Mutex<World> = Mutex::new(World { nodes: BTreeMap::new(), machines: BTreeMap::new() });
@@ -168,6 +169,7 @@ impl State {
             told: BTreeMap::new(),
             syncs: 0,
             changes: 0,
+            dirs_opened: 0,
         }
     }
 

@@ -50,7 +50,7 @@ pub(crate) fn for_each_file(dir: impl AsFd, mut each: impl FnMut(&str)) -> io::R
 /// than `..` and a directory (a Maildir++ folder).
 pub(crate) fn for_each_entry(dir: impl AsFd, mut each: impl FnMut(&str, FileType)) -> io::Result<()> {
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
-    let dir = rustix::fs::openat(dir, ".", flags, Mode::empty())?;
+    let dir = posthaste_fsops::openat(dir, ".", flags, Mode::empty())?;
     let mut buffer = Vec::with_capacity(BUFFER_BYTES);
     let mut entries = RawDir::new(&dir, buffer.spare_capacity_mut());
     while let Some(entry) = entries.next() {

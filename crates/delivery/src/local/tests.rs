@@ -175,6 +175,29 @@ fn after_a_failed_sync_what_is_visible_is_written_to_new_files_and_what_was_take
 }
 
 #[test]
+fn after_a_failed_sync_a_mailbox_is_scanned_once_however_many_messages_its_reader_has_moved() {
+    let world = World::new(&[]);
+    const MESSAGES: usize = 40;
+    for number in 0..MESSAGES {
+        world.deliver(message(&["ann"], &number.to_string()));
+    }
+    world.until("noted", || world.delivery.stats().delivered == MESSAGES as u64);
+    let maildir = Maildir::open(world.place.mail().join("ann/Maildir")).expect("a Maildir");
+    for (_, name) in maildir.scan().expect("names") {
+        let found = maildir.find(&name).expect("looked for").expect("there");
+        maildir.set_flags(&found, Flags::SEEN).expect("moved");
+    }
+    let before = world.place.machine().dirs_opened();
+    world.doors.shut("sync ", Door::Fails);
+    assert!(world.delivery.sync(PATIENCE).is_err());
+    world.until("written anew", || world.delivery.stats().delivered == 2 * MESSAGES as u64);
+    assert_eq!(world.place.machine().dirs_opened() - before, 2, "new/ and cur/");
+    assert_eq!(world.texts("ann").len(), MESSAGES);
+    world.doors.open("sync ");
+    world.sync();
+}
+
+#[test]
 fn a_mount_whose_syncs_fail_keeps_its_own_mail_and_no_other() {
     let world = World::new(&["bad"]);
     world.doors.shut("sync bad", Door::Fails);
