@@ -6,8 +6,7 @@ use std::path::{Path, PathBuf};
 
 use posthaste_loadgen::stamp;
 
-use crate::load::{Load, user};
-use crate::server::DOMAIN;
+use crate::load::{DOMAIN, Entry, Load, user};
 
 /// What was found. All lists are empty where nothing was lost.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -24,15 +23,6 @@ pub struct Account {
     pub sent_again: Vec<u64>,
     /// Every visible file with the digest of its octets.
     pub files: BTreeMap<PathBuf, u64>,
-}
-
-/// A message in a mailbox.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Entry {
-    /// The message.
-    pub message: u64,
-    /// The mailbox.
-    pub mailbox: u64,
 }
 
 impl Account {

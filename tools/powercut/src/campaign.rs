@@ -8,13 +8,12 @@ use serde::Serialize;
 
 use crate::account::{Account, account};
 use crate::image::Image;
-use crate::load::{Load, Sent, message_of, messages, send_over, user};
+use crate::load::{DOMAIN, Load, Sent, message_of, messages, send_over, user};
 use crate::log::{Cutter, Event, Recording};
 use crate::mount::FileSystem;
 use crate::relay;
 use crate::relay::known::Known;
 use crate::rig::{Environment, Rig, RigError};
-use crate::server::DOMAIN;
 
 /// How large a campaign is.
 #[derive(Clone, Debug)]
@@ -421,7 +420,7 @@ const RECOVERIES_KEPT: usize = 3;
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::account::Entry;
+    use crate::load::Entry;
 
     #[test]
     fn clean_is_who_was_looked_at_and_kept_everything() {

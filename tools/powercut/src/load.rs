@@ -11,9 +11,6 @@ use std::time::Duration;
 use posthaste_loadgen::stamp;
 use posthaste_random::Random;
 
-use crate::account::Entry;
-use crate::server::DOMAIN;
-
 /// What mail there is.
 #[derive(Clone, Debug)]
 pub struct Load {
@@ -104,6 +101,18 @@ pub struct Letter {
     /// With CRLF line ends.
     pub octets: Vec<u8>,
 }
+
+/// A message in a mailbox.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Entry {
+    /// The message.
+    pub message: u64,
+    /// The mailbox.
+    pub mailbox: u64,
+}
+
+/// All mail goes to users of this domain.
+pub const DOMAIN: &str = "rig.example";
 
 /// The user that mailbox `number` belongs to.
 pub fn user(number: u64) -> String {

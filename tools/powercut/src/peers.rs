@@ -13,11 +13,10 @@ use posthaste_loadgen::process::{Guard, PATIENCE, Process, free_address, listens
 
 use crate::account::{Account, account};
 use crate::campaign::{Finding, Outcome, Plan, Recorded, Waiting, positions};
-use crate::load::{Load, Protocol, Sent, send_over, user};
+use crate::load::{DOMAIN, Load, Protocol, Sent, send_over, user};
 use crate::log::Cutter;
 use crate::mount::{Mounted, run};
 use crate::rig::{Environment, Rig, RigError, is_installed};
-use crate::server::DOMAIN;
 
 /// A system that takes mail and puts it into Maildirs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum, serde::Serialize)]

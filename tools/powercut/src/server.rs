@@ -7,7 +7,7 @@ use std::process::Command;
 use posthaste_loadgen::process::{PATIENCE, Process, WaitError};
 use posthaste_loadgen::server::{Server, StartError};
 
-use crate::load::Protocol;
+use crate::load::{DOMAIN, Protocol};
 
 /// How to start it, and where it keeps things.
 #[derive(Clone, Debug)]
@@ -219,9 +219,6 @@ impl Running {
         })
     }
 }
-
-/// All mail goes to users of this domain.
-pub const DOMAIN: &str = "rig.example";
 
 #[cfg(test)]
 mod tests {

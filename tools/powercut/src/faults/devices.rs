@@ -6,10 +6,9 @@ use posthaste_loadgen::stamp;
 
 use super::{Problems, TwoDisks, unexpected, until, wrong};
 use crate::disk::Faults;
-use crate::load::{Load, Sent, send, user};
+use crate::load::{DOMAIN, Load, Sent, send, user};
 use crate::mount::{FileSystem, bind};
 use crate::rig::{Environment, Rig, RigError};
-use crate::server::DOMAIN;
 
 pub fn spool_writes_fail(environment: &Environment) -> Result<Problems, RigError> {
     spool_fails(environment, Faults { writes_fail: true, ..Faults::default() })

@@ -148,7 +148,7 @@ fn faketime() -> Option<PathBuf> {
 }
 
 fn files(mail: &Path) -> impl Iterator<Item = String> {
-    let users = std::fs::read_dir(mail.join(crate::server::DOMAIN)).into_iter().flatten().flatten();
+    let users = std::fs::read_dir(mail.join(crate::load::DOMAIN)).into_iter().flatten().flatten();
     let new = users.flat_map(|user| std::fs::read_dir(user.path().join("Maildir/new")).into_iter().flatten().flatten());
     new.map(|file| file.file_name().to_string_lossy().into_owned())
 }

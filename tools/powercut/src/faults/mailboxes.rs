@@ -5,10 +5,10 @@ use std::process::Command;
 
 use super::{Problems, unexpected, until, wrong};
 use crate::account::{Account, account};
-use crate::load::{Load, Sent, send, user};
+use crate::load::{DOMAIN, Load, Sent, send, user};
 use crate::mount::{FileSystem, run};
 use crate::rig::{Environment, Rig, RigError};
-use crate::server::{DOMAIN, ServerError, Setup};
+use crate::server::{ServerError, Setup};
 
 /// A mailbox is moved away while mail comes in; afterwards what is in both is all.
 pub fn moved(environment: &Environment) -> Result<Problems, RigError> {

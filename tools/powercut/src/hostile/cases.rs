@@ -5,9 +5,8 @@ use std::net::{Shutdown, TcpStream};
 use std::time::{Duration, Instant};
 
 use super::{Attack, PATIENCE};
-use crate::load::user;
+use crate::load::{DOMAIN, user};
 use crate::rig::RigError;
-use crate::server::DOMAIN;
 
 /// A client that says exactly what it is told to.
 struct Raw(BufReader<TcpStream>);

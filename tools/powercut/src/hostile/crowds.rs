@@ -7,9 +7,8 @@ use std::sync::Barrier;
 use std::time::{Duration, Instant};
 
 use super::{Attack, PATIENCE};
-use crate::load::{Client, Load, Protocol, user};
+use crate::load::{Client, DOMAIN, Load, Protocol, user};
 use crate::rig::RigError;
-use crate::server::DOMAIN;
 
 /// Where a slow sender stands.
 struct State {

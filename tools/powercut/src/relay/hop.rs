@@ -9,10 +9,8 @@ use posthaste_loadgen::stamp;
 use posthaste_random::Random;
 
 use super::known::mark_of;
-use crate::account::Entry;
 use crate::disk::Disk;
-use crate::load::{Load, user};
-use crate::server::DOMAIN;
+use crate::load::{DOMAIN, Entry, Load, user};
 
 /// How it answers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

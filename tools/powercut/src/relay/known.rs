@@ -2,8 +2,8 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use crate::account::{Account, Entry};
-use crate::load::{Load, mark, message_of};
+use crate::account::Account;
+use crate::load::{Entry, Load, mark, message_of};
 use crate::log::Event;
 
 /// What is known when the power goes.
