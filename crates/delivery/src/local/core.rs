@@ -9,8 +9,9 @@ use posthaste_fsops::Space;
 use posthaste_spool::{Replayed, Spool};
 
 use super::budget::Budget;
+use super::common::Common;
 use super::config::{LocalConfig, OpenError};
-use super::files::{Common, Files};
+use super::files::Files;
 use super::history::History;
 use super::identity::BoundMounts;
 use super::mount::{Limits, MailMount};

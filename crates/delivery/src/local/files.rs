@@ -2,27 +2,24 @@
 
 use std::fs::File;
 use std::io;
-use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Instant;
 
 use posthaste_fsops::Space;
-use posthaste_maildir::{Found, Host, MailboxPath, Maildir, Mount, NewFile, Owners, UniqueName};
-use posthaste_spool::{Lsn, Spool};
+use posthaste_maildir::{Found, Host, MailboxPath, Maildir, Mount, NewFile, UniqueName};
+use posthaste_spool::Lsn;
 
 use super::budget::HeldBody;
+use super::common::Common;
 use super::content::{Content, Source};
 use super::entry::Deliver;
-use super::identity::BoundMounts;
 use super::looking::{FoundMessages, copy, look};
 use super::losses::{Lost, given_up};
 use super::message::Target;
-use super::observer::Observer;
 use super::place::MountDir;
 use super::room::{MailRoom, need_of};
 use super::table::{Taken, Task};
-use crate::cache::OpenMaildirs;
-use crate::seams::{Seams, Step};
+use crate::seams::Step;
 use crate::session::SessionTag;
 
 /// A message's body in memory, with its share of what all of them may take.
@@ -41,18 +38,6 @@ pub(crate) enum Done {
     GivenUp(Lost),
     /// It is to have none: its mailbox was removed.
     Removed,
-}
-
-/// What all mounts share.
-#[derive(Clone)]
-pub(crate) struct Common {
-    pub root_path: PathBuf,
-    pub owners: Owners,
-    pub bound: Arc<BoundMounts>,
-    pub spool: Arc<dyn Spool>,
-    pub seams: Arc<Seams>,
-    pub observer: Option<Arc<dyn Observer>>,
-    pub open: Arc<OpenMaildirs<Arc<str>>>,
 }
 
 /// The mailboxes of one mount.

@@ -4,6 +4,7 @@
 //! the mount's stream releases it. So a mount that hangs or fails keeps its own mail in the spool and does not delay other mail.
 
 mod budget;
+mod common;
 mod config;
 mod content;
 mod core;

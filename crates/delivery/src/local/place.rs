@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use posthaste_maildir::{MailRoot, Mount, MountFacts};
 
-use super::files::Common;
+use super::common::Common;
 use super::identity::{Marker, MountId};
 use super::mounts::{MountPoints, stream_of};
 use crate::seams::Step;

@@ -1,0 +1,24 @@
+//! What all mail mounts share.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use posthaste_maildir::Owners;
+use posthaste_spool::Spool;
+
+use super::identity::BoundMounts;
+use super::observer::Observer;
+use crate::cache::OpenMaildirs;
+use crate::seams::Seams;
+
+/// For each mount.
+#[derive(Clone)]
+pub(crate) struct Common {
+    pub root_path: PathBuf,
+    pub owners: Owners,
+    pub bound: Arc<BoundMounts>,
+    pub spool: Arc<dyn Spool>,
+    pub seams: Arc<Seams>,
+    pub observer: Option<Arc<dyn Observer>>,
+    pub open: Arc<OpenMaildirs<Arc<str>>>,
+}
