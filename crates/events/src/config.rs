@@ -26,7 +26,8 @@ pub struct Config {
     pub sync_interval: Duration,
     /// See [`sync_interval`](Self::sync_interval).
     pub sync_bytes: u64,
-    /// Called when the files cannot be written, once, and when they can be again; and when a thread panics. Must not block for long.
+    /// Called when the files cannot be written, once, and when they can be again; when events begin to be left out, and when they are recorded again; and when
+    /// a thread panics. Must not block for long.
     pub notice: Arc<dyn Fn(Notice) + Send + Sync>,
 }
 
@@ -69,6 +70,10 @@ pub enum Notice {
     },
     /// They can be written again.
     Working,
+    /// Too much waits for the files: events are left out, and counted, until [`Notice::Recording`].
+    LeavingOut,
+    /// Events are recorded again.
+    Recording,
     /// One of the log's threads has panicked, which is a bug: what happens from now on is left out, and counted. What was recorded before waits in the spool for
     /// the next life.
     Panicked {
@@ -83,7 +88,7 @@ pub enum Notice {
 pub struct Stats {
     /// Lines written; some of them twice, to the same place, after a failure.
     pub lines: u64,
-    /// Events that were left out: refusals beyond the bound of a moment, and whatever the spool had no room for.
+    /// Lines that are missing: refusals beyond the bound of a moment, and whatever the spool had no room for.
     pub left_out: u64,
     /// Whether so much waits for the files that events are left out.
     pub is_over: bool,

@@ -20,6 +20,17 @@ impl Event {
         let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         Event { at_us: u64::try_from(since.as_micros()).unwrap_or(u64::MAX), kind }
     }
+
+    /// How many lines it has in the log.
+    pub(crate) fn lines(&self) -> u64 {
+        match &self.kind {
+            Kind::Delivered(delivered) => delivered.targets.len() as u64,
+            Kind::Transport(of) => of.targets.len() as u64,
+            Kind::Admin(admin) => admin.targets.len().max(1) as u64,
+            Kind::Received(_) | Kind::Waiting(_) | Kind::GivenUp(_) | Kind::Relay(_) => 1,
+            Kind::Feedback(_) | Kind::Refused(_) | Kind::LeftOut(_) => 1,
+        }
+    }
 }
 
 /// The kinds of events.

@@ -72,7 +72,8 @@ impl Files {
             }
             error => error.into(),
         })?;
-        let last = numbers(dir)?.last().copied();
+        // Readers keep cursors: a number that was in use must not come back when its file is removed.
+        let last = numbers(dir)?.last().copied().max(cursor.map(|cursor| cursor.file));
         let found = match cursor {
             Some(cursor) if has_written(&dir.join(file_name(cursor.file)), cursor.offset, position)? => Some(cursor),
             _ => None,
@@ -297,7 +298,7 @@ mod tests {
         check(&|path| std::fs::write(path, line(5).replace("\"x\"", "\"y\"")).unwrap(), 1);
         check(&|path| std::fs::write(path, "x".repeat(99)).unwrap(), 2);
         check(&|path| std::fs::rename(path, path.with_file_name(file_name(7))).unwrap(), 8);
-        check(&|path| std::fs::remove_file(path).unwrap(), 1);
+        check(&|path| std::fs::remove_file(path).unwrap(), 2);
     }
 
     #[test]

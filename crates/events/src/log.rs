@@ -72,7 +72,12 @@ impl EventLog {
         figures.is_behind.store(true, Ordering::Relaxed);
         let notes = Arc::new(Notes::default());
         let watched = Arc::<Watched>::default();
-        let behind = Behind { inbox: inbox.clone(), figures: figures.clone(), pending_max: config.pending_max };
+        let behind = Behind {
+            inbox: inbox.clone(),
+            figures: figures.clone(),
+            pending_max: config.pending_max,
+            notice: config.notice.clone(),
+        };
         let log = EventLog {
             recorder: Recorder { stream, notes: notes.clone(), watched: watched.clone() },
             inbox: inbox.clone(),
@@ -166,7 +171,7 @@ impl Recorder {
     /// Some events as one entry, as by [`entry`](Self::entry). `None` as well if there are none.
     pub fn entries(&self, events: &[Event]) -> Option<Entry> {
         if self.notes.leaves_out() || events.is_empty() {
-            self.notes.lost(events.len() as u64);
+            self.notes.lost(events.iter().map(Event::lines).sum());
             return None;
         }
         let mut payload = entry::begin();
@@ -174,9 +179,9 @@ impl Recorder {
         Some(Entry { stream: self.stream, needs_body: false, payload: payload.freeze() })
     }
 
-    /// Counts events whose batch was refused.
-    pub fn lost(&self, events: u64) {
-        self.notes.lost(events);
+    /// Counts lines of events whose batch was refused: as many as the events have targets.
+    pub fn lost(&self, lines: u64) {
+        self.notes.lost(lines);
     }
 
     /// Records an event that nobody waits for: durable within a moment, unless there are too many. Does not block.

@@ -8,6 +8,7 @@ use std::time::Duration;
 use bytes::BytesMut;
 use posthaste_spool::{Batch, Body, Entry, Spool, StreamId};
 
+use crate::config::Notice;
 use crate::entry;
 use crate::event::{Event, Kind, LeftOut};
 use crate::inbox::Inbox;
@@ -30,6 +31,8 @@ struct State {
     events: BytesMut,
     refused: usize,
     others: usize,
+    /// Lines that the others have.
+    other_lines: u64,
     left_out: LeftOut,
     stop: bool,
 }
@@ -58,9 +61,12 @@ impl Notes {
         let state = &mut *guard;
         let count = if is_refusal { &mut state.refused } else { &mut state.others };
         if *count >= NOTES_MAX || self.leaves_out() {
-            return self.leave_out(state, is_refusal, 1);
+            return self.leave_out(state, is_refusal, event.lines());
         }
         *count += 1;
+        if !is_refusal {
+            state.other_lines += event.lines();
+        }
         let wakes = state.refused + state.others == 1;
         entry::put(&mut state.events, event);
         drop(guard);
@@ -69,15 +75,15 @@ impl Notes {
         }
     }
 
-    /// Counts events that were not appended.
-    pub fn lost(&self, events: u64) {
-        self.leave_out(&mut self.state(), false, events);
+    /// Counts lines of events that were not appended.
+    pub fn lost(&self, lines: u64) {
+        self.leave_out(&mut self.state(), false, lines);
     }
 
-    fn leave_out(&self, state: &mut State, refusals: bool, events: u64) {
+    fn leave_out(&self, state: &mut State, refusals: bool, lines: u64) {
         let count = if refusals { &mut state.left_out.refused } else { &mut state.left_out.others };
-        *count += events;
-        self.left_out.fetch_add(events, Ordering::Relaxed);
+        *count += lines;
+        self.left_out.fetch_add(lines, Ordering::Relaxed);
     }
 
     pub fn stop(&self) {
@@ -98,13 +104,15 @@ impl Notes {
             let mut state = waited.expect("nothing panics while it is held").0;
             let stop = state.stop;
             if behind.is_over(spool, stream) {
-                self.is_over.store(true, Ordering::Relaxed);
-                let (refused, others) = (state.refused, state.others);
-                (state.events, state.refused, state.others) = (BytesMut::new(), 0, 0);
+                let (refused, other_lines) = (state.refused, state.other_lines);
+                (state.events, state.refused, state.others, state.other_lines) = (BytesMut::new(), 0, 0, 0);
                 self.leave_out(&mut state, true, refused as u64);
-                self.leave_out(&mut state, false, others as u64);
+                self.leave_out(&mut state, false, other_lines);
                 let left_out = if stop { std::mem::take(&mut state.left_out) } else { LeftOut::default() };
                 drop(state);
+                if !self.is_over.swap(true, Ordering::Relaxed) {
+                    (behind.notice)(Notice::LeavingOut);
+                }
                 if stop {
                     // Once in each life, so that the log tells of it when it can be written again.
                     append(spool, stream, left_out, &[]);
@@ -113,16 +121,18 @@ impl Notes {
                 self.wait_for_stop();
                 continue;
             }
-            self.is_over.store(false, Ordering::Relaxed);
+            if self.is_over.swap(false, Ordering::Relaxed) {
+                (behind.notice)(Notice::Recording);
+            }
             if !state.is_empty() {
-                let (events, left_out) = (std::mem::take(&mut state.events), std::mem::take(&mut state.left_out));
-                let (refused, others) = (std::mem::take(&mut state.refused), std::mem::take(&mut state.others));
+                let State { events, refused, other_lines, left_out, .. } =
+                    std::mem::replace(&mut *state, State { stop, ..State::default() });
                 drop(state);
                 if !append(spool, stream, left_out, &events) {
-                    let mut state = self.state();
-                    state.left_out.refused += left_out.refused + refused as u64;
-                    state.left_out.others += left_out.others + others as u64;
-                    self.left_out.fetch_add((refused + others) as u64, Ordering::Relaxed);
+                    let (refused, mut state) = (refused as u64, self.state());
+                    state.left_out.refused += left_out.refused + refused;
+                    state.left_out.others += left_out.others + other_lines;
+                    self.left_out.fetch_add(refused + other_lines, Ordering::Relaxed);
                     drop(state);
                     if stop || self.wait_for_stop() {
                         return;
@@ -160,6 +170,8 @@ pub(crate) struct Behind {
     pub inbox: Arc<Inbox>,
     pub figures: Arc<Figures>,
     pub pending_max: u64,
+    /// Called when there begins to be too much, and when there is not any more.
+    pub notice: Arc<dyn Fn(Notice) + Send + Sync>,
 }
 
 impl Behind {

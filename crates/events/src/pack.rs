@@ -68,11 +68,25 @@ pub(crate) fn pack(dir: &Path, number: u64, stop: &AtomicBool) -> io::Result<()>
         opened => opened?,
     };
     unlink_if_there(&partial)?;
-    let mut packed = GzEncoder::new(open_file(&partial)?, Compression::fast());
+    let written = write_packed(&mut plain, &partial, stop);
+    if !matches!(written, Ok(true)) {
+        // A full disk gets back what there was no room to finish.
+        unlink_if_there(&partial)?;
+        return written.map(drop);
+    }
+    posthaste_fsops::rename(&partial, dir.join(packed_name(number)))?;
+    sync_dir(dir)?;
+    unlink_if_there(&path)?;
+    sync_dir(dir)
+}
+
+/// Writes the compressed file and makes it durable; false: stopped before.
+fn write_packed(plain: &mut File, path: &Path, stop: &AtomicBool) -> io::Result<bool> {
+    let mut packed = GzEncoder::new(open_file(path)?, Compression::fast());
     let mut block = vec![0; BLOCK_BYTES];
     loop {
         if stop.load(Ordering::Relaxed) {
-            return unlink_if_there(&partial);
+            return Ok(false);
         }
         match plain.read(&mut block)? {
             0 => break,
@@ -83,10 +97,7 @@ pub(crate) fn pack(dir: &Path, number: u64, stop: &AtomicBool) -> io::Result<()>
     // Its age is that of its lines.
     packed.set_modified(plain.metadata()?.modified()?)?;
     posthaste_fsops::fsync(&packed)?;
-    posthaste_fsops::rename(&partial, dir.join(packed_name(number)))?;
-    sync_dir(dir)?;
-    unlink_if_there(&path)?;
-    sync_dir(dir)
+    Ok(true)
 }
 
 /// Not a name of a log's file.

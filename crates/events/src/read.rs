@@ -25,6 +25,11 @@ pub enum Next {
         /// The first that is there.
         to: u64,
     },
+    /// The rest of a closed file cannot be read, because it is damaged. The next file comes next.
+    Damaged {
+        /// The number of the file.
+        file: u64,
+    },
 }
 
 /// Reads a log from a cursor on. Works beside the server and without it.
@@ -38,6 +43,7 @@ struct Open {
     lines: BufReader<Box<dyn Read + Send>>,
     /// There were later files before this one was opened: its end is its end.
     is_closed: bool,
+    is_packed: bool,
 }
 
 impl std::fmt::Debug for Reader {
@@ -91,8 +97,11 @@ impl Reader {
     pub fn next(&mut self, line: &mut Vec<u8>) -> io::Result<Next> {
         loop {
             let Some(open) = &mut self.open else {
-                if self.reopen()? {
-                    continue;
+                match self.reopen() {
+                    Ok(true) => continue,
+                    Ok(false) => {}
+                    Err(error) if is_damage(&error) => return Ok(self.skip_damaged()),
+                    Err(error) => return Err(error),
                 }
                 let to = self.later()?;
                 let Some(to) = to else { return Ok(Next::End) };
@@ -101,7 +110,13 @@ impl Reader {
             };
             line.clear();
             let read = (&mut open.lines).take(LINE_BYTES_MAX).read_until(b'\n', line);
-            let read = read.inspect_err(|_| self.open = None)?;
+            let read = match read {
+                Ok(read) => read,
+                Err(error) => {
+                    let was_packed = self.open.take().is_some_and(|open| open.is_packed);
+                    return if was_packed && is_damage(&error) { Ok(self.skip_damaged()) } else { Err(error) };
+                }
+            };
             if line.ends_with(b"\n") {
                 self.cursor.offset += read as u64;
                 return Ok(Next::Line);
@@ -109,6 +124,9 @@ impl Reader {
             // What is not a whole line is read again when there is more of it.
             let is_closed = self.open.take().is_some_and(|open| open.is_closed);
             if read as u64 == LINE_BYTES_MAX {
+                if is_closed {
+                    return Ok(self.skip_damaged());
+                }
                 return Err(io::Error::new(io::ErrorKind::InvalidData, "a line of the event log has no end"));
             }
             match is_closed {
@@ -117,6 +135,13 @@ impl Reader {
                 false => return Ok(Next::End),
             }
         }
+    }
+
+    /// Goes on behind a file that does not get better by waiting.
+    fn skip_damaged(&mut self) -> Next {
+        let file = self.cursor.file;
+        self.cursor = Cursor { file: file + 1, offset: 0 };
+        Next::Damaged { file }
     }
 
     /// The next file that is there behind the cursor's.
@@ -128,6 +153,7 @@ impl Reader {
     fn reopen(&mut self) -> io::Result<bool> {
         let is_closed = self.later()?.is_some();
         let Cursor { file, offset } = self.cursor;
+        let mut is_packed = false;
         let found = match open(&self.dir.join(file_name(file)))? {
             Some(mut plain) => {
                 plain.seek(SeekFrom::Start(offset))?;
@@ -135,6 +161,7 @@ impl Reader {
             }
             None => match open(&self.dir.join(packed_name(file)))? {
                 Some(packed) => {
+                    is_packed = true;
                     let mut lines = MultiGzDecoder::new(BufReader::with_capacity(BUFFER_BYTES, packed));
                     io::copy(&mut (&mut lines).take(offset), &mut io::sink())?;
                     Some(Box::new(lines) as Box<dyn Read + Send>)
@@ -143,7 +170,7 @@ impl Reader {
             },
         };
         let Some(found) = found else { return Ok(false) };
-        self.open = Some(Open { lines: BufReader::with_capacity(BUFFER_BYTES, found), is_closed });
+        self.open = Some(Open { lines: BufReader::with_capacity(BUFFER_BYTES, found), is_closed, is_packed });
         Ok(true)
     }
 }
@@ -167,6 +194,12 @@ fn open(path: &Path) -> io::Result<Option<File>> {
     }
 }
 
+/// Whether what was read is not what was compressed. Other errors are the disk's, and may pass.
+fn is_damage(error: &io::Error) -> bool {
+    use io::ErrorKind::{InvalidData, InvalidInput, UnexpectedEof};
+    matches!(error.kind(), InvalidData | InvalidInput | UnexpectedEof)
+}
+
 const BUFFER_BYTES: usize = 64 << 10;
 /// More than a line has.
 const LINE_BYTES_MAX: u64 = 4 << 20;
@@ -184,6 +217,7 @@ mod tests {
             match reader.next(&mut line).unwrap() {
                 Next::Line => lines.push(String::from_utf8(line.clone()).unwrap().trim_end().to_owned()),
                 Next::Gap { from, to } => gaps.push((from, to)),
+                Next::Damaged { file } => panic!("file {file} is damaged"),
                 Next::End => return (lines, gaps),
             }
         }
@@ -224,11 +258,33 @@ mod tests {
     }
 
     #[test]
-    fn a_damaged_compressed_file_is_an_error() {
+    fn behind_a_damaged_compressed_file_the_next_one_is_read() {
         let dir = tempfile::tempdir().unwrap();
-        std::fs::write(dir.path().join(packed_name(1)), "no gzip").unwrap();
+        let text: String = (0..100_000).map(|number| format!("{number}\n")).collect();
+        std::fs::write(dir.path().join(file_name(1)), &text).unwrap();
+        pack(dir.path(), 1, &AtomicBool::new(false)).unwrap();
         std::fs::write(dir.path().join(file_name(2)), "a\n").unwrap();
-        let mut reader = Reader::oldest(dir.path()).unwrap();
-        assert!(reader.next(&mut Vec::new()).is_err());
+        let path = dir.path().join(packed_name(1));
+        let sound = std::fs::read(&path).unwrap();
+        let altered = |at: usize| {
+            let mut bytes = sound.clone();
+            bytes[at] ^= 0xff;
+            bytes
+        };
+        for damaged in [Vec::new(), b"no gzip".to_vec(), sound[..sound.len() / 2].to_vec(), altered(sound.len() - 6)] {
+            std::fs::write(&path, &damaged).unwrap();
+            for offset in [0, 5] {
+                let mut reader = Reader::new(dir.path(), Cursor { file: 1, offset });
+                let (mut line, mut found) = (Vec::new(), 0);
+                let damage = loop {
+                    match reader.next(&mut line).unwrap() {
+                        Next::Line => found += 1,
+                        other => break other,
+                    }
+                };
+                assert_eq!(damage, Next::Damaged { file: 1 }, "{} bytes, {found} lines", damaged.len());
+                assert_eq!(read(&mut reader).0, ["a"]);
+            }
+        }
     }
 }

@@ -8,6 +8,7 @@ use std::time::{Duration, SystemTime};
 
 use clap::Args;
 use jiff::Timestamp;
+use posthaste_events::packed_name;
 use posthaste_events::read::{Next, Reader};
 use posthaste_server::config::Loaded;
 use posthaste_server::control::Request;
@@ -85,7 +86,10 @@ pub fn run(args: Trace) -> Result<ExitCode, AnyError> {
     let since = args.since.map_or(SystemTime::UNIX_EPOCH, |since| {
         SystemTime::UNIX_EPOCH + Duration::from_secs(since.as_second().try_into().unwrap_or(0))
     });
-    let reader = Reader::since(dir, since).map_err(|error| format!("{}: {error}", dir.display()))?;
+    let reader = Reader::since(dir, since).map_err(|error| {
+        let hint = if config.events.enabled { "" } else { "; the event log is off: set `enabled = true` in [events]" };
+        format!("{}: {error}{hint}", dir.display())
+    })?;
     let mut search = Search::new(&args)?;
     search.read(reader)?;
     if search.is_cut {
@@ -143,6 +147,9 @@ impl Search {
             match reader.next(&mut line)? {
                 Next::End => return Ok(()),
                 Next::Gap { .. } => {}
+                Next::Damaged { file } => {
+                    complain(&format!("{} is damaged: what follows in it is not searched", packed_name(file)));
+                }
                 Next::Line => self.line(&line),
             }
         }

@@ -55,6 +55,10 @@ impl Events {
             Notice::Failing { error } => {
                 tracing::error!(dir, error, "the event log cannot be written: events wait in the spool; trying again");
             }
+            Notice::LeavingOut => {
+                tracing::error!(dir, "too many events wait for the event log: further ones are left out")
+            }
+            Notice::Recording => tracing::info!(dir, "events are recorded in the event log again"),
             _ => tracing::info!(dir, "the event log is written again"),
         });
         let log = LogConfig { notice, ..events.into() };
@@ -114,9 +118,8 @@ impl Observer for Outcomes {
         self.0.entry(&Event::now(Kind::Delivered(Delivered { targets })))
     }
 
-    fn lost(&self, _: u64) {
-        // They were one event.
-        self.0.lost(1);
+    fn lost(&self, targets: u64) {
+        self.0.lost(targets);
     }
 
     fn waits(&self, waiting: TargetId, error: Arc<str>) {
@@ -133,9 +136,8 @@ impl posthaste_transport::Observer for Outcomes {
         self.0.entry(&of_transport(Fate::Delivered, &targets, "".into()))
     }
 
-    fn lost(&self, _: u64) {
-        // They were one event.
-        self.0.lost(1);
+    fn lost(&self, targets: u64) {
+        self.0.lost(targets);
     }
 
     fn waits(&self, targets: Vec<posthaste_transport::TargetId>, failure: Failure, error: Arc<str>) {

@@ -16,8 +16,8 @@ pub(super) struct Batch {
     pub events: usize,
     /// Behind its last line.
     pub through: Place,
-    /// Files that were gone before they were read.
-    pub gap: Option<(u64, u64)>,
+    /// Files that were gone or damaged before they were read to their end.
+    pub missing_files: u64,
 }
 
 /// Of a line, what has to be known.
@@ -36,10 +36,8 @@ pub(super) fn read(reader: &mut Reader, from: Place, wanted: &[String], events_m
     while batch.events < events_max && batch.body.len() < BODY_BYTES_MAX && lines < LINES_MAX {
         match reader.next(&mut line)? {
             Next::End => break,
-            Next::Gap { from, to } => {
-                batch.gap = Some((batch.gap.map_or(from, |(first, _)| first), to));
-                batch.put_gap(from, to);
-            }
+            Next::Gap { from, to } => batch.put_gap(from, to),
+            Next::Damaged { file } => batch.put_gap(file, file + 1),
             Next::Line => batch.put_line(&line, wanted),
         }
         lines += 1;
@@ -67,6 +65,7 @@ impl Batch {
 
     fn put_gap(&mut self, from: u64, to: u64) {
         self.begin();
+        self.missing_files += to - from;
         let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default().as_secs();
         let time = posthaste_message::DateTime::from_unix(since.cast_signed()).to_string();
         let gap = serde_json::json!({
@@ -117,7 +116,7 @@ mod tests {
                 let events: Vec<Value> = serde_json::from_slice(&batch.body).unwrap();
                 assert_eq!(events.len(), batch.events);
                 ids.extend(events.iter().map(|event| event["event_id"].as_str().unwrap().to_owned()));
-                assert_eq!(batch.gap.is_some(), ids.len() <= events_max && place.file == 1);
+                assert_eq!(batch.missing_files == 1, ids.len() <= events_max && place.file == 1);
                 place = batch.through;
                 // As after a restart.
                 reader = Reader::new(dir.path(), place.cursor());

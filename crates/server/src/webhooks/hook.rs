@@ -1,8 +1,8 @@
 //! The thread of one webhook: reads, posts, notes how far it has come; again and again.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use posthaste_events::read::{Reader, end};
 
@@ -47,34 +47,36 @@ impl Hook {
                 return Ok(());
             }
         }
-        let mut place = match Place::load(&path).map_err(said)? {
+        let saved = Place::load(&path).map_err(said)?;
+        let mut saving = Saving { name: &self.webhook.name, path: &path, saved, failed: None };
+        let mut place = match saved {
             Some(place) => place,
             // A new one hears of what comes from now on.
             None => {
                 let cursor = end(&self.dir).map_err(said)?;
                 let place = Place { file: cursor.file, offset: cursor.offset, ..Place::default() };
-                place.save(&path).map_err(said)?;
+                saving.save(place);
                 place
             }
         };
         let mut reader = Reader::new(&self.dir, place.cursor());
-        let mut saved = place;
         loop {
             let batch = read(&mut reader, place, &self.webhook.events, self.webhook.batch).map_err(said)?;
-            if let Some((from, to)) = batch.gap {
-                let (webhook, files) = (&self.webhook.name, to - from);
-                tracing::warn!(webhook, files, "files of the event log went before this webhook was told of them");
+            if batch.missing_files > 0 {
+                let (webhook, files) = (&self.webhook.name, batch.missing_files);
+                tracing::warn!(
+                    webhook,
+                    files,
+                    "files of the event log are gone or damaged: a webhook is not told of what was in them"
+                );
             }
             if batch.events > 0 && !self.post(&poster, &batch, trouble) {
                 return Ok(());
             }
             let has_moved = batch.through != place;
             place = batch.through;
-            // Some lines that are not wanted cost little to read again after a restart.
-            let is_far = place.file != saved.file || place.offset - saved.offset > UNSAVED_BYTES_MAX;
-            if batch.events > 0 || is_far {
-                place.save(&path).map_err(said)?;
-                saved = place;
+            if batch.events > 0 || saving.is_due(place) {
+                saving.save(place);
             }
             if !has_moved && self.stop.wait(LOOK_INTERVAL) {
                 return Ok(());
@@ -97,6 +99,49 @@ impl Hook {
                     if self.stop.wait(trouble.begins(&why)) {
                         return false;
                     }
+                }
+            }
+        }
+    }
+}
+
+/// The file of a hook's place. A disk that is full delays no post and repeats none: the place is kept in memory and saved later.
+struct Saving<'a> {
+    name: &'a str,
+    path: &'a Path,
+    saved: Option<Place>,
+    /// When it could not be saved.
+    failed: Option<Instant>,
+}
+
+impl Saving<'_> {
+    /// Whether a place is to be saved though nothing was posted. Some lines that are not wanted cost little to read again after a restart.
+    fn is_due(&self, place: Place) -> bool {
+        match (self.failed, self.saved) {
+            (Some(failed), _) => failed.elapsed() >= SAVE_PAUSE,
+            (None, Some(saved)) => place.file != saved.file || place.offset - saved.offset > UNSAVED_BYTES_MAX,
+            (None, None) => true,
+        }
+    }
+
+    /// Trouble, and its end, are told once each.
+    fn save(&mut self, place: Place) {
+        let webhook = self.name;
+        match place.save(self.path) {
+            Ok(()) => {
+                self.saved = Some(place);
+                if self.failed.take().is_some() {
+                    tracing::info!(webhook, "the place of a webhook is saved again");
+                }
+            }
+            Err(error) => {
+                if self.failed.replace(Instant::now()).is_none() {
+                    let error = error.to_string();
+                    tracing::error!(
+                        webhook,
+                        error,
+                        "the place of a webhook cannot be saved: after a restart it is told again of what comes now; trying again"
+                    );
                 }
             }
         }
@@ -140,5 +185,83 @@ impl Trouble<'_> {
 const PAUSE_MIN: Duration = Duration::from_millis(500);
 const PAUSE_MAX: Duration = Duration::from_secs(300);
 const UNSAVED_BYTES_MAX: u64 = 1 << 20;
+/// How long after a failure a place is saved again.
+const SAVE_PAUSE: Duration = Duration::from_secs(5);
 /// How often it is looked for new lines.
 const LOOK_INTERVAL: Duration = Duration::from_millis(200);
+
+#[cfg(test)]
+mod tests {
+    use std::fs::File;
+    use std::io::{BufRead, BufReader, Read, Write};
+    use std::net::TcpListener;
+    use std::sync::mpsc::{Receiver, channel};
+
+    use posthaste_events::file_name;
+    use serde_json::Value;
+
+    use super::*;
+
+    /// An HTTP server that takes everything; the ids of the events of each request.
+    fn http() -> (String, Receiver<Vec<String>>) {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let url = format!("http://{}/", listener.local_addr().unwrap());
+        let (tell, told) = channel();
+        std::thread::spawn(move || {
+            for mut stream in listener.incoming().map_while(Result::ok) {
+                let mut reader = BufReader::new(stream.try_clone().unwrap());
+                let (mut length, mut line) = (0, String::new());
+                while reader.read_line(&mut line).is_ok_and(|read| read > 0) {
+                    if let Some(text) = line.to_lowercase().strip_prefix("content-length: ") {
+                        length = text.trim().parse().unwrap();
+                    }
+                    if std::mem::take(&mut line) != "\r\n" {
+                        continue;
+                    }
+                    let mut body = vec![0; length];
+                    reader.read_exact(&mut body).unwrap();
+                    let events: Vec<Value> = serde_json::from_slice(&body).unwrap();
+                    let ids = events.iter().map(|event| event["event_id"].as_str().unwrap().to_owned());
+                    if tell.send(ids.collect()).is_err() {
+                        return;
+                    }
+                    stream.write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n").unwrap();
+                }
+            }
+        });
+        (url, told)
+    }
+
+    #[test]
+    fn while_its_place_cannot_be_saved_a_hook_is_told_each_event_once() {
+        let dir = tempfile::tempdir().unwrap();
+        let mut log = File::create(dir.path().join(file_name(1))).unwrap();
+        let mut event =
+            |lsn: u64| log.write_all(format!("{{\"lsn\":{lsn},\"event\":\"refused\"}}\n").as_bytes()).unwrap();
+        let path = place::path(dir.path(), "crm");
+        Place { file: 1, ..Place::default() }.save(&path).unwrap();
+        // In the way of what would replace it.
+        let obstacle = path.with_extension("partial");
+        std::fs::create_dir(&obstacle).unwrap();
+        let (url, told) = http();
+        let webhook = toml::from_str(&format!("name = \"crm\"\nurl = \"{url}\"")).unwrap();
+        let stop = Arc::<Stop>::default();
+        let hook = Hook { dir: dir.path().to_owned(), webhook, stop: stop.clone() };
+        let thread = std::thread::spawn(move || hook.run());
+        for lsn in 1..=3 {
+            event(lsn);
+            assert_eq!(told.recv_timeout(PATIENCE).unwrap(), [format!("{lsn}.0")]);
+        }
+        std::fs::remove_dir(&obstacle).unwrap();
+        let begun = Instant::now();
+        while Place::load(&path).unwrap().unwrap().lsn != 3 {
+            assert!(begun.elapsed() < PATIENCE, "it is saved when it can be");
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        stop.set();
+        thread.join().unwrap();
+        assert!(told.try_recv().is_err());
+    }
+
+    const PATIENCE: Duration = Duration::from_secs(60);
+}

@@ -32,7 +32,10 @@ impl Place {
     /// Reads it; `None` if there is none yet.
     pub fn load(path: &Path) -> io::Result<Option<Self>> {
         match fs::read(path) {
-            Ok(bytes) => Ok(Some(serde_json::from_slice(&bytes)?)),
+            Ok(bytes) => match serde_json::from_slice(&bytes) {
+                Ok(place) => Ok(Some(place)),
+                Err(error) => Err(io::Error::new(io::ErrorKind::InvalidData, format!("{}: {error}", path.display()))),
+            },
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
             Err(error) => Err(error),
         }
