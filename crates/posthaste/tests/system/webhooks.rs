@@ -251,3 +251,22 @@ fn a_reload_brings_and_takes_webhooks_and_one_of_the_same_name_goes_on() {
     assert!(first.iter().all(|to| !found.contains_key(to)), "{found:?}");
     server.stop();
 }
+
+#[test]
+fn a_reload_reads_the_secret_again() {
+    let dir = tempfile::tempdir().unwrap();
+    let http = Http::start(&[Answer::Status(500); 100]);
+    let server = start(dir.path(), &[("crm", &*http.url())]);
+    refuse(&server, 0..1);
+    let before = http.wait(1).remove(0);
+    std::fs::write(dir.path().join("secret"), "another secret\n").unwrap();
+    server.signal(Signal::HUP);
+    let is_after = |request: &Request| {
+        request.body == before.body && request.header["x-posthaste-signature"] != before.header["x-posthaste-signature"]
+    };
+    let guard = http.state.0.lock().unwrap();
+    let waiting = |state: &mut State| !state.requests.iter().any(is_after);
+    let waited = http.state.1.wait_timeout_while(guard, PATIENCE, waiting).unwrap().1;
+    assert!(!waited.timed_out(), "the same event has another signature");
+    server.stop();
+}

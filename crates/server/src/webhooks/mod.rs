@@ -7,6 +7,7 @@ mod hook;
 mod place;
 mod post;
 
+use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::task::{Context, Poll};
@@ -27,7 +28,7 @@ pub(crate) struct Webhooks {
 }
 
 struct Running {
-    webhook: Webhook,
+    name: String,
     stop: Arc<Stop>,
     thread: Option<JoinHandle<()>>,
 }
@@ -65,21 +66,14 @@ impl Webhooks {
         webhooks
     }
 
-    /// Those that are the same go on; others end when their request has, and new ones begin. A new one of the same name goes on where the old one ends.
+    /// All end when their request has, and those that are wanted begin: one of the same name goes on where the old one ends. Also one that is the same, as the
+    /// contents of its files may have changed.
     fn change(&mut self, wanted: &[Webhook]) {
-        let (kept, old): (Vec<_>, Vec<_>) =
-            self.running.drain(..).partition(|running| wanted.contains(&running.webhook));
-        old.iter().for_each(|running| running.stop.set());
-        self.running = kept;
-        let mut old: Vec<Option<Running>> = old.into_iter().map(Some).collect();
+        let mut old: HashMap<String, Running> =
+            self.running.drain(..).map(|running| (running.name.clone(), running)).collect();
+        old.values().for_each(|running| running.stop.set());
         for webhook in wanted {
-            if self.running.iter().any(|running| running.webhook == *webhook) {
-                continue;
-            }
-            let is_before = |before: &&mut Option<Running>| {
-                before.as_ref().is_some_and(|before| before.webhook.name == webhook.name)
-            };
-            let before = old.iter_mut().find(is_before).and_then(Option::take).and_then(|before| before.thread);
+            let before = old.remove(&webhook.name).and_then(|before| before.thread);
             self.running.push(start(&self.dir, webhook, before));
         }
     }
@@ -99,10 +93,10 @@ fn start(dir: &Path, webhook: &Webhook, before: Option<JoinHandle<()>>) -> Runni
         tracing::error!(
             webhook = webhook.name,
             error = error.to_string(),
-            "no thread for a webhook; restart the server"
+            "no thread for a webhook; send SIGHUP to try again"
         );
     }
-    Running { webhook: webhook.clone(), stop, thread: thread.ok() }
+    Running { name: webhook.name.clone(), stop, thread: thread.ok() }
 }
 
 impl Service for Webhooks {
@@ -136,7 +130,7 @@ impl Service for Webhooks {
     }
 
     fn poll_failed(&mut self, _: &mut Context<'_>) -> Poll<()> {
-        // A thread that panics ends its own hook; the next reload does not bring it back, a restart does.
+        // A thread that panics ends its own hook; the next reload brings it back.
         Poll::Pending
     }
 }
