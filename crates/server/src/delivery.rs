@@ -5,6 +5,7 @@ use std::task::{Context, Poll};
 
 use posthaste_delivery::local::{LocalDelivery, ReplayReport};
 use posthaste_directory::Directory;
+use posthaste_spool::watch::Watch as Workers;
 use tokio::time::Instant;
 
 use crate::config::Config;
@@ -24,17 +25,18 @@ pub(crate) struct Delivery {
 }
 
 impl Delivery {
-    /// Opens the spool and finishes what an earlier run left. The event log, if there is one, is a service of its own.
+    /// Opens the spool, which gets its workers watched by `workers`, and finishes what an earlier run left. The event log, if there is one, is a service of its own.
     ///
     /// # Errors
     /// [`ServeError::Storage`].
     pub async fn start(
         config: &Config,
         repeats: Arc<Repeats>,
+        workers: Workers,
     ) -> Result<(Self, LocalDelivery, ReplayReport, Option<Events>), ServeError> {
         let owners = Current::new(OwnerRules::of(&config.domains));
         let failed = panics::of_delivery();
-        let (store, report, events) = open_store(config, owners.owners(), repeats).await?;
+        let (store, report, events) = open_store(config, owners.owners(), repeats, workers).await?;
         Ok((Self { store: store.clone(), owners, failed }, store, report, events))
     }
 }

@@ -8,6 +8,7 @@ use posthaste_delivery::Owners;
 use posthaste_delivery::local::{
     LocalConfig, LocalDelivery, Losses, LostMail, OpenError, OpenedSpool, ReplayReport, TakenOver,
 };
+use posthaste_spool::watch::Watch as Workers;
 use posthaste_spool::{Event, Lsn};
 
 use crate::config::Config;
@@ -21,8 +22,10 @@ pub(crate) async fn open_store(
     config: &Config,
     owners: Owners,
     repeats: Arc<Repeats>,
+    workers: Workers,
 ) -> Result<(LocalDelivery, ReplayReport, Option<Events>), ServeError> {
-    let local = local_config(config, owners, repeats);
+    let mut local = local_config(config, owners, repeats);
+    local.spool.watch = workers;
     let settings = config.clone();
     let open = move || {
         let path = settings.storage.mail.clone();

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use posthaste_delivery::local::{LocalDelivery, ReplayReport};
 use posthaste_directory::Directory;
+use posthaste_spool::watch::Watch as Workers;
 use posthaste_transport::Transports;
 
 use crate::config::Config;
@@ -25,7 +26,7 @@ use crate::services::Services;
 use crate::settings::Settings;
 use crate::tidy::Tidy;
 use crate::transports::TransportService;
-use crate::watch::Watch;
+use crate::watch::{OpeningWatch, Watch};
 use crate::webhooks::Webhooks;
 
 /// How a server has ended.
@@ -156,7 +157,10 @@ async fn start_services(
     directory: Arc<Directory>,
 ) -> Result<Started, ServeError> {
     let repeats = Arc::<Repeats>::default();
-    let (delivery, store, replayed, events) = Delivery::start(config, Arc::clone(&repeats)).await?;
+    let workers = Workers::default();
+    // Until the watch can ask all consumers.
+    let _opening = OpeningWatch::begin(workers.clone());
+    let (delivery, store, replayed, events) = Delivery::start(config, Arc::clone(&repeats), workers).await?;
     services.add(delivery);
     let recorder = events.as_ref().map(Events::recorder);
     let has_events = events.is_some();

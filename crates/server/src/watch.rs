@@ -8,7 +8,7 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use posthaste_delivery::local::{LocalDelivery, MountStats, RecoveredMailbox, WaitingMailbox};
-use posthaste_spool::watch::{Became, Found};
+use posthaste_spool::watch::{Became, Found, Watch as Workers, Watcher};
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep};
 
@@ -38,6 +38,27 @@ impl Watch {
             }
         });
         Self { task, receiver }
+    }
+}
+
+/// Looks at the spool's workers while its consumers are opened, until it is dropped: one that hangs in its replay would otherwise be a start that says nothing.
+pub(crate) struct OpeningWatch(JoinHandle<()>);
+
+impl OpeningWatch {
+    pub fn begin(workers: Workers) -> Self {
+        Self(tokio::spawn(async move {
+            let mut watcher = Watcher::default();
+            loop {
+                sleep(LOOK_INTERVAL).await;
+                report_stuck(watcher.look(&workers, Instant::now().into_std()));
+            }
+        }))
+    }
+}
+
+impl Drop for OpeningWatch {
+    fn drop(&mut self) {
+        self.0.abort();
     }
 }
 
@@ -343,6 +364,24 @@ mod tests {
         let many = logged(|| report_stuck((0..100).map(|_| found(Became::Stuck, 301)).collect()));
         assert_eq!(many.len(), NAMED_MAX + 1);
         assert_eq!(many[NAMED_MAX], "WARN further workers are stuck, or go on others=90");
+    }
+
+    #[test]
+    fn a_consumer_that_hangs_while_it_is_opened_has_a_line() {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().start_paused(true).build().unwrap();
+        let lines = logged(|| {
+            runtime.block_on(async {
+                let workers = Workers::default();
+                let opening = OpeningWatch::begin(workers.clone());
+                let worker = workers.worker("replay of the spool", &["", "reading"], Duration::from_secs(60));
+                worker.pulse().step(1);
+                sleep(Duration::from_secs(70)).await;
+                drop(opening);
+                worker.pulse().step(0);
+                sleep(Duration::from_secs(70)).await;
+            });
+        });
+        assert!(lines.len() == 1 && lines[0].starts_with("WARN a worker is stuck worker=\"replay"), "{lines:?}");
     }
 
     #[test]

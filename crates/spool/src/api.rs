@@ -12,7 +12,7 @@ use crate::events::Events;
 use crate::pressure::Pressure;
 use crate::set_aside::SetAside;
 use crate::snapshots::{SnapshotName, SnapshotReader};
-use crate::watch::Found;
+use crate::watch::{Found, Watch};
 use crate::{AppendError, Batch, CheckpointError, ReadError, ReplayError, StreamError, StreamId, Upload};
 
 /// How a spool behaves.
@@ -42,6 +42,8 @@ pub struct Config {
     pub scrub_bytes_per_sec: u64,
     /// Callback for failures.
     pub events: Events,
+    /// Gets the spool's workers. [`Spool::look_for_stuck`] looks at it as well; who keeps a clone can look while consumers are opened.
+    pub watch: Watch,
 }
 
 impl Default for Config {
@@ -59,6 +61,7 @@ impl Default for Config {
             scrub_every: Duration::from_secs(86_400),
             scrub_bytes_per_sec: 8 << 20,
             events: Events::default(),
+            watch: Watch::default(),
         }
     }
 }

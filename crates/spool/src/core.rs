@@ -13,6 +13,7 @@ use posthaste_ring::Lsn;
 use crate::bodies::{BodyFile, FinishedUpload};
 use crate::showing::Showing;
 use crate::state::State;
+use crate::watch::Watch;
 use crate::{AppendError, Consumer, Entry, Published, PublishedBody};
 
 #[derive(Default)]
@@ -29,6 +30,11 @@ pub(crate) struct Core {
 }
 
 impl Core {
+    /// With its workers in `watch`.
+    pub fn new(watch: Watch) -> Self {
+        Core { showing: Showing::new(watch), ..Core::default() }
+    }
+
     pub fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().expect("nothing panics while it is held")
     }

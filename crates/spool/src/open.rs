@@ -64,7 +64,7 @@ impl FileSpool {
         let lost = read_windows(&live, &mut state, &mut damage)?;
         remove_unnamed(dir, &live, &snapshots, &state)?;
 
-        let core = Arc::new(Core::default());
+        let core = Arc::new(Core::new(config.watch.clone()));
         core.bytes_wanted.store(config.checkpoint_bytes, std::sync::atomic::Ordering::Relaxed);
         let room = bodies.room().clone();
         let ring_config = posthaste_ring::Config {

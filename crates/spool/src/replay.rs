@@ -2,6 +2,7 @@
 
 use std::ops::ControlFlow;
 use std::sync::Arc;
+use std::time::Duration;
 
 use posthaste_ring::Lsn;
 
@@ -21,13 +22,28 @@ pub(crate) enum Found {
     Gone,
 }
 
+/// What a replay does.
+const STEPS: &[&str] = &["", "reading batches", "showing an entry to its consumer"];
+/// One that is in one step for longer is told of.
+const PATIENCE: Duration = Duration::from_secs(60);
+
 impl Shared {
     pub fn replay(&self, stream: StreamId, visitor: &mut dyn FnMut(Replayed<'_>)) -> Result<Lsn, ReplayError> {
+        let worker = self.config.watch.worker("replay of the spool", STEPS, PATIENCE);
+        let mut visitor = |replayed: Replayed<'_>| {
+            worker.pulse().step(2);
+            visitor(replayed);
+            worker.pulse().step(1);
+        };
         let mut after = 0;
         loop {
+            worker.pulse().step(1);
             let (some, published) = {
                 let state = self.core.state();
                 let found = state.streams.get(&stream.0).ok_or(ReplayError::NoStream(stream))?;
+                if after == 0 {
+                    worker.within(format!("stream {}", found.name));
+                }
                 if found.consumer.is_some() {
                     return Err(ReplayError::Attached(stream));
                 }

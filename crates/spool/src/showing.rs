@@ -18,13 +18,16 @@ pub(crate) struct Showing {
 
 impl Default for Showing {
     fn default() -> Self {
-        let watch = Watch::default();
-        let worker = watch.worker("commits of the spool", STEPS, PATIENCE);
-        Showing { watch, worker, stream: AtomicU16::new(0), watcher: Mutex::default() }
+        Showing::new(Watch::default())
     }
 }
 
 impl Showing {
+    pub fn new(watch: Watch) -> Self {
+        let worker = watch.worker("commits of the spool", STEPS, PATIENCE);
+        Showing { watch, worker, stream: AtomicU16::new(0), watcher: Mutex::default() }
+    }
+
     /// It waits until consumers may be called.
     pub fn begins(&self) {
         self.step(0, 1);

@@ -4,7 +4,7 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use posthaste_spool::watch::Became;
+use posthaste_spool::watch::{Became, Watch, Watcher};
 use posthaste_spool::{Batch, Body, Config, Consumer, Entry, FileSpool, Lsn, Published, Spool};
 
 /// Tells that it is called, and waits until it may go on.
@@ -54,4 +54,39 @@ fn the_ring_s_thread_is_missed_while_a_consumer_holds_it_and_while_who_waits_doe
     let name = "commits of the spool > calling those who wait for the batch";
     assert_eq!(look(65), [(name.to_owned(), Became::Stuck)]);
     drop(answer);
+}
+
+#[test]
+fn a_consumer_that_hangs_in_its_replay_is_missed_by_who_has_the_watch() {
+    let dir = tempfile::tempdir().unwrap();
+    let watch = Watch::default();
+    let config = Config { keeper: false, watch: watch.clone(), ..Config::default() };
+    let (spool, _) = FileSpool::open(dir.path(), config).unwrap();
+    let stream = spool.stream("slow").unwrap();
+    let (tell, told) = channel();
+    let entry = Entry { stream, needs_body: false, payload: "for you".into() };
+    spool.append(Batch { entries: vec![entry], body: Body::None }, Box::new(move |outcome| drop(tell.send(outcome))));
+    told.recv().unwrap().unwrap();
+    let (called, is_called) = channel();
+    let (go_on, may_go_on) = channel::<()>();
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            let may_go_on = may_go_on;
+            spool.replay(stream, &mut |_| {
+                called.send(()).unwrap();
+                may_go_on.recv().unwrap();
+            })
+        });
+        is_called.recv().unwrap();
+        // As a server that is still opening its consumers.
+        let (mut watcher, begun) = (Watcher::default(), Instant::now());
+        let mut look = |secs| {
+            let found = watcher.look(&watch, begun + Duration::from_secs(secs));
+            found.into_iter().map(|found| (found.states, found.what)).collect::<Vec<_>>()
+        };
+        assert_eq!((look(0), look(60)), (vec![], vec![]));
+        let name = "replay of the spool > stream slow > showing an entry to its consumer";
+        assert_eq!(look(61), [(name.to_owned(), Became::Stuck)]);
+        go_on.send(()).unwrap();
+    });
 }
