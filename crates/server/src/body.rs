@@ -12,7 +12,6 @@ use posthaste_delivery::local::{Body as StoredBody, LocalDelivery};
 use posthaste_message::Summary;
 use posthaste_smtp::driver::Body;
 use posthaste_smtp::{BodyError, Envelope};
-use tokio::task::spawn_blocking;
 use tokio::time::timeout;
 
 use crate::head::{Head, HeaderLabels};
@@ -107,10 +106,7 @@ async fn spool(
     let (mut bytes, parts) = (parts.bytes, parts.finish());
     let mut place = Some(memory.place_to_spool().await.ok_or(Refusal::Slow)?);
     let announced = envelope.mail.size.unwrap_or(0);
-    let store = store.clone();
-    let opening = spawn_blocking(move || Ok::<_, DeliveryError>((store.free_spool_bytes()?, store.upload(announced)?)));
-    let opened = body.within(STORE_PATIENCE, opening).await.ok_or(Refusal::Slow)?;
-    let (free, mut writer) = opened.map_err(|_| DeliveryError::Closed)??;
+    let (mut writer, free) = in_time(body, store.upload_when_room(announced)).await?;
     share.found_free(free);
     share.grow(bytes)?;
     for part in parts {

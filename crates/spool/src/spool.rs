@@ -90,6 +90,13 @@ impl FileSpool {
         self.shared.checkpoint()
     }
 
+    /// After a large body was refused: a checkpoint may free files of bodies, packs and segments.
+    fn ask_for_room(&self, refused: &std::io::Error) {
+        if refused.kind() == std::io::ErrorKind::StorageFull {
+            self.shared.core.bell.ring(Wanted::Room);
+        }
+    }
+
     /// Moves what is still needed of up to `segments` of the oldest ring segments into packs. Returns how many segments that were. They can be reused after
     /// the next checkpoint.
     ///
@@ -206,11 +213,11 @@ impl Spool for FileSpool {
     }
 
     fn upload(&self, announced: u64) -> std::io::Result<Upload> {
-        self.shared.bodies.upload(announced)
+        self.shared.bodies.upload(announced).inspect_err(|error| self.ask_for_room(error))
     }
 
     fn check_room(&self, bytes: u64) -> std::io::Result<()> {
-        self.shared.bodies.room().check(bytes)
+        self.shared.bodies.room().check(bytes).inspect_err(|error| self.ask_for_room(error))
     }
 
     fn room(&self) -> std::io::Result<u64> {
@@ -332,5 +339,25 @@ impl Shared {
             self.look_at_space();
         }
         is_short()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    #[test]
+    fn a_large_body_that_is_refused_asks_the_keeper_for_room() {
+        let dir = tempfile::tempdir().unwrap();
+        let config = crate::Config { keeper: false, free_bytes_min: u64::MAX / 2, ..crate::Config::default() };
+        let (spool, _) = FileSpool::open(dir.path(), config).unwrap();
+        let asked = || spool.shared.core.bell.wait(Duration::ZERO);
+        while asked().is_some() {}
+        assert!(spool.upload(1).is_err());
+        assert_eq!(asked(), Some(Wanted::Room));
+        assert!(spool.check_room(1).is_err());
+        assert_eq!((asked(), asked()), (Some(Wanted::Room), None));
     }
 }

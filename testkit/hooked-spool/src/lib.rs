@@ -27,6 +27,14 @@ pub trait Hooks: Send + Sync {
         then
     }
 
+    /// Refuses a large body if it says so.
+    ///
+    /// # Errors
+    /// What the caller of [`Spool::upload`] is to get.
+    fn upload(&self) -> io::Result<()> {
+        Ok(())
+    }
+
     /// That many octets of a body are read.
     fn read(&self, _octets: u64) {}
 
@@ -82,6 +90,7 @@ impl<H: Hooks> Spool for HookedSpool<H> {
     }
 
     fn upload(&self, announced: u64) -> io::Result<Upload> {
+        self.hooks.upload()?;
         self.spool.upload(announced)
     }
 

@@ -33,6 +33,8 @@ pub(super) struct Core {
     pub accepted: AtomicU64,
     /// A message's wait for room timed out, and none has found room since: meanwhile other messages are refused at once.
     pub is_full: AtomicBool,
+    /// As [`is_full`](Self::is_full), of large bodies.
+    pub is_full_of_bodies: AtomicBool,
     /// The end has begun: nothing is tried again.
     pub is_ending: AtomicBool,
     pub stop: AtomicBool,
@@ -108,6 +110,7 @@ impl Core {
             budget,
             accepted: AtomicU64::new(0),
             is_full: AtomicBool::new(false),
+            is_full_of_bodies: AtomicBool::new(false),
             is_ending: AtomicBool::new(false),
             stop: AtomicBool::new(false),
             tick: (Mutex::default(), Condvar::new()),

@@ -17,6 +17,7 @@ use super::pending::Pending;
 use super::report::{
     LocalStats, MailboxFull, Receipt, RecoveredMailbox, Remaining, ReplayReport, SyncFailed, Waiting, WaitingMailbox,
 };
+use super::room_wait::RoomWait;
 use super::takeover::{TakenOver, take_over};
 use super::under_way::{UnderWay, unless};
 use crate::error::DeliveryError;
@@ -161,16 +162,12 @@ impl LocalDelivery {
         let targets = message.targets.len() as u16;
         let secs = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
         let mut pending = Pending::new(core, message, secs).await?;
-        let deadline = core.now() + core.config.room_patience;
-        let mut pause = ROOM_PAUSE_MIN;
+        let mut wait = RoomWait::begin(core, &core.is_full);
         loop {
             match core.append(&mut pending, under_way).await? {
                 Ok(lsn) => {
                     core.accepted.fetch_add(1, Ordering::Relaxed);
-                    // Written only when it changes: all who deliver read it.
-                    if core.is_full.load(Ordering::Relaxed) {
-                        core.is_full.store(false, Ordering::Relaxed);
-                    }
+                    wait.found();
                     return Ok(Receipt { id: lsn.get(), secs, nonce: core.nonce, host: core.host.clone(), targets });
                 }
                 // The spool's keeper has been asked for room.
@@ -178,12 +175,9 @@ impl LocalDelivery {
                     if under_way.is_some_and(|under_way| !under_way.may_append_again()) {
                         return Err(error.into());
                     }
-                    if core.now() >= deadline || core.is_full.load(Ordering::Relaxed) {
-                        core.is_full.store(true, Ordering::Relaxed);
+                    if !wait.goes_on().await {
                         return Err(error.into());
                     }
-                    tokio::time::sleep(pause).await;
-                    pause = (pause * 2).min(ROOM_PAUSE_MAX);
                 }
                 Err(error) => return Err(error.into()),
             }
@@ -209,20 +203,25 @@ impl LocalDelivery {
         self.handle.core.spool.upload(announced).map(BodyWriter::new).map_err(DeliveryError::Full)
     }
 
-    /// Bytes free for large bodies, less what others have reserved. Asks the file system, so it may block.
+    /// As [`upload`](Self::upload), and waits for room for [`room_patience`](LocalConfig::room_patience) at most, as every message does. Also says how many bytes
+    /// were free for large bodies before, less what others had reserved.
     ///
     /// # Errors
-    /// [`DeliveryError::Full`] if the file system returns an error.
-    pub fn free_spool_bytes(&self) -> Result<u64, DeliveryError> {
-        self.handle.core.spool.room().map_err(DeliveryError::Full)
+    /// [`DeliveryError::Full`] if there was no room, [`DeliveryError::Sync`] if no file can be made.
+    pub async fn upload_when_room(&self, announced: u64) -> Result<(BodyWriter, u64), DeliveryError> {
+        let opened = self.handle.core.when_room(move |spool| {
+            let free = spool.room()?;
+            Ok((spool.upload(announced)?, free))
+        });
+        opened.await.map(|(upload, free)| (BodyWriter::new(upload), free))
     }
 
-    /// Whether there is room for a body of that many bytes now. Asks the file system, so it may block.
+    /// Waits for room for a body of that many bytes, as [`upload_when_room`](Self::upload_when_room) does. Reserves nothing.
     ///
     /// # Errors
-    /// [`DeliveryError::Full`].
-    pub fn check_room(&self, bytes: u64) -> Result<(), DeliveryError> {
-        self.handle.core.spool.check_room(bytes).map_err(DeliveryError::Full)
+    /// Those of [`upload_when_room`](Self::upload_when_room).
+    pub async fn wait_for_room(&self, bytes: u64) -> Result<(), DeliveryError> {
+        self.handle.core.when_room(move |spool| spool.check_room(bytes)).await
     }
 
     /// Whether mail for a mailbox can be taken: not if too much waits for it already (SMTP 452 4.2.2).
@@ -390,5 +389,3 @@ impl From<AppendError> for DeliveryError {
 
 /// How long the last checkpoint is waited for at least.
 const END_MIN: Duration = Duration::from_secs(1);
-const ROOM_PAUSE_MIN: Duration = Duration::from_millis(10);
-const ROOM_PAUSE_MAX: Duration = Duration::from_millis(500);

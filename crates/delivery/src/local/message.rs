@@ -181,7 +181,7 @@ mod tests {
             writer.pause();
             stalled.push(writer);
         }
-        delivery.check_room(announced).expect("room for another");
+        delivery.wait_for_room(announced).await.expect("room for another");
         assert!(matches!(delivery.upload(3 * announced), Err(DeliveryError::Full(_))));
         for writer in &mut stalled {
             writer.write(&[b'x'; 300_000]).await.expect("goes on");

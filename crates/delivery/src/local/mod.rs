@@ -43,6 +43,7 @@ mod report;
 mod room;
 #[cfg(test)]
 mod room_tests;
+mod room_wait;
 #[cfg(feature = "config")]
 mod section;
 mod syncer;

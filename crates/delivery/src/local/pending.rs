@@ -6,8 +6,7 @@ use tokio::sync::oneshot;
 use super::budget::Share;
 use super::core::Core;
 use super::entry::{Deliver, LocalEntry};
-use super::message::{Body, BodyWriter, Message, blocking};
-use super::message::{LargeBody, Target};
+use super::message::{Body, BodyWriter, LargeBody, Message, Target};
 use super::mount::memory_units;
 use super::under_way::UnderWay;
 use crate::error::DeliveryError;
@@ -106,8 +105,7 @@ impl Core {
     async fn in_a_file(&self, body: Body) -> Result<Body, DeliveryError> {
         let announced = body.len();
         let Body::Memory(parts) = body else { return Ok(body) };
-        let spool = self.spool.clone();
-        let mut writer = BodyWriter::new(blocking(move || spool.upload(announced)).await?);
+        let mut writer = BodyWriter::new(self.when_room(move |spool| spool.upload(announced)).await?);
         for part in &parts {
             writer.write(part).await?;
         }

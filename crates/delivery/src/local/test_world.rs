@@ -264,6 +264,8 @@ pub(super) struct Watch {
     pub largest_read: AtomicU64,
     refuses: AtomicBool,
     pub refused: AtomicU64,
+    /// Large bodies that are refused from now on, as by a full disk.
+    pub uploads_refused: AtomicU64,
 }
 
 impl Watch {
@@ -280,6 +282,14 @@ impl Hooks for Watch {
         }
         self.refused.fetch_add(1, Ordering::Relaxed);
         Err(AppendError::Full("a test says so".into()))
+    }
+
+    fn upload(&self) -> std::io::Result<()> {
+        let refused = &self.uploads_refused;
+        match refused.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |left| left.checked_sub(1)) {
+            Ok(_) => Err(std::io::ErrorKind::StorageFull.into()),
+            Err(_) => Ok(()),
+        }
     }
 
     fn read(&self, octets: u64) {

@@ -417,6 +417,39 @@ fn while_a_mailbox_hangs_as_it_is_written_anew_others_are_retried() {
 }
 
 #[test]
+fn a_large_body_waits_for_room_as_a_small_one_does() {
+    let world =
+        World::opened(Place::new(&[]), Arc::default(), |config| LocalConfig { inline_bytes_max: 1000, ..config });
+    let left = &world.spool.hooks.uploads_refused;
+    left.store(3, Ordering::Relaxed);
+    world.deliver(message(&["ann"], &"x".repeat(2000)));
+    left.store(3, Ordering::Relaxed);
+    world.place.runtime.block_on(world.delivery.upload_when_room(0)).expect("room at the fourth attempt");
+    assert_eq!(left.load(Ordering::Relaxed), 0);
+}
+
+#[test]
+fn when_a_large_body_has_waited_in_vain_others_are_refused_at_once_until_one_finds_room() {
+    let world = World::new(&[]);
+    let left = &world.spool.hooks.uploads_refused;
+    let upload = || world.place.runtime.block_on(world.delivery.upload_when_room(0));
+    left.store(u64::MAX, Ordering::Relaxed);
+    std::thread::scope(|scope| {
+        let first = scope.spawn(|| {
+            let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
+            runtime.block_on(world.delivery.upload_when_room(0))
+        });
+        world.until_in_time("it has waited", || first.is_finished());
+        assert!(matches!(first.join().expect("ended"), Err(DeliveryError::Full(_))));
+    });
+    left.store(1, Ordering::Relaxed);
+    assert!(matches!(upload(), Err(DeliveryError::Full(_))), "without another attempt");
+    assert!(upload().is_ok());
+    left.store(1, Ordering::Relaxed);
+    assert!(upload().is_ok(), "it waits again");
+}
+
+#[test]
 fn a_large_body_is_copied_in_pieces_also_when_it_is_written_anew() {
     let world =
         World::opened(Place::new(&[]), Arc::default(), |config| LocalConfig { inline_bytes_max: 1000, ..config });

@@ -10,14 +10,12 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock, PoisonError, RwLock, Weak};
 use std::time::{Duration, Instant};
 
-use posthaste_delivery::DeliveryError;
 use posthaste_delivery::local::LocalDelivery;
 use posthaste_events::Recorder;
 use posthaste_relay::sender::Relay;
 use posthaste_smtp::driver::{self, Body, Handler, Peer, Session};
 use posthaste_smtp::{Envelope, MailFrom, MessageOutcome, RcptTo, Reply, Witness};
 use posthaste_transport::Transports;
-use tokio::task::spawn_blocking;
 use tokio::time::timeout;
 
 use self::recipient::RefusedRecipient;
@@ -301,11 +299,9 @@ impl Receiver {
             }
             return Err(share_is_full());
         }
-        let store = self.0.store.clone();
-        let error = match timeout(STORE_PATIENCE, spawn_blocking(move || store.check_room(size))).await {
-            Ok(Ok(Ok(()))) => return Ok(()),
-            Ok(Ok(Err(error))) => error,
-            Ok(Err(_)) => DeliveryError::Closed,
+        let error = match timeout(STORE_PATIENCE, self.0.store.wait_for_room(size)).await {
+            Ok(Ok(())) => return Ok(()),
+            Ok(Err(error)) => error,
             Err(_) => return Err(too_slow()),
         };
         let help = self.help(Kind::NoSpace);

@@ -1,0 +1,75 @@
+//! Waits for room in the spool, whose keeper was asked for it by the refusal: a checkpoint may free segments, packs and files of bodies.
+
+use std::io;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use posthaste_spool::Spool;
+
+use super::core::Core;
+use super::message::blocking;
+use crate::error::DeliveryError;
+
+/// One message's wait. Once a wait was in vain, others end at once until one finds room.
+pub(super) struct RoomWait<'a> {
+    core: &'a Core,
+    is_full: &'a AtomicBool,
+    deadline: Instant,
+    pause: Duration,
+}
+
+impl<'a> RoomWait<'a> {
+    /// `is_full`: whether the last wait of this kind was in vain.
+    pub fn begin(core: &'a Core, is_full: &'a AtomicBool) -> Self {
+        RoomWait { core, is_full, deadline: core.now() + core.config.room_patience, pause: PAUSE_MIN }
+    }
+
+    /// After an attempt that found room.
+    pub fn found(&self) {
+        // Written only when it changes: all who deliver read it.
+        if self.is_full.load(Ordering::Relaxed) {
+            self.is_full.store(false, Ordering::Relaxed);
+        }
+    }
+
+    /// After an attempt that found none: waits a moment. False: it is not to be tried again.
+    pub async fn goes_on(&mut self) -> bool {
+        if self.core.now() >= self.deadline || self.is_full.load(Ordering::Relaxed) {
+            self.is_full.store(true, Ordering::Relaxed);
+            return false;
+        }
+        tokio::time::sleep(self.pause).await;
+        self.pause = (self.pause * 2).min(PAUSE_MAX);
+        true
+    }
+}
+
+impl Core {
+    /// Repeats an attempt for a large body, which blocks, until there is room for it or [`room_patience`](super::LocalConfig::room_patience) ends.
+    ///
+    /// # Errors
+    /// [`DeliveryError::Full`] if there was no room, else what the attempt ended with.
+    pub async fn when_room<T: Send + 'static>(
+        &self,
+        attempt: impl Fn(&dyn Spool) -> io::Result<T> + Clone + Send + 'static,
+    ) -> Result<T, DeliveryError> {
+        let mut wait = RoomWait::begin(self, &self.is_full_of_bodies);
+        loop {
+            let (attempt, spool) = (attempt.clone(), self.spool.clone());
+            match blocking(move || attempt(&*spool)).await {
+                Err(DeliveryError::Full(error)) => {
+                    if !wait.goes_on().await {
+                        return Err(DeliveryError::Full(error));
+                    }
+                }
+                ended => {
+                    wait.found();
+                    return ended;
+                }
+            }
+        }
+    }
+}
+
+const PAUSE_MIN: Duration = Duration::from_millis(10);
+const PAUSE_MAX: Duration = Duration::from_millis(500);
