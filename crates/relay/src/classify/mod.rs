@@ -10,7 +10,7 @@
 //! ```
 //!
 //! A pattern is a regular expression on the line `code enhanced text`, in any case of letters. The first one in the order of the file decides; a class may occur
-//! again. All are tried in one pass, in a time that grows with the line alone.
+//! again. All of a file are tried in one pass, in a time that grows with the line alone, and then those that are built in.
 //!
 //! ```
 //! use posthaste_relay::classify::Classifier;
@@ -24,7 +24,7 @@
 #[cfg(test)]
 mod tests;
 
-use std::sync::Arc;
+use std::sync::{Arc, LazyLock};
 
 use posthaste_smtp::Reply;
 use posthaste_units::words::plain;
@@ -53,8 +53,9 @@ impl Class {
 /// Finds the class of a reply.
 #[derive(Debug)]
 pub struct Classifier {
-    patterns: RegexSet,
-    /// Of each pattern.
+    own: RegexSet,
+    has_builtin: bool,
+    /// Of each pattern, the own ones first.
     classes: Vec<Class>,
     other: Class,
 }
@@ -118,10 +119,9 @@ impl Classifier {
     /// See [`RulesError`].
     pub fn new(rules: &str) -> Result<Self, RulesError> {
         let own = read(rules)?;
-        let builtin = read(BUILTIN)?.class;
+        let builtin = builtin();
         let known = |name: &str| builtin.iter().find(|rule| rule.name == name).and_then(|rule| rule.is_address_bad);
         let mut classes: Vec<Class> = Vec::new();
-        let mut patterns = Vec::new();
         let theirs: &[Rule] = if own.builtin { &builtin } else { &[] };
         for rule in own.class.iter().chain(theirs) {
             check_name(&rule.name)?;
@@ -134,26 +134,25 @@ impl Classifier {
                 (said, None) => said.or_else(|| known(&rule.name)).unwrap_or(false),
             };
             let class = Class { name: rule.name.as_str().into(), is_address_bad: is_bad };
-            for pattern in &rule.patterns {
-                check_pattern(&rule.name, pattern)?;
-                patterns.push(pattern.as_str());
-                classes.push(class.clone());
-            }
+            classes.extend(rule.patterns.iter().map(|_| class.clone()));
         }
-        let patterns = RegexSetBuilder::new(patterns)
-            .case_insensitive(true)
-            .size_limit(SET_BYTES_MAX)
-            .dfa_size_limit(SET_BYTES_MAX)
-            .build()
-            .map_err(|_| RulesError::TooLarge)?;
-        Ok(Classifier { patterns, classes, other: Class { name: OTHER.into(), is_address_bad: false } })
+        own.class.iter().try_for_each(check_patterns)?;
+        Ok(Classifier {
+            own: compiled(&own.class).map_err(|_| RulesError::TooLarge)?,
+            has_builtin: own.builtin,
+            classes,
+            other: Class { name: OTHER.into(), is_address_bad: false },
+        })
     }
 
     /// The class of a line `code enhanced text`; the enhanced code may be missing. At most [`LINE_BYTES_MAX`] octets of it are looked at.
     pub fn classify(&self, line: &str) -> &Class {
         let line = &line[..line.floor_char_boundary(LINE_BYTES_MAX)];
         // Matches come in ascending order.
-        self.patterns.matches(line).iter().next().map_or(&self.other, |first| &self.classes[first])
+        let first_of = |patterns: &RegexSet| patterns.matches(line).iter().next();
+        let of_builtin = || first_of(&BUILTIN_PATTERNS).map(|first| self.own.len() + first);
+        let first = first_of(&self.own).or_else(|| self.has_builtin.then(of_builtin).flatten());
+        first.map_or(&self.other, |first| &self.classes[first])
     }
 
     /// The class of a reply.
@@ -191,6 +190,21 @@ const COMPILED_BYTES_MAX: usize = 1 << 20;
 /// That of all patterns together, and of what they remember while they match.
 const SET_BYTES_MAX: usize = 32 << 20;
 const BUILTIN: &str = include_str!("default.toml");
+/// Compiled when the first reply is classified: that takes far longer than all else that a server does at its start.
+static BUILTIN_PATTERNS: LazyLock<RegexSet> =
+    LazyLock::new(|| compiled(&builtin()).expect("the built-in rules are tested"));
+
+fn builtin() -> Vec<Rule> {
+    read(BUILTIN).expect("the built-in rules are tested").class
+}
+
+fn compiled(rules: &[Rule]) -> Result<RegexSet, regex::Error> {
+    RegexSetBuilder::new(rules.iter().flat_map(|rule| &rule.patterns))
+        .case_insensitive(true)
+        .size_limit(SET_BYTES_MAX)
+        .dfa_size_limit(SET_BYTES_MAX)
+        .build()
+}
 
 fn yes() -> bool {
     true
@@ -204,6 +218,10 @@ fn check_name(name: &str) -> Result<(), RulesError> {
     let fits = name.bytes().all(|octet| octet.is_ascii_alphanumeric() || octet == b'-');
     let is_name = fits && (1..=NAME_BYTES_MAX).contains(&name.len()) && name != OTHER;
     if is_name { Ok(()) } else { Err(RulesError::Name(name.to_owned())) }
+}
+
+fn check_patterns(rule: &Rule) -> Result<(), RulesError> {
+    rule.patterns.iter().try_for_each(|pattern| check_pattern(&rule.name, pattern))
 }
 
 fn check_pattern(class: &str, pattern: &str) -> Result<(), RulesError> {

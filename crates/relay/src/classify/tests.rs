@@ -130,6 +130,13 @@ fn a_reply_of_several_lines_is_one() {
 }
 
 #[test]
+fn the_built_in_patterns_are_as_good_as_those_of_a_file_have_to_be() {
+    for rule in &builtin() {
+        assert_eq!((check_name(&rule.name), check_patterns(rule)), (Ok(()), Ok(())), "{}", rule.name);
+    }
+}
+
+#[test]
 fn own_rules_come_first() {
     let own = "[[class]]\nname = 'inactive'\npatterns = ['gone fishing']\n[[class]]\nname = 'vip'\nis_address_bad = true\npatterns = ['Ä{2}']\n";
     let classifier = Classifier::new(own).unwrap();
