@@ -6,7 +6,8 @@ use std::time::Instant;
 
 use serde_json::Value;
 
-use crate::support::{Client, PATIENCE, Server, command};
+use crate::relaying::{config, unused_port};
+use crate::support::{PATIENCE, Server, command};
 
 /// The TOML of the page, but for the first block, which is of `posthaste.toml`.
 fn files_of_the_page() -> Vec<&'static str> {
@@ -35,8 +36,7 @@ fn the_limits_of_a_destination_are_explained_with_and_without_a_server() {
     for (number, text) in files.iter().enumerate() {
         fs::write(dir.join(format!("{number}.toml")), text).unwrap();
     }
-    let config = "host_name = \"mx.here.example\"\n[[listener]]\naddress = \"127.0.0.1:0\"\n[relay]\nnetworks = [\"127.0.0.1\"]\nshaping = [\"0.toml\", \"1.toml\"]\n\
-                  [dns]\nservers = [\"127.0.0.1:9\"]\nhosts = { \"example.net\" = [\"127.0.0.1\"], \"there.example\" = [\"127.0.0.1\"] }\n";
+    let config = &config(25, "shaping = [\"0.toml\", \"1.toml\"]\n").replace("open.example", "example.net");
     fs::write(dir.join("posthaste.toml"), config).unwrap();
     let alone = explain(dir, &["ann@Example.net"]);
     assert_eq!((value(&alone, "connections", "site"), &alone["waiting"]), ("3", &Value::Null));
@@ -73,16 +73,12 @@ fn a_destination_is_explained_as_a_pool_or_a_source_sees_it() {
     let place = tempfile::tempdir().unwrap();
     let dir = place.path();
     fs::write(dir.join("shaping.toml"), "[default]\nmessage_rate = '5/second'\n").unwrap();
-    let config = "host_name = \"mx.here.example\"\n[[listener]]\naddress = \"127.0.0.1:0\"\n\
-                  [relay]\nnetworks = [\"127.0.0.1\"]\nshaping = [\"shaping.toml\"]\npool_header = \"X-Pool\"\n\
-                  [[relay.source]]\nname = \"one\"\nipv4 = \"127.0.0.1\"\n[[relay.source]]\nname = \"two\"\nipv4 = \"127.0.0.1\"\n\
-                  [[relay.pool]]\nname = \"all\"\nsources = { one = 1 }\n\
-                  [[relay.pool]]\nname = \"urgent\"\ntenants = []\nsources = { one = 1, two = 1 }\n\
-                  [dns]\nservers = [\"127.0.0.1:9\"]\nhosts = { \"there.example\" = [\"127.0.0.1\"] }\n";
-    let server = Server::start(dir, config);
-    let mut client = Client::open(server.addresses[0]).unwrap();
-    client.reply();
-    client.expect("EHLO client.example.net", 250);
+    let pools = "shaping = [\"shaping.toml\"]\npool_header = \"X-Pool\"\n\
+                 [[relay.source]]\nname = \"one\"\nipv4 = \"127.0.0.1\"\n[[relay.source]]\nname = \"two\"\nipv4 = \"127.0.0.1\"\n\
+                 [[relay.pool]]\nname = \"all\"\nsources = { one = 1 }\n\
+                 [[relay.pool]]\nname = \"urgent\"\ntenants = []\nsources = { one = 1, two = 1 }\n";
+    let server = Server::start(dir, &config(unused_port(), pools));
+    let mut client = server.hello();
     client.try_message("ann@here.example", &["bob@there.example"], b"X-Pool: urgent\r\n\r\nx\r\n").unwrap();
     let seen = |args: &[&str]| {
         let explained = explain(dir, &[&["there.example"], args].concat());

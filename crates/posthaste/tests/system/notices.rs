@@ -1,32 +1,23 @@
 //! Who is told of what cannot be delivered, and in which words, with running servers.
 
-use std::time::{Duration, Instant};
-
 use rustix::process::Signal;
 
-use crate::support::{PATIENCE, Server, command};
+use crate::relay_events::wait_for;
+use crate::relaying::{self, ANYWHERE, EVENTS, next_hop};
+use crate::support::{Server, command};
 
-/// Relays for 127.0.0.1; `there.example` is at a port of loopback.
 fn config(port: u16, notices: &str) -> String {
-    format!(
-        "host_name = \"mx.here.example\"\n[[listener]]\naddress = \"127.0.0.1:0\"\n[[domain]]\nname = \"here.example\"\nusers = [\"eve\", \"boss\"]\n\
-         [events]\nenabled = true\n\
-         [dns]\nservers = [\"127.0.0.1:9\"]\nhosts = {{ \"there.example\" = [\"127.0.0.1\"] }}\n\
-         [relay]\nnetworks = [\"127.0.0.1\"]\nport = {port}\nunreachable_secs = 1\n[relay.notices]\n{notices}"
-    )
+    relaying::config(port, &format!("{EVENTS}[relay.notices]\n{notices}")).replace("\"eve\"", "\"eve\", \"boss\"")
 }
 
 #[test]
 fn the_postmaster_gets_copies_once_the_configuration_says_so() {
     let (here, there) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
-    let domain = "[[domain]]\nname = \"there.example\"\nusers = [\"ann\"]\n";
-    let text = format!("host_name = \"mx.there.example\"\n[[listener]]\naddress = \"127.0.0.1:0\"\n{domain}");
-    let next = Server::start(there.path(), &text);
+    let next = next_hop(there.path(), ANYWHERE);
     let port = next.addresses[0].port();
     let server = Server::start(here.path(), &config(port, ""));
     let send = |from: &str, to: &str, subject: &str| {
-        let mut client = server.connect();
-        client.expect("EHLO client.example.net", 250);
+        let mut client = server.hello();
         let message = format!("Subject: {subject}\r\n\r\nx\r\n");
         assert_eq!(client.try_message(from, &[to], message.as_bytes()).unwrap().code, 250);
     };
@@ -51,8 +42,7 @@ fn the_postmaster_gets_copies_once_the_configuration_says_so() {
     let copies = server.wait_for_mail("here.example", "boss", 2);
     assert!(copies.iter().any(|copy| copy.text().contains("Subject: third\n")), "{copies:?}");
     send("", "other@there.example", "fourth");
-    server.wait_for_log("other@there.example");
-    // The end waits for what becomes of it.
+    wait_for(here.path(), "double_bounced", "recipient", "other@there.example");
     server.stop();
     next.stop();
     let events = std::fs::read_to_string(here.path().join("posthaste-data/events/events-00000001.jsonl")).unwrap();
@@ -65,9 +55,7 @@ fn the_postmaster_gets_copies_once_the_configuration_says_so() {
 #[test]
 fn senders_are_told_in_the_words_of_templates() {
     let (here, there) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
-    let domain = "[[domain]]\nname = \"there.example\"\nusers = [\"ann\"]\n";
-    let text = format!("host_name = \"mx.there.example\"\n[[listener]]\naddress = \"127.0.0.1:0\"\n{domain}");
-    let next = Server::start(there.path(), &text);
+    let next = next_hop(there.path(), ANYWHERE);
     let words = here.path().join("words");
     std::fs::create_dir(&words).unwrap();
     let write = |name: &str, text: &str| std::fs::write(words.join(name), text).unwrap();
@@ -78,8 +66,7 @@ fn senders_are_told_in_the_words_of_templates() {
     let config = config(next.addresses[0].port(), &notices);
     let server = Server::start(here.path(), &config);
     let send = |to: &str, subject: &str| {
-        let mut client = server.connect();
-        client.expect("EHLO client.example.net", 250);
+        let mut client = server.hello();
         client.expect("MAIL FROM:<eve@here.example>", 250);
         client.expect(&format!("RCPT TO:<{to}> NOTIFY=SUCCESS,FAILURE"), 250);
         client.expect("DATA", 354);
@@ -109,11 +96,7 @@ fn senders_are_told_in_the_words_of_templates() {
     server.wait_for_mail("here.example", "eve", 3);
     write("delay.txt", "Subject: Later\n\nYour\n${recipients}\n");
     server.signal(Signal::HUP);
-    let deadline = Instant::now() + PATIENCE;
-    while server.log_text().matches("configuration reloaded").count() < 2 {
-        assert!(Instant::now() < deadline, "{}", server.log_text());
-        std::thread::sleep(Duration::from_millis(5));
-    }
+    server.wait_for_log_again("configuration reloaded", 2);
     send("nobody@there.example", "fourth");
     told(4, "Worse");
     server.stop();

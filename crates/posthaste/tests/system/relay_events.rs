@@ -6,21 +6,8 @@ use std::time::{Duration, Instant};
 use rustix::process::Signal;
 use serde_json::Value;
 
+use crate::relaying::{ANYWHERE, EVENTS, config, next_hop, unused_port};
 use crate::support::{PATIENCE, Server, command};
-
-/// Receives for ann; slow is refused for now.
-pub const THERE: &str = "host_name = \"mx.there.example\"\n[[listener]]\naddress = \"127.0.0.1:0\"\n\
-    [[domain]]\nname = \"there.example\"\nusers = [\"ann\"]\n[domain.aliases]\nslow = { refuse = \"450 4.2.1 Come back\" }\n";
-
-/// Relays for 127.0.0.1; `there.example` is at a port of loopback.
-pub fn here(port: u16) -> String {
-    format!(
-        "host_name = \"mx.here.example\"\n[events]\nenabled = true\n[[listener]]\naddress = \"127.0.0.1:0\"\n\
-         [[domain]]\nname = \"here.example\"\nusers = [\"eve\"]\n\
-         [relay]\nnetworks = [\"127.0.0.1\"]\nport = {port}\n\
-         [dns]\nservers = [\"127.0.0.1:9\"]\nhosts = {{ \"there.example\" = [\"127.0.0.1\"] }}\n"
-    )
-}
 
 pub fn lines(dir: &Path) -> Vec<Value> {
     let text = std::fs::read_to_string(dir.join("posthaste-data/events/events-00000001.jsonl")).unwrap_or_default();
@@ -47,9 +34,9 @@ pub fn wait_for(dir: &Path, event: &str, key: &str, value: &str) -> Vec<Value> {
 #[test]
 fn each_outcome_has_its_line_also_behind_a_kill_and_operators_are_named() {
     let (here_dir, there_dir) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
-    let next = Server::start(there_dir.path(), THERE);
+    let next = next_hop(there_dir.path(), ANYWHERE);
     let dir = here_dir.path();
-    let mut server = Server::start(dir, &here(next.addresses[0].port()));
+    let mut server = Server::start(dir, &config(next.addresses[0].port(), EVENTS));
     let mut client = server.hello();
     let to = ["ann@there.example", "slow@there.example"];
     client.try_message("eve@here.example", &to, b"Subject: a\r\n\r\nx\r\n").unwrap();
@@ -102,10 +89,8 @@ fn each_outcome_has_its_line_also_behind_a_kill_and_operators_are_named() {
 fn what_becomes_too_old_is_told_as_expired() {
     let here_dir = tempfile::tempdir().unwrap();
     let dir = here_dir.path();
-    // Nobody listens there.
-    let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
-    let schedule = "unreachable_secs = 1\n[relay.schedule.default]\nmax_age_secs = 1\ndelay_notice_secs = 1\n[dns]\n";
-    let server = Server::start(dir, &here(port).replace("[dns]\n", schedule));
+    let schedule = "[relay.schedule.default]\nmax_age_secs = 1\ndelay_notice_secs = 1\n";
+    let server = Server::start(dir, &config(unused_port(), &format!("{schedule}{EVENTS}")));
     let mut client = server.hello();
     client.try_message("eve@here.example", &["ann@there.example"], b"Subject: a\r\n\r\nx\r\n").unwrap();
     let expired = &wait_for(dir, "expired", "recipient", "ann@there.example")[0];

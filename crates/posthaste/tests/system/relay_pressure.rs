@@ -2,6 +2,7 @@
 
 use std::time::{Duration, Instant};
 
+use crate::relaying;
 use crate::support::{Server, command};
 
 const MESSAGES: usize = 100;
@@ -18,12 +19,9 @@ fn next_hop(dir: &std::path::Path) -> Server {
 
 /// `slow` is the address of the host of slow.example.
 fn config(port: u16, slow: &str, storage: &str) -> String {
-    format!(
-        "host_name = \"mx.here.example\"\n[[listener]]\naddress = \"127.0.0.1:0\"\n[storage]\n{storage}\
-         [limits]\nmemory_bytes = \"18 MiB\"\n[[domain]]\nname = \"here.example\"\nusers = [\"eve\"]\n\
-         [relay]\nnetworks = [\"127.0.0.1\"]\nport = {port}\nmemory_bytes = \"2 MiB\"\n\
-         [dns]\nservers = [\"127.0.0.1:9\"]\nhosts = {{ \"there.example\" = [\"127.0.0.1\"], \"slow.example\" = [\"{slow}\"] }}\n"
-    )
+    let more = format!("memory_bytes = \"2 MiB\"\n[storage]\n{storage}[limits]\nmemory_bytes = \"18 MiB\"\n");
+    let hosts = ("\"open.example\" = [\"127.0.0.1\"]", format!("\"slow.example\" = [\"{slow}\"]"));
+    relaying::config(port, &more).replace(hosts.0, &hosts.1)
 }
 
 #[test]

@@ -15,11 +15,15 @@ pub fn config(port: u16, relay: &str) -> String {
     )
 }
 
-/// A server that receives for `there.example`, users ann and bob, at an address with a port.
+/// A server that receives for `there.example`, users ann and bob, at an address with a port; slow is refused for now.
 pub fn next_hop(dir: &Path, address: &str) -> Server {
-    let domain = "[[domain]]\nname = \"there.example\"\nusers = [\"ann\", \"bob\"]\n";
+    let domain = "[[domain]]\nname = \"there.example\"\nusers = [\"ann\", \"bob\"]\n\
+                  [domain.aliases]\nslow = { refuse = \"450 4.2.1 Come back\" }\n";
     Server::start(dir, &format!("host_name = \"mx.there.example\"\n[[listener]]\naddress = \"{address}\"\n{domain}"))
 }
+
+/// The event log is on: tables for [`config`].
+pub const EVENTS: &str = "[events]\nenabled = true\n";
 
 /// Any port of loopback, for [`next_hop`].
 pub const ANYWHERE: &str = "127.0.0.1:0";

@@ -8,7 +8,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use serde_json::Value;
 
-use crate::relay_events::{THERE, here, wait_for};
+use crate::relay_events::wait_for;
+use crate::relaying::{ANYWHERE, EVENTS, config, next_hop};
 use crate::support::{Client, Server, command};
 
 /// The status, and what is printed.
@@ -84,9 +85,9 @@ fn dialogue(said: &[Value]) -> Vec<String> {
 #[test]
 fn dialogues_in_and_out_are_shown_as_they_happen_without_messages() {
     let (here_dir, there_dir) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
-    let next = Server::start(there_dir.path(), THERE);
+    let next = next_hop(there_dir.path(), ANYWHERE);
     let dir = here_dir.path();
-    let server = Server::start(dir, &here(next.addresses[0].port()));
+    let server = Server::start(dir, &config(next.addresses[0].port(), EVENTS));
     let mut watching = Watching::start(dir, &server, &["--peer", "127.0.0.0/8", "--recipient", "Ann@There.example"]);
     let mut client = server.connect();
     client.expect("EHLO client.example.net", 250);
@@ -117,9 +118,9 @@ fn dialogues_in_and_out_are_shown_as_they_happen_without_messages() {
 #[test]
 fn the_story_of_a_message_is_told_also_from_compressed_files() {
     let (here_dir, there_dir) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
-    let next = Server::start(there_dir.path(), THERE);
+    let next = next_hop(there_dir.path(), ANYWHERE);
     let dir = here_dir.path();
-    let server = Server::start(dir, &here(next.addresses[0].port()));
+    let server = Server::start(dir, &config(next.addresses[0].port(), EVENTS));
     let mut client = server.connect();
     client.expect("EHLO client.example.net", 250);
     let message = b"Message-ID: <story@here.example>\r\nSubject: a\r\n\r\nx\r\n";
