@@ -32,8 +32,8 @@ use super::{FIRST, Queue, Schedules, Secs};
 pub struct Snapshot {
     position: Lsn,
     stage: Stage,
-    /// Queues that are defined.
-    queues: HashSet<u32>,
+    /// Serials of queues that are defined, by their places: one step for each recipient, in a queue of millions.
+    queues: Vec<Option<u32>>,
 }
 
 #[derive(Debug)]
@@ -72,7 +72,7 @@ const SUSPENSION_BYTES_MAX: u32 = 1 << 18;
 impl Snapshot {
     /// Begins a snapshot of what is applied now.
     pub fn begin(queue: &Queue) -> Self {
-        Snapshot { position: queue.seen(), stage: Stage::Head, queues: HashSet::new() }
+        Snapshot { position: queue.seen(), stage: Stage::Head, queues: Vec::new() }
     }
 
     /// The stream's position that goes with it, once it is durable.
@@ -133,10 +133,19 @@ impl Snapshot {
         true
     }
 
+    /// Whether a queue is defined now; it was not before.
+    fn defines(&mut self, place: usize, serial: u32) -> bool {
+        if self.queues.len() <= place {
+            self.queues.resize(place + 1, None);
+        }
+        self.queues[place].replace(serial) != Some(serial)
+    }
+
     fn message(&mut self, queue: &Queue, ids: &[Id], out: &mut Vec<u8>) {
         for id in ids {
-            let destination = queue.destinations.at(queue.table.get(*id).queue);
-            if self.queues.insert(destination.serial) {
+            let place = queue.table.get(*id).queue;
+            let destination = queue.destinations.at(place);
+            if self.defines(place as usize, destination.serial) {
                 let name = destination.key.map(|name| &**queue.names.get(name));
                 let (record, texts) =
                     if name[3].is_empty() { (QUEUE, &name[..3]) } else { (QUEUE_WITH_POOL, &name[..]) };

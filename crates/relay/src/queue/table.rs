@@ -1,4 +1,4 @@
-//! Messages and recipients in pages, in the order of their LSNs: 24 bytes a recipient, 10 a message.
+//! Messages and recipients in pages, in the order of their LSNs: 24 bytes a recipient, 8 a message; 10 where some have several.
 //!
 //! A page has the recipients of consecutive messages. A message of many recipients may go on in the next page. Recipients are linked into circular lists by id;
 //! a list has a head of its own, so that a recipient leaves its list without knowing which it is. Settled recipients leave holes; a page that is half holes is
@@ -88,7 +88,7 @@ struct Part {
 struct Page {
     base: u64,
     parts: Vec<Part>,
-    /// Of each part: its first recipient.
+    /// Of each part: its first recipient. Empty while each part but the last has one recipient: most pages need none.
     firsts: Vec<u16>,
     recipients: Vec<Recipient>,
     open: u16,
@@ -96,12 +96,16 @@ struct Page {
 
 impl Page {
     fn part_of(&self, index: usize) -> usize {
-        self.firsts.partition_point(|first| usize::from(*first) <= index) - 1
+        match self.firsts.is_empty() {
+            true => index.min(self.parts.len() - 1),
+            false => self.firsts.partition_point(|first| usize::from(*first) <= index) - 1,
+        }
     }
 
     fn range(&self, part: usize) -> std::ops::Range<usize> {
-        let end = self.firsts.get(part + 1).map_or(self.recipients.len(), |first| usize::from(*first));
-        usize::from(self.firsts[part])..end
+        let first = |part: usize| if self.firsts.is_empty() { part } else { usize::from(self.firsts[part]) };
+        let is_last = part + 1 == self.parts.len();
+        first(part)..if is_last { self.recipients.len() } else { first(part + 1) }
     }
 
     fn lsn(&self, part: usize) -> u64 {
@@ -114,8 +118,13 @@ impl Page {
 
     fn begin_part(&mut self, lsn: u64, received: Secs) {
         let offset = u32::try_from(lsn - self.base).expect("a page of near messages");
+        if self.firsts.is_empty() && self.parts.len() != self.recipients.len() {
+            self.firsts.extend(0..self.parts.len() as u16);
+        }
+        if !self.firsts.is_empty() {
+            self.firsts.push(self.recipients.len() as u16);
+        }
         self.parts.push(Part { offset, received });
-        self.firsts.push(self.recipients.len() as u16);
     }
 }
 
