@@ -19,10 +19,21 @@ proxies = "127.0.0.1"
 [[listener]]
 address = "127.0.0.1:0"
 tls = "implicit"
+[[listener]]
+address = "127.0.0.1:0"
+tls = "required"
+auth = "required"
+[[listener]]
+address = "127.0.0.1:0"
+tls = "implicit"
+auth = "required"
+[auth]
+file = "passwords"
 [[domain]]
 name = "example.org"
-users = ["alice", "bob", "carol", "dave", "erin", "load", "tls"]
+users = ["alice", "bob", "carol", "dave", "erin", "load", "tls", "login"]
 TOML
+echo secret | "$POSTHASTE" password dave@example.org >"$dir/passwords"
 (cd "$dir" && exec "$POSTHASTE" serve >banner 2>log) &
 server=$!
 for _ in $(seq 600); do
@@ -33,6 +44,8 @@ done
 port=$(sed -n 's/^ *listening .*:\([0-9]*\)$/\1/p' "$dir/banner" | sed -n 1p)
 proxied=$(sed -n 's/^ *listening .*:\([0-9]*\)$/\1/p' "$dir/banner" | sed -n 2p)
 implicit=$(sed -n 's/^ *listening .*:\([0-9]*\)$/\1/p' "$dir/banner" | sed -n 3p)
+submission=$(sed -n 's/^ *listening .*:\([0-9]*\)$/\1/p' "$dir/banner" | sed -n 4p)
+submissions=$(sed -n 's/^ *listening .*:\([0-9]*\)$/\1/p' "$dir/banner" | sed -n 5p)
 
 # holds USER COUNT TEXT: the mailbox has COUNT messages, and TEXT is a line of each.
 holds() {
@@ -57,6 +70,27 @@ holds() {
 with_swaks() {
     swaks --silent 1 --server 127.0.0.1 --port "$port" --helo client.example.net --from you@example.net \
         --to alice@example.org --header 'Subject: swaks' --body $'first\n.\n..dots\nlast from swaks'
+}
+# with_swaks_and_login PASSWORD OPTION…: as dave, who has one.
+with_swaks_and_login() {
+    local password=$1
+    shift
+    swaks --silent 1 --server 127.0.0.1 --helo client.example.net --auth-user dave@example.org --auth-password "$password" \
+        --from dave@example.org --to login@example.org --header 'Subject: login' --body 'by a login' "$@"
+}
+with_swaks_and_a_wrong_password() {
+    ! with_swaks_and_login wrong --port "$submission" --tls --auth PLAIN
+}
+with_swaks_as_another() {
+    ! with_swaks_and_login secret --port "$submission" --tls --auth PLAIN --from bob@example.org
+}
+with_curl_and_login() {
+    printf 'Subject: curl\r\n\r\nby a login\r\n' | curl -sS --max-time 30 --cacert "$dir/cert.pem" --user dave@example.org:secret \
+        "smtps://127.0.0.1:$submissions" --mail-from dave@example.org --mail-rcpt login@example.org -T -
+}
+traces_name_logins() {
+    local new="$dir/posthaste-data/mail/example.org/login/Maildir/new"
+    [ "$(find "$new" -type f -print0 | xargs -0 grep -l ' with ESMTPSA id ' | wc -l)" -eq 3 ]
 }
 with_swaks_unknown_refused() {
     ! swaks --silent 1 --server 127.0.0.1 --port "$port" --from you@example.net --to nobody@example.org
@@ -180,6 +214,13 @@ check "a line of one dot survives" holds alice 1 "."
 check "doubled dots survive" holds alice 1 "..dots"
 check "swaks is refused an unknown user" with_swaks_unknown_refused
 check "swaks is refused a relay" with_swaks_relay_refused
+check "swaks logs in by PLAIN behind STARTTLS" with_swaks_and_login secret --port "$submission" --tls --auth PLAIN
+check "swaks logs in by LOGIN over implicit TLS" with_swaks_and_login secret --port "$submissions" --tls-on-connect --auth LOGIN
+check "curl logs in over implicit TLS" with_curl_and_login
+check "what they sent is in the Maildir" holds login 3 "by a login"
+check "its traces tell of logins" traces_name_logins
+check "swaks is refused with a wrong password" with_swaks_and_a_wrong_password
+check "swaks is refused the address of another" with_swaks_as_another
 check "curl delivers" with_curl
 check "what curl sent is in the Maildir" holds bob 1 "sent by curl"
 check "curl delivers with a PROXY header" with_curl_as_a_proxy

@@ -82,7 +82,7 @@ impl Directory {
         self.aliases.has_remote()
     }
 
-    fn of_path(&self, path: &ForwardPath, trace: &mut impl Trace) -> Route {
+    pub(crate) fn of_path(&self, path: &ForwardPath, trace: &mut impl Trace) -> Route {
         let found = match path {
             ForwardPath::Local(local_part) => self.look_up(local_part.as_str(), None, trace),
             ForwardPath::Address(address) => match address.domain() {
@@ -247,6 +247,7 @@ impl Directory {
         trace: &mut impl Trace,
     ) -> Result<(), Refusal> {
         self.aliases.follow(start, recipient, found, |alias| {
+            trace.visit(alias);
             trace.step(|| {
                 let targets = if let Action::To(targets) = self.aliases.action(alias) { &**targets } else { &[] };
                 let to = targets.iter().map(|target| match target {
@@ -273,16 +274,16 @@ impl Directory {
 
 impl Table {
     /// What stands before the separator, if there is a detail behind it.
-    fn base<'a>(&self, name: &'a str) -> Option<Cow<'a, str>> {
+    pub(crate) fn base<'a>(&self, name: &'a str) -> Option<Cow<'a, str>> {
         let (base, _) = name.split_once(self.separator?)?;
         Some(folded(base)).filter(|base| !base.is_empty())
     }
 
-    fn has_user(&self, name: &str) -> bool {
+    pub(crate) fn has_user(&self, name: &str) -> bool {
         self.users.as_ref().is_some_and(|users| users.contains(name))
     }
 
-    fn address(&self, local_part: &str) -> String {
+    pub(crate) fn address(&self, local_part: &str) -> String {
         format!("{}@{}", quoted(local_part), self.name)
     }
 

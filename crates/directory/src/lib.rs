@@ -19,6 +19,7 @@ mod aliases;
 mod build;
 mod config;
 mod directory;
+mod login;
 pub mod names;
 mod pattern;
 mod route;

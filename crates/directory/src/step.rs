@@ -1,5 +1,7 @@
 //! How an address was looked up, for people.
 
+use crate::aliases::AliasId;
+
 /// One step of a look-up: `address` stands for all of `to`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Step {
@@ -49,6 +51,11 @@ impl Rule {
 /// Takes the steps of a look-up; mail that arrives has none who asks.
 pub(crate) trait Trace {
     fn step(&mut self, step: impl FnOnce() -> Step);
+
+    /// An alias on the way.
+    fn visit(&mut self, alias: AliasId) {
+        let _ = alias;
+    }
 }
 
 impl Trace for () {

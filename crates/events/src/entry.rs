@@ -62,9 +62,12 @@ pub(crate) fn put(out: &mut BytesMut, event: &Event) {
             out.put_u64_le(received.bytes);
             put_list(out, &received.recipients, received.recipient_count);
             put_list(out, &received.mailboxes, received.mailbox_count);
-            // Earlier versions end before it.
-            if !received.tls.is_empty() {
+            // Earlier versions end before these.
+            if !(received.tls.is_empty() && received.user.is_empty()) {
                 put_short(out, &received.tls);
+            }
+            if !received.user.is_empty() {
+                put_short(out, &received.user);
             }
         }
         Kind::Delivered(Delivered { targets }) => targets.iter().for_each(|target| put_target(out, target)),
@@ -166,12 +169,14 @@ fn of_kind(rest: &mut Fields<'_>, kind: u8) -> Option<Kind> {
             let (recipients, recipient_count) = list(rest)?;
             let (mailboxes, mailbox_count) = list(rest)?;
             let tls = if rest.is_empty() { Arc::default() } else { text(rest)? };
+            let user = if rest.is_empty() { Arc::default() } else { text(rest)? };
             Kind::Received(Received {
                 id,
                 peer,
                 helo,
                 with,
                 tls,
+                user,
                 sender,
                 recipients,
                 recipient_count,

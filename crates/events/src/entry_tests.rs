@@ -98,9 +98,9 @@ fn feedback() -> impl Strategy<Value = Kind> {
 }
 
 fn kind() -> impl Strategy<Value = Kind> {
-    let texts = [text(), text(), text(), text(), text(), text(), text()];
+    let texts = [text(), text(), text(), text(), text(), text(), text(), text()];
     let received = (texts, any::<u64>(), list(), list()).prop_map(
-        |([id, peer, helo, with, tls, sender, message_id], bytes, recipients, mailboxes)| {
+        |([id, peer, helo, with, tls, user, sender, message_id], bytes, recipients, mailboxes)| {
             let (recipients, recipient_count) = recipients;
             let (mailboxes, mailbox_count) = mailboxes;
             Kind::Received(Received {
@@ -109,6 +109,7 @@ fn kind() -> impl Strategy<Value = Kind> {
                 helo,
                 with,
                 tls,
+                user,
                 sender,
                 recipients,
                 recipient_count,

@@ -71,6 +71,8 @@ pub struct Received {
     pub with: Arc<str>,
     /// The version of TLS, such as `TLSv1.3`; empty for none.
     pub tls: Arc<str>,
+    /// Who had logged in; empty for nobody.
+    pub user: Arc<str>,
     /// The reverse path, in brackets.
     pub sender: Arc<str>,
     /// The forward paths; the first [`LIST_MAX`] of [`recipient_count`](Self::recipient_count).

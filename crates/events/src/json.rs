@@ -67,6 +67,7 @@ fn write_received(object: Object<'_>, lsn: Lsn, received: &Received) {
         .text("helo", &received.helo)
         .text("with", &received.with)
         .text("tls", &received.tls)
+        .text("user", &received.user)
         .text("from", &received.sender)
         .list("to", &received.recipients)
         .number("recipients", received.recipient_count.into())

@@ -32,6 +32,7 @@ mod new;
 mod notmuch_form;
 mod options_first;
 mod pager;
+mod password;
 mod progress;
 mod query;
 mod queue;
@@ -92,6 +93,8 @@ enum Command {
     Config(ConfigCommand),
     /// Show where mail for an address goes, step by step; exit status 1 if it is refused
     Route(route::RouteArgs),
+    /// Read a password from the terminal or standard input and print its hash, for the file of passwords
+    Password(password::PasswordArgs),
     /// Index Maildirs for `find`: everything the first time, then only changes
     Index(index::Index),
     /// Find messages in the index
@@ -275,6 +278,7 @@ fn run(command: Command) -> Result<ExitCode, Box<dyn std::error::Error>> {
             print(&if json { config.to_json() + "\n" } else { config.to_toml() })?;
         }
         Command::Route(args) => return route::run(args),
+        Command::Password(args) => args.run()?,
         Command::Index(args) => return index::run(args),
         Command::Find(args) => return find::run(args),
         Command::Threads(args) => return threads::run(args),

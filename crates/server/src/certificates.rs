@@ -3,7 +3,7 @@
 use std::fs::File;
 use std::io;
 use std::os::unix::fs::MetadataExt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use posthaste_smtp::driver::{Certificate, TlsFacts};
 use posthaste_smtp::tls::{TlsError, server_config};
@@ -63,20 +63,24 @@ impl TlsInForce {
 /// What `config check` says of the files.
 pub(crate) fn warnings(config: &Config) -> Vec<String> {
     let errors = config.listeners.iter().filter_map(|listener| TlsInForce::load(listener).err());
-    errors.map(|error| error.to_string()).chain(exposed_keys(config)).collect()
+    let expiring = crate::expiry::warnings(config, std::time::SystemTime::now());
+    errors.map(|error| error.to_string()).chain(exposed_keys(config)).chain(expiring).collect()
 }
 
-/// Keys that every user of this machine can read.
+/// Keys, and the file of passwords, that every user of this machine can read.
 pub(crate) fn exposed_keys(config: &Config) -> Vec<String> {
     let is_exposed = |key: &&PathBuf| std::fs::metadata(key).is_ok_and(|found| found.mode() & 0o004 != 0);
     let text = |key: &PathBuf| format!("{}: every user can read this private key; run chmod o-r", key.display());
-    keys(config).iter().filter(is_exposed).map(text).collect()
+    let keys = keys(config);
+    let passwords = config.auth.file().filter(|file| is_exposed(&&file.to_path_buf()));
+    let of_passwords = |file: &Path| format!("{}: every user can read these passwords; run chmod o-r", file.display());
+    keys.iter().filter(is_exposed).map(text).chain(passwords.map(of_passwords)).collect()
 }
 
-/// Keys that the server could read at its start and cannot any more, as it has become another user.
+/// Keys and passwords that the server could read at its start and cannot any more, as it has become another user.
 pub(crate) fn keys_out_of_reach(config: &Config) -> Vec<PathBuf> {
     let is_barred = |key: &PathBuf| File::open(key).is_err_and(|error| error.kind() == io::ErrorKind::PermissionDenied);
-    keys(config).into_iter().filter(is_barred).collect()
+    keys(config).into_iter().chain(config.auth.file().map(Path::to_owned)).filter(is_barred).collect()
 }
 
 /// The keys of all listeners, each once.

@@ -53,6 +53,9 @@ pub enum ServeError {
     /// A certificate or its key cannot be used; nothing was touched.
     #[error(transparent)]
     Certificate(#[from] crate::certificates::CertificateError),
+    /// The file of passwords cannot be used; nothing was touched.
+    #[error("auth.file: {0}")]
+    Logins(#[from] crate::logins::LoginsError),
     /// The server cannot run as the user that it should; no mail was touched.
     #[error(transparent)]
     Privileges(#[from] PrivilegeError),

@@ -182,6 +182,7 @@ pub(crate) fn received(
         helo: helo(session),
         with: session.with_keyword(envelope.mail.smtputf8).into(),
         tls: session.tls.as_deref().map_or("", certificates::version).into(),
+        user: session.identity.as_ref().map_or("", |identity| &identity.authorization_id).into(),
         sender: envelope.mail.reverse_path.to_string().into(),
         recipients,
         recipient_count,

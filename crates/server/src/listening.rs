@@ -14,8 +14,9 @@ use posthaste_smtp::driver::{
 use posthaste_smtp::server::Config as SmtpConfig;
 
 use crate::certificates::TlsInForce;
-use crate::config::{Config, Listener, ListenerTls, Network, Protocol};
+use crate::config::{Config, Listener, ListenerAuth, ListenerTls, Network, Protocol};
 use crate::error::ServeError;
+use crate::logins::{Logins, LoginsError};
 use crate::receive::Receiver;
 use crate::services::{Ending, OnFailure, Service, Unfinished};
 use crate::settings::Settings;
@@ -25,6 +26,7 @@ pub(crate) struct Listeners {
     receiver: Receiver,
     /// Of each, in their order.
     tls: Vec<TlsInForce>,
+    logins: Arc<Logins>,
     /// Until the drain.
     running: Option<RunningServer>,
 }
@@ -34,6 +36,7 @@ pub(crate) struct Listeners {
 pub(crate) struct Bound {
     server: BoundServer,
     tls: Vec<TlsInForce>,
+    pub logins: Arc<Logins>,
 }
 
 /// Where clients connect.
@@ -52,7 +55,7 @@ impl Listeners {
     /// # Errors
     /// [`ServeError::Service`].
     pub fn start(bound: Bound, receiver: Receiver) -> Result<(Self, Addresses), ServeError> {
-        let Bound { server, tls } = bound;
+        let Bound { server, tls, logins } = bound;
         let running = server.start(receiver.clone());
         let running = running.map_err(|error| ServeError::Service { service: NAME, error })?;
         let addresses = Addresses {
@@ -60,7 +63,7 @@ impl Listeners {
             smtp: running.local_addr_for(Protocol::Smtp),
             backlog: running.backlog(),
         };
-        Ok((Self { receiver, tls, running: Some(running) }, addresses))
+        Ok((Self { receiver, tls, logins, running: Some(running) }, addresses))
     }
 }
 
@@ -75,7 +78,14 @@ impl Service for Listeners {
 
     /// For new connections and recipients. Open sessions go on.
     fn reload(&mut self, config: &Config, directory: &Arc<Directory>) {
-        self.receiver.replace(Settings::new(config, Arc::clone(directory)));
+        match load_logins(config, directory) {
+            Ok(logins) => self.logins = logins,
+            Err(error) => {
+                let error = error.to_string();
+                tracing::error!(error, "the logins stay as they were");
+            }
+        }
+        self.receiver.replace(Settings::new(config, Arc::clone(directory), Arc::clone(&self.logins)));
         let Some(running) = &self.running else { return };
         running.set_limits(connection_limits(config));
         let listeners = config.listeners.iter().zip(&mut self.tls);
@@ -84,7 +94,7 @@ impl Service for Listeners {
             settings(config, listener, tls)
         });
         let put = running.reconfigure_each(settings.collect());
-        put.expect("AUTH is not configured, and what has TLS has a certificate");
+        put.expect("AUTH is offered where it can be, and what has TLS has a certificate");
     }
 
     fn drain(&mut self, deadline: tokio::time::Instant) -> Ending<'_> {
@@ -108,20 +118,27 @@ impl Service for Listeners {
 
 const NAME: &str = "listeners";
 
-/// Reads the certificates and listens. A predecessor that was killed has its sockets until the kernel has taken it apart, so this waits a little.
+/// Reads the certificates and passwords, and listens. A predecessor that was killed has its sockets until the kernel has taken it apart, so this waits a little.
 ///
 /// # Errors
-/// [`ServeError::Certificate`], [`ServeError::Listen`].
-pub(crate) fn bind_when_free(config: &Config) -> Result<Bound, ServeError> {
-    let tls = TlsInForce::load_all(config)?;
+/// [`ServeError::Certificate`], [`ServeError::Logins`], [`ServeError::Listen`].
+pub(crate) fn bind_when_free(config: &Config, directory: &Directory) -> Result<Bound, ServeError> {
+    let (tls, logins) = (TlsInForce::load_all(config)?, load_logins(config, directory)?);
     let deadline = Instant::now() + PREDECESSOR_PATIENCE;
     loop {
         match builder(config, &tls).bind() {
             Err(error) if error.error.kind() == std::io::ErrorKind::AddrInUse && Instant::now() < deadline => {
                 std::thread::sleep(Duration::from_millis(50));
             }
-            bound => return Ok(Bound { server: bound?, tls }),
+            bound => return Ok(Bound { server: bound?, tls, logins }),
         }
+    }
+}
+
+pub(crate) fn load_logins(config: &Config, directory: &Directory) -> Result<Arc<Logins>, LoginsError> {
+    match config.auth.file() {
+        Some(file) => Logins::load(file, directory).map(Arc::new),
+        None => Ok(Arc::default()),
     }
 }
 
@@ -155,7 +172,9 @@ pub(crate) fn connection_limits(config: &Config) -> ConnectionLimits {
 /// What applies at a listener: who may connect, and the sessions of each network.
 pub(crate) fn settings(config: &Config, listener: &Listener, tls: &TlsInForce) -> ListenerSettings {
     let each = || config.networks.iter().flat_map(Network::each);
-    let configs = each().map(|(network, own)| (network, smtp_config(config, listener, Some(own)))).collect();
+    let has_tls = tls.mode != ListenerTls::Off;
+    let smtp_config = |network| with_auth(smtp_config(config, listener, network), listener, network, has_tls);
+    let configs = each().map(|(network, own)| (network, smtp_config(Some(own)))).collect();
     // A network with a number of its own has it everywhere.
     let networks = each().map(|(network, own)| {
         let connections_per_address = own.limits.connections.connections_per_address;
@@ -172,12 +191,24 @@ pub(crate) fn settings(config: &Config, listener: &Listener, tls: &TlsInForce) -
         proxies: listener.socket.proxy_protocol.then(|| Proxies::new(proxies)),
         limits,
     };
-    let configs = ByNetwork::new(smtp_config(config, listener, None), configs);
+    let configs = ByNetwork::new(smtp_config(None), configs);
     let starttls = matches!(tls.mode, ListenerTls::StartTls | ListenerTls::Required);
     let requires_tls = tls.mode == ListenerTls::Required;
     let configs = configs.map(|config| SmtpConfig { starttls, requires_tls, ..config });
     ListenerSettings { configs, rules, certificate: tls.certificate.clone() }
 }
+
+/// Offers AUTH if the listener does. Where a password could be read on the way, TLS comes first; without TLS, as when its certificate could not be read again, there is no AUTH.
+fn with_auth(mut config: SmtpConfig, listener: &Listener, network: Option<&Network>, has_tls: bool) -> SmtpConfig {
+    config.auth_needs_tls = listener.auth_needs_tls();
+    if listener.auth_mode(network) != ListenerAuth::Off && (has_tls || !config.auth_needs_tls) {
+        config.auth_mechanisms = MECHANISMS.map(String::from).to_vec();
+    }
+    config
+}
+
+/// PLAIN and LOGIN: what all clients have, and what works with hashes that tell nobody the password.
+const MECHANISMS: [&str; 2] = ["PLAIN", "LOGIN"];
 
 /// What applies to messages that programs on this machine hand over: as for a client at a listener, but the number of recipients is bounded by what a transaction can
 /// keep, and a session is for one message, so that refusals are no reason to end it.
@@ -243,7 +274,7 @@ mod tests {
         format!(
             "{:?} {:?} {:?}",
             settings(&config, at, &TlsInForce::default()),
-            Settings::new(&config, Arc::clone(directory)),
+            Settings::new(&config, Arc::clone(directory), Arc::default()),
             connection_limits(&config)
         )
     }

@@ -98,6 +98,7 @@ impl LogLine {
         };
         let discarded = Some(self.discarded).filter(|&recipients| recipients > 0);
         let tls = session.tls.as_deref().map(certificates::version);
+        let user = session.identity.as_ref().map(|identity| &*identity.authorization_id);
         let help = Some(help).filter(|help| !help.is_empty());
         macro_rules! line {
             ($level:ident) => {
@@ -107,6 +108,7 @@ impl LogLine {
                     helo = session.helo.as_deref().unwrap_or_default(),
                     with = session.with_keyword(envelope.mail.smtputf8),
                     tls,
+                    user,
                     from = envelope.mail.reverse_path.to_string(),
                     to = to.join(" "),
                     mailboxes = self.mailboxes,

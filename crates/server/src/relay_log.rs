@@ -68,6 +68,7 @@ impl Observer for RelayLog {
             helo: "".into(),
             with: "import".into(),
             tls: "".into(),
+            user: "".into(),
             sender: format!("<{}>", message.queued.sender).into(),
             recipients: paths.take(LIST_MAX).collect(),
             recipient_count: message.queued.recipients.len() as u32,

@@ -35,6 +35,10 @@ pub(crate) enum Kind {
     RefusedConnection,
     /// The TLS handshake of a client failed.
     FailedTls,
+    /// A client has logged in.
+    Login,
+    /// A client has not shown that it is who it says.
+    FailedLogin,
     /// A client broke off.
     Abandoned,
 }
@@ -44,7 +48,13 @@ impl Kind {
     pub fn is_ours(self) -> bool {
         !matches!(
             self,
-            Self::Refused | Self::RefusedRecipient | Self::RefusedConnection | Self::FailedTls | Self::Abandoned
+            Self::Refused
+                | Self::RefusedRecipient
+                | Self::RefusedConnection
+                | Self::FailedTls
+                | Self::Login
+                | Self::FailedLogin
+                | Self::Abandoned
         )
     }
 
@@ -66,6 +76,8 @@ impl Kind {
             Self::RefusedRecipient => "recipient refused",
             Self::RefusedConnection => "connection refused",
             Self::FailedTls => "TLS handshake failed",
+            Self::Login => "logged in",
+            Self::FailedLogin => "login failed",
             Self::Abandoned => "message abandoned",
         }
     }

@@ -2,6 +2,7 @@
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::{Duration, SystemTime};
 
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use tokio::signal::unix::{Signal, SignalKind, signal};
@@ -62,7 +63,7 @@ fn run_process(
     let mut source = Source { file: config, log_format, loaded };
     let config = source.config();
     // Before anything is made: a start that fails leaves nothing behind.
-    let bound = bind_when_free(&config)?;
+    let bound = bind_when_free(&config, &source.loaded.directory)?;
     raise_files_max();
     // And before there is a second thread.
     crate::privileges::give_up(&config)?;
@@ -133,6 +134,7 @@ async fn run(
     let mut failed = None;
     if !is_stopping {
         announce(&server, supervisor);
+        let mut daily = tokio::time::interval(DAY);
         loop {
             tokio::select! {
                 () = stop.next() => break,
@@ -141,7 +143,12 @@ async fn run(
                     failed = Some(ServeError::Failed { service });
                     break;
                 }
-                _ = hang_up.recv() => reload(&mut server, &mut *source),
+                _ = hang_up.recv() => {
+                    reload(&mut server, &mut *source);
+                    daily.reset_immediately();
+                }
+                // The first tick comes at once.
+                _ = daily.tick() => tell_expiring(&server.config),
             }
         }
         supervisor.stopping();
@@ -224,11 +231,20 @@ fn announce(server: &Server, supervisor: &mut Supervisor) {
         let key = key.display().to_string();
         tracing::warn!(
             key,
-            "the server's user cannot read this private key: SIGHUP keeps the old certificate, only a restart takes a new one"
+            "the server's user cannot read this file: SIGHUP keeps the old certificate or logins, only a restart takes new ones"
         );
     }
     for bar in owners.barred(&server.config.storage.mail) {
         tracing::warn!("{bar}");
+    }
+}
+
+/// How often certificates are looked at.
+const DAY: Duration = Duration::from_secs(86_400);
+
+fn tell_expiring(config: &Config) {
+    for warning in crate::expiry::warnings(config, SystemTime::now()) {
+        tracing::warn!("{warning}");
     }
 }
 
@@ -293,8 +309,8 @@ mod tests {
             let thread = std::thread::Builder::new().name("spool-keep".to_owned());
             thread.spawn(|| panic!("this test wants a thread that panics")).unwrap().join().unwrap_err();
         });
+        let bound = bind_when_free(&config, &loaded.directory).unwrap();
         let mut source = Source { file: None, log_format: None, loaded };
-        let bound = bind_when_free(&config).unwrap();
         let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().unwrap();
         let ended = runtime.block_on(run(config, bound, &mut supervisor, &mut source, || panic!("nothing hangs")));
         assert!(matches!(ended, Err(ServeError::Failed { service: "delivery" })), "{ended:?}");

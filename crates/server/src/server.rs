@@ -72,10 +72,10 @@ impl Server {
         crate::privileges::check_user(&config)?;
         crate::privileges::check_owners(&config)?;
         crate::privileges::check_transports(&config)?;
-        let configured = config.clone();
-        let bound =
-            tokio::task::spawn_blocking(move || bind_when_free(&configured)).await.map_err(std::io::Error::from)??;
         let directory = Arc::new(config.directory());
+        let (configured, known) = (config.clone(), Arc::clone(&directory));
+        let bind = move || bind_when_free(&configured, &known);
+        let bound = tokio::task::spawn_blocking(bind).await.map_err(std::io::Error::from)??;
         Self::start_on(bound, config, directory).await
     }
 
@@ -169,9 +169,14 @@ async fn start_services(
         services.add_stopping_last(events);
     }
     let memory = MemoryBudget::new(config.limits.process.memory_bytes);
-    let receiver =
-        Receiver::new(Settings::new(config, directory), store.clone(), memory, &config.storage.spool, repeats)
-            .recording(recorder.clone());
+    let receiver = Receiver::new(
+        Settings::new(config, directory, Arc::clone(&bound.logins)),
+        store.clone(),
+        memory,
+        &config.storage.spool,
+        repeats,
+    )
+    .recording(recorder.clone());
     services.add(TransportService::start(config, store.clone(), receiver.clone(), recorder.clone()).await?);
     services.add(RelayService::start(config, store.clone(), receiver.clone(), recorder).await?);
     let (listeners, addresses) = Listeners::start(bound, receiver.clone())?;

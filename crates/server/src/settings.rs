@@ -5,7 +5,8 @@ use std::sync::Arc;
 use posthaste_directory::Directory;
 use posthaste_smtp::driver::{ByNetwork, Peer, Session};
 
-use crate::config::{Config, Limits, Listener, Network};
+use crate::config::{Config, Limits, Listener, ListenerAuth, Network};
+use crate::logins::{Login, Logins};
 use crate::maps::Maps;
 use crate::shares::Allowance;
 use crate::tenants::Tenants;
@@ -15,6 +16,9 @@ use crate::tenants::Tenants;
 pub(crate) struct Settings {
     pub host_name: String,
     pub directory: Arc<Directory>,
+    pub logins: Arc<Logins>,
+    /// For each listener, in their order.
+    auth: Vec<ByNetwork<ListenerAuth>>,
     /// Whose mail to any domain is taken: what the client's network says, else the listener, else `[relay]`.
     relay_of_network: ByNetwork<Option<bool>>,
     relay_of_listener: Vec<Option<bool>>,
@@ -51,16 +55,19 @@ impl From<Limits> for MessageLimits {
 
 impl Settings {
     /// `directory` is that of `config`.
-    pub fn new(config: &Config, directory: Arc<Directory>) -> Self {
+    pub fn new(config: &Config, directory: Arc<Directory>, logins: Arc<Logins>) -> Self {
         let limits = config.listeners.iter().map(|listener| limits(config, listener).map(Into::into));
         let mut local: MessageLimits = config.limits.clone().into();
         local.future_release_secs = posthaste_units::A_YEAR;
         let networks = config.relay.networks.0.iter().map(|network| (*network, true)).collect();
         let own = config.networks.iter().flat_map(Network::each).map(|(network, own)| (network, own.relay));
+        let auth = config.listeners.iter().map(|listener| auth(config, listener)).collect();
         let relay_domains = config.relay.domains.iter().map(|domain| domain.to_lowercase()).collect();
         Self {
             host_name: config.host_name.clone(),
             directory,
+            logins,
+            auth,
             relay_of_network: ByNetwork::new(None, own.collect()),
             relay_of_listener: config.listeners.iter().map(|listener| listener.relay).collect(),
             relay_networks: ByNetwork::new(false, networks),
@@ -75,14 +82,37 @@ impl Settings {
 
     /// Whether mail of this session for any domain is sent on.
     pub fn is_trusted(&self, session: &Session) -> bool {
+        let by_login = || self.relay_said(session).is_none() && self.login(session).is_some();
+        self.is_trusted_client(session) || by_login()
+    }
+
+    /// The same without a login: for clients that may also say on whose account they send.
+    pub fn is_trusted_client(&self, session: &Session) -> bool {
         match session.peer {
             Peer::Local { .. } => self.relay_local,
-            _ => {
-                let ip = session.peer.ip();
-                let own = self.relay_of_network.get(ip).or(self.relay_of_listener[session.listener]);
-                own.unwrap_or_else(|| *self.relay_networks.get(ip))
-            }
+            _ => self.relay_said(session).unwrap_or_else(|| *self.relay_networks.get(session.peer.ip())),
         }
+    }
+
+    /// What is set for the client's network, else for the listener.
+    fn relay_said(&self, session: &Session) -> Option<bool> {
+        match session.peer {
+            Peer::Local { .. } => None,
+            _ => self.relay_of_network.get(session.peer.ip()).or(self.relay_of_listener[session.listener]),
+        }
+    }
+
+    /// Whether this session has to log in before it may bring mail, and has not.
+    pub fn lacks_login(&self, session: &Session) -> bool {
+        let is_local = matches!(session.peer, Peer::Local { .. });
+        let mode = || *self.auth[session.listener].get(session.peer.ip());
+        !is_local && mode() == ListenerAuth::Required && self.login(session).is_none()
+    }
+
+    /// Who has logged in, and under which name. A login that a reload has removed is none any more.
+    pub fn login<'a>(&'a self, session: &'a Session) -> Option<(&'a str, &'a Login)> {
+        let name = &*session.identity.as_ref()?.authorization_id;
+        self.logins.get(name).map(|login| (name, login))
     }
 
     /// Whether mail of this session for a domain that is not ours is sent on.
@@ -97,6 +127,12 @@ impl Settings {
             _ => *self.limits[session.listener].get(session.peer.ip()),
         }
     }
+}
+
+fn auth(config: &Config, listener: &Listener) -> ByNetwork<ListenerAuth> {
+    let networks = config.networks.iter().flat_map(Network::each);
+    let networks = networks.map(|(network, own)| (network, listener.auth_mode(Some(own)))).collect();
+    ByNetwork::new(listener.auth_mode(None), networks)
 }
 
 /// What applies to the sessions of a listener, by the client's network.
@@ -116,7 +152,7 @@ mod tests {
     /// Whether clients at these addresses may relay, at a listener of the configuration.
     fn check(config: &str, listener: usize, expected: &[(Option<&str>, bool)]) {
         let config = Config::parse(std::path::Path::new("x"), config).unwrap();
-        let settings = Settings::new(&config, Arc::new(config.directory()));
+        let settings = Settings::new(&config, Arc::new(config.directory()), Arc::default());
         for (ip, may) in expected {
             let session = Session {
                 id: 1,

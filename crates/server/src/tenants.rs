@@ -8,6 +8,7 @@ use posthaste_smtp::ReversePath;
 use posthaste_smtp::driver::{ByNetwork, Peer, Session};
 
 use crate::config::{Config, Network};
+use crate::logins::Login;
 
 /// What the configuration says of tenants.
 #[derive(Debug, Default)]
@@ -75,17 +76,20 @@ impl Tenants {
             .filter(|fields| fields.tenant.is_some() || fields.campaign.is_some() || fields.pool.is_some())
     }
 
-    /// Labels a message. `labels` are there for trusted clients alone.
+    /// Labels a message. `labels` are there for trusted clients alone; what they say comes before what the login's line says.
     pub fn label(
         &self,
         message: &mut Outgoing,
         session: &Session,
         sender: &ReversePath,
-        is_trusted: bool,
+        (is_trusted, login): (bool, Option<&Login>),
         labels: Labels,
     ) {
         let by_sender = || if is_trusted { self.of_sender(sender) } else { None };
-        if let Some(tenant) = labels.tenant.or_else(by_sender).or_else(|| of_client(&self.listeners, session)) {
+        let by_login = || login.and_then(|login| login.tenant.clone());
+        if let Some(tenant) =
+            labels.tenant.or_else(by_login).or_else(by_sender).or_else(|| of_client(&self.listeners, session))
+        {
             message.tenant = tenant;
         }
         if let Some(campaign) = labels.campaign {

@@ -14,7 +14,7 @@ use rustls::{ClientConfig, RootCertStore, SupportedProtocolVersion};
 use crate::support::{Client, MESSAGE, PATIENCE, Server, command};
 
 /// Writes a new certificate for `localhost` and its key into `dir`.
-fn certify(dir: &Path) -> CertificateDer<'static> {
+pub fn certify(dir: &Path) -> CertificateDer<'static> {
     let made = rcgen::generate_simple_self_signed(vec!["localhost".to_owned()]).unwrap();
     std::fs::write(dir.join("cert.pem"), made.cert.pem()).unwrap();
     std::fs::write(dir.join("key.pem"), made.signing_key.serialize_pem()).unwrap();
@@ -34,7 +34,7 @@ fn trusting(
     Arc::new(builder.with_root_certificates(roots).with_no_client_auth())
 }
 
-fn tls13(certificate: &CertificateDer<'static>) -> Arc<ClientConfig> {
+pub fn tls13(certificate: &CertificateDer<'static>) -> Arc<ClientConfig> {
     trusting(certificate, &[&rustls::version::TLS13])
 }
 
@@ -250,7 +250,16 @@ fn what_is_wrong_with_the_files_is_said_by_the_check_and_at_the_start() {
     std::fs::set_permissions(dir.path().join("key.pem"), Permissions::from_mode(0o604)).unwrap();
     let (code, text) = said(&["config", "check"]);
     assert!(code == Some(0) && text.contains("key.pem: every user can read this private key; run chmod o-r"), "{text}");
+    let mut params = rcgen::CertificateParams::new(vec!["localhost".to_owned()]).unwrap();
+    params.not_after = rcgen::date_time_ymd(2020, 1, 1);
+    let key = rcgen::KeyPair::generate().unwrap();
+    std::fs::write(dir.path().join("cert.pem"), params.self_signed(&key).unwrap().pem()).unwrap();
+    std::fs::write(dir.path().join("key.pem"), key.serialize_pem()).unwrap();
+    assert!(said(&["config", "check"]).1.contains("cert.pem: this certificate expired "));
     let server = Server::start(dir.path(), LISTENERS);
     server.wait_for_log("every user can read this private key");
+    server.wait_for_log("cert.pem: this certificate expired ");
+    server.signal(Signal::HUP);
+    server.wait_for_log_again("cert.pem: this certificate expired ", 2);
     server.stop();
 }

@@ -20,7 +20,7 @@ fn trace(dir: &Path, args: &[&str]) -> (i32, String) {
 }
 
 /// A trace that looks on, killed when dropped.
-struct Watching {
+pub struct Watching {
     child: Child,
     lines: BufReader<ChildStdout>,
     seen: Vec<Value>,
@@ -28,7 +28,7 @@ struct Watching {
 
 impl Watching {
     /// Once the server knows of it: a session of its own is seen.
-    fn start(dir: &Path, server: &Server, args: &[&str]) -> Self {
+    pub fn start(dir: &Path, server: &Server, args: &[&str]) -> Self {
         let mut child =
             command(dir, &[&["trace", "--live", "--json"], args].concat()).stdout(Stdio::piped()).spawn().unwrap();
         let lines = BufReader::new(child.stdout.take().unwrap());
@@ -58,7 +58,7 @@ impl Watching {
     }
 
     /// What is said in a session from its beginning up to a line that has this text.
-    fn until(&mut self, direction: &str, text: &str) -> Vec<Value> {
+    pub fn until(&mut self, direction: &str, text: &str) -> Vec<Value> {
         let is_it = |line: &Value| line["direction"] == direction && line["line"].as_str().unwrap().contains(text);
         while !self.seen.iter().any(is_it) {
             let line = self.next();

@@ -9,7 +9,7 @@ use posthaste_smtp::address::is_domain;
 use posthaste_smtp::driver::IpNet;
 use posthaste_units::words::Problem;
 
-use super::{Config, LimitOverrides, Listener, Network, Networks, PolicyOverrides, Socket};
+use super::{Config, LimitOverrides, Listener, Network, Networks, PolicyOverrides};
 use crate::owners::OwnerRules;
 
 /// Finds the first problem of a completed configuration. Without one it returns who receives what, as that is made to check the domains.
@@ -36,6 +36,7 @@ pub(super) fn check(config: &Config) -> Result<Directory, Problem> {
         if network.relay == Some(true) {
             check_relaying(&network.cidr, "cidr").map_err(|problem| problem.within(at()))?;
         }
+        network.check_auth(&config.listeners).map_err(|problem| problem.within(at()))?;
         check_tenant(network.tenant.as_deref()).map_err(|problem| problem.within(at()))?;
         check_pool(config, network.pool.as_deref()).map_err(|problem| problem.within(at()))?;
         check_overrides(config, &network.limits, &network.policy).map_err(|problem| problem.within(at()))?;
@@ -43,6 +44,7 @@ pub(super) fn check(config: &Config) -> Result<Directory, Problem> {
     for (index, listener) in config.listeners.iter().enumerate() {
         let at = || vec!["listener".into(), index.into()];
         check_listener(listener, &config.listeners[..index]).map_err(|problem| problem.within(at()))?;
+        listener.check_auth(&config.auth).map_err(|problem| problem.within(at()))?;
         check_tenant(listener.tenant.as_deref()).map_err(|problem| problem.within(at()))?;
         check_pool(config, listener.pool.as_deref()).map_err(|problem| problem.within(at()))?;
         check_overrides(config, &listener.limits, &listener.policy).map_err(|problem| problem.within(at()))?;
@@ -115,12 +117,10 @@ fn check_listener(listener: &Listener, before: &[Listener]) -> Result<(), Proble
 
 /// A listener that relays for all its clients must say whose they are. Otherwise it is an open relay, which spammers find within hours.
 fn check_relay(listener: &Listener) -> Result<(), Problem> {
-    let Socket { address, allow, proxy_protocol, .. } = &listener.socket;
-    let is_local = address.as_deref().is_none_or(is_loopback) && !proxy_protocol;
-    match allow {
+    match &listener.socket.allow {
         _ if listener.relay != Some(true) => Ok(()),
         Some(allow) => check_relaying(allow, "allow"),
-        None if is_local => Ok(()),
+        None if listener.is_local() => Ok(()),
         None => {
             let message = "everybody could send mail anywhere through this listener (an open relay): set `allow` to the networks of your own clients, such as allow = \"10.0.0.0/8\"";
             Err(Problem::new(["relay".into()], message))
@@ -129,7 +129,7 @@ fn check_relay(listener: &Listener) -> Result<(), Problem> {
 }
 
 /// Whether only this machine can connect there. A name may mean anything tomorrow, except this one.
-fn is_loopback(address: &str) -> bool {
+pub(super) fn is_loopback(address: &str) -> bool {
     let host = address.rsplit_once(':').map_or(address, |(host, _)| host);
     host.eq_ignore_ascii_case("localhost")
         || address.parse().is_ok_and(|address: SocketAddr| address.ip().to_canonical().is_loopback())

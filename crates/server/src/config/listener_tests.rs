@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use super::tests::{check_of, error_of};
-use super::{Config, Listener, ListenerTls};
+use super::{Config, Listener, ListenerAuth, ListenerTls};
 
 #[test]
 fn a_listener_that_relays_says_for_whom() {
@@ -74,4 +74,48 @@ fn tls_without_what_it_needs_is_a_mistake() {
     assert!(error_of("[tls]\ncertificate = \"c\"\n").contains("2:15: `certificate` and `key` belong together"));
     let unix = error_of("[[listener]]\nunix = \"s\"\ntls = \"starttls\"\ncertificate = \"c\"\nkey = \"k\"\n");
     assert!(unix.contains("3:7: only for `address`"), "{unix}");
+}
+
+#[test]
+fn logins_need_passwords_and_a_line_that_nobody_reads() {
+    let head = "[auth]\nfile = 'p'\n[tls]\ncertificate = 'c'\nkey = 'k'\n[[listener]]\nauth = 'required'\n";
+    let read = |keys: &str| Config::parse(Path::new("x"), &format!("{head}{keys}\n"));
+    for keys in [
+        "address = '[::]:587'",
+        "address = '[::]:465'",
+        "address = '127.0.0.1:587'\ntls = 'off'",
+        "unix = 's'",
+        "address = '[::]:587'\ntls = 'required'\nproxy_protocol = true\nproxies = '192.0.2.1'",
+    ] {
+        let config = read(keys).unwrap();
+        assert!(config.lets_clients_relay(), "{keys}");
+        assert_eq!(Config::parse(Path::new("x"), &config.to_toml()).unwrap(), config);
+    }
+    for (keys, expected) in [
+        ("address = '[::]:587'\ntls = 'off'", "7:8: passwords would cross the network in the clear"),
+        ("address = '127.0.0.1:587'\nproxy_protocol = true\nproxies = '127.0.0.1'", "7:8: passwords would cross"),
+        ("unix = 's'\nprotocol = 'lmtp'", "7:8: not with LMTP"),
+    ] {
+        let error = read(keys).unwrap_err().to_string();
+        assert!(error.contains(expected), "{keys}: {error}");
+    }
+    let error = error_of("[[listener]]\naddress = '127.0.0.1:1'\nauth = 'offered'\n");
+    assert!(error.contains("3:8: nobody could log in: set `file` below [auth]"), "{error}");
+    assert!(error_of("[[listener]]\naddress = '127.0.0.1:1'\nauth = 'yes'\n").contains("3:8: "));
+    let error = error_of("[[network]]\ncidr = '10.0.0.0/8'\nauth = 'offered'\n");
+    assert!(error.contains("3:8: no listener has `auth`"), "{error}");
+}
+
+#[test]
+fn what_a_network_says_of_logins_counts_where_there_are_logins() {
+    let text = "[auth]\nfile = 'p'\n[[listener]]\naddress = '127.0.0.1:1'\n[[listener]]\naddress = '127.0.0.1:2'\nauth = 'required'\n\
+                [[network]]\ncidr = '10.0.0.0/8'\nauth = 'off'\n[[network]]\ncidr = '10.1.0.0/16'\n[[network]]\ncidr = '192.0.2.0/24'\nauth = 'offered'\n";
+    let config = Config::parse(Path::new("x"), text).unwrap();
+    let modes = |listener: &Listener| {
+        let networks = config.networks.iter().map(|network| listener.auth_mode(Some(network)));
+        std::iter::once(listener.auth_mode(None)).chain(networks).collect::<Vec<_>>()
+    };
+    use ListenerAuth::{Off, Offered, Required};
+    assert_eq!(modes(&config.listeners[0]), [Off; 4]);
+    assert_eq!(modes(&config.listeners[1]), [Required, Off, Required, Offered]);
 }

@@ -10,6 +10,7 @@ use serde::de::MapAccess;
 use serde::{Deserialize, Deserializer, Serialize};
 
 use super::Protocol;
+use super::auth::ListenerAuth;
 use super::limits::LimitOverrides;
 use super::tls::ListenerTls;
 use super::values::Table;
@@ -32,6 +33,9 @@ pub struct Listener {
     /// Whether its clients may send mail anywhere. Not set: those in `relay.networks` may.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub relay: Option<bool>,
+    /// Whether its clients log in. Not set: they cannot.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub auth: Option<ListenerAuth>,
     /// How clients come to TLS. Not set: by what `[tls]` has and where the listener is.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub tls: Option<ListenerTls>,
@@ -64,6 +68,9 @@ pub struct Network {
     /// Whether these clients may send mail anywhere, in place of the listener's.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub relay: Option<bool>,
+    /// Whether these clients log in, at listeners where clients can. Not set: as at the listener.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub auth: Option<ListenerAuth>,
     /// In place of those of the listener and of `[limits]`. `connections` is that of each of the networks, in all.
     #[serde(skip_serializing_if = "LimitOverrides::is_empty")]
     pub limits: LimitOverrides,
@@ -82,8 +89,11 @@ impl Table for Network {
 
 impl Keys for Listener {
     fn keys() -> Vec<&'static str> {
-        [Socket::keys(), vec!["protocol", "tenant", "pool", "relay", "tls", "certificate", "key", "limits", "policy"]]
-            .concat()
+        [
+            Socket::keys(),
+            vec!["protocol", "tenant", "pool", "relay", "auth", "tls", "certificate", "key", "limits", "policy"],
+        ]
+        .concat()
     }
 
     fn read<'de, A: MapAccess<'de>>(&mut self, key: &str, table: &mut A) -> Result<bool, A::Error> {
@@ -92,6 +102,7 @@ impl Keys for Listener {
             "tenant" => self.tenant = Some(table.next_value()?),
             "pool" => self.pool = Some(table.next_value()?),
             "relay" => self.relay = Some(table.next_value()?),
+            "auth" => self.auth = Some(table.next_value()?),
             "tls" => self.tls = Some(table.next_value()?),
             "certificate" => self.certificate = Some(table.next_value()?),
             "key" => self.key = Some(table.next_value()?),

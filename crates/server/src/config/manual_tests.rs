@@ -60,7 +60,7 @@ fn the_manual_has_each_key_with_its_default() {
             assert!(["listener", "domain"].contains(&name.as_str()) || top.contains(&name.as_str()), "{name}");
         }
     }
-    assert_eq!(sections, 11, "{all}");
+    assert_eq!(sections, 12, "{all}");
     let in_table = |table: &str, key: &'static str| match key {
         "limits" | "policy" => format!("[{table}.{key}]"),
         "pattern" => format!("[[{table}.{key}]]"),
@@ -71,6 +71,6 @@ fn the_manual_has_each_key_with_its_default() {
         check(&format!("`[[{table}]]`"), &keys.iter().map(String::as_str).collect::<Vec<_>>(), &defaults);
     };
     check_list("listener", &Listener::keys(), serde_json::to_value(Listener::default()).unwrap());
-    check_list("network", &["cidr", "tenant", "pool", "relay", "limits", "policy"], Value::Null);
+    check_list("network", &["cidr", "tenant", "pool", "relay", "auth", "limits", "policy"], Value::Null);
     check_list("domain", &Domain::KEYS, serde_json::to_value(Domain::named("a.example")).unwrap());
 }

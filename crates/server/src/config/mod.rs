@@ -3,6 +3,7 @@
 //! [`Config`] is the effective configuration: every key has a value, so that `config show` prints what really applies.
 //! A file that sets nothing is valid, and so is no file at all.
 
+mod auth;
 mod check;
 mod error;
 mod limits;
@@ -24,6 +25,7 @@ use posthaste_directory::Directory;
 use posthaste_smtp::address::is_domain;
 use serde::{Deserialize, Serialize};
 
+pub use auth::{Auth, ListenerAuth};
 pub use error::{ConfigError, Position};
 pub use limits::{LimitOverrides, Limits, ProcessLimits, ReceiveLimitOverrides, ReceiveLimits};
 pub use listeners::{Listener, Network};
@@ -76,6 +78,9 @@ pub struct Config {
     /// The certificate of listeners that name none.
     #[serde(default, deserialize_with = "values::table")]
     pub tls: Tls,
+    /// Who may log in.
+    #[serde(default, deserialize_with = "values::table")]
+    pub auth: Auth,
     /// Programs, files and LMTP servers that mail goes to.
     #[serde(default, deserialize_with = "values::table")]
     pub transport: Transport,
@@ -121,6 +126,7 @@ impl Default for Config {
             limits: Limits::default(),
             policy: Policy::default(),
             tls: Tls::default(),
+            auth: Auth::default(),
             transport: Transport::default(),
             relay: Relay::default(),
             dns: Dns::default(),
@@ -188,7 +194,7 @@ impl Config {
     pub(crate) fn lets_clients_relay(&self) -> bool {
         let of_listeners = self.listeners.iter().map(|listener| listener.relay);
         let mut own = of_listeners.chain(self.networks.iter().map(|network| network.relay));
-        self.relay.is_used() || own.any(|relay| relay == Some(true))
+        self.relay.is_used() || self.has_logins() || own.any(|relay| relay == Some(true))
     }
 
     /// Every transport that mail can go to, each once.

@@ -53,7 +53,9 @@ pub fn check(loaded: &Loaded) -> String {
         );
     }
     let of_file = crate::privileges::check_file(loaded).err().map(|why| why.to_string());
-    for warning in warnings(config).into_iter().chain(of_file) {
+    let of_logins =
+        crate::listening::load_logins(config, &loaded.directory).err().map(|why| format!("auth.file: {why}"));
+    for warning in warnings(config).into_iter().chain(of_file).chain(of_logins) {
         let _ = writeln!(out, "warning, on this machine and for this user: {warning}");
     }
     out

@@ -483,7 +483,10 @@ fn who_may_connect_and_what_differs_is_checked_like_the_rest() {
     first("policy = { forbidden_commands = [\"GET\", \"vrfy\"] }", "cannot be forbidden");
     first("cidr = \"10.0.0.0/8\"", "there is no key `cidr` here; it belongs below a [[network]]");
     first("starttls = true", "and `certificate` and `key`, here or below [tls]");
-    first("auth = true", "3:1: this version has no AUTH: `allow` on a listener decides which networks may connect");
+    first(
+        "auth_required = true",
+        "3:1: a listener has `auth`, which is \"offered\" or \"required\", and `file` below [auth] names the file of passwords",
+    );
     first("[[network]]", "a network needs `cidr`, such as cidr = \"10.0.0.0/8\"");
     first("[[network]]\ncidr = [\"10.0.0.0/8\", \"10.0.0.0/8\"]", "there is a network 10.0.0.0/8 already");
     let unix = |keys: &str| error_of(&format!("[[listener]]\nunix = \"l\"\n{keys}\n"));

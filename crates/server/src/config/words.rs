@@ -8,22 +8,22 @@ use super::{Config, Domain, Listener, Network, Pattern};
 /// The message of an error, for the author of the file.
 pub(super) fn plain(message: &str) -> String {
     match message.trim_end() {
-        message if let Some(missing) = not_yet(message) => missing.to_owned(),
+        message if let Some(known) = other_name(message) => known.to_owned(),
         "missing field `name`" => "a domain needs a name, such as name = \"example.org\"".to_owned(),
         message => posthaste_units::words::plain(message, home_of),
     }
 }
 
-/// What somebody looks for who sets up ports 465 and 587, and what there is not.
-fn not_yet(message: &str) -> Option<&'static str> {
+/// What somebody looks for who sets up ports 465 and 587, under another name.
+fn other_name(message: &str) -> Option<&'static str> {
     let (key, _) = message.strip_prefix("unknown field `")?.split_once('`')?;
     match key {
         "starttls" | "implicit_tls" | "tls_certificate" | "tls_key" => Some(
             "a listener has `tls`, which is \"starttls\", \"required\" or \"implicit\", and `certificate` and `key`, here or below [tls]",
         ),
-        "auth" | "auth_required" | "authentication" => {
-            Some("this version has no AUTH: `allow` on a listener decides which networks may connect")
-        }
+        "auth_required" | "authentication" | "passwords" | "password_file" => Some(
+            "a listener has `auth`, which is \"offered\" or \"required\", and `file` below [auth] names the file of passwords",
+        ),
         _ => None,
     }
 }
@@ -32,7 +32,7 @@ fn not_yet(message: &str) -> Option<&'static str> {
 fn home_of(name: &str) -> Option<String> {
     let listed = |table: &str| format!("below a [[{table}]]");
     match name {
-        "address" | "unix" | "mode" | "protocol" | "relay" | "allow" | "proxy_protocol" | "proxies" => {
+        "address" | "unix" | "mode" | "protocol" | "relay" | "auth" | "allow" | "proxy_protocol" | "proxies" => {
             return Some(listed(Listener::NAME));
         }
         "cidr" => return Some(listed(Network::NAME)),

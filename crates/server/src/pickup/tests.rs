@@ -35,7 +35,7 @@ impl Rig {
             machine.path().join("pickup")
         );
         let config = Config::parse(Path::new("x"), &text).unwrap();
-        let settings = Settings::new(&config, config.directory().into());
+        let settings = Settings::new(&config, config.directory().into(), Arc::default());
         let receiver = Receiver::with_patience(settings, store.clone(), LONG);
         Self { machine, place, config, store, receiver }
     }

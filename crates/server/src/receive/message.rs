@@ -46,7 +46,7 @@ impl Receiver {
         let trace = received_field(&settings, session, envelope, &log.id);
         let share = self.0.shares.begin(session.peer.network(), limits.allowance);
         let is_trusted = settings.is_trusted(session);
-        let fields = settings.tenants.fields().filter(|_| is_trusted);
+        let fields = settings.tenants.fields().filter(|_| settings.is_trusted_client(session));
         let canonical = settings.maps.canonical().filter(|_| is_trusted);
         let head = Head::new(HeaderScan::watching(&settings.host_name), fields.cloned(), canonical.cloned());
         let gathered = gather(body, envelope, (trace, head), limits, &self.0.memory, &self.0.store, share).await;
@@ -72,7 +72,8 @@ impl Receiver {
         let mut destinations = self.destinations(&transaction, envelope);
         if let Some(remote) = &mut destinations.remote {
             let sender = &envelope.mail.reverse_path;
-            settings.tenants.label(remote, session, sender, is_trusted, said.labels);
+            let login = settings.login(session).map(|(_, login)| login);
+            settings.tenants.label(remote, session, sender, (is_trusted, login), said.labels);
             if envelope.mail.hold.is_some() || envelope.mail.expires.is_some() {
                 let (hold_secs, expires_secs) = future::times(&envelope.mail, unix_micros() / 1_000_000);
                 (remote.hold_secs, remote.expires_secs) = (hold_secs, expires_secs);

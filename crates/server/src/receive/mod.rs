@@ -14,17 +14,20 @@ use posthaste_delivery::local::LocalDelivery;
 use posthaste_events::Recorder;
 use posthaste_relay::sender::Relay;
 use posthaste_smtp::driver::{self, Body, Handler, Peer, Session};
+use posthaste_smtp::sasl::Credentials;
 use posthaste_smtp::{Envelope, MailFrom, MessageOutcome, RcptTo, Reply, Witness};
 use posthaste_transport::Transports;
 use tokio::time::timeout;
 
 use self::recipient::RefusedRecipient;
 use crate::body::STORE_PATIENCE;
+use crate::certificates;
 use crate::events;
 use crate::forward::Forwarding;
 use crate::future;
 use crate::ids::{Ids, unix_micros};
 use crate::live::Live;
+use crate::login_gate::{LoginGate, NoLogin};
 use crate::memory::{LARGE_BODY_BYTES, MemoryBudget};
 use crate::message_log::{LogLine, Severity};
 use crate::repeats::{About, Kind, LeftOut, Repeats};
@@ -65,6 +68,7 @@ struct Shared {
     /// The event log, if there is one.
     events: Option<Recorder>,
     live: Live,
+    gate: LoginGate,
 }
 
 impl Receiver {
@@ -95,6 +99,7 @@ impl Receiver {
             spool,
             events,
             live: Live::default(),
+            gate: LoginGate::default(),
         }))
     }
 
@@ -201,7 +206,12 @@ impl Handler for Receiver {
     fn tls_failed(&self, session: &Session, error: &std::io::Error) {
         let (peer, error) = (session.peer.to_string(), error.to_string());
         match self.0.repeats.is_told(Kind::FailedTls, client(session), Instant::now()) {
-            true => tracing::info!(peer, error, "TLS handshake failed"),
+            true => {
+                if let Some(recorder) = &self.0.events {
+                    events::connection(recorder, &session.peer, &format!("TLS handshake failed: {error}"));
+                }
+                tracing::info!(peer, error, "TLS handshake failed");
+            }
             false => tracing::debug!(peer, error, "TLS handshake failed"),
         }
     }
@@ -223,14 +233,26 @@ impl Handler for Receiver {
         }
     }
 
+    async fn authenticate(
+        &self,
+        session: &mut Session,
+        mechanism: &'static str,
+        credentials: Credentials,
+    ) -> Result<String, Reply> {
+        let settings = self.settings();
+        let user: String = credentials.user.chars().take(LOGIN_NAME_LOGGED).collect();
+        let checked = self.0.gate.check(&settings.logins, &settings.directory, &session.peer, credentials).await;
+        self.log_login(session, mechanism, &user, &checked);
+        checked.map_err(|why| match why {
+            NoLogin::Wrong(_) => Reply::new(535, "5.7.8", "Authentication credentials invalid"),
+            NoLogin::Blocked => Reply::new(421, "4.7.0", "Too many wrong passwords from your address, try again later"),
+            NoLogin::Busy => Reply::new(454, "4.7.0", "Passwords cannot be checked now, try again later"),
+        })
+    }
+
     /// A large message goes to a file; who announces one hears now that there is no room for it, not when all of it was sent.
     async fn mail(&self, session: &mut Session, _: &mut Transaction, mail: &MailFrom) -> Result<(), Reply> {
-        let asks_time = mail.hold.is_some() || mail.expires.is_some();
-        let secs_max = || self.settings().limits(session).future_release_secs;
-        let outcome = match asks_time.then(|| future::check(mail, secs_max(), unix_micros() / 1_000_000)) {
-            Some(Err(reply)) => Err(reply),
-            Some(Ok(())) | None => self.check_size(session, mail).await,
-        };
+        let outcome = self.check_mail(session, mail).await;
         if let (Some(recorder), Err(reply)) = (&self.0.events, &outcome) {
             events::command(recorder, session, &mail.reverse_path, None, reply);
         }
@@ -287,6 +309,50 @@ impl Handler for Receiver {
 }
 
 impl Receiver {
+    async fn check_mail(&self, session: &Session, mail: &MailFrom) -> Result<(), Reply> {
+        let settings = self.settings();
+        if settings.lacks_login(session) {
+            return Err(Reply::new(530, "5.7.0", "Authentication required"));
+        }
+        if let Some((name, login)) = settings.login(session)
+            && !login.may_send_as(&mail.reverse_path, name, &settings.directory)
+        {
+            let (peer, from) = (session.peer.to_string(), mail.reverse_path.to_string());
+            match self.0.repeats.is_told(Kind::Refused, client(session), Instant::now()) {
+                true => tracing::info!(peer, user = name, from, "sender refused: not an address of this login"),
+                false => tracing::debug!(peer, user = name, from, "sender refused: not an address of this login"),
+            }
+            // RFC 6409 section 6.1.
+            return Err(Reply::new(553, "5.7.1", "Not an address of yours, you cannot send mail from it"));
+        }
+        if mail.hold.is_some() || mail.expires.is_some() {
+            let secs_max = settings.limits(session).future_release_secs;
+            future::check(mail, secs_max, unix_micros() / 1_000_000)?;
+        }
+        self.check_size(session, mail).await
+    }
+
+    fn log_login(&self, session: &Session, mechanism: &str, user: &str, checked: &Result<String, NoLogin>) {
+        let peer = session.peer.to_string();
+        let tls = session.tls.as_deref().map(certificates::version);
+        let why = match checked {
+            Ok(user) => {
+                match self.0.repeats.is_told(Kind::Login, client(session), Instant::now()) {
+                    true => tracing::info!(peer, user, mechanism, tls, "logged in"),
+                    false => tracing::debug!(peer, user, mechanism, tls, "logged in"),
+                }
+                return;
+            }
+            Err(NoLogin::Wrong(why)) => why,
+            Err(NoLogin::Blocked) => "too many wrong passwords from this address",
+            Err(NoLogin::Busy) => "too many logins at a time",
+        };
+        match self.0.repeats.is_told(Kind::FailedLogin, client(session), Instant::now()) {
+            true => tracing::info!(peer, user, mechanism, tls, why, "login failed"),
+            false => tracing::debug!(peer, user, mechanism, tls, why, "login failed"),
+        }
+    }
+
     async fn check_size(&self, session: &Session, mail: &MailFrom) -> Result<(), Reply> {
         let Some(size) = mail.size.filter(|&size| size > LARGE_BODY_BYTES as u64) else { return Ok(()) };
         if let Err(too_much) =
@@ -332,6 +398,7 @@ impl Receiver {
                 "`posthaste queue summary` shows what waits; `relay.queue_recipients` is the bound".to_owned()
             }
             Kind::NotVerified => "the next hop cannot be asked for its recipients".to_owned(),
+            Kind::Login | Kind::FailedLogin => String::new(),
             Kind::Refused | Kind::RefusedRecipient | Kind::RefusedConnection | Kind::FailedTls | Kind::Abandoned => {
                 String::new()
             }
@@ -358,6 +425,9 @@ impl Receiver {
         line.write(severity, help, session, envelope, outcome, begun);
     }
 }
+
+/// As much of a login's name as the log has; some type their password there.
+const LOGIN_NAME_LOGGED: usize = 100;
 
 /// Whom lines about a client are counted for.
 fn client(session: &Session) -> About<'static> {

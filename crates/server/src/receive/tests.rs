@@ -57,7 +57,11 @@ async fn serve(
     let config = format!("{listeners}[[domain]]\nname = \"example.org\"\nusers = \"any\"\n{relay}");
     let mut config = Config::parse(Path::new("x"), &config).expect("a configuration");
     config.storage.data = machine.path().to_owned();
-    let receiver = Receiver::with_patience(Settings::new(&config, config.directory().into()), store.clone(), patience);
+    let receiver = Receiver::with_patience(
+        Settings::new(&config, config.directory().into(), Default::default()),
+        store.clone(),
+        patience,
+    );
     let relay = RelayService::start(&config, store.clone(), receiver.clone(), None).await.expect("a relay");
     let lmtp = server::Config { protocol: Protocol::Lmtp, ..server::Config::new("mx.example.org") };
     let builder = Server::builder().listen("127.0.0.1:0").config(lmtp).listen("127.0.0.1:0");

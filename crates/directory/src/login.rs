@@ -1,0 +1,137 @@
+//! Names that clients log in with, and the addresses that are theirs.
+
+use posthaste_smtp::address::Domain as Host;
+use posthaste_smtp::{Address, ForwardPath};
+
+use crate::aliases::AliasId;
+use crate::directory::{Directory, Table};
+use crate::names::{folded, folded_domain, user_name};
+use crate::route::Route;
+use crate::step::{Step, Trace};
+
+impl Directory {
+    /// The one form of a login name, `user@domain`: a user of the first domain if it has no domain, and with the name of the domain where it has one of
+    /// its aliases. The domain need not be ours. `None`: it can be no name of a user (RFC 8265).
+    pub fn login_name(&self, name: &str) -> Option<String> {
+        let (user, domain) = match name.rsplit_once('@') {
+            Some((user, domain)) => (user, folded_domain(domain)?),
+            None => (name, self.domains.first()?.name.as_str().into()),
+        };
+        let domain = self.by_name.get(&*domain).map_or(&*domain, |index| &self.domains[*index as usize].name);
+        let user = user_name(user)?;
+        (!user.is_empty() && !domain.is_empty()).then(|| format!("{user}@{domain}"))
+    }
+
+    /// Whether `address` is one of `login`, which has the form of [`Directory::login_name`]: its own, with a detail or without, or one that leads to it. Takes
+    /// as long as the look-up of a recipient.
+    pub fn is_address_of(&self, address: &Address, login: &str) -> bool {
+        let Some((user, login_domain)) = login.rsplit_once('@') else { return false };
+        let Host::Name(domain) = address.domain() else { return false };
+        let Some(domain) = folded_domain(domain) else { return false };
+        let Some(&own) = self.by_name.get(login_domain) else {
+            return domain == login_domain && folded(address.local_part()) == user;
+        };
+        let table = &self.domains[own as usize];
+        if self.by_name.get(&*domain) == Some(&own) && table.names(address.local_part(), user) {
+            return true;
+        }
+        let mut search = Search { wanted: table.aliases.get(user).copied(), is_met: false };
+        match self.of_path(&ForwardPath::Address(address.clone()), &mut search) {
+            _ if search.is_met => true,
+            Route::Local(mailboxes) => mailboxes.iter().any(|mailbox| {
+                let found = mailbox.address.rsplit_once('@');
+                found.is_some_and(|(local_part, domain)| domain == table.name && table.names(local_part, user))
+            }),
+            _ => false,
+        }
+    }
+}
+
+impl Table {
+    /// Whether a local part means `user`, as it is or with a detail.
+    fn names(&self, local_part: &str, user: &str) -> bool {
+        let name = folded(local_part);
+        // Exact names come first, as when mail is delivered.
+        let is_another = || self.has_user(&name) || self.aliases.contains_key(&*name);
+        name == user || self.base(&name).is_some_and(|base| base == user) && !is_another()
+    }
+}
+
+/// Looks for an alias on the way.
+struct Search {
+    wanted: Option<AliasId>,
+    is_met: bool,
+}
+
+impl Trace for Search {
+    fn step(&mut self, _: impl FnOnce() -> Step) {}
+
+    fn visit(&mut self, alias: AliasId) {
+        self.is_met |= self.wanted == Some(alias);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::Domain;
+
+    fn directory() -> Directory {
+        let text = "name = \"example.org\"\ndomain_aliases = [\"b\u{fc}cher.example\"]\nusers = [\"ann\", \"bob\", \"carol\", \"ann+own\"]\n\
+                    catch_all = \"carol\"\n[aliases]\nteam = [\"ann\", \"x@other.example\"]\nall = [\"team\", \"bob\"]\nbob = [\"bob\", \"archive@other.example\"]\n\
+                    noreply.discard = true\n[accounts.ann]\nforward = [\"bob\"]\n[[pattern]]\nmatch = \"sales-(.*)\"\nto = \"ann\"\n";
+        let any = "name = \"any.example\"\nusers = \"any\"\n";
+        let domains: Vec<Domain> = [text, any].iter().map(|text| toml::from_str(text).unwrap()).collect();
+        Directory::new(&domains, "Maildir").unwrap()
+    }
+
+    #[test]
+    fn a_login_name_has_one_form() {
+        let directory = directory();
+        let check = |name: &str, expected: Option<&str>| {
+            assert_eq!(directory.login_name(name).as_deref(), expected, "{name:?}");
+        };
+        check("ann", Some("ann@example.org"));
+        check("Ann@Example.ORG", Some("ann@example.org"));
+        check("ann@B\u{dc}CHER.example", Some("ann@example.org"));
+        check("app@else.example.", Some("app@else.example"));
+        for bad in ["", "@", "@example.org", "ann@", "a b@example.org", "a\0b"] {
+            check(bad, None);
+        }
+    }
+
+    #[test]
+    fn addresses_that_lead_to_a_login_are_its_own() {
+        let directory = directory();
+        let check = |address: &str, login: &str, expected: bool| {
+            let parsed = Address::parse(address).unwrap();
+            assert_eq!(directory.is_address_of(&parsed, login), expected, "{address} of {login}");
+        };
+        for own in ["ann@example.org", "ANN@xn--bcher-kva.example", "ann+x@example.org", "team@example.org"] {
+            check(own, "ann@example.org", true);
+        }
+        // By another alias, by a pattern, and although the mail of the user goes elsewhere.
+        check("all@example.org", "ann@example.org", true);
+        check("sales-eu@example.org", "ann@example.org", true);
+        check("bob@example.org", "bob@example.org", true);
+        check("anybody@example.org", "carol@example.org", true);
+        for other in [
+            "bob@example.org",
+            "ann@any.example",
+            "ann@other.example",
+            "noreply@example.org",
+            // A user with that very name.
+            "ann+own@example.org",
+            "anybody@example.org",
+            "ann@[192.0.2.1]",
+        ] {
+            check(other, "ann@example.org", false);
+        }
+        check("dora@any.example", "dora@any.example", true);
+        check("dora+x@any.example", "dora@any.example", true);
+        check("eve@any.example", "dora@any.example", false);
+        check("App@Else.example", "app@else.example", true);
+        check("app@other.example", "app@else.example", false);
+        check("ann@example.org", "ann", false);
+    }
+}

@@ -1,0 +1,83 @@
+//! `posthaste password`: the hash of a password, for the file of passwords.
+
+use std::io::{self, BufRead, IsTerminal, Read, Write};
+use std::os::fd::AsFd;
+
+use clap::Args;
+use rustix::termios::{LocalModes, OptionalActions, Termios, tcgetattr, tcsetattr};
+
+use crate::terminal::print;
+
+#[derive(Args)]
+pub struct PasswordArgs {
+    /// Name to log in with, such as ann@example.org: prints a whole line for the file of passwords
+    #[arg(value_name = "NAME")]
+    name: Option<String>,
+}
+
+impl PasswordArgs {
+    /// Asks for the password on a terminal, twice and without showing it; elsewhere it is the first line of standard input.
+    pub fn run(&self) -> Result<(), Box<dyn std::error::Error>> {
+        let stdin = io::stdin();
+        let password = match stdin.is_terminal() {
+            true => {
+                let hidden = Hidden::begin(stdin.as_fd())?;
+                let password = ask("Password: ")?;
+                let again = ask("Again: ")?;
+                drop(hidden);
+                if password != again {
+                    return Err("the two differ; nothing was made".into());
+                }
+                password
+            }
+            false => line(&mut stdin.lock())?,
+        };
+        let hash = posthaste_server::password::hash(&password)?;
+        let line = self.name.as_ref().map_or_else(|| hash.clone(), |name| format!("{name}:{hash}"));
+        print(&(line + "\n"))?;
+        Ok(())
+    }
+}
+
+fn ask(prompt: &str) -> Result<String, Box<dyn std::error::Error>> {
+    let mut err = io::stderr().lock();
+    err.write_all(prompt.as_bytes())?;
+    let password = line(&mut io::stdin().lock())?;
+    err.write_all(b"\n")?;
+    // Ctrl-C, which must not leave a terminal behind that shows nothing.
+    if password.contains('\u{3}') { Err("interrupted".into()) } else { Ok(password) }
+}
+
+fn line(input: &mut impl BufRead) -> io::Result<String> {
+    let mut line = String::new();
+    input.take(LINE_BYTES_MAX).read_line(&mut line)?;
+    let end = line.trim_end_matches(['\r', '\n']).len();
+    line.truncate(end);
+    Ok(line)
+}
+
+/// A terminal that does not show what is typed, and does not end the program by a key.
+struct Hidden<'a> {
+    terminal: std::os::fd::BorrowedFd<'a>,
+    before: Termios,
+}
+
+impl<'a> Hidden<'a> {
+    fn begin(terminal: std::os::fd::BorrowedFd<'a>) -> io::Result<Self> {
+        let before = tcgetattr(terminal)?;
+        let mut hidden = before.clone();
+        hidden.local_modes.remove(LocalModes::ECHO | LocalModes::ISIG);
+        tcsetattr(terminal, OptionalActions::Flush, &hidden)?;
+        Ok(Self { terminal, before })
+    }
+}
+
+impl Drop for Hidden<'_> {
+    fn drop(&mut self) {
+        // A terminal that is gone needs nothing.
+        let _ = tcsetattr(self.terminal, OptionalActions::Now, &self.before);
+    }
+}
+
+/// More than any password has, so that one too long is refused and not cut.
+const LINE_BYTES_MAX: u64 = 8192;

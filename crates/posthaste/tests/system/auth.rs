@@ -1,0 +1,266 @@
+//! Logins at listeners: what a client may do with one, and what it cannot do without.
+
+use std::io::Write;
+use std::net::SocketAddr;
+use std::path::Path;
+use std::process::Stdio;
+
+use rustix::process::Signal;
+
+use crate::relaying::{ANYWHERE, next_hop, queue};
+use crate::support::{Client, MESSAGE, Server, command};
+use crate::tls::{certify, tls13};
+use crate::trace::Watching;
+
+/// Four listeners at addresses of their own: STARTTLS with logins required, TLS from the first byte, the loopback without TLS, and one that does not relay.
+fn config(next: u16) -> String {
+    format!(
+        "host_name = \"mx.example.org\"\n[auth]\nfile = \"passwords\"\n[tls]\ncertificate = \"cert.pem\"\nkey = \"key.pem\"\n\
+         [[listener]]\naddress = \"127.0.0.1:0\"\ntls = \"required\"\nauth = \"required\"\n\
+         [[listener]]\naddress = \"127.0.0.2:0\"\ntls = \"implicit\"\nauth = \"required\"\n\
+         [[listener]]\naddress = \"127.0.0.3:0\"\ntls = \"off\"\nauth = \"offered\"\nlimits = {{ errors = 1000, idle_commands = 1000 }}\n\
+         [[listener]]\naddress = \"127.0.0.4:0\"\ntls = \"off\"\nauth = \"offered\"\nrelay = false\n\
+         [[domain]]\nname = \"example.org\"\nusers = [\"ann\", \"bob\"]\naliases = {{ team = [\"ann\", \"bob\"] }}\n\
+         [events]\nenabled = true\n[relay]\nport = {next}\nunreachable_secs = 1\n\
+         [dns]\nservers = [\"127.0.0.1:9\"]\nhosts = {{ \"there.example\" = [\"127.0.0.1\"] }}\n"
+    )
+}
+
+/// The line of a login for the file of passwords, as the program prints it.
+fn line(dir: &Path, name: &str, password: &str) -> String {
+    let mut child = command(dir, &["password", name]).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+    child.stdin.take().unwrap().write_all(format!("{password}\n").as_bytes()).unwrap();
+    let output = child.wait_with_output().unwrap();
+    assert!(output.status.success());
+    String::from_utf8(output.stdout).unwrap()
+}
+
+/// In base64, without a crate.
+fn base64(bytes: &[u8]) -> String {
+    const LETTERS: &[u8] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+    let mut out = String::new();
+    for chunk in bytes.chunks(3) {
+        let bits = chunk.iter().fold(0u32, |bits, byte| bits << 8 | u32::from(*byte)) << (8 * (3 - chunk.len()));
+        for at in 0..4 {
+            let letter = char::from(LETTERS[(bits >> (18 - 6 * at) & 63) as usize]);
+            out.push(if at <= chunk.len() { letter } else { '=' });
+        }
+    }
+    out
+}
+
+fn plain(user: &str, password: &str) -> String {
+    format!("AUTH PLAIN {}", base64(format!("\0{user}\0{password}").as_bytes()))
+}
+
+fn at(server: &Server, ip: &str) -> SocketAddr {
+    *server.addresses.iter().find(|at| at.ip().to_string() == ip).unwrap()
+}
+
+fn hello(at: SocketAddr) -> (Client, String) {
+    let mut client = Client::open(at).unwrap();
+    assert_eq!(client.reply().code, 220);
+    let text = client.expect("EHLO client.example.net", 250).text;
+    (client, text)
+}
+
+fn offers_auth(text: &str) -> bool {
+    text.lines().any(|line| line == "AUTH PLAIN LOGIN")
+}
+
+#[test]
+fn a_login_sends_anywhere_as_itself_and_nobody_else_does() {
+    let (dir, there) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let next = next_hop(there.path(), ANYWHERE);
+    let certificate = tls13(&certify(dir.path()));
+    std::fs::write(dir.path().join("passwords"), line(dir.path(), "ann@example.org", "pass wörd")).unwrap();
+    let server = Server::start(dir.path(), &config(next.addresses[0].port()));
+
+    let (mut client, text) = hello(at(&server, "127.0.0.1"));
+    assert!(!offers_auth(&text), "a password would be readable: {text}");
+    client.expect(&plain("ann@example.org", "pass wörd"), 538);
+    client.expect("STARTTLS", 220);
+    client.encrypt(&certificate).unwrap();
+    assert!(offers_auth(&client.expect("EHLO client.example.net", 250).text));
+    assert!(client.expect("MAIL FROM:<ann@example.org>", 530).text.starts_with("5.7.0"));
+    assert!(client.expect(&plain("ann@example.org", "password"), 535).text.starts_with("5.7.8"));
+    client.expect("MAIL FROM:<ann@example.org>", 530);
+    client.expect(&plain("ann@example.org", "pass wörd"), 235);
+    client.expect("AUTH LOGIN", 503);
+    for foreign in ["bob@example.org", "ann@there.example", "ann"] {
+        assert!(client.expect(&format!("MAIL FROM:<{foreign}>"), 553).text.starts_with("5.7.1"));
+    }
+    client.expect("MAIL FROM:<ann+x@example.org> AUTH=ann@example.org", 250);
+    client.expect("AUTH PLAIN", 503);
+    client.expect("RSET", 250);
+    let reply = client.try_message("team@example.org", &["ann@there.example"], MESSAGE).unwrap();
+    assert_eq!(reply.code, 250, "{reply:?}");
+    let text = next.wait_for_mail("there.example", "ann", 1)[0].text();
+    assert!(text.contains("\tby mx.example.org with ESMTPSA id "), "{text}");
+    let kept = server.wait_for_log("message kept");
+    assert!(kept.contains("user=\"ann@example.org\"") && kept.contains("with=\"ESMTPSA\""), "{kept}");
+    let failed = server.wait_for_log("login failed");
+    assert!(failed.contains("user=\"ann@example.org\"") && failed.contains("why=\"wrong password\""), "{failed}");
+    server.wait_for_log("logged in");
+    assert!(!server.log_text().contains("pass w"), "a password is in the log");
+
+    // LOGIN, with TLS from the first byte on.
+    let mut client = Client::open(at(&server, "127.0.0.2")).unwrap();
+    client.encrypt(&certificate).unwrap();
+    assert_eq!(client.reply().code, 220);
+    client.expect("EHLO client.example.net", 250);
+    client.expect("AUTH LOGIN", 334);
+    client.expect(&base64(b"ann"), 334);
+    client.expect(&base64("pass wörd".as_bytes()), 235);
+    let reply = client.try_message("ann@example.org", &["bob@there.example"], MESSAGE).unwrap();
+    assert_eq!(reply.code, 250, "{reply:?}");
+    next.wait_for_mail("there.example", "bob", 1);
+
+    // Where logins are offered others may send here, and nowhere else; and a listener that does not relay does not for logins.
+    let (mut client, text) = hello(at(&server, "127.0.0.3"));
+    assert!(offers_auth(&text));
+    client.deliver(&["bob@example.org"], MESSAGE);
+    client.expect("MAIL FROM:<ann@example.org>", 250);
+    client.expect("RCPT TO:<ann@there.example>", 550);
+    let (mut client, _) = hello(at(&server, "127.0.0.4"));
+    client.expect(&plain("ann@example.org", "pass wörd"), 235);
+    client.expect("MAIL FROM:<ann@example.org>", 250);
+    client.expect("RCPT TO:<ann@there.example>", 550);
+
+    server.stop();
+    next.stop();
+    let events = std::fs::read_to_string(dir.path().join("posthaste-data/events/events-00000001.jsonl")).unwrap();
+    let received = events.lines().find(|line| line.contains("\"<ann@there.example>\"")).unwrap();
+    assert!(received.contains("\"with\":\"ESMTPSA\"") && received.contains("\"user\":\"ann@example.org\""), "{events}");
+}
+
+#[test]
+fn a_reload_changes_passwords_ends_logins_and_keeps_what_it_cannot_read() {
+    let dir = tempfile::tempdir().unwrap();
+    certify(dir.path());
+    let passwords = dir.path().join("passwords");
+    std::fs::write(&passwords, line(dir.path(), "ann", "first")).unwrap();
+    let server = Server::start(dir.path(), &config(9));
+    let place = at(&server, "127.0.0.3");
+    let (mut open, _) = hello(place);
+    open.expect(&plain("ann", "first"), 235);
+
+    std::fs::write(&passwords, "ann:first\n").unwrap();
+    server.signal(Signal::HUP);
+    let said = server.wait_for_log("the logins stay as they were");
+    assert!(said.contains("passwords:1: not a hash of Argon2"), "{said}");
+    hello(place).0.expect(&plain("ann", "first"), 235);
+
+    std::fs::write(&passwords, line(dir.path(), "bob", "second")).unwrap();
+    server.signal(Signal::HUP);
+    server.wait_for_log_again("configuration reloaded", 2);
+    hello(place).0.expect(&plain("bob", "second"), 235);
+    hello(place).0.expect(&plain("ann", "first"), 535);
+    // What was a login may do what everybody may.
+    open.expect("MAIL FROM:<bob@example.org>", 250);
+    open.expect("RCPT TO:<ann@there.example>", 550);
+    drop(open);
+    server.stop();
+
+    std::fs::remove_file(&passwords).unwrap();
+    let output = command(dir.path(), &["serve"]).output().unwrap();
+    let text = String::from_utf8(output.stderr).unwrap();
+    assert!(output.status.code() == Some(2) && text.contains("auth.file: passwords: No such file"), "{text}");
+    let output = command(dir.path(), &["config", "check"]).output().unwrap();
+    let text = String::from_utf8(output.stdout).unwrap();
+    assert!(text.contains("auth.file: passwords: No such file"), "{text}");
+}
+
+#[test]
+fn what_is_not_well_formed_is_refused_and_the_session_goes_on() {
+    let dir = tempfile::tempdir().unwrap();
+    certify(dir.path());
+    std::fs::write(dir.path().join("passwords"), line(dir.path(), "ann", "secret")).unwrap();
+    let server = Server::start(dir.path(), &config(9));
+    let (mut client, _) = hello(at(&server, "127.0.0.3"));
+    client.expect("AUTH", 501);
+    client.expect("AUTH CRAM-MD5", 504);
+    client.expect("AUTH PLAIN ?", 501);
+    client.expect("AUTH PLAIN =", 501);
+    client.expect("AUTH PLAIN AA==", 501);
+    client.expect("AUTH PLAIN", 334);
+    client.expect("*", 501);
+    client.expect("AUTH LOGIN", 334);
+    client.expect("not base64!", 501);
+    client.expect("AUTH LOGIN", 334);
+    client.expect(&base64(b"ann"), 334);
+    client.expect("*", 501);
+    client.expect(&format!("AUTH PLAIN {}", "A".repeat(20_000)), 500);
+    client.expect("AUTH PLAIN", 334);
+    client.expect(&"A".repeat(20_000), 500);
+    client.expect("NOOP", 250);
+    // The name that it wants to act for.
+    client.expect(&format!("AUTH PLAIN {}", base64(b"bob\0ann\0secret")), 535);
+    client.expect(&plain("ann", ""), 501);
+    client.expect(&plain("ann", "secret"), 235);
+    // What came in one piece with the command is a command, and no part of a password.
+    let (mut client, _) = hello(at(&server, "127.0.0.3"));
+    client.send(format!("{}\r\nNOOP\r\n", plain("ann", "secret")).as_bytes()).unwrap();
+    assert_eq!((client.reply().code, client.reply().code), (235, 250));
+    drop(client);
+    server.stop();
+}
+
+#[test]
+fn a_crowd_that_guesses_holds_up_nobody() {
+    const CROWD: usize = 1000;
+    let dir = tempfile::tempdir().unwrap();
+    certify(dir.path());
+    std::fs::write(dir.path().join("passwords"), line(dir.path(), "ann", "secret")).unwrap();
+    let server = Server::start(dir.path(), &config(9));
+    let place = at(&server, "127.0.0.3");
+    let mut crowd: Vec<Client> = (0..CROWD).map(|_| hello(place).0).collect();
+    for (number, client) in crowd.iter_mut().enumerate() {
+        client.send(format!("{}\r\n", plain("ann", &number.to_string())).as_bytes()).unwrap();
+    }
+    // Mail goes through meanwhile, before any of the crowd has read its answer.
+    let (mut client, _) = hello(place);
+    client.deliver(&["bob@example.org"], MESSAGE);
+    server.wait_for_mail("example.org", "bob", 1);
+    let mut wrong = 0;
+    for mut client in crowd {
+        let reply = client.reply();
+        assert!([535, 454].contains(&reply.code), "{reply:?}");
+        wrong += usize::from(reply.code == 535);
+    }
+    assert!(wrong > 0, "some are checked");
+    // Who knows it gets in.
+    client.expect(&plain("ann", "secret"), 235);
+    drop(client);
+    server.stop();
+}
+
+#[test]
+fn onlookers_see_no_password_and_the_queue_is_there_without_networks() {
+    let dir = tempfile::tempdir().unwrap();
+    certify(dir.path());
+    std::fs::write(dir.path().join("passwords"), line(dir.path(), "ann", "secret")).unwrap();
+    let listener = "[auth]\nfile = \"passwords\"\n[[listener]]\naddress = \"127.0.0.1:0\"\nauth = \"offered\"\n";
+    let server = Server::start(dir.path(), listener);
+    // Nothing waits: exit status 1.
+    let (code, text) = queue(dir.path(), &["summary"]);
+    assert!(code == 1 && text.contains("0 of 10000000 recipients wait"), "{code} {text}");
+    let mut watching = Watching::start(dir.path(), &server, &[]);
+    let mut client = server.hello();
+    client.expect(&plain("ann", "wrong"), 535);
+    client.expect("AUTH LOGIN", 334);
+    client.expect(&base64(b"ann"), 334);
+    client.expect(&base64(b"secret"), 235);
+    client.expect("NOOP end", 250);
+    let said: Vec<String> =
+        watching.until("in", "NOOP end").iter().map(|line| line["line"].as_str().unwrap().to_owned()).collect();
+    let from = said.iter().position(|line| line.starts_with("AUTH PLAIN")).unwrap();
+    let expected = ["AUTH PLAIN …", "535", "AUTH LOGIN", "334 …", "…", "334 …", "…", "235", "NOOP end"];
+    let shown: Vec<&str> = said[from..].iter().map(String::as_str).collect();
+    assert_eq!(shown.len(), expected.len(), "{said:?}");
+    for (shown, expected) in shown.iter().zip(expected) {
+        assert!(shown.starts_with(expected) && (expected.len() > 3 || !shown.contains("c2VjcmV0")), "{said:?}");
+    }
+    drop((client, watching));
+    server.stop();
+}

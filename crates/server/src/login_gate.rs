@@ -1,0 +1,354 @@
+//! Checks of passwords: how many at a time, and what becomes of clients that guess.
+//!
+//! A check takes tens of milliseconds of a processor and about 19 MiB of memory, which a client costs one line. So few run at a time, on threads of their own, few
+//! wait, and not all of one client; who has guessed wrong too often is turned away for a while without a check.
+
+use std::collections::HashMap;
+use std::hash::{BuildHasher, RandomState};
+use std::net::IpAddr;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use posthaste_directory::Directory;
+use posthaste_smtp::driver::Peer;
+use posthaste_smtp::sasl::Credentials;
+use tokio::sync::Semaphore;
+use tokio::task::spawn_blocking;
+use tokio::time::{Instant, sleep, timeout};
+
+use crate::logins::Logins;
+use crate::password::{PASSWORD_BYTES_MAX, PasswordHash};
+
+/// Checks passwords.
+#[derive(Debug)]
+pub(crate) struct LoginGate {
+    checks: Arc<Semaphore>,
+    /// Those that are checked, and those that wait for that.
+    places: Semaphore,
+    guesses: Guesses,
+}
+
+impl Default for LoginGate {
+    fn default() -> Self {
+        Self {
+            checks: Arc::new(Semaphore::new(CHECKS_MAX)),
+            places: Semaphore::new(PLACES_MAX),
+            guesses: Guesses::default(),
+        }
+    }
+}
+
+/// Why somebody is not logged in.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum NoLogin {
+    /// Another password, or no such name; the client is not told which.
+    Wrong(&'static str),
+    /// Too many wrong guesses came from the client's address.
+    Blocked,
+    /// Too many passwords are to be checked.
+    Busy,
+}
+
+impl LoginGate {
+    /// The name of the login, in its one form. An answer that the password is wrong comes a second late.
+    ///
+    /// # Errors
+    /// See [`NoLogin`].
+    pub async fn check(
+        &self,
+        logins: &Logins,
+        directory: &Directory,
+        peer: &Peer,
+        credentials: Credentials,
+    ) -> Result<String, NoLogin> {
+        // Who is on this machine may log in for many, as webmail does.
+        let from = peer.network().filter(|ip| !ip.is_loopback());
+        let attempt = self.guesses.begin(from)?;
+        let Credentials { user, password, acts_for } = credentials;
+        let name = directory.login_name(&user);
+        let login = name.as_deref().and_then(|name| logins.get(name));
+        let hash = login.map(|login| &login.hash).or(logins.decoy()).cloned();
+        // As long as anybody's, so that it tells nothing.
+        let guess = self.guesses.hasher.hash_one((&name, &password));
+        let is_right = match hash {
+            Some(hash) if password.len() <= PASSWORD_BYTES_MAX => {
+                let _place = self.places.try_acquire().map_err(|_| NoLogin::Busy)?;
+                self.is_of(hash, password).await?
+            }
+            _ => false,
+        };
+        let acts_for = acts_for.filter(|acts_for| directory.login_name(acts_for) != name);
+        let why = match (name, login) {
+            (Some(name), Some(_)) if is_right && acts_for.is_none() => return Ok(name),
+            (_, Some(_)) if is_right => "it may act for nobody else",
+            (_, Some(_)) => "wrong password",
+            (_, None) => "no such login",
+        };
+        attempt.failed(guess);
+        sleep(FAILURE_DELAY).await;
+        Err(NoLogin::Wrong(why))
+    }
+
+    /// Checks a password when its turn comes. What has begun goes on if nobody waits for it any more, and counts until its end.
+    async fn is_of(&self, hash: Arc<PasswordHash>, password: String) -> Result<bool, NoLogin> {
+        let turn = timeout(TURN_PATIENCE, Arc::clone(&self.checks).acquire_owned()).await;
+        let Ok(Ok(turn)) = turn else { return Err(NoLogin::Busy) };
+        let check = spawn_blocking(move || {
+            let _turn = turn;
+            hash.is_of(&password)
+        });
+        check.await.map_err(|_| NoLogin::Busy)
+    }
+}
+
+/// Wrong guesses, by the client's address or network.
+#[derive(Debug, Default)]
+struct Guesses {
+    clients: Mutex<HashMap<IpAddr, Client>>,
+    hasher: RandomState,
+}
+
+#[derive(Debug)]
+struct Client {
+    /// When the first of the failures was.
+    since: Instant,
+    failures: u32,
+    /// What was guessed wrong last, hashed with a key that only this process has: a program that has an old password says the same for ever, and learns nothing.
+    last: Option<u64>,
+    in_flight: u32,
+}
+
+/// An attempt to log in, from its begin to its answer.
+#[derive(Debug)]
+struct Attempt<'a> {
+    guesses: &'a Guesses,
+    from: Option<IpAddr>,
+}
+
+impl Guesses {
+    fn lock(&self) -> MutexGuard<'_, HashMap<IpAddr, Client>> {
+        self.clients.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn begin(&self, from: Option<IpAddr>) -> Result<Attempt<'_>, NoLogin> {
+        let Some(ip) = from else { return Ok(Attempt { guesses: self, from }) };
+        let now = Instant::now();
+        let mut clients = self.lock();
+        if clients.len() >= CLIENTS_MAX && !clients.contains_key(&ip) {
+            clients.retain(|_, client| client.in_flight > 0 || now - client.since < MEMORY);
+        }
+        if clients.len() >= CLIENTS_MAX && !clients.contains_key(&ip) {
+            let idle = clients.iter().filter(|(_, client)| client.in_flight == 0);
+            let oldest = idle.min_by_key(|(_, client)| client.since).map(|(ip, _)| *ip).ok_or(NoLogin::Busy)?;
+            clients.remove(&oldest);
+        }
+        let client = clients.entry(ip).or_insert(Client { since: now, failures: 0, last: None, in_flight: 0 });
+        if now - client.since >= MEMORY {
+            (client.since, client.failures, client.last) = (now, 0, None);
+        }
+        if client.failures >= FAILURES_MAX {
+            return Err(NoLogin::Blocked);
+        }
+        if client.in_flight >= IN_FLIGHT_MAX {
+            return Err(NoLogin::Busy);
+        }
+        client.in_flight += 1;
+        Ok(Attempt { guesses: self, from })
+    }
+}
+
+impl Attempt<'_> {
+    /// Counts a wrong guess, unless it is the last one again.
+    fn failed(&self, guess: u64) {
+        let Some(ip) = self.from else { return };
+        if let Some(client) = self.guesses.lock().get_mut(&ip)
+            && client.last.replace(guess) != Some(guess)
+        {
+            client.failures += 1;
+            if client.failures == 1 || client.failures == FAILURES_MAX {
+                // A block lasts from the last of them on.
+                client.since = Instant::now();
+            }
+        }
+    }
+}
+
+impl Drop for Attempt<'_> {
+    fn drop(&mut self) {
+        let Some(ip) = self.from else { return };
+        let mut clients = self.guesses.lock();
+        if let Some(client) = clients.get_mut(&ip) {
+            client.in_flight -= 1;
+            if client.in_flight == 0 && client.last.is_none() {
+                clients.remove(&ip);
+            }
+        }
+    }
+}
+
+/// Checks at a time: about 40 MiB.
+const CHECKS_MAX: usize = 2;
+/// Passwords that are checked or wait for it: about a second's.
+const PLACES_MAX: usize = 64;
+/// Attempts of one client at a time, the delay of an answer included.
+const IN_FLIGHT_MAX: u32 = 16;
+/// How long a password waits for its turn.
+const TURN_PATIENCE: Duration = Duration::from_secs(10);
+/// How late the answer to a wrong guess comes.
+const FAILURE_DELAY: Duration = Duration::from_secs(1);
+/// Wrong guesses of a client within [`MEMORY`].
+const FAILURES_MAX: u32 = 10;
+/// How long wrong guesses count, and how long a client is turned away then.
+const MEMORY: Duration = Duration::from_secs(600);
+/// Clients of which wrong guesses are remembered: about a megabyte.
+const CLIENTS_MAX: usize = 10_000;
+
+#[cfg(test)]
+mod tests {
+    use std::net::SocketAddr;
+
+    use posthaste_directory::Domain;
+
+    use super::*;
+
+    /// `ann@example.org`, whose password is `password`, by a hash that takes little.
+    fn logins(directory: &Directory) -> Logins {
+        let dir = tempfile::tempdir().unwrap();
+        let file = dir.path().join("passwords");
+        let params = argon2::Params::new(64, 1, 1, None).unwrap();
+        let hash = argon2::PasswordHasher::hash_password(&argon2::Argon2::from(params), b"password").unwrap();
+        std::fs::write(&file, format!("ann:{hash}\n")).unwrap();
+        Logins::load(&file, directory).unwrap()
+    }
+
+    fn directory() -> Directory {
+        Directory::new(&[Domain::open_to_any("example.org")], "Maildir").unwrap()
+    }
+
+    fn peer(ip: &str) -> Peer {
+        let remote = SocketAddr::new(ip.parse().unwrap(), 40_000);
+        Peer::Tcp { remote, local: remote }
+    }
+
+    struct Rig {
+        gate: LoginGate,
+        logins: Logins,
+        directory: Directory,
+    }
+
+    impl Rig {
+        fn new() -> Self {
+            let directory = directory();
+            Self { gate: LoginGate::default(), logins: logins(&directory), directory }
+        }
+
+        async fn check(&self, ip: &str, user: &str, password: &str) -> Result<String, NoLogin> {
+            let credentials = Credentials::new(user, password);
+            self.gate.check(&self.logins, &self.directory, &peer(ip), credentials).await
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn only_the_right_password_lets_in_and_only_as_oneself() {
+        let rig = Rig::new();
+        let ann = Ok("ann@example.org".to_owned());
+        assert_eq!(rig.check("192.0.2.1", "Ann@Example.org", "password").await, ann);
+        assert_eq!(rig.check("192.0.2.1", "ann", "password").await, ann);
+        assert_eq!(rig.check("192.0.2.1", "ann", "Password").await, Err(NoLogin::Wrong("wrong password")));
+        // The password of the hash that is checked for names that nobody has.
+        assert_eq!(rig.check("192.0.2.1", "bob", "password").await, Err(NoLogin::Wrong("no such login")));
+        assert_eq!(rig.check("192.0.2.1", "ann", &"x".repeat(5000)).await, Err(NoLogin::Wrong("wrong password")));
+        let acts_for = |acts_for: &str| {
+            let mut credentials = Credentials::new("ann", "password");
+            credentials.acts_for = Some(acts_for.to_owned());
+            credentials
+        };
+        let peer = peer("192.0.2.1");
+        let itself = rig.gate.check(&rig.logins, &rig.directory, &peer, acts_for("ANN@example.org")).await;
+        assert_eq!(itself, ann);
+        let other = rig.gate.check(&rig.logins, &rig.directory, &peer, acts_for("bob")).await;
+        assert_eq!(other, Err(NoLogin::Wrong("it may act for nobody else")));
+        let nobody = Logins::default();
+        let none = rig.gate.check(&nobody, &rig.directory, &peer, Credentials::new("ann", "password")).await;
+        assert_eq!(none, Err(NoLogin::Wrong("no such login")));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn who_guesses_is_turned_away_for_a_while_and_others_are_not() {
+        let rig = Rig::new();
+        for guess in 0..FAILURES_MAX {
+            let begun = Instant::now();
+            let answer = rig.check("2001:db8::1", "ann", &format!("guess {guess}")).await;
+            assert_eq!(answer, Err(NoLogin::Wrong("wrong password")));
+            assert!(begun.elapsed() >= FAILURE_DELAY);
+        }
+        // From all of its network, even with the right one.
+        assert_eq!(rig.check("2001:db8::2", "ann", "password").await, Err(NoLogin::Blocked));
+        rig.check("2001:db8:0:1::1", "ann", "password").await.unwrap();
+        sleep(MEMORY - Duration::from_secs(2)).await;
+        assert_eq!(rig.check("2001:db8::1", "ann", "password").await, Err(NoLogin::Blocked));
+        sleep(Duration::from_secs(2)).await;
+        rig.check("2001:db8::1", "ann", "password").await.unwrap();
+        assert!(rig.gate.guesses.lock().is_empty(), "nothing is kept of those that know the password");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn an_old_password_counts_once_and_this_machine_is_never_turned_away() {
+        let rig = Rig::new();
+        for _ in 0..3 * FAILURES_MAX {
+            rig.check("192.0.2.1", "ann", "of last year").await.unwrap_err();
+        }
+        rig.check("192.0.2.1", "ann", "password").await.unwrap();
+        for guess in 0..3 * FAILURES_MAX {
+            rig.check("127.0.0.1", "ann", &guess.to_string()).await.unwrap_err();
+        }
+        rig.check("127.0.0.1", "ann", "password").await.unwrap();
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn attempts_that_wait_are_bounded_for_each_client_and_for_all() {
+        let rig = Arc::new(Rig::new());
+        // Every check waits.
+        let all = Arc::clone(&rig.gate.checks).acquire_many_owned(CHECKS_MAX as u32).await.unwrap();
+        let attempt = |ip: String| {
+            let rig = Arc::clone(&rig);
+            tokio::spawn(async move { rig.check(&ip, "ann", "password").await })
+        };
+        let mut waiting = Vec::new();
+        for client in 0..PLACES_MAX as u32 / IN_FLIGHT_MAX {
+            for _ in 0..IN_FLIGHT_MAX {
+                waiting.push(attempt(format!("192.0.2.{client}")));
+            }
+        }
+        while rig.gate.places.available_permits() > 0 {
+            tokio::task::yield_now().await;
+        }
+        assert_eq!(rig.check("192.0.2.0", "ann", "password").await, Err(NoLogin::Busy), "too many of one client");
+        assert_eq!(rig.check("192.0.2.99", "ann", "password").await, Err(NoLogin::Busy), "too many of all");
+        drop(all);
+        for waiting in waiting {
+            waiting.await.unwrap().unwrap();
+        }
+        let all = Arc::clone(&rig.gate.checks).acquire_many_owned(CHECKS_MAX as u32).await.unwrap();
+        assert_eq!(rig.check("192.0.2.1", "ann", "password").await, Err(NoLogin::Busy), "its turn does not come");
+        drop(all);
+        assert_eq!(rig.gate.places.available_permits(), PLACES_MAX);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn the_clients_that_are_remembered_are_bounded() {
+        let guesses = Guesses::default();
+        let ip = |number: u32| IpAddr::from((0x0a00_0000 + number).to_be_bytes());
+        for number in 0..CLIENTS_MAX as u32 {
+            guesses.begin(Some(ip(number))).unwrap().failed(1);
+            tokio::time::advance(Duration::from_millis(1)).await;
+        }
+        let held = guesses.begin(Some(ip(0))).unwrap();
+        drop(guesses.begin(Some(ip(1_000_000))).unwrap());
+        let clients = guesses.lock();
+        assert_eq!(clients.len(), CLIENTS_MAX - 1);
+        assert!(clients.contains_key(&ip(0)) && !clients.contains_key(&ip(1)), "the oldest that is not at work goes");
+        drop(clients);
+        drop(held);
+    }
+}

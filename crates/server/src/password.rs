@@ -1,0 +1,126 @@
+//! Hashes of passwords: Argon2 in the form of PHC strings, such as `$argon2id$v=19$m=19456,t=2,p=1$…` (RFC 9106).
+
+use argon2::password_hash::phc;
+use argon2::{Algorithm, Argon2, Params, PasswordHasher, PasswordVerifier};
+
+/// The hash of a password.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct PasswordHash {
+    hash: phc::PasswordHash,
+    /// KiB of memory times passes: what a check takes.
+    cost: u64,
+}
+
+/// Why a text is no hash that can be used.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub(crate) enum HashError {
+    #[error("not a hash of Argon2, such as `posthaste password` prints")]
+    Form,
+    #[error("a check of this hash would take too much: at most {MEMORY_KIB_MAX} KiB of memory and {PASSES_MAX} passes")]
+    Cost,
+}
+
+/// Why a password cannot be hashed.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum PasswordError {
+    /// There is nothing to hash.
+    #[error("the password is empty")]
+    Empty,
+    /// Longer than [`PASSWORD_BYTES_MAX`], which no login gets past.
+    #[error("the password is longer than {PASSWORD_BYTES_MAX} bytes")]
+    TooLong,
+    /// The system has no random numbers.
+    #[error("{0}")]
+    Library(String),
+}
+
+/// The hash of a password with a salt of its own: Argon2id with 19 MiB of memory and two passes, as OWASP recommends. Takes that memory, and a processor for tens of milliseconds.
+///
+/// # Errors
+/// See [`PasswordError`].
+pub fn hash(password: &str) -> Result<String, PasswordError> {
+    match password.len() {
+        0 => return Err(PasswordError::Empty),
+        len if len > PASSWORD_BYTES_MAX => return Err(PasswordError::TooLong),
+        _ => {}
+    }
+    let hash = Argon2::default().hash_password(password.as_bytes());
+    hash.map(|hash| hash.to_string()).map_err(|error| PasswordError::Library(error.to_string()))
+}
+
+impl PasswordHash {
+    /// Reads a PHC string.
+    ///
+    /// # Errors
+    /// It is none of Argon2, or a check would take so much that logins would be a way to exhaust the server.
+    pub fn parse(text: &str) -> Result<Self, HashError> {
+        let hash = phc::PasswordHash::new(text).map_err(|_| HashError::Form)?;
+        Algorithm::try_from(hash.algorithm.as_str()).map_err(|_| HashError::Form)?;
+        let is_whole = hash.salt.is_some_and(|salt| salt.len() >= argon2::MIN_SALT_LEN) && hash.hash.is_some();
+        let params = Params::try_from(&hash).map_err(|_| HashError::Form)?;
+        if !is_whole || hash.version.is_some_and(|version| version != 0x13 && version != 0x10) {
+            return Err(HashError::Form);
+        }
+        if params.m_cost() > MEMORY_KIB_MAX || params.t_cost() > PASSES_MAX {
+            return Err(HashError::Cost);
+        }
+        Ok(Self { hash, cost: u64::from(params.m_cost()) * u64::from(params.t_cost()) })
+    }
+
+    /// What a check takes, in a unit of its own.
+    pub fn cost(&self) -> u64 {
+        self.cost
+    }
+
+    /// Whether it is the hash of this password. Takes tens of milliseconds of a processor, and the memory that the hash names; the comparison takes the same time
+    /// wherever the two differ.
+    pub fn is_of(&self, password: &str) -> bool {
+        Argon2::default().verify_password(password.as_bytes(), &self.hash).is_ok()
+    }
+}
+
+/// Bytes of a password.
+pub const PASSWORD_BYTES_MAX: usize = 1024;
+/// 64 MiB, as RFC 9106 recommends for machines with little memory.
+const MEMORY_KIB_MAX: u32 = 64 << 10;
+const PASSES_MAX: u32 = 10;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_hash_is_of_its_password_alone_and_each_has_its_own_salt() {
+        let text = hash("pass wörd").unwrap();
+        assert!(text.starts_with("$argon2id$v=19$m=19456,t=2,p=1$"), "{text}");
+        assert_ne!(hash("pass wörd").unwrap(), text);
+        let read = PasswordHash::parse(&text).unwrap();
+        assert!(read.is_of("pass wörd"));
+        assert!(!read.is_of("pass word") && !read.is_of(""));
+        assert_eq!(hash(""), Err(PasswordError::Empty));
+        assert_eq!(hash(&"x".repeat(1025)), Err(PasswordError::TooLong));
+        hash(&"x".repeat(1024)).unwrap();
+    }
+
+    #[test]
+    fn a_hash_of_another_program_is_read() {
+        // Made by the reference implementation: argon2 saltsalt -id -t 1 -k 64 -p 1.
+        let text = "$argon2i$v=19$m=64,t=1,p=1$c2FsdHNhbHQ$";
+        assert_eq!(PasswordHash::parse(text), Err(HashError::Form));
+        let known = "$argon2id$v=19$m=65536,t=2,p=1$c29tZXNhbHQ$CTFhFdXPJO1aFaMaO6Mm5c8y7cJHAph8ArZWb2GRPPc";
+        assert!(PasswordHash::parse(known).unwrap().is_of("password"));
+    }
+
+    #[test]
+    fn what_is_no_hash_or_would_take_too_much_is_refused() {
+        for bad in ["", "secret", "$2b$12$abcdefghijklmnopqrstuu", "$argon2id$v=19$m=19456,t=2,p=1", "$6$salt$hash"] {
+            assert_eq!(PasswordHash::parse(bad), Err(HashError::Form), "{bad}");
+        }
+        let rest = "c29tZXNhbHQ$CTFhFdXPJO1aFaMaO6Mm5c8y7cJHAph8ArZWb2GRPPc";
+        for costs in ["m=65537,t=1,p=1", "m=64,t=11,p=1"] {
+            let text = format!("$argon2id$v=19${costs}${rest}");
+            assert_eq!(PasswordHash::parse(&text), Err(HashError::Cost), "{costs}");
+        }
+    }
+}
