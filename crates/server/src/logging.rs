@@ -246,12 +246,13 @@ const LEVELS: [(&str, LevelFilter); 6] = [
 /// The crate of nearly all lines.
 const LOGGED: &str = env!("CARGO_CRATE_NAME");
 /// Its modules that have some.
-const MODULES: [&str; 21] = [
+const MODULES: [&str; 22] = [
     "certificates",
     "control",
     "events",
     "forward",
     "indexing",
+    "listening",
     "message_log",
     "opening",
     "panics",

@@ -4,10 +4,6 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::path::Path;
 
-/// Only with AUTH, which the library has and this server does not offer.
-const NOT_SENT: [&str; 7] =
-    ["454 4.7.0", "500 5.5.6", "501 5.5.2", "501 5.7.0", "504 5.5.4", "535 5.7.8", "538 5.7.11"];
-
 /// Each `(CODE, "ENHANCED"` of the code below `path`, without its tests.
 fn in_source(path: &Path, found: &mut BTreeSet<String>) {
     if path.is_dir() {
@@ -17,7 +13,7 @@ fn in_source(path: &Path, found: &mut BTreeSet<String>) {
         return;
     }
     let text = fs::read_to_string(path).unwrap();
-    let code = text.split("#[cfg(test)]\nmod ").next().unwrap();
+    let code = text.split("#[cfg(test)]\nmod tests {").next().unwrap();
     for part in code.split('(').skip(1) {
         let Some((code, rest)) = part.split_once(", \"") else { continue };
         let is_refusal = code.len() == 3 && code.starts_with(['4', '5']) && code.bytes().all(|b| b.is_ascii_digit());
@@ -48,7 +44,6 @@ fn every_refusal_is_in_the_manual() {
     for place in ["server", "command.rs", "body_error.rs"].into_iter().chain(of_driver) {
         in_source(&root.join("crates/smtp/src").join(place), &mut sent);
     }
-    sent.retain(|reply| !NOT_SENT.contains(&reply.as_str()));
     assert!(sent.len() > 25, "{sent:?}");
     let listed = in_document(&fs::read_to_string(root.join("docs/smtp.md")).unwrap());
     let missing: Vec<_> = sent.difference(&listed).collect();
