@@ -105,9 +105,10 @@ mod tests {
 
     #[test]
     fn a_hash_of_another_program_is_read() {
-        // Made by the reference implementation: argon2 saltsalt -id -t 1 -k 64 -p 1.
+        // It ends before the hash itself.
         let text = "$argon2i$v=19$m=64,t=1,p=1$c2FsdHNhbHQ$";
         assert_eq!(PasswordHash::parse(text), Err(HashError::Form));
+        // Of the tests of Argon2's reference implementation.
         let known = "$argon2id$v=19$m=65536,t=2,p=1$c29tZXNhbHQ$CTFhFdXPJO1aFaMaO6Mm5c8y7cJHAph8ArZWb2GRPPc";
         assert!(PasswordHash::parse(known).unwrap().is_of("password"));
     }
