@@ -6,7 +6,7 @@ use std::path::Path;
 use rustix::process::Signal;
 use serde_json::Value;
 
-use crate::relaying::{self, ANYWHERE, EVENTS, next_hop};
+use crate::relaying::{self, ANYWHERE, EVENTS, next_hop, wait_for_queue};
 use crate::support::{Client, PATIENCE, Server, command};
 
 fn config(port: u16, more: &str) -> String {
@@ -61,7 +61,7 @@ fn what_bounces_as_a_bad_address_is_not_sent_to_again() {
     send(&server, "eve@here.example", &["nobody@there.example"]);
     server.wait_for_log("on a suppression list: given up");
     assert_eq!(server.mailbox("here.example", "eve").len(), 1, "no notification");
-    assert_eq!(run(dir, &["queue", "list"]), (1, "nothing waits\n".into()));
+    wait_for_queue(dir, "nothing waits", |waiting| waiting.is_empty());
     let removed = run(dir, &["suppression", "remove", "NOBODY@there.example"]);
     assert_eq!(removed, (0, "1 removed\n".to_owned()));
     server.stop();
@@ -254,17 +254,9 @@ fn a_message_at_work_in_three_crashes_is_held() {
     }
     server.wait_for_log("held: they were at work when the server crashed");
     // The queue holds it once that is durable.
-    let deadline = std::time::Instant::now() + PATIENCE;
-    let held = serde_json::json!(["held", "quarantine"]);
-    loop {
-        let (_, text) = run(dir, &["queue", "list", "--json"]);
-        let list: Vec<Value> = serde_json::from_str(&text).unwrap();
-        assert_eq!(list.len(), 1, "{text}");
-        if Value::from(vec![list[0]["state"].clone(), list[0]["held_by"].clone()]) == held {
-            break;
-        }
-        assert!(std::time::Instant::now() < deadline, "{text}");
-    }
+    wait_for_queue(dir, "it is in quarantine", |waiting| {
+        waiting.len() == 1 && (&waiting[0]["state"], &waiting[0]["held_by"]) == (&"held".into(), &"quarantine".into())
+    });
     // Others are sent as before, and an operator has the last word.
     send(&server, "joe@here.example", &["bob@there.example"]);
     assert!(told.recv_timeout(PATIENCE).unwrap().contains("joe@here.example"));

@@ -7,29 +7,24 @@ use std::path::Path;
 use rustix::process::Signal;
 use serde_json::Value;
 
-use crate::relaying::{ANYWHERE, config, next_hop, queue, unused_port};
+use crate::relaying::{ANYWHERE, config, list, next_hop, queue, unused_port, wait_for_queue, wait_until_unreachable};
 use crate::support::{Server, command};
-
-fn list(dir: &Path, args: &[&str]) -> Vec<Value> {
-    let (_, text) = queue(dir, &[&["list", "--json"], args].concat());
-    serde_json::from_str(&text).unwrap_or_else(|error| panic!("{error}: {text}"))
-}
 
 fn recipients(dir: &Path, args: &[&str]) -> Vec<String> {
     list(dir, args).iter().map(|line| line["recipient"].as_str().unwrap().to_owned()).collect()
 }
 
-/// A server, and the port of a next hop that is not there.
+/// A server, and the port of a next hop that is not there and is not tried again soon.
 fn waiting(dir: &Path) -> (Server, u16) {
     let port = unused_port();
-    let server = Server::start(dir, &config(port, ""));
+    let server = Server::start(dir, &config(port, "").replace("unreachable_secs = 1\n", "unreachable_secs = 600\n"));
     let mut client = server.hello();
     client
         .try_message("eve@here.example", &["ann@there.example", "bob@there.example"], b"Subject: a\r\n\r\n\r\n")
         .unwrap();
     client.try_message("joe@here.example", &["ann@there.example"], b"Subject: b\r\n\r\n\r\n").unwrap();
     client.try_message("eve@here.example", &["ann@other.example"], b"Subject: c\r\n\r\n\r\n").unwrap();
-    server.wait_for_log("mail waits for these hosts");
+    wait_until_unreachable(&server, dir, 2);
     (server, port)
 }
 
@@ -66,6 +61,7 @@ fn what_waits_is_listed_held_and_released_also_behind_a_kill() {
     let id = held[0]["id"].as_str().unwrap();
     assert_eq!(queue(dir, &["release", id]), (0, "1 released\n".into()));
     next.wait_for_mail("there.example", "ann", 1);
+    wait_for_queue(dir, "the other is held", |waiting| waiting.len() == 1);
     assert_eq!(queue(dir, &["release", "--all"]), (0, "1 released\n".into()));
     next.wait_for_mail("there.example", "ann", 2);
     server.stop();
@@ -144,7 +140,10 @@ fn mail_of_a_domain_goes_elsewhere_until_its_route_ends_also_behind_a_kill() {
     assert_eq!(route(&["--to", &to, "--for", "2h", "--reason", "their disk"]), (0, "routed\n".into()));
     next.wait_for_mail("there.example", "ann", 2);
     next.wait_for_mail("there.example", "bob", 1);
-    assert_eq!(recipients(dir, &[]), ["ann@other.example"], "other domains wait as before");
+    // Other domains wait as before.
+    wait_for_queue(dir, "it is recorded", |waiting| {
+        waiting.len() == 1 && waiting[0]["recipient"] == "ann@other.example"
+    });
     server.signal(Signal::KILL);
     server.wait();
     let server = Server::start_as_it_is(dir);

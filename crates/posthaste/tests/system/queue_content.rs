@@ -3,13 +3,12 @@
 use std::io::Write;
 use std::path::Path;
 use std::process::Stdio;
-use std::time::{Duration, Instant};
 
 use rustix::process::Signal;
 use serde_json::Value;
 
-use crate::relaying::{queue, unused_port};
-use crate::support::{PATIENCE, Server, command};
+use crate::relaying::{list, queue, unused_port, wait_for_queue, wait_until_unreachable};
+use crate::support::{Server, command};
 
 const CONFIG: &str = r#"
 host_name = "mx.here.example"
@@ -32,11 +31,6 @@ first_secs = 3600
 servers = ["127.0.0.1:9"]
 hosts = { "there.example" = ["127.0.0.1"], "other.example" = ["127.0.0.1"] }
 "#;
-
-pub fn lines(dir: &Path, args: &[&str]) -> Vec<Value> {
-    let (_, text) = queue(dir, &[args, &["--json"]].concat());
-    serde_json::from_str(&text).unwrap_or_else(|error| panic!("{error}: {text}"))
-}
 
 /// What a summary says of each name.
 fn counts(dir: &Path, by: &str) -> Vec<(String, u64, u64)> {
@@ -69,6 +63,7 @@ fn mail_is_counted_by_name_and_printed_as_it_goes_out() {
         .try_message("eve@here.example", &["ann@other.example"], b"X-Tenant: acme\r\nSubject: b\r\n\r\n\r\n")
         .unwrap();
     client.try_message("eve@here.example", &["ann@other.example"], b"Subject: c\r\n\r\n\r\n").unwrap();
+    wait_until_unreachable(&server, dir, 2);
     assert_eq!(queue(dir, &["hold", "--tenant", "acme", "--domain", "other.example"]).0, 0);
     let named = |name: &str, count, held| (name.to_owned(), count, held);
     assert_eq!(counts(dir, "tenant"), [named("acme", 3, 1), named("", 1, 0)]);
@@ -78,8 +73,8 @@ fn mail_is_counted_by_name_and_printed_as_it_goes_out() {
     assert_eq!(sites.iter().map(|(_, count, _)| count).sum::<u64>(), 4, "{sites:?}");
     let (_, table) = queue(dir, &["summary", "--by", "tenant", "--sender", "eve@here.example"]);
     assert!(table.starts_with("tenant ") && table.contains("\nacme "), "{table}");
-    let first = lines(dir, &["list", "--limit", "1"]);
-    assert_eq!((first.len(), lines(dir, &["list", "--limit", "0"]).len()), (1, 0));
+    let first = list(dir, &["--limit", "1"]);
+    assert_eq!((first.len(), list(dir, &["--limit", "0"]).len()), (1, 0));
     let id = first[0]["id"].as_str().unwrap().split('.').next().unwrap().to_owned();
     let printed = command(dir, &["queue", "cat", &id]).output().unwrap();
     let shown = printed.stdout.escape_ascii().to_string();
@@ -128,22 +123,12 @@ fn why_a_recipient_waits_is_known_behind_a_kill_and_behind_an_orderly_end() {
     client
         .try_message("eve@here.example", &["ann@there.example", "bob@there.example"], b"Subject: a\r\n\r\n\r\n")
         .unwrap();
-    let whys = || {
-        let lines = lines(dir, &["list"]);
-        lines
-            .iter()
-            .map(|line| (line["attempts"].as_u64(), line["why"].as_str().unwrap_or_default().to_owned()))
-            .collect::<Vec<_>>()
-    };
-    let deadline = Instant::now() + PATIENCE;
-    while whys().iter().any(|(attempts, _)| *attempts == Some(0)) {
-        assert!(Instant::now() < deadline, "{}", server.log_text());
-        std::thread::sleep(Duration::from_millis(10));
-    }
+    wait_for_queue(dir, "each is tried", |waiting| waiting.iter().all(|line| line["attempts"] != 0));
     let check = |at: &str| {
-        let whys = whys();
-        for (name, (_, why)) in ["ann", "bob"].iter().zip(&whys) {
-            assert!(why.contains(&format!("the mailbox of <{name}@there.example> is busy")), "{at}: {whys:?}");
+        let waiting = list(dir, &[]);
+        for (name, line) in ["ann", "bob"].iter().zip(&waiting) {
+            let why = line["why"].as_str().unwrap_or_default();
+            assert!(why.contains(&format!("the mailbox of <{name}@there.example> is busy")), "{at}: {waiting:?}");
         }
     };
     check("live");
@@ -179,7 +164,7 @@ fn mail_that_is_to_leave_later_waits_and_what_expires_is_told() {
         client.expect(line, code);
     }
     let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap().as_secs().cast_signed();
-    let waiting = lines(dir, &["list"]);
+    let waiting = list(dir, &[]);
     let until = waiting[0]["until"].as_i64().unwrap() - now;
     assert!(waiting[0]["state"] == "scheduled" && (3500..=3600).contains(&until), "{waiting:?}");
     let age = waiting[0]["expires"].as_i64().unwrap() - now - until;
@@ -204,15 +189,8 @@ fn mail_that_is_to_leave_later_waits_and_what_expires_is_told() {
     .unwrap();
     sendmail.stdin.take().unwrap().write_all(b"Subject: later still\n\nx\n").unwrap();
     assert!(sendmail.wait().unwrap().success());
-    let deadline = Instant::now() + PATIENCE;
-    let found = loop {
-        let found = lines(dir, &["list", "--recipient", "bob@other.example"]);
-        if !found.is_empty() {
-            break found;
-        }
-        assert!(Instant::now() < deadline, "{}", server.log_text());
-        std::thread::sleep(Duration::from_millis(10));
-    };
+    wait_for_queue(dir, "sendmail's is there", |waiting| waiting.len() == 2);
+    let found = list(dir, &["--recipient", "bob@other.example"]);
     let (until, expires) = (found[0]["until"].as_i64().unwrap() - now, found[0]["expires"].as_i64().unwrap() - now);
     assert!((7100..=7300).contains(&until) && (10_700..=10_900).contains(&expires), "{found:?}");
     server.stop();

@@ -1,14 +1,13 @@
 //! Mail moves from the queue of one server to that of another.
 
 use std::path::Path;
-use std::time::{Duration, Instant};
 
 use rustix::process::Signal;
 use serde_json::Value;
 
-use crate::queue_content::{config, deferring, lines, start};
-use crate::relaying::{queue, unused_port};
-use crate::support::{PATIENCE, Server, command};
+use crate::queue_content::{config, deferring, start};
+use crate::relaying::{list, queue, unused_port, wait_for_queue};
+use crate::support::{Server, command};
 
 /// What an import says at its end.
 fn import(dir: &Path, args: &[&str]) -> (i32, Value) {
@@ -28,7 +27,7 @@ fn of(done: u64, recipients: u64, duplicates: u64) -> (i32, [Option<u64>; 4]) {
 /// What may not change on the way.
 fn kept(dir: &Path) -> Vec<Vec<Value>> {
     let keys = ["recipient", "sender", "tenant", "campaign", "attempts", "status", "state", "why", "bytes"];
-    let waiting = lines(dir, &["list"]);
+    let waiting = list(dir, &[]);
     waiting.iter().map(|line| keys.iter().map(|key| line[key].clone()).collect()).collect()
 }
 
@@ -45,19 +44,15 @@ fn a_queue_moves_with_schedule_and_attempts_and_nothing_is_imported_twice() {
     client.try_message("eve@here.example", &both, small).unwrap();
     let large = [&b"Subject: b\r\n\r\n"[..], &b"some more of it\r\n".repeat(100_000), b"\r\n"].concat();
     client.try_message("", &["ann@other.example"], &large).unwrap();
-    let deadline = Instant::now() + PATIENCE;
-    while lines(from, &["list"]).iter().filter(|line| line["attempts"] == 1).count() < 3 {
-        assert!(Instant::now() < deadline, "{}", server.log_text());
-        std::thread::sleep(Duration::from_millis(10));
-    }
-    let before = (kept(from), lines(from, &["list"]));
+    wait_for_queue(from, "each is tried once", |waiting| waiting.iter().all(|line| line["attempts"] == 1));
+    let before = (kept(from), list(from, &[]));
     assert_eq!(queue(from, &["export"]).0, 2, "not all by mistake");
     let file = from.join("moved.jsonl");
     let path = file.to_str().unwrap();
     let (status, said) = queue(from, &["export", "--all", "--hold", "--output", path]);
     assert_eq!((status, said.contains("2 messages with 3 recipients")), (0, true), "{said}");
     assert_eq!(queue(from, &["export", "--all", "--output", path]).0, 2, "a file that is there stays");
-    assert!(lines(from, &["list"]).iter().all(|line| line["state"] == "held"));
+    assert!(list(from, &[]).iter().all(|line| line["state"] == "held"));
     assert_eq!(counts(&import(from, &[path])), of(0, 0, 3), "they wait there");
 
     // The next hop of the other server, which comes later.
@@ -65,7 +60,7 @@ fn a_queue_moves_with_schedule_and_attempts_and_nothing_is_imported_twice() {
     let mut server_to = start(to, port);
     assert_eq!(counts(&import(to, &[path])), of(2, 3, 0));
     assert_eq!(kept(to), before.0);
-    for (before, after) in before.1.iter().zip(lines(to, &["list"])) {
+    for (before, after) in before.1.iter().zip(list(to, &[])) {
         // The clocks of two queues are whole seconds with different beginnings.
         for key in ["until", "expires", "received"] {
             let [before, after] = [before, &after].map(|line| line[key].as_u64().unwrap());
@@ -114,11 +109,7 @@ fn a_queue_moves_with_schedule_and_attempts_and_nothing_is_imported_twice() {
     next.wait_for_mail("there.example", "bob", 1);
     let got = next.wait_for_mail("other.example", "ann", 1);
     assert!(got[0].text().matches("some more of it").count() == 100_000);
-    let deadline = Instant::now() + PATIENCE;
-    while !lines(to, &["list"]).is_empty() {
-        assert!(Instant::now() < deadline, "{}", server_to.log_text());
-        std::thread::sleep(Duration::from_millis(10));
-    }
+    wait_for_queue(to, "all is recorded", |waiting| waiting.is_empty());
     assert_eq!(counts(&import(to, &[path])), of(0, 0, 3), "also once it is delivered");
     assert_eq!(queue(from, &["delete", "--held"]), (0, "3 removed\n".to_owned()));
     server_to.stop();
@@ -137,7 +128,7 @@ fn a_queue_moves_while_neither_server_runs() {
     let large = [&b"Subject: b\r\n\r\n"[..], &b"some more of it\r\n".repeat(100_000), b"\r\n"].concat();
     client.try_message("eve@here.example", &["ann@there.example", "bob@there.example"], &large).unwrap();
     client.try_message("eve@here.example", &["ann@other.example"], b"Subject: c\r\n\r\n\r\n").unwrap();
-    assert_eq!(lines(from, &["list"]).len(), 3);
+    assert_eq!(list(from, &[]).len(), 3);
     server.signal(Signal::KILL);
     server.wait();
     assert_eq!(queue(from, &["list"]).0, 2, "only exports and imports need no server");
@@ -159,7 +150,7 @@ fn a_queue_moves_while_neither_server_runs() {
     let (server, server_to) = (Server::start_as_it_is(from), Server::start_as_it_is(to));
     assert_eq!(counts(&import(to, &[path])), of(0, 0, 2), "with a server");
     let state = |dir: &Path| {
-        let waiting = lines(dir, &["list"]);
+        let waiting = list(dir, &[]);
         waiting.iter().map(|line| (line["recipient"].clone(), line["state"] == "held")).collect::<Vec<_>>()
     };
     let of_there = |held| ["ann@there.example", "bob@there.example"].map(|to| (Value::from(to), held));

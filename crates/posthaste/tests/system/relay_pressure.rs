@@ -1,9 +1,7 @@
 //! Back pressure: bodies leave memory first, then intake is refused; what waits for one host is in nobody's way, and leaves while nothing comes in.
 
-use std::time::{Duration, Instant};
-
-use crate::relaying;
-use crate::support::{Server, command};
+use crate::relaying::{self, wait_for_queue};
+use crate::support::Server;
 
 const MESSAGES: usize = 100;
 const OCTETS: usize = 900_000;
@@ -52,16 +50,7 @@ fn what_waits_leaves_memory_blocks_nobody_and_is_sent_while_intake_is_refused() 
     assert!(refused.code == 452 && refused.text.contains("4.3.1"), "{refused:?}");
     next.wait_for_mail("slow.example", "ann", MESSAGES);
     drop(client);
-    // What the next hop has may not be recorded yet.
-    let begun = Instant::now();
-    loop {
-        let output = command(here.path(), &["queue", "list", "--json"]).output().unwrap();
-        let waits = String::from_utf8(output.stdout).unwrap();
-        if waits.trim() == "[]" {
-            break;
-        }
-        assert!(begun.elapsed() < Duration::from_secs(60), "{waits}");
-    }
+    wait_for_queue(here.path(), "all is recorded", |waiting| waiting.is_empty());
     server.stop();
     next.stop();
 }

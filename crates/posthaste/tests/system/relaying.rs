@@ -1,8 +1,11 @@
 //! Two servers for tests: one at `here.example` that relays, and its next hop for `there.example`.
 
 use std::path::Path;
+use std::time::Instant;
 
-use crate::support::{Server, command};
+use serde_json::Value;
+
+use crate::support::{PATIENCE, Server, command};
 
 /// The configuration of a server for `here.example`, user eve, that relays for 127.0.0.1. Mail hosts of the other domains are at a port of loopback.
 /// `relay` has more keys of `[relay]`, then tables. What is put behind the whole begins with keys of `[dns]`.
@@ -38,4 +41,28 @@ pub fn queue(dir: &Path, args: &[&str]) -> (i32, String) {
     let output = command(dir, &[&["queue"], args].concat()).output().unwrap();
     let text = String::from_utf8([output.stdout, output.stderr].concat()).unwrap();
     (output.status.code().unwrap(), text)
+}
+
+/// The lines of `posthaste queue list`.
+pub fn list(dir: &Path, args: &[&str]) -> Vec<Value> {
+    let (_, text) = queue(dir, &[&["list", "--json"], args].concat());
+    serde_json::from_str(&text).unwrap_or_else(|error| panic!("{error}: {text}"))
+}
+
+/// Waits until the queue satisfies a condition. Mail that a next hop has is still under way until its outcome is recorded.
+pub fn wait_for_queue(dir: &Path, what: &str, holds: impl Fn(&[Value]) -> bool) {
+    let deadline = Instant::now() + PATIENCE;
+    loop {
+        let waiting = list(dir, &[]);
+        if holds(&waiting) {
+            return;
+        }
+        assert!(Instant::now() < deadline, "{what}: {waiting:?}");
+    }
+}
+
+/// Waits until the hosts of so many sites could not be reached, and none of the mail for them is under way any more.
+pub fn wait_until_unreachable(server: &Server, dir: &Path, sites: usize) {
+    server.wait_for_log_again("mail waits for these hosts", sites);
+    wait_for_queue(dir, "none is under way", |waiting| waiting.iter().all(|line| line["state"] != "under way"));
 }

@@ -3,11 +3,11 @@
 use std::io::Write;
 use std::path::Path;
 use std::process::Stdio;
-use std::time::{Duration, Instant};
 
 use serde_json::Value;
 
-use crate::support::{Client, PATIENCE, Server, command};
+use crate::relaying::{list, wait_for_queue};
+use crate::support::{Client, Server, command};
 
 const CONFIG: &str = r#"
 host_name = "mx.here.example"
@@ -39,10 +39,8 @@ hosts = { "there.example" = ["127.0.0.1"] }
 
 /// The tenants and campaigns of what waits, in the order in which it came.
 fn labels(dir: &Path) -> Vec<(String, String)> {
-    let output = command(dir, &["queue", "list", "--json"]).output().unwrap();
-    let lines: Vec<Value> = serde_json::from_slice(&output.stdout).unwrap();
     let text = |line: &Value, key| line[key].as_str().unwrap().to_owned();
-    lines.iter().map(|line| (text(line, "tenant"), text(line, "campaign"))).collect()
+    list(dir, &[]).iter().map(|line| (text(line, "tenant"), text(line, "campaign"))).collect()
 }
 
 fn hello(server: &Server, listener: usize) -> Client {
@@ -90,11 +88,7 @@ fn local_users_name_a_tenant_and_a_reload_renames_the_field() {
         assert!(program.wait().unwrap().success());
     };
     let wait_for = |count: usize| {
-        let deadline = Instant::now() + PATIENCE;
-        while labels(dir).len() < count {
-            assert!(Instant::now() < deadline, "{count} messages do not wait: {}", server.log_text());
-            std::thread::sleep(Duration::from_millis(20));
-        }
+        wait_for_queue(dir, "they wait", |waiting| waiting.len() == count);
         labels(dir)[count - 1].0.clone()
     };
     send("X-Tenant");
