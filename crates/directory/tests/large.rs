@@ -1,4 +1,4 @@
-//! Tables of a million aliases, and tables that are made to take for ever.
+//! Tables of many aliases, and tables that are made to take for ever.
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::sync::Mutex;
@@ -33,9 +33,10 @@ static ALLOCATOR: Counting = Counting;
 /// Memory is counted for the whole process.
 static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
 
-const MANY: usize = 1_000_000;
+/// A little more than fills hash tables of 2^17 buckets to seven eighths, so each alias costs the most: as a million does of 2^20.
+const MANY: usize = 125_000;
 /// Enough to see what grows too fast.
-const SOME: usize = 100_000;
+const SOME: usize = 20_000;
 
 fn domain(aliases: impl IntoIterator<Item = (String, Vec<String>)>) -> Domain {
     let mut domain = Domain::named("a.example");
@@ -57,7 +58,7 @@ fn message(domain: Domain) -> String {
 }
 
 #[test]
-fn a_million_aliases_take_a_bounded_room() {
+fn many_aliases_take_a_bounded_room() {
     let _alone = ONE_AT_A_TIME.lock();
     let table = domain((0..MANY).map(|number| (format!("first.last{number}"), vec![format!("user{}", number % 1000)])));
     let before = HELD.load(Ordering::Relaxed);
@@ -65,16 +66,16 @@ fn a_million_aliases_take_a_bounded_room() {
     let directory = Directory::new(&[table], "Maildir").unwrap();
     let peak = PEAK.load(Ordering::Relaxed).saturating_sub(before) / MANY;
     assert!(peak < 400, "{peak} bytes for each alias");
-    for number in [0, 1, 999_999] {
+    for number in [0, 1, MANY - 1] {
         assert_eq!(count(&directory, &format!("First.Last{number}+x")), Ok(1));
     }
-    assert_eq!(count(&directory, "first.last1000000"), Err(Refusal::UnknownUser));
+    assert_eq!(count(&directory, &format!("first.last{MANY}")), Err(Refusal::UnknownUser));
 }
 
 #[test]
 fn what_each_of_many_leads_to_is_not_written_out() {
     let _alone = ONE_AT_A_TIME.lock();
-    // Written out: a hundred million mailboxes.
+    // Written out: twenty million mailboxes.
     let all: Vec<String> = (0..1000).map(|user| format!("user{user}")).collect();
     let aliases = (0..SOME).map(|number| (format!("a{number}"), vec!["all".to_owned()]));
     let table = domain(aliases.chain([("all".to_owned(), all)]));
@@ -83,7 +84,7 @@ fn what_each_of_many_leads_to_is_not_written_out() {
     let directory = Directory::new(&[table], "Maildir").unwrap();
     let peak = PEAK.load(Ordering::Relaxed).saturating_sub(before) / SOME;
     assert!(peak < 400, "{peak} bytes for each alias");
-    assert_eq!(count(&directory, "a99999"), Ok(1000));
+    assert_eq!(count(&directory, &format!("a{}", SOME - 1)), Ok(1000));
 }
 
 #[test]

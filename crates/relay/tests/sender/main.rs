@@ -175,6 +175,12 @@ fn config(dns: &Server, port: u16, back: &Arc<Back>, log: &Arc<Log>) -> Config {
     }
 }
 
+/// Small segments: three are filled with zeros at each start, and all tests that run at once would wait for the disk.
+fn spool_config() -> posthaste_spool::Config {
+    let ring = posthaste_ring::Config { segment_bytes: 4 << 20, ..Default::default() };
+    posthaste_spool::Config { ring, ..Default::default() }
+}
+
 fn rig_with(zone: Zone, port: u16, change: impl FnOnce(&mut Config)) -> Rig {
     rig_in(tempfile::tempdir().unwrap(), zone, port, change)
 }
@@ -191,7 +197,7 @@ fn rig_over(
     change: impl FnOnce(&mut Config),
 ) -> Rig {
     let dns = Server::start(zone);
-    let (spool, _) = FileSpool::open(dir.path(), posthaste_spool::Config::default()).unwrap();
+    let (spool, _) = FileSpool::open(dir.path(), spool_config()).unwrap();
     let spool = wrap(spool);
     let back = Arc::new(Back { spool: spool.clone(), written: Mutex::default() });
     let log = Arc::new(Log::default());

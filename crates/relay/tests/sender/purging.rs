@@ -27,15 +27,15 @@ impl Hooks for Reads {
 }
 
 #[test]
-fn purging_a_hundred_thousand_messages_reads_no_bodies() {
-    const MESSAGES: u64 = 100_000;
+fn purging_ten_thousand_messages_reads_no_bodies() {
+    const MESSAGES: u64 = 10_000;
     let (dns, dir) = (Server::start(zone()), tempfile::tempdir().unwrap());
-    let (spool, _) = FileSpool::open(dir.path(), posthaste_spool::Config::default()).unwrap();
+    let (spool, _) = FileSpool::open(dir.path(), spool_config()).unwrap();
     let spool = Arc::new(HookedSpool::new(spool, Reads::default()));
     let back = Arc::new(Back { spool: spool.clone(), written: Mutex::default() });
     let mut config = config(&dns, 25, &back, &Arc::default());
     // Without an event log, and with room for a few bodies only.
-    (config.observer, config.memory_bytes) = (None, 1 << 20);
+    (config.observer, config.memory_bytes) = (None, 1 << 16);
     let (relay, _) = Relay::open(spool.clone(), config).unwrap();
     let (tell, told) = std::sync::mpsc::channel();
     for number in 0..MESSAGES {
