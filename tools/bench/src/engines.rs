@@ -259,12 +259,14 @@ impl Indexes {
     }
 }
 
-/// A program that does what `text` says.
+/// A program that does what `text` says. Another process writes it: children of other tests could inherit our descriptor, and
+/// what is open for writing cannot be run (ETXTBSY).
 #[cfg(test)]
 pub(crate) fn script(dir: &Path, text: &str) -> PathBuf {
     let program = dir.join("program");
-    std::fs::write(&program, format!("#!/bin/sh\n{text}\n")).expect("write a script");
-    std::fs::set_permissions(&program, std::os::unix::fs::PermissionsExt::from_mode(0o755)).expect("a program");
+    let write = r#"printf '#!/bin/sh\n%s\n' "$1" >"$0" && chmod 755 "$0""#;
+    let status = Command::new("sh").args(["-c", write]).arg(&program).arg(text).status().expect("run a shell");
+    assert!(status.success(), "write a script");
     program
 }
 

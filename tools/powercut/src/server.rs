@@ -222,14 +222,14 @@ impl Running {
 
 #[cfg(test)]
 mod tests {
-    use std::os::unix::fs::PermissionsExt;
-
     use super::*;
 
+    /// Another process writes the script: children of other tests could inherit our descriptor, and what is open for writing
+    /// cannot be run (ETXTBSY).
     fn pretended(dir: &Path, script: &str) -> Setup {
         let program = dir.join("server");
-        std::fs::write(&program, format!("#!/bin/sh\n{script}\n")).unwrap();
-        std::fs::set_permissions(&program, std::fs::Permissions::from_mode(0o700)).unwrap();
+        let write = r#"printf '#!/bin/sh\n%s\n' "$1" >"$0" && chmod 700 "$0""#;
+        assert!(Command::new("sh").args(["-c", write]).arg(&program).arg(script).status().unwrap().success());
         Setup::plain(program, dir)
     }
 

@@ -115,6 +115,7 @@ fn a_login_sends_anywhere_as_itself_and_nobody_else_does() {
     let reply = client.try_message("ann@example.org", &["bob@there.example"], MESSAGE).unwrap();
     assert_eq!(reply.code, 250, "{reply:?}");
     next.wait_for_mail("there.example", "bob", 1);
+    drop(client);
 
     // Where logins are offered others may send here, and nowhere else; and a listener that does not relay does not for logins.
     let (mut client, text) = hello(at(&server, "127.0.0.3"));
@@ -122,11 +123,13 @@ fn a_login_sends_anywhere_as_itself_and_nobody_else_does() {
     client.deliver(&["bob@example.org"], MESSAGE);
     client.expect("MAIL FROM:<ann@example.org>", 250);
     client.expect("RCPT TO:<ann@there.example>", 550);
-    let (mut client, _) = hello(at(&server, "127.0.0.4"));
-    client.expect(&plain("ann@example.org", "pass wörd"), 235);
-    client.expect("MAIL FROM:<ann@example.org>", 250);
-    client.expect("RCPT TO:<ann@there.example>", 550);
+    let (mut other, _) = hello(at(&server, "127.0.0.4"));
+    other.expect(&plain("ann@example.org", "pass wörd"), 235);
+    other.expect("MAIL FROM:<ann@example.org>", 250);
+    other.expect("RCPT TO:<ann@there.example>", 550);
 
+    // Open transactions would be waited for.
+    drop((client, other));
     server.stop();
     next.stop();
     let events = std::fs::read_to_string(dir.path().join("posthaste-data/events/events-00000001.jsonl")).unwrap();

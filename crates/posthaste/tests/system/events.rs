@@ -12,8 +12,6 @@ const LOGGED: &str = r#"
 host_name = "mx.example.org"
 [events]
 enabled = true
-[storage]
-spool_segment_bytes = 4194304
 [[listener]]
 address = "127.0.0.1:0"
 [[domain]]

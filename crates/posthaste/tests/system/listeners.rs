@@ -3,8 +3,6 @@
 use std::net::Ipv4Addr;
 use std::time::Instant;
 
-use rustix::process::Signal;
-
 use crate::support::{Client, MESSAGE, PATIENCE, Reply, Server};
 
 /// A listener, by its number, and the address that a client comes from: 127.0.0.`last`.
@@ -182,9 +180,8 @@ fn config(listeners: &[&str], networks: &[(u8, &str)]) -> String {
     text + "[[domain]]\nname = \"example.org\"\nusers = \"any\"\n"
 }
 
-fn reload(server: &Server, dir: &std::path::Path, config: &str) {
-    std::fs::write(dir.join("posthaste.toml"), config).unwrap();
-    server.signal(Signal::HUP);
+fn reload(server: &Server, config: &str) {
+    server.reload(config);
     server.wait_for_log("configuration reloaded");
     assert!(!server.log_text().contains("need a restart"), "{}", server.log_text());
 }
@@ -210,7 +207,7 @@ fn limits_and_policies_act_at_their_listener_and_for_their_network_alone() {
 
     let (mut open, _) = at(1, 1).hello();
     let both = format!("{LIMITS}\n{POLICY}");
-    reload(&server, dir.path(), &(config(&[&both, "", ""], &[(4, LIMITS), (5, POLICY)]) + base));
+    reload(&server, &(config(&[&both, "", ""], &[(4, LIMITS), (5, POLICY)]) + base));
     check(0, 1, Limits::set(), Policy::set());
     check(1, 1, Limits::elsewhere(), Policy::elsewhere());
     check(2, 2, Limits::elsewhere(), Policy::elsewhere());
@@ -280,7 +277,7 @@ fn each_listener_has_its_own_protocol_clients_and_numbers_of_connections() {
     assert_eq!([refused(0, 7), refused(4, 7), refused(0, 8)], [Some(421), Some(421), None]);
     drop(two);
 
-    reload(&server, dir.path(), &listeners(1, "", one));
+    reload(&server, &listeners(1, "", one));
     assert_eq!([refused(1, 1), refused(1, 2)], [None, Some(554)]);
     let held = [until_greeted(4, 1), until_greeted(4, 1), until_greeted(5, 1)];
     assert_eq!([refused(5, 1), refused(5, 2)], [Some(421), None]);
@@ -323,7 +320,7 @@ fn each_listener_has_its_own_times() {
     long_chunk.expect("BDAT 0 LAST", 250);
 
     let keys = [keys[1], keys[0], keys[0], keys[0]];
-    reload(&server, dir.path(), &config(&keys, &[(2, "limits = { command_secs = 300 }")]));
+    reload(&server, &config(&keys, &[(2, "limits = { command_secs = 300 }")]));
     let (mut long_idle, mut of_network, mut long_body, mut long_chunk) = (idle(1, 1), idle(0, 2), body(2), chunk(3));
     times_out(idle(0, 1));
     long_idle.expect("NOOP", 250);
@@ -348,7 +345,7 @@ fn a_closed_connection_is_read_as_long_as_its_listener_says() {
         (0..1000).all(|_| client.send(&[b'x'; 64 << 10]).is_ok())
     };
     assert_eq!([is_read(0, 1), is_read(1, 1), is_read(0, 2)], [true, false, false]);
-    reload(&server, dir.path(), &(config(&[none, ""], &[(3, "limits = { linger_secs = 500 }")]) + base));
+    reload(&server, &(config(&[none, ""], &[(3, "limits = { linger_secs = 500 }")]) + base));
     assert_eq!([is_read(0, 1), is_read(1, 1), is_read(1, 2), is_read(0, 3)], [false, true, true, true]);
     server.stop();
 }
@@ -375,6 +372,6 @@ fn what_a_client_may_hold_of_the_spool_is_the_listeners_or_the_networks_own() {
     };
     let _under_way = [begin(1), begin(3)];
     assert_eq!([takes(0, 1), takes(1, 1), takes(1, 2), takes(0, 3), takes(0, 2)], [250, 452, 250, 452, 250]);
-    reload(&server, dir.path(), &(config(&[share, ""], &[(1, "limits = { spool_per_address = \"8M\" }")]) + base));
+    reload(&server, &(config(&[share, ""], &[(1, "limits = { spool_per_address = \"8M\" }")]) + base));
     assert_eq!([takes(0, 3), takes(1, 3), takes(0, 1), takes(1, 1)], [452, 250, 250, 250]);
 }

@@ -1,6 +1,7 @@
 //! Tests through the real server process. One program, so that what they share is compiled once.
 
 mod auth;
+mod blocked;
 mod bounces;
 mod bounds;
 mod cli;
@@ -49,5 +50,4 @@ mod terminal;
 mod tls;
 mod trace;
 mod transports;
-mod undelivered;
 mod webhooks;

@@ -2,6 +2,7 @@
 
 use rustix::process::Signal;
 
+use crate::relaying::unused_port;
 use crate::support::Server;
 
 const THERE: &str = r#"
@@ -43,7 +44,7 @@ hosts = { "there.example" = ["127.0.0.1"] }
 #[test]
 fn addresses_change_on_receipt_and_when_mail_leaves_and_copies_are_made() {
     let (here, there) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
-    let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port().to_string();
+    let port = unused_port().to_string();
     let next = Server::start(there.path(), &THERE.replace("PORT", &port));
     let generic = here.path().join("generic.map");
     std::fs::write(&generic, "# what others see\n@here.example  @public.example\n").unwrap();

@@ -24,13 +24,11 @@ fn the_postmaster_gets_copies_once_the_configuration_says_so() {
     send("", "nobody@there.example", "first");
     server.wait_for_log("given up, and its sender cannot be told");
     let bad = config(port, "double_bounce_to = \"boss\"\n");
-    std::fs::write(here.path().join("posthaste.toml"), bad).unwrap();
-    server.signal(Signal::HUP);
+    server.reload(&bad);
     let told = server.wait_for_log("configuration not reloaded");
     assert!(told.contains("`boss` is not an address"), "{told}");
     let good = config(port, "double_bounce_to = \"boss@here.example\"\ndouble_bounce_rate = \"2/day, burst 2\"\n");
-    std::fs::write(here.path().join("posthaste.toml"), good).unwrap();
-    server.signal(Signal::HUP);
+    server.reload(&good);
     server.wait_for_log("configuration reloaded");
     send("", "nobody@there.example", "second");
     let copy = server.wait_for_mail("here.example", "boss", 1)[0].text();

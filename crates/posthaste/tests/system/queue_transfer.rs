@@ -7,7 +7,7 @@ use serde_json::Value;
 
 use crate::queue_content::{config, deferring, start};
 use crate::relaying::{list, queue, unused_port, wait_for_queue};
-use crate::support::{Server, command};
+use crate::support::{Server, command, configure};
 
 /// What an import says at its end.
 fn import(dir: &Path, args: &[&str]) -> (i32, Value) {
@@ -56,7 +56,7 @@ fn a_queue_moves_with_schedule_and_attempts_and_nothing_is_imported_twice() {
     assert_eq!(counts(&import(from, &[path])), of(0, 0, 3), "they wait there");
 
     // The next hop of the other server, which comes later.
-    let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+    let port = unused_port();
     let mut server_to = start(to, port);
     assert_eq!(counts(&import(to, &[path])), of(2, 3, 0));
     assert_eq!(kept(to), before.0);
@@ -139,7 +139,7 @@ fn a_queue_moves_while_neither_server_runs() {
     let (status, again) = queue(from, &["export", "--all"]);
     assert_eq!((status, again.matches("\"held\":\"operator\"").count()), (0, 2), "{again}");
 
-    std::fs::write(to.join("posthaste.toml"), config()).unwrap();
+    configure(to, &config());
     let absent = import(to, &[path]);
     assert_eq!(absent.0, 2, "nothing is made: {}", absent.1);
     assert!(!to.join("posthaste-data").exists());

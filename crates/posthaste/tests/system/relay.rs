@@ -6,7 +6,7 @@ use std::process::Stdio;
 
 use rustix::process::Signal;
 
-use crate::relaying::{self, ANYWHERE, next_hop};
+use crate::relaying::{self, ANYWHERE, next_hop, unused_port};
 use crate::support::{Client, Server, command};
 
 /// The configuration of a server that also relays mail of anybody to `open.example`.
@@ -124,9 +124,8 @@ fn a_server_that_relays_nothing_says_that_it_must_start_anew_to_relay() {
     let config = "[[listener]]\naddress = \"127.0.0.1:0\"\n[relay]\nlocal_users = false\n";
     let server = Server::start(dir.path(), config);
     let network = "[[network]]\ncidr = \"127.0.0.1\"\nrelay = true\n";
-    std::fs::write(dir.path().join("posthaste.toml"), format!("{config}{network}")).unwrap();
     for times in 1..=2 {
-        server.signal(Signal::HUP);
+        server.reload(&format!("{config}{network}"));
         let line = server.wait_for_log_again("these changes need a restart", times);
         assert!(line.contains("relay"), "{line}");
     }
@@ -148,19 +147,15 @@ fn one_listener_relays_and_the_other_does_not_until_a_reload() {
     client.deliver(&["ann@there.example"], b"Subject: x\r\n\r\nx\r\n");
     next.wait_for_mail("there.example", "ann", 1);
     drop(client);
-    let file = here.path().join("posthaste.toml");
-    std::fs::write(&file, format!("{config}{}", second.replace("true", "false"))).unwrap();
-    server.signal(Signal::HUP);
+    server.reload(&format!("{config}{}", second.replace("true", "false")));
     server.wait_for_log("configuration reloaded");
     assert_eq!(rcpt_elsewhere(&server, 1).code, 550);
     let network = "[[network]]\ncidr = \"127.0.0.1\"\nrelay = true\n";
-    std::fs::write(&file, format!("{config}{}{network}", second.replace("true", "false"))).unwrap();
-    server.signal(Signal::HUP);
+    server.reload(&format!("{config}{}{network}", second.replace("true", "false")));
     server.wait_for_log_again("configuration reloaded", 2);
     assert_eq!([rcpt_elsewhere(&server, 0).code, rcpt_elsewhere(&server, 1).code], [250, 250]);
     // An open relay is refused, and what was in force still is.
-    std::fs::write(&file, format!("{config}{}", second.replace("127.0.0.1", "0.0.0.0"))).unwrap();
-    server.signal(Signal::HUP);
+    server.reload(&format!("{config}{}", second.replace("127.0.0.1", "0.0.0.0")));
     let line = server.wait_for_log("configuration not reloaded");
     assert!(line.contains("open relay"), "{line}");
     assert_eq!(rcpt_elsewhere(&server, 0).code, 250);
@@ -211,11 +206,8 @@ fn a_local_sender_is_told_of_a_failure() {
 #[test]
 fn mail_survives_a_kill_while_the_next_hop_is_away_and_comes_once() {
     let (here, there) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
-    // Its address is free again once it has stopped.
-    let next = next_hop(there.path(), ANYWHERE);
-    let address = next.addresses[0];
-    next.stop();
-    let mut server = Server::start(here.path(), &config(address.port()));
+    let port = unused_port();
+    let mut server = Server::start(here.path(), &config(port));
     let mut client = server.hello();
     for number in 0..20 {
         client.deliver(&["ann@there.example"], format!("Subject: {number}\r\n\r\nx\r\n").as_bytes());
@@ -223,7 +215,7 @@ fn mail_survives_a_kill_while_the_next_hop_is_away_and_comes_once() {
     server.wait_for_log("mail waits for these hosts");
     server.signal(Signal::KILL);
     server.wait();
-    let next = next_hop(there.path(), &address.to_string());
+    let next = next_hop(there.path(), &format!("127.0.0.1:{port}"));
     let server = Server::start_as_it_is(here.path());
     let stored = next.wait_for_mail("there.example", "ann", 20);
     for number in 0..20 {
@@ -306,8 +298,7 @@ fn sources_and_pools_change_with_a_reload() {
     let told = server.wait_for_log("no mail is sent from this source");
     assert!(told.contains("source=\"out\"") || told.contains("source=out"), "{told}");
     let reload = |source: &str, expected: &str| {
-        std::fs::write(here.path().join("posthaste.toml"), with(source)).unwrap();
-        server.signal(Signal::HUP);
+        server.reload(&with(source));
         server.wait_for_log(expected)
     };
     let bad = reload("ipv4 = \"127.0.0.5\"\nproxy = \"http://x\"\n", "configuration not reloaded");
@@ -412,8 +403,7 @@ fn hosts_and_address_families_change_with_a_reload() {
     let told = server.wait_for_mail("here.example", "eve", 1)[0].text();
     assert!(told.contains("Status: 5.4.4\n"), "{told}");
     let reload = |more: &str, expected: &str| {
-        std::fs::write(here.path().join("posthaste.toml"), with(more)).unwrap();
-        server.signal(Signal::HUP);
+        server.reload(&with(more));
         server.wait_for_log(expected)
     };
     reload("ip = \"ipv4-first\"\n", "configuration reloaded");

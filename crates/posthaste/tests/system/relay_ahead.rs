@@ -4,7 +4,7 @@ use std::net::Ipv4Addr;
 
 use rustix::process::Signal;
 
-use crate::relaying::{self, ANYWHERE, next_hop};
+use crate::relaying::{self, next_hop, unused_port};
 use crate::support::{Client, Server};
 
 fn config(port: u16) -> String {
@@ -24,9 +24,10 @@ fn client(server: &Server) -> Client {
 #[test]
 fn the_next_hop_is_asked_for_recipients_and_answers_are_remembered() {
     let (here, there) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
-    let next = next_hop(there.path(), ANYWHERE);
-    let address = next.addresses[0];
-    let server = Server::start(here.path(), &config(address.port()));
+    let port = unused_port();
+    let address = format!("127.0.0.1:{port}");
+    let next = next_hop(there.path(), &address);
+    let server = Server::start(here.path(), &config(port));
     let mut asking = client(&server);
     let refused = asking.expect("RCPT TO:<nobody@there.example>", 550);
     assert!(refused.text.contains("5.1.1 The next host refuses this address: "), "{refused:?}");
@@ -46,7 +47,7 @@ fn the_next_hop_is_asked_for_recipients_and_answers_are_remembered() {
     let told = server.wait_for_log("the next hop cannot be asked for its recipients: there.example (127.0.0.1)");
     assert!(told.contains("recipient refused"), "{told}");
     drop(asking);
-    let next = next_hop(there.path(), &address.to_string());
+    let next = next_hop(there.path(), &address);
     server.signal(Signal::HUP);
     server.wait_for_log("configuration reloaded");
     let mut asking = client(&server);

@@ -1,8 +1,11 @@
 //! Two servers for tests: one at `here.example` that relays, and its next hop for `there.example`.
 
+use std::net::{SocketAddr, TcpListener};
 use std::path::Path;
+use std::sync::Mutex;
 use std::time::Instant;
 
+use rustix::net::{AddressFamily, SocketFlags, SocketType, bind, socket_with, sockopt};
 use serde_json::Value;
 
 use crate::support::{PATIENCE, Server, command};
@@ -31,9 +34,19 @@ pub const EVENTS: &str = "[events]\nenabled = true\n";
 /// Any port of loopback, for [`next_hop`].
 pub const ANYWHERE: &str = "127.0.0.1:0";
 
-/// A port at which nobody listens.
+/// A port of loopback at which nobody listens before a server of this test does.
+///
+/// A socket that does not listen has it until this program ends, so it is given to no server of another test that asks for any port.
+/// With SO_REUSEADDR, which servers set, it can be bound again by its number.
 pub fn unused_port() -> u16 {
-    std::net::TcpListener::bind(ANYWHERE).unwrap().local_addr().unwrap().port()
+    static HELD: Mutex<Vec<TcpListener>> = Mutex::new(Vec::new());
+    let socket = socket_with(AddressFamily::INET, SocketType::STREAM, SocketFlags::CLOEXEC, None).unwrap();
+    sockopt::set_socket_reuseaddr(&socket, true).unwrap();
+    bind(&socket, &SocketAddr::from(([127, 0, 0, 1], 0))).unwrap();
+    let held = TcpListener::from(socket);
+    let port = held.local_addr().unwrap().port();
+    HELD.lock().unwrap().push(held);
+    port
 }
 
 /// `posthaste queue`: the status, and what is printed.

@@ -5,6 +5,7 @@ use std::process::Stdio;
 use std::time::Instant;
 
 use crate::receiving::ROUTED;
+use crate::relaying::unused_port;
 use crate::support::{PATIENCE, Server, command};
 use rustix::process::{Pid, Signal, kill_process};
 
@@ -19,13 +20,11 @@ fn sighup_reloads_and_keeps_sessions() {
 
     let with_carol = ROUTED.replace("\"bob\"]\n", "\"bob\", \"carol\"]\n")
         + "[limits]\nmessage_bytes = 4096\nconnections = 30\n[log]\nformat = \"json\"\n";
-    std::fs::write(dir.path().join("posthaste.toml"), &with_carol).unwrap();
-    server.signal(Signal::HUP);
+    server.reload(&with_carol);
     server.wait_for_log("configuration reloaded");
     assert!(server.wait_for_log("need a restart").contains("\"log\""));
     let and_memory = with_carol.replace("connections = 30\n", "connections = 30\nmemory_bytes = 8388608\n");
-    std::fs::write(dir.path().join("posthaste.toml"), &and_memory).unwrap();
-    server.signal(Signal::HUP);
+    server.reload(&and_memory);
     let line = server.wait_for_log("limits.memory_bytes");
     assert!(line.contains("\"log, limits.memory_bytes\""), "they still do: {line}");
     session.expect("RCPT TO:<carol@example.org>", 250);
@@ -34,8 +33,7 @@ fn sighup_reloads_and_keeps_sessions() {
     assert!(hello.text.lines().any(|line| line == "SIZE 4096"), "{}", hello.text);
     fresh.expect("MAIL FROM:<s@example.net> SIZE=5000", 552);
 
-    std::fs::write(dir.path().join("posthaste.toml"), "[[domain]]\nnam = \"x\"\n").unwrap();
-    server.signal(Signal::HUP);
+    server.reload("[[domain]]\nnam = \"x\"\n");
     let line = server.wait_for_log("configuration not reloaded");
     assert!(line.contains("posthaste.toml:2:1") && !line.contains("\\n"), "{line}");
     // A file that is gone, empty, cut short or unreadable does not turn all mail away.
@@ -64,15 +62,13 @@ fn sighup_reloads_and_keeps_sessions() {
 #[test]
 fn a_reload_applies_what_it_can_beside_changed_sockets() {
     let dir = tempfile::tempdir().unwrap();
-    let port = || std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
-    let (kept, other) = (port(), port());
+    let (kept, other) = (unused_port(), unused_port());
     let listener =
         |port: u16, limits: &str| format!("[[listener]]\naddress = \"127.0.0.1:{port}\"\nlimits = {{ {limits} }}\n");
     let rest = "[[domain]]\nname = \"example.org\"\nusers = \"any\"\n";
     let server = Server::start(dir.path(), &(listener(kept, "message_bytes = 1000") + rest));
     let new = listener(other, "") + &listener(kept, "message_bytes = 2000, hops = 2") + rest;
-    std::fs::write(dir.path().join("posthaste.toml"), new).unwrap();
-    server.signal(Signal::HUP);
+    server.reload(&new);
     let line = server.wait_for_log("need a restart");
     assert!(line.contains(&format!("changes=\"listener 127.0.0.1:{other} (added)\"")), "{line}");
     let mut client = server.connect();
@@ -101,7 +97,7 @@ fn passed_on(port: u16, from: &str) -> String {
 #[test]
 fn it_says_when_it_is_ready_and_a_reload_changes_who_may_connect() {
     let dir = tempfile::tempdir().unwrap();
-    let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+    let port = unused_port();
     let configure = |allow: &str| {
         let text = format!(
             "host_name = \"mx.example.org\"\n[[listener]]\naddress = \"127.0.0.1:{port}\"\nproxy_protocol = true\n\

@@ -4,8 +4,6 @@ use std::io::{BufRead, BufReader, Write};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
 
-use rustix::process::Signal;
-
 use crate::support::{PATIENCE, Server, command};
 
 const CONFIG: &str = r#"
@@ -100,8 +98,7 @@ fn a_reload_takes_new_aliases_in() {
     client.expect("RCPT TO:<sales@example.org>", 550);
     client.expect("RCPT TO:<gone@example.org>", 550);
     let reload = |config: &str, expected: &str| {
-        std::fs::write(dir.path().join("posthaste.toml"), config).unwrap();
-        server.signal(Signal::HUP);
+        server.reload(config);
         server.wait_for_log(expected)
     };
     let line = reload(

@@ -262,8 +262,7 @@ fn files_that_cannot_be_taken_are_set_aside_and_the_others_go_on() {
     assert!(server.wait_for_log("file=\"torn\"").contains("was not written to its end"));
     assert!(server.wait_for_log("file=\"remote\"").contains("550 5.7.1"));
     // Put back by the operator, it is tried again.
-    fs::write(dir.path().join("posthaste.toml"), ANYBODY).unwrap();
-    server.signal(Signal::HUP);
+    server.reload(ANYBODY);
     server.wait_for_log("configuration reloaded");
     fs::rename(pickup.join("refused/some"), pickup.join("some")).unwrap();
     server.wait_for_mail("example.org", "nobody", 1);
@@ -370,9 +369,10 @@ fn other_users_may_write_into_a_directory_that_is_open_to_them_and_read_nothing_
     fs::set_permissions(dir.path(), fs::Permissions::from_mode(0o711)).unwrap();
     let pickup = dir.path().join("open");
     let (server_uid, user_uid) = (65_533, 65_532);
-    // Everybody may run it.
+    // Everybody may run it. Another process copies it: children of other tests could inherit our descriptor, and what is open for
+    // writing cannot be run (ETXTBSY).
     let program = dir.path().join("posthaste");
-    fs::copy(env!("CARGO_BIN_EXE_posthaste"), &program).unwrap();
+    assert!(Command::new("cp").arg(env!("CARGO_BIN_EXE_posthaste")).arg(&program).status().unwrap().success());
     fs::create_dir(&pickup).unwrap();
     std::os::unix::fs::chown(&pickup, Some(server_uid), Some(server_uid)).unwrap();
     fs::set_permissions(&pickup, fs::Permissions::from_mode(0o3733)).unwrap();
@@ -382,7 +382,7 @@ fn other_users_may_write_into_a_directory_that_is_open_to_them_and_read_nothing_
     );
     // Top-level keys stand in front of tables.
     let (tables, top) = (config.replace("\nhost_name = \"mx.example.org\"\n", ""), "host_name = \"mx.example.org\"\n");
-    fs::write(dir.path().join("posthaste.toml"), format!("{top}{tables}")).unwrap();
+    configure(dir.path(), &format!("{top}{tables}"));
     let as_user = |args: &[&str], input: &[u8]| {
         use std::os::unix::process::CommandExt;
         let mut command = Command::new(&program);

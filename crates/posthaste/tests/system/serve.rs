@@ -5,7 +5,7 @@ use std::os::unix::net::{UnixDatagram, UnixStream};
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStderr, Stdio};
 
-use crate::support::{ANYBODY, Client, MESSAGE, PATIENCE, Server, command};
+use crate::support::{ANYBODY, Client, MESSAGE, PATIENCE, Server, command, configure};
 use rustix::fs::{CWD, Mode, mkfifoat};
 use rustix::process::{Pid, Signal, kill_process};
 
@@ -99,7 +99,7 @@ fn stopping_during_its_start(dir: &Path) -> (Child, PathBuf, BufReader<ChildStde
     let pipe = dir.join("posthaste-data/spool/lock");
     std::fs::create_dir_all(pipe.parent().unwrap()).unwrap();
     mkfifoat(CWD, &pipe, Mode::RUSR | Mode::WUSR).unwrap();
-    std::fs::write(dir.join("posthaste.toml"), ANYBODY).unwrap();
+    configure(dir, ANYBODY);
     let mut server =
         command(dir, &["serve"]).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("start the server");
     let status = format!("/proc/{}/status", server.id());
@@ -203,7 +203,7 @@ fn a_start_after_a_crash_tells_what_it_restored() {
 #[test]
 fn readiness_is_told_to_a_socket_and_to_systemd() {
     let dir = tempfile::tempdir().unwrap();
-    std::fs::write(dir.path().join("posthaste.toml"), ANYBODY).unwrap();
+    configure(dir.path(), ANYBODY);
     let notify = UnixDatagram::bind(dir.path().join("notify")).unwrap();
     notify.set_read_timeout(Some(PATIENCE)).unwrap();
     let hear = || {

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, kill_process};
 
-use crate::support::{ANYBODY, Client, MESSAGE, PATIENCE, Server};
+use crate::support::{ANYBODY, Client, MESSAGE, PATIENCE, Server, configure};
 
 #[test]
 fn the_log_has_one_line_a_message_and_never_the_body() {
@@ -137,7 +137,7 @@ struct UnreadServer {
 impl UnreadServer {
     /// Starts it in `dir` and waits until it is ready.
     fn start(dir: &Path) -> Self {
-        std::fs::write(dir.join("posthaste.toml"), ANYBODY).unwrap();
+        configure(dir, ANYBODY);
         let mut shell = std::process::Command::new("sh");
         shell.current_dir(dir).args(["-c", "exec 2>&1; exec \"$0\" serve", env!("CARGO_BIN_EXE_posthaste")]);
         let mut child = shell.stdin(Stdio::null()).stdout(Stdio::piped()).spawn().unwrap();

@@ -39,7 +39,7 @@ pub struct Server {
 impl Server {
     /// Starts `posthaste serve` in `dir` with `config` as its posthaste.toml and waits until it is ready.
     pub fn start(dir: &Path, config: &str) -> Self {
-        std::fs::write(dir.join("posthaste.toml"), config).expect("write the configuration");
+        configure(dir, config);
         Self::start_as_it_is(dir)
     }
 
@@ -50,7 +50,7 @@ impl Server {
 
     /// As [`start`](Self::start), by a shell that runs `before` first.
     pub fn start_behind(before: &str, dir: &Path, config: &str) -> Self {
-        std::fs::write(dir.join("posthaste.toml"), config).expect("write the configuration");
+        configure(dir, config);
         let mut shell = Command::new("sh");
         shell.args(["-c", &format!("{before}; exec \"$0\" serve"), env!("CARGO_BIN_EXE_posthaste")]);
         Self::launch(dir, shell.current_dir(dir))
@@ -86,6 +86,12 @@ impl Server {
     /// Sends a signal.
     pub fn signal(&self, signal: Signal) {
         self.process.signal(signal);
+    }
+
+    /// Replaces its configuration and asks it to read that.
+    pub fn reload(&self, config: &str) {
+        configure(&self.dir, config);
+        self.signal(Signal::HUP);
     }
 
     /// Waits for the process to end.
@@ -158,6 +164,22 @@ impl Server {
             std::thread::sleep(Duration::from_millis(5));
         }
     }
+}
+
+/// Writes `config` as the posthaste.toml of a server in `dir`.
+///
+/// Unless it has segments of its own size, they are small: a server fills three with zeros for its first message, 192 MiB by
+/// default, and all tests that run at once would wait for the disk.
+pub fn configure(dir: &Path, config: &str) {
+    let mut config = config.to_owned();
+    if !config.contains("segment_bytes") {
+        let small = "[storage]\nspool_segment_bytes = 4194304\n";
+        match config.find("[storage]\n") {
+            Some(at) => config.replace_range(at..at + "[storage]\n".len(), small),
+            None => config = format!("{config}\n{small}"),
+        }
+    }
+    std::fs::write(dir.join("posthaste.toml"), config).expect("write the configuration");
 }
 
 /// The binary under test, in `dir`.
@@ -258,8 +280,9 @@ impl Client {
 
     /// As [`Client::open`], from that address of this machine.
     pub fn open_from(from: std::net::Ipv4Addr, to: SocketAddr) -> std::io::Result<Self> {
-        use rustix::net::{AddressFamily, SocketType, bind, connect, socket};
-        let socket = socket(AddressFamily::INET, SocketType::STREAM, None)?;
+        use rustix::net::{AddressFamily, SocketFlags, SocketType, bind, connect, socket_with};
+        // A server of another test would keep it open, and with it the session that this test has ended.
+        let socket = socket_with(AddressFamily::INET, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
         bind(&socket, &SocketAddr::from((from, 0)))?;
         connect(&socket, &to)?;
         let stream = TcpStream::from(socket);

@@ -93,8 +93,7 @@ fn local_users_name_a_tenant_and_a_reload_renames_the_field() {
     };
     send("X-Tenant");
     assert_eq!(wait_for(1), "bravo");
-    std::fs::write(dir.join("posthaste.toml"), CONFIG.replace("X-Tenant", "X-Account")).unwrap();
-    server.signal(rustix::process::Signal::HUP);
+    server.reload(&CONFIG.replace("X-Tenant", "X-Account"));
     server.wait_for_log("configuration reloaded");
     send("X-Tenant");
     assert_eq!(wait_for(2), "acme");

@@ -207,8 +207,7 @@ fn a_reload_takes_a_new_certificate_and_keeps_the_old_one_if_the_new_one_is_bad(
     let mut swapped = LISTENERS.replace("\"off\"", "\"starttls\"").replace("tls = \"implicit\"", "tls = \"off\"");
     swapped = swapped.replacen("[[listener]]\n", "[[listener]]\ntls = \"off\"\n", 1);
     let fourth = certify(dir.path());
-    std::fs::write(dir.path().join("posthaste.toml"), swapped).unwrap();
-    server.signal(Signal::HUP);
+    server.reload(&swapped);
     let line = server.wait_for_log("need a restart");
     assert!(line.contains("changes=\"tls of listener 127.0.0.2:0\""), "{line}");
     assert!(!hello(offered, "EHLO").1.contains("STARTTLS"));

@@ -20,7 +20,9 @@ fn world() -> (tempfile::TempDir, String) {
         std::os::unix::fs::chown(&out, Some(65534), Some(65534)).unwrap();
         config += "user = 65534\ngroup = 65534\n";
     }
-    (dir, config + "host_name = \"mx.example.org\"\n[[listener]]\naddress = \"127.0.0.1:0\"\n")
+    // What is delivered is listed until a checkpoint, so one comes each second.
+    let storage = "[storage]\ncheckpoint_secs = 1\n";
+    (dir, config + "host_name = \"mx.example.org\"\n" + storage + "[[listener]]\naddress = \"127.0.0.1:0\"\n")
 }
 
 fn domain(dir: &Path, aliases: &str) -> String {

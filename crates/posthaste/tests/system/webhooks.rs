@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 use rustix::process::Signal;
 use serde_json::Value;
 
+use crate::relaying::unused_port;
 use crate::support::{PATIENCE, Server};
 
 /// A request: its header in lower case, and its body.
@@ -183,7 +184,7 @@ fn what_fails_is_posted_again_signed_and_a_dead_hook_delays_no_other() {
     let dir = tempfile::tempdir().unwrap();
     let answers = [Answer::Status(500), Answer::Status(302), Answer::Silence];
     let (http, other) = (Http::start(&answers), Http::start(&[]));
-    let nobody = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let nobody = SocketAddr::from(([127, 0, 0, 1], unused_port()));
     let dead = format!("http://{nobody}/");
     let hooks = [("crm", &*http.url()), ("other", &*other.url()), ("dead", &*dead)];
     let server = start(dir.path(), &hooks);
@@ -240,8 +241,7 @@ fn a_reload_brings_and_takes_webhooks_and_one_of_the_same_name_goes_on() {
     let first = refuse(&server, 0..3);
     old.wait_for_recipients(&first);
     let reload = |hooks: &[(&str, &str)]| {
-        std::fs::write(dir.path().join("posthaste.toml"), config(hooks)).unwrap();
-        server.signal(Signal::HUP);
+        server.reload(&config(hooks));
     };
     let moved = [("crm", &*new.url()), ("more", &*new.url())];
     reload(&moved);

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use posthaste_loadgen::load::{Outcome, Pace, Pipelining, Plan};
 use posthaste_loadgen::values::{Address, PerConnection};
-use rustix::net::{AddressFamily, SocketType};
+use rustix::net::{AddressFamily, SocketFlags, SocketType};
 
 use crate::support::{agreeable, answer_lines, errors, go, plan, scripted, server};
 
@@ -119,7 +119,7 @@ fn only(outcome: &Outcome, class: &str) -> bool {
 
 /// An address that refuses connections. What comes with it is bound to it and does not listen: nobody else gets it.
 fn refusing() -> (TcpListener, SocketAddr) {
-    let socket = rustix::net::socket(AddressFamily::INET, SocketType::STREAM, None).unwrap();
+    let socket = rustix::net::socket_with(AddressFamily::INET, SocketType::STREAM, SocketFlags::CLOEXEC, None).unwrap();
     rustix::net::bind(&socket, &SocketAddr::from(([127, 0, 0, 1], 0))).unwrap();
     let held = TcpListener::from(socket);
     let address = held.local_addr().unwrap();

@@ -9,6 +9,11 @@ use serde_json::{Value, json};
 
 use crate::support::{ANYBODY, PATIENCE, Server, command};
 
+/// With more keys of `[storage]`. What is delivered is listed until a checkpoint, so one comes each second.
+fn config(more: &str) -> String {
+    format!("{ANYBODY}\n[storage]\ncheckpoint_secs = 1\n{more}")
+}
+
 /// Something in the place of a mailbox, so that nothing can be put into it.
 fn obstruct(dir: &Path, user: &str) {
     let user = dir.join("posthaste-data/mail/example.org").join(user);
@@ -56,9 +61,7 @@ fn undelivered(dir: &Path) -> Vec<Value> {
 fn mail_that_waits_for_a_mailbox_is_bounded_and_listed() {
     let dir = tempfile::tempdir().unwrap();
     obstruct(dir.path(), "bad");
-    // Small files, as the whole spool is looked through again and again.
-    let config = format!("{ANYBODY}\n[storage]\nmailbox_pending_bytes = 1000\nspool_segment_bytes = 4194304\n");
-    let server = Server::start(dir.path(), &config);
+    let server = Server::start(dir.path(), &config("mailbox_pending_bytes = 1000\n"));
     let mut client = server.connect();
     client.expect("EHLO client.example.net", 250);
     let body = format!("Subject: x\r\n\r\n{}\r\n", "a line of text ".repeat(100));
@@ -127,7 +130,7 @@ fn mail_that_waits_for_a_mailbox_is_bounded_and_listed() {
 fn a_start_tells_of_mail_that_still_waits_and_of_damage() {
     let dir = tempfile::tempdir().unwrap();
     obstruct(dir.path(), "bad");
-    let server = Server::start(dir.path(), &format!("{ANYBODY}\n[storage]\nspool_segment_bytes = 4194304\n"));
+    let server = Server::start(dir.path(), &config(""));
     let mut client = server.connect();
     client.expect("EHLO client.example.net", 250);
     client.deliver(&["bad@example.org"], b"Subject: one\r\n\r\nthe first of two\r\n");
@@ -172,7 +175,7 @@ fn a_start_tells_of_mail_that_still_waits_and_of_damage() {
 fn mail_that_cannot_be_read_is_given_up_by_the_operator_by_name() {
     let dir = tempfile::tempdir().unwrap();
     obstruct(dir.path(), "bad");
-    let server = Server::start(dir.path(), &format!("{ANYBODY}\n[storage]\nspool_segment_bytes = 4194304\n"));
+    let server = Server::start(dir.path(), &config(""));
     let mut client = server.connect();
     client.expect("EHLO client.example.net", 250);
     let large = format!("Subject: large\r\n\r\n{}", "a line of a large body\r\n".repeat(100_000));
@@ -215,9 +218,8 @@ fn mail_that_cannot_be_read_is_given_up_by_the_operator_by_name() {
 fn mail_that_waits_may_be_more_than_the_ring_holds_and_keeps_no_other_from_it() {
     let dir = tempfile::tempdir().unwrap();
     obstruct(dir.path(), "bad");
-    let small =
-        "spool_segment_bytes = 4194304\nspool_segments = 4\ncheckpoint_secs = 1\nmailbox_pending_bytes = \"24MiB\"\n";
-    let server = Server::start(dir.path(), &format!("{ANYBODY}\n[storage]\n{small}"));
+    let small = "spool_segment_bytes = 4194304\nspool_segments = 4\nmailbox_pending_bytes = \"24MiB\"\n";
+    let server = Server::start(dir.path(), &config(small));
     let mut client = server.connect();
     client.expect("EHLO client.example.net", 250);
     let body = format!("Subject: x\r\n\r\n{}", "a line of text, and another one, and one more\r\n".repeat(18_000));
@@ -252,8 +254,7 @@ fn mail_that_waits_may_be_more_than_the_ring_holds_and_keeps_no_other_from_it() 
 fn an_account_finds_what_waits_in_the_spool_and_calls_it_neither_lost_nor_there() {
     let dir = tempfile::tempdir().unwrap();
     obstruct(dir.path(), "user1");
-    let config = format!("{ANYBODY}\n[storage]\nspool_segment_bytes = 4194304\n");
-    let server = Server::start(dir.path(), &config);
+    let server = Server::start(dir.path(), &config(""));
     let target = server.addresses[0].to_string();
     // Some bodies are in the ring, those above 1 MiB in files of their own.
     let options = ["-d", "example.org", "-u", "2", "-m", "20", "-n", "2", "-s", "2", "-l", "2k:9,1100k:1", "-q"];
@@ -319,7 +320,7 @@ fn mail_that_waits_in_the_journal_of_an_earlier_version_is_delivered_by_the_firs
     let mail = dir.path().join("posthaste-data/mail");
     std::fs::remove_file(mail.join("example.org/bad/Maildir")).unwrap();
     let expected = files(&dir.path().join("after"));
-    let server = Server::start(dir.path(), &format!("{ANYBODY}\n[storage]\nspool_segment_bytes = 4194304\n"));
+    let server = Server::start(dir.path(), &config(""));
     let line = server.wait_for_log("the journal of an earlier version was taken over into the spool");
     assert!(line.contains("messages=12"), "{line}");
     until("every message is where it belongs", || files(&mail) == expected);
@@ -341,8 +342,7 @@ fn mail_for_a_removed_mailbox_does_not_reach_a_later_one_of_its_name() {
         assert!(output.status.success() && text.starts_with("forgotten: "), "{text} {:?}", output.stderr);
     };
     ["ann", "bob", "carol"].iter().for_each(|user| obstruct(path, user));
-    let config = format!("{ANYBODY}\n[storage]\nspool_segment_bytes = 4194304\n");
-    let server = Server::start(path, &config);
+    let server = Server::start(path, &config(""));
     let mut client = server.connect();
     client.expect("EHLO client.example.net", 250);
     let all = ["ann@example.org", "bob@example.org", "carol@example.org"];
