@@ -178,6 +178,9 @@ enum ConfigCommand {
     Check {
         /// Configuration file; default: ./posthaste.toml if it exists, otherwise built-in defaults
         file: Option<PathBuf>,
+        /// The same, as other commands have it
+        #[arg(long, value_name = "FILE", conflicts_with = "file")]
+        config: Option<PathBuf>,
     },
     /// Print the effective configuration, including defaults
     Show {
@@ -270,8 +273,8 @@ fn run(command: Command) -> Result<ExitCode, Box<dyn std::error::Error>> {
         }
         Command::Sink(args) => return sink::run(*args),
         Command::Doctor(args) => return doctor::run(args),
-        Command::Config(ConfigCommand::Check { file }) => {
-            print(&without_error_numbers(&config::check(&Loaded::load(file.as_deref())?)))?;
+        Command::Config(ConfigCommand::Check { file, config }) => {
+            print(&without_error_numbers(&config::check(&Loaded::load(file.or(config).as_deref())?)))?;
         }
         Command::Config(ConfigCommand::Show { config, json }) => {
             let config = Config::load(config.as_deref())?;

@@ -4,7 +4,7 @@ use std::io::{self, BufRead, IsTerminal, Read, Write};
 use std::os::fd::AsFd;
 
 use clap::Args;
-use rustix::termios::{LocalModes, OptionalActions, Termios, tcgetattr, tcsetattr};
+use rustix::termios::{LocalModes, OptionalActions, SpecialCodeIndex, Termios, tcgetattr, tcsetattr};
 
 use crate::terminal::print;
 
@@ -30,7 +30,7 @@ impl PasswordArgs {
                 }
                 password
             }
-            false => line(&mut stdin.lock())?,
+            false => line(&mut stdin.lock(), None)?,
         };
         let hash = posthaste_server::password::hash(&password)?;
         let line = self.name.as_ref().map_or_else(|| hash.clone(), |name| format!("{name}:{hash}"));
@@ -42,18 +42,27 @@ impl PasswordArgs {
 fn ask(prompt: &str) -> Result<String, Box<dyn std::error::Error>> {
     let mut err = io::stderr().lock();
     err.write_all(prompt.as_bytes())?;
-    let password = line(&mut io::stdin().lock())?;
+    let password = line(&mut io::stdin().lock(), Some(INTERRUPT))?;
     err.write_all(b"\n")?;
     // Ctrl-C, which must not leave a terminal behind that shows nothing.
-    if password.contains('\u{3}') { Err("interrupted".into()) } else { Ok(password) }
+    if password.contains(INTERRUPT) { Err("interrupted".into()) } else { Ok(password) }
 }
 
-fn line(input: &mut impl BufRead) -> io::Result<String> {
-    let mut line = String::new();
-    input.take(LINE_BYTES_MAX).read_line(&mut line)?;
-    let end = line.trim_end_matches(['\r', '\n']).len();
-    line.truncate(end);
-    Ok(line)
+/// What Ctrl-C sends.
+const INTERRUPT: char = '\u{3}';
+
+/// A line without its line end; behind `ends` too it is over.
+fn line(input: &mut impl BufRead, ends: Option<char>) -> io::Result<String> {
+    let mut line = Vec::new();
+    for byte in input.take(LINE_BYTES_MAX).bytes() {
+        let byte = byte?;
+        line.push(byte);
+        if byte == b'\n' || Some(char::from(byte)) == ends {
+            break;
+        }
+    }
+    let line = String::from_utf8(line).map_err(io::Error::other)?;
+    Ok(line.trim_end_matches(['\r', '\n']).to_owned())
 }
 
 /// A terminal that does not show what is typed, and does not end the program by a key.
@@ -67,6 +76,8 @@ impl<'a> Hidden<'a> {
         let before = tcgetattr(terminal)?;
         let mut hidden = before.clone();
         hidden.local_modes.remove(LocalModes::ECHO | LocalModes::ISIG);
+        // It ends the line, so that it is read at once.
+        hidden.special_codes[SpecialCodeIndex::VEOL] = INTERRUPT as u8;
         tcsetattr(terminal, OptionalActions::Flush, &hidden)?;
         Ok(Self { terminal, before })
     }

@@ -25,12 +25,14 @@ fn config_check_points_at_the_error() {
     let dir = tempfile::tempdir().unwrap();
     let file = dir.path().join("other.toml");
     std::fs::write(&file, "[limits]\nmessage_bytes = \"big\"\n").unwrap();
-    let checked = command(dir.path(), &["config", "check", "other.toml"]).output().unwrap();
-    assert_eq!(checked.status.code(), Some(2));
-    assert!(checked.stdout.is_empty());
-    let said = String::from_utf8(checked.stderr).unwrap();
-    assert!(said.starts_with("posthaste: other.toml:2:17: `big` is no size"), "{said}");
-    assert!(said.contains("\n 2 | message_bytes = \"big\"\n   |                 ^^^^^\n"), "{said}");
+    for line in [&["config", "check", "other.toml"][..], &["config", "check", "--config", "other.toml"]] {
+        let checked = command(dir.path(), line).output().unwrap();
+        assert_eq!(checked.status.code(), Some(2));
+        assert!(checked.stdout.is_empty());
+        let said = String::from_utf8(checked.stderr).unwrap();
+        assert!(said.starts_with("posthaste: other.toml:2:17: `big` is no size"), "{said}");
+        assert!(said.contains("\n 2 | message_bytes = \"big\"\n   |                 ^^^^^\n"), "{said}");
+    }
 }
 
 #[test]

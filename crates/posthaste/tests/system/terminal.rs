@@ -1,12 +1,12 @@
 //! What a person sees: commands on a pseudo-terminal.
 
 use std::fs;
-use std::io::Read;
+use std::io::{Read, Write};
 use std::path::Path;
 use std::process::Stdio;
 
 use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
-use rustix::termios::{Winsize, tcsetwinsize};
+use rustix::termios::{LocalModes, Winsize, tcgetattr, tcsetwinsize};
 
 use crate::support::command;
 
@@ -242,4 +242,51 @@ fn threads_fit_the_terminal_and_keep_their_subject() {
         assert!(width <= usize::from(cells), "{width} cells: {text}");
         assert!(text.contains("Rye bread a"), "{text}");
     }
+}
+
+/// Asks for a password on a terminal where somebody types `keys`, each once the text before it has appeared; what the terminal shows, the exit status, and whether the
+/// terminal shows again what is typed.
+fn password(dir: &Path, keys: &[(&str, &str)]) -> (String, i32, bool) {
+    let master = openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY | OpenptFlags::CLOEXEC).unwrap();
+    grantpt(&master).unwrap();
+    unlockpt(&master).unwrap();
+    let name = ptsname(&master, Vec::new()).unwrap();
+    let slave = fs::File::options().read(true).write(true).open(name.to_str().unwrap()).unwrap();
+    let mut command = command(dir, &["password", "ann@example.org"]);
+    command.stdin(slave.try_clone().unwrap()).stdout(slave.try_clone().unwrap()).stderr(slave.try_clone().unwrap());
+    let mut child = command.spawn().unwrap();
+    drop(command);
+    let (mut master, mut shown) = (fs::File::from(master), String::new());
+    let mut piece = [0; 4096];
+    for (prompt, key) in keys {
+        while !shown.ends_with(prompt) {
+            let count = master.read(&mut piece).unwrap();
+            shown.push_str(std::str::from_utf8(&piece[..count]).unwrap());
+        }
+        master.write_all(key.as_bytes()).unwrap();
+    }
+    let code = child.wait().unwrap().code().expect("an exit status");
+    let echoes = tcgetattr(&slave).unwrap().local_modes.contains(LocalModes::ECHO | LocalModes::ISIG);
+    drop(slave);
+    while let Ok(count @ 1..) = master.read(&mut piece) {
+        shown.push_str(std::str::from_utf8(&piece[..count]).unwrap());
+    }
+    (shown, code, echoes)
+}
+
+#[test]
+fn a_password_is_asked_for_twice_and_never_shown() {
+    let dir = tempfile::tempdir().unwrap();
+    let check = |keys: &[(&str, &str)], code: i32, expected: &str| {
+        let (shown, status, echoes) = password(dir.path(), keys);
+        assert!(status == code && shown.contains(expected) && !shown.contains("secret"), "{status} {shown}");
+        assert!(echoes, "the terminal is as it was");
+    };
+    let prompts = |first, second| [("Password: ", first), ("Again: ", second)];
+    check(&prompts("secret\n", "secret\n"), 0, "\nann@example.org:$argon2id$");
+    check(&prompts("secret\n", "secret2\n"), 2, "the two differ; nothing was made");
+    check(&prompts("\n", "\n"), 2, "the password is empty");
+    // Ctrl-C, without a line end behind it.
+    check(&[("Password: ", "sec\u{3}")], 2, "interrupted");
+    check(&prompts("secret\n", "\u{3}"), 2, "interrupted");
 }
