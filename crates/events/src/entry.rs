@@ -10,8 +10,8 @@ use bytes::{BufMut, Bytes, BytesMut};
 use posthaste_spool::{Fields, put_text};
 
 use crate::event::{
-    Delivered, Event, Fate, Kind, LIST_MAX, LeftOut, OfTransport, Received, Refused, Stage, Target, TransportTarget,
-    Waiting,
+    Delivered, Event, Fate, Kind, LIST_MAX, LeftOut, Login, OfTransport, Received, Refused, Stage, Target,
+    TransportTarget, Waiting,
 };
 
 const VERSION: u8 = 1;
@@ -26,6 +26,7 @@ const OF_TRANSPORT: u8 = 7;
 const OF_RELAY: u8 = 8;
 const ADMIN: u8 = 9;
 const FEEDBACK: u8 = 10;
+const LOGIN: u8 = 11;
 
 /// Bytes of one text: longer ones are cut off.
 pub(crate) const TEXT_MAX: usize = 1000;
@@ -50,6 +51,7 @@ pub(crate) fn put(out: &mut BytesMut, event: &Event) {
         Kind::Relay(_) => OF_RELAY,
         Kind::Admin(_) => ADMIN,
         Kind::Feedback(_) => FEEDBACK,
+        Kind::Login(_) => LOGIN,
     };
     out.put_u8(kind);
     let at = out.len();
@@ -93,6 +95,14 @@ pub(crate) fn put(out: &mut BytesMut, event: &Event) {
             out.put_u8(stage_number(refused.stage));
             [id, peer, helo, sender, reply, why].into_iter().for_each(|text| put_short(out, text));
             put_list(out, &refused.recipients, refused.recipient_count);
+            // Earlier versions end before it.
+            if !refused.user.is_empty() {
+                put_short(out, &refused.user);
+            }
+        }
+        Kind::Login(login) => {
+            let Login { peer, helo, listener, tls, mechanism, user, reply, why } = login;
+            [peer, helo, listener, tls, mechanism, user, reply, why].into_iter().for_each(|text| put_short(out, text));
         }
         Kind::LeftOut(LeftOut { refused, others }) => {
             out.put_u64_le(*refused);
@@ -222,8 +232,19 @@ fn of_kind(rest: &mut Fields<'_>, kind: u8) -> Option<Kind> {
             let (id, peer, helo) = (text(rest)?, text(rest)?, text(rest)?);
             let (sender, reply, why) = (text(rest)?, text(rest)?, text(rest)?);
             let (recipients, recipient_count) = list(rest)?;
-            Kind::Refused(Refused { stage, id, peer, helo, sender, recipients, recipient_count, reply, why })
+            let user = if rest.is_empty() { Arc::default() } else { text(rest)? };
+            Kind::Refused(Refused { stage, id, peer, helo, user, sender, recipients, recipient_count, reply, why })
         }
+        LOGIN => Kind::Login(Login {
+            peer: text(rest)?,
+            helo: text(rest)?,
+            listener: text(rest)?,
+            tls: text(rest)?,
+            mechanism: text(rest)?,
+            user: text(rest)?,
+            reply: text(rest)?,
+            why: text(rest)?,
+        }),
         OF_RELAY => Kind::Relay(relay::of_relay(rest)?),
         ADMIN => Kind::Admin(relay::admin(rest)?),
         FEEDBACK => Kind::Feedback(relay::feedback(rest)?),

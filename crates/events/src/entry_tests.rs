@@ -5,7 +5,7 @@ use proptest::prelude::*;
 use posthaste_spool::Lsn;
 
 use super::*;
-use crate::event::{Admin, AdminTarget, Feedback, OfRelay, RelayFate};
+use crate::event::{Admin, AdminTarget, Feedback, Login, OfRelay, RelayFate};
 use crate::json;
 
 fn text() -> impl Strategy<Value = Arc<str>> {
@@ -121,13 +121,20 @@ fn kind() -> impl Strategy<Value = Kind> {
         },
     );
     let stages = [Stage::Connection, Stage::Mail, Stage::Recipient, Stage::Message, Stage::Aborted];
-    let refused = ([text(), text(), text(), text(), text(), text()], list(), prop::sample::select(stages.to_vec()))
-        .prop_map(|([id, peer, helo, sender, reply, why], (recipients, recipient_count), stage)| {
-            Kind::Refused(Refused { stage, id, peer, helo, sender, recipients, recipient_count, reply, why })
-        });
+    let refused = (prop::collection::vec(text(), 7), list(), prop::sample::select(stages.to_vec())).prop_map(
+        |(texts, (recipients, recipient_count), stage)| {
+            let [id, peer, helo, user, sender, reply, why] = texts.try_into().expect("seven");
+            Kind::Refused(Refused { stage, id, peer, helo, user, sender, recipients, recipient_count, reply, why })
+        },
+    );
+    let login = prop::collection::vec(text(), 8).prop_map(|texts| {
+        let [peer, helo, listener, tls, mechanism, user, reply, why] = texts.try_into().expect("eight");
+        Kind::Login(Login { peer, helo, listener, tls, mechanism, user, reply, why })
+    });
     prop_oneof![
         received,
         refused,
+        login,
         prop::collection::vec(target(), 0..4).prop_map(|targets| Kind::Delivered(Delivered { targets })),
         (target(), text()).prop_map(|(target, error)| Kind::Waiting(Waiting { target, error })),
         (target(), text()).prop_map(|(target, error)| Kind::GivenUp(Waiting { target, error })),

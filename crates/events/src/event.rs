@@ -28,7 +28,16 @@ impl Event {
             Kind::Transport(of) => of.targets.len() as u64,
             Kind::Admin(admin) => admin.targets.len().max(1) as u64,
             Kind::Received(_) | Kind::Waiting(_) | Kind::GivenUp(_) | Kind::Relay(_) => 1,
-            Kind::Feedback(_) | Kind::Refused(_) | Kind::LeftOut(_) => 1,
+            Kind::Feedback(_) | Kind::Refused(_) | Kind::Login(_) | Kind::LeftOut(_) => 1,
+        }
+    }
+
+    /// Whether it tells that somebody was refused, which anybody can bring about.
+    pub(crate) fn is_refusal(&self) -> bool {
+        match &self.kind {
+            Kind::Refused(_) => true,
+            Kind::Login(login) => !login.reply.is_empty(),
+            _ => false,
         }
     }
 }
@@ -54,6 +63,8 @@ pub enum Kind {
     Feedback(Feedback),
     /// A client was refused, or broke off.
     Refused(Refused),
+    /// A client has logged in, or was refused.
+    Login(Login),
     /// Events are missing here.
     LeftOut(LeftOut),
 }
@@ -280,6 +291,8 @@ pub struct Refused {
     pub peer: Arc<str>,
     /// What the client called itself.
     pub helo: Arc<str>,
+    /// Who had logged in; empty for nobody.
+    pub user: Arc<str>,
     /// The reverse path, in brackets, or nothing.
     pub sender: Arc<str>,
     /// The forward paths that this is about; the first [`LIST_MAX`] of [`recipient_count`](Self::recipient_count).
@@ -305,6 +318,27 @@ pub enum Stage {
     Message,
     /// Nothing: the client did not send its message to the end.
     Aborted,
+}
+
+/// An attempt to log in. It never has the password.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Login {
+    /// Who it was.
+    pub peer: Arc<str>,
+    /// What the client called itself.
+    pub helo: Arc<str>,
+    /// The address and port that it came to; empty for a UNIX socket.
+    pub listener: Arc<str>,
+    /// The version of TLS; empty for none.
+    pub tls: Arc<str>,
+    /// The mechanism of SASL.
+    pub mechanism: Arc<str>,
+    /// The name of the login; as the client has written it if it was refused.
+    pub user: Arc<str>,
+    /// What the client was told if it was refused; empty if it has logged in.
+    pub reply: Arc<str>,
+    /// What it was not told.
+    pub why: Arc<str>,
 }
 
 /// Events that there was no room for.

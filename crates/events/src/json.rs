@@ -9,8 +9,8 @@ use posthaste_spool::Lsn;
 
 use crate::entry;
 use crate::event::{
-    Admin, Event, Fate, Feedback, Kind, LeftOut, OfRelay, OfTransport, Received, Refused, RelayFate, Stage, Target,
-    TransportTarget, Waiting,
+    Admin, Event, Fate, Feedback, Kind, LeftOut, Login, OfRelay, OfTransport, Received, Refused, RelayFate, Stage,
+    Target, TransportTarget, Waiting,
 };
 
 /// The lines of JSON that stand for an entry of the log's stream, each with a line feed: at least one, also where it cannot be read.
@@ -53,6 +53,7 @@ fn write_event(out: &mut Vec<u8>, lsn: Lsn, event: &Event) {
         Kind::Admin(admin) => write_admin(out, lsn, at_us, admin),
         Kind::Feedback(of) => write_feedback(Object::begin(out, lsn, at_us, "feedback"), of),
         Kind::Refused(refused) => write_refused(out, lsn, at_us, refused),
+        Kind::Login(login) => write_login(out, lsn, at_us, login),
         Kind::LeftOut(LeftOut { refused, others }) => {
             Object::begin(out, lsn, at_us, "left_out").number("refused", *refused).number("others", *others).end();
         }
@@ -172,11 +173,29 @@ fn write_refused(out: &mut Vec<u8>, lsn: Lsn, at_us: Option<u64>, refused: &Refu
         .text("id", &refused.id)
         .text("peer", &refused.peer)
         .text("helo", &refused.helo)
+        .text("user", &refused.user)
         .text("from", &refused.sender)
         .list("to", &refused.recipients)
         .number("recipients", refused.recipient_count.into())
         .text("reply", &refused.reply)
         .text("why", &refused.why)
+        .end();
+}
+
+fn write_login(out: &mut Vec<u8>, lsn: Lsn, at_us: Option<u64>, login: &Login) {
+    let object = match login.reply.is_empty() {
+        true => Object::begin(out, lsn, at_us, "login"),
+        false => Object::begin(out, lsn, at_us, "refused").text("stage", "login"),
+    };
+    object
+        .text("peer", &login.peer)
+        .text("helo", &login.helo)
+        .text("listener", &login.listener)
+        .text("tls", &login.tls)
+        .text("mechanism", &login.mechanism)
+        .text("user", &login.user)
+        .text("reply", &login.reply)
+        .text("why", &login.why)
         .end();
 }
 
@@ -287,6 +306,14 @@ mod tests {
             let target = TransportTarget { message: Lsn::new(3), number: 1, transport, recipient };
             Kind::Transport(OfTransport { fate, error: error.into(), targets: vec![target] })
         };
+        let login = |reply: &str| Login {
+            peer: "192.0.2.1:40112".into(),
+            listener: "192.0.2.9:587".into(),
+            mechanism: "PLAIN".into(),
+            user: "ann@example.org".into(),
+            reply: reply.into(),
+            ..Login::default()
+        };
         let kinds = [
             Kind::Received(received),
             Kind::Delivered(Delivered { targets: vec![target.clone()] }),
@@ -330,6 +357,8 @@ mod tests {
                 recipient: "ann@there.example".into(),
                 ..Feedback::default()
             }),
+            Kind::Login(login("")),
+            Kind::Login(login("535 5.7.8 no")),
         ];
         for kind in kinds {
             write_event(&mut out, Lsn::new(3), &Event { at_us, kind });
@@ -344,6 +373,8 @@ mod tests {
 {"lsn":3,"time":"2023-11-14T22:13:20.000001Z","event":"admin","action":"hold","uid":0,"reason":"look","message":2,"relay_target":1,"recipient":"ann@there.example"}
 {"lsn":3,"time":"2023-11-14T22:13:20.000001Z","event":"admin","action":"suspend","uid":1000,"scope":"domain","name":"there.example","until":"2023-11-14T22:23:20Z"}
 {"lsn":3,"time":"2023-11-14T22:13:20.000001Z","event":"feedback","kind":"abuse","report":3,"message":2,"relay_target":0,"recipient":"ann@there.example"}
+{"lsn":3,"time":"2023-11-14T22:13:20.000001Z","event":"login","peer":"192.0.2.1:40112","listener":"192.0.2.9:587","mechanism":"PLAIN","user":"ann@example.org"}
+{"lsn":3,"time":"2023-11-14T22:13:20.000001Z","event":"refused","stage":"login","peer":"192.0.2.1:40112","listener":"192.0.2.9:587","mechanism":"PLAIN","user":"ann@example.org","reply":"535 5.7.8 no"}
 {"lsn":4,"event":"unreadable"}
 "#;
         assert_eq!(String::from_utf8(out).expect("UTF-8"), expected);

@@ -25,8 +25,8 @@ mod writer;
 
 pub use config::{Config, Notice, OpenError, Stats};
 pub use event::{
-    Admin, AdminTarget, Delivered, Event, Fate, Feedback, Kind, LIST_MAX, LeftOut, OfRelay, OfTransport, Received,
-    Refused, RelayFate, Stage, Target, TransportTarget, Waiting,
+    Admin, AdminTarget, Delivered, Event, Fate, Feedback, Kind, LIST_MAX, LeftOut, Login, OfRelay, OfTransport,
+    Received, Refused, RelayFate, Stage, Target, TransportTarget, Waiting,
 };
 pub use files::{Cursor, file_name, packed_name};
 pub use json::lines;

@@ -56,7 +56,7 @@ impl Notes {
 
     /// Takes an event, or counts it.
     pub fn add(&self, event: &Event) {
-        let is_refusal = matches!(event.kind, Kind::Refused(_));
+        let is_refusal = event.is_refusal();
         let mut guard = self.state();
         let state = &mut *guard;
         let count = if is_refusal { &mut state.refused } else { &mut state.others };

@@ -35,6 +35,7 @@ fn refused(id: u64) -> Event {
         id: id.to_string().into(),
         peer: "192.0.2.1:25".into(),
         helo: "".into(),
+        user: "".into(),
         sender: "<>".into(),
         recipients: Vec::new(),
         recipient_count: 0,

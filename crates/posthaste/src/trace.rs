@@ -247,6 +247,7 @@ fn details(event: &Value) -> String {
     part("", text("stage"));
     part("as ", text("id"));
     part("by ", text("peer"));
+    part("user ", text("user"));
     if event["recipient"].is_null() {
         part("from ", text("from"));
     }

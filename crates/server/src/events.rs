@@ -5,10 +5,10 @@ use std::task::{Context, Poll};
 
 use posthaste_delivery::local::{Observer, OpenError, TargetId};
 use posthaste_events::{
-    Config as LogConfig, Delivered, Event, EventLog, Fate, Kind, LIST_MAX, Notice, OfTransport, OpenError as LogError,
-    Received, Recorder, Refused, Stage, TransportTarget, Waiting,
+    Config as LogConfig, Delivered, Event, EventLog, Fate, Kind, LIST_MAX, Login, Notice, OfTransport,
+    OpenError as LogError, Received, Recorder, Refused, Stage, TransportTarget, Waiting,
 };
-use posthaste_smtp::driver::{Peer, Session};
+use posthaste_smtp::driver::Peer;
 use posthaste_smtp::{Envelope, ForwardPath, MessageOutcome, Reply, ReversePath};
 use posthaste_spool::{Entry, FileSpool};
 use posthaste_transport::Failure;
@@ -16,6 +16,7 @@ use tokio::time::Instant;
 
 use crate::certificates;
 use crate::config::Config;
+use crate::logins::Session;
 use crate::message_log::LogLine;
 use crate::services::{Ended, Ending, OnFailure, Service, Unfinished};
 use crate::transaction::Destinations;
@@ -182,7 +183,7 @@ pub(crate) fn received(
         helo: helo(session),
         with: session.with_keyword(envelope.mail.smtputf8).into(),
         tls: session.tls.as_deref().map_or("", certificates::version).into(),
-        user: session.identity.as_ref().map_or("", |identity| &identity.authorization_id).into(),
+        user: user(session).into(),
         sender: envelope.mail.reverse_path.to_string().into(),
         recipients,
         recipient_count,
@@ -217,6 +218,7 @@ pub(crate) fn message(
         id: line.id.as_str().into(),
         peer: session.peer.to_string().into(),
         helo: helo(session),
+        user: user(session).into(),
         sender: envelope.mail.reverse_path.to_string().into(),
         recipients,
         recipient_count,
@@ -239,11 +241,37 @@ pub(crate) fn command(
         id: "".into(),
         peer: session.peer.to_string().into(),
         helo: helo(session),
+        user: user(session).into(),
         sender: sender.to_string().into(),
         recipients,
         recipient_count,
         reply: reply.to_string().into(),
         why: "".into(),
+    })));
+}
+
+/// A login, or one that was refused: what the client was told, and what it was not told.
+pub(crate) fn login(
+    recorder: &Recorder,
+    session: &Session,
+    mechanism: &str,
+    user: &str,
+    refused: Option<(&Reply, &str)>,
+) {
+    let (reply, why) = refused.map_or_else(Default::default, |(reply, why)| (reply.to_string(), why));
+    let listener = match session.peer {
+        Peer::Tcp { local, .. } => local.to_string(),
+        _ => String::new(),
+    };
+    recorder.note(&Event::now(Kind::Login(Login {
+        peer: session.peer.to_string().into(),
+        helo: helo(session),
+        listener: listener.into(),
+        tls: session.tls.as_deref().map_or("", certificates::version).into(),
+        mechanism: mechanism.into(),
+        user: user.into(),
+        reply: reply.into(),
+        why: why.into(),
     })));
 }
 
@@ -264,6 +292,7 @@ fn without_session(stage: Stage, id: &str, peer: String, why: &str) -> Event {
         id: id.into(),
         peer: peer.into(),
         helo: "".into(),
+        user: "".into(),
         sender: "".into(),
         recipients: Vec::new(),
         recipient_count: 0,
@@ -274,6 +303,11 @@ fn without_session(stage: Stage, id: &str, peer: String, why: &str) -> Event {
 
 fn helo(session: &Session) -> Arc<str> {
     session.helo.as_deref().unwrap_or_default().into()
+}
+
+/// Who has logged in.
+fn user(session: &Session) -> &str {
+    session.identity.as_ref().map_or("", |identity| &identity.authorization_id)
 }
 
 fn paths<'a>(paths: impl ExactSizeIterator<Item = &'a ForwardPath>) -> (Vec<Arc<str>>, u32) {

@@ -33,6 +33,7 @@ mod panics;
 pub mod password;
 mod pickup;
 mod privileges;
+mod quotas;
 mod ready;
 mod receive;
 mod relay;

@@ -10,11 +10,12 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use posthaste_directory::Directory;
+use posthaste_smtp::Reply;
 use posthaste_smtp::driver::Peer;
 use posthaste_smtp::sasl::Credentials;
 use tokio::sync::Semaphore;
 use tokio::task::spawn_blocking;
-use tokio::time::{Instant, sleep, timeout};
+use tokio::time::{Instant, sleep_until, timeout};
 
 use crate::logins::Logins;
 use crate::password::{PASSWORD_BYTES_MAX, PasswordHash};
@@ -49,8 +50,38 @@ pub(crate) enum NoLogin {
     Busy,
 }
 
+impl NoLogin {
+    /// What the client is told.
+    pub fn reply(self) -> Reply {
+        match self {
+            Self::Wrong(_) => Reply::new(535, "5.7.8", "Authentication credentials invalid"),
+            Self::Blocked => Reply::new(421, "4.7.0", "Too many wrong passwords from your address, try again later"),
+            Self::Busy => Reply::new(454, "4.7.0", "Passwords cannot be checked now, try again later"),
+        }
+    }
+
+    /// What the operator is told.
+    pub fn text(self) -> &'static str {
+        match self {
+            Self::Wrong(why) => why,
+            Self::Blocked => "too many wrong passwords from this address",
+            Self::Busy => "too many logins at a time",
+        }
+    }
+}
+
+/// Somebody who has logged in.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct LoggedIn {
+    /// The name, in its one form.
+    pub name: String,
+    /// What the password was checked against: with another password it is another login.
+    pub hash: Arc<PasswordHash>,
+}
+
 impl LoginGate {
-    /// The name of the login, in its one form. An answer that the password is wrong comes a second late.
+    /// Checks a password. The answer that it is wrong comes a second after the question, or two if the check had to wait so long: how long the check itself takes, which differs
+    /// between hashes, tells nobody which names there are.
     ///
     /// # Errors
     /// See [`NoLogin`].
@@ -60,32 +91,36 @@ impl LoginGate {
         directory: &Directory,
         peer: &Peer,
         credentials: Credentials,
-    ) -> Result<String, NoLogin> {
+    ) -> Result<LoggedIn, NoLogin> {
+        let begun = Instant::now();
         // Who is on this machine may log in for many, as webmail does.
         let from = peer.network().filter(|ip| !ip.is_loopback());
         let attempt = self.guesses.begin(from)?;
         let Credentials { user, password, acts_for } = credentials;
         let name = directory.login_name(&user);
+        let acts_for = acts_for.map(|acts_for| directory.login_name(&acts_for)).filter(|acts_for| *acts_for != name);
         let login = name.as_deref().and_then(|name| logins.get(name));
         let hash = login.map(|login| &login.hash).or(logins.decoy()).cloned();
-        // As long as anybody's, so that it tells nothing.
-        let guess = self.guesses.hasher.hash_one((&name, &password));
-        let is_right = match hash {
+        let guess = self.guesses.hasher.hash_one((&name, &acts_for, &password, hash.as_ref().map(|hash| hash.text())));
+        let is_right = match &hash {
+            // Its answer is known. Programs with an old password ask for ever.
+            _ if attempt.is_repeated(guess) => false,
             Some(hash) if password.len() <= PASSWORD_BYTES_MAX => {
                 let _place = self.places.try_acquire().map_err(|_| NoLogin::Busy)?;
-                self.is_of(hash, password).await?
+                self.is_of(Arc::clone(hash), password).await?
             }
             _ => false,
         };
-        let acts_for = acts_for.filter(|acts_for| directory.login_name(acts_for) != name);
         let why = match (name, login) {
-            (Some(name), Some(_)) if is_right && acts_for.is_none() => return Ok(name),
+            (Some(name), Some(login)) if is_right && acts_for.is_none() => {
+                return Ok(LoggedIn { name, hash: Arc::clone(&login.hash) });
+            }
             (_, Some(_)) if is_right => "it may act for nobody else",
             (_, Some(_)) => "wrong password",
             (_, None) => "no such login",
         };
         attempt.failed(guess);
-        sleep(FAILURE_DELAY).await;
+        sleep_until(begun + FAILURE_DELAY * (begun.elapsed().as_secs() as u32 + 1)).await;
         Err(NoLogin::Wrong(why))
     }
 
@@ -113,7 +148,7 @@ struct Client {
     /// When the first of the failures was.
     since: Instant,
     failures: u32,
-    /// What was guessed wrong last, hashed with a key that only this process has: a program that has an old password says the same for ever, and learns nothing.
+    /// What was guessed wrong last, and against which hash of the password, hashed with a key that only this process has: a program that has an old password says the same for ever, and learns nothing.
     last: Option<u64>,
     in_flight: u32,
 }
@@ -158,6 +193,11 @@ impl Guesses {
 }
 
 impl Attempt<'_> {
+    /// Whether the client's last guess was the same, and wrong.
+    fn is_repeated(&self, guess: u64) -> bool {
+        self.from.is_some_and(|ip| self.guesses.lock().get(&ip).is_some_and(|client| client.last == Some(guess)))
+    }
+
     /// Counts a wrong guess, unless it is the last one again.
     fn failed(&self, guess: u64) {
         let Some(ip) = self.from else { return };
@@ -208,15 +248,20 @@ mod tests {
     use std::net::SocketAddr;
 
     use posthaste_directory::Domain;
+    use tokio::time::sleep;
 
     use super::*;
 
     /// `ann@example.org`, whose password is `password`, by a hash that takes little.
     fn logins(directory: &Directory) -> Logins {
+        logins_with(directory, "password")
+    }
+
+    fn logins_with(directory: &Directory, password: &str) -> Logins {
         let dir = tempfile::tempdir().unwrap();
         let file = dir.path().join("passwords");
         let params = argon2::Params::new(64, 1, 1, None).unwrap();
-        let hash = argon2::PasswordHasher::hash_password(&argon2::Argon2::from(params), b"password").unwrap();
+        let hash = argon2::PasswordHasher::hash_password(&argon2::Argon2::from(params), password.as_bytes()).unwrap();
         std::fs::write(&file, format!("ann:{hash}\n")).unwrap();
         Logins::load(&file, directory).unwrap()
     }
@@ -244,7 +289,7 @@ mod tests {
 
         async fn check(&self, ip: &str, user: &str, password: &str) -> Result<String, NoLogin> {
             let credentials = Credentials::new(user, password);
-            self.gate.check(&self.logins, &self.directory, &peer(ip), credentials).await
+            self.gate.check(&self.logins, &self.directory, &peer(ip), credentials).await.map(|login| login.name)
         }
     }
 
@@ -265,9 +310,11 @@ mod tests {
         };
         let peer = peer("192.0.2.1");
         let itself = rig.gate.check(&rig.logins, &rig.directory, &peer, acts_for("ANN@example.org")).await;
-        assert_eq!(itself, ann);
+        assert_eq!(itself.map(|login| login.name), ann);
         let other = rig.gate.check(&rig.logins, &rig.directory, &peer, acts_for("bob")).await;
         assert_eq!(other, Err(NoLogin::Wrong("it may act for nobody else")));
+        // What is wrong about that is not the password.
+        assert_eq!(rig.check("192.0.2.1", "ann", "password").await, ann);
         let nobody = Logins::default();
         let none = rig.gate.check(&nobody, &rig.directory, &peer, Credentials::new("ann", "password")).await;
         assert_eq!(none, Err(NoLogin::Wrong("no such login")));
@@ -303,6 +350,37 @@ mod tests {
             rig.check("127.0.0.1", "ann", &guess.to_string()).await.unwrap_err();
         }
         rig.check("127.0.0.1", "ann", "password").await.unwrap();
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn what_was_wrong_a_moment_ago_takes_no_check_until_the_password_is_another() {
+        let mut rig = Rig::new();
+        rig.check("192.0.2.1", "ann", "next year's").await.unwrap_err();
+        // Every check waits.
+        let all = Arc::clone(&rig.gate.checks).acquire_many_owned(CHECKS_MAX as u32).await.unwrap();
+        let wrong = Err(NoLogin::Wrong("wrong password"));
+        assert_eq!(rig.check("192.0.2.1", "ann", "next year's").await, wrong);
+        assert_eq!(rig.check("192.0.2.2", "ann", "next year's").await, Err(NoLogin::Busy), "another client");
+        drop(all);
+        rig.logins = logins_with(&rig.directory, "next year's");
+        assert_eq!(rig.check("192.0.2.1", "ann", "next year's").await.as_deref(), Ok("ann@example.org"));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn how_long_a_check_takes_does_not_show() {
+        let rig = Rig::new();
+        for (wait, answered) in [(0, 1000), (300, 1000), (999, 1000), (1000, 2000), (1700, 2000)] {
+            let all = Arc::clone(&rig.gate.checks).acquire_many_owned(CHECKS_MAX as u32).await.unwrap();
+            let begun = Instant::now();
+            let end = async {
+                sleep(Duration::from_millis(wait)).await;
+                drop(all);
+            };
+            let password = wait.to_string();
+            let (answer, ()) = tokio::join!(rig.check("192.0.2.1", "ann", &password), end);
+            answer.unwrap_err();
+            assert_eq!(begun.elapsed().as_millis(), answered, "after {wait} ms");
+        }
     }
 
     #[tokio::test(start_paused = true)]

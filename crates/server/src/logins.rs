@@ -8,9 +8,13 @@ use std::sync::Arc;
 
 use posthaste_directory::Directory;
 use posthaste_relay::sender::is_name;
+use posthaste_smtp::driver;
 use posthaste_smtp::{Address, ReversePath};
 
 use crate::password::PasswordHash;
+
+/// A session of this server. Its state is what the password of its login was checked against, so that a login ends with its password.
+pub(crate) type Session = driver::Session<Option<Arc<PasswordHash>>>;
 
 /// All that may log in. The server's threads only look it up; a reload makes a new one.
 #[derive(Debug, Default)]

@@ -3,10 +3,10 @@
 use std::time::Instant;
 
 use posthaste_delivery::DeliveryError;
-use posthaste_smtp::driver::Session;
 use posthaste_smtp::{Envelope, MessageOutcome, Reply};
 
 use crate::certificates;
+use crate::logins::Session;
 use crate::repeats::Kind;
 use crate::replies::{reply_to, too_slow};
 

@@ -68,6 +68,11 @@ impl PasswordHash {
         Ok(Self { hash, cost: u64::from(params.m_cost()) * u64::from(params.t_cost()) })
     }
 
+    /// As the file of passwords has it.
+    pub fn text(&self) -> String {
+        self.hash.to_string()
+    }
+
     /// What a check takes, in a unit of its own.
     pub fn cost(&self) -> u64 {
         self.cost

@@ -25,6 +25,8 @@ pub(crate) enum Kind {
     NoMemory,
     /// Too much mail waits for other hosts: 452 4.3.1.
     QueueFull,
+    /// An account has sent to as many recipients as it may: 450 4.7.1.
+    OverQuota,
     /// Nobody knows whether a recipient exists: its next hop cannot be asked.
     NotVerified,
     /// A client's message is refused for a fault of its own.
@@ -71,6 +73,7 @@ impl Kind {
             Self::MailboxFull => "too much mail waits for a mailbox",
             Self::NoMemory => "no memory for recipients",
             Self::QueueFull => "too much mail waits for other hosts",
+            Self::OverQuota => "an account is at its limit of recipients",
             Self::NotVerified => "recipients cannot be verified",
             Self::Refused => "message refused",
             Self::RefusedRecipient => "recipient refused",

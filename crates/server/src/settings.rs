@@ -1,12 +1,15 @@
 //! What a reload replaces while sessions go on.
 
+use std::borrow::Cow;
+use std::collections::HashMap;
 use std::sync::Arc;
 
 use posthaste_directory::Directory;
-use posthaste_smtp::driver::{ByNetwork, Peer, Session};
+use posthaste_relay::limit::Rate;
+use posthaste_smtp::driver::{ByNetwork, Peer};
 
-use crate::config::{Config, Limits, Listener, ListenerAuth, Network};
-use crate::logins::{Login, Logins};
+use crate::config::{Config, Limits, Listener, ListenerAuth, Network, Rates};
+use crate::logins::{Login, Logins, Session};
 use crate::maps::Maps;
 use crate::shares::Allowance;
 use crate::tenants::Tenants;
@@ -17,6 +20,10 @@ pub(crate) struct Settings {
     pub host_name: String,
     pub directory: Arc<Directory>,
     pub logins: Arc<Logins>,
+    /// How many recipients a login may send to: by name, else the same for all; and a user of this machine.
+    rates_by_login: HashMap<String, Rates>,
+    login_rates: Rates,
+    local_rates: Rates,
     /// For each listener, in their order.
     auth: Vec<ByNetwork<ListenerAuth>>,
     /// Whose mail to any domain is taken: what the client's network says, else the listener, else `[relay]`.
@@ -63,10 +70,15 @@ impl Settings {
         let own = config.networks.iter().flat_map(Network::each).map(|(network, own)| (network, own.relay));
         let auth = config.listeners.iter().map(|listener| auth(config, listener)).collect();
         let relay_domains = config.relay.domains.iter().map(|domain| domain.to_lowercase()).collect();
+        // The configuration was checked.
+        let rates_by_login = config.auth.rates_by_login(&directory).unwrap_or_default();
         Self {
             host_name: config.host_name.clone(),
             directory,
             logins,
+            rates_by_login,
+            login_rates: config.auth.recipient_rate.clone(),
+            local_rates: config.auth.local_recipient_rate.clone(),
             auth,
             relay_of_network: ByNetwork::new(None, own.collect()),
             relay_of_listener: config.listeners.iter().map(|listener| listener.relay).collect(),
@@ -109,10 +121,21 @@ impl Settings {
         !is_local && mode() == ListenerAuth::Required && self.login(session).is_none()
     }
 
-    /// Who has logged in, and under which name. A login that a reload has removed is none any more.
+    /// Who has logged in, and under which name. A login that a reload has removed, or given another password, is none any more.
     pub fn login<'a>(&'a self, session: &'a Session) -> Option<(&'a str, &'a Login)> {
         let name = &*session.identity.as_ref()?.authorization_id;
-        self.logins.get(name).map(|login| (name, login))
+        let login = self.logins.get(name).filter(|login| session.state.as_ref() == Some(&login.hash));
+        login.map(|login| (name, login))
+    }
+
+    /// On whose account recipients of this session are counted, and how many it may send to.
+    pub fn quota<'a>(&'a self, session: &'a Session) -> Option<(Cow<'a, str>, &'a [Rate])> {
+        if matches!(session.peer, Peer::Local { .. }) {
+            return Some((session.peer.to_string().into(), &self.local_rates.0));
+        }
+        let (name, _) = self.login(session)?;
+        let rates = self.rates_by_login.get(name).unwrap_or(&self.login_rates);
+        Some((name.into(), &rates.0))
     }
 
     /// Whether mail of this session for a domain that is not ours is sent on.
@@ -166,7 +189,7 @@ mod tests {
                 extended: true,
                 tls: None,
                 identity: None,
-                state: (),
+                state: None,
             };
             assert_eq!(settings.may_relay(&session, "other.example"), *may, "listener {listener}, {ip:?}");
             assert!(settings.may_relay(&session, "Open.example"));

@@ -5,10 +5,10 @@ use std::sync::Arc;
 
 use posthaste_relay::sender::{Outgoing, TenantSection, is_name};
 use posthaste_smtp::ReversePath;
-use posthaste_smtp::driver::{ByNetwork, Peer, Session};
+use posthaste_smtp::driver::{ByNetwork, Peer};
 
 use crate::config::{Config, Network};
-use crate::logins::Login;
+use crate::logins::{Login, Session};
 
 /// What the configuration says of tenants.
 #[derive(Debug, Default)]

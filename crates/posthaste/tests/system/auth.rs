@@ -27,7 +27,7 @@ fn config(next: u16) -> String {
 }
 
 /// The line of a login for the file of passwords, as the program prints it.
-fn line(dir: &Path, name: &str, password: &str) -> String {
+pub fn line(dir: &Path, name: &str, password: &str) -> String {
     let mut child = command(dir, &["password", name]).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
     child.stdin.take().unwrap().write_all(format!("{password}\n").as_bytes()).unwrap();
     let output = child.wait_with_output().unwrap();
@@ -49,7 +49,7 @@ fn base64(bytes: &[u8]) -> String {
     out
 }
 
-fn plain(user: &str, password: &str) -> String {
+pub fn plain(user: &str, password: &str) -> String {
     format!("AUTH PLAIN {}", base64(format!("\0{user}\0{password}").as_bytes()))
 }
 
@@ -57,7 +57,7 @@ fn at(server: &Server, ip: &str) -> SocketAddr {
     *server.addresses.iter().find(|at| at.ip().to_string() == ip).unwrap()
 }
 
-fn hello(at: SocketAddr) -> (Client, String) {
+pub fn hello(at: SocketAddr) -> (Client, String) {
     let mut client = Client::open(at).unwrap();
     assert_eq!(client.reply().code, 220);
     let text = client.expect("EHLO client.example.net", 250).text;
@@ -135,6 +135,19 @@ fn a_login_sends_anywhere_as_itself_and_nobody_else_does() {
     let events = std::fs::read_to_string(dir.path().join("posthaste-data/events/events-00000001.jsonl")).unwrap();
     let received = events.lines().find(|line| line.contains("\"<ann@there.example>\"")).unwrap();
     assert!(received.contains("\"with\":\"ESMTPSA\"") && received.contains("\"user\":\"ann@example.org\""), "{events}");
+    // Logins, too, and what they were refused.
+    let lines = |event: &str| events.lines().filter(|line| line.contains(event)).collect::<Vec<_>>();
+    let logins = lines("\"event\":\"login\"");
+    assert_eq!(logins.len(), 3, "{events}");
+    for part in ["\"peer\":\"127.0.0.1:", "\"listener\":\"127.0.0.1:", "\"tls\":\"TLSv1.3\"", "\"mechanism\":\"PLAIN\""]
+    {
+        assert!(logins[0].contains(part) && logins[0].contains("\"user\":\"ann@example.org\""), "{part}: {events}");
+    }
+    let refused = lines("\"stage\":\"login\"");
+    assert!(refused.len() == 1 && refused[0].contains("\"why\":\"wrong password\""), "{events}");
+    assert!(refused[0].contains("\"event\":\"refused\"") && refused[0].contains("\"reply\":\"535 5.7.8 "), "{events}");
+    let foreign = lines("\"reply\":\"553 ")[0];
+    assert!(foreign.contains("\"user\":\"ann@example.org\"") && !events.contains("pass w"), "{events}");
 }
 
 #[test]
@@ -159,10 +172,22 @@ fn a_reload_changes_passwords_ends_logins_and_keeps_what_it_cannot_read() {
     server.wait_for_log_again("configuration reloaded", 2);
     hello(place).0.expect(&plain("bob", "second"), 235);
     hello(place).0.expect(&plain("ann", "first"), 535);
-    // What was a login may do what everybody may.
-    open.expect("MAIL FROM:<bob@example.org>", 250);
-    open.expect("RCPT TO:<ann@there.example>", 550);
-    drop(open);
+    open.expect("NOOP", 250);
+    let reply = open.expect("MAIL FROM:<ann@example.org>", 421);
+    assert!(reply.text.starts_with("4.7.0 Your login has changed"), "{reply:?}");
+    assert!(open.try_reply().is_err(), "it is closed");
+
+    // Who has a password that was stolen loses it by another one, also where the thief has a session.
+    let (mut thief, _) = hello(place);
+    thief.expect(&plain("bob", "second"), 235);
+    thief.expect("MAIL FROM:<bob@example.org>", 250);
+    std::fs::write(&passwords, line(dir.path(), "bob", "third")).unwrap();
+    server.signal(Signal::HUP);
+    server.wait_for_log_again("configuration reloaded", 3);
+    thief.expect("RCPT TO:<ann@there.example>", 550);
+    thief.expect("RSET", 250);
+    thief.expect("MAIL FROM:<bob@example.org>", 421);
+    drop((open, thief));
     server.stop();
 
     std::fs::remove_file(&passwords).unwrap();

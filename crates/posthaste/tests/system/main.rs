@@ -26,6 +26,7 @@ mod queue;
 mod queue_content;
 mod queue_in_flight;
 mod queue_transfer;
+mod quotas;
 mod reading;
 mod receiving;
 mod relay;

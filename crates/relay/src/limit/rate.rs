@@ -32,7 +32,7 @@ impl Rate {
         if u64::from(count) > u64::from(seconds) * 1_000_000 {
             return bad("a rate must be at most 1000000 a second");
         }
-        if burst > 1_000_000 || u64::from(seconds) > posthaste_units::A_YEAR * u64::from(count) {
+        if burst > BURST_MAX || u64::from(seconds) > posthaste_units::A_YEAR * u64::from(count) {
             return bad("a burst must be at most 1000000, and a rate at least 1 a year");
         }
         Ok(Rate { count, seconds, burst })
@@ -64,10 +64,17 @@ impl Rate {
     }
 }
 
-impl FromStr for Rate {
-    type Err = RateError;
+impl Rate {
+    /// Reads a rate as [`FromStr`] does, but without a burst all of it may be taken at once: for people, who write to many at one time and to nobody for hours.
+    ///
+    /// # Errors
+    /// As [`FromStr`].
+    pub fn all_at_once(text: &str) -> Result<Rate, RateError> {
+        Rate::parse(text, |count, _| count.min(BURST_MAX))
+    }
 
-    fn from_str(text: &str) -> Result<Rate, RateError> {
+    /// `burst_of` says the burst of a count in so many seconds, if the text has none.
+    fn parse(text: &str, burst_of: impl Fn(u32, u32) -> u32) -> Result<Rate, RateError> {
         let bad = || RateError(format!("`{text}` is no rate; write 100/minute, 5/s or 1000/15m, burst 50"));
         let (rate, burst) = match text.split_once(',') {
             Some((rate, burst)) => (rate, Some(burst.trim().strip_prefix("burst").ok_or_else(bad)?)),
@@ -88,11 +95,21 @@ impl FromStr for Rate {
         let seconds = u32::try_from(time.as_secs()).map_err(|_| bad())?;
         let burst = match burst {
             Some(burst) => burst.trim().parse().map_err(|_| bad())?,
-            None => count.div_ceil(seconds.max(1)),
+            None => burst_of(count, seconds),
         };
         Rate::new(count, seconds, burst)
     }
 }
+
+impl FromStr for Rate {
+    type Err = RateError;
+
+    fn from_str(text: &str) -> Result<Rate, RateError> {
+        Rate::parse(text, |count, seconds| count.div_ceil(seconds.max(1)))
+    }
+}
+
+const BURST_MAX: u32 = 1_000_000;
 
 /// As [`FromStr`] reads it, with the burst.
 impl fmt::Display for Rate {
@@ -138,6 +155,9 @@ mod tests {
             let rate: Rate = text.parse().unwrap();
             assert_eq!(rate, Rate { count, seconds, burst }, "{text}");
             assert_eq!((rate.to_string(), rate.to_string().parse()), (shown.to_owned(), Ok(rate)));
+        }
+        for (text, burst) in [("100/hour", 100), ("10/hour, burst 3", 3), ("80000000/day", 1_000_000)] {
+            assert_eq!(Rate::all_at_once(text).unwrap().burst(), burst, "{text}");
         }
         for bad in ["", "5", "5/", "/s", "x/s", "5/10", "5/fortnight", "5/s, 7", "-1/s", "5/s, burst x", "5/500ms"] {
             assert!(bad.parse::<Rate>().is_err(), "{bad}");

@@ -1,12 +1,14 @@
 //! `[auth]`, and what of a `[[listener]]` and a `[[network]]` is about logins.
 
+use std::collections::{BTreeMap, HashMap};
 use std::path::PathBuf;
 
+use posthaste_directory::Directory;
 use posthaste_units::values::Table;
 use posthaste_units::words::Problem;
 use serde::{Deserialize, Serialize};
 
-use super::{Config, Listener, ListenerTls, Network, Protocol};
+use super::{Config, Listener, ListenerTls, Network, Protocol, Rates};
 
 /// Who may log in.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
@@ -14,6 +16,12 @@ use super::{Config, Listener, ListenerTls, Network, Protocol};
 pub struct Auth {
     /// The file of passwords. Empty: nobody.
     pub file: PathBuf,
+    /// How many recipients each login may send to.
+    pub recipient_rate: Rates,
+    /// The same for each user of this machine, who sends through the pickup directory.
+    pub local_recipient_rate: Rates,
+    /// The same for single logins, in place of `recipient_rate`.
+    pub recipient_rates: BTreeMap<String, Rates>,
 }
 
 /// Whether clients of a listener log in (RFC 4954).
@@ -37,6 +45,26 @@ impl Auth {
     /// The file, if there is one.
     pub(crate) fn file(&self) -> Option<&std::path::Path> {
         Some(&*self.file).filter(|file| !file.as_os_str().is_empty())
+    }
+
+    /// `recipient_rates` by the one form of each login's name.
+    ///
+    /// # Errors
+    /// A name that no login can have, or that is there twice.
+    pub(crate) fn rates_by_login(&self, directory: &Directory) -> Result<HashMap<String, Rates>, Problem> {
+        let mut by_login = HashMap::new();
+        for (written, rates) in &self.recipient_rates {
+            let problem = |message: String| {
+                Problem::new([Self::NAME.into(), "recipient_rates".into(), written.as_str().into()], message)
+            };
+            let name = directory.login_name(written);
+            let name = name.ok_or_else(|| problem(format!("`{written}` is not a login, such as ann@example.org")))?;
+            if by_login.contains_key(&name) {
+                return Err(problem(format!("{name} is there already, written in another way")));
+            }
+            by_login.insert(name, rates.clone());
+        }
+        Ok(by_login)
     }
 }
 

@@ -51,6 +51,7 @@ pub(super) fn check(config: &Config) -> Result<Directory, Problem> {
     }
     crate::logging::filter(&config.log.level).map_err(|why| Problem::new(["log".into(), "level".into()], why))?;
     let directory = Directory::new(&config.domains, crate::MAILDIR)?;
+    config.auth.rates_by_login(&directory)?;
     check_owners(config)?;
     Ok(directory)
 }

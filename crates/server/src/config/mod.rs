@@ -43,7 +43,7 @@ pub use posthaste_transport::Section as Transport;
 pub use report::check;
 pub(crate) use report::{LOW_PORTS, is_low};
 pub use tls::{ListenerTls, Tls};
-pub use values::SpoolShare;
+pub use values::{Rates, SpoolShare};
 pub use webhooks::Webhook;
 
 use crate::identity::Identity;

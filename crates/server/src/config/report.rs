@@ -53,12 +53,22 @@ pub fn check(loaded: &Loaded) -> String {
         );
     }
     let of_file = crate::privileges::check_file(loaded).err().map(|why| why.to_string());
-    let of_logins =
-        crate::listening::load_logins(config, &loaded.directory).err().map(|why| format!("auth.file: {why}"));
-    for warning in warnings(config).into_iter().chain(of_file).chain(of_logins) {
+    for warning in warnings(config).into_iter().chain(of_file).chain(of_logins(loaded)) {
         let _ = writeln!(out, "warning, on this machine and for this user: {warning}");
     }
     out
+}
+
+/// What is wrong with the file of passwords, and names of `auth.recipient_rates` that it does not have.
+fn of_logins(loaded: &Loaded) -> Vec<String> {
+    let auth = &loaded.config.auth;
+    let logins = match crate::listening::load_logins(&loaded.config, &loaded.directory) {
+        Ok(logins) => logins,
+        Err(why) => return vec![format!("auth.file: {why}")],
+    };
+    let is_unknown = |name: &&String| loaded.directory.login_name(name).is_none_or(|name| logins.get(&name).is_none());
+    let unknown = auth.recipient_rates.keys().filter(is_unknown);
+    unknown.map(|name| format!("auth.recipient_rates: there is no login `{name}`")).collect()
 }
 
 /// What depends on the machine and may be otherwise where, or when, the server is started.

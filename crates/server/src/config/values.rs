@@ -2,8 +2,9 @@
 
 use std::fmt;
 
-use serde::de::{self, Visitor};
-use serde::{Deserializer, Serialize, Serializer};
+use posthaste_relay::limit::Rate;
+use serde::de::{self, SeqAccess, Visitor};
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 pub(super) use posthaste_units::values::*;
 
@@ -48,4 +49,35 @@ pub(super) fn share<'de, D: Deserializer<'de>>(deserializer: D) -> Result<SpoolS
         }
     }
     deserializer.deserialize_any(ShareVisitor)
+}
+
+/// Rates that all have to allow something; none: any number is allowed.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize)]
+pub struct Rates(pub Vec<Rate>);
+
+/// One text or a list of texts. Without a burst all of a rate may be taken at once.
+impl<'de> Deserialize<'de> for Rates {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct RatesVisitor;
+        impl<'de> Visitor<'de> for RatesVisitor {
+            type Value = Rates;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("a rate such as \"200/hour\", or a list of rates")
+            }
+
+            fn visit_str<E: de::Error>(self, text: &str) -> Result<Rates, E> {
+                Rate::all_at_once(text).map(|rate| Rates(vec![rate])).map_err(E::custom)
+            }
+
+            fn visit_seq<A: SeqAccess<'de>>(self, mut texts: A) -> Result<Rates, A::Error> {
+                let mut rates = Vec::new();
+                while let Some(text) = texts.next_element::<String>()? {
+                    rates.push(Rate::all_at_once(&text).map_err(de::Error::custom)?);
+                }
+                Ok(Rates(rates))
+            }
+        }
+        deserializer.deserialize_any(RatesVisitor)
+    }
 }

@@ -49,7 +49,7 @@ fn ca_file() -> PathBuf {
 }
 
 /// Every event that the log can have.
-const EVENTS: [&str; 16] = [
+const EVENTS: [&str; 17] = [
     "received",
     "delivered",
     "deferred",
@@ -62,6 +62,7 @@ const EVENTS: [&str; 16] = [
     "waiting",
     "held",
     "given_up",
+    "login",
     "refused",
     "aborted",
     "left_out",

@@ -4,7 +4,7 @@ use bytes::Bytes;
 use posthaste_delivery::local::{Body as StoredBody, LineEnds, Message};
 use posthaste_message::{DateTime, Encryption, HeaderScan, Received, ReceivedLocally};
 use posthaste_relay::report::Report;
-use posthaste_smtp::driver::{Body, Peer, Session};
+use posthaste_smtp::driver::{Body, Peer};
 use posthaste_smtp::{BodyError, Envelope, MessageOutcome, Reply, ReversePath};
 use posthaste_spool::Lsn;
 
@@ -15,6 +15,7 @@ use crate::events;
 use crate::future;
 use crate::head::Head;
 use crate::ids::unix_micros;
+use crate::logins::Session;
 use crate::message_log::LogLine;
 use crate::replies::share_is_full;
 use crate::returned::{self, Returned};

@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 use posthaste_delivery::local::LocalDelivery;
 use posthaste_events::Recorder;
 use posthaste_relay::sender::Relay;
-use posthaste_smtp::driver::{self, Body, Handler, Peer, Session};
+use posthaste_smtp::driver::{self, Body, Handler, Peer};
 use posthaste_smtp::sasl::Credentials;
 use posthaste_smtp::{Envelope, MailFrom, MessageOutcome, RcptTo, Reply, Witness};
 use posthaste_transport::Transports;
@@ -27,9 +27,12 @@ use crate::forward::Forwarding;
 use crate::future;
 use crate::ids::{Ids, unix_micros};
 use crate::live::Live;
-use crate::login_gate::{LoginGate, NoLogin};
+use crate::login_gate::{LoggedIn, LoginGate};
+use crate::logins::Session;
 use crate::memory::{LARGE_BODY_BYTES, MemoryBudget};
 use crate::message_log::{LogLine, Severity};
+use crate::password::PasswordHash;
+use crate::quotas::Quotas;
 use crate::repeats::{About, Kind, LeftOut, Repeats};
 use crate::replies::{reply_to, share_is_full, too_slow};
 use crate::settings::Settings;
@@ -69,6 +72,7 @@ struct Shared {
     events: Option<Recorder>,
     live: Live,
     gate: LoginGate,
+    quotas: Quotas,
 }
 
 impl Receiver {
@@ -100,6 +104,7 @@ impl Receiver {
             events,
             live: Live::default(),
             gate: LoginGate::default(),
+            quotas: Quotas::default(),
         }))
     }
 
@@ -194,7 +199,7 @@ impl Receiver {
 }
 
 impl Handler for Receiver {
-    type State = ();
+    type State = Option<Arc<PasswordHash>>;
     type Transaction = Transaction;
 
     fn witness(&self, session: &Session) -> Option<Arc<dyn Witness>> {
@@ -242,12 +247,11 @@ impl Handler for Receiver {
         let settings = self.settings();
         let user: String = credentials.user.chars().take(LOGIN_NAME_LOGGED).collect();
         let checked = self.0.gate.check(&settings.logins, &settings.directory, &session.peer, credentials).await;
-        self.log_login(session, mechanism, &user, &checked);
-        checked.map_err(|why| match why {
-            NoLogin::Wrong(_) => Reply::new(535, "5.7.8", "Authentication credentials invalid"),
-            NoLogin::Blocked => Reply::new(421, "4.7.0", "Too many wrong passwords from your address, try again later"),
-            NoLogin::Busy => Reply::new(454, "4.7.0", "Passwords cannot be checked now, try again later"),
-        })
+        let checked = checked.map_err(|why| (why.reply(), why.text()));
+        self.tell_login(session, mechanism, &user, &checked);
+        let LoggedIn { name, hash } = checked.map_err(|(reply, _)| reply)?;
+        session.state = Some(hash);
+        Ok(name)
     }
 
     /// A large message goes to a file; who announces one hears now that there is no room for it, not when all of it was sent.
@@ -278,14 +282,15 @@ impl Handler for Receiver {
         }
         let (to, reply_text) = (rcpt.forward_path.to_string(), reply.to_string());
         let peer = session.peer.to_string();
+        let user = session.identity.as_ref().map(|identity| &*identity.authorization_id);
         match (told, kind.is_ours()) {
             (true, true) => {
                 let (about, mut help) = (about.to_string(), self.help(kind));
                 why.iter().for_each(|why| help.extend([": ", why]));
-                tracing::warn!(peer, to, about, reply = reply_text, help, "recipient refused");
+                tracing::warn!(peer, user, to, about, reply = reply_text, help, "recipient refused");
             }
-            (true, false) => tracing::info!(peer, to, reply = reply_text, "recipient refused"),
-            (false, _) => tracing::debug!(peer, to, reply = reply_text, "recipient refused"),
+            (true, false) => tracing::info!(peer, user, to, reply = reply_text, "recipient refused"),
+            (false, _) => tracing::debug!(peer, user, to, reply = reply_text, "recipient refused"),
         }
         Err(reply)
     }
@@ -311,6 +316,9 @@ impl Handler for Receiver {
 impl Receiver {
     async fn check_mail(&self, session: &Session, mail: &MailFrom) -> Result<(), Reply> {
         let settings = self.settings();
+        if session.identity.is_some() && settings.login(session).is_none() {
+            return Err(Reply::new(421, "4.7.0", "Your login has changed, connect and log in again"));
+        }
         if settings.lacks_login(session) {
             return Err(Reply::new(530, "5.7.0", "Authentication required"));
         }
@@ -332,24 +340,24 @@ impl Receiver {
         self.check_size(session, mail).await
     }
 
-    fn log_login(&self, session: &Session, mechanism: &str, user: &str, checked: &Result<String, NoLogin>) {
+    /// All logins are events: a stolen password is found by them. Of those refused there are as many as the log has lines.
+    fn tell_login(&self, session: &Session, mechanism: &str, user: &str, checked: &Result<LoggedIn, (Reply, &str)>) {
+        let (user, refused) = match checked {
+            Ok(login) => (&*login.name, None),
+            Err((reply, why)) => (user, Some((reply, *why))),
+        };
+        let kind = if refused.is_none() { Kind::Login } else { Kind::FailedLogin };
+        let told = self.0.repeats.is_told(kind, client(session), Instant::now());
+        if let Some(recorder) = self.0.events.as_ref().filter(|_| told || refused.is_none()) {
+            events::login(recorder, session, mechanism, user, refused);
+        }
         let peer = session.peer.to_string();
         let tls = session.tls.as_deref().map(certificates::version);
-        let why = match checked {
-            Ok(user) => {
-                match self.0.repeats.is_told(Kind::Login, client(session), Instant::now()) {
-                    true => tracing::info!(peer, user, mechanism, tls, "logged in"),
-                    false => tracing::debug!(peer, user, mechanism, tls, "logged in"),
-                }
-                return;
-            }
-            Err(NoLogin::Wrong(why)) => why,
-            Err(NoLogin::Blocked) => "too many wrong passwords from this address",
-            Err(NoLogin::Busy) => "too many logins at a time",
-        };
-        match self.0.repeats.is_told(Kind::FailedLogin, client(session), Instant::now()) {
-            true => tracing::info!(peer, user, mechanism, tls, why, "login failed"),
-            false => tracing::debug!(peer, user, mechanism, tls, why, "login failed"),
+        match (refused, told) {
+            (None, true) => tracing::info!(peer, user, mechanism, tls, "logged in"),
+            (None, false) => tracing::debug!(peer, user, mechanism, tls, "logged in"),
+            (Some((_, why)), true) => tracing::info!(peer, user, mechanism, tls, why, "login failed"),
+            (Some((_, why)), false) => tracing::debug!(peer, user, mechanism, tls, why, "login failed"),
         }
     }
 
@@ -396,6 +404,9 @@ impl Receiver {
             Kind::NoMemory => "raise limits.memory_bytes".to_owned(),
             Kind::QueueFull => {
                 "`posthaste queue summary` shows what waits; `relay.queue_recipients` is the bound".to_owned()
+            }
+            Kind::OverQuota => {
+                "is its password stolen, or a program abused? `auth.recipient_rate` sets the limit".to_owned()
             }
             Kind::NotVerified => "the next hop cannot be asked for its recipients".to_owned(),
             Kind::Login | Kind::FailedLogin => String::new(),

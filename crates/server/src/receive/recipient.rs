@@ -2,14 +2,15 @@
 
 use posthaste_directory::{self as directory, Mailbox, Place, Route};
 use posthaste_relay::sender::Ahead;
-use posthaste_smtp::driver::Session;
 use posthaste_smtp::{Address, ForwardPath, RcptTo, Reply};
 
 use super::Receiver;
 use crate::forward::Back;
+use crate::logins::Session;
 use crate::maps::Exists;
 use crate::repeats::Kind;
 use crate::returned::{ReturnPath, Returned};
+use crate::settings::Settings;
 use crate::transaction::{Full, Transaction};
 
 /// A recipient that is refused.
@@ -111,9 +112,13 @@ impl Receiver {
         match settings.directory.recipient(&rcpt.forward_path) {
             Route::Local(mailboxes) => {
                 self.check_places(&mailboxes, is_held)?;
+                self.count_recipient(session, &settings)?;
                 to.add(rcpt, Some(mailboxes), &self.0.memory)?;
             }
-            Route::Discard => to.add(rcpt, None, &self.0.memory)?,
+            Route::Discard => {
+                self.count_recipient(session, &settings)?;
+                to.add(rcpt, None, &self.0.memory)?;
+            }
             Route::Refused(directory::Refusal::Relay) if is_open || self.may_relay(session, &rcpt.forward_path) => {
                 let exists = |address: &&Address| settings.maps.has_recipient(address);
                 let address = rcpt.forward_path.address().filter(|_| !is_open);
@@ -125,6 +130,7 @@ impl Receiver {
                 if exists == Exists::AskNextHop && clearance != Clearance::Asked {
                     return Ok(address.cloned());
                 }
+                self.count_recipient(session, &settings)?;
                 to.add_remote(rcpt, &self.0.memory)?;
             }
             Route::Refused(refusal) => return Err(refusal.into()),
@@ -149,6 +155,15 @@ impl Receiver {
         places().try_for_each(|place| self.check_transport(place))?;
         let remote = places().filter(|place| **place == Place::Remote).count() as u64;
         if remote > 0 { self.check_queue(remote) } else { Ok(()) }
+    }
+
+    /// Counts a recipient on the account of the session's login, or of the user of this machine. Last of all, so that nobody pays for recipients that are refused.
+    fn count_recipient(&self, session: &Session, settings: &Settings) -> Result<(), RefusedRecipient> {
+        let Some((account, rates)) = settings.quota(session) else { return Ok(()) };
+        self.0.quotas.take(&account, rates).map_err(|reached| {
+            let reply = Reply::new(450, "4.7.1", reached.to_string());
+            RefusedRecipient { kind: Kind::OverQuota, about: Some(account.into_owned()), reply, why: None }
+        })
     }
 
     fn check_queue(&self, recipients: u64) -> Result<(), RefusedRecipient> {

@@ -1,0 +1,165 @@
+//! How many recipients each login, and each user of this machine, may send to.
+//!
+//! The only guard once a password is stolen or a web page is abused: whoever has it sends to so many and no more.
+
+use std::collections::HashMap;
+use std::fmt;
+use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
+
+use posthaste_relay::limit::{Bucket, Rate, Refused};
+use tokio::time::Instant;
+
+/// Counts the recipients of each account. It outlives a reload; a start begins with full buckets, so that nobody's mail is refused after it.
+#[derive(Debug)]
+pub(crate) struct Quotas {
+    /// The begin of the buckets' time.
+    opened: Instant,
+    /// By a login's name, or `uid 1000`. There are no more than logins and users of this machine.
+    accounts: Mutex<HashMap<Box<str>, Vec<Bucket>>>,
+}
+
+/// An account has sent to as many as it may.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct QuotaReached {
+    pub rate: Rate,
+    /// Until one more may be sent to.
+    pub wait: Duration,
+}
+
+impl Default for Quotas {
+    fn default() -> Self {
+        Self { opened: Instant::now(), accounts: Mutex::default() }
+    }
+}
+
+impl Quotas {
+    /// Counts one recipient, if each of the rates allows one more.
+    ///
+    /// # Errors
+    /// The rate that does not for the longest time. Nothing is counted.
+    pub fn take(&self, account: &str, rates: &[Rate]) -> Result<(), QuotaReached> {
+        if rates.is_empty() {
+            return Ok(());
+        }
+        let mut accounts = self.accounts.lock().unwrap_or_else(PoisonError::into_inner);
+        // Read under the lock, so that each account's time goes forward.
+        let now = u64::try_from(self.opened.elapsed().as_nanos()).unwrap_or(u64::MAX);
+        if !accounts.contains_key(account) {
+            accounts.insert(account.into(), Vec::new());
+        }
+        let buckets = accounts.get_mut(account).expect("known, or just inserted");
+        if !buckets.iter().map(Bucket::rate).eq(rates.iter().copied()) {
+            *buckets = rates.iter().map(|rate| continued(buckets, *rate, now)).collect();
+        }
+        let refused = buckets.iter().filter_map(|bucket| match bucket.check(1, now) {
+            Err(Refused::Until(until)) => Some((until, bucket.rate())),
+            // A burst is one at least.
+            Err(Refused::Never) | Ok(()) => None,
+        });
+        if let Some((until, rate)) = refused.max_by_key(|(until, _)| *until) {
+            return Err(QuotaReached { rate, wait: Duration::from_nanos(until - now) });
+        }
+        for bucket in buckets {
+            bucket.take(1, now).expect("checked, and nobody else has the lock");
+        }
+        Ok(())
+    }
+}
+
+/// A bucket of a new rate, which goes on from that of the same time, else from the emptiest.
+fn continued(before: &[Bucket], rate: Rate, now: u64) -> Bucket {
+    let same = before.iter().find(|bucket| bucket.rate().seconds() == rate.seconds());
+    let missing = |bucket: &&Bucket| bucket.rate().burst() - bucket.available(now);
+    match same.or_else(|| before.iter().max_by_key(missing)) {
+        Some(before) => before.with_rate(rate, now),
+        None => Bucket::new(rate, rate.burst(), now),
+    }
+}
+
+impl fmt::Display for QuotaReached {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let secs = self.wait.as_secs() + u64::from(self.wait.subsec_nanos() > 0);
+        let rate = self.rate.to_string();
+        let all_at_once = format!(", burst {}", self.rate.count());
+        write!(f, "No more recipients than {}, try again in {secs} s", rate.trim_end_matches(&all_at_once))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Barrier;
+
+    use posthaste_random::Random;
+
+    use super::*;
+
+    fn rates(texts: &[&str]) -> Vec<Rate> {
+        texts.iter().map(|text| Rate::all_at_once(text).unwrap()).collect()
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn no_window_has_more_recipients_than_any_of_the_rates() {
+        for seed in 0..20 {
+            let mut random = Random::new(seed);
+            let rates = rates(&["7/minute, burst 5", "60/hour, burst 20"]);
+            let (quotas, begun, mut taken) = (Quotas::default(), Instant::now(), Vec::new());
+            while begun.elapsed() < Duration::from_secs(3 * 3600) {
+                tokio::time::advance(Duration::from_millis(random.below(20_000))).await;
+                match quotas.take("ann@example.org", &rates) {
+                    Ok(()) => taken.push(begun.elapsed()),
+                    Err(reached) => {
+                        tokio::time::advance(reached.wait - Duration::from_nanos(1)).await;
+                        assert!(quotas.take("ann@example.org", &rates).is_err(), "seed {seed}: {reached}");
+                        tokio::time::advance(Duration::from_nanos(1)).await;
+                        quotas.take("ann@example.org", &rates).expect("it is the time that was told");
+                        taken.push(begun.elapsed());
+                    }
+                }
+            }
+            for rate in &rates {
+                let interval = Duration::from_nanos(rate.interval());
+                for (first, from) in taken.iter().enumerate() {
+                    for (last, until) in taken.iter().enumerate().skip(first) {
+                        let extra = (last - first + 1).saturating_sub(rate.burst() as usize) as u32;
+                        assert!(interval * extra <= *until - *from, "seed {seed}, {rate}: {first} to {last}");
+                    }
+                }
+            }
+            assert!(taken.len() > 100, "seed {seed}: {}", taken.len());
+        }
+    }
+
+    #[test]
+    fn two_sessions_at_once_have_one_account() {
+        let (quotas, rates, barrier) = (Quotas::default(), rates(&["1000/day", "2000/day"]), Barrier::new(2));
+        let taken = std::thread::scope(|scope| {
+            let session = || {
+                barrier.wait();
+                (0..1000).filter(|_| quotas.take("ann@example.org", &rates).is_ok()).count()
+            };
+            let sessions = [scope.spawn(session), scope.spawn(session)];
+            sessions.into_iter().map(|session| session.join().unwrap()).sum::<usize>()
+        });
+        // One more comes every 86 s.
+        assert_eq!(taken, 1000);
+        quotas.take("bob@example.org", &rates).unwrap();
+        quotas.take("uid 1000", &rates).unwrap();
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn what_was_counted_stays_counted_with_other_rates() {
+        let quotas = Quotas::default();
+        let take = |texts: &[&str]| {
+            let rates = rates(texts);
+            (0..1000).take_while(|_| quotas.take("ann@example.org", &rates).is_ok()).count()
+        };
+        assert_eq!(take(&["10/hour", "15/day"]), 10);
+        assert_eq!(take(&["15/day"]), 5);
+        assert_eq!(take(&["12/hour", "20/day"]), 0, "the emptiest counts where no rate has this time");
+        assert_eq!(take(&[]), 1000);
+        assert_eq!(take(&["30/hour", "40/day"]), 18);
+        let reached = quotas.take("ann@example.org", &rates(&["30/hour", "40/day"])).unwrap_err();
+        assert_eq!(reached.to_string(), "No more recipients than 30/hour, try again in 120 s");
+    }
+}
