@@ -2,7 +2,6 @@
 //!
 //! A pack, its index and both names are durable before a checkpoint names it. Its sources are removed after that checkpoint.
 
-use std::collections::HashSet;
 use std::io;
 use std::ops::ControlFlow;
 
@@ -76,12 +75,13 @@ impl Shared {
         let path = pack_path(self.packs.dir(), id);
         let adopted = (|| {
             self.ring.link(segment.number, &path)?;
-            let needed: HashSet<u64> = needed.iter().map(|(lsn, _)| *lsn).collect();
-            let mut entries = Vec::new();
+            let (mut needed, mut entries) = (needed.iter().map(|(lsn, _)| *lsn).peekable(), Vec::new());
             SegmentReader::open(&path)?.scan(&mut |located| {
-                let header = located.header;
-                if needed.contains(&header.lsn.get()) {
-                    entries.push(IndexEntry::of(located.offset, &header));
+                let lsn = located.header.lsn.get();
+                // What is damaged is not found.
+                while needed.next_if(|needed| *needed < lsn).is_some() {}
+                if needed.next_if_eq(&lsn).is_some() {
+                    entries.push(IndexEntry::of(located.offset, &located.header));
                 }
                 ControlFlow::Continue(())
             })?;
@@ -476,6 +476,35 @@ mod tests {
             copying.copy(1, Copied::Whole { head: Bytes::new(), body: vec![7; 1 << 20].into() }).unwrap();
             assert!(begun.elapsed() < LONG, "{wanted:?}");
         }
+    }
+
+    #[test]
+    fn packing_begins_at_five_eighths_of_the_ring_and_makes_room_every_four_segments() {
+        let dir = tempfile::tempdir().unwrap();
+        let ring = RingConfig { segment_bytes: 64 << 10, max_segments: 32, ..RingConfig::default() };
+        let config = Config { ring, keeper: false, scrub_bytes_per_sec: 0, ..Config::default() };
+        let (spool, _) = FileSpool::open(dir.path(), config).unwrap();
+        let stream = spool.stream("one").unwrap();
+        let fill = |segments: usize| {
+            while spool.stats().ring.segments_in_service < segments {
+                commit(&spool, stream);
+            }
+        };
+        // Checkpoints that the keeper makes now.
+        let keep = || {
+            let before = spool.stats().checkpoints;
+            spool.shared.keep(false, false).unwrap();
+            spool.stats().checkpoints - before
+        };
+        fill(19);
+        assert_eq!((keep(), spool.stats().packs), (0, 0));
+        fill(20);
+        assert_eq!((keep(), spool.stats().packs), (1, 4));
+        assert_eq!(spool.stats().ring.segments_in_service, 16);
+        fill(25);
+        // One more, since so many small packs are merged.
+        assert_eq!(keep(), 3 + 1);
+        assert_eq!(spool.stats().ring.segments_in_service, 16);
     }
 
     #[test]

@@ -41,8 +41,7 @@ impl Pressure {
     }
 }
 
-/// From three quarters on the keeper packs what is needed: until then it is enough that checkpoints free segments, and a queue of deferred mail
-/// may keep the ring there for good.
+/// From three quarters on. The keeper packs from five eighths on, so a queue of deferred mail alone keeps the ring below.
 fn pause_of_ring(used: u64, usable: u64) -> Duration {
     let from = usable / 4 * 3;
     if used <= from {
