@@ -73,21 +73,21 @@ impl Shared {
 
     /// Whether a connection ends that has nothing to do: for a site that waits, or, if it was idle before, for one that will come.
     pub fn gives_way(&self, was_idle: bool) -> Option<GivesWay> {
-        let spare = if was_idle { self.above_reserve() } else { 0 };
+        let spare = if was_idle { self.above(IDLE_RESERVE) } else { 0 };
         if spare > 0 || self.crowd.is_waiting() { self.crowd.takes(spare) } else { None }
     }
 
-    /// Connections above [those](RESERVE) that are left for sites that have none.
-    fn above_reserve(&self) -> usize {
+    /// Connections beyond all but one in `part`.
+    fn above(&self, part: usize) -> usize {
         let most = self.config.connections_max;
-        self.connections().saturating_sub(most - most / RESERVE)
+        self.connections().saturating_sub(most - most / part)
     }
 
     /// How many connections a site may have in all that asks for one more; it waits if there is no room for its first.
     pub fn most_connections(&self, site: &Arc<Site>, state: &mut State) -> usize {
         let has_room = match state.connections {
             0 => self.connections() < self.config.connections_max,
-            _ => self.above_reserve() == 0,
+            _ => self.above(RESERVE) == 0,
         };
         if has_room && !self.crowd.is_waiting() {
             return usize::MAX;
@@ -125,7 +125,7 @@ impl Thinner {
         }
         self.next_at = Some(now + THIN_EVERY);
         shared.serve_crowd();
-        let mut wanted = shared.crowd.wanted(shared.above_reserve());
+        let mut wanted = shared.crowd.wanted(shared.above(IDLE_RESERVE));
         if wanted == 0 {
             return;
         }
@@ -136,15 +136,17 @@ impl Thinner {
                 break;
             }
             self.from = at + 1;
-            wanted -= usize::from(site.state().wake_one_idle());
+            wanted -= usize::from(site.state().idle.give_way());
         }
     }
 }
 
 /// A connection is not taken from a site that has had it for less.
 const TURN: Duration = Duration::from_secs(2);
-/// One connection in so many is for sites that have none: idle ones end before all are in use.
+/// One connection in so many is for sites that have none.
 const RESERVE: usize = 8;
+/// One in so many is not idle, so that sites which have one but more mail than it can carry get more: those that are between the two.
+const IDLE_RESERVE: usize = 4;
 /// A site waits for so long for a connection that is idle.
 const THIN_EVERY: Duration = Duration::from_millis(10);
 

@@ -26,6 +26,7 @@ mod ended;
 mod explain;
 mod gather;
 mod halves;
+mod idle;
 mod maps;
 mod messages;
 mod notices;

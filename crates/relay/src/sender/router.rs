@@ -179,7 +179,7 @@ impl Shared {
     fn retire(&self, site: &Site) {
         let mut state = site.state();
         state.is_retired = true;
-        state.wake_idle();
+        state.idle.wake_all();
         if std::mem::take(&mut state.failures) > 0 {
             self.unreachable.fetch_sub(1, Ordering::Relaxed);
         }

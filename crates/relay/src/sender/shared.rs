@@ -224,7 +224,7 @@ impl Shared {
     pub fn begin_end(&self) {
         self.is_ending.store(true, Ordering::Release);
         self.wake.notify_one();
-        self.sites.lock().expect("the sites").values().for_each(|site| site.state().wake_idle());
+        self.sites.lock().expect("the sites").values().for_each(|site| site.state().idle.wake_all());
     }
 
     pub fn connections(&self) -> usize {

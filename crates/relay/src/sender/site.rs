@@ -2,7 +2,6 @@
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard};
-use std::task::Waker;
 use std::time::Duration;
 
 use posthaste_spool::Lsn;
@@ -10,6 +9,7 @@ use tokio::time::Instant;
 
 use super::backlog::Backlog;
 use super::halves::Halves;
+use super::idle::Idle;
 use super::route::Manner;
 use super::shape::{Alarm, Joined, OpenLimit, Permit, SiteLimits, Tokens, Waiter, check};
 use super::source::Egress;
@@ -36,8 +36,7 @@ pub(super) struct State {
     pub connecting: usize,
     /// What its connections serve.
     pub halves: Halves,
-    /// Connections that wait for messages.
-    idle: Vec<Waker>,
+    pub idle: Idle,
     /// In a row, none of its hosts could be reached.
     pub failures: u32,
     paused_until: Option<Instant>,
@@ -101,7 +100,7 @@ impl Site {
             connections: 0,
             connecting: 0,
             halves: Halves::default(),
-            idle: Vec::new(),
+            idle: Idle::default(),
             failures: 0,
             paused_until: None,
             error: String::new(),
@@ -132,8 +131,7 @@ impl State {
         if self.is_paused(Instant::now()) || !self.may_send(site, alarm) {
             return Wanted::Nothing;
         }
-        if let Some(waker) = self.idle.pop() {
-            waker.wake();
+        if self.idle.wake_latest() {
             return Wanted::Nothing;
         }
         self.grow(site, connections_max, alarm)
@@ -224,31 +222,6 @@ impl State {
         }
         self.full.iter().for_each(|limit| limit.wait(site));
         !self.full.is_empty()
-    }
-
-    pub fn wait(&mut self, waker: &Waker) {
-        if !self.idle.iter().any(|idle| idle.will_wake(waker)) {
-            self.idle.push(waker.clone());
-        }
-    }
-
-    /// It has something to do.
-    pub fn not_idle(&mut self, waker: &Waker) {
-        self.idle.retain(|idle| !idle.will_wake(waker));
-    }
-
-    /// Wakes one that waits for messages, the one that has waited longest. Whether there was one.
-    pub fn wake_one_idle(&mut self) -> bool {
-        let is_any = !self.idle.is_empty();
-        if is_any {
-            self.idle.remove(0).wake();
-        }
-        is_any
-    }
-
-    /// Wakes all that wait for messages.
-    pub fn wake_idle(&mut self) {
-        self.idle.drain(..).for_each(Waker::wake);
     }
 
     pub fn is_paused(&self, now: Instant) -> bool {

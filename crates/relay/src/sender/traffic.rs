@@ -82,7 +82,7 @@ impl Drop for Mail {
         state.backlog.add_all(self.backlog);
         state.halves.serves(&mut self.serves, None);
         // A connection that is gone would be woken in place of one that can send.
-        self.idle.iter().for_each(|waker| state.not_idle(waker));
+        self.idle.iter().for_each(|waker| state.idle.remove(waker));
     }
 }
 
@@ -147,11 +147,12 @@ impl Mail {
             if state.limits.is_waited_for() || self.gives_way.is_some() {
                 return Poll::Ready(None);
             }
-            state.wait(cx.waker());
+            state.idle.wait(cx.waker());
             self.idle = Some(cx.waker().clone());
             return Poll::Pending;
         };
-        self.idle.take().iter().for_each(|waker| state.not_idle(waker));
+        state.idle.has_taken();
+        self.idle.take().iter().for_each(|waker| state.idle.remove(waker));
         if has_more {
             let most = self.shared.most_connections(&self.site, &mut state);
             let wanted = match state.limits.messages.is_empty() {

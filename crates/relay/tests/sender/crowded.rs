@@ -53,3 +53,19 @@ fn mail_that_keeps_coming_for_many_sites_does_not_wait_for_connections_that_do_n
     // Tasks that ask at the same moment may be let through together.
     assert!(sink.open_max() <= 10, "{}", sink.open_max());
 }
+
+#[test]
+fn idle_connections_leave_room_for_sites_that_want_more_than_they_have() {
+    let sink = Sink::start();
+    let rig = rig_with(sites(20), sink.port(), |config| {
+        config.connections_max = 16;
+        config.timeouts = Timeouts { idle: LONG, ..Timeouts::default() };
+    });
+    for number in 0..20 {
+        rig.send("ann@here.example", &[&format!("bob@{number}.example")], "Subject: x\r\n\r\n");
+    }
+    rig.wait_empty();
+    // Twelve may stay: three quarters.
+    sink.wait_quits(8);
+    assert_eq!(sink.taken().len(), 20);
+}

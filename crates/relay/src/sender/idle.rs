@@ -1,0 +1,66 @@
+//! Connections of a site that wait for messages.
+
+use std::task::Waker;
+
+#[derive(Default)]
+pub(super) struct Idle {
+    /// The one that has waited longest first.
+    waiting: Vec<Waker>,
+    /// A connection has taken a message since [one was to give way](Self::give_way).
+    is_recent: bool,
+}
+
+impl Idle {
+    pub fn wait(&mut self, waker: &Waker) {
+        if !self.waiting.iter().any(|waiting| waiting.will_wake(waker)) {
+            self.waiting.push(waker.clone());
+        }
+    }
+
+    /// It waits no longer.
+    pub fn remove(&mut self, waker: &Waker) {
+        self.waiting.retain(|waiting| !waiting.will_wake(waker));
+    }
+
+    /// A connection has taken a message.
+    pub fn has_taken(&mut self) {
+        self.is_recent = true;
+    }
+
+    /// Wakes the one that has waited shortest. Whether there was one.
+    pub fn wake_latest(&mut self) -> bool {
+        self.waiting.pop().map(Waker::wake).is_some()
+    }
+
+    /// Wakes the one that has waited longest, unless the site has taken a message since the last call. Whether it did.
+    pub fn give_way(&mut self) -> bool {
+        let gives_way = !std::mem::take(&mut self.is_recent) && !self.waiting.is_empty();
+        if gives_way {
+            self.waiting.remove(0).wake();
+        }
+        gives_way
+    }
+
+    pub fn wake_all(&mut self) {
+        self.waiting.drain(..).for_each(Waker::wake);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_site_that_has_sent_of_late_gives_way_at_the_second_call() {
+        let mut idle = Idle::default();
+        assert!(!idle.give_way() && !idle.wake_latest(), "none waits");
+        idle.has_taken();
+        idle.wait(Waker::noop());
+        assert!(!idle.give_way(), "it has sent");
+        assert!(idle.give_way());
+        assert!(!idle.give_way(), "it is woken");
+        idle.wait(Waker::noop());
+        idle.remove(Waker::noop());
+        assert!(!idle.give_way());
+    }
+}
