@@ -15,6 +15,8 @@ use crate::suite::SideError;
 
 /// Destinations of what waits.
 pub const DOMAINS: u64 = 100_000;
+/// A short ring: most of what waits is in packs, as it would be had it come with bodies of the usual size and with other mail.
+const RING_SEGMENTS: usize = 16;
 /// Batches that wait for their commit at a time.
 const UNDER_WAY: usize = 8192;
 /// Nothing is tried before, so nothing of it during a run.
@@ -26,7 +28,9 @@ const NEXT_SECS_SPREAD: u64 = 12 * 3600;
 /// # Errors
 /// Those of the spool.
 pub fn write(dir: &Path, count: u64) -> Result<(), SideError> {
-    let (spool, _) = FileSpool::open(dir, Config::default()).map_err(SideError::failed("spool"))?;
+    let mut config = Config::default();
+    config.ring.max_segments = RING_SEGMENTS;
+    let (spool, _) = FileSpool::open(dir, config).map_err(SideError::failed("spool"))?;
     let stream = spool.stream(STREAM).map_err(SideError::failed("stream of the queue"))?;
     let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).map_or(0, |since| since.as_secs() as Secs);
     let mut queue = Queue::new(Schedules::default(), 1);

@@ -1,7 +1,8 @@
 //! Many domains, with bounces, deferrals, slow and dead hosts among them: how much the good ones pay for the bad.
 //!
-//! An open loop brings as many good recipients a second to the side without the bad ones as to the other, so that what differs is the bad ones alone. Each
-//! round has a server of its own, as what was deferred stays in the queue.
+//! An open loop brings as many good recipients a second to the side without the bad ones as to the first, so that what differs is the bad ones alone. A third
+//! side has good ones in place of the bad: it tells what more mail costs from what bad mail costs. Each round has a server of its own, as what was deferred
+//! stays in the queue.
 
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
@@ -49,27 +50,34 @@ const RING_SEGMENTS: u64 = 64;
 
 pub(super) fn workload(settings: &Settings) -> Workload {
     let time = time(settings);
-    let side = |name, with_bad| {
-        let start: Start = Box::new(move |_, dir| Ok(Box::new(Domains::new(with_bad, dir)?)));
+    let rate = GOOD_RATE / good_share(&destinations::recipients(true));
+    let side = |name, with_bad, rate| {
+        let start: Start = Box::new(move |_, dir| Ok(Box::new(Domains::new(with_bad, rate, dir)?)));
         Side { name, is_ours: true, durability: ScratchServer::DURABILITY, start }
     };
     Workload {
         name: "relay-domains".into(),
         what: format!(
             "{} s of {SIZE}, {GOOD_RATE} good recipients a second to {DOMAINS} domains with a mail host each and skewed weights, open loop; \
-             in the first row others on top: 5 % are refused for good, 10 % for now, one domain in 50 is slow, one dead; times are from reception to the record of the delivery",
+             in the first row others on top: 5 % are refused for good, 10 % for now, one domain in 50 is slow, one dead; in the third as many more, all good; times are from reception to the record of the delivery",
             time.as_secs_f64(),
         ),
         figures: FIGURES,
         published: published::about("relay-domains"),
         writes_octets: (time.as_secs_f64() * GOOD_RATE * 2.0) as u64 * 10_240,
-        sides: vec![side("posthaste", true), side("posthaste without the bad ones", false)],
+        sides: vec![
+            side("posthaste", true, rate),
+            side("posthaste without the bad ones", false, GOOD_RATE),
+            side("posthaste with good ones in their place", false, rate),
+        ],
     }
 }
 
 struct Domains {
     dir: PathBuf,
     recipients: Vec<String>,
+    /// Of all recipients, a second.
+    rate: f64,
     rounds: u32,
     accounted: [u64; KINDS.len()],
     timeline: Timeline,
@@ -77,10 +85,10 @@ struct Domains {
 }
 
 impl Domains {
-    fn new(with_bad: bool, dir: &Path) -> Result<Self, SideError> {
+    fn new(with_bad: bool, rate: f64, dir: &Path) -> Result<Self, SideError> {
         let recipients = destinations::recipients(with_bad);
         let (dir, accounted, timeline) = (dir.to_owned(), Default::default(), Timeline::default());
-        Ok(Self { dir, recipients, rounds: 0, accounted, timeline, notes: Vec::new() })
+        Ok(Self { dir, recipients, rate, rounds: 0, accounted, timeline, notes: Vec::new() })
     }
 
     fn kind(&self, number: u64) -> Kind {
@@ -88,14 +96,17 @@ impl Domains {
     }
 
     fn plan(&self, address: std::net::SocketAddr, settings: &Settings) -> Plan {
-        let good = self.recipients.iter().filter(|address| kind_of(address) == Some(Kind::Good)).count();
-        let share = good as f64 / self.recipients.len() as f64;
         let pool = pool(&SIZE.parse().expect("a size"));
         let mut plan = plan(address, CONNECTIONS as usize, &pool, time(settings));
-        plan.pace.rate = Some(GOOD_RATE / share);
+        plan.pace.rate = Some(self.rate);
         plan.recipients = Recipients::Listed(self.recipients.clone());
         plan
     }
+}
+
+fn good_share(recipients: &[String]) -> f64 {
+    let good = recipients.iter().filter(|address| kind_of(address) == Some(Kind::Good)).count();
+    good as f64 / recipients.len() as f64
 }
 
 /// A message, which has one recipient.
