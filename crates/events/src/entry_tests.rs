@@ -183,7 +183,7 @@ proptest! {
     ) {
         let mut bytes = bytes;
         if let (true, [version, kind, len @ ..]) = (known, &mut bytes[..]) {
-            (*version, *kind) = (VERSION, *kind % (FEEDBACK + 1));
+            (*version, *kind) = (VERSION, *kind % (LOGIN + 1));
             let left = len.len().saturating_sub(4) as u32;
             if let Some(len) = len.first_chunk_mut() {
                 *len = left.to_le_bytes();
@@ -199,6 +199,23 @@ proptest! {
             serde_json::from_str::<serde_json::Value>(line).expect("JSON");
         }
     }
+}
+
+#[test]
+fn a_refusal_of_an_earlier_version_has_no_user() {
+    let mut fields = BytesMut::new();
+    fields.put_u64_le(1);
+    fields.put_u8(3);
+    ["id", "peer", "helo", "<>", "550 no", "why"].iter().for_each(|text| put_short(&mut fields, text));
+    put_list(&mut fields, &[], 0);
+    let mut bytes = begin();
+    bytes.put_u8(REFUSED);
+    bytes.put_u32_le(fields.len() as u32);
+    bytes.extend_from_slice(&fields);
+    let [Event { kind: Kind::Refused(refused), .. }] = &decode(bytes.freeze()).expect("an entry")[..] else {
+        panic!("another kind");
+    };
+    assert!(refused.user.is_empty() && &*refused.why == "why", "{refused:?}");
 }
 
 #[test]

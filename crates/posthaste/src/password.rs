@@ -51,7 +51,7 @@ fn ask(prompt: &str) -> Result<String, Box<dyn std::error::Error>> {
 /// What Ctrl-C sends.
 const INTERRUPT: char = '\u{3}';
 
-/// A line without its line end; behind `ends` too it is over.
+/// Reads up to a line feed or `ends`, and returns the line without its line end.
 fn line(input: &mut impl BufRead, ends: Option<char>) -> io::Result<String> {
     let mut line = Vec::new();
     for byte in input.take(LINE_BYTES_MAX).bytes() {

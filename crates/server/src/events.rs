@@ -250,7 +250,7 @@ pub(crate) fn command(
     })));
 }
 
-/// A login, or one that was refused: what the client was told, and what it was not told.
+/// An accepted or refused login. `refused` has the reply, and the reason that only the operator sees.
 pub(crate) fn login(
     recorder: &Recorder,
     session: &Session,

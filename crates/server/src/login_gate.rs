@@ -80,8 +80,8 @@ pub(crate) struct LoggedIn {
 }
 
 impl LoginGate {
-    /// Checks a password. The answer that it is wrong comes a second after the question, or two if the check had to wait so long: how long the check itself takes, which differs
-    /// between hashes, tells nobody which names there are.
+    /// Checks a password. A refusal is sent at the next whole second after the question, so its time does not tell how long the check took, and thus not which
+    /// names there are.
     ///
     /// # Errors
     /// See [`NoLogin`].
@@ -102,9 +102,10 @@ impl LoginGate {
         let login = name.as_deref().and_then(|name| logins.get(name));
         let hash = login.map(|login| &login.hash).or(logins.decoy()).cloned();
         let guess = self.guesses.hasher.hash_one((&name, &acts_for, &password, hash.as_ref().map(|hash| hash.text())));
+        let before = attempt.refused_before(guess);
         let is_right = match &hash {
-            // Its answer is known. Programs with an old password ask for ever.
-            _ if attempt.is_repeated(guess) => false,
+            // Programs with an old password ask for ever.
+            _ if before.is_some() => false,
             Some(hash) if password.len() <= PASSWORD_BYTES_MAX => {
                 let _place = self.places.try_acquire().map_err(|_| NoLogin::Busy)?;
                 self.is_of(Arc::clone(hash), password).await?
@@ -119,7 +120,8 @@ impl LoginGate {
             (_, Some(_)) => "wrong password",
             (_, None) => "no such login",
         };
-        attempt.failed(guess);
+        let why = before.unwrap_or(why);
+        attempt.failed(guess, why);
         sleep_until(begun + FAILURE_DELAY * (begun.elapsed().as_secs() as u32 + 1)).await;
         Err(NoLogin::Wrong(why))
     }
@@ -148,8 +150,9 @@ struct Client {
     /// When the first of the failures was.
     since: Instant,
     failures: u32,
-    /// What was guessed wrong last, and against which hash of the password, hashed with a key that only this process has: a program that has an old password says the same for ever, and learns nothing.
-    last: Option<u64>,
+    /// What was guessed wrong last, and against which hash of the password, hashed with a key that only this process has, and why it was refused: a program that
+    /// has an old password says the same for ever, and learns nothing.
+    last: Option<(u64, &'static str)>,
     in_flight: u32,
 }
 
@@ -193,16 +196,17 @@ impl Guesses {
 }
 
 impl Attempt<'_> {
-    /// Whether the client's last guess was the same, and wrong.
-    fn is_repeated(&self, guess: u64) -> bool {
-        self.from.is_some_and(|ip| self.guesses.lock().get(&ip).is_some_and(|client| client.last == Some(guess)))
+    /// Why the client's last guess was refused, if this is the same.
+    fn refused_before(&self, guess: u64) -> Option<&'static str> {
+        let clients = self.guesses.lock();
+        clients.get(&self.from?)?.last.filter(|(last, _)| *last == guess).map(|(_, why)| why)
     }
 
     /// Counts a wrong guess, unless it is the last one again.
-    fn failed(&self, guess: u64) {
+    fn failed(&self, guess: u64, why: &'static str) {
         let Some(ip) = self.from else { return };
         if let Some(client) = self.guesses.lock().get_mut(&ip)
-            && client.last.replace(guess) != Some(guess)
+            && client.last.replace((guess, why)).map(|(last, _)| last) != Some(guess)
         {
             client.failures += 1;
             if client.failures == 1 || client.failures == FAILURES_MAX {
@@ -234,7 +238,7 @@ const PLACES_MAX: usize = 64;
 const IN_FLIGHT_MAX: u32 = 16;
 /// How long a password waits for its turn.
 const TURN_PATIENCE: Duration = Duration::from_secs(10);
-/// How late the answer to a wrong guess comes.
+/// A refusal is sent after a whole number of these.
 const FAILURE_DELAY: Duration = Duration::from_secs(1);
 /// Wrong guesses of a client within [`MEMORY`].
 const FAILURES_MAX: u32 = 10;
@@ -311,8 +315,10 @@ mod tests {
         let peer = peer("192.0.2.1");
         let itself = rig.gate.check(&rig.logins, &rig.directory, &peer, acts_for("ANN@example.org")).await;
         assert_eq!(itself.map(|login| login.name), ann);
-        let other = rig.gate.check(&rig.logins, &rig.directory, &peer, acts_for("bob")).await;
-        assert_eq!(other, Err(NoLogin::Wrong("it may act for nobody else")));
+        for _ in 0..2 {
+            let other = rig.gate.check(&rig.logins, &rig.directory, &peer, acts_for("bob")).await;
+            assert_eq!(other, Err(NoLogin::Wrong("it may act for nobody else")));
+        }
         // What is wrong about that is not the password.
         assert_eq!(rig.check("192.0.2.1", "ann", "password").await, ann);
         let nobody = Logins::default();
@@ -418,7 +424,7 @@ mod tests {
         let guesses = Guesses::default();
         let ip = |number: u32| IpAddr::from((0x0a00_0000 + number).to_be_bytes());
         for number in 0..CLIENTS_MAX as u32 {
-            guesses.begin(Some(ip(number))).unwrap().failed(1);
+            guesses.begin(Some(ip(number))).unwrap().failed(1, "wrong password");
             tokio::time::advance(Duration::from_millis(1)).await;
         }
         let held = guesses.begin(Some(ip(0))).unwrap();

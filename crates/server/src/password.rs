@@ -1,10 +1,12 @@
 //! Hashes of passwords: Argon2 in the form of PHC strings, such as `$argon2id$v=19$m=19456,t=2,p=1$…` (RFC 9106).
 
+use std::fmt;
+
 use argon2::password_hash::phc;
 use argon2::{Algorithm, Argon2, Params, PasswordHasher, PasswordVerifier};
 
 /// The hash of a password.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Clone, PartialEq, Eq)]
 pub(crate) struct PasswordHash {
     hash: phc::PasswordHash,
     /// KiB of memory times passes: what a check takes.
@@ -47,6 +49,13 @@ pub fn hash(password: &str) -> Result<String, PasswordError> {
     }
     let hash = Argon2::default().hash_password(password.as_bytes());
     hash.map(|hash| hash.to_string()).map_err(|error| PasswordError::Library(error.to_string()))
+}
+
+/// Never the hash: sessions hold it.
+impl fmt::Debug for PasswordHash {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("PasswordHash(..)")
+    }
 }
 
 impl PasswordHash {

@@ -13,7 +13,7 @@ use tokio::time::Instant;
 /// Counts the recipients of each account. It outlives a reload; a start begins with full buckets, so that nobody's mail is refused after it.
 #[derive(Debug)]
 pub(crate) struct Quotas {
-    /// The begin of the buckets' time.
+    /// Time zero of the buckets.
     opened: Instant,
     /// By a login's name, or `uid 1000`. There are no more than logins and users of this machine.
     accounts: Mutex<HashMap<Box<str>, Vec<Bucket>>>,
@@ -37,20 +37,20 @@ impl Quotas {
     /// Counts one recipient, if each of the rates allows one more.
     ///
     /// # Errors
-    /// The rate that does not for the longest time. Nothing is counted.
+    /// The rate with the longest wait. Nothing is counted.
     pub fn take(&self, account: &str, rates: &[Rate]) -> Result<(), QuotaReached> {
         if rates.is_empty() {
             return Ok(());
         }
         let mut accounts = self.accounts.lock().unwrap_or_else(PoisonError::into_inner);
         // Read under the lock, so that each account's time goes forward.
-        let now = u64::try_from(self.opened.elapsed().as_nanos()).unwrap_or(u64::MAX);
+        let now = self.now();
         if !accounts.contains_key(account) {
             accounts.insert(account.into(), Vec::new());
         }
         let buckets = accounts.get_mut(account).expect("known, or just inserted");
         if !buckets.iter().map(Bucket::rate).eq(rates.iter().copied()) {
-            *buckets = rates.iter().map(|rate| continued(buckets, *rate, now)).collect();
+            *buckets = rates.iter().map(|rate| carry_over(buckets, *rate, now)).collect();
         }
         let refused = buckets.iter().filter_map(|bucket| match bucket.check(1, now) {
             Err(Refused::Until(until)) => Some((until, bucket.rate())),
@@ -65,10 +65,24 @@ impl Quotas {
         }
         Ok(())
     }
+
+    /// Undoes one [`take`](Self::take): the recipient was refused after it.
+    pub fn give_back(&self, account: &str) {
+        let mut accounts = self.accounts.lock().unwrap_or_else(PoisonError::into_inner);
+        let now = self.now();
+        for bucket in accounts.get_mut(account).into_iter().flatten() {
+            let debt = bucket.debt(now).saturating_sub(bucket.rate().interval());
+            *bucket = Bucket::restore(bucket.rate(), debt, now);
+        }
+    }
+
+    fn now(&self) -> u64 {
+        u64::try_from(self.opened.elapsed().as_nanos()).unwrap_or(u64::MAX)
+    }
 }
 
 /// A bucket of a new rate, which goes on from that of the same time, else from the emptiest.
-fn continued(before: &[Bucket], rate: Rate, now: u64) -> Bucket {
+fn carry_over(before: &[Bucket], rate: Rate, now: u64) -> Bucket {
     let same = before.iter().find(|bucket| bucket.rate().seconds() == rate.seconds());
     let missing = |bucket: &&Bucket| bucket.rate().burst() - bucket.available(now);
     match same.or_else(|| before.iter().max_by_key(missing)) {
@@ -96,6 +110,20 @@ mod tests {
 
     fn rates(texts: &[&str]) -> Vec<Rate> {
         texts.iter().map(|text| Rate::all_at_once(text).unwrap()).collect()
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn what_is_given_back_can_be_taken_again() {
+        let (quotas, rates) = (Quotas::default(), rates(&["2/hour", "3/day"]));
+        quotas.give_back("ann@example.org");
+        for _ in 0..5 {
+            quotas.take("ann@example.org", &rates).unwrap();
+            quotas.give_back("ann@example.org");
+            quotas.give_back("bob@example.org");
+        }
+        quotas.take("ann@example.org", &rates).unwrap();
+        quotas.take("ann@example.org", &rates).unwrap();
+        assert_eq!(quotas.take("ann@example.org", &rates).unwrap_err().rate, rates[0]);
     }
 
     #[tokio::test(start_paused = true)]

@@ -70,8 +70,7 @@ impl Settings {
         let own = config.networks.iter().flat_map(Network::each).map(|(network, own)| (network, own.relay));
         let auth = config.listeners.iter().map(|listener| auth(config, listener)).collect();
         let relay_domains = config.relay.domains.iter().map(|domain| domain.to_lowercase()).collect();
-        // The configuration was checked.
-        let rates_by_login = config.auth.rates_by_login(&directory).unwrap_or_default();
+        let rates_by_login = config.auth.rates_by_login(&directory).expect("checked with the configuration");
         Self {
             host_name: config.host_name.clone(),
             directory,

@@ -2,10 +2,7 @@
 
 use std::fs;
 use std::io::Write;
-use std::path::Path;
 use std::process::Stdio;
-
-use rustix::process::Signal;
 
 use crate::auth::{hello, line, plain};
 use crate::support::{Client, MESSAGE, Server, command};
@@ -25,10 +22,9 @@ fn login(server: &Server, user: &str) -> Client {
     client
 }
 
-fn reload(server: &Server, dir: &Path, auth: &str, times: usize) {
-    fs::write(dir.join("posthaste.toml"), config(auth)).unwrap();
-    server.signal(Signal::HUP);
-    server.wait_for_log_again("configuration reloaded", times);
+fn reload(server: &Server, auth: &str) {
+    server.reload(&config(auth));
+    server.wait_for_log("configuration reloaded");
 }
 
 #[test]
@@ -38,7 +34,7 @@ fn a_login_has_one_account_in_all_its_sessions_and_across_reloads() {
     fs::write(dir.path().join("passwords"), lines.concat()).unwrap();
     let server = Server::start(
         dir.path(),
-        &config("recipient_rate = '5/day'\nrecipient_rates = { 'APP@else.example' = ['1000/day', '100/hour'] }"),
+        &config("recipient_rate = '5/day'\nrecipient_rates = { 'APP@else.example' = ['1000/day', '100/day'] }"),
     );
     let (mut one, mut other) = (login(&server, "ann@example.org"), login(&server, "ann@example.org"));
     for client in [&mut one, &mut other] {
@@ -62,13 +58,13 @@ fn a_login_has_one_account_in_all_its_sessions_and_across_reloads() {
 
     let mut app = login(&server, "app@else.example");
     (0..100).for_each(|_| drop(app.expect("RCPT TO:<bob@example.org>", 250)));
-    assert!(app.expect("RCPT TO:<bob@example.org>", 450).text.contains(" 100/hour, "));
+    assert!(app.expect("RCPT TO:<bob@example.org>", 450).text.contains(" 100/day, "));
     // Others than logins are not counted.
     let (mut nobody, _) = hello(server.addresses[0]);
     nobody.expect("MAIL FROM:<eve@there.example>", 250);
     (0..20).for_each(|_| drop(nobody.expect("RCPT TO:<bob@example.org>", 250)));
 
-    reload(&server, dir.path(), "recipient_rate = '7/day'", 1);
+    reload(&server, "recipient_rate = '7/day'");
     one.expect("RCPT TO:<ann@example.org>", 250);
     other.expect("MAIL FROM:<ann@example.org>", 250);
     other.expect("RCPT TO:<ann@example.org>", 250);
@@ -92,7 +88,7 @@ fn mail_of_a_user_of_this_machine_waits_in_the_pickup_directory() {
     server.wait_for_mail("example.org", "bob", 1);
     let said = server.wait_for_log("No more recipients than");
     assert!(said.contains(&format!("about=\"uid {}\"", rustix::process::getuid().as_raw())), "{said}");
-    reload(&server, dir.path(), "local_recipient_rate = '3/day'", 1);
+    reload(&server, "local_recipient_rate = '3/day'");
     server.wait_for_mail("example.org", "cid", 1);
     server.stop();
 }

@@ -3,7 +3,7 @@
 use std::net::{SocketAddr, TcpListener};
 use std::path::Path;
 use std::sync::Mutex;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use rustix::net::{AddressFamily, SocketFlags, SocketType, bind, socket_with, sockopt};
 use serde_json::Value;
@@ -71,6 +71,7 @@ pub fn wait_for_queue(dir: &Path, what: &str, holds: impl Fn(&[Value]) -> bool) 
             return;
         }
         assert!(Instant::now() < deadline, "{what}: {waiting:?}");
+        std::thread::sleep(Duration::from_millis(10));
     }
 }
 

@@ -62,9 +62,7 @@ impl Rate {
     pub(super) fn cost(self, tokens: u32) -> u64 {
         self.interval().saturating_mul(u64::from(tokens))
     }
-}
 
-impl Rate {
     /// Reads a rate as [`FromStr`] does, but without a burst all of it may be taken at once: for people, who write to many at one time and to nobody for hours.
     ///
     /// # Errors
@@ -109,8 +107,6 @@ impl FromStr for Rate {
     }
 }
 
-const BURST_MAX: u32 = 1_000_000;
-
 /// As [`FromStr`] reads it, with the burst.
 impl fmt::Display for Rate {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -137,6 +133,8 @@ impl<'de> Deserialize<'de> for Rate {
         String::deserialize(deserializer)?.parse().map_err(serde::de::Error::custom)
     }
 }
+
+const BURST_MAX: u32 = 1_000_000;
 
 #[cfg(test)]
 mod tests {

@@ -77,7 +77,7 @@ impl Shared {
         if spare > 0 || self.crowd.is_waiting() { self.crowd.takes(spare) } else { None }
     }
 
-    /// Connections beyond all but one in `part`.
+    /// Connections in excess of the most less one in `part` of it.
     fn above(&self, part: usize) -> usize {
         let most = self.config.connections_max;
         self.connections().saturating_sub(most - most / part)
@@ -131,7 +131,8 @@ impl Thinner {
         }
         let sites = shared.sites.lock().expect("the sites");
         let from = self.from % sites.len().max(1);
-        for (at, site) in sites.values().enumerate().skip(from).chain(sites.values().enumerate().take(from)) {
+        let in_turn = sites.values().enumerate().skip(from).chain(sites.values().enumerate().take(from));
+        for (at, site) in in_turn.take(SITES_AT_ONCE) {
             if wanted == 0 {
                 break;
             }
@@ -145,8 +146,10 @@ impl Thinner {
 const TURN: Duration = Duration::from_secs(2);
 /// One connection in so many is for sites that have none.
 const RESERVE: usize = 8;
-/// One in so many is not idle, so that sites which have one but more mail than it can carry get more: those that are between the two.
+/// Idle connections end once all but one in so many are open. Between this and [`RESERVE`] are those for sites that have one and need more.
 const IDLE_RESERVE: usize = 4;
+/// Sites that one look visits: none can be found or made meanwhile.
+const SITES_AT_ONCE: usize = 1000;
 /// A site waits for so long for a connection that is idle.
 const THIN_EVERY: Duration = Duration::from_millis(10);
 

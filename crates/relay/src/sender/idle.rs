@@ -23,7 +23,7 @@ impl Idle {
     }
 
     /// A connection has taken a message.
-    pub fn has_taken(&mut self) {
+    pub fn note_taken(&mut self) {
         self.is_recent = true;
     }
 
@@ -54,7 +54,7 @@ mod tests {
     fn a_site_that_has_sent_of_late_gives_way_at_the_second_call() {
         let mut idle = Idle::default();
         assert!(!idle.give_way() && !idle.wake_latest(), "none waits");
-        idle.has_taken();
+        idle.note_taken();
         idle.wait(Waker::noop());
         assert!(!idle.give_way(), "it has sent");
         assert!(idle.give_way());

@@ -151,7 +151,7 @@ impl Mail {
             self.idle = Some(cx.waker().clone());
             return Poll::Pending;
         };
-        state.idle.has_taken();
+        state.idle.note_taken();
         self.idle.take().iter().for_each(|waker| state.idle.remove(waker));
         if has_more {
             let most = self.shared.most_connections(&self.site, &mut state);

@@ -8,7 +8,7 @@ use posthaste_smtp::driver::{Body, Peer};
 use posthaste_smtp::{BodyError, Envelope, MessageOutcome, Reply, ReversePath};
 use posthaste_spool::Lsn;
 
-use super::Receiver;
+use super::{Receiver, check_login};
 use crate::body::{Gathered, Refusal, gather};
 use crate::certificates;
 use crate::events;
@@ -34,6 +34,9 @@ impl Receiver {
         log: &mut LogLine,
     ) -> MessageOutcome {
         let settings = self.settings();
+        if let Err(reply) = check_login(session, &settings) {
+            return reply.into();
+        }
         if let Some(other) = settings.maps.sender(&envelope.mail.reverse_path) {
             envelope.mail.reverse_path = other;
         }

@@ -248,7 +248,7 @@ impl Handler for Receiver {
         let user: String = credentials.user.chars().take(LOGIN_NAME_LOGGED).collect();
         let checked = self.0.gate.check(&settings.logins, &settings.directory, &session.peer, credentials).await;
         let checked = checked.map_err(|why| (why.reply(), why.text()));
-        self.tell_login(session, mechanism, &user, &checked);
+        self.record_login(session, mechanism, &user, &checked);
         let LoggedIn { name, hash } = checked.map_err(|(reply, _)| reply)?;
         session.state = Some(hash);
         Ok(name)
@@ -313,12 +313,18 @@ impl Handler for Receiver {
     }
 }
 
+/// Refuses a session whose login a reload has removed or given another password. 421 ends it.
+fn check_login(session: &Session, settings: &Settings) -> Result<(), Reply> {
+    if session.identity.is_some() && settings.login(session).is_none() {
+        return Err(Reply::new(421, "4.7.0", "Your login has changed, connect and log in again"));
+    }
+    Ok(())
+}
+
 impl Receiver {
     async fn check_mail(&self, session: &Session, mail: &MailFrom) -> Result<(), Reply> {
         let settings = self.settings();
-        if session.identity.is_some() && settings.login(session).is_none() {
-            return Err(Reply::new(421, "4.7.0", "Your login has changed, connect and log in again"));
-        }
+        check_login(session, &settings)?;
         if settings.lacks_login(session) {
             return Err(Reply::new(530, "5.7.0", "Authentication required"));
         }
@@ -340,8 +346,8 @@ impl Receiver {
         self.check_size(session, mail).await
     }
 
-    /// All logins are events: a stolen password is found by them. Of those refused there are as many as the log has lines.
-    fn tell_login(&self, session: &Session, mechanism: &str, user: &str, checked: &Result<LoggedIn, (Reply, &str)>) {
+    /// Logs a login and records its event. Every accepted login is recorded, so that the use of a stolen password can be found; refused ones only as often as they are logged.
+    fn record_login(&self, session: &Session, mechanism: &str, user: &str, checked: &Result<LoggedIn, (Reply, &str)>) {
         let (user, refused) = match checked {
             Ok(login) => (&*login.name, None),
             Err((reply, why)) => (user, Some((reply, *why))),

@@ -4,7 +4,7 @@ use posthaste_directory::{self as directory, Mailbox, Place, Route};
 use posthaste_relay::sender::Ahead;
 use posthaste_smtp::{Address, ForwardPath, RcptTo, Reply};
 
-use super::Receiver;
+use super::{Receiver, check_login};
 use crate::forward::Back;
 use crate::logins::Session;
 use crate::maps::Exists;
@@ -70,6 +70,7 @@ impl Receiver {
         rcpt: &RcptTo,
         is_held: bool,
     ) -> Result<(), RefusedRecipient> {
+        check_login(session, &self.settings())?;
         let asked = self.look_up_recipient(session, to, (rcpt, Clearance::None), is_held)?;
         let (Some(address), Some(relay)) = (asked, self.relay()) else { return Ok(()) };
         match relay.ask_ahead(&address).await {
@@ -112,13 +113,9 @@ impl Receiver {
         match settings.directory.recipient(&rcpt.forward_path) {
             Route::Local(mailboxes) => {
                 self.check_places(&mailboxes, is_held)?;
-                self.count_recipient(session, &settings)?;
-                to.add(rcpt, Some(mailboxes), &self.0.memory)?;
+                self.counted(session, &settings, || to.add(rcpt, Some(mailboxes), &self.0.memory))?;
             }
-            Route::Discard => {
-                self.count_recipient(session, &settings)?;
-                to.add(rcpt, None, &self.0.memory)?;
-            }
+            Route::Discard => self.counted(session, &settings, || to.add(rcpt, None, &self.0.memory))?,
             Route::Refused(directory::Refusal::Relay) if is_open || self.may_relay(session, &rcpt.forward_path) => {
                 let exists = |address: &&Address| settings.maps.has_recipient(address);
                 let address = rcpt.forward_path.address().filter(|_| !is_open);
@@ -130,8 +127,7 @@ impl Receiver {
                 if exists == Exists::AskNextHop && clearance != Clearance::Asked {
                     return Ok(address.cloned());
                 }
-                self.count_recipient(session, &settings)?;
-                to.add_remote(rcpt, &self.0.memory)?;
+                self.counted(session, &settings, || to.add_remote(rcpt, &self.0.memory))?;
             }
             Route::Refused(refusal) => return Err(refusal.into()),
             // Nothing else is configured.
@@ -157,13 +153,21 @@ impl Receiver {
         if remote > 0 { self.check_queue(remote) } else { Ok(()) }
     }
 
-    /// Counts a recipient on the account of the session's login, or of the user of this machine. Last of all, so that nobody pays for recipients that are refused.
-    fn count_recipient(&self, session: &Session, settings: &Settings) -> Result<(), RefusedRecipient> {
-        let Some((account, rates)) = settings.quota(session) else { return Ok(()) };
-        self.0.quotas.take(&account, rates).map_err(|reached| {
-            let reply = Reply::new(450, "4.7.1", reached.to_string());
-            RefusedRecipient { kind: Kind::OverQuota, about: Some(account.into_owned()), reply, why: None }
-        })
+    /// Adds a recipient that has passed all checks, and counts it against the quota of the login or local user. One that is not added is not counted.
+    fn counted(
+        &self,
+        session: &Session,
+        settings: &Settings,
+        add: impl FnOnce() -> Result<(), Full>,
+    ) -> Result<(), RefusedRecipient> {
+        let Some((account, rates)) = settings.quota(session) else { return Ok(add()?) };
+        let taken = self.0.quotas.take(&account, rates);
+        taken.map_err(|reached| {
+            let (about, reply) = (Some(account.to_string()), Reply::new(450, "4.7.1", reached.to_string()));
+            RefusedRecipient { kind: Kind::OverQuota, about, reply, why: None }
+        })?;
+        add().inspect_err(|_| self.0.quotas.give_back(&account))?;
+        Ok(())
     }
 
     fn check_queue(&self, recipients: u64) -> Result<(), RefusedRecipient> {
