@@ -127,14 +127,15 @@ impl Settings {
         login.map(|login| (name, login))
     }
 
-    /// On whose account recipients of this session are counted, and how many it may send to.
+    /// On whose account recipients of this session are counted, and how many it may send to. `None`: any number.
     pub fn quota<'a>(&'a self, session: &'a Session) -> Option<(Cow<'a, str>, &'a [Rate])> {
         if matches!(session.peer, Peer::Local { .. }) {
-            return Some((session.peer.to_string().into(), &self.local_rates.0));
+            let Rates(rates) = &self.local_rates;
+            return (!rates.is_empty()).then(|| (session.peer.to_string().into(), &**rates));
         }
         let (name, _) = self.login(session)?;
-        let rates = self.rates_by_login.get(name).unwrap_or(&self.login_rates);
-        Some((name.into(), &rates.0))
+        let Rates(rates) = self.rates_by_login.get(name).unwrap_or(&self.login_rates);
+        (!rates.is_empty()).then(|| (name.into(), &**rates))
     }
 
     /// Whether mail of this session for a domain that is not ours is sent on.

@@ -77,7 +77,6 @@ impl Shared {
         self.pressure.set_usable(usable_bytes(max, self.config.ring.segment_bytes));
         let in_use = ring.segments_in_service;
         let is_pressed = in_use * 2 > max;
-        let is_short = is_pressed && (is_room_wanted || in_use * 8 >= max * 5);
         if is_pressed {
             self.ask_laggards(in_use.saturating_sub(max / 2).max(1));
         }
@@ -91,22 +90,20 @@ impl Shared {
             self.checkpoint()?;
             made = true;
         }
-        if is_short {
-            // A segment that the checkpoint has freed may be all that was wanted.
-            let in_use = self.ring.stats().segments_in_service;
-            let wanted = if is_room_wanted && !made { 1 } else { 0 };
-            let is_packing = in_use * 8 >= max * 5 || wanted > 0;
-            let mut left = if is_packing { in_use.saturating_sub(max / 2).max(wanted) } else { 0 };
-            // Each checkpoint makes room: what presses on intake ends before the last segment is packed.
-            while left > 0 && !self.core.bell.is_end_wanted() {
-                let packed = self.pack_oldest(left.min(PACKED_AT_ONCE))?;
-                if packed == 0 {
-                    break;
-                }
-                self.checkpoint()?;
-                made = true;
-                left -= packed;
+        // A segment that the checkpoint has freed may be all that was wanted.
+        let in_use = self.ring.stats().segments_in_service;
+        let wanted = usize::from(is_pressed && is_room_wanted && !made);
+        let is_packing = in_use * 8 >= max * 5 || wanted > 0;
+        let mut left = if is_packing { in_use.saturating_sub(max / 2).max(wanted) } else { 0 };
+        // Each checkpoint makes room: what presses on intake ends before the last segment is packed.
+        while left > 0 && !self.core.bell.is_end_wanted() {
+            let packed = self.pack_oldest(left.min(PACKED_AT_ONCE))?;
+            if packed == 0 {
+                break;
             }
+            self.checkpoint()?;
+            made = true;
+            left -= packed;
         }
         if made && self.clean_packs()? > 0 {
             self.checkpoint()?;

@@ -70,7 +70,6 @@ impl Receiver {
         rcpt: &RcptTo,
         is_held: bool,
     ) -> Result<(), RefusedRecipient> {
-        check_login(session, &self.settings())?;
         let asked = self.look_up_recipient(session, to, (rcpt, Clearance::None), is_held)?;
         let (Some(address), Some(relay)) = (asked, self.relay()) else { return Ok(()) };
         match relay.ask_ahead(&address).await {
@@ -108,6 +107,7 @@ impl Receiver {
         let is_open = clearance == Clearance::Open || forwarded_sender.is_some();
         let rcpt = forwarded_sender.as_ref().unwrap_or(rcpt);
         let settings = self.settings();
+        check_login(session, &settings)?;
         let mapped = settings.maps.recipient(rcpt);
         let rcpt = mapped.as_ref().unwrap_or(rcpt);
         match settings.directory.recipient(&rcpt.forward_path) {
