@@ -13,10 +13,14 @@ use super::settle::Settlement;
 pub(super) struct Files {
     known: HashMap<OsString, File>,
     queue: VecDeque<OsString>,
+    /// How often the directory was looked through.
+    looks: u64,
 }
 
 #[derive(Debug, Default)]
 struct File {
+    /// Looks until it was taken.
+    looks: u64,
     /// The last one before an attempt.
     pause: Duration,
     /// When it is tried again. `None`: it is queued or at work.
@@ -31,8 +35,9 @@ impl Files {
         KNOWN_MAX.saturating_sub(self.known.len()).min(FOUND_MAX)
     }
 
-    /// The names of all.
-    pub fn known(&self) -> HashSet<OsString> {
+    /// The names of all, which a look through the directory passes over.
+    pub fn look(&mut self) -> HashSet<OsString> {
+        self.looks += 1;
         self.known.keys().cloned().collect()
     }
 
@@ -52,13 +57,14 @@ impl Files {
     /// The next file to work at.
     pub fn take(&mut self) -> Option<(OsString, Option<Settlement>)> {
         let name = self.queue.pop_front()?;
-        let unsettled = self.known.get_mut(&name).and_then(|file| file.unsettled.take());
-        Some((name, unsettled))
+        let file = self.known.entry(name.clone()).or_default();
+        file.looks = self.looks;
+        Some((name, file.unsettled.take()))
     }
 
-    /// The file is done with.
-    pub fn forget(&mut self, name: &OsStr) {
-        self.known.remove(name);
+    /// The file is done with. True: a look since it was taken may have passed over another one of its name, which came once it was removed.
+    pub fn forget(&mut self, name: &OsStr) -> bool {
+        self.known.remove(name).is_some_and(|file| file.looks != self.looks)
     }
 
     /// The file is queued once more, behind the others.
@@ -106,7 +112,7 @@ mod tests {
         files.add(vec!["b".into(), "a".into()]);
         assert_eq!(files.take().unwrap().0, "a");
         assert_eq!((files.take().unwrap().0, files.take().is_none()), ("b".into(), true));
-        files.forget("b".as_ref());
+        assert!(!files.forget("b".as_ref()));
         let mut now = Instant::now();
         for secs in [5, 10, 20, 40, 80, 160, 300, 300] {
             files.later("a".into(), Some(Settlement::Remove), now);
@@ -130,7 +136,7 @@ mod tests {
             files.add((0..FOUND_MAX).map(|number| format!("{round}.{number}").into()).collect());
         }
         assert_eq!(files.room(), 0);
-        assert_eq!(files.known().len(), KNOWN_MAX);
+        assert_eq!(files.look().len(), KNOWN_MAX);
         files.forget("0.0".as_ref());
         assert_eq!(files.room(), 1);
     }

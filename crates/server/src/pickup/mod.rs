@@ -169,7 +169,7 @@ impl Worker {
             }
             tokio::select! {
                 Some(ended) = attempts.join_next() => match ended {
-                    Ok((name, Attempt::Done)) => files.forget(&name),
+                    Ok((name, Attempt::Done)) => wants_look |= files.forget(&name),
                     Ok((name, Attempt::Retry)) => files.again(name),
                     Ok((name, Attempt::Later(settlement))) => files.later(name, settlement, Instant::now()),
                     // A panic, which costs the file its place in the line until the next start.
@@ -192,7 +192,7 @@ impl Worker {
 
     /// Queues files that are new. True: there are more.
     async fn look(&self, place: &Arc<Place>, files: &mut Files) -> bool {
-        let (place, known, room) = (Arc::clone(place), files.known(), files.room());
+        let (place, known, room) = (Arc::clone(place), files.look(), files.room());
         let found = spawn_blocking(move || place.directory.names(room, |name| !known.contains(name))).await;
         match found.unwrap_or_else(|error| Err(error.into())) {
             Ok((names, more)) => {

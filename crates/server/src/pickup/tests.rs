@@ -126,3 +126,32 @@ async fn a_file_whose_checksum_is_wrong_is_not_delivered_however_late_that_is_se
     assert_eq!(rig.delivered(), [0; 0]);
     assert!(directory.path().join(REFUSED).join(name).exists());
 }
+
+#[tokio::test]
+async fn a_file_that_comes_under_the_name_of_one_just_taken_does_not_wait_for_the_next_look() {
+    let rig = Rig::new();
+    rig.put(0);
+    let directory = rig.directory();
+    let path = directory.path().join(directory.names(1, |_| true).unwrap().0.remove(0));
+    // Unfinished by their names.
+    let copies: Vec<_> = (0..100).map(|number| directory.path().join(format!(".{number}"))).collect();
+    for copy in &copies {
+        std::fs::copy(&path, copy).unwrap();
+    }
+    let mut service = Pickup::begin(&rig.config, rig.receiver.clone()).await;
+    let put = spawn_blocking(move || {
+        for copy in copies {
+            let begun = Instant::now();
+            while path.exists() {
+                assert!(begun.elapsed() < LOOK_EVERY / 2, "it waits for the next look");
+                std::thread::yield_now();
+            }
+            std::fs::rename(copy, &path).unwrap();
+        }
+    });
+    put.await.unwrap();
+    rig.until("the last is taken", |rig| rig.waiting() == 0).await;
+    service.drain(Instant::now() + LONG).await.unwrap();
+    Box::new(service).stop(Instant::now()).await.unwrap();
+    rig.store.shutdown().await;
+}
