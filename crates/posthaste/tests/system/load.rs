@@ -74,22 +74,23 @@ fn what_was_acknowledged_before_a_kill_is_there_after_the_restart() {
     let mut server = Server::start(dir.path(), ANYBODY);
     let target = server.addresses[0].to_string();
     let options = ["load", &target, "-d", "example.org", "-u", "20", "-t", "60s", "--acked", "acked.json"];
-    let more = ["--give-up", "2s", "--drain", "500ms", "-s", "16"];
-    let mut run = command(dir.path(), &[&options[..], &more].concat());
+    let mut run = command(dir.path(), &[&options[..], &["--drain", "100ms", "-s", "16"]].concat());
     let mut run = run.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
     // In a pipe there is a line a second; the first that tells of mail is enough.
     let mut lines = BufReader::new(run.stderr.take().unwrap()).lines().map_while(Result::ok);
     lines.find(|line| line.contains("acked=") && !line.contains("acked=0 ")).expect("mail is acknowledged");
     server.signal(Signal::KILL);
     server.wait();
-    drop(lines);
+    // At once, before a server of another test may get the port.
+    kill_process(Pid::from_child(&run), Signal::INT).unwrap();
+    let told: Vec<String> = lines.collect();
     let ended = run.wait_with_output().unwrap();
-    assert_eq!(ended.status.code(), Some(1), "{ended:?}");
+    assert_eq!(ended.status.code(), Some(1), "{ended:?} {told:#?}");
     drop(server);
 
     let server = Server::start_as_it_is(dir.path());
-    let account = command(dir.path(), &["account", "acked.json", MAIL]).output().unwrap();
-    assert_eq!(account.status.code(), Some(0), "{}", stdout(&account));
+    let account = command(dir.path(), &["account", "acked.json", MAIL, "--settle", "10m"]).output().unwrap();
+    assert_eq!(account.status.code(), Some(0), "{account:?} {told:#?} {}", server.log_text());
     server.stop();
 
     // And what is taken away is missed.
