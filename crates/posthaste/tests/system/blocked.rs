@@ -285,7 +285,7 @@ fn an_account_finds_what_waits_in_the_spool_and_calls_it_neither_lost_nor_there(
     assert_eq!(account(&data, "0s").1["waiting"][0]["copies"], 20);
     clear(dir.path(), "user1");
     let server = Server::start_as_it_is(dir.path());
-    let (code, account) = account(&data, "60s");
+    let (code, account) = account(&data, "10m");
     assert_eq!((code, &account["found"], &account["waiting"]), (Some(0), &json!(40), &json!([])), "{account}");
     server.stop();
 }
@@ -295,8 +295,8 @@ fn files(root: &Path) -> BTreeMap<PathBuf, Vec<u8>> {
     let mut found = BTreeMap::new();
     let mut open = vec![root.to_owned()];
     while let Some(dir) = open.pop() {
-        // A file in tmp/ may go while we look.
-        for path in std::fs::read_dir(dir).unwrap().map(|entry| entry.unwrap().path()) {
+        // A file in tmp/ may go while we look, and a new directory gets its name.
+        for path in std::fs::read_dir(dir).into_iter().flatten().map(|entry| entry.unwrap().path()) {
             if path.is_dir() {
                 open.push(path);
             } else if path.ends_with(".posthaste-mount") {

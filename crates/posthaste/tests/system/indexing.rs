@@ -9,9 +9,7 @@ use std::time::{Duration, Instant};
 use rustix::process::{Pid, Signal, kill_process};
 
 use crate::search::Place;
-use crate::support::{ANYBODY, Server, command};
-
-const PATIENCE: Duration = Duration::from_secs(60);
+use crate::support::{ANYBODY, PATIENCE, Server, command};
 
 fn count(dir: &Path, index: &str, query: &str) -> String {
     let output = command(dir, &["find", "--index", index, "--count", query]).output().unwrap();

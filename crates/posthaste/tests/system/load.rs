@@ -12,7 +12,7 @@ use crate::support::{ANYBODY, PATIENCE, Server, command};
 
 fn load(dir: &Path, server: &Server, options: &[&str]) -> Output {
     let target = server.addresses[0].to_string();
-    let fixed = ["load", &target, "-d", "example.org", "-u", "3", "-q", "-s", "8", "-l", "2k"];
+    let fixed = ["load", &target, "-d", "example.org", "-u", "3", "-q", "-s", "8", "-l", "2k", "--drain", "10m"];
     command(dir, &[&fixed[..], options].concat()).output().expect("run load")
 }
 
@@ -27,8 +27,9 @@ fn a_run_is_accounted_for_and_its_reports_compared() {
     let dir = tempfile::tempdir().unwrap();
     let server = Server::start(dir.path(), ANYBODY);
     for (name, pipelining) in [("a", "on"), ("b", "ahead")] {
-        let options = ["-m", "200", "-n", "2", "--pipelining", pipelining, "--account", MAIL, "--report", name];
-        let output = load(dir.path(), &server, &options);
+        let options = ["-m", "200", "-n", "2", "--pipelining", pipelining, "--report", name];
+        let account = ["--account", MAIL, "--settle", "10m"];
+        let output = load(dir.path(), &server, &[&options[..], &account].concat());
         let text = stdout(&output);
         assert_eq!(output.status.code(), Some(0), "{text}{output:?}");
         assert!(text.contains("200 messages acknowledged, 400 copies expected, 400 found"), "{text}");
@@ -217,7 +218,9 @@ fn interrupted_twice_at_once_it_prints_its_summary() {
 #[test]
 fn it_starts_a_server_itself_watches_it_and_looks_for_its_mail() {
     let dir = tempfile::tempdir().unwrap();
-    let output = command(dir.path(), &["load", "--serve", "-m", "100", "-s", "4", "-q", "--json"]).output().unwrap();
+    let patience = ["--settle", "10m", "--drain", "10m", "--give-up", "10m"];
+    let fixed = ["load", "--serve", "-m", "100", "-s", "4", "-q", "--json"];
+    let output = command(dir.path(), &[&fixed[..], &patience].concat()).output().unwrap();
     assert_eq!(output.status.code(), Some(0), "{output:?}");
     let report: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
     assert_eq!((&report["total"]["acked"], &report["account"]["found"]), (&100.into(), &100.into()));
@@ -227,7 +230,8 @@ fn it_starts_a_server_itself_watches_it_and_looks_for_its_mail() {
     // With a configuration of one's own, and a schedule of random arrivals.
     std::fs::write(dir.path().join("own.toml"), ANYBODY).unwrap();
     let open_loop = ["-r", "200", "--poisson", "-m", "50", "-d", "example.org", "-q", "--json"];
-    let output = command(dir.path(), &[&["load", "--serve=own.toml"], &open_loop[..]].concat()).output().unwrap();
+    let output =
+        command(dir.path(), &[&["load", "--serve=own.toml"], &open_loop[..], &patience].concat()).output().unwrap();
     assert_eq!(output.status.code(), Some(0), "{output:?}");
     let report: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
     assert_eq!((&report["total"]["acked"], &report["plan"]["arrivals"]), (&50.into(), &"poisson".into()));
@@ -246,7 +250,7 @@ fn a_server_that_is_killed_again_and_again_loses_nothing_and_its_kills_are_no_fa
     for pace in closed.into_iter().chain([&["--rate", "300", "-m", "900"][..]]) {
         let options = ["load", "--serve", "--kill-every", "1s", "-s", "8", "-u", "4", "-l", "2k", "-q", "--json"];
         // The time to settle and the drain are for machines that are busy.
-        let patience = ["--settle", "10m", "--drain", "10m", "--report", "out"];
+        let patience = ["--settle", "10m", "--drain", "10m", "--give-up", "10m", "--report", "out"];
         let output = command(dir.path(), &[&options[..], &patience, pace].concat()).output().unwrap();
         assert_eq!(output.status.code(), Some(0), "{pace:?}: {output:?}");
         let report: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
@@ -341,7 +345,7 @@ fn what_a_sink_stores_is_accounted_for_and_a_wrong_count_of_copies_explained() {
         let (sink, address) = sink(dir.path(), &["--store", store]);
         let options = ["load", &address, "-m", "20", "-n", "2", "-s", "2", "-q", "--account", "kept"];
         let run = |more: &[&str]| command(dir.path(), &[&options[..], more].concat()).output().unwrap();
-        let output = run(&["--copies", "message"]);
+        let output = run(&["--copies", "message", "--settle", "10m"]);
         assert_eq!(output.status.code(), Some(0), "{store}: {output:?}");
         let output = run(&["--settle", "0s"]);
         assert_eq!(output.status.code(), Some(1), "{store}: {output:?}");
@@ -357,7 +361,7 @@ fn the_account_file_of_a_running_sink_is_waited_for() {
     for _ in 0..3 {
         // So many lines that some are in the file and some are not yet.
         let options = ["load", &address, "-m", "3000", "-l", "1k", "-s", "8", "-q"];
-        let account = ["--account", "seen.jsonl", "--settle", "60s"];
+        let account = ["--account", "seen.jsonl", "--settle", "10m"];
         let output = command(dir.path(), &[&options[..], &account].concat()).output().unwrap();
         assert_eq!(output.status.code(), Some(0), "{output:?}");
         assert!(stdout(&output).contains("3000 copies expected, 3000 found"), "{output:?}");

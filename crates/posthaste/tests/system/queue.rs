@@ -152,6 +152,7 @@ fn mail_of_a_domain_goes_elsewhere_until_its_route_ends_also_behind_a_kill() {
     let mut client = server.hello();
     client.try_message("eve@here.example", &["bob@there.example"], b"Subject: d\r\n\r\n\r\n").unwrap();
     next.wait_for_mail("there.example", "bob", 2);
+    wait_for_queue(dir, "it is recorded", |waiting| waiting.len() == 1);
     assert_eq!(queue(dir, &["unroute", "--domain", "there.example"]), (0, "no longer routed\n".into()));
     assert_eq!(queue(dir, &["unroute", "--domain", "there.example"]), (1, "nothing to do\n".into()));
     client.try_message("eve@here.example", &["bob@there.example"], b"Subject: e\r\n\r\n\r\n").unwrap();

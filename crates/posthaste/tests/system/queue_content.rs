@@ -22,7 +22,7 @@ users = ["eve"]
 [relay]
 networks = ["127.0.0.1"]
 port = PORT
-unreachable_secs = 1
+unreachable_secs = 600
 tenant_header = "X-Tenant"
 campaign_header = "X-Campaign"
 [relay.schedule.default]

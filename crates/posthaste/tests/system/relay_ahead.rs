@@ -61,8 +61,9 @@ fn the_next_hop_is_asked_for_recipients_and_answers_are_remembered() {
 fn a_next_hop_that_hangs_holds_up_only_those_who_ask_it() {
     let here = tempfile::tempdir().unwrap();
     // It accepts connections and never says anything.
-    let silent = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
-    let server = Server::start(here.path(), &config(silent.local_addr().unwrap().port()));
+    let port = unused_port();
+    let silent = std::net::TcpListener::bind((Ipv4Addr::LOCALHOST, port)).unwrap();
+    let server = Server::start(here.path(), &config(port));
     let mut asking = client(&server);
     asking.send(b"RCPT TO:<ann@there.example>\r\n").unwrap();
     let (held, _) = silent.accept().unwrap();

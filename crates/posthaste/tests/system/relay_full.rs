@@ -1,6 +1,6 @@
 //! A queue that has as much mail as it may.
 
-use crate::relaying::{self, queue, unused_port};
+use crate::relaying::{self, queue, unused_port, wait_until_unreachable};
 use crate::support::{Client, Server};
 
 const FULL: &str = "queue_recipients = 2\n[[relay.tenant]]\nname = \"news\"\nsender_domains = [\"news.example\"]\nqueue_recipients = 1\n";
@@ -15,9 +15,12 @@ fn send(client: &mut Client, from: &str, code: u16) {
 #[test]
 fn a_full_queue_is_refused_counted_and_told_and_local_mail_goes_on() {
     let here = tempfile::tempdir().unwrap();
-    let server = Server::start(here.path(), &relaying::config(unused_port(), FULL));
+    let config = relaying::config(unused_port(), FULL).replace("unreachable_secs = 1\n", "");
+    let server = Server::start(here.path(), &config);
     let mut client = server.hello();
     send(&mut client, "a@news.example", 250);
+    // What is under way could not be deleted at once.
+    wait_until_unreachable(&server, here.path(), 1);
     send(&mut client, "a@news.example", 452);
     server.wait_for_log("a tenant's part of the queue is full");
     send(&mut client, "a@other.example", 250);

@@ -5,6 +5,7 @@ use std::os::unix::net::{UnixDatagram, UnixStream};
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStderr, Stdio};
 
+use crate::relaying::unused_port;
 use crate::support::{ANYBODY, Client, MESSAGE, PATIENCE, Server, command, configure};
 use rustix::fs::{CWD, Mode, mkfifoat};
 use rustix::process::{Pid, Signal, kill_process};
@@ -12,7 +13,9 @@ use rustix::process::{Pid, Signal, kill_process};
 #[test]
 fn sigterm_lets_open_transactions_finish() {
     let dir = tempfile::tempdir().unwrap();
-    let mut server = Server::start(dir.path(), ANYBODY);
+    // At a port that is given to no server of another test once this one has ended.
+    let address = format!("127.0.0.1:{}", unused_port());
+    let mut server = Server::start(dir.path(), &ANYBODY.replace("127.0.0.1:0", &address));
     let mut idle = server.connect();
     idle.expect("EHLO client.example.net", 250);
     let mut busy = server.connect();

@@ -106,9 +106,11 @@ impl Server {
         assert!(status.success(), "{status}\n{}", self.log_text());
     }
 
-    /// The log so far.
+    /// The log so far, without half a line that is being written.
     pub fn log_text(&self) -> String {
-        self.process.log()
+        let mut log = self.process.log();
+        log.truncate(log.rfind('\n').map_or(0, |at| at + 1));
+        log
     }
 
     /// Waits until a line of the log holds `text` and returns it.
@@ -121,9 +123,7 @@ impl Server {
         let deadline = Instant::now() + PATIENCE;
         loop {
             let log = self.log_text();
-            // Not half a line that is being written.
-            let lines = log.split_inclusive('\n').filter_map(|line| line.strip_suffix('\n'));
-            if let Some(line) = lines.filter(|line| line.contains(text)).nth(times - 1) {
+            if let Some(line) = log.lines().filter(|line| line.contains(text)).nth(times - 1) {
                 return line.to_owned();
             }
             assert!(Instant::now() < deadline, "the log does not tell of {text:?}:\n{log}");
