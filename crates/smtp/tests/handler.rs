@@ -373,7 +373,10 @@ async fn a_lost_session_says_where_it_was_lost() {
         let error = open(server_that_leaves(replies).await).await.unwrap_err();
         assert_eq!(error.to_string(), expected);
     }
-    let nobody = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    // Bound to it, it does not listen, and nobody else gets the port.
+    let held = tokio::net::TcpSocket::new_v4().unwrap();
+    held.bind("127.0.0.1:0".parse().unwrap()).unwrap();
+    let nobody = held.local_addr().unwrap();
     let error = open(nobody).await.unwrap_err().to_string();
     assert!(error.starts_with("while connecting: Connection refused"), "{error}");
     let all = ["220 x\r\n", "250 x\r\n", "250 x\r\n", "250 x\r\n", "354 x\r\n"];

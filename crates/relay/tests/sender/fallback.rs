@@ -7,7 +7,7 @@ use posthaste_dns::Zone;
 use posthaste_relay::sender::{Config, Route, Routing};
 
 use super::sink::Sink;
-use super::{LOOPBACK, rig_in, rig_with, schedules, wait, zone};
+use super::{LOOPBACK, rig_in, rig_with, schedules, unused_port, wait, zone};
 
 /// Nobody is at this address.
 const DEAD: Ipv4Addr = Ipv4Addr::new(127, 0, 0, 77);
@@ -19,11 +19,9 @@ fn fallback(sink: &Sink) -> Arc<Route> {
 #[test]
 fn mail_falls_back_while_no_host_answers_and_returns() {
     let other = Sink::start();
-    let zone = Zone::default().mx("a.example", 1, "mx.a.example").a("mx.a.example", Ipv4Addr::new(127, 0, 0, 78));
-    let port = {
-        let free = std::net::TcpListener::bind("127.0.0.78:0").unwrap();
-        free.local_addr().unwrap().port()
-    };
+    let own = Ipv4Addr::new(127, 0, 0, 78);
+    let zone = Zone::default().mx("a.example", 1, "mx.a.example").a("mx.a.example", own);
+    let port = unused_port(own);
     let rig = rig_with(zone, port, |config| {
         config.schedules = schedules(3600, 86_400);
         config.site_pause_secs = 2;
@@ -34,7 +32,7 @@ fn mail_falls_back_while_no_host_answers_and_returns() {
     rig.wait_empty();
     assert!(!rig.log().iter().any(|line| line.contains("deferred")), "{:?}", rig.log());
     // The pause is over sooner or later; then mail goes to its own host again.
-    let sink = Sink::at((Ipv4Addr::new(127, 0, 0, 78), port).into());
+    let sink = Sink::at((own, port).into());
     let number = std::cell::Cell::new(0);
     wait("its own host gets some", || {
         number.set(number.get() + 1);

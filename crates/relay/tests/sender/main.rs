@@ -40,6 +40,7 @@ use posthaste_smtp::Protocol;
 use posthaste_smtp::sasl::Credentials;
 use posthaste_spool::{Batch, Body, Entry, FileSpool, Lsn, Spool};
 use sink::{Sink, Taken};
+use tokio::net::TcpSocket;
 
 /// Notifications go to the relay, as those for remote senders do.
 struct Back {
@@ -267,6 +268,18 @@ fn wait(what: &str, mut holds: impl FnMut() -> bool) {
 }
 
 const LOOPBACK: Ipv4Addr = Ipv4Addr::LOCALHOST;
+
+/// A port of an address at which nobody listens before this test does. A socket that does not listen has it until this program ends, so it is given to no
+/// other test and to no connection; with SO_REUSEADDR, which listeners set, it can be bound again by its number.
+fn unused_port(at: Ipv4Addr) -> u16 {
+    static HELD: Mutex<Vec<TcpSocket>> = Mutex::new(Vec::new());
+    let socket = TcpSocket::new_v4().unwrap();
+    socket.set_reuseaddr(true).unwrap();
+    socket.bind((at, 0).into()).unwrap();
+    let port = socket.local_addr().unwrap().port();
+    HELD.lock().unwrap().push(socket);
+    port
+}
 
 fn zone() -> Zone {
     Zone::default().mx("a.example", 10, "mx.a.example").a("mx.a.example", LOOPBACK)

@@ -53,10 +53,7 @@ impl Mute {
 
 #[test]
 fn an_unreachable_site_pauses_and_comes_back() {
-    let port = {
-        let free = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
-        free.local_addr().unwrap().port()
-    };
+    let port = unused_port(LOOPBACK);
     let rig = rig_with(zone(), port, |_| ());
     rig.send("ann@here.example", &["bob@a.example"], "x\r\n");
     wait("it is told", || rig.log().iter().any(|line| line.starts_with("unreachable 10 mx.a.example")));

@@ -12,7 +12,7 @@ use posthaste_relay::session::{Endpoint, OpenError, Proxy, Session, Settings};
 use posthaste_smtp::sasl::Credentials;
 
 use super::sink::Sink;
-use super::{rig_with, schedules, wait, zone};
+use super::{LOOPBACK, rig_with, schedules, unused_port, wait, zone};
 
 /// What a proxy does with a connection: it reads what is said to it, and says where to go.
 type Greet = fn(&mut TcpStream, &Asked) -> io::Result<Option<SocketAddr>>;
@@ -130,7 +130,7 @@ fn a_proxy_that_cannot_be_used_suspends_its_source_until_it_can() {
     let sink = Sink::start();
     let (server, asked) = proxy(socks5);
     // Neither a server that nobody is at, nor one that refuses the password, is the fault of the host.
-    let nobody = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let nobody = SocketAddr::from((LOOPBACK, unused_port(LOOPBACK)));
     for (server, password, word) in [(nobody, "secret", "refused"), (server, "wrong", "password")] {
         let login = Some(Credentials::new("ann", password));
         let rig = rig_with(zone(), sink.port(), |config| {

@@ -236,7 +236,7 @@ fn there_is_no_burst_again_after_a_restart() {
 
 #[test]
 fn a_dead_address_of_two_hosts_makes_the_site_pause_whatever_its_limit() {
-    let dead = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+    let dead = unused_port(LOOPBACK);
     let zone = Zone::default().mx("a.example", 10, "mx1.a.example").mx("a.example", 20, "mx2.a.example");
     let zone = zone.a("mx1.a.example", LOOPBACK).a("mx2.a.example", LOOPBACK);
     let rules = rules("[default]\nconnections_per_address = 1\n");
