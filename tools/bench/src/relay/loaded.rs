@@ -64,7 +64,8 @@ pub(super) fn plan(address: std::net::SocketAddr, connections: usize, pool: &Arc
         tls: None,
         pool: Arc::clone(pool),
         timeout: Duration::from_secs(60),
-        drain: Duration::from_secs(10),
+        // A message without a reply is of no use: on a slow machine what is due may take long.
+        drain: DELIVERY_MAX,
         give_up: Duration::from_secs(10),
         outages: None,
     }
