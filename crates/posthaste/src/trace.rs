@@ -25,11 +25,14 @@ pub struct Trace {
     /// A message's number, its id in the log, its Message-ID, or the address of a recipient or sender
     #[arg(
         value_name = "WHAT",
-        required_unless_present = "live",
-        conflicts_with = "live",
+        required_unless_present_any = ["live", "user"],
+        conflicts_with_all = ["live", "user"],
         value_parser = clap::builder::NonEmptyStringValueParser::new()
     )]
     what: Option<String>,
+    /// All mail that this login has sent or tried to send, whatever its sender
+    #[arg(long, value_name = "NAME", conflicts_with = "live", value_parser = clap::builder::NonEmptyStringValueParser::new())]
+    user: Option<String>,
     /// Show commands and replies of sessions that begin from now on, in a running server; without messages and passwords
     #[arg(long)]
     live: bool,
@@ -90,7 +93,8 @@ pub fn run(args: Trace) -> Result<ExitCode, AnyError> {
         let hint = if config.events.enabled { "" } else { "; the event log is off: set `enabled = true` in [events]" };
         format!("{}: {error}{hint}", dir.display())
     })?;
-    let mut search = Search::new(&args)?;
+    let user = args.user.as_deref().map(|user| config.directory().login_name(user).unwrap_or_else(|| user.to_owned()));
+    let mut search = Search::new(&args, user)?;
     search.read(reader)?;
     if search.is_cut {
         complain(&format!("only the newest {} messages are shown; see --limit and --since", args.limit));
@@ -109,6 +113,8 @@ struct Search {
     /// As it stands in lines.
     pattern: Regex,
     what: String,
+    /// Only the login that sent it is asked for.
+    is_user: bool,
     since: Option<String>,
     until: Option<String>,
     messages_max: usize,
@@ -125,14 +131,16 @@ struct Story {
 }
 
 impl Search {
-    fn new(args: &Trace) -> Result<Self, AnyError> {
-        let what = bare(args.what.as_deref().unwrap_or_default()).to_lowercase();
+    fn new(args: &Trace, user: Option<String>) -> Result<Self, AnyError> {
+        let is_user = user.is_some();
+        let what = user.unwrap_or_else(|| bare(args.what.as_deref().unwrap_or_default()).to_lowercase());
         let quoted = serde_json::to_string(&what)?;
         let pattern = regex::escape(quoted.trim_matches('"'));
         let bound = |time: Timestamp| format!("{time:.6}");
         Ok(Self {
             pattern: RegexBuilder::new(&pattern).case_insensitive(true).build()?,
             what,
+            is_user,
             since: args.since.map(bound),
             until: args.until.map(bound),
             messages_max: args.limit as usize,
@@ -169,7 +177,10 @@ impl Search {
         }
         let message = event["message"].as_u64();
         let is_known = message.is_some_and(|message| self.stories.contains_key(&message));
-        let (is_whole, is_recipient) = (self.names_message(&event), self.names_recipient(&event));
+        let (is_whole, is_recipient) = match self.is_user {
+            true => (self.names_user(&event), false),
+            false => (self.names_message(&event), self.names_recipient(&event)),
+        };
         if !is_known && !is_whole && !is_recipient {
             return;
         }
@@ -195,6 +206,11 @@ impl Search {
         ["id", "message_id", "from"].into_iter().any(|key| self.is(&event[key]))
             || is_number("message")
             || is_number("report")
+    }
+
+    /// Logins themselves are left out: they are no mail, and those of others who guess would fill the list.
+    fn names_user(&self, event: &Value) -> bool {
+        self.is(&event["user"]) && event["event"] != "login" && event["stage"] != "login"
     }
 
     fn names_recipient(&self, event: &Value) -> bool {

@@ -7,10 +7,11 @@ use std::process::Stdio;
 
 use rustix::process::Signal;
 
+use crate::relay_events::wait_for;
 use crate::relaying::{ANYWHERE, next_hop, queue};
 use crate::support::{Client, MESSAGE, Server, command};
 use crate::tls::{certify, tls13};
-use crate::trace::Watching;
+use crate::trace::{Watching, trace};
 
 /// Four listeners at addresses of their own: STARTTLS with logins required, TLS from the first byte, the loopback without TLS, and one that does not relay.
 fn config(next: u16) -> String {
@@ -148,6 +149,57 @@ fn a_login_sends_anywhere_as_itself_and_nobody_else_does() {
     assert!(refused[0].contains("\"event\":\"refused\"") && refused[0].contains("\"reply\":\"535 5.7.8 "), "{events}");
     let foreign = lines("\"reply\":\"553 ")[0];
     assert!(foreign.contains("\"user\":\"ann@example.org\"") && !events.contains("pass w"), "{events}");
+}
+
+#[test]
+fn what_a_login_has_sent_is_found_by_its_name_from_whatever_address() {
+    let (dir, there) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let next = next_hop(there.path(), ANYWHERE);
+    certify(dir.path());
+    let ann = line(dir.path(), "ann@example.org", "password").trim_end().to_owned() + ":senders=any\n";
+    std::fs::write(dir.path().join("passwords"), ann + &line(dir.path(), "bob@example.org", "password")).unwrap();
+    let server = Server::start(dir.path(), &config(next.addresses[0].port()));
+    let login = |name: &str| {
+        let (mut client, _) = hello(at(&server, "127.0.0.3"));
+        client.expect(&plain(name, "wrong"), 535);
+        client.expect(&plain(name, "password"), 235);
+        client
+    };
+    let mut ann = login("ann");
+    assert_eq!(ann.try_message("shop@elsewhere.example", &["ann@there.example"], MESSAGE).unwrap().code, 250);
+    ann.expect("MAIL FROM:<bank@elsewhere.example>", 250);
+    ann.expect("RCPT TO:<nobody@example.org>", 550);
+    let mut bob = login("bob");
+    assert_eq!(
+        bob.try_message("bob@example.org", &["ann@there.example", "ann@example.org"], MESSAGE).unwrap().code,
+        250
+    );
+    wait_for(dir.path(), "refused", "stage", "recipient");
+    wait_for(dir.path(), "delivered", "from", "<shop@elsewhere.example>");
+    wait_for(dir.path(), "delivered", "from", "<bob@example.org>");
+    wait_for(dir.path(), "delivered", "mailbox", "example.org/ann/Maildir");
+    drop((ann, bob));
+    server.stop();
+    next.stop();
+
+    let trace = |args: &[&str]| trace(dir.path(), args);
+    let (code, of_ann) = trace(&["--user", "Ann"]);
+    assert_eq!(code, 0, "{of_ann}");
+    let events = of_ann.lines().filter(|line| line.starts_with("  "));
+    let kinds: Vec<&str> = events.filter_map(|line| line.split_whitespace().nth(2)).collect();
+    assert_eq!(kinds, ["received", "delivered", "refused"], "{of_ann}");
+    assert!(of_ann.contains("user ann@example.org, from <shop@elsewhere.example>"), "{of_ann}");
+    assert!(of_ann.contains("from <bank@elsewhere.example>, to <nobody@example.org>"), "{of_ann}");
+    let json = |name: &str| serde_json::from_str::<serde_json::Value>(&trace(&["--json", "--user", name]).1).unwrap();
+    let of_bob = json("bob@example.org");
+    assert_eq!(of_bob.as_array().unwrap().len(), 1, "{of_bob}");
+    assert_eq!(of_bob[0]["events"][0]["user"], "bob@example.org");
+    // The one here and the one there.
+    let is_delivered = |event: &&serde_json::Value| event["event"] == "delivered";
+    assert_eq!(of_bob[0]["events"].as_array().unwrap().iter().filter(is_delivered).count(), 2, "{of_bob}");
+    assert_eq!(trace(&["--user", "eve"]).0, 1);
+    assert_eq!(trace(&["--user", "bob", "--since", "2h"]).0, 0);
+    assert_eq!(trace(&["--user", "bob", "bob@example.org"]).0, 2);
 }
 
 #[test]

@@ -13,7 +13,7 @@ use crate::relaying::{ANYWHERE, EVENTS, config, next_hop};
 use crate::support::{Client, Server, command};
 
 /// The status, and what is printed.
-fn trace(dir: &Path, args: &[&str]) -> (i32, String) {
+pub fn trace(dir: &Path, args: &[&str]) -> (i32, String) {
     let output = command(dir, &[&["trace"], args].concat()).output().unwrap();
     let text = String::from_utf8([output.stdout, output.stderr].concat()).unwrap();
     (output.status.code().unwrap(), text)
