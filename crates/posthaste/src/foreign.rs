@@ -2,7 +2,10 @@
 
 use std::ffi::OsString;
 
+use clap::CommandFactory;
 use clap::error::{ContextKind, ContextValue, ErrorKind};
+
+use crate::Cli;
 
 /// Commands.
 const COMMANDS: [(&[&str], &str); 12] = [
@@ -29,7 +32,7 @@ const COMMANDS: [(&[&str], &str); 12] = [
     ),
 ];
 
-/// Options, of whichever command.
+/// Options of commands that read the index.
 const OPTIONS: [(&[&str], &str); 15] = [
     (&["--nocolor", "--no-color"], "NO_COLOR=1 in front of the command turns colours off"),
     (&["--muhome", "--config"], "--index DIR behind the command, or POSTHASTE_INDEX, says where the index is"),
@@ -74,7 +77,8 @@ pub fn instead_of(error: &clap::Error, line: &[OsString]) -> Option<String> {
         _ => None,
     };
     match error.kind() {
-        ErrorKind::UnknownArgument => instead_of_option(named(ContextKind::InvalidArg)?),
+        // The same name may mean something else to commands that have no index.
+        ErrorKind::UnknownArgument if reads_index(line) => instead_of_option(named(ContextKind::InvalidArg)?),
         ErrorKind::InvalidSubcommand => {
             let name = named(ContextKind::InvalidSubcommand)?;
             if line.get(1).is_some_and(|command| command == "config") {
@@ -83,9 +87,17 @@ pub fn instead_of(error: &clap::Error, line: &[OsString]) -> Option<String> {
                                `posthaste info` shows them";
                 return is_notmuchs.then(|| format!("no command `config {name}`: {instead}"));
             }
-            let (_, instead) = COMMANDS.iter().find(|(names, _)| names.contains(&name))?;
+            // Not of the commands below another, such as `queue`.
+            let is_first = line.get(1).is_some_and(|first| first == name);
+            let (_, instead) = COMMANDS.iter().find(|(names, _)| is_first && names.contains(&name))?;
             Some(format!("no command `{name}`: {instead}"))
         }
         _ => None,
     }
+}
+
+fn reads_index(line: &[OsString]) -> bool {
+    let cli = Cli::command();
+    let command = line.get(1).and_then(|name| cli.find_subcommand(name));
+    command.is_some_and(|command| command.get_arguments().any(|arg| arg.get_long() == Some("index")))
 }

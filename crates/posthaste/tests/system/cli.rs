@@ -36,6 +36,27 @@ fn config_check_points_at_the_error() {
 }
 
 #[test]
+fn hints_for_users_of_other_mail_indexers_are_those_of_commands_that_read_an_index() {
+    let dir = tempfile::tempdir().unwrap();
+    let said = |line: &[&str]| {
+        let refused = command(dir.path(), line).output().unwrap();
+        assert_eq!(refused.status.code(), Some(2), "{line:?}");
+        String::from_utf8(refused.stderr).unwrap()
+    };
+    assert!(said(&["find", "--config", "x", "rye"]).starts_with("posthaste: no --config: --index DIR"));
+    for line in [
+        &["spool", "inspect", "--config", "x", "spool"][..],
+        &["password", "--config", "x"],
+        &["load", "--verbose", "127.0.0.1:25"],
+        &["queue", "flag", "x"],
+        &["report", "dump"],
+    ] {
+        let said = said(line);
+        assert!(said.starts_with("error: un") && !said.contains("index") && !said.contains("posthaste tag"), "{said}");
+    }
+}
+
+#[test]
 fn config_check_warns_of_a_file_in_the_place_of_a_socket() {
     let dir = tempfile::tempdir().unwrap();
     fs::write(dir.path().join("posthaste.toml"), "[[listener]]\nunix = \"lmtp\"\n").unwrap();
