@@ -1,7 +1,7 @@
 //! The directory: its names, who may read what is put there, and what makes a change of names durable.
 
 use std::ffi::{OsStr, OsString};
-use std::fs::Metadata;
+use std::fs::{DirEntry, Metadata};
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
@@ -89,24 +89,32 @@ impl Directory {
         self.uid
     }
 
-    /// The names of messages, in no order, at most `max` of those that `wanted` takes; and whether there may be more.
+    /// What `choose` makes of messages, in no order, at most `max`; and whether there may be more.
     ///
     /// # Errors
     /// Those of reading it.
-    pub fn names(&self, max: usize, mut wanted: impl FnMut(&OsStr) -> bool) -> io::Result<(Vec<OsString>, bool)> {
-        let mut names = Vec::new();
+    pub fn files<T>(&self, max: usize, mut choose: impl FnMut(&DirEntry) -> Option<T>) -> io::Result<(Vec<T>, bool)> {
+        let mut chosen = Vec::new();
         for entry in std::fs::read_dir(&self.path)? {
             let entry = entry?;
-            let name = entry.file_name();
-            if is_unfinished(&name) || !wanted(&name) || entry.file_type().is_ok_and(|kind| kind.is_dir()) {
+            if is_unfinished(&entry.file_name()) || entry.file_type().is_ok_and(|kind| kind.is_dir()) {
                 continue;
             }
-            if names.len() == max {
-                return Ok((names, true));
+            let Some(file) = choose(&entry) else { continue };
+            if chosen.len() == max {
+                return Ok((chosen, true));
             }
-            names.push(name);
+            chosen.push(file);
         }
-        Ok((names, false))
+        Ok((chosen, false))
+    }
+
+    /// The names of all messages, in no order.
+    ///
+    /// # Errors
+    /// Those of reading it.
+    pub fn names(&self) -> io::Result<Vec<OsString>> {
+        Ok(self.files(usize::MAX, |file| Some(file.file_name()))?.0)
     }
 
     /// Removes unfinished files that nobody has written to for [`UNFINISHED_AGE_MAX`] before `now`. Returns how many.
@@ -229,8 +237,8 @@ mod tests {
         let after = |hours: u64| SystemTime::now() + Duration::from_secs(hours * 3600);
         assert_eq!(directory.remove_unfinished(after(35)).unwrap(), 0);
         assert_eq!(directory.remove_unfinished(after(37)).unwrap(), 1);
-        assert_eq!(directory.names(9, |_| true).unwrap(), (vec!["whole".into()], false));
-        assert_eq!(directory.names(0, |_| true).unwrap(), (vec![], true));
+        assert_eq!(directory.names().unwrap(), ["whole"]);
+        assert_eq!(directory.files(0, |_| Some(())).unwrap(), (vec![], true));
         let mode = std::fs::metadata(directory.path()).unwrap().mode();
         assert_eq!(mode & 0o7777, 0o700);
     }

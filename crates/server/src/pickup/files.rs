@@ -19,6 +19,8 @@ pub(super) struct Files {
 
 #[derive(Debug, Default)]
 struct File {
+    /// Whom it belonged to when it was found.
+    uid: u32,
     /// Looks until it was taken.
     looks: u64,
     /// The last one before an attempt.
@@ -35,17 +37,21 @@ impl Files {
         KNOWN_MAX.saturating_sub(self.known.len()).min(FOUND_MAX)
     }
 
-    /// The names of all, which a look through the directory passes over.
-    pub fn look(&mut self) -> HashSet<OsString> {
+    /// Begins a look through the directory.
+    pub fn look(&mut self) -> Look {
         self.looks += 1;
-        self.known.keys().cloned().collect()
+        let mut of_user = HashMap::new();
+        for file in self.known.values() {
+            *of_user.entry(file.uid).or_default() += 1;
+        }
+        Look { known: self.known.keys().cloned().collect(), of_user, free: KNOWN_MAX.saturating_sub(self.known.len()) }
     }
 
-    /// Queues files that are not known, oldest first as far as their names tell.
-    pub fn add(&mut self, mut names: Vec<OsString>) {
-        names.sort_unstable();
-        for name in names {
-            self.known.entry(name.clone()).or_default();
+    /// Queues what a look has found, oldest first as far as names tell.
+    pub fn add(&mut self, mut found: Vec<Found>) {
+        found.sort_unstable_by(|a, b| a.name.cmp(&b.name));
+        for Found { name, uid } in found {
+            self.known.entry(name.clone()).or_default().uid = uid;
             self.queue.push_back(name);
         }
     }
@@ -95,9 +101,43 @@ impl Files {
     }
 }
 
+/// A file that was not known.
+#[derive(Debug)]
+pub(super) struct Found {
+    name: OsString,
+    uid: u32,
+}
+
+/// Which files a look through the directory chooses.
+#[derive(Debug)]
+pub(super) struct Look {
+    known: HashSet<OsString>,
+    /// How many are known, or chosen, of each user.
+    of_user: HashMap<u32, usize>,
+    /// How many more may be known.
+    free: usize,
+}
+
+impl Look {
+    /// Passes over what is known, and the files of a user that has more than are left for others: mail of one that waits cannot keep out that of others.
+    pub fn choose(&mut self, name: OsString, uid: impl FnOnce() -> Option<u32>) -> Option<Found> {
+        if self.known.contains(&name) {
+            return None;
+        }
+        let uid = uid()?;
+        let of_user = self.of_user.entry(uid).or_default();
+        if *of_user >= self.free {
+            return None;
+        }
+        *of_user += 1;
+        self.free -= 1;
+        Some(Found { name, uid })
+    }
+}
+
 /// Files that are found by one look. More are found by the next.
 const FOUND_MAX: usize = 1000;
-/// Files that are known. While as many wait, others are not looked for.
+/// Files that are known. One user's are at most half of them.
 const KNOWN_MAX: usize = 100_000;
 const PAUSE_MIN: Duration = Duration::from_secs(5);
 const PAUSE_MAX: Duration = Duration::from_secs(300);
@@ -109,7 +149,7 @@ mod tests {
     #[test]
     fn a_file_waits_twice_as_long_each_time_and_at_most_five_minutes() {
         let mut files = Files::default();
-        files.add(vec!["b".into(), "a".into()]);
+        files.add(["b", "a"].map(|name| Found { name: name.into(), uid: 0 }).into());
         assert_eq!(files.take().unwrap().0, "a");
         assert_eq!((files.take().unwrap().0, files.take().is_none()), ("b".into(), true));
         assert!(!files.forget("b".as_ref()));
@@ -128,16 +168,26 @@ mod tests {
         }
     }
 
+    /// How many more of a user's files are known after a look for as many.
+    fn find(files: &mut Files, uid: u32, there_are: usize) -> usize {
+        let mut look = files.look();
+        let name = |number: usize| format!("{uid}.{number}").into();
+        let found: Vec<Found> = (0..there_are).filter_map(|number| look.choose(name(number), || Some(uid))).collect();
+        let count = found.len();
+        files.add(found);
+        count
+    }
+
     #[test]
-    fn what_is_known_is_bounded() {
+    fn one_user_whose_mail_waits_leaves_room_for_others_and_what_is_known_is_bounded() {
         let mut files = Files::default();
-        for round in 0..KNOWN_MAX / FOUND_MAX {
-            assert_eq!(files.room(), FOUND_MAX);
-            files.add((0..FOUND_MAX).map(|number| format!("{round}.{number}").into()).collect());
-        }
-        assert_eq!(files.room(), 0);
-        assert_eq!(files.look().len(), KNOWN_MAX);
-        files.forget("0.0".as_ref());
-        assert_eq!(files.room(), 1);
+        assert_eq!(files.room(), FOUND_MAX);
+        assert_eq!(find(&mut files, 1000, 2 * KNOWN_MAX), KNOWN_MAX / 2);
+        assert_eq!(find(&mut files, 1001, 10), 10);
+        assert_eq!(find(&mut files, 1001, KNOWN_MAX), KNOWN_MAX / 4 - 10);
+        files.forget("1000.7".as_ref());
+        assert_eq!(find(&mut files, 1000, KNOWN_MAX), 0, "others have as few");
+        (1002..1022).for_each(|uid| assert!(find(&mut files, uid, KNOWN_MAX / 8) <= KNOWN_MAX / 8));
+        assert_eq!((files.known.len(), files.room()), (KNOWN_MAX, 0));
     }
 }

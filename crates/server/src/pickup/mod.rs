@@ -11,6 +11,7 @@ mod tests;
 mod watch;
 
 use std::ffi::{OsStr, OsString};
+use std::os::unix::fs::MetadataExt;
 use std::path::PathBuf;
 use std::sync::{Arc, PoisonError, RwLock};
 use std::task::{Context, Poll};
@@ -192,11 +193,13 @@ impl Worker {
 
     /// Queues files that are new. True: there are more.
     async fn look(&self, place: &Arc<Place>, files: &mut Files) -> bool {
-        let (place, known, room) = (Arc::clone(place), files.look(), files.room());
-        let found = spawn_blocking(move || place.directory.names(room, |name| !known.contains(name))).await;
-        match found.unwrap_or_else(|error| Err(error.into())) {
-            Ok((names, more)) => {
-                files.add(names);
+        let (place, mut look, room) = (Arc::clone(place), files.look(), files.room());
+        let found = spawn_blocking(move || {
+            place.directory.files(room, |file| look.choose(file.file_name(), || Some(file.metadata().ok()?.uid())))
+        });
+        match found.await.unwrap_or_else(|error| Err(error.into())) {
+            Ok((found, more)) => {
+                files.add(found);
                 more && files.room() > 0
             }
             Err(error) => {

@@ -54,7 +54,7 @@ impl Rig {
     }
 
     fn waiting(&self) -> usize {
-        self.directory().names(usize::MAX, |_| true).unwrap().0.len()
+        self.directory().names().unwrap().len()
     }
 
     /// How often each message is in the mailbox, by its number.
@@ -115,7 +115,7 @@ async fn a_file_whose_checksum_is_wrong_is_not_delivered_however_late_that_is_se
     let rig = Rig::new();
     rig.put(0);
     let directory = rig.directory();
-    let name = directory.names(1, |_| true).unwrap().0.remove(0);
+    let name = directory.names().unwrap().remove(0);
     let path = directory.path().join(&name);
     let mut octets = std::fs::read(&path).unwrap();
     let last = octets.len() - 3;
@@ -132,7 +132,7 @@ async fn a_file_that_comes_under_the_name_of_one_just_taken_does_not_wait_for_th
     let rig = Rig::new();
     rig.put(0);
     let directory = rig.directory();
-    let path = directory.path().join(directory.names(1, |_| true).unwrap().0.remove(0));
+    let path = directory.path().join(directory.names().unwrap().remove(0));
     // Unfinished by their names.
     let copies: Vec<_> = (0..100).map(|number| directory.path().join(format!(".{number}"))).collect();
     for copy in &copies {
