@@ -5,7 +5,7 @@
 
 use std::collections::HashMap;
 use std::hash::{BuildHasher, RandomState};
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv6Addr};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -138,20 +138,54 @@ impl LoginGate {
     }
 }
 
-/// Wrong guesses, by the client's address or network.
+/// Wrong guesses, by network.
 #[derive(Debug, Default)]
 struct Guesses {
-    clients: Mutex<HashMap<IpAddr, Client>>,
+    networks: Mutex<HashMap<Network, Counted>>,
     hasher: RandomState,
 }
 
+/// Whose attempts are counted together.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+enum Network {
+    /// An address of IPv4, or a /64 of IPv6.
+    Client(IpAddr),
+    /// A /48 of IPv6: one site may have it (RFC 6177), or thousands of subscribers.
+    Prefix48(Ipv6Addr),
+}
+
+impl Network {
+    /// Those of a client, the smallest first.
+    fn all(client: Option<IpAddr>) -> impl Iterator<Item = Self> {
+        let prefix = client.and_then(|ip| match ip {
+            IpAddr::V6(ip) => Some(Self::Prefix48(Ipv6Addr::from_bits(ip.to_bits() >> 80 << 80))),
+            IpAddr::V4(_) => None,
+        });
+        client.map(Self::Client).into_iter().chain(prefix)
+    }
+
+    fn failures_max(self) -> u32 {
+        match self {
+            Self::Client(_) => FAILURES_MAX,
+            Self::Prefix48(_) => PREFIX_FAILURES_MAX,
+        }
+    }
+
+    fn in_flight_max(self) -> u32 {
+        match self {
+            Self::Client(_) => IN_FLIGHT_MAX,
+            Self::Prefix48(_) => PREFIX_IN_FLIGHT_MAX,
+        }
+    }
+}
+
 #[derive(Debug)]
-struct Client {
+struct Counted {
     /// When the first of the failures was.
     since: Instant,
     failures: u32,
     /// What was guessed wrong last, and against which hash of the password, hashed with a key that only this process has, and why it was refused: a program that
-    /// has an old password says the same for ever, and learns nothing.
+    /// has an old password says the same for ever, and learns nothing. Of a [`Network::Client`] only.
     last: Option<(u64, &'static str)>,
     in_flight: u32,
 }
@@ -160,58 +194,70 @@ struct Client {
 #[derive(Debug)]
 struct Attempt<'a> {
     guesses: &'a Guesses,
-    from: Option<IpAddr>,
+    /// Those in which it is in flight, the client first.
+    networks: Vec<Network>,
 }
 
 impl Guesses {
-    fn lock(&self) -> MutexGuard<'_, HashMap<IpAddr, Client>> {
-        self.clients.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lock(&self) -> MutexGuard<'_, HashMap<Network, Counted>> {
+        self.networks.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn begin(&self, from: Option<IpAddr>) -> Result<Attempt<'_>, NoLogin> {
-        let Some(ip) = from else { return Ok(Attempt { guesses: self, from }) };
+        let mut attempt = Attempt { guesses: self, networks: Vec::new() };
+        for network in Network::all(from) {
+            self.enter(network)?;
+            attempt.networks.push(network);
+        }
+        Ok(attempt)
+    }
+
+    fn enter(&self, network: Network) -> Result<(), NoLogin> {
         let now = Instant::now();
-        let mut clients = self.lock();
-        if clients.len() >= CLIENTS_MAX && !clients.contains_key(&ip) {
-            clients.retain(|_, client| client.in_flight > 0 || now - client.since < MEMORY);
+        let mut networks = self.lock();
+        if networks.len() >= NETWORKS_MAX && !networks.contains_key(&network) {
+            networks.retain(|_, counted| counted.in_flight > 0 || now - counted.since < MEMORY);
         }
-        if clients.len() >= CLIENTS_MAX && !clients.contains_key(&ip) {
-            let idle = clients.iter().filter(|(_, client)| client.in_flight == 0);
-            let oldest = idle.min_by_key(|(_, client)| client.since).map(|(ip, _)| *ip).ok_or(NoLogin::Busy)?;
-            clients.remove(&oldest);
+        if networks.len() >= NETWORKS_MAX && !networks.contains_key(&network) {
+            let idle = networks.iter().filter(|(_, counted)| counted.in_flight == 0);
+            let oldest = idle.min_by_key(|(_, counted)| counted.since).map(|(network, _)| *network);
+            networks.remove(&oldest.ok_or(NoLogin::Busy)?);
         }
-        let client = clients.entry(ip).or_insert(Client { since: now, failures: 0, last: None, in_flight: 0 });
-        if now - client.since >= MEMORY {
-            (client.since, client.failures, client.last) = (now, 0, None);
+        let counted = networks.entry(network).or_insert(Counted { since: now, failures: 0, last: None, in_flight: 0 });
+        if now - counted.since >= MEMORY {
+            (counted.since, counted.failures, counted.last) = (now, 0, None);
         }
-        if client.failures >= FAILURES_MAX {
+        if counted.failures >= network.failures_max() {
             return Err(NoLogin::Blocked);
         }
-        if client.in_flight >= IN_FLIGHT_MAX {
+        if counted.in_flight >= network.in_flight_max() {
             return Err(NoLogin::Busy);
         }
-        client.in_flight += 1;
-        Ok(Attempt { guesses: self, from })
+        counted.in_flight += 1;
+        Ok(())
     }
 }
 
 impl Attempt<'_> {
     /// Why the client's last guess was refused, if this is the same.
     fn refused_before(&self, guess: u64) -> Option<&'static str> {
-        let clients = self.guesses.lock();
-        clients.get(&self.from?)?.last.filter(|(last, _)| *last == guess).map(|(_, why)| why)
+        let networks = self.guesses.lock();
+        networks.get(self.networks.first()?)?.last.filter(|(last, _)| *last == guess).map(|(_, why)| why)
     }
 
-    /// Counts a wrong guess, unless it is the last one again.
+    /// Counts a wrong guess, unless it is the client's last one again.
     fn failed(&self, guess: u64, why: &'static str) {
-        let Some(ip) = self.from else { return };
-        if let Some(client) = self.guesses.lock().get_mut(&ip)
-            && client.last.replace((guess, why)).map(|(last, _)| last) != Some(guess)
-        {
-            client.failures += 1;
-            if client.failures == 1 || client.failures == FAILURES_MAX {
+        let mut networks = self.guesses.lock();
+        let client = self.networks.first().and_then(|client| networks.get_mut(client));
+        if client.is_some_and(|client| client.last.replace((guess, why)).is_some_and(|(last, _)| last == guess)) {
+            return;
+        }
+        for network in &self.networks {
+            let Some(counted) = networks.get_mut(network) else { continue };
+            counted.failures += 1;
+            if counted.failures == 1 || counted.failures == network.failures_max() {
                 // A block lasts from the last of them on.
-                client.since = Instant::now();
+                counted.since = Instant::now();
             }
         }
     }
@@ -219,12 +265,13 @@ impl Attempt<'_> {
 
 impl Drop for Attempt<'_> {
     fn drop(&mut self) {
-        let Some(ip) = self.from else { return };
-        let mut clients = self.guesses.lock();
-        if let Some(client) = clients.get_mut(&ip) {
-            client.in_flight -= 1;
-            if client.in_flight == 0 && client.last.is_none() {
-                clients.remove(&ip);
+        let mut networks = self.guesses.lock();
+        for network in &self.networks {
+            if let Some(counted) = networks.get_mut(network) {
+                counted.in_flight -= 1;
+                if counted.in_flight == 0 && counted.failures == 0 {
+                    networks.remove(network);
+                }
             }
         }
     }
@@ -236,16 +283,20 @@ const CHECKS_MAX: usize = 2;
 const PLACES_MAX: usize = 64;
 /// Attempts of one client at a time, the delay of an answer included.
 const IN_FLIGHT_MAX: u32 = 16;
+/// The same of a /48.
+const PREFIX_IN_FLIGHT_MAX: u32 = 32;
 /// How long a password waits for its turn.
 const TURN_PATIENCE: Duration = Duration::from_secs(10);
 /// A refusal is sent after a whole number of these.
 const FAILURE_DELAY: Duration = Duration::from_secs(1);
 /// Wrong guesses of a client within [`MEMORY`].
 const FAILURES_MAX: u32 = 10;
+/// The same of a /48.
+const PREFIX_FAILURES_MAX: u32 = 80;
 /// How long wrong guesses count, and how long a client is turned away then.
 const MEMORY: Duration = Duration::from_secs(600);
-/// Clients of which wrong guesses are remembered: about a megabyte.
-const CLIENTS_MAX: usize = 10_000;
+/// Networks of which wrong guesses are remembered: about a megabyte.
+const NETWORKS_MAX: usize = 10_000;
 
 #[cfg(test)]
 mod tests {
@@ -346,6 +397,23 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
+    async fn who_guesses_from_many_networks_of_a_48_is_turned_away_as_well() {
+        let rig = Rig::new();
+        let peer = |network: u32| format!("2001:db8:1:{network:x}::1");
+        for network in 0..PREFIX_FAILURES_MAX {
+            let wrong = Err(NoLogin::Wrong("wrong password"));
+            // What the client before has said twice counts once.
+            for network in [network.saturating_sub(1), network] {
+                assert_eq!(rig.check(&peer(network), "ann", "guess").await, wrong);
+            }
+        }
+        assert_eq!(rig.check(&peer(1000), "ann", "password").await, Err(NoLogin::Blocked));
+        rig.check("2001:db8:2::1", "ann", "password").await.unwrap();
+        sleep(MEMORY).await;
+        rig.check(&peer(1000), "ann", "password").await.unwrap();
+    }
+
+    #[tokio::test(start_paused = true)]
     async fn an_old_password_counts_once_and_this_machine_is_never_turned_away() {
         let rig = Rig::new();
         for _ in 0..3 * FAILURES_MAX {
@@ -420,19 +488,20 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn the_clients_that_are_remembered_are_bounded() {
+    async fn the_networks_that_are_remembered_are_bounded() {
         let guesses = Guesses::default();
         let ip = |number: u32| IpAddr::from((0x0a00_0000 + number).to_be_bytes());
-        for number in 0..CLIENTS_MAX as u32 {
+        for number in 0..NETWORKS_MAX as u32 {
             guesses.begin(Some(ip(number))).unwrap().failed(1, "wrong password");
             tokio::time::advance(Duration::from_millis(1)).await;
         }
         let held = guesses.begin(Some(ip(0))).unwrap();
         drop(guesses.begin(Some(ip(1_000_000))).unwrap());
-        let clients = guesses.lock();
-        assert_eq!(clients.len(), CLIENTS_MAX - 1);
-        assert!(clients.contains_key(&ip(0)) && !clients.contains_key(&ip(1)), "the oldest that is not at work goes");
-        drop(clients);
+        let networks = guesses.lock();
+        assert_eq!(networks.len(), NETWORKS_MAX - 1);
+        let has = |number| networks.contains_key(&Network::Client(ip(number)));
+        assert!(has(0) && !has(1), "the oldest that is not at work goes");
+        drop(networks);
         drop(held);
     }
 }
