@@ -23,17 +23,26 @@ use crate::password::{PASSWORD_BYTES_MAX, PasswordHash};
 /// Checks passwords.
 #[derive(Debug)]
 pub(crate) struct LoginGate {
-    checks: Arc<Semaphore>,
+    everybody: Checks,
+    /// For networks that are known, so that a flood from elsewhere does not keep them out.
+    reserved: Checks,
+    known: Known,
+    guesses: Guesses,
+}
+
+#[derive(Debug)]
+struct Checks {
+    running: Arc<Semaphore>,
     /// Those that are checked, and those that wait for that.
     places: Semaphore,
-    guesses: Guesses,
 }
 
 impl Default for LoginGate {
     fn default() -> Self {
         Self {
-            checks: Arc::new(Semaphore::new(CHECKS_MAX)),
-            places: Semaphore::new(PLACES_MAX),
+            everybody: Checks::new(CHECKS_MAX, PLACES_MAX),
+            reserved: Checks::new(RESERVED_CHECKS_MAX, RESERVED_PLACES_MAX),
+            known: Known::default(),
             guesses: Guesses::default(),
         }
     }
@@ -95,7 +104,8 @@ impl LoginGate {
         let begun = Instant::now();
         // Who is on this machine may log in for many, as webmail does.
         let from = peer.network().filter(|ip| !ip.is_loopback());
-        let attempt = self.guesses.begin(from)?;
+        let is_known = from.is_none_or(|ip| self.known.has(ip));
+        let attempt = self.guesses.begin(from, is_known)?;
         let Credentials { user, password, acts_for } = credentials;
         let name = directory.login_name(&user);
         let acts_for = acts_for.map(|acts_for| directory.login_name(&acts_for)).filter(|acts_for| *acts_for != name);
@@ -107,13 +117,17 @@ impl LoginGate {
             // Programs with an old password ask for ever.
             _ if before.is_some() => false,
             Some(hash) if password.len() <= PASSWORD_BYTES_MAX => {
-                let _place = self.places.try_acquire().map_err(|_| NoLogin::Busy)?;
-                self.is_of(Arc::clone(hash), password).await?
+                let reserved = Some(&self.reserved).filter(|_| is_known);
+                let mut all = reserved.into_iter().chain([&self.everybody]);
+                let place = all.find_map(|checks| Some((checks, checks.places.try_acquire().ok()?)));
+                let (checks, _place) = place.ok_or(NoLogin::Busy)?;
+                checks.is_of(Arc::clone(hash), password).await?
             }
             _ => false,
         };
         let why = match (name, login) {
             (Some(name), Some(login)) if is_right && acts_for.is_none() => {
+                from.inspect(|ip| self.known.add(*ip));
                 return Ok(LoggedIn { name, hash: Arc::clone(&login.hash) });
             }
             (_, Some(_)) if is_right => "it may act for nobody else",
@@ -125,16 +139,42 @@ impl LoginGate {
         sleep_until(begun + FAILURE_DELAY * (begun.elapsed().as_secs() as u32 + 1)).await;
         Err(NoLogin::Wrong(why))
     }
+}
+
+impl Checks {
+    fn new(running: usize, places: usize) -> Self {
+        Self { running: Arc::new(Semaphore::new(running)), places: Semaphore::new(places) }
+    }
 
     /// Checks a password when its turn comes. What has begun goes on if nobody waits for it any more, and counts until its end.
     async fn is_of(&self, hash: Arc<PasswordHash>, password: String) -> Result<bool, NoLogin> {
-        let turn = timeout(TURN_PATIENCE, Arc::clone(&self.checks).acquire_owned()).await;
+        let turn = timeout(TURN_PATIENCE, Arc::clone(&self.running).acquire_owned()).await;
         let Ok(Ok(turn)) = turn else { return Err(NoLogin::Busy) };
         let check = spawn_blocking(move || {
             let _turn = turn;
             hash.is_of(&password)
         });
         check.await.map_err(|_| NoLogin::Busy)
+    }
+}
+
+/// Clients' networks from which somebody has logged in, and when last.
+#[derive(Debug, Default)]
+struct Known(Mutex<HashMap<IpAddr, Instant>>);
+
+impl Known {
+    fn has(&self, client: IpAddr) -> bool {
+        let known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        known.get(&client).is_some_and(|at| at.elapsed() < KNOWN_FOR)
+    }
+
+    fn add(&self, client: IpAddr) {
+        let mut known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if known.len() >= NETWORKS_MAX && !known.contains_key(&client) {
+            let oldest = known.iter().min_by_key(|(_, at)| **at).map(|(ip, _)| *ip);
+            oldest.inspect(|ip| _ = known.remove(ip));
+        }
+        known.insert(client, Instant::now());
     }
 }
 
@@ -203,9 +243,10 @@ impl Guesses {
         self.networks.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn begin(&self, from: Option<IpAddr>) -> Result<Attempt<'_>, NoLogin> {
+    fn begin(&self, from: Option<IpAddr>, is_known: bool) -> Result<Attempt<'_>, NoLogin> {
         let mut attempt = Attempt { guesses: self, networks: Vec::new() };
-        for network in Network::all(from) {
+        // What others in a /48 guess does not keep out a client that is known.
+        for network in Network::all(from).take(if is_known { 1 } else { 2 }) {
             self.enter(network)?;
             attempt.networks.push(network);
         }
@@ -277,10 +318,15 @@ impl Drop for Attempt<'_> {
     }
 }
 
-/// Checks at a time: about 40 MiB.
+/// Checks at a time: about 60 MiB, with the one that is reserved.
 const CHECKS_MAX: usize = 2;
+const RESERVED_CHECKS_MAX: usize = 1;
 /// Passwords that are checked or wait for it: about a second's.
 const PLACES_MAX: usize = 64;
+/// The same for known networks: fewer, so that one with room among everybody's does not wait for long.
+const RESERVED_PLACES_MAX: usize = 16;
+/// How long a network is known from its last login on.
+const KNOWN_FOR: Duration = Duration::from_secs(7 * 24 * 3600);
 /// Attempts of one client at a time, the delay of an answer included.
 const IN_FLIGHT_MAX: u32 = 16;
 /// The same of a /48.
@@ -295,7 +341,7 @@ const FAILURES_MAX: u32 = 10;
 const PREFIX_FAILURES_MAX: u32 = 80;
 /// How long wrong guesses count, and how long a client is turned away then.
 const MEMORY: Duration = Duration::from_secs(600);
-/// Networks of which wrong guesses are remembered: about a megabyte.
+/// Networks of which wrong guesses, and logins, are remembered: about a megabyte each.
 const NETWORKS_MAX: usize = 10_000;
 
 #[cfg(test)]
@@ -400,6 +446,7 @@ mod tests {
     async fn who_guesses_from_many_networks_of_a_48_is_turned_away_as_well() {
         let rig = Rig::new();
         let peer = |network: u32| format!("2001:db8:1:{network:x}::1");
+        rig.check(&peer(2000), "ann", "password").await.unwrap();
         for network in 0..PREFIX_FAILURES_MAX {
             let wrong = Err(NoLogin::Wrong("wrong password"));
             // What the client before has said twice counts once.
@@ -408,6 +455,7 @@ mod tests {
             }
         }
         assert_eq!(rig.check(&peer(1000), "ann", "password").await, Err(NoLogin::Blocked));
+        rig.check(&peer(2000), "ann", "password").await.expect("it has logged in before");
         rig.check("2001:db8:2::1", "ann", "password").await.unwrap();
         sleep(MEMORY).await;
         rig.check(&peer(1000), "ann", "password").await.unwrap();
@@ -431,7 +479,7 @@ mod tests {
         let mut rig = Rig::new();
         rig.check("192.0.2.1", "ann", "next year's").await.unwrap_err();
         // Every check waits.
-        let all = Arc::clone(&rig.gate.checks).acquire_many_owned(CHECKS_MAX as u32).await.unwrap();
+        let all = Arc::clone(&rig.gate.everybody.running).acquire_many_owned(CHECKS_MAX as u32).await.unwrap();
         let wrong = Err(NoLogin::Wrong("wrong password"));
         assert_eq!(rig.check("192.0.2.1", "ann", "next year's").await, wrong);
         assert_eq!(rig.check("192.0.2.2", "ann", "next year's").await, Err(NoLogin::Busy), "another client");
@@ -444,7 +492,7 @@ mod tests {
     async fn how_long_a_check_takes_does_not_show() {
         let rig = Rig::new();
         for (wait, answered) in [(0, 1000), (300, 1000), (999, 1000), (1000, 2000), (1700, 2000)] {
-            let all = Arc::clone(&rig.gate.checks).acquire_many_owned(CHECKS_MAX as u32).await.unwrap();
+            let all = Arc::clone(&rig.gate.everybody.running).acquire_many_owned(CHECKS_MAX as u32).await.unwrap();
             let begun = Instant::now();
             let end = async {
                 sleep(Duration::from_millis(wait)).await;
@@ -461,7 +509,7 @@ mod tests {
     async fn attempts_that_wait_are_bounded_for_each_client_and_for_all() {
         let rig = Arc::new(Rig::new());
         // Every check waits.
-        let all = Arc::clone(&rig.gate.checks).acquire_many_owned(CHECKS_MAX as u32).await.unwrap();
+        let all = Arc::clone(&rig.gate.everybody.running).acquire_many_owned(CHECKS_MAX as u32).await.unwrap();
         let attempt = |ip: String| {
             let rig = Arc::clone(&rig);
             tokio::spawn(async move { rig.check(&ip, "ann", "password").await })
@@ -472,7 +520,7 @@ mod tests {
                 waiting.push(attempt(format!("192.0.2.{client}")));
             }
         }
-        while rig.gate.places.available_permits() > 0 {
+        while rig.gate.everybody.places.available_permits() > 0 {
             tokio::task::yield_now().await;
         }
         assert_eq!(rig.check("192.0.2.0", "ann", "password").await, Err(NoLogin::Busy), "too many of one client");
@@ -481,22 +529,47 @@ mod tests {
         for waiting in waiting {
             waiting.await.unwrap().unwrap();
         }
-        let all = Arc::clone(&rig.gate.checks).acquire_many_owned(CHECKS_MAX as u32).await.unwrap();
-        assert_eq!(rig.check("192.0.2.1", "ann", "password").await, Err(NoLogin::Busy), "its turn does not come");
+        let all = Arc::clone(&rig.gate.everybody.running).acquire_many_owned(CHECKS_MAX as u32).await.unwrap();
+        assert_eq!(rig.check("192.0.2.98", "ann", "password").await, Err(NoLogin::Busy), "its turn does not come");
         drop(all);
-        assert_eq!(rig.gate.places.available_permits(), PLACES_MAX);
+        assert_eq!(rig.gate.everybody.places.available_permits(), PLACES_MAX);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_flood_does_not_keep_out_a_client_that_has_logged_in_before() {
+        let rig = Rig::new();
+        rig.check("192.0.2.1", "ann", "password").await.unwrap();
+        let flood = rig.gate.everybody.places.try_acquire_many(PLACES_MAX as u32).unwrap();
+        assert_eq!(rig.check("192.0.2.2", "ann", "password").await, Err(NoLogin::Busy));
+        for known in ["192.0.2.1", "127.0.0.1"] {
+            rig.check(known, "ann", "password").await.unwrap();
+        }
+        // With more of them than are reserved for, they are as everybody.
+        let reserved = rig.gate.reserved.places.try_acquire_many(RESERVED_PLACES_MAX as u32).unwrap();
+        assert_eq!(rig.check("192.0.2.1", "ann", "password").await, Err(NoLogin::Busy));
+        drop(flood);
+        rig.check("192.0.2.1", "ann", "password").await.unwrap();
+        drop(reserved);
+        let _flood = rig.gate.everybody.places.try_acquire_many(PLACES_MAX as u32).unwrap();
+        sleep(KNOWN_FOR).await;
+        assert_eq!(rig.check("192.0.2.1", "ann", "password").await, Err(NoLogin::Busy), "that was long ago");
     }
 
     #[tokio::test(start_paused = true)]
     async fn the_networks_that_are_remembered_are_bounded() {
-        let guesses = Guesses::default();
+        let (guesses, logged_in) = (Guesses::default(), Known::default());
         let ip = |number: u32| IpAddr::from((0x0a00_0000 + number).to_be_bytes());
         for number in 0..NETWORKS_MAX as u32 {
-            guesses.begin(Some(ip(number))).unwrap().failed(1, "wrong password");
+            guesses.begin(Some(ip(number)), false).unwrap().failed(1, "wrong password");
+            logged_in.add(ip(number));
             tokio::time::advance(Duration::from_millis(1)).await;
         }
-        let held = guesses.begin(Some(ip(0))).unwrap();
-        drop(guesses.begin(Some(ip(1_000_000))).unwrap());
+        logged_in.add(ip(0));
+        logged_in.add(ip(1_000_000));
+        assert_eq!(logged_in.0.lock().unwrap().len(), NETWORKS_MAX);
+        assert!(logged_in.has(ip(0)) && !logged_in.has(ip(1)), "the one of the oldest login goes");
+        let held = guesses.begin(Some(ip(0)), false).unwrap();
+        drop(guesses.begin(Some(ip(1_000_000)), false).unwrap());
         let networks = guesses.lock();
         assert_eq!(networks.len(), NETWORKS_MAX - 1);
         let has = |number| networks.contains_key(&Network::Client(ip(number)));
