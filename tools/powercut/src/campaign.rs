@@ -1,33 +1,18 @@
 //! One recorded run, and as many cuts of it as one likes, each cut again during its recovery.
 
-use std::collections::BTreeMap;
-use std::path::{Path, PathBuf};
-
 use posthaste_random::Random;
 use serde::Serialize;
 
-use crate::account::{Account, account};
+use crate::account::Account;
 use crate::image::Image;
-use crate::load::{DOMAIN, Load, Sent, message_of, messages, send_over, user};
+use crate::load::messages;
 use crate::log::{Cutter, Event, Recording};
+use crate::mailboxes;
 use crate::mount::FileSystem;
+use crate::recorded::{Plan, Recorded, RecoveryError, Waiting};
 use crate::relay;
 use crate::relay::known::Known;
 use crate::rig::{Environment, Rig, RigError};
-
-/// How large a campaign is.
-#[derive(Clone, Debug)]
-pub struct Plan {
-    pub file_system: FileSystem,
-    pub messages: u64,
-    pub connections: usize,
-    pub cuts: u64,
-    pub seed: u64,
-    /// Bytes that the disk writes whole or not at all: 512 or 4096.
-    pub sector: usize,
-    /// The server sends its mail on, instead of into mailboxes.
-    pub is_relayed: bool,
-}
 
 /// What a cut has shown.
 #[derive(Clone, Debug, Serialize)]
@@ -105,122 +90,31 @@ pub struct Outcome {
     pub findings: Vec<Finding>,
 }
 
-/// Files of the spool beside its ring, in the recorded run, while one mailbox could not be written to.
-#[derive(Clone, Copy, Debug, Default, Serialize)]
-pub struct Waiting {
-    pub packs: u64,
-    pub large_bodies: u64,
-}
-
-impl Waiting {
-    pub(crate) fn of(spool: &Path) -> Self {
-        let count = |dir: &str, ending: &str| {
-            let entries = std::fs::read_dir(spool.join(dir)).into_iter().flatten().flatten();
-            entries.filter(|entry| entry.file_name().to_string_lossy().ends_with(ending)).count() as u64
-        };
-        Waiting { packs: count("packs", ".pack"), large_bodies: count("bodies", ".body") }
-    }
-}
-
-/// A run on record, and how to tell what must be found.
-pub struct Recorded {
-    pub recording: Recording,
-    pub load: Load,
-    pub waiting: Waiting,
-    /// See [`Plan::is_relayed`].
-    pub is_relayed: bool,
-}
-
-impl Recorded {
-    /// A recording that was saved, of a run with this seed.
-    pub fn of(recording: Recording, seed: u64) -> Self {
-        let is_relayed = recording.events.iter().any(|event| matches!(event, Event::Taken(_)));
-        Recorded { recording, load: Load::mixed(seed), waiting: Waiting::default(), is_relayed }
-    }
-}
-
-impl Recorded {
-    /// Switches the machine on with this disk, and looks for what is known to be promised.
-    ///
-    /// # Errors
-    /// What kept the machine from coming up again.
-    pub fn recover(&self, rig: &Rig, image: Image, known: &Known) -> Result<(Recording, Account), RecoveryError> {
-        match self.is_relayed {
-            true => relay::cuts::recover(rig, &self.load, image, known),
-            false => recover(rig, &self.load, image, &known.acknowledged),
-        }
-    }
-}
-
 /// Runs the server under load on a fresh file system and records what reaches the disk.
-///
-/// One mailbox cannot be written to for the first half. In between, the server is killed and later told to end.
 ///
 /// # Errors
 /// See [`RigError`].
 pub fn record(rig: &Rig, plan: &Plan, environment: &Environment) -> Result<Recorded, RigError> {
-    let load = Load::mixed(plan.seed);
-    let setup = rig.setup();
-    rig.disk.record();
-    let mut sent = Sent::default();
-    let waiting;
-    {
-        let _mounted = rig.mount()?;
-        block(&setup.mail())?;
-        let part = |part: u64| plan.messages * part / 4..plan.messages * (part + 1) / 4;
-        let deliver =
-            |ways: [_; 3], part| send_over(&ways, &load, plan.connections, part, |promise| rig.disk.mark(promise));
-        let server = setup.start()?;
-        sent.add(deliver(server.ways(), part(0)));
-        // Killed while mail is on its way: the next part begins, and the server is gone before its end.
-        let killed = std::thread::scope(|scope| {
-            let half = part(1).start + (part(1).end - part(1).start) / 2;
-            let ways = server.ways();
-            let sending = scope.spawn(move || deliver(ways, part(1)));
-            wait_for_mark(&rig.disk, half, &sending);
-            server.kill();
-            sending.join().expect("the generator does not panic")
-        });
-        sent.add(killed);
-        environment.go_on()?;
-        let server = setup.start()?;
-        sent.add(deliver(server.ways(), part(2)));
-        waiting = Waiting::of(&setup.spool());
-        unblock(&setup.mail())?;
-        server.stop()?;
-        let server = setup.start()?;
-        sent.add(deliver(server.ways(), part(3)));
-        server.stop()?;
-        if sent.acknowledged.is_empty() {
-            return Err(RigError::NothingAcknowledged);
-        }
-        let found = account(&setup.mail(), &load, sent.acknowledged.iter().copied())?;
-        if !found.is_clean() {
-            return Err(RigError::LostWithoutCut(Box::new(Account { files: BTreeMap::new(), ..found })));
-        }
-    }
-    Ok(Recorded { recording: rig.disk.recorded(), load, waiting, is_relayed: false })
-}
-
-/// Waits until a message from `number` on is acknowledged, or the load has ended without.
-pub(crate) fn wait_for_mark(disk: &crate::disk::Disk, number: u64, sending: &std::thread::ScopedJoinHandle<'_, Sent>) {
-    while disk.last_mark().is_none_or(|last| message_of(last) < number) && !sending.is_finished() {
-        std::thread::sleep(std::time::Duration::from_millis(1));
+    match plan.is_relayed {
+        true => relay::cuts::record(rig, plan, environment),
+        false => mailboxes::record(rig, plan, environment),
     }
 }
 
-/// A file where a mailbox should be: its mail has to wait.
-pub(crate) fn block(mail: &Path) -> std::io::Result<()> {
-    std::fs::create_dir_all(mail.join(DOMAIN))?;
-    std::fs::write(blocked(mail), "")
-}
-
-pub(crate) fn unblock(mail: &Path) -> std::io::Result<()> {
-    if blocked(mail).is_file() { std::fs::remove_file(blocked(mail)) } else { Ok(()) }
-}
-
-fn blocked(mail: &Path) -> PathBuf {
-    mail.join(DOMAIN).join(user(0))
+/// Switches the machine on with this disk, and looks for what is known to be promised.
+///
+/// # Errors
+/// What kept the machine from coming up again.
+pub fn recover(
+    rig: &Rig,
+    recorded: &Recorded,
+    image: Image,
+    known: &Known,
+) -> Result<(Recording, Account), RecoveryError> {
+    match recorded.is_relayed {
+        true => relay::cuts::recover(rig, &recorded.load, image, known),
+        false => mailboxes::recover(rig, &recorded.load, image, &known.acknowledged),
+    }
 }
 
 /// Makes the cuts. `progress` is told after each. When it is interrupted, the outcome is that of the cuts made so far.
@@ -305,7 +199,7 @@ fn examine(
     (position, seed, again): (usize, u64, Option<usize>),
     outcome: &mut Outcome,
 ) -> Option<Recording> {
-    let recovered = recorded.recover(rig, image, known);
+    let recovered = recover(rig, recorded, image, known);
     if let Ok((_, found)) = &recovered {
         outcome.add(found, recorded.load.entries(&known.acknowledged));
     }
@@ -326,46 +220,6 @@ fn examine(
     };
     outcome.findings.push(Finding { position, seed, again, what, recovery: None });
     None
-}
-
-/// Why there was nothing to account for.
-#[derive(Debug, thiserror::Error)]
-pub enum RecoveryError {
-    /// The file system did not survive: its own matter.
-    #[error("{0}")]
-    Unmountable(String),
-    /// The server did not come up, did not end, or did not leave well alone.
-    #[error("{0}")]
-    Server(String),
-}
-
-/// Mount, start, stop, account; then once more, which must change nothing.
-fn recover(rig: &Rig, load: &Load, image: Image, acknowledged: &[u64]) -> Result<(Recording, Account), RecoveryError> {
-    let said = |error: &dyn std::fmt::Display| RecoveryError::Server(error.to_string());
-    rig.disk.exchange(image);
-    rig.disk.record();
-    let setup = rig.setup();
-    let found = {
-        let _mounted = rig.mount().map_err(|error| RecoveryError::Unmountable(error.to_string()))?;
-        unblock(&setup.mail()).map_err(|error| said(&error))?;
-        let start_and_stop = || -> Result<Account, RecoveryError> {
-            let server = setup.start().map_err(|error| said(&error))?;
-            let log = server.read_log();
-            if log.contains("promised mail is damaged") {
-                return Err(said(&format!("damage where there can be none: {log}")));
-            }
-            server.stop().map_err(|error| said(&error))?;
-            account(&setup.mail(), load, acknowledged.iter().copied()).map_err(|error| said(&error))
-        };
-        let first = start_and_stop()?;
-        let second = start_and_stop()?;
-        if first != second {
-            let (first, second) = (first.files.len(), second.files.len());
-            return Err(said(&format!("a second start changed the mailboxes: {first} files before, {second} after")));
-        }
-        first
-    };
-    Ok((rig.disk.recorded(), found))
 }
 
 impl Outcome {

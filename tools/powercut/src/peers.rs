@@ -12,10 +12,11 @@ use std::time::{Duration, Instant};
 use posthaste_loadgen::process::{Guard, PATIENCE, Process, free_address, listens};
 
 use crate::account::{Account, account};
-use crate::campaign::{Finding, Outcome, Plan, Recorded, Waiting, positions};
+use crate::campaign::{Finding, Outcome, positions};
 use crate::load::{DOMAIN, Load, Protocol, Sent, send_over, user};
 use crate::log::Cutter;
 use crate::mount::{Mounted, run};
+use crate::recorded::{Plan, Recorded, Waiting};
 use crate::rig::{Environment, Rig, RigError, is_installed};
 
 /// A system that takes mail and puts it into Maildirs.

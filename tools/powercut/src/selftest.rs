@@ -9,11 +9,11 @@ use std::process::Command;
 use posthaste_random::Random;
 
 use crate::account::Account;
-use crate::campaign::{Plan, Recorded, RecoveryError, Waiting, record};
+use crate::campaign::{record, recover};
 use crate::load::message_of;
 use crate::log::{Cutter, Event, Unflushed};
 use crate::mount::{FileSystem, run};
-use crate::relay;
+use crate::recorded::{Plan, Recorded, RecoveryError, Waiting};
 use crate::relay::known::Known;
 use crate::rig::{Environment, Rig, RigError};
 
@@ -134,7 +134,7 @@ fn replay_finds(rig: &Rig, recorded: Recorded, environment: &Environment) -> Res
     let known = Known::after(&lying.load, &lying.recording.events);
     let loses = |seed: &u64| {
         let image = Cutter::new(&lying.recording).sectors_of(SECTOR).cut(position, *seed);
-        lying.recover(rig, image, &known).is_ok_and(|(_, found)| !found.lost.is_empty())
+        recover(rig, &lying, image, &known).is_ok_and(|(_, found)| !found.lost.is_empty())
     };
     let Some(seed) = (0..SEEDS_TRIED).find(loses) else { return Ok(false) };
     let file = rig.scratch().join("lying.powercut");
@@ -160,7 +160,7 @@ fn replay_finds(rig: &Rig, recorded: Recorded, environment: &Environment) -> Res
 
 /// Whether both are found: mail lost that was acknowledged while the next hop was closed, and mail sent again that was recorded.
 fn found_relaying(rig: &Rig, plan: &Plan, environment: &Environment) -> Result<bool, RigError> {
-    let recorded = relay::cuts::record(rig, &Plan { is_relayed: true, ..plan.clone() }, environment)?;
+    let recorded = record(rig, &Plan { is_relayed: true, ..plan.clone() }, environment)?;
     let events = &recorded.recording.events;
     // The most that is promised and has not come.
     let owed = events.iter().enumerate().scan(0_i64, |owed, (at, event)| {
@@ -185,7 +185,7 @@ fn cut(rig: &Rig, recorded: &Recorded, position: usize, lies_from: usize) -> Res
     let mut cutter = Cutter::new(&recorded.recording).lying_from(lies_from);
     let image = cutter.cut_with(position, Unflushed::Dropped, &mut Random::new(0));
     let known = Known::after(&recorded.load, &recorded.recording.events[..position]);
-    recorded.recover(rig, image, &known).map(|(_, found)| found)
+    recover(rig, recorded, image, &known).map(|(_, found)| found)
 }
 
 /// Writes, flushes and discards through a loop device and looks for each on the disk.

@@ -1,8 +1,8 @@
 //! Disks that are full.
 
 use super::{Filler, Problems, TwoDisks, unexpected, until, wrong};
-use crate::campaign::{block, unblock};
 use crate::load::{Load, send};
+use crate::mailboxes::{block, unblock};
 use crate::mount::FileSystem;
 use crate::rig::{Environment, RigError};
 

@@ -8,10 +8,10 @@ use super::hop::{Manner, NextHop};
 use super::known::Known;
 use super::{queue, recorded};
 use crate::account::Account;
-use crate::campaign::{Plan, Recorded, RecoveryError, Waiting, wait_for_mark};
 use crate::image::Image;
 use crate::load::{Load, Protocol, Sent, send_over};
 use crate::log::Recording;
+use crate::recorded::{Plan, Recorded, RecoveryError, Waiting, wait_for_mark};
 use crate::rig::{Environment, Rig, RigError};
 use crate::server::{Running, ServerError, Setup};
 

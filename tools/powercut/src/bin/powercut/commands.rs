@@ -7,12 +7,13 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc;
 
 use indicatif::{ProgressBar, ProgressStyle};
-use posthaste_powercut::campaign::{self, Outcome, Plan, Recorded};
+use posthaste_powercut::campaign::{self, Outcome};
 use posthaste_powercut::faults::{self, Fault};
 use posthaste_powercut::hostile::{self, Size};
 use posthaste_powercut::log::Recording;
 use posthaste_powercut::mount::FileSystem;
 use posthaste_powercut::peers::{self, Peer};
+use posthaste_powercut::recorded::{Plan, Recorded};
 use posthaste_powercut::rig::{Environment, Rig, RigError, is_installed};
 use posthaste_powercut::{kill, relay, selftest};
 
@@ -61,8 +62,7 @@ impl Rigged {
 
     fn cut(&self, plan: &Plan, keep: Option<&Path>) -> Result<Outcome, RigError> {
         let rig = Rig::new(&self.environment, plan.file_system, DISK_BYTES)?;
-        let record = if plan.is_relayed { relay::cuts::record } else { campaign::record };
-        let recorded = record(&rig, plan, &self.environment)?;
+        let recorded = campaign::record(&rig, plan, &self.environment)?;
         let bar = ProgressBar::new(plan.cuts).with_prefix(plan.file_system.name());
         let style = "{prefix:>22} {bar:40} {pos}/{len} {msg} {eta}";
         bar.set_style(ProgressStyle::with_template(style).expect("a valid template"));

@@ -213,8 +213,8 @@ fn verdict(good: bool) -> &'static str {
 #[cfg(test)]
 mod tests {
     use posthaste_loadgen::report::{RigKind, RigRun};
-    use posthaste_powercut::campaign::Waiting;
     use posthaste_powercut::mount::FileSystem;
+    use posthaste_powercut::recorded::Waiting;
 
     use super::*;
 
