@@ -181,26 +181,12 @@ impl Serialize for Users {
 
 impl<'de> Deserialize<'de> for Users {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        struct UsersVisitor;
-        impl<'de> Visitor<'de> for UsersVisitor {
-            type Value = Users;
-
-            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.write_str("a list of local parts, or \"any\"")
-            }
-
-            fn visit_str<E: de::Error>(self, text: &str) -> Result<Users, E> {
-                match text {
-                    "any" => Ok(Users::Any),
-                    _ => Err(E::invalid_value(de::Unexpected::Str(text), &self)),
-                }
-            }
-
-            fn visit_seq<A: SeqAccess<'de>>(self, seq: A) -> Result<Users, A::Error> {
-                Vec::deserialize(de::value::SeqAccessDeserializer::new(seq)).map(Users::Listed)
-            }
-        }
-        deserializer.deserialize_any(UsersVisitor)
+        values::one_or_list(
+            deserializer,
+            "a list of local parts, or \"any\"",
+            |text| Ok((text == "any").then_some(Users::Any)),
+            |users| Ok(Users::Listed(users)),
+        )
     }
 }
 

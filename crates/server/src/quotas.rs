@@ -95,8 +95,8 @@ impl fmt::Display for QuotaReached {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let secs = self.wait.as_secs() + u64::from(self.wait.subsec_nanos() > 0);
         let rate = self.rate.to_string();
-        let all_at_once = format!(", burst {}", self.rate.count());
-        write!(f, "No more recipients than {}, try again in {secs} s", rate.trim_end_matches(&all_at_once))
+        let full_burst = format!(", burst {}", self.rate.count());
+        write!(f, "No more recipients than {}, try again in {secs} s", rate.trim_end_matches(&full_burst))
     }
 }
 
@@ -109,7 +109,7 @@ mod tests {
     use super::*;
 
     fn rates(texts: &[&str]) -> Vec<Rate> {
-        texts.iter().map(|text| Rate::all_at_once(text).unwrap()).collect()
+        texts.iter().map(|text| Rate::parse_with_full_burst(text).unwrap()).collect()
     }
 
     #[tokio::test(start_paused = true)]

@@ -375,6 +375,7 @@ mod tests {
     use std::time::Duration;
 
     use posthaste_ring::Config as RingConfig;
+    use tempfile::TempDir;
 
     use super::*;
     use crate::core::Wanted;
@@ -417,6 +418,16 @@ mod tests {
     /// A pause that is wrong would be this long.
     const LONG: Duration = Duration::from_secs(60);
 
+    /// With a ring of so many segments, one stream, and nothing that packs by itself.
+    fn spool_of(segments: usize) -> (TempDir, FileSpool, StreamId) {
+        let dir = tempfile::tempdir().unwrap();
+        let ring = RingConfig { segment_bytes: 64 << 10, max_segments: segments, ..RingConfig::default() };
+        let config = Config { ring, keeper: false, scrub_bytes_per_sec: 0, ..Config::default() };
+        let (spool, _) = FileSpool::open(dir.path(), config).unwrap();
+        let stream = spool.stream("one").unwrap();
+        (dir, spool, stream)
+    }
+
     fn commit(spool: &FileSpool, stream: StreamId) -> Lsn {
         let (tell, told) = std::sync::mpsc::channel();
         let entry = Entry { stream, needs_body: true, payload: Bytes::new() };
@@ -427,11 +438,7 @@ mod tests {
 
     #[test]
     fn copying_pauses_behind_a_piece_while_others_commit_unless_room_is_short() {
-        let dir = tempfile::tempdir().unwrap();
-        let ring = RingConfig { segment_bytes: 64 << 10, max_segments: 8, ..RingConfig::default() };
-        let config = Config { ring, keeper: false, scrub_bytes_per_sec: 0, ..Config::default() };
-        let (spool, _) = FileSpool::open(dir.path(), config).unwrap();
-        let stream = spool.stream("one").unwrap();
+        let (_dir, spool, stream) = spool_of(8);
         // How long it takes to copy so many bytes when the piece took that much longer and the pause may be so long.
         let copy = |bytes: usize, has_commit: bool, took: Duration, pause_max: Duration| {
             let mut copying = Copying::new(&spool.shared, 1);
@@ -464,10 +471,7 @@ mod tests {
     #[test]
     fn room_or_the_end_that_is_wanted_ends_a_pause() {
         for wanted in [Wanted::Room, Wanted::Stop] {
-            let dir = tempfile::tempdir().unwrap();
-            let config = Config { keeper: false, scrub_bytes_per_sec: 0, ..Config::default() };
-            let (spool, _) = FileSpool::open(dir.path(), config).unwrap();
-            let stream = spool.stream("one").unwrap();
+            let (_dir, spool, stream) = spool_of(8);
             let mut copying = Copying::new(&spool.shared, 1);
             copying.pace.behind(LONG, LONG);
             commit(&spool, stream);
@@ -480,11 +484,7 @@ mod tests {
 
     #[test]
     fn packing_begins_at_five_eighths_of_the_ring_and_makes_room_every_four_segments() {
-        let dir = tempfile::tempdir().unwrap();
-        let ring = RingConfig { segment_bytes: 64 << 10, max_segments: 32, ..RingConfig::default() };
-        let config = Config { ring, keeper: false, scrub_bytes_per_sec: 0, ..Config::default() };
-        let (spool, _) = FileSpool::open(dir.path(), config).unwrap();
-        let stream = spool.stream("one").unwrap();
+        let (_dir, spool, stream) = spool_of(32);
         let fill = |segments: usize| {
             while spool.stats().ring.segments_in_service < segments {
                 commit(&spool, stream);
@@ -511,11 +511,7 @@ mod tests {
     fn the_end_waits_for_one_segment_and_not_for_all() {
         // Adopted as they are, or copied, by how many bodies are needed.
         for released in [0, 1] {
-            let dir = tempfile::tempdir().unwrap();
-            let ring = RingConfig { segment_bytes: 64 << 10, max_segments: 8, ..RingConfig::default() };
-            let config = Config { ring, keeper: false, scrub_bytes_per_sec: 0, ..Config::default() };
-            let (spool, _) = FileSpool::open(dir.path(), config).unwrap();
-            let stream = spool.stream("one").unwrap();
+            let (_dir, spool, stream) = spool_of(8);
             let mut lsns = Vec::new();
             while spool.stats().ring.segments_in_service < 5 {
                 lsns.push(commit(&spool, stream));

@@ -106,6 +106,44 @@ impl Visitor<'_> for Text {
     }
 }
 
+/// One text or a list of texts. Of one text, `one` makes `None` if it is not what is `expected`.
+pub fn one_or_list<'de, D: Deserializer<'de>, T>(
+    deserializer: D,
+    expected: &'static str,
+    one: impl FnOnce(&str) -> Result<Option<T>, String>,
+    list: impl FnOnce(Vec<String>) -> Result<T, String>,
+) -> Result<T, D::Error> {
+    deserializer.deserialize_any(OneOrList { expected, one, list })
+}
+
+struct OneOrList<O, L> {
+    expected: &'static str,
+    one: O,
+    list: L,
+}
+
+impl<'de, T, O, L> Visitor<'de> for OneOrList<O, L>
+where
+    O: FnOnce(&str) -> Result<Option<T>, String>,
+    L: FnOnce(Vec<String>) -> Result<T, String>,
+{
+    type Value = T;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.expected)
+    }
+
+    fn visit_str<E: de::Error>(self, text: &str) -> Result<T, E> {
+        let one = (self.one)(text).map_err(E::custom)?;
+        one.ok_or_else(|| E::invalid_value(de::Unexpected::Str(text), &self.expected))
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(self, seq: A) -> Result<T, A::Error> {
+        let texts = Vec::deserialize(de::value::SeqAccessDeserializer::new(seq))?;
+        (self.list)(texts).map_err(de::Error::custom)
+    }
+}
+
 /// A part of the configuration that is a table of TOML.
 pub trait Table {
     /// Its name.

@@ -67,7 +67,7 @@ impl Rate {
     ///
     /// # Errors
     /// As [`FromStr`].
-    pub fn all_at_once(text: &str) -> Result<Rate, RateError> {
+    pub fn parse_with_full_burst(text: &str) -> Result<Rate, RateError> {
         Rate::parse(text, |count, _| count.min(BURST_MAX))
     }
 
@@ -155,7 +155,7 @@ mod tests {
             assert_eq!((rate.to_string(), rate.to_string().parse()), (shown.to_owned(), Ok(rate)));
         }
         for (text, burst) in [("100/hour", 100), ("10/hour, burst 3", 3), ("80000000/day", 1_000_000)] {
-            assert_eq!(Rate::all_at_once(text).unwrap().burst(), burst, "{text}");
+            assert_eq!(Rate::parse_with_full_burst(text).unwrap().burst(), burst, "{text}");
         }
         for bad in ["", "5", "5/", "/s", "x/s", "5/10", "5/fortnight", "5/s, 7", "-1/s", "5/s, burst x", "5/500ms"] {
             assert!(bad.parse::<Rate>().is_err(), "{bad}");

@@ -73,12 +73,12 @@ impl Shared {
 
     /// Whether a connection ends that has nothing to do: for a site that waits, or, if it was idle before, for one that will come.
     pub fn gives_way(&self, was_idle: bool) -> Option<GivesWay> {
-        let spare = if was_idle { self.above(IDLE_RESERVE) } else { 0 };
+        let spare = if was_idle { self.reserve_used(IDLE_RESERVE) } else { 0 };
         if spare > 0 || self.crowd.is_waiting() { self.crowd.takes(spare) } else { None }
     }
 
-    /// Connections in excess of the most less one in `part` of it.
-    fn above(&self, part: usize) -> usize {
+    /// How many connections there are within the last `1/part` of those that there may be.
+    fn reserve_used(&self, part: usize) -> usize {
         let most = self.config.connections_max;
         self.connections().saturating_sub(most - most / part)
     }
@@ -87,7 +87,7 @@ impl Shared {
     pub fn most_connections(&self, site: &Arc<Site>, state: &mut State) -> usize {
         let has_room = match state.connections {
             0 => self.connections() < self.config.connections_max,
-            _ => self.above(RESERVE) == 0,
+            _ => self.reserve_used(RESERVE) == 0,
         };
         if has_room && !self.crowd.is_waiting() {
             return usize::MAX;
@@ -125,7 +125,7 @@ impl Thinner {
         }
         self.next_at = Some(now + THIN_EVERY);
         shared.serve_crowd();
-        let mut wanted = shared.crowd.wanted(shared.above(IDLE_RESERVE));
+        let mut wanted = shared.crowd.wanted(shared.reserve_used(IDLE_RESERVE));
         if wanted == 0 {
             return;
         }

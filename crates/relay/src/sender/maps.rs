@@ -5,8 +5,9 @@ use std::fmt;
 use std::path::PathBuf;
 
 use posthaste_smtp::address::{Address, is_domain};
+use posthaste_units::values::one_or_list;
 use posthaste_units::words::{Key, Problem};
-use serde::de::{self, MapAccess, SeqAccess, Visitor};
+use serde::de::{self, MapAccess, Visitor};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use crate::rewrite::AddressMap;
@@ -132,8 +133,8 @@ fn is_address(text: &str) -> bool {
 }
 
 /// The lines of a file that are neither empty nor begin with `#`.
-fn lines_of<E: de::Error>(file: &str) -> Result<Vec<String>, E> {
-    let text = std::fs::read_to_string(file).map_err(|error| E::custom(format!("{file}: {error}")))?;
+fn lines_of(file: &str) -> Result<Vec<String>, String> {
+    let text = std::fs::read_to_string(file).map_err(|error| format!("{file}: {error}"))?;
     let lines = text.lines().map(str::trim).filter(|line| !line.is_empty() && !line.starts_with('#'));
     Ok(lines.map(str::to_owned).collect())
 }
@@ -171,7 +172,7 @@ impl<'de> Deserialize<'de> for Pairs {
                     [from, to] => Ok((from.to_owned(), to.to_owned())),
                     _ => Err(E::custom(format!("{file}: `{line}` is not a pair"))),
                 };
-                let pairs = lines_of(file)?.into_iter().map(pair).collect::<Result<_, E>>()?;
+                let pairs = lines_of(file).map_err(E::custom)?.into_iter().map(pair).collect::<Result<_, E>>()?;
                 Ok(Pairs { file: Some(file.into()), pairs })
             }
 
@@ -189,28 +190,13 @@ impl<'de> Deserialize<'de> for Pairs {
 
 impl<'de> Deserialize<'de> for Users {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        struct UsersVisitor;
-        impl<'de> Visitor<'de> for UsersVisitor {
-            type Value = Users;
-
-            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.write_str("a list of local parts, or the name of a file with one a line")
-            }
-
-            fn visit_str<E: de::Error>(self, file: &str) -> Result<Users, E> {
-                let names = lines_of(file)?.iter().map(|name| name.to_lowercase()).collect();
-                Ok(Users { file: Some(file.into()), names })
-            }
-
-            fn visit_seq<A: SeqAccess<'de>>(self, mut seq: A) -> Result<Users, A::Error> {
-                let mut names = BTreeSet::new();
-                while let Some(name) = seq.next_element::<String>()? {
-                    names.insert(name.to_lowercase());
-                }
-                Ok(Users { file: None, names })
-            }
-        }
-        deserializer.deserialize_any(UsersVisitor)
+        let lower = |names: Vec<String>| names.iter().map(|name| name.to_lowercase()).collect();
+        one_or_list(
+            deserializer,
+            "a list of local parts, or the name of a file with one a line",
+            |file| Ok(Some(Users { file: Some(file.into()), names: lower(lines_of(file)?) })),
+            |names| Ok(Users { file: None, names: lower(names) }),
+        )
     }
 }
 

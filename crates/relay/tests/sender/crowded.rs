@@ -6,15 +6,25 @@ use std::time::Duration;
 use posthaste_dns::Zone;
 use posthaste_relay::session::Timeouts;
 
-use crate::rig_with;
 use crate::sink::Sink;
+use crate::{Rig, rig_with};
 
-/// One site for each domain: `0.example`, `1.example`, …
-fn sites(count: usize) -> Zone {
-    (0..count).fold(Zone::default(), |zone, number| {
+/// One site for each domain, `0.example`, `1.example` and so on, and at most so many connections in all.
+fn crowd(sites: usize, connections_max: usize) -> (Sink, Rig) {
+    let zone = (0..sites).fold(Zone::default(), |zone, number| {
         let (domain, host) = (format!("{number}.example"), format!("mx.{number}.example"));
         zone.mx(&domain, 10, &host).a(&host, Ipv4Addr::LOCALHOST)
-    })
+    });
+    let sink = Sink::start();
+    let rig = rig_with(zone, sink.port(), |config| {
+        config.connections_max = connections_max;
+        config.timeouts = Timeouts { idle: LONG, ..Timeouts::default() };
+    });
+    (sink, rig)
+}
+
+fn send_to(rig: &Rig, site: usize) {
+    rig.send("ann@here.example", &[&format!("bob@{site}.example")], "Subject: x\r\n\r\n");
 }
 
 /// Idle connections would be kept for a long time, and would be in the way for as long.
@@ -22,30 +32,19 @@ const LONG: Duration = Duration::from_secs(3600);
 
 #[test]
 fn an_idle_connection_gives_way_to_a_site_that_has_none() {
-    let sink = Sink::start();
-    let rig = rig_with(sites(5), sink.port(), |config| {
-        config.connections_max = 2;
-        config.timeouts = Timeouts { idle: LONG, ..Timeouts::default() };
-    });
-    for number in 0..5 {
-        rig.send("ann@here.example", &[&format!("bob@{number}.example")], "Subject: x\r\n\r\n");
-    }
+    let (sink, rig) = crowd(5, 2);
+    (0..5).for_each(|site| send_to(&rig, site));
     rig.wait_empty();
     assert_eq!(sink.taken().len(), 5);
 }
 
 #[test]
 fn mail_that_keeps_coming_for_many_sites_does_not_wait_for_connections_that_do_nothing() {
-    let sink = Sink::start();
-    let rig = rig_with(sites(100), sink.port(), |config| {
-        config.connections_max = 5;
-        config.timeouts = Timeouts { idle: LONG, ..Timeouts::default() };
-    });
+    let (sink, rig) = crowd(100, 5);
     for turn in 0..20 {
         // Some sites have more than one connection's worth, so that they ask for others.
         for number in 0..100 {
-            let site = number * 7 % (100 - turn);
-            rig.send("ann@here.example", &[&format!("bob@{site}.example")], "Subject: x\r\n\r\n");
+            send_to(&rig, number * 7 % (100 - turn));
         }
     }
     rig.wait_empty();
@@ -56,14 +55,8 @@ fn mail_that_keeps_coming_for_many_sites_does_not_wait_for_connections_that_do_n
 
 #[test]
 fn idle_connections_leave_room_for_sites_that_want_more_than_they_have() {
-    let sink = Sink::start();
-    let rig = rig_with(sites(20), sink.port(), |config| {
-        config.connections_max = 16;
-        config.timeouts = Timeouts { idle: LONG, ..Timeouts::default() };
-    });
-    for number in 0..20 {
-        rig.send("ann@here.example", &[&format!("bob@{number}.example")], "Subject: x\r\n\r\n");
-    }
+    let (sink, rig) = crowd(20, 16);
+    (0..20).for_each(|site| send_to(&rig, site));
     rig.wait_empty();
     // Twelve may stay: three quarters.
     sink.wait_quits(8);

@@ -3,7 +3,7 @@
 use std::fmt;
 
 use posthaste_relay::limit::Rate;
-use serde::de::{self, SeqAccess, Visitor};
+use serde::de::{self, Visitor};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 pub(super) use posthaste_units::values::*;
@@ -58,26 +58,12 @@ pub struct Rates(pub Vec<Rate>);
 /// One text or a list of texts. Without a burst all of a rate may be taken at once.
 impl<'de> Deserialize<'de> for Rates {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        struct RatesVisitor;
-        impl<'de> Visitor<'de> for RatesVisitor {
-            type Value = Rates;
-
-            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.write_str("a rate such as \"200/hour\", or a list of rates")
-            }
-
-            fn visit_str<E: de::Error>(self, text: &str) -> Result<Rates, E> {
-                Rate::all_at_once(text).map(|rate| Rates(vec![rate])).map_err(E::custom)
-            }
-
-            fn visit_seq<A: SeqAccess<'de>>(self, mut texts: A) -> Result<Rates, A::Error> {
-                let mut rates = Vec::new();
-                while let Some(text) = texts.next_element::<String>()? {
-                    rates.push(Rate::all_at_once(&text).map_err(de::Error::custom)?);
-                }
-                Ok(Rates(rates))
-            }
-        }
-        deserializer.deserialize_any(RatesVisitor)
+        let rate = |text: &str| Rate::parse_with_full_burst(text).map_err(|error| error.to_string());
+        one_or_list(
+            deserializer,
+            "a rate such as \"200/hour\", or a list of rates",
+            |text| Ok(Some(Rates(vec![rate(text)?]))),
+            |texts| texts.iter().map(|text| rate(text)).collect::<Result<_, _>>().map(Rates),
+        )
     }
 }
