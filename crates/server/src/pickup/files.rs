@@ -1,6 +1,6 @@
 //! The files of the directory that the service knows: queued, at work, or waiting for another attempt.
 
-use std::collections::{HashMap, HashSet, VecDeque};
+use std::collections::{BTreeSet, HashMap, HashSet, VecDeque};
 use std::ffi::{OsStr, OsString};
 use std::time::Duration;
 
@@ -13,6 +13,8 @@ use super::settle::Settlement;
 pub(super) struct Files {
     known: HashMap<OsString, File>,
     queue: VecDeque<OsString>,
+    /// Those that wait for another attempt, by its time.
+    waiting: BTreeSet<(Instant, OsString)>,
     /// How often the directory was looked through.
     looks: u64,
 }
@@ -25,8 +27,6 @@ struct File {
     looks: u64,
     /// The last one before an attempt.
     pause: Duration,
-    /// When it is tried again. `None`: it is queued or at work.
-    due: Option<Instant>,
     /// What its message's end asks for, if that was not done.
     unsettled: Option<Settlement>,
 }
@@ -82,21 +82,19 @@ impl Files {
     pub fn later(&mut self, name: OsString, unsettled: Option<Settlement>, now: Instant) {
         let Some(file) = self.known.get_mut(&name) else { return };
         file.pause = (file.pause * 2).clamp(PAUSE_MIN, PAUSE_MAX);
-        (file.due, file.unsettled) = (Some(now + file.pause), unsettled);
+        file.unsettled = unsettled;
+        self.waiting.insert((now + file.pause, name));
     }
 
     /// When the next of those that wait is due.
     pub fn due(&self) -> Option<Instant> {
-        self.known.values().filter_map(|file| file.due).min()
+        self.waiting.first().map(|(due, _)| *due)
     }
 
     /// Queues what is due.
     pub fn wake(&mut self, now: Instant) {
-        for (name, file) in &mut self.known {
-            if file.due.is_some_and(|due| due <= now) {
-                file.due = None;
-                self.queue.push_back(name.clone());
-            }
+        while self.due().is_some_and(|due| due <= now) {
+            self.queue.extend(self.waiting.pop_first().map(|(_, name)| name));
         }
     }
 }
