@@ -1,6 +1,8 @@
 //! Moves needed batches out of the oldest segments into packs, and merges packs that are small or mostly unneeded.
 //!
 //! A pack, its index and both names are durable before a checkpoint names it. Its sources are removed after that checkpoint.
+//!
+//! What is damaged stays as it is, with all of its octets: a segment becomes a pack as a whole, a pack is not merged. It may be read at another time, or be kept aside.
 
 use std::io;
 use std::ops::ControlFlow;
@@ -14,24 +16,38 @@ use crate::checkpoint::PackRow;
 use crate::events::{Damage, Event};
 use crate::pace::Pace;
 use crate::pack::{IndexEntry, PackError, PackReader, PackWriter, pack_path, write_index};
-use crate::shared::Shared;
+use crate::shared::{Shared, Work};
 
 /// A record that is to be copied.
-enum Copied {
-    Whole {
-        head: Bytes,
-        body: Bytes,
-    },
-    /// Its body is damaged.
-    BodyDamaged {
-        head: Bytes,
-    },
-    Damaged,
+struct Record {
+    head: Bytes,
+    body: Bytes,
+}
+
+/// Why records are not copied.
+enum CopyError {
+    Io(io::Error),
+    /// One of them is damaged.
+    Damaged(Damage),
+}
+
+impl From<io::Error> for CopyError {
+    fn from(error: io::Error) -> Self {
+        CopyError::Io(error)
+    }
+}
+
+fn damaged(lsn: u64, what: &str) -> CopyError {
+    CopyError::Damaged(Damage {
+        lsn: Some(Lsn::new(lsn)),
+        place: "found while packing".to_owned(),
+        what: what.to_owned(),
+    })
 }
 
 impl Shared {
     pub fn pack_oldest(&self, segments: usize) -> Result<usize, CheckpointError> {
-        let _one_at_a_time = self.work.lock().expect("packing does not panic");
+        let mut work = self.work.lock().expect("packing does not panic");
         self.not_poisoned()?;
         let oldest = self.sealed_segments(segments);
         let mut done = 0;
@@ -45,7 +61,7 @@ impl Shared {
                 1
             } else {
                 let run = oldest[done..].iter().take_while(|segment| !self.is_worth_keeping(segment)).count();
-                self.copy_segments(&oldest[done..done + run])?
+                self.copy_segments(&oldest[done..done + run], &mut work)?
             };
         }
         Ok(done)
@@ -68,8 +84,8 @@ impl Shared {
         segment.bytes_used * 4 >= segment.segment_bytes * 3 && needed * 4 >= records * 3
     }
 
-    /// Makes a pack of a segment as it is: the file gets a second name, and keeps it when the ring releases its own.
-    fn adopt(&self, segment: &SegmentInfo) -> Result<(), CheckpointError> {
+    /// Makes a pack of a segment as it is: the file gets a second name, and keeps it when the ring releases its own. Says which.
+    fn adopt(&self, segment: &SegmentInfo) -> Result<u64, CheckpointError> {
         let (first, last) = (segment.first.get(), segment.last.get());
         let (id, needed) = self.begin_pack(first, last);
         let path = pack_path(self.packs.dir(), id);
@@ -90,29 +106,43 @@ impl Shared {
             Ok(PackRow { id, first, last, records: entries.len() as u64, bytes: segment.segment_bytes })
         })();
         let row = self.packed(id, adopted)?;
-        self.enter_pack(row, last);
-        Ok(())
+        self.enter_pack(Some(row), last);
+        Ok(id)
     }
 
     /// Copies what is needed of some segments into one pack, or of as many of them as fill it. Says how many.
-    fn copy_segments(&self, segments: &[SegmentInfo]) -> Result<usize, CheckpointError> {
+    fn copy_segments(&self, segments: &[SegmentInfo], work: &mut Work) -> Result<usize, CheckpointError> {
         let (first, last) = (segments[0].first.get(), segments[segments.len() - 1].last.get());
         let (id, needed) = self.begin_pack(first, last);
         let mut done = 0;
-        let copied = (|| {
+        let copied = (|| -> Result<_, CopyError> {
             let mut copying = Copying::new(self, id);
             for segment in segments {
                 let from = needed.partition_point(|(lsn, _)| *lsn < segment.first.get());
                 let to = needed.partition_point(|(lsn, _)| *lsn <= segment.last.get());
                 let wanted = &needed[from..to];
-                self.each_of_segment(segment.number, wanted, &mut |lsn, record| copying.copy(lsn, record))?;
+                self.each_of_segment(segment.number, wanted, &mut |lsn, record| Ok(copying.copy(lsn, record)?))?;
                 done += 1;
                 if copying.bytes() >= self.config.pack_bytes || self.core.bell.is_end_wanted() {
                     break;
                 }
             }
-            copying.finish()
+            Ok(copying.finish()?)
         })();
+        let copied = match copied {
+            Ok(row) => Ok(row),
+            Err(CopyError::Io(error)) => Err(error),
+            Err(CopyError::Damaged(_)) if done > 0 => {
+                self.packs.remove(id);
+                return self.copy_segments(&segments[..done], work);
+            }
+            Err(CopyError::Damaged(damage)) => {
+                self.packs.remove(id);
+                self.config.events.tell(Event::Damage(damage));
+                work.damaged_packs.insert(self.adopt(&segments[0])?);
+                return Ok(1);
+            }
+        };
         let row = self.packed(id, copied)?;
         self.enter_pack(row, segments[done - 1].last.get());
         Ok(done)
@@ -125,13 +155,10 @@ impl Shared {
         (state.next_pack - 1, state.needed(first..=last))
     }
 
-    fn enter_pack(&self, row: PackRow, packed_through: u64) {
+    /// None: nothing needed to be packed.
+    fn enter_pack(&self, row: Option<PackRow>, packed_through: u64) {
         let mut state = self.core.state();
-        if row.records > 0 {
-            state.packs.push(row);
-        } else {
-            state.doomed.packs.push(row.id);
-        }
+        state.packs.extend(row);
         state.packed_through = packed_through;
         state.is_changed_otherwise = true;
     }
@@ -152,8 +179,8 @@ impl Shared {
         &self,
         number: u64,
         wanted: &[(u64, bool)],
-        each: &mut dyn FnMut(u64, Copied) -> io::Result<()>,
-    ) -> io::Result<()> {
+        each: &mut dyn FnMut(u64, Record) -> Result<(), CopyError>,
+    ) -> Result<(), CopyError> {
         let reader = self.ring.reader(number)?;
         let (mut left, mut outcome) = (wanted.iter().copied().peekable(), Ok(()));
         reader.scan(&mut |located| {
@@ -173,24 +200,19 @@ impl Shared {
         left.try_for_each(|(lost, is_body_needed)| each(lost, self.record_of_ring(lost, is_body_needed)?))
     }
 
-    fn record_of_ring(&self, lsn: u64, is_body_needed: bool) -> io::Result<Copied> {
-        let head = match self.ring.read_head(Lsn::new(lsn)) {
-            Err(ReadError::Io(_, error)) => return Err(error),
-            Err(_) => return Ok(Copied::Damaged),
-            Ok(head) => head,
-        };
-        if !is_body_needed {
-            return Ok(Copied::Whole { head: without_body(head), body: Bytes::new() });
-        }
-        match self.ring.read_body(Lsn::new(lsn), 0..u32::MAX) {
-            Err(ReadError::Io(_, error)) => Err(error),
-            Err(_) => Ok(Copied::BodyDamaged { head }),
-            Ok(body) => Ok(Copied::Whole { head, body }),
+    fn record_of_ring(&self, lsn: u64, is_body_needed: bool) -> Result<Record, CopyError> {
+        let head = self.ring.read_head(Lsn::new(lsn)).map_err(|error| why(lsn, error))?;
+        match is_body_needed {
+            true => {
+                let body = self.ring.read_body(Lsn::new(lsn), 0..u32::MAX).map_err(|error| why(lsn, error))?;
+                Ok(Record { head, body })
+            }
+            false => Ok(Record { head: without_body(head), body: Bytes::new() }),
         }
     }
 
     pub fn clean_packs(&self) -> Result<usize, CheckpointError> {
-        let _one_at_a_time = self.work.lock().expect("packing does not panic");
+        let mut work = self.work.lock().expect("packing does not panic");
         self.not_poisoned()?;
         let before = self.core.state().packs.len();
         let mut less = self.drop_empty_packs();
@@ -203,10 +225,11 @@ impl Shared {
                 let state = self.core.state();
                 state.packs.iter().map(|pack| (*pack, state.needed_count(pack.first..=pack.last))).collect()
             };
-            let Some(run) = worth_merging(&packs, self.config.pack_bytes) else { break };
-            let rows: Vec<PackRow> = packs[run].iter().map(|(row, _)| *row).collect();
-            self.merge(&rows)?;
-            less += rows.len() - 1;
+            let mut sound = packs.split(|(row, _)| work.damaged_packs.contains(&row.id));
+            let run = sound.find_map(|packs| Some(&packs[worth_merging(packs, self.config.pack_bytes)?]));
+            let Some(run) = run else { break };
+            let rows: Vec<PackRow> = run.iter().map(|(row, _)| *row).collect();
+            less += self.merge(&rows, &mut work)?;
         }
         Ok(less)
     }
@@ -223,31 +246,40 @@ impl Shared {
         empty.len()
     }
 
-    /// Merges neighbouring packs: rewrites their needed batches as one pack.
-    fn merge(&self, rows: &[PackRow]) -> Result<(), CheckpointError> {
+    /// Merges neighbouring packs: rewrites their needed batches as one pack. Says how many fewer there are.
+    fn merge(&self, rows: &[PackRow], work: &mut Work) -> Result<usize, CheckpointError> {
         let (first, last) = (rows[0].first, rows[rows.len() - 1].last);
         let (id, needed) = self.begin_pack(first, last);
-        let merged = (|| {
+        let mut at = 0;
+        let merged = (|| -> Result<_, CopyError> {
             let mut copying = Copying::new(self, id);
             for row in rows {
                 let reader = self.packs.get(row.id).map_err(io::Error::from)?;
                 for &(lsn, is_body_needed) in needed.iter().filter(|(lsn, _)| (row.first..=row.last).contains(lsn)) {
                     copying.copy(lsn, record_of_pack(&reader, lsn, is_body_needed)?)?;
                 }
+                at += 1;
             }
-            copying.finish()
+            Ok(copying.finish()?)
         })();
+        let merged = match merged {
+            Ok(row) => Ok(row),
+            Err(CopyError::Io(error)) => Err(error),
+            Err(CopyError::Damaged(damage)) => {
+                self.packs.remove(id);
+                self.config.events.tell(Event::Damage(damage));
+                work.damaged_packs.insert(rows[at].id);
+                return Ok(0);
+            }
+        };
         let row = self.packed(id, merged)?;
         let mut state = self.core.state();
         let at = state.packs.iter().position(|pack| pack.id == rows[0].id).expect("only this thread changes packs");
-        let new = (row.records > 0).then_some(PackRow { first, last, ..row });
+        let new = row.map(|row| PackRow { first, last, ..row });
         state.packs.splice(at..at + rows.len(), new);
         state.doomed.packs.extend(rows.iter().map(|row| row.id));
-        if row.records == 0 {
-            state.doomed.packs.push(row.id);
-        }
         state.is_changed_otherwise = true;
-        Ok(())
+        Ok(rows.len() - usize::from(new.is_some()))
     }
 }
 
@@ -265,25 +297,13 @@ impl<'a> Copying<'a> {
         Copying { shared, id, writer: None, pace: Pace::new(shared) }
     }
 
-    fn copy(&mut self, lsn: u64, record: Copied) -> io::Result<()> {
+    fn copy(&mut self, lsn: u64, record: Record) -> io::Result<()> {
         let shared = self.shared;
         let writer = match &mut self.writer {
             Some(writer) => writer,
             empty => empty.insert(PackWriter::create(shared.packs.dir(), self.id)?),
         };
-        let damage = |what: &str| {
-            let (lsn, place, what) = (Some(Lsn::new(lsn)), "found while packing".to_owned(), what.to_owned());
-            shared.config.events.tell(Event::Damage(Damage { lsn, place, what }));
-        };
-        match record {
-            Copied::Whole { head, body } => writer.append(lsn, &head, Some(&body))?,
-            Copied::BodyDamaged { head } => {
-                damage("its body is damaged");
-                writer.append(lsn, &head, None)?;
-            }
-            // It stays needed; a read of it reports the damage.
-            Copied::Damaged => damage("it is damaged"),
-        }
+        writer.append(lsn, &record.head, Some(&record.body))?;
         self.pace.step(writer.bytes());
         Ok(())
     }
@@ -292,44 +312,41 @@ impl<'a> Copying<'a> {
         self.writer.as_ref().map_or(0, PackWriter::bytes)
     }
 
-    /// Makes the pack durable.
-    fn finish(self) -> io::Result<PackRow> {
-        let id = self.id;
-        let Some(writer) = self.writer else { return Ok(PackRow { id, first: 0, last: 0, records: 0, bytes: 0 }) };
+    /// Makes the pack durable. None: nothing was copied.
+    fn finish(self) -> io::Result<Option<PackRow>> {
+        let Some(writer) = self.writer else { return Ok(None) };
         let (records, bytes, first, last) = (writer.records(), writer.bytes(), writer.first(), writer.last());
         writer.finish()?;
-        Ok(PackRow { id, first, last, records, bytes })
+        Ok(Some(PackRow { id: self.id, first, last, records, bytes }))
     }
 }
 
-fn record_of_segment(reader: &SegmentReader, located: &Located<'_>, is_body_needed: bool) -> io::Result<Copied> {
+fn record_of_segment(reader: &SegmentReader, located: &Located<'_>, is_body_needed: bool) -> Result<Record, CopyError> {
     let head = Bytes::copy_from_slice(located.head);
     if !is_body_needed {
-        return Ok(Copied::Whole { head: without_body(head), body: Bytes::new() });
+        return Ok(Record { head: without_body(head), body: Bytes::new() });
     }
-    match reader.body(located.offset, &located.header, 0..u32::MAX) {
-        Err(ReadError::Io(_, error)) => Err(error),
-        Err(_) => Ok(Copied::BodyDamaged { head }),
-        Ok(body) => Ok(Copied::Whole { head, body }),
+    let body = reader.body(located.offset, &located.header, 0..u32::MAX);
+    Ok(Record { head, body: body.map_err(|error| why(located.header.lsn.get(), error))? })
+}
+
+fn why(lsn: u64, error: ReadError) -> CopyError {
+    match error {
+        ReadError::Io(_, error) => CopyError::Io(error),
+        error => damaged(lsn, &error.to_string()),
     }
 }
 
-fn record_of_pack(reader: &PackReader, lsn: u64, is_body_needed: bool) -> io::Result<Copied> {
-    let outcome = (|| {
-        let Some(entry) = reader.find(lsn)? else { return Ok(Copied::Damaged) };
-        let head = reader.head(&entry)?;
-        if !is_body_needed {
-            return Ok(Copied::Whole { head: without_body(head), body: Bytes::new() });
-        }
-        match reader.body(&entry) {
-            Ok(body) => Ok(Copied::Whole { head, body }),
-            Err(PackError::Damaged(_)) => Ok(Copied::BodyDamaged { head }),
-            Err(error) => Err(error),
-        }
-    })();
-    match outcome {
-        Err(PackError::Damaged(_)) => Ok(Copied::Damaged),
-        outcome => outcome.map_err(io::Error::from),
+fn record_of_pack(reader: &PackReader, lsn: u64, is_body_needed: bool) -> Result<Record, CopyError> {
+    let why = |error| match error {
+        PackError::Damaged(what) => damaged(lsn, what),
+        PackError::Io(error) => CopyError::Io(error),
+    };
+    let entry = reader.find(lsn).map_err(why)?.ok_or_else(|| damaged(lsn, "its pack does not have it"))?;
+    let head = reader.head(&entry).map_err(why)?;
+    match is_body_needed {
+        true => Ok(Record { head, body: reader.body(&entry).map_err(why)? }),
+        false => Ok(Record { head: without_body(head), body: Bytes::new() }),
     }
 }
 
@@ -449,7 +466,7 @@ mod tests {
             // Room that is wanted would end a pause, too.
             spool.shared.core.bell.wait(Duration::ZERO);
             let begun = std::time::Instant::now();
-            copying.copy(1, Copied::Whole { head: Bytes::new(), body: vec![7; bytes].into() }).unwrap();
+            copying.copy(1, Record { head: Bytes::new(), body: vec![7; bytes].into() }).unwrap();
             let took = begun.elapsed();
             copying.finish().unwrap();
             spool.shared.packs.remove(1);
@@ -477,7 +494,7 @@ mod tests {
             commit(&spool, stream);
             spool.shared.core.bell.ring(wanted);
             let begun = std::time::Instant::now();
-            copying.copy(1, Copied::Whole { head: Bytes::new(), body: vec![7; 1 << 20].into() }).unwrap();
+            copying.copy(1, Record { head: Bytes::new(), body: vec![7; 1 << 20].into() }).unwrap();
             assert!(begun.elapsed() < LONG, "{wanted:?}");
         }
     }

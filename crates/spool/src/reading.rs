@@ -83,7 +83,12 @@ impl Shared {
             PackError::Io(error) => ReadError::Io { lsn, error },
         };
         let reader = self.packs.get(pack).map_err(unreachable)?;
-        let entry = reader.find(lsn.get()).map_err(unreachable)?.ok_or(ReadError::NotFound(lsn))?;
+        let entry = reader.find(lsn.get()).map_err(unreachable)?;
+        let entry = entry.ok_or_else(|| match self.core.state().is_body_needed(lsn.get()) {
+            true => unreachable(PackError::Damaged("its pack does not have it")),
+            // Released meanwhile.
+            false => ReadError::NotFound(lsn),
+        })?;
         let whole = reader.body(&entry).map_err(|error| match error {
             PackError::Damaged(what) => ReadError::Damaged { lsn, what: what.to_owned() },
             PackError::Io(error) => ReadError::Io { lsn, error },

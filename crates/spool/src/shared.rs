@@ -1,5 +1,6 @@
 //! What the spool and its threads share.
 
+use std::collections::HashSet;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicU64};
 use std::sync::{Arc, Mutex};
@@ -49,6 +50,8 @@ pub(crate) struct Work {
     pub counter: u64,
     /// The first segment of the ring that the last attempt needed: all before it have been free ever since.
     pub ring_low: u64,
+    /// Those that were found to have damage. They are not merged, until a restart.
+    pub damaged_packs: HashSet<u64>,
 }
 
 pub(crate) fn moves_too_often() -> std::io::Error {
