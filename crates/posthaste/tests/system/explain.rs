@@ -40,6 +40,7 @@ fn the_limits_of_a_destination_are_explained_with_and_without_a_server() {
     fs::write(dir.join("posthaste.toml"), config).unwrap();
     let alone = explain(dir, &["ann@Example.net"]);
     assert_eq!((value(&alone, "connections", "site"), &alone["waiting"]), ("3", &Value::Null));
+    assert_eq!(value(&alone, "chunking", "site"), "true");
     let server = Server::start(dir, config);
     let asked = explain(dir, &["example.net", "--tenant", "news"]);
     assert_eq!(

@@ -7,6 +7,7 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use posthaste_random::Random;
+use posthaste_smtp::client::Transfer;
 use posthaste_spool::watch::Pulse;
 use tokio::time::{Instant, timeout};
 
@@ -175,7 +176,14 @@ async fn open(
 ) -> Result<Session, OpenError> {
     let mut settings = settings_for(shared, &site.source, &site.manner, host, endpoint, local)?;
     settings.pulse = Some(pulse.clone());
-    settings.messages_max = site.state().limits.messages_per_connection;
+    {
+        let limits = &site.state().limits;
+        settings.messages_max = limits.messages_per_connection;
+        if limits.has_chunking {
+            // A host that refuses all recipients is not sent the message in vain.
+            settings.transfer = Transfer::Bdat;
+        }
+    }
     match Session::open(endpoint, &settings).await {
         Err(error) if error.may_retry_in_clear() => {
             shared.broken_tls.add(&host.name);

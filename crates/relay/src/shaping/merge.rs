@@ -97,6 +97,7 @@ impl Rules {
         };
         put(&mut values.connection_rate, said.connection_rate);
         put(&mut values.message_rate, said.message_rate);
+        values.chunking.replace_if(said.chunking.map(|value| Sourced { value, from: from.clone() }));
         if said.total != Total::default() {
             section.total = vec![Sourced { value: said.total, from: from.clone() }];
         }

@@ -123,6 +123,7 @@ struct Values {
     message_rate: Option<Sourced<crate::limit::Rate>>,
     messages_per_connection: Option<Sourced<u32>>,
     recipients_per_message: Option<Sourced<u32>>,
+    chunking: Option<Sourced<bool>>,
 }
 
 impl Rules {

@@ -21,6 +21,8 @@ pub struct OfSite {
     pub messages_per_connection: Option<Sourced<u32>>,
     /// Recipients of one transaction.
     pub recipients_per_message: Option<Sourced<u32>>,
+    /// Whether messages are sent with BDAT to hosts that offer it.
+    pub chunking: Option<Sourced<bool>>,
     /// Of providers, for their sites together, by the provider's name.
     pub totals: Vec<Sourced<TotalOf>>,
     /// Limits by name. Those that only a domain's section names have no message rate here.
@@ -84,7 +86,7 @@ impl Rules {
         order.sort_by_key(|number| self.at(*number).level);
         let mut site = OfSite::default();
         // From the least specific on, so that a later one of a higher level wins, and the lowest of the same.
-        let mut level = [0; 6];
+        let mut level = [0; 7];
         for number in &order {
             let section = self.at(*number);
             let values = &section.values;
@@ -99,6 +101,7 @@ impl Rules {
             pick(&mut site.messages_per_connection, per_connection, section, &mut level[4], u32::lt);
             let per_message = &values.recipients_per_message;
             pick(&mut site.recipients_per_message, per_message, section, &mut level[5], u32::lt);
+            pick(&mut site.chunking, &values.chunking, section, &mut level[6], bool::lt);
             site.totals.extend(section.total.iter().map(|said| {
                 let Total { connections, connection_rate, message_rate } = said.value.clone();
                 let value = TotalOf { name: section.name.clone(), connections, connection_rate, message_rate };

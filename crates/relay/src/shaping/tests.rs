@@ -40,13 +40,14 @@ fn the_most_specific_section_decides_key_by_key() {
 #[test]
 fn of_equally_specific_sections_the_lowest_value_counts() {
     let rules = rules(
-        "[domain.'a.example']\nconnections = 8\nconnection_rate = '10/s'\n[domain.'b.example']\nconnections = 3\nconnection_rate = '1000/minute'\n",
+        "[domain.'a.example']\nconnections = 8\nconnection_rate = '10/s'\nchunking = true\n[domain.'b.example']\nconnections = 3\nconnection_rate = '1000/minute'\nchunking = false\n",
     );
     let mut joined = rules.of_domain("a.example");
     joined.extend(rules.of_domain("b.example"));
     let site = rules.of_site(&["mx.example"], &joined);
     assert_eq!(site.connections.unwrap().value, 3);
     assert_eq!(site.connection_rate.unwrap().value, rate("10/s"));
+    assert!(!site.chunking.unwrap().value, "not for one of two domains");
 }
 
 #[test]

@@ -233,7 +233,11 @@ impl Rig {
 
     /// Returns once the message is durable.
     fn append(&self, message: Outgoing, body: &str) {
-        let body = Body::Inline(vec![Bytes::copy_from_slice(body.as_bytes())]);
+        self.append_octets(message, body.as_bytes());
+    }
+
+    fn append_octets(&self, message: Outgoing, body: &[u8]) {
+        let body = Body::Inline(vec![Bytes::copy_from_slice(body)]);
         let batch = Batch { entries: vec![self.relay.entry(message)], body };
         let (tell, told) = std::sync::mpsc::channel();
         self.spool.append(batch, Box::new(move |outcome| tell.send(outcome).unwrap()));

@@ -220,6 +220,37 @@ fn a_site_has_its_own_number_of_connections() {
 }
 
 #[test]
+fn a_message_goes_out_with_bdat_to_a_host_that_offers_it_if_a_section_says_so() {
+    let body = b"Subject: \xe9\r\n\r\n.dot\r\n.\r\nbare\nand\rothers\r\xff\r\nend\r";
+    let mended = b"Subject: \xe9\r\n\r\n.dot\r\n.\r\nbare\r\nand\r\nothers\r\n\xff\r\nend\r\n";
+    let bdat = format!("BDAT {} LAST", mended.len());
+    let usual = "PIPELINING 8BITMIME";
+    for (extensions, text, expected) in [
+        ("PIPELINING CHUNKING 8BITMIME", "[default]\nchunking = true\n", &*bdat),
+        ("CHUNKING", "[domain.'a.example']\nchunking = true\n", &bdat),
+        ("CHUNKING", "[default]\nchunking = true\n[provider.a]\nmx = ['mx.a.example']\nchunking = false\n", "DATA"),
+        ("CHUNKING", "", "DATA"),
+        (usual, "[default]\nchunking = true\n", "DATA"),
+    ] {
+        let sink = Sink::offering(&extensions.split(' ').collect::<Vec<_>>());
+        let rig = limited(text, &sink);
+        // Two in one session, and a recipient that is refused.
+        for to in ["bob@a.example", "eve@a.example"] {
+            let message = Outgoing { is_8bit: true, ..outgoing("", &[to, "no@a.example"], 0) };
+            rig.append_octets(message, body);
+        }
+        for taken in sink.wait_taken(2) {
+            assert_eq!(taken.body.escape_ascii().to_string(), mended.escape_ascii().to_string(), "{extensions} {text}");
+            assert_eq!(taken.commands.last().unwrap(), expected, "{extensions} {text}");
+            let says_8bit = taken.commands[0].contains(" BODY=8BITMIME");
+            assert_eq!(says_8bit, extensions.contains("8BITMIME"), "{:?}", taken.commands);
+        }
+        rig.wait_empty();
+        assert_eq!(rig.relay.stats().delivered, 2, "{extensions} {text}");
+    }
+}
+
+#[test]
 fn there_is_no_burst_again_after_a_restart() {
     let (sink, lag) = (Sink::start(), Lag::start());
     let text = "[default]\nmessage_rate = '2/s, burst 4'\n";

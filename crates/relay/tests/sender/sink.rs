@@ -2,7 +2,7 @@
 
 use std::cell::Cell;
 use std::collections::HashMap;
-use std::io::{BufRead, BufReader, Write};
+use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream};
 use std::sync::{Arc, Condvar, Mutex};
 use std::time::{Duration, Instant};
@@ -22,7 +22,7 @@ pub struct Taken {
     pub from: IpAddr,
     /// The name in EHLO.
     pub hello: String,
-    /// MAIL, and RCPT of those that were accepted, as they came.
+    /// MAIL, RCPT of those that were accepted, and DATA or BDAT, as they came.
     pub commands: Vec<String>,
 }
 
@@ -250,19 +250,21 @@ impl Sink {
                     stream.write_all(reply)?;
                 }
                 "DATA" if recipients.is_empty() => stream.write_all(b"554 5.5.1 no recipients\r\n")?,
-                "DATA" => {
-                    stream.write_all(b"354 go\r\n")?;
-                    let mut body = Vec::new();
-                    loop {
-                        let mut line = Vec::new();
-                        if input.read_until(b'\n', &mut line)? == 0 {
-                            return Ok(());
+                "DATA" | "BDAT" => {
+                    commands.push(line.trim_end().to_owned());
+                    let body = match line.split_whitespace().nth(1) {
+                        Some(octets) => {
+                            assert!(line.ends_with(" LAST\r\n"), "{line}");
+                            let mut body = vec![0; octets.parse().unwrap()];
+                            input.read_exact(&mut body)?;
+                            body
                         }
-                        if line == b".\r\n" {
-                            break;
+                        None => {
+                            stream.write_all(b"354 go\r\n")?;
+                            let Some(body) = dotted(&mut input)? else { return Ok(()) };
+                            body
                         }
-                        body.extend_from_slice(line.strip_prefix(b".").unwrap_or(&line));
-                    }
+                    };
                     if recipients.iter().any(|to| to.starts_with("vanish")) {
                         return Ok(());
                     }
@@ -288,5 +290,20 @@ impl Sink {
                 _ => stream.write_all(b"250 ok\r\n")?,
             }
         }
+    }
+}
+
+/// A message up to its dot; `None` if the connection ends before.
+fn dotted(input: &mut impl BufRead) -> std::io::Result<Option<Vec<u8>>> {
+    let mut body = Vec::new();
+    loop {
+        let mut line = Vec::new();
+        if input.read_until(b'\n', &mut line)? == 0 {
+            return Ok(None);
+        }
+        if line == b".\r\n" {
+            return Ok(Some(body));
+        }
+        body.extend_from_slice(line.strip_prefix(b".").unwrap_or(&line));
     }
 }

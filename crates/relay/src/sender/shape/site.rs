@@ -26,6 +26,8 @@ pub(in crate::sender) struct SiteLimits {
     pub says_connections: bool,
     pub messages_per_connection: u64,
     pub recipients_per_message: usize,
+    /// Whether messages are sent with BDAT to hosts that offer it.
+    pub has_chunking: bool,
     pub connections_per_address: Option<u32>,
     /// A message takes a token of each.
     pub messages: Vec<Arc<RateLimit>>,
@@ -45,6 +47,7 @@ impl SiteLimits {
             says_connections: false,
             messages_per_connection: base.messages_per_connection,
             recipients_per_message: base.recipients_per_message,
+            has_chunking: false,
             connections_per_address: None,
             messages: Vec::new(),
             connecting: Vec::new(),
@@ -79,6 +82,7 @@ impl SiteLimits {
             number(&found.messages_per_connection).map_or(base.messages_per_connection, u64::from);
         limits.recipients_per_message =
             number(&found.recipients_per_message).map_or(base.recipients_per_message, |most| most as usize);
+        limits.has_chunking = found.chunking.as_ref().is_some_and(|said| said.value);
         limits.connections_per_address = number(&found.connections_per_address);
         let own = format!("site {} from {}", key.name, key.source);
         limits.messages.extend(state.rate(own.clone(), found.message_rate, now));
