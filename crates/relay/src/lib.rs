@@ -5,6 +5,7 @@
 #![warn(missing_docs)]
 
 pub mod classify;
+mod database;
 pub mod dns;
 pub mod dsn;
 pub mod limit;

@@ -7,12 +7,12 @@
 //! texts with a zero octet between: tenant, sender, recipient.
 
 use std::collections::BTreeMap;
-use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard};
 
 use redb::{Database, ReadableDatabase, TableDefinition};
 
+use crate::database;
 use crate::queue::Key;
 use crate::return_path::AGE_DAYS;
 
@@ -48,7 +48,6 @@ pub struct Originals {
 const TABLE: TableDefinition<'_, &[u8; 10], &[u8]> = TableDefinition::new("originals");
 const VERSION: u8 = 1;
 const HEAD_BYTES: usize = 5;
-const CACHE_BYTES: usize = 8 << 20;
 /// What waits for a flush; what is above it is left out.
 const FED_MAX: usize = 100_000;
 const DAY_SECS: u64 = 86_400;
@@ -60,9 +59,7 @@ impl Originals {
     /// [`OriginalsError`].
     pub fn open(path: &Path) -> Result<Self, OriginalsError> {
         let failed = |why: &dyn std::fmt::Display| OriginalsError { path: path.to_owned(), why: why.to_string() };
-        let file = Database::builder().set_cache_size(CACHE_BYTES).create(path).map_err(|error| failed(&error))?;
-        let dir = path.parent().filter(|dir| !dir.as_os_str().is_empty()).unwrap_or(Path::new("."));
-        File::open(dir).and_then(|dir| dir.sync_all()).map_err(|error| failed(&error))?;
+        let file = database::open(path).map_err(|error| failed(&error))?;
         let writing = file.begin_write().map_err(|error| failed(&error))?;
         writing.open_table(TABLE).map_err(|error| failed(&error))?;
         writing.commit().map_err(|error| failed(&error))?;

@@ -72,13 +72,13 @@ pub(crate) fn set_len(file: &File, path: &Path, len: u64) -> io::Result<()> {
 pub(crate) fn sync(file: &File, path: &Path) -> io::Result<()> {
     step(path)?;
     // No test here cuts the power, and some commit thousands of times.
-    if cfg!(test) || UnsyncedDir::holds(path) { Ok(()) } else { file.sync_data() }
+    if cfg!(test) || UnsyncedDir::holds(path) { Ok(()) } else { Ok(posthaste_fsops::fdatasync(file)?) }
 }
 
 /// Makes the names in a directory durable.
 pub(crate) fn sync_dir(dir: &Path) -> io::Result<()> {
     step(dir)?;
-    if cfg!(test) || UnsyncedDir::holds(dir) { Ok(()) } else { File::open(dir)?.sync_all() }
+    if cfg!(test) || UnsyncedDir::holds(dir) { Ok(()) } else { Ok(posthaste_fsops::fsync(File::open(dir)?)?) }
 }
 
 /// While this lives, nothing below a directory is made durable: it is only for the process that writes it.

@@ -19,7 +19,6 @@ mod codec;
 mod tests;
 
 use std::collections::BTreeMap;
-use std::fs::File;
 use std::ops::Bound;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -27,6 +26,8 @@ use std::sync::{Mutex, MutexGuard, OnceLock};
 
 use redb::{Database, ReadableDatabase, ReadableTable, ReadableTableMetadata, Table, TableDefinition};
 use serde::{Deserialize, Serialize};
+
+use crate::database;
 
 pub use codec::{EntryError, REASON_BYTES_MAX, TENANT_BYTES_MAX};
 
@@ -119,8 +120,6 @@ struct Fed {
 }
 
 const TABLE: TableDefinition<'_, &str, &[u8]> = TableDefinition::new("suppressed");
-/// Pages of the file that are kept in memory.
-const CACHE_BYTES: usize = 8 << 20;
 /// Entries that wait for a flush; fewer in the test that reaches it, as the database is slow in a build that is not optimised.
 const FED_MAX: usize = if cfg!(test) { 1000 } else { 100_000 };
 /// Entries of one page of a listing.
@@ -342,10 +341,7 @@ impl Suppressions {
         if let Some(file) = self.file.get() {
             return Ok(file);
         }
-        let file = Database::builder().set_cache_size(CACHE_BYTES).create(&self.path);
-        let file = file.map_err(|error| self.failed(error))?;
-        let dir = self.path.parent().filter(|dir| !dir.as_os_str().is_empty()).unwrap_or(Path::new("."));
-        File::open(dir).and_then(|dir| dir.sync_all()).map_err(|error| self.failed(error))?;
+        let file = database::open(&self.path).map_err(|error| self.failed(error))?;
         // So that readers find a table.
         let writing = file.begin_write().map_err(|error| self.failed(error))?;
         writing.open_table(TABLE).map_err(|error| self.failed(error))?;

@@ -48,9 +48,9 @@ impl Place {
         let mut file = OpenOptions::new().write(true).create(true).truncate(true).mode(0o640).open(&partial)?;
         serde_json::to_writer(&mut file, &self)?;
         file.write_all(b"\n")?;
-        file.sync_all()?;
+        posthaste_fsops::fsync(&file)?;
         fs::rename(&partial, path)?;
-        path.parent().map_or(Ok(()), |dir| File::open(dir)?.sync_all())
+        path.parent().map_or(Ok(()), |dir| Ok(posthaste_fsops::fsync(File::open(dir)?)?))
     }
 }
 

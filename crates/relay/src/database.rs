@@ -1,0 +1,101 @@
+//! Files of redb whose failed syncs are known to all who rely on the same disk.
+
+use std::fs::File;
+use std::io;
+use std::ops::Bound;
+use std::path::Path;
+
+use redb::backends::FileBackend;
+use redb::{BackendError, Database, DatabaseError, StorageBackend};
+use rustix::fs::{Mode, OFlags};
+
+/// Opens a file, or makes it with a durable name. Blocks.
+pub(crate) fn open(path: &Path) -> Result<Database, DatabaseError> {
+    let flags = OFlags::RDWR | OFlags::CREATE | OFlags::CLOEXEC;
+    let file: File = posthaste_fsops::open(path, flags, Mode::from_raw_mode(0o666)).map_err(io::Error::from)?.into();
+    let dir = path.parent().filter(|dir| !dir.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    posthaste_fsops::fsync(File::open(dir)?).map_err(io::Error::from)?;
+    let backend = Backend { of: FileBackend::new(file.try_clone()?)?, file };
+    Database::builder().set_cache_size(CACHE_BYTES).create_with_backend(backend)
+}
+
+/// Pages of the file that are kept in memory.
+const CACHE_BYTES: usize = 8 << 20;
+
+/// redb's own, but for syncs.
+#[derive(Debug)]
+struct Backend {
+    of: FileBackend,
+    file: File,
+}
+
+impl StorageBackend for Backend {
+    fn sync_data(&self) -> io::Result<()> {
+        Ok(posthaste_fsops::fdatasync(&self.file)?)
+    }
+
+    fn len(&self) -> io::Result<u64> {
+        self.of.len()
+    }
+
+    fn read(&self, offset: u64, out: &mut [u8]) -> io::Result<()> {
+        self.of.read(offset, out)
+    }
+
+    fn set_len(&self, len: u64) -> io::Result<()> {
+        self.of.set_len(len)
+    }
+
+    fn write(&self, offset: u64, data: &[u8]) -> io::Result<()> {
+        self.of.write(offset, data)
+    }
+
+    fn close(&self) -> io::Result<()> {
+        self.of.close()
+    }
+
+    fn try_lock_range(&self, start: Bound<u64>, end: Bound<u64>) -> Result<bool, BackendError> {
+        self.of.try_lock_range(start, end)
+    }
+
+    fn try_lock_shared_range(&self, start: Bound<u64>, end: Bound<u64>) -> Result<bool, BackendError> {
+        self.of.try_lock_shared_range(start, end)
+    }
+
+    fn unlock_range(&self, start: Bound<u64>, end: Bound<u64>) -> Result<(), BackendError> {
+        self.of.unlock_range(start, end)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::mpsc::channel;
+
+    use posthaste_fsops::{Faults, Machine};
+    use redb::TableDefinition;
+
+    use super::*;
+
+    #[test]
+    fn a_failed_sync_of_it_is_told_to_those_who_use_its_disk_and_nobody_else_opens_it() {
+        let machine = Machine::new().unwrap();
+        let path = machine.path().join("a.redb");
+        let (tell, told) = channel();
+        let _watch = posthaste_fsops::watch(File::open(machine.path()).unwrap(), move |what| {
+            tell.send(what.to_owned()).unwrap();
+        });
+        let database = open(&path).unwrap();
+        assert!(matches!(open(&path), Err(DatabaseError::DatabaseAlreadyOpen)));
+        let write = || {
+            let writing = database.begin_write().unwrap();
+            writing.open_table(TableDefinition::<u64, u64>::new("t")).unwrap().insert(1, 2).unwrap();
+            writing.commit()
+        };
+        write().unwrap();
+        let (_, syncs) = machine.counts();
+        machine.set_faults(Faults { fail_syncs: (syncs..syncs + 100).collect(), ..Faults::default() });
+        assert!(write().is_err());
+        assert!(told.recv().unwrap().contains("fdatasync"));
+        machine.set_faults(Faults::default());
+    }
+}
