@@ -74,7 +74,7 @@ impl Service for RelayService {
         OnFailure::GoOn("mail for other hosts waits in the spool")
     }
 
-    /// Limits, routes, TLS policies, sources, pools and `[dns]` are those of the new configuration, and what waits is tried again at once.
+    /// Limits, routes, TLS policies, sources, pools and `[dns]` are those of the new configuration, also for what waits. Pauses go on.
     fn reload(&mut self, config: &Config, _: &Arc<Directory>) {
         let Some(relay) = &self.relay else { return };
         // What a file says may have changed. Otherwise answers stay in the cache.
@@ -112,7 +112,6 @@ impl Service for RelayService {
             }
         }
         relay.set_room(&config.relay.room());
-        relay.retry_all();
     }
 
     /// Transactions under way are finished, none begins.

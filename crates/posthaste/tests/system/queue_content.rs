@@ -195,5 +195,36 @@ fn mail_that_is_to_leave_later_waits_and_what_expires_is_told() {
     let found = list(dir, &["--recipient", "bob@other.example"]);
     let (until, expires) = (found[0]["until"].as_i64().unwrap() - now, found[0]["expires"].as_i64().unwrap() - now);
     assert!((7100..=7300).contains(&until) && (10_700..=10_900).contains(&expires), "{found:?}");
+    // Neither a reload nor an operator has it leave earlier.
+    let times = || list(dir, &[]).iter().map(|line| (line["state"].clone(), line["until"].clone())).collect::<Vec<_>>();
+    let before = times();
+    server.signal(Signal::HUP);
+    server.wait_for_log("configuration reloaded");
+    assert_eq!(times(), before, "behind a reload");
+    for args in [&["flush", "--all"][..], &["requeue", "--all"], &["hold", "--all"], &["release", "--all"]] {
+        assert_eq!(queue(dir, args).0, 0);
+    }
+    // An action is applied behind its answer.
+    wait_for_queue(dir, "none is under way", |waiting| waiting.iter().all(|line| line["state"] != "under way"));
+    assert_eq!(times(), before, "behind what an operator did");
+    server.stop();
+}
+
+#[test]
+fn a_reload_leaves_the_time_of_the_next_attempt_and_a_flush_does_not() {
+    let here = tempfile::tempdir().unwrap();
+    let dir = here.path();
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let server = start(dir, listener.local_addr().unwrap().port());
+    deferring(listener);
+    server.hello().try_message("eve@here.example", &["ann@there.example"], b"Subject: a\r\n\r\n\r\n").unwrap();
+    wait_for_queue(dir, "it is tried", |waiting| waiting.iter().any(|line| line["state"] == "scheduled"));
+    let attempts = || list(dir, &[])[0]["attempts"].as_u64().unwrap();
+    let (before, until) = (attempts(), list(dir, &[])[0]["until"].clone());
+    server.signal(Signal::HUP);
+    server.wait_for_log("configuration reloaded");
+    assert_eq!((attempts(), &list(dir, &[])[0]["until"]), (before, &until), "no attempt at a reload");
+    assert_eq!(queue(dir, &["flush", "--all"]).0, 0);
+    wait_for_queue(dir, "it is tried again", |waiting| waiting[0]["attempts"].as_u64().unwrap() > before);
     server.stop();
 }

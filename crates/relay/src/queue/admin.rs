@@ -8,7 +8,7 @@ use super::entry::{Change, HoldReason, Key, QueueEntry, Status, What};
 use super::table::{BUSY, DUE, HELD, Id};
 use super::{FIRST, Queue, QueueId, Secs};
 
-/// What an operator does with recipients.
+/// What an operator does with recipients. "Now" is never before the time from which on a message may leave.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Action {
     /// They are not tried, and do not expire.
@@ -105,13 +105,15 @@ impl Queue {
     }
 
     fn decide(&mut self, id: Id, action: Action) -> Option<Change> {
-        let (key, now) = (self.table.key(id), self.now);
+        let key = self.table.key(id);
+        // No action has a message leave before its sender wants it to.
+        let next = self.now.max(self.table.message(id).1);
         let recipient = self.table.get(id);
         let what = match (action, recipient.is(HELD)) {
             (Action::Hold, false) => What::Held(HoldReason::Operator),
-            (Action::Release, true) => What::Released { next: now, expires: self.expires_anew(id) },
-            (Action::Flush, false) => What::Rescheduled { attempts: recipient.attempts, next: now },
-            (Action::Requeue, false) => What::Rescheduled { attempts: 0, next: now },
+            (Action::Release, true) => What::Released { next, expires: self.expires_anew(id) },
+            (Action::Flush, false) => What::Rescheduled { attempts: recipient.attempts, next },
+            (Action::Requeue, false) => What::Rescheduled { attempts: 0, next },
             (Action::Delete, _) => What::Deleted,
             (Action::Bounce(status), _) => What::Failed(status),
             (Action::Hold, true) | (Action::Release | Action::Flush | Action::Requeue, false | true) => return None,

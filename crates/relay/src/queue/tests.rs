@@ -238,6 +238,34 @@ fn an_action_on_a_recipient_in_flight_applies_after_the_reply() {
 }
 
 #[test]
+fn no_action_has_a_message_leave_before_its_time() {
+    let mut world = World::new();
+    let not_before = START + 3600;
+    let queued = Queued { not_before, ..message(START, "t", &["a@x.example"]) };
+    let lsn = world.log(QueueEntry::Queued(queued));
+    let key = Key { message: lsn, number: 0 };
+    for action in [Action::Flush, Action::Requeue, Action::Hold, Action::Release] {
+        let change = world.queue.act(key, action).expect("a change");
+        world.change(change);
+        if action != Action::Hold {
+            assert_eq!(world.waits(lsn, 0), Some(Waits::Until(not_before)), "{action:?}");
+        }
+    }
+    let mut again = world.restarted();
+    again.start(START);
+    assert_eq!(again.show(key).map(|state| state.waits), Some(Waits::Until(not_before)), "in a replay");
+    world.queue.tick(not_before);
+    assert_eq!(world.waits(lsn, 0), Some(Waits::Due));
+    // From then on they are as of any message.
+    let ready = world.route()[0];
+    world.queue.next(ready, TAKE).expect("one");
+    world.finish(lsn, 0, Outcome::Deferred(status(450)));
+    let change = world.queue.act(key, Action::Flush).expect("a change");
+    world.change(change);
+    assert_eq!(world.waits(lsn, 0), Some(Waits::Due));
+}
+
+#[test]
 fn first_and_later_attempts_are_taken_as_preferred() {
     let mut world = World::new();
     let old = world.queued("t", &["a@x.example"]);

@@ -1,5 +1,6 @@
 //! What operators see of the queue, and what they change.
 
+use std::collections::HashSet;
 use std::sync::Arc;
 use std::sync::mpsc::sync_channel;
 
@@ -11,6 +12,7 @@ use super::messages::Envelope;
 use super::observer::{ActedOn, AttemptResult, By};
 use super::routing::host_and_port;
 use super::shared::Shared;
+use super::site::SiteKey;
 use crate::queue::{
     Action, Change, Diversion, Key, QueueEntry, QueueId, QueueName, RecipientState, Scope, Secs, Selection, Waits, What,
 };
@@ -108,7 +110,8 @@ impl Relay {
         });
     }
 
-    /// Does something with all recipients that fit. Those that are given up are told of as by a reply `reply`. Blocks until it is durable.
+    /// Does something with all recipients that fit. Those that are given up are told of as by a reply `reply`. If they are to be tried now, their sites pause
+    /// no longer. Blocks until it is durable.
     ///
     /// # Errors
     /// The spool refuses; what was changed until then stays so.
@@ -116,12 +119,15 @@ impl Relay {
         let shared = &self.0.shared;
         let (mut acted, mut failed) = (Acted::default(), None);
         let is_told = shared.config.observer.as_ref().is_some_and(|observer| observer.wants_acted());
+        let is_tried = matches!(action, Action::Flush | Action::Requeue | Action::Release);
+        let mut places = HashSet::new();
         shared.each(filter, is_told, &mut |keys| {
             let (mut changes, mut bounces, mut told) = (Vec::new(), Vec::new(), Vec::new());
             {
                 let mut queue = shared.queue();
                 for (key, envelope) in keys {
                     let Some(state) = queue.show(*key) else { continue };
+                    places.extend(is_tried.then(|| queue.route_of(*key)).flatten());
                     match queue.act(*key, action) {
                         Some(change) if matches!(change.what, What::Failed(_)) => bounces.push(change),
                         Some(change) => changes.push(change),
@@ -167,6 +173,7 @@ impl Relay {
             }
             true
         });
+        shared.resume_sites(&places);
         shared.wake.notify_one();
         failed.map_or(Ok(acted), Err)
     }
@@ -273,6 +280,15 @@ impl Shared {
                 return;
             }
             from = next;
+        }
+    }
+
+    /// Sites that pause are tried now.
+    fn resume_sites(self: &Arc<Self>, places: &HashSet<SiteKey>) {
+        for place in places {
+            let Some(site) = self.sites.lock().expect("the sites").get(place).cloned() else { continue };
+            site.state().resume();
+            self.serve(&site);
         }
     }
 

@@ -145,26 +145,6 @@ impl Shared {
             self.serve(&site);
         }
     }
-
-    /// What was put off is tried now.
-    pub fn retry_all(self: &Arc<Self>) {
-        let sites: Vec<Arc<Site>> = self.sites.lock().expect("the sites").values().cloned().collect();
-        sites.iter().for_each(|site| site.state().resume());
-        let mut from = None;
-        loop {
-            let mut queue = self.queue();
-            let (keys, next) = queue.select(&crate::queue::Selection::default(), from);
-            let changes: Vec<_> =
-                keys.into_iter().filter_map(|key| queue.act(key, crate::queue::Action::Flush)).collect();
-            drop(queue);
-            self.record(changes);
-            match next {
-                Some(next) => from = Some(next),
-                None => break,
-            }
-        }
-        sites.iter().for_each(|site| self.serve(site));
-    }
 }
 
 /// Of the dispatcher.

@@ -255,11 +255,6 @@ impl Relay {
         self.0.shared.entry(message)
     }
 
-    /// Everything that waits for its next attempt, or for a site that did not answer, is tried now.
-    pub fn retry_all(&self) {
-        self.0.shared.retry_all();
-    }
-
     /// Other routes, sources and pools from now on. What waits is routed anew; connections end behind their transactions.
     pub fn set_routing(&self, routing: &Routing) {
         self.0.shared.set_routing(routing);

@@ -115,7 +115,7 @@ fn the_list_is_asked_before_each_attempt() {
     let list = rig.relay.bounces().suppressions.clone().unwrap();
     let entry = Suppressed { address: "never@a.example".to_owned(), ..Suppressed::default() };
     list.add(&[entry], 0).unwrap();
-    rig.relay.retry_all();
+    rig.flush();
     sink.wait_taken(1);
     rig.wait_empty();
     assert_eq!((sink.rcpts("never@a.example"), sink.rcpts("later@a.example")), (1, 2));

@@ -98,13 +98,13 @@ fn what_has_had_its_attempts_falls_back_also_behind_a_restart() {
     assert!(other.taken().is_empty(), "one attempt more was enough for the others");
     let rig = rig_in(rig.end(), zone(), own.port(), change);
     let before = other.rcpts("never1@a.example");
-    rig.relay.retry_all();
+    rig.flush();
     other.wait_rcpts("never1@a.example", before + 1);
     rig.send("ann@here.example", &["eve@a.example"], "y\r\n");
     own.wait_taken(3);
     assert_eq!(own.rcpts("never1@a.example"), 2);
     // Without the route it goes where it should.
     rig.relay.set_routing(&Routing::default());
-    rig.relay.retry_all();
+    rig.flush();
     own.wait_rcpts("never1@a.example", 3);
 }

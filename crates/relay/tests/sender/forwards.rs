@@ -108,7 +108,7 @@ fn the_other_sender_survives_a_restart_and_moves_to_another_queue() {
     });
     let pair = |from: &str| ("ann@a.example".to_owned(), from.to_owned());
     assert_eq!(shown, [pair("ann@a.example"), pair("SRS0=ann@here.example"), pair("SRS0=ann@here.example")]);
-    rig.relay.retry_all();
+    rig.flush();
     check(&sink.wait_taken(2));
     // Only one of those to whom it is forwarded moves.
     let mut message = exported.remove(0);
@@ -119,9 +119,9 @@ fn the_other_sender_survives_a_restart_and_moves_to_another_queue() {
         (Origin::of(message.message, b"entry", b"x"), Body::Inline(vec![Bytes::from_static(b"x\r\n")]));
     let imported = second.relay.import(&By::default(), origin, message, "", body).unwrap();
     assert_eq!(imported.recipients, 2);
-    second.relay.retry_all();
+    second.flush();
     wait("it is there", || other.rcpts("laterfay@a.example") >= 1);
-    second.relay.retry_all();
+    second.flush();
     let taken = other.wait_taken(1);
     assert_eq!(
         (&*taken[0].sender, &*taken[0].recipients),

@@ -268,7 +268,7 @@ fn a_password_is_never_sent_in_the_clear_after_a_broken_handshake() {
     // Nor once it is known that the host's TLS is broken, by mail that may go in the clear.
     rig.send("ann@here.example", &["bob@any.example"], "x\r\n");
     assert_eq!(sink.wait(1)[0].recipient, "bob@any.example");
-    rig.relay.retry_all();
+    rig.flush();
     wait("it waits again", || is_told() == 2);
     wait("the other one is recorded", || rig.relay.stats().recipients == 1);
     assert_eq!(sink.came.lock().unwrap().len(), 1);

@@ -85,11 +85,11 @@ fn a_site_that_pauses_is_probed_with_one_connection_whatever_waits() {
             rig.send("ann@here.example", &["bob@c.example"], "x\r\n");
             other.wait_taken(taken + 1);
         };
-        rig.relay.retry_all();
+        rig.flush();
         more_waits(10);
         mute.wait_connections(probe);
         for _ in 0..3 {
-            rig.relay.retry_all();
+            rig.flush();
             more_waits(1);
         }
         assert_eq!(mute.connections(), probe, "one while nobody knows whether the site answers");
