@@ -1,4 +1,4 @@
-//! Mail that comes to a signed return path: whose message it is about, what it reports, and to whom it goes on.
+//! Mail about what was sent: what comes to a signed return path, or complains of mail that had one; whose message it is about, what it reports, and to whom it goes on.
 
 use std::sync::Arc;
 
@@ -6,12 +6,14 @@ use posthaste_delivery::local::Body;
 use posthaste_events::{Event, Feedback, Kind, Recorder};
 use posthaste_relay::originals::Original;
 use posthaste_relay::queue::Key;
-use posthaste_relay::report::{Action, RecipientReport, Report};
+use posthaste_relay::report::{Action, FeedbackReport, RecipientReport, Report};
 use posthaste_relay::return_path::VerifyError;
 use posthaste_relay::sender::Relay;
 use posthaste_relay::suppression::Source;
 use posthaste_smtp::ForwardPath;
 use posthaste_spool::Lsn;
+
+use crate::success;
 
 /// A recipient that is a return path of ours.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -111,6 +113,25 @@ pub(crate) fn note(
         })));
     }
 }
+
+/// What a feedback report complains of that came to an ordinary address: providers send theirs to one that was agreed upon. That the original had
+/// a return path of ours proves that whoever reports has got it. May read from the disk.
+pub(crate) fn complaint(relay: Option<&Relay>, body: &Body) -> Option<(Returned, Report)> {
+    relay?.bounces().return_path.as_ref()?;
+    let Body::Memory(pieces) = body else { return None };
+    // Other mail is not read.
+    let header = success::header(pieces);
+    header.windows(REPORT_TYPE.len()).find(|octets| octets.eq_ignore_ascii_case(REPORT_TYPE))?;
+    let report = read(body)?;
+    let Report::Feedback(FeedbackReport { mail_from: Some(sender), .. }) = &report else { return None };
+    match ReturnPath::of(relay, &ForwardPath::parse(&format!("<{sender}>")).ok()?) {
+        ReturnPath::Ours(returned) => Some((returned, report)),
+        _ => None,
+    }
+}
+
+/// RFC 5965 section 2.
+const REPORT_TYPE: &[u8] = b"feedback-report";
 
 /// What a message reports. One that is too large for memory is not read.
 pub(crate) fn read(body: &Body) -> Option<Report> {

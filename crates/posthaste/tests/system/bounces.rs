@@ -192,7 +192,12 @@ fn what_comes_back_to_a_signed_return_path_is_known_and_goes_on_to_the_sender() 
     back(&of_ann, &report(&of_ann, "5.1.1"));
     back(&of_bob, &report(&of_bob, "abuse"));
     back(&of_bob.to_uppercase(), b"Subject: I am away\r\n\r\nuntil Monday\r\n");
-    let told = server.wait_for_mail("here.example", "eve", 3);
+    // To the address that was agreed upon with a provider.
+    let complaint = String::from_utf8(report(&of_ann, "abuse")).unwrap();
+    let complaint = complaint.replace("Feedback-Type", &format!("Original-Mail-From: <{of_ann}>\r\nFeedback-Type"));
+    back("eve@here.example", complaint.as_bytes());
+    back("eve@here.example", complaint.replace("bounce+", "bounce+a").as_bytes());
+    let told = server.wait_for_mail("here.example", "eve", 5);
     assert!(told.iter().any(|told| told.text().contains("Subject: report 5.1.1")), "{told:?}");
     let found = suppressed(dir, &[]);
     let found: Vec<_> =
@@ -209,6 +214,7 @@ fn what_comes_back_to_a_signed_return_path_is_known_and_goes_on_to_the_sender() 
         (Some("failed"), Some("ann@there.example"), eve),
         (Some("abuse"), Some("bob@there.example"), eve),
         (Some("other"), Some("bob@there.example"), eve),
+        (Some("abuse"), Some("ann@there.example"), eve),
     ];
     assert_eq!(told, expected);
 }

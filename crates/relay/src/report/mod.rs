@@ -83,7 +83,7 @@ pub enum Action {
 pub struct FeedbackReport {
     /// `abuse`, `fraud`, `not-spam`, `opt-out` or another word, in lower case.
     pub feedback_type: String,
-    /// Sender of the original.
+    /// Sender of the original: by the report, else by the Return-Path of what it encloses.
     pub mail_from: Option<String>,
     /// Recipients of the original: the first [`RECIPIENTS_MAX`]. Often left out, or made unreadable.
     pub recipients: Vec<String>,
@@ -128,7 +128,7 @@ impl Report {
         let kind = part.type_parameter("report-type").unwrap_or_default().to_ascii_lowercase();
         let child = |types: &[&str]| part.children().find(|child| types.contains(&&*child.media_type()));
         let original = child(&["message/rfc822", "message/global", "text/rfc822-headers", "message/global-headers"]);
-        let message_id = original.and_then(|original| original_id(&original));
+        let message_id = original.as_ref().and_then(original_id);
         match &*kind {
             "delivery-status" => {
                 let status = child(&["message/delivery-status", "message/global-delivery-status"])?;
@@ -137,7 +137,12 @@ impl Report {
             }
             "feedback-report" => {
                 let fields = child(&["message/feedback-report"])?;
-                feedback(&fields.decoded(), message_id).map(Report::Feedback)
+                let mut report = feedback(&fields.decoded(), message_id)?;
+                report.mail_from = report.mail_from.or_else(|| {
+                    let header = original?.decoded();
+                    text_of(&Header::new(&header), "Return-Path").map(|text| address(&text))
+                });
+                Some(Report::Feedback(report))
             }
             _ => None,
         }

@@ -100,6 +100,11 @@ fn a_complaint_is_read() {
         (feedback.source_ip.as_deref(), feedback.message_id.as_deref()),
         (Some("192.0.2.1"), Some("1@example.net"))
     );
+    let without = fields.replace("Original-Mail-From: <ann@example.net>\r\n", "");
+    let encloses = String::from_utf8(report("feedback-report", "message/feedback-report", &without)).unwrap();
+    let encloses = encloses.replace("Message-ID: <1", "Return-Path: <eve@example.net>\r\nMessage-ID: <1");
+    let Some(Report::Feedback(feedback)) = Report::read(encloses.as_bytes()) else { panic!() };
+    assert_eq!(feedback.mail_from.as_deref(), Some("eve@example.net"));
     for (kind, expected) in [("not-spam", false), ("auth-failure", false), ("opt-out", true)] {
         let feedback = FeedbackReport { feedback_type: kind.to_owned(), ..FeedbackReport::default() };
         assert_eq!(feedback.is_complaint(), expected, "{kind}");

@@ -91,11 +91,13 @@ impl Receiver {
         (log.mailboxes, log.discarded) = (destinations.len(), transaction.discarded());
         let recorder = self.0.events.as_ref();
         let event = recorder.and_then(|recorder| events::received(recorder, log, session, envelope, &destinations));
+        let complaint = returned::complaint(self.relay(), &stored).filter(|_| transaction.returned().is_empty());
         if destinations.len() == 0 {
             if !transaction.returned().is_empty() {
                 // Nobody is left to whom it could go.
                 self.note_returned(transaction.returned(), returned::read(&stored).as_ref(), Lsn::ZERO);
             }
+            self.note_complaint(complaint, Lsn::ZERO);
             return MessageOutcome::accepted(format!("Accepted as {}", log.id));
         }
         let report = if transaction.returned().is_empty() { None } else { returned::read(&stored) };
@@ -117,6 +119,7 @@ impl Receiver {
         match kept {
             Ok(message) => {
                 self.note_returned(&returned, report.as_ref(), Lsn::new(message.id()));
+                self.note_complaint(complaint, Lsn::new(message.id()));
                 if !successes.is_empty() {
                     self.tell_success(envelope, &successes, &header).await;
                 }
@@ -129,6 +132,12 @@ impl Receiver {
     fn note_returned(&self, returned: &[Returned], read: Option<&Report>, report: Lsn) {
         if let Some(relay) = self.relay() {
             returned::note(relay, self.events(), returned, read, report);
+        }
+    }
+
+    fn note_complaint(&self, complaint: Option<(Returned, Report)>, report: Lsn) {
+        if let Some((returned, read)) = complaint {
+            self.note_returned(&[returned], Some(&read), report);
         }
     }
 
