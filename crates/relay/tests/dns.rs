@@ -31,7 +31,17 @@ fn hosts(destination: &Destination) -> Vec<String> {
 
 /// The names of the hosts of one attempt in their order, and how it ends.
 async fn walk(resolver: &Resolver, destination: Arc<Destination>, seed: u64) -> (Vec<String>, Option<DnsError>) {
-    let mut attempt = Attempt::new(destination, &mut Random::new(seed));
+    walk_at(resolver, destination, 25, seed).await
+}
+
+/// [`walk`] to hosts at a port.
+async fn walk_at(
+    resolver: &Resolver,
+    destination: Arc<Destination>,
+    port: u16,
+    seed: u64,
+) -> (Vec<String>, Option<DnsError>) {
+    let mut attempt = Attempt::new(destination, port, &mut Random::new(seed));
     let mut names = Vec::new();
     loop {
         match attempt.next(resolver).await {
@@ -69,7 +79,7 @@ async fn mx_hosts_are_the_site_and_addresses_are_asked_for_when_their_turn_comes
     assert_ne!(one.site, resolver.destination("three.example").await.unwrap().site);
     assert_eq!(server.questions().len(), 3);
 
-    let mut attempt = Attempt::new(one, &mut Random::new(1));
+    let mut attempt = Attempt::new(one, 25, &mut Random::new(1));
     let (host, addresses) = attempt.next(&resolver).await.unwrap().unwrap();
     assert_eq!((&*host.name, addresses.all()), ("mx1.example", &[IpAddr::V6(ipv6(1)), IpAddr::V4(ipv4(1))][..]));
     assert_eq!((server.asked("mx1.example", Kind::A), server.asked("mx1.example", Kind::Aaaa)), (1, 1));
@@ -180,8 +190,8 @@ async fn hosts_of_our_own_preference_and_worse_are_dropped() {
     let zone =
         zone.fails("broken.example").aaaa("alias.example", ipv6(9)).a("us.example", ipv4(9)).a("best.example", ipv4(1));
     let server = Server::start(zone.a("same.example", ipv4(2)).a("worse.example", ipv4(3)).a("alias.example", ipv4(8)));
-    let resolver =
-        resolver(&server).with_own(["us.EXAMPLE."], [IpAddr::V4(ipv4(9)), IpAddr::V6(ipv6(9)), "::1".parse().unwrap()]);
+    let resolver = resolver(&server)
+        .with_own(["us.EXAMPLE."], [(ipv4(9), 25).into(), (ipv6(9), 25).into(), (Ipv6Addr::LOCALHOST, 25).into()]);
 
     let destination = resolver.destination("backup.example").await.unwrap();
     assert_eq!(hosts(&destination), ["10 best.example"]);
@@ -200,10 +210,28 @@ async fn hosts_of_our_own_preference_and_worse_are_dropped() {
     }
     let destination = resolver.destination("unsure.example").await.unwrap();
     assert_eq!(walk(&resolver, destination, 1).await.1.as_ref().map(status), Some(("4.4.3", false)));
-    for literal in ["[192.0.2.9]", "[127.0.0.77]", "[IPv6:::ffff:127.0.0.1]"] {
+    for literal in ["[192.0.2.9]", "[IPv6:::1]"] {
         let destination = resolver.destination(literal).await.unwrap();
         assert_eq!(walk(&resolver, destination, 1).await.1.as_ref().map(status), Some(("5.4.6", true)), "{literal}");
     }
+    // Another server listens at another port of the address.
+    let destination = resolver.destination("[192.0.2.9]").await.unwrap();
+    assert_eq!(walk_at(&resolver, destination, 26, 1).await, (vec!["[192.0.2.9]".to_owned()], None));
+}
+
+#[tokio::test]
+async fn a_listener_without_an_address_has_all_of_this_machine_but_for_what_an_operator_names() {
+    let zone = Zone::default().mx("there.example", 10, "mx.example").a("mx.example", Ipv4Addr::LOCALHOST);
+    let server = Server::start(zone);
+    let resolver = resolver(&server).with_own(["us.example"], [(Ipv4Addr::UNSPECIFIED, 25).into()]);
+    for domain in ["there.example", "mx.example", "[127.0.0.1]", "[127.0.0.77]", "[IPv6:::ffff:127.0.0.1]"] {
+        let destination = resolver.destination(domain).await.unwrap();
+        let at = async |port| walk_at(&resolver, destination.clone(), port, 1).await;
+        assert_eq!(at(25).await, (vec![], Some(DnsError::Loop(domain.replace("IPv6:::ffff:", "")))), "{domain}");
+        assert_eq!((at(26).await.0.len(), at(26).await.1), (1, None), "{domain}");
+    }
+    let fixed = resolver.fixed("[127.0.0.1]").unwrap();
+    assert_eq!(walk(&resolver, fixed, 1).await, (vec!["[127.0.0.1]".to_owned()], None));
 }
 
 #[tokio::test]

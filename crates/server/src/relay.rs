@@ -135,8 +135,6 @@ const RUNNING: &str = "relay.running";
 /// Finds hosts as the configuration says; this server is none of them.
 fn resolver(config: &Config) -> Result<Resolver, SetupError> {
     let own = config.listeners.iter().filter_map(|listener| listener.socket.address.as_ref()?.parse().ok());
-    let own = own.map(|address: std::net::SocketAddr| address.ip());
-    let own = own.filter(|address| !address.is_unspecified() && !address.is_loopback());
     Ok(Resolver::new(&config.dns)?.with_own([&config.host_name], own))
 }
 

@@ -416,3 +416,22 @@ fn hosts_and_address_families_change_with_a_reload() {
     server.stop();
     next.stop();
 }
+
+#[test]
+fn a_host_found_by_dns_that_is_this_server_is_a_loop() {
+    let here = tempfile::tempdir().unwrap();
+    let port = unused_port();
+    let config = config(port).replace("address = \"127.0.0.1:0\"", &format!("address = \"0.0.0.0:{port}\""));
+    let server = Server::start(here.path(), &config);
+    let mut client = server.hello();
+    for (at, to) in ["ann@there.example", "ann@[127.0.0.1]"].into_iter().enumerate() {
+        client.try_message("eve@here.example", &[to], b"Subject: around\r\n\r\nx\r\n").unwrap();
+        let told = server.wait_for_mail("here.example", "eve", at + 1);
+        for text in told.iter().map(|told| told.text()) {
+            let hops = text.lines().filter(|line| line.starts_with("Received: ")).count();
+            assert_eq!((text.contains("Status: 5.4.6\n"), hops), (true, 1), "{to}: {text}");
+        }
+    }
+    drop(client);
+    server.stop();
+}

@@ -5,13 +5,15 @@ use posthaste_random::Random;
 use tokio::time::Instant;
 
 use super::IpStrategy;
+use super::own::OwnPort;
 
 /// The addresses of a host that can be used, at least one. Cheap to clone.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Addresses {
     /// Sorted: by family as the strategy has it, then by address.
     ordered: Arc<[IpAddr]>,
-    ours: bool,
+    /// Of any family, also of one that is not used.
+    ours: Arc<[OwnPort]>,
     valid_until: Instant,
 }
 
@@ -20,13 +22,13 @@ impl Addresses {
     pub(super) fn new(
         addresses: impl IntoIterator<Item = IpAddr>,
         strategy: IpStrategy,
-        is_ours: impl Fn(&IpAddr) -> bool,
+        own_ports: impl Fn(IpAddr) -> Vec<OwnPort>,
         valid_until: Instant,
     ) -> Option<Addresses> {
         let addresses = addresses.into_iter().map(|address| address.to_canonical());
         let mut ordered: Vec<IpAddr> = addresses.filter(super::names::is_usable).collect();
         // Of any family: mail comes back to us over the other one, too.
-        let ours = ordered.iter().any(is_ours);
+        let ours = ordered.iter().flat_map(|address| own_ports(*address)).collect();
         ordered.retain(|address| strategy.allows(address));
         ordered.sort_unstable_by_key(|address| (address.is_ipv4() != (strategy == IpStrategy::Ipv4First), *address));
         ordered.dedup();
@@ -53,9 +55,10 @@ impl Addresses {
         keyed.into_iter().map(|(_, _, address)| address).collect()
     }
 
-    /// One of the host's addresses is one of our own: mail for it would come back.
-    pub fn are_ours(&self) -> bool {
-        self.ours
+    /// Whether we listen at a port of one of the host's addresses: mail for it would come back. `is_fixed`: an operator has named the host, so an address
+    /// counts only if a listener names it, too.
+    pub fn are_ours(&self, port: u16, is_fixed: bool) -> bool {
+        self.ours.iter().any(|own| own.port == port && (own.is_named || !is_fixed))
     }
 
     /// From then on they have to be looked up again.
@@ -73,7 +76,11 @@ mod tests {
 
     fn addresses(list: &[&str], strategy: IpStrategy) -> Option<Addresses> {
         let list = list.iter().map(|address| address.parse().unwrap());
-        Addresses::new(list, strategy, |address| address.is_loopback(), Instant::now())
+        let own_ports = |address: IpAddr| match address.is_loopback() {
+            true => vec![OwnPort { port: 25, is_named: false }],
+            false => vec![],
+        };
+        Addresses::new(list, strategy, own_ports, Instant::now())
     }
 
     fn all(list: &[&str], strategy: IpStrategy) -> Vec<String> {
@@ -105,8 +112,12 @@ mod tests {
 
     #[test]
     fn ours_in_a_family_that_is_not_used_count() {
-        assert!(addresses(&["192.0.2.1", "::1"], IpStrategy::Ipv4Only).unwrap().are_ours());
-        assert!(!addresses(&["192.0.2.1"], IpStrategy::Ipv4Only).unwrap().are_ours());
+        let of =
+            |list: &[&str], port, is_fixed| addresses(list, IpStrategy::Ipv4Only).unwrap().are_ours(port, is_fixed);
+        assert!(of(&["192.0.2.1", "::1"], 25, false));
+        assert!(!of(&["192.0.2.1", "::1"], 26, false));
+        assert!(!of(&["192.0.2.1", "::1"], 25, true));
+        assert!(!of(&["192.0.2.1"], 25, false));
     }
 
     #[test]

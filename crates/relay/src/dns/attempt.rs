@@ -9,6 +9,8 @@ use super::{Addresses, Destination, DnsError, Host, Resolver};
 #[derive(Debug)]
 pub struct Attempt {
     destination: Arc<Destination>,
+    /// At which its hosts are connected to.
+    port: u16,
     order: VecDeque<Host>,
     /// The worst preference whose hosts are known not to be ours.
     checked: Option<u16>,
@@ -18,22 +20,22 @@ pub struct Attempt {
 }
 
 impl Attempt {
-    /// Hosts of the same preference are ordered by `random`.
-    pub fn new(destination: Arc<Destination>, random: &mut Random) -> Attempt {
+    /// Hosts of the same preference are ordered by `random`; they are connected to at `port`.
+    pub fn new(destination: Arc<Destination>, port: u16, random: &mut Random) -> Attempt {
         let order = destination.site.order(random).into();
-        Attempt { destination, order, checked: None, found: false, unanswered: None, looped: false }
+        Attempt { destination, port, order, checked: None, found: false, unanswered: None, looped: false }
     }
 
     /// The next host to connect to. Hosts without addresses are skipped. `None` after the last, if there was one.
     ///
-    /// Hosts with one of our own addresses end the walk before their preference, as RFC 5321 section 5.1 has it; to know them, all hosts of a preference
-    /// are looked up before the first of them is used. Without own addresses one host at a time is looked up.
+    /// Hosts that are this server end the walk before their preference, as RFC 5321 section 5.1 has it; to know them, all hosts of a preference are looked up
+    /// before the first of them is used. If we listen nowhere at the port, one host at a time is looked up.
     ///
     /// # Errors
     /// No host had an address: [`DnsError::Unanswered`] if one might have, else [`DnsError::Loop`] or [`DnsError::NoAddress`].
     pub async fn next(&mut self, resolver: &Resolver) -> Result<Option<(Host, Addresses)>, DnsError> {
         while let Some(preference) = self.order.front().map(|host| host.preference) {
-            if resolver.has_own_addresses() && self.checked != Some(preference) {
+            if resolver.listens_at(self.port) && self.checked != Some(preference) {
                 if self.is_ours(resolver, preference).await {
                     self.looped = true;
                     self.order.clear();
@@ -60,7 +62,8 @@ impl Attempt {
         let group = self.order.iter().take_while(|host| host.preference == preference);
         let look_ups = group.map(|host| resolver.addresses(&host.name));
         let found = super::join_all(look_ups).await;
-        found.iter().any(|found| found.as_ref().is_ok_and(Addresses::are_ours))
+        let is_ours = |addresses: &Addresses| addresses.are_ours(self.port, self.destination.fixed);
+        found.iter().any(|found| found.as_ref().is_ok_and(is_ours))
     }
 
     fn end(&self) -> Result<Option<(Host, Addresses)>, DnsError> {

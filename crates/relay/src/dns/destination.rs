@@ -61,6 +61,8 @@ pub struct Destination {
     pub site: Site,
     /// The domain has no MX records, and is its own host (RFC 5321 section 5.1).
     pub implicit: bool,
+    /// An operator has named its hosts, which may be on this machine.
+    pub fixed: bool,
     /// From then on it has to be looked up again.
     pub valid_until: Instant,
 }

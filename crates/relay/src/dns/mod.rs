@@ -14,7 +14,7 @@
 //! let settings: Settings = toml::from_str("servers = ['127.0.0.1:5353']\n[hosts]\n'example.org' = ['192.0.2.1']\n").unwrap();
 //! let resolver = Resolver::new(&settings).unwrap();
 //! let destination = resolver.destination("Example.ORG").await.unwrap();
-//! let mut attempt = Attempt::new(destination, &mut Random::new(1));
+//! let mut attempt = Attempt::new(destination, 25, &mut Random::new(1));
 //! let (host, addresses) = attempt.next(&resolver).await.unwrap().expect("the first host");
 //! assert_eq!((&*host.name, addresses.all()[0].to_string()), ("example.org", "192.0.2.1".to_owned()));
 //! # }
@@ -27,6 +27,7 @@ mod destination;
 mod error;
 mod hosts;
 mod names;
+mod own;
 mod resolver;
 mod section;
 

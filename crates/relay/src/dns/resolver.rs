@@ -1,6 +1,6 @@
 use std::collections::HashSet;
 use std::fmt;
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -11,6 +11,7 @@ use super::cache::Cache;
 use super::client::{Client, Failure, Records};
 use super::hosts::Hosts;
 use super::names::{self, Target};
+use super::own::OwnListeners;
 use super::{Addresses, Destination, DnsError, Host, IpStrategy, Settings, SetupError, Site};
 
 /// Finds the hosts of domains, and their addresses. Shared by all tasks; answers are kept until their TTL has passed, within bounds.
@@ -21,7 +22,7 @@ pub struct Resolver {
     client: Client,
     hosts: Hosts,
     own_names: HashSet<String>,
-    own_addresses: HashSet<IpAddr>,
+    own_listeners: OwnListeners,
     destinations: Cache<Result<Arc<Destination>, DnsError>>,
     addresses: Cache<Result<Addresses, DnsError>>,
 }
@@ -36,23 +37,23 @@ impl Resolver {
             client: Client::new(settings)?,
             hosts: Hosts::read(settings)?,
             own_names: HashSet::new(),
-            own_addresses: HashSet::new(),
+            own_listeners: OwnListeners::default(),
             destinations: Cache::new(settings.domains_max),
             addresses: Cache::new(settings.hosts_max),
             settings: settings.clone(),
         })
     }
 
-    /// Names and addresses of this host. MX hosts with one of them are not used, nor others that are not better (RFC 5321 section 5.1).
+    /// Names of this host, and where it listens. MX hosts that are one of them are not used, nor others that are not better (RFC 5321 section 5.1).
     ///
-    /// One loopback address stands for all of them. Names that are no host names are ignored.
+    /// A listener without an address has all of this machine. Names that are no host names are ignored.
     pub fn with_own(
         mut self,
         own_names: impl IntoIterator<Item = impl AsRef<str>>,
-        own_addresses: impl IntoIterator<Item = IpAddr>,
+        own_listeners: impl IntoIterator<Item = SocketAddr>,
     ) -> Resolver {
         self.own_names = own_names.into_iter().filter_map(|name| names::domain(name.as_ref())).collect();
-        self.own_addresses = own_addresses.into_iter().map(|address| address.to_canonical()).collect();
+        self.own_listeners = OwnListeners::new(own_listeners);
         self
     }
 
@@ -95,7 +96,8 @@ impl Resolver {
         let domain = names.first().cloned().unwrap_or_default();
         let host = |(preference, name): (u16, String)| Host { preference, name: name.into() };
         let hosts = (0..).zip(names).map(host).collect();
-        self.destination_of(&domain, hosts, true, self.until(self.settings.ttl_max_secs)).map(Arc::new)
+        let found = self.destination_of(&domain, hosts, true, self.until(self.settings.ttl_max_secs))?;
+        Ok(Arc::new(Destination { fixed: true, ..found }))
     }
 
     /// The addresses of `host`, one of a [`Destination`]. Of A and AAAA, which are asked for at once, the strategy decides which are used.
@@ -112,8 +114,8 @@ impl Resolver {
         }
     }
 
-    pub(super) fn has_own_addresses(&self) -> bool {
-        !self.own_addresses.is_empty()
+    pub(super) fn listens_at(&self, port: u16) -> bool {
+        self.own_listeners.has_port(port)
     }
 
     async fn look_up_destination(&self, domain: &str) -> (Result<Arc<Destination>, DnsError>, Instant) {
@@ -170,7 +172,7 @@ impl Resolver {
         if site.hosts().is_empty() {
             return Err(DnsError::Loop(domain.to_owned()));
         }
-        Ok(Destination { domain: domain.to_owned(), site, implicit, valid_until })
+        Ok(Destination { domain: domain.to_owned(), site, implicit, fixed: false, valid_until })
     }
 
     async fn look_up_addresses(&self, host: &str) -> (Result<Addresses, DnsError>, Instant) {
@@ -214,11 +216,8 @@ impl Resolver {
         addresses: impl IntoIterator<Item = IpAddr>,
         until: Instant,
     ) -> Result<Addresses, DnsError> {
-        let is_ours = |address: &IpAddr| {
-            self.own_addresses.contains(address)
-                || (address.is_loopback() && self.own_addresses.iter().any(IpAddr::is_loopback))
-        };
-        let addresses = Addresses::new(addresses, self.settings.ip, is_ours, until);
+        let own_ports = |address| self.own_listeners.ports_at(address);
+        let addresses = Addresses::new(addresses, self.settings.ip, own_ports, until);
         addresses.ok_or_else(|| DnsError::NoAddress(host.to_owned()))
     }
 

@@ -240,7 +240,7 @@ impl Shared {
         let source = source.ok_or("no source can be used")?;
         let mut random = Random::new(mix(self.seed ^ mix(self.ahead.serial.fetch_add(1, Ordering::Relaxed))));
         let resolver = self.resolver();
-        let mut attempt = Attempt::new(plan.destination.clone(), &mut random);
+        let mut attempt = Attempt::new(plan.destination.clone(), plan.manner.port, &mut random);
         let mut error = String::from("it has no host");
         while let Some((host, addresses)) = attempt.next(&resolver).await.map_err(|error| error.to_string())? {
             for address in addresses.order(&mut random) {

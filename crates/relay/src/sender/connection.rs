@@ -63,7 +63,7 @@ pub(super) async fn connect(shared: Arc<Shared>, site: Arc<Site>, admitted: Admi
     let mut random = Random::new(seed);
     let destination = site.state().destination.clone();
     let resolver = shared.resolver();
-    let mut attempt = Attempt::new(destination, &mut random);
+    let mut attempt = Attempt::new(destination, site.manner.port, &mut random);
     let mut error = String::from("it has no host");
     // Of the first connection.
     let mut tokens = Some(tokens);

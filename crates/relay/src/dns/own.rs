@@ -1,0 +1,76 @@
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
+
+/// Where this server listens.
+#[derive(Debug, Default)]
+pub(super) struct OwnListeners(Vec<SocketAddr>);
+
+/// A port of an address at which this server listens.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct OwnPort {
+    pub port: u16,
+    /// A listener names the address, and it is none of loopback.
+    pub is_named: bool,
+}
+
+impl OwnListeners {
+    pub fn new(listeners: impl IntoIterator<Item = SocketAddr>) -> Self {
+        let canonical = |listener: SocketAddr| SocketAddr::new(listener.ip().to_canonical(), listener.port());
+        Self(listeners.into_iter().map(canonical).collect())
+    }
+
+    pub fn has_port(&self, port: u16) -> bool {
+        self.0.iter().any(|listener| listener.port() == port)
+    }
+
+    /// The ports at which mail sent to `address` comes back to us. A listener without an address has all of this machine.
+    pub fn ports_at(&self, address: IpAddr) -> Vec<OwnPort> {
+        let is_here = self.0.iter().any(|listener| listener.ip().is_unspecified()) && is_of_this_machine(address);
+        let is_ours = |listener: &&SocketAddr| match listener.ip() {
+            ip if ip.is_unspecified() => is_here,
+            ip => ip == address,
+        };
+        let port = |listener: &SocketAddr| OwnPort {
+            port: listener.port(),
+            is_named: listener.ip() == address && !address.is_loopback(),
+        };
+        self.0.iter().filter(is_ours).map(port).collect()
+    }
+}
+
+/// Whether the machine has the address. The kernel is asked, so that a change of addresses counts.
+fn is_of_this_machine(address: IpAddr) -> bool {
+    // With `ip_nonlocal_bind` any address can be bound, so binding says nothing.
+    let nobodys = match address {
+        IpAddr::V4(_) => IpAddr::V4(Ipv4Addr::new(240, 0, 0, 1)),
+        IpAddr::V6(_) => IpAddr::V6(Ipv6Addr::new(0x100, 0, 0, 0, 0, 0, 0, 1)),
+    };
+    let can_bind = |address: IpAddr| UdpSocket::bind((address, 0)).is_ok();
+    address.is_loopback() || can_bind(address) && !can_bind(nobodys)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn ports(listeners: &[&str], address: &str) -> Vec<(u16, bool)> {
+        let listeners = OwnListeners::new(listeners.iter().map(|listener| listener.parse().unwrap()));
+        listeners.ports_at(address.parse().unwrap()).iter().map(|own| (own.port, own.is_named)).collect()
+    }
+
+    #[test]
+    fn a_listener_has_its_address_and_one_without_all_of_this_machine() {
+        let named = ["192.0.2.9:25", "127.0.0.1:26", "[2001:db8::9]:27"];
+        assert_eq!(ports(&named, "192.0.2.9"), [(25, true)]);
+        assert_eq!(ports(&named, "127.0.0.1"), [(26, false)]);
+        assert_eq!(ports(&named, "2001:db8::9"), [(27, true)]);
+        assert_eq!(ports(&named, "127.0.0.2"), []);
+        for any in ["0.0.0.0:25", "[::]:25"] {
+            for address in ["127.0.0.1", "127.0.0.77", "::1"] {
+                assert_eq!(ports(&[any], address), [(25, false)], "{any} {address}");
+            }
+            for address in ["192.0.2.9", "2001:db8::9"] {
+                assert_eq!(ports(&[any], address), [], "{any} {address}");
+            }
+        }
+    }
+}
