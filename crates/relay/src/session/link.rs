@@ -22,6 +22,8 @@ pub(super) struct Link {
     pub stream: Stream,
     pub timeouts: Timeouts,
     input: BytesMut,
+    /// Octets of the output that TLS has and the socket has not taken whole: of one record.
+    in_tls: usize,
     /// Why nothing more can be written. What the server has said by then is still read.
     broken: Option<io::Error>,
     deadline: Instant,
@@ -42,6 +44,8 @@ struct Progress {
 
 const READ_BYTES: usize = 4 << 10;
 const SLICES: usize = 64;
+/// Most octets of one record of TLS (RFC 8446 section 5.1).
+const RECORD_BYTES: usize = 16 << 10;
 /// No timeout is longer, so that adding one to an instant cannot overflow.
 const PATIENCE_MAX: Duration = Duration::from_secs(30 * 24 * 3600);
 
@@ -53,6 +57,7 @@ impl Link {
             stream,
             timeouts,
             input: BytesMut::new(),
+            in_tls: 0,
             broken: None,
             deadline: now,
             timer: Box::pin(tokio::time::sleep_until(now + PATIENCE_MAX)),
@@ -124,24 +129,21 @@ impl Link {
         }
     }
 
-    /// Whether anything was written. Pieces are not joined.
+    /// Whether the socket has taken anything. Pieces are not joined.
     fn poll_write(&mut self, cx: &mut Context<'_>) -> bool {
-        let output = self.machine.output();
         let mut has_written = false;
-        while self.broken.is_none() && output.has_remaining() {
-            let mut slices = [IoSlice::new(&[]); SLICES];
-            let count = output.chunks_vectored(&mut slices);
-            match Pin::new(&mut self.stream).poll_write_vectored(cx, &slices[..count]) {
+        while self.broken.is_none() && self.machine.output().has_remaining() {
+            match self.poll_write_some(cx) {
                 Poll::Ready(Ok(0)) => self.broken = Some(io::ErrorKind::WriteZero.into()),
                 Poll::Ready(Ok(octets)) => {
-                    output.advance(octets);
+                    self.machine.output().advance(octets);
                     has_written = true;
                 }
                 Poll::Ready(Err(error)) => self.broken = Some(error),
                 Poll::Pending => return has_written,
             }
         }
-        // TLS keeps what the socket did not take.
+        // TLS may have something of its own to say.
         if self.broken.is_none()
             && !self.stream.is_flushed()
             && let Poll::Ready(Err(error)) = Pin::new(&mut self.stream).poll_flush(cx)
@@ -151,6 +153,26 @@ impl Link {
         has_written
     }
 
+    /// How many octets the socket has taken.
+    ///
+    /// TLS takes octets that the socket does not, and tells of an error instead of what it has sent before. So it gets one record at a time, the next once the socket has
+    /// taken it: of a record that is lost before its end the server can read nothing.
+    fn poll_write_some(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<usize>> {
+        let output = self.machine.output();
+        let mut slices = [IoSlice::new(&[]); SLICES];
+        if !matches!(self.stream, Stream::Tls(_)) {
+            let count = output.chunks_vectored(&mut slices);
+            return Pin::new(&mut self.stream).poll_write_vectored(cx, &slices[..count]);
+        }
+        if self.in_tls == 0 {
+            let record = output.take(RECORD_BYTES);
+            let count = record.chunks_vectored(&mut slices);
+            self.in_tls = ready!(Pin::new(&mut self.stream).poll_write_vectored(cx, &slices[..count]))?;
+        }
+        ready!(Pin::new(&mut self.stream).poll_flush(cx))?;
+        Poll::Ready(Ok(std::mem::take(&mut self.in_tls)))
+    }
+
     fn poll_read(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         self.input.reserve(READ_BYTES);
         let read = ready!(pin!(self.stream.read_buf(&mut self.input)).poll(cx));
@@ -158,6 +180,12 @@ impl Link {
             (Ok(1..), broken) => {
                 self.broken = broken;
                 Ok(())
+            }
+            (Err(error), None) if error.kind() == io::ErrorKind::InvalidData => {
+                // TLS has tried to send an alert, behind the record that it held: the server may have that.
+                let held = std::mem::take(&mut self.in_tls);
+                self.machine.output().advance(held);
+                Err(error)
             }
             (_, Some(error)) | (Err(error), None) => Err(error),
             (Ok(0), None) => Err(io::ErrorKind::UnexpectedEof.into()),

@@ -39,8 +39,8 @@ pub enum Act {
 pub struct StoredMessage {
     pub recipients: Vec<String>,
     pub body: Vec<u8>,
-    /// Whether it said 2yz to it, to the last octet.
-    pub acknowledged: bool,
+    /// Recipients for whom it said 2yz to it, to the last octet.
+    pub acknowledged: usize,
 }
 
 pub struct Script {
@@ -71,6 +71,12 @@ pub struct Seen {
     counts: Vec<At>,
 }
 
+impl Seen {
+    fn is_lmtp(&self) -> bool {
+        self.lines.first().is_some_and(|line| line.starts_with("LHLO"))
+    }
+}
+
 impl Script {
     pub fn odd(at: At, number: usize, act: Act) -> Self {
         Self { odd: vec![(at, number, act)], ..Self::default() }
@@ -94,13 +100,14 @@ impl Script {
         if greet {
             self.answer(At::Greeting, "220 mx\r\n", stream, seen).await?;
         }
-        let (mut recipients, mut has_mail, mut in_data) = (Vec::new(), false, false);
+        let (mut recipients, mut has_mail, mut in_data, mut chunk) = (Vec::new(), false, false, None);
         loop {
             let end: &[u8] = if in_data { b"\r\n.\r\n" } else { b"\r\n" };
             // An empty message has no line end before its dot.
-            let found = match in_data && input.starts_with(b".\r\n") {
-                true => Some((0, 3)),
-                false => input.windows(end.len()).position(|window| window == end).map(|at| (at, at + end.len())),
+            let found = match chunk {
+                Some(size) => (input.len() >= size).then_some((size, size)),
+                None if in_data && input.starts_with(b".\r\n") => Some((0, 3)),
+                None => input.windows(end.len()).position(|window| window == end).map(|at| (at, at + end.len())),
             };
             let Some((at, after)) = found else {
                 let mut part = vec![0; (self.reads - seen.read).min(4096)];
@@ -114,14 +121,13 @@ impl Script {
                 continue;
             };
             let line: Vec<u8> = input.drain(..after).collect();
-            if in_data {
-                in_data = false;
-                let body = unstuffed(&line[..at]);
-                has_mail = false;
+            if in_data || chunk.is_some() {
+                let body = if chunk.take().is_some() { line } else { unstuffed(&line[..at]) };
+                (in_data, has_mail) = (false, false);
                 let recipients = std::mem::take(&mut recipients);
-                seen.kept.push(StoredMessage { recipients, body, acknowledged: false });
-                let positive = self.answer(At::Dot, "250 kept\r\n", stream, seen).await?;
-                seen.kept.last_mut().unwrap().acknowledged = positive;
+                let replies = if seen.is_lmtp() { recipients.len() } else { 1 };
+                seen.kept.push(StoredMessage { recipients, body, acknowledged: 0 });
+                self.answer(At::Dot, &"250 kept\r\n".repeat(replies), stream, seen).await?;
                 continue;
             }
             let line = String::from_utf8(line[..at].to_vec()).unwrap();
@@ -140,6 +146,10 @@ impl Script {
                 }
                 "DATA" if recipients.is_empty() => drop(self.answer(At::Data, "503 nobody\r\n", stream, seen).await?),
                 "DATA" => in_data = !self.answer(At::Data, "354 go\r\n", stream, seen).await? && self.was_354(seen),
+                "BDAT" => {
+                    let size = line.strip_prefix("BDAT ").and_then(|rest| rest.strip_suffix(" LAST")).unwrap();
+                    chunk = Some(size.parse().unwrap());
+                }
                 "RSET" => {
                     recipients.clear();
                     self.answer(At::Rset, "250 ok\r\n", stream, seen).await?;
@@ -186,10 +196,14 @@ impl Script {
         let octets = &said.as_bytes()[..said.len().min(self.writes - seen.written)];
         seen.written += octets.len();
         stream.write_all(octets).await.ok()?;
+        if at == At::Dot {
+            let said = octets.split_inclusive(|octet| *octet == b'\n');
+            let positive = said.filter(|line| line.starts_with(b"2") && line.ends_with(b"\n")).count();
+            let is_lmtp = seen.is_lmtp();
+            let kept = seen.kept.last_mut().unwrap();
+            kept.acknowledged = if is_lmtp { positive } else { positive * kept.recipients.len() };
+        }
         if octets.len() < said.len() || seen.written == self.writes || said.starts_with("421") {
-            if let (At::Dot, true, true) = (at, octets.len() == said.len(), said.starts_with('2')) {
-                seen.kept.last_mut().unwrap().acknowledged = true;
-            }
             return None;
         }
         Some(said.starts_with('2'))
@@ -252,7 +266,15 @@ impl Traffic for List {
 
 /// Sends all messages of the list over one session and says QUIT.
 pub async fn send_all(script: Script, list: &mut List, settings: &Settings) -> (Result<End, OpenError>, Seen) {
-    let (stream, server) = script.serve();
+    send_over(script.serve(), list, settings).await
+}
+
+/// The same over a connection.
+pub async fn send_over(
+    (stream, server): (Stream, JoinHandle<Seen>),
+    list: &mut List,
+    settings: &Settings,
+) -> (Result<End, OpenError>, Seen) {
     let end = match Session::open_over(stream, settings).await {
         Ok(mut session) => {
             let end = session.run(list).await;

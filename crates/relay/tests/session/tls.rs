@@ -17,13 +17,13 @@ use tokio::time::Instant;
 use crate::support::{Act, At, List, Script, Seen, settings};
 
 /// A server for `mx.example`, and the trust in it.
-struct Site {
+pub struct Site {
     certificate: Certificate,
     authorities: Arc<rustls::ClientConfig>,
 }
 
 impl Site {
-    fn new() -> Self {
+    pub fn new() -> Self {
         let made = rcgen::generate_simple_self_signed(vec!["mx.example".to_owned()]).unwrap();
         let key = rustls::pki_types::PrivatePkcs8KeyDer::from(made.signing_key.serialize_der());
         let config = server_config_from(vec![made.cert.der().clone()], key.into()).unwrap();
@@ -40,6 +40,24 @@ impl Site {
         let config = if verified { Arc::clone(&self.authorities) } else { client_config(&TlsTrust::Anything).unwrap() };
         let name = ServerName::try_from("mx.example").unwrap();
         Settings { tls: Some(Tls { policy, is_implicit: false, config, name }), ..settings() }
+    }
+
+    /// With TLS from the first octet on.
+    pub fn settings_from_the_first_octet(&self) -> Settings {
+        let mut settings = self.settings(TlsPolicy::Verified);
+        settings.tls.as_mut().unwrap().is_implicit = true;
+        settings
+    }
+
+    /// The script with TLS from the first octet on.
+    pub fn serve_encrypted(&self, script: Script) -> (Stream, JoinHandle<Seen>) {
+        let (ours, theirs) = UnixStream::pair().unwrap();
+        let certificate = self.certificate.clone();
+        let serving = async move {
+            let (stream, _) = certificate.accept(Stream::Unix(theirs)).await.unwrap();
+            script.over(stream).await
+        };
+        (Stream::Unix(ours), tokio::spawn(serving))
     }
 
     /// The script in the clear up to STARTTLS, and again behind it.
@@ -175,15 +193,9 @@ async fn octets_behind_the_reply_to_starttls_end_the_session() {
 #[tokio::test(start_paused = true)]
 async fn encryption_can_begin_with_the_first_octet() {
     let site = Site::new();
-    let mut settings = site.settings(TlsPolicy::Verified);
-    settings.tls.as_mut().unwrap().is_implicit = true;
-    let (ours, theirs) = UnixStream::pair().unwrap();
-    let certificate = site.certificate.clone();
-    let server = tokio::spawn(async move {
-        let (stream, _) = certificate.accept(Stream::Unix(theirs)).await.unwrap();
-        Script::default().over(stream).await
-    });
-    let mut session = Session::open_over(Stream::Unix(ours), &settings).await.unwrap();
+    let settings = site.settings_from_the_first_octet();
+    let (stream, server) = site.serve_encrypted(Script::default());
+    let mut session = Session::open_over(stream, &settings).await.unwrap();
     assert_eq!(session.channel(), Channel::Verified);
     let mut list = List::two();
     assert!(matches!(session.run(&mut list).await, End::NoMore));
