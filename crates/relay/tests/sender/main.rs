@@ -1,6 +1,7 @@
 //! The relay with a real spool, a DNS server and mail servers on loopback.
 
 mod ahead;
+mod attempts;
 mod automation;
 mod backlog;
 mod bounces;

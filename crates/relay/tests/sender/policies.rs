@@ -20,23 +20,23 @@ use super::{LOOPBACK, Rig, rig_with, schedules, wait};
 
 /// A session of the server: one message and how it came.
 #[derive(Debug, Clone, PartialEq, Eq)]
-struct Came {
+pub struct Came {
     recipient: String,
-    is_encrypted: bool,
+    pub is_encrypted: bool,
     /// The name that was asked for.
     name: Option<String>,
     has_certificate: bool,
 }
 
 /// A mail server with STARTTLS. Ends with the process.
-struct TlsSink {
+pub struct TlsSink {
     address: SocketAddr,
     came: Arc<Mutex<Vec<Came>>>,
     handshakes: Arc<Mutex<usize>>,
 }
 
 /// Files of a certificate and its key, which is its own authority.
-struct Files {
+pub struct Files {
     made: rcgen::CertifiedKey<rcgen::KeyPair>,
     dir: tempfile::TempDir,
 }
@@ -46,7 +46,7 @@ fn pem(kind: &str, der: &[u8]) -> String {
 }
 
 impl Files {
-    fn new(name: &str) -> Self {
+    pub fn new(name: &str) -> Self {
         let made = rcgen::generate_simple_self_signed(vec![name.to_owned()]).unwrap();
         let dir = tempfile::tempdir().unwrap();
         std::fs::write(dir.path().join("cert.pem"), pem("CERTIFICATE", made.cert.der())).unwrap();
@@ -68,7 +68,7 @@ impl Files {
         roots.into()
     }
 
-    fn server(&self, clients: &Files) -> Arc<ServerConfig> {
+    pub fn server(&self, clients: &Files) -> Arc<ServerConfig> {
         let provider = Arc::new(rustls::crypto::ring::default_provider());
         let verifier = WebPkiClientVerifier::builder_with_provider(clients.roots(), provider.clone());
         let verifier = verifier.allow_unauthenticated().build().unwrap();
@@ -82,7 +82,11 @@ impl Files {
 impl TlsSink {
     /// `None`: it offers STARTTLS and breaks off each handshake.
     fn start(config: Option<Arc<ServerConfig>>) -> Self {
-        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        TlsSink::at("127.0.0.1:0".parse().unwrap(), config)
+    }
+
+    pub fn at(address: SocketAddr, config: Option<Arc<ServerConfig>>) -> Self {
+        let listener = TcpListener::bind(address).unwrap();
         let sink =
             TlsSink { address: listener.local_addr().unwrap(), came: Arc::default(), handshakes: Arc::default() };
         let (came, handshakes) = (sink.came.clone(), sink.handshakes.clone());
@@ -95,7 +99,7 @@ impl TlsSink {
         sink
     }
 
-    fn wait(&self, count: usize) -> Vec<Came> {
+    pub fn wait(&self, count: usize) -> Vec<Came> {
         wait("messages", || self.came.lock().unwrap().len() >= count);
         self.came.lock().unwrap().clone()
     }

@@ -6,7 +6,11 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use posthaste_dns::Zone;
+use posthaste_relay::sender::{Route, RouteTls, opportunistic_tls};
+use posthaste_relay::session::TlsPolicy;
+use posthaste_smtp::sasl::Credentials;
 
+use super::policies::{Files, TlsSink};
 use super::sink::Sink;
 use super::{LOOPBACK, outgoing, rig_with, schedules, wait};
 
@@ -15,6 +19,9 @@ use super::{LOOPBACK, outgoing, rig_with, schedules, wait};
 enum At {
     Greeting,
     Hello,
+    StartTls,
+    Handshake,
+    Auth,
     Mail,
     Rcpt,
     Data,
@@ -35,6 +42,7 @@ enum Becomes {
 /// A host that answers well but for one stage, and there for the recipients `bad…` alone if it is RCPT. Ends with the process.
 struct Odd {
     address: SocketAddr,
+    connections: Arc<AtomicUsize>,
     taken: Arc<AtomicUsize>,
 }
 
@@ -42,10 +50,11 @@ impl Odd {
     /// `reply`: none closes the connection.
     fn start(at: At, reply: Option<u16>) -> Odd {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-        let odd = Odd { address: listener.local_addr().unwrap(), taken: Arc::default() };
-        let taken = odd.taken.clone();
+        let odd = Odd { address: listener.local_addr().unwrap(), connections: Arc::default(), taken: Arc::default() };
+        let (connections, taken) = (odd.connections.clone(), odd.taken.clone());
         std::thread::spawn(move || {
             for stream in listener.incoming().flatten() {
+                connections.fetch_add(1, Ordering::Relaxed);
                 let taken = taken.clone();
                 std::thread::spawn(move || serve(stream, at, reply, &taken));
             }
@@ -75,7 +84,15 @@ fn serve(mut stream: TcpStream, at: At, reply: Option<u16>, taken: &AtomicUsize)
             break;
         }
         goes_on = match line.get(..4).unwrap_or("") {
-            "EHLO" | "HELO" => say(Some(At::Hello), "250 odd\r\n")?,
+            "EHLO" | "HELO" => match at {
+                At::StartTls | At::Handshake => say(Some(At::Hello), "250-odd\r\n250 STARTTLS\r\n")?,
+                At::Auth => say(Some(At::Hello), "250-odd\r\n250 AUTH PLAIN\r\n")?,
+                _ => say(Some(At::Hello), "250 odd\r\n")?,
+            },
+            // In place of a handshake it says something else, or closes.
+            "STAR" if at == At::Handshake => say(None, "220 go\r\n")? && say(Some(At::Handshake), "")? && false,
+            "STAR" => say(Some(At::StartTls), "220 go\r\n")?,
+            "AUTH" => say(Some(At::Auth), "235 2.7.0 ok\r\n")?,
             "MAIL" => say(Some(At::Mail), "250 2.1.0 ok\r\n")?,
             "RCPT" => {
                 let stage = line.contains("<bad").then_some(At::Rcpt);
@@ -163,4 +180,67 @@ fn check(at: At, reply: Option<u16>, becomes: Becomes) {
         attempts == vec![1; count]
     });
     assert!(!log.iter().any(|line| line.starts_with("unreachable")), "{what}: {log:?}");
+}
+
+#[test]
+fn a_host_with_which_tls_or_a_login_fails_is_the_hosts_trouble() {
+    for at in [At::StartTls, At::Handshake, At::Auth] {
+        for reply in [Some(454), Some(554), Some(421), None] {
+            check_opening(at, reply);
+        }
+    }
+}
+
+fn check_opening(at: At, reply: Option<u16>) {
+    let what = format!("{at:?} {reply:?}");
+    let odd = Odd::start(at, reply);
+    let second = Ipv4Addr::new(127, 0, 0, 2);
+    let address = (second, odd.address.port()).into();
+    let zone = Zone::default().a("mx1.example", LOOPBACK).a("mx2.example", second);
+    let is_login = at == At::Auth;
+    let (tls, auth) = match is_login {
+        true => (None, Some(Credentials::new("ann", "secret"))),
+        false => {
+            let (policy, config) = (TlsPolicy::Required, opportunistic_tls().unwrap());
+            (Some(RouteTls { policy, is_implicit: false, config, name: None }), None)
+        }
+    };
+    let route = |domain: &str, hosts: &[&str]| {
+        let hosts = hosts.iter().map(|host| (*host).to_owned()).collect();
+        let (domain, tls, auth) = (domain.to_owned(), tls.clone(), auth.clone());
+        Arc::new(Route { domain, hosts, tls, auth, ..Route::new("", odd.address.port()) })
+    };
+    let files = Files::new("mx2.example");
+    let (login, encrypted) = match is_login {
+        true => (Some(Sink::at(address)), None),
+        false => (None, Some(TlsSink::at(address, Some(files.server(&files))))),
+    };
+    let rig = rig_with(zone, 1, |config| {
+        config.schedules = schedules(3600, 86_400);
+        config.routing.routes =
+            vec![route("a.example", &["mx1.example", "mx2.example"]), route("b.example", &["mx1.example"])];
+    });
+    // The next host gets it at once.
+    rig.send("ann@here.example", &["bob@a.example"], "x\r\n");
+    rig.wait_empty();
+    let came = match (&login, &encrypted) {
+        (Some(sink), _) => {
+            sink.taken().iter().map(|taken| (taken.logged_in == "ann", taken.recipients.len())).collect()
+        }
+        (_, Some(sink)) => sink.wait(1).iter().map(|came| (came.is_encrypted, 1)).collect::<Vec<_>>(),
+        _ => unreachable!(),
+    };
+    assert_eq!(came, [(true, 1)], "{what}");
+    assert_eq!(rig.log(), ["bob@a.example delivered"], "{what}");
+    assert_eq!(odd.connections.load(Ordering::Relaxed), 1, "{what}");
+    // Where there is no other it waits, and has had no attempt.
+    rig.send("ann@here.example", &["bob@b.example"], "x\r\n");
+    wait(&what, || rig.log().iter().any(|line| line.starts_with("unreachable")));
+    let mut attempts = Vec::new();
+    rig.relay.waiting(&Default::default(), &mut |waiting| {
+        attempts.push(waiting.state.attempts);
+        true
+    });
+    assert_eq!((attempts, odd.taken.load(Ordering::Relaxed)), (vec![0], 0), "{what}: {:?}", rig.log());
+    assert!(!rig.log().iter().any(|line| line.starts_with("bob@b.example")), "{what}: {:?}", rig.log());
 }

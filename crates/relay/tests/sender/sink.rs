@@ -41,7 +41,7 @@ struct Seen {
     /// Messages to `slow…` that have come and wait for their reply; whether they get it.
     slow: usize,
     is_released: bool,
-    /// Recipients `hang…` that wait for their reply, and get it with the release.
+    /// Recipients `hang…`, and `laterhang…` at their second attempt, that wait for their reply, and get it with the release.
     hanging: usize,
     /// RCPT commands, by address.
     rcpts: HashMap<String, usize>,
@@ -230,7 +230,7 @@ impl Sink {
                         count = *rcpts;
                         seen.asked.push((to.clone(), from));
                     });
-                    if to.starts_with("hang") {
+                    if to.starts_with("hang") || to.starts_with("laterhang") && count > 1 {
                         self.note(|seen| seen.hanging += 1);
                         self.wait(|seen| seen.is_released, "the release");
                     }
