@@ -21,7 +21,7 @@ fn check(connections: usize, first: usize, later: usize, expected: [usize; 2]) {
     wait(&what, || rig.relay.stats().deferred == later.len() as u64);
     let scope = Scope::Domain("a.example".into());
     rig.relay.suspend(scope.clone(), None, &By::default()).unwrap();
-    rig.relay.retry_all();
+    rig.flush();
     first.iter().for_each(|to| rig.send("ann@here.example", &[to], "x\r\n"));
     let all_wait = || {
         let mut due = 0;
