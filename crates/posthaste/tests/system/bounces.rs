@@ -168,14 +168,14 @@ fn what_comes_back_to_a_signed_return_path_is_known_and_goes_on_to_the_sender() 
     let more = "[relay.bounces]\nsuppress_bounces = true\nsuppress_complaints = true\n\
                 [relay.return_path]\ndomain = \"bounces.here.example\"\nsecret_file = \"secret\"\n";
     let server = Server::start(dir, &config(next.addresses[0].port(), more));
-    send(&server, "eve@here.example", &["ann@there.example", "bob@there.example", "cat@there.example"]);
+    send(&server, "eve@here.example", &["ann@there.example", "bob@there.example", "carol@there.example"]);
     let sender_of = |user: &str| {
         let text = next.wait_for_mail("there.example", user, 1)[0].text();
         let sender = text.strip_prefix("Return-Path: <").and_then(|rest| rest.split_once('>')).expect("a sender").0;
         assert!(sender.starts_with("bounce+") && sender.ends_with("@bounces.here.example"), "{sender}");
         sender.to_owned()
     };
-    let (of_ann, of_bob, of_cat) = (sender_of("ann"), sender_of("bob"), sender_of("cat"));
+    let (of_ann, of_bob, of_carol) = (sender_of("ann"), sender_of("bob"), sender_of("carol"));
     assert_ne!(of_ann, of_bob, "each recipient has its own");
     // From anybody, as reports come from anywhere.
     let mut other = Client::open_from(std::net::Ipv4Addr::new(127, 0, 0, 2), server.addresses[0]).unwrap();
@@ -193,8 +193,8 @@ fn what_comes_back_to_a_signed_return_path_is_known_and_goes_on_to_the_sender() 
     back(&of_bob, &report(&of_bob, "abuse"));
     back(&of_bob.to_uppercase(), b"Subject: I am away\r\n\r\nuntil Monday\r\n");
     // To the address that was agreed upon with a provider.
-    let complaint = String::from_utf8(report(&of_cat, "abuse")).unwrap();
-    let complaint = complaint.replace("Feedback-Type", &format!("Original-Mail-From: <{of_cat}>\r\nFeedback-Type"));
+    let complaint = String::from_utf8(report(&of_carol, "abuse")).unwrap();
+    let complaint = complaint.replace("Feedback-Type", &format!("Original-Mail-From: <{of_carol}>\r\nFeedback-Type"));
     back("eve@here.example", complaint.as_bytes());
     back("eve@here.example", complaint.replace("bounce+", "bounce+a").as_bytes());
     let told = server.wait_for_mail("here.example", "eve", 5);
@@ -203,7 +203,7 @@ fn what_comes_back_to_a_signed_return_path_is_known_and_goes_on_to_the_sender() 
     let found: Vec<_> =
         found.iter().map(|one| (one["address"].as_str().unwrap(), one["source"].as_str().unwrap())).collect();
     let expected =
-        [("ann@there.example", "bounce"), ("bob@there.example", "complaint"), ("cat@there.example", "complaint")];
+        [("ann@there.example", "bounce"), ("bob@there.example", "complaint"), ("carol@there.example", "complaint")];
     assert_eq!(found, expected);
     drop(other);
     server.stop();
@@ -216,7 +216,7 @@ fn what_comes_back_to_a_signed_return_path_is_known_and_goes_on_to_the_sender() 
         (Some("failed"), Some("ann@there.example"), eve),
         (Some("abuse"), Some("bob@there.example"), eve),
         (Some("other"), Some("bob@there.example"), eve),
-        (Some("abuse"), Some("cat@there.example"), eve),
+        (Some("abuse"), Some("carol@there.example"), eve),
     ];
     assert_eq!(told, expected);
 }

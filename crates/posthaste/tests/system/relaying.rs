@@ -23,7 +23,7 @@ pub fn config(port: u16, relay: &str) -> String {
 
 /// A server that receives for `there.example`, users ann and bob, at an address with a port; slow is refused for now.
 pub fn next_hop(dir: &Path, address: &str) -> Server {
-    let domain = "[[domain]]\nname = \"there.example\"\nusers = [\"ann\", \"bob\"]\n\
+    let domain = "[[domain]]\nname = \"there.example\"\nusers = [\"ann\", \"bob\", \"carol\"]\n\
                   [domain.aliases]\nslow = { refuse = \"450 4.2.1 Come back\" }\n";
     Server::start(dir, &format!("host_name = \"mx.there.example\"\n[[listener]]\naddress = \"{address}\"\n{domain}"))
 }
