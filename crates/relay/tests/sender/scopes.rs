@@ -90,7 +90,11 @@ fn serve(mut stream: TcpStream, at: At, reply: Option<u16>, taken: &AtomicUsize)
                 _ => say(Some(At::Hello), "250 odd\r\n")?,
             },
             // In place of a handshake it says something else, or closes.
-            "STAR" if at == At::Handshake => say(None, "220 go\r\n")? && say(Some(At::Handshake), "")? && false,
+            "STAR" if at == At::Handshake => {
+                say(None, "220 go\r\n")?;
+                say(Some(At::Handshake), "")?;
+                false
+            }
             "STAR" => say(Some(At::StartTls), "220 go\r\n")?,
             "AUTH" => say(Some(At::Auth), "235 2.7.0 ok\r\n")?,
             "MAIL" => say(Some(At::Mail), "250 2.1.0 ok\r\n")?,
