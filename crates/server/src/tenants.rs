@@ -7,7 +7,7 @@ use posthaste_relay::sender::{Outgoing, TenantSection, is_name};
 use posthaste_smtp::ReversePath;
 use posthaste_smtp::driver::{ByNetwork, Peer};
 
-use crate::config::{Config, Network};
+use crate::config::{Config, Listener, Network};
 use crate::logins::{Login, Session};
 
 /// What the configuration says of tenants.
@@ -15,11 +15,14 @@ use crate::logins::{Login, Session};
 pub(crate) struct Tenants {
     /// Of each listener, in their order.
     listeners: Vec<ByNetwork<Option<Arc<str>>>>,
-    /// The pools of each listener, in their order; none if none is named.
+    /// The campaigns and the pools of each listener, in their order; none if none is named.
+    campaigns: Vec<ByNetwork<Option<Arc<str>>>>,
     pools: Vec<ByNetwork<Option<Arc<str>>>>,
     known_pools: HashSet<String>,
     /// By sender's address or domain, in lower case; with a dot in front for the domains below it.
     senders: HashMap<String, Arc<str>>,
+    /// By tenant: the campaigns of its senders, as above.
+    campaigns_of: HashMap<Arc<str>, HashMap<String, Arc<str>>>,
     fields: LabelFields,
 }
 
@@ -48,20 +51,28 @@ impl Tenants {
             ByNetwork::new(name(of_listener), own.map(|(network, own)| (network, name(of_network(own)))).collect())
         };
         let listeners = || config.listeners.iter();
-        let names_pool =
-            listeners().any(|one| one.pool.is_some()) || config.networks.iter().any(|one| one.pool.is_some());
-        let pools = listeners().filter(|_| names_pool).map(|one| by_network(&one.pool, |network| &network.pool));
+        let if_any = |of_listener: fn(&Listener) -> &Option<String>, of_network: fn(&Network) -> &Option<String>| {
+            let has_any = listeners().any(|one| of_listener(one).is_some())
+                || config.networks.iter().any(|one| of_network(one).is_some());
+            listeners().filter(|_| has_any).map(|one| by_network(of_listener(one), of_network)).collect()
+        };
         let of_tenant = |tenant: &TenantSection| {
             let name: Arc<str> = tenant.name.as_str().into();
             let domains = tenant.sender_domains.iter().chain(&tenant.senders);
             domains.map(|domain| (domain.to_lowercase(), name.clone())).collect::<Vec<_>>()
         };
+        let campaigns_of = |tenant: &TenantSection| {
+            let of_sender = |(sender, campaign): (&String, &String)| (sender.to_lowercase(), campaign.as_str().into());
+            (Arc::from(tenant.name.as_str()), tenant.campaigns.iter().map(of_sender).collect())
+        };
         let field = |name: &str| (!name.is_empty()).then(|| name.into());
         Self {
             listeners: listeners().map(|one| by_network(&one.tenant, |network| &network.tenant)).collect(),
-            pools: pools.collect(),
+            campaigns: if_any(|listener| &listener.campaign, |network| &network.campaign),
+            pools: if_any(|listener| &listener.pool, |network| &network.pool),
             known_pools: config.relay.pool.iter().map(|pool| pool.name.clone()).collect(),
             senders: config.relay.tenant.iter().flat_map(of_tenant).collect(),
+            campaigns_of: config.relay.tenant.iter().map(campaigns_of).collect(),
             fields: LabelFields {
                 tenant: field(&config.relay.tenant_header),
                 campaign: field(&config.relay.campaign_header),
@@ -85,14 +96,18 @@ impl Tenants {
         (is_trusted, login): (bool, Option<&Login>),
         labels: Labels,
     ) {
-        let by_sender = || if is_trusted { self.of_sender(sender) } else { None };
+        let by_sender = || if is_trusted { of_sender(&self.senders, sender) } else { None };
         let by_login = || login.and_then(|login| login.tenant.clone());
         if let Some(tenant) =
             labels.tenant.or_else(by_login).or_else(by_sender).or_else(|| of_client(&self.listeners, session))
         {
             message.tenant = tenant;
         }
-        if let Some(campaign) = labels.campaign {
+        let by_sender = || {
+            let campaigns = self.campaigns_of.get(&message.tenant).filter(|_| is_trusted)?;
+            of_sender(campaigns, sender)
+        };
+        if let Some(campaign) = labels.campaign.or_else(by_sender).or_else(|| of_client(&self.campaigns, session)) {
             message.campaign = campaign;
         }
         if let Some(pool) = labels.pool.or_else(|| of_client(&self.pools, session)) {
@@ -104,19 +119,20 @@ impl Tenants {
     pub fn unknown_pool<'a>(&self, labels: &'a Labels) -> Option<&'a str> {
         labels.pool.as_deref().filter(|pool| !self.known_pools.contains(*pool))
     }
+}
 
-    fn of_sender(&self, sender: &ReversePath) -> Option<Arc<str>> {
-        if self.senders.is_empty() {
-            return None;
-        }
-        let address = sender.address()?;
-        if let Some(tenant) = self.senders.get(&address.to_string().to_lowercase()) {
-            return Some(tenant.clone());
-        }
-        let domain = address.domain().to_string().to_lowercase();
-        let below = domain.match_indices('.').map(|(dot, _)| &domain[dot..]);
-        std::iter::once(domain.as_str()).chain(below).find_map(|domain| self.senders.get(domain).cloned())
+/// What is said of a sender, or else of the nearest domain.
+fn of_sender(senders: &HashMap<String, Arc<str>>, sender: &ReversePath) -> Option<Arc<str>> {
+    if senders.is_empty() {
+        return None;
     }
+    let address = sender.address()?;
+    if let Some(name) = senders.get(&address.to_string().to_lowercase()) {
+        return Some(name.clone());
+    }
+    let domain = address.domain().to_string().to_lowercase();
+    let below = domain.match_indices('.').map(|(dot, _)| &domain[dot..]);
+    std::iter::once(domain.as_str()).chain(below).find_map(|domain| senders.get(domain).cloned())
 }
 
 /// What is said of clients of a listener or, before that, of their network.
@@ -147,7 +163,7 @@ mod tests {
         let tenants = Tenants::new(&Config::parse(Path::new("test"), text).unwrap());
         let check = |sender: &str, expected: Option<&str>| {
             let path = ReversePath::parse(&format!("<{sender}>")).unwrap();
-            assert_eq!(tenants.of_sender(&path).as_deref(), expected, "{sender}");
+            assert_eq!(of_sender(&tenants.senders, &path).as_deref(), expected, "{sender}");
         };
         check("x@a.EXAMPLE", Some("a"));
         check("x@z.a.example", None);

@@ -14,12 +14,14 @@ host_name = "mx.here.example"
 [[listener]]
 address = "127.0.0.1:0"
 tenant = "listener"
+campaign = "at-listener"
 [[listener]]
 address = "[::1]:0"
 tenant = "listener"
 [[network]]
 cidr = "::1"
 tenant = "network"
+campaign = "of-network"
 [[domain]]
 name = "here.example"
 users = ["eve"]
@@ -31,7 +33,8 @@ tenant_header = "X-Tenant"
 campaign_header = "X-Campaign"
 [[relay.tenant]]
 name = "acme"
-sender_domains = ["acme.example"]
+sender_domains = ["acme.example", ".acme.example"]
+campaigns = { "acme.example" = "usual", ".acme.example" = "below", "Offers@acme.example" = "offers" }
 [dns]
 servers = ["127.0.0.1:9"]
 hosts = { "there.example" = ["127.0.0.1"] }
@@ -51,7 +54,7 @@ fn hello(server: &Server, listener: usize) -> Client {
 }
 
 #[test]
-fn a_tenant_comes_from_the_field_the_sender_the_network_or_the_listener() {
+fn tenant_and_campaign_come_from_the_field_the_sender_the_network_or_the_listener() {
     let here = tempfile::tempdir().unwrap();
     let dir = here.path();
     let server = Server::start(dir, CONFIG);
@@ -62,13 +65,28 @@ fn a_tenant_comes_from_the_field_the_sender_the_network_or_the_listener() {
     trusted.try_message("joe@acme.example", to, labelled).unwrap();
     trusted.try_message("joe@acme.example", to, b"Subject: b\r\n\r\n\r\n").unwrap();
     trusted.try_message("joe@other.example", to, b"Subject: c\r\n\r\n\r\n").unwrap();
+    trusted.try_message("offers@ACME.example", to, b"Subject: d\r\n\r\n\r\n").unwrap();
+    trusted.try_message("joe@news.acme.example", to, b"X-Campaign: now\r\n\r\n\r\n").unwrap();
+    trusted.try_message("joe@news.acme.example", to, b"Subject: e\r\n\r\n\r\n").unwrap();
+    // Another tenant's sender is none of its own.
+    trusted.try_message("joe@acme.example", to, b"X-Tenant: bravo\r\n\r\n\r\n").unwrap();
     let refused = trusted.try_message("joe@acme.example", to, b"X-Tenant: a b\r\n\r\n\r\n").unwrap();
     assert_eq!(refused.code, 554, "{refused:?}");
     let mut other = hello(&server, 1);
     other.try_message("joe@acme.example", to, labelled).unwrap();
-    let expected = [("bravo", "spring"), ("acme", ""), ("listener", ""), ("network", "")];
+    let expected = [
+        ("bravo", "spring"),
+        ("acme", "usual"),
+        ("listener", "at-listener"),
+        ("acme", "offers"),
+        ("acme", "now"),
+        ("acme", "below"),
+        ("bravo", "at-listener"),
+        // Not trusted: neither its fields nor its sender count.
+        ("network", "of-network"),
+    ];
     assert_eq!(labels(dir), expected.map(|(tenant, campaign)| (tenant.to_owned(), campaign.to_owned())));
-    let stored: Vec<String> = server.wait_for_mail("here.example", "eve", 4).iter().map(|mail| mail.text()).collect();
+    let stored: Vec<String> = server.wait_for_mail("here.example", "eve", 8).iter().map(|mail| mail.text()).collect();
     let untouched = "X-Tenant: bravo\nSubject: a\nx-campaign:\n spring\nX-TENANT: second\n\nX-Tenant: body\n";
     let removed = stored.iter().filter(|mail| mail.contains("Subject: a\n\nX-Tenant: body\n")).count();
     assert_eq!((removed, stored.iter().filter(|mail| mail.contains(untouched)).count()), (1, 1), "{stored:?}");

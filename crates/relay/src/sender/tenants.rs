@@ -1,5 +1,7 @@
 //! `[[relay.tenant]]` of the configuration, and what a name of a tenant or a campaign may be.
 
+use std::collections::BTreeMap;
+
 use posthaste_smtp::address::is_domain;
 use posthaste_units::words::{Key, Problem};
 use serde::{Deserialize, Serialize};
@@ -16,6 +18,9 @@ pub struct TenantSection {
     /// The same of these addresses, before any domain.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub senders: Vec<String>,
+    /// The campaigns of its mail by sender: an address, a domain, or with a dot in front the domains below it. The nearest counts.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub campaigns: BTreeMap<String, String>,
     /// Recipients of its mail that may wait; not set: as many as of all.
     #[serde(default, skip_serializing_if = "Option::is_none", deserialize_with = "some_count")]
     pub queue_recipients: Option<u64>,
@@ -63,6 +68,20 @@ pub(super) fn check(tenants: &[TenantSection], at: &[Key]) -> Result<(), Problem
             // No domain has an `@`.
             if !domains.insert(sender.to_lowercase()) {
                 return Err(Problem::new(at(), format!("`{sender}` is another tenant's, or listed twice")));
+            }
+        }
+        let mut senders = std::collections::HashSet::new();
+        for (sender, campaign) in &tenant.campaigns {
+            let at = || at(&["campaigns".into(), sender.as_str().into()]);
+            let domain = sender.strip_prefix('.').unwrap_or(sender);
+            if !(is_domain(domain) && domain.is_ascii()) && posthaste_smtp::Address::parse(sender).is_err() {
+                return Err(Problem::new(at(), "not an address, a domain, or a domain with a dot in front"));
+            }
+            if !is_name(campaign) {
+                return Err(Problem::new(at(), "a name has 1 to 100 visible ASCII characters, no blanks"));
+            }
+            if !senders.insert(sender.to_lowercase()) {
+                return Err(Problem::new(at(), format!("`{sender}` is listed twice")));
             }
         }
     }

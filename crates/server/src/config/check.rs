@@ -37,7 +37,8 @@ pub(super) fn check(config: &Config) -> Result<Directory, Problem> {
             check_relaying(&network.cidr, "cidr").map_err(|problem| problem.within(at()))?;
         }
         network.check_auth(&config.listeners).map_err(|problem| problem.within(at()))?;
-        check_tenant(network.tenant.as_deref()).map_err(|problem| problem.within(at()))?;
+        check_label("tenant", network.tenant.as_deref()).map_err(|problem| problem.within(at()))?;
+        check_label("campaign", network.campaign.as_deref()).map_err(|problem| problem.within(at()))?;
         check_pool(config, network.pool.as_deref()).map_err(|problem| problem.within(at()))?;
         check_overrides(config, &network.limits, &network.policy).map_err(|problem| problem.within(at()))?;
     }
@@ -45,7 +46,8 @@ pub(super) fn check(config: &Config) -> Result<Directory, Problem> {
         let at = || vec!["listener".into(), index.into()];
         check_listener(listener, &config.listeners[..index]).map_err(|problem| problem.within(at()))?;
         listener.check_auth(&config.auth).map_err(|problem| problem.within(at()))?;
-        check_tenant(listener.tenant.as_deref()).map_err(|problem| problem.within(at()))?;
+        check_label("tenant", listener.tenant.as_deref()).map_err(|problem| problem.within(at()))?;
+        check_label("campaign", listener.campaign.as_deref()).map_err(|problem| problem.within(at()))?;
         check_pool(config, listener.pool.as_deref()).map_err(|problem| problem.within(at()))?;
         check_overrides(config, &listener.limits, &listener.policy).map_err(|problem| problem.within(at()))?;
     }
@@ -62,9 +64,9 @@ fn check_overrides(config: &Config, limits: &LimitOverrides, policy: &PolicyOver
     policy.over(&config.policy).check()
 }
 
-fn check_tenant(name: Option<&str>) -> Result<(), Problem> {
+fn check_label(key: &'static str, name: Option<&str>) -> Result<(), Problem> {
     let message = "a name has 1 to 100 visible ASCII characters, no blanks";
-    if name.is_none_or(is_name) { Ok(()) } else { Err(Problem::new(["tenant".into()], message)) }
+    if name.is_none_or(is_name) { Ok(()) } else { Err(Problem::new([key.into()], message)) }
 }
 
 fn check_pool(config: &Config, name: Option<&str>) -> Result<(), Problem> {

@@ -27,6 +27,9 @@ pub struct Listener {
     /// The tenant of mail that comes there for other hosts. Not set: none.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub tenant: Option<String>,
+    /// The campaign of that mail. Not set: none.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub campaign: Option<String>,
     /// The pool of sources that it is sent from. Not set: that of the tenant.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub pool: Option<String>,
@@ -62,6 +65,9 @@ pub struct Network {
     /// The tenant of their mail for other hosts, in place of the listener's.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub tenant: Option<String>,
+    /// The campaign of that mail, in place of the listener's.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub campaign: Option<String>,
     /// The pool of sources that it is sent from, in place of the listener's.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub pool: Option<String>,
@@ -91,7 +97,19 @@ impl Keys for Listener {
     fn keys() -> Vec<&'static str> {
         [
             Socket::keys(),
-            vec!["protocol", "tenant", "pool", "relay", "auth", "tls", "certificate", "key", "limits", "policy"],
+            vec![
+                "protocol",
+                "tenant",
+                "campaign",
+                "pool",
+                "relay",
+                "auth",
+                "tls",
+                "certificate",
+                "key",
+                "limits",
+                "policy",
+            ],
         ]
         .concat()
     }
@@ -100,6 +118,7 @@ impl Keys for Listener {
         match key {
             "protocol" => self.protocol = table.next_value()?,
             "tenant" => self.tenant = Some(table.next_value()?),
+            "campaign" => self.campaign = Some(table.next_value()?),
             "pool" => self.pool = Some(table.next_value()?),
             "relay" => self.relay = Some(table.next_value()?),
             "auth" => self.auth = Some(table.next_value()?),

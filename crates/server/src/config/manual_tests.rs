@@ -71,6 +71,6 @@ fn the_manual_has_each_key_with_its_default() {
         check(&format!("`[[{table}]]`"), &keys.iter().map(String::as_str).collect::<Vec<_>>(), &defaults);
     };
     check_list("listener", &Listener::keys(), serde_json::to_value(Listener::default()).unwrap());
-    check_list("network", &["cidr", "tenant", "pool", "relay", "auth", "limits", "policy"], Value::Null);
+    check_list("network", &["cidr", "tenant", "campaign", "pool", "relay", "auth", "limits", "policy"], Value::Null);
     check_list("domain", &Domain::KEYS, serde_json::to_value(Domain::named("a.example")).unwrap());
 }
