@@ -455,7 +455,7 @@ fn what_is_damaged_keeps_its_octets_when_it_is_packed_and_when_packs_are_merged(
         needed.push(lsn);
         // Of each of four segments a few are needed, so they are copied.
         while spool.stats().ring.segments_in_service < 5 {
-            if spool.stats().published.get() % 5 == 0 {
+            if spool.stats().published.get().is_multiple_of(5) {
                 needed.push(append(&spool, &[stream], &[4; 999]).unwrap());
             }
             append(&spool, &[stream], &[1; 7000]).unwrap();
