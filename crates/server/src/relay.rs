@@ -260,6 +260,12 @@ impl Receiver {
         Some(Addressee { path, is_rewritten, mailboxes })
     }
 
+    /// Whether `sender`, of a program on this machine, is told of a refusal: others' hosts are not told where the program may not send itself.
+    pub fn may_tell_program(&self, sender: &str) -> bool {
+        let is_ours = |addressee: Addressee| addressee.mailboxes.is_some();
+        self.addressee(sender).is_some_and(|addressee| is_ours(addressee) || self.settings().lets_programs_relay())
+    }
+
     /// Makes a notification for `sender` durable. `of_queue`: what the queue is told in the same batch, and its entry that sends the notification to another host.
     /// Whether the sender can be told at all; if not, nothing is kept.
     ///

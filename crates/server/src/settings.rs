@@ -35,6 +35,8 @@ pub(crate) struct Settings {
     relay_domains: Vec<String>,
     pub tenants: Tenants,
     pub maps: Maps,
+    /// A notification of a failure returns a message up to this size whole.
+    pub returned_bytes: u64,
     /// For each listener, in their order.
     limits: Vec<ByNetwork<MessageLimits>>,
     /// For what programs on this machine hand over.
@@ -86,6 +88,7 @@ impl Settings {
             relay_domains,
             tenants: Tenants::new(config),
             maps: Maps::new(&config.relay),
+            returned_bytes: config.relay.returned_bytes,
             limits: limits.collect(),
             local,
         }
@@ -95,6 +98,11 @@ impl Settings {
     pub fn is_trusted(&self, session: &Session) -> bool {
         let by_login = || self.relay_said(session).is_none() && self.login(session).is_some();
         self.is_trusted_client(session) || by_login()
+    }
+
+    /// Whether local users may send to any domain.
+    pub fn lets_programs_relay(&self) -> bool {
+        self.relay_local
     }
 
     /// The same without a login: for clients that may also say on whose account they send.

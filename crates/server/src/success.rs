@@ -45,7 +45,7 @@ pub(crate) fn write(
         envid: envelope.mail.envid.as_deref().unwrap_or_default(),
         received: now(),
         now: now(),
-        id: u128::from(random()) << 64 | u128::from(random()),
+        id: random_id(),
         recipients: &recipients,
         returned: Returned::Header(header),
         wording,
@@ -53,9 +53,14 @@ pub(crate) fn write(
     .write()
 }
 
-/// Different each time, and known to nobody else.
+/// Of a notification: different each time, and known to nobody else.
+pub(crate) fn random_id() -> u128 {
+    u128::from(random()) << 64 | u128::from(random())
+}
+
 fn random() -> u64 {
     RandomState::new().build_hasher().finish()
 }
 
-const HEADER_BYTES_MAX: usize = 64 << 10;
+/// A header that is returned has at most so many bytes.
+pub(crate) const HEADER_BYTES_MAX: usize = 64 << 10;

@@ -276,7 +276,7 @@ fn with_lower_domain(address: &Arc<str>) -> Arc<str> {
 }
 
 /// NOTIFY as the queue has it.
-fn notify_bits(rcpt: &RcptTo) -> u8 {
+pub(crate) fn notify_bits(rcpt: &RcptTo) -> u8 {
     let Some(notify) = rcpt.notify else { return 0 };
     let all = [(notify.success, bits::SUCCESS), (notify.failure, bits::FAILURE), (notify.delay, bits::DELAY)];
     match all.iter().filter(|(is_asked, _)| *is_asked).map(|(_, bit)| bit).sum() {

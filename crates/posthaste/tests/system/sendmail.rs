@@ -473,3 +473,48 @@ fn programs_that_call_sendmail() {
     }
     server.stop();
 }
+
+#[test]
+fn the_sender_is_told_once_of_what_is_refused_after_sendmail_has_returned() {
+    let dir = tempfile::tempdir().unwrap();
+    let config = format!("{ROUTED}\n[relay]\nlocal_users = false\nreturned_bytes = 1000\n");
+    let server = Server::start(dir.path(), &config);
+    let pickup = dir.path().join(PICKUP);
+    // A sendmail that may read the configuration refuses these by itself.
+    let put = |name: &str, envelope: &str, text: &str| {
+        let behind = format!("{envelope}\n{text}");
+        fs::write(pickup.join(format!(".{name}")), format!("POSTHASTE-PICKUP/1 {} -\n{behind}", behind.len())).unwrap();
+        fs::rename(pickup.join(format!(".{name}")), pickup.join(name)).unwrap();
+        let deadline = std::time::Instant::now() + PATIENCE;
+        while !refused(dir.path()).iter().any(|refused| refused == name) {
+            assert!(std::time::Instant::now() < deadline, "{name}: {}", server.log_text());
+            std::thread::sleep(std::time::Duration::from_millis(5));
+        }
+    };
+    let (alice, no) = ("MAIL FROM:<alice@example.org>", "RCPT TO:<nobody@example.org>");
+    let others = "RCPT TO:<bob@example.org>\nRCPT TO:<noone@example.org> NOTIFY=SUCCESS,FAILURE\n";
+    put("some", &format!("{alice} ENVID=e1\n{no}\n{others}"), "Subject: some\r\n\r\nthe text\r\n");
+    server.wait_for_mail("example.org", "bob", 1);
+    let told = server.wait_for_mail("example.org", "alice", 1)[0].text();
+    assert!(told.starts_with("Return-Path: <>\n") && told.contains("\nAuto-Submitted: auto-replied\n"), "{told}");
+    for recipient in ["nobody", "noone"] {
+        let group = format!("\nFinal-Recipient: rfc822; {recipient}@example.org\nAction: failed\nStatus: 5.1.1\n");
+        assert!(told.contains(&group), "{told}");
+    }
+    assert!(told.contains("\nOriginal-Envelope-Id: e1\n") && !told.contains("rfc822; bob@"), "{told}");
+    assert!(told.contains("\nSubject: some\n\nthe text\n"), "{told}");
+    // Of these nobody wants to know, or nobody is told.
+    put("null", &format!("MAIL FROM:<>\n{no}\n"), "Subject: null\r\n\r\n");
+    put("never", &format!("{alice}\n{no} NOTIFY=NEVER\n"), "Subject: never\r\n\r\n");
+    put("success", &format!("{alice}\n{no} NOTIFY=SUCCESS\n"), "Subject: success\r\n\r\n");
+    put("remote", &format!("MAIL FROM:<ann@there.example>\n{no}\n"), "Subject: remote\r\n\r\n");
+    put("long", &format!("{alice}\n{no}\n"), &format!("Subject: long\r\n\r\n{}", "line\r\n".repeat(1000)));
+    put("header", &format!("{alice} RET=HDRS\n{no}\n"), "Subject: header\r\n\r\nline\r\n");
+    let all = server.wait_for_mail("example.org", "alice", 3);
+    for subject in ["long", "header"] {
+        let told = all.iter().map(|told| told.text()).find(|text| text.contains(&format!("\nSubject: {subject}\n")));
+        assert!(told.is_some_and(|text| !text.contains("\nline\n")), "{subject}: {all:?}");
+    }
+    server.stop();
+    assert_eq!(all.len(), 3);
+}

@@ -1,10 +1,11 @@
 //! Mail from programs on this machine: a service that takes the files of the pickup directory, one after the other, and has each received as a message by SMTP.
 //!
 //! A file is removed once its message is durable in the spool. Between the two lies the only window for a second copy: a server that is killed there takes the
-//! file again. A file that cannot be removed is not handed over again by the same server.
+//! file again. The sender of what is refused for good is told before the file is moved away. A file that cannot be removed is not handed over again by the same server.
 
 mod files;
 mod handover;
+mod notice;
 mod settle;
 #[cfg(test)]
 mod tests;
@@ -270,7 +271,7 @@ async fn receive(
     };
     let file = name.to_string_lossy().into_owned();
     match handed_over {
-        Ok(fates) => {
+        Ok(mut fates) => {
             // The receiver has logged each reply of its own.
             if let (Some(reply), Some(recorder)) = (&fates.not_asked, receiver.events()) {
                 events::pickup(recorder, &file, uid, &reply.to_string());
@@ -278,6 +279,11 @@ async fn receive(
             if let Some((rcpt, reply)) = fates.refused.first() {
                 let (refused, first, reply) = (fates.refused.len(), rcpt.forward_path.to_string(), reply.to_string());
                 tracing::warn!(file, uid, refused, first, reply, "mail of a local program is refused: see {REFUSED}/");
+            }
+            if let Err(error) = notice::tell(receiver, place, name, &fates.refused).await {
+                tracing::warn!(file, uid, error, "the sender cannot be told of a refusal yet");
+                // They are refused once more, and the sender is told then.
+                fates.later.append(&mut fates.refused);
             }
             if let Some((rcpt, reply)) = fates.later.first() {
                 let (first, reply) = (rcpt.forward_path.to_string(), reply.to_string());

@@ -155,3 +155,23 @@ async fn a_file_that_comes_under_the_name_of_one_just_taken_does_not_wait_for_th
     Box::new(service).stop(Instant::now()).await.unwrap();
     rig.store.shutdown().await;
 }
+
+#[tokio::test]
+async fn a_file_is_set_aside_only_once_its_sender_is_told() {
+    let rig = Rig::new();
+    let (directory, place) = (rig.directory(), Place::open(&rig.config.pickup.directory).unwrap());
+    let put = || {
+        let mail = MailFrom::new(ReversePath::parse("<b@example.org>").unwrap());
+        let head = Head::new(mail, vec![RcptTo::new(ForwardPath::parse("<nobody@example.org>").unwrap())]);
+        let mut entry = Entry::begin(&directory, head, None).unwrap();
+        entry.write(b"Subject: x\r\n\r\n").unwrap();
+        OsString::from(entry.finish().unwrap())
+    };
+    let received = async |name: OsString| receive(&rig.receiver, local_config(&rig.config), &place, &name, 1).await.0;
+    assert!(matches!(received(put()).await, Settlement::Refuse));
+    let new = rig.place.path().join("mail/example.org/b/Maildir/new");
+    rig.until("told", |_| std::fs::read_dir(&new).is_ok_and(|told| told.count() == 1)).await;
+    // From now on nothing can be made durable.
+    rig.store.shutdown().await;
+    assert!(matches!(received(put()).await, Settlement::Keep));
+}

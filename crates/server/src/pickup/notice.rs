@@ -1,0 +1,101 @@
+//! What a sender is told of recipients that are refused for good: the program has long ended, so a notification says it (RFC 3464).
+
+use std::ffi::OsStr;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use posthaste_pickup::{Head, Message, ReadError};
+use posthaste_relay::dsn::{Action, Notification, Recipient, Returned, Wording, Written, header_of};
+use posthaste_smtp::{RcptTo, Reply, Ret};
+use tokio::task::spawn_blocking;
+
+use super::settle::Place;
+use crate::forward::now;
+use crate::receive::Receiver;
+use crate::success::{HEADER_BYTES_MAX, random_id};
+use crate::transaction::notify_bits;
+
+/// Tells the sender of a file of its refused recipients, durably, unless nobody wants to know.
+///
+/// # Errors
+/// It is not told now. The recipients are to be refused once more later.
+pub(super) async fn tell(
+    receiver: &Receiver,
+    place: &Arc<Place>,
+    name: &OsStr,
+    refused: &[(RcptTo, Reply)],
+) -> Result<(), String> {
+    if refused.is_empty() {
+        return Ok(());
+    }
+    let (within, own, returned_max) = (Arc::clone(place), name.to_owned(), receiver.settings().returned_bytes);
+    let read = spawn_blocking(move || read(&within, &own, returned_max)).await;
+    let (head, body, is_whole) = match read.unwrap_or_else(|error| Err(ReadError::Io(error.into()))) {
+        Err(ReadError::Gone) => return Ok(()),
+        read => read.map_err(|error| error.to_string())?,
+    };
+    let sender = head.mail.reverse_path.to_string();
+    let sender = &sender[1..sender.len() - 1];
+    let told: Vec<&(RcptTo, Reply)> =
+        refused.iter().filter(|(rcpt, _)| Action::Failed.is_told(sender, notify_bits(rcpt))).collect();
+    if told.is_empty() || !receiver.may_tell_program(sender) {
+        return Ok(());
+    }
+    let wording = receiver.relay().map_or_else(Default::default, |relay| relay.wording());
+    let header = if is_whole { Vec::new() } else { header_of(&body, HEADER_BYTES_MAX) };
+    let returned = if is_whole { Returned::Message(&body) } else { Returned::Header(&header) };
+    let written = write(&receiver.settings().host_name, &wording, &head, &told, returned);
+    receiver.notify(sender, written, None).await.map(drop)
+}
+
+/// The envelope and the message, whole if that is returned, else the beginning of it.
+fn read(place: &Place, name: &OsStr, returned_max: u64) -> Result<(Head, Vec<Bytes>, bool), ReadError> {
+    let mut message = Message::open(&place.directory, name)?;
+    let is_whole = message.head().mail.ret != Some(Ret::Headers) && message.bytes() <= returned_max;
+    let (mut body, mut bytes) = (Vec::new(), 0);
+    while (is_whole || bytes <= HEADER_BYTES_MAX)
+        && let Some(piece) = message.read()?
+    {
+        bytes += piece.len();
+        body.push(piece);
+    }
+    Ok((message.head().clone(), body, is_whole))
+}
+
+fn write(
+    host_name: &str,
+    wording: &Wording,
+    head: &Head,
+    told: &[&(RcptTo, Reply)],
+    returned: Returned<'_>,
+) -> Written {
+    let bare = |path: String| path[1..path.len() - 1].to_owned();
+    let texts: Vec<(String, String)> =
+        told.iter().map(|(rcpt, reply)| (bare(rcpt.forward_path.to_string()), reply.to_string())).collect();
+    let recipients: Vec<Recipient<'_>> = told
+        .iter()
+        .zip(&texts)
+        .map(|((rcpt, reply), (address, text))| Recipient {
+            address,
+            orcpt: rcpt.orcpt.as_deref().unwrap_or_default(),
+            action: Action::Failed,
+            status: reply.enhanced().map_or((5, 0, 0), |code| (5, code.subject, code.detail)),
+            reply: text,
+            host: "",
+            last_attempt: now(),
+        })
+        .collect();
+    Notification {
+        reporting_host: host_name,
+        to: &bare(head.mail.reverse_path.to_string()),
+        is_double_bounce: false,
+        envid: head.mail.envid.as_deref().unwrap_or_default(),
+        received: now(),
+        now: now(),
+        id: random_id(),
+        recipients: &recipients,
+        returned,
+        wording,
+    }
+    .write()
+}
