@@ -97,7 +97,12 @@ pub fn instead_of(error: &clap::Error, line: &[OsString]) -> Option<String> {
 }
 
 fn reads_index(line: &[OsString]) -> bool {
+    let Some(first) = line.get(1) else { return false };
+    // Options of notmuch stand in front of its commands.
+    if first.as_encoded_bytes().starts_with(b"-") {
+        return true;
+    }
     let cli = Cli::command();
-    let command = line.get(1).and_then(|name| cli.find_subcommand(name));
+    let command = cli.find_subcommand(first);
     command.is_some_and(|command| command.get_arguments().any(|arg| arg.get_long() == Some("index")))
 }

@@ -1,6 +1,6 @@
 //! Opening: the checkpoint, the live files it names, and what the ring holds after it.
 
-use std::collections::{BTreeSet, HashSet};
+use std::collections::{BTreeSet, HashMap};
 use std::fs::File;
 use std::io;
 use std::ops::ControlFlow;
@@ -106,7 +106,7 @@ impl FileSpool {
         let usable = usable_bytes(config.ring.max_segments, config.ring.segment_bytes);
         let pressure = Pressure::new(ring.bytes_used(), usable);
         let (counter, ring_low) = (checkpoint.counter, checkpoint.ring_low);
-        let work = Work { files, live, counter, ring_low, damaged_packs: HashSet::new() };
+        let work = Work { files, live, counter, ring_low, damaged_packs: HashMap::new() };
         let shared = Arc::new(Shared {
             config,
             ring,

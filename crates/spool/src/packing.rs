@@ -2,13 +2,15 @@
 //!
 //! A pack, its index and both names are durable before a checkpoint names it. Its sources are removed after that checkpoint.
 //!
-//! What is damaged stays as it is, with all of its octets: a segment becomes a pack as a whole, a pack is not merged. It may be read at another time, or be kept aside.
+//! Damaged records are never rewritten: their segment is adopted whole as a pack, and such a pack is not merged. A later read may succeed, and
+//! [`set_aside`](crate::Spool::set_aside) copies what is left.
 
 use std::io;
 use std::ops::ControlFlow;
 
 use bytes::Bytes;
 use posthaste_ring::{Located, Lsn, ReadError, SegmentInfo, SegmentReader};
+use rustix::io::Errno;
 
 use crate::CheckpointError;
 use crate::batch::{BodyPlace, Head};
@@ -37,12 +39,30 @@ impl From<io::Error> for CopyError {
     }
 }
 
-fn damaged(lsn: u64, what: &str) -> CopyError {
-    CopyError::Damaged(Damage {
-        lsn: Some(Lsn::new(lsn)),
-        place: "found while packing".to_owned(),
-        what: what.to_owned(),
-    })
+fn damage(lsn: u64, what: &str) -> Damage {
+    Damage { lsn: Some(Lsn::new(lsn)), place: "found while packing".to_owned(), what: what.to_owned() }
+}
+
+/// Why an error of the disk is no reason to try again later: a sector that cannot be read is as damaged as one that reads wrong.
+fn of_io(lsn: u64, error: io::Error) -> CopyError {
+    match Errno::from_io_error(&error) {
+        Some(Errno::IO) => CopyError::Damaged(damage(lsn, "it cannot be read from the disk")),
+        _ => CopyError::Io(error),
+    }
+}
+
+fn of_read(lsn: u64, error: ReadError) -> CopyError {
+    match error {
+        ReadError::Io(_, error) => of_io(lsn, error),
+        error => CopyError::Damaged(damage(lsn, &error.to_string())),
+    }
+}
+
+fn of_pack(lsn: u64, error: PackError) -> CopyError {
+    match error {
+        PackError::Io(error) => of_io(lsn, error),
+        PackError::Damaged(what) => CopyError::Damaged(damage(lsn, what)),
+    }
 }
 
 impl Shared {
@@ -57,7 +77,7 @@ impl Shared {
                 break;
             }
             done += if self.is_worth_keeping(first) {
-                self.adopt(first)?;
+                self.adopt(first, None, &mut work)?;
                 1
             } else {
                 let run = oldest[done..].iter().take_while(|segment| !self.is_worth_keeping(segment)).count();
@@ -84,30 +104,37 @@ impl Shared {
         segment.bytes_used * 4 >= segment.segment_bytes * 3 && needed * 4 >= records * 3
     }
 
-    /// Makes a pack of a segment as it is: the file gets a second name, and keeps it when the ring releases its own. Says which.
-    fn adopt(&self, segment: &SegmentInfo) -> Result<u64, CheckpointError> {
+    /// Makes a pack of a segment as it is: the file gets a second name, and keeps it when the ring releases its own. `found`: its damage, if some is known.
+    fn adopt(&self, segment: &SegmentInfo, found: Option<Damage>, work: &mut Work) -> Result<(), CheckpointError> {
         let (first, last) = (segment.first.get(), segment.last.get());
         let (id, needed) = self.begin_pack(first, last);
-        let path = pack_path(self.packs.dir(), id);
+        let mut lost = Vec::new();
         let adopted = (|| {
-            self.ring.link(segment.number, &path)?;
+            self.ring.link(segment.number, &pack_path(self.packs.dir(), id))?;
             let (mut needed, mut entries) = (needed.iter().map(|(lsn, _)| *lsn).peekable(), Vec::new());
-            SegmentReader::open(&path)?.scan(&mut |located| {
+            self.ring.reader(segment.number)?.scan(&mut |located| {
                 let lsn = located.header.lsn.get();
-                // What is damaged is not found.
-                while needed.next_if(|needed| *needed < lsn).is_some() {}
+                // A damaged head is not found.
+                lost.extend(std::iter::from_fn(|| needed.next_if(|needed| *needed < lsn)));
                 if needed.next_if_eq(&lsn).is_some() {
                     entries.push(IndexEntry::of(located.offset, &located.header));
                 }
                 ControlFlow::Continue(())
             })?;
+            lost.extend(needed);
             // This makes the second name durable, too.
             write_index(self.packs.dir(), id, &entries)?;
             Ok(PackRow { id, first, last, records: entries.len() as u64, bytes: segment.segment_bytes })
         })();
         let row = self.packed(id, adopted)?;
         self.enter_pack(Some(row), last);
-        Ok(id)
+        let found = found.filter(|found| !found.lsn.is_some_and(|lsn| lost.contains(&lsn.get())));
+        let lost = lost.iter().map(|lsn| damage(*lsn, "its head is damaged"));
+        for damage in lost.chain(found) {
+            work.damaged_packs.entry(id).or_default().extend(damage.lsn);
+            self.config.events.tell(Event::Damage(damage));
+        }
+        Ok(())
     }
 
     /// Copies what is needed of some segments into one pack, or of as many of them as fill it. Says how many.
@@ -132,14 +159,14 @@ impl Shared {
         let copied = match copied {
             Ok(row) => Ok(row),
             Err(CopyError::Io(error)) => Err(error),
+            // Those in front once more, without this one: damage is rare. The next round finds it again, and adopts it.
             Err(CopyError::Damaged(_)) if done > 0 => {
                 self.packs.remove(id);
                 return self.copy_segments(&segments[..done], work);
             }
             Err(CopyError::Damaged(damage)) => {
                 self.packs.remove(id);
-                self.config.events.tell(Event::Damage(damage));
-                work.damaged_packs.insert(self.adopt(&segments[0])?);
+                self.adopt(&segments[0], Some(damage), work)?;
                 return Ok(1);
             }
         };
@@ -155,7 +182,7 @@ impl Shared {
         (state.next_pack - 1, state.needed(first..=last))
     }
 
-    /// None: nothing needed to be packed.
+    /// `None`: no record was needed.
     fn enter_pack(&self, row: Option<PackRow>, packed_through: u64) {
         let mut state = self.core.state();
         state.packs.extend(row);
@@ -201,10 +228,10 @@ impl Shared {
     }
 
     fn record_of_ring(&self, lsn: u64, is_body_needed: bool) -> Result<Record, CopyError> {
-        let head = self.ring.read_head(Lsn::new(lsn)).map_err(|error| why(lsn, error))?;
+        let head = self.ring.read_head(Lsn::new(lsn)).map_err(|error| of_read(lsn, error))?;
         match is_body_needed {
             true => {
-                let body = self.ring.read_body(Lsn::new(lsn), 0..u32::MAX).map_err(|error| why(lsn, error))?;
+                let body = self.ring.read_body(Lsn::new(lsn), 0..u32::MAX).map_err(|error| of_read(lsn, error))?;
                 Ok(Record { head, body })
             }
             false => Ok(Record { head: without_body(head), body: Bytes::new() }),
@@ -225,7 +252,11 @@ impl Shared {
                 let state = self.core.state();
                 state.packs.iter().map(|pack| (*pack, state.needed_count(pack.first..=pack.last))).collect()
             };
-            let mut sound = packs.split(|(row, _)| work.damaged_packs.contains(&row.id));
+            work.damaged_packs.retain(|id, lsns| {
+                let has_row = packs.iter().any(|(row, _)| row.id == *id);
+                has_row && lsns.iter().any(|lsn| self.core.state().is_any_needed(lsn.get()..=lsn.get()))
+            });
+            let mut sound = packs.split(|(row, _)| work.damaged_packs.contains_key(&row.id));
             let run = sound.find_map(|packs| Some(&packs[worth_merging(packs, self.config.pack_bytes)?]));
             let Some(run) = run else { break };
             let rows: Vec<PackRow> = run.iter().map(|(row, _)| *row).collect();
@@ -254,8 +285,10 @@ impl Shared {
         let merged = (|| -> Result<_, CopyError> {
             let mut copying = Copying::new(self, id);
             for row in rows {
-                let reader = self.packs.get(row.id).map_err(io::Error::from)?;
-                for &(lsn, is_body_needed) in needed.iter().filter(|(lsn, _)| (row.first..=row.last).contains(lsn)) {
+                let is_of_row = |(lsn, _): &&(u64, bool)| (row.first..=row.last).contains(lsn);
+                let lsn = needed.iter().find(is_of_row).map_or(row.first, |(lsn, _)| *lsn);
+                let reader = self.packs.get(row.id).map_err(|error| of_pack(lsn, error))?;
+                for &(lsn, is_body_needed) in needed.iter().filter(is_of_row) {
                     copying.copy(lsn, record_of_pack(&reader, lsn, is_body_needed)?)?;
                 }
                 at += 1;
@@ -267,8 +300,8 @@ impl Shared {
             Err(CopyError::Io(error)) => Err(error),
             Err(CopyError::Damaged(damage)) => {
                 self.packs.remove(id);
+                work.damaged_packs.entry(rows[at].id).or_default().extend(damage.lsn);
                 self.config.events.tell(Event::Damage(damage));
-                work.damaged_packs.insert(rows[at].id);
                 return Ok(0);
             }
         };
@@ -327,22 +360,12 @@ fn record_of_segment(reader: &SegmentReader, located: &Located<'_>, is_body_need
         return Ok(Record { head: without_body(head), body: Bytes::new() });
     }
     let body = reader.body(located.offset, &located.header, 0..u32::MAX);
-    Ok(Record { head, body: body.map_err(|error| why(located.header.lsn.get(), error))? })
-}
-
-fn why(lsn: u64, error: ReadError) -> CopyError {
-    match error {
-        ReadError::Io(_, error) => CopyError::Io(error),
-        error => damaged(lsn, &error.to_string()),
-    }
+    Ok(Record { head, body: body.map_err(|error| of_read(located.header.lsn.get(), error))? })
 }
 
 fn record_of_pack(reader: &PackReader, lsn: u64, is_body_needed: bool) -> Result<Record, CopyError> {
-    let why = |error| match error {
-        PackError::Damaged(what) => damaged(lsn, what),
-        PackError::Io(error) => CopyError::Io(error),
-    };
-    let entry = reader.find(lsn).map_err(why)?.ok_or_else(|| damaged(lsn, "its pack does not have it"))?;
+    let why = |error| of_pack(lsn, error);
+    let entry = reader.find(lsn).map_err(why)?.ok_or(PackError::Damaged("its pack does not have it")).map_err(why)?;
     let head = reader.head(&entry).map_err(why)?;
     match is_body_needed {
         true => Ok(Record { head, body: reader.body(&entry).map_err(why)? }),

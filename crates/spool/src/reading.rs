@@ -32,7 +32,7 @@ impl Shared {
             };
             let read = match place {
                 None => self.read_ring(lsn, &range),
-                Some(None) => Err(ReadError::NotFound(lsn)),
+                Some(None) => Err(self.missing(lsn, "it lies nowhere")),
                 Some(Some(pack)) => self.read_pack(pack, lsn, &range),
             };
             let is_there_still = {
@@ -76,6 +76,15 @@ impl Shared {
         })
     }
 
+    /// A body that is needed is never given up because it is not where it should be: that may be put right.
+    fn missing(&self, lsn: Lsn, what: &str) -> ReadError {
+        match self.core.state().is_body_needed(lsn.get()) {
+            true => ReadError::Unreachable { lsn, what: what.to_owned() },
+            // Released meanwhile.
+            false => ReadError::NotFound(lsn),
+        }
+    }
+
     fn read_pack(&self, pack: u64, lsn: Lsn, range: &Range<u64>) -> Result<Bytes, ReadError> {
         // The index of a pack can be made again.
         let unreachable = |error: PackError| match error {
@@ -84,11 +93,7 @@ impl Shared {
         };
         let reader = self.packs.get(pack).map_err(unreachable)?;
         let entry = reader.find(lsn.get()).map_err(unreachable)?;
-        let entry = entry.ok_or_else(|| match self.core.state().is_body_needed(lsn.get()) {
-            true => unreachable(PackError::Damaged("its pack does not have it")),
-            // Released meanwhile.
-            false => ReadError::NotFound(lsn),
-        })?;
+        let entry = entry.ok_or_else(|| self.missing(lsn, "its pack does not have it"))?;
         let whole = reader.body(&entry).map_err(|error| match error {
             PackError::Damaged(what) => ReadError::Damaged { lsn, what: what.to_owned() },
             PackError::Io(error) => ReadError::Io { lsn, error },

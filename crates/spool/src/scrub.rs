@@ -157,8 +157,9 @@ impl Shared {
             let place = pack_path(self.packs.dir(), row.id).display().to_string();
             let is_there = || self.core.state().packs.iter().any(|other| other.id == row.id);
             let mut flow = ControlFlow::Continue(());
+            let needed = self.core.state().needed(row.first..=row.last);
             let outcome = self.packs.get(row.id).and_then(|reader| {
-                scrub_pack(&reader, &mut |lsn, read| {
+                scrub_pack(&reader, &needed, &mut |lsn, read| {
                     match read {
                         Ok(bytes) => report.count(bytes),
                         Err(Broken::Head(what)) if self.is_needed(lsn) => report.note(Some(lsn), &place, what),
@@ -246,16 +247,28 @@ pub(crate) enum Broken {
     Body(&'static str),
 }
 
-/// Reads every record of a pack; tells how many bytes it has, or what is wrong.
+/// Reads every record of a pack; tells how many bytes it has, or what is wrong, also with those that are needed and not in its index.
 pub(crate) fn scrub_pack(
     reader: &PackReader,
+    needed: &[(u64, bool)],
     each: &mut dyn FnMut(u64, Result<u64, Broken>) -> ControlFlow<()>,
 ) -> Result<(), PackError> {
     let mut flow = ControlFlow::Continue(());
+    let mut needed = needed.iter().map(|(lsn, _)| *lsn).peekable();
+    let missing = |needed: u64, each: &mut dyn FnMut(u64, Result<u64, Broken>) -> ControlFlow<()>| {
+        reader.find(needed).map(|found| match found {
+            Some(_) => ControlFlow::Continue(()),
+            None => each(needed, Err(Broken::Head("its pack does not have it"))),
+        })
+    };
     reader.each(|entry| {
+        while let Some(lsn) = needed.next_if(|needed| *needed < entry.lsn).filter(|_| flow.is_continue()) {
+            flow = missing(lsn, each)?;
+        }
         if flow.is_break() {
             return Ok(());
         }
+        needed.next_if_eq(&entry.lsn);
         let read = match (reader.head(&entry), reader.body(&entry)) {
             (Ok(_), Ok(_)) => Ok(u64::from(entry.head_len) + u64::from(entry.body_len)),
             (Err(PackError::Damaged(what)), _) => Err(Broken::Head(what)),
@@ -263,8 +276,12 @@ pub(crate) fn scrub_pack(
             (Err(error), _) | (_, Err(error)) => return Err(error),
         };
         flow = each(entry.lsn, read);
-        Ok(())
-    })
+        Ok::<_, PackError>(())
+    })?;
+    while let Some(lsn) = needed.next().filter(|_| flow.is_continue()) {
+        flow = missing(lsn, each)?;
+    }
+    Ok(())
 }
 
 #[cfg(test)]

@@ -1,12 +1,12 @@
 //! What the spool and its threads share.
 
-use std::collections::HashSet;
+use std::collections::HashMap;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicU64};
 use std::sync::{Arc, Mutex};
 use std::time::Instant;
 
-use posthaste_ring::Ring;
+use posthaste_ring::{Lsn, Ring};
 
 use crate::Config;
 use crate::bodies::Bodies;
@@ -50,8 +50,8 @@ pub(crate) struct Work {
     pub counter: u64,
     /// The first segment of the ring that the last attempt needed: all before it have been free ever since.
     pub ring_low: u64,
-    /// Those that were found to have damage. They are not merged, until a restart.
-    pub damaged_packs: HashSet<u64>,
+    /// Damaged records of packs, by the pack: it is not merged while one of them is needed, or until a restart.
+    pub damaged_packs: HashMap<u64, Vec<Lsn>>,
 }
 
 pub(crate) fn moves_too_often() -> std::io::Error {

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use posthaste_spool::{
-    AppendError, Batch, Body, Config, Consumer, Damage, Entry, Event, Events, FileSpool, Lsn, OpenError, Published,
+    AppendError, Batch, Body, Config, Consumer, Entry, Event, Events, FileSpool, Lsn, OpenError, Published,
     PublishedBody, ReadError, Released, Replayed, SetAside, SnapshotName, Spool, StreamId,
 };
 
@@ -440,57 +440,102 @@ fn a_changed_byte_anywhere_is_found_by_a_scrub_and_never_read_as_mail() {
     assert_eq!(lsns, [copied, in_ring, large], "nobody needs the other one");
 }
 
+/// Which batches were told to be damaged, in turn.
+fn damaged(told: &Receiver<Event>) -> Vec<Lsn> {
+    let of = |event| match event {
+        Event::Damage(damage) => damage.lsn,
+        _ => None,
+    };
+    told.try_iter().filter_map(of).collect()
+}
+
 #[test]
-fn what_is_damaged_keeps_its_octets_when_it_is_packed_and_when_packs_are_merged() {
+fn a_damaged_record_keeps_its_octets_when_its_segment_is_packed() {
     // Of a body, and of the head of its batch.
     for holding in [vec![0xC0; 999], b"entry of it".to_vec()] {
+        let is_body = holding[0] == 0xC0;
         let dir = tempfile::tempdir().unwrap();
         let (events, told) = events();
         let spool = open(dir.path(), Config { events, ..config() });
         let stream = spool.stream("a").unwrap();
-        let entry = Entry { stream, needs_body: true, payload: "entry of it".into() };
-        let batch = Batch { entries: vec![entry], body: Body::Inline(vec![vec![0xC0; 999].into()]) };
-        let mut needed = vec![append(&spool, &[stream], &[3; 999]).unwrap()];
-        let lsn = start(&spool, batch).recv().unwrap().unwrap();
-        needed.push(lsn);
+        let (mut needed, mut lsn) = (Vec::new(), Lsn::ZERO);
         // Of each of four segments a few are needed, so they are copied.
         while spool.stats().ring.segments_in_service < 5 {
-            if spool.stats().published.get().is_multiple_of(5) {
-                needed.push(append(&spool, &[stream], &[4; 999]).unwrap());
+            if lsn == Lsn::ZERO && spool.stats().ring.segments_in_service == 3 {
+                let entry = Entry { stream, needs_body: true, payload: "entry of it".into() };
+                let batch = Batch { entries: vec![entry], body: Body::Inline(vec![vec![0xC0; 999].into()]) };
+                lsn = start(&spool, batch).recv().unwrap().unwrap();
             }
-            append(&spool, &[stream], &[1; 7000]).unwrap();
+            needed.push(append(&spool, &[stream], &[4; 999]).unwrap());
+            for _ in 0..4 {
+                append(&spool, &[stream], &[1; 7000]).unwrap();
+            }
         }
-        let path = damage(&dir.path().join("ring"), &holding);
-        let name = path.file_name().unwrap().to_owned();
+        damage(&dir.path().join("ring"), &holding);
         let last = spool.stats().published;
-        let also = (1..=last.get()).map(Lsn::new).filter(|lsn| !needed.contains(lsn)).collect();
+        let also = (needed[0].get()..=last.get()).map(Lsn::new);
+        let also = also.filter(|other| *other != lsn && !needed.contains(other)).collect();
         spool.advance(stream, last, None, Released { below: Lsn::ZERO, also });
         assert_eq!(spool.pack_oldest(4).unwrap(), 4);
         spool.checkpoint().unwrap();
-        assert!(!dir.path().join("ring").join(name).exists(), "it is packed");
-        spool.clean_packs().unwrap();
-        spool.checkpoint().unwrap();
-        assert_eq!(spool.stats().packs, 2, "the damaged one as it is, the others as one");
-        let is_body_damaged = holding[0] == 0xC0;
-        match spool.read(lsn, 0..999) {
-            Err(ReadError::Damaged { .. }) => assert!(is_body_damaged),
-            Err(ReadError::Unreachable { .. }) => assert!(!is_body_damaged),
-            read => panic!("{read:?}"),
+        assert_eq!(spool.stats().packs, 3, "two segments, the damaged one as it is, and the last");
+        assert_eq!(damaged(&told), [lsn]);
+        let read = spool.read(lsn, 0..999);
+        match is_body {
+            true => assert!(matches!(read, Err(ReadError::Damaged { .. })), "{read:?}"),
+            false => assert!(matches!(read, Err(ReadError::Unreachable { .. })), "{read:?}"),
         }
-        for lsn in needed.iter().filter(|needed| **needed != lsn) {
-            assert!(spool.read(*lsn, 0..9).is_ok(), "{lsn}");
-        }
-        assert!(told.try_iter().any(|event| matches!(event, Event::Damage(Damage { lsn: Some(of), .. }) if of == lsn)));
-        if is_body_damaged {
+        needed.iter().for_each(|lsn| assert_eq!(spool.read(*lsn, 0..999).unwrap(), [4; 999][..]));
+        let scrubbed = spool.scrub(&mut |_| std::ops::ControlFlow::Continue(())).unwrap();
+        assert_eq!(scrubbed.damage.iter().map(|damage| damage.lsn).collect::<Vec<_>>(), [Some(lsn)]);
+        if is_body {
             let SetAside::Kept(kept) = spool.set_aside(lsn).unwrap() else { panic!("nothing is kept") };
             assert_eq!(std::fs::read(kept).unwrap().iter().filter(|byte| **byte == 0xC0).count(), 998);
-            // A disk that reads right again gives the mail back.
-            let mut with_it = holding.clone();
-            with_it[999 / 2] ^= 1;
-            damage(&dir.path().join("packs"), &with_it);
-            assert_eq!(spool.read(lsn, 0..999).unwrap(), [0xC0; 999][..]);
+        }
+        // A disk that reads right again gives the mail back.
+        let mut altered = holding.clone();
+        altered[holding.len() / 2] ^= 1;
+        damage(&dir.path().join("packs"), &altered);
+        assert_eq!(spool.read(lsn, 0..999).unwrap(), [0xC0; 999][..]);
+        assert_eq!(&spool.entries(stream, lsn).unwrap()[0][..], b"entry of it");
+    }
+}
+
+#[test]
+fn a_damaged_pack_is_not_merged_while_its_damage_is_needed_and_others_are() {
+    let dir = tempfile::tempdir().unwrap();
+    let (events, told) = events();
+    let spool = open(dir.path(), Config { events, ..config() });
+    let stream = spool.stream("a").unwrap();
+    let mut lsns = Vec::new();
+    while spool.stats().ring.segments_in_service < 5 {
+        lsns.push(append(&spool, &[stream], &[lsns.len() as u8; 7000]).unwrap());
+    }
+    assert_eq!(spool.pack_oldest(4).unwrap(), 4);
+    spool.checkpoint().unwrap();
+    assert_eq!(spool.stats().packs, 4);
+    // In the second; one in eight stays needed.
+    let bad = lsns.len() / 3;
+    damage(&dir.path().join("packs"), &[bad as u8; 7000]);
+    let stays = |at: &usize| at % 8 == bad % 8;
+    let also = (0..lsns.len()).filter(|at| !stays(at)).map(|at| lsns[at]).collect();
+    spool.advance(stream, lsns[lsns.len() - 1], None, Released { below: Lsn::ZERO, also });
+    for _ in 0..2 {
+        spool.clean_packs().unwrap();
+        spool.checkpoint().unwrap();
+        assert_eq!(spool.stats().packs, 3, "the first, the damaged one, and the two behind it as one");
+    }
+    assert_eq!(damaged(&told), [lsns[bad]]);
+    for at in (0..lsns.len()).filter(stays) {
+        let read = spool.read(lsns[at], 0..7000);
+        match at == bad {
+            true => assert!(matches!(read, Err(ReadError::Damaged { .. })), "{read:?}"),
+            false => assert_eq!(read.unwrap(), [at as u8; 7000][..]),
         }
     }
+    spool.advance(stream, lsns[lsns.len() - 1], None, Released { below: Lsn::ZERO, also: vec![lsns[bad]] });
+    spool.clean_packs().unwrap();
+    assert!(spool.stats().packs < 3, "{}", spool.stats().packs);
 }
 
 #[test]

@@ -126,7 +126,7 @@ fn local_delivery_on_several_mounts_loses_nothing_wherever_the_power_goes() {
 }
 
 #[test]
-fn a_short_run_loses_nothing_with_any_of_all_cuts() {
+fn short_runs_lose_nothing_with_cuts_of_all_kinds() {
     let wanted = number("POSTHASTE_CUTS", CUTS_OF_SHORT_RUNS).div_ceil(SHORT_RUNS) as usize;
     for seed in 1..=SHORT_RUNS {
         let run = Run::record(Scenario::Short, seed);

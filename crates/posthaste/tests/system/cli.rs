@@ -43,7 +43,9 @@ fn hints_for_users_of_other_mail_indexers_are_those_of_commands_that_read_an_ind
         assert_eq!(refused.status.code(), Some(2), "{line:?}");
         String::from_utf8(refused.stderr).unwrap()
     };
-    assert!(said(&["find", "--config", "x", "rye"]).starts_with("posthaste: no --config: --index DIR"));
+    for line in [&["find", "--config", "x", "rye"][..], &["--config=x", "search", "rye"]] {
+        assert!(said(line).starts_with("posthaste: no --config: --index DIR"), "{line:?}");
+    }
     for line in [
         &["spool", "inspect", "--config", "x", "spool"][..],
         &["password", "--config", "x"],

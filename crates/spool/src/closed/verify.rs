@@ -26,8 +26,9 @@ impl ClosedSpool {
         let is_body_needed = |lsn: u64| self.state.is_body_needed(lsn);
         for row in &self.state.packs {
             let place = pack::pack_path(self.packs.dir(), row.id).display().to_string();
+            let needed = self.state.needed(row.first..=row.last);
             let outcome = self.packs.get(row.id).and_then(|reader| {
-                scrub_pack(&reader, &mut |lsn, read| {
+                scrub_pack(&reader, &needed, &mut |lsn, read| {
                     match read {
                         Ok(bytes) => report.count(bytes),
                         Err(Broken::Head(what)) if is_needed(lsn) => report.note(Some(lsn), &place, what),

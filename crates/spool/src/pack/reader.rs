@@ -2,11 +2,13 @@
 
 use std::fs::File;
 use std::io;
+use std::ops::ControlFlow;
 use std::os::unix::fs::FileExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Mutex;
 
 use bytes::Bytes;
+use posthaste_ring::SegmentReader;
 use posthaste_ring::layout::RECORD_HEADER;
 
 use crate::files::read_again;
@@ -43,6 +45,7 @@ impl PackError {
 /// A pack and its index, both open. Stays readable when the files lose their names.
 #[derive(Debug)]
 pub(crate) struct PackReader {
+    path: PathBuf,
     file: File,
     index: Index,
     /// The piece that was read last for a head, and its offset: a replay shows one head after the other.
@@ -52,12 +55,35 @@ pub(crate) struct PackReader {
 impl PackReader {
     pub fn open(dir: &Path, id: u64) -> Result<Self, PackError> {
         let index = Index::open(&index_path(dir, id), id)?;
-        let file = File::open(pack_path(dir, id)).map_err(PackError::of_missing("its file is missing"))?;
-        Ok(PackReader { file, index, last_piece: Mutex::default() })
+        let path = pack_path(dir, id);
+        let file = File::open(&path).map_err(PackError::of_missing("its file is missing"))?;
+        Ok(PackReader { path, file, index, last_piece: Mutex::default() })
     }
 
+    /// A record. One that the index lacks had a damaged head when the pack was made: it is looked for in the whole pack, as it may be readable now.
     pub fn find(&self, lsn: u64) -> Result<Option<IndexEntry>, PackError> {
-        self.index.find(lsn)
+        if let Some(entry) = self.index.find(lsn)? {
+            return Ok(Some(entry));
+        }
+        let mut found = None;
+        let looked = SegmentReader::open(&self.path).and_then(|reader| {
+            reader.scan(&mut |located| match located.header.lsn.get() {
+                this if this < lsn => ControlFlow::Continue(()),
+                this => {
+                    found = (this == lsn).then(|| IndexEntry::of(located.offset, &located.header));
+                    ControlFlow::Break(())
+                }
+            })
+        });
+        match looked.map_err(PackError::Io) {
+            // Without its header or its name it cannot be looked through.
+            Err(PackError::Io(error))
+                if !matches!(error.kind(), io::ErrorKind::InvalidData | io::ErrorKind::NotFound) =>
+            {
+                Err(PackError::Io(error))
+            }
+            _ => Ok(found),
+        }
     }
 
     /// Calls `each` for every record, in order, until it fails.
