@@ -63,12 +63,13 @@ impl Files {
     /// The next file to work at.
     pub fn take(&mut self) -> Option<(OsString, Option<Settlement>)> {
         let name = self.queue.pop_front()?;
-        let file = self.known.entry(name.clone()).or_default();
+        let file = self.known.get_mut(&name).expect("a queued file is known");
         file.looks = self.looks;
         Some((name, file.unsettled.take()))
     }
 
-    /// The file is done with. True: a look since it was taken may have passed over another one of its name, which came once it was removed.
+    /// Forgets a file that is done with. True if the directory was looked through while it was in flight: that look passes over its name, and thus
+    /// over a new file of the same name.
     pub fn forget(&mut self, name: &OsStr) -> bool {
         self.known.remove(name).is_some_and(|file| file.looks != self.looks)
     }

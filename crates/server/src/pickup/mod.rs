@@ -33,6 +33,7 @@ use crate::services::{Alive, Ended, Ending, OnFailure, Service, Unfinished};
 
 use self::files::Files;
 use self::handover::{HandoverError, hand_over};
+use self::notice::TellError;
 use self::settle::{Place, REFUSED, SettleError, Settlement};
 use self::watch::Watch;
 
@@ -169,16 +170,18 @@ impl Worker {
                 }
                 continue;
             }
+            let wake_at = wake_at(files.due(), look_at, wants_look);
             tokio::select! {
                 Some(ended) = attempts.join_next() => match ended {
-                    Ok((name, Attempt::Done)) => wants_look |= files.forget(&name),
+                    // Asked once the name is forgotten: from here on, an event about a new file of this name finds it.
+                    Ok((name, Attempt::Done)) => wants_look |= files.forget(&name) && exists(place, name).await,
                     Ok((name, Attempt::Retry)) => files.again(name),
                     Ok((name, Attempt::Later(settlement))) => files.later(name, settlement, Instant::now()),
                     // A panic, which costs the file its place in the line until the next start.
                     Err(error) => tracing::error!(error = error.to_string(), "a file of the pickup directory is left out"),
                 },
                 came = watch.changed(), if !draining => wants_look |= came,
-                () = sleep_until(files.due().unwrap_or(look_at).min(look_at)), if !draining => {
+                () = sleep_until(wake_at.unwrap_or(look_at)), if !draining && wake_at.is_some() => {
                     files.wake(Instant::now());
                     wants_look |= Instant::now() >= look_at;
                 }
@@ -247,6 +250,18 @@ impl Worker {
     }
 }
 
+/// When there is something to do without an event. A look that is wanted already waits for the queue to become empty, not for a time.
+fn wake_at(due: Option<Instant>, look_at: Instant, wants_look: bool) -> Option<Instant> {
+    let look_at = Some(look_at).filter(|_| !wants_look);
+    due.into_iter().chain(look_at).min()
+}
+
+/// Whether the directory has a file of that name.
+async fn exists(place: &Arc<Place>, name: OsString) -> bool {
+    let path = place.directory.path().join(name);
+    spawn_blocking(move || path.symlink_metadata().is_ok()).await.unwrap_or(true)
+}
+
 /// Waits for the drain.
 async fn drain(is_draining: &mut tokio_watch::Receiver<bool>) {
     // Fails if the service is gone.
@@ -270,20 +285,30 @@ async fn receive(
         Err(error) => Err(error.into()),
     };
     let file = name.to_string_lossy().into_owned();
+    let told = match &handed_over {
+        Ok(fates) => notice::tell(receiver, place, name, &fates.refused).await,
+        Err(_) => Ok(()),
+    };
+    let handed_over = match told {
+        // Nobody has read the message before if no recipient was accepted.
+        Err(TellError::Damaged(error)) => Err(error.into()),
+        Err(TellError::NotNow(why)) => handed_over.map(|fates| (fates, Some(why))),
+        Ok(()) => handed_over.map(|fates| (fates, None)),
+    };
     match handed_over {
-        Ok(mut fates) => {
+        Ok((mut fates, not_told)) => {
             // The receiver has logged each reply of its own.
             if let (Some(reply), Some(recorder)) = (&fates.not_asked, receiver.events()) {
                 events::pickup(recorder, &file, uid, &reply.to_string());
             }
-            if let Some((rcpt, reply)) = fates.refused.first() {
-                let (refused, first, reply) = (fates.refused.len(), rcpt.forward_path.to_string(), reply.to_string());
-                tracing::warn!(file, uid, refused, first, reply, "mail of a local program is refused: see {REFUSED}/");
-            }
-            if let Err(error) = notice::tell(receiver, place, name, &fates.refused).await {
+            if let Some(error) = not_told {
                 tracing::warn!(file, uid, error, "the sender cannot be told of a refusal yet");
                 // They are refused once more, and the sender is told then.
                 fates.later.append(&mut fates.refused);
+            }
+            if let Some((rcpt, reply)) = fates.refused.first() {
+                let (refused, first, reply) = (fates.refused.len(), rcpt.forward_path.to_string(), reply.to_string());
+                tracing::warn!(file, uid, refused, first, reply, "mail of a local program is refused: see {REFUSED}/");
             }
             if let Some((rcpt, reply)) = fates.later.first() {
                 let (first, reply) = (rcpt.forward_path.to_string(), reply.to_string());

@@ -15,16 +15,25 @@ use crate::receive::Receiver;
 use crate::success::{HEADER_BYTES_MAX, random_id};
 use crate::transaction::notify_bits;
 
+/// Why a sender is not told.
+#[derive(Debug)]
+pub(super) enum TellError {
+    /// The file cannot be read, now or later: it is set aside as it is.
+    Damaged(ReadError),
+    /// The recipients are to be refused once more later, and the sender told then.
+    NotNow(String),
+}
+
 /// Tells the sender of a file of its refused recipients, durably, unless nobody wants to know.
 ///
 /// # Errors
-/// It is not told now. The recipients are to be refused once more later.
+/// See [`TellError`].
 pub(super) async fn tell(
     receiver: &Receiver,
     place: &Arc<Place>,
     name: &OsStr,
     refused: &[(RcptTo, Reply)],
-) -> Result<(), String> {
+) -> Result<(), TellError> {
     if refused.is_empty() {
         return Ok(());
     }
@@ -32,7 +41,8 @@ pub(super) async fn tell(
     let read = spawn_blocking(move || read(&within, &own, returned_max)).await;
     let (head, body, is_whole) = match read.unwrap_or_else(|error| Err(ReadError::Io(error.into()))) {
         Err(ReadError::Gone) => return Ok(()),
-        read => read.map_err(|error| error.to_string())?,
+        Err(error) if error.is_final() => return Err(TellError::Damaged(error)),
+        read => read.map_err(|error| TellError::NotNow(error.to_string()))?,
     };
     let sender = head.mail.reverse_path.to_string();
     let sender = &sender[1..sender.len() - 1];
@@ -45,7 +55,7 @@ pub(super) async fn tell(
     let header = if is_whole { Vec::new() } else { header_of(&body, HEADER_BYTES_MAX) };
     let returned = if is_whole { Returned::Message(&body) } else { Returned::Header(&header) };
     let written = write(&receiver.settings().host_name, &wording, &head, &told, returned);
-    receiver.notify(sender, written, None).await.map(drop)
+    receiver.notify(sender, written, None).await.map(drop).map_err(TellError::NotNow)
 }
 
 /// The envelope and the message, whole if that is returned, else the beginning of it.

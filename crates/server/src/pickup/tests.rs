@@ -175,3 +175,38 @@ async fn a_file_is_set_aside_only_once_its_sender_is_told() {
     rig.store.shutdown().await;
     assert!(matches!(received(put()).await, Settlement::Keep));
 }
+
+#[tokio::test]
+async fn a_damaged_file_whose_recipients_are_refused_is_set_aside() {
+    let rig = Rig::new();
+    let (directory, place) = (rig.directory(), Place::open(&rig.config.pickup.directory).unwrap());
+    for is_short in [false, true] {
+        let mail = MailFrom::new(ReversePath::parse("<b@example.org>").unwrap());
+        let head = Head::new(mail, vec![RcptTo::new(ForwardPath::parse("<nobody@example.org>").unwrap())]);
+        let mut entry = Entry::begin(&directory, head, None).unwrap();
+        entry.write(b"Subject: x\r\n\r\n").unwrap();
+        let name = OsString::from(entry.finish().unwrap());
+        let path = directory.path().join(&name);
+        let mut octets = std::fs::read(&path).unwrap();
+        let last = octets.len() - 3;
+        match is_short {
+            true => octets.truncate(last),
+            false => octets[last] ^= 1,
+        }
+        std::fs::write(&path, octets).unwrap();
+        let settlement = receive(&rig.receiver, local_config(&rig.config), &place, &name, 1).await.0;
+        assert!(matches!(settlement, Settlement::Refuse), "{is_short}: {settlement:?}");
+    }
+    rig.store.shutdown().await;
+}
+
+#[test]
+fn a_look_that_waits_for_the_queue_to_become_empty_waits_for_no_time() {
+    let now = Instant::now();
+    let (past, later) = (now - Duration::from_secs(1), now + Duration::from_secs(1));
+    assert_eq!(wake_at(None, past, true), None);
+    assert_eq!(wake_at(Some(later), past, true), Some(later));
+    assert_eq!(wake_at(None, later, false), Some(later));
+    assert_eq!(wake_at(Some(now), later, false), Some(now));
+    assert_eq!(wake_at(Some(later), now, false), Some(now));
+}
