@@ -13,7 +13,7 @@ use posthaste_directory::Directory;
 use posthaste_smtp::Reply;
 use posthaste_smtp::driver::Peer;
 use posthaste_smtp::sasl::Credentials;
-use tokio::sync::Semaphore;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, SemaphorePermit};
 use tokio::task::spawn_blocking;
 use tokio::time::{Instant, sleep_until, timeout};
 
@@ -35,6 +35,14 @@ struct Checks {
     running: Arc<Semaphore>,
     /// Those that are checked, and those that wait for that.
     places: Semaphore,
+}
+
+/// A place among those that are checked or wait for it.
+struct Place<'a> {
+    checks: &'a Checks,
+    _place: SemaphorePermit<'a>,
+    /// The check may begin; `None`: it waits for that.
+    turn: Option<OwnedSemaphorePermit>,
 }
 
 impl Default for LoginGate {
@@ -117,11 +125,8 @@ impl LoginGate {
             // Programs with an old password ask for ever.
             _ if before.is_some() => false,
             Some(hash) if password.len() <= PASSWORD_BYTES_MAX => {
-                let reserved = Some(&self.reserved).filter(|_| is_known);
-                let mut all = reserved.into_iter().chain([&self.everybody]);
-                let place = all.find_map(|checks| Some((checks, checks.places.try_acquire().ok()?)));
-                let (checks, _place) = place.ok_or(NoLogin::Busy)?;
-                checks.is_of(Arc::clone(hash), password).await?
+                let place = self.place(is_known).ok_or(NoLogin::Busy)?;
+                place.check(Arc::clone(hash), password).await?
             }
             _ => false,
         };
@@ -139,6 +144,13 @@ impl LoginGate {
         sleep_until(begun + FAILURE_DELAY * (begun.elapsed().as_secs() as u32 + 1)).await;
         Err(NoLogin::Wrong(why))
     }
+
+    /// A place, if there is one. A known client takes the reserved check only while those for everybody are busy, and waits among the few that are known.
+    fn place(&self, is_known: bool) -> Option<Place<'_>> {
+        let (everybody, reserved) = (&self.everybody, Some(&self.reserved).filter(|_| is_known));
+        let free = everybody.free_place().or_else(|| reserved?.free_place());
+        free.or_else(|| reserved?.waiting_place()).or_else(|| everybody.waiting_place())
+    }
 }
 
 impl Checks {
@@ -146,10 +158,27 @@ impl Checks {
         Self { running: Arc::new(Semaphore::new(running)), places: Semaphore::new(places) }
     }
 
+    fn free_place(&self) -> Option<Place<'_>> {
+        let place = self.places.try_acquire().ok()?;
+        let turn = Arc::clone(&self.running).try_acquire_owned().ok()?;
+        Some(Place { checks: self, _place: place, turn: Some(turn) })
+    }
+
+    fn waiting_place(&self) -> Option<Place<'_>> {
+        Some(Place { checks: self, _place: self.places.try_acquire().ok()?, turn: None })
+    }
+}
+
+impl Place<'_> {
     /// Checks a password when its turn comes. What has begun goes on if nobody waits for it any more, and counts until its end.
-    async fn is_of(&self, hash: Arc<PasswordHash>, password: String) -> Result<bool, NoLogin> {
-        let turn = timeout(TURN_PATIENCE, Arc::clone(&self.running).acquire_owned()).await;
-        let Ok(Ok(turn)) = turn else { return Err(NoLogin::Busy) };
+    async fn check(self, hash: Arc<PasswordHash>, password: String) -> Result<bool, NoLogin> {
+        let turn = match self.turn {
+            Some(turn) => turn,
+            None => {
+                let turn = timeout(TURN_PATIENCE, Arc::clone(&self.checks.running).acquire_owned()).await;
+                turn.ok().and_then(Result::ok).ok_or(NoLogin::Busy)?
+            }
+        };
         let check = spawn_blocking(move || {
             let _turn = turn;
             hash.is_of(&password)
@@ -170,9 +199,16 @@ impl Known {
 
     fn add(&self, client: IpAddr) {
         let mut known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        if known.len() >= NETWORKS_MAX && !known.contains_key(&client) {
-            let oldest = known.iter().min_by_key(|(_, at)| **at).map(|(ip, _)| *ip);
-            oldest.inspect(|ip| _ = known.remove(ip));
+        if !known.contains_key(&client) {
+            // One account with a whole /48 cannot displace the networks of others.
+            let prefix = prefix48(client);
+            let is_near = |ip: &IpAddr| prefix.is_some() && prefix48(*ip) == prefix;
+            let is_prefix_full = known.keys().filter(|ip| is_near(ip)).count() >= KNOWN_OF_PREFIX_MAX;
+            if is_prefix_full || known.len() >= NETWORKS_MAX {
+                let candidates = known.iter().filter(|(ip, _)| !is_prefix_full || is_near(ip));
+                let oldest = candidates.min_by_key(|(_, at)| **at).map(|(ip, _)| *ip);
+                oldest.inspect(|ip| _ = known.remove(ip));
+            }
         }
         known.insert(client, Instant::now());
     }
@@ -194,14 +230,18 @@ enum Network {
     Prefix48(Ipv6Addr),
 }
 
+/// The /48 of an address of IPv6.
+fn prefix48(ip: IpAddr) -> Option<Ipv6Addr> {
+    match ip {
+        IpAddr::V6(ip) => Some(Ipv6Addr::from_bits(ip.to_bits() >> 80 << 80)),
+        IpAddr::V4(_) => None,
+    }
+}
+
 impl Network {
     /// Those of a client, the smallest first.
     fn all(client: Option<IpAddr>) -> impl Iterator<Item = Self> {
-        let prefix = client.and_then(|ip| match ip {
-            IpAddr::V6(ip) => Some(Self::Prefix48(Ipv6Addr::from_bits(ip.to_bits() >> 80 << 80))),
-            IpAddr::V4(_) => None,
-        });
-        client.map(Self::Client).into_iter().chain(prefix)
+        client.map(Self::Client).into_iter().chain(client.and_then(prefix48).map(Self::Prefix48))
     }
 
     fn failures_max(self) -> u32 {
@@ -245,15 +285,16 @@ impl Guesses {
 
     fn begin(&self, from: Option<IpAddr>, is_known: bool) -> Result<Attempt<'_>, NoLogin> {
         let mut attempt = Attempt { guesses: self, networks: Vec::new() };
-        // What others in a /48 guess does not keep out a client that is known.
-        for network in Network::all(from).take(if is_known { 1 } else { 2 }) {
-            self.enter(network)?;
+        for network in Network::all(from) {
+            // What others in a /48 guess does not keep out a client that is known. Its own guesses count there all the same.
+            let is_limited = !is_known || matches!(network, Network::Client(_));
+            self.enter(network, is_limited)?;
             attempt.networks.push(network);
         }
         Ok(attempt)
     }
 
-    fn enter(&self, network: Network) -> Result<(), NoLogin> {
+    fn enter(&self, network: Network, is_limited: bool) -> Result<(), NoLogin> {
         let now = Instant::now();
         let mut networks = self.lock();
         if networks.len() >= NETWORKS_MAX && !networks.contains_key(&network) {
@@ -268,10 +309,10 @@ impl Guesses {
         if now - counted.since >= MEMORY {
             (counted.since, counted.failures, counted.last) = (now, 0, None);
         }
-        if counted.failures >= network.failures_max() {
+        if is_limited && counted.failures >= network.failures_max() {
             return Err(NoLogin::Blocked);
         }
-        if counted.in_flight >= network.in_flight_max() {
+        if is_limited && counted.in_flight >= network.in_flight_max() {
             return Err(NoLogin::Busy);
         }
         counted.in_flight += 1;
@@ -325,6 +366,8 @@ const RESERVED_CHECKS_MAX: usize = 1;
 const PLACES_MAX: usize = 64;
 /// The same for known networks: fewer, so that one with room among everybody's does not wait for long.
 const RESERVED_PLACES_MAX: usize = 16;
+/// Known networks of one /48.
+const KNOWN_OF_PREFIX_MAX: usize = 16;
 /// How long a network is known from its last login on.
 const KNOWN_FOR: Duration = Duration::from_secs(7 * 24 * 3600);
 /// Attempts of one client at a time, the delay of an answer included.
@@ -459,6 +502,53 @@ mod tests {
         rig.check("2001:db8:2::1", "ann", "password").await.unwrap();
         sleep(MEMORY).await;
         rig.check(&peer(1000), "ann", "password").await.unwrap();
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn guesses_from_networks_with_a_login_count_for_their_48() {
+        let rig = Rig::new();
+        let peer = |network: u32| format!("2001:db8:1:{network:x}::1");
+        let networks = PREFIX_FAILURES_MAX / FAILURES_MAX;
+        for network in 0..networks {
+            rig.check(&peer(network), "ann", "password").await.unwrap();
+        }
+        for network in 0..networks {
+            for guess in 0..FAILURES_MAX {
+                let answer = rig.check(&peer(network), "ann", &guess.to_string()).await;
+                assert_eq!(answer, Err(NoLogin::Wrong("wrong password")));
+            }
+        }
+        assert_eq!(rig.check(&peer(1000), "ann", "password").await, Err(NoLogin::Blocked));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_client_that_is_known_takes_whatever_check_is_free() {
+        let rig = Rig::new();
+        let check = async || timeout(FAILURE_DELAY, rig.check("192.0.2.1", "ann", "password")).await;
+        check().await.unwrap().unwrap();
+        let reserved = Arc::clone(&rig.gate.reserved.running).acquire_owned().await.unwrap();
+        check().await.expect("one of everybody's is free").unwrap();
+        drop(reserved);
+        let _all = Arc::clone(&rig.gate.everybody.running).acquire_many_owned(CHECKS_MAX as u32).await.unwrap();
+        check().await.expect("the reserved one is free").unwrap();
+        let _reserved = Arc::clone(&rig.gate.reserved.running).acquire_owned().await.unwrap();
+        assert_eq!(rig.check("192.0.2.1", "ann", "password").await, Err(NoLogin::Busy));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn the_known_networks_of_a_48_displace_each_other_only() {
+        let known = Known::default();
+        let near = |network: u32| format!("2001:db8:1:{network:x}::").parse().unwrap();
+        let (other, v4) = ("2001:db8:2::".parse().unwrap(), "192.0.2.1".parse().unwrap());
+        known.add(other);
+        known.add(v4);
+        for network in 0..=KNOWN_OF_PREFIX_MAX as u32 {
+            tokio::time::advance(Duration::from_secs(1)).await;
+            known.add(near(network));
+        }
+        assert!(known.has(other) && known.has(v4));
+        assert_eq!(known.0.lock().unwrap().len(), KNOWN_OF_PREFIX_MAX + 2);
+        assert!(!known.has(near(0)) && known.has(near(1)), "the one of the oldest login goes");
     }
 
     #[tokio::test(start_paused = true)]

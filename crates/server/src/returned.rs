@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use bytes::Bytes;
 use posthaste_delivery::local::Body;
 use posthaste_events::{Event, Feedback, Kind, Recorder};
 use posthaste_relay::originals::Original;
@@ -12,8 +13,9 @@ use posthaste_relay::sender::Relay;
 use posthaste_relay::suppression::Source;
 use posthaste_smtp::ForwardPath;
 use posthaste_spool::Lsn;
+use tokio::task::spawn_blocking;
 
-use crate::success;
+use crate::success::HEADER_BYTES_MAX;
 
 /// A recipient that is a return path of ours.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -114,24 +116,49 @@ pub(crate) fn note(
     }
 }
 
-/// What a feedback report complains of that came to an ordinary address: providers send theirs to one that was agreed upon. That the original had
-/// a return path of ours proves that whoever reports has got it. May read from the disk.
-pub(crate) fn complaint(relay: Option<&Relay>, body: &Body) -> Option<(Returned, Report)> {
-    relay?.bounces().return_path.as_ref()?;
+/// Complaint in a feedback report that was sent to an ordinary address. A valid signed return path proves that the reporter has the original. Larger reports
+/// than [`COMPLAINT_BYTES_MAX`] are not read.
+pub(crate) async fn complaint(relay: Option<&Relay>, body: &Body) -> Option<(Returned, Report)> {
+    let relay = relay.filter(|relay| relay.bounces().return_path.is_some())?;
     let Body::Memory(pieces) = body else { return None };
-    // Other mail is not read.
-    let header = success::header(pieces);
-    header.windows(REPORT_TYPE.len()).find(|octets| octets.eq_ignore_ascii_case(REPORT_TYPE))?;
-    let report = read(body)?;
-    let Report::Feedback(FeedbackReport { mail_from: Some(sender), .. }) = &report else { return None };
-    match ReturnPath::of(relay, &ForwardPath::parse(&format!("<{sender}>")).ok()?) {
-        ReturnPath::Ours(returned) => Some((returned, report)),
-        _ => None,
+    let bytes: usize = pieces.iter().map(Bytes::len).sum();
+    if bytes > COMPLAINT_BYTES_MAX || !header_has(pieces, REPORT_TYPE) {
+        return None;
     }
+    let (relay, pieces) = (relay.clone(), pieces.clone());
+    // A report takes time to parse, and its original may be on the disk.
+    let read = spawn_blocking(move || {
+        let report = Report::read(&pieces.concat())?;
+        let Report::Feedback(FeedbackReport { mail_from: Some(sender), .. }) = &report else { return None };
+        match ReturnPath::of(Some(&relay), &ForwardPath::parse(&format!("<{sender}>")).ok()?) {
+            ReturnPath::Ours(returned) => Some((returned, report)),
+            _ => None,
+        }
+    });
+    read.await.unwrap_or_else(|error| {
+        tracing::error!(error = error.to_string(), "a feedback report is not read");
+        None
+    })
+}
+
+/// Whether a message's header contains a word, whatever the case of letters. The word's first letter occurs in it once.
+fn header_has(pieces: &[Bytes], word: &[u8]) -> bool {
+    let (mut matched, mut ended) = (0, 2);
+    for octet in pieces.iter().flatten().take(HEADER_BYTES_MAX) {
+        let octet = octet.to_ascii_lowercase();
+        matched = if octet == word[matched] { matched + 1 } else { usize::from(octet == word[0]) };
+        ended = if octet == b"\r\n\r\n"[ended] { ended + 1 } else { usize::from(octet == b'\r') };
+        if matched == word.len() || ended == 4 {
+            return matched == word.len();
+        }
+    }
+    false
 }
 
 /// RFC 5965 section 2.
 const REPORT_TYPE: &[u8] = b"feedback-report";
+/// Complaints have the header of their original, or the whole of it.
+const COMPLAINT_BYTES_MAX: usize = 1 << 20;
 
 /// What a message reports. One that is too large for memory is not read.
 pub(crate) fn read(body: &Body) -> Option<Report> {
@@ -208,6 +235,25 @@ mod tests {
         assert!(found.refused.unwrap().starts_with("550 5.1.1"));
         let found = said(report.as_ref(), "gone@there.example");
         assert_eq!((&*found.kind, found.refused), ("delayed", None), "the first stands for what is not named");
+    }
+
+    #[test]
+    fn a_word_is_looked_for_in_the_header_alone_however_it_is_split() {
+        let check = |text: &str, expected: bool| {
+            for at in 0..=text.len() {
+                let (first, second) = text.as_bytes().split_at(at);
+                let pieces = [Bytes::copy_from_slice(first), Bytes::copy_from_slice(second)];
+                assert_eq!(header_has(&pieces, REPORT_TYPE), expected, "{text:?} at {at}");
+            }
+        };
+        check("A: b\r\nContent-Type: multipart/report; report-type=Feedback-Report\r\n\r\nx", true);
+        check("A: feedfeedback-report\r\n\r\n", true);
+        check("A: feedback-repor\r\n\r\nfeedback-report", false);
+        check("\r\nfeedback-report", false);
+        check("A: b\r\r\n\r\nfeedback-report", false);
+        check("", false);
+        let far = format!("A: {}\r\nfeedback-report", "x".repeat(HEADER_BYTES_MAX));
+        assert!(!header_has(&[far.into()], REPORT_TYPE));
     }
 
     #[test]

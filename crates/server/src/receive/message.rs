@@ -91,7 +91,10 @@ impl Receiver {
         (log.mailboxes, log.discarded) = (destinations.len(), transaction.discarded());
         let recorder = self.0.events.as_ref();
         let event = recorder.and_then(|recorder| events::received(recorder, log, session, envelope, &destinations));
-        let complaint = returned::complaint(self.relay(), &stored).filter(|_| transaction.returned().is_empty());
+        let complaint = match transaction.returned().is_empty() {
+            true => returned::complaint(self.relay(), &stored).await,
+            false => None,
+        };
         if destinations.len() == 0 {
             if !transaction.returned().is_empty() {
                 // Nobody is left to whom it could go.
