@@ -15,17 +15,17 @@ pub(crate) fn open(path: &Path) -> Result<Database, DatabaseError> {
     let file: File = posthaste_fsops::open(path, flags, Mode::from_raw_mode(0o666)).map_err(io::Error::from)?.into();
     let dir = path.parent().filter(|dir| !dir.as_os_str().is_empty()).unwrap_or(Path::new("."));
     posthaste_fsops::fsync(File::open(dir)?).map_err(io::Error::from)?;
-    let backend = Backend { of: FileBackend::new(file.try_clone()?)?, file };
+    let backend = Backend { inner: FileBackend::new(file.try_clone()?)?, file };
     Database::builder().set_cache_size(CACHE_BYTES).create_with_backend(backend)
 }
 
 /// Pages of the file that are kept in memory.
 const CACHE_BYTES: usize = 8 << 20;
 
-/// redb's own, but for syncs.
+/// Like redb's `FileBackend`, but reports failed syncs through fsops.
 #[derive(Debug)]
 struct Backend {
-    of: FileBackend,
+    inner: FileBackend,
     file: File,
 }
 
@@ -35,41 +35,42 @@ impl StorageBackend for Backend {
     }
 
     fn len(&self) -> io::Result<u64> {
-        self.of.len()
+        self.inner.len()
     }
 
     fn read(&self, offset: u64, out: &mut [u8]) -> io::Result<()> {
-        self.of.read(offset, out)
+        self.inner.read(offset, out)
     }
 
     fn set_len(&self, len: u64) -> io::Result<()> {
-        self.of.set_len(len)
+        self.inner.set_len(len)
     }
 
     fn write(&self, offset: u64, data: &[u8]) -> io::Result<()> {
-        self.of.write(offset, data)
+        self.inner.write(offset, data)
     }
 
     fn close(&self) -> io::Result<()> {
-        self.of.close()
+        self.inner.close()
     }
 
     fn try_lock_range(&self, start: Bound<u64>, end: Bound<u64>) -> Result<bool, BackendError> {
-        self.of.try_lock_range(start, end)
+        self.inner.try_lock_range(start, end)
     }
 
     fn try_lock_shared_range(&self, start: Bound<u64>, end: Bound<u64>) -> Result<bool, BackendError> {
-        self.of.try_lock_shared_range(start, end)
+        self.inner.try_lock_shared_range(start, end)
     }
 
     fn unlock_range(&self, start: Bound<u64>, end: Bound<u64>) -> Result<(), BackendError> {
-        self.of.unlock_range(start, end)
+        self.inner.unlock_range(start, end)
     }
 }
 
 #[cfg(test)]
 mod tests {
     use std::sync::mpsc::channel;
+    use std::time::Duration;
 
     use posthaste_fsops::{Faults, Machine};
     use redb::TableDefinition;
@@ -95,7 +96,7 @@ mod tests {
         let (_, syncs) = machine.counts();
         machine.set_faults(Faults { fail_syncs: (syncs..syncs + 100).collect(), ..Faults::default() });
         assert!(write().is_err());
-        assert!(told.recv().unwrap().contains("fdatasync"));
+        assert!(told.recv_timeout(Duration::from_secs(60)).unwrap().contains("fdatasync"));
         machine.set_faults(Faults::default());
     }
 }

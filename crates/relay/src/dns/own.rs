@@ -1,3 +1,4 @@
+use std::io::ErrorKind;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
 
 /// Where this server listens.
@@ -37,15 +38,15 @@ impl OwnListeners {
     }
 }
 
-/// Whether the machine has the address. The kernel is asked, so that a change of addresses counts.
+/// Whether the machine has the address, as far as the kernel tells: it can be bound, and one that no machine has cannot. Asked each time, as addresses change.
 fn is_of_this_machine(address: IpAddr) -> bool {
-    // With `ip_nonlocal_bind` any address can be bound, so binding says nothing.
+    // Bound with `ip_nonlocal_bind` alone. Mail that only we could take is given up, so an error of another kind, such as too many open files, proves nothing.
     let nobodys = match address {
         IpAddr::V4(_) => IpAddr::V4(Ipv4Addr::new(240, 0, 0, 1)),
         IpAddr::V6(_) => IpAddr::V6(Ipv6Addr::new(0x100, 0, 0, 0, 0, 0, 0, 1)),
     };
-    let can_bind = |address: IpAddr| UdpSocket::bind((address, 0)).is_ok();
-    address.is_loopback() || can_bind(address) && !can_bind(nobodys)
+    let bind = |address: IpAddr| UdpSocket::bind((address, 0)).map_err(|error| error.kind());
+    address.is_loopback() || bind(address).is_ok() && bind(nobodys).err() == Some(ErrorKind::AddrNotAvailable)
 }
 
 #[cfg(test)]

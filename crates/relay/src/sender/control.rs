@@ -110,8 +110,8 @@ impl Relay {
         });
     }
 
-    /// Does something with all recipients that fit. Those that are given up are told of as by a reply `reply`. If they are to be tried now, their sites pause
-    /// no longer. Blocks until it is durable.
+    /// Does something with all recipients that fit. Those that are given up are told of as by a reply `reply`. Sites of those that are tried now pause no
+    /// longer. Blocks until it is durable.
     ///
     /// # Errors
     /// The spool refuses; what was changed until then stays so.
@@ -127,8 +127,11 @@ impl Relay {
                 let mut queue = shared.queue();
                 for (key, envelope) in keys {
                     let Some(state) = queue.show(*key) else { continue };
-                    places.extend(is_tried.then(|| queue.route_of(*key)).flatten());
-                    match queue.act(*key, action) {
+                    let place = is_tried.then(|| queue.route_of(*key)).flatten();
+                    let change = queue.act(*key, action);
+                    // Not for what stays held, or is not to leave yet.
+                    places.extend(place.filter(|_| change.as_ref().is_some_and(|change| is_due(change, queue.now()))));
+                    match change {
                         Some(change) if matches!(change.what, What::Failed(_)) => bounces.push(change),
                         Some(change) => changes.push(change),
                         None if state.waits == Waits::Busy => {
@@ -324,6 +327,11 @@ impl Shared {
         self.spool.append(Batch { entries, body: Body::None }, Box::new(then));
         told.recv().unwrap_or_else(|_| Err("it has ended".to_owned())).map_err(ControlError::Spool)
     }
+}
+
+/// Whether the recipient is tried now.
+fn is_due(change: &Change, now: Secs) -> bool {
+    matches!(change.what, What::Rescheduled { next, .. } | What::Released { next, .. } if next <= now)
 }
 
 /// Recipients in one batch: what is told of them must fit into it too.

@@ -75,16 +75,16 @@ fn a_site_that_pauses_is_probed_with_one_connection_whatever_waits() {
     let zone = zone.mx("c.example", 10, "mx.c.example").a("mx.c.example", Ipv4Addr::new(127, 0, 0, 2));
     let rig = rig_with(zone, port, |config| (config.site_pause_secs, config.site_connections_max) = (3600, 8));
     let probes = 4;
+    let more_waits = |times: usize| {
+        for time in 0..times {
+            rig.send("ann@here.example", &[&format!("bob{time}@a.example")], "x\r\n");
+            rig.send("ann@here.example", &[&format!("eve{time}@b.example")], "x\r\n");
+        }
+        let taken = other.taken().len();
+        rig.send("ann@here.example", &["bob@c.example"], "x\r\n");
+        other.wait_taken(taken + 1);
+    };
     for probe in 1..=probes {
-        let more_waits = |times: usize| {
-            for time in 0..times {
-                rig.send("ann@here.example", &[&format!("bob{time}@a.example")], "x\r\n");
-                rig.send("ann@here.example", &[&format!("eve{time}@b.example")], "x\r\n");
-            }
-            let taken = other.taken().len();
-            rig.send("ann@here.example", &["bob@c.example"], "x\r\n");
-            other.wait_taken(taken + 1);
-        };
         rig.flush();
         more_waits(10);
         mute.wait_connections(probe);
@@ -98,6 +98,10 @@ fn a_site_that_pauses_is_probed_with_one_connection_whatever_waits() {
         wait("the site pauses", || paused() == probe);
         more_waits(3);
     }
+    // A flush of what is held tries nothing.
+    rig.relay.act(&Filter::default(), Action::Hold, &Reply::new(554, "5.0.0", ""), &By::default()).unwrap();
+    rig.flush();
+    more_waits(3);
     assert_eq!(mute.connections(), probes, "none during a pause");
     assert_eq!(rig.relay.stats().deferred, 0, "no attempt is counted");
 }
