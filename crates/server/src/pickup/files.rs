@@ -15,16 +15,12 @@ pub(super) struct Files {
     queue: VecDeque<OsString>,
     /// Those that wait for another attempt, by its time.
     waiting: BTreeSet<(Instant, OsString)>,
-    /// How often the directory was looked through.
-    looks: u64,
 }
 
 #[derive(Debug, Default)]
 struct File {
     /// Whom it belonged to when it was found.
     uid: u32,
-    /// Looks until it was taken.
-    looks: u64,
     /// The last one before an attempt.
     pause: Duration,
     /// What its message's end asks for, if that was not done.
@@ -38,8 +34,7 @@ impl Files {
     }
 
     /// Begins a look through the directory.
-    pub fn look(&mut self) -> Look {
-        self.looks += 1;
+    pub fn look(&self) -> Look {
         let mut of_user = HashMap::new();
         for file in self.known.values() {
             *of_user.entry(file.uid).or_default() += 1;
@@ -64,14 +59,12 @@ impl Files {
     pub fn take(&mut self) -> Option<(OsString, Option<Settlement>)> {
         let name = self.queue.pop_front()?;
         let file = self.known.get_mut(&name).expect("a queued file is known");
-        file.looks = self.looks;
         Some((name, file.unsettled.take()))
     }
 
-    /// Forgets a file that is done with. True if the directory was looked through while it was in flight: that look passes over its name, and thus
-    /// over a new file of the same name.
-    pub fn forget(&mut self, name: &OsStr) -> bool {
-        self.known.remove(name).is_some_and(|file| file.looks != self.looks)
+    /// Forgets a file that is done with. Looks have passed over its name until now, and thus over a new file of the same name.
+    pub fn forget(&mut self, name: &OsStr) {
+        self.known.remove(name);
     }
 
     /// The file is queued once more, behind the others.
@@ -151,7 +144,7 @@ mod tests {
         files.add(["b", "a"].map(|name| Found { name: name.into(), uid: 0 }).into());
         assert_eq!(files.take().unwrap().0, "a");
         assert_eq!((files.take().unwrap().0, files.take().is_none()), ("b".into(), true));
-        assert!(!files.forget("b".as_ref()));
+        files.forget("b".as_ref());
         let mut now = Instant::now();
         for secs in [5, 10, 20, 40, 80, 160, 300, 300] {
             files.later("a".into(), Some(Settlement::Remove), now);

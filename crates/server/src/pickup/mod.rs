@@ -174,7 +174,10 @@ impl Worker {
             tokio::select! {
                 Some(ended) = attempts.join_next() => match ended {
                     // Asked once the name is forgotten: from here on, an event about a new file of this name finds it.
-                    Ok((name, Attempt::Done)) => wants_look |= files.forget(&name) && exists(place, name).await,
+                    Ok((name, Attempt::Done)) => {
+                        files.forget(&name);
+                        wants_look |= exists(place, name).await;
+                    }
                     Ok((name, Attempt::Retry)) => files.again(name),
                     Ok((name, Attempt::Later(settlement))) => files.later(name, settlement, Instant::now()),
                     // A panic, which costs the file its place in the line until the next start.
