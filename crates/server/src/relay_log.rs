@@ -31,6 +31,7 @@ impl Observer for RelayLog {
             action: name(action).into(),
             uid: by.uid,
             reason: by.reason.as_str().into(),
+            until: if let Action::Hold(Some(until)) = action { until } else { 0 },
             targets: recipients.into_iter().map(target).collect(),
             ..Admin::default()
         })))
@@ -180,7 +181,7 @@ fn event(attempt: Attempt) -> OfRelay {
 
 fn name(action: Action) -> &'static str {
     match action {
-        Action::Hold => "hold",
+        Action::Hold(_) => "hold",
         Action::Release => "release",
         Action::Flush => "flush",
         Action::Requeue => "requeue",

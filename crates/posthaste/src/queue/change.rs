@@ -9,12 +9,12 @@ use super::tables::number;
 use super::{ActArgs, AnyError, ServerArgs};
 use crate::terminal::{print, print_json};
 
-pub(super) fn act(args: ActArgs, action: Doing, done: &str) -> Result<ExitCode, AnyError> {
+pub(super) fn act(args: ActArgs, action: Doing, secs: Option<u32>, done: &str) -> Result<ExitCode, AnyError> {
     let of = args.which.which();
     if (of == Which::default()) != args.all {
         return Err("name an id, a sender, recipient, domain, tenant, campaign or --held; or --all, alone".into());
     }
-    change(&args.server, &Request::Act { of, action, reason: args.reason }, done)
+    change(&args.server, &Request::Act { of, action, secs, reason: args.reason }, done)
 }
 
 pub(super) fn change(server: &ServerArgs, request: &Request, done: &str) -> Result<ExitCode, AnyError> {

@@ -74,7 +74,13 @@ pub enum QueueCommand {
         server: ServerArgs,
     },
     /// Stop trying; held mail does not expire
-    Hold(ActArgs),
+    Hold {
+        #[command(flatten)]
+        act: ActArgs,
+        /// For how long, such as 2h; default: until it is released
+        #[arg(long = "for", value_name = "TIME", value_parser = posthaste_units::duration)]
+        time: Option<Duration>,
+    },
     /// Try held mail again
     Release(ActArgs),
     /// Try now
@@ -298,20 +304,18 @@ pub fn run(command: QueueCommand) -> Result<ExitCode, AnyError> {
             }
             Ok(ExitCode::from(u8::from(lines.is_empty())))
         }
-        QueueCommand::Hold(args) => act(args, Doing::Hold, "held"),
-        QueueCommand::Release(args) => act(args, Doing::Release, "released"),
-        QueueCommand::Flush(args) => act(args, Doing::Flush, "tried now"),
-        QueueCommand::Requeue(args) => act(args, Doing::Requeue, "tried now"),
-        QueueCommand::Delete(args) => act(args, Doing::Delete, "removed"),
-        QueueCommand::Bounce(args) => act(args, Doing::Bounce, "given up"),
+        QueueCommand::Hold { act: args, time } => act(args, Doing::Hold, secs(time), "held"),
+        QueueCommand::Release(args) => act(args, Doing::Release, None, "released"),
+        QueueCommand::Flush(args) => act(args, Doing::Flush, None, "tried now"),
+        QueueCommand::Requeue(args) => act(args, Doing::Requeue, None, "tried now"),
+        QueueCommand::Delete(args) => act(args, Doing::Delete, None, "removed"),
+        QueueCommand::Bounce(args) => act(args, Doing::Bounce, None, "given up"),
         QueueCommand::Suspend { scope, time, reason, server } => {
-            let secs = time.map(|time| u32::try_from(time.as_secs()).unwrap_or(u32::MAX));
-            change(&server, &Request::Suspend { scope: scope.named(), secs, reason }, "suspended")
+            change(&server, &Request::Suspend { scope: scope.named(), secs: secs(time), reason }, "suspended")
         }
         QueueCommand::Resume { scope, server } => change(&server, &Request::Resume { scope: scope.named() }, "resumed"),
         QueueCommand::Route { scope, to, time, reason, server } => {
-            let secs = time.map(|time| u32::try_from(time.as_secs()).unwrap_or(u32::MAX));
-            change(&server, &Request::Divert { scope: scope.named(), to, secs, reason }, "routed")
+            change(&server, &Request::Divert { scope: scope.named(), to, secs: secs(time), reason }, "routed")
         }
         QueueCommand::Unroute { scope, server } => {
             change(&server, &Request::Undivert { scope: scope.named() }, "no longer routed")
@@ -329,6 +333,10 @@ pub fn run(command: QueueCommand) -> Result<ExitCode, AnyError> {
             show(&server, &lines, suspensions)
         }
     }
+}
+
+fn secs(time: Option<Duration>) -> Option<u32> {
+    time.map(|time| u32::try_from(time.as_secs()).unwrap_or(u32::MAX))
 }
 
 pub fn show(server: &ServerArgs, lines: &[Value], table: impl Fn(&[Value]) -> String) -> Result<ExitCode, AnyError> {

@@ -69,6 +69,58 @@ fn what_waits_is_listed_held_and_released_also_behind_a_kill() {
 }
 
 #[test]
+fn a_hold_ends_by_itself_and_its_end_is_there_behind_a_kill_and_in_an_export() {
+    let (here, there, other) =
+        (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let dir = here.path();
+    let (mut server, port) = waiting(dir);
+    let hold = |time: &str| queue(dir, &["hold", "--domain", "there.example", "--for", time, "--reason", "look"]);
+    assert_eq!(hold("2h"), (0, "3 held\n".into()));
+    let now = || std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap().as_secs();
+    let ends = |dir: &Path| {
+        let held = list(dir, &["--held"]);
+        assert!(held.iter().all(|line| line["held_by"] == "operator" && line["expires"].is_null()), "{held:?}");
+        held.iter().map(|line| line["until"].as_u64().expect("it has an end")).collect::<Vec<_>>()
+    };
+    let before = ends(dir);
+    assert_eq!(before.len(), 3);
+    assert!(before.iter().all(|end| end.abs_diff(now() + 7200) < 120), "{before:?}");
+    let (_, shown) = queue(dir, &["list", "--held"]);
+    assert_eq!(shown.matches("held until ").count(), 3, "{shown}");
+    let (status, text) = queue(dir, &["release", "--all", "--for", "2h"]);
+    assert!(status == 2 && text.contains("--for"), "only a hold has an end: {text}");
+
+    let path = dir.join("moved.jsonl");
+    let path = path.to_str().unwrap();
+    assert_eq!(queue(dir, &["export", "--held", "--output", path]).0, 0);
+    server.signal(Signal::KILL);
+    server.wait();
+    let next = next_hop(there.path(), &format!("127.0.0.1:{port}"));
+    let server = Server::start_as_it_is(dir);
+    assert_eq!(ends(dir), before, "behind a kill");
+    server.stop();
+    let server = Server::start_as_it_is(dir);
+    assert_eq!(ends(dir), before, "behind an end, which wrote a snapshot");
+    assert_eq!(hold("1s"), (0, "3 held\n".into()), "an end can be changed");
+    next.wait_for_mail("there.example", "ann", 2);
+    next.wait_for_mail("there.example", "bob", 1);
+
+    let server_to = Server::start(other.path(), &config(unused_port(), ""));
+    assert_eq!(queue(other.path(), &["import", path]).0, 0);
+    for (before, after) in before.iter().zip(ends(other.path())) {
+        assert!(before.abs_diff(after) <= 2, "the clocks of two queues are whole seconds: {before} {after}");
+    }
+    server_to.stop();
+    let third = tempfile::tempdir().unwrap();
+    let server_to = Server::start(third.path(), &config(unused_port(), ""));
+    assert_eq!(queue(third.path(), &["import", "--release", path]).0, 0);
+    assert!(list(third.path(), &[]).iter().all(|line| line["state"] != "held" && line["until"].is_null()));
+    server_to.stop();
+    server.stop();
+    next.stop();
+}
+
+#[test]
 fn mail_is_removed_silently_and_given_up_aloud() {
     let here = tempfile::tempdir().unwrap();
     let dir = here.path();

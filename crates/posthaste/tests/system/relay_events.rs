@@ -65,12 +65,13 @@ fn each_outcome_has_its_line_also_behind_a_kill_and_operators_are_named() {
         let output = command(dir, &[&["queue"], args].concat()).output().unwrap();
         assert!(output.status.success(), "{args:?}: {output:?}");
     };
-    queue(&["hold", "--recipient", "slow@there.example", "--reason", "look at it"]);
+    queue(&["hold", "--recipient", "slow@there.example", "--for", "2h", "--reason", "look at it"]);
     let admin = wait_for(dir, "admin", "action", "hold");
     let uid = rustix::process::geteuid().as_raw();
     assert_eq!((admin.len(), &admin[0]["uid"], &admin[0]["reason"]), (1, &uid.into(), &"look at it".into()));
     assert_eq!(admin[0]["recipient"], "slow@there.example");
     assert_eq!(admin[0]["message"], line["message"]);
+    assert!(admin[0]["until"].is_string(), "{}", admin[0]);
     queue(&["suspend", "--domain", "there.example", "--for", "2h", "--reason", "too many"]);
     let suspended = &wait_for(dir, "admin", "action", "suspend")[0];
     assert_eq!((&suspended["scope"], &suspended["name"]), (&"domain".into(), &"there.example".into()));

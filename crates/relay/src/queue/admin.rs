@@ -11,8 +11,8 @@ use super::{FIRST, Queue, QueueId, Secs};
 /// What an operator does with recipients. "Now" is never before the time from which on a message may leave.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Action {
-    /// They are not tried, and do not expire.
-    Hold,
+    /// They are not tried, and do not expire: until then, or without an end. What is held already ends then, unless that is not an operator's.
+    Hold(Option<Secs>),
     /// Held ones are tried again, now; what has become too old meanwhile has its whole age once more.
     Release,
     /// They are tried now.
@@ -97,6 +97,17 @@ impl Queue {
         changes
     }
 
+    /// Releases recipients whose hold has ended, some of them if there are many: changes to be recorded and applied. The others come with the next call.
+    pub fn end_holds(&mut self, most: usize) -> Vec<Change> {
+        let mut changes = Vec::new();
+        while changes.len() < most
+            && let Some(id) = self.table.first(self.ended_holds)
+        {
+            changes.extend(self.decide(id, Action::Release));
+        }
+        changes
+    }
+
     /// A change could not be recorded: the recipient waits again as before. Never for an outcome of an attempt, which is to be recorded until that succeeds.
     pub fn abandon(&mut self, key: Key) {
         if let Some(id) = self.table.find(key) {
@@ -109,20 +120,28 @@ impl Queue {
         // No action has a message leave before its sender wants it to.
         let next = self.now.max(self.table.message(id).1);
         let recipient = self.table.get(id);
-        let what = match (action, recipient.is(HELD)) {
-            (Action::Hold, false) => What::Held(HoldReason::Operator),
-            (Action::Release, true) => What::Released { next, expires: self.expires_anew(id) },
-            (Action::Flush, false) => What::Rescheduled { attempts: recipient.attempts, next },
-            (Action::Requeue, false) => What::Rescheduled { attempts: 0, next },
+        let held = recipient.is(HELD).then(|| HoldReason::of(recipient.due));
+        let what = match (action, held) {
+            (Action::Hold(until), held) => What::Held(self.new_hold(until, held)?),
+            (Action::Release, Some(_)) => What::Released { next, expires: self.expires_anew(id) },
+            (Action::Flush, None) => What::Rescheduled { attempts: recipient.attempts, next },
+            (Action::Requeue, None) => What::Rescheduled { attempts: 0, next },
             (Action::Delete, _) => What::Deleted,
             (Action::Bounce(status), _) => What::Failed(status),
-            (Action::Hold, true) | (Action::Release | Action::Flush | Action::Requeue, false | true) => return None,
+            (Action::Release, None) | (Action::Flush | Action::Requeue, Some(_)) => return None,
         };
         self.table.unlink(id);
         let recipient = self.table.get_mut(id);
         recipient.set(DUE, false);
         recipient.set(BUSY, true);
         Some(Change { key, what })
+    }
+
+    /// `None`: it stays as it is. An operator does not change what others hold, and an end that has come already holds nothing.
+    fn new_hold(&self, until: Option<Secs>, held: Option<HoldReason>) -> Option<HoldReason> {
+        let new = until.map_or(HoldReason::Operator, HoldReason::Until);
+        let may_change = held.is_none_or(|held| held.is_operators() && held != new);
+        (may_change && until.is_none_or(|until| until > self.now)).then_some(new)
     }
 
     /// When a released recipient expires, if it would at once otherwise; 0 if not.
@@ -168,7 +187,7 @@ impl Queue {
         let waits = if recipient.is(BUSY) {
             Waits::Busy
         } else if recipient.is(HELD) {
-            Waits::Held(HoldReason::of(recipient.due).unwrap_or(HoldReason::Operator))
+            Waits::Held(HoldReason::of(recipient.due))
         } else if let Some(until) = self.suspension_of(key.message, recipient.queue, recipient.attempts) {
             Waits::Suspended(until)
         } else if recipient.is(DUE) {

@@ -118,7 +118,7 @@ impl Queue {
             }
             What::Held(reason) => {
                 recipient.set(HELD, true);
-                recipient.due = reason.number().into();
+                recipient.due = reason.number();
             }
             What::Released { next, expires } => {
                 if recipient.is(HELD) {

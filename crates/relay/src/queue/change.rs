@@ -86,6 +86,8 @@ pub enum HoldReason {
     Quarantine,
     /// A rule of the configuration has said so.
     Policy,
+    /// An operator has said so, until then; a time above 2.
+    Until(Secs),
 }
 
 impl Key {
@@ -119,6 +121,7 @@ impl Change {
             What::Deleted => 4,
             What::Deferred { .. } => 5,
             What::Rescheduled { .. } => 6,
+            What::Held(HoldReason::Until(_)) => 11,
             What::Held(_) => 7,
             What::Released { .. } => 8,
             What::Begun { .. } => 9,
@@ -137,7 +140,8 @@ impl Change {
                 out.push(attempts);
                 out.extend(next.to_le_bytes());
             }
-            What::Held(reason) => out.push(reason.number()),
+            What::Held(HoldReason::Until(until)) => out.extend(until.to_le_bytes()),
+            What::Held(reason) => out.push(reason.number() as u8),
             What::Released { next, expires } => {
                 out.extend(next.to_le_bytes());
                 out.extend(expires.to_le_bytes());
@@ -156,10 +160,11 @@ impl Change {
             4 => What::Deleted,
             5 => What::Deferred { attempts: rest.u8()?, next: rest.u32()?, status: Status::take(rest)? },
             6 => What::Rescheduled { attempts: rest.u8()?, next: rest.u32()? },
-            7 => What::Held(HoldReason::of(rest.u8()?.into()).ok_or(DecodeError::Unknown("reason"))?),
+            7 => What::Held(Some(HoldReason::of(rest.u8()?.into())).filter(|reason| !reason.has_end()).ok_or(UNKNOWN)?),
             8 => What::Released { next: rest.u32()?, expires: rest.u32()? },
             9 => What::Begun { crashes: rest.u8()? },
             10 => What::DelayTold,
+            11 => What::Held(Some(HoldReason::of(rest.u32()?)).filter(|reason| reason.has_end()).ok_or(UNKNOWN)?),
             _ => return Err(DecodeError::Unknown("change")),
         };
         Ok(Change { key, what })
@@ -167,15 +172,30 @@ impl Change {
 }
 
 impl HoldReason {
-    pub(super) fn number(self) -> u8 {
+    /// In place of the next attempt: no time is so early, so all others are the end of the hold.
+    pub(super) fn number(self) -> u32 {
         match self {
             Self::Operator => 0,
             Self::Quarantine => 1,
             Self::Policy => 2,
+            Self::Until(until) => until,
         }
     }
 
-    pub(super) fn of(number: u32) -> Option<Self> {
-        [Self::Operator, Self::Quarantine, Self::Policy].get(number as usize).copied()
+    pub(super) fn of(number: u32) -> Self {
+        let reasons = [Self::Operator, Self::Quarantine, Self::Policy];
+        reasons.get(number as usize).copied().unwrap_or(Self::Until(number))
+    }
+
+    /// Whether the recipient is released by itself.
+    pub fn has_end(self) -> bool {
+        matches!(self, Self::Until(_))
+    }
+
+    /// Whether an operator has said so.
+    pub fn is_operators(self) -> bool {
+        matches!(self, Self::Operator | Self::Until(_))
     }
 }
+
+const UNKNOWN: DecodeError = DecodeError::Unknown("reason");

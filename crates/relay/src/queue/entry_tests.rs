@@ -64,6 +64,7 @@ fn samples() -> Vec<QueueEntry> {
         What::Deferred { attempts: 3, next: 7, status },
         What::Rescheduled { attempts: 0, next: 8 },
         What::Held(HoldReason::Policy),
+        What::Held(HoldReason::Until(70_000)),
         What::Released { next: 9, expires: 10 },
         What::Begun { crashes: 2 },
         What::DelayTold,
@@ -198,8 +199,14 @@ fn what_a_later_version_writes_is_not_guessed_at() {
         changed[at] = value;
         assert_eq!(QueueEntry::decode(&changed), Err(DecodeError::Unknown(what)), "byte {at}");
     }
-    let change = [&[1, 2, 0, 0, 0, 0, 11][..], &[0; 10]].concat();
-    assert_eq!(QueueEntry::decode(&change), Err(DecodeError::Unknown("change")));
+    let change = |kind: u8, fields: &[u8]| [&[1, 2, 0, 0, 0, 0, kind][..], &[0; 10], fields].concat();
+    assert_eq!(QueueEntry::decode(&change(12, &[])), Err(DecodeError::Unknown("change")));
+    // A reason is no time, and a time no reason.
+    for (kind, fields) in [(7, &[3][..]), (11, &[2, 0, 0, 0])] {
+        assert_eq!(QueueEntry::decode(&change(kind, fields)), Err(DecodeError::Unknown("reason")));
+    }
+    let held = changes(What::Held(HoldReason::Until(0x01_02_03_04)));
+    assert_eq!(held.encode()[6..], [&[11][..], &key(5, 6).message.get().to_le_bytes(), &[6, 0, 4, 3, 2, 1]].concat());
 }
 
 #[test]

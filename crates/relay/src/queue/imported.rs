@@ -89,7 +89,7 @@ impl Imported {
         for state in &self.states {
             let held = if state.held.is_some() { HELD } else { 0 };
             out.extend([state.attempts, held | if state.delay_told { TOLD } else { 0 }]);
-            out.extend(state.held.map_or(state.next, |reason| reason.number().into()).to_le_bytes());
+            out.extend(state.held.map_or(state.next, HoldReason::number).to_le_bytes());
             out.extend(state.status.code.to_le_bytes());
             out.extend(state.status.enhanced.to_le_bytes());
             put_text(out, &state.reply);
@@ -105,10 +105,7 @@ impl Imported {
             if bits & !(HELD | TOLD) != 0 {
                 return Err(DecodeError::Unknown("bits"));
             }
-            let held = match bits & HELD {
-                0 => None,
-                _ => Some(HoldReason::of(due).ok_or(DecodeError::Unknown("reason"))?),
-            };
+            let held = (bits & HELD != 0).then(|| HoldReason::of(due));
             states.push(ImportedState {
                 attempts,
                 next: if held.is_some() { 0 } else { due },
@@ -127,7 +124,7 @@ impl ImportedState {
         (recipient.attempts, recipient.status) = (self.attempts, self.status);
         recipient.set(HELD, self.held.is_some());
         recipient.set(TOLD, self.delay_told);
-        recipient.due = self.held.map_or(self.next, |reason| reason.number().into());
+        recipient.due = self.held.map_or(self.next, HoldReason::number);
     }
 }
 

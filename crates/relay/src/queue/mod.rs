@@ -13,6 +13,8 @@
 //!     └──────────────── Held ◄────────────┘ Held
 //! ```
 //!
+//! An operator releases held recipients; those that are held until a time are released then ([`Queue::end_holds`]).
+//!
 //! A recipient that is due waits in the queue of its tenant, campaign and domain (the scheduled level). [`Queue::route`] assigns such a queue to a site and to sources;
 //! each pair of them is a ready queue, which holds no recipients itself: it takes turns among tenants, then among their queues.
 //! So it needs no room, and whatever waits for one site is in the way of no other.
@@ -66,6 +68,7 @@ pub use snapshot::{RestoreError, Snapshot};
 pub use turns::ReadyId;
 
 use destinations::Destinations;
+use entry::HoldReason;
 use imported::Imports;
 use names::Names;
 use table::{BUSY, DUE, HELD, Id, Table};
@@ -78,6 +81,8 @@ use wheel::Wheel;
 pub struct Queue {
     table: Table,
     wheel: Wheel,
+    /// A list of recipients whose hold has ended: they are to be released.
+    ended_holds: Id,
     names: Names,
     destinations: Destinations,
     schedules: Schedules,
@@ -114,10 +119,11 @@ impl Queue {
     /// An empty queue, to be filled by a replay. `seed` decides the random parts of pauses.
     pub fn new(schedules: Schedules, seed: u64) -> Self {
         let mut table = Table::new();
-        let wheel = Wheel::new(&mut table);
+        let (wheel, ended_holds) = (Wheel::new(&mut table), table.list());
         Queue {
             table,
             wheel,
+            ended_holds,
             names: Names::default(),
             destinations: Destinations::default(),
             schedules,
@@ -166,20 +172,20 @@ impl Queue {
             recipient.set_crashes(recipient.crashes() + 1);
             if recipient.crashes() >= table::CRASHES_MAX && !recipient.is(HELD) {
                 recipient.set(BUSY, true);
-                return Some(Change { key: self.table.key(id), what: What::Held(entry::HoldReason::Quarantine) });
+                return Some(Change { key: self.table.key(id), what: What::Held(HoldReason::Quarantine) });
             }
         }
         self.settle_in(id);
         None
     }
 
-    /// Goes on to `now`: what is due becomes ready, suspensions end, and what is too old or late becomes a [notice](Self::take_notices). To be called each second,
+    /// Goes on to `now`: what is due becomes ready, suspensions and holds end, and what is too old or late becomes a [notice](Self::take_notices). To be called each second,
     /// or when something waits for the time; going back has no effect.
     pub fn tick(&mut self, now: Secs) {
         let before = self.now;
         self.now = before.max(now);
         while let Some(id) = self.wheel.advance(&mut self.table, self.now) {
-            self.enqueue(id, false);
+            self.come_due(id);
         }
         self.end_suspensions();
         self.diverted.end(self.now);
@@ -256,13 +262,21 @@ impl Queue {
         let recipient = self.table.get_mut(id);
         recipient.set(DUE, false);
         let due = recipient.due;
-        if recipient.is(HELD) || recipient.is(BUSY) {
+        if recipient.is(BUSY) || recipient.is(HELD) && !HoldReason::of(due).has_end() {
             return;
         }
         if due <= self.now {
-            self.enqueue(id, false);
+            self.come_due(id);
         } else {
             self.wheel.insert(&mut self.table, id, due);
+        }
+    }
+
+    /// The time of a recipient in no list has come: that of its attempt, or the end of its hold.
+    fn come_due(&mut self, id: Id) {
+        match self.table.get(id).is(HELD) {
+            true => self.table.push_back(self.ended_holds, id),
+            false => self.enqueue(id, false),
         }
     }
 

@@ -8,7 +8,7 @@
 //! | first | magic `PHQUEUE\1`; position (u64) |
 //! | 1 *queue* | serial (u32); tenant, campaign, domain (texts). Before the first recipient of it |
 //! | 7 *queue with a pool* | as *queue*; pool (text) |
-//! | 2 *message* | LSN (u64); received, expires (u32 each, 0: by its schedule); number of recipients (u16); each: number (u16), serial of its queue, next attempt or reason of the hold (u32 each), code, enhanced code (u16 each), attempts, bits (u8 each: 1 open, 2 held, 4 delay told, 8 attempt begun, 64 and 128 crashes). A message of many recipients has several |
+//! | 2 *message* | LSN (u64); received, expires (u32 each, 0: by its schedule); number of recipients (u16); each: number (u16), serial of its queue, next attempt, or reason or end of the hold (u32 each), code, enhanced code (u16 each), attempts, bits (u8 each: 1 open, 2 held, 4 delay told, 8 attempt begun, 64 and 128 crashes). A message of many recipients has several |
 //! | 3 *suspension* | length (u32); entry *suspended* |
 //! | 5 *diversion* | length (u32); entry *diverted* |
 //! | 6 *slow* | length (u32); entry *slowed* |

@@ -27,7 +27,7 @@ pub(super) const RECIPIENTS_MAX: u64 = 1 << 30;
 pub(super) struct Recipient {
     next: Id,
     prev: Id,
-    /// When it is tried next; if it is held, why.
+    /// When it is tried next; if it is held, why, or until when.
     pub due: Secs,
     /// Place of its queue.
     pub queue: u32,

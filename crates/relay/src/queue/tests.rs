@@ -1,5 +1,6 @@
 //! A queue and its log: attempts, holds and suspensions, actions of an operator.
 
+mod held;
 mod kept;
 mod routes;
 
@@ -187,7 +188,7 @@ fn suspended_mail_expires_and_held_mail_does_not() {
     let mut world = World::new();
     let held = world.queued("t", &["a@x.example"]);
     let suspended = world.queued("t", &["a@y.example"]);
-    let change = world.queue.act(Key { message: held, number: 0 }, Action::Hold).expect("a change");
+    let change = world.queue.act(Key { message: held, number: 0 }, Action::Hold(None)).expect("a change");
     world.change(change);
     world.log(QueueEntry::Suspended { scope: Scope::Tenant("t".into()), until: Secs::MAX, reason: "".into() });
     let age = 5 * 86_400;
@@ -244,10 +245,10 @@ fn no_action_has_a_message_leave_before_its_time() {
     let queued = Queued { not_before, ..message(START, "t", &["a@x.example"]) };
     let lsn = world.log(QueueEntry::Queued(queued));
     let key = Key { message: lsn, number: 0 };
-    for action in [Action::Flush, Action::Requeue, Action::Hold, Action::Release] {
+    for action in [Action::Flush, Action::Requeue, Action::Hold(None), Action::Release] {
         let change = world.queue.act(key, action).expect("a change");
         world.change(change);
-        if action != Action::Hold {
+        if action != Action::Hold(None) {
             assert_eq!(world.waits(lsn, 0), Some(Waits::Until(not_before)), "{action:?}");
         }
     }

@@ -181,12 +181,17 @@ impl Relay {
         failed.map_or(Ok(acted), Err)
     }
 
+    /// The time that an [`Action::Hold`] of so many seconds ends.
+    pub fn after(&self, secs: Secs) -> Secs {
+        self.0.shared.time.now().saturating_add(secs)
+    }
+
     /// Tries nothing of a scope for so many seconds, or without an end. Blocks until it is durable.
     ///
     /// # Errors
     /// The spool refuses.
     pub fn suspend(&self, scope: Scope, secs: Option<Secs>, by: &By) -> Result<(), ControlError> {
-        let until = secs.map_or(Secs::MAX, |secs| self.0.shared.time.now().saturating_add(secs));
+        let until = secs.map_or(Secs::MAX, |secs| self.after(secs));
         self.0.shared.append_entry(&QueueEntry::Suspended { scope, until, reason: by.reason.as_str().into() }, by)
     }
 
@@ -220,7 +225,7 @@ impl Relay {
         if scope.has_site() {
             return Err(ControlError::Site);
         }
-        let until = secs.map_or(Secs::MAX, |secs| self.0.shared.time.now().saturating_add(secs));
+        let until = secs.map_or(Secs::MAX, |secs| self.after(secs));
         let (to, reason) = (to.into(), by.reason.as_str().into());
         self.0.shared.append_entry(&QueueEntry::Diverted { scope, until, to, reason }, by)
     }

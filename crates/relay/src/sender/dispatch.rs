@@ -39,13 +39,15 @@ pub(super) async fn run(shared: Arc<Shared>) {
 
 impl Shared {
     fn each_second(self: &Arc<Self>, now: Secs) {
-        let (notices, actions, bounces) = {
+        let most = self.recorder.room();
+        let (notices, mut actions, bounces, released) = {
             let mut queue = self.queue();
             queue.tick(now);
             let (bounces, actions): (Vec<_>, Vec<_>) =
                 queue.take_actions().into_iter().partition(|change| matches!(change.what, What::Failed(_)));
-            (queue.take_notices(), actions, self.bounces_to_follow.take(bounces, &queue))
+            (queue.take_notices(), actions, self.bounces_to_follow.take(bounces, &queue), queue.end_holds(most))
         };
+        actions.extend(released);
         self.record(actions);
         for (change, reply) in bounces {
             let shared = self.clone();

@@ -49,6 +49,11 @@ impl Recorder {
         self.append_joined(state, now);
     }
 
+    /// How many changes more may wait to be recorded, for what can be decided later.
+    pub fn room(&self) -> usize {
+        CHANGES_MAX.saturating_sub(self.state().changes.len())
+    }
+
     /// Has the next batch of changes say why a recipient is tried again.
     pub fn reply(&self, key: Key, said: Arc<str>) {
         let mut state = self.state();
@@ -152,6 +157,8 @@ impl Recorder {
 const PATIENCE: std::time::Duration = std::time::Duration::from_secs(60);
 /// Changes in one batch: what is told of them must fit into it too.
 const JOINED_MAX: usize = 1000;
+/// Changes that wait, of those that could wait in the queue: a disk that is full for long costs no memory for them.
+const CHANGES_MAX: usize = 20_000;
 /// Replies in one batch, of a thousand bytes at most.
 const REPLIES_JOINED_MAX: usize = 500;
 /// Replies that wait for a batch; more are in memory alone.

@@ -44,11 +44,11 @@ pub struct ExportedRecipient {
     pub is_forwarded: bool,
     /// Attempts so far.
     pub attempts: u8,
-    /// When it is tried next; 0 if it is held.
+    /// When it is tried next; if an operator holds it, when that ends; 0 without an end.
     pub next: u64,
     /// What the last attempt ended with.
     pub status: Status,
-    /// It is held, and why.
+    /// It is held, and why; without the end of that.
     pub held: Option<HoldReason>,
     /// The sender knows of the delay.
     pub delay_told: bool,
@@ -268,11 +268,12 @@ impl Shared {
                         count.under_way += 1;
                         continue;
                     }
+                    Waits::Held(HoldReason::Until(until)) => (to_wall(until), Some(HoldReason::Operator)),
                     Waits::Held(reason) => (0, Some(reason)),
                     Waits::Until(next) => (to_wall(next), None),
                     Waits::Due | Waits::Suspended(_) => (to_wall(queue.now()), None),
                 };
-                let change = hold.and_then(|_| queue.act(key, Action::Hold));
+                let change = hold.and_then(|_| queue.act(key, HOLD));
                 if change.is_some() {
                     told.push(ActedOn { key, recipient: to.address.clone() });
                 }
@@ -297,7 +298,7 @@ impl Shared {
         if let (Some(by), false) = (hold, changes.is_empty()) {
             let mut entries = vec![self.recorder.entry(self.time.now(), &changes)];
             let observer = self.config.observer.as_ref().filter(|observer| observer.wants_acted());
-            entries.extend(observer.and_then(|observer| observer.acted(by, Action::Hold, told)));
+            entries.extend(observer.and_then(|observer| observer.acted(by, HOLD, told)));
             if let Err(error) = self.append(entries) {
                 let mut queue = self.queue();
                 changes.iter().for_each(|change| queue.abandon(change.key));
@@ -324,11 +325,16 @@ impl Shared {
             if let Some(forwarded) = forwarded.as_mut().filter(|_| recipient.is_forwarded) {
                 forwarded.numbers.push(recipient.to.number);
             }
+            let next = from_wall(recipient.next, wall).max(now);
+            let held = match recipient.held {
+                Some(HoldReason::Operator) if recipient.next > 0 => Some(HoldReason::Until(next)),
+                held => held,
+            };
             states.push(ImportedState {
                 attempts: recipient.attempts,
-                next: if recipient.held.is_some() { 0 } else { from_wall(recipient.next, wall).max(now) },
+                next: if held.is_some() { 0 } else { next },
                 status: recipient.status,
-                held: recipient.held,
+                held,
                 delay_told: recipient.delay_told,
                 reply: recipient.reply,
             });
@@ -355,6 +361,8 @@ fn wall_secs() -> u64 {
     SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).map_or(0, |since| since.as_secs())
 }
 
+/// What is exported is held until an operator says something else.
+const HOLD: Action = Action::Hold(None);
 /// Of one read.
 const PIECE_BYTES: u64 = 1 << 20;
 /// Recipients of one message whose replies go with it.

@@ -68,7 +68,8 @@ impl World {
             88..90 => self.suspend(),
             90..98 => self.write_snapshot(),
             _ => {
-                let actions = self.queue.take_actions();
+                let mut actions = self.queue.take_actions();
+                actions.extend(self.queue.end_holds(5));
                 self.record(actions);
             }
         }
@@ -108,7 +109,11 @@ impl World {
             attempts: self.random.below(9) as u8,
             next: at + self.random.below(9000) as Secs,
             status: Status { code: 450, enhanced: self.random.below(5) as u16 },
-            held: self.random.one_in(5).then_some(HoldReason::Policy),
+            held: match self.random.below(10) {
+                0 => Some(HoldReason::Policy),
+                1 => Some(HoldReason::Until(at + self.random.below(90_000) as Secs)),
+                _ => None,
+            },
             ..ImportedState::default()
         });
         let states = states.collect();
@@ -197,7 +202,8 @@ impl World {
         let mut changes = Vec::new();
         for key in keys.into_iter().take(count) {
             let action = match self.random.below(8) {
-                0 | 1 => Action::Hold,
+                0 => Action::Hold(None),
+                1 => Action::Hold(Some(self.queue.now() + self.random.below(90_000) as Secs)),
                 2 | 3 => Action::Release,
                 4 => Action::Flush,
                 5 => Action::Requeue,

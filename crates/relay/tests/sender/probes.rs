@@ -99,7 +99,7 @@ fn a_site_that_pauses_is_probed_with_one_connection_whatever_waits() {
         more_waits(3);
     }
     // A flush of what is held tries nothing.
-    rig.relay.act(&Filter::default(), Action::Hold, &Reply::new(554, "5.0.0", ""), &By::default()).unwrap();
+    rig.relay.act(&Filter::default(), Action::Hold(None), &Reply::new(554, "5.0.0", ""), &By::default()).unwrap();
     rig.flush();
     more_waits(3);
     assert_eq!(mute.connections(), probes, "none during a pause");

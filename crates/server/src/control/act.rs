@@ -1,6 +1,6 @@
 //! What an operator does with recipients.
 
-use posthaste_relay::queue::{Action, Status};
+use posthaste_relay::queue::{Action, Secs, Status};
 use posthaste_relay::sender::{By, Relay};
 use posthaste_smtp::Reply;
 use serde::{Deserialize, Serialize};
@@ -27,9 +27,10 @@ pub enum Doing {
 }
 
 impl Doing {
-    fn of_queue(self) -> Action {
+    /// `until`: when a hold ends.
+    fn of_queue(self, until: Option<Secs>) -> Action {
         match self {
-            Self::Hold => Action::Hold,
+            Self::Hold => Action::Hold(until),
             Self::Release => Action::Release,
             Self::Flush => Action::Flush,
             Self::Requeue => Action::Requeue,
@@ -39,16 +40,20 @@ impl Doing {
     }
 }
 
-/// Those that fit; what is done is in the log.
-pub(super) fn act(relay: &Relay, uid: u32, of: &Which, action: Doing, reason: &str) -> Outcome {
+/// Those that fit; what is done is in the log. `secs`: after which a hold ends by itself.
+pub(super) fn act(relay: &Relay, uid: u32, of: &Which, action: Doing, secs: Option<Secs>, reason: &str) -> Outcome {
+    if secs.is_some() && action != Doing::Hold {
+        return Err("only a hold has an end".to_owned());
+    }
+    let of_queue = action.of_queue(secs.map(|secs| relay.after(secs)));
     let text = if reason.is_empty() { "given up by the operator" } else { reason };
     let text: String = text.chars().filter(|c| matches!(c, ' '..='~')).take(REASON_CHARS_MAX).collect();
     let by = By { uid, reason: reason.to_owned() };
     let reply = Reply::new(GIVEN_UP, "5.0.0", text);
-    let done = relay.act(&of.filter(), action.of_queue(), &reply, &by).map_err(|error| error.to_string())?;
+    let done = relay.act(&of.filter(), of_queue, &reply, &by).map_err(|error| error.to_string())?;
     let of = serde_json::to_string(of).unwrap_or_default();
     let (changed, follow) = (done.changed, done.follows);
-    tracing::info!(uid, action = ?action, of, reason, changed, follow, "the operator has changed the queue");
+    tracing::info!(uid, action = ?action, of, secs, reason, changed, follow, "the operator has changed the queue");
     Ok(json!({ "done": changed, "changed": changed, "follow": follow }))
 }
 

@@ -6,7 +6,6 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use bytes::Bytes;
 use posthaste_message::HeaderScan;
-use posthaste_relay::queue::entry::HoldReason;
 use posthaste_relay::sender::{By, Exported, ImportError, Relay};
 use posthaste_spool::{Body, Upload};
 use ring::digest::{Context, SHA256};
@@ -215,7 +214,9 @@ impl Incoming {
         };
         if release {
             for recipient in &mut message.recipients {
-                recipient.held = recipient.held.filter(|held| *held != HoldReason::Operator);
+                if recipient.held.take_if(|held| held.is_operators()).is_some() {
+                    recipient.next = 0;
+                }
             }
         }
         let message_id = self.scan.finish().message_id.unwrap_or_default();

@@ -1,5 +1,6 @@
 //! The recipients that wait, and why.
 
+use posthaste_relay::queue::entry::HoldReason;
 use posthaste_relay::queue::{Secs, Status, Waits};
 use posthaste_relay::sender::{Relay, Waiting};
 use serde_json::{Value, json};
@@ -27,11 +28,14 @@ fn as_json(waiting: &Waiting, relay: &Relay) -> Value {
         Waits::Until(next) => ("scheduled", Some(next)),
         Waits::Due => ("due", None),
         Waits::Suspended(until) => ("suspended", Some(until).filter(|until| *until < Secs::MAX)),
+        Waits::Held(HoldReason::Until(until)) => ("held", Some(until)),
         Waits::Held(_) => ("held", None),
         Waits::Busy => ("under way", None),
     };
     let held_by = match state.waits {
-        Waits::Held(reason) => Some(format!("{reason:?}").to_lowercase()),
+        Waits::Held(HoldReason::Operator | HoldReason::Until(_)) => Some("operator"),
+        Waits::Held(HoldReason::Quarantine) => Some("quarantine"),
+        Waits::Held(HoldReason::Policy) => Some("policy"),
         _ => None,
     };
     let status = match state.status {

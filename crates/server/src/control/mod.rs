@@ -102,6 +102,9 @@ pub enum Request {
         of: Which,
         /// What.
         action: Doing,
+        /// After so many seconds a hold ends by itself; not set: without an end. Of nothing else.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        secs: Option<Secs>,
         /// Why: for the log, and for those who are told that their mail is given up.
         #[serde(default)]
         reason: String,
@@ -344,7 +347,7 @@ fn perform(request: &Request, uid: u32, receiver: &Receiver, answer: Answer<'_>)
         Request::Cat { message, header } => cat::cat(relay, *message, *header, answer),
         Request::Export { of, hold } => export::export(relay, uid, &receiver.settings().host_name, of, *hold, answer),
         Request::Import { .. } => Err("an import is answered elsewhere".to_owned()),
-        Request::Act { of, action, reason } => act::act(relay, uid, of, *action, reason),
+        Request::Act { of, action, secs, reason } => act::act(relay, uid, of, *action, *secs, reason),
         Request::Suspend { scope, secs, reason } => suspend::suspend(relay, uid, scope, *secs, reason),
         Request::Resume { scope } => suspend::resume(relay, uid, scope),
         Request::Suspensions => suspend::list(relay, answer),
