@@ -43,7 +43,15 @@ pub fn run(args: &ExplainArgs) -> Result<ExitCode, AnyError> {
             messages_per_connection: config.relay.messages_per_connection,
             recipients_per_message: config.relay.recipients_per_message,
         };
-        config.relay.shaping_rules()?.explain(&domain, &args.tenant, &[], defaults)
+        let rules = config.relay.shaping_rules()?;
+        let mut sources = config.relay.source_names();
+        if !args.source.is_empty() {
+            sources.retain(|name| *name == args.source);
+            if sources.is_empty() {
+                return Err(format!("there is no source {}", args.source).into());
+            }
+        }
+        rules.explain(&domain, &args.tenant, &sources, &[], defaults)
     };
     match args.server.json {
         true => print_json(&(serde_json::to_string(&explained)? + "\n"))?,
@@ -72,7 +80,13 @@ fn text(explained: &Explained) -> String {
     }
     out.push('\n');
     let rows = explained.values.iter();
-    let rows = rows.map(|value| [value.key.clone(), value.value.clone(), value.of.clone(), value.from.clone()]);
+    let rows = rows.map(|value| {
+        let of = match &*value.source {
+            "" => value.of.clone(),
+            source => format!("{} from {source}", value.of),
+        };
+        [value.key.clone(), value.value.clone(), of, value.from.clone()]
+    });
     out += &columns(["limit", "value", "of", "from"], rows);
     if !explained.now.is_empty() {
         let rows = explained.now.iter().map(|now| {

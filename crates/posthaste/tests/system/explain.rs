@@ -32,15 +32,20 @@ fn the_limits_of_a_destination_are_explained_with_and_without_a_server() {
     let place = tempfile::tempdir().unwrap();
     let dir = place.path();
     let files = files_of_the_page();
-    assert_eq!(files.len(), 2);
+    assert_eq!(files.len(), 3);
     for (number, text) in files.iter().enumerate() {
         fs::write(dir.join(format!("{number}.toml")), text).unwrap();
     }
-    let config = &config(25, "shaping = [\"0.toml\", \"1.toml\"]\n").replace("open.example", "example.net");
+    let section =
+        "shaping = [\"0.toml\", \"1.toml\", \"2.toml\"]\n[[relay.source]]\nname = \"mx3\"\nipv4 = \"127.0.0.1\"\n";
+    let config = &config(25, section).replace("open.example", "example.net");
     fs::write(dir.join("posthaste.toml"), config).unwrap();
     let alone = explain(dir, &["ann@Example.net"]);
     assert_eq!((value(&alone, "connections", "site"), &alone["waiting"]), ("3", &Value::Null));
     assert_eq!(value(&alone, "chunking", "site"), "true");
+    assert_eq!(value(&explain(dir, &["there.example", "--source", "mx3"]), "connections", "site"), "2");
+    let unknown = command(dir, &["queue", "explain", "there.example", "--source", "mx4"]).output().unwrap();
+    assert!(String::from_utf8_lossy(&unknown.stderr).contains("no source mx4"), "{unknown:?}");
     let server = Server::start(dir, config);
     let asked = explain(dir, &["example.net", "--tenant", "news"]);
     assert_eq!(
@@ -73,7 +78,8 @@ fn the_limits_of_a_destination_are_explained_with_and_without_a_server() {
 fn a_destination_is_explained_as_a_pool_or_a_source_sees_it() {
     let place = tempfile::tempdir().unwrap();
     let dir = place.path();
-    fs::write(dir.join("shaping.toml"), "[default]\nmessage_rate = '5/second'\n").unwrap();
+    let file = "[default]\nmessage_rate = '5/second'\n[default.source.two]\nmessage_rate = '1/second'\n";
+    fs::write(dir.join("shaping.toml"), file).unwrap();
     let pools = "shaping = [\"shaping.toml\"]\npool_header = \"X-Pool\"\n\
                  [[relay.source]]\nname = \"one\"\nipv4 = \"127.0.0.1\"\n[[relay.source]]\nname = \"two\"\nipv4 = \"127.0.0.1\"\n\
                  [[relay.pool]]\nname = \"all\"\nsources = { one = 1 }\n\
@@ -92,10 +98,31 @@ fn a_destination_is_explained_as_a_pool_or_a_source_sees_it() {
     let text = command(dir, &["queue", "explain", "there.example", "--pool", "urgent"]).output().unwrap();
     let text = String::from_utf8(text.stdout).unwrap();
     assert!(text.contains("pool      urgent\n") && text.contains("sources   one, two\n"), "{text}");
+    assert!(text.contains("sections  default, default from two\n"), "{text}");
+    for (of, rate) in [("site from one", "5/second"), ("site from two", "1/second")] {
+        let line = text.lines().find(|line| line.starts_with("message_rate ") && line.contains(of));
+        assert!(line.is_some_and(|line| line.contains(rate)), "{of}: {text}");
+    }
+    let of_two = explain(dir, &["there.example", "--pool", "urgent", "--source", "two"]);
+    assert_eq!(value(&of_two, "message_rate", "site"), "1/second, burst 1");
+    let of_both = explain(dir, &["there.example", "--pool", "urgent"]);
+    let of = |source: &str| {
+        let values = of_both["values"].as_array().unwrap();
+        values.iter().filter(|value| value["source"] == source && value["key"] == "message_rate").count()
+    };
+    assert_eq!((of("one"), of("two")), (1, 1), "{of_both:#}");
     for (args, said) in [(["--pool", "none"], "no pool none"), (["--source", "two"], "not leave from a source two")] {
         let output = command(dir, &[&["queue", "explain", "there.example"][..], &args].concat()).output().unwrap();
         assert!(!output.status.success() && String::from_utf8_lossy(&output.stderr).contains(said), "{output:?}");
     }
+    // A name that no source has would leave a source without its limits.
+    fs::write(dir.join("shaping.toml"), file.replace("two", "tow")).unwrap();
+    let checked = command(dir, &["config", "check"]).output().unwrap();
+    let said = "relay.shaping: shaping.toml: default: there is no source `tow`";
+    assert!(String::from_utf8_lossy(&checked.stdout).contains(said), "{checked:?}");
+    server.signal(rustix::process::Signal::HUP);
+    server.wait_for_log("the old limits stay in force");
+    assert_eq!(value(&explain(dir, &["there.example"]), "message_rate", "site"), "5/second, burst 5");
     server.stop();
 }
 

@@ -24,7 +24,8 @@ impl Shared {
         let domain = domain_of(recipient);
         let destination = site.state().destination.clone();
         let hosts: Vec<&str> = destination.site.hosts().iter().map(|host| &*host.name).collect();
-        let sections = rules.of_site(&hosts, &rules.of_domain(&domain)).sections.into_iter().collect();
+        let sections =
+            rules.of_site(site.source.name(), &hosts, &rules.of_domain(&domain)).sections.into_iter().collect();
         let class = || self.config.bounces.classes.now().classify_reply(reply).name().to_owned();
         for number in automation.matching(&reply.to_string(), &sections, class) {
             let rule = &automation.rules()[number as usize];

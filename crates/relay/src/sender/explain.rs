@@ -40,9 +40,9 @@ impl Relay {
     ///
     /// # Errors
     /// There is no such pool or source.
-    pub fn explain(&self, of: OfMail<'_>) -> Result<Explained, UnknownName> {
+    pub fn explain(&self, of_mail: OfMail<'_>) -> Result<Explained, UnknownName> {
         let shared = &self.0.shared;
-        let OfMail { domain, tenant, pool, source } = of;
+        let OfMail { domain, tenant, pool, source } = of_mail;
         let routing = &shared.routes().routing;
         if !pool.is_empty() && !routing.pools.iter().any(|other| other.name == pool) {
             return Err(UnknownName::Pool(pool.to_owned()));
@@ -72,10 +72,15 @@ impl Relay {
             messages_per_connection: config.session_messages_max,
             recipients_per_message: config.recipients_max,
         };
-        let mut explained = shared.shaper.rules().explain(domain, tenant, &hosts, defaults);
+        let of: Vec<&str> = match sources.is_empty() {
+            // There are no mail hosts to send to.
+            true => vec![source],
+            false => sources.iter().map(String::as_str).collect(),
+        };
+        let mut explained = shared.shaper.rules().explain(domain, tenant, &of, &hosts, defaults);
         (explained.site, explained.problem, explained.sources) = (name, problem, sources);
         explained.pool = pool.to_owned();
-        explained.waiting = Some(shared.waiting_for(of));
+        explained.waiting = Some(shared.waiting_for(of_mail));
         explained.now = shared.now(&explained);
         Ok(explained)
     }

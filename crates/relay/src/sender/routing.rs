@@ -183,7 +183,7 @@ pub(super) fn host_and_port(text: &str) -> Option<(&str, u16)> {
 /// The next hop of what is given up: no host has such a name.
 pub(super) const BOUNCE: &str = "(bounce)";
 /// The source without settings.
-const DEFAULT: &str = "default";
+pub(super) const DEFAULT: &str = "default";
 
 #[cfg(test)]
 mod tests {

@@ -13,6 +13,7 @@ use serde::{Deserialize, Serialize};
 use super::maps::{self, MapsSection, RecipientsSection};
 use super::room::RoomLimits;
 use super::route_section::{RouteSection, TlsConfigs, smtp_port};
+use super::routing;
 use super::source_section::{Mistake, PoolSection, SourceSection, TlsSection};
 use super::tenants::{self, TenantSection};
 use super::{BounceSection, NoticeSection, ReturnPathSection, Route, RouteError, Routing};
@@ -253,9 +254,16 @@ impl Section {
     /// The limits of the files of `shaping`. Reads them.
     ///
     /// # Errors
-    /// See [`ShapingError`].
+    /// See [`ShapingError`]; also for a source that there is not.
     pub fn shaping_rules(&self) -> Result<Arc<Rules>, ShapingError> {
-        Rules::read(&self.shaping).map(Arc::new)
+        let rules = Rules::read(&self.shaping)?;
+        rules.check_sources(&self.source_names())?;
+        Ok(Arc::new(rules))
+    }
+
+    /// Names of all sources, the last that of mail that no pool is for.
+    pub fn source_names(&self) -> Vec<&str> {
+        self.source.iter().map(|source| &*source.name).chain([routing::DEFAULT]).collect()
     }
 
     fn check_routing(&self) -> Result<(), Problem> {

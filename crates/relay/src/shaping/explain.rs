@@ -4,7 +4,7 @@ use std::fmt::Display;
 
 use serde::{Deserialize, Serialize};
 
-use super::{Named, OfSite, Rules, Sourced};
+use super::{Named, OfSite, Rules, Sections, Sourced};
 
 /// What applies to mail for a domain.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
@@ -39,6 +39,9 @@ pub struct Value {
     pub key: String,
     /// For what: `site`, `provider google`, `limit all`, `domain`, `tenant`.
     pub of: String,
+    /// Only for mail that leaves from this source; empty for all of those that are explained.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub source: String,
     /// The value.
     pub value: String,
     /// The file and the section; empty for the configuration.
@@ -70,23 +73,49 @@ pub struct Defaults {
 }
 
 impl Rules {
-    /// What applies to mail of a tenant for a domain, whose mail hosts are known.
-    pub fn explain(&self, domain: &str, tenant: &str, hosts: &[&str], defaults: Defaults) -> Explained {
-        let site = self.of_site(hosts, &self.of_domain(domain));
-        let sections = site.sections.iter().map(|section| self.title(*section)).collect();
-        let mut values = Values(Vec::new());
-        values.of_site(&site, defaults);
-        let of_domain = self.messages_to(domain);
-        values.put("message_rate", "domain", of_domain.message_rate.as_ref());
-        values.named(&of_domain.limits, "messages to the domain");
+    /// What applies to mail of a tenant for a domain, whose mail hosts are known, as it leaves from these sources.
+    pub fn explain(
+        &self,
+        domain: &str,
+        tenant: &str,
+        sources: &[&str],
+        hosts: &[&str],
+        defaults: Defaults,
+    ) -> Explained {
+        let joined = self.of_domain(domain);
+        let (mut sections, mut of_sources) = (Sections::new(), Vec::new());
+        for source in sources {
+            let site = self.of_site(source, hosts, &joined);
+            sections.extend(&site.sections);
+            let mut values = Values(Vec::new());
+            values.of_site(&site, defaults);
+            let of_domain = self.messages_to(domain, source);
+            values.put("message_rate", "domain", of_domain.message_rate.as_ref());
+            values.named(&of_domain.limits, "messages to the domain");
+            of_sources.push((*source, values.0));
+        }
+        let mut values = Values(by_source(of_sources));
         if let Some(of) = self.messages_of(tenant) {
             values.put("message_rate", "tenant", of.message_rate.as_ref());
             values.named(&of.limits, "messages of the tenant");
         }
         let mut values = values.0;
         values.dedup();
+        let sections = self.in_order(sections).into_iter().map(|section| self.title(section)).collect();
         Explained { domain: domain.to_owned(), tenant: tenant.to_owned(), sections, values, ..Explained::default() }
     }
+}
+
+/// What applies to all sources once, then what applies to each alone.
+fn by_source(of_sources: Vec<(&str, Vec<Value>)>) -> Vec<Value> {
+    let is_of_all = |value: &Value| of_sources.iter().all(|(_, values)| values.contains(value));
+    let first = of_sources.first().map_or(&[][..], |(_, values)| values);
+    let mut all: Vec<Value> = first.iter().filter(|value| is_of_all(value)).cloned().collect();
+    for (source, values) in &of_sources {
+        let alone = values.iter().filter(|value| !is_of_all(value)).cloned();
+        all.extend(alone.map(|value| Value { source: (*source).to_owned(), ..value }));
+    }
+    all
 }
 
 struct Values(Vec<Value>);
@@ -130,7 +159,7 @@ impl Values {
     fn put<T: Display>(&mut self, key: &str, of: &str, said: Option<&Sourced<T>>) {
         let Some(said) = said else { return };
         let (value, from) = (said.value.to_string(), said.from.to_string());
-        self.0.push(Value { key: key.to_owned(), of: of.to_owned(), value, from });
+        self.0.push(Value { key: key.to_owned(), of: of.to_owned(), source: String::new(), value, from });
     }
 
     fn put_or(&mut self, key: &str, said: Option<&Sourced<u32>>, default: impl Display) {

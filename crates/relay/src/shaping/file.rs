@@ -71,6 +71,9 @@ pub struct Section {
     /// What follows from replies.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub automation: Vec<Automation>,
+    /// For mail that leaves from a source, by its name: limits that stand before those of the section.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub source: BTreeMap<String, Section>,
 }
 
 /// A limit for everything that it belongs to, together.

@@ -125,7 +125,8 @@ fn section(title: &str, value: Value, is_provider: bool, ignored: &mut Ignored) 
             "mx_rollup" if value.as_bool() == Some(true) => {}
             "match" if is_provider => matches(title, &value, &mut out, ignored),
             "automation" => automations(title, value, &mut out, ignored),
-            "sources" => ignored.push(title, &key, "limits are the same for each source"),
+            "sources" if title == "default" => ignored.push(title, &key, "KumoMTA applies it to nothing"),
+            "sources" => of_sources(title, value, is_provider, &mut out, ignored),
             _ => ignored.push(title, &key, "there is nothing like it"),
         }
     }
@@ -133,6 +134,26 @@ fn section(title: &str, value: Value, is_provider: bool, ignored: &mut Ignored) 
         out.insert("total".to_owned(), Value::Table(total));
     }
     out
+}
+
+fn of_sources(title: &str, value: Value, is_provider: bool, out: &mut Table, ignored: &mut Ignored) {
+    let Value::Table(sources) = value else { return ignored.push(title, "sources", "it is no section") };
+    let mut made = Table::new();
+    for (source, mut value) in sources {
+        let title = format!("{title}.sources.{source}");
+        for key in ["match", "automation", "sources"] {
+            if value.as_table_mut().and_then(|keys| keys.remove(key)).is_some() {
+                ignored.push(&title, key, "of one source there are limits alone");
+            }
+        }
+        let section = section(&title, value, is_provider, ignored);
+        if !section.is_empty() {
+            made.insert(source, Value::Table(section));
+        }
+    }
+    if !made.is_empty() {
+        out.insert("source".to_owned(), Value::Table(made));
+    }
 }
 
 /// Without the scope that a limit of theirs may have.
@@ -311,13 +332,20 @@ mod tests {
         duration = "1 hour"
         ["Closed.example".sources."ip-1"]
         connection_limit = 2
+        tls_prefer_openssl = true
+        automation = []
+        [provider."big".sources."ip 2"]
+        max_message_rate = "10/min"
+        provider_connection_limit = 2
+        ["default".sources."ip-1"]
+        connection_limit = 1
     "#;
 
     #[test]
     fn what_has_an_equivalent_is_converted_and_the_rest_is_named() {
         let converted = convert(SAMPLE).unwrap();
         let rules = Rules::parse("shaping.toml", &converted.shaping).unwrap();
-        let big = rules.of_site(&["mx1.big.example"], &rules.of_domain("other.example"));
+        let big = rules.of_site("ip-1", &["mx1.big.example"], &rules.of_domain("other.example"));
         assert_eq!(big.connections.unwrap().value, 10);
         assert_eq!(big.totals[0].value.connections, Some(5));
         assert_eq!(big.totals[0].value.message_rate.unwrap(), "1000/hour".parse().unwrap());
@@ -334,10 +362,25 @@ mod tests {
             (Action::Bounce, Target::Tenant, (1, 1), 3600),
         ];
         assert!(expected.iter().all(|rule| automation.contains(rule)) && automation.len() == 6, "{automation:?}");
-        for what in ["enable_tls", "match Else", "sources", "odd one"] {
-            assert!(converted.ignored.iter().any(|line| line.contains(what)), "{what}: {:?}", converted.ignored);
-        }
-        assert_eq!(converted.ignored.len(), 4, "{:?}", converted.ignored);
+        let of = |source: &str, domain: &str| rules.of_site(source, &["mx1.big.example"], &rules.of_domain(domain));
+        let big = of("ip 2", "other.example");
+        let totals: Vec<_> = big.totals.iter().filter_map(|total| total.value.connections).collect();
+        assert_eq!((big.message_rate.unwrap().value, totals), ("10/min".parse().unwrap(), vec![2]));
+        let connections = |source, domain| of(source, domain).connections.unwrap().value;
+        assert_eq!((connections("ip-1", "closed.example"), connections("ip 2", "closed.example")), (2, 10));
+        let expected = [
+            "[default] enable_tls: there is nothing like it",
+            "[default] sources: KumoMTA applies it to nothing",
+            "[provider.big] match Else: there is nothing like it",
+            "[Closed.example] automation \"odd one\": an action that there is not",
+            "[Closed.example.sources.ip-1] automation: of one source there are limits alone",
+            "[Closed.example.sources.ip-1] tls_prefer_openssl: there is nothing like it",
+        ];
+        let mut ignored: Vec<&str> = converted.ignored.iter().map(String::as_str).collect();
+        ignored.sort_unstable();
+        let mut expected = expected.to_vec();
+        expected.sort_unstable();
+        assert_eq!(ignored, expected);
     }
 
     #[test]
@@ -353,12 +396,13 @@ mod tests {
         #[test]
         fn any_value_is_converted_or_named(
             key in prop::sample::select(vec![
-                "connection_limit", "max_message_rate", "match", "automation", "provider_connection_limit", "replace_base", "x",
+                "connection_limit", "max_message_rate", "match", "automation", "provider_connection_limit", "replace_base", "sources", "x",
             ]),
             value in prop_oneof![
                 any::<i64>().prop_map(|number| number.to_string()),
                 "[a-z0-9/,:._ ]{0,20}".prop_map(|text| format!("\"{text}\"")),
                 Just("[{}]".to_owned()),
+                "[a-z. ]{0,8}".prop_map(|name| format!("{{'{name}' = {{connection_limit = 1, max_message_rate = '{name}', sources = {{}}}}}}")),
                 "[a-z]{1,8}".prop_map(|text| format!("[{{regex = \"{text}\", action = \"Suspend\", duration = \"{text}\"}}]")),
             ],
         ) {

@@ -31,16 +31,10 @@ impl Rules {
             let domains = file.domain.into_iter().map(|(name, said)| (Kind::Domain, name.to_lowercase(), said));
             for (kind, section, said) in default.into_iter().chain(providers).chain(domains) {
                 let number = *found.entry((kind as usize, section.clone())).or_insert_with(|| {
-                    rules.sections.push(Section {
-                        kind,
-                        name: section.clone(),
-                        level: level(kind, &section),
-                        ..Section::default()
-                    });
-                    rules.sections.len() as u32 - 1
+                    let level = level(kind, &section);
+                    rules.push(Section { kind, name: section.clone(), level, ..Section::default() })
                 });
-                let from = from(&name, &rules.sections[number as usize].title());
-                rules.add(number, said, from, &mut builder)?;
+                rules.add(number, said, &name, &mut builder)?;
             }
         }
         let all: Vec<u32> = found.values().copied().collect();
@@ -55,24 +49,43 @@ impl Rules {
         Ok(rules)
     }
 
-    fn add(
-        &mut self,
-        number: u32,
-        said: file::Section,
-        from: Arc<str>,
-        builder: &mut Builder,
-    ) -> Result<(), ShapingError> {
+    fn push(&mut self, section: Section) -> u32 {
+        self.sections.push(section);
+        self.sections.len() as u32 - 1
+    }
+
+    /// The part of a section that is for a source.
+    fn part(&mut self, number: u32, source: String, from: &Arc<str>) -> u32 {
+        let Section { kind, name, level, parts, .. } = &self.sections[number as usize];
+        if let Some(part) = parts.get(&source) {
+            return *part;
+        }
+        let (kind, name, level) = (*kind, name.clone(), level + 1);
+        let of = Some(Sourced { value: source.clone(), from: from.clone() });
+        let part = self.push(Section { kind, name, level, source: of, ..Section::default() });
+        self.sections[number as usize].parts.insert(source, part);
+        part
+    }
+
+    fn add(&mut self, number: u32, said: file::Section, file: &str, builder: &mut Builder) -> Result<(), ShapingError> {
         let section = &mut self.sections[number as usize];
+        let from = from(file, &section.title());
         let wrong = |why: &str| ShapingError::Meaning { section: from.to_string(), why: why.to_owned() };
         if said.replace {
-            (section.values, section.total, section.limits) = (Values::default(), Vec::new(), Vec::new());
+            section.say_nothing();
+            let parts: Vec<u32> = section.parts.values().copied().collect();
+            parts.into_iter().for_each(|part| self.sections[part as usize].say_nothing());
             builder.drop_section(number);
             for patterns in [&mut self.by_domain, &mut self.by_mx] {
                 patterns.values_mut().for_each(|sections| sections.retain(|other| *other != number));
             }
         }
-        let of_provider = !said.mx.is_empty() || !said.domains.is_empty() || said.total != Total::default();
-        if of_provider && section.kind != Kind::Provider {
+        let section = &mut self.sections[number as usize];
+        let says_which = !said.mx.is_empty() || !said.domains.is_empty();
+        if section.source.is_some() && (says_which || !said.automation.is_empty() || !said.source.is_empty()) {
+            return Err(wrong("of one source there are limits alone: no `mx`, `domains`, `automation` or `source`"));
+        }
+        if (says_which || said.total != Total::default()) && section.kind != Kind::Provider {
             return Err(wrong("`mx`, `domains` and `total` are for providers"));
         }
         check_total(&said.total, &from)?;
@@ -117,7 +130,12 @@ impl Rules {
                 }
             }
         }
-        said.automation.into_iter().try_for_each(|rule| builder.add(number, rule, from.clone()))
+        said.automation.into_iter().try_for_each(|rule| builder.add(number, rule, from.clone()))?;
+        for (source, said) in said.source {
+            let part = self.part(number, source, &from);
+            self.add(part, said, file, builder)?;
+        }
+        Ok(())
     }
 
     /// Limits that are named exist.
@@ -131,6 +149,19 @@ impl Rules {
             }
         }
         Ok(())
+    }
+}
+
+impl Rules {
+    /// Finds limits for sources that there are not.
+    ///
+    /// # Errors
+    /// [`ShapingError::Meaning`] of the first section that has limits for a source that is none of `known`.
+    pub fn check_sources(&self, known: &[&str]) -> Result<(), ShapingError> {
+        let mut named = self.sections.iter().filter_map(|section| section.source.as_ref());
+        let Some(unknown) = named.find(|source| !known.contains(&&*source.value)) else { return Ok(()) };
+        let why = format!("there is no source `{}`", unknown.value);
+        Err(ShapingError::Meaning { section: unknown.from.to_string(), why })
     }
 }
 
@@ -148,20 +179,29 @@ impl<T> ReplaceIf<T> for Option<T> {
 
 impl Section {
     pub(super) fn title(&self) -> String {
-        match self.kind {
+        let title = match self.kind {
             Kind::Default => "default".to_owned(),
             Kind::Provider => format!("provider {}", self.name),
             Kind::Domain => format!("domain {}", self.name),
+        };
+        match &self.source {
+            Some(source) => format!("{title} from {}", source.value),
+            None => title,
         }
+    }
+
+    fn say_nothing(&mut self) {
+        (self.values, self.total, self.limits) = (Values::default(), Vec::new(), Vec::new());
     }
 }
 
+/// Even: one more is the level of what a section says of one source.
 fn level(kind: Kind, name: &str) -> usize {
     match kind {
         Kind::Default => 0,
-        Kind::Provider => 1,
-        Kind::Domain if name.starts_with('.') => 1 + name.split('.').count(),
-        Kind::Domain => usize::MAX,
+        Kind::Provider => 2,
+        Kind::Domain if name.starts_with('.') => 2 + 2 * name.split('.').count(),
+        Kind::Domain => usize::MAX - 1,
     }
 }
 

@@ -1,7 +1,8 @@
 //! Shaping: how fast mail goes to a destination, and what follows from replies. Rules are TOML files, merged in their order.
 //!
 //! A *site* is a set of mail hosts. What applies to it comes from `default`, from the providers whose patterns fit, and from the sections of the domains that are
-//! routed to it. For each key the most specific section that says something decides; of several that are equally specific the lowest value.
+//! routed to it. For each key the most specific section that says something decides; of several that are equally specific the lowest value. Within a section, what it
+//! says of the source that the mail leaves from stands before what it says of all.
 //!
 //! ```
 //! use posthaste_relay::shaping::Rules;
@@ -10,7 +11,7 @@
 //!     "shaping.toml",
 //!     "[default]\nconnections = 10\n[provider.big]\nmx = ['.big.example']\nconnections = 5\ntotal = { connections = 20 }\n",
 //! )?;
-//! let site = rules.of_site(&["mx1.big.example"], &rules.of_domain("a.example"));
+//! let site = rules.of_site("default", &["mx1.big.example"], &rules.of_domain("a.example"));
 //! assert_eq!(site.connections.unwrap().value, 5);
 //! assert_eq!(site.totals[0].value.connections, Some(20));
 //! # Ok::<(), posthaste_relay::shaping::ShapingError>(())
@@ -102,6 +103,10 @@ struct Section {
     level: usize,
     name: String,
     kind: Kind,
+    /// Of a part of a section: only for mail that leaves from it.
+    source: Option<Sourced<String>>,
+    /// Its parts, by source.
+    parts: BTreeMap<String, u32>,
     values: Values,
     total: Vec<Sourced<file::Total>>,
     limits: Vec<Sourced<String>>,

@@ -23,7 +23,7 @@ pub struct OfSite {
     pub recipients_per_message: Option<Sourced<u32>>,
     /// Whether messages are sent with BDAT to hosts that offer it.
     pub chunking: Option<Sourced<bool>>,
-    /// Of providers, for their sites together, by the provider's name.
+    /// Of providers, for their sites together, by the provider's name; two of one name say different things.
     pub totals: Vec<Sourced<TotalOf>>,
     /// Limits by name. Those that only a domain's section names have no message rate here.
     pub limits: Vec<Named>,
@@ -77,13 +77,12 @@ impl Rules {
         matching(&self.by_domain, domain).collect()
     }
 
-    /// What applies to a site of these hosts. `joined`: what the domains that are routed to it bring.
-    pub fn of_site(&self, hosts: &[&str], joined: &Sections) -> OfSite {
+    /// What applies to a site of these hosts, for mail that leaves from a source. `joined`: what the domains that are routed to it bring.
+    pub fn of_site(&self, source: &str, hosts: &[&str], joined: &Sections) -> OfSite {
         let mut sections = self.by_hosts(hosts);
         sections.extend(joined);
         sections.extend(self.sections.iter().position(|section| section.kind == Kind::Default).map(|at| at as u32));
-        let mut order: Vec<u32> = sections.into_iter().collect();
-        order.sort_by_key(|number| self.at(*number).level);
+        let order = self.in_order(self.with_parts(sections, source));
         let mut site = OfSite::default();
         // From the least specific on, so that a later one of a higher level wins, and the lowest of the same.
         let mut level = [0; 7];
@@ -102,11 +101,20 @@ impl Rules {
             let per_message = &values.recipients_per_message;
             pick(&mut site.recipients_per_message, per_message, section, &mut level[5], u32::lt);
             pick(&mut site.chunking, &values.chunking, section, &mut level[6], bool::lt);
-            site.totals.extend(section.total.iter().map(|said| {
+            for said in &section.total {
                 let Total { connections, connection_rate, message_rate } = said.value.clone();
+                if section.source.is_some() {
+                    // What it says stands in the place of what the provider's section says.
+                    let totals = site.totals.iter_mut().map(|total| &mut total.value);
+                    for total in totals.filter(|total| total.name == section.name) {
+                        total.connections = total.connections.filter(|_| connections.is_none());
+                        total.connection_rate = total.connection_rate.filter(|_| connection_rate.is_none());
+                        total.message_rate = total.message_rate.filter(|_| message_rate.is_none());
+                    }
+                }
                 let value = TotalOf { name: section.name.clone(), connections, connection_rate, message_rate };
-                Sourced { value, from: said.from.clone() }
-            }));
+                site.totals.push(Sourced { value, from: said.from.clone() });
+            }
         }
         let mut limits = BTreeMap::new();
         for number in &order {
@@ -125,9 +133,10 @@ impl Rules {
         site
     }
 
-    /// What limits the messages to a domain. `domain` is in lower case.
-    pub fn messages_to(&self, domain: &str) -> OfDomain {
-        let mut found: Vec<&Section> = self.of_domain(domain).into_iter().map(|number| self.at(number)).collect();
+    /// What limits the messages to a domain from a source. `domain` is in lower case.
+    pub fn messages_to(&self, domain: &str, source: &str) -> OfDomain {
+        let found = self.with_parts(self.of_domain(domain), source);
+        let mut found: Vec<&Section> = found.into_iter().map(|number| self.at(number)).collect();
         found.retain(|section| section.kind == Kind::Domain);
         found.sort_by_key(|section| section.level);
         let mut of = OfDomain::default();
@@ -166,6 +175,21 @@ impl Rules {
     /// A section's name, for people.
     pub fn title(&self, section: u32) -> String {
         self.at(section).title()
+    }
+
+    /// Sections, and what they say of a source.
+    fn with_parts(&self, mut sections: Sections, source: &str) -> Sections {
+        let part = |number: &u32| self.at(*number).parts.get(source).copied();
+        let parts: Vec<u32> = sections.iter().filter_map(part).collect();
+        sections.extend(parts);
+        sections
+    }
+
+    /// The most specific last.
+    pub(super) fn in_order(&self, sections: Sections) -> Vec<u32> {
+        let mut order: Vec<u32> = sections.into_iter().collect();
+        order.sort_by_key(|number| self.at(*number).level);
+        order
     }
 
     fn at(&self, number: u32) -> &Section {

@@ -17,7 +17,7 @@ fn the_most_specific_section_decides_key_by_key() {
          [provider.big]\nmx = ['.big.example', 'mx.other.example']\nconnections = 5\nmessage_rate = '50/s'\n\
          [domain.'.net.example']\nconnections = 4\n[domain.'a.net.example']\nconnections = 8\nmessage_rate = '1/s'\n",
     );
-    let of = |hosts: &[&str], domain: &str| rules.of_site(hosts, &rules.of_domain(domain));
+    let of = |hosts: &[&str], domain: &str| rules.of_site("default", hosts, &rules.of_domain(domain));
     let connections = |hosts: &[&str], domain: &str| of(hosts, domain).connections.map(|said| said.value);
     assert_eq!(connections(&["mx.small.example"], "x.example"), Some(10));
     assert_eq!(connections(&["MX1.big.example", "mx.other.example"], "x.example"), Some(5));
@@ -31,10 +31,70 @@ fn the_most_specific_section_decides_key_by_key() {
         site.messages_per_connection.as_ref().map(|said| (said.value, &*said.from)),
         Some((7, "a.toml: default"))
     );
-    assert_eq!(rules.messages_to("a.net.example").message_rate.unwrap().value, rate("1/s"));
-    assert_eq!(rules.messages_to("b.net.example"), OfDomain::default());
+    assert_eq!(rules.messages_to("a.net.example", "default").message_rate.unwrap().value, rate("1/s"));
+    assert_eq!(rules.messages_to("b.net.example", "default"), OfDomain::default());
     let titles: Vec<_> = site.sections.iter().map(|section| rules.title(*section)).collect();
     assert_eq!(titles, ["default", "provider big", "domain .net.example", "domain a.net.example"]);
+}
+
+#[test]
+fn what_a_section_says_of_a_source_stands_before_what_it_says_of_all() {
+    let rules = rules(
+        "[default]\nconnections = 10\nmessages_per_connection = 9\nlimits = ['all']\n\
+         [default.source.new]\nconnections = 1\nmessage_rate = '1/s'\nlimits = ['some']\n\
+         [provider.big]\nmx = ['.big.example']\nconnections = 5\ntotal = { connections = 20, message_rate = '9/s' }\n\
+         [provider.big.source.new]\nmessages_per_connection = 2\ntotal = { message_rate = '2/s' }\n\
+         [domain.'a.example']\nmessage_rate = '8/s'\n[domain.'a.example'.source.new]\nmessage_rate = '3/s'\nconnections = 4\n\
+         [limit.all]\nconnections = 100\n[limit.some]\nconnections = 50\n",
+    );
+    let of = |source: &str, host: &str, domain: &str| rules.of_site(source, &[host], &rules.of_domain(domain));
+    let counts = |source: &str, host: &str, domain: &str| {
+        let site = of(source, host, domain);
+        (site.connections.unwrap().value, site.messages_per_connection.unwrap().value)
+    };
+    assert_eq!(counts("old", "mx.small.example", "b.example"), (10, 9));
+    assert_eq!(counts("new", "mx.small.example", "b.example"), (1, 9));
+    assert_eq!(counts("old", "mx.big.example", "b.example"), (5, 9));
+    assert_eq!(counts("new", "mx.big.example", "b.example"), (5, 2), "the provider is more specific than the source");
+    assert_eq!(counts("new", "mx.big.example", "a.example"), (4, 2));
+    let rate_of = |source: &str| of(source, "mx.small.example", "b.example").message_rate.map(|said| said.value);
+    assert_eq!((rate_of("old"), rate_of("new")), (None, Some(rate("1/s"))));
+    let totals = |source: &str| -> Vec<_> {
+        let totals = of(source, "mx.big.example", "b.example").totals.into_iter();
+        totals.map(|total| (total.value.connections, total.value.message_rate.map(|rate| rate.count()))).collect()
+    };
+    assert_eq!(totals("old"), [(Some(20), Some(9))]);
+    assert_eq!(totals("new"), [(Some(20), None), (None, Some(2))], "key by key");
+    let of_domain = |source: &str| rules.messages_to("a.example", source).message_rate.unwrap();
+    assert_eq!((of_domain("old").value, of_domain("new").value), (rate("8/s"), rate("3/s")));
+    assert_eq!(&*of_domain("new").from, "a.toml: domain a.example from new");
+    let named = |source: &str| of(source, "mx.small.example", "b.example").limits.len();
+    assert_eq!((named("old"), named("new")), (1, 2));
+    let titles: Vec<_> =
+        of("new", "mx.big.example", "a.example").sections.into_iter().map(|at| rules.title(at)).collect();
+    let expected = ["default", "default from new", "provider big", "provider big from new", "domain a.example"];
+    assert_eq!(titles, [&expected[..], &["domain a.example from new"]].concat());
+    assert!(rules.check_sources(&["default", "new"]).is_ok());
+    let error = rules.check_sources(&["default", "old"]).unwrap_err();
+    assert_eq!(error.to_string(), "a.toml: default: there is no source `new`");
+}
+
+#[test]
+fn what_differs_between_sources_is_explained_for_each() {
+    let rules = rules("[default]\nconnections = 10\nmessage_rate = '5/s'\n[default.source.new]\nconnections = 1\n");
+    let defaults = explain::Defaults { connections: 20, messages_per_connection: 100, recipients_per_message: 50 };
+    let of = |sources: &[&str]| rules.explain("a.example", "", sources, &["mx.example"], defaults);
+    let connections = |sources: &[&str]| -> Vec<(String, String)> {
+        let values = of(sources).values.into_iter().filter(|value| value.key == "connections");
+        values.map(|value| (value.source, value.value)).collect()
+    };
+    let one = |source: &str, value: &str| (source.to_owned(), value.to_owned());
+    assert_eq!(connections(&["old", "new"]), [one("old", "10"), one("new", "1")]);
+    assert_eq!((connections(&["new"]), connections(&["old"])), (vec![one("", "1")], vec![one("", "10")]));
+    let rates = of(&["old", "new"]).values.into_iter().filter(|value| value.key == "message_rate").count();
+    assert_eq!(rates, 1, "what is the same is said once");
+    assert_eq!(of(&["old", "new"]).sections, ["default", "default from new"]);
+    assert_eq!(of(&["old"]).sections, ["default"]);
 }
 
 #[test]
@@ -44,7 +104,7 @@ fn of_equally_specific_sections_the_lowest_value_counts() {
     );
     let mut joined = rules.of_domain("a.example");
     joined.extend(rules.of_domain("b.example"));
-    let site = rules.of_site(&["mx.example"], &joined);
+    let site = rules.of_site("default", &["mx.example"], &joined);
     assert_eq!(site.connections.unwrap().value, 3);
     assert_eq!(site.connection_rate.unwrap().value, rate("10/s"));
     assert!(!site.chunking.unwrap().value, "not for one of two domains");
@@ -56,11 +116,11 @@ fn named_limits_add_up_and_have_to_exist() {
         "[default]\nlimits = ['all']\n[domain.'a.example']\nlimits = ['some']\n[tenant.news]\nlimits = ['all']\nmessage_rate = '5/s'\n\
          [tenant.'*']\nmessage_rate = '1/s'\n[limit.all]\nmessage_rate = '9/s'\n[limit.some]\nmessage_rate = '1/s'\nconnections = 2\n",
     );
-    let site = rules.of_site(&["mx.example"], &rules.of_domain("a.example"));
+    let site = rules.of_site("default", &["mx.example"], &rules.of_domain("a.example"));
     let found: Vec<_> =
         site.limits.iter().map(|named| (&*named.name, named.limit.value.message_rate.is_some())).collect();
     assert_eq!(found, [("all", true), ("some", false)], "what the domain names limits its own messages");
-    assert_eq!(rules.messages_to("a.example").limits[0].name, "some");
+    assert_eq!(rules.messages_to("a.example", "default").limits[0].name, "some");
     assert_eq!(rules.messages_of("news").unwrap().limits.len(), 1);
     assert_eq!(rules.messages_of("other").unwrap().message_rate.unwrap().value, rate("1/s"));
     assert_eq!(rules.messages_of(""), None);
@@ -82,12 +142,23 @@ fn a_later_file_overrides_key_by_key_or_as_a_whole() {
     );
     let second = file("b.toml", "[default]\nconnections = 20\n");
     let third = file("c.toml", "[default]\nreplace = true\nmessages_per_connection = 3\n");
+    let of_source =
+        file("d.toml", "[default.source.new]\nconnections = 7\nlimits = ['x']\n[limit.x]\nconnections = 9\n");
+    let of_source_again = file("e.toml", "[default.source.new]\nreplace = true\nmessage_rate = '2/s'\n");
+    let of = |files: &[&PathBuf]| {
+        let files: Vec<PathBuf> = files.iter().map(|path| (*path).clone()).collect();
+        let site = Rules::read(&files).unwrap().of_site("new", &["mx.example"], &Sections::new());
+        (site.connections.map(|said| said.value), site.message_rate.map(|said| said.value), site.limits.len())
+    };
+    assert_eq!(of(&[&first, &of_source, &second]), (Some(7), Some(rate("5/s")), 1));
+    assert_eq!(of(&[&first, &of_source, &of_source_again]), (Some(10), Some(rate("2/s")), 0));
+    assert_eq!(of(&[&first, &of_source, &third]), (None, None, 0), "also what was said of a source");
     let both = Rules::read(&[first.clone(), second.clone()]).unwrap();
-    let site = both.of_site(&["mx.example"], &Sections::new());
+    let site = both.of_site("default", &["mx.example"], &Sections::new());
     assert_eq!((site.connections.unwrap().value, site.message_rate.unwrap().value), (20, rate("5/s")));
     assert_eq!(both.automation().rules().len(), 1);
     let all = Rules::read(&[first, second, third]).unwrap();
-    let site = all.of_site(&["mx.example"], &Sections::new());
+    let site = all.of_site("default", &["mx.example"], &Sections::new());
     assert_eq!((site.connections, site.messages_per_connection.unwrap().value), (None, 3));
     assert_eq!(all.automation().rules().len(), 0);
     assert!(matches!(Rules::read(&[dir.path().join("none")]), Err(ShapingError::Read { .. })));
@@ -107,6 +178,15 @@ fn mistakes_are_refused_with_their_place() {
     );
     for (text, part) in [
         ("[default]\nconnections = 0\n", "at least 1"),
+        ("[default.source.x]\nconnections = 0\n", "a.toml: default from x: a count is at least 1"),
+        ("[default.source.x]\nconections = 1\n", "did you mean `connections`?"),
+        ("[default.source]\nconnections = 1\n", "a.toml:2:"),
+        ("[default.source.x]\nlimits = ['y']\n", "default from x: there is no `[limit.y]`"),
+        ("[default.source.x]\ntotal = { connections = 1 }\n", "are for providers"),
+        ("[provider.p.source.x]\nmx = ['a.example']\n", "limits alone"),
+        ("[provider.p.source.x]\ndomains = ['a.example']\n", "limits alone"),
+        ("[default.source.x.source.y]\nconnections = 1\n", "limits alone"),
+        ("[[default.source.x.automation]]\npatterns = ['a']\naction = 'suspend'\nfor = 60\n", "limits alone"),
         ("[default]\nmx = ['a.example']\n", "for providers"),
         ("[domain.'a..b']\nconnections = 1\n", "not a domain"),
         ("[provider.x]\nmx = ['*.x']\n", "`*.x` is not a name"),
@@ -141,7 +221,7 @@ fn a_reply_matches_the_rules_of_its_sections() {
     let automation = rules.automation();
     let of = |domain: &str| {
         let mut sections = rules.of_domain(domain);
-        sections.extend(rules.of_site(&["mx.example"], &Sections::new()).sections);
+        sections.extend(rules.of_site("default", &["mx.example"], &Sections::new()).sections);
         sections
     };
     let found = |line: &str, domain: &str, class: &str| automation.matching(line, &of(domain), || class.to_owned());

@@ -1,8 +1,9 @@
 //! Limits as the next hop sees them.
 
+use std::net::IpAddr;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-use posthaste_relay::sender::OfMail;
+use posthaste_relay::sender::{OfMail, Pool, Routing, Source};
 use posthaste_relay::shaping::Rules;
 
 use super::*;
@@ -147,6 +148,58 @@ fn a_named_limit_is_shared_by_all_that_name_it_and_counts_a_message_once() {
     sink.wait_taken(20);
     assert_within(&sink.mails(), 20.0, 2, lag.late());
     assert!(begun.elapsed() < Duration::from_secs(60), "{:?}", begun.elapsed());
+}
+
+/// Mail of each of these tenants leaves from a source of its name, at 127.0.0.21 and so on.
+fn source_of_each(tenants: &[&str]) -> Routing {
+    let source =
+        |(octet, name): (u8, &&str)| Source { ipv4: Some(Ipv4Addr::new(127, 0, 0, octet)), ..Source::new(name) };
+    let pool = |name: &&str| Pool {
+        name: (*name).to_owned(),
+        tenants: Some(vec![(*name).to_owned()]),
+        sources: vec![(Arc::from(*name), 1)],
+    };
+    let sources = (21..).zip(tenants).map(source).collect();
+    Routing { sources, pools: tenants.iter().map(pool).collect(), ..Routing::default() }
+}
+
+#[test]
+fn limits_of_one_source_bind_it_and_no_other() {
+    let (sink, lag) = (Sink::start(), Lag::start());
+    // The mail of `old` to one domain waits for a day, that of `new` is slow everywhere.
+    let text = "[default]\nmessage_rate = '1000/s'\n[default.source.new]\nmessage_rate = '20/s, burst 2'\n\
+                [domain.'b.example']\nmessage_rate = '1000/s'\n[domain.'b.example'.source.old]\nmessage_rate = '1/day'\n";
+    let rig = rig_with(two_sites(), sink.port(), |config| {
+        (config.shaping, config.routing) = (rules(text), source_of_each(&["new", "old"]));
+    });
+    for tenant in ["new", "old"] {
+        (0..40).for_each(|_| rig.send_of(tenant, "bob@a.example"));
+        (0..5).for_each(|_| rig.send_of(tenant, "eve@b.example"));
+    }
+    // All but those of `old` to b.example.
+    let taken = sink.wait_taken(85);
+    let from = |octet: u8| IpAddr::from([127, 0, 0, octet]);
+    assert!(!taken.iter().any(|taken| taken.from == from(22) && taken.recipients == ["eve@b.example"]));
+    let count = |octet: u8| taken.iter().filter(|taken| taken.from == from(octet)).count();
+    assert_eq!((count(21), count(22)), (45, 40));
+    // Two sites.
+    assert_within(&sink.mails_from(from(21)), 40.0, 4, lag.late());
+    let now = |tenant: &str, domain: &str| rig.relay.explain(OfMail { domain, tenant, ..OfMail::default() }).unwrap();
+    let binds = |tenant: &str| now(tenant, "b.example").now.iter().any(|now| now.binds);
+    wait("one limit binds", || binds("old") && !binds("new"));
+    let rate_of = |tenant: &str| {
+        let explained = now(tenant, "a.example");
+        explained.values.into_iter().find(|value| value.key == "message_rate").unwrap().value
+    };
+    assert_eq!((&*rate_of("new"), &*rate_of("old")), ("20/second, burst 2", "1000/second, burst 1000"));
+    // Without a restart.
+    rig.relay.set_shaping(rules("[domain.'b.example'.source.new]\nmessage_rate = '1/day'\n"));
+    sink.wait_taken(90);
+    rig.wait_empty();
+    // One token is left of the limit before.
+    (0..3).for_each(|_| rig.send_of("new", "eve@b.example"));
+    wait("the new limit binds", || binds("new"));
+    assert!(!binds("old") && sink.taken().len() <= 91);
 }
 
 #[test]

@@ -36,7 +36,7 @@ struct Seen {
     open_max: usize,
     /// When connections came, and when MAIL did.
     connected: Vec<Instant>,
-    mails: Vec<Instant>,
+    mails: Vec<(Instant, IpAddr)>,
     logins: usize,
     /// Messages to `slow…` that have come and wait for their reply; whether they get it.
     slow: usize,
@@ -119,7 +119,13 @@ impl Sink {
 
     /// When MAIL came.
     pub fn mails(&self) -> Vec<Instant> {
-        self.seen.0.lock().unwrap().mails.clone()
+        self.seen.0.lock().unwrap().mails.iter().map(|(time, _)| *time).collect()
+    }
+
+    /// When MAIL came from an address.
+    pub fn mails_from(&self, address: IpAddr) -> Vec<Instant> {
+        let seen = self.seen.0.lock().unwrap();
+        seen.mails.iter().filter(|(_, from)| *from == address).map(|(time, _)| *time).collect()
     }
 
     pub fn logins(&self) -> usize {
@@ -216,7 +222,7 @@ impl Sink {
                     stream.write_all(b"235 2.7.0 ok\r\n")?;
                 }
                 "MAIL" => {
-                    self.note(|seen| seen.mails.push(Instant::now()));
+                    self.note(|seen| seen.mails.push((Instant::now(), from)));
                     (sender, recipients) = (path().to_owned(), Vec::new());
                     commands = vec![line.trim_end().to_owned()];
                     stream.write_all(b"250 2.1.0 ok\r\n")?;

@@ -207,7 +207,7 @@ impl State {
         if let Some(found) = state.lanes.get(&key) {
             return found.clone();
         }
-        let of = state.rules.messages_to(domain);
+        let of = state.rules.messages_to(domain, source);
         let name = format!("domain {domain} from {source}");
         let mut all: Vec<_> = state.rate(name, of.message_rate, now).into_iter().collect();
         all.extend(state.named(&of.limits, now));

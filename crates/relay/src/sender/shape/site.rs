@@ -74,7 +74,7 @@ impl SiteLimits {
     fn find_rules(&mut self, key: &SiteKey<'_>, joined: &Sections, base: Base, state: &mut State, now: u64) {
         let limits = self;
         let rules = state.rules.clone();
-        let found = rules.of_site(key.hosts, joined);
+        let found = rules.of_site(key.source, key.hosts, joined);
         let number = |said: &Option<Sourced<u32>>| said.as_ref().map(|said| said.value);
         limits.connections = number(&found.connections).map_or(base.connections, |most| most as usize);
         limits.says_connections = found.connections.is_some();
