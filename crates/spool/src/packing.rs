@@ -16,8 +16,9 @@ use crate::CheckpointError;
 use crate::batch::{BodyPlace, Head};
 use crate::checkpoint::PackRow;
 use crate::events::{Damage, Event};
+use crate::files;
 use crate::pace::Pace;
-use crate::pack::{IndexEntry, PackError, PackReader, PackWriter, pack_path, write_index};
+use crate::pack::{IndexEntry, IndexWriter, PackError, PackReader, PackWriter, index_path, pack_path};
 use crate::shared::{Shared, Work};
 
 /// A record that is to be copied.
@@ -111,20 +112,24 @@ impl Shared {
         let mut lost = Vec::new();
         let adopted = (|| {
             self.ring.link(segment.number, &pack_path(self.packs.dir(), id))?;
-            let (mut needed, mut entries) = (needed.iter().map(|(lsn, _)| *lsn).peekable(), Vec::new());
+            let mut index = IndexWriter::create(&index_path(self.packs.dir(), id), id)?;
+            let (mut needed, mut written) = (needed.iter().map(|(lsn, _)| *lsn).peekable(), Ok(()));
             self.ring.reader(segment.number)?.scan(&mut |located| {
                 let lsn = located.header.lsn.get();
                 // A damaged head is not found.
                 lost.extend(std::iter::from_fn(|| needed.next_if(|needed| *needed < lsn)));
                 if needed.next_if_eq(&lsn).is_some() {
-                    entries.push(IndexEntry::of(located.offset, &located.header));
+                    written = index.push(IndexEntry::of(located.offset.into(), &located.header), located.head);
                 }
-                ControlFlow::Continue(())
+                if written.is_ok() { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
             })?;
+            written?;
             lost.extend(needed);
+            let records = index.entries().len() as u64;
+            index.finish()?;
             // This makes the second name durable, too.
-            write_index(self.packs.dir(), id, &entries)?;
-            Ok(PackRow { id, first, last, records: entries.len() as u64, bytes: segment.segment_bytes })
+            files::sync_dir(self.packs.dir())?;
+            Ok(PackRow { id, first, last, records, bytes: segment.segment_bytes })
         })();
         let row = self.packed(id, adopted)?;
         self.enter_pack(Some(row), last);

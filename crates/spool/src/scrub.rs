@@ -269,12 +269,18 @@ pub(crate) fn scrub_pack(
             return Ok(());
         }
         needed.next_if_eq(&entry.lsn);
-        let read = match (reader.head(&entry), reader.body(&entry)) {
-            (Ok(_), Ok(_)) => Ok(u64::from(entry.head_len) + u64::from(entry.body_len)),
-            (Err(PackError::Damaged(what)), _) => Err(Broken::Head(what)),
-            (Ok(_), Err(PackError::Damaged(what))) => Err(Broken::Body(what)),
-            (Err(error), _) | (_, Err(error)) => return Err(error),
-        };
+        let mut read = Ok(u64::from(entry.head_len) + u64::from(entry.body_len));
+        let parts: [(Result<(), PackError>, fn(&'static str) -> Broken); 3] = [
+            (reader.head_of_record(&entry).map(drop), Broken::Head),
+            (reader.body(&entry).map(drop), Broken::Body),
+            (reader.copy(&entry).map(drop), Broken::Head),
+        ];
+        for (part, broken) in parts {
+            match part {
+                Err(PackError::Damaged(what)) => read = read.and(Err(broken(what))),
+                part => part?,
+            }
+        }
         flow = each(entry.lsn, read);
         Ok::<_, PackError>(())
     })?;

@@ -134,6 +134,71 @@ fn a_damaged_index_is_found_and_written_anew_from_its_pack() {
 }
 
 #[test]
+fn a_head_that_is_damaged_in_the_pack_or_in_the_index_is_read_from_the_other_one_and_survives_a_repair() {
+    let dir = tempfile::tempdir().unwrap();
+    let (spool, _) = FileSpool::open(dir.path(), config()).unwrap();
+    let [slow, quick] = ["slow", "quick"].map(|name| spool.stream(name).unwrap());
+    let body = |n: u8| Body::Inline(vec![Bytes::from(vec![n; 7000])]);
+    let is_quick = |n: u8| (9..13).contains(&n);
+    let stream = |n: u8| if is_quick(n) { quick } else { slow };
+    let lsns: Vec<Lsn> = (0..30).map(|n| append(&spool, &[stream(n)], body(n))).collect();
+    let below = Lsn::new(lsns[29].get() + 1);
+    spool.advance(quick, lsns[29], None, Released { below, also: Vec::new() });
+    // One is adopted, the other one copied.
+    assert_eq!(spool.pack_oldest(2).unwrap(), 2);
+    spool.checkpoint().unwrap();
+    spool.abandon();
+    let before = exported(&ClosedSpool::open(dir.path()).unwrap());
+    let packs = files(dir.path(), "packs", ".pack");
+    assert_eq!(
+        packs.iter().map(|pack| std::fs::metadata(pack).unwrap().len() == 64 << 10).collect::<Vec<_>>(),
+        [true, false]
+    );
+    let index_of = |pack: &Path| pack.with_extension("index");
+    let number = |bytes: &[u8], at: usize, len: usize| {
+        bytes[at..at + len].iter().rev().fold(0, |number, byte| number << 8 | usize::from(*byte))
+    };
+    // Of the record that is so many before the last one: the offsets of its head and of the copy. All heads are of one length.
+    let places = |pack: &Path, before: usize| {
+        let index = std::fs::read(index_of(pack)).unwrap();
+        let (nth, block) = (number(&index, 16, 8) - 1 - before, number(&index, 24, 8));
+        let entry = block + 32 * nth;
+        (number(&index, entry + 8, 8) + 48, number(&index, block + 4064, 8) + nth * number(&index, entry + 16, 4))
+    };
+    let change = |path: &Path, at: usize| {
+        let mut bytes = std::fs::read(path).unwrap();
+        bytes[at] ^= 1;
+        std::fs::write(path, bytes).unwrap();
+    };
+    let check = |damage: usize, repaired: usize, failed: usize| {
+        let closed = ClosedSpool::open(dir.path()).unwrap();
+        assert_eq!(exported(&closed), before);
+        let found = closed.verify().unwrap().damage;
+        assert_eq!(found.len(), damage, "{found:?}");
+        assert!(found.iter().all(|damage| damage.lsn.is_some() && damage.what.contains("head")), "{found:?}");
+        let done = closed.repair().unwrap();
+        assert_eq!((done.files.len(), done.failed.len()), (repaired, failed), "{done:?}");
+    };
+    packs.iter().for_each(|pack| change(&index_of(pack), places(pack, 0).1 + 5));
+    check(packs.len(), packs.len(), 0);
+    check(0, 0, 0);
+    packs.iter().for_each(|pack| change(pack, places(pack, 0).0 + 5));
+    check(packs.len(), 0, 0);
+    // The index is written anew for another head, and this one is not lost by that.
+    packs.iter().for_each(|pack| change(&index_of(pack), places(pack, 1).1 + 5));
+    check(2 * packs.len(), 0, packs.len());
+    check(packs.len(), 0, 0);
+    let (spool, _) = FileSpool::open(dir.path(), config()).unwrap();
+    let mut shown = Vec::new();
+    let visit = &mut |replayed: Replayed<'_>| match replayed {
+        Replayed::Entry { lsn, .. } => shown.push(lsn),
+        Replayed::Damaged { lsn } => panic!("{lsn}"),
+    };
+    spool.replay(slow, visit).unwrap();
+    assert_eq!(shown, [&lsns[..9], &lsns[13..]].concat());
+}
+
+#[test]
 fn a_directory_without_a_spool_is_none() {
     let dir = tempfile::tempdir().unwrap();
     let opened = ClosedSpool::open(dir.path());

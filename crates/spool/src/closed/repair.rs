@@ -1,5 +1,6 @@
 //! Puts right what a second copy, or the batches themselves, tell.
 
+use std::collections::BTreeMap;
 use std::io::{self, IoSlice};
 use std::ops::ControlFlow;
 use std::path::Path;
@@ -10,10 +11,10 @@ use rustix::fs::OFlags;
 
 use super::{Spare, copies};
 use crate::ClosedSpool;
-use crate::checkpoint::CheckpointFiles;
+use crate::checkpoint::{CheckpointFiles, PackRow};
 use crate::files::OWNER;
 use crate::open::RING;
-use crate::pack::{self, IndexEntry, PackError};
+use crate::pack::{self, IndexEntry, IndexWriter, PackError};
 
 /// What a repair has done.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -43,13 +44,13 @@ impl ClosedSpool {
             repaired.note(name, outcome);
         }
         for row in &self.state.packs {
-            let is_whole = self.packs.get(row.id).and_then(|reader| reader.each(|_| Ok::<_, PackError>(())));
+            let is_whole = self.packs.get(row.id).and_then(|reader| reader.each(|entry| reader.copy(&entry).map(drop)));
             match is_whole {
                 Ok(()) => continue,
                 Err(PackError::Io(error)) => return Err(error),
                 Err(PackError::Damaged(_)) => {}
             }
-            repaired.note(format!("{:016x}.index", row.id), self.repair_index(row.id));
+            repaired.note(format!("{:016x}.index", row.id), self.repair_index(row));
         }
         Ok(repaired)
     }
@@ -68,21 +69,36 @@ impl ClosedSpool {
         write_damaged_copies(&path, &header)
     }
 
-    fn repair_index(&self, id: u64) -> io::Result<()> {
-        let path = pack::pack_path(self.packs.dir(), id);
-        let mut entries = Vec::new();
-        let gaps = SegmentReader::open(&path)?.scan(&mut |located| {
-            let header = located.header;
-            // A segment that was adopted has others, too: cancelled ones must not come back.
-            if self.state.is_any_needed(header.lsn.get()..=header.lsn.get()) {
-                entries.push(IndexEntry::of(located.offset, &header));
-            }
+    /// Writes an index in place of a damaged one: under another name first.
+    fn repair_index(&self, row: &PackRow) -> io::Result<()> {
+        let dir = self.packs.dir();
+        let reader = SegmentReader::open(&pack::pack_path(dir, row.id))?;
+        let damaged = self.packs.get(row.id).ok();
+        let unfinished = dir.join(format!("{:016x}.index.new", row.id));
+        let mut index = IndexWriter::create(&unfinished, row.id)?;
+        let mut found = BTreeMap::new();
+        reader.scan(&mut |located| {
+            found.insert(located.header.lsn.get(), (located.offset, located.header));
             ControlFlow::Continue(())
         })?;
-        pack::replace_index(self.packs.dir(), id, &entries)?;
-        match gaps.is_empty() {
-            true => Ok(()),
-            false => Err(io::Error::new(io::ErrorKind::InvalidData, "written anew, but the pack is damaged, too")),
+        let mut lost = false;
+        // A segment that was adopted has others, too: cancelled ones must not come back.
+        for (lsn, _) in self.state.needed(row.first..=row.last) {
+            let record = found.get(&lsn).and_then(|(offset, header)| {
+                Some((IndexEntry::of((*offset).into(), header), reader.head(*offset, header).ok()?))
+            });
+            lost |= record.is_none();
+            // What the pack has lost of a head, its copy may still tell.
+            if let Some((entry, head)) = record.or_else(|| damaged.as_ref()?.find_copy(lsn)) {
+                index.push(entry, &head)?;
+            }
+        }
+        index.finish()?;
+        posthaste_fsops::rename(&unfinished, pack::index_path(dir, row.id))?;
+        crate::files::sync_dir(dir)?;
+        match lost {
+            false => Ok(()),
+            true => Err(io::Error::new(io::ErrorKind::InvalidData, "written anew, but the pack is damaged, too")),
         }
     }
 }

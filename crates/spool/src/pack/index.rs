@@ -1,21 +1,24 @@
-//! The index of a pack: where each record is, sorted by LSN, in blocks with a checksum each.
+//! The index of a pack: where each record is, sorted by LSN, in blocks with a checksum each; and copies of heads between which the pack has long bodies.
 //!
-//! Block 0 is the header; after it lie blocks of 127 entries and, at the end, the first LSN of each block (the fences). A look-up keeps the fences in memory and
-//! reads one block.
+//! Block 0 is the header. After it lie the copies, then blocks of 127 entries and, at the end, the first LSN of each block (the fences). A look-up keeps the
+//! fences in memory and reads one block. A replay reads the copies one after the other; what is damaged among them is read from the pack.
 
-use std::cmp::Ordering;
 use std::fs::File;
+use std::io::{self, IoSlice};
+use std::num::NonZeroU64;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::sync::{Arc, Mutex};
 
+use bytes::{BufMut, Bytes};
+use posthaste_fsops::write_all_parts;
 use posthaste_ring::layout::RecordHeader;
-
-use bytes::BufMut;
 
 use crate::codec::{seal, unseal};
 use crate::fields::Fields;
+use crate::files;
 use crate::pack::PackError;
+use crate::pack::pieces::Pieces;
 
 /// Where one record is, and what its parts must look like.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -27,64 +30,142 @@ pub(crate) struct IndexEntry {
     pub body_len: u32,
     pub head_crc: u32,
     pub body_crc: u32,
+    /// Where the index has a copy of the head, if it has one.
+    pub copy: Option<NonZeroU64>,
 }
 
 impl IndexEntry {
-    /// That number of a block whose checksum was right.
-    fn decode(block: &[u8; BLOCK], nth: usize) -> Self {
-        let at = nth * ENTRY;
-        let u64_at = |at: usize| u64::from_le_bytes(block[at..at + 8].try_into().expect("eight bytes"));
-        let u32_at = |at: usize| u32::from_le_bytes(block[at..at + 4].try_into().expect("four bytes"));
-        IndexEntry {
-            lsn: u64_at(at),
-            offset: u64_at(at + 8),
-            head_len: u32_at(at + 16),
-            body_len: u32_at(at + 20),
-            head_crc: u32_at(at + 24),
-            body_crc: u32_at(at + 28),
-        }
-    }
-
     /// Of a record whose header is there.
-    pub fn of(offset: u32, header: &RecordHeader) -> Self {
+    pub fn of(offset: u64, header: &RecordHeader) -> Self {
         IndexEntry {
             lsn: header.lsn.get(),
-            offset: offset.into(),
+            offset,
             head_len: header.head_len,
             body_len: header.body_len,
             head_crc: header.head_crc,
             body_crc: header.body_crc,
+            copy: None,
         }
     }
 }
 
-const MAGIC: [u8; 8] = *b"PHINDEX\x01";
+const MAGIC: [u8; 8] = *b"PHINDEX\x02";
+/// Of earlier versions, without copies: the entries begin with block 1.
+const MAGIC_1: [u8; 8] = *b"PHINDEX\x01";
 const BLOCK: usize = 4096;
 const ENTRY: usize = 32;
 const ENTRIES_IN_BLOCK: usize = (BLOCK - 4) / ENTRY;
+/// A head is copied if its body is so many times as long. So the copies cost at most that part of a pack; and heads without a copy lie so close together that
+/// reading all that is between them takes at most so many times as long as reading them.
+const BODY_MIN: usize = 8;
+/// Copies and entries in memory until they are written.
+const WRITTEN_AT_ONCE: usize = 1 << 20;
 
-/// The bytes of an index of these entries, which are sorted.
-pub(crate) fn encode(pack: u64, entries: &[IndexEntry]) -> Vec<u8> {
-    let mut header = MAGIC.to_vec();
-    header.put_u64_le(pack);
-    header.put_u64_le(entries.len() as u64);
-    let mut out = sealed_block(header);
-    let mut fences = Vec::new();
-    for block in entries.chunks(ENTRIES_IN_BLOCK) {
-        fences.put_u64_le(block[0].lsn);
-        let mut bytes = Vec::with_capacity(BLOCK);
-        for entry in block {
-            bytes.put_u64_le(entry.lsn);
-            bytes.put_u64_le(entry.offset);
-            bytes.put_u32_le(entry.head_len);
-            bytes.put_u32_le(entry.body_len);
-            bytes.put_u32_le(entry.head_crc);
-            bytes.put_u32_le(entry.body_crc);
-        }
-        out.extend(sealed_block(bytes));
+/// An index that is being written. Dropped before it is finished, it leaves a file that the next opening removes.
+pub(crate) struct IndexWriter {
+    file: File,
+    pack: u64,
+    entries: Vec<IndexEntry>,
+    /// What is not written yet, and where it goes.
+    buffer: Vec<u8>,
+    at: u64,
+}
+
+impl IndexWriter {
+    pub fn create(path: &Path, pack: u64) -> io::Result<Self> {
+        let file = files::create(path)?;
+        Ok(IndexWriter { file, pack, entries: Vec::new(), buffer: Vec::new(), at: BLOCK as u64 })
     }
-    out.extend(seal(fences));
-    out
+
+    /// Enters a record with its head; LSNs grow.
+    pub fn push(&mut self, entry: IndexEntry, head: &[u8]) -> io::Result<()> {
+        let is_copied = !head.is_empty() && head.len() * BODY_MIN <= entry.body_len as usize;
+        let copy = NonZeroU64::new(self.end()).filter(|_| is_copied);
+        self.entries.push(IndexEntry { copy, ..entry });
+        if is_copied { self.write(head) } else { Ok(()) }
+    }
+
+    /// Those that were entered, in order.
+    pub fn entries(&self) -> &[IndexEntry] {
+        &self.entries
+    }
+
+    /// Makes the bytes durable; the name is durable after [`files::sync_dir`].
+    pub fn finish(mut self) -> io::Result<()> {
+        let blocks_at = self.end().next_multiple_of(BLOCK as u64);
+        self.buffer.resize(self.buffer.len() + (blocks_at - self.end()) as usize, 0);
+        let (entries, mut fences) = (std::mem::take(&mut self.entries), Vec::new());
+        for block in entries.chunks(ENTRIES_IN_BLOCK) {
+            fences.put_u64_le(block[0].lsn);
+            self.write(&encode_block(block))?;
+        }
+        self.write(&seal(fences))?;
+        self.flush()?;
+        let mut header = MAGIC.to_vec();
+        header.put_u64_le(self.pack);
+        header.put_u64_le(entries.len() as u64);
+        header.put_u64_le(blocks_at);
+        write_all_parts(&self.file, &mut [IoSlice::new(&sealed_block(header))], Some(0))?;
+        Ok(posthaste_fsops::fsync(&self.file)?)
+    }
+
+    fn end(&self) -> u64 {
+        self.at + self.buffer.len() as u64
+    }
+
+    fn write(&mut self, bytes: &[u8]) -> io::Result<()> {
+        self.buffer.extend_from_slice(bytes);
+        if self.buffer.len() < WRITTEN_AT_ONCE { Ok(()) } else { self.flush() }
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        write_all_parts(&self.file, &mut [IoSlice::new(&self.buffer)], Some(self.at))?;
+        self.at = self.end();
+        self.buffer.clear();
+        Ok(())
+    }
+}
+
+fn encode_block(entries: &[IndexEntry]) -> Vec<u8> {
+    let mut bytes = Vec::with_capacity(BLOCK);
+    let mut copied = 0u128;
+    for (nth, entry) in entries.iter().enumerate() {
+        bytes.put_u64_le(entry.lsn);
+        bytes.put_u64_le(entry.offset);
+        bytes.put_u32_le(entry.head_len);
+        bytes.put_u32_le(entry.body_len);
+        bytes.put_u32_le(entry.head_crc);
+        bytes.put_u32_le(entry.body_crc);
+        copied |= u128::from(entry.copy.is_some()) << nth;
+    }
+    bytes.resize(COPIES_AT, 0);
+    bytes.put_u64_le(entries.iter().find_map(|entry| entry.copy).map_or(0, NonZeroU64::get));
+    bytes.put_u128_le(copied);
+    sealed_block(bytes)
+}
+
+/// The entries of a block whose checksum was right.
+fn decode_block(block: &[u8; BLOCK], count: usize) -> Vec<IndexEntry> {
+    let u64_at = |at: usize| u64::from_le_bytes(block[at..at + 8].try_into().expect("eight bytes"));
+    let u32_at = |at: usize| u32::from_le_bytes(block[at..at + 4].try_into().expect("four bytes"));
+    let mut copies_at = u64_at(COPIES_AT);
+    let copied = u128::from_le_bytes(block[COPIES_AT + 8..][..16].try_into().expect("sixteen bytes"));
+    let entry = |nth: usize| {
+        let at = nth * ENTRY;
+        let head_len = u32_at(at + 16);
+        let copy = NonZeroU64::new(copies_at).filter(|_| copied >> nth & 1 == 1);
+        copies_at = copies_at.saturating_add(copy.map_or(0, |_| head_len.into()));
+        IndexEntry {
+            lsn: u64_at(at),
+            offset: u64_at(at + 8),
+            head_len,
+            body_len: u32_at(at + 20),
+            head_crc: u32_at(at + 24),
+            body_crc: u32_at(at + 28),
+            copy,
+        }
+    };
+    (0..count).map(entry).collect()
 }
 
 fn sealed_block(mut bytes: Vec<u8>) -> Vec<u8> {
@@ -92,14 +173,21 @@ fn sealed_block(mut bytes: Vec<u8>) -> Vec<u8> {
     seal(bytes)
 }
 
+/// Where a block tells of copies: the offset of its first one, and a bit for each entry that has one. Zeros in earlier versions.
+const COPIES_AT: usize = ENTRIES_IN_BLOCK * ENTRY;
+const _: () = assert!(COPIES_AT + 8 + 16 <= BLOCK - 4 && ENTRIES_IN_BLOCK <= 128);
+
 /// An index that is open: its fences are in memory.
 #[derive(Debug)]
 pub(crate) struct Index {
     file: File,
     entries: u64,
+    /// Where the first block of entries begins.
+    blocks_at: u64,
     fences: Vec<u64>,
     /// The block that was read last, and its number: a replay reads one after the other.
-    last_block: Mutex<Option<(usize, Arc<[u8; BLOCK]>)>>,
+    last_block: Mutex<Option<(usize, Arc<[IndexEntry]>)>>,
+    copies: Pieces,
 }
 
 impl Index {
@@ -109,17 +197,23 @@ impl Index {
         read_at(&file, &mut header, 0)?;
         let damaged = PackError::Damaged("the header of its index is damaged");
         let Some(mut fields) = unseal(&header).map(Fields::of) else { return Err(damaged) };
-        let (magic, id, entries) = (fields.array(), fields.u64(), fields.u64());
-        let (Some(magic), Some(entries)) = (magic, entries) else { return Err(damaged) };
-        if magic != MAGIC || id != Some(pack) {
+        let (magic, id, entries, at) = (fields.array(), fields.u64(), fields.u64(), fields.u64());
+        let (Some(magic), Some(entries), Some(at)) = (magic, entries, at) else { return Err(damaged) };
+        let blocks_at = match magic {
+            MAGIC => at,
+            MAGIC_1 => BLOCK as u64,
+            _ => return Err(damaged),
+        };
+        if id != Some(pack) {
             return Err(damaged);
         }
         let blocks = (entries as usize).div_ceil(ENTRIES_IN_BLOCK);
         let mut fences = vec![0; blocks * 8 + 4];
-        read_at(&file, &mut fences, ((1 + blocks) * BLOCK) as u64)?;
+        read_at(&file, &mut fences, blocks_at + (blocks * BLOCK) as u64)?;
         let fences = unseal(&fences).ok_or(PackError::Damaged("the fences of its index are damaged"))?;
         let number = |bytes: &[u8]| u64::from_le_bytes(bytes.try_into().expect("eight bytes"));
-        Ok(Index { file, entries, fences: fences.chunks_exact(8).map(number).collect(), last_block: Mutex::default() })
+        let fences = fences.chunks_exact(8).map(number).collect();
+        Ok(Index { file, entries, blocks_at, fences, last_block: Mutex::default(), copies: Pieces::default() })
     }
 
     pub fn blocks(&self) -> usize {
@@ -128,44 +222,36 @@ impl Index {
 
     /// The entries of one block, in order.
     pub fn block(&self, number: usize) -> Result<Vec<IndexEntry>, PackError> {
-        let bytes = self.read_block(number)?;
-        Ok((0..self.entries_in(number)).map(|nth| IndexEntry::decode(&bytes, nth)).collect())
+        let mut bytes = [0; BLOCK];
+        read_at(&self.file, &mut bytes, self.blocks_at + (number * BLOCK) as u64)?;
+        unseal(&bytes).ok_or(PackError::Damaged("a block of its index is damaged"))?;
+        let count = (self.entries as usize - number * ENTRIES_IN_BLOCK).min(ENTRIES_IN_BLOCK);
+        Ok(decode_block(&bytes, count))
     }
 
     /// Where the record is; `None` if the pack has none of that LSN.
     pub fn find(&self, lsn: u64) -> Result<Option<IndexEntry>, PackError> {
         let Some(number) = self.fences.partition_point(|fence| *fence <= lsn).checked_sub(1) else { return Ok(None) };
         let last = self.last_block.lock().expect("nothing panics while it is held").clone();
-        let bytes = match last {
-            Some((other, bytes)) if other == number => bytes,
+        let entries = match last {
+            Some((other, entries)) if other == number => entries,
             _ => {
-                let bytes = self.read_block(number)?;
-                *self.last_block.lock().expect("nothing panics while it is held") = Some((number, bytes.clone()));
-                bytes
+                let entries: Arc<[IndexEntry]> = self.block(number)?.into();
+                *self.last_block.lock().expect("nothing panics while it is held") = Some((number, entries.clone()));
+                entries
             }
         };
-        let (mut low, mut high) = (0, self.entries_in(number));
-        while low < high {
-            let middle = low.midpoint(high);
-            let entry = IndexEntry::decode(&bytes, middle);
-            match entry.lsn.cmp(&lsn) {
-                Ordering::Equal => return Ok(Some(entry)),
-                Ordering::Less => low = middle + 1,
-                Ordering::Greater => high = middle,
-            }
+        Ok(entries.binary_search_by_key(&lsn, |entry| entry.lsn).ok().map(|nth| entries[nth]))
+    }
+
+    /// The copy of a head, checked; `None` if there is none.
+    pub fn head(&self, entry: &IndexEntry) -> Result<Option<Bytes>, PackError> {
+        let Some(at) = entry.copy else { return Ok(None) };
+        let head = self.copies.read(&self.file, at.get(), entry.head_len as usize).map_err(PackError::Io)?;
+        match crc32c::crc32c(&head) == entry.head_crc {
+            true => Ok(Some(head)),
+            false => Err(PackError::Damaged("a copy of a head in its index is damaged")),
         }
-        Ok(None)
-    }
-
-    fn entries_in(&self, block: usize) -> usize {
-        (self.entries as usize - block * ENTRIES_IN_BLOCK).min(ENTRIES_IN_BLOCK)
-    }
-
-    fn read_block(&self, number: usize) -> Result<Arc<[u8; BLOCK]>, PackError> {
-        let mut bytes = [0; BLOCK];
-        read_at(&self.file, &mut bytes, ((1 + number) * BLOCK) as u64)?;
-        unseal(&bytes).ok_or(PackError::Damaged("a block of its index is damaged"))?;
-        Ok(Arc::new(bytes))
     }
 }
 
@@ -180,47 +266,110 @@ fn read_at(file: &File, into: &mut [u8], offset: u64) -> Result<(), PackError> {
 mod tests {
     use super::*;
 
-    fn entries(count: u64) -> Vec<IndexEntry> {
-        let entry = |n: u64| IndexEntry {
-            lsn: 100 + 3 * n,
-            offset: 8192 + 64 * n,
-            head_len: n as u32,
-            body_len: 7,
-            head_crc: 8,
-            body_crc: 9,
+    /// Every third record has a body that is long enough for a copy, every fifth no head.
+    fn records(count: u64) -> Vec<(IndexEntry, Vec<u8>)> {
+        let record = |n: u64| {
+            let head = vec![n as u8; if n.is_multiple_of(5) { 0 } else { (n * n % 300) as usize + 1 }];
+            let entry = IndexEntry {
+                lsn: 100 + 3 * n,
+                offset: 8192 + 64 * n,
+                head_len: head.len() as u32,
+                body_len: (head.len() * BODY_MIN) as u32 - u32::from(!n.is_multiple_of(3) && !head.is_empty()),
+                head_crc: crc32c::crc32c(&head),
+                body_crc: 9,
+                copy: None,
+            };
+            (entry, head)
         };
-        (0..count).map(entry).collect()
+        (0..count).map(record).collect()
+    }
+
+    fn write(path: &Path, records: &[(IndexEntry, Vec<u8>)]) {
+        let mut writer = IndexWriter::create(path, 7).unwrap();
+        records.iter().for_each(|(entry, head)| writer.push(*entry, head).unwrap());
+        writer.finish().unwrap();
+    }
+
+    /// What an earlier version would have written.
+    fn in_earlier_form(index: &[u8]) -> Vec<u8> {
+        let blocks_at = u64::from_le_bytes(index[24..32].try_into().unwrap()) as usize;
+        let entries = u64::from_le_bytes(index[16..24].try_into().unwrap()) as usize;
+        let header = [&MAGIC_1[..], &index[8..24]].concat();
+        let (blocks, fences) = index[blocks_at..].split_at(entries.div_ceil(ENTRIES_IN_BLOCK) * BLOCK);
+        let blocks = blocks.chunks(BLOCK).flat_map(|block| sealed_block(block[..COPIES_AT].to_vec())).collect();
+        [sealed_block(header), blocks, fences.to_vec()].concat()
+    }
+
+    fn read_all(index: &Index) -> Result<Vec<IndexEntry>, PackError> {
+        let mut all = Vec::new();
+        for number in 0..index.blocks() {
+            all.extend(index.block(number)?);
+        }
+        Ok(all)
     }
 
     #[test]
-    fn every_record_is_found_and_no_other() {
+    fn every_record_is_found_and_no_other_and_heads_with_long_bodies_are_there() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("index");
-        for count in [0, 1, ENTRIES_IN_BLOCK as u64, ENTRIES_IN_BLOCK as u64 + 1, 1000] {
-            let entries = entries(count);
-            std::fs::write(&path, encode(7, &entries)).unwrap();
+        for count in [0, 1, ENTRIES_IN_BLOCK as u64, ENTRIES_IN_BLOCK as u64 + 1, 1000, 20_000] {
+            let records = records(count);
+            write(&path, &records);
             assert!(matches!(Index::open(&path, 8), Err(PackError::Damaged(_))), "another pack's");
             let index = Index::open(&path, 7).unwrap();
+            let without_copy = |entry: IndexEntry| IndexEntry { copy: None, ..entry };
             for lsn in 95..110 + 3 * count {
-                let expected = entries.iter().find(|entry| entry.lsn == lsn).copied();
-                assert_eq!(index.find(lsn).unwrap(), expected, "{lsn} of {count}");
+                let nth = lsn.checked_sub(100).filter(|nth| nth.is_multiple_of(3));
+                let expected = nth.and_then(|nth| records.get(nth as usize / 3));
+                let found = index.find(lsn).unwrap();
+                assert_eq!(found.map(without_copy), expected.map(|(entry, _)| *entry), "{lsn} of {count}");
+                if let Some((entry, head)) = found.zip(expected.map(|(_, head)| head)) {
+                    let is_copied = (lsn - 100).is_multiple_of(9) && !head.is_empty();
+                    assert_eq!(index.head(&entry).unwrap().as_deref(), is_copied.then_some(&**head), "{lsn}");
+                }
             }
-            let all: Vec<_> = (0..index.blocks()).flat_map(|number| index.block(number).unwrap()).collect();
-            assert_eq!(all, entries);
+            let all = read_all(&index).unwrap();
+            assert_eq!(
+                all.iter().copied().map(without_copy).collect::<Vec<_>>(),
+                records.iter().map(|(entry, _)| *entry).collect::<Vec<_>>()
+            );
+            // Backwards.
+            for (entry, (_, head)) in all.iter().zip(&records).rev() {
+                assert!(index.head(entry).unwrap().is_none_or(|found| found == *head));
+            }
         }
+    }
+
+    #[test]
+    fn an_index_of_the_earlier_form_has_the_same_entries_and_no_copies() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("index");
+        let records = records(300);
+        write(&path, &records);
+        std::fs::write(&path, in_earlier_form(&std::fs::read(&path).unwrap())).unwrap();
+        let index = Index::open(&path, 7).unwrap();
+        assert_eq!(read_all(&index).unwrap(), records.iter().map(|(entry, _)| *entry).collect::<Vec<_>>());
+        assert_eq!(index.head(&index.find(109).unwrap().unwrap()).unwrap(), None);
     }
 
     #[test]
     fn any_changed_byte_is_noticed() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("index");
-        let whole = encode(7, &entries(200));
-        for at in (0..whole.len()).step_by(61).chain([whole.len() - 1]) {
+        write(&path, &records(200));
+        let whole = std::fs::read(&path).unwrap();
+        let last = read_all(&Index::open(&path, 7).unwrap()).unwrap().into_iter().rfind(|entry| entry.copy.is_some());
+        let (last, blocks_at) = (last.unwrap(), u64::from_le_bytes(whole[24..32].try_into().unwrap()) as usize);
+        // Nobody reads what fills the last block of copies.
+        let unread = last.copy.unwrap().get() as usize + last.head_len as usize..blocks_at;
+        assert!(unread.len() < BLOCK && blocks_at > BLOCK);
+        for at in (0..whole.len()).step_by(61).chain([whole.len() - 1]).filter(|at| !unread.contains(at)) {
             let mut bytes = whole.clone();
             bytes[at] ^= 0x20;
             std::fs::write(&path, bytes).unwrap();
-            let read_all = |index: Index| (0..index.blocks()).try_for_each(|number| index.block(number).map(|_| ()));
-            let outcome = Index::open(&path, 7).and_then(read_all);
+            let read_heads =
+                |index: Index| read_all(&index)?.iter().try_for_each(|entry| index.head(entry).map(|_| ()));
+            let outcome = Index::open(&path, 7).and_then(read_heads);
             assert!(matches!(outcome, Err(PackError::Damaged(_))), "byte {at}");
         }
     }

@@ -5,7 +5,6 @@ use std::io;
 use std::ops::ControlFlow;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
-use std::sync::Mutex;
 
 use bytes::Bytes;
 use posthaste_ring::SegmentReader;
@@ -13,6 +12,7 @@ use posthaste_ring::layout::RECORD_HEADER;
 
 use crate::files::read_again;
 use crate::pack::index::Index;
+use crate::pack::pieces::Pieces;
 use crate::pack::{IndexEntry, index_path, pack_path};
 
 /// Why a pack, or something in it, could not be read.
@@ -48,8 +48,8 @@ pub(crate) struct PackReader {
     path: PathBuf,
     file: File,
     index: Index,
-    /// The piece that was read last for a head, and its offset: a replay shows one head after the other.
-    last_piece: Mutex<(u64, Bytes)>,
+    /// For heads that the index has no copy of.
+    pieces: Pieces,
 }
 
 impl PackReader {
@@ -57,7 +57,7 @@ impl PackReader {
         let index = Index::open(&index_path(dir, id), id)?;
         let path = pack_path(dir, id);
         let file = File::open(&path).map_err(PackError::of_missing("its file is missing"))?;
-        Ok(PackReader { path, file, index, last_piece: Mutex::default() })
+        Ok(PackReader { path, file, index, pieces: Pieces::default() })
     }
 
     /// A record. One that the index lacks had a damaged head when the pack was made: it is looked for in the whole pack, as it may be readable now.
@@ -70,7 +70,7 @@ impl PackReader {
             reader.scan(&mut |located| match located.header.lsn.get() {
                 this if this < lsn => ControlFlow::Continue(()),
                 this => {
-                    found = (this == lsn).then(|| IndexEntry::of(located.offset, &located.header));
+                    found = (this == lsn).then(|| IndexEntry::of(located.offset.into(), &located.header));
                     ControlFlow::Break(())
                 }
             })
@@ -94,37 +94,35 @@ impl PackReader {
         Ok(())
     }
 
-    /// The head, checked.
+    /// The head, checked: the copy in the index, or that of the record if no whole copy is there.
     pub fn head(&self, entry: &IndexEntry) -> Result<Bytes, PackError> {
-        let offset = entry.offset + RECORD_HEADER as u64;
-        let head = match entry.body_len < LARGE_BODY {
-            true => self.part_of_piece(offset, entry.head_len as usize)?,
-            false => None,
-        };
-        match head {
-            Some(head) if crc32c::crc32c(&head) == entry.head_crc => Ok(head),
-            // Longer than a piece, or it looks damaged.
-            _ => self.part(offset, entry.head_len, entry.head_crc, "a head is damaged"),
+        match self.copy(entry) {
+            Ok(Some(head)) => Ok(head),
+            Ok(None) | Err(_) => self.head_of_record(entry),
         }
     }
 
-    /// Bytes from the piece that was read last, or from the one that begins with them; `None` if they are more than that.
-    fn part_of_piece(&self, offset: u64, len: usize) -> Result<Option<Bytes>, PackError> {
-        let within = |at: u64, piece: &Bytes| {
-            let start = usize::try_from(offset.checked_sub(at)?).ok()?;
-            let end = start.checked_add(len).filter(|end| *end <= piece.len())?;
-            // A copy, so that a part that is kept does not keep the whole piece in memory.
-            Some(Bytes::copy_from_slice(&piece[start..end]))
-        };
-        let mut last = self.last_piece.lock().expect("nothing panics while it is held");
-        if let Some(found) = within(last.0, &last.1) {
-            return Ok(Some(found));
+    /// The copy of the head in the index, checked; `None` if it has none.
+    pub fn copy(&self, entry: &IndexEntry) -> Result<Option<Bytes>, PackError> {
+        self.index.head(entry)
+    }
+
+    /// A record of which the index has the entry and a whole copy of the head, whatever the pack has.
+    pub fn find_copy(&self, lsn: u64) -> Option<(IndexEntry, Bytes)> {
+        let entry = self.index.find(lsn).ok()??;
+        Some((entry, self.copy(&entry).ok()??))
+    }
+
+    /// The head that lies in the pack, checked.
+    pub fn head_of_record(&self, entry: &IndexEntry) -> Result<Bytes, PackError> {
+        let offset = entry.offset + RECORD_HEADER as u64;
+        if entry.body_len < LARGE_BODY {
+            let head = self.pieces.read(&self.file, offset, entry.head_len as usize).map_err(PackError::Io)?;
+            if crc32c::crc32c(&head) == entry.head_crc {
+                return Ok(head);
+            }
         }
-        let mut bytes = vec![0; PIECE_BYTES];
-        let read = self.file.read_at(&mut bytes, offset).map_err(PackError::Io)?;
-        bytes.truncate(read);
-        *last = (offset, bytes.into());
-        Ok(within(last.0, &last.1))
+        self.part(offset, entry.head_len, entry.head_crc, "a head is damaged")
     }
 
     /// The body, checked.
@@ -154,8 +152,6 @@ impl PackReader {
     }
 }
 
-/// Read at once for heads that lie close together.
-const PIECE_BYTES: usize = 64 << 10;
 /// Heads in front of bodies from this size on are read by themselves.
 const LARGE_BODY: u32 = 16 << 10;
 
@@ -163,6 +159,7 @@ const LARGE_BODY: u32 = 16 << 10;
 mod tests {
     use super::*;
     use crate::pack::PackWriter;
+    use crate::pack::pieces::PIECE_BYTES;
 
     #[test]
     fn every_head_is_read_in_whatever_order_and_a_damaged_one_is_told() {
@@ -180,15 +177,26 @@ mod tests {
         for lsn in (1..=200).chain((1..=200).rev()).chain((0..200).map(|n| n * 71 % 200 + 1)) {
             assert!(head(&reader, lsn).unwrap() == vec![lsn as u8; len(lsn)], "{lsn}");
         }
-        let file = File::options().write(true).open(pack_path(dir.path(), 1)).unwrap();
-        let at = reader.find(104).unwrap().unwrap().offset + RECORD_HEADER as u64;
-        file.write_all_at(b"x", at + 3).unwrap();
+        // 106 has no copy; 55 and 110 have one, and of 110 that is damaged, too.
+        let of = |lsn: u64| reader.find(lsn).unwrap().unwrap();
+        assert!(of(106).copy.is_none() && of(55).copy.is_some());
+        let change = |path: PathBuf, at: u64| {
+            let file = File::options().write(true).open(path).unwrap();
+            file.write_all_at(b"x", at).unwrap();
+        };
+        for lsn in [106, 55, 110] {
+            change(pack_path(dir.path(), 1), of(lsn).offset + RECORD_HEADER as u64 + 3);
+        }
+        for lsn in [110, 115] {
+            change(index_path(dir.path(), 1), of(lsn).copy.unwrap().get() + 3);
+        }
         let reader = PackReader::open(dir.path(), 1).unwrap();
         for lsn in 1..=200 {
             match head(&reader, lsn) {
-                Err(PackError::Damaged(_)) if lsn == 104 => {}
+                Err(PackError::Damaged(_)) if [106, 110].contains(&lsn) => {}
                 read => assert!(read.unwrap() == vec![lsn as u8; len(lsn)], "{lsn}"),
             }
         }
+        assert!(reader.find_copy(55).is_some() && reader.find_copy(110).is_none() && reader.find_copy(106).is_none());
     }
 }

@@ -11,15 +11,14 @@ use rustix::fs::OFlags;
 use rustix::io::Errno;
 
 use crate::files;
-use crate::pack::{IndexEntry, pack_path, write_index};
+use crate::pack::{IndexEntry, IndexWriter, index_path, pack_path};
 
 /// A pack that is being written. Dropped before it is finished, it leaves files that the next opening removes.
 pub(crate) struct PackWriter {
     dir: PathBuf,
-    id: u64,
     header: SegmentHeader,
     output: Aligned,
-    entries: Vec<IndexEntry>,
+    index: IndexWriter,
 }
 
 impl PackWriter {
@@ -27,7 +26,8 @@ impl PackWriter {
         let header = SegmentHeader { number: id, epoch: 0, salt: files::random() };
         let mut output = Aligned::create(&pack_path(dir, id))?;
         output.write(&header.encode_blocks())?;
-        Ok(PackWriter { dir: dir.to_owned(), id, header, output, entries: Vec::new() })
+        let index = IndexWriter::create(&index_path(dir, id), id)?;
+        Ok(PackWriter { dir: dir.to_owned(), header, output, index })
     }
 
     /// Appends a record; LSNs grow. Without a body it is one whose body is damaged, and is read as such.
@@ -42,19 +42,12 @@ impl PackWriter {
             head_crc: crc32c::crc32c(head),
             body_crc,
         };
-        self.entries.push(IndexEntry {
-            lsn,
-            offset: self.output.len,
-            head_len: header.head_len,
-            body_len: header.body_len,
-            head_crc: header.head_crc,
-            body_crc: header.body_crc,
-        });
+        let offset = self.output.len;
+        self.index.push(IndexEntry::of(offset, &header), head)?;
         self.output.write(&header.encode(&self.header))?;
         self.output.write(head)?;
         self.output.write(body)?;
-        let span = record_span(head.len(), body.len()) as u64;
-        self.output.fill_to(self.entries.last().expect("pushed above").offset + span)
+        self.output.fill_to(offset + record_span(head.len(), body.len()) as u64)
     }
 
     /// Bytes so far.
@@ -64,23 +57,25 @@ impl PackWriter {
 
     /// The LSN of the first record; there is one.
     pub fn first(&self) -> u64 {
-        self.entries[0].lsn
+        self.index.entries()[0].lsn
     }
 
     /// The LSN of the last record; there is one.
     pub fn last(&self) -> u64 {
-        self.entries[self.entries.len() - 1].lsn
+        let entries = self.index.entries();
+        entries[entries.len() - 1].lsn
     }
 
     pub fn records(&self) -> u64 {
-        self.entries.len() as u64
+        self.index.entries().len() as u64
     }
 
     /// Makes the pack, its index and both names durable.
     pub fn finish(mut self) -> io::Result<()> {
         assert!(self.output.len >= FIRST_RECORD as u64, "the header was written first");
         self.output.finish()?;
-        write_index(&self.dir, self.id, &self.entries)
+        self.index.finish()?;
+        files::sync_dir(&self.dir)
     }
 }
 
@@ -197,7 +192,7 @@ mod tests {
             let mut changed = bytes.clone();
             changed[(entry.offset + offset) as usize] ^= 1;
             std::fs::write(pack_path(dir.path(), 3), &changed).unwrap();
-            assert_eq!(matches!(pack.head(&entry), Err(PackError::Damaged(_))), is_head);
+            assert_eq!(matches!(pack.head_of_record(&entry), Err(PackError::Damaged(_))), is_head);
             assert_eq!(matches!(pack.body(&entry), Err(PackError::Damaged(_))), !is_head);
         }
     }
