@@ -1,7 +1,7 @@
 //! One connection to a site: through its hosts until one answers, then message after message.
 
 use std::collections::VecDeque;
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
@@ -9,9 +9,11 @@ use std::time::Duration;
 use posthaste_random::Random;
 use posthaste_smtp::client::Transfer;
 use posthaste_spool::watch::Pulse;
+use tokio::sync::oneshot;
 use tokio::time::{Instant, timeout};
 
 use super::observer::SiteState;
+use super::reuse::{Handed, Key};
 use super::route::Manner;
 use super::shape::Permit;
 use super::shared::Shared;
@@ -27,6 +29,8 @@ struct Counted {
     shared: Arc<Shared>,
     site: Arc<Site>,
     permits: Vec<Permit>,
+    /// One of the connections to its address, if these are limited.
+    address: Option<Permit>,
     is_open: bool,
 }
 
@@ -34,6 +38,7 @@ impl Drop for Counted {
     fn drop(&mut self) {
         self.site.state().ended(self.is_open);
         // Others that share a limit have waited for longer.
+        self.permits.extend(self.address.take());
         self.shared.give_back(&mut self.permits);
         self.shared.connection_ended(&self.site);
     }
@@ -50,7 +55,7 @@ enum Served {
 /// Sends what waits for a site.
 pub(super) async fn connect(shared: Arc<Shared>, site: Arc<Site>, admitted: Admitted, seed: u64) {
     let Admitted { permits, tokens } = admitted;
-    let mut counted = Counted { shared: shared.clone(), site: site.clone(), permits, is_open: false };
+    let mut counted = Counted { shared: shared.clone(), site: site.clone(), permits, address: None, is_open: false };
     if shared.config.bounces.suppressed().is_some() {
         let (asking, of) = (shared.clone(), site.clone());
         let has_more = tokio::task::spawn_blocking(move || asking.has_unsuppressed(&of)).await;
@@ -96,38 +101,57 @@ pub(super) async fn connect(shared: Arc<Shared>, site: Arc<Site>, admitted: Admi
                         error = format!("{} ({address}): the source has no address of this family", host.name);
                         continue;
                     };
-                    let permit = match shared.address_permit(&site, address) {
-                        Ok(permit) => permit,
+                    let at = SocketAddr::from((address, site.manner.port));
+                    let endpoint = Endpoint::Tcp(at);
+                    let settings = settings_of(&shared, &site, &host, &endpoint, local, worker.pulse());
+                    let mut settings = match settings {
+                        Ok(settings) => settings,
+                        Err(failed) => {
+                            error = format!("{} ({address}): {failed}", host.name);
+                            continue;
+                        }
+                    };
+                    let what = format!("session to {} at {at}", host.name);
+                    // However long another site or a limit has it wait: it is not stuck.
+                    worker.pulse().step(0);
+                    let key = Key::of(&site.source, at, &settings);
+                    if let Some(Handed { session, permit }) = shared.take_over(&site, &key, worker.pulse()).await {
+                        tokens = None;
+                        worker.within(what.clone());
+                        counted.address = permit;
+                        match counted.serve(&host, session, key, worker.pulse()).await {
+                            Served::Done => return,
+                            // It may have been closed for its age: that says nothing of the host.
+                            Served::Useless(why) => error = format!("{}: {why}", host.name),
+                        }
+                        counted.leave_address();
+                        worker.pulse().step(0);
+                    }
+                    match shared.address_permit(&site, address) {
+                        Ok(permit) => counted.address = permit,
                         Err(limit) => {
                             full.push(limit);
                             continue;
                         }
-                    };
-                    let mut permits: Vec<Permit> = permit.into_iter().collect();
-                    // However long a limit has it wait: it is not stuck.
-                    worker.pulse().step(0);
+                    }
                     is_first = false;
                     let may_connect = tokens.take().is_some_and(|tokens| tokens.spend(&shared.shaper.alarm));
                     if shared.is_ending() || !may_connect && !shared.may_connect(&site).await {
                         return;
                     }
-                    let endpoint = Endpoint::Tcp((address, site.manner.port).into());
-                    worker.within(format!("session to {} at {address}:{}", host.name, site.manner.port));
-                    match open(&shared, &site, &host, &endpoint, local, worker.pulse()).await {
+                    worker.within(what);
+                    match open(&shared, &site, &host, &endpoint, &mut settings).await {
                         Ok(session) => {
-                            counted.permits.append(&mut permits);
-                            counted.reached();
-                            match serve(&shared, &site, &host, session, worker.pulse()).await {
+                            let key = Key::of(&site.source, at, &settings);
+                            match counted.serve(&host, session, key, worker.pulse()).await {
                                 Served::Done => return,
                                 Served::Useless(why) => error = format!("{}: {why}", host.name),
                             }
                         }
                         Err(OpenError::Source(failed)) => return shared.suspend_source(&site.source, &failed),
-                        Err(failed) => {
-                            shared.give_back(&mut permits);
-                            error = format!("{} ({address}): {failed}", host.name);
-                        }
+                        Err(failed) => error = format!("{} ({address}): {failed}", host.name),
                     }
+                    counted.leave_address();
                 }
             }
             Ok(None) if !full.is_empty() => {
@@ -145,6 +169,37 @@ pub(super) async fn connect(shared: Arc<Shared>, site: Arc<Site>, admitted: Admi
 }
 
 impl Counted {
+    /// The connection to its address is over.
+    fn leave_address(&mut self) {
+        self.shared.give_back(&mut self.address.take().into_iter().collect());
+    }
+
+    async fn serve(&mut self, host: &Host, mut session: Session, key: Key, pulse: &Pulse) -> Served {
+        self.reached();
+        let (shared, site) = (self.shared.clone(), self.site.clone());
+        let known = shared.reuse.add(key, site.number(), self.address.as_ref().map(|permit| permit.limit().clone()));
+        let mut mail = Mail::new(shared, site, host.name.clone(), &session, known, pulse.clone());
+        match session.run(&mut mail).await {
+            End::Lost(loss) if !mail.has_progress() && mail.has_taken() => Served::Useless(loss.to_string()),
+            End::Lost(_) => Served::Done,
+            End::NoMore | End::Idle | End::Full => {
+                let asked = mail.asked().filter(|_| session.is_open());
+                if let Some(session) = self.hand_over(session, asked) {
+                    session.quit().await;
+                }
+                Served::Done
+            }
+        }
+    }
+
+    /// Gives the session to the site that has asked for it, if it still waits.
+    fn hand_over(&mut self, session: Session, asked: Option<oneshot::Sender<Handed>>) -> Option<Session> {
+        let Some(asked) = asked else { return Some(session) };
+        let Err(handed) = asked.send(Handed { session, permit: self.address.take() }) else { return None };
+        self.address = handed.permit;
+        Some(handed.session)
+    }
+
     fn reached(&mut self) {
         if !std::mem::replace(&mut self.is_open, true) && self.site.state().reached() {
             self.shared.observe_site(&SiteState::Reached { source: self.site.source.name(), site: &self.site.name });
@@ -165,26 +220,38 @@ impl Counted {
     }
 }
 
-/// Connects to one address: with TLS as far as it goes, else once in the clear, which is remembered.
-async fn open(
+/// How a host is spoken to for a site.
+///
+/// # Errors
+/// It has no name that could be verified.
+fn settings_of(
     shared: &Shared,
     site: &Site,
     host: &Host,
     endpoint: &Endpoint,
     local: Option<IpAddr>,
     pulse: &Pulse,
-) -> Result<Session, OpenError> {
+) -> Result<Settings, OpenError> {
     let mut settings = settings_for(shared, &site.source, &site.manner, host, endpoint, local)?;
     settings.pulse = Some(pulse.clone());
-    {
-        let limits = &site.state().limits;
-        settings.messages_max = limits.messages_per_connection;
-        if limits.has_chunking {
-            // A host that refuses all recipients is not sent the message in vain.
-            settings.transfer = Transfer::Bdat;
-        }
+    let limits = &site.state().limits;
+    settings.messages_max = limits.messages_per_connection;
+    if limits.has_chunking {
+        // A host that refuses all recipients is not sent the message in vain.
+        settings.transfer = Transfer::Bdat;
     }
-    match Session::open(endpoint, &settings).await {
+    Ok(settings)
+}
+
+/// Connects to one address: with TLS as far as it goes, else once in the clear, which is remembered, and the settings say it then.
+async fn open(
+    shared: &Shared,
+    site: &Site,
+    host: &Host,
+    endpoint: &Endpoint,
+    settings: &mut Settings,
+) -> Result<Session, OpenError> {
+    match Session::open(endpoint, settings).await {
         Err(error) if error.may_retry_in_clear() => {
             shared.broken_tls.add(&host.name);
             // It is one more connection.
@@ -192,7 +259,7 @@ async fn open(
                 return Err(error);
             }
             settings.tls = None;
-            Session::open(endpoint, &settings).await
+            Session::open(endpoint, settings).await
         }
         opened => opened,
     }
@@ -239,18 +306,6 @@ pub(super) fn settings_for(
     };
     settings.auth = manner.auth.clone().map(|credentials| Auth { credentials, needs });
     Ok(settings)
-}
-
-async fn serve(shared: &Arc<Shared>, site: &Arc<Site>, host: &Host, mut session: Session, pulse: &Pulse) -> Served {
-    let mut mail = Mail::new(shared.clone(), site.clone(), host.name.clone(), session.extensions(), pulse.clone());
-    match session.run(&mut mail).await {
-        End::Lost(loss) if !mail.has_progress() && mail.has_taken() => Served::Useless(loss.to_string()),
-        End::Lost(_) => Served::Done,
-        End::NoMore | End::Idle | End::Full => {
-            session.quit().await;
-            Served::Done
-        }
-    }
 }
 
 /// No host of the site has an address, and none will: what waits for it fails.

@@ -33,6 +33,7 @@ mod notices;
 mod observer;
 mod record;
 mod replies;
+mod reuse;
 mod room;
 mod route;
 mod route_section;
@@ -295,6 +296,7 @@ impl Relay {
             failed: count(&shared.failed),
             recipients: shared.queue().recipients(),
             connections: shared.connections(),
+            idle: shared.reuse.idle(),
             unreachable: shared.unreachable.load(Ordering::Relaxed),
             now: shared.time.now(),
         }

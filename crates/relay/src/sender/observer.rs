@@ -169,6 +169,8 @@ pub struct Stats {
     pub recipients: u64,
     /// Connections open now.
     pub connections: usize,
+    /// Of them, those that wait for messages.
+    pub idle: usize,
     /// Sites that cannot be reached now.
     pub unreachable: usize,
     /// The time of the queue.

@@ -66,7 +66,7 @@ impl RouteTls {
     }
 }
 
-/// How the hosts of a site are spoken to. Sites of the same hosts and another manner are other sites: they share no connection.
+/// How the hosts of a site are spoken to. Sites of the same hosts and another manner are other sites.
 #[derive(Debug)]
 pub(super) struct Manner {
     pub port: u16,

@@ -23,6 +23,7 @@ use super::notices::NoticesInForce;
 use super::observer::{Attempt, SiteState};
 use super::record::{Recorder, Time};
 use super::replies::Replies;
+use super::reuse::Reuse;
 use super::room::Room;
 use super::routing::Routes;
 use super::shape::{Base, Shaper};
@@ -40,6 +41,7 @@ pub(super) struct Shared {
     pub replies: Replies,
     pub gathered: Gathered,
     pub crowd: Arc<Crowd>,
+    pub reuse: Arc<Reuse>,
     pub ahead: CallAhead,
     pub recorder: Arc<Recorder>,
     pub shaper: Shaper,
@@ -106,6 +108,7 @@ impl Shared {
             replies,
             gathered: Gathered::default(),
             crowd: Arc::default(),
+            reuse: Arc::default(),
             ahead: CallAhead::default(),
             recorder: Arc::new(Recorder::new(spool.clone(), stream, config.observer.clone(), &watch)),
             room: Room::new(&config.room),

@@ -123,6 +123,11 @@ impl Site {
     pub fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().expect("a site")
     }
+
+    /// No other has it while this one is there.
+    pub fn number(&self) -> usize {
+        std::ptr::from_ref(self).addr()
+    }
 }
 
 impl State {

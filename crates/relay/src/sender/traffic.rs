@@ -3,10 +3,10 @@
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker, ready};
 
-use posthaste_smtp::client::Extensions;
 use posthaste_smtp::command::Notify;
 use posthaste_smtp::{BodyType, ForwardPath, MailFrom, RcptTo, Reply, Ret, ReversePath};
 use posthaste_spool::watch::Pulse;
+use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
 use tokio::time::Instant;
 
@@ -14,6 +14,7 @@ use super::backlog::Backlog;
 use super::connection::poll_join;
 use super::crowd::GivesWay;
 use super::messages::{Envelope, LoadError, Loaded};
+use super::reuse::{Handed, Known};
 use super::shape::{MessageGate, Tokens};
 use super::shared::Shared;
 use super::site::{Site, State, Wanted};
@@ -21,7 +22,7 @@ use super::status::keys_of;
 use crate::queue::entry::{self, QueuedRecipient, notify};
 use crate::queue::{Key, Outcome, Prefer, Queued, Status, Take, Transaction};
 use crate::rewrite::AddressMap;
-use crate::session::{Fate, Message, Traffic, steps};
+use crate::session::{Fate, Message, Session, Traffic, steps};
 
 /// The messages of one session.
 pub(super) struct Mail {
@@ -38,6 +39,12 @@ pub(super) struct Mail {
     loading: Option<(UnderWay, JoinHandle<Result<Loaded, LoadError>>)>,
     has_taken: bool,
     has_progress: bool,
+    /// The session, for sites that would connect.
+    known: Known,
+    /// Messages that the session has carried for other sites, and those that it was given by all.
+    carried: u64,
+    given: u64,
+    in_flight: usize,
     begun: Instant,
     /// A rate applied to the last message.
     is_limited: bool,
@@ -87,7 +94,15 @@ impl Drop for Mail {
 }
 
 impl Mail {
-    pub fn new(shared: Arc<Shared>, site: Arc<Site>, host: Arc<str>, offered: &Extensions, pulse: Pulse) -> Self {
+    pub fn new(
+        shared: Arc<Shared>,
+        site: Arc<Site>,
+        host: Arc<str>,
+        session: &Session,
+        known: Known,
+        pulse: Pulse,
+    ) -> Self {
+        let (offered, carried) = (session.extensions(), session.finished());
         let most = offered.recipients_max.map_or(usize::MAX, |most| usize::try_from(most).unwrap_or(usize::MAX));
         // A signed sender is that of one recipient.
         let most = if shared.config.bounces.return_path.is_some() { 1 } else { most };
@@ -102,6 +117,10 @@ impl Mail {
             loading: None,
             has_taken: false,
             has_progress: false,
+            known,
+            carried,
+            given: carried,
+            in_flight: 0,
             begun: Instant::now(),
             is_limited: false,
             idle: None,
@@ -119,6 +138,11 @@ impl Mail {
     /// Whether the host has said anything of a message.
     pub fn has_progress(&self) -> bool {
         self.has_progress
+    }
+
+    /// The site that the session is for behind its last message.
+    pub fn asked(&self) -> Option<oneshot::Sender<Handed>> {
+        self.known.asked()
     }
 
     /// The next transaction; `None` if nothing waits. Then the task is woken for the next.
@@ -144,7 +168,10 @@ impl Mail {
         state.halves.serves(&mut self.serves, transaction.as_ref().map(|transaction| transaction.kind));
         let Some(transaction) = transaction else {
             self.gives_way = self.shared.gives_way(self.idle.is_some());
-            if state.limits.is_waited_for() || self.gives_way.is_some() {
+            if state.limits.is_waited_for() || self.known.is_waited_for() || self.gives_way.is_some() {
+                return Poll::Ready(None);
+            }
+            if self.in_flight == 0 && self.known.set_idle(cx.waker(), self.given) {
                 return Poll::Ready(None);
             }
             state.idle.wait(cx.waker());
@@ -152,7 +179,10 @@ impl Mail {
             return Poll::Pending;
         };
         state.idle.note_taken();
-        self.idle.take().iter().for_each(|waker| state.idle.remove(waker));
+        if let Some(waker) = self.idle.take() {
+            state.idle.remove(&waker);
+            self.known.set_busy();
+        }
         if has_more {
             let most = self.shared.most_connections(&self.site, &mut state);
             let wanted = match state.limits.messages.is_empty() {
@@ -227,6 +257,7 @@ impl Mail {
             return None;
         }
         self.has_taken = true;
+        (self.given, self.in_flight) = (self.given + 1, self.in_flight + 1);
         under_way.envelope = Some(envelope);
         Some(Message { key: under_way, mail, recipients, body })
     }
@@ -336,8 +367,10 @@ impl Traffic for Mail {
 
     fn finished(&mut self, under_way: UnderWay, fates: Vec<Fate>) {
         self.pulse.step(steps::RECORDING);
+        self.in_flight -= 1;
         self.has_progress |= fates.iter().any(|fate| !matches!(fate, Fate::NotSent(_)));
-        if !self.has_progress {
+        // A session that was used already may have been closed for its age.
+        if !self.has_progress && self.carried == 0 {
             // Before the message is given back: another connection takes it at once.
             let pause = std::time::Duration::from_secs(self.shared.config.site_pause_secs.into());
             self.site.state().cut_by(&self.host, Instant::now() + pause);

@@ -30,7 +30,7 @@ pub(super) struct Link {
     /// Fires at the deadline or earlier.
     timer: Pin<Box<Sleep>>,
     progress: Option<Progress>,
-    pulse: Option<Pulse>,
+    pub pulse: Option<Pulse>,
 }
 
 /// The deadline moves only when this changes, not with each octet that a server sends.

@@ -50,6 +50,7 @@ use bytes::{Buf, Bytes};
 use posthaste_net::Stream;
 use posthaste_smtp::client::{Event, Extensions, MessageBody, Step};
 use posthaste_smtp::{MailFrom, RcptTo, Reply};
+use posthaste_spool::watch::Pulse;
 use tokio::io::AsyncWriteExt;
 use tokio::time::timeout;
 
@@ -155,6 +156,12 @@ impl Session {
     /// trouble; a used one may have been closed for its age.
     pub fn finished(&self) -> u64 {
         self.finished
+    }
+
+    /// Goes on for another owner: with at most so many messages in all, those of the owners before counted, and its steps told to `pulse`.
+    pub(crate) fn take_over(&mut self, messages_max: u64, pulse: Pulse) {
+        self.messages_left = self.messages_left.min(messages_max.saturating_sub(self.finished));
+        self.link.pulse = Some(pulse);
     }
 
     /// Whether another message can be sent.

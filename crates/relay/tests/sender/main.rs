@@ -15,6 +15,7 @@ mod policies;
 mod probes;
 mod proxies;
 mod purging;
+mod reuse;
 mod room;
 mod scopes;
 mod shaping;

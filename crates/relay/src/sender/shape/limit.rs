@@ -269,6 +269,13 @@ impl OpenLimit {
         !self.waiting.lock().expect("who waits").is_empty()
     }
 
+    /// A site with this [number](Site::number) has nothing to send. Whether others wait.
+    pub fn is_waited_for_but_by(&self, site: usize) -> bool {
+        let mut waiting = self.waiting.lock().expect("who waits");
+        waiting.retain(|other| other.as_ptr().addr() != site);
+        !waiting.is_empty()
+    }
+
     fn next(&self) -> Option<Arc<Site>> {
         let mut waiting = self.waiting.lock().expect("who waits");
         std::iter::from_fn(|| waiting.pop_front()).find_map(|site| site.upgrade())
@@ -283,6 +290,10 @@ pub(in crate::sender) struct Permit {
 }
 
 impl Permit {
+    pub fn limit(&self) -> &Arc<OpenLimit> {
+        &self.limit
+    }
+
     /// Ends it; the site whose turn it is.
     pub fn end(self) -> Option<Arc<Site>> {
         let Permit { opened, limit } = self;

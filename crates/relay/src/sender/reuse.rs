@@ -1,0 +1,383 @@
+//! Open connections that have nothing to send, for other sites that would connect to the same address in the same way.
+//!
+//! Each connection is known here from its opening to its end, by what another has to have in common with it. A site that is about to connect asks for one that
+//! is idle: its task is woken and hands the session over instead of ending it. If it has a message by then, or ends, the question is dropped and the site connects.
+//!
+//! All connections are locked before one of them, never behind a site; one of them behind its site.
+
+use std::collections::{BTreeMap, HashMap};
+use std::hash::{Hash, Hasher};
+use std::net::SocketAddr;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard};
+use std::task::Waker;
+use std::time::Duration;
+
+use posthaste_smtp::Protocol;
+use posthaste_smtp::client::Transfer;
+use posthaste_spool::watch::Pulse;
+use tokio::sync::oneshot;
+use tokio::time::Instant;
+
+use super::shape::{OpenLimit, Permit};
+use super::shared::Shared;
+use super::site::Site;
+use super::source::Egress;
+use crate::session::{Auth, Session, Settings, Tls, TlsPolicy};
+
+/// What two connections have in common if a session of one could as well be of the other.
+#[derive(Debug, Clone)]
+pub(super) struct Key {
+    /// With its addresses, its name in EHLO and its proxy.
+    source: Arc<Egress>,
+    address: SocketAddr,
+    protocol: Protocol,
+    transfer: Transfer,
+    tls: Option<Tls>,
+    auth: Option<Auth>,
+}
+
+impl Key {
+    /// Of a session from a source to an address that is opened with these settings.
+    pub fn of(source: &Arc<Egress>, address: SocketAddr, settings: &Settings) -> Self {
+        let Settings { protocol, transfer, tls, auth, .. } = settings;
+        Key {
+            source: source.clone(),
+            address,
+            protocol: *protocol,
+            transfer: *transfer,
+            tls: tls.clone(),
+            auth: auth.clone(),
+        }
+    }
+}
+
+impl PartialEq for Key {
+    fn eq(&self, other: &Self) -> bool {
+        let is_tls = match (&self.tls, &other.tls) {
+            (None, None) => true,
+            (Some(one), Some(other)) => is_alike(one, other),
+            _ => false,
+        };
+        let is_auth = match (&self.auth, &other.auth) {
+            (None, None) => true,
+            (Some(one), Some(other)) => (&one.credentials, one.needs) == (&other.credentials, other.needs),
+            _ => false,
+        };
+        let is_address = self.address == other.address && Arc::ptr_eq(&self.source, &other.source);
+        is_address && (self.protocol, self.transfer) == (other.protocol, other.transfer) && is_tls && is_auth
+    }
+}
+
+impl Eq for Key {}
+
+impl Hash for Key {
+    fn hash<H: Hasher>(&self, hasher: &mut H) {
+        (self.source.name(), self.address).hash(hasher);
+    }
+}
+
+/// The name counts unless encryption is opportunistic: then nobody verifies it, and it is only that of one of the hosts at the address.
+fn is_alike(one: &Tls, other: &Tls) -> bool {
+    (one.policy, one.is_implicit) == (other.policy, other.is_implicit)
+        && Arc::ptr_eq(&one.config, &other.config)
+        && (one.policy == TlsPolicy::Opportunistic || one.name == other.name)
+}
+
+/// A session on its way to another site.
+pub(super) struct Handed {
+    pub session: Session,
+    /// One of the connections to its address.
+    pub permit: Option<Permit>,
+}
+
+/// All open connections.
+#[derive(Default)]
+pub(super) struct Reuse {
+    open: Mutex<HashMap<Key, Alike>>,
+    serial: AtomicU64,
+    idle: AtomicUsize,
+}
+
+#[derive(Default)]
+struct Alike {
+    connections: BTreeMap<u64, Arc<Connection>>,
+    /// The next look begins here, so that all have their turn.
+    from: u64,
+}
+
+struct Connection {
+    /// Which site it serves.
+    site: usize,
+    /// Of its address, if it is counted there.
+    address: Option<Arc<OpenLimit>>,
+    offer: Mutex<Offer>,
+}
+
+#[derive(Default)]
+struct Offer {
+    idle: Option<Idle>,
+    /// Where a site waits for the session.
+    asked: Option<oneshot::Sender<Handed>>,
+}
+
+struct Idle {
+    waker: Waker,
+    since: Instant,
+    /// How many the session has carried.
+    messages: u64,
+}
+
+/// Which session a site can use.
+struct Wanted {
+    /// It has carried fewer.
+    messages_max: u64,
+    is_counted: bool,
+    idle_for: Duration,
+}
+
+impl Reuse {
+    /// A connection was opened, or has changed its site.
+    pub fn add(self: &Arc<Self>, key: Key, site: usize, address: Option<Arc<OpenLimit>>) -> Known {
+        let connection = Arc::new(Connection { site, address, offer: Mutex::default() });
+        let serial = self.serial.fetch_add(1, Ordering::Relaxed);
+        self.open().entry(key.clone()).or_default().connections.insert(serial, connection.clone());
+        Known { reuse: self.clone(), key, serial, connection }
+    }
+
+    /// How many connections wait for messages.
+    pub fn idle(&self) -> usize {
+        self.idle.load(Ordering::Relaxed)
+    }
+
+    fn open(&self) -> MutexGuard<'_, HashMap<Key, Alike>> {
+        self.open.lock().expect("the open connections")
+    }
+
+    fn ask(&self, key: &Key, site: usize, wanted: &Wanted) -> Option<oneshot::Receiver<Handed>> {
+        let mut open = self.open();
+        let Alike { connections, from } = open.get_mut(key)?;
+        let begin = *from;
+        let in_turn = connections.range(begin..).chain(connections.range(..begin));
+        in_turn.take(LOOK_AT_MAX).find_map(|(serial, connection)| {
+            *from = serial + 1;
+            connection.ask(site, wanted)
+        })
+    }
+}
+
+impl Connection {
+    fn offer(&self) -> MutexGuard<'_, Offer> {
+        self.offer.lock().expect("an open connection")
+    }
+
+    fn ask(&self, site: usize, wanted: &Wanted) -> Option<oneshot::Receiver<Handed>> {
+        if self.site == site || wanted.is_counted && self.address.is_none() {
+            return None;
+        }
+        let mut offer = self.offer();
+        let Offer { idle: Some(idle), asked: asked @ None } = &mut *offer else { return None };
+        if idle.messages >= wanted.messages_max || idle.since.elapsed() < wanted.idle_for {
+            return None;
+        }
+        let (tell, told) = oneshot::channel();
+        *asked = Some(tell);
+        idle.waker.wake_by_ref();
+        Some(told)
+    }
+}
+
+/// An open connection, for as long as others may ask for it.
+pub(super) struct Known {
+    reuse: Arc<Reuse>,
+    key: Key,
+    serial: u64,
+    connection: Arc<Connection>,
+}
+
+impl Known {
+    /// It waits for a message, and has carried so many. Whether it is to be handed over now.
+    pub fn set_idle(&self, waker: &Waker, messages: u64) -> bool {
+        let mut offer = self.connection.offer();
+        match &mut offer.idle {
+            Some(idle) => idle.waker.clone_from(waker),
+            None => {
+                self.reuse.idle.fetch_add(1, Ordering::Relaxed);
+                offer.idle = Some(Idle { waker: waker.clone(), since: Instant::now(), messages });
+            }
+        }
+        offer.asked = offer.asked.take().filter(|asked| !asked.is_closed());
+        offer.asked.is_some()
+    }
+
+    /// It has a message: who has asked for it in vain connects.
+    pub fn set_busy(&self) {
+        drop(self.asked());
+    }
+
+    /// It ends, and is not idle any more: where its session is waited for.
+    pub fn asked(&self) -> Option<oneshot::Sender<Handed>> {
+        let mut offer = self.connection.offer();
+        self.reuse.idle.fetch_sub(offer.idle.take().iter().count(), Ordering::Relaxed);
+        offer.asked.take()
+    }
+
+    /// Its site has nothing to send. Whether others wait for a connection to its address to end.
+    pub fn is_waited_for(&self) -> bool {
+        let Connection { address, site, .. } = &*self.connection;
+        address.as_ref().is_some_and(|limit| limit.is_waited_for_but_by(*site))
+    }
+}
+
+impl Drop for Known {
+    fn drop(&mut self) {
+        {
+            let mut open = self.reuse.open();
+            if let Some(alike) = open.get_mut(&self.key) {
+                alike.connections.remove(&self.serial);
+                if alike.connections.is_empty() {
+                    open.remove(&self.key);
+                }
+            }
+        }
+        // Nobody finds it any more.
+        self.set_busy();
+    }
+}
+
+impl Shared {
+    /// For a site that is about to connect: the session of another that is alike and has been idle for a while, or at all if there may be no more
+    /// connections to the address.
+    pub async fn take_over(&self, site: &Arc<Site>, key: &Key, pulse: &Pulse) -> Option<Handed> {
+        let limits = site.state().limits.clone();
+        let messages_max = limits.messages_per_connection;
+        let mut wanted = Wanted { messages_max, is_counted: false, idle_for: IDLE_MIN };
+        if let Some(most) = limits.connections_per_address {
+            wanted.is_counted = true;
+            // With the one that is handed over.
+            match self.shaper.address(&limits.source, key.address.ip()).count() {
+                open if open > most => return None,
+                open if open == most => wanted.idle_for = Duration::ZERO,
+                _ => {}
+            }
+        }
+        let mut handed = self.reuse.ask(key, site.number(), &wanted)?.await.ok()?;
+        handed.session.take_over(messages_max, pulse.clone());
+        Some(handed)
+    }
+}
+
+/// A connection that sends oftener than this stays with its site: handing it to and fro would cost more than a second one.
+const IDLE_MIN: Duration = Duration::from_secs(1);
+/// So many connections of a kind are looked at for an idle one.
+const LOOK_AT_MAX: usize = 16;
+
+#[cfg(test)]
+mod tests {
+    use posthaste_smtp::sasl::Credentials;
+    use rustls::pki_types::ServerName;
+
+    use super::super::opportunistic_tls;
+    use super::super::source::Source;
+    use super::*;
+    use crate::session::Channel;
+
+    fn address(text: &str) -> SocketAddr {
+        text.parse().unwrap()
+    }
+
+    fn key(source: &Arc<Egress>) -> Key {
+        Key::of(source, address("192.0.2.1:25"), &Settings::new("relay.example"))
+    }
+
+    fn egress() -> Arc<Egress> {
+        Arc::new(Egress::new(Source::new("default")))
+    }
+
+    #[test]
+    fn connections_are_alike_only_if_nothing_differs_that_the_other_host_or_an_eavesdropper_could_see() {
+        let (source, config) = (egress(), opportunistic_tls().unwrap());
+        let with = |change: &dyn Fn(&mut Settings)| {
+            let mut settings = Settings::new("relay.example");
+            change(&mut settings);
+            Key::of(&source, address("192.0.2.1:25"), &settings)
+        };
+        let tls = |policy, name: &str| {
+            let name = ServerName::try_from(name.to_owned()).unwrap();
+            let tls = Tls { policy, is_implicit: false, config: config.clone(), name };
+            with(&|settings| settings.tls = Some(tls.clone()))
+        };
+        let auth = |user: &str, password: &str| {
+            let auth = Auth { credentials: Credentials::new(user, password), needs: Channel::Clear };
+            with(&|settings| settings.auth = Some(auth.clone()))
+        };
+        assert!(key(&source) == key(&source) && key(&source) != key(&egress()), "another source of the same name");
+        let settings = Settings::new("relay.example");
+        for other in ["192.0.2.2:25", "192.0.2.1:26"] {
+            assert!(Key::of(&source, address(other), &settings) != key(&source), "{other}");
+        }
+        use TlsPolicy::{Opportunistic, Required, Verified};
+        let (one, other) = ("mx1.example", "mx2.example");
+        assert!(tls(Verified, one) == tls(Verified, one) && tls(Verified, one) != tls(Verified, other));
+        assert!(tls(Required, one) != tls(Required, other), "the server may go by it");
+        assert!(tls(Opportunistic, one) == tls(Opportunistic, other), "nobody looks at the name");
+        assert!(tls(Opportunistic, one) != tls(Required, one) && tls(Required, one) != tls(Verified, one));
+        assert!(tls(Opportunistic, one) != key(&source));
+        let other_authorities = with(&|settings| {
+            let name = ServerName::try_from(one).unwrap();
+            let config = opportunistic_tls().unwrap();
+            settings.tls = Some(Tls { policy: Verified, is_implicit: false, config, name });
+        });
+        assert!(other_authorities != tls(Verified, one));
+        assert!(auth("a", "x") == auth("a", "x") && auth("a", "x") != auth("a", "y") && auth("a", "x") != key(&source));
+        assert!(with(&|settings| settings.transfer = Transfer::Bdat) != key(&source));
+        assert!(with(&|settings| settings.protocol = Protocol::Lmtp) != key(&source));
+    }
+
+    const ANY: Wanted = Wanted { messages_max: 10, is_counted: false, idle_for: Duration::ZERO };
+
+    #[test]
+    fn a_question_is_answered_once_or_dropped() {
+        let (reuse, key) = (Arc::new(Reuse::default()), key(&egress()));
+        assert!(reuse.ask(&key, 1, &ANY).is_none());
+        let known = reuse.add(key.clone(), 2, None);
+        assert!(reuse.ask(&key, 1, &ANY).is_none() && reuse.idle() == 0, "it is not idle");
+        assert!(!known.set_idle(Waker::noop(), 3) && reuse.idle() == 1);
+        assert!(reuse.ask(&key, 2, &ANY).is_none(), "it is its own");
+        let mut asked = reuse.ask(&key, 1, &ANY).expect("it is idle");
+        assert!(reuse.ask(&key, 3, &ANY).is_none(), "it is asked already");
+        assert!(known.set_idle(Waker::noop(), 3));
+        // A message comes first.
+        known.set_busy();
+        assert!(asked.try_recv().is_err_and(|error| error == oneshot::error::TryRecvError::Closed));
+        assert!(known.asked().is_none() && reuse.idle() == 0);
+        // Who asks goes away.
+        assert!(!known.set_idle(Waker::noop(), 4));
+        drop(reuse.ask(&key, 1, &ANY).unwrap());
+        assert!(!known.set_idle(Waker::noop(), 4));
+        // The connection ends.
+        let mut asked = reuse.ask(&key, 1, &ANY).unwrap();
+        assert!(asked.try_recv().is_err_and(|error| error == oneshot::error::TryRecvError::Empty));
+        drop(known);
+        assert!(asked.try_recv().is_err_and(|error| error == oneshot::error::TryRecvError::Closed));
+        assert!(reuse.ask(&key, 1, &ANY).is_none() && reuse.idle() == 0 && reuse.open().is_empty());
+    }
+
+    #[test]
+    fn a_connection_is_asked_only_for_what_it_has() {
+        let (reuse, key) = (Arc::new(Reuse::default()), key(&egress()));
+        let known = reuse.add(key.clone(), 2, None);
+        known.set_idle(Waker::noop(), 3);
+        assert!(reuse.ask(&key, 1, &Wanted { messages_max: 3, ..ANY }).is_none(), "it has carried as many");
+        assert!(reuse.ask(&key, 1, &Wanted { is_counted: true, ..ANY }).is_none(), "it has no permit");
+        assert!(reuse.ask(&key, 1, &Wanted { idle_for: Duration::from_secs(3600), ..ANY }).is_none());
+        let limit = Arc::new(OpenLimit::new("address".into()));
+        let counted = reuse.add(key.clone(), 3, Some(limit));
+        counted.set_idle(Waker::noop(), 3);
+        assert!(reuse.ask(&key, 1, &Wanted { messages_max: 4, is_counted: true, ..ANY }).is_some());
+        // However many are busy, each look goes on behind the one before.
+        let busy: Vec<Known> = (0..100).map(|_| reuse.add(key.clone(), 4, None)).collect();
+        let looks = (0..20).filter(|_| reuse.ask(&key, 1, &ANY).is_some()).count();
+        assert_eq!(looks, 1, "{}", busy.len());
+    }
+}
