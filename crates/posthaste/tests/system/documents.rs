@@ -134,3 +134,41 @@ fn the_examples_of_the_documents_are_valid() {
         assert!(checked.status.success(), "document {number}: {checked:?}");
     }
 }
+
+#[test]
+fn examples_of_documentation_are_tested() {
+    let mut checked = 0;
+    for place in ["crates", "tools", "testkit"] {
+        for package in fs::read_dir(root().join(place)).unwrap() {
+            let package = package.unwrap().path();
+            let Ok(manifest) = fs::read_to_string(package.join("Cargo.toml")) else { continue };
+            if !manifest.contains("doctest = false") {
+                continue;
+            }
+            for file in sources(&package.join("src")) {
+                let text = fs::read_to_string(&file).unwrap();
+                let is_example = |line: &str| line.starts_with("//! ```") || line.starts_with("/// ```");
+                let has_example = text
+                    .lines()
+                    .map(str::trim_start)
+                    .any(|line| is_example(line) || line.contains("include_str!(\"../README.md\")"));
+                assert!(!has_example, "{} has an example; remove `doctest = false`", file.display());
+                checked += 1;
+            }
+        }
+    }
+    assert!(checked > 50, "only {checked} files found");
+}
+
+fn sources(dir: &Path) -> Vec<PathBuf> {
+    let mut found = Vec::new();
+    for entry in fs::read_dir(dir).unwrap() {
+        let path = entry.unwrap().path();
+        if path.is_dir() {
+            found.extend(sources(&path));
+        } else if path.extension().is_some_and(|extension| extension == "rs") {
+            found.push(path);
+        }
+    }
+    found
+}
