@@ -16,7 +16,7 @@ use super::entry::Deliver;
 use super::looking::{FoundMessages, copy, look};
 use super::losses::{Lost, given_up};
 use super::message::Target;
-use super::place::MountDir;
+use super::mount_dir::MountDir;
 use super::room::{MailRoom, need_of};
 use super::table::{Taken, Task};
 use crate::seams::Step;
@@ -109,8 +109,8 @@ impl Files {
     }
 
     /// What is at its path instead of its file system.
-    pub fn astray(&self) -> Option<Arc<str>> {
-        self.dir.astray()
+    pub fn missing(&self) -> Option<Arc<str>> {
+        self.dir.missing()
     }
 
     /// Why it is not bound to its file system, if so.
@@ -257,18 +257,18 @@ impl Files {
     /// does nothing for it.
     fn maildir(&self, mailbox: &str) -> io::Result<(Arc<Maildir>, bool)> {
         self.common.seams.pass(Step::Mailbox(mailbox))?;
-        let place = self.dir.place()?;
-        let ownership = place.root.ownership_of(mailbox);
+        let found = self.dir.found()?;
+        let ownership = found.root.ownership_of(mailbox);
         let is_current = |open: &Maildir| open.ownership() == ownership;
         let path = self.common.root_path.join(mailbox);
         let maildir = self.common.open.get(mailbox, &path, is_current, || {
-            self.dir.check(&place, self.common.seams.now())?;
+            self.dir.check(&found, self.common.seams.now())?;
             let parsed = MailboxPath::parse(mailbox);
             let parsed = parsed.map_err(|error| io::Error::new(io::ErrorKind::InvalidFilename, error))?;
-            place.root.mailbox(&parsed)
+            found.root.mailbox(&parsed)
         })?;
         // Volumes within one file system have other device numbers and the same mount.
-        let is_foreign = maildir.facts().device != place.facts.device && SessionTag::of(&path)? != place.session;
+        let is_foreign = maildir.facts().device != found.facts.device && SessionTag::of(&path)? != found.session;
         Ok((maildir, is_foreign))
     }
 }

@@ -24,6 +24,7 @@ mod losses;
 mod losses_tests;
 mod message;
 mod mount;
+mod mount_dir;
 mod mounts;
 mod observer;
 #[cfg(test)]
@@ -33,7 +34,6 @@ mod old_record;
 #[cfg(test)]
 mod owners_tests;
 mod pending;
-mod place;
 mod queues;
 mod removals;
 mod remove;

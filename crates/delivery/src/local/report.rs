@@ -279,7 +279,7 @@ impl MailMount {
         MountStats {
             point: self.files.point().clone(),
             messages,
-            absent: state.absent.clone().or_else(|| self.files.astray()),
+            absent: state.absent.clone().or_else(|| self.files.missing()),
             unbound: self.files.unbound(),
             short_of_space: self.files.room().short(),
             sync_error: state.syncing.error.clone(),

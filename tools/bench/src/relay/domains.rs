@@ -200,7 +200,9 @@ impl Running for Domains {
         let ours = Ours::start(settings, &dir, destinations::zone(), sink.address.port(), RING_SEGMENTS)?;
         self.notes.clone_from(&ours.notes);
         if is_short {
-            self.notes.push("all dead hosts refuse connections: the round is too short for those that never answer".to_owned());
+            self.notes.push(
+                "all dead hosts refuse connections: the round is too short for those that never answer".to_owned(),
+            );
         }
 
         let (mut outcomes, mut tally) = (Outcomes::new(&ours.events), Tally::default());

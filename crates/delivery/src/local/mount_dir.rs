@@ -16,7 +16,7 @@ use crate::seams::Step;
 use crate::session::SessionTag;
 
 /// What is known of a mount once it has answered.
-pub(crate) struct Place {
+pub(crate) struct FoundMount {
     pub session: SessionTag,
     pub facts: MountFacts,
     /// Opened with it. Not shared with other mounts: it has a lock that is held during I/O.
@@ -35,10 +35,10 @@ pub(crate) struct MountDir {
 
 #[derive(Default)]
 struct Known {
-    place: Option<Arc<Place>>,
+    found: Option<Arc<FoundMount>>,
     unbound: Option<Arc<str>>,
     /// Since when its path was seen to lead elsewhere, or was looked at last, and what that is called.
-    astray: Option<(Instant, Arc<str>)>,
+    missing: Option<(Instant, Arc<str>)>,
     has_returned: bool,
 }
 
@@ -92,11 +92,11 @@ impl MountDir {
         let session = SessionTag::of(&self.path)?;
         let mount = Mount::of_dir(&dir)?;
         let metadata = dir.metadata()?;
-        let place = Place { session, facts: mount.facts(), root, at: (metadata.dev(), metadata.ino()) };
+        let found = FoundMount { session, facts: mount.facts(), root, at: (metadata.dev(), metadata.ino()) };
         // It has not changed while it was opened.
-        self.leads_to(&place)?;
+        self.leads_to(&found)?;
         let mut known = self.known();
-        (known.place, known.unbound) = (Some(Arc::new(place)), unbound);
+        (known.found, known.unbound) = (Some(Arc::new(found)), unbound);
         Ok((session, mount))
     }
 
@@ -104,20 +104,20 @@ impl MountDir {
     ///
     /// # Errors
     /// `NotFound`: nothing was found yet.
-    pub fn place(&self) -> io::Result<Arc<Place>> {
-        self.known().place.clone().ok_or_else(|| self.not_mounted())
+    pub fn found(&self) -> io::Result<Arc<FoundMount>> {
+        self.known().found.clone().ok_or_else(|| self.not_mounted())
     }
 
     /// To be asked before anything new is opened there: nothing is made in the directory that the mount hides, or on another file system.
     ///
     /// # Errors
     /// `NotFound`: its path leads elsewhere.
-    pub fn check(&self, place: &Place, now: Instant) -> io::Result<()> {
-        let led = self.leads_to(place);
+    pub fn check(&self, mount: &FoundMount, now: Instant) -> io::Result<()> {
+        let led = self.leads_to(mount);
         let mut known = self.known();
         match &led {
-            Ok(()) => known.has_returned |= known.astray.take().is_some(),
-            Err(error) => known.astray = Some((now, error.to_string().into())),
+            Ok(()) => known.has_returned |= known.missing.take().is_some(),
+            Err(error) => known.missing = Some((now, error.to_string().into())),
         }
         led
     }
@@ -125,14 +125,14 @@ impl MountDir {
     /// Whether it was missing when it was looked at last, and that was a second ago.
     pub fn is_look_due(&self, now: Instant) -> bool {
         let is_old = |(since, _): &(Instant, _)| now.saturating_duration_since(*since) >= LOOK_PAUSE;
-        self.known().astray.as_ref().is_some_and(is_old)
+        self.known().missing.as_ref().is_some_and(is_old)
     }
 
     /// Looks whether it is back.
     pub fn look_again(&self, now: Instant) {
-        if let Ok(place) = self.place() {
+        if let Ok(found) = self.found() {
             // What is wrong is kept.
-            let _ = self.check(&place, now);
+            let _ = self.check(&found, now);
         }
     }
 
@@ -142,8 +142,8 @@ impl MountDir {
     }
 
     /// What is at its path instead.
-    pub fn astray(&self) -> Option<Arc<str>> {
-        self.known().astray.as_ref().map(|(_, what)| what.clone())
+    pub fn missing(&self) -> Option<Arc<str>> {
+        self.known().missing.as_ref().map(|(_, what)| what.clone())
     }
 
     /// Why the mount is not bound to its file system, if so.
@@ -151,9 +151,9 @@ impl MountDir {
         self.known().unbound.clone()
     }
 
-    fn leads_to(&self, place: &Place) -> io::Result<()> {
+    fn leads_to(&self, mount: &FoundMount) -> io::Result<()> {
         match std::fs::metadata(&self.path) {
-            Ok(found) if (found.dev(), found.ino()) == place.at => Ok(()),
+            Ok(found) if (found.dev(), found.ino()) == mount.at => Ok(()),
             Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
             _ => {
                 let path = self.path.display();
