@@ -15,9 +15,9 @@ pub enum Action {
     Hold(Option<Secs>),
     /// Held ones are tried again, now; what has become too old meanwhile has its whole age once more.
     Release,
-    /// They are tried now.
+    /// They are tried now, suspended ones once they are resumed, held ones not.
     Flush,
-    /// They are tried now, as if for the first time.
+    /// The same, as if for the first time.
     Requeue,
     /// They are removed without a word.
     Delete,
@@ -124,17 +124,29 @@ impl Queue {
         let what = match (action, held) {
             (Action::Hold(until), held) => What::Held(self.new_hold(until, held)?),
             (Action::Release, Some(_)) => What::Released { next, expires: self.expires_anew(id) },
-            (Action::Flush, None) => What::Rescheduled { attempts: recipient.attempts, next },
-            (Action::Requeue, None) => What::Rescheduled { attempts: 0, next },
+            (Action::Flush, None) if self.comes_forward(id, next) => {
+                What::Rescheduled { attempts: recipient.attempts, next }
+            }
+            (Action::Requeue, None) if recipient.attempts > 0 || self.comes_forward(id, next) => {
+                What::Rescheduled { attempts: 0, next }
+            }
             (Action::Delete, _) => What::Deleted,
             (Action::Bounce(status), _) => What::Failed(status),
-            (Action::Release, None) | (Action::Flush | Action::Requeue, Some(_)) => return None,
+            (Action::Release, None) | (Action::Flush | Action::Requeue, _) => return None,
         };
         self.table.unlink(id);
         let recipient = self.table.get_mut(id);
         recipient.set(DUE, false);
         recipient.set(BUSY, true);
         Some(Change { key, what })
+    }
+
+    /// Whether a recipient that is not held is tried earlier if its time is `next`; one that is due is, if its site pauses, unless it is suspended.
+    fn comes_forward(&self, id: Id, next: Secs) -> bool {
+        let recipient = self.table.get(id);
+        let message = self.table.message(id).0;
+        let is_suspended = || self.suspension_of(message, recipient.queue, recipient.attempts).is_some();
+        next < recipient.due || next <= self.now && !is_suspended()
     }
 
     /// `None`: it stays as it is. An operator does not change what others hold, and an end that has come already holds nothing.

@@ -41,6 +41,8 @@ pub(super) struct Destination {
     /// It waits to be routed.
     pub is_unrouted: bool,
     pub route_until: Secs,
+    /// An operator has its mail tried now: the sites that it is routed to next pause no longer.
+    pub resumes_sites: bool,
     /// One for each source; one without a ready queue before it is routed.
     pub lanes: Vec<Lane>,
     /// Recipients with so many attempts have the lanes from a place on; `None`: all have all.
@@ -120,6 +122,7 @@ impl Destinations {
             open: 0,
             schedule: schedules.find(tenant, campaign, domain),
             is_unrouted: false,
+            resumes_sites: false,
             route_until: 0,
             lanes: Vec::new(),
             late: None,

@@ -137,6 +137,26 @@ impl Queue {
         Some((ready.source.clone(), ready.site.clone()))
     }
 
+    /// The source and the site of a recipient that is tried now, with so many attempts before: that site is to pause no longer. `None` while its queue has
+    /// no route in force, as behind a change of routes: the next one [says so](Self::take_resumes_sites) of its sites.
+    pub fn resume_site_of(&mut self, key: Key, attempts: u8) -> Option<(Arc<str>, Arc<str>)> {
+        let queue = self.table.get(self.table.find(key)?).queue;
+        let destination = self.destinations.at_mut(queue);
+        if destination.route_until <= self.now {
+            destination.resumes_sites = true;
+            return None;
+        }
+        let lane = destination.lane_of(key.message, attempts)?;
+        let ready = &self.ready[destination.lanes[lane].ready? as usize];
+        Some((ready.source.clone(), ready.site.clone()))
+    }
+
+    /// Whether the sites of a queue's new route are to pause no longer.
+    pub fn take_resumes_sites(&mut self, queue: QueueId) -> bool {
+        self.destinations.get(queue).is_some()
+            && std::mem::take(&mut self.destinations.at_mut(queue.place).resumes_sites)
+    }
+
     /// All routes end: whatever is due, and whatever becomes due, is [routed](Self::route) anew. The sources or the rules have changed.
     pub fn reroute_all(&mut self) {
         for id in self.destinations.ids() {

@@ -245,9 +245,12 @@ fn no_action_has_a_message_leave_before_its_time() {
     let queued = Queued { not_before, ..message(START, "t", &["a@x.example"]) };
     let lsn = world.log(QueueEntry::Queued(queued));
     let key = Key { message: lsn, number: 0 };
-    for action in [Action::Flush, Action::Requeue, Action::Hold(None), Action::Release] {
-        let change = world.queue.act(key, action).expect("a change");
-        world.change(change);
+    for (action, changes) in
+        [(Action::Flush, false), (Action::Requeue, false), (Action::Hold(None), true), (Action::Release, true)]
+    {
+        let change = world.queue.act(key, action);
+        assert_eq!(change.is_some(), changes, "{action:?}: what stays as it is does not count");
+        change.into_iter().for_each(|change| world.change(change));
         if action != Action::Hold(None) {
             assert_eq!(world.waits(lsn, 0), Some(Waits::Until(not_before)), "{action:?}");
         }
@@ -264,6 +267,33 @@ fn no_action_has_a_message_leave_before_its_time() {
     let change = world.queue.act(key, Action::Flush).expect("a change");
     world.change(change);
     assert_eq!(world.waits(lsn, 0), Some(Waits::Due));
+}
+
+#[test]
+fn a_flush_changes_what_is_tried_earlier_and_nothing_else() {
+    let mut world = World::new();
+    let message = world.queued("t", &["due@x.example", "later@x.example", "held@x.example"]);
+    let [due, later, held] = [0, 1, 2].map(|number| Key { message, number });
+    let hold = world.queue.act(held, Action::Hold(None)).expect("a change");
+    world.change(hold);
+    let ready = world.route()[0];
+    world.queue.next(ready, TAKE).expect("both");
+    assert_eq!(world.queue.finish(due, Outcome::Untried), None);
+    world.finish(message, 1, Outcome::Deferred(status(450)));
+    let flushed = |world: &mut World| {
+        let changes = [due, later, held].map(|key| world.queue.act(key, Action::Flush));
+        changes.into_iter().flatten().for_each(|change| world.queue.abandon(change.key));
+        changes.map(|change| change.is_some())
+    };
+    assert_eq!(flushed(&mut world), [true, true, false]);
+    let scope = Scope::Domain("x.example".into());
+    world.log(QueueEntry::Suspended { scope: scope.clone(), until: Secs::MAX, reason: "".into() });
+    assert_eq!(flushed(&mut world), [false, true, false], "what is due waits for the end of the suspension alone");
+    let requeued = [due, later, held].map(|key| world.queue.act(key, Action::Requeue).is_some());
+    assert_eq!(requeued, [false, true, false], "its attempts count anew");
+    world.queue.abandon(later);
+    world.log(QueueEntry::Resumed(scope));
+    assert_eq!(flushed(&mut world), [true, true, false]);
 }
 
 #[test]

@@ -45,7 +45,7 @@ pub struct Waiting {
     pub recipient: Arc<str>,
     /// Bytes of the message.
     pub bytes: u64,
-    /// What its next hop said last, or why that cannot be reached; `None` if nothing is known, as after a restart.
+    /// What its next hop said last, or why that cannot be reached; `None` if it had no attempt, or there were too many since.
     pub why: Option<Arc<str>>,
     /// What that reply means, by the rules for classes.
     pub class: Option<Arc<str>>,
@@ -119,7 +119,6 @@ impl Relay {
         let shared = &self.0.shared;
         let (mut acted, mut failed) = (Acted::default(), None);
         let is_told = shared.config.observer.as_ref().is_some_and(|observer| observer.wants_acted());
-        let is_tried = matches!(action, Action::Flush | Action::Requeue | Action::Release);
         let mut places = HashSet::new();
         shared.each(filter, is_told, &mut |keys| {
             let (mut changes, mut bounces, mut told) = (Vec::new(), Vec::new(), Vec::new());
@@ -127,10 +126,9 @@ impl Relay {
                 let mut queue = shared.queue();
                 for (key, envelope) in keys {
                     let Some(state) = queue.show(*key) else { continue };
-                    let place = is_tried.then(|| queue.route_of(*key)).flatten();
                     let change = queue.act(*key, action);
-                    // Not for what stays held, or is not to leave yet.
-                    places.extend(place.filter(|_| change.as_ref().is_some_and(|change| is_due(change, queue.now()))));
+                    let tried = change.as_ref().and_then(|change| tried_with(change, state.attempts, queue.now()));
+                    places.extend(tried.and_then(|attempts| queue.resume_site_of(*key, attempts)));
                     match change {
                         Some(change) if matches!(change.what, What::Failed(_)) => bounces.push(change),
                         Some(change) => changes.push(change),
@@ -334,9 +332,13 @@ impl Shared {
     }
 }
 
-/// Whether the recipient is tried now.
-fn is_due(change: &Change, now: Secs) -> bool {
-    matches!(change.what, What::Rescheduled { next, .. } | What::Released { next, .. } if next <= now)
+/// With how many attempts before the recipient is tried now; `None` if it is not. `attempts`: before the change.
+fn tried_with(change: &Change, attempts: u8, now: Secs) -> Option<u8> {
+    match change.what {
+        What::Rescheduled { attempts, next } if next <= now => Some(attempts),
+        What::Released { next, .. } if next <= now => Some(attempts),
+        _ => None,
+    }
 }
 
 /// Recipients in one batch: what is told of them must fit into it too.

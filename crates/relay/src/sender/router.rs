@@ -150,7 +150,12 @@ impl Shared {
             if !Arc::ptr_eq(routes, &self.routes()) {
                 return false;
             }
-            let ready = self.queue().route_with(id, hop, late_hop, until);
+            let (ready, resumes) = {
+                let mut queue = self.queue();
+                let ready = queue.route_with(id, hop, late_hop, until);
+                let resumes = !ready.is_empty() && queue.take_resumes_sites(id);
+                (ready, resumes)
+            };
             let site = |(ready, (plan, (egress, _))): (_, (&Plan, &Member))| {
                 let new = || {
                     let (egress, name, manner) = (egress.clone(), plan.name.clone(), plan.manner.clone());
@@ -164,6 +169,9 @@ impl Shared {
                 }
                 let mut state = site.state();
                 (state.destination, state.ready) = (plan.destination.clone(), ready);
+                if resumes {
+                    state.resume();
+                }
                 // Its addresses may be others now.
                 state.set_full(Vec::new());
                 self.join(site, &mut state, &plan.domain);

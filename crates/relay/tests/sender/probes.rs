@@ -5,6 +5,9 @@ use std::io::Write;
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::sync::{Arc, Mutex};
 
+use posthaste_relay::queue::Selection;
+use posthaste_relay::sender::Routing;
+
 use super::*;
 
 /// A host that says nothing to whoever connects, until it is told to hang up.
@@ -63,6 +66,29 @@ fn an_unreachable_site_pauses_and_comes_back() {
     rig.wait_empty();
     assert_eq!(rig.relay.stats().unreachable, 0);
     assert!(!rig.log().iter().any(|line| line.contains("deferred")), "{:?}", rig.log());
+}
+
+#[test]
+fn a_flush_right_behind_a_change_of_routes_ends_the_pause_of_the_sites_that_mail_goes_to_by_then() {
+    let port = unused_port(LOOPBACK);
+    let zone = zone().mx("b.example", 10, "mx.b.example").a("mx.b.example", Ipv4Addr::new(127, 0, 0, 2));
+    let rig = rig_with(zone.mx("hub.example", 10, "mx.a.example"), port, |config| config.site_pause_secs = 3600);
+    rig.send("ann@here.example", &["bob@a.example"], "x\r\n");
+    rig.send("ann@here.example", &["bob@b.example"], "x\r\n");
+    let unreachable = |site: &str| rig.log().iter().any(|line| line.starts_with(&format!("unreachable 10 {site}")));
+    wait("both sites pause", || unreachable("mx.a.example") && unreachable("mx.b.example"));
+    let sink = Sink::at((LOOPBACK, port).into());
+    // Mail of the one goes to the other from now on, whose address is not found before the flush.
+    rig.dns.hold();
+    let route = Route { domain: "b.example".to_owned(), use_mx: true, ..Route::new("hub.example", port) };
+    rig.relay.set_routing(&Routing { routes: vec![route.into()], ..Routing::default() });
+    let selection = Selection { domain: Some("b.example".into()), ..Selection::default() };
+    let filter = Filter { selection, ..Filter::default() };
+    let done = rig.relay.act(&filter, Action::Flush, &Reply::new(554, "5.0.0", ""), &By::default()).unwrap();
+    assert_eq!(done.changed, 1);
+    rig.dns.release();
+    sink.wait_taken(2);
+    rig.wait_empty();
 }
 
 #[test]
