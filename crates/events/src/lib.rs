@@ -16,6 +16,7 @@ mod event;
 mod files;
 mod inbox;
 mod json;
+pub mod last;
 mod log;
 mod notes;
 mod pack;

@@ -40,7 +40,7 @@ pub struct Reader {
 }
 
 struct Open {
-    lines: BufReader<Box<dyn Read + Send>>,
+    lines: Lines,
     /// There were later files before this one was opened: its end is its end.
     is_closed: bool,
     is_packed: bool,
@@ -152,27 +152,32 @@ impl Reader {
     /// Opens the file of the cursor; false if it is not there.
     fn reopen(&mut self) -> io::Result<bool> {
         let is_closed = self.later()?.is_some();
-        let Cursor { file, offset } = self.cursor;
-        let mut is_packed = false;
-        let found = match open(&self.dir.join(file_name(file)))? {
-            Some(mut plain) => {
-                plain.seek(SeekFrom::Start(offset))?;
-                Some(Box::new(plain) as Box<dyn Read + Send>)
-            }
-            None => match open(&self.dir.join(packed_name(file)))? {
-                Some(packed) => {
-                    is_packed = true;
-                    let mut lines = MultiGzDecoder::new(BufReader::with_capacity(BUFFER_BYTES, packed));
-                    io::copy(&mut (&mut lines).take(offset), &mut io::sink())?;
-                    Some(Box::new(lines) as Box<dyn Read + Send>)
-                }
-                None => None,
-            },
-        };
-        let Some(found) = found else { return Ok(false) };
-        self.open = Some(Open { lines: BufReader::with_capacity(BUFFER_BYTES, found), is_closed, is_packed });
+        let Some((lines, is_packed)) = open_at(&self.dir, self.cursor)? else { return Ok(false) };
+        self.open = Some(Open { lines, is_closed, is_packed });
         Ok(true)
     }
+}
+
+/// The lines of a file.
+pub(crate) type Lines = BufReader<Box<dyn Read + Send>>;
+
+/// What is behind a cursor in its file, and whether that is compressed; `None` if it is not there.
+pub(crate) fn open_at(dir: &Path, Cursor { file, offset }: Cursor) -> io::Result<Option<(Lines, bool)>> {
+    let (found, is_packed): (Box<dyn Read + Send>, _) = match open(&dir.join(file_name(file)))? {
+        Some(mut plain) => {
+            plain.seek(SeekFrom::Start(offset))?;
+            (Box::new(plain), false)
+        }
+        None => match open(&dir.join(packed_name(file)))? {
+            Some(packed) => {
+                let mut lines = MultiGzDecoder::new(BufReader::with_capacity(BUFFER_BYTES, packed));
+                io::copy(&mut (&mut lines).take(offset), &mut io::sink())?;
+                (Box::new(lines), true)
+            }
+            None => return Ok(None),
+        },
+    };
+    Ok(Some((BufReader::with_capacity(BUFFER_BYTES, found), is_packed)))
 }
 
 /// The end of a log: where lines that come will be.
@@ -202,7 +207,7 @@ fn is_damage(error: &io::Error) -> bool {
 
 const BUFFER_BYTES: usize = 64 << 10;
 /// More than a line has.
-const LINE_BYTES_MAX: u64 = 4 << 20;
+pub(crate) const LINE_BYTES_MAX: u64 = 4 << 20;
 
 #[cfg(test)]
 mod tests {

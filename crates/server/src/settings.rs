@@ -2,6 +2,7 @@
 
 use std::borrow::Cow;
 use std::collections::HashMap;
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use posthaste_directory::Directory;
@@ -18,6 +19,8 @@ use crate::tenants::Tenants;
 #[derive(Debug)]
 pub(crate) struct Settings {
     pub host_name: String,
+    /// The directory of the event log; `None`: there is none.
+    pub events: Option<PathBuf>,
     pub directory: Arc<Directory>,
     pub logins: Arc<Logins>,
     /// How many recipients a login may send to: by name, else the same for all; and a user of this machine.
@@ -75,6 +78,7 @@ impl Settings {
         let rates_by_login = config.auth.rates_by_login(&directory).expect("checked with the configuration");
         Self {
             host_name: config.host_name.clone(),
+            events: config.events.enabled.then(|| config.events.dir.clone()),
             directory,
             logins,
             rates_by_login,

@@ -30,6 +30,10 @@ pub(super) fn details(lines: &[Value]) -> String {
     let mut out = String::new();
     for line in lines {
         let state = [text(line, "state"), text(line, "held_by")].join(" ");
+        let why = match text(line, "why_unknown") {
+            unknown if unknown.is_empty() => text(line, "why"),
+            unknown => format!("unknown: {unknown}"),
+        };
         let rows = [
             ("id", text(line, "id")),
             ("sender", text(line, "sender")),
@@ -42,7 +46,7 @@ pub(super) fn details(lines: &[Value]) -> String {
             ("expires", time(line["expires"].as_i64())),
             ("attempts", number(line, "attempts").to_string()),
             ("status", text(line, "status")),
-            ("why", text(line, "why")),
+            ("why", why),
             ("class", text(line, "class")),
             ("state", state.trim_end().to_owned()),
             ("until", time(line["until"].as_i64())),

@@ -83,6 +83,11 @@ impl ClosedQueue {
         Ok(Self { relay, events, host_name: config.host_name.clone() })
     }
 
+    #[cfg(test)]
+    pub(super) fn relay(&self) -> &Relay {
+        &self.relay
+    }
+
     /// Reads one request and answers it as the control socket does, then closes the queue. Only an export and an import are answered. `uid`: who asks.
     ///
     /// # Errors

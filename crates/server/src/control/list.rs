@@ -1,23 +1,86 @@
 //! The recipients that wait, and why.
 
+use std::collections::{HashMap, HashSet};
+use std::path::Path;
+
+use posthaste_events::last::{Deferral, last_deferrals};
 use posthaste_relay::queue::entry::HoldReason;
 use posthaste_relay::queue::{Secs, Status, Waits};
 use posthaste_relay::sender::{Relay, Waiting};
+use posthaste_spool::Lsn;
 use serde_json::{Value, json};
 
 use super::{Answer, Outcome, Which};
 
-/// Those that fit, one on each line.
-pub(super) fn list(relay: &Relay, of: &Which, limit: Option<u64>, answer: Answer<'_>) -> Outcome {
+/// Those that fit, one on each line. Of one message, replies that are not in memory any more are looked up in `events`, the directory of the event log.
+pub(super) fn list(
+    relay: &Relay,
+    of: &Which,
+    limit: Option<u64>,
+    events: Option<&Path>,
+    answer: Answer<'_>,
+) -> Outcome {
     let mut count = 0;
     let most = limit.unwrap_or(u64::MAX);
     if most > 0 {
+        let logged = of.message.map(|message| Logged::look(relay, of, Lsn::new(message), events));
         relay.waiting(&of.filter(), &mut |waiting| {
             count += 1;
-            answer(as_json(&waiting, relay)) && count < most
+            let mut line = as_json(&waiting, relay);
+            if let Some(logged) = &logged {
+                logged.complete(&waiting, &mut line);
+            }
+            answer(line) && count < most
         });
     }
     Ok(json!({ "done": count }))
+}
+
+/// What the event log has of a message's recipients of which nothing else says why they wait.
+struct Logged {
+    found: HashMap<u16, Deferral>,
+    /// Why it is not there of the others.
+    missing: String,
+}
+
+impl Logged {
+    fn look(relay: &Relay, of: &Which, message: Lsn, events: Option<&Path>) -> Self {
+        let mut wanted = HashSet::new();
+        relay.waiting(&of.filter(), &mut |waiting| {
+            if lacks_reply(&waiting) {
+                wanted.insert(waiting.state.key.number);
+            }
+            wanted.len() < LOOKED_UP_MAX
+        });
+        let (found, missing) = match events {
+            Some(dir) if !wanted.is_empty() => last_deferrals(dir, message, wanted),
+            _ => Default::default(),
+        };
+        let missing = match (missing, events) {
+            (Some(missing), _) => missing.to_string(),
+            (None, Some(_)) => "it was not looked up: show the recipient by itself".to_owned(),
+            (None, None) => "the event log is off".to_owned(),
+        };
+        Self { found, missing }
+    }
+
+    fn complete(&self, waiting: &Waiting, line: &mut Value) {
+        if !lacks_reply(waiting) {
+            return;
+        }
+        let Some(Deferral { host, reply, class, .. }) = self.found.get(&waiting.state.key.number) else {
+            line["why_unknown"] = self.missing.as_str().into();
+            return;
+        };
+        line["why"] = if host.is_empty() { reply.clone() } else { format!("{host}: {reply}") }.into();
+        line["class"] = Some(class.as_str()).filter(|class| !class.is_empty()).into();
+    }
+}
+
+/// Whether it had an attempt, and nobody knows what that ended with but for the codes.
+fn lacks_reply(waiting: &Waiting) -> bool {
+    let state = &waiting.state;
+    waiting.why.is_none() && (state.attempts > 0 || state.status != Status::default())
 }
 
 fn as_json(waiting: &Waiting, relay: &Relay) -> Value {
@@ -63,4 +126,100 @@ fn as_json(waiting: &Waiting, relay: &Relay) -> Value {
         "why": waiting.why.as_deref(),
         "class": waiting.class.as_deref(),
     })
+}
+
+/// Recipients of one message whose replies are looked up.
+const LOOKED_UP_MAX: usize = 1000;
+
+#[cfg(test)]
+mod tests {
+    use std::sync::{Arc, Mutex, mpsc};
+
+    use posthaste_delivery::local::LocalConfig;
+    use posthaste_relay::queue::entry::{Change, Key, QueueEntry, Queued, QueuedRecipient, What};
+    use posthaste_spool::{Batch, Body, Entry, FileSpool, Spool};
+
+    use super::*;
+    use crate::config::Config;
+    use crate::control::ClosedQueue;
+
+    /// A queue with one message for three recipients, two of them deferred, whose replies nobody has kept; and the message.
+    fn queue(config: &Config) -> (ClosedQueue, Lsn) {
+        let dir = &config.storage.spool;
+        std::fs::create_dir_all(dir).unwrap();
+        let (spool, _) = FileSpool::open(dir, LocalConfig::from(&config.storage).spool).unwrap();
+        let stream = spool.stream(posthaste_relay::sender::STREAM).unwrap();
+        let append = |entry: QueueEntry, needs_body: bool, body: Body| {
+            let (tell, told) = mpsc::channel();
+            let entries = vec![Entry { stream, needs_body, payload: entry.encode().into() }];
+            spool.append(Batch { entries, body }, Box::new(move |outcome| tell.send(outcome).unwrap()));
+            told.recv().unwrap().unwrap()
+        };
+        let recipient = |number: u16| QueuedRecipient {
+            number,
+            address: format!("r{number}@there.example").into(),
+            orcpt: "".into(),
+            notify: 0,
+        };
+        let queued = Queued {
+            received: 1_000_000,
+            not_before: 0,
+            expires: 0,
+            sender: "ann@here.example".into(),
+            forwarded: None,
+            is_8bit: false,
+            smtputf8: false,
+            require_tls: false,
+            ret: None,
+            envid: "".into(),
+            tenant: "".into(),
+            campaign: "".into(),
+            pool: "".into(),
+            recipients: (0..3).map(recipient).collect(),
+        };
+        let message = append(QueueEntry::Queued(queued), true, Body::Inline(vec!["x\r\n".into()]));
+        let status = Status { code: 450, enhanced: 2001 };
+        let deferred = What::Deferred { attempts: 1, next: 2_000_000, status };
+        let changes = [0, 1].map(|number| Change { key: Key { message, number }, what: deferred }).into();
+        append(QueueEntry::Changes { at: 1_000_000, changes }, false, Body::None);
+        drop(spool);
+        (ClosedQueue::open(config).unwrap(), message)
+    }
+
+    #[test]
+    fn a_reply_that_is_not_in_memory_is_found_in_the_event_log_and_what_is_not_found_is_said() {
+        let dir = tempfile::tempdir().unwrap();
+        let text = format!("[storage]\ndata = {:?}\n", dir.path().join("data"));
+        let config = Config::parse(Path::new("x"), &text).unwrap();
+        let (queue, message) = queue(&config);
+        let shown = |of: Which, events: Option<&Path>| {
+            let lines = Arc::new(Mutex::new(Vec::new()));
+            let answer = |line: Value| {
+                lines.lock().unwrap().push(line);
+                true
+            };
+            list(queue.relay(), &of, None, events, &answer).unwrap();
+            let lines = std::mem::take(&mut *lines.lock().unwrap());
+            let keys = ["why", "class", "why_unknown"];
+            lines.iter().map(|line| keys.map(|key| line[key].as_str().unwrap_or("").to_owned())).collect::<Vec<_>>()
+        };
+        let of = Which { message: Some(message.get()), ..Which::default() };
+        let unknown = |why: &str| ["", "", why].map(str::to_owned);
+        let untried = unknown("");
+        let off = unknown("the event log is off");
+        assert_eq!(shown(of.clone(), None), [off.clone(), off, untried.clone()]);
+        let log = dir.path().join("events");
+        std::fs::create_dir(&log).unwrap();
+        let line = format!(
+            "{{\"lsn\":{0},\"time\":\"2026-01-01T00:00:00Z\",\"event\":\"deferred\",\"message\":{0},\"relay_target\":1,\
+             \"host\":\"mx.there.example\",\"reply\":\"450 4.2.1 busy\\nagain\",\"class\":\"mailbox_full\"}}\n",
+            message.get()
+        );
+        std::fs::write(log.join(posthaste_events::file_name(4)), line).unwrap();
+        let found = ["mx.there.example: 450 4.2.1 busy\nagain", "mailbox_full", ""].map(str::to_owned);
+        let absent = unknown("the event log does not have it");
+        assert_eq!(shown(of.clone(), Some(&log)), [absent, found.clone(), untried.clone()]);
+        assert_eq!(shown(Which { number: Some(1), ..of }, Some(&log)), [found]);
+        assert_eq!(shown(Which::default(), Some(&log)), vec![untried; 3], "a list of many keeps to memory");
+    }
 }

@@ -342,7 +342,7 @@ fn perform(request: &Request, uid: u32, receiver: &Receiver, answer: Answer<'_>)
         };
     };
     match request {
-        Request::List { of, limit } => list::list(relay, of, *limit, answer),
+        Request::List { of, limit } => list::list(relay, of, *limit, receiver.settings().events.as_deref(), answer),
         Request::Summary { of, by } => summary::summary(relay, of, *by, answer),
         Request::Cat { message, header } => cat::cat(relay, *message, *header, answer),
         Request::Export { of, hold } => export::export(relay, uid, &receiver.settings().host_name, of, *hold, answer),
