@@ -8,8 +8,8 @@ use std::time::{Duration, Instant};
 use posthaste_directory::Directory;
 use posthaste_net::section::ConnectionLimitOverrides;
 use posthaste_smtp::driver::{
-    Backlog, BoundServer, ByNetwork, ConnectionLimits, ListenerSettings, NetworkLimits, Proxies, Rules, RunningServer,
-    Server as SmtpServer, ServerBuilder,
+    Backlog, BoundServer, ByNetwork, ConnectionLimits, IpNet, ListenerSettings, NetworkLimits, Proxies, Rules,
+    RunningServer, Server as SmtpServer, ServerBuilder,
 };
 use posthaste_smtp::server::Config as SmtpConfig;
 
@@ -173,8 +173,17 @@ pub(crate) fn connection_limits(config: &Config) -> ConnectionLimits {
 pub(crate) fn settings(config: &Config, listener: &Listener, tls: &TlsInForce) -> ListenerSettings {
     let each = || config.networks.iter().flat_map(Network::each);
     let has_tls = tls.mode != ListenerTls::Off;
-    let smtp_config = |network| with_auth(smtp_config(config, listener, network), listener, network, has_tls);
-    let configs = each().map(|(network, own)| (network, smtp_config(Some(own)))).collect();
+    let smtp_config = |network: Option<IpNet>, own| {
+        let smtp_config = with_auth(smtp_config(config, listener, own), listener, own, has_tls);
+        with_dsn(smtp_config, config, listener, network, own)
+    };
+    // Networks that may relay have one of their own as well, as those that they are in have it otherwise.
+    let around = |network: IpNet| {
+        each().filter(|(other, _)| other.contains(&network)).max_by_key(|(other, _)| other.prefix_len())
+    };
+    let trusted = config.relay.networks.0.iter().map(|network| (*network, around(*network).map(|(_, own)| own)));
+    let networks = each().map(|(network, own)| (network, Some(own))).chain(trusted);
+    let configs = networks.map(|(network, own)| (network, smtp_config(Some(network), own))).collect();
     // A network with a number of its own has it everywhere.
     let networks = each().map(|(network, own)| {
         let connections_per_address = own.limits.connections.connections_per_address;
@@ -191,7 +200,7 @@ pub(crate) fn settings(config: &Config, listener: &Listener, tls: &TlsInForce) -
         proxies: listener.socket.proxy_protocol.then(|| Proxies::new(proxies)),
         limits,
     };
-    let configs = ByNetwork::new(smtp_config(None), configs);
+    let configs = ByNetwork::new(smtp_config(None, None), configs);
     let starttls = matches!(tls.mode, ListenerTls::StartTls | ListenerTls::Required);
     let requires_tls = tls.mode == ListenerTls::Required;
     let configs = configs.map(|config| SmtpConfig { starttls, requires_tls, ..config });
@@ -205,6 +214,30 @@ fn with_auth(mut config: SmtpConfig, listener: &Listener, network: Option<&Netwo
         config.auth_mechanisms = MECHANISMS.map(String::from).to_vec();
     }
     config
+}
+
+/// Offers DSN to clients that may relay, unless the policy says to whom: a success is told to whatever sender the client gives. `own` is for the smallest
+/// network around `network`.
+fn with_dsn(
+    mut smtp_config: SmtpConfig,
+    config: &Config,
+    listener: &Listener,
+    network: Option<IpNet>,
+    own: Option<&Network>,
+) -> SmtpConfig {
+    let policy = listener.policy.over(&config.policy);
+    let policy = own.map_or_else(|| policy.clone(), |own| own.policy.over(&policy));
+    let may_relay = own.and_then(|own| own.relay).or(listener.relay);
+    (smtp_config.dsn, smtp_config.dsn_for_logins) = match policy.dsn.or(may_relay) {
+        Some(says) => (says, false),
+        None => {
+            let is_within = |trusted: &IpNet| network.is_some_and(|network| trusted.contains(&network));
+            // Who has not logged in there sends nothing, and most clients say EHLO before they do.
+            let needs_login = listener.auth_mode(own) == ListenerAuth::Required;
+            (needs_login || config.relay.networks.0.iter().any(is_within), true)
+        }
+    };
+    smtp_config
 }
 
 /// PLAIN and LOGIN: what all clients have, and what works with hashes that tell nobody the password.
@@ -233,7 +266,6 @@ fn smtp_config(config: &Config, listener: &Listener, network: Option<&Network>) 
         forbidden_commands: policy.forbidden_commands,
         nul_octets: policy.nul_octets,
         long_lines: policy.long_lines,
-        dsn: policy.dsn,
         ..SmtpConfig::new(&config.host_name)
     }
 }
@@ -277,6 +309,39 @@ mod tests {
             Settings::new(&config, Arc::clone(directory), Arc::default()),
             connection_limits(&config)
         )
+    }
+
+    #[test]
+    fn dsn_is_offered_to_those_who_may_relay_unless_the_policy_says_to_whom() {
+        let check = |keys: &str, of_listener: &str, expected: [(&str, bool, bool); 4]| {
+            let text = format!(
+                "[[listener]]\naddress = '127.0.0.1:0'\n{of_listener}\n[relay]\nnetworks = ['10.0.0.0/8', '192.0.2.0/24']\n\
+                 [[network]]\ncidr = ['10.1.0.0/16']\n[[network]]\ncidr = ['192.0.0.0/16']\nlimits.errors = 9\n{keys}"
+            );
+            let config = Config::parse(std::path::Path::new("test.toml"), &text).unwrap();
+            let settings = settings(&config, &config.listeners[0], &TlsInForce::default());
+            for (ip, to_all, to_logins) in expected {
+                let found = settings.configs.get(Some(ip.parse().unwrap()));
+                assert_eq!((found.dsn, found.dsn_for_logins), (to_all, to_logins), "{ip} with {keys}{of_listener}");
+                let errors = if ip.starts_with("192.") { 9 } else { config.limits.session.errors };
+                assert_eq!(found.limits.errors, errors, "{ip}: what a network has is in force for its part, too");
+            }
+        };
+        let [ten, part, net, stranger] = ["10.2.0.1", "10.1.0.1", "192.0.2.1", "198.51.100.1"];
+        let usual = [(ten, true, true), (part, true, true), (net, true, true), (stranger, false, true)];
+        check("", "", usual);
+        check("relay = false", "", [usual[0], usual[1], (net, false, false), usual[3]]);
+        check("policy.dsn = false", "", [usual[0], usual[1], (net, false, false), usual[3]]);
+        check("", "relay = true", [ten, part, net, stranger].map(|ip| (ip, true, false)));
+        check("", "relay = false", [ten, part, net, stranger].map(|ip| (ip, false, false)));
+        check("", "policy.dsn = true", [ten, part, net, stranger].map(|ip| (ip, true, false)));
+        check(
+            "policy.dsn = true",
+            "policy.dsn = false",
+            [(ten, false, false), (part, false, false), (net, true, false), (stranger, false, false)],
+        );
+        check("[policy]\ndsn = false", "", [ten, part, net, stranger].map(|ip| (ip, false, false)));
+        check("", "auth = 'required'\n[auth]\nfile = 'x'", [ten, part, net, stranger].map(|ip| (ip, true, true)));
     }
 
     #[test]

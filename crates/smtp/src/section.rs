@@ -55,8 +55,8 @@ keys! {
         bare_newlines: BareNewlines = BareNewlines::default(), Deserialize::deserialize;
         /// A text line longer than `limits.text_line_bytes`.
         long_lines: LongLines = LongLines::default(), Deserialize::deserialize;
-        /// Whether DSN is offered (RFC 3461).
-        dsn: bool = false, Deserialize::deserialize;
+        /// Whether DSN is offered (RFC 3461). Not set: to clients that may send mail anywhere.
+        dsn: Option<bool> = None, Deserialize::deserialize;
         /// A NUL octet.
         nul_octets: NulOctets = NulOctets::default(), Deserialize::deserialize;
         /// Commands of other protocols: a client that says one, or something like a header field, is cut off with 502.

@@ -8,7 +8,7 @@ use std::process::Stdio;
 use rustix::process::Signal;
 
 use crate::relay_events::wait_for;
-use crate::relaying::{ANYWHERE, next_hop, queue};
+use crate::relaying::{ANYWHERE, next_hop, queue, unused_port};
 use crate::support::{Client, MESSAGE, Server, command};
 use crate::tls::{certify, tls13};
 use crate::trace::{Watching, trace};
@@ -149,6 +149,48 @@ fn a_login_sends_anywhere_as_itself_and_nobody_else_does() {
     assert!(refused[0].contains("\"event\":\"refused\"") && refused[0].contains("\"reply\":\"535 5.7.8 "), "{events}");
     let foreign = lines("\"reply\":\"553 ")[0];
     assert!(foreign.contains("\"user\":\"ann@example.org\"") && !events.contains("pass w"), "{events}");
+}
+
+#[test]
+fn a_login_may_ask_to_be_told_of_success_and_nobody_else_may() {
+    let dir = tempfile::tempdir().unwrap();
+    let certificate = tls13(&certify(dir.path()));
+    std::fs::write(dir.path().join("passwords"), line(dir.path(), "ann@example.org", "secret")).unwrap();
+    let server = Server::start(dir.path(), &config(unused_port()));
+    let login = plain("ann@example.org", "secret");
+    let offers = |client: &mut Client| {
+        let text = client.expect("EHLO client.example.net", 250).text;
+        text.lines().any(|line| line == "DSN")
+    };
+    // Where logins are offered, from the login on.
+    let (mut client, text) = hello(at(&server, "127.0.0.3"));
+    assert!(!text.contains("DSN"), "{text}");
+    client.expect("MAIL FROM:<ann@example.org> RET=HDRS", 555);
+    client.expect("MAIL FROM:<ann@example.org>", 250);
+    client.expect("RCPT TO:<bob@example.org> NOTIFY=SUCCESS", 555);
+    client.expect("RSET", 250);
+    client.expect(&login, 235);
+    assert!(offers(&mut client));
+    client.expect("MAIL FROM:<ann@example.org> RET=HDRS ENVID=QQ1", 250);
+    client.expect("RCPT TO:<bob@example.org> NOTIFY=SUCCESS", 250);
+    client.expect("DATA", 354);
+    client.expect("Subject: told\r\n\r\n.", 250);
+    let told = server.wait_for_mail("example.org", "ann", 1)[0].text();
+    assert!(told.contains("Action: delivered\n") && told.contains("Original-Envelope-Id: QQ1\n"), "{told}");
+    // Where all have to log in, at once: clients look before they do. A login that does not let anybody relay is not offered it.
+    let mut client = Client::open(at(&server, "127.0.0.2")).unwrap();
+    client.encrypt(&certificate).unwrap();
+    client.reply();
+    assert!(offers(&mut client));
+    client.expect("MAIL FROM:<ann@example.org> RET=HDRS", 530);
+    client.expect(&login, 235);
+    client.expect("MAIL FROM:<ann@example.org> RET=HDRS", 250);
+    let (mut other, _) = hello(at(&server, "127.0.0.4"));
+    other.expect(&login, 235);
+    assert!(!offers(&mut other));
+    other.expect("MAIL FROM:<ann@example.org> RET=HDRS", 555);
+    drop((client, other));
+    server.stop();
 }
 
 #[test]

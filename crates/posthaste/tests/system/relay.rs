@@ -338,8 +338,7 @@ fn a_trusted_client_hears_of_success() {
     let (here, there) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
     let next = next_hop(there.path(), ANYWHERE);
     let config = config(next.addresses[0].port()).replace("[\"eve\"]", "[\"eve\", \"joe\"]");
-    let trusted = "[[network]]\ncidr = [\"127.0.0.1\"]\npolicy.dsn = true\n";
-    let server = Server::start(here.path(), &(config + trusted));
+    let server = Server::start(here.path(), &config);
     let mut other = Client::open_from(Ipv4Addr::new(127, 0, 0, 2), server.addresses[0]).unwrap();
     other.reply();
     assert!(!other.expect("EHLO client.example.net", 250).text.contains("DSN"));

@@ -66,6 +66,8 @@ pub struct Config {
     /// Announce DSN and take its parameters (RFC 3461). Set it only if the handler honours NOTIFY, RET, ENVID and
     /// ORCPT: the announcement is a promise. Otherwise they are refused with 555 5.5.4. Default false.
     pub dsn: bool,
+    /// The same to clients that have logged in, if not to all. Default false.
+    pub dsn_for_logins: bool,
     /// Announce STARTTLS and yield [`Event::StartTls`]. Set it only if the driver can do the handshake.
     pub starttls: bool,
     /// Refuse MAIL and VRFY with 530 5.7.0 until the session is encrypted (RFC 3207 section 4). Default false.
@@ -92,6 +94,7 @@ impl Config {
             long_lines: LongLines::default(),
             forbidden_commands: FORBIDDEN_COMMANDS.map(String::from).to_vec(),
             dsn: false,
+            dsn_for_logins: false,
             starttls: false,
             requires_tls: false,
             auth_mechanisms: Vec::new(),

@@ -203,7 +203,7 @@ impl Machine {
         let mut lines = vec![config.host_name.clone(), "PIPELINING".into()];
         lines.push(if limits.message_bytes == 0 { "SIZE".into() } else { format!("SIZE {}", limits.message_bytes) });
         lines.extend(["8BITMIME", "SMTPUTF8", "CHUNKING", "ENHANCEDSTATUSCODES"].map(String::from));
-        if config.dsn {
+        if self.offers_dsn() {
             lines.push("DSN".into());
         }
         if limits.future_release_secs > 0 {
@@ -223,6 +223,10 @@ impl Machine {
             lines.push(format!("LIMITS{mail_max}{rcpt_max}"));
         }
         Reply::new(250, "", lines.join("\n")).write(&mut self.out);
+    }
+
+    fn offers_dsn(&self) -> bool {
+        self.config.dsn || self.config.dsn_for_logins && self.authenticated
     }
 
     pub(super) fn mail_from(&mut self, mail: MailFrom) -> Option<Event> {
@@ -249,7 +253,7 @@ impl Machine {
         if mail.auth.is_some() && self.config.auth_mechanisms.is_empty() {
             return self.error(555, "5.5.4", "AUTH= is not offered");
         }
-        if !self.config.dsn && (mail.ret.is_some() || mail.envid.is_some()) {
+        if !self.offers_dsn() && (mail.ret.is_some() || mail.envid.is_some()) {
             return self.error(555, "5.5.4", DSN_NOT_OFFERED);
         }
         if limits.future_release_secs == 0 && (mail.hold.is_some() || mail.expires.is_some()) {
@@ -273,13 +277,14 @@ impl Machine {
     }
 
     pub(super) fn rcpt_to(&mut self, rcpt: RcptTo) -> Option<Event> {
+        let offers_dsn = self.offers_dsn();
         let Some(transaction) = self.transaction.as_mut().filter(|t| t.body.is_none()) else {
             return self.error(503, "5.5.1", "Not now: MAIL comes before RCPT");
         };
         if !self.extended && (rcpt.notify.is_some() || rcpt.orcpt.is_some()) {
             return self.error(555, "5.5.4", NOT_AFTER_HELO);
         }
-        if !self.config.dsn && (rcpt.notify.is_some() || rcpt.orcpt.is_some()) {
+        if !offers_dsn && (rcpt.notify.is_some() || rcpt.orcpt.is_some()) {
             return self.error(555, "5.5.4", DSN_NOT_OFFERED);
         }
         if transaction.recipients >= self.config.limits.recipients {
