@@ -322,8 +322,6 @@ impl Receiver {
 
 /// A notification for a sender at another host.
 fn notification(to: &ForwardPath, written: &Written) -> Outgoing {
-    let address = to.to_string();
-    let address = address[1..address.len() - 1].into();
     Outgoing {
         sender: "".into(),
         is_8bit: written.is_8bit,
@@ -333,7 +331,7 @@ fn notification(to: &ForwardPath, written: &Written) -> Outgoing {
         tenant: "".into(),
         campaign: "".into(),
         pool: "".into(),
-        recipients: vec![QueuedRecipient { number: 0, address, orcpt: "".into(), notify: NEVER }],
+        recipients: vec![QueuedRecipient { number: 0, address: to.bare().into(), orcpt: "".into(), notify: NEVER }],
         ..Outgoing::default()
     }
 }

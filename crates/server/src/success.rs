@@ -32,7 +32,6 @@ pub(crate) fn write(
     successes: &[Success],
     header: &[u8],
 ) -> Written {
-    let sender = envelope.mail.reverse_path.to_string();
     let mut recipients = Vec::with_capacity(successes.len());
     for Success { address, orcpt, is_mailbox } in successes {
         let (action, status) = if *is_mailbox { (Action::Delivered, (2, 1, 5)) } else { (Action::Relayed, (2, 0, 0)) };
@@ -40,7 +39,7 @@ pub(crate) fn write(
     }
     Notification {
         reporting_host: host_name,
-        to: &sender[1..sender.len() - 1],
+        to: &envelope.mail.reverse_path.bare(),
         is_double_bounce: false,
         envid: envelope.mail.envid.as_deref().unwrap_or_default(),
         received: now(),

@@ -102,8 +102,7 @@ impl Transaction {
         self.discarded += usize::from(mailboxes.is_none());
         self.is_forwarded |=
             mailboxes.iter().flat_map(|found| found.iter()).any(|mailbox| mailbox.place == Place::Remote);
-        let original = rcpt.forward_path.to_string();
-        let original = original[1..original.len() - 1].into();
+        let original = rcpt.forward_path.bare().into();
         let (orcpt, notify) = (rcpt.orcpt.as_deref().unwrap_or_default().into(), notify_bits(rcpt));
         self.recipients.extend(mailboxes.map(|mailboxes| Recipient { mailboxes, original, orcpt, notify }));
         Ok(())
@@ -159,9 +158,8 @@ impl Transaction {
             }
         };
         for rcpt in &self.remote {
-            let address = rcpt.forward_path.to_string();
             let orcpt = rcpt.orcpt.as_deref().unwrap_or_default().into();
-            add(&mut recipients, address[1..address.len() - 1].into(), orcpt, notify_bits(rcpt));
+            add(&mut recipients, rcpt.forward_path.bare().into(), orcpt, notify_bits(rcpt));
         }
         let named = recipients.len() as u16;
         for Recipient { mailboxes, orcpt, notify, .. } in self.recipients.iter().filter(|_| self.is_forwarded) {
@@ -169,10 +167,7 @@ impl Transaction {
                 add(&mut recipients, mailbox.address.clone(), orcpt.clone(), *notify);
             }
         }
-        let address = |path: &ReversePath| -> Arc<str> {
-            let path = path.to_string();
-            path[1..path.len() - 1].into()
-        };
+        let address = |path: &ReversePath| -> Arc<str> { path.bare().into() };
         let sender = &envelope.mail.reverse_path;
         let forwarded = named..recipients.len() as u16;
         let forwarded = (forwards_from != sender && !forwarded.is_empty())
@@ -222,10 +217,10 @@ impl Transaction {
         forwards_from: &ReversePath,
         detail: impl Fn(&str) -> Arc<str>,
     ) -> Destinations {
-        let sender = envelope.mail.reverse_path.to_string();
+        let sender = envelope.mail.reverse_path.bare();
         let mut return_path = Vec::with_capacity(64);
         // The field has brackets of its own.
-        write_return_path(&mut return_path, &sender[1..sender.len() - 1]);
+        write_return_path(&mut return_path, &sender);
         let several = self.recipients.len() > 1;
         let mut seen = HashSet::new();
         let mut destinations =
@@ -247,7 +242,7 @@ impl Transaction {
                     Place::Remote => {}
                     Place::Transport(transport) => {
                         let outside = destinations.transports.get_or_insert_with(|| Outside {
-                            sender: sender[1..sender.len() - 1].into(),
+                            sender: sender.as_str().into(),
                             is_8bit: envelope.mail.body == BodyType::EightBitMime,
                             smtputf8: envelope.mail.smtputf8,
                             targets: Vec::new(),

@@ -149,6 +149,15 @@ impl ReversePath {
         }
     }
 
+    /// The address without angle brackets; empty for the null path.
+    pub fn bare(&self) -> String {
+        match self {
+            Self::Null => String::new(),
+            Self::Local(local_part) => local_part.to_string(),
+            Self::Address(address) => address.to_string(),
+        }
+    }
+
     /// Whatever can receive can send.
     fn of(path: ForwardPath) -> Self {
         match path {
@@ -224,6 +233,14 @@ impl ForwardPath {
     pub(crate) fn split(text: &str) -> Result<(Self, &str), AddressError> {
         let (inner, rest) = split_brackets(text)?;
         Ok((Self::read(drop_source_route(inner)?)?, rest))
+    }
+
+    /// The address without angle brackets.
+    pub fn bare(&self) -> String {
+        match self {
+            Self::Local(local_part) => local_part.to_string(),
+            Self::Address(address) => address.to_string(),
+        }
     }
 
     /// Reads `local@domain` or `local`.

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
+use super::handover::Refused;
 use super::settle::Settlement;
 
 /// Files by name.
@@ -25,6 +26,8 @@ struct File {
     pause: Duration,
     /// What its message's end asks for, if that was not done.
     unsettled: Option<Settlement>,
+    /// Recipients that earlier transactions of the same file have refused: they are in the file still, and their sender is told of all at once.
+    refused: Refused,
 }
 
 impl Files {
@@ -55,11 +58,11 @@ impl Files {
         self.queue.is_empty()
     }
 
-    /// The next file to work at.
-    pub fn take(&mut self) -> Option<(OsString, Option<Settlement>)> {
+    /// The next file to work at, what is left to be done with it, and which of its recipients were refused already.
+    pub fn take(&mut self) -> Option<(OsString, Option<Settlement>, Refused)> {
         let name = self.queue.pop_front()?;
         let file = self.known.get_mut(&name).expect("a queued file is known");
-        Some((name, file.unsettled.take()))
+        Some((name, file.unsettled.take(), std::mem::take(&mut file.refused)))
     }
 
     /// Forgets a file that is done with. Looks have passed over its name until now, and thus over a new file of the same name.
@@ -68,7 +71,8 @@ impl Files {
     }
 
     /// The file is queued once more, behind the others.
-    pub fn again(&mut self, name: OsString) {
+    pub fn again(&mut self, name: OsString, refused: Refused) {
+        self.known.get_mut(&name).expect("a file at work is known").refused = refused;
         self.queue.push_back(name);
     }
 
@@ -153,7 +157,7 @@ mod tests {
             files.wake(now - Duration::from_millis(1));
             assert!(files.has_none_queued());
             files.wake(now);
-            let (name, unsettled) = files.take().unwrap();
+            let (name, unsettled, _) = files.take().unwrap();
             assert_eq!(name, "a");
             assert!(matches!(unsettled, Some(Settlement::Remove)), "it is not handed over again");
             assert_eq!(files.due(), None);

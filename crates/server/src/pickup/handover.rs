@@ -18,7 +18,7 @@ pub(super) struct Fates {
     /// How many will get it.
     pub accepted: usize,
     /// Who will never get it, and why.
-    pub refused: Vec<(RcptTo, Reply)>,
+    pub refused: Refused,
     /// Why the receiver was not even asked: what its reply would have been.
     pub not_asked: Option<Reply>,
     /// Who may get it at another attempt, and why not now.
@@ -26,6 +26,9 @@ pub(super) struct Fates {
     /// Who may get it in another transaction.
     pub at_once: Vec<RcptTo>,
 }
+
+/// Recipients that will never get it, and why.
+pub(super) type Refused = Vec<(RcptTo, Reply)>;
 
 /// Why nobody got it.
 #[derive(Debug, thiserror::Error)]
@@ -47,7 +50,7 @@ impl From<JoinError> for HandoverError {
     }
 }
 
-/// Has the message received. Dropping the future ends the session: the message is received or not, as when a client is cut off.
+/// Has the message received for some of its recipients. Dropping the future ends the session: the message is received or not, as when a client is cut off.
 ///
 /// # Errors
 /// See [`HandoverError`]; nothing was accepted, unless the session ended behind the last octet.
@@ -56,10 +59,11 @@ pub(super) async fn hand_over(
     config: SmtpConfig,
     session: u64,
     message: Message,
+    recipients: Vec<RcptTo>,
 ) -> Result<Fates, HandoverError> {
     let (ours, theirs) = UnixStream::pair()?;
     let (helo, uid) = (config.host_name.clone(), message.uid());
-    let asking = Talk::begin(ours, helo)?.send(message);
+    let asking = Talk::begin(ours, helo)?.send(message, recipients);
     let (fates, ()) = tokio::join!(asking, serve_local(receiver, theirs, config, session, uid));
     fates
 }
@@ -76,8 +80,7 @@ impl Talk {
         Ok(Self { stream, machine: Machine::new(client::Config::new(helo))?, input: BytesMut::new() })
     }
 
-    async fn send(mut self, message: Message) -> Result<Fates, HandoverError> {
-        let recipients = message.head().recipients.clone();
+    async fn send(mut self, message: Message, recipients: Vec<RcptTo>) -> Result<Fates, HandoverError> {
         let mut message = Some(message);
         loop {
             match self.machine.step(&mut self.input)? {

@@ -11,6 +11,7 @@ mod settle;
 mod tests;
 mod watch;
 
+use std::collections::HashSet;
 use std::ffi::{OsStr, OsString};
 use std::os::unix::fs::MetadataExt;
 use std::path::PathBuf;
@@ -21,6 +22,7 @@ use std::time::{Duration, SystemTime};
 use posthaste_directory::Directory as Accounts;
 use posthaste_pickup::{Message, ReadError};
 use posthaste_smtp::server::Config as SmtpConfig;
+use posthaste_smtp::{ForwardPath, RcptTo};
 use tokio::sync::watch as tokio_watch;
 use tokio::task::{JoinHandle, JoinSet, spawn_blocking};
 use tokio::time::{Instant, sleep, sleep_until};
@@ -32,7 +34,7 @@ use crate::receive::Receiver;
 use crate::services::{Alive, Ended, Ending, OnFailure, Service, Unfinished};
 
 use self::files::Files;
-use self::handover::{HandoverError, hand_over};
+use self::handover::{Fates, HandoverError, Refused, hand_over};
 use self::notice::TellError;
 use self::settle::{Place, REFUSED, SettleError, Settlement};
 use self::watch::Watch;
@@ -107,8 +109,8 @@ struct Worker {
 enum Attempt {
     /// It is done with.
     Done,
-    /// There is more to do at once: recipients for another transaction.
-    Retry,
+    /// There is more to do at once: recipients for another transaction. Those of the earlier ones that are refused.
+    Retry(Refused),
     /// Nothing can be done now. What was done with the message still has to be done with the file, if that is it.
     Later(Option<Settlement>),
 }
@@ -157,9 +159,9 @@ impl Worker {
                 return;
             }
             while !draining && attempts.len() < AT_ONCE_MAX {
-                let Some((name, unsettled)) = files.take() else { break };
+                let Some((name, unsettled, refused)) = files.take() else { break };
                 session += 1;
-                attempts.spawn(self.attempt(Arc::clone(place), name, unsettled, session));
+                attempts.spawn(self.attempt(Arc::clone(place), name, unsettled, refused, session));
             }
             if !draining && wants_look && files.has_none_queued() {
                 wants_look = self.look(place, &mut files).await;
@@ -178,7 +180,7 @@ impl Worker {
                         files.forget(&name);
                         wants_look |= exists(place, name).await;
                     }
-                    Ok((name, Attempt::Retry)) => files.again(name),
+                    Ok((name, Attempt::Retry(refused))) => files.again(name, refused),
                     Ok((name, Attempt::Later(settlement))) => files.later(name, settlement, Instant::now()),
                     // A panic, which costs the file its place in the line until the next start.
                     Err(error) => tracing::error!(error = error.to_string(), "a file of the pickup directory is left out"),
@@ -230,24 +232,25 @@ impl Worker {
         place: Arc<Place>,
         name: OsString,
         unsettled: Option<Settlement>,
+        refused: Refused,
         session: u64,
     ) -> impl Future<Output = (OsString, Attempt)> + use<> {
         let receiver = self.receiver.clone();
         let config = self.config.read().unwrap_or_else(PoisonError::into_inner).clone();
         async move {
             let (settlement, again) = match unsettled {
-                Some(settlement) => (settlement, false),
-                None => receive(&receiver, config, &place, &name, session).await,
+                Some(settlement) => (settlement, None),
+                None => receive(&receiver, config, &place, &name, session, refused).await,
             };
             if matches!(settlement, Settlement::Keep) {
                 return (name, Attempt::Later(None));
             }
             let rest_is_left = matches!(&settlement, Settlement::Split { rest, .. } if !rest.is_empty());
-            match settle(&place, &name, settlement).await {
-                Ok(()) if rest_is_left && again => (name, Attempt::Retry),
-                Ok(()) if rest_is_left => (name, Attempt::Later(None)),
-                Ok(()) => (name, Attempt::Done),
-                Err(settlement) => (name, Attempt::Later(Some(settlement))),
+            match (settle(&place, &name, settlement).await, again) {
+                (Ok(()), Some(refused)) => (name, Attempt::Retry(refused)),
+                (Ok(()), None) if rest_is_left => (name, Attempt::Later(None)),
+                (Ok(()), None) => (name, Attempt::Done),
+                (Err(settlement), _) => (name, Attempt::Later(Some(settlement))),
             }
         }
     }
@@ -271,23 +274,48 @@ async fn drain(is_draining: &mut tokio_watch::Receiver<bool>) {
     let _ = is_draining.wait_for(|draining| *draining).await;
 }
 
-/// Reads a file and has its message received. Says what is to be done with the file, and whether the rest of its recipients need not wait.
+/// Reads a file and has its message received, for those who are not `refused` already. Says what is to be done with the file; and if its rest need not wait, for
+/// more recipients than one transaction takes, whom all transactions until now have refused. Their sender is told of all behind the last one: they stay in the
+/// file until then, so a server that is stopped has them refused once more.
 async fn receive(
     receiver: &Receiver,
     config: SmtpConfig,
     place: &Arc<Place>,
     name: &OsStr,
     session: u64,
-) -> (Settlement, bool) {
+    refused: Refused,
+) -> (Settlement, Option<Refused>) {
     let (within, own) = (Arc::clone(place), name.to_owned());
     let opened = spawn_blocking(move || Message::open(&within.directory, &own)).await;
     let opened = opened.unwrap_or_else(|error| Err(ReadError::Io(error.into())));
     let uid = opened.as_ref().ok().map(Message::uid);
     let handed_over = match opened {
-        Ok(message) => hand_over(receiver, config, session, message).await,
+        Ok(message) => {
+            let recipients = not_among(&refused, &message.head().recipients);
+            match recipients.is_empty() {
+                true => Ok(Fates::default()),
+                false => hand_over(receiver, config, session, message, recipients).await,
+            }
+        }
         Err(error) => Err(error.into()),
     };
     let file = name.to_string_lossy().into_owned();
+    let handed_over = match handed_over {
+        Ok(mut fates) => {
+            let is_progress = fates.accepted + fates.refused.len() > 0;
+            let now = std::mem::replace(&mut fates.refused, refused);
+            fates.refused.extend(now);
+            // The receiver has logged each reply of its own.
+            if let (Some(reply), Some(recorder)) = (&fates.not_asked, receiver.events()) {
+                events::pickup(recorder, &file, uid, &reply.to_string());
+            }
+            if fates.later.is_empty() && !fates.at_once.is_empty() && is_progress {
+                return rest_of(fates);
+            }
+            Ok(fates)
+        }
+        failed => failed,
+    };
     let told = match &handed_over {
         Ok(fates) => notice::tell(receiver, place, name, &fates.refused).await,
         Err(_) => Ok(()),
@@ -300,10 +328,6 @@ async fn receive(
     };
     match handed_over {
         Ok((mut fates, not_told)) => {
-            // The receiver has logged each reply of its own.
-            if let (Some(reply), Some(recorder)) = (&fates.not_asked, receiver.events()) {
-                events::pickup(recorder, &file, uid, &reply.to_string());
-            }
             if let Some(error) = not_told {
                 tracing::warn!(file, uid, error, "the sender cannot be told of a refusal yet");
                 // They are refused once more, and the sender is told then.
@@ -317,23 +341,35 @@ async fn receive(
                 let (first, reply) = (rcpt.forward_path.to_string(), reply.to_string());
                 tracing::debug!(file, uid, waiting = fates.later.len(), first, reply, "mail of a local program waits");
             }
-            let again = fates.later.is_empty() && !fates.at_once.is_empty() && fates.accepted + fates.refused.len() > 0;
-            (Settlement::of(fates), again)
+            (Settlement::of(fates), None)
         }
-        Err(HandoverError::Read(ReadError::Gone)) => (Settlement::Remove, false),
+        Err(HandoverError::Read(ReadError::Gone)) => (Settlement::Remove, None),
         Err(HandoverError::Read(error)) if error.is_final() => {
             let why = error.to_string();
             tracing::warn!(file, uid, why, "a file of the pickup directory cannot be read and is moved to {REFUSED}/");
             if let Some(recorder) = receiver.events() {
                 events::pickup(recorder, &file, uid, &why);
             }
-            (Settlement::Refuse, false)
+            (Settlement::Refuse, None)
         }
         Err(error) => {
             tracing::info!(file, uid, why = error.to_string(), "a file of the pickup directory has to wait");
-            (Settlement::Keep, false)
+            (Settlement::Keep, None)
         }
     }
+}
+
+/// Those of `all` that are not refused already.
+fn not_among(refused: &Refused, all: &[RcptTo]) -> Vec<RcptTo> {
+    let refused: HashSet<&ForwardPath> = refused.iter().map(|(rcpt, _)| &rcpt.forward_path).collect();
+    all.iter().filter(|rcpt| !refused.contains(&rcpt.forward_path)).cloned().collect()
+}
+
+/// The file is for the recipients of the next transactions, and for those that their sender is told of behind these.
+fn rest_of(fates: Fates) -> (Settlement, Option<Refused>) {
+    let mut rest = fates.at_once;
+    rest.extend(fates.refused.iter().map(|(rcpt, _)| rcpt.clone()));
+    (Settlement::Split { refused: Vec::new(), rest }, Some(fates.refused))
 }
 
 /// What could not be done is given back.

@@ -44,8 +44,7 @@ pub(super) async fn tell(
         Err(error) if error.is_final() => return Err(TellError::Damaged(error)),
         read => read.map_err(|error| TellError::NotNow(error.to_string()))?,
     };
-    let sender = head.mail.reverse_path.to_string();
-    let sender = &sender[1..sender.len() - 1];
+    let sender = &*head.mail.reverse_path.bare();
     let told: Vec<&(RcptTo, Reply)> =
         refused.iter().filter(|(rcpt, _)| Action::Failed.is_told(sender, notify_bits(rcpt))).collect();
     if told.is_empty() || !receiver.may_tell_program(sender) {
@@ -79,9 +78,8 @@ fn write(
     told: &[&(RcptTo, Reply)],
     returned: Returned<'_>,
 ) -> Written {
-    let bare = |path: String| path[1..path.len() - 1].to_owned();
     let texts: Vec<(String, String)> =
-        told.iter().map(|(rcpt, reply)| (bare(rcpt.forward_path.to_string()), reply.to_string())).collect();
+        told.iter().map(|(rcpt, reply)| (rcpt.forward_path.bare(), reply.to_string())).collect();
     let recipients: Vec<Recipient<'_>> = told
         .iter()
         .zip(&texts)
@@ -97,7 +95,7 @@ fn write(
         .collect();
     Notification {
         reporting_host: host_name,
-        to: &bare(head.mail.reverse_path.to_string()),
+        to: &head.mail.reverse_path.bare(),
         is_double_bounce: false,
         envid: head.mail.envid.as_deref().unwrap_or_default(),
         received: now(),

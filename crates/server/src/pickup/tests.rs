@@ -167,13 +167,47 @@ async fn a_file_is_set_aside_only_once_its_sender_is_told() {
         entry.write(b"Subject: x\r\n\r\n").unwrap();
         OsString::from(entry.finish().unwrap())
     };
-    let received = async |name: OsString| receive(&rig.receiver, local_config(&rig.config), &place, &name, 1).await.0;
+    let received =
+        async |name: OsString| receive(&rig.receiver, local_config(&rig.config), &place, &name, 1, Vec::new()).await.0;
     assert!(matches!(received(put()).await, Settlement::Refuse));
     let new = rig.place.path().join("mail/example.org/b/Maildir/new");
     rig.until("told", |_| std::fs::read_dir(&new).is_ok_and(|told| told.count() == 1)).await;
     // From now on nothing can be made durable.
     rig.store.shutdown().await;
     assert!(matches!(received(put()).await, Settlement::Keep));
+}
+
+#[tokio::test]
+async fn a_file_for_more_than_one_transaction_takes_brings_one_notice_and_one_file_of_the_refused() {
+    let rig = Rig::new();
+    let mail = MailFrom::new(ReversePath::parse("<b@example.org>").unwrap());
+    let names = ["no1", "no2", "no3", "no4", "b", "no5", "no6"];
+    let recipients = names.map(|name| RcptTo::new(ForwardPath::parse(&format!("<{name}@example.org>")).unwrap()));
+    let directory = rig.directory();
+    let mut service = Pickup::begin(&rig.config, rig.receiver.clone()).await;
+    service.config.write().unwrap().limits.recipients = 3;
+    let mut entry = Entry::begin(&directory, Head::new(mail, recipients.into()), None).unwrap();
+    entry.write(b"Subject: to many\r\n\r\n").unwrap();
+    let name = entry.finish().unwrap();
+    rig.until("set aside", |rig| rig.waiting() == 0).await;
+    service.drain(Instant::now() + LONG).await.unwrap();
+    Box::new(service).stop(Instant::now()).await.unwrap();
+    rig.store.shutdown().await;
+    let new = std::fs::read_dir(rig.place.path().join("mail/example.org/b/Maildir/new")).unwrap();
+    let texts: Vec<String> = new.map(|entry| std::fs::read_to_string(entry.unwrap().path()).unwrap()).collect();
+    let (notices, messages): (Vec<_>, Vec<_>) = texts.iter().partition(|text| text.contains("\nFinal-Recipient: "));
+    assert_eq!((notices.len(), messages.len()), (1, 1), "{texts:?}");
+    let mut told: Vec<&str> =
+        notices[0].lines().filter_map(|line| line.strip_prefix("Final-Recipient: rfc822; ")).collect();
+    told.sort_unstable();
+    let refused = ["no1", "no2", "no3", "no4", "no5", "no6"].map(|name| format!("{name}@example.org"));
+    assert_eq!(told, refused);
+    let place = Place::open(&rig.config.pickup.directory).unwrap();
+    assert_eq!(place.refused.names().unwrap(), [OsString::from(&name)]);
+    let message = Message::open(&place.refused, name.as_ref()).unwrap();
+    let mut set_aside: Vec<String> = message.head().recipients.iter().map(|rcpt| rcpt.forward_path.bare()).collect();
+    set_aside.sort_unstable();
+    assert_eq!(set_aside, refused);
 }
 
 #[tokio::test]
@@ -194,7 +228,7 @@ async fn a_damaged_file_whose_recipients_are_refused_is_set_aside() {
             false => octets[last] ^= 1,
         }
         std::fs::write(&path, octets).unwrap();
-        let settlement = receive(&rig.receiver, local_config(&rig.config), &place, &name, 1).await.0;
+        let settlement = receive(&rig.receiver, local_config(&rig.config), &place, &name, 1, Vec::new()).await.0;
         assert!(matches!(settlement, Settlement::Refuse), "{is_short}: {settlement:?}");
     }
     rig.store.shutdown().await;

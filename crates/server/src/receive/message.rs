@@ -148,8 +148,8 @@ impl Receiver {
     async fn tell_success(&self, envelope: &Envelope, successes: &[Success], header: &[u8]) {
         let wording = self.relay().map_or_else(Default::default, |relay| relay.wording());
         let written = success::write(&self.settings().host_name, &wording, envelope, successes, header);
-        let sender = envelope.mail.reverse_path.to_string();
-        let told = self.notify(&sender[1..sender.len() - 1], written, None).await;
+        let sender = envelope.mail.reverse_path.bare();
+        let told = self.notify(&sender, written, None).await;
         if let Err(error) = told {
             tracing::warn!(sender, error, "the sender could not be told that its message is delivered");
         }
