@@ -268,13 +268,15 @@ impl Rate {
         let seconds = (now - self.at).as_secs_f64();
         let each = |now: u64, before: u64| (now - before) as f64 / seconds;
         let line = format!(
-            "{:.0} messages/s, {:.1} MB/s, {}; {} accepted, {} refused, {} dropped",
+            "{:.0} messages/s, {:.1} MB/s, {}; {} accepted, {} refused, {} dropped; {} connections in all, {} at a time",
             each(counts.messages, self.counts.messages),
             each(counts.octets, self.counts.octets) / 1e6,
             posthaste_units::count(counts.open_connections, "connection"),
             counts.messages,
             counts.refused(),
             counts.dropped,
+            counts.connections,
+            counts.open_connections_max,
         );
         (self.counts, self.at) = (counts, now);
         line

@@ -46,7 +46,7 @@ impl Sink {
 
     fn start_with(program: &Path, dir: &Path, options: &[&OsStr]) -> Result<Self, SideError> {
         let mut command = Command::new(program);
-        command.args(["sink", "127.0.0.1:0"]).args(options);
+        command.args(["sink", "127.0.0.1:0", "--interval", TOLD_EVERY]).args(options);
         let mut process =
             Process::start(&mut command, &dir.join("sink")).map_err(SideError::failed("posthaste sink"))?;
         let listening = |process: &Process| -> Option<SocketAddr> {
@@ -60,5 +60,59 @@ impl Sink {
 
     pub fn pid(&self) -> u32 {
         self.process.pid()
+    }
+
+    /// Connections that it has had since its start.
+    ///
+    /// # Errors
+    /// When it does not tell.
+    pub fn connections(&mut self) -> Result<Connections, SideError> {
+        let before = told(&self.process.log()).count();
+        let next = move |process: &Process| told(&process.log()).skip(before).last();
+        self.process.wait_until(next).map_err(SideError::failed("posthaste sink"))
+    }
+}
+
+/// How many connections there were.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Connections {
+    pub all: u64,
+    /// The most at a time.
+    pub most: u64,
+}
+
+impl Connections {
+    /// Figures of a round: those that it has opened, and the most at a time in all rounds so far.
+    pub fn since(self, before: Self) -> [(String, f64); 2] {
+        [("sink_most", self.most), ("sink_opened", self.all - before.all)]
+            .map(|(key, value)| (key.to_owned(), value as f64))
+    }
+}
+
+/// What the whole lines of its log say.
+fn told(log: &str) -> impl Iterator<Item = Connections> {
+    let whole = log.rsplit_once('\n').map_or("", |(whole, _)| whole);
+    whole.lines().filter_map(|line| {
+        let (all, most) = line.rsplit_once("; ")?.1.split_once(" connections in all, ")?;
+        Some(Connections { all: all.parse().ok()?, most: most.strip_suffix(" at a time")?.parse().ok()? })
+    })
+}
+
+const TOLD_EVERY: &str = "200ms";
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn whole_lines_tell_of_connections() {
+        let log = "posthaste: sink listens on 127.0.0.1:25\n\
+                   5 messages/s, 0.1 MB/s, 2 connections; 5 accepted, 0 refused, 0 dropped; 3 connections in all, 2 at a time\n\
+                   5 messages/s, 0.1 MB/s, 2 connections; 9 accepted, 0 refused, 0 dropped; 70 connections in all, 20 at";
+        let found: Vec<Connections> = told(log).collect();
+        assert_eq!(found, [Connections { all: 3, most: 2 }]);
+        assert_eq!(told("").count() + told("x; y\n").count(), 0);
+        let figures = Connections { all: 70, most: 20 }.since(found[0]);
+        assert_eq!(figures.map(|(key, value)| format!("{key} {value}")), ["sink_most 20", "sink_opened 67"]);
     }
 }

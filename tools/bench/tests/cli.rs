@@ -109,7 +109,8 @@ fn mail_is_sent_on_and_accounted_for() {
     assert!(output.stderr.is_empty(), "in a pipe it is quiet: {output:?}");
     let report: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
     let ours = &rows(&report, "relay-10k")[0];
-    assert!(ours["summary"]["rate"]["median"].as_f64().unwrap() > 0.0, "{ours}");
+    let figure = |key: &str| ours["summary"][key]["median"].as_f64().unwrap();
+    assert!(figure("rate") > 0.0 && figure("sink_most") >= 1.0 && figure("sink_opened") >= 1.0, "{ours}");
     let is_found = |note: &serde_json::Value| note.as_str().unwrap().contains("each found once and unaltered");
     assert!(ours["notes"].as_array().unwrap().iter().any(is_found), "{ours}");
 }
@@ -125,6 +126,7 @@ fn bad_destinations_and_a_queue_that_waits_are_accounted_for_and_pictured() {
     let report: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
     let figure = |workload, key: &str| rows(&report, workload)[0]["summary"][key]["median"].as_f64().unwrap();
     assert!(figure("relay-domains", "good_p99_us") > 0.0 && figure("relay-domains", "bad_rate") > 0.0, "{text}");
+    assert!(figure("relay-domains", "sink_opened") >= figure("relay-domains", "sink_most"), "{text}");
     let is_noted = |workload, said: &str| rows(&report, workload)[0]["notes"].to_string().contains(said);
     assert!(is_noted("relay-domains", "all in the queue"), "{text}");
     assert!(is_noted("relay-deferred-1m", "1000 recipients still wait"), "{text}");

@@ -57,6 +57,21 @@ fn everything_is_taken_and_counted() {
     assert_eq!((counts.aborted, counts.failed, counts.refused()), (0, 0, 0));
 }
 
+#[test]
+fn the_most_connections_at_a_time_are_told() {
+    let sink = start(options());
+    let three: Vec<Client> = (0..3).map(|_| Client::hello(sink.local_addr())).collect();
+    drop(three);
+    let begun = Instant::now();
+    while sink.counts().open_connections > 0 {
+        assert!(begun.elapsed() < Duration::from_secs(60), "{:?}", sink.counts());
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    let _one = Client::hello(sink.local_addr());
+    let counts = sink.stop().expect("ends well").counts;
+    assert_eq!((counts.connections, counts.open_connections_max), (4, 3));
+}
+
 /// Plays one transaction and tells the code of each stage until one is no yes; 0 for a closed connection.
 fn stages(sink: &Sink) -> Vec<u16> {
     let mut client = Client::connect(sink.local_addr());

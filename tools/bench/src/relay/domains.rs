@@ -23,9 +23,9 @@ use super::machine::Machine;
 use super::ours::Ours;
 use super::outcomes::{Line, Outcomes, elapsed_us};
 use super::silent::Silent;
-use super::{DELIVERY_MAX, LOOK, Timeline, accounting, time};
+use super::{DELIVERY_MAX, LOOK, SINK_MOST, SINK_OPENED, Timeline, accounting, time};
 use crate::published;
-use crate::sink::Sink;
+use crate::sink::{Connections, Sink};
 use crate::suite::{Better, Figure, Running, Sample, Settings, Side, SideError, Start, Unit, Workload};
 
 const FIGURES: &[Figure] = &[
@@ -37,6 +37,8 @@ const FIGURES: &[Figure] = &[
     Figure { key: "slow_p50_us", name: "p50 to slow ones", unit: Unit::Micros, better: Better::Neither },
     Figure { key: "machine_cpu_us", name: "CPU of the machine", unit: Unit::Micros, better: Better::Lower },
     Figure { key: "depth_max", name: "most in the queue", unit: Unit::Count, better: Better::Lower },
+    SINK_MOST,
+    SINK_OPENED,
     Figure { key: "memory_bytes", name: "server memory, bytes", unit: Unit::Bytes, better: Better::Lower },
     Figure { key: "steal_percent", name: "steal", unit: Unit::Percent, better: Better::Lower },
 ];
@@ -194,7 +196,7 @@ impl Running for Domains {
         let dir = subdirectory(&self.dir, &format!("round-{}", self.rounds)).map_err(SideError::failed("directory"))?;
         let (account, rules) = (dir.join("sink.jsonl"), dir.join("sink.toml"));
         std::fs::write(&rules, SINK_RULES).map_err(SideError::failed("rules of the sink"))?;
-        let sink = Sink::start_with_rules(&settings.program, &dir, &account, &rules)?;
+        let mut sink = Sink::start_with_rules(&settings.program, &dir, &account, &rules)?;
         let is_short = time(settings) < SILENT_MIN;
         let _silent = (!is_short).then(|| Silent::start((SILENT, sink.address.port()).into())).transpose()?;
         let ours = Ours::start(settings, &dir, destinations::zone(), sink.address.port(), RING_SEGMENTS)?;
@@ -281,6 +283,7 @@ impl Running for Domains {
             ("memory_bytes", usage.memory_octets_max as f64),
             ("steal_percent", machine.steal_us * 100.0 / machine.all_us.max(1.0)),
         ]);
+        sample.extend(sink.connections()?.since(Connections::default()));
         if tally.slow.count() > 0 {
             sample.insert("slow_p50_us".into(), tally.slow.percentile_us(0.5) as f64);
         }

@@ -19,6 +19,7 @@ use super::{
     time,
 };
 use crate::run::wait_until_idle;
+use crate::sink::Connections;
 use crate::suite::{Running, Sample, Settings, SideError};
 
 /// A server under load.
@@ -30,6 +31,8 @@ pub(super) struct Loaded {
     acked: u64,
     rates: Vec<f64>,
     timeline: Timeline,
+    /// To the sink, in the rounds before.
+    connections: Connections,
 }
 
 /// What a generator sends over kept connections.
@@ -79,8 +82,16 @@ pub(super) fn pool(sizes: &Sizes) -> Arc<Pool> {
 impl Loaded {
     pub fn start(shape: Shape, open: Open, settings: &Settings, dir: &Path) -> Result<Self, SideError> {
         let opened = open(shape, settings, dir)?;
-        let (before, timeline) = (Counts::default(), Timeline::default());
-        Ok(Self { shape, opened, pool: pool(&shape.sizes()), before, acked: 0, rates: Vec::new(), timeline })
+        Ok(Self {
+            shape,
+            opened,
+            pool: pool(&shape.sizes()),
+            before: Counts::default(),
+            acked: 0,
+            rates: Vec::new(),
+            timeline: Timeline::default(),
+            connections: Connections::default(),
+        })
     }
 
     /// Notes how far the server is.
@@ -169,6 +180,10 @@ impl Running for Loaded {
             // Of the bodies alone: headers of records and entries come on top.
             sample.insert("ring_turns".into(), outcome.total.octets as f64 / ring as f64);
             sample.insert("depth_max".into(), self.timeline.depth_max() as f64);
+        }
+        if let Some(sink) = &mut self.opened.sink {
+            let now = sink.connections()?;
+            sample.extend(now.since(std::mem::replace(&mut self.connections, now)));
         }
         self.rates.extend(sample.get("machine_cpu_us"));
         Ok(sample)

@@ -51,10 +51,18 @@ const FIGURES: &[Figure] = &[
     Figure { key: "p99_us", name: "p99 of receiving", unit: Unit::Micros, better: Better::Lower },
     Figure { key: "after_load_us", name: "after the load", unit: Unit::Micros, better: Better::Lower },
     Figure { key: "depth_max", name: "most in the queue", unit: Unit::Count, better: Better::Lower },
+    SINK_MOST,
+    SINK_OPENED,
     Figure { key: "ring_turns", name: "turns of the ring", unit: Unit::Times, better: Better::Neither },
     Figure { key: "memory_bytes", name: "server memory, bytes", unit: Unit::Bytes, better: Better::Lower },
     Figure { key: "steal_percent", name: "steal", unit: Unit::Percent, better: Better::Lower },
 ];
+
+/// Of [`Connections::since`](crate::sink::Connections::since).
+const SINK_MOST: Figure =
+    Figure { key: "sink_most", name: "connections to the sink at a time", unit: Unit::Count, better: Better::Neither };
+const SINK_OPENED: Figure =
+    Figure { key: "sink_opened", name: "opened in the round", unit: Unit::Count, better: Better::Neither };
 
 /// A thousand million messages a day, in messages a second.
 const BILLION_A_DAY: f64 = 1e9 / 86_400.0;
@@ -80,10 +88,11 @@ struct Shape {
     ring_segments: u64,
 }
 
-const SHAPES: [Shape; 5] = [
+const SHAPES: [Shape; 6] = [
     Shape { name: "relay-1k", size: "1k", connections: 50, ring_segments: 4 },
     Shape { name: "relay-10k", size: "10k", connections: 50, ring_segments: 24 },
     Shape { name: "relay-100k", size: "100k", connections: 50, ring_segments: 48 },
+    Shape { name: "relay-1k-2000", size: "1k", connections: 2000, ring_segments: 4 },
     Shape { name: "relay-10k-2000", size: "10k", connections: 2000, ring_segments: 24 },
     Shape { name: "relay-100k-2000", size: "100k", connections: 2000, ring_segments: 48 },
 ];
@@ -130,8 +139,8 @@ fn workload(shape: Shape, settings: &Settings) -> Workload {
             side("posthaste", true, ScratchServer::DURABILITY, |shape, settings, dir| {
                 let account = dir.join("sink.jsonl");
                 let sink = Sink::start_with_account(&settings.program, dir, &account)?;
-                let opened = ours(shape, settings, dir, sink.address, sink)?;
-                Ok(Opened { account: Some(account), ..opened })
+                let opened = ours(shape, settings, dir, sink.address, ())?;
+                Ok(Opened { account: Some(account), sink: Some(sink), ..opened })
             }),
             side("posthaste to smtp-sink", true, ScratchServer::DURABILITY, |shape, settings, dir| {
                 let sink = SmtpSink::start(dir, 256)?;
@@ -150,7 +159,8 @@ fn workload(shape: Shape, settings: &Settings) -> Workload {
                     account: Some(account),
                     ring_bytes: None,
                     notes: is_narrow.then(note).into_iter().collect(),
-                    _holds: Box::new(sink),
+                    _holds: Box::new(()),
+                    sink: Some(sink),
                 })
             }),
         ],
@@ -175,6 +185,7 @@ fn ours(
         ring_bytes: Some(shape.ring_bytes()),
         notes: ours.notes.clone(),
         _holds: Box::new((ours, sink)),
+        sink: None,
     })
 }
 
@@ -194,6 +205,8 @@ struct Opened {
     notes: Vec<String>,
     /// Ends them when dropped.
     _holds: Box<dyn std::any::Any>,
+    /// If it tells of its connections.
+    sink: Option<Sink>,
 }
 
 /// How it is seen that every outcome is recorded.

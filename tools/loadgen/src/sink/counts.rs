@@ -60,6 +60,8 @@ pub struct Counts {
     pub connections: u64,
     /// Number of open connections.
     pub open_connections: u64,
+    /// The most that were open at a time.
+    pub open_connections_max: u64,
     /// Connections above the bound: told 421 and closed.
     pub turned_away: u64,
     /// Sessions that got encrypted.
@@ -162,6 +164,7 @@ impl Summary {
             }
         };
         line("connections", counts.connections);
+        line("most at a time", counts.open_connections_max);
         line("turned away", counts.turned_away);
         line("TLS sessions", counts.tls_sessions);
         line("TLS failures", counts.tls_failures);

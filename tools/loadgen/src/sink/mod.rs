@@ -32,6 +32,7 @@ use std::io;
 use std::net::{SocketAddr, TcpListener, ToSocketAddrs};
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -212,6 +213,7 @@ impl Sink {
             connections_max: options.connections_max,
             idle_timeout: options.idle_timeout,
             open: 0.into(),
+            open_max: 0.into(),
             opened: (0..threads).map(|_| 0.into()).collect(),
         });
         let (stop, stopped) = watch::channel(false);
@@ -258,7 +260,8 @@ impl Sink {
 
     /// What it has seen so far.
     pub fn counts(&self) -> Counts {
-        Counts::of(&self.shared.tallies)
+        let open_connections_max = self.shared.open_max.load(Ordering::Relaxed);
+        Counts { open_connections_max, ..Counts::of(&self.shared.tallies) }
     }
 
     /// Hands the account and the store's index to the kernel, so that others can read what was entered so far.

@@ -30,6 +30,8 @@ pub(super) struct Shared {
     pub idle_timeout: Duration,
     /// Connections given to threads so far minus those that ended.
     pub open: AtomicU64,
+    /// The most of them at a time.
+    pub open_max: AtomicU64,
     /// Connections given to each thread, for the acceptor.
     pub opened: Vec<AtomicU64>,
 }

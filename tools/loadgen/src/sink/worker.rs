@@ -80,7 +80,8 @@ pub(super) async fn accept(
 }
 
 fn hand_over(stream: TcpStream, client: IpAddr, shared: &Arc<Shared>, workers: &[mpsc::UnboundedSender<Accepted>]) {
-    if shared.open.fetch_add(1, Ordering::Relaxed) >= shared.connections_max {
+    let open = shared.open.fetch_add(1, Ordering::Relaxed);
+    if open >= shared.connections_max {
         shared.open.fetch_sub(1, Ordering::Relaxed);
         shared.tallies[0].turned_away.add(1);
         let mut reply = Vec::new();
@@ -89,6 +90,8 @@ fn hand_over(stream: TcpStream, client: IpAddr, shared: &Arc<Shared>, workers: &
         let _ = stream.try_write(&reply);
         return;
     }
+    // This thread alone accepts.
+    shared.open_max.fetch_max(open + 1, Ordering::Relaxed);
     let open = |worker: &usize| shared.opened[*worker].load(Ordering::Relaxed) - shared.tallies[*worker].closed.get();
     let worker = (0..workers.len()).min_by_key(open).unwrap_or(0);
     shared.opened[worker].fetch_add(1, Ordering::Relaxed);
