@@ -7,7 +7,7 @@ use std::sync::mpsc::{Receiver, channel};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use posthaste_spool::{Batch, Body, ClosedSpool, Entry, FileSpool, Spool};
+use posthaste_spool::{Batch, Body, ClosedSpool, Entry, FileSpool, OpenError, Spool};
 
 use crate::inspect::undelivered;
 use crate::{Config, Event, Events, Failure, Message, Target, Transports};
@@ -30,7 +30,14 @@ impl World {
     fn at(dir: tempfile::TempDir, config: Config) -> Self {
         let mut settings = posthaste_spool::Config::default();
         settings.ring.segment_bytes = 4 << 20;
-        let (spool, _) = FileSpool::open(&dir.path().join("spool"), settings).unwrap();
+        // A program that another test has started holds each lock of this process until it is executed.
+        let end = Instant::now() + PATIENCE;
+        let (spool, _) = loop {
+            match FileSpool::open(&dir.path().join("spool"), settings.clone()) {
+                Err(OpenError::Locked) if Instant::now() < end => std::thread::yield_now(),
+                opened => break opened.unwrap(),
+            }
+        };
         let spool = Arc::new(spool);
         let (tell, events) = channel();
         let tell = Mutex::new(tell);
