@@ -4,6 +4,7 @@
 use std::ffi::{CStr, CString};
 use std::io::IoSlice;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::sync::atomic::Ordering;
 
 use rustix::fs::{self, AtFlags, CWD, Gid, Mode, OFlags, RenameFlags, Uid};
 use rustix::io::{self, Errno};
@@ -11,7 +12,7 @@ use rustix::path::Arg;
 
 use crate::event::Event;
 use crate::tree::NodeId;
-use crate::world::{World, world};
+use crate::world::{HAS_BAD_SECTORS, World, lock, world};
 use crate::{Declared, Space};
 
 pub fn open<P: Arg>(path: P, flags: OFlags, mode: Mode) -> io::Result<OwnedFd> {
@@ -165,6 +166,17 @@ pub fn linkat<P: Arg, Q: Arg, A: AsFd, B: AsFd>(
 
 pub fn write<Fd: AsFd>(fd: Fd, bytes: &[u8]) -> io::Result<usize> {
     writev(fd, &[IoSlice::new(bytes)])
+}
+
+pub fn pread<Fd: AsFd>(fd: Fd, bytes: &mut [u8], offset: u64) -> io::Result<usize> {
+    let read = io::pread(&fd, &mut *bytes, offset)?;
+    if HAS_BAD_SECTORS.load(Ordering::Acquire) {
+        let mut world = lock();
+        if let Some((machine, _)) = world.node(identity(&fs::fstat(&fd)?)) {
+            world.state(machine).may_read(&bytes[..read])?;
+        }
+    }
+    Ok(read)
 }
 
 pub fn writev<Fd: AsFd>(fd: Fd, parts: &[IoSlice<'_>]) -> io::Result<usize> {

@@ -3,8 +3,8 @@
 //! For every program that promises durability and wants to test the promise in process, without root. In a normal build these are
 //! `rustix`'s own functions under the same names. With the feature `record`, calls below a directory that a [`Machine`] watches go on
 //! record, none is really synced, and from the [`Recording`] any directory tree can be made that a power cut at any moment could have left
-//! ([`recording`](mod@recording) states the model). What only reads needs no door, but for [`Space::of`]: a test
-//! declares what a file system has left.
+//! ([`recording`](mod@recording) states the model). What only reads needs no door, but for [`Space::of`], since a test
+//! declares what a file system has left, and [`pread`], where it is tested what a bad sector does.
 #![forbid(unsafe_code)]
 #![warn(missing_docs)]
 
@@ -36,8 +36,8 @@ use rustix::io::Errno;
 
 #[cfg(feature = "record")]
 pub use calls::{
-    declared, declared_space, fchmod, fchown, ftruncate, linkat, mkdir, mkdirat, mounts_below, open, openat, pwritev,
-    rename, renameat, renameat_with, unlink, unlinkat, write, writev,
+    declared, declared_space, fchmod, fchown, ftruncate, linkat, mkdir, mkdirat, mounts_below, open, openat, pread,
+    pwritev, rename, renameat, renameat_with, unlink, unlinkat, write, writev,
 };
 pub use devices::{Watch, watch};
 #[cfg(feature = "record")]
@@ -55,7 +55,7 @@ pub use rustix::fs::{
     fchmod, fchown, ftruncate, linkat, mkdir, mkdirat, open, openat, rename, renameat, renameat_with, unlink, unlinkat,
 };
 #[cfg(not(feature = "record"))]
-pub use rustix::io::{pwritev, write, writev};
+pub use rustix::io::{pread, pwritev, write, writev};
 
 #[cfg(not(feature = "record"))]
 use rustix::fs as calls;

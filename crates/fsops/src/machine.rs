@@ -4,12 +4,13 @@ use std::collections::BTreeMap;
 use std::io;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::Ordering;
 
 use crate::event::Event;
 use crate::recording::Recording;
 use crate::space::{DeclaredSpace, Space};
 use crate::tree::{Node, NodeId, ROOT, Tree};
-use crate::world::{Faults, State, lock};
+use crate::world::{Faults, HAS_BAD_SECTORS, State, lock};
 
 /// A directory of its own, everything below which goes on record. No call is really synced: the record knows what is durable.
 #[derive(Debug)]
@@ -81,6 +82,7 @@ impl Machine {
 
     /// Changes what goes wrong from now on.
     pub fn set_faults(&self, faults: Faults) {
+        HAS_BAD_SECTORS.fetch_or(faults.bad_sectors.is_some(), Ordering::Release);
         self.with(|state| state.faults = faults);
     }
 
@@ -327,6 +329,19 @@ mod tests {
         assert_eq!(crate::syncfs(&written), Err(Errno::IO));
         assert_eq!([crate::fsync(&synced), crate::fsync(&written)], [Ok(()), Err(Errno::IO)]);
         assert_eq!([crate::fsync(&written), crate::syncfs(&written)], [Ok(()), Ok(())], "once");
+    }
+
+    #[test]
+    fn what_lies_in_bad_sectors_cannot_be_read_and_all_else_can() {
+        let machine = Machine::new().unwrap();
+        let file = crate::open(machine.path().join("f"), NEW | OFlags::RDWR, Mode::RUSR | Mode::WUSR).unwrap();
+        crate::write_all(&file, b"good bad good").unwrap();
+        let read = |offset: u64, len: usize| crate::pread(&file, &mut vec![0; len], offset);
+        assert_eq!(read(0, 20), Ok(13));
+        machine.set_faults(Faults { bad_sectors: Some(b"bad".to_vec()), ..Faults::default() });
+        assert_eq!([read(0, 20), read(5, 3), read(0, 7), read(8, 20)], [Err(Errno::IO), Err(Errno::IO), Ok(7), Ok(5)]);
+        machine.set_faults(Faults::default());
+        assert_eq!(read(0, 20), Ok(13));
     }
 
     #[test]

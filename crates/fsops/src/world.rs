@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 use std::os::fd::RawFd;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard, TryLockError};
 use std::time::Duration;
 
@@ -29,6 +29,8 @@ pub struct Faults {
     pub kill_before: Option<u64>,
     /// Syncs do not return until the faults are others, from the write of these bytes on; if there are none, at once.
     pub hang_syncs: Option<Vec<u8>>,
+    /// What has these bytes cannot be read: a [`pread`](crate::pread) of them fails with EIO.
+    pub bad_sectors: Option<Vec<u8>>,
 }
 
 /// A file or directory that is watched: whose, and which.
@@ -66,6 +68,8 @@ pub(crate) struct State {
 static WORLD: Mutex<World> = Mutex::new(World { nodes: BTreeMap::new(), machines: BTreeMap::new() });
 static MACHINES: AtomicUsize = AtomicUsize::new(0);
 static NEXT_KEY: AtomicU64 = AtomicU64::new(1);
+/// Set once any machine has bad sectors: until then a read asks nobody, and is nobody's turn.
+pub(crate) static HAS_BAD_SECTORS: AtomicBool = AtomicBool::new(false);
 
 /// The world, if anybody watches any of it. Calls are made while it is held, so that the record has their order. Before each of them another
 /// thread may go first: where a test decides whose turn it is, it decides it here.
@@ -142,6 +146,12 @@ impl World {
 }
 
 impl State {
+    /// EIO if what was read lies in bad sectors.
+    pub fn may_read(&self, bytes: &[u8]) -> rustix::io::Result<()> {
+        let is_bad = |bad: &Vec<u8>| bytes.windows(bad.len()).any(|part| part == bad);
+        if self.faults.bad_sectors.as_ref().is_some_and(is_bad) { Err(Errno::IO) } else { Ok(()) }
+    }
+
     fn has_hanging_syncs(&self) -> bool {
         let Some(text) = &self.faults.hang_syncs else { return false };
         let writes = self.events.iter().filter_map(|event| match event {

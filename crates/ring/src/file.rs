@@ -4,7 +4,7 @@ use std::fs::File;
 use std::io::{self, IoSlice};
 use std::num::NonZeroU64;
 use std::ops::Range;
-use std::os::unix::fs::{FileExt, MetadataExt};
+use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::sync::{Arc, Mutex};
 
@@ -51,7 +51,10 @@ impl SegmentFile {
     }
 
     pub fn read_exact_at(&self, bytes: &mut [u8], offset: u64) -> io::Result<()> {
-        FileExt::read_exact_at(&self.file, bytes, offset)
+        match read_to_end(&self.file, bytes, offset)? {
+            read if read == bytes.len() => Ok(()),
+            _ => Err(io::ErrorKind::UnexpectedEof.into()),
+        }
     }
 
     /// Drops a range from the page cache, except dirty pages: the next read asks the disk.
@@ -175,9 +178,9 @@ impl SegmentFile {
 fn read_to_end(file: &File, bytes: &mut [u8], offset: u64) -> io::Result<usize> {
     let mut total = 0;
     while total < bytes.len() {
-        match file.read_at(&mut bytes[total..], offset + total as u64) {
+        match posthaste_fsops::pread(file, &mut bytes[total..], offset + total as u64) {
             Ok(0) => break,
-            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(Errno::INTR) => {}
             read => total += read?,
         }
     }

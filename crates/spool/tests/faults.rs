@@ -128,6 +128,40 @@ fn each_sync_fails() {
 }
 
 #[test]
+fn a_segment_with_a_body_that_cannot_be_read_is_adopted_whole() {
+    let machine = Machine::new().unwrap();
+    let (tell, told) = channel();
+    let tell = Arc::new(Mutex::new(tell));
+    let events = Events::new(move |event| drop(tell.lock().unwrap().send(event)));
+    let (spool, _) = FileSpool::open(&machine.path().join("spool"), Config { events, ..config() }).unwrap();
+    let stream = spool.stream("a").unwrap();
+    let bad = b"in a bad sector";
+    // In a block with no other record.
+    let text = |n: usize| if n == 3 { [&[3; 4500][..], bad, &[3; 4485]].concat() } else { vec![n as u8; 9000] };
+    let lsns: Vec<Lsn> = (0..10).map(|n| append(&spool, stream, Body::Inline(vec![text(n).into()])).unwrap()).collect();
+    // Two of the four of the first segment: they would be copied.
+    spool.advance(stream, lsns[1], None, Released { below: lsns[2], also: Vec::new() });
+    machine.set_faults(Faults { bad_sectors: Some(bad.to_vec()), ..Faults::default() });
+    assert_eq!(spool.pack_oldest(1).unwrap(), 1);
+    spool.checkpoint().unwrap();
+    let damage: Vec<_> =
+        told.try_iter().filter_map(|event| if let Event::Damage(it) = event { Some(it) } else { None }).collect();
+    assert_eq!(damage.len(), 1, "{damage:?}");
+    assert_eq!((damage[0].lsn, &*damage[0].what), (Some(lsns[3]), "it cannot be read from the disk"));
+    let packs: Vec<_> =
+        std::fs::read_dir(machine.path().join("spool/packs")).unwrap().map(|pack| pack.unwrap()).collect();
+    let pack = packs.iter().find(|pack| pack.file_name().to_string_lossy().ends_with(".pack")).unwrap();
+    assert_eq!((packs.len(), pack.metadata().unwrap().len()), (2, 64 << 10));
+    // And it is not merged.
+    assert_eq!(spool.clean_packs().unwrap(), 0);
+    machine.set_faults(Faults::default());
+    for (n, lsn) in lsns.iter().enumerate().skip(2) {
+        assert_eq!(spool.read(*lsn, 0..9000).unwrap(), text(n)[..], "{n}");
+    }
+    spool.abandon();
+}
+
+#[test]
 fn a_full_disk_fails_what_is_done_and_nothing_else() {
     in_turns(1, each_change_finds_the_disk_full);
 }
