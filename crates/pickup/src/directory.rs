@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
 use posthaste_fsops as fsops;
-use rustix::fs::{AtFlags, Gid, Mode, OFlags};
+use rustix::fs::{AtFlags, FileType, Gid, Mode, OFlags};
 use rustix::io::Errno;
 
 /// An unfinished file that nobody has written to for so long is removed, as in a Maildir's `tmp/`.
@@ -107,6 +107,13 @@ impl Directory {
             chosen.push(file);
         }
         Ok((chosen, false))
+    }
+
+    /// Whom the message of that name belongs to; `None` if there is none.
+    pub fn owner(&self, name: &OsStr) -> Option<u32> {
+        let found = rustix::fs::statat(&self.fd, name.as_bytes(), AtFlags::SYMLINK_NOFOLLOW).ok()?;
+        let is_dir = FileType::from_raw_mode(found.st_mode) == FileType::Directory;
+        (!is_dir && !is_unfinished(name)).then_some(found.st_uid)
     }
 
     /// The names of all messages, in no order.
@@ -238,6 +245,12 @@ mod tests {
         assert_eq!(directory.remove_unfinished(after(35)).unwrap(), 0);
         assert_eq!(directory.remove_unfinished(after(37)).unwrap(), 1);
         assert_eq!(directory.names().unwrap(), ["whole"]);
+        std::fs::create_dir(directory.path().join("dir")).unwrap();
+        std::fs::write(directory.path().join(".new"), "x").unwrap();
+        assert_eq!(
+            ["whole", "dir", ".new", "none"].map(|name| directory.owner(name.as_ref())),
+            [Some(directory.uid()), None, None, None]
+        );
         assert_eq!(directory.files(0, |_| Some(())).unwrap(), (vec![], true));
         let mode = std::fs::metadata(directory.path()).unwrap().mode();
         assert_eq!(mode & 0o7777, 0o700);

@@ -1,5 +1,6 @@
 //! The files of the directory that the service knows: queued, at work, or waiting for another attempt.
 
+use std::collections::hash_map::Entry;
 use std::collections::{BTreeSet, HashMap, HashSet, VecDeque};
 use std::ffi::{OsStr, OsString};
 use std::time::Duration;
@@ -13,6 +14,7 @@ use super::settle::Settlement;
 #[derive(Debug, Default)]
 pub(super) struct Files {
     known: HashMap<OsString, File>,
+    shares: Shares,
     queue: VecDeque<OsString>,
     /// Those that wait for another attempt, by its time.
     waiting: BTreeSet<(Instant, OsString)>,
@@ -30,27 +32,67 @@ struct File {
     refused: Refused,
 }
 
+/// How many files of each user are known.
+#[derive(Debug, Clone)]
+struct Shares {
+    of_user: HashMap<u32, usize>,
+    /// How many more may be known.
+    free: usize,
+}
+
+impl Default for Shares {
+    fn default() -> Self {
+        Self { of_user: HashMap::new(), free: KNOWN_MAX }
+    }
+}
+
+impl Shares {
+    /// One more of a user; not if the user has more than are left for others: mail of one that waits cannot keep out that of others.
+    fn take(&mut self, uid: u32) -> bool {
+        let of_user = self.of_user.get(&uid).copied().unwrap_or(0);
+        let has_room = of_user < self.free;
+        if has_room {
+            self.of_user.insert(uid, of_user + 1);
+            self.free -= 1;
+        }
+        has_room
+    }
+
+    fn give_back(&mut self, uid: u32) {
+        if let Entry::Occupied(mut of_user) = self.of_user.entry(uid) {
+            *of_user.get_mut() -= 1;
+            self.free += 1;
+            if *of_user.get() == 0 {
+                of_user.remove();
+            }
+        }
+    }
+}
+
 impl Files {
     /// Files that may be added.
     pub fn room(&self) -> usize {
-        KNOWN_MAX.saturating_sub(self.known.len()).min(FOUND_MAX)
+        self.shares.free.min(FOUND_MAX)
+    }
+
+    /// Whether it is queued, at work or waiting.
+    pub fn is_known(&self, name: &OsStr) -> bool {
+        self.known.contains_key(name)
     }
 
     /// Begins a look through the directory.
     pub fn look(&self) -> Look {
-        let mut of_user = HashMap::new();
-        for file in self.known.values() {
-            *of_user.entry(file.uid).or_default() += 1;
-        }
-        Look { known: self.known.keys().cloned().collect(), of_user, free: KNOWN_MAX.saturating_sub(self.known.len()) }
+        Look { known: self.known.keys().cloned().collect(), shares: self.shares.clone() }
     }
 
-    /// Queues what a look has found, oldest first as far as names tell.
+    /// Queues what has come or a look has found, oldest first as far as names tell: what is not known, while its user has room.
     pub fn add(&mut self, mut found: Vec<Found>) {
         found.sort_unstable_by(|a, b| a.name.cmp(&b.name));
         for Found { name, uid } in found {
-            self.known.entry(name.clone()).or_default().uid = uid;
-            self.queue.push_back(name);
+            if !self.is_known(&name) && self.shares.take(uid) {
+                self.known.insert(name.clone(), File { uid, ..File::default() });
+                self.queue.push_back(name);
+            }
         }
     }
 
@@ -67,7 +109,9 @@ impl Files {
 
     /// Forgets a file that is done with. Looks have passed over its name until now, and thus over a new file of the same name.
     pub fn forget(&mut self, name: &OsStr) {
-        self.known.remove(name);
+        if let Some(file) = self.known.remove(name) {
+            self.shares.give_back(file.uid);
+        }
     }
 
     /// The file is queued once more, behind the others.
@@ -100,34 +144,26 @@ impl Files {
 /// A file that was not known.
 #[derive(Debug)]
 pub(super) struct Found {
-    name: OsString,
-    uid: u32,
+    pub name: OsString,
+    pub uid: u32,
 }
 
 /// Which files a look through the directory chooses.
 #[derive(Debug)]
 pub(super) struct Look {
     known: HashSet<OsString>,
-    /// How many are known, or chosen, of each user.
-    of_user: HashMap<u32, usize>,
-    /// How many more may be known.
-    free: usize,
+    /// With what is chosen.
+    shares: Shares,
 }
 
 impl Look {
-    /// Passes over what is known, and the files of a user that has more than are left for others: mail of one that waits cannot keep out that of others.
+    /// Passes over what is known, and the files of a user that has no room.
     pub fn choose(&mut self, name: OsString, uid: impl FnOnce() -> Option<u32>) -> Option<Found> {
         if self.known.contains(&name) {
             return None;
         }
         let uid = uid()?;
-        let of_user = self.of_user.entry(uid).or_default();
-        if *of_user >= self.free {
-            return None;
-        }
-        *of_user += 1;
-        self.free -= 1;
-        Some(Found { name, uid })
+        self.shares.take(uid).then_some(Found { name, uid })
     }
 }
 
@@ -185,5 +221,10 @@ mod tests {
         assert_eq!(find(&mut files, 1000, KNOWN_MAX), 0, "others have as few");
         (1002..1022).for_each(|uid| assert!(find(&mut files, uid, KNOWN_MAX / 8) <= KNOWN_MAX / 8));
         assert_eq!((files.known.len(), files.room()), (KNOWN_MAX, 0));
+        files.add(vec![Found { name: "late".into(), uid: 1 }]);
+        assert!(!files.is_known("late".as_ref()), "what comes by itself has no more room than what a look finds");
+        let known: Vec<OsString> = files.known.keys().cloned().collect();
+        known.iter().for_each(|name| files.forget(name));
+        assert_eq!((files.shares.of_user.len(), files.shares.free), (0, KNOWN_MAX));
     }
 }

@@ -33,7 +33,7 @@ use crate::listening::local_config;
 use crate::receive::Receiver;
 use crate::services::{Alive, Ended, Ending, OnFailure, Service, Unfinished};
 
-use self::files::Files;
+use self::files::{Files, Found};
 use self::handover::{Fates, HandoverError, Refused, hand_over};
 use self::notice::TellError;
 use self::settle::{Place, REFUSED, SettleError, Settlement};
@@ -178,14 +178,22 @@ impl Worker {
                     // Asked once the name is forgotten: from here on, an event about a new file of this name finds it.
                     Ok((name, Attempt::Done)) => {
                         files.forget(&name);
-                        wants_look |= exists(place, name).await;
+                        if !wants_look {
+                            self.enter(place, &mut files, vec![name]).await;
+                        }
                     }
                     Ok((name, Attempt::Retry(refused))) => files.again(name, refused),
                     Ok((name, Attempt::Later(settlement))) => files.later(name, settlement, Instant::now()),
                     // A panic, which costs the file its place in the line until the next start.
                     Err(error) => tracing::error!(error = error.to_string(), "a file of the pickup directory is left out"),
                 },
-                came = watch.changed(), if !draining => wants_look |= came,
+                came = watch.changed(), if !draining => {
+                    wants_look |= came.more;
+                    // What comes is not to put off a look that waits for the queue to become empty, and finds it, too.
+                    if !wants_look {
+                        self.enter(place, &mut files, came.names).await;
+                    }
+                }
                 () = sleep_until(wake_at.unwrap_or(look_at)), if !draining && wake_at.is_some() => {
                     files.wake(Instant::now());
                     wants_look |= Instant::now() >= look_at;
@@ -198,6 +206,18 @@ impl Worker {
     /// Whether no more files are taken; so it is when the service is gone.
     fn is_draining(&self) -> bool {
         *self.is_draining.borrow() || self.is_draining.has_changed().is_err()
+    }
+
+    /// Queues those of these files that are there and new. Costs what they cost, while a look costs what all files in the directory do.
+    async fn enter(&self, place: &Arc<Place>, files: &mut Files, mut names: Vec<OsString>) {
+        names.retain(|name| !files.is_known(name));
+        let place = Arc::clone(place);
+        let found = spawn_blocking(move || {
+            let owned = |name: OsString| Some(Found { uid: place.directory.owner(&name)?, name });
+            names.into_iter().filter_map(owned).collect()
+        });
+        // After a panic the next look finds them.
+        files.add(found.await.unwrap_or_default());
     }
 
     /// Queues files that are new. True: there are more.
@@ -260,12 +280,6 @@ impl Worker {
 fn wake_at(due: Option<Instant>, look_at: Instant, wants_look: bool) -> Option<Instant> {
     let look_at = Some(look_at).filter(|_| !wants_look);
     due.into_iter().chain(look_at).min()
-}
-
-/// Whether the directory has a file of that name.
-async fn exists(place: &Arc<Place>, name: OsString) -> bool {
-    let path = place.directory.path().join(name);
-    spawn_blocking(move || path.symlink_metadata().is_ok()).await.unwrap_or(true)
 }
 
 /// Waits for the drain.

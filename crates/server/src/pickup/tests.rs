@@ -157,6 +157,26 @@ async fn a_file_that_comes_under_the_name_of_one_just_taken_does_not_wait_for_th
 }
 
 #[tokio::test]
+async fn a_file_that_comes_is_taken_without_a_look_through_the_directory() {
+    let mut rig = Rig::new();
+    let place = |name: &str| rig.machine.path().join(name);
+    let (above, elsewhere) = (place("above"), place("elsewhere"));
+    rig.config.pickup.directory = above.join("pickup");
+    rig.put(0);
+    let mut service = Pickup::begin(&rig.config, rig.receiver.clone()).await;
+    rig.until("the first is taken", |rig| rig.waiting() == 0).await;
+    // A look reads the directory by its path, which leads nowhere now.
+    std::fs::rename(&above, &elsewhere).unwrap();
+    rig.config.pickup.directory = elsewhere.join("pickup");
+    rig.put(1);
+    rig.until("the second is taken", |rig| rig.waiting() == 0).await;
+    rig.until("both are delivered", |rig| rig.delivered() == [1, 1]).await;
+    service.drain(Instant::now() + LONG).await.unwrap();
+    Box::new(service).stop(Instant::now()).await.unwrap();
+    rig.store.shutdown().await;
+}
+
+#[tokio::test]
 async fn a_file_is_set_aside_only_once_its_sender_is_told() {
     let rig = Rig::new();
     let (directory, place) = (rig.directory(), Place::open(&rig.config.pickup.directory).unwrap());

@@ -1,8 +1,10 @@
-//! Tells when a file came into the directory (inotify(7)).
+//! Tells which files came into the directory (inotify(7)).
 
+use std::ffi::{OsStr, OsString};
 use std::io;
 use std::mem::MaybeUninit;
 use std::os::fd::OwnedFd;
+use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
 use rustix::fs::inotify::{self, CreateFlags, ReadFlags, Reader, WatchFlags};
@@ -15,6 +17,15 @@ pub(super) struct Watch {
     /// `None`: the kernel has no room for one more, or no inotify.
     fd: Option<AsyncFd<OwnedFd>>,
     is_gone: bool,
+}
+
+/// What came since the last time.
+#[derive(Debug, Default)]
+pub(super) struct Came {
+    /// Messages, by their names.
+    pub names: Vec<OsString>,
+    /// More came than is told: a look finds it.
+    pub more: bool,
 }
 
 impl Watch {
@@ -45,16 +56,16 @@ impl Watch {
         self.is_gone
     }
 
-    /// Waits for something to happen; whether a message may have come. Nothing is lost if the future is dropped.
-    pub async fn changed(&mut self) -> bool {
+    /// Waits for something to happen. Nothing is lost if the future is dropped.
+    pub async fn changed(&mut self) -> Came {
         let Some(fd) = &mut self.fd else { return std::future::pending().await };
         let Ok(mut ready) = fd.readable_mut().await else {
             self.is_gone = true;
-            return true;
+            return Came::default();
         };
         let mut buffer = [MaybeUninit::uninit(); 16 << 10];
         let mut reader = Reader::new(ready.get_inner(), &mut buffer);
-        let mut came = false;
+        let mut came = Came::default();
         loop {
             match reader.next() {
                 Ok(event) => {
@@ -62,8 +73,13 @@ impl Watch {
                     let gone = ReadFlags::DELETE_SELF | ReadFlags::MOVE_SELF | ReadFlags::IGNORED | ReadFlags::UNMOUNT;
                     self.is_gone |= flags.intersects(gone);
                     // One that is being written is renamed when it is whole.
-                    let is_message = event.file_name().is_some_and(|name| !name.to_bytes().starts_with(b"."));
-                    came |= is_message || flags.contains(ReadFlags::QUEUE_OVERFLOW);
+                    let name = event.file_name().map(|name| OsStr::from_bytes(name.to_bytes()));
+                    let message = name.filter(|name| !name.as_bytes().starts_with(b"."));
+                    match message {
+                        Some(_) if came.names.len() == NAMES_MAX => came.more = true,
+                        message => came.names.extend(message.map(OsStr::to_owned)),
+                    }
+                    came.more |= flags.contains(ReadFlags::QUEUE_OVERFLOW);
                 }
                 Err(Errno::WOULDBLOCK) => break,
                 Err(Errno::INTR) => {}
@@ -81,4 +97,29 @@ impl Watch {
 #[allow(deprecated, reason = "it is deprecated for types whose descriptor may change; an owned one does not")]
 fn registered(fd: OwnedFd) -> io::Result<AsyncFd<OwnedFd>> {
     AsyncFd::new(fd)
+}
+
+/// Names that are told at once.
+const NAMES_MAX: usize = 10_000;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn names_of_whole_files_are_told_and_too_many_are_told_as_more() {
+        let dir = tempfile::tempdir().unwrap();
+        let mut watch = Watch::new(dir.path()).unwrap();
+        let put = |name: &str| std::fs::write(dir.path().join(name), "x").unwrap();
+        [".unfinished", "one", ".other"].into_iter().for_each(put);
+        std::fs::rename(dir.path().join(".other"), dir.path().join("two")).unwrap();
+        let came = watch.changed().await;
+        assert_eq!((came.names, came.more), (vec!["one".into(), "two".into()], false));
+        (0..=NAMES_MAX).for_each(|number| put(&number.to_string()));
+        let came = watch.changed().await;
+        assert_eq!((came.names.len(), came.more, watch.is_gone()), (NAMES_MAX, true, false));
+        std::fs::remove_dir_all(dir.path()).unwrap();
+        assert_eq!(watch.changed().await.names, [""; 0]);
+        assert!(watch.is_gone());
+    }
 }
