@@ -1,50 +1,37 @@
 //! Measures opening a spool whose mail is in none of its mailboxes: 50,000 messages of 10 KiB for 64 mailboxes.
 //! Leaves out the crash itself; the messages wait because something lay in the place of each mailbox, which is then removed.
+//! With `-- --waiting N`: how long an opening takes with N messages without bodies whose mailboxes stay closed: the spool, a replay alone, then a replay into the table of messages.
 //! `cargo test` runs it tiny so it cannot rot; `cargo bench` runs it whole. Files lie in `$POSTHASTE_BENCH_DIR` or the
 //! target directory, never on tmpfs.
 
 use std::path::{Path, PathBuf};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use posthaste_delivery::local::{Body, LineEnds, LocalConfig, LocalDelivery, Message, Target};
+use posthaste_spool::Spool;
 
 fn main() {
-    let whole = std::env::args().any(|arg| arg == "--bench");
+    let args: Vec<String> = std::env::args().collect();
+    let whole = args.iter().any(|arg| arg == "--bench");
+    let number = args.iter().position(|arg| arg == "--waiting").and_then(|at| args.get(at + 1)?.parse().ok());
+    match number {
+        Some(messages) => wait(messages),
+        None if whole => deliver(whole),
+        None => {
+            deliver(whole);
+            wait(200);
+        }
+    }
+}
+
+fn deliver(whole: bool) {
     let (messages, mailboxes) = if whole { (50_000, 64) } else { (200, 4) };
     let dir = scratch();
     let config = LocalConfig::new(dir.join("spool"), dir.join("mail"));
-    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().expect("a runtime");
-    let path = |mailbox: usize| dir.join(format!("mail/u{mailbox}"));
+    fill(&config, messages, mailboxes, &"0123456789 a line of a message of ten kilobytes\r\n".repeat(209));
     for mailbox in 0..mailboxes {
-        std::fs::create_dir_all(path(mailbox)).expect("a directory");
-        std::fs::write(path(mailbox).join("Maildir"), "in the way").expect("a file");
-    }
-    {
-        let (delivery, _) = LocalDelivery::open(config.clone()).expect("opens");
-        let body = Bytes::from("0123456789 a line of a message of ten kilobytes\r\n".repeat(209));
-        runtime.block_on(async {
-            let tasks: Vec<_> = (0..64)
-                .map(|task| {
-                    let (delivery, body) = (delivery.clone(), body.clone());
-                    tokio::spawn(async move {
-                        for number in (task..messages).step_by(64) {
-                            let mailbox = format!("u{}/Maildir", number % mailboxes).into();
-                            let targets = vec![Target { mailbox, prefix: Bytes::from_static(b"Delivered-To: u\r\n") }];
-                            let body = Body::Memory(vec![body.clone()]);
-                            let message = Message { targets, body, line_ends: LineEnds::ToLf, also: Vec::new() };
-                            delivery.deliver_message(message).await.expect("accepted");
-                        }
-                    })
-                })
-                .collect();
-            for task in tasks {
-                task.await.expect("a task");
-            }
-        });
-    }
-    for mailbox in 0..mailboxes {
-        std::fs::remove_file(path(mailbox).join("Maildir")).expect("cleared");
+        std::fs::remove_file(dir.join(format!("mail/u{mailbox}/Maildir"))).expect("cleared");
     }
     // The same spool twice, because opening it finishes what is in it.
     let again = LocalConfig { spool_dir: dir.join("spool-again"), ..config.clone() };
@@ -64,6 +51,60 @@ fn main() {
     }
     std::fs::remove_dir_all(&dir).expect("remove scratch");
 }
+
+/// Has a spool full of messages for mailboxes that something lies in the place of.
+fn fill(config: &LocalConfig, messages: usize, mailboxes: usize, body: &str) {
+    for mailbox in 0..mailboxes {
+        let path = config.mail_root.join(format!("u{mailbox}"));
+        std::fs::create_dir_all(&path).expect("a directory");
+        std::fs::write(path.join("Maildir"), "in the way").expect("a file");
+    }
+    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().expect("a runtime");
+    let (delivery, _) = LocalDelivery::open(config.clone()).expect("opens");
+    let body = Bytes::from(body.to_owned());
+    runtime.block_on(async {
+        let tasks: Vec<_> = (0..TASKS)
+            .map(|task| {
+                let (delivery, body) = (delivery.clone(), body.clone());
+                tokio::spawn(async move {
+                    for number in (task..messages).step_by(TASKS) {
+                        let mailbox = format!("u{}/Maildir", number % mailboxes).into();
+                        let targets = vec![Target { mailbox, prefix: Bytes::from_static(b"Delivered-To: u\r\n") }];
+                        let body = Body::Memory(vec![body.clone()]);
+                        let message = Message { targets, body, line_ends: LineEnds::ToLf, also: Vec::new() };
+                        delivery.deliver_message(message).await.expect("accepted");
+                    }
+                })
+            })
+            .collect();
+        for task in tasks {
+            task.await.expect("a task");
+        }
+    });
+}
+
+/// Opens a spool with messages that wait, and leaves them waiting.
+fn wait(messages: usize) {
+    let dir = scratch();
+    let mut config = LocalConfig::new(dir.join("spool"), dir.join("mail"));
+    (config.backlog_bytes, config.open_patience) = (u32::MAX, Duration::ZERO);
+    fill(&config, messages, 64, "");
+    let begun = Instant::now();
+    let opened = LocalDelivery::open_spool(&config).expect("opens");
+    println!("{messages} wait: spool opened in {:.2} s", begun.elapsed().as_secs_f64());
+    let (begun, mut shown) = (Instant::now(), 0);
+    let stream = opened.spool.streams().into_iter().find(|stream| stream.name.starts_with("local:")).expect("one");
+    opened.spool.replay(stream.id, &mut |_| shown += 1).expect("a replay");
+    println!("{shown} entries replayed in {:.2} s", begun.elapsed().as_secs_f64());
+    let begun = Instant::now();
+    let (delivery, report) = LocalDelivery::open_in(opened, config).expect("opens");
+    println!("{} messages replayed into the table in {:.2} s", report.messages, begun.elapsed().as_secs_f64());
+    assert_eq!(report.messages, messages);
+    drop(delivery);
+    std::fs::remove_dir_all(&dir).expect("remove scratch");
+}
+
+const TASKS: usize = 256;
 
 fn copy_files(from: &Path, to: &Path) {
     std::fs::create_dir_all(to).expect("a directory");
