@@ -270,14 +270,15 @@ pub(crate) fn scrub_pack(
         }
         needed.next_if_eq(&entry.lsn);
         let mut read = Ok(u64::from(entry.head_len) + u64::from(entry.body_len));
-        let parts: [(Result<(), PackError>, fn(&'static str) -> Broken); 3] = [
-            (reader.head_of_record(&entry).map(drop), Broken::Head),
-            (reader.body(&entry).map(drop), Broken::Body),
-            (reader.copy(&entry).map(drop), Broken::Head),
+        let parts = [
+            (true, reader.head_of_record(&entry).map(drop)),
+            (false, reader.body(&entry).map(drop)),
+            (true, reader.copy(&entry).map(drop)),
         ];
-        for (part, broken) in parts {
+        for (is_head, part) in parts {
             match part {
-                Err(PackError::Damaged(what)) => read = read.and(Err(broken(what))),
+                Err(PackError::Damaged(what)) if is_head => read = read.and(Err(Broken::Head(what))),
+                Err(PackError::Damaged(what)) => read = read.and(Err(Broken::Body(what))),
                 part => part?,
             }
         }
