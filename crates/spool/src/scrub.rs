@@ -269,19 +269,12 @@ pub(crate) fn scrub_pack(
             return Ok(());
         }
         needed.next_if_eq(&entry.lsn);
-        let mut read = Ok(u64::from(entry.head_len) + u64::from(entry.body_len));
-        let parts = [
-            (true, reader.head_of_record(&entry).map(drop)),
-            (false, reader.body(&entry).map(drop)),
-            (true, reader.copy(&entry).map(drop)),
-        ];
-        for (is_head, part) in parts {
-            match part {
-                Err(PackError::Damaged(what)) if is_head => read = read.and(Err(Broken::Head(what))),
-                Err(PackError::Damaged(what)) => read = read.and(Err(Broken::Body(what))),
-                part => part?,
-            }
-        }
+        let read = match (reader.head(&entry), reader.body(&entry)) {
+            (Ok(_), Ok(_)) => Ok(u64::from(entry.head_len) + u64::from(entry.body_len)),
+            (Err(PackError::Damaged(what)), _) => Err(Broken::Head(what)),
+            (Ok(_), Err(PackError::Damaged(what))) => Err(Broken::Body(what)),
+            (Err(error), _) | (_, Err(error)) => return Err(error),
+        };
         flow = each(entry.lsn, read);
         Ok::<_, PackError>(())
     })?;

@@ -43,6 +43,8 @@ pub struct ClosedSpool {
     damage: Vec<Damage>,
     /// Copies of which the other one is whole.
     spare: Vec<Spare>,
+    /// Windows of batches whose live file cannot be read.
+    lost_windows: Vec<u64>,
     _lock: Option<File>,
 }
 
@@ -165,6 +167,7 @@ impl ClosedSpool {
             bodies: Bodies::at(bodies::dir_of(dir)),
             damage: Vec::new(),
             spare: is_one_damaged.then_some(Spare::Checkpoint).into_iter().collect(),
+            lost_windows: Vec::new(),
             _lock: lock,
         };
         let heads = closed.read_ring()?;
@@ -268,6 +271,7 @@ impl ClosedSpool {
                 self.state.add_window(content);
                 continue;
             }
+            self.lost_windows.push(window);
             let (first, last) = lsns_of(window).into_inner();
             self.note(
                 None,

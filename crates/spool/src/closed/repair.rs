@@ -13,6 +13,7 @@ use super::{Spare, copies};
 use crate::ClosedSpool;
 use crate::checkpoint::{CheckpointFiles, PackRow};
 use crate::files::OWNER;
+use crate::live::lsns_of;
 use crate::open::RING;
 use crate::pack::{self, IndexEntry, IndexWriter, PackError};
 
@@ -28,8 +29,8 @@ pub struct Repaired {
 
 impl ClosedSpool {
     /// Rewrites what a second copy or the batches themselves tell: one of the two checkpoint files, a copy of a segment's header, the index of a pack. Nothing
-    /// else is changed. A lost live file needs no repair: the next opening finds again what it said. Bytes of a batch or of a body are not written
-    /// twice; what is lost of them stays lost.
+    /// else is changed. A lost live file needs no repair: the next opening finds again what it said; until then no index is written for its batches. Bytes of a
+    /// batch or of a body are not written twice; what is lost of them stays lost. A damaged copy of a head costs nothing and is left as it is.
     ///
     /// # Errors
     /// Those of reading; what could not be written is told in what is returned.
@@ -44,7 +45,7 @@ impl ClosedSpool {
             repaired.note(name, outcome);
         }
         for row in &self.state.packs {
-            let is_whole = self.packs.get(row.id).and_then(|reader| reader.each(|entry| reader.copy(&entry).map(drop)));
+            let is_whole = self.packs.get(row.id).and_then(|reader| reader.each(|_| Ok::<_, PackError>(())));
             match is_whole {
                 Ok(()) => continue,
                 Err(PackError::Io(error)) => return Err(error),
@@ -71,6 +72,14 @@ impl ClosedSpool {
 
     /// Writes an index in place of a damaged one: under another name first.
     fn repair_index(&self, row: &PackRow) -> io::Result<()> {
+        let is_lost = |window: &u64| {
+            let lsns = lsns_of(*window);
+            *lsns.start() <= row.last && row.first <= *lsns.end()
+        };
+        if self.lost_windows.iter().any(is_lost) {
+            let what = "it is not known which of its batches are needed: start the server once, then repair";
+            return Err(io::Error::new(io::ErrorKind::InvalidData, what));
+        }
         let dir = self.packs.dir();
         let reader = SegmentReader::open(&pack::pack_path(dir, row.id))?;
         let damaged = self.packs.get(row.id).ok();
@@ -84,12 +93,15 @@ impl ClosedSpool {
         let mut lost = false;
         // A segment that was adopted has others, too: cancelled ones must not come back.
         for (lsn, _) in self.state.needed(row.first..=row.last) {
-            let record = found.get(&lsn).and_then(|(offset, header)| {
-                Some((IndexEntry::of((*offset).into(), header), reader.head(*offset, header).ok()?))
+            // What the pack has lost of it, a block that is whole may still tell.
+            let known = damaged.as_ref().and_then(|index| Some((index.entry(lsn)?, index)));
+            let known = known.map(|(entry, index)| (entry, index.head(&entry).unwrap_or_default()));
+            let record = known.or_else(|| {
+                let (offset, header) = found.get(&lsn)?;
+                Some((IndexEntry::of((*offset).into(), header), reader.head(*offset, header).unwrap_or_default()))
             });
             lost |= record.is_none();
-            // What the pack has lost of a head, its copy may still tell.
-            if let Some((entry, head)) = record.or_else(|| damaged.as_ref()?.find_copy(lsn)) {
+            if let Some((entry, head)) = record {
                 index.push(entry, &head)?;
             }
         }

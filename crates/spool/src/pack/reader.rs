@@ -96,21 +96,15 @@ impl PackReader {
 
     /// The head, checked: the copy in the index, or that of the record if no whole copy is there.
     pub fn head(&self, entry: &IndexEntry) -> Result<Bytes, PackError> {
-        match self.copy(entry) {
+        match self.index.head(entry) {
             Ok(Some(head)) => Ok(head),
             Ok(None) | Err(_) => self.head_of_record(entry),
         }
     }
 
-    /// The copy of the head in the index, checked; `None` if it has none.
-    pub fn copy(&self, entry: &IndexEntry) -> Result<Option<Bytes>, PackError> {
-        self.index.head(entry)
-    }
-
-    /// A record of which the index has the entry and a whole copy of the head, whatever the pack has.
-    pub fn find_copy(&self, lsn: u64) -> Option<(IndexEntry, Bytes)> {
-        let entry = self.index.find(lsn).ok()??;
-        Some((entry, self.copy(&entry).ok()??))
+    /// What the index says of a record; `None` if it lacks it or is damaged there.
+    pub fn entry(&self, lsn: u64) -> Option<IndexEntry> {
+        self.index.find(lsn).ok()?
     }
 
     /// The head that lies in the pack, checked.
@@ -197,6 +191,5 @@ mod tests {
                 read => assert!(read.unwrap() == vec![lsn as u8; len(lsn)], "{lsn}"),
             }
         }
-        assert!(reader.find_copy(55).is_some() && reader.find_copy(110).is_none() && reader.find_copy(106).is_none());
     }
 }
