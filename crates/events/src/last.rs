@@ -67,8 +67,9 @@ fn look(
         let head = &line[..line.len().min(HEAD_BYTES + key.len())];
         head.windows(key.len()).any(|window| window == key.as_bytes())
     };
-    let mut bytes = 0;
-    for file in numbers(dir)?.into_iter().rev() {
+    let (mut bytes, all) = (0, numbers(dir)?);
+    let newest = all.last().copied();
+    for file in all.into_iter().rev() {
         if wanted.is_empty() {
             return Ok(());
         }
@@ -81,8 +82,12 @@ fn look(
         loop {
             line.clear();
             bytes += (&mut lines).take(LINE_BYTES_MAX).read_until(b'\n', &mut line)? as u64;
-            if !line.ends_with(b"\n") {
+            if line.is_empty() || !line.ends_with(b"\n") && Some(file) == newest {
                 break;
+            }
+            if !line.ends_with(b"\n") {
+                let what = "a line has no end, or is too long";
+                return Err(io::Error::new(io::ErrorKind::InvalidData, what).into());
             }
             if first_lsn.is_none() {
                 first_lsn = Some(lsn_of(&line));

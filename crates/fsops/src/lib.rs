@@ -4,7 +4,7 @@
 //! `rustix`'s own functions under the same names. With the feature `record`, calls below a directory that a [`Machine`] watches go on
 //! record, none is really synced, and from the [`Recording`] any directory tree can be made that a power cut at any moment could have left
 //! ([`recording`](mod@recording) states the model). What only reads needs no door, but for [`Space::of`], since a test
-//! declares what a file system has left, and [`pread`], where it is tested what a bad sector does.
+//! declares what a file system has left, and [`pread`], so that a test can make a sector unreadable.
 #![forbid(unsafe_code)]
 #![warn(missing_docs)]
 

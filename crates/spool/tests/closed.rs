@@ -206,7 +206,7 @@ fn a_repair_of_an_index_drops_no_record_that_is_needed() {
     let (spool, _) = FileSpool::open(dir.path(), config.clone()).unwrap();
     let stream = spool.stream("one").unwrap();
     for n in 0..260 {
-        append(&spool, &[stream], Body::Inline(vec![Bytes::from(vec![n as u8; 5000])]));
+        append(&spool, &[stream], Body::Inline(vec![Bytes::from(vec![n as u8; 3000])]));
     }
     assert_eq!(spool.pack_oldest(1).unwrap(), 1);
     spool.checkpoint().unwrap();

@@ -11,7 +11,8 @@ use super::{FIRST, Queue, QueueId, Secs};
 /// What an operator does with recipients. "Now" is never before the time from which on a message may leave.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Action {
-    /// They are not tried, and do not expire: until then, or without an end. What is held already ends then, unless that is not an operator's.
+    /// They are not tried and do not expire: until then, or until they are released. What an operator holds until a time already is held until the new one;
+    /// what is held without an end, or not by an operator, stays so.
     Hold(Option<Secs>),
     /// Held ones are tried again, now; what has become too old meanwhile has its whole age once more.
     Release,
@@ -149,10 +150,11 @@ impl Queue {
         next < recipient.due || next <= self.now && !is_suspended()
     }
 
-    /// `None`: it stays as it is. An operator does not change what others hold, and an end that has come already holds nothing.
+    /// `None`: it stays as it is. An operator does not change what others hold; a hold without an end ends by a release alone; and an end that has come already
+    /// holds nothing.
     fn new_hold(&self, until: Option<Secs>, held: Option<HoldReason>) -> Option<HoldReason> {
         let new = until.map_or(HoldReason::Operator, HoldReason::Until);
-        let may_change = held.is_none_or(|held| held.is_operators() && held != new);
+        let may_change = held.is_none_or(|held| matches!(held, HoldReason::Until(_)) && held != new);
         (may_change && until.is_none_or(|until| until > self.now)).then_some(new)
     }
 

@@ -86,7 +86,7 @@ pub enum HoldReason {
     Quarantine,
     /// A rule of the configuration has said so.
     Policy,
-    /// An operator has said so, until then; a time above 2.
+    /// An operator has said so, until then.
     Until(Secs),
 }
 
@@ -140,7 +140,7 @@ impl Change {
                 out.push(attempts);
                 out.extend(next.to_le_bytes());
             }
-            What::Held(HoldReason::Until(until)) => out.extend(until.to_le_bytes()),
+            What::Held(reason) if reason.has_end() => out.extend(reason.number().to_le_bytes()),
             What::Held(reason) => out.push(reason.number() as u8),
             What::Released { next, expires } => {
                 out.extend(next.to_le_bytes());
@@ -172,13 +172,13 @@ impl Change {
 }
 
 impl HoldReason {
-    /// In place of the next attempt: no time is so early, so all others are the end of the hold.
+    /// In place of the next attempt: 0 to 2 without an end, all others are the end of the hold.
     pub(super) fn number(self) -> u32 {
         match self {
             Self::Operator => 0,
             Self::Quarantine => 1,
             Self::Policy => 2,
-            Self::Until(until) => until,
+            Self::Until(until) => until.max(3),
         }
     }
 

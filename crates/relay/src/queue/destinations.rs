@@ -41,7 +41,7 @@ pub(super) struct Destination {
     /// It waits to be routed.
     pub is_unrouted: bool,
     pub route_until: Secs,
-    /// An operator has its mail tried now: the sites that it is routed to next pause no longer.
+    /// The sites that it is routed to next end their pauses, as an operator has its mail tried now.
     pub resumes_sites: bool,
     /// One for each source; one without a ready queue before it is routed.
     pub lanes: Vec<Lane>,

@@ -23,7 +23,7 @@ use super::shape::{OpenLimit, Permit};
 use super::shared::Shared;
 use super::site::Site;
 use super::source::Egress;
-use crate::session::{Auth, Session, Settings, Tls, TlsPolicy};
+use crate::session::{Auth, Session, Settings, Tls};
 
 /// What two connections have in common if a session of one could as well be of the other.
 #[derive(Debug, Clone)]
@@ -77,11 +77,10 @@ impl Hash for Key {
     }
 }
 
-/// The name counts unless encryption is opportunistic: then nobody verifies it, and it is only that of one of the hosts at the address.
+/// The name counts also where nobody verifies it: the other host may go by it (SNI).
 fn is_alike(one: &Tls, other: &Tls) -> bool {
-    (one.policy, one.is_implicit) == (other.policy, other.is_implicit)
+    (one.policy, one.is_implicit, &one.name) == (other.policy, other.is_implicit, &other.name)
         && Arc::ptr_eq(&one.config, &other.config)
-        && (one.policy == TlsPolicy::Opportunistic || one.name == other.name)
 }
 
 /// A session on its way to another site.
@@ -196,9 +195,11 @@ pub(super) struct Known {
 }
 
 impl Known {
-    /// It waits for a message, and has carried so many. Whether it is to be handed over now.
+    /// It waits for a message, and has carried so many. Whether it is to end now: it is to be handed over, or others wait for a connection to its address.
     pub fn set_idle(&self, waker: &Waker, messages: u64) -> bool {
         let mut offer = self.connection.offer();
+        let Connection { address, site, .. } = &*self.connection;
+        let is_waited_for = address.as_ref().is_some_and(|limit| limit.set_idle(self.serial, *site, waker));
         match &mut offer.idle {
             Some(idle) => idle.waker.clone_from(waker),
             None => {
@@ -207,22 +208,26 @@ impl Known {
             }
         }
         offer.asked = offer.asked.take().filter(|asked| !asked.is_closed());
-        offer.asked.is_some()
+        offer.asked.is_some() || is_waited_for
     }
 
     /// It has a message: who has asked for it in vain connects.
     pub fn set_busy(&self) {
         drop(self.asked());
+        self.connection.address.iter().for_each(|limit| limit.wake_idle());
     }
 
     /// It ends, and is not idle any more: where its session is waited for.
     pub fn asked(&self) -> Option<oneshot::Sender<Handed>> {
         let mut offer = self.connection.offer();
-        self.reuse.idle.fetch_sub(offer.idle.take().iter().count(), Ordering::Relaxed);
+        if offer.idle.take().is_some() {
+            self.reuse.idle.fetch_sub(1, Ordering::Relaxed);
+            self.connection.address.iter().for_each(|limit| limit.forget_idle(self.serial));
+        }
         offer.asked.take()
     }
 
-    /// Its site has nothing to send. Whether others wait for a connection to its address to end.
+    /// Whether other sites wait for a connection to its address to end. To be asked when its own site has nothing to send.
     pub fn is_waited_for(&self) -> bool {
         let Connection { address, site, .. } = &*self.connection;
         address.as_ref().is_some_and(|limit| limit.is_waited_for_but_by(*site))
@@ -241,7 +246,7 @@ impl Drop for Known {
             }
         }
         // Nobody finds it any more.
-        self.set_busy();
+        drop(self.asked());
     }
 }
 
@@ -249,7 +254,14 @@ impl Shared {
     /// For a site that is about to connect: the session of another that is alike and has been idle for a while, or at all if there may be no more
     /// connections to the address.
     pub async fn take_over(&self, site: &Arc<Site>, key: &Key, pulse: &Pulse) -> Option<Handed> {
-        let limits = site.state().limits.clone();
+        let limits = {
+            let state = site.state();
+            // A site that could not be reached is tried with a connection of its own.
+            if state.failures > 0 {
+                return None;
+            }
+            state.limits.clone()
+        };
         let messages_max = limits.messages_per_connection;
         let mut wanted = Wanted { messages_max, is_counted: false, idle_for: IDLE_MIN };
         if let Some(most) = limits.connections_per_address {
@@ -280,7 +292,7 @@ mod tests {
     use super::super::opportunistic_tls;
     use super::super::source::Source;
     use super::*;
-    use crate::session::Channel;
+    use crate::session::{Channel, TlsPolicy};
 
     fn address(text: &str) -> SocketAddr {
         text.parse().unwrap()
@@ -319,8 +331,10 @@ mod tests {
         use TlsPolicy::{Opportunistic, Required, Verified};
         let (one, other) = ("mx1.example", "mx2.example");
         assert!(tls(Verified, one) == tls(Verified, one) && tls(Verified, one) != tls(Verified, other));
-        assert!(tls(Required, one) != tls(Required, other), "the server may go by it");
-        assert!(tls(Opportunistic, one) == tls(Opportunistic, other), "nobody looks at the name");
+        assert!(tls(Required, one) != tls(Required, other));
+        assert!(
+            tls(Opportunistic, one) == tls(Opportunistic, one) && tls(Opportunistic, one) != tls(Opportunistic, other)
+        );
         assert!(tls(Opportunistic, one) != tls(Required, one) && tls(Required, one) != tls(Verified, one));
         assert!(tls(Opportunistic, one) != key(&source));
         let other_authorities = with(&|settings| {

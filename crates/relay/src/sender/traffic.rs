@@ -168,10 +168,14 @@ impl Mail {
         state.halves.serves(&mut self.serves, transaction.as_ref().map(|transaction| transaction.kind));
         let Some(transaction) = transaction else {
             self.gives_way = self.shared.gives_way(self.idle.is_some());
-            if state.limits.is_waited_for() || self.known.is_waited_for() || self.gives_way.is_some() {
+            if state.limits.is_waited_for() || self.gives_way.is_some() {
                 return Poll::Ready(None);
             }
-            if self.in_flight == 0 && self.known.set_idle(cx.waker(), self.given) {
+            let is_wanted = match self.in_flight {
+                0 => self.known.set_idle(cx.waker(), self.given),
+                _ => self.known.is_waited_for(),
+            };
+            if is_wanted {
                 return Poll::Ready(None);
             }
             state.idle.wait(cx.waker());
@@ -365,12 +369,16 @@ impl Traffic for Mail {
         }
     }
 
-    fn finished(&mut self, under_way: UnderWay, fates: Vec<Fate>) {
+    fn finished(&mut self, mut under_way: UnderWay, fates: Vec<Fate>) {
         self.pulse.step(steps::RECORDING);
         self.in_flight -= 1;
         self.has_progress |= fates.iter().any(|fate| !matches!(fate, Fate::NotSent(_)));
-        // A session that was used already may have been closed for its age.
-        if !self.has_progress && self.carried == 0 {
+        if !self.has_progress && self.carried > 0 {
+            // A session that was used already may have been closed for its age: that says nothing of the host, nor of the message.
+            under_way.is_ended = true;
+            return self.shared.untried(&under_way.transaction);
+        }
+        if !self.has_progress {
             // Before the message is given back: another connection takes it at once.
             let pause = std::time::Duration::from_secs(self.shared.config.site_pause_secs.into());
             self.site.state().cut_by(&self.host, Instant::now() + pause);

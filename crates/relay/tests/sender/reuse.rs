@@ -161,3 +161,23 @@ fn a_connection_serves_nobody_with_another_password() {
     assert_eq!(users, ["ann", "eve", "ann"]);
     assert_eq!((sink.connections(), sink.logins()), (2, 2));
 }
+
+#[test]
+fn an_idle_connection_ends_for_a_site_that_waits_for_its_address_and_cannot_use_it() {
+    let sink = Sink::start();
+    let zone = Zone::default().a("hub.example", LOOPBACK);
+    let route = |domain: &str, user: &str| {
+        let auth = Some(Credentials::new(user, "secret"));
+        Arc::new(Route { domain: domain.to_owned(), auth, ..Route::new("hub.example", sink.port()) })
+    };
+    let routes = vec![route("d0.example", "ann"), route("d1.example", "eve")];
+    let rig = rig_with(zone, sink.port(), |config| {
+        (config.shaping, config.routing.routes) = (rules(ONE), routes);
+        config.timeouts.idle = Duration::from_secs(600);
+    });
+    for round in 1..=3 {
+        rig.send_and_rest("bob@d0.example", &sink, 1);
+        rig.send_and_rest("bob@d1.example", &sink, 1);
+        assert_eq!((sink.connections(), sink.open_max()), (2 * round, 1));
+    }
+}

@@ -288,8 +288,8 @@ async fn drain(is_draining: &mut tokio_watch::Receiver<bool>) {
     let _ = is_draining.wait_for(|draining| *draining).await;
 }
 
-/// Reads a file and has its message received, for those who are not `refused` already. Says what is to be done with the file; and if its rest need not wait, for
-/// more recipients than one transaction takes, whom all transactions until now have refused. Their sender is told of all behind the last one: they stay in the
+/// Reads a file and has its message received, for recipients that are not among the `refused`. Says what is to be done with the file. If the file has more recipients
+/// than one transaction takes, also says which were refused so far: the sender is told of all of them behind the last transaction. They stay in the
 /// file until then, so a server that is stopped has them refused once more.
 async fn receive(
     receiver: &Receiver,

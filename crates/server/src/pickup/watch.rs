@@ -100,7 +100,7 @@ fn registered(fd: OwnedFd) -> io::Result<AsyncFd<OwnedFd>> {
 }
 
 /// Names that are told at once.
-const NAMES_MAX: usize = 10_000;
+const NAMES_MAX: usize = if cfg!(test) { 100 } else { 10_000 };
 
 #[cfg(test)]
 mod tests {
@@ -110,6 +110,7 @@ mod tests {
     async fn names_of_whole_files_are_told_and_too_many_are_told_as_more() {
         let dir = tempfile::tempdir().unwrap();
         let mut watch = Watch::new(dir.path()).unwrap();
+        assert!(watch.fd.is_some(), "this machine has no inotify left");
         let put = |name: &str| std::fs::write(dir.path().join(name), "x").unwrap();
         [".unfinished", "one", ".other"].into_iter().for_each(put);
         std::fs::rename(dir.path().join(".other"), dir.path().join("two")).unwrap();

@@ -1,4 +1,4 @@
-//! The index of a pack: where each record is, sorted by LSN, in blocks with a checksum each; and copies of heads between which the pack has long bodies.
+//! The index of a pack: where each record is, sorted by LSN, in blocks with a checksum each; and copies of the heads whose bodies are at least eight times as long.
 //!
 //! Block 0 is the header. After it lie the copies, then blocks of 127 entries and, at the end, the first LSN of each block (the fences). A look-up keeps the
 //! fences in memory and reads one block. A replay reads the copies one after the other; what is damaged among them is read from the pack.
@@ -57,8 +57,8 @@ const ENTRY: usize = 32;
 const ENTRIES_IN_BLOCK: usize = (BLOCK - 4) / ENTRY;
 /// A head is copied if its body is so many times as long. So the copies cost at most that part of a pack; and heads without a copy lie so close together that
 /// reading all that is between them takes at most so many times as long as reading them.
-const BODY_MIN: usize = 8;
-/// Copies and entries in memory until they are written.
+const BODY_TO_HEAD_MIN: usize = 8;
+/// Encoded bytes in memory until they are written.
 const WRITTEN_AT_ONCE: usize = 1 << 20;
 
 /// An index that is being written. Dropped before it is finished, it leaves a file that the next opening removes.
@@ -79,7 +79,7 @@ impl IndexWriter {
 
     /// Enters a record with its head; LSNs grow.
     pub fn push(&mut self, entry: IndexEntry, head: &[u8]) -> io::Result<()> {
-        let is_copied = !head.is_empty() && head.len() * BODY_MIN <= entry.body_len as usize;
+        let is_copied = !head.is_empty() && head.len() * BODY_TO_HEAD_MIN <= entry.body_len as usize;
         let copy = NonZeroU64::new(self.end()).filter(|_| is_copied);
         self.entries.push(IndexEntry { copy, ..entry });
         if is_copied { self.write(head) } else { Ok(()) }
@@ -274,7 +274,7 @@ mod tests {
                 lsn: 100 + 3 * n,
                 offset: 8192 + 64 * n,
                 head_len: head.len() as u32,
-                body_len: (head.len() * BODY_MIN) as u32 - u32::from(!n.is_multiple_of(3) && !head.is_empty()),
+                body_len: (head.len() * BODY_TO_HEAD_MIN) as u32 - u32::from(!n.is_multiple_of(3) && !head.is_empty()),
                 head_crc: crc32c::crc32c(&head),
                 body_crc: 9,
                 copy: None,

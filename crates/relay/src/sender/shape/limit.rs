@@ -1,9 +1,10 @@
 //! Limits that are shared, and who waits for them, in order.
 
 use std::cmp::Reverse;
-use std::collections::{BinaryHeap, VecDeque};
+use std::collections::{BTreeMap, BinaryHeap, VecDeque};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, Weak};
+use std::task::Waker;
 use std::time::Duration;
 
 use tokio::sync::Notify;
@@ -240,7 +241,20 @@ pub(in crate::sender) struct OpenLimit {
     /// What it limits.
     pub name: Arc<str>,
     count: Arc<OpenCount>,
-    waiting: Mutex<VecDeque<Weak<Site>>>,
+    waiting: Mutex<Waiters>,
+}
+
+#[derive(Debug, Default)]
+struct Waiters {
+    sites: VecDeque<Weak<Site>>,
+    /// Connections with nothing to send, by numbers: one ends for each site that waits.
+    idle: BTreeMap<u64, Waker>,
+}
+
+impl Waiters {
+    fn wake_idle(&self) {
+        self.idle.values().take(self.sites.len()).for_each(Waker::wake_by_ref);
+    }
 }
 
 impl OpenLimit {
@@ -257,28 +271,49 @@ impl OpenLimit {
         self.count.open(most).map(|opened| Permit { opened, limit: self.clone() })
     }
 
-    /// Has the site woken, in its turn, when one has ended.
+    fn waiting(&self) -> MutexGuard<'_, Waiters> {
+        self.waiting.lock().expect("who waits")
+    }
+
+    /// Has the site woken, in its turn, when one has ended. An idle one ends now.
     pub fn wait(&self, site: &Arc<Site>) {
-        let mut waiting = self.waiting.lock().expect("who waits");
-        if !waiting.iter().any(|other| std::ptr::eq(other.as_ptr(), Arc::as_ptr(site))) {
-            waiting.push_back(Arc::downgrade(site));
+        let mut waiting = self.waiting();
+        if !waiting.sites.iter().any(|other| std::ptr::eq(other.as_ptr(), Arc::as_ptr(site))) {
+            waiting.sites.push_back(Arc::downgrade(site));
         }
+        waiting.wake_idle();
     }
 
     pub fn is_waited_for(&self) -> bool {
-        !self.waiting.lock().expect("who waits").is_empty()
+        !self.waiting().sites.is_empty()
     }
 
     /// A site with this [number](Site::number) has nothing to send. Whether others wait.
     pub fn is_waited_for_but_by(&self, site: usize) -> bool {
-        let mut waiting = self.waiting.lock().expect("who waits");
-        waiting.retain(|other| other.as_ptr().addr() != site);
-        !waiting.is_empty()
+        let mut waiting = self.waiting();
+        waiting.sites.retain(|other| other.as_ptr().addr() != site);
+        !waiting.sites.is_empty()
+    }
+
+    /// The connection with this number, of the site with [this one](Site::number), has nothing to send: it is woken when others wait. Whether they do already.
+    pub fn set_idle(&self, connection: u64, site: usize, waker: &Waker) -> bool {
+        self.waiting().idle.insert(connection, waker.clone());
+        self.is_waited_for_but_by(site)
+    }
+
+    /// The connection with this number is not idle any more.
+    pub fn forget_idle(&self, connection: u64) {
+        self.waiting().idle.remove(&connection);
+    }
+
+    /// One that was woken for a site that waits has something to send: others may end for it.
+    pub fn wake_idle(&self) {
+        self.waiting().wake_idle();
     }
 
     fn next(&self) -> Option<Arc<Site>> {
-        let mut waiting = self.waiting.lock().expect("who waits");
-        std::iter::from_fn(|| waiting.pop_front()).find_map(|site| site.upgrade())
+        let mut waiting = self.waiting();
+        std::iter::from_fn(|| waiting.sites.pop_front()).find_map(|site| site.upgrade())
     }
 }
 
