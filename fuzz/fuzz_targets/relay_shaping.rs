@@ -1,4 +1,4 @@
-//! Any text is a file of limits or an error that says where; what is read can be asked about any host, domain, tenant and reply. What is made of a file of KumoMTA is a
+//! Any text is a file of limits or an error that says where; what is read can be asked about any host, domain, source, tenant and reply. What is made of a file of KumoMTA is a
 //! file of ours.
 #![no_main]
 
@@ -20,11 +20,11 @@ fuzz_target!(|text: &str| {
     let asked = asked.to_lowercase();
     for name in [&*asked, "a.example", "mx.a.example", ""] {
         let sections = rules.of_domain(name);
-        let site = rules.of_site(&[name, "mx.b.example"], &sections);
+        let site = rules.of_site(name, &[name, "mx.b.example"], &sections);
         assert!(site.sections.iter().all(|section| !rules.title(*section).is_empty()));
-        rules.messages_to(name);
+        rules.messages_to(name, name);
         rules.messages_of(name);
         rules.automation().matching(&format!("451 4.7.0 {name}"), &sections, || "other".to_owned());
-        rules.explain(name, name, &[name, "mx.b.example"], DEFAULTS);
+        rules.explain(name, name, &[name, "a"], &[name, "mx.b.example"], DEFAULTS);
     }
 });
