@@ -48,19 +48,28 @@ impl Idle {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+    use std::task::Wake;
+
     use super::*;
+
+    struct Task;
+
+    impl Wake for Task {
+        fn wake(self: Arc<Self>) {}
+    }
 
     #[test]
     fn a_site_that_has_sent_of_late_gives_way_at_the_second_call() {
-        let mut idle = Idle::default();
+        let (mut idle, task) = (Idle::default(), Waker::from(Arc::new(Task)));
         assert!(!idle.give_way() && !idle.wake_latest(), "none waits");
         idle.note_taken();
-        idle.wait(Waker::noop());
+        idle.wait(&task);
         assert!(!idle.give_way(), "it has sent");
         assert!(idle.give_way());
         assert!(!idle.give_way(), "it is woken");
-        idle.wait(Waker::noop());
-        idle.remove(Waker::noop());
+        idle.wait(&task);
+        idle.remove(&task);
         assert!(!idle.give_way());
     }
 }
