@@ -56,7 +56,7 @@ pub use admission::{Admission, Proxies, Refusal, Rules};
 pub use bind::{ListenError, Place, bind};
 pub use gate::{Limits, NetworkLimits};
 pub use listen::{Backlog, Bound, Listener, UnixAccess};
-pub use networks::{ByNetwork, IpNet, NetworkError, network};
+pub use networks::{ByNetwork, IpNet, NetworkError, is_much_of_the_internet, network};
 pub use peer::Peer;
 pub use phase::{CurrentPhase, Phase, after};
 pub use proxy::{HEADER_BYTES_MAX, ProxyError, ProxyHeader};

@@ -1,6 +1,6 @@
 //! Networks as people write them, and values that depend on a client's.
 
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 pub use ipnet::IpNet;
 
@@ -93,9 +93,77 @@ pub(crate) fn is_in(networks: &[IpNet], ip: IpAddr) -> bool {
     networks.iter().any(|network| network.contains(&ip.to_canonical()))
 }
 
+/// Reports whether the union of `networks` is too large to be one operator's clients: more global addresses than an IPv4 /8, or than an
+/// IPv6 /16. Addresses that nobody beyond a site can use count for nothing: private, shared (RFC 6598), loopback and link-local ones.
+pub fn is_much_of_the_internet(networks: &[IpNet]) -> bool {
+    // The result is disjoint.
+    let union = IpNet::aggregate(&networks.to_vec());
+    let global = |is_v4: bool| {
+        let of_family = union.iter().filter(|network| network.addr().is_ipv4() == is_v4);
+        of_family.map(global_addresses).fold(0, u128::saturating_add)
+    };
+    global(true) > 1 << (32 - 8) || global(false) > 1 << (128 - 16)
+}
+
+fn global_addresses(network: &IpNet) -> u128 {
+    let local = NOT_GLOBAL.map(|(address, prefix_len)| IpNet::new_assert(address, prefix_len));
+    if local.iter().any(|local| local.contains(network)) {
+        return 0;
+    }
+    let inside = local.iter().filter(|local| network.contains(*local)).map(addresses);
+    addresses(network).saturating_sub(inside.sum())
+}
+
+fn addresses(network: &IpNet) -> u128 {
+    1_u128.checked_shl((network.max_prefix_len() - network.prefix_len()).into()).unwrap_or(u128::MAX)
+}
+
+/// RFC 6890, as far as hosts have such addresses.
+const NOT_GLOBAL: [(IpAddr, u8); 9] = [
+    (IpAddr::V4(Ipv4Addr::new(10, 0, 0, 0)), 8),
+    (IpAddr::V4(Ipv4Addr::new(100, 64, 0, 0)), 10),
+    (IpAddr::V4(Ipv4Addr::new(127, 0, 0, 0)), 8),
+    (IpAddr::V4(Ipv4Addr::new(169, 254, 0, 0)), 16),
+    (IpAddr::V4(Ipv4Addr::new(172, 16, 0, 0)), 12),
+    (IpAddr::V4(Ipv4Addr::new(192, 168, 0, 0)), 16),
+    (IpAddr::V6(Ipv6Addr::LOCALHOST), 128),
+    (IpAddr::V6(Ipv6Addr::new(0xfc00, 0, 0, 0, 0, 0, 0, 0)), 7),
+    (IpAddr::V6(Ipv6Addr::new(0xfe80, 0, 0, 0, 0, 0, 0, 0)), 10),
+];
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_union_of_networks_is_measured_without_local_ones() {
+        let check = |texts: &[&str], expected: bool| {
+            let networks: Vec<IpNet> = texts.iter().map(|text| network(text).unwrap()).collect();
+            assert_eq!(is_much_of_the_internet(&networks), expected, "{texts:?}");
+        };
+        check(&[], false);
+        check(&["0.0.0.0/0"], true);
+        check(&["::/0"], true);
+        check(&["0.0.0.0/1", "128.0.0.0/1"], true);
+        check(&["12.0.0.0/8"], false);
+        check(&["12.0.0.0/7"], true);
+        check(&["12.0.0.0/8", "192.0.2.7"], true);
+        check(&["12.0.0.0/8", "12.7.0.0/16", "12.0.0.1"], false);
+        check(&["10.0.0.0/7"], false);
+        check(&["8.0.0.0/6"], true);
+        check(
+            &["10.0.0.0/8", "127.0.0.0/8", "172.16.0.0/12", "192.168.0.0/16", "169.254.0.0/16", "100.64.0.0/10"],
+            false,
+        );
+        check(&["2000::/16"], false);
+        check(&["2000::/15"], true);
+        check(&["2000::/16", "2001:db8::1"], true);
+        check(&["::1", "fc00::/7", "fe80::/10", "2000::/16", "12.0.0.0/8"], false);
+        check(&["fc00::/6"], true);
+        // Each network of a list of all /16 is small.
+        let all: Vec<String> = (0..=255).flat_map(|a| (0..=255).map(move |b| format!("{a}.{b}.0.0/16"))).collect();
+        check(&all.iter().map(String::as_str).collect::<Vec<_>>(), true);
+    }
 
     #[test]
     fn the_smallest_network_decides() {

@@ -117,9 +117,6 @@ impl Socket {
             Some(_) if self.unix.is_some() => {
                 problem("proxies", "only for `address`; the socket's `mode` and `group` say which proxies may connect")
             }
-            Some(Networks(proxies)) if proxies.iter().any(|network| network.prefix_len() == 0) => {
-                problem("proxies", "any client could claim any address; list the proxies' addresses")
-            }
             Some(Networks(proxies)) if !proxies.is_empty() => Ok(()),
             _ if self.proxy_protocol && self.unix.is_none() => {
                 problem("proxy_protocol", "needs the proxies' addresses too, such as proxies = [\"192.0.2.7\"]")

@@ -9,7 +9,7 @@ use posthaste_smtp::address::is_domain;
 use posthaste_smtp::driver::IpNet;
 use posthaste_units::words::Problem;
 
-use super::{Config, LimitOverrides, Listener, Network, Networks, PolicyOverrides};
+use super::{Config, LimitOverrides, Listener, Network, PolicyOverrides};
 use crate::owners::OwnerRules;
 
 /// Finds the first problem of a completed configuration. Without one it returns who receives what, as that is made to check the domains.
@@ -33,9 +33,6 @@ pub(super) fn check(config: &Config) -> Result<Directory, Problem> {
     for (index, network) in config.networks.iter().enumerate() {
         let at = || vec!["network".into(), index.into()];
         check_network(network, &mut networks).map_err(|problem| problem.within(at()))?;
-        if network.relay == Some(true) {
-            check_relaying(&network.cidr, "cidr").map_err(|problem| problem.within(at()))?;
-        }
         network.check_auth(&config.listeners).map_err(|problem| problem.within(at()))?;
         check_label("tenant", network.tenant.as_deref()).map_err(|problem| problem.within(at()))?;
         check_label("campaign", network.campaign.as_deref()).map_err(|problem| problem.within(at()))?;
@@ -51,6 +48,7 @@ pub(super) fn check(config: &Config) -> Result<Directory, Problem> {
         check_pool(config, listener.pool.as_deref()).map_err(|problem| problem.within(at()))?;
         check_overrides(config, &listener.limits, &listener.policy).map_err(|problem| problem.within(at()))?;
     }
+    super::trust::check(config)?;
     crate::logging::filter(&config.log.level).map_err(|why| Problem::new(["log".into(), "level".into()], why))?;
     let directory = Directory::new(&config.domains, crate::MAILDIR)?;
     config.auth.rates_by_login(&directory)?;
@@ -120,15 +118,11 @@ fn check_listener(listener: &Listener, before: &[Listener]) -> Result<(), Proble
 
 /// A listener that relays for all its clients must say whose they are. Otherwise it is an open relay, which spammers find within hours.
 fn check_relay(listener: &Listener) -> Result<(), Problem> {
-    match &listener.socket.allow {
-        _ if listener.relay != Some(true) => Ok(()),
-        Some(allow) => check_relaying(allow, "allow"),
-        None if listener.is_local() => Ok(()),
-        None => {
-            let message = "everybody could send mail anywhere through this listener (an open relay): set `allow` to the networks of your own clients, such as allow = \"10.0.0.0/8\"";
-            Err(Problem::new(["relay".into()], message))
-        }
+    if listener.relay != Some(true) || listener.socket.allow.is_some() || listener.is_local() {
+        return Ok(());
     }
+    let message = "everybody could send mail anywhere through this listener (an open relay): set `allow` to the networks of your own clients, such as allow = \"10.0.0.0/8\"";
+    Err(Problem::new(["relay".into()], message))
 }
 
 /// Whether only this machine can connect there. A name may mean anything tomorrow, except this one.
@@ -136,24 +130,6 @@ pub(super) fn is_loopback(address: &str) -> bool {
     let host = address.rsplit_once(':').map_or(address, |(host, _)| host);
     host.eq_ignore_ascii_case("localhost")
         || address.parse().is_ok_and(|address: SocketAddr| address.ip().to_canonical().is_loopback())
-}
-
-/// Finds a network that is too large to be somebody's own.
-fn check_relaying(networks: &Networks, key: &str) -> Result<(), Problem> {
-    match networks.0.iter().position(is_everybody) {
-        None => Ok(()),
-        Some(index) => {
-            let network = networks.0[index];
-            let message =
-                format!("with `relay = true`, {network} would be an open relay: list the networks of your own clients");
-            Err(Problem::new([key.into(), index.into()], message))
-        }
-    }
-}
-
-/// Whether a network is much of the internet. The largest private ones are 10.0.0.0/8 and fc00::/7.
-pub(super) fn is_everybody(network: &IpNet) -> bool {
-    network.prefix_len() < 7
 }
 
 /// Whether a listener can be told so where to listen. A name is looked up when the server starts.

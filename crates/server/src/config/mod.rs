@@ -14,6 +14,7 @@ mod listeners;
 mod manual_tests;
 mod report;
 mod tls;
+mod trust;
 mod values;
 mod webhooks;
 mod words;

@@ -46,12 +46,6 @@ pub fn check(loaded: &Loaded) -> String {
             "warning: storage.journal is set and storage.spool is not, so new mail goes to {spool}: set storage.spool to a directory on the disk of the journal"
         );
     }
-    for network in config.relay.networks.0.iter().filter(|network| super::check::is_everybody(network)) {
-        let _ = writeln!(
-            out,
-            "warning: relay.networks has {network}: everybody there may send mail anywhere (an open relay)"
-        );
-    }
     let of_file = crate::privileges::check_file(loaded).err().map(|why| why.to_string());
     for warning in warnings(config).into_iter().chain(of_file).chain(of_logins(loaded)) {
         let _ = writeln!(out, "warning, on this machine and for this user: {warning}");
