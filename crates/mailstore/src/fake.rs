@@ -1,0 +1,280 @@
+//! Mailboxes in memory, for tests of protocols.
+
+use std::collections::BTreeMap;
+use std::pin::Pin;
+use std::sync::atomic::AtomicU32;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use bytes::Bytes;
+use tokio::sync::watch;
+
+use crate::error::MailstoreError;
+use crate::flags::{KeywordTable, MessageFlags};
+use crate::listing::{AccountListing, listed};
+use crate::name::MailboxName;
+use crate::pattern::NamePattern;
+use crate::row::{MailboxId, MailboxStatus, Uid, UidValidity};
+use crate::snapshot::{Message, Snapshot, SnapshotView, Source, status};
+use crate::store::{
+    Asked, BODY_READ_MAX, HEADER_BYTES_MAX, ListOptions, MailAccount, MailBody, MailboxListing, MailboxView, Mailstore,
+};
+
+/// A store of one login, with an empty INBOX at first. Clones are the same store.
+#[derive(Debug, Clone)]
+pub struct FakeStore(Arc<Account>);
+
+/// A message for [`FakeStore::add`].
+#[derive(Debug, Clone)]
+pub struct FakeMessage {
+    /// What a client gets; `None`: the body is damaged.
+    pub octets: Option<Bytes>,
+    /// Flags and keywords.
+    pub flags: MessageFlags,
+    /// INTERNALDATE.
+    pub internal_date: SystemTime,
+}
+
+#[derive(Debug)]
+struct Account {
+    login: String,
+    mailboxes: Mutex<BTreeMap<MailboxName, Arc<FakeMailbox>>>,
+}
+
+#[derive(Debug)]
+struct FakeMailbox {
+    id: MailboxId,
+    uid_validity: UidValidity,
+    recent_from: AtomicU32,
+    /// `None` once it was removed.
+    now: watch::Sender<Option<Arc<Snapshot<File>>>>,
+}
+
+#[derive(Debug, Clone)]
+struct File(Option<Bytes>);
+
+impl FakeMessage {
+    /// A message without flags, received at 1000000000 seconds since 1970 (2001-09-09 01:46:40 UTC).
+    pub fn new(octets: impl Into<Bytes>) -> Self {
+        Self {
+            octets: Some(octets.into()),
+            flags: MessageFlags::NONE,
+            internal_date: UNIX_EPOCH + std::time::Duration::from_secs(1_000_000_000),
+        }
+    }
+}
+
+impl FakeStore {
+    /// A store that knows this login only.
+    pub fn new(login: &str) -> Self {
+        let store = Self(Arc::new(Account { login: login.to_owned(), mailboxes: Mutex::default() }));
+        store.create("INBOX");
+        store
+    }
+
+    /// Makes a mailbox; UIDVALIDITY is 1000 and its id.
+    ///
+    /// # Panics
+    /// If `name` is no name, or taken.
+    pub fn create(&self, name: &str) {
+        let mut mailboxes = self.0.lock();
+        let id = mailboxes.values().map(|mailbox| mailbox.id.0).max().unwrap_or(0) + 1;
+        let mailbox = FakeMailbox {
+            id: MailboxId(id),
+            uid_validity: UidValidity(Uid::new(1000 + id).expect("it is not 0").0),
+            recent_from: AtomicU32::new(1),
+            now: watch::Sender::new(Some(Arc::new(Snapshot::empty()))),
+        };
+        let before = mailboxes.insert(MailboxName::parse(name).expect("a name"), Arc::new(mailbox));
+        assert!(before.is_none(), "{name} is there already");
+    }
+
+    /// Removes a mailbox.
+    ///
+    /// # Panics
+    /// If there is none.
+    pub fn remove(&self, name: &str) {
+        let mailbox = self.0.lock().remove(&MailboxName::parse(name).expect("a name")).expect("a mailbox");
+        mailbox.now.send_replace(None);
+    }
+
+    /// Adds a message, which gets the next UID.
+    ///
+    /// # Panics
+    /// If there is no such mailbox.
+    pub fn add(&self, mailbox: &str, message: FakeMessage) -> Uid {
+        let secs = message.internal_date.duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
+        self.change(mailbox, |snapshot| {
+            let uid = snapshot.uid_next;
+            let internal_date = u32::try_from(secs).unwrap_or(u32::MAX);
+            snapshot.messages.push(Message { uid, flags: message.flags, internal_date, file: File(message.octets) });
+            snapshot.uid_next += 1;
+            Uid::new(uid).expect("UIDs begin at 1")
+        })
+    }
+
+    /// Skips UIDs, up to this one.
+    ///
+    /// # Panics
+    /// If there is no such mailbox.
+    pub fn set_uid_next(&self, mailbox: &str, uid_next: u32) {
+        self.change(mailbox, |snapshot| snapshot.uid_next = snapshot.uid_next.max(uid_next));
+    }
+
+    /// Sets a message's flags, as another session would.
+    ///
+    /// # Panics
+    /// If there is no such mailbox.
+    pub fn set_flags(&self, mailbox: &str, uid: Uid, flags: MessageFlags) {
+        self.change(mailbox, |snapshot| {
+            let messages = snapshot.messages.iter_mut();
+            messages.filter(|message| message.uid == uid.get()).for_each(|message| message.flags = flags);
+        });
+    }
+
+    /// Expunges a message, as another session would.
+    ///
+    /// # Panics
+    /// If there is no such mailbox.
+    pub fn expunge(&self, mailbox: &str, uid: Uid) {
+        self.change(mailbox, |snapshot| snapshot.messages.retain(|message| message.uid != uid.get()));
+    }
+
+    /// Sets the keywords of a mailbox.
+    ///
+    /// # Panics
+    /// If there is no such mailbox.
+    pub fn set_keywords(&self, mailbox: &str, keywords: KeywordTable) {
+        self.change(mailbox, |snapshot| snapshot.keywords = keywords);
+    }
+
+    fn change<T>(&self, mailbox: &str, change: impl FnOnce(&mut Snapshot<File>) -> T) -> T {
+        let name = MailboxName::parse(mailbox).expect("a name");
+        let mailbox = self.0.lock().get(&name).cloned().expect("a mailbox");
+        let mut done = None;
+        mailbox.now.send_modify(|now| {
+            let old = now.take().expect("it is listed");
+            let mut new =
+                Snapshot { messages: old.messages.clone(), uid_next: old.uid_next, keywords: old.keywords.clone() };
+            done = Some(change(&mut new));
+            *now = Some(Arc::new(new));
+        });
+        done.expect("it was called")
+    }
+}
+
+impl Account {
+    fn lock(&self) -> MutexGuard<'_, BTreeMap<MailboxName, Arc<FakeMailbox>>> {
+        self.mailboxes.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn mailbox(&self, id: MailboxId) -> Result<Arc<FakeMailbox>, MailstoreError> {
+        self.lock().values().find(|mailbox| mailbox.id == id).cloned().ok_or(MailstoreError::NoMailbox)
+    }
+}
+
+impl Mailstore for FakeStore {
+    fn account<'a>(&'a self, login: &'a str) -> Asked<'a, Arc<dyn MailAccount>> {
+        let account: Arc<dyn MailAccount> = self.0.clone();
+        let known = self.0.login == login;
+        Box::pin(async move { known.then_some(account).ok_or(MailstoreError::NoMailbox) })
+    }
+}
+
+impl MailAccount for Account {
+    fn list<'a>(
+        &'a self,
+        patterns: &'a [NamePattern],
+        options: ListOptions,
+    ) -> Asked<'a, Box<dyn MailboxListing + 'a>> {
+        Box::pin(async move {
+            let mailboxes = self.lock().iter().map(|(name, mailbox)| (name.clone(), mailbox.id)).collect();
+            Ok(Box::new(AccountListing::new(self, options, listed(&mailboxes, patterns))) as _)
+        })
+    }
+
+    fn find<'a>(&'a self, name: &'a MailboxName) -> Asked<'a, Option<MailboxId>> {
+        Box::pin(async move { Ok(self.lock().get(name).map(|mailbox| mailbox.id)) })
+    }
+
+    fn status(&self, mailbox: MailboxId) -> Asked<'_, MailboxStatus> {
+        Box::pin(async move {
+            let mailbox = self.mailbox(mailbox)?;
+            let now = mailbox.look().await?;
+            Ok(status(&*mailbox, &now))
+        })
+    }
+
+    fn select(&self, mailbox: MailboxId, read_only: bool) -> Asked<'_, Box<dyn MailboxView>> {
+        Box::pin(async move {
+            let view = SnapshotView::select(self.mailbox(mailbox)?, !read_only).await?;
+            Ok(Box::new(view) as _)
+        })
+    }
+}
+
+impl Source for FakeMailbox {
+    type File = File;
+
+    fn id(&self) -> MailboxId {
+        self.id
+    }
+
+    fn uid_validity(&self) -> UidValidity {
+        self.uid_validity
+    }
+
+    fn recent_from(&self) -> &AtomicU32 {
+        &self.recent_from
+    }
+
+    fn look(&self) -> Asked<'_, Arc<Snapshot<File>>> {
+        Box::pin(async move { self.now.borrow().clone().ok_or(MailstoreError::NoMailbox) })
+    }
+
+    fn changed<'a>(&'a self, known: &'a Arc<Snapshot<File>>) -> Pin<Box<dyn Future<Output = ()> + Send + 'a>> {
+        Box::pin(async move {
+            let mut now = self.now.subscribe();
+            let is_other = |now: &Option<Arc<_>>| now.as_ref().is_none_or(|now| !Arc::ptr_eq(now, known));
+            // It cannot fail: the sender is in `self`.
+            let _ = now.wait_for(is_other).await;
+        })
+    }
+
+    fn size<'a>(&'a self, message: &'a Message<File>) -> Asked<'a, u64> {
+        Box::pin(async move { Ok(octets(message)?.len() as u64) })
+    }
+
+    fn header<'a>(&'a self, message: &'a Message<File>) -> Asked<'a, Bytes> {
+        Box::pin(async move {
+            let octets = octets(message)?;
+            let end = octets.windows(4).position(|four| four == b"\r\n\r\n").map_or(octets.len(), |at| at + 4);
+            let end = if octets.starts_with(b"\r\n") { 2 } else { end };
+            Ok(octets.slice(..end.min(HEADER_BYTES_MAX)))
+        })
+    }
+
+    fn body<'a>(&'a self, message: &'a Message<File>) -> Asked<'a, Arc<dyn MailBody>> {
+        Box::pin(async move { Ok(Arc::new(FakeBody(octets(message)?)) as _) })
+    }
+}
+
+fn octets(message: &Message<File>) -> Result<Bytes, MailstoreError> {
+    message.file.0.clone().ok_or_else(|| MailstoreError::Damaged("as the test wants it".to_owned()))
+}
+
+struct FakeBody(Bytes);
+
+impl MailBody for FakeBody {
+    fn len(&self) -> u64 {
+        self.0.len() as u64
+    }
+
+    fn read(&self, from: u64, up_to: u64) -> Asked<'_, Bytes> {
+        let len = self.0.len();
+        let from = usize::try_from(from).unwrap_or(len).min(len);
+        let up_to = usize::try_from(up_to).unwrap_or(len).min(len).min(from + BODY_READ_MAX);
+        let octets = self.0.slice(from..up_to.max(from));
+        Box::pin(async move { Ok(octets) })
+    }
+}

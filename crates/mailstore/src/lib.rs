@@ -1,0 +1,33 @@
+//! Mailboxes with UIDs, flags and bodies, for servers of IMAP and POP3 and for programs that look at mail like these.
+//!
+//! [`Mailstore`] and the traits that it leads to are all that a protocol needs to know. They are object-safe; each call that may read a
+//! disk gives a future. Nothing here knows a protocol's grammar, passwords or sockets.
+//!
+//! With feature `fake`, `FakeStore` has mailboxes in memory that a test fills.
+#![forbid(unsafe_code)]
+#![warn(missing_docs)]
+
+mod error;
+#[cfg(feature = "fake")]
+mod fake;
+mod flags;
+#[cfg(feature = "fake")]
+mod listing;
+mod name;
+mod pattern;
+mod row;
+#[cfg(feature = "fake")]
+mod snapshot;
+mod store;
+
+pub use error::MailstoreError;
+#[cfg(feature = "fake")]
+pub use fake::{FakeMessage, FakeStore};
+pub use flags::{KeywordTable, MessageFlags};
+pub use name::{LEVEL_CHARS_MAX, LEVELS_MAX, MailboxName, NameError, SEPARATOR, SpecialUse};
+pub use pattern::NamePattern;
+pub use row::{MailboxId, MailboxStatus, MessageRow, MessageSet, ModSeq, NumberRange, Uid, UidValidity};
+pub use store::{
+    Asked, BODY_READ_MAX, ExpungedMessage, HEADER_BYTES_MAX, ListOptions, ListedMailbox, MailAccount, MailBody,
+    MailboxListing, MailboxView, Mailstore, MessageRows, RowOptions, ViewChanges,
+};

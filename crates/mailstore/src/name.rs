@@ -1,0 +1,195 @@
+//! Names of mailboxes.
+
+use std::cmp::Ordering;
+use std::fmt;
+
+use unicode_normalization::UnicodeNormalization;
+
+/// Between the levels of a name.
+pub const SEPARATOR: char = '/';
+/// The most levels of a name.
+pub const LEVELS_MAX: usize = 10;
+/// The most characters of a level.
+pub const LEVEL_CHARS_MAX: usize = 200;
+
+const INBOX: &str = "INBOX";
+
+/// The name of a mailbox, decoded and checked: UTF-8 in normal form C, levels with `/` between them.
+///
+/// `INBOX` in any case, also as the first of several levels, is `INBOX` (RFC 9051 section 5.1). All other names differ by case.
+#[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct MailboxName(Box<str>);
+
+/// Why a text is no name of a mailbox.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum NameError {
+    /// Nothing, or nothing between two separators.
+    #[error("a level of the mailbox name is empty")]
+    Empty,
+    /// More than [`LEVELS_MAX`] levels or [`LEVEL_CHARS_MAX`] characters in one.
+    #[error("the mailbox name is too long")]
+    TooLong,
+    /// A control character, or a `~` or `#` at the beginning.
+    #[error("a character is not allowed in a mailbox name")]
+    Character,
+}
+
+impl MailboxName {
+    /// Checks a name and brings it into its one form.
+    ///
+    /// # Errors
+    /// [`NameError`] says which rule is broken.
+    pub fn parse(name: &str) -> Result<Self, NameError> {
+        if name.len() > 4 * LEVELS_MAX * (LEVEL_CHARS_MAX + 1) {
+            return Err(NameError::TooLong);
+        }
+        let name: String = name.nfc().collect();
+        if name.starts_with(['~', '#']) || name.chars().any(char::is_control) {
+            return Err(NameError::Character);
+        }
+        let mut levels = 0;
+        for level in name.split(SEPARATOR) {
+            levels += 1;
+            match level.chars().count() {
+                0 => return Err(NameError::Empty),
+                chars if chars > LEVEL_CHARS_MAX || levels > LEVELS_MAX => return Err(NameError::TooLong),
+                _ => {}
+            }
+        }
+        Ok(Self(with_inbox(name).into_boxed_str()))
+    }
+
+    /// INBOX.
+    pub fn inbox() -> Self {
+        Self(INBOX.into())
+    }
+
+    /// Whether it is INBOX itself.
+    pub fn is_inbox(&self) -> bool {
+        &*self.0 == INBOX
+    }
+
+    /// The name.
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+
+    /// Its levels, the uppermost first.
+    pub fn levels(&self) -> impl DoubleEndedIterator<Item = &str> {
+        self.0.split(SEPARATOR)
+    }
+
+    /// The name one level above.
+    pub fn parent(&self) -> Option<Self> {
+        self.0.rsplit_once(SEPARATOR).map(|(parent, _)| Self(parent.into()))
+    }
+
+    /// The order of lists: INBOX first, then by bytes.
+    pub fn list_order(&self, other: &Self) -> Ordering {
+        (!self.is_inbox(), self).cmp(&(!other.is_inbox(), other))
+    }
+}
+
+/// Brings a first level that is INBOX into its one form.
+pub(crate) fn with_inbox(mut name: String) -> String {
+    let end = name.find(SEPARATOR).unwrap_or(name.len());
+    if name[..end].eq_ignore_ascii_case(INBOX) {
+        name.replace_range(..end, INBOX);
+    }
+    name
+}
+
+impl fmt::Display for MailboxName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl fmt::Debug for MailboxName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Debug::fmt(&self.0, f)
+    }
+}
+
+/// What a mailbox is for (RFC 6154).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum SpecialUse {
+    /// `\Drafts`.
+    Drafts,
+    /// `\Sent`.
+    Sent,
+    /// `\Junk`.
+    Junk,
+    /// `\Trash`.
+    Trash,
+    /// `\Archive`.
+    Archive,
+}
+
+impl SpecialUse {
+    /// The attribute, as LIST has it.
+    pub fn attribute(self) -> &'static str {
+        match self {
+            Self::Drafts => "\\Drafts",
+            Self::Sent => "\\Sent",
+            Self::Junk => "\\Junk",
+            Self::Trash => "\\Trash",
+            Self::Archive => "\\Archive",
+        }
+    }
+
+    /// The use of a mailbox with one of the usual names: `Drafts`, `Sent`, `Junk`, `Trash`, `Archive`.
+    pub fn of_name(name: &MailboxName) -> Option<Self> {
+        Some(match name.as_str() {
+            "Drafts" => Self::Drafts,
+            "Sent" => Self::Sent,
+            "Junk" => Self::Junk,
+            "Trash" => Self::Trash,
+            "Archive" => Self::Archive,
+            _ => return None,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_have_one_form() {
+        let check = |name: &str, expected: &str| assert_eq!(MailboxName::parse(name).unwrap().as_str(), expected);
+        check("inbox", "INBOX");
+        check("iNbOx/x", "INBOX/x");
+        check("INBOXES", "INBOXES");
+        check("a/inbox", "a/inbox");
+        check("Entwu\u{308}rfe", "Entw\u{fc}rfe");
+        check(".. *%", ".. *%");
+        assert!(MailboxName::parse("Inbox").unwrap().is_inbox());
+        let name = MailboxName::parse("a/b/c").unwrap();
+        assert_eq!(name.parent(), MailboxName::parse("a/b").ok());
+        assert_eq!(MailboxName::inbox().parent(), None);
+    }
+
+    #[test]
+    fn names_beyond_the_limits_are_refused() {
+        let check = |name: &str, expected: NameError| assert_eq!(MailboxName::parse(name), Err(expected), "{name:?}");
+        for empty in ["", "/", "/a", "a/", "a//b"] {
+            check(empty, NameError::Empty);
+        }
+        for name in ["a\nb", "a\0", "~a", "#news", "\u{85}"] {
+            check(name, NameError::Character);
+        }
+        check(&"x".repeat(201), NameError::TooLong);
+        check(&["x"; 11].join("/"), NameError::TooLong);
+        check(&"x".repeat(1 << 20), NameError::TooLong);
+        assert!(MailboxName::parse(&["\u{fc}".repeat(200).as_str(); 10].join("/")).is_ok());
+    }
+
+    #[test]
+    fn inbox_comes_first_in_lists() {
+        let mut names = ["a", "INBOX/x", "Z", "INBOX", "0"].map(|name| MailboxName::parse(name).unwrap());
+        names.sort_by(MailboxName::list_order);
+        assert_eq!(names.map(|name| name.to_string()), ["INBOX", "0", "INBOX/x", "Z", "a"]);
+    }
+}

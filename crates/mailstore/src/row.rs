@@ -1,0 +1,176 @@
+//! Numbers of mailboxes and messages.
+
+use std::fmt;
+use std::num::NonZeroU32;
+use std::time::SystemTime;
+
+use crate::flags::MessageFlags;
+
+/// A mailbox of an account, never another one's. RENAME keeps it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct MailboxId(pub u32);
+
+/// The UID of a message (RFC 9051 section 2.3.1.1).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Uid(pub NonZeroU32);
+
+/// UIDVALIDITY of a mailbox.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct UidValidity(pub NonZeroU32);
+
+/// A modification sequence (RFC 7162), never 0. A store that counts no changes has 1 for everything.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct ModSeq(pub u64);
+
+impl Uid {
+    /// `None` for 0.
+    pub fn new(uid: u32) -> Option<Self> {
+        NonZeroU32::new(uid).map(Self)
+    }
+
+    /// As a number.
+    pub fn get(self) -> u32 {
+        self.0.get()
+    }
+}
+
+impl UidValidity {
+    /// As a number.
+    pub fn get(self) -> u32 {
+        self.0.get()
+    }
+}
+
+impl fmt::Display for Uid {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+impl fmt::Display for UidValidity {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+/// Numbers of a mailbox, as STATUS and SELECT tell them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct MailboxStatus {
+    /// Messages.
+    pub exists: u32,
+    /// Messages that no session has had as `\Recent`.
+    pub recent: u32,
+    /// Messages without `\Seen`.
+    pub unseen: u32,
+    /// Messages with `\Deleted`.
+    pub deleted: u32,
+    /// The next UID, or a lower bound of it.
+    pub uid_next: Uid,
+    /// UIDVALIDITY.
+    pub uid_validity: UidValidity,
+    /// The highest MODSEQ.
+    pub highest_modseq: ModSeq,
+    /// The sum of all sizes in bytes on the wire; `None` where that is not known without reading the mail.
+    pub bytes: Option<u64>,
+}
+
+/// A message, as a view shows it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct MessageRow {
+    /// Its number in the view, from 1 on.
+    pub number: u32,
+    /// Its UID.
+    pub uid: Uid,
+    /// Flags and keywords.
+    pub flags: MessageFlags,
+    /// Whether it is `\Recent` in this session.
+    pub recent: bool,
+    /// MODSEQ of the last change.
+    pub modseq: ModSeq,
+    /// RFC822.SIZE: bytes of the body, CRLF counting as two. `None` if it was not asked for, or the message cannot be read.
+    pub size: Option<u64>,
+    /// INTERNALDATE, in whole seconds from 1970 to 2106.
+    pub internal_date: SystemTime,
+}
+
+/// A range of message numbers or UIDs: both ends belong to it, `first <= last`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct NumberRange {
+    /// The lowest.
+    pub first: u32,
+    /// The highest.
+    pub last: u32,
+}
+
+/// Messages of a view. `*` has been replaced by whoever made it. Ranges may overlap and be in any order; what the view lacks is passed over.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum MessageSet {
+    /// By number in the view.
+    Numbers(Vec<NumberRange>),
+    /// By UID.
+    Uids(Vec<NumberRange>),
+}
+
+impl MessageSet {
+    /// All messages.
+    pub fn all() -> Self {
+        Self::Uids(vec![NumberRange { first: 1, last: u32::MAX }])
+    }
+
+    #[cfg(feature = "fake")]
+    /// Sorted ranges that neither overlap nor touch.
+    pub(crate) fn merged(ranges: &[NumberRange]) -> Vec<NumberRange> {
+        let mut sorted: Vec<NumberRange> = ranges.iter().copied().filter(|range| range.first <= range.last).collect();
+        sorted.sort_unstable_by_key(|range| range.first);
+        let mut merged: Vec<NumberRange> = Vec::with_capacity(sorted.len());
+        for range in sorted {
+            match merged.last_mut() {
+                Some(last) if range.first <= last.last.saturating_add(1) => last.last = last.last.max(range.last),
+                _ => merged.push(range),
+            }
+        }
+        merged
+    }
+
+    #[cfg(feature = "fake")]
+    /// Positions (from 0) in `uids`, the ascending UIDs of a view, as sorted ranges of positions without their end.
+    pub(crate) fn positions(&self, uids: &[u32]) -> Vec<std::ops::Range<usize>> {
+        let len = uids.len();
+        let ranges = match self {
+            Self::Numbers(ranges) => Self::merged(ranges)
+                .into_iter()
+                .map(|range| (range.first.max(1) as usize - 1).min(len)..(range.last as usize).min(len))
+                .collect::<Vec<_>>(),
+            Self::Uids(ranges) => Self::merged(ranges)
+                .into_iter()
+                .map(|range| {
+                    uids.partition_point(|uid| *uid < range.first)..uids.partition_point(|uid| *uid <= range.last)
+                })
+                .collect(),
+        };
+        ranges.into_iter().filter(|range| range.start < range.end).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn ranges(ranges: &[(u32, u32)]) -> Vec<NumberRange> {
+        ranges.iter().map(|&(first, last)| NumberRange { first, last }).collect()
+    }
+
+    #[test]
+    fn sets_become_positions_whatever_their_order() {
+        let uids = [2, 3, 5, 9];
+        let check = |set: MessageSet, expected: &[usize]| {
+            assert_eq!(set.positions(&uids).into_iter().flatten().collect::<Vec<_>>(), expected, "{set:?}");
+        };
+        check(MessageSet::all(), &[0, 1, 2, 3]);
+        check(MessageSet::Uids(ranges(&[(9, 20), (1, 2), (6, 8)])), &[0, 3]);
+        check(MessageSet::Uids(ranges(&[(3, 5), (4, 4), (6, 6), (u32::MAX, u32::MAX)])), &[1, 2]);
+        check(MessageSet::Numbers(ranges(&[(4, u32::MAX), (0, 1), (2, 2)])), &[0, 1, 3]);
+        check(MessageSet::Numbers(ranges(&[(5, 5), (3, 2)])), &[]);
+        check(MessageSet::Numbers(Vec::new()), &[]);
+    }
+}

@@ -1,0 +1,297 @@
+//! The messages of a mailbox at one moment, and the view of a session over it.
+
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::{Duration, UNIX_EPOCH};
+
+use bytes::Bytes;
+
+use crate::error::MailstoreError;
+use crate::flags::{KeywordTable, MessageFlags};
+use crate::row::{MailboxId, MailboxStatus, MessageRow, MessageSet, ModSeq, NumberRange, Uid, UidValidity};
+use crate::store::{Asked, ExpungedMessage, MailBody, MailboxView, MessageRows, RowOptions, ViewChanges};
+
+/// No store here counts changes.
+const MODSEQ: ModSeq = ModSeq(1);
+/// The most rows of one step.
+const ROWS_AT_ONCE: usize = 256;
+
+/// A mailbox that has snapshots.
+pub(crate) trait Source: Send + Sync + 'static {
+    /// Where a message's octets are.
+    type File: Clone + Send + Sync + 'static;
+
+    fn id(&self) -> MailboxId;
+    fn uid_validity(&self) -> UidValidity;
+    /// The UID from which on messages have been `\Recent` in no session.
+    fn recent_from(&self) -> &AtomicU32;
+    /// The messages now.
+    fn look(&self) -> Asked<'_, Arc<Snapshot<Self::File>>>;
+    /// Waits until there may be another snapshot than this.
+    fn changed<'a>(&'a self, known: &'a Arc<Snapshot<Self::File>>) -> Pin<Box<dyn Future<Output = ()> + Send + 'a>>;
+    /// The size of a message, known already or found now.
+    fn size<'a>(&'a self, message: &'a Message<Self::File>) -> Asked<'a, u64>;
+    fn header<'a>(&'a self, message: &'a Message<Self::File>) -> Asked<'a, Bytes>;
+    fn body<'a>(&'a self, message: &'a Message<Self::File>) -> Asked<'a, Arc<dyn MailBody>>;
+}
+
+#[derive(Debug, Clone)]
+pub(crate) struct Message<F> {
+    pub uid: u32,
+    pub flags: MessageFlags,
+    /// Seconds since 1970.
+    pub internal_date: u32,
+    pub file: F,
+}
+
+/// Never changed: another state of the mailbox is another snapshot.
+#[derive(Debug)]
+pub(crate) struct Snapshot<F> {
+    /// Ascending by UID.
+    pub messages: Vec<Message<F>>,
+    /// Above all UIDs given so far.
+    pub uid_next: u32,
+    pub keywords: KeywordTable,
+}
+
+impl<F> Snapshot<F> {
+    pub fn empty() -> Self {
+        Self { messages: Vec::new(), uid_next: 1, keywords: KeywordTable::default() }
+    }
+
+    pub fn find(&self, uid: Uid) -> Option<&Message<F>> {
+        let at = self.messages.binary_search_by_key(&uid.get(), |message| message.uid).ok()?;
+        self.messages.get(at)
+    }
+
+    fn count(&self, with: impl Fn(MessageFlags) -> bool) -> u32 {
+        self.messages.iter().filter(|message| with(message.flags)).count() as u32
+    }
+
+    fn uids(&self) -> Vec<u32> {
+        self.messages.iter().map(|message| message.uid).collect()
+    }
+}
+
+pub(crate) fn status<S: Source>(source: &S, snapshot: &Snapshot<S::File>) -> MailboxStatus {
+    let recent_from = source.recent_from().load(Ordering::Relaxed);
+    let old = snapshot.messages.partition_point(|message| message.uid < recent_from);
+    MailboxStatus {
+        exists: snapshot.messages.len() as u32,
+        recent: (snapshot.messages.len() - old) as u32,
+        unseen: snapshot.count(|flags| !flags.contains(MessageFlags::SEEN)),
+        deleted: snapshot.count(|flags| flags.contains(MessageFlags::DELETED)),
+        uid_next: uid(snapshot.uid_next),
+        uid_validity: source.uid_validity(),
+        highest_modseq: MODSEQ,
+        bytes: None,
+    }
+}
+
+/// No UID given is 0.
+fn uid(uid: u32) -> Uid {
+    Uid::new(uid).expect("UIDs begin at 1")
+}
+
+/// A session's view.
+pub(crate) struct SnapshotView<S: Source> {
+    source: Arc<S>,
+    read_only: bool,
+    /// What the client knows: the mailbox's own snapshot, or one with messages in it that are gone.
+    seen: Arc<Snapshot<S::File>>,
+    /// The mailbox's snapshot that `seen` was made of.
+    of: Arc<Snapshot<S::File>>,
+    /// UIDs that are `\Recent` here, ascending.
+    recent: Vec<NumberRange>,
+}
+
+impl<S: Source> SnapshotView<S> {
+    /// `takes_recent`: no later session will see as `\Recent` what this one does.
+    pub async fn select(source: Arc<S>, takes_recent: bool) -> Result<Self, MailstoreError> {
+        let of = source.look().await?;
+        let mut view = Self { source, read_only: !takes_recent, seen: Arc::clone(&of), of, recent: Vec::new() };
+        view.take_recent();
+        Ok(view)
+    }
+
+    fn take_recent(&mut self) {
+        let (recent_from, next) = (self.source.recent_from(), self.seen.uid_next);
+        let from = match self.read_only {
+            true => recent_from.load(Ordering::Relaxed),
+            false => recent_from.fetch_max(next, Ordering::Relaxed),
+        };
+        let from = self.recent.last().map_or(from, |known| from.max(known.last + 1));
+        if from < next {
+            self.recent.push(NumberRange { first: from, last: next - 1 });
+        }
+    }
+
+    fn is_recent(&self, uid: u32) -> bool {
+        let at = self.recent.partition_point(|range| range.last < uid);
+        self.recent.get(at).is_some_and(|range| range.first <= uid)
+    }
+
+    fn row(&self, at: usize) -> MessageRow {
+        let message = &self.seen.messages[at];
+        MessageRow {
+            number: at as u32 + 1,
+            uid: uid(message.uid),
+            flags: message.flags,
+            recent: self.is_recent(message.uid),
+            modseq: MODSEQ,
+            size: None,
+            internal_date: UNIX_EPOCH + Duration::from_secs(u64::from(message.internal_date)),
+        }
+    }
+
+    fn message(&self, uid: Uid) -> Result<&Message<S::File>, MailstoreError> {
+        self.seen.find(uid).ok_or(MailstoreError::Gone)
+    }
+
+    fn take_in(&mut self, now: Arc<Snapshot<S::File>>, may_expunge: bool) -> ViewChanges {
+        let had_ghosts = !Arc::ptr_eq(&self.seen, &self.of);
+        if Arc::ptr_eq(&self.of, &now) && !(may_expunge && had_ghosts) {
+            return ViewChanges::default();
+        }
+        let (exists, recent) = (self.exists(), self.recent());
+        let keywords = (now.keywords != self.seen.keywords).then(|| now.keywords.clone());
+        let old = Arc::clone(&self.seen);
+        let is_gone = |message: &&Message<S::File>| now.find(uid(message.uid)).is_none();
+        let mut expunged = Vec::new();
+        let ghosts: Vec<_> = old.messages.iter().filter(is_gone).cloned().collect();
+        self.seen = match (ghosts.is_empty(), may_expunge) {
+            (false, true) => {
+                let numbered = old.messages.iter().zip(1..).filter(|(message, _)| is_gone(message));
+                expunged =
+                    numbered.map(|(message, number)| ExpungedMessage { number, uid: uid(message.uid) }).collect();
+                expunged.reverse();
+                Arc::clone(&now)
+            }
+            (false, false) => {
+                let mut messages: Vec<_> = now.messages.iter().cloned().chain(ghosts).collect();
+                messages.sort_unstable_by_key(|message| message.uid);
+                Arc::new(Snapshot { messages, uid_next: now.uid_next, keywords: now.keywords.clone() })
+            }
+            (true, _) => Arc::clone(&now),
+        };
+        self.of = now;
+        self.take_recent();
+        let before = |message: &Message<S::File>| old.find(uid(message.uid)).map(|old| old.flags);
+        let messages = self.seen.messages.iter().enumerate();
+        let changed = messages.filter(|(_, message)| before(message).is_some_and(|flags| flags != message.flags));
+        let flags = changed.map(|(at, _)| self.row(at)).collect();
+        let left = exists - expunged.len() as u32;
+        ViewChanges {
+            expunged,
+            exists: Some(self.exists()).filter(|exists| *exists != left),
+            recent: Some(self.recent()).filter(|now| *now != recent),
+            flags,
+            keywords,
+        }
+    }
+}
+
+impl<S: Source> MailboxView for SnapshotView<S> {
+    fn id(&self) -> MailboxId {
+        self.source.id()
+    }
+
+    fn read_only(&self) -> bool {
+        // None of these stores can change anything yet.
+        true
+    }
+
+    fn uid_validity(&self) -> UidValidity {
+        self.source.uid_validity()
+    }
+
+    fn uid_next(&self) -> Uid {
+        uid(self.seen.uid_next)
+    }
+
+    fn exists(&self) -> u32 {
+        self.seen.messages.len() as u32
+    }
+
+    fn recent(&self) -> u32 {
+        let uids_up_to = |uid: u32| self.seen.messages.partition_point(|message| message.uid <= uid) as u32;
+        self.recent.iter().map(|range| uids_up_to(range.last) - uids_up_to(range.first - 1)).sum()
+    }
+
+    fn first_unseen(&self) -> Option<u32> {
+        let mut numbered = self.seen.messages.iter().zip(1..);
+        numbered.find(|(message, _)| !message.flags.contains(MessageFlags::SEEN)).map(|(_, number)| number)
+    }
+
+    fn last_uid(&self) -> Option<Uid> {
+        self.seen.messages.last().map(|message| uid(message.uid))
+    }
+
+    fn highest_modseq(&self) -> ModSeq {
+        MODSEQ
+    }
+
+    fn keywords(&self) -> KeywordTable {
+        self.seen.keywords.clone()
+    }
+
+    fn advance(&mut self, may_expunge: bool) -> Asked<'_, ViewChanges> {
+        Box::pin(async move {
+            let now = self.source.look().await?;
+            Ok(self.take_in(now, may_expunge))
+        })
+    }
+
+    fn changed(&self) -> Pin<Box<dyn Future<Output = ()> + Send + '_>> {
+        if !Arc::ptr_eq(&self.seen, &self.of) {
+            return Box::pin(std::future::ready(()));
+        }
+        self.source.changed(&self.of)
+    }
+
+    fn rows<'a>(&'a self, set: &MessageSet, options: RowOptions) -> Box<dyn MessageRows + 'a> {
+        let at = set.positions(&self.seen.uids());
+        Box::new(SnapshotRows { view: self, options, left: at.into_iter().flatten().collect::<Vec<_>>().into_iter() })
+    }
+
+    fn header(&self, uid: Uid) -> Asked<'_, Bytes> {
+        match self.message(uid) {
+            Ok(message) => self.source.header(message),
+            Err(error) => Box::pin(std::future::ready(Err(error))),
+        }
+    }
+
+    fn body(&self, uid: Uid) -> Asked<'_, Arc<dyn MailBody>> {
+        match self.message(uid) {
+            Ok(message) => self.source.body(message),
+            Err(error) => Box::pin(std::future::ready(Err(error))),
+        }
+    }
+}
+
+struct SnapshotRows<'a, S: Source> {
+    view: &'a SnapshotView<S>,
+    options: RowOptions,
+    /// Positions to come.
+    left: std::vec::IntoIter<usize>,
+}
+
+impl<S: Source> MessageRows for SnapshotRows<'_, S> {
+    fn next(&mut self) -> Asked<'_, Vec<MessageRow>> {
+        Box::pin(async move {
+            let mut rows: Vec<MessageRow> = self.left.by_ref().take(ROWS_AT_ONCE).map(|at| self.view.row(at)).collect();
+            if self.options.sizes {
+                for row in &mut rows {
+                    let message = &self.view.seen.messages[row.number as usize - 1];
+                    row.size = match self.view.source.size(message).await {
+                        Ok(size) => Some(size),
+                        Err(error @ MailstoreError::Unavailable(_)) => return Err(error),
+                        Err(_) => None,
+                    };
+                }
+            }
+            Ok(rows)
+        })
+    }
+}

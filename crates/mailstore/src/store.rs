@@ -1,0 +1,226 @@
+//! The traits: a store has accounts, an account has mailboxes, a session selects one as a view.
+
+use std::pin::Pin;
+use std::sync::Arc;
+
+use bytes::Bytes;
+
+use crate::error::MailstoreError;
+use crate::flags::{KeywordTable, MessageFlags};
+use crate::name::{MailboxName, SpecialUse};
+use crate::pattern::NamePattern;
+use crate::row::{MailboxId, MailboxStatus, MessageRow, MessageSet, ModSeq, Uid, UidValidity};
+
+/// The answer to come. Dropping it is safe at any time.
+pub type Asked<'a, T> = Pin<Box<dyn Future<Output = Result<T, MailstoreError>> + Send + 'a>>;
+
+/// The most octets that one [`read`](MailBody::read) gives.
+pub const BODY_READ_MAX: usize = 64 * 1024;
+
+/// The most octets that [`header`](MailboxView::header) gives.
+pub const HEADER_BYTES_MAX: usize = 1024 * 1024;
+
+/// Where mail is kept.
+pub trait Mailstore: Send + Sync + 'static {
+    /// The mailboxes of a login, whose password has been checked by the caller.
+    ///
+    /// # Errors
+    /// [`MailstoreError::NoMailbox`]: this login has no mailboxes here. [`MailstoreError::Unavailable`].
+    fn account<'a>(&'a self, login: &'a str) -> Asked<'a, Arc<dyn MailAccount>>;
+}
+
+/// One login's mailboxes. A client's mailbox ids never reach this trait from outside: names are looked up with [`find`](Self::find).
+pub trait MailAccount: Send + Sync {
+    /// Mailboxes whose names match one of the patterns, INBOX first, then by bytes. A name above a mailbox that is none itself is listed without an id.
+    ///
+    /// # Errors
+    /// [`MailstoreError::Unavailable`].
+    fn list<'a>(&'a self, patterns: &'a [NamePattern], options: ListOptions)
+    -> Asked<'a, Box<dyn MailboxListing + 'a>>;
+
+    /// The mailbox of a name; `None` if there is none.
+    ///
+    /// # Errors
+    /// [`MailstoreError::Unavailable`].
+    fn find<'a>(&'a self, name: &'a MailboxName) -> Asked<'a, Option<MailboxId>>;
+
+    /// A mailbox in numbers.
+    ///
+    /// # Errors
+    /// [`MailstoreError::NoMailbox`], [`MailstoreError::Unavailable`].
+    fn status(&self, mailbox: MailboxId) -> Asked<'_, MailboxStatus>;
+
+    /// A session's view of a mailbox. Unless it is read-only, it takes what is `\Recent` for itself.
+    ///
+    /// # Errors
+    /// [`MailstoreError::NoMailbox`], [`MailstoreError::NoPermission`], [`MailstoreError::Unavailable`].
+    fn select(&self, mailbox: MailboxId, read_only: bool) -> Asked<'_, Box<dyn MailboxView>>;
+}
+
+/// What a list contains.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct ListOptions {
+    /// Fill [`ListedMailbox::status`].
+    pub status: bool,
+    /// Only names that are subscribed to.
+    pub subscribed: bool,
+}
+
+/// Mailboxes one after the other.
+pub trait MailboxListing: Send {
+    /// The next one; `None` at the end.
+    ///
+    /// # Errors
+    /// [`MailstoreError::Unavailable`].
+    fn next(&mut self) -> Asked<'_, Option<ListedMailbox>>;
+}
+
+/// A name in a list.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ListedMailbox {
+    /// The name.
+    pub name: MailboxName,
+    /// `None`: no mailbox, only a name above others (`\NonExistent`; `\Noselect` before IMAP4rev2).
+    pub id: Option<MailboxId>,
+    /// `\Drafts` and the like.
+    pub special_use: Option<SpecialUse>,
+    /// Whether there are mailboxes below it.
+    pub has_children: bool,
+    /// Whether the user has subscribed to it.
+    pub subscribed: bool,
+    /// If it was asked for; `None` also if it cannot be had.
+    pub status: Option<MailboxStatus>,
+}
+
+/// A selected mailbox as one session sees it. Only [`advance`](Self::advance) changes it: until then numbers mean the same messages.
+pub trait MailboxView: Send + Sync {
+    /// The mailbox.
+    fn id(&self) -> MailboxId;
+
+    /// Whether it may not be changed, because the session or the store says so.
+    fn read_only(&self) -> bool;
+
+    /// UIDVALIDITY; it stays the same as long as the view lives.
+    fn uid_validity(&self) -> UidValidity;
+
+    /// The next UID as of the last [`advance`](Self::advance).
+    fn uid_next(&self) -> Uid;
+
+    /// The number of messages.
+    fn exists(&self) -> u32;
+
+    /// The number of messages that are `\Recent` in this session.
+    fn recent(&self) -> u32;
+
+    /// The number of the first message without `\Seen`.
+    fn first_unseen(&self) -> Option<u32>;
+
+    /// The highest UID in the view, which `*` stands for in a set of UIDs.
+    fn last_uid(&self) -> Option<Uid>;
+
+    /// The highest MODSEQ that the session has been told.
+    fn highest_modseq(&self) -> ModSeq;
+
+    /// Keywords of the mailbox.
+    fn keywords(&self) -> KeywordTable;
+
+    /// Takes in what has changed, looking for changes by other programs too, and says what the session must tell its client.
+    ///
+    /// Without `may_expunge`, messages that are gone stay in the view until a later call.
+    ///
+    /// # Errors
+    /// [`MailstoreError::NoMailbox`]: the mailbox was removed. [`MailstoreError::Unavailable`]: the view is as it was.
+    fn advance(&mut self, may_expunge: bool) -> Asked<'_, ViewChanges>;
+
+    /// Waits until [`advance`](Self::advance) may have something to say, for IDLE. Dropping it loses nothing.
+    fn changed(&self) -> Pin<Box<dyn Future<Output = ()> + Send + '_>>;
+
+    /// The messages of a set, in order of their numbers.
+    fn rows<'a>(&'a self, set: &MessageSet, options: RowOptions) -> Box<dyn MessageRows + 'a>;
+
+    /// The header of a message in CRLF octets, with the empty line if there is one; of a longer one the first [`HEADER_BYTES_MAX`] octets.
+    ///
+    /// # Errors
+    /// [`MailstoreError::Gone`], [`MailstoreError::NoPermission`], [`MailstoreError::Damaged`], [`MailstoreError::Unavailable`].
+    fn header(&self, uid: Uid) -> Asked<'_, Bytes>;
+
+    /// The message itself.
+    ///
+    /// # Errors
+    /// As [`header`](Self::header).
+    fn body(&self, uid: Uid) -> Asked<'_, Arc<dyn MailBody>>;
+}
+
+/// What rows must have.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct RowOptions {
+    /// Fill [`MessageRow::size`], for which a store may have to read mail.
+    pub sizes: bool,
+}
+
+/// Rows, some at a time.
+pub trait MessageRows: Send {
+    /// The next rows, at most 256; none at the end.
+    ///
+    /// # Errors
+    /// [`MailstoreError::Unavailable`].
+    fn next(&mut self) -> Asked<'_, Vec<MessageRow>>;
+}
+
+/// What a session must tell, in this order. With nothing in it, nothing has changed.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct ViewChanges {
+    /// Messages that are gone, the highest number first: each number is right when it is told in this order.
+    pub expunged: Vec<ExpungedMessage>,
+    /// The number of messages, if there are new ones.
+    pub exists: Option<u32>,
+    /// The number of `\Recent` messages, if that is another one.
+    pub recent: Option<u32>,
+    /// Messages that were in the view before and whose flags changed, by their numbers after `expunged`. Without sizes.
+    pub flags: Vec<MessageRow>,
+    /// The keywords of the mailbox, if there are new ones (untagged FLAGS and PERMANENTFLAGS).
+    pub keywords: Option<KeywordTable>,
+}
+
+/// A message that left the view.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ExpungedMessage {
+    /// Its number.
+    pub number: u32,
+    /// Its UID.
+    pub uid: Uid,
+}
+
+/// The octets of a message as they are sent: lines end in CRLF.
+///
+/// It holds no more than [`BODY_READ_MAX`] octets in memory. It can be read to its end when the message is expunged meanwhile.
+#[allow(clippy::len_without_is_empty)]
+pub trait MailBody: Send + Sync {
+    /// How many: RFC822.SIZE.
+    fn len(&self) -> u64;
+
+    /// Octets from `from` on, up to `up_to` (not included), at most [`BODY_READ_MAX`] of them; none only if `from` is not below `up_to` and
+    /// [`len`](Self::len).
+    ///
+    /// # Errors
+    /// [`MailstoreError::Damaged`]: the file became another one while it was read; a literal that was begun cannot be finished.
+    fn read(&self, from: u64, up_to: u64) -> Asked<'_, Bytes>;
+}
+
+impl ViewChanges {
+    /// Whether there is nothing to tell.
+    pub fn is_empty(&self) -> bool {
+        self.expunged.is_empty()
+            && self.exists.is_none()
+            && self.recent.is_none()
+            && self.flags.is_empty()
+            && self.keywords.is_none()
+    }
+}
+
+impl MessageRow {
+    /// Whether all of `flags` are set.
+    pub fn has(&self, flags: MessageFlags) -> bool {
+        self.flags.contains(flags)
+    }
+}
