@@ -82,10 +82,17 @@ impl Observer for RelayLog {
 
     fn site(&self, state: &SiteState<'_>) {
         match state {
-            SiteState::Unreachable { source, site, error, failures: 1, pause_secs } => {
-                tracing::warn!(source, site, error, pause_secs, "mail waits for these hosts; retrying automatically");
+            SiteState::Unreachable { source, site, error, failures, pauses: 1, pause_secs } => {
+                tracing::warn!(
+                    source,
+                    site,
+                    error,
+                    failures,
+                    pause_secs,
+                    "mail waits for these hosts; retrying automatically"
+                );
             }
-            SiteState::Unreachable { source, site, error, failures, pause_secs } => {
+            SiteState::Unreachable { source, site, error, failures, pause_secs, .. } => {
                 tracing::debug!(source, site, error, failures, pause_secs, "mail waits for these hosts");
             }
             SiteState::Reached { source, site } => tracing::info!(source, site, "these hosts answer again"),

@@ -12,6 +12,7 @@ use posthaste_spool::watch::Pulse;
 use tokio::sync::oneshot;
 use tokio::time::{Instant, timeout};
 
+use super::dial::DialPermit;
 use super::observer::SiteState;
 use super::reuse::{Handed, Key};
 use super::route::Manner;
@@ -19,6 +20,7 @@ use super::shape::Permit;
 use super::shared::Shared;
 use super::site::{Admitted, Site};
 use super::source::Egress;
+use super::standing::Pause;
 use super::traffic::Mail;
 use crate::dns::{Attempt, DnsError, Host};
 use crate::queue::{Prefer, Take};
@@ -48,7 +50,7 @@ impl Drop for Counted {
 enum Served {
     /// It did something, or nothing was to be done.
     Done,
-    /// It was lost before any message was finished.
+    /// It has [failed](super::standing): other hosts are tried.
     Useless(String),
 }
 
@@ -72,7 +74,7 @@ pub(super) async fn connect(shared: Arc<Shared>, site: Arc<Site>, admitted: Admi
     let mut error = String::from("it has no host");
     // Of the first connection.
     let mut tokens = Some(tokens);
-    let (mut is_first, mut full, mut put_off) = (true, Vec::new(), VecDeque::new());
+    let (mut was_tried, mut full, mut put_off) = (false, Vec::new(), VecDeque::new());
     loop {
         worker.pulse().step(steps::LOOKING_UP);
         let found = {
@@ -119,7 +121,7 @@ pub(super) async fn connect(shared: Arc<Shared>, site: Arc<Site>, admitted: Admi
                         tokens = None;
                         worker.within(what.clone());
                         counted.address = permit;
-                        match counted.serve(&host, session, key, worker.pulse()).await {
+                        match counted.serve(&host, session, key, worker.pulse(), None).await {
                             Served::Done => return,
                             // It may have been closed for its age: that says nothing of the host.
                             Served::Useless(why) => error = format!("{}: {why}", host.name),
@@ -134,16 +136,13 @@ pub(super) async fn connect(shared: Arc<Shared>, site: Arc<Site>, admitted: Admi
                             continue;
                         }
                     }
-                    is_first = false;
-                    let may_connect = tokens.take().is_some_and(|tokens| tokens.spend(&shared.shaper.alarm));
-                    if shared.is_ending() || !may_connect && !shared.may_connect(&site).await {
-                        return;
-                    }
+                    let Some(permit) = shared.permit_dial(&site, tokens.take()).await else { return };
+                    was_tried = true;
                     worker.within(what);
-                    match open(&shared, &site, &host, &endpoint, &mut settings).await {
-                        Ok(session) => {
+                    match open(&shared, &site, &host, &endpoint, &mut settings, permit).await {
+                        Ok((session, permit)) => {
                             let key = Key::of(&site.source, at, &settings);
-                            match counted.serve(&host, session, key, worker.pulse()).await {
+                            match counted.serve(&host, session, key, worker.pulse(), Some(permit)).await {
                                 Served::Done => return,
                                 Served::Useless(why) => error = format!("{}: {why}", host.name),
                             }
@@ -154,15 +153,12 @@ pub(super) async fn connect(shared: Arc<Shared>, site: Arc<Site>, admitted: Admi
                     counted.leave_address();
                 }
             }
-            Ok(None) if !full.is_empty() => {
-                // Nothing was tried: nothing is to be had before one of these has room.
-                if is_first {
-                    site.state().set_full(full);
-                }
-                return;
+            // Nothing is to be had before one of these has room.
+            Ok(None) if !was_tried && !full.is_empty() => return site.state().set_full(full),
+            Ok(None) => return counted.failed(&error, was_tried),
+            Err(DnsError::Unanswered { name, why }) => {
+                return counted.failed(&format!("DNS: {name}: {why}"), was_tried);
             }
-            Ok(None) => return counted.unreachable(&error),
-            Err(DnsError::Unanswered { name, why }) => return counted.unreachable(&format!("DNS: {name}: {why}")),
             Err(failed) => return give_up(&shared, &site, &failed),
         }
     }
@@ -174,22 +170,33 @@ impl Counted {
         self.shared.give_back(&mut self.address.take().into_iter().collect());
     }
 
-    async fn serve(&mut self, host: &Host, mut session: Session, key: Key, pulse: &Pulse) -> Served {
-        self.reached();
+    /// `permit`: of a session of its own.
+    async fn serve(
+        &mut self,
+        host: &Host,
+        mut session: Session,
+        key: Key,
+        pulse: &Pulse,
+        permit: Option<DialPermit>,
+    ) -> Served {
+        if !std::mem::replace(&mut self.is_open, true) {
+            self.site.state().reached();
+        }
         let (shared, site) = (self.shared.clone(), self.site.clone());
         let known = shared.reuse.add(key, site.number(), self.address.as_ref().map(|permit| permit.limit().clone()));
         let mut mail = Mail::new(shared, site, host.name.clone(), &session, known, pulse.clone());
         match session.run(&mut mail).await {
-            End::Lost(loss) if !mail.has_progress() && mail.has_taken() => Served::Useless(loss.to_string()),
-            End::Lost(_) => Served::Done,
+            End::Lost(loss) if !mail.is_excused() => return Served::Useless(loss.to_string()),
+            End::Lost(_) => {}
             End::NoMore | End::Idle | End::Full => {
                 let asked = mail.asked().filter(|_| session.is_open());
                 if let Some(session) = self.hand_over(session, asked) {
                     session.quit().await;
                 }
-                Served::Done
             }
         }
+        permit.into_iter().for_each(DialPermit::excuse);
+        Served::Done
     }
 
     /// Gives the session to the site that has asked for it, if it still waits.
@@ -200,23 +207,24 @@ impl Counted {
         Some(handed.session)
     }
 
-    fn reached(&mut self) {
-        if !std::mem::replace(&mut self.is_open, true) && self.site.state().reached() {
-            self.shared.observe_site(&SiteState::Reached { source: self.site.source.name(), site: &self.site.name });
-        }
-    }
-
-    fn unreachable(&self, error: &str) {
-        let (pause_secs, failures) = {
+    /// None of the hosts has done anything. `was_tried`: at least one was connected to.
+    fn failed(&self, error: &str, was_tried: bool) {
+        let first_secs = self.shared.config.site_pause_secs;
+        let pause = {
             let mut state = self.site.state();
             if state.is_retired {
                 return;
             }
-            (state.unreachable(error, self.shared.config.site_pause_secs, Instant::now()), state.failures)
+            let (before_pause, now) = (state.limits.failures_before_pause, Instant::now());
+            match was_tried {
+                true => state.standing.failed(error, before_pause, first_secs, now),
+                false => state.standing.not_tried(error, first_secs, now),
+            }
         };
+        let Some(Pause { secs: pause_secs, pauses, failures }) = pause else { return };
         let (source, site) = (self.site.source.name(), &self.site.name);
         self.shared.fall_back(site);
-        self.shared.observe_site(&SiteState::Unreachable { source, site, error, failures, pause_secs });
+        self.shared.observe_site(&SiteState::Unreachable { source, site, error, failures, pauses, pause_secs });
     }
 }
 
@@ -246,20 +254,19 @@ fn settings_of(
 /// Connects to one address: with TLS as far as it goes, else once in the clear, which is remembered, and the settings say it then.
 async fn open(
     shared: &Shared,
-    site: &Site,
+    site: &Arc<Site>,
     host: &Host,
     endpoint: &Endpoint,
     settings: &mut Settings,
-) -> Result<Session, OpenError> {
-    match Session::open(endpoint, settings).await {
+    permit: DialPermit,
+) -> Result<(Session, DialPermit), OpenError> {
+    match permit.open(endpoint, settings).await {
         Err(error) if error.may_retry_in_clear() => {
             shared.broken_tls.add(&host.name);
             // It is one more connection.
-            if !shared.may_connect(site).await {
-                return Err(error);
-            }
+            let Some(permit) = shared.permit_dial(site, None).await else { return Err(error) };
             settings.tls = None;
-            Session::open(endpoint, settings).await
+            permit.open(endpoint, settings).await
         }
         opened => opened,
     }

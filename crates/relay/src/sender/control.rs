@@ -293,7 +293,7 @@ impl Shared {
     fn resume_sites(self: &Arc<Self>, places: &HashSet<SiteKey>) {
         for place in places {
             let Some(site) = self.sites.lock().expect("the sites").get(place).cloned() else { continue };
-            site.state().resume();
+            site.state().standing.resume();
             self.serve(&site);
         }
     }
@@ -306,7 +306,7 @@ impl Shared {
             return Some(format!("source {}: {trouble}", site.source.name()).into());
         }
         let state = site.state();
-        state.trouble().map(Arc::from)
+        state.standing.trouble().map(Arc::from)
     }
 
     fn append_entry(&self, entry: &QueueEntry, by: &By) -> Result<(), ControlError> {

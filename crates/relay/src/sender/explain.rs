@@ -141,7 +141,7 @@ impl Shared {
     fn now_of_site(&self, site: &Arc<Site>) -> Vec<Now> {
         let state = site.state();
         let mut all = Vec::new();
-        if let (Some(trouble), paused) = (state.trouble(), state.paused_until()) {
+        if let (Some(trouble), paused) = (state.standing.trouble(), state.standing.paused_until()) {
             let secs = paused.map(|until| until.saturating_duration_since(Instant::now().into()).as_secs_f64());
             all.push(Now { what: "the mail hosts".to_owned(), state: trouble.to_owned(), binds: true, secs });
         }

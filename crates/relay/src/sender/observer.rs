@@ -112,7 +112,7 @@ pub struct ActedOn {
 /// Whether a site can be reached.
 #[derive(Debug, Clone)]
 pub enum SiteState<'a> {
-    /// None of its hosts has answered.
+    /// Its sessions have failed so often in a row that it pauses.
     Unreachable {
         /// The source from which it was tried.
         source: &'a str,
@@ -120,12 +120,14 @@ pub enum SiteState<'a> {
         site: &'a str,
         /// What the last host said or did.
         error: &'a str,
-        /// Failures in a row.
+        /// Tries of all hosts, in a row, in which each session failed.
         failures: u32,
+        /// Pauses in a row, with nothing accepted in between.
+        pauses: u32,
         /// Seconds until it is tried again.
         pause_secs: u32,
     },
-    /// It is reached again.
+    /// It takes mail again.
     Reached {
         /// The source.
         source: &'a str,

@@ -256,8 +256,8 @@ impl Shared {
     pub async fn take_over(&self, site: &Arc<Site>, key: &Key, pulse: &Pulse) -> Option<Handed> {
         let limits = {
             let state = site.state();
-            // A site that could not be reached is tried with a connection of its own.
-            if state.failures > 0 {
+            // A site that has paused is tried with a connection of its own.
+            if state.standing.is_probed() {
                 return None;
             }
             state.limits.clone()

@@ -128,7 +128,7 @@ impl Shared {
         let now = Instant::now();
         let sites = self.sites.lock().expect("the sites");
         let of = |(egress, _): &Member| sites.get(&(egress.name().clone(), plan.name.clone())).cloned();
-        plan.members.iter().filter_map(of).filter_map(|site| site.state().pause(now)).max()
+        plan.members.iter().filter_map(of).filter_map(|site| site.state().standing.pause(now)).max()
     }
 
     /// The sites of plans, one for each source, with their hosts as they are now. `false`: the routes have changed meanwhile.
@@ -170,7 +170,7 @@ impl Shared {
                 let mut state = site.state();
                 (state.destination, state.ready) = (plan.destination.clone(), ready);
                 if resumes {
-                    state.resume();
+                    state.standing.resume();
                 }
                 // Its addresses may be others now.
                 state.set_full(Vec::new());
@@ -188,7 +188,7 @@ impl Shared {
         let mut state = site.state();
         state.is_retired = true;
         state.idle.wake_all();
-        if std::mem::take(&mut state.failures) > 0 {
+        if state.standing.retire() {
             self.unreachable.fetch_sub(1, Ordering::Relaxed);
         }
     }

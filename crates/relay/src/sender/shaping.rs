@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::Relay;
-use super::shape::{OpenLimit, Permit, SiteKey, Tokens, Waiter, check};
+use super::shape::{OpenLimit, Permit, SiteKey, Waiter};
 use super::shared::Shared;
 use super::site::{Site, State};
 use crate::shaping::Rules;
@@ -126,32 +126,6 @@ impl Shared {
             None => {
                 limit.wait(site);
                 Err(limit)
-            }
-        }
-    }
-
-    /// Waits until one more connection may be opened, and counts it. `false`: the relay ends.
-    pub async fn may_connect(&self, site: &Site) -> bool {
-        loop {
-            let limits = site.state().limits.clone();
-            let now = self.shaper.alarm.now();
-            if limits.connecting.is_empty() {
-                return true;
-            }
-            let pause = match check(&limits.connecting, now) {
-                Ok(()) => {
-                    let tokens = Tokens::try_reserve(&limits.connecting, now);
-                    if tokens.is_some_and(|tokens| tokens.spend(&self.shaper.alarm)) {
-                        return true;
-                    }
-                    // Others were faster.
-                    LOOK
-                }
-                Err((_, until)) => Duration::from_nanos(until - now).min(LOOK),
-            };
-            tokio::time::sleep(pause).await;
-            if self.is_ending() {
-                return false;
             }
         }
     }

@@ -281,8 +281,9 @@ impl Shared {
             if !state.may_send(site, &self.shaper.alarm) {
                 return;
             }
-            // It would wait for a connection that it does not take.
-            if state.is_paused(tokio::time::Instant::now()) {
+            // It would wait for a connection that it does not make.
+            if state.standing.is_paused(tokio::time::Instant::now()) {
+                state.idle.wake_latest();
                 return;
             }
             let most = most(&mut state);
@@ -295,7 +296,7 @@ impl Shared {
 
     pub fn observe_site(&self, state: &SiteState<'_>) {
         match state {
-            SiteState::Unreachable { failures: 1, .. } => self.unreachable.fetch_add(1, Ordering::Relaxed),
+            SiteState::Unreachable { pauses: 1, .. } => self.unreachable.fetch_add(1, Ordering::Relaxed),
             SiteState::Unreachable { .. } => self.unreachable.load(Ordering::Relaxed),
             SiteState::Reached { .. } => self.unreachable.fetch_sub(1, Ordering::Relaxed),
         };

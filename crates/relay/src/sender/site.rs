@@ -13,6 +13,7 @@ use super::idle::Idle;
 use super::route::Manner;
 use super::shape::{Alarm, Joined, OpenLimit, Permit, SiteLimits, Tokens, Waiter, check};
 use super::source::Egress;
+use super::standing::Standing;
 use crate::dns::Destination;
 use crate::queue::ReadyId;
 
@@ -37,11 +38,7 @@ pub(super) struct State {
     /// What its connections serve.
     pub halves: Halves,
     pub idle: Idle,
-    /// In a row, none of its hosts could be reached.
-    pub failures: u32,
-    paused_until: Option<Instant>,
-    /// What the last failure was.
-    error: String,
+    pub standing: Standing,
     /// The most recipients that it has taken in one transaction before it said that these are too many.
     pub recipients_max: Option<usize>,
     /// It waits for a connection in the [crowd](super::crowd).
@@ -101,9 +98,7 @@ impl Site {
             connecting: 0,
             halves: Halves::default(),
             idle: Idle::default(),
-            failures: 0,
-            paused_until: None,
-            error: String::new(),
+            standing: Standing::default(),
             recipients_max: None,
             is_in_crowd: false,
             limits,
@@ -133,7 +128,7 @@ impl Site {
 impl State {
     /// Something waits: wakes an idle connection, or asks for one more.
     pub fn wanted(&mut self, site: &Arc<Site>, connections_max: usize, alarm: &Alarm) -> Wanted {
-        if self.is_paused(Instant::now()) || !self.may_send(site, alarm) {
+        if !self.may_send(site, alarm) {
             return Wanted::Nothing;
         }
         if self.idle.wake_latest() {
@@ -175,9 +170,13 @@ impl State {
         }
     }
 
-    /// One more connection if there may be one: only as many at once as there are already, and one probe while nobody knows whether the site answers.
+    /// One more connection if there may be one: none in a pause, only as many at once as there are already, and one probe behind a pause until something is
+    /// accepted.
     pub fn grow(&mut self, site: &Arc<Site>, connections_max: usize, alarm: &Alarm) -> Wanted {
-        let most = if self.failures > 0 { 1 } else { connections_max.min(self.limits.connections) };
+        if self.standing.is_paused(Instant::now()) {
+            return Wanted::Nothing;
+        }
+        let most = if self.standing.is_probed() { 1 } else { connections_max.min(self.limits.connections) };
         let established = self.connections - self.connecting;
         if self.connections >= most || self.connecting > established {
             if self.limits.says_connections && self.connections >= self.limits.connections {
@@ -229,49 +228,14 @@ impl State {
         !self.full.is_empty()
     }
 
-    pub fn is_paused(&self, now: Instant) -> bool {
-        self.pause(now).is_some()
-    }
-
-    /// When its pause ends, while none of its hosts can be used.
-    pub fn pause(&self, now: Instant) -> Option<Instant> {
-        self.paused_until.filter(|until| *until > now)
-    }
-
-    /// Whether it could not be reached, long ago, and nobody has tried since.
+    /// Whether it has paused, long ago, and nobody has tried since.
     pub fn is_forgotten(&self, now: Instant) -> bool {
-        let is_long_ago = |until: Instant| now.saturating_duration_since(until) > FORGOTTEN;
-        self.failures > 0 && self.connections == 0 && self.paused_until.is_some_and(is_long_ago)
+        self.connections == 0 && self.standing.is_forgotten(now)
     }
 
-    /// Why nothing is sent, while none of its hosts can be used.
-    pub fn trouble(&self) -> Option<&str> {
-        (self.failures > 0).then_some(&*self.error)
-    }
-
-    pub fn paused_until(&self) -> Option<Instant> {
-        self.paused_until
-    }
-
-    /// The pause ends now.
-    pub fn resume(&mut self) {
-        self.paused_until = None;
-    }
-
-    /// A host has answered. Whether it had been thought unreachable.
-    pub fn reached(&mut self) -> bool {
+    /// A session is open, which says nothing yet of whether it takes mail.
+    pub fn reached(&mut self) {
         self.connecting -= 1;
-        self.paused_until = None;
-        std::mem::take(&mut self.failures) > 0
-    }
-
-    /// None of the hosts can be used; the pause until the next try.
-    pub fn unreachable(&mut self, error: &str, first_secs: u32, now: Instant) -> u32 {
-        error.clone_into(&mut self.error);
-        self.failures += 1;
-        let pause = first_secs.saturating_mul(1 << (self.failures - 1).min(16)).min(PAUSE_SECS_MAX);
-        self.paused_until = Some(now + Duration::from_secs(pause.into()));
-        pause
     }
 
     /// A connection has ended. `was_open`: it had been [reached](Self::reached).
@@ -309,10 +273,6 @@ impl State {
     }
 }
 
-/// The longest pause of a site that does not answer.
-const PAUSE_SECS_MAX: u32 = 1800;
-/// How long it is remembered that a site could not be reached.
-const FORGOTTEN: Duration = Duration::from_secs(3600);
 /// A limit that has held mail up counts for so long: what waited for it is taken meanwhile.
 const LIMITED: Duration = Duration::from_secs(10);
 const LOST_MAX: usize = 10_000;

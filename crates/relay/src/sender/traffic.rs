@@ -14,6 +14,7 @@ use super::backlog::Backlog;
 use super::connection::poll_join;
 use super::crowd::GivesWay;
 use super::messages::{Envelope, LoadError, Loaded};
+use super::observer::SiteState;
 use super::reuse::{Handed, Known};
 use super::shape::{MessageGate, Tokens};
 use super::shared::Shared;
@@ -39,6 +40,10 @@ pub(super) struct Mail {
     loading: Option<(UnderWay, JoinHandle<Result<Loaded, LoadError>>)>,
     has_taken: bool,
     has_progress: bool,
+    /// The host has given a final reply, or put a recipient off.
+    has_answered: bool,
+    /// A message was lost with the connection, or given back with a 421.
+    has_lost: bool,
     /// The session, for sites that would connect.
     known: Known,
     /// Messages that the session has carried for other sites, and those that it was given by all.
@@ -117,6 +122,8 @@ impl Mail {
             loading: None,
             has_taken: false,
             has_progress: false,
+            has_answered: false,
+            has_lost: false,
             known,
             carried,
             given: carried,
@@ -130,14 +137,9 @@ impl Mail {
         }
     }
 
-    /// Whether a message was given to the session.
-    pub fn has_taken(&self) -> bool {
-        self.has_taken
-    }
-
-    /// Whether the host has said anything of a message.
-    pub fn has_progress(&self) -> bool {
-        self.has_progress
+    /// Whether a session that the host has ended has not [failed](super::standing): a recipient got a final reply or backs off, or there was nothing to send.
+    pub fn is_excused(&self) -> bool {
+        self.has_answered || self.idle.is_some() && !self.has_lost
     }
 
     /// The site that the session is for behind its last message.
@@ -154,7 +156,7 @@ impl Mail {
         let used = now.duration_since(self.begun);
         let mut state = self.site.state();
         state.backlog.add_all(std::mem::take(&mut self.backlog));
-        if state.is_retired || !self.site.source.is_usable() || state.is_paused(now) {
+        if state.is_retired || !self.site.source.is_usable() {
             return Poll::Ready(None);
         }
         if self.has_taken {
@@ -296,6 +298,16 @@ impl Mail {
         self.end(under_way, |_| fate.clone());
     }
 
+    /// What the host has said of a message, for the standing of its site. A recipient that it takes no more of, or whose message it may have, says nothing.
+    fn note(&mut self, fates: &[Fate]) {
+        let is_final = |fate: &Fate| matches!(fate, Fate::Delivered(_) | Fate::Refused(..));
+        self.has_answered |= fates.iter().any(|fate| is_final(fate) || matches!(fate, Fate::Deferred(..)));
+        self.has_lost |= fates.iter().any(|fate| matches!(fate, Fate::NotSent(_) | Fate::Unknown(_)));
+        if fates.iter().any(is_final) && self.site.state().standing.succeeded() {
+            self.shared.observe_site(&SiteState::Reached { source: self.site.source.name(), site: &self.site.name });
+        }
+    }
+
     fn end(&self, mut under_way: UnderWay, mut fate: impl FnMut(usize) -> Fate) {
         under_way.is_ended = true;
         let (message, count) = (under_way.transaction.message, under_way.transaction.recipients.len());
@@ -373,6 +385,7 @@ impl Traffic for Mail {
         self.pulse.step(steps::RECORDING);
         self.in_flight -= 1;
         self.has_progress |= fates.iter().any(|fate| !matches!(fate, Fate::NotSent(_)));
+        self.note(&fates);
         if !self.has_progress && self.carried > 0 {
             // A session that was used already may have been closed for its age: that says nothing of the host, nor of the message.
             under_way.is_ended = true;

@@ -128,6 +128,7 @@ impl Values {
         self.put("message_rate", "site", site.message_rate.as_ref());
         self.put_or("messages_per_connection", site.messages_per_connection.as_ref(), defaults.messages_per_connection);
         self.put_or("recipients_per_message", site.recipients_per_message.as_ref(), defaults.recipients_per_message);
+        self.put("failures_before_pause", "site", site.failures_before_pause.as_ref());
         self.put("chunking", "site", site.chunking.as_ref());
         for Sourced { value: total, from } in &site.totals {
             let of = format!("provider {}", total.name);

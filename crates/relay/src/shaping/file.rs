@@ -59,6 +59,9 @@ pub struct Section {
     /// Recipients of one message that go in one transaction.
     #[serde(deserialize_with = "some_count", skip_serializing_if = "Option::is_none")]
     pub recipients_per_message: Option<u32>,
+    /// Tries of all hosts of a site, in a row, that come to nothing before it pauses.
+    #[serde(deserialize_with = "some_count", skip_serializing_if = "Option::is_none")]
+    pub failures_before_pause: Option<u32>,
     /// Whether messages are sent with BDAT (RFC 3030) to hosts that offer CHUNKING.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub chunking: Option<bool>,

@@ -110,6 +110,7 @@ fn section(title: &str, value: Value, is_provider: bool, ignored: &mut Ignored) 
         match key.as_str() {
             "connection_limit" => number(&mut out, "connections"),
             "max_deliveries_per_connection" => number(&mut out, "messages_per_connection"),
+            "consecutive_connection_failures_before_delay" => number(&mut out, "failures_before_pause"),
             "max_recipients_per_batch" => number(&mut out, "recipients_per_message"),
             "provider_connection_limit" if is_provider => number(&mut total, "connections"),
             "max_connection_rate" | "max_message_rate" | "provider_max_message_rate" => match rate(&value) {
@@ -307,6 +308,7 @@ mod tests {
         connection_limit = 10
         max_connection_rate = "100/min"
         max_deliveries_per_connection = 100
+        consecutive_connection_failures_before_delay = 7
         max_message_rate = "100/s,max_burst=200"
         enable_tls = "OpportunisticInsecure"
         [provider."big"]
@@ -347,6 +349,7 @@ mod tests {
         let rules = Rules::parse("shaping.toml", &converted.shaping).unwrap();
         let big = rules.of_site("ip-1", &["mx1.big.example"], &rules.of_domain("other.example"));
         assert_eq!(big.connections.unwrap().value, 10);
+        assert_eq!(big.failures_before_pause.unwrap().value, 7);
         assert_eq!(big.totals[0].value.connections, Some(5));
         assert_eq!(big.totals[0].value.message_rate.unwrap(), "1000/hour".parse().unwrap());
         assert_eq!(big.message_rate.unwrap().value, "100/s, burst 200".parse().unwrap());

@@ -89,8 +89,13 @@ impl Rules {
             return Err(wrong("`mx`, `domains` and `total` are for providers"));
         }
         check_total(&said.total, &from)?;
-        let counts =
-            [said.connections, said.connections_per_address, said.messages_per_connection, said.recipients_per_message];
+        let counts = [
+            said.connections,
+            said.connections_per_address,
+            said.messages_per_connection,
+            said.recipients_per_message,
+            said.failures_before_pause,
+        ];
         if counts.contains(&Some(0)) {
             return Err(wrong("a count is at least 1; to send nothing, suspend it"));
         }
@@ -105,6 +110,7 @@ impl Rules {
         put(&mut values.connections_per_address, said.connections_per_address);
         put(&mut values.messages_per_connection, said.messages_per_connection);
         put(&mut values.recipients_per_message, said.recipients_per_message);
+        put(&mut values.failures_before_pause, said.failures_before_pause);
         let put = |place: &mut Option<Sourced<_>>, value: Option<_>| {
             place.replace_if(value.map(|value| Sourced { value, from: from.clone() }));
         };

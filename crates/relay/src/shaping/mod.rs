@@ -128,6 +128,7 @@ struct Values {
     message_rate: Option<Sourced<crate::limit::Rate>>,
     messages_per_connection: Option<Sourced<u32>>,
     recipients_per_message: Option<Sourced<u32>>,
+    failures_before_pause: Option<Sourced<u32>>,
     chunking: Option<Sourced<bool>>,
 }
 
@@ -183,4 +184,6 @@ fn read_bounded(path: &Path) -> std::io::Result<String> {
     }
 }
 
+/// Tries of all hosts of a site, in a row, that come to nothing before it pauses, unless a section says how many.
+pub const FAILURES_BEFORE_PAUSE: u32 = 10;
 const FILE_BYTES_MAX: u64 = 16 << 20;

@@ -21,6 +21,8 @@ pub struct OfSite {
     pub messages_per_connection: Option<Sourced<u32>>,
     /// Recipients of one transaction.
     pub recipients_per_message: Option<Sourced<u32>>,
+    /// Tries of all hosts, in a row, that come to nothing before the site pauses.
+    pub failures_before_pause: Option<Sourced<u32>>,
     /// Whether messages are sent with BDAT to hosts that offer it.
     pub chunking: Option<Sourced<bool>>,
     /// Of providers, for their sites together, by the provider's name; two of one name say different things.
@@ -85,7 +87,7 @@ impl Rules {
         let order = self.in_order(self.with_parts(sections, source));
         let mut site = OfSite::default();
         // From the least specific on, so that a later one of a higher level wins, and the lowest of the same.
-        let mut level = [0; 7];
+        let mut level = [0; 8];
         for number in &order {
             let section = self.at(*number);
             let values = &section.values;
@@ -101,6 +103,8 @@ impl Rules {
             let per_message = &values.recipients_per_message;
             pick(&mut site.recipients_per_message, per_message, section, &mut level[5], u32::lt);
             pick(&mut site.chunking, &values.chunking, section, &mut level[6], bool::lt);
+            let before_pause = &values.failures_before_pause;
+            pick(&mut site.failures_before_pause, before_pause, section, &mut level[7], u32::lt);
             for said in &section.total {
                 let Total { connections, connection_rate, message_rate } = said.value.clone();
                 if section.source.is_some() {

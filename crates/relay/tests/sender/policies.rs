@@ -187,12 +187,16 @@ fn zone() -> Zone {
     zone
 }
 
+/// A site pauses at once.
+const ONE_FAILURE: &str = "[default]\nfailures_before_pause = 1\n";
+
 fn rig(sink: &TlsSink, policies: &str) -> Rig {
     let section: Section = toml::from_str(policies).unwrap();
     section.check().unwrap();
     rig_with(zone(), sink.address.port(), |config| {
         config.tls = Some(opportunistic_tls().unwrap());
         config.schedules = schedules(3600, 86_400);
+        (config.shaping, config.site_pause_secs) = (super::shaping::rules(ONE_FAILURE), 3600);
         config.routing = section.routing().unwrap();
     })
 }
@@ -262,6 +266,7 @@ fn a_password_is_never_sent_in_the_clear_after_a_broken_handshake() {
     };
     let rig = rig_with(zone(), 1, |config| {
         config.schedules = schedules(3600, 86_400);
+        (config.shaping, config.site_pause_secs) = (super::shaping::rules(ONE_FAILURE), 3600);
         let with = route("required.example", Some(Credentials::new("ann", "secret")));
         config.routing.routes = vec![with, route("any.example", None)];
     });

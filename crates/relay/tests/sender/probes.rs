@@ -99,7 +99,10 @@ fn a_site_that_pauses_is_probed_with_one_connection_whatever_waits() {
     // Two domains of one site, and another site that shows that the relay goes on meanwhile.
     let zone = zone().mx("b.example", 10, "mx.a.example");
     let zone = zone.mx("c.example", 10, "mx.c.example").a("mx.c.example", Ipv4Addr::new(127, 0, 0, 2));
-    let rig = rig_with(zone, port, |config| (config.site_pause_secs, config.site_connections_max) = (3600, 8));
+    let shaping = super::shaping::rules("[default]\nfailures_before_pause = 1\n");
+    let rig = rig_with(zone, port, |config| {
+        (config.site_pause_secs, config.site_connections_max, config.shaping) = (3600, 8, shaping);
+    });
     let probes = 4;
     let more_waits = |times: usize| {
         for time in 0..times {

@@ -221,6 +221,7 @@ fn check_opening(at: At, reply: Option<u16>) {
     };
     let rig = rig_with(zone, 1, |config| {
         config.schedules = schedules(3600, 86_400);
+        config.shaping = super::shaping::rules("[default]\nfailures_before_pause = 1\n");
         config.routing.routes =
             vec![route("a.example", &["mx1.example", "mx2.example"]), route("b.example", &["mx1.example"])];
     });

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use super::{Base, OpenLimit, Permit, RateLimit, State};
 use crate::queue::Scope;
-use crate::shaping::{Sections, Sourced};
+use crate::shaping::{FAILURES_BEFORE_PAUSE, Sections, Sourced};
 
 /// Which site.
 #[derive(Debug, Clone, Copy)]
@@ -29,6 +29,8 @@ pub(in crate::sender) struct SiteLimits {
     /// Whether messages are sent with BDAT to hosts that offer it.
     pub has_chunking: bool,
     pub connections_per_address: Option<u32>,
+    /// Tries of all hosts, in a row, that come to nothing before the site pauses.
+    pub failures_before_pause: u32,
     /// A message takes a token of each.
     pub messages: Vec<Arc<RateLimit>>,
     /// A connection takes a token of each.
@@ -49,6 +51,7 @@ impl SiteLimits {
             recipients_per_message: base.recipients_per_message,
             has_chunking: false,
             connections_per_address: None,
+            failures_before_pause: FAILURES_BEFORE_PAUSE,
             messages: Vec::new(),
             connecting: Vec::new(),
             open: Vec::new(),
@@ -84,6 +87,7 @@ impl SiteLimits {
             number(&found.recipients_per_message).map_or(base.recipients_per_message, |most| most as usize);
         limits.has_chunking = found.chunking.as_ref().is_some_and(|said| said.value);
         limits.connections_per_address = number(&found.connections_per_address);
+        limits.failures_before_pause = number(&found.failures_before_pause).unwrap_or(FAILURES_BEFORE_PAUSE);
         let own = format!("site {} from {}", key.name, key.source);
         limits.messages.extend(state.rate(own.clone(), found.message_rate, now));
         limits.connecting.extend(state.rate(format!("connections to {own}"), found.connection_rate, now));

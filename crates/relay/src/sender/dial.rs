@@ -1,0 +1,94 @@
+//! Connections to a site are permitted here, and nowhere else.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+use super::shape::{RateLimit, Tokens, check};
+use super::shared::Shared;
+use super::site::Site;
+use crate::session::{Endpoint, OpenError, Session, Settings};
+
+/// The right to make one connection. Its session counts as failed, also if its task panics, unless it is [excused](Self::excuse).
+pub(super) struct DialPermit {
+    site: Arc<Site>,
+    is_excused: bool,
+}
+
+impl DialPermit {
+    /// Connects, and does all that comes before the first message.
+    ///
+    /// # Errors
+    /// See [`OpenError`].
+    pub async fn open(mut self, endpoint: &Endpoint, settings: &Settings) -> Result<(Session, Self), OpenError> {
+        match Session::open(endpoint, settings).await {
+            Ok(session) => Ok((session, self)),
+            Err(error) => {
+                self.is_excused = matches!(error, OpenError::Source(_));
+                Err(error)
+            }
+        }
+    }
+
+    /// The session did something, or ended by our own will.
+    pub fn excuse(mut self) {
+        self.is_excused = true;
+    }
+}
+
+impl Drop for DialPermit {
+    fn drop(&mut self) {
+        if !self.is_excused {
+            self.site.state().standing.session_failed();
+        }
+    }
+}
+
+impl Shared {
+    /// Waits until one more connection to a site may be made, and counts it: for its limits, with `tokens` if these were set aside for it. `None`: none
+    /// is to be made, as the site pauses or the relay ends.
+    pub async fn permit_dial(&self, site: &Arc<Site>, mut tokens: Option<Tokens>) -> Option<DialPermit> {
+        loop {
+            let pause = {
+                let (mut state, now) = (site.state(), Instant::now());
+                if self.is_ending() || state.standing.is_paused(now) {
+                    return None;
+                }
+                let spent = match state.standing.next_dial(now) {
+                    Some(at) => Err(at - now),
+                    None => self.spend(&state.limits.connecting, tokens.take()),
+                };
+                match spent {
+                    Ok(()) => {
+                        state.standing.note_dial(now);
+                        return Some(DialPermit { site: site.clone(), is_excused: false });
+                    }
+                    Err(pause) => pause,
+                }
+            };
+            tokio::time::sleep(pause.min(LOOK)).await;
+        }
+    }
+
+    /// Spends a token of each limit.
+    ///
+    /// # Errors
+    /// One has none: when to look again.
+    fn spend(&self, limits: &[Arc<RateLimit>], tokens: Option<Tokens>) -> Result<(), Duration> {
+        let alarm = &self.shaper.alarm;
+        if tokens.is_some_and(|tokens| tokens.spend(alarm)) {
+            return Ok(());
+        }
+        let now = alarm.now();
+        if let Err((_, until)) = check(limits, now) {
+            return Err(Duration::from_nanos(until.saturating_sub(now)));
+        }
+        let is_spent = Tokens::try_reserve(limits, now).is_some_and(|tokens| tokens.spend(alarm));
+        // Else others were faster.
+        if is_spent { Ok(()) } else { Err(LOOK) }
+    }
+}
+
+/// How often it is looked whether the relay ends, or the site pauses.
+const LOOK: Duration = Duration::from_millis(250);

@@ -1,0 +1,204 @@
+//! How the sessions of a site have fared, and so when it may be connected to.
+//!
+//! A session is *failed* if no recipient got a final reply in it, none was put off by the host, and it did not end by our own will. A site whose last session failed
+//! is connected to [twice a second](PER_WINDOW) at most. It pauses once all its hosts have failed so often in a row.
+
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+#[derive(Debug, Default)]
+pub(super) struct Standing {
+    /// The last session failed, of those that failed or got a final reply.
+    is_failing: bool,
+    /// When the last connections were permitted, the oldest first.
+    permitted: [Option<Instant>; PER_WINDOW],
+    /// Tries of all hosts, in a row, in which each session failed; and since when.
+    failures: u32,
+    failing_since: Option<Instant>,
+    /// Pauses in a row, with nothing accepted in between.
+    pauses: u32,
+    paused_until: Option<Instant>,
+    /// What the last failure was.
+    error: String,
+}
+
+/// A pause that begins.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Pause {
+    pub secs: u32,
+    /// With nothing accepted in between.
+    pub pauses: u32,
+    pub failures: u32,
+}
+
+impl Standing {
+    /// When the next connection may be made; `None`: now.
+    pub fn next_dial(&self, now: Instant) -> Option<Instant> {
+        let free_at = self.permitted[0]? + WINDOW;
+        (self.is_failing && free_at > now).then_some(free_at)
+    }
+
+    /// A connection is made now.
+    pub fn note_dial(&mut self, now: Instant) {
+        self.permitted.rotate_left(1);
+        self.permitted[PER_WINDOW - 1] = Some(now);
+    }
+
+    /// A session failed.
+    pub fn session_failed(&mut self) {
+        self.is_failing = true;
+    }
+
+    /// A recipient has a final reply, 2yz or 5yz: the site works. Whether it had paused.
+    pub fn succeeded(&mut self) -> bool {
+        (self.is_failing, self.failures, self.failing_since, self.paused_until) = (false, 0, None, None);
+        std::mem::take(&mut self.pauses) > 0
+    }
+
+    /// All hosts were tried, and each session failed. The pause that begins now, if one does: after `failures_before_pause` in a row, or when they have gone on
+    /// for [`FAILING_FOR`]; and after each one from then on.
+    pub fn failed(&mut self, error: &str, failures_before_pause: u32, first_secs: u32, now: Instant) -> Option<Pause> {
+        self.failures = self.failures.saturating_add(1);
+        let since = *self.failing_since.get_or_insert(now);
+        let is_long = self.failures > 1 && now.saturating_duration_since(since) >= FAILING_FOR;
+        let is_enough = self.pauses > 0 || is_long || self.failures >= failures_before_pause;
+        error.clone_into(&mut self.error);
+        is_enough.then(|| self.begin_pause(first_secs, now)).flatten()
+    }
+
+    /// No host could even be connected to, as DNS does not answer: the pause that begins now.
+    pub fn not_tried(&mut self, error: &str, first_secs: u32, now: Instant) -> Option<Pause> {
+        self.failures = self.failures.saturating_add(1);
+        self.failing_since.get_or_insert(now);
+        error.clone_into(&mut self.error);
+        self.begin_pause(first_secs, now)
+    }
+
+    fn begin_pause(&mut self, first_secs: u32, now: Instant) -> Option<Pause> {
+        // Sessions that fail together begin one pause.
+        if self.pause(now).is_some() {
+            return None;
+        }
+        self.pauses = self.pauses.saturating_add(1);
+        let secs = first_secs.saturating_mul(1 << (self.pauses - 1).min(16)).min(PAUSE_SECS_MAX);
+        self.paused_until = Some(now + Duration::from_secs(secs.into()));
+        Some(Pause { secs, pauses: self.pauses, failures: self.failures })
+    }
+
+    /// When its pause ends. Open connections go on meanwhile; none is made.
+    pub fn pause(&self, now: Instant) -> Option<Instant> {
+        self.paused_until.filter(|until| *until > now)
+    }
+
+    pub fn is_paused(&self, now: Instant) -> bool {
+        self.pause(now).is_some()
+    }
+
+    pub fn paused_until(&self) -> Option<Instant> {
+        self.paused_until
+    }
+
+    /// The pause ends now. Nobody knows yet whether the site works.
+    pub fn resume(&mut self) {
+        self.paused_until = None;
+    }
+
+    /// Whether it has paused, and nothing was accepted since: one connection at a time looks whether it works.
+    pub fn is_probed(&self) -> bool {
+        self.pauses > 0
+    }
+
+    /// Why nothing was sent by the last sessions, if these failed.
+    pub fn trouble(&self) -> Option<&str> {
+        (self.failures > 0).then_some(&*self.error)
+    }
+
+    /// Whether its last pause ended long ago.
+    pub fn is_forgotten(&self, now: Instant) -> bool {
+        let is_long_ago = |until: Instant| now.saturating_duration_since(until) > FORGOTTEN;
+        self.pauses > 0 && self.paused_until.is_some_and(is_long_ago)
+    }
+
+    /// The site is not used any more. Whether it had paused.
+    pub fn retire(&mut self) -> bool {
+        std::mem::take(&mut self.pauses) > 0
+    }
+}
+
+/// Connections in each [`WINDOW`] to a site whose last session failed.
+const PER_WINDOW: usize = 2;
+const WINDOW: Duration = Duration::from_secs(1);
+/// A site whose sessions fail for so long pauses, however few they are.
+const FAILING_FOR: Duration = Duration::from_secs(60);
+/// The longest pause of a site that does not answer.
+const PAUSE_SECS_MAX: u32 = 1800;
+/// How long it is remembered that a site has paused.
+const FORGOTTEN: Duration = Duration::from_secs(3600);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn secs(secs: u64) -> Duration {
+        Duration::from_secs(secs)
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn failing_sites_get_two_connections_in_any_second() {
+        let (mut standing, mut times) = (Standing::default(), Vec::new());
+        // Connections before the first failure count, too.
+        for _ in 0..5 {
+            assert_eq!(standing.next_dial(Instant::now()), None);
+            standing.note_dial(Instant::now());
+        }
+        times.extend([Instant::now(); 2]);
+        standing.session_failed();
+        for number in 0_u64..1000 {
+            while let Some(until) = standing.next_dial(Instant::now()) {
+                tokio::time::sleep_until(until).await;
+            }
+            times.push(Instant::now());
+            standing.note_dial(Instant::now());
+            tokio::time::advance(Duration::from_millis(number * 7919 % 700)).await;
+        }
+        assert!(times.windows(3).all(|three| three[2] - three[0] >= WINDOW));
+        standing.succeeded();
+        assert_eq!(standing.next_dial(Instant::now()), None);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn failures_in_a_row_begin_pauses_that_grow() {
+        let mut standing = Standing::default();
+        let failed = |standing: &mut Standing| standing.failed("421", 3, 60, Instant::now());
+        for _ in 0..5 {
+            assert_eq!([failed(&mut standing), failed(&mut standing)], [None, None]);
+            assert_eq!(standing.trouble(), Some("421"));
+            assert!(!standing.succeeded() && standing.trouble().is_none(), "a message between them");
+        }
+        assert_eq!([failed(&mut standing), failed(&mut standing)], [None, None]);
+        assert_eq!(failed(&mut standing), Some(Pause { secs: 60, pauses: 1, failures: 3 }));
+        assert_eq!(failed(&mut standing), None, "one that failed at the same time");
+        for expected in [120, 240, 480, 960, 1800, 1800] {
+            tokio::time::advance(standing.paused_until().unwrap() - Instant::now()).await;
+            assert!(!standing.is_paused(Instant::now()) && standing.is_probed());
+            assert_eq!(failed(&mut standing).map(|pause| pause.secs), Some(expected));
+        }
+        assert!(standing.succeeded() && !standing.is_paused(Instant::now()) && !standing.is_probed());
+        assert_eq!(failed(&mut standing), None, "it counts from the beginning");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn slow_failures_and_untried_hosts_begin_a_pause_early() {
+        let mut standing = Standing::default();
+        assert_eq!(standing.failed("timed out", 100, 60, Instant::now()), None);
+        tokio::time::advance(secs(59)).await;
+        assert_eq!(standing.failed("timed out", 100, 60, Instant::now()), None);
+        tokio::time::advance(secs(1)).await;
+        assert!(standing.failed("timed out", 100, 60, Instant::now()).is_some());
+        let mut standing = Standing::default();
+        assert_eq!(standing.not_tried("DNS", 60, Instant::now()).map(|pause| pause.secs), Some(60));
+        assert!(!standing.is_forgotten(Instant::now() + secs(3660)));
+        assert!(standing.is_forgotten(Instant::now() + secs(3661)));
+    }
+}

@@ -1,0 +1,260 @@
+//! Hosts that end sessions before they have done anything: how often they are connected to, and that a site that works goes on.
+
+use std::io::{BufRead, BufReader, Write};
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use posthaste_relay::queue::Waits;
+
+use super::shaping::rules;
+use super::*;
+
+/// Where a host ends a session.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum At {
+    Never,
+    Accept,
+    Greeting,
+    /// Directly behind its reply to EHLO.
+    Hello,
+    Mail,
+    Rcpt,
+    Data,
+    Dot,
+}
+
+/// A host that says something at a stage, if anything, and closes there.
+struct Ending {
+    address: SocketAddr,
+    connected: Arc<Mutex<Vec<Instant>>>,
+    taken: Arc<AtomicUsize>,
+}
+
+type Act = fn(usize) -> (At, &'static str);
+
+impl Ending {
+    /// `act`: what it does with the connection of this number.
+    fn start(act: Act) -> Ending {
+        let listener = TcpListener::bind((LOOPBACK, 0)).unwrap();
+        let address = listener.local_addr().unwrap();
+        let ending = Ending { address, connected: Arc::default(), taken: Arc::default() };
+        let (connected, taken) = (ending.connected.clone(), ending.taken.clone());
+        std::thread::spawn(move || {
+            for (number, stream) in listener.incoming().flatten().enumerate() {
+                connected.lock().unwrap().push(Instant::now());
+                let taken = taken.clone();
+                std::thread::spawn(move || drop(serve(stream, act(number), &taken)));
+            }
+        });
+        ending
+    }
+
+    fn connections(&self) -> usize {
+        self.connected.lock().unwrap().len()
+    }
+}
+
+fn serve(mut stream: TcpStream, (at, last): (At, &str), taken: &AtomicUsize) -> std::io::Result<()> {
+    if at == At::Accept {
+        return Ok(());
+    }
+    let mut input = BufReader::new(stream.try_clone()?);
+    let (mut stage, mut usual) = (At::Greeting, "220 ending\r\n");
+    loop {
+        if stage == at {
+            let before = if at == At::Hello { usual } else { "" };
+            return stream.write_all(format!("{before}{last}").as_bytes());
+        }
+        stream.write_all(usual.as_bytes())?;
+        let mut line = String::new();
+        if input.read_line(&mut line)? == 0 {
+            return Ok(());
+        }
+        (stage, usual) = match line.get(..4).unwrap_or("") {
+            "EHLO" => (At::Hello, "250 ending\r\n"),
+            "MAIL" => (At::Mail, "250 2.1.0 ok\r\n"),
+            "RCPT" => (At::Rcpt, "250 2.1.5 ok\r\n"),
+            "DATA" if at == At::Data => (At::Data, ""),
+            "DATA" => {
+                stream.write_all(b"354 go\r\n")?;
+                while line != ".\r\n" {
+                    line.clear();
+                    if input.read_line(&mut line)? == 0 {
+                        return Ok(());
+                    }
+                }
+                taken.fetch_add(usize::from(at != At::Dot), Ordering::Relaxed);
+                (At::Dot, "250 2.0.0 taken\r\n")
+            }
+            "QUIT" => return stream.write_all(b"221 bye\r\n"),
+            _ => (At::Never, "250 ok\r\n"),
+        };
+    }
+}
+
+/// A rig that pauses for an hour after so many failures, and connects once at a time.
+fn rig(ending: &Ending, failures_before_pause: u32) -> Rig {
+    let shaping = rules(&format!("[default]\nfailures_before_pause = {failures_before_pause}\n"));
+    rig_with(zone(), ending.address.port(), |config| {
+        config.schedules = schedules(3600, 86_400);
+        (config.site_pause_secs, config.site_connections_max, config.shaping) = (3600, 1, shaping);
+    })
+}
+
+impl Rig {
+    fn unreachable(&self) -> Option<String> {
+        self.log().into_iter().find(|line| line.starts_with("unreachable"))
+    }
+
+    fn attempts(&self) -> Vec<u8> {
+        let mut attempts = Vec::new();
+        self.relay.waiting(&Filter::default(), &mut |waiting| {
+            assert!(!matches!(waiting.state.waits, Waits::Busy), "{waiting:?}");
+            attempts.push(waiting.state.attempts);
+            true
+        });
+        attempts
+    }
+}
+
+fn check_failing(act: Act, reason: &str) {
+    let (at, last) = act(0);
+    let what = format!("{at:?} {last:?}");
+    let ending = Ending::start(act);
+    let rig = rig(&ending, 3);
+    let messages = if at == At::Dot { 3 } else { 1 };
+    (0..messages).for_each(|_| rig.send("ann@here.example", &["bob@a.example"], "x\r\n"));
+    wait(&what, || rig.unreachable().is_some());
+    let connected = ending.connected.lock().unwrap().clone();
+    assert_eq!(connected.len(), 3, "{what}: {:?}", rig.log());
+    // The third waits until the first is a second old; the sink may have seen that one late.
+    assert!(connected[2] - connected[0] >= Duration::from_millis(700), "{what}: {connected:?}");
+    let said = rig.unreachable().unwrap();
+    assert!(said.contains("mx.a.example") && said.contains(reason), "{what}: {said}");
+    wait(&what, || rig.relay.stats().deferred == if at == At::Dot { 3 } else { 0 });
+    // More mail changes nothing while it pauses.
+    rig.send("ann@here.example", &["eve@a.example"], "x\r\n");
+    wait(&what, || rig.attempts().len() == messages + 1);
+    assert_eq!((ending.connections(), rig.relay.stats().connections), (3, 0), "{what}");
+}
+
+#[test]
+fn sessions_that_end_at_any_stage_back_off_and_say_why() {
+    check_failing(|_| (At::Accept, ""), "before the greeting");
+    check_failing(|_| (At::Greeting, "421 4.3.2 go away\r\n"), "go away");
+    check_failing(|_| (At::Greeting, "554 5.3.2 no mail here\r\n"), "no mail here");
+    check_failing(|_| (At::Hello, ""), "the server closed the connection");
+    check_failing(|_| (At::Mail, ""), "before the reply to MAIL");
+    check_failing(|_| (At::Mail, "421 4.3.2 go away\r\n"), "");
+    check_failing(|_| (At::Rcpt, ""), "before the reply to RCPT");
+    check_failing(|_| (At::Rcpt, "421 4.3.2 go away\r\n"), "");
+    check_failing(|_| (At::Data, ""), "before the reply to DATA");
+    check_failing(|_| (At::Data, "421 4.3.2 go away\r\n"), "");
+    check_failing(|_| (At::Dot, ""), "before the verdict");
+    check_failing(|_| (At::Rcpt, "no reply\r\n"), "no reply code");
+}
+
+#[test]
+fn a_fifth_of_failing_sessions_delays_nothing_for_long() {
+    let ending = Ending::start(|number| match number % 10 {
+        0 => (At::Greeting, "421 4.7.0 too many connections\r\n"),
+        5 => (At::Hello, ""),
+        _ => (At::Never, ""),
+    });
+    let shaping = rules("[default]\nmessages_per_connection = 2\n");
+    let rig = rig_with(zone(), ending.address.port(), |config| {
+        (config.site_pause_secs, config.shaping) = (3600, shaping);
+    });
+    (0..100).for_each(|_| rig.send("ann@here.example", &["bob@a.example"], "x\r\n"));
+    rig.wait_empty();
+    assert_eq!((rig.relay.stats().delivered, rig.relay.stats().deferred), (100, 0));
+    assert_eq!(rig.unreachable(), None);
+    assert_eq!(ending.taken.load(Ordering::Relaxed), 100);
+}
+
+#[test]
+fn greylisting_does_not_pause_and_does_not_reset() {
+    let ending = Ending::start(|_| (At::Rcpt, "450 4.7.1 greylisted\r\n"));
+    let rig = rig(&ending, 2);
+    (0..10).for_each(|_| rig.send("ann@here.example", &["bob@a.example"], "x\r\n"));
+    wait("all are put off", || rig.relay.stats().deferred == 10);
+    assert_eq!((rig.unreachable(), ending.connections()), (None, 10));
+    // Between two failures it is as if it had not been.
+    let ending = Ending::start(|number| match number {
+        1..=3 => (At::Rcpt, "450 4.7.1 greylisted\r\n"),
+        _ => (At::Greeting, "421 4.3.2 go away\r\n"),
+    });
+    let rig = self::rig(&ending, 2);
+    (0..4).for_each(|_| rig.send("ann@here.example", &["bob@a.example"], "x\r\n"));
+    wait("it pauses", || rig.unreachable().is_some());
+    assert_eq!((ending.connections(), rig.relay.stats().deferred), (5, 3));
+    // An accepted message does reset it.
+    let ending = Ending::start(|number| match number {
+        1 => (At::Never, ""),
+        _ => (At::Greeting, "421 4.3.2 go away\r\n"),
+    });
+    let rig = self::rig(&ending, 2);
+    rig.send("ann@here.example", &["bob@a.example"], "x\r\n");
+    rig.wait_empty();
+    wait("its connection has ended", || rig.relay.stats().connections == 0);
+    rig.send("ann@here.example", &["bob@a.example"], "x\r\n");
+    wait("it pauses", || rig.unreachable().is_some());
+    assert_eq!(ending.connections(), 4);
+}
+
+#[test]
+fn a_recipient_too_many_does_not_excuse_a_lost_session() {
+    /// Takes one recipient, the others later, and closes before the message.
+    fn few(mut stream: TcpStream) -> std::io::Result<()> {
+        let (mut input, mut recipients) = (BufReader::new(stream.try_clone()?), 0);
+        stream.write_all(b"220 few\r\n")?;
+        loop {
+            let mut line = String::new();
+            if input.read_line(&mut line)? == 0 || line.starts_with("DATA") {
+                return Ok(());
+            }
+            recipients += usize::from(line.starts_with("RCPT"));
+            stream.write_all(if recipients > 1 { b"452 4.5.3 too many\r\n" } else { b"250 ok\r\n" })?;
+        }
+    }
+    let listener = TcpListener::bind((LOOPBACK, 0)).unwrap();
+    let (port, connections) = (listener.local_addr().unwrap().port(), Arc::new(AtomicUsize::new(0)));
+    let counted = connections.clone();
+    std::thread::spawn(move || {
+        for stream in listener.incoming().flatten() {
+            counted.fetch_add(1, Ordering::Relaxed);
+            std::thread::spawn(move || drop(few(stream)));
+        }
+    });
+    let shaping = rules("[default]\nfailures_before_pause = 3\n");
+    let rig = rig_with(zone(), port, |config| {
+        (config.site_pause_secs, config.site_connections_max, config.shaping) = (3600, 1, shaping);
+    });
+    rig.send("ann@here.example", &["bob@a.example", "eve@a.example", "joe@a.example"], "x\r\n");
+    wait("it pauses", || rig.unreachable().is_some());
+    assert_eq!(connections.load(Ordering::Relaxed), 3);
+}
+
+#[test]
+fn open_sessions_go_on_in_a_pause() {
+    // One connection at a time.
+    let ending = Ending::start(|number| match number {
+        0 => (At::Never, ""),
+        _ => (At::Greeting, "421 4.7.0 too many connections\r\n"),
+    });
+    let shaping = rules("[default]\nfailures_before_pause = 1\n");
+    let rig = rig_with(zone(), ending.address.port(), |config| {
+        (config.site_pause_secs, config.shaping) = (3600, shaping);
+        config.timeouts.idle = Duration::from_secs(600);
+    });
+    let scope = posthaste_relay::queue::Scope::Domain("a.example".into());
+    rig.relay.suspend(scope.clone(), None, &By::default()).unwrap();
+    (0..50).for_each(|_| rig.send("ann@here.example", &["bob@a.example"], "x\r\n"));
+    rig.relay.resume(scope, &By::default()).unwrap();
+    rig.wait_empty();
+    wait("another connection was tried", || rig.unreachable().is_some());
+    // What comes in the pause goes by the open session.
+    rig.send("ann@here.example", &["bob@a.example"], "x\r\n");
+    rig.wait_empty();
+    assert_eq!(ending.taken.load(Ordering::Relaxed), 51);
+}
