@@ -153,7 +153,7 @@ impl Maildir {
     /// # Errors
     /// As [`read_keywords`]; a symbolic link is not followed.
     pub fn keywords(&self) -> io::Result<Keywords> {
-        Ok(self.keywords_in(&open_parent(self.new_dir())?)?.map(|(keywords, _)| keywords).unwrap_or_default())
+        keywords_at(&open_parent(self.new_dir())?)
     }
 
     /// The letter of a keyword, given to it now if it has none. The changed table is fsynced.
@@ -236,9 +236,18 @@ impl Maildir {
     }
 
     fn keywords_in(&self, base: &OwnedFd) -> io::Result<Option<(Keywords, Stat)>> {
-        let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::CLOEXEC | OFlags::NONBLOCK;
-        read(rustix::fs::openat(base, KEYWORDS_FILE, flags, Mode::empty()))
+        table_in(base)
     }
+}
+
+/// The keywords of the Maildir that `base` is; none if it has no table.
+pub(crate) fn keywords_at(base: &OwnedFd) -> io::Result<Keywords> {
+    Ok(table_in(base)?.map(|(keywords, _)| keywords).unwrap_or_default())
+}
+
+fn table_in(base: &OwnedFd) -> io::Result<Option<(Keywords, Stat)>> {
+    let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::CLOEXEC | OFlags::NONBLOCK;
+    read(rustix::fs::openat(base, KEYWORDS_FILE, flags, Mode::empty()))
 }
 
 const CREATE: OFlags =

@@ -53,6 +53,11 @@ impl MountFacts {
     }
 }
 
+/// Whether the file system that `fd` is on is known to keep times to a tick of the kernel's clock.
+pub(crate) fn keeps_precise_times(fd: impl AsFd) -> io::Result<bool> {
+    Ok(matches!(rustix::fs::fstatfs(fd)?.f_type as u64 & 0xFFFF_FFFF, EXT4 | XFS | BTRFS))
+}
+
 /// As [`has_journal`], looked up once for each file system: a mailbox is opened in about the time that it takes.
 fn has_journal_once(device: u64, fsid: u64) -> bool {
     static KNOWN: Mutex<BTreeMap<(u64, u64), bool>> = Mutex::new(BTreeMap::new());

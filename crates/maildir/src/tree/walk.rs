@@ -87,8 +87,13 @@ impl Stamp {
     ///
     /// `looked_at` is a time before the directory was opened.
     pub fn is_settled(self, looked_at: SystemTime) -> bool {
-        let looked_at = looked_at.duration_since(UNIX_EPOCH).unwrap_or_default().saturating_sub(SETTLE);
-        i128::from(self.mtime_ns) < i128::try_from(looked_at.as_nanos()).unwrap_or(0)
+        self.is_older_than(SETTLE, looked_at)
+    }
+
+    /// Whether the last change was more than `age` before `looked_at`.
+    pub fn is_older_than(self, age: Duration, looked_at: SystemTime) -> bool {
+        let before = looked_at.duration_since(UNIX_EPOCH).unwrap_or_default().saturating_sub(age);
+        i128::from(self.mtime_ns) < i128::try_from(before.as_nanos()).unwrap_or(0)
     }
 }
 

@@ -1,0 +1,229 @@
+//! Maildirs that are only read, for programs that serve what others deliver.
+
+use std::fs::File;
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::time::Duration;
+
+use rustix::fs::{AtFlags, FileType, Mode, OFlags, RawDir, ResolveFlags, Stat};
+use rustix::io::Errno;
+
+use crate::dirs::open_beneath;
+use crate::keywords::{Keywords, keywords_at};
+use crate::maildir::Subdir;
+use crate::mount::keeps_precise_times;
+use crate::path::MailboxPath;
+use crate::root::MailRoot;
+use crate::tree::{FileFacts, Stamp};
+
+/// Bytes of directory entries fetched at once.
+const BUFFER_BYTES: usize = 256 * 1024;
+
+/// An open Maildir that nothing is made or changed in.
+///
+/// No symbolic link is followed, and no call waits for anything but the disk: a FIFO in place of a message is opened without waiting for a writer, and is then
+/// no message.
+#[derive(Debug)]
+pub struct MaildirReader {
+    dir: OwnedFd,
+    new: OwnedFd,
+    cur: OwnedFd,
+}
+
+/// A name in `new/` or `cur/`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ListedName<'a> {
+    /// The name, which may hold any characters but `/` and NUL.
+    pub name: &'a str,
+    /// Inode number.
+    pub inode: u64,
+    /// `false`: a directory, a link, a FIFO or the like. `None`: the file system does not tell without a look at it.
+    pub is_file: Option<bool>,
+}
+
+impl MailRoot {
+    /// Opens a mailbox for reading.
+    ///
+    /// # Errors
+    /// `NotFound` if it, or its `new` or `cur`, does not exist; others of `openat2`, such as `FilesystemLoop` for a symbolic link on the way.
+    pub fn reader(&self, path: &MailboxPath) -> io::Result<MaildirReader> {
+        let dir = self.open_dir(path)?;
+        Ok(MaildirReader { new: open_beneath(&dir, "new")?, cur: open_beneath(&dir, "cur")?, dir })
+    }
+
+    /// The directory of a mailbox, which changes when folders are made or removed in it.
+    ///
+    /// # Errors
+    /// `NotFound` if it does not exist; others of `openat2` and `stat`.
+    pub fn stamp(&self, path: &MailboxPath) -> io::Result<Stamp> {
+        Ok(Stamp::of(&rustix::fs::fstat(self.open_dir(path)?)?))
+    }
+
+    /// Whether Dovecot keeps its files in this mailbox.
+    ///
+    /// # Errors
+    /// `NotFound` if it does not exist; others of `open` and `getdents`.
+    pub fn has_dovecot_files(&self, path: &MailboxPath) -> io::Result<bool> {
+        let mut has = false;
+        entries(&self.open_dir(path)?, |name, _, _| has |= name.is_some_and(|name| name.starts_with("dovecot")))?;
+        Ok(has)
+    }
+}
+
+impl MaildirReader {
+    fn subdir(&self, subdir: Subdir) -> &OwnedFd {
+        match subdir {
+            Subdir::New => &self.new,
+            Subdir::Cur => &self.cur,
+        }
+    }
+
+    /// When `new/` and `cur/` last changed.
+    ///
+    /// # Errors
+    /// Those of `stat`.
+    pub fn stamps(&self) -> io::Result<[Stamp; 2]> {
+        Ok([Stamp::of(&rustix::fs::fstat(&self.new)?), Stamp::of(&rustix::fs::fstat(&self.cur)?)])
+    }
+
+    /// How long ago a directory must have changed for its next change to have another [`Stamp`] for certain.
+    ///
+    /// # Errors
+    /// Those of `statfs`.
+    pub fn settle_time(&self) -> io::Result<Duration> {
+        Ok(if keeps_precise_times(&self.new)? { Duration::from_millis(100) } else { Duration::from_secs(2) })
+    }
+
+    /// Calls `each` for every entry of `new/` or `cur/` whose name does not begin with a dot, in the directory's own order, and returns how many
+    /// names were left out as they are not UTF-8. A file renamed meanwhile may come twice or not at all.
+    ///
+    /// # Errors
+    /// Those of `open` and `getdents`.
+    pub fn for_each_name(&self, subdir: Subdir, mut each: impl FnMut(ListedName<'_>)) -> io::Result<usize> {
+        let mut left_out = 0;
+        entries(self.subdir(subdir), |name, kind, inode| {
+            let is_file = (kind != FileType::Unknown).then_some(kind == FileType::RegularFile);
+            match name {
+                Some(name) if name.starts_with('.') => {}
+                Some(name) => each(ListedName { name, inode, is_file }),
+                None => left_out += 1,
+            }
+        })?;
+        Ok(left_out)
+    }
+
+    /// Looks at a message's file; `None` if it is gone or no regular file.
+    ///
+    /// # Errors
+    /// Those of `stat`.
+    pub fn facts(&self, subdir: Subdir, name: &str) -> io::Result<Option<FileFacts>> {
+        match rustix::fs::statat(self.subdir(subdir), name, AtFlags::SYMLINK_NOFOLLOW) {
+            Ok(stat) => Ok(facts(&stat)),
+            Err(Errno::NOENT) => Ok(None),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    /// Opens a message's file; `None` if it is gone or no regular file.
+    ///
+    /// # Errors
+    /// Those of `open`, such as `PermissionDenied`.
+    pub fn open(&self, subdir: Subdir, name: &str) -> io::Result<Option<(File, FileFacts)>> {
+        let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::CLOEXEC | OFlags::NONBLOCK | OFlags::NOCTTY;
+        let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS;
+        let file = loop {
+            match rustix::fs::openat2(self.subdir(subdir), name, flags, Mode::empty(), resolve) {
+                Err(Errno::AGAIN | Errno::INTR) => {}
+                // Gone, a link, a socket.
+                Err(Errno::NOENT | Errno::LOOP | Errno::NXIO) => return Ok(None),
+                opened => break opened?,
+            }
+        };
+        let found = facts(&rustix::fs::fstat(&file)?);
+        Ok(found.map(|facts| (File::from(file), facts)))
+    }
+
+    /// The keywords of this Maildir; none if it has no table.
+    ///
+    /// # Errors
+    /// As [`read_keywords`](crate::read_keywords); a symbolic link is not followed.
+    pub fn keywords(&self) -> io::Result<Keywords> {
+        keywords_at(&self.dir)
+    }
+}
+
+fn facts(stat: &Stat) -> Option<FileFacts> {
+    let is_file = FileType::from_raw_mode(stat.st_mode) == FileType::RegularFile;
+    let Stamp { inode, mtime_ns } = Stamp::of(stat);
+    is_file.then_some(FileFacts { inode, size: stat.st_size as u64, mtime_ns })
+}
+
+/// Through a descriptor of its own, as a directory's read position belongs to the descriptor. `None` for a name that is not UTF-8; `.` and `..` are left out.
+fn entries(dir: &OwnedFd, mut each: impl FnMut(Option<&str>, FileType, u64)) -> io::Result<()> {
+    let dir = open_beneath(dir.as_fd(), ".")?;
+    let mut buffer = Vec::with_capacity(BUFFER_BYTES);
+    let mut entries = RawDir::new(&dir, buffer.spare_capacity_mut());
+    while let Some(entry) = entries.next() {
+        let entry = entry?;
+        let name = entry.file_name().to_str().ok();
+        if !matches!(name, Some("." | "..")) {
+            each(name, entry.file_type(), entry.ino());
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+    use std::os::unix::fs::symlink;
+
+    use super::*;
+    use crate::Maildir;
+
+    #[test]
+    fn what_is_no_regular_file_is_no_message() {
+        let dir = tempfile::tempdir().unwrap();
+        let root = MailRoot::open(dir.path()).unwrap();
+        let path = MailboxPath::parse("ann/Maildir").unwrap();
+        assert_eq!(root.reader(&path).unwrap_err().kind(), io::ErrorKind::NotFound);
+        Maildir::open_or_create(dir.path().join("ann/Maildir")).unwrap();
+        let cur = dir.path().join("ann/Maildir/cur");
+        fs::write(cur.join("1:2,S"), "text").unwrap();
+        fs::write(cur.join("two\nlines"), "x").unwrap();
+        fs::write(cur.join(".hidden"), "x").unwrap();
+        fs::create_dir(cur.join("dir")).unwrap();
+        symlink("1:2,S", cur.join("link")).unwrap();
+        rustix::fs::mkfifoat(rustix::fs::CWD, cur.join("fifo"), Mode::RUSR | Mode::WUSR).unwrap();
+        std::os::unix::net::UnixListener::bind(cur.join("socket")).unwrap();
+        let reader = root.reader(&path).unwrap();
+        let mut names = Vec::new();
+        reader.for_each_name(Subdir::Cur, |listed| names.push((listed.name.to_owned(), listed.is_file))).unwrap();
+        names.sort();
+        let expected = ["1:2,S", "dir", "fifo", "link", "socket", "two\nlines"];
+        assert_eq!(names.iter().map(|(name, _)| name.as_str()).collect::<Vec<_>>(), expected);
+        for (name, is_file) in &names {
+            let wanted = name.starts_with('1') || name.starts_with('t');
+            assert!(is_file.is_none_or(|is_file| is_file == wanted), "{name}");
+            assert_eq!(reader.facts(Subdir::Cur, name).unwrap().is_some(), wanted, "{name}");
+            assert_eq!(reader.open(Subdir::Cur, name).unwrap().is_some(), wanted, "{name}");
+        }
+        assert_eq!(reader.facts(Subdir::Cur, "1:2,S").unwrap().unwrap().size, 4);
+        assert!(reader.open(Subdir::New, "1:2,S").unwrap().is_none());
+        assert!(reader.open(Subdir::New, "../cur/1:2,S").is_err());
+    }
+
+    #[test]
+    fn dovecots_files_and_new_folders_are_seen() {
+        let dir = tempfile::tempdir().unwrap();
+        let root = MailRoot::open(dir.path()).unwrap();
+        let path = MailboxPath::parse("Maildir").unwrap();
+        Maildir::open_or_create(dir.path().join("Maildir")).unwrap();
+        assert!(!root.has_dovecot_files(&path).unwrap());
+        fs::write(dir.path().join("Maildir/dovecot-uidlist"), "3 V1 N1\n").unwrap();
+        assert!(root.has_dovecot_files(&path).unwrap());
+        let before = root.stamp(&path).unwrap();
+        std::fs::File::open(dir.path().join("Maildir")).unwrap().set_modified(std::time::UNIX_EPOCH).unwrap();
+        assert_ne!(root.stamp(&path).unwrap(), before);
+    }
+}
