@@ -43,6 +43,7 @@ mod edit;
 pub mod mime;
 mod scan;
 mod trace;
+pub mod utf7;
 
 pub use date::DateTime;
 pub use edit::{Edit, FIELD_BYTES_MAX, HeaderEditor, RawField};
