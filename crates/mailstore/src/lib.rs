@@ -3,7 +3,7 @@
 //! [`Mailstore`] and the traits that it leads to are all that a protocol needs to know. They are object-safe; each call that may read a
 //! disk gives a future. Nothing here knows a protocol's grammar, passwords or sockets.
 //!
-//! With feature `fake`, `FakeStore` has mailboxes in memory that a test fills.
+//! [`MaildirStore`] has the mail of existing Maildirs and changes nothing. With feature `fake`, `FakeStore` has mailboxes in memory that a test fills.
 #![forbid(unsafe_code)]
 #![warn(missing_docs)]
 
@@ -11,12 +11,12 @@ mod error;
 #[cfg(feature = "fake")]
 mod fake;
 mod flags;
-#[cfg(feature = "fake")]
+mod line_ends;
 mod listing;
+mod maildirs;
 mod name;
 mod pattern;
 mod row;
-#[cfg(feature = "fake")]
 mod snapshot;
 mod store;
 
@@ -24,6 +24,7 @@ pub use error::MailstoreError;
 #[cfg(feature = "fake")]
 pub use fake::{FakeMessage, FakeStore};
 pub use flags::{KeywordTable, MessageFlags};
+pub use maildirs::{FindMaildir, MaildirStore};
 pub use name::{LEVEL_CHARS_MAX, LEVELS_MAX, MailboxName, NameError, SEPARATOR, SpecialUse};
 pub use pattern::NamePattern;
 pub use row::{MailboxId, MailboxStatus, MessageRow, MessageSet, ModSeq, NumberRange, Uid, UidValidity};

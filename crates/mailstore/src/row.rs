@@ -117,7 +117,6 @@ impl MessageSet {
         Self::Uids(vec![NumberRange { first: 1, last: u32::MAX }])
     }
 
-    #[cfg(feature = "fake")]
     /// Sorted ranges that neither overlap nor touch.
     pub(crate) fn merged(ranges: &[NumberRange]) -> Vec<NumberRange> {
         let mut sorted: Vec<NumberRange> = ranges.iter().copied().filter(|range| range.first <= range.last).collect();
@@ -132,7 +131,6 @@ impl MessageSet {
         merged
     }
 
-    #[cfg(feature = "fake")]
     /// Positions (from 0) in `uids`, the ascending UIDs of a view, as sorted ranges of positions without their end.
     pub(crate) fn positions(&self, uids: &[u32]) -> Vec<std::ops::Range<usize>> {
         let len = uids.len();

@@ -1,0 +1,78 @@
+//! From directories to the names of mailboxes.
+
+use std::io;
+
+use posthaste_maildir::{FolderName, MailRoot, MailboxPath};
+
+use crate::name::{MailboxName, SEPARATOR};
+use posthaste_message::utf7;
+
+/// The folders of an inbox by name, with their paths, and how often a directory was left out, with the last one.
+pub(super) struct Folders {
+    pub named: Vec<(MailboxName, MailboxPath)>,
+    pub left_out: Option<String>,
+}
+
+/// Lists the folders of an inbox. Of two directories with one name the first in the order of bytes counts.
+///
+/// # Errors
+/// Those of `open` and `getdents`; no inbox has no folders.
+pub(super) fn folders(root: &MailRoot, inbox: &MailboxPath) -> io::Result<Folders> {
+    let mut found = Folders { named: vec![(MailboxName::inbox(), inbox.clone())], left_out: None };
+    let (folders, is_utf7) = match root.folders(inbox) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(found),
+        folders => (folders?, root.has_dovecot_files(inbox)?),
+    };
+    let mut taken: std::collections::HashSet<MailboxName> = [MailboxName::inbox()].into();
+    for folder in folders {
+        match (name_of(&folder, is_utf7), folder.path_in(inbox)) {
+            (Some(name), Ok(path)) if taken.insert(name.clone()) => found.named.push((name, path)),
+            _ => found.left_out = Some(folder.to_string()),
+        }
+    }
+    Ok(found)
+}
+
+/// Dovecot encodes names as on the wire; others write UTF-8. A dot within a level is `%2E`.
+fn name_of(folder: &FolderName, is_utf7: bool) -> Option<MailboxName> {
+    let levels = folder.levels().map(|level| {
+        let level = match is_utf7 {
+            true => utf7::decode(level.as_bytes()).ok()?,
+            false => level.to_owned(),
+        };
+        let level = level.replace("%2E", ".").replace("%2e", ".");
+        (!level.contains(SEPARATOR)).then_some(level)
+    });
+    let levels: Option<Vec<String>> = levels.collect();
+    MailboxName::parse(&levels?.join("/")).ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use posthaste_maildir::Maildir;
+
+    #[test]
+    fn folders_have_the_names_that_their_owner_wrote() {
+        let dir = tempfile::tempdir().unwrap();
+        let (root, inbox) = (MailRoot::open(dir.path()).unwrap(), MailboxPath::parse("Maildir").unwrap());
+        let names = || {
+            let found = folders(&root, &inbox).unwrap();
+            let names: Vec<String> = found.named.iter().map(|(name, _)| name.to_string()).collect();
+            (names, found.left_out)
+        };
+        assert_eq!(names(), (vec!["INBOX".to_owned()], None));
+        let make = |name: &str| drop(Maildir::open_or_create(dir.path().join("Maildir").join(name)).unwrap());
+        ["", ".Entw\u{fc}rfe", ".a.b%2Ec", ".inbox.x", ".Tom & Jerry"].into_iter().for_each(make);
+        std::fs::create_dir(dir.path().join("Maildir/.none")).unwrap();
+        assert_eq!(
+            names(),
+            (["INBOX", "Entw\u{fc}rfe", "Tom & Jerry", "a/b.c", "INBOX/x"].map(String::from).into(), None)
+        );
+        ["", ".Entw&APw-rfe", ".INBOX", ".a&AC8-b"].into_iter().for_each(make);
+        std::fs::write(dir.path().join("Maildir/dovecot.index"), "").unwrap();
+        let (names, left_out) = names();
+        assert_eq!(names, ["INBOX", "Entw\u{fc}rfe", "a/b.c", "INBOX/x"]);
+        assert!(left_out.is_some());
+    }
+}

@@ -1,0 +1,190 @@
+//! Maildirs through the traits: names, sessions, and each message of the project's corpus.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use posthaste_maildir::line_ends::crlf_to_lf;
+use posthaste_maildir::{Host, MailboxPath, Maildir, UniqueName};
+use posthaste_mailstore::{
+    ListOptions, MailAccount, MailBody, MailboxName, MailboxView, MaildirStore, Mailstore, MailstoreError,
+    MessageFlags, MessageSet, NamePattern, RowOptions, SpecialUse, Uid,
+};
+
+struct Place {
+    dir: tempfile::TempDir,
+    store: MaildirStore,
+}
+
+impl Place {
+    fn new() -> Self {
+        let dir = tempfile::tempdir().unwrap();
+        let find = |login: &str| MailboxPath::parse(&format!("{login}/Maildir")).ok().filter(|_| login != "nobody");
+        let store = MaildirStore::open(dir.path(), Box::new(find)).unwrap();
+        Self { dir, store }
+    }
+
+    fn make(&self, folder: &str) -> PathBuf {
+        let path = self.dir.path().join("me/Maildir").join(folder);
+        Maildir::open_or_create(&path).unwrap();
+        path
+    }
+
+    async fn account(&self) -> Arc<dyn MailAccount> {
+        self.store.account("me").await.unwrap()
+    }
+}
+
+async fn names(account: &dyn MailAccount) -> Vec<String> {
+    let patterns = [NamePattern::new("*")];
+    let mut listing = account.list(&patterns, ListOptions::default()).await.unwrap();
+    let mut names = Vec::new();
+    while let Some(mailbox) = listing.next().await.unwrap() {
+        let special_use = mailbox.special_use.map_or("", SpecialUse::attribute);
+        names.push(format!("{}{special_use}{}", mailbox.name, if mailbox.id.is_none() { " none" } else { "" }));
+    }
+    names
+}
+
+async fn select(account: &dyn MailAccount, name: &str) -> Box<dyn MailboxView> {
+    let id = account.find(&MailboxName::parse(name).unwrap()).await.unwrap().unwrap();
+    account.select(id, false).await.unwrap()
+}
+
+async fn whole(body: &dyn MailBody) -> Vec<u8> {
+    let mut octets = Vec::new();
+    while (octets.len() as u64) < body.len() {
+        octets.extend(body.read(octets.len() as u64, u64::MAX).await.unwrap());
+    }
+    octets
+}
+
+/// Puts a message there as delivery does.
+fn deliver(maildir: &Path, number: usize, wire: &[u8]) {
+    let mut stored = Vec::new();
+    let sizes = crlf_to_lf(&[wire], &mut stored);
+    let unique = format!("J{number:x}R0000002aT0");
+    let name = UniqueName::new(1_700_000_000, &unique, &Host::new("mx"), sizes.disk_size, sizes.wire_size);
+    fs::write(maildir.join("new").join(name.as_str()), stored).unwrap();
+}
+
+#[tokio::test]
+async fn folders_come_and_go_and_keep_their_uids() {
+    let place = Place::new();
+    let account = place.account().await;
+    assert!(matches!(place.store.account("nobody").await.map(drop), Err(MailstoreError::NoMailbox)));
+    assert_eq!(names(&*account).await, ["INBOX"], "before the first mail");
+    assert_eq!(select(&*account, "inbox").await.exists(), 0);
+    place.make("");
+    let folder = place.make(".Sent.2024");
+    place.make(".Trash");
+    fs::write(folder.join("cur/1:2,S"), "Subject: sent\n\n").unwrap();
+    assert_eq!(names(&*account).await, ["INBOX", "Sent none", "Sent/2024", "Trash\\Trash"]);
+    let mut view = select(&*account, "Sent/2024").await;
+    assert_eq!((view.exists(), view.recent(), view.first_unseen(), view.uid_next().get()), (1, 0, None, 2));
+    fs::rename(&folder, place.dir.path().join("away")).unwrap();
+    assert_eq!(account.find(&MailboxName::parse("Sent/2024").unwrap()).await, Ok(None));
+    view.changed().await;
+    assert_eq!(view.advance(true).await, Err(MailstoreError::NoMailbox));
+    fs::rename(place.dir.path().join("away"), &folder).unwrap();
+    fs::write(folder.join("new/2"), "Subject: more\n\n").unwrap();
+    let view = select(&*account, "Sent/2024").await;
+    let rows = view.rows(&MessageSet::all(), RowOptions { sizes: true }).next().await.unwrap();
+    let rows: Vec<_> = rows.iter().map(|row| (row.uid.get(), row.size, row.recent)).collect();
+    assert_eq!(rows, [(1, Some(17), false), (2, Some(17), true)]);
+}
+
+#[tokio::test]
+async fn an_idle_session_hears_of_mail_flags_and_removal() {
+    let place = Place::new();
+    let maildir = place.make("");
+    let account = place.account().await;
+    let mut view = select(&*account, "INBOX").await;
+    deliver(&maildir, 1, b"Subject: one\r\n\r\n");
+    let arrival = async {
+        view.changed().await;
+        view.advance(false).await.unwrap()
+    };
+    let changes = tokio::time::timeout(Duration::from_secs(60), arrival).await.expect("it looks by itself");
+    assert_eq!((changes.exists, changes.recent), (Some(1), Some(1)));
+    let file = fs::read_dir(maildir.join("new")).unwrap().next().unwrap().unwrap().path();
+    let seen = maildir.join("cur").join(format!("{}:2,S", file.file_name().unwrap().to_str().unwrap()));
+    fs::rename(file, &seen).unwrap();
+    let mut flags = Vec::new();
+    while flags.is_empty() {
+        flags = view.advance(false).await.unwrap().flags;
+    }
+    assert!(flags[0].has(MessageFlags::SEEN) && flags[0].uid == Uid::new(1).unwrap());
+    fs::remove_file(&seen).unwrap();
+    let expunged = loop {
+        view.changed().await;
+        let changes = view.advance(true).await.unwrap();
+        if !changes.expunged.is_empty() {
+            break changes.expunged;
+        }
+    };
+    assert_eq!((expunged[0].number, view.exists()), (1, 0));
+}
+
+#[tokio::test]
+async fn the_next_start_has_another_uidvalidity() {
+    let place = Place::new();
+    let account = place.account().await;
+    let view = select(&*account, "INBOX").await;
+    assert_eq!(view.uid_validity(), place.store.uid_validity());
+    let next = MaildirStore::open(place.dir.path(), Box::new(|_| None)).unwrap();
+    assert!(next.uid_validity() > view.uid_validity(), "a UID was told in the second of the start");
+}
+
+/// `POSTHASTE_CORPUS`, else the larger corpus beside the repository, else the project's own.
+fn corpus() -> Vec<PathBuf> {
+    let repository = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+    let named = std::env::var_os("POSTHASTE_CORPUS").filter(|value| !value.is_empty()).map(PathBuf::from);
+    let beside = Some(repository.join("../shared/corpus")).filter(|beside| beside.is_dir());
+    let mut dirs = vec![named.or(beside).unwrap_or_else(|| repository.join("tests/corpus"))];
+    let mut files = Vec::new();
+    while let Some(dir) = dirs.pop() {
+        for entry in fs::read_dir(&dir).unwrap() {
+            let path = entry.unwrap().path();
+            if path.is_dir() {
+                dirs.push(path);
+            } else if path.extension().is_some_and(|extension| extension == "eml") {
+                files.push(path);
+            }
+        }
+    }
+    files.sort();
+    files
+}
+
+#[tokio::test]
+async fn the_corpus_is_read_as_it_was_delivered() {
+    let place = Place::new();
+    let maildir = place.make("");
+    let files = corpus();
+    assert!(files.len() >= 40, "only {}", files.len());
+    let wires: Vec<Vec<u8>> = files.iter().map(|file| fs::read(file).unwrap()).collect();
+    for (number, wire) in wires.iter().enumerate() {
+        deliver(&maildir, number, wire);
+    }
+    let view = select(&*place.account().await, "INBOX").await;
+    assert_eq!(view.exists() as usize, files.len());
+    let mut left: Vec<&Vec<u8>> = wires.iter().collect();
+    let set = MessageSet::all();
+    let mut rows = view.rows(&set, RowOptions { sizes: true });
+    loop {
+        let step = rows.next().await.unwrap();
+        if step.is_empty() {
+            break;
+        }
+        for row in step {
+            let octets = whole(&*view.body(row.uid).await.unwrap()).await;
+            assert_eq!(row.size, Some(octets.len() as u64));
+            assert!(octets.starts_with(&view.header(row.uid).await.unwrap()));
+            let at = left.iter().position(|wire| **wire == octets);
+            left.swap_remove(at.unwrap_or_else(|| panic!("UID {} is none of those left", row.uid)));
+        }
+    }
+    assert!(left.is_empty());
+}
