@@ -36,6 +36,12 @@ impl<V: Clone> Cache<V> {
         cell.get_or_init(|| look_up).await.0.clone()
     }
 
+    /// The last value of `name` and its time, which may be over. `None`: it was never looked up, or is being looked up now.
+    pub(crate) fn last(&self, name: &str) -> Option<(V, Instant)> {
+        let halves = self.halves.lock().expect("no panic with the lock");
+        halves.young.get(name).or_else(|| halves.old.get(name))?.get().cloned()
+    }
+
     fn cell(&self, name: &str, now: Instant) -> Cell<V> {
         let mut halves = self.halves.lock().expect("no panic with the lock");
         let is_valid = |cell: &&Cell<V>| cell.get().is_none_or(|(_, until)| now < *until);

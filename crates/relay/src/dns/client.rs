@@ -1,6 +1,9 @@
 use std::net::SocketAddr;
+use std::sync::Arc;
 use std::time::Duration;
 
+use super::slots::Slots;
+use super::{Settings, SetupError, Slot};
 use hickory_resolver::config::{ConnectionConfig, NameServerConfig, ResolveHosts, ResolverConfig, ResolverOpts};
 use hickory_resolver::lookup::Lookup;
 use hickory_resolver::net::runtime::TokioRuntimeProvider;
@@ -8,14 +11,11 @@ use hickory_resolver::net::{DnsError as Negative, NetError};
 use hickory_resolver::proto::op::ResponseCode;
 use hickory_resolver::proto::rr::{Name, RData, RecordType};
 use hickory_resolver::{TokioResolver, system_conf};
-use tokio::sync::Semaphore;
-
-use super::{Settings, SetupError};
 
 /// Asks the resolvers. Keeps nothing.
 pub(super) struct Client {
     resolver: TokioResolver,
-    questions: Semaphore,
+    slots: Arc<Slots>,
     time: Duration,
 }
 
@@ -59,24 +59,27 @@ impl Client {
         let config = ResolverConfig::from_name_servers(servers);
         let builder = TokioResolver::builder_with_config(config, TokioRuntimeProvider::default());
         let resolver = builder.with_options(options).build().map_err(system)?;
-        Ok(Client { resolver, questions: Semaphore::new(settings.questions_max), time })
+        Ok(Client { resolver, slots: Slots::new(settings.questions_max), time })
     }
 
-    /// Asks for one type of a name, which has the form of [`super::names::domain`].
-    pub(super) async fn ask(&self, name: &str, kind: RecordType) -> Result<Records, Failure> {
+    pub(super) fn slots(&self) -> &Arc<Slots> {
+        &self.slots
+    }
+
+    /// Asks for one type of a name, which has the form of [`super::names::domain`], in a slot of [`slots`](Self::slots).
+    pub(super) async fn ask(&self, name: &str, kind: RecordType, slot: Slot) -> Result<Records, Failure> {
         // With the final dot the search list of the system is not used.
         let Ok(name) = Name::from_ascii(format!("{name}.")) else {
             return Err(Failure::Unanswered("not a name of DNS".to_owned()));
         };
-        let _permit = self.questions.acquire().await.expect("the semaphore is never closed");
-        match tokio::time::timeout(self.time, self.resolver.lookup(name.clone(), kind)).await {
+        match slot.ask(self.time, self.resolver.lookup(name.clone(), kind)).await {
             Ok(Ok(lookup)) => {
                 // Records that are not the ones asked for, or without content.
                 let found = Some(records(&lookup, name, kind)).filter(|found| !found.data.is_empty());
                 found.ok_or_else(|| Failure::Unanswered("an answer without the records".to_owned()))
             }
             Ok(Err(error)) => Err(failure(error)),
-            Err(_) => Err(failure(NetError::Timeout)),
+            Err(why) => Err(Failure::Unanswered(why.to_owned())),
         }
     }
 }

@@ -30,6 +30,7 @@ mod names;
 mod own;
 mod resolver;
 mod section;
+mod slots;
 
 pub use addresses::Addresses;
 pub use attempt::Attempt;
@@ -39,6 +40,7 @@ pub use error::{DnsError, SetupError};
 pub(crate) use names::is_next_hop;
 pub use resolver::Resolver;
 pub use section::{IpStrategy, Settings};
+pub(crate) use slots::{Pace, Slot};
 
 use std::future::Future;
 use std::task::Poll;

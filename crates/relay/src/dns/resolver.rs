@@ -12,7 +12,7 @@ use super::client::{Client, Failure, Records};
 use super::hosts::Hosts;
 use super::names::{self, Target};
 use super::own::OwnListeners;
-use super::{Addresses, Destination, DnsError, Host, IpStrategy, Settings, SetupError, Site};
+use super::{Addresses, Destination, DnsError, Host, IpStrategy, Pace, Settings, SetupError, Site, Slot};
 
 /// Finds the hosts of domains, and their addresses. Shared by all tasks; answers are kept until their TTL has passed, within bounds.
 ///
@@ -62,6 +62,11 @@ impl Resolver {
     /// # Errors
     /// [`DnsError`]: there are none. It holds for all recipients of the domain.
     pub async fn destination(&self, domain: &str) -> Result<Arc<Destination>, DnsError> {
+        self.destination_in(None, domain).await
+    }
+
+    /// [`destination`](Self::destination), asked for in a slot that the caller has been given.
+    pub(crate) async fn destination_in(&self, slot: Option<Slot>, domain: &str) -> Result<Arc<Destination>, DnsError> {
         match Target::read(domain) {
             None => Err(DnsError::NotADomain(domain.chars().filter(|c| !c.is_control()).take(SHOWN_MAX).collect())),
             Some(Target::Literal(address)) => {
@@ -69,9 +74,31 @@ impl Resolver {
                 self.itself(&literal, until).map(Arc::new)
             }
             Some(Target::Domain(domain)) => {
-                self.destinations.get(&domain, Instant::now(), self.look_up_destination(&domain)).await
+                let pace = pace_of(self.destinations.last(&domain));
+                self.destinations.get(&domain, Instant::now(), self.look_up_destination(slot, pace, &domain)).await
             }
         }
+    }
+
+    /// The name whose MX records have to be asked for before [`destination`](Self::destination) knows the hosts of `domain`. `None`: it knows them, or their lack.
+    pub(crate) fn question(&self, domain: &str) -> Option<(String, Pace)> {
+        let Some(Target::Domain(domain)) = Target::read(domain) else { return None };
+        if self.hosts.get(&domain).is_some() {
+            return None;
+        }
+        let last = self.destinations.last(&domain);
+        let is_known = last.as_ref().is_some_and(|(_, until)| Instant::now() < *until);
+        (!is_known).then(|| (domain, pace_of(last)))
+    }
+
+    /// Has `start` called with a slot for a question, at once or when the turn of the tenant comes. It gives the slot back if it wants none any more.
+    pub(crate) fn when_free(
+        &self,
+        pace: Pace,
+        tenant: &Arc<str>,
+        start: impl FnOnce(Slot) -> Result<(), Slot> + Send + 'static,
+    ) {
+        self.client.slots().wait(pace, Some(tenant), start);
     }
 
     /// A host as its own destination, without a look at MX records: a fixed next hop. A host name or an address literal.
@@ -109,7 +136,8 @@ impl Resolver {
             None => Err(DnsError::NoAddress(host.to_owned())),
             Some(Target::Literal(address)) => self.usable(host, [address], self.until(self.settings.ttl_max_secs)),
             Some(Target::Domain(host)) => {
-                self.addresses.get(&host, Instant::now(), self.look_up_addresses(&host)).await
+                let pace = pace_of(self.addresses.last(&host));
+                self.addresses.get(&host, Instant::now(), self.look_up_addresses(pace, &host)).await
             }
         }
     }
@@ -118,12 +146,21 @@ impl Resolver {
         self.own_listeners.has_port(port)
     }
 
-    async fn look_up_destination(&self, domain: &str) -> (Result<Arc<Destination>, DnsError>, Instant) {
+    async fn look_up_destination(
+        &self,
+        slot: Option<Slot>,
+        pace: Pace,
+        domain: &str,
+    ) -> (Result<Arc<Destination>, DnsError>, Instant) {
         if self.hosts.get(domain).is_some() {
             let until = self.until(self.settings.ttl_max_secs);
             return (self.itself(domain, until).map(Arc::new), until);
         }
-        let answer = self.client.ask(domain, RecordType::MX).await;
+        let slot = match slot {
+            Some(slot) => slot,
+            None => self.client.slots().slot(pace).await,
+        };
+        let answer = self.client.ask(domain, RecordType::MX, slot).await;
         let until = match &answer {
             Ok(records) => self.positive_until(records.ttl_secs),
             Err(failure) => self.negative_until(failure),
@@ -175,7 +212,7 @@ impl Resolver {
         Ok(Destination { domain: domain.to_owned(), site, implicit, fixed: false, valid_until })
     }
 
-    async fn look_up_addresses(&self, host: &str) -> (Result<Addresses, DnsError>, Instant) {
+    async fn look_up_addresses(&self, pace: Pace, host: &str) -> (Result<Addresses, DnsError>, Instant) {
         if let Some(fixed) = self.hosts.get(host) {
             let until = self.until(self.settings.ttl_max_secs);
             return (self.usable(host, fixed.iter().copied(), until), until);
@@ -185,7 +222,8 @@ impl Resolver {
             IpStrategy::Ipv4Only => &[RecordType::A],
             IpStrategy::Ipv6Only => &[RecordType::AAAA],
         };
-        let answers = super::join_all(kinds.iter().map(|kind| self.client.ask(host, *kind))).await;
+        let ask = async |kind: &RecordType| self.client.ask(host, *kind, self.client.slots().slot(pace).await).await;
+        let answers = super::join_all(kinds.iter().map(ask)).await;
         let (mut found, mut unanswered) = (Vec::new(), None);
         // The first that has to be looked up again decides; a type that the host lacks may come later.
         let mut until = self.until(self.settings.ttl_max_secs);
@@ -248,6 +286,14 @@ impl fmt::Debug for Resolver {
 
 /// Characters of what is no domain in an error.
 const SHOWN_MAX: usize = 100;
+
+/// A name that had no answer the last time begins as slow.
+fn pace_of<T>(last: Option<(Result<T, DnsError>, Instant)>) -> Pace {
+    match last {
+        Some((Err(DnsError::Unanswered { .. }), _)) => Pace::Slow,
+        _ => Pace::Quick,
+    }
+}
 
 /// `None`: labels with dots, controls and the like, which no host has.
 fn host_name(name: &Name) -> Option<String> {

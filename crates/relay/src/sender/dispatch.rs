@@ -8,7 +8,6 @@ use tokio::time::timeout;
 use super::backlog::{BacklogWatch, LOOK_EVERY};
 use super::crowd::Thinner;
 use super::observer::AttemptResult;
-use super::router;
 use super::shared::Shared;
 use super::site::Site;
 use crate::queue::{Notice, Outcome, Secs, Status, What};
@@ -138,7 +137,7 @@ impl Shared {
             self.wake.notify_one();
         }
         for id in unrouted {
-            self.runtime.spawn(router::route(self.clone(), id));
+            self.route_in_turn(id);
         }
         for (id, key) in woken {
             let site = self.sites.lock().expect("the sites").get(&key).cloned();

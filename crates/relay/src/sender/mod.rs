@@ -56,6 +56,7 @@ mod tell;
 mod tenants;
 mod traffic;
 mod transfer;
+mod unrouted;
 mod warm_up;
 
 use std::sync::Arc;

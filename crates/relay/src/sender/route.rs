@@ -146,6 +146,11 @@ impl Route {
         is_tenant && is_domain(&self.domain, &name.domain)
     }
 
+    /// The domain whose MX hosts mail goes to; `None`: its hosts are fixed.
+    pub(super) fn domain_asked(&self) -> Option<&str> {
+        self.hosts.first().filter(|_| self.use_mx).map(String::as_str)
+    }
+
     /// What keeps its connections apart from those of others to the same hosts, for people; begins with a blank.
     pub(super) fn manner(&self) -> String {
         let mut manner = String::new();

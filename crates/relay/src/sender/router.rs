@@ -21,7 +21,7 @@ pub(super) async fn route(shared: Arc<Shared>, id: QueueId) {
     loop {
         let Some((name, _)) = shared.queue().queue(id) else { return };
         let worker = shared.watch.worker(format!("routing of mail to {}", name.domain), STEPS, PATIENCE);
-        worker.pulse().step(1);
+        worker.pulse().step(LOOKING_UP);
         let routes = shared.routes();
         if let Some(bounced) = routes.bounced(&name) {
             let reply = Reply::new(550, "5.7.0", format!("given up: {}", bounced.reason));
@@ -101,9 +101,9 @@ impl Plan {
 
 async fn hosts_of(shared: &Shared, route: &Route) -> Result<Arc<Destination>, DnsError> {
     let resolver = shared.resolver();
-    match route.hosts.first() {
-        Some(domain) if route.use_mx => resolver.destination(domain).await,
-        _ => resolver.fixed_in_order(&route.hosts),
+    match route.domain_asked() {
+        Some(domain) => resolver.destination(domain).await,
+        None => resolver.fixed_in_order(&route.hosts),
     }
 }
 
@@ -292,9 +292,10 @@ impl Shared {
     }
 }
 
-const STEPS: &[&str] = &["", "finding its hosts"];
+pub(super) const STEPS: &[&str] = &["", "finding its hosts"];
+pub(super) const LOOKING_UP: u8 = 1;
 /// Look-ups end by themselves before.
-const PATIENCE: Duration = Duration::from_secs(300);
+pub(super) const PATIENCE: Duration = Duration::from_secs(300);
 const ENDED_AT_ONCE: usize = 100;
 /// A route is looked up again after a day at the latest.
 const ROUTE_SECS_MAX: Secs = 86_400;

@@ -29,6 +29,7 @@ use super::routing::Routes;
 use super::shape::{Base, Shaper};
 use super::site::{Admitted, Site, SiteKey, State, Wanted};
 use super::status::keys_of;
+use super::unrouted::Unrouted;
 use crate::dns::Resolver;
 use crate::queue::{Change, Key, Outcome, Queue, QueueEntry, Queued, Secs, Transaction};
 use crate::rewrite::AddressMap;
@@ -55,6 +56,7 @@ pub(super) struct Shared {
     pub room_wanted: Notify,
     pub wanted: AtomicU64,
     pub sites: Mutex<HashMap<SiteKey, Arc<Site>>>,
+    pub unrouted: Unrouted,
     /// Changed as a whole.
     routes: Mutex<Arc<Routes>>,
     /// The one in force; that of `config` is the first.
@@ -123,6 +125,7 @@ impl Shared {
             room_wanted: Notify::new(),
             wanted: AtomicU64::new(0),
             sites: Mutex::default(),
+            unrouted: Unrouted::default(),
             routes,
             resolver,
             careful_through,

@@ -7,6 +7,7 @@ mod backlog;
 mod bounces;
 mod changes;
 mod crowded;
+mod dead_domains;
 mod failing;
 mod fallback;
 mod forwards;

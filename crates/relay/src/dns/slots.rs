@@ -1,0 +1,394 @@
+//! Questions in flight, and a fair order of those that wait: names that do not answer leave room for the others.
+//!
+//! A question is *slow* if it has had no answer for [`QUICK`], or if its name had none the last time; slow ones have at most half of the slots.
+//! A question that has become slow while that half is full, or wanted, is given up: its name begins as slow the next time.
+//!
+//! Of what waits for a slot, look-ups of connections and those of queues to be routed take turns; of the latter, tenants do. Within each, the newest and the
+//! oldest take turns: a name that has just come passes a thousand that are dead, and none of them waits for ever.
+
+use std::collections::{HashMap, VecDeque};
+use std::fmt;
+use std::pin::pin;
+use std::sync::{Arc, Mutex, MutexGuard};
+use std::time::Duration;
+
+use tokio::sync::oneshot;
+use tokio::time::timeout;
+
+/// Slots for questions.
+pub(crate) struct Slots {
+    state: Mutex<State>,
+    most: usize,
+    slow_most: usize,
+}
+
+/// How soon a question is answered, as far as that is known.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Pace {
+    /// At once, or nothing is known of its name.
+    Quick,
+    /// Late, or never.
+    Slow,
+}
+
+/// One question in flight. Dropping it frees the slot, whatever has become of the question.
+pub(crate) struct Slot {
+    slots: Arc<Slots>,
+    pace: Pace,
+}
+
+/// Is given a slot, or gives it back if it wants none any more. Runs where a slot becomes free, so it does not block.
+type Waiter = Box<dyn FnOnce(Slot) -> Result<(), Slot> + Send>;
+
+#[derive(Default)]
+struct State {
+    in_use: usize,
+    slow_in_use: usize,
+    quick: Waiting,
+    slow: Waiting,
+    slow_is_next: bool,
+    /// Some caller gives slots to waiters, also those that become free meanwhile.
+    is_giving: bool,
+}
+
+/// Those that wait for a slot of one pace.
+#[derive(Default)]
+struct Waiting {
+    connections: Line,
+    tenants: HashMap<Arc<str>, Line>,
+    /// Those in `tenants`, in their turn.
+    order: VecDeque<Arc<str>>,
+    tenant_is_next: bool,
+}
+
+/// The newest and the oldest in turn.
+#[derive(Default)]
+struct Line {
+    waiters: VecDeque<Waiter>,
+    oldest_is_next: bool,
+}
+
+impl Slots {
+    /// At least one.
+    pub(crate) fn new(most: usize) -> Arc<Slots> {
+        let most = most.max(1);
+        Arc::new(Slots { state: Mutex::default(), most, slow_most: (most / 2).max(1) })
+    }
+
+    /// Has `waiter` called with a slot, at once or when its turn comes. `tenant`: whose queue is to be routed; `None`: for a connection.
+    pub(crate) fn wait(
+        self: &Arc<Self>,
+        pace: Pace,
+        tenant: Option<&Arc<str>>,
+        waiter: impl FnOnce(Slot) -> Result<(), Slot> + Send + 'static,
+    ) {
+        {
+            let mut state = self.state();
+            let waiting = if pace == Pace::Slow { &mut state.slow } else { &mut state.quick };
+            waiting.push(tenant, Box::new(waiter));
+        }
+        self.give();
+    }
+
+    /// A slot for a connection, when its turn comes.
+    pub(crate) async fn slot(self: &Arc<Self>, pace: Pace) -> Slot {
+        let (give, given) = oneshot::channel();
+        self.wait(pace, None, |slot| give.send(slot));
+        given.await.expect("each waiter has its turn while the slots are there")
+    }
+
+    /// Gives what is free to those that wait. Calls within calls would be as deep as the lines are long, so one caller does it for all.
+    fn give(self: &Arc<Self>) {
+        if std::mem::replace(&mut self.state().is_giving, true) {
+            return;
+        }
+        loop {
+            let (waiter, pace) = {
+                let mut state = self.state();
+                let Some(next) = state.next(self) else {
+                    state.is_giving = false;
+                    return;
+                };
+                next
+            };
+            drop(waiter(Slot { slots: self.clone(), pace }));
+        }
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().expect("the slots")
+    }
+}
+
+impl State {
+    /// Counts a slot for whoever is next. `None`: none is free, or nobody waits.
+    fn next(&mut self, slots: &Slots) -> Option<(Waiter, Pace)> {
+        if self.in_use == slots.most {
+            return None;
+        }
+        let may_slow = self.slow_in_use < slots.slow_most && !self.slow.is_empty();
+        let is_slow = may_slow && (self.slow_is_next || self.quick.is_empty());
+        let next = match is_slow {
+            true => (self.slow.pop()?, Pace::Slow),
+            false => (self.quick.pop()?, Pace::Quick),
+        };
+        self.slow_is_next = !is_slow;
+        self.in_use += 1;
+        self.slow_in_use += usize::from(is_slow);
+        Some(next)
+    }
+}
+
+impl Waiting {
+    fn push(&mut self, tenant: Option<&Arc<str>>, waiter: Waiter) {
+        let line = match tenant {
+            None => &mut self.connections,
+            Some(tenant) => self.tenants.entry(tenant.clone()).or_insert_with(|| {
+                self.order.push_back(tenant.clone());
+                Line::default()
+            }),
+        };
+        line.waiters.push_back(waiter);
+    }
+
+    fn is_empty(&self) -> bool {
+        self.order.is_empty() && self.connections.waiters.is_empty()
+    }
+
+    fn pop(&mut self) -> Option<Waiter> {
+        let is_tenant = !self.order.is_empty() && (self.tenant_is_next || self.connections.waiters.is_empty());
+        self.tenant_is_next = !is_tenant;
+        if !is_tenant {
+            return self.connections.pop();
+        }
+        let tenant = self.order.pop_front()?;
+        let line = self.tenants.get_mut(&tenant)?;
+        let waiter = line.pop();
+        if line.waiters.is_empty() {
+            self.tenants.remove(&tenant);
+        } else {
+            self.order.push_back(tenant);
+        }
+        waiter
+    }
+}
+
+impl Line {
+    fn pop(&mut self) -> Option<Waiter> {
+        self.oldest_is_next = !self.oldest_is_next;
+        if self.oldest_is_next { self.waiters.pop_back() } else { self.waiters.pop_front() }
+    }
+}
+
+impl Slot {
+    /// The answer of a question that is asked in this slot.
+    ///
+    /// # Errors
+    /// Why there was none: after `time`, or after [`QUICK`] if slow questions have their half already.
+    pub(crate) async fn ask<T>(mut self, time: Duration, question: impl Future<Output = T>) -> Result<T, &'static str> {
+        let mut question = pin!(question);
+        let quick = if self.pace == Pace::Slow { time } else { QUICK.min(time) };
+        if let Ok(answer) = timeout(quick, question.as_mut()).await {
+            return Ok(answer);
+        }
+        let left = time - quick;
+        if left.is_zero() {
+            return Err("timeout");
+        }
+        if !self.become_slow() {
+            return Err("none in 2 s, while many names are slow");
+        }
+        timeout(left, question).await.map_err(|_| "timeout")
+    }
+
+    /// `false`: the half of the slow ones is full, or others wait for it.
+    fn become_slow(&mut self) -> bool {
+        let mut state = self.slots.state();
+        if state.slow_in_use == self.slots.slow_most || !state.slow.is_empty() {
+            return false;
+        }
+        state.slow_in_use += 1;
+        self.pace = Pace::Slow;
+        true
+    }
+}
+
+impl Drop for Slot {
+    fn drop(&mut self) {
+        {
+            let mut state = self.slots.state();
+            state.in_use -= 1;
+            state.slow_in_use -= usize::from(self.pace == Pace::Slow);
+        }
+        self.slots.give();
+    }
+}
+
+impl fmt::Debug for Slot {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Slot").field("pace", &self.pace).finish_non_exhaustive()
+    }
+}
+
+/// A question without an answer for so long is slow.
+const QUICK: Duration = Duration::from_secs(2);
+
+#[cfg(test)]
+mod tests {
+    use std::future::pending;
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
+    use tokio::time::Instant;
+
+    use super::*;
+
+    const TIME: Duration = Duration::from_secs(10);
+
+    /// Many questions of a tenant, or of connections, that nobody answers. How many have ended.
+    fn dead(slots: &Arc<Slots>, pace: Pace, tenant: Option<&str>, number: usize) -> Arc<AtomicUsize> {
+        let ended = Arc::new(AtomicUsize::new(0));
+        for _ in 0..number {
+            let ended = ended.clone();
+            slots.wait(pace, tenant.map(Arc::from).as_ref(), move |slot| {
+                tokio::spawn(async move {
+                    slot.ask(TIME, pending::<()>()).await.unwrap_err();
+                    ended.fetch_add(1, Ordering::Relaxed);
+                });
+                Ok(())
+            });
+        }
+        ended
+    }
+
+    /// The seconds after which a question is answered that has an answer at once.
+    async fn healthy(slots: &Arc<Slots>, pace: Pace, tenant: Option<&str>) -> f32 {
+        let (started, (give, given)) = (Instant::now(), oneshot::channel());
+        slots.wait(pace, tenant.map(Arc::from).as_ref(), |slot| give.send(slot));
+        given.await.unwrap().ask(TIME, async {}).await.unwrap();
+        started.elapsed().as_secs_f32()
+    }
+
+    fn in_use(slots: &Slots) -> (usize, usize) {
+        let state = slots.state();
+        (state.in_use, state.slow_in_use)
+    }
+
+    async fn pass(secs: f32) {
+        tokio::time::sleep(Duration::from_secs_f32(secs)).await;
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn dead_names_that_are_known_delay_no_other() {
+        let slots = Slots::new(256);
+        let ended = dead(&slots, Pace::Slow, Some(""), 3000);
+        for at in 0..100 {
+            assert_eq!(healthy(&slots, Pace::Quick, Some("")).await, 0.0, "{at}");
+            assert_eq!(in_use(&slots), (128, 128));
+            pass(0.3).await;
+        }
+        assert_eq!(ended.load(Ordering::Relaxed), 3 * 128, "they have their whole time");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn dead_names_that_are_new_delay_a_newer_one_by_2_s() {
+        for tenant in [Some(""), Some("other"), None] {
+            let slots = Slots::new(256);
+            let ended = dead(&slots, Pace::Quick, Some(""), 3000);
+            for at in 0..20 {
+                let secs = healthy(&slots, Pace::Quick, tenant).await;
+                assert!(secs <= 2.01, "{at}: {secs} s");
+                pass(0.1).await;
+            }
+            pass(60.0).await;
+            assert_eq!(ended.load(Ordering::Relaxed), 3000, "the oldest have their turn as well");
+            assert_eq!(in_use(&slots), (0, 0));
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn one_tenants_dead_names_do_not_delay_anothers() {
+        let slots = Slots::new(256);
+        dead(&slots, Pace::Quick, Some("one"), 10_000);
+        dead(&slots, Pace::Slow, Some("one"), 10_000);
+        let before = Instant::now();
+        let started: Vec<_> = (0..20)
+            .map(|_| {
+                let slots = slots.clone();
+                tokio::spawn(async move { healthy(&slots, Pace::Quick, Some("two")).await })
+            })
+            .collect();
+        for of_two in started {
+            of_two.await.unwrap();
+        }
+        assert!(before.elapsed() <= Duration::from_millis(2010), "{:?}", before.elapsed());
+        let secs = healthy(&slots, Pace::Slow, Some("two")).await;
+        assert!(secs <= 10.0, "{secs} s");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn each_pace_keeps_half_while_both_wait() {
+        let slots = Slots::new(10);
+        let quick = dead(&slots, Pace::Quick, None, 1000);
+        let slow = dead(&slots, Pace::Slow, None, 1000);
+        pass(101.0).await;
+        let ended = [&quick, &slow].map(|ended| ended.load(Ordering::Relaxed));
+        assert!((240..=260).contains(&ended[0]) && (45..=50).contains(&ended[1]), "{ended:?}");
+        // Connections and tenants take turns.
+        assert!(healthy(&slots, Pace::Slow, Some("")).await <= 10.0);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_slow_answer_comes_while_slow_ones_are_few() {
+        let slots = Slots::new(4);
+        let late = async |slots: &Arc<Slots>| {
+            let slot = slots.slot(Pace::Quick).await;
+            slot.ask(TIME, tokio::time::sleep(Duration::from_secs(9))).await
+        };
+        assert_eq!(late(&slots).await, Ok(()));
+        dead(&slots, Pace::Slow, None, 2);
+        assert_eq!(late(&slots).await, Err("none in 2 s, while many names are slow"));
+        pass(10.0).await;
+        assert_eq!((late(&slots).await, in_use(&slots)), (Ok(()), (0, 0)));
+        let short = slots.slot(Pace::Quick).await.ask(Duration::from_secs(1), pending::<()>()).await;
+        assert_eq!((short, in_use(&slots)), (Err("timeout"), (0, 0)));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn slots_come_back_from_what_is_cancelled_or_panics() {
+        for most in [1, 2, 3] {
+            let slots = Slots::new(most);
+            for pace in [Pace::Quick, Pace::Slow] {
+                let asking = (0..10).map(|number| {
+                    let slots = slots.clone();
+                    tokio::spawn(async move {
+                        let slot = slots.slot(pace).await;
+                        assert!(number % 2 == 1, "a panic of this test");
+                        slot.ask(TIME, pending::<()>()).await
+                    })
+                });
+                let asking: Vec<_> = asking.collect();
+                pass(1.0).await;
+                // Some have a slot, others wait for one.
+                asking.iter().for_each(|task| task.abort());
+                pass(0.1).await;
+                assert_eq!(in_use(&slots), (0, 0));
+                assert_eq!(healthy(&slots, pace, None).await, 0.0);
+            }
+        }
+    }
+
+    #[test]
+    fn a_million_that_want_no_slot_any_more_are_passed_over() {
+        let slots = Slots::new(1);
+        let mut kept = None;
+        let (give, mut given) = oneshot::channel();
+        slots.wait(Pace::Quick, None, |slot| give.send(slot));
+        kept.replace(given.try_recv().unwrap());
+        for _ in 0..1_000_000 {
+            slots.wait(Pace::Quick, Some(&"".into()), Err);
+        }
+        drop(kept);
+        assert!(slots.state().quick.is_empty());
+        assert_eq!(in_use(&slots), (0, 0));
+    }
+}

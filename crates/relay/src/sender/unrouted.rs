@@ -1,0 +1,108 @@
+//! Queues that wait until the MX records of a domain are known.
+//!
+//! They wait as entries here, not as tasks: a task begins with a free slot for its question. All queues that wait for one domain are routed by its answer.
+
+use std::collections::{BTreeSet, HashMap};
+use std::sync::{Arc, Mutex, MutexGuard};
+
+use super::router::{self, LOOKING_UP, PATIENCE, STEPS};
+use super::shared::Shared;
+use crate::dns::{Pace, Slot};
+use crate::queue::{QueueId, QueueName};
+
+/// By the domain that is asked for.
+#[derive(Default)]
+pub(super) struct Unrouted(Mutex<HashMap<String, Waiting>>);
+
+#[derive(Default)]
+struct Waiting {
+    queues: BTreeSet<QueueId>,
+    /// The question has a turn of each.
+    tenants: BTreeSet<Arc<str>>,
+    is_asked: bool,
+}
+
+/// A question that is being asked. Whatever ends it, what waits for it is routed.
+struct Asking {
+    shared: Arc<Shared>,
+    domain: String,
+}
+
+impl Unrouted {
+    /// Whether the question is to have a turn of this tenant, which it has not had so far.
+    fn add(&self, domain: &str, tenant: &Arc<str>, queue: QueueId) -> bool {
+        let mut waiting = self.waiting();
+        if !waiting.contains_key(domain) {
+            waiting.insert(domain.to_owned(), Waiting::default());
+        }
+        let waiting = waiting.get_mut(domain).expect("inserted above");
+        waiting.queues.insert(queue);
+        waiting.tenants.insert(tenant.clone()) && !waiting.is_asked
+    }
+
+    /// Whether the question is to be asked: the turn of another tenant may have come before.
+    fn begin(&self, domain: &str) -> bool {
+        self.waiting().get_mut(domain).is_some_and(|waiting| !std::mem::replace(&mut waiting.is_asked, true))
+    }
+
+    /// The queues that have waited for it.
+    fn end(&self, domain: &str) -> BTreeSet<QueueId> {
+        self.waiting().remove(domain).map(|waiting| waiting.queues).unwrap_or_default()
+    }
+
+    fn waiting(&self) -> MutexGuard<'_, HashMap<String, Waiting>> {
+        self.0.lock().expect("the unrouted queues")
+    }
+}
+
+impl Shared {
+    /// Routes a queue: now if its hosts are known, else when its domain has been asked for.
+    pub fn route_in_turn(self: &Arc<Self>, id: QueueId) {
+        let Some((name, _)) = self.queue().queue(id) else { return };
+        let Some((domain, pace)) = self.question_of(&name) else {
+            self.runtime.spawn(router::route(self.clone(), id));
+            return;
+        };
+        if !self.unrouted.add(&domain, &name.tenant, id) {
+            return;
+        }
+        // The slots may live longer than the relay.
+        let shared = Arc::downgrade(self);
+        self.resolver().when_free(pace, &name.tenant, move |slot| {
+            let Some(shared) = shared.upgrade() else { return Err(slot) };
+            if shared.is_ending() || !shared.unrouted.begin(&domain) {
+                return Err(slot);
+            }
+            let runtime = shared.runtime.clone();
+            runtime.spawn(ask(Asking { shared, domain }, slot));
+            Ok(())
+        });
+    }
+
+    fn question_of(&self, name: &QueueName) -> Option<(String, Pace)> {
+        let routes = self.routes();
+        if routes.bounced(name).is_some() {
+            return None;
+        }
+        let domain = match routes.route(name) {
+            None => &*name.domain,
+            Some((route, _)) => route.domain_asked()?,
+        };
+        self.resolver().question(domain)
+    }
+}
+
+async fn ask(asking: Asking, slot: Slot) {
+    let worker = asking.shared.watch.worker(format!("routing of mail to {}", asking.domain), STEPS, PATIENCE);
+    worker.pulse().step(LOOKING_UP);
+    // The cache has the answer for each of the queues.
+    let _ = asking.shared.resolver().destination_in(Some(slot), &asking.domain).await;
+}
+
+impl Drop for Asking {
+    fn drop(&mut self) {
+        for id in self.shared.unrouted.end(&self.domain) {
+            self.shared.runtime.spawn(router::route(self.shared.clone(), id));
+        }
+    }
+}

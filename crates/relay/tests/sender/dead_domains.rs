@@ -1,0 +1,69 @@
+//! Domains whose DNS does not answer, beside one that is well and not in the cache.
+
+use posthaste_dns::Kind;
+use posthaste_relay::sender::Routing;
+
+use super::*;
+
+#[test]
+fn thousands_of_dead_domains_do_not_delay_a_healthy_one() {
+    let sink = Sink::start();
+    let names: Vec<String> = (0..3000).map(|number| format!("{number}.dead.example")).collect();
+    let zone = names.iter().fold(zone(), |zone, name| zone.is_silent(name));
+    let rig = rig_with(zone.mx("b.example", 10, "mx.a.example"), sink.port(), |config| {
+        config.schedules = schedules(3600, 86_400);
+    });
+    for names in names.chunks(100) {
+        let to: Vec<String> = names.iter().map(|name| format!("bob@{name}")).collect();
+        rig.send("ann@here.example", &to.iter().map(String::as_str).collect::<Vec<_>>(), "x\r\n");
+    }
+    wait("the first are asked for", || rig.dns.questions().len() >= 256);
+    let took = |to: &str, count: usize| {
+        let before = Instant::now();
+        rig.send("ann@here.example", &[to], "x\r\n");
+        sink.wait_taken(count);
+        before.elapsed()
+    };
+    // Two seconds by the clock. Each of them in turn would be waited for for a minute.
+    let new = took("bob@a.example", 1);
+    assert!(new < Duration::from_secs(15), "{new:?}");
+    // Then all of those that have failed are asked again.
+    wait("some have failed", || rig.relay.stats().deferred >= 128);
+    rig.flush();
+    let known = took("bob@b.example", 2);
+    assert!(known < Duration::from_secs(15), "{known:?}");
+}
+
+#[test]
+fn all_queues_of_a_domain_wait_for_one_question() {
+    let sink = Sink::start();
+    let rig = rig_with(zone(), sink.port(), |config| config.schedules = schedules(3600, 86_400));
+    rig.dns.hold();
+    rig.send_for("one", "ann@here.example", &["bob@a.example"]);
+    wait("it is asked", || rig.dns.asked("a.example", Kind::Mx) == 1);
+    rig.send_for("one", "ann@here.example", &["eve@a.example"]);
+    for tenant in ["two", "three", ""] {
+        rig.send_for(tenant, "ann@here.example", &["bob@a.example"]);
+    }
+    wait("all are known", || rig.relay.stats().recipients == 5);
+    rig.dns.release();
+    sink.wait_taken(5);
+    rig.wait_empty();
+    assert_eq!(rig.dns.asked("a.example", Kind::Mx), 1);
+}
+
+#[test]
+fn mail_that_is_routed_elsewhere_does_not_wait_for_dns() {
+    let sink = Sink::start();
+    let rig = rig_with(zone(), sink.port(), |config| {
+        config.schedules = schedules(3600, 86_400);
+    });
+    rig.dns.hold();
+    rig.send("ann@here.example", &["bob@a.example"], "x\r\n");
+    wait("it is asked", || rig.dns.asked("a.example", Kind::Mx) == 1);
+    let routing = Routing { routes: vec![Route::new("[127.0.0.1]", sink.port()).into()], ..Routing::default() };
+    rig.relay.set_routing(&routing);
+    sink.wait_taken(1);
+    rig.dns.release();
+    rig.wait_empty();
+}
