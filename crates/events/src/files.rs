@@ -24,7 +24,7 @@ pub struct Cursor {
 impl Cursor {
     /// As the name that the spool keeps with the stream's position: both become durable at once, and no file of their own is needed.
     pub(crate) fn name(self) -> SnapshotName {
-        SnapshotName::new(&format!("{}-{}", self.file, self.offset)).expect("digits and a hyphen")
+        SnapshotName::cursor(&format!("{}-{}", self.file, self.offset)).expect("digits and a hyphen")
     }
 
     pub(crate) fn parse(name: &SnapshotName) -> Option<Self> {

@@ -125,6 +125,7 @@ impl Writer {
             outcome = match replayed {
                 Replayed::Entry { lsn, payload, .. } => self.add(session, lsn, Some(payload.clone())),
                 Replayed::Damaged { lsn } => self.add(session, lsn, None),
+                Replayed::Uncertain { .. } => Ok(()),
             };
         });
         outcome?;

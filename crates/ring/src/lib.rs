@@ -43,7 +43,7 @@ pub use layout::Lsn;
 pub use queue::{Cancelled, Ticket};
 pub use recovery::Recovery;
 pub use ring::{Config, Event, Events, OnRecord, Proof, RecordHead, Ring, Room};
-pub use scan::{Gap, Located};
+pub use scan::{Gap, LSN_GAP, Located};
 pub use segment::SegmentReader;
 pub use stats::Stats;
 pub use table::SegmentInfo;

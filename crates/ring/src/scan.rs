@@ -117,8 +117,8 @@ pub(crate) fn anchor(anchors: &[Anchor], first: Lsn, lsn: Lsn) -> Option<u32> {
     anchors[..behind].last().map(|anchor| anchor.offset)
 }
 
-/// LSNs skipped at each opening: more than a crash can have torn away, so that none is ever used twice.
-pub(crate) const LSN_GAP: u64 = 1 << 20;
+/// LSNs skipped at each opening, the first one included: more than a crash can have torn away, so that none is ever used twice.
+pub const LSN_GAP: u64 = 1 << 20;
 
 /// Finds every record whose header and head are whole from offset `range.start` to `range.end`, however damaged the rest may be.
 ///

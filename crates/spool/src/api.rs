@@ -8,12 +8,12 @@ use std::time::{Duration, Instant};
 use bytes::Bytes;
 use posthaste_ring::{Cancelled, Lsn};
 
-use crate::events::Events;
+use crate::events::{Damage, Events};
 use crate::pressure::Pressure;
 use crate::set_aside::SetAside;
-use crate::snapshots::{SnapshotName, SnapshotReader};
+use crate::snapshots::{SnapshotError, SnapshotName, SnapshotReader};
 use crate::watch::{Found, Watch};
-use crate::{AppendError, Batch, CheckpointError, ReadError, ReplayError, StreamError, StreamId, Upload};
+use crate::{AppendError, Batch, CheckpointError, ReadError, ReplayError, RestoreError, StreamError, StreamId, Upload};
 
 /// How a spool behaves.
 #[derive(Debug, Clone)]
@@ -151,11 +151,24 @@ pub trait Spool: Send + Sync {
         content: &mut dyn FnMut(&mut dyn Write) -> std::io::Result<()>,
     ) -> std::io::Result<()>;
 
-    /// Opens a snapshot that [`write_snapshot`](Self::write_snapshot) wrote.
+    /// Opens a snapshot that [`write_snapshot`](Self::write_snapshot) wrote, after it has read and verified all of it.
     ///
     /// # Errors
-    /// Those of opening; those of reading come from the [`SnapshotReader`].
-    fn read_snapshot(&self, name: &SnapshotName) -> std::io::Result<SnapshotReader>;
+    /// See [`SnapshotError`].
+    fn read_snapshot(&self, name: &SnapshotName) -> Result<SnapshotReader, SnapshotError>;
+
+    /// Opens the stream's last snapshot, or if that is missing or damaged the one before: [`replay`](Self::replay) then goes on from the position of the one that
+    /// was opened. Called before the replay, by a stream whose state is in snapshots.
+    ///
+    /// # Errors
+    /// The disk failed: see [`RestoreError`]. Nothing has changed then.
+    fn restore(&self, stream: StreamId) -> Result<Restored, RestoreError>;
+
+    /// Whether one more snapshot at the same position is of use, because the last one has no second copy yet, or could not be read.
+    fn wants_snapshot(&self, stream: StreamId) -> bool;
+
+    /// Whether a stream has not released a body.
+    fn needs_body(&self, stream: StreamId, body: Lsn) -> bool;
 
     /// For a body that [`read`](Self::read) reports as damaged: reads it again from the disk instead of the page cache. If it is still damaged, its bytes are
     /// copied into the directory `kept/`, durable when this returns; then the stream may release it. Later calls make no second copy. Blocks.
@@ -168,7 +181,8 @@ pub trait Spool: Send + Sync {
     /// checkpoint: after a power cut before that, the stream starts from its old position. A release of a body counts once the position has passed its batch.
     fn advance(&self, stream: StreamId, position: Lsn, snapshot: Option<SnapshotName>, released: Released);
 
-    /// Shows the stream every entry after its position, in order, and says which LSN was the last. Cancelled batches are not shown.
+    /// Shows the stream every entry after its position, in order, and says which LSN was the last. Cancelled batches are not shown. If the stream starts from
+    /// an older snapshot or from none, it is shown what is left from there on, and told if that is not all: see [`Replayed::Uncertain`].
     ///
     /// # Errors
     /// See [`ReplayError`]; the visitor may have seen a part.
@@ -257,6 +271,21 @@ pub enum Replayed<'a> {
         /// The batch.
         lsn: Lsn,
     },
+    /// Entries up to here are missing, and nobody knows which: the stream's snapshots cannot be read, or the spool was rebuilt. What was shown before may have
+    /// changed since. Messages whose body the stream has not released were shown.
+    Uncertain {
+        /// The last batch of which this is so.
+        through: Lsn,
+    },
+}
+
+/// The state that a stream starts from.
+#[derive(Debug)]
+pub struct Restored {
+    /// The last snapshot that can be read; `None` if there is none.
+    pub snapshot: Option<SnapshotReader>,
+    /// Snapshots that are missing or damaged.
+    pub unreadable: Vec<Damage>,
 }
 
 /// How far a stream has come.

@@ -15,6 +15,7 @@ use bytes::BufMut;
 use crate::codec::{seal, unseal};
 use crate::fields::{Fields, put_text};
 use crate::files;
+use crate::snapshots::SnapshotName;
 
 /// What all of the spool follows from, together with the files that it names and the ring after `through`.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -42,7 +43,17 @@ pub(crate) struct StreamRow {
     pub name: String,
     /// What the stream said last: it has what it needs of everything up to this LSN.
     pub position: u64,
-    pub snapshot: Option<String>,
+    /// Nobody knows what the entries up to here said: no snapshot of the stream can be read, or the spool was rebuilt. 0: they are known.
+    pub uncertain: u64,
+    /// The last snapshot, and the one that the checkpoint before had, if these differ: in case that the last one cannot be read.
+    pub snapshots: Vec<SnapshotRow>,
+}
+
+/// A snapshot, and the stream's position that it goes with.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct SnapshotRow {
+    pub position: u64,
+    pub name: SnapshotName,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -67,7 +78,13 @@ impl Checkpoint {
             content.put_u16_le(stream.id);
             put_text(&mut content, &stream.name);
             content.put_u64_le(stream.position);
-            put_text(&mut content, stream.snapshot.as_deref().unwrap_or(""));
+            content.put_u64_le(stream.uncertain);
+            content.put_u8(stream.snapshots.len() as u8);
+            for snapshot in &stream.snapshots {
+                content.put_u64_le(snapshot.position);
+                content.put_u8(u8::from(snapshot.name.is_file()));
+                put_text(&mut content, snapshot.name.as_str());
+            }
         }
         content.put_u32_le(self.packs.len() as u32);
         for pack in &self.packs {
@@ -88,8 +105,7 @@ impl Checkpoint {
 
     fn decode(bytes: &[u8]) -> Option<Self> {
         let mut head = Fields::of(bytes.get(..16)?);
-        let magic = head.array()?;
-        if magic != MAGIC && magic != WITHOUT_PROOF {
+        if head.array()? != MAGIC {
             return None;
         }
         // An earlier, longer one may have left bytes after it.
@@ -104,9 +120,10 @@ impl Checkpoint {
             ..Checkpoint::default()
         };
         for _ in 0..fields.u32()? {
-            let (id, name, position) = (fields.u16()?, fields.text()?, fields.u64()?);
-            let snapshot = Some(fields.text()?).filter(|name: &String| !name.is_empty());
-            decoded.streams.push(StreamRow { id, name, position, snapshot });
+            let (id, name) = (fields.u16()?, fields.text()?);
+            let (position, uncertain) = (fields.u64()?, fields.u64()?);
+            let snapshots = (0..fields.u8()?).map(|_| SnapshotRow::take(&mut fields)).collect::<Option<_>>()?;
+            decoded.streams.push(StreamRow { id, name, position, uncertain, snapshots });
         }
         for _ in 0..fields.u32()? {
             let (id, first, last) = (fields.u64()?, fields.u64()?, fields.u64()?);
@@ -115,17 +132,25 @@ impl Checkpoint {
         for _ in 0..fields.u32()? {
             decoded.windows.push((fields.u64()?, fields.u64()?));
         }
-        if magic == MAGIC {
-            decoded.proof = Proof { epoch: fields.u64()?, through: Lsn::new(fields.u64()?) };
-        }
+        decoded.proof = Proof { epoch: fields.u64()?, through: Lsn::new(fields.u64()?) };
         fields.end()?;
         Some(decoded)
     }
 }
 
+impl SnapshotRow {
+    fn take(fields: &mut Fields<'_>) -> Option<Self> {
+        let (position, is_file, name) = (fields.u64()?, fields.u8()?, fields.text::<String>()?);
+        let name = match is_file {
+            0 => SnapshotName::cursor(&name)?,
+            1 => SnapshotName::new(&name)?,
+            _ => return None,
+        };
+        Some(SnapshotRow { position, name })
+    }
+}
+
 const MAGIC: [u8; 8] = *b"PHCHECK\x02";
-/// Of earlier versions.
-const WITHOUT_PROOF: [u8; 8] = *b"PHCHECK\x01";
 
 /// What was found at the opening.
 #[derive(Debug, PartialEq, Eq)]
@@ -239,11 +264,19 @@ mod tests {
     use super::*;
 
     fn sample(counter: u64) -> Checkpoint {
+        let snapshot = |id: u16, counter: u64, before: u64| SnapshotRow {
+            position: counter * 10 - before,
+            name: match id % 2 {
+                0 => SnapshotName::new(&format!("s{id}.{counter}.{before}")).unwrap(),
+                _ => SnapshotName::cursor(&format!("{counter}-{before}")).unwrap(),
+            },
+        };
         let stream = |id: u16| StreamRow {
             id,
             name: format!("local:{id}"),
             position: counter * 10,
-            snapshot: id.is_multiple_of(2).then(|| format!("s{id}.{counter}")),
+            uncertain: counter % 3,
+            snapshots: (0..u64::from(id) % 3).map(|before| snapshot(id, counter, before)).collect(),
         };
         Checkpoint {
             counter,
@@ -294,20 +327,6 @@ mod tests {
         assert_eq!(found(dir.path()), Found::Valid(sample(8)), "both have it once it is opened");
         std::fs::write(path_of(dir.path(), 1 - files.good), "x").unwrap();
         assert_eq!(found(dir.path()), Found::Damaged);
-    }
-
-    #[test]
-    fn the_format_of_earlier_versions_is_read() {
-        let expected = Checkpoint { proof: Proof::default(), ..sample(7) };
-        let content = &sample(7).encode()[16..];
-        let content = &content[..content.len() - 16 - 4];
-        let earlier = [&WITHOUT_PROOF[..], &(content.len() as u64).to_le_bytes(), content].concat();
-        assert_eq!(Checkpoint::decode(&seal(earlier)), Some(expected));
-        // Of a later one nothing is known.
-        let mut later = sample(7).encode();
-        later[7] = 3;
-        later.truncate(later.len() - 4);
-        assert_eq!(Checkpoint::decode(&seal(later)), None);
     }
 
     #[test]

@@ -13,12 +13,15 @@ use crate::checkpoint::Checkpoint;
 use crate::events::Event;
 use crate::live::Window;
 use crate::shared::{Shared, Work};
+use crate::snapshots::SnapshotName;
 use crate::state::Doomed;
 use crate::{AppendError, CheckpointError};
 
 /// What a checkpoint says, taken at one moment.
 struct Taken {
     checkpoint: Checkpoint,
+    /// The first segment of the ring that is still needed; the checkpoint may keep some before it.
+    ring_low: u64,
     /// Windows to be written, and those that have become empty.
     windows: Vec<(u64, Window)>,
     doomed: Doomed,
@@ -66,12 +69,13 @@ impl Shared {
         }
         {
             let mut state = self.core.state();
-            state.through = taken.checkpoint.through;
+            taken.doomed.snapshots.extend(state.made_durable(&taken.checkpoint));
             let named = taken.checkpoint.windows.iter().copied().collect();
             let before = std::mem::replace(&mut state.windows, named);
             let replaced = before.into_iter().filter(|(window, old)| state.windows.get(window) != Some(old));
             taken.doomed.live.extend(replaced);
         }
+        work.durable_ring_low = taken.ring_low;
         self.ring.free_below(taken.checkpoint.ring_low);
         self.bury(work, taken.doomed);
         Ok(())
@@ -82,11 +86,13 @@ impl Shared {
         work.counter += 1;
         // Before the state is held: a segment that fills up meanwhile is needed anyway.
         let (segments, proof) = (self.ring.segments(), self.ring.proof());
+        let is_pressed = self.is_pressed();
         self.core.bytes.store(0, Ordering::Relaxed);
         let mut state = self.core.state();
         state.is_changed_otherwise = false;
         // There are none where nothing was appended since all were freed; the files of the freed ones still have what they had.
         let mut ring_low = segments.first().map_or(work.ring_low, |segment| segment.number);
+        let (mut packed_low, in_packs) = (0, state.packs.last().map_or(0, |pack| pack.last));
         for segment in segments.iter().take_while(|segment| segment.is_sealed) {
             let (first, last) = (segment.first.get(), segment.last.get());
             let is_free = last <= state.packed_through;
@@ -95,11 +101,17 @@ impl Shared {
             }
             state.packed_through = state.packed_through.max(last);
             ring_low = segment.number + 1;
+            if last <= in_packs {
+                packed_low = ring_low;
+            }
         }
         work.ring_low = ring_low;
+        // A stream that cannot read its last snapshot starts from the one of the checkpoint before, and finds in the ring what has come in between. Where the ring
+        // is short of room that is given up, as are segments that were packed.
+        let kept_low = if is_pressed { ring_low } else { ring_low.min(work.durable_ring_low.max(packed_low)) };
         // Nothing after the last batch: its number may be given again if every file of the ring is lost.
         let proof = Proof { through: proof.through.min(Lsn::new(state.published)), ..proof };
-        let mut checkpoint = Checkpoint { counter: work.counter, ring_low, proof, ..state.rows() };
+        let mut checkpoint = Checkpoint { counter: work.counter, ring_low: kept_low, proof, ..state.rows() };
         let mut named = state.windows.clone();
         let mut windows = Vec::new();
         for window in std::mem::take(&mut state.dirty) {
@@ -112,9 +124,14 @@ impl Shared {
             windows.push((window, content));
         }
         checkpoint.windows = named.into_iter().collect();
-        let doomed = std::mem::take(&mut state.doomed);
+        let mut doomed = std::mem::take(&mut state.doomed);
         state.doomed.uploads = std::mem::take(&mut state.unripe_uploads);
-        Taken { checkpoint, windows, doomed }
+        // One that was replaced while the last checkpoint named it goes when a checkpoint has dropped it.
+        let is_named = |name: &SnapshotName| {
+            checkpoint.streams.iter().flat_map(|stream| &stream.snapshots).any(|row| row.name == *name)
+        };
+        doomed.snapshots.retain(|name| !is_named(name));
+        Taken { checkpoint, ring_low, windows, doomed }
     }
 
     fn write(&self, work: &mut Work, taken: &mut Taken) -> Result<(), CheckpointError> {
@@ -143,8 +160,8 @@ impl Shared {
         for upload in doomed.uploads {
             let _ = self.bodies.remove(upload);
         }
-        for name in doomed.snapshots {
-            let _ = self.snapshots.remove(&name);
+        for name in doomed.snapshots.iter().filter(|name| name.is_file()) {
+            let _ = self.snapshots.remove(name);
         }
         for (window, generation) in doomed.live {
             let _ = work.live.remove(window, generation);

@@ -51,7 +51,7 @@ pub enum OpenError {
     Locked,
     /// Both checkpoints are damaged or gone, and there is something to lose.
     #[error(
-        "both checkpoint files of the spool are damaged or missing; keep its directory: a new spool can be built from the remaining data"
+        "both checkpoint files of the spool are damaged or missing; keep its directory: `posthaste spool repair --rebuild` makes a new spool from the remaining data"
     )]
     NoCheckpoint,
     /// The file system failed.
@@ -101,6 +101,16 @@ pub enum ReadError {
         /// What it said.
         error: io::Error,
     },
+}
+
+/// Why a stream's snapshot could not be opened: the disk failed, so nobody knows what it holds.
+#[derive(Debug, thiserror::Error)]
+#[error("snapshots/{name} cannot be read: {error}; `posthaste spool repair` goes on without it")]
+pub struct RestoreError {
+    /// The snapshot.
+    pub name: String,
+    /// What the disk said.
+    pub error: io::Error,
 }
 
 /// Why a stream could not be registered.

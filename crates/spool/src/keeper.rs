@@ -71,9 +71,7 @@ impl Shared {
     /// One look: asks laggards, makes a checkpoint if one is due or frees anything, packs if the ring is short. Says whether it made a checkpoint.
     pub fn keep(&self, is_due: bool, is_room_wanted: bool) -> Result<bool, crate::CheckpointError> {
         let ring = self.ring.stats();
-        // Those that are there, and those that the disk has room for.
-        let room = self.bodies.room().free().unwrap_or(u64::MAX) / self.config.ring.segment_bytes.max(1);
-        let max = ring.max_segments.min(ring.segments.saturating_add(usize::try_from(room).unwrap_or(usize::MAX)));
+        let max = self.segments_max();
         self.pressure.set_usable(usable_bytes(max, self.config.ring.segment_bytes));
         let in_use = ring.segments_in_service;
         let is_pressed = in_use * 2 > max;
@@ -109,6 +107,19 @@ impl Shared {
             self.checkpoint()?;
         }
         Ok(made)
+    }
+
+    /// Segments that are there, and those that the disk has room for.
+    fn segments_max(&self) -> usize {
+        let ring = self.ring.stats();
+        let room = self.bodies.room().free().unwrap_or(u64::MAX) / self.config.ring.segment_bytes.max(1);
+        ring.max_segments.min(ring.segments.saturating_add(usize::try_from(room).unwrap_or(usize::MAX)))
+    }
+
+    /// Whether the ring is short of segments, or the disk of room: then it keeps none longer than it must.
+    pub fn is_pressed(&self) -> bool {
+        self.ring.stats().segments_in_service * 2 > self.segments_max()
+            || self.is_short_of_space.load(Ordering::Relaxed)
     }
 
     /// Whether a checkpoint would free the oldest segment.

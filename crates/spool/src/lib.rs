@@ -42,12 +42,12 @@ mod state;
 pub mod watch;
 
 pub use api::{
-    Config, Consumer, Published, PublishedBody, Released, Replayed, Spool, Stats, StreamStats, Then, Ticket,
+    Config, Consumer, Published, PublishedBody, Released, Replayed, Restored, Spool, Stats, StreamStats, Then, Ticket,
 };
 pub use batch::{Batch, Body, Entry, StreamId};
 pub use bodies::{FinishedUpload, Upload};
 pub use closed::{ClosedSpool, ExportedBatch, ExportedBody, Inspection, PlaceReport, Rebuilt, Repaired};
-pub use error::{AppendError, CheckpointError, OpenError, ReadError, ReplayError, StreamError};
+pub use error::{AppendError, CheckpointError, OpenError, ReadError, ReplayError, RestoreError, StreamError};
 pub use events::{Damage, Event, Events};
 pub use fields::{Fields, put_text};
 pub use open::OpenReport;
@@ -55,5 +55,5 @@ pub use posthaste_ring::{Cancelled, Lsn};
 pub use pressure::{PAUSE_MAX, Pressure};
 pub use scrub::ScrubReport;
 pub use set_aside::SetAside;
-pub use snapshots::{SnapshotName, SnapshotReader};
+pub use snapshots::{SnapshotError, SnapshotName, SnapshotReader};
 pub use spool::FileSpool;

@@ -24,7 +24,7 @@ use crate::pressure::Pressure;
 use crate::scrub::Scrubber;
 use crate::shared::{Shared, Work, usable_bytes};
 use crate::snapshots::{SnapshotName, Snapshots};
-use crate::state::State;
+use crate::state::{State, Stream};
 use crate::{Config, FileSpool, OpenError, files};
 
 /// What an opening found.
@@ -88,6 +88,7 @@ impl FileSpool {
             let told = if found.promised { &mut damage } else { &mut report.cut_off };
             told.push(damage_of(found));
         }
+        state.is_ring_damaged = recovery.damage.iter().any(|found| found.promised);
         let packs = PackCache::new(pack::dir_of(dir));
         let first_in_ring = ring.segments().iter().map(|segment| segment.first.get()).find(|first| *first > 0);
         state.packed_through = first_in_ring.map_or(checkpoint.through, |first| first - 1);
@@ -106,7 +107,7 @@ impl FileSpool {
         let usable = usable_bytes(config.ring.max_segments, config.ring.segment_bytes);
         let pressure = Pressure::new(ring.bytes_used(), usable);
         let (counter, ring_low) = (checkpoint.counter, checkpoint.ring_low);
-        let work = Work { files, live, counter, ring_low, damaged_packs: HashMap::new() };
+        let work = Work { files, live, counter, ring_low, durable_ring_low: ring_low, damaged_packs: HashMap::new() };
         let shared = Arc::new(Shared {
             config,
             ring,
@@ -218,8 +219,8 @@ fn remove_unnamed(dir: &Path, live: &LiveFiles, snapshots: &Snapshots, state: &S
             files::remove(&path)?;
         }
     }
-    let named: Vec<SnapshotName> = state.streams.values().filter_map(|stream| stream.snapshot.clone()).collect();
-    snapshots.remove_others(&named)
+    let named = state.streams.values().flat_map(Stream::snapshots).map(|row| row.name);
+    snapshots.remove_others(&named.filter(SnapshotName::is_file).collect::<Vec<_>>())
 }
 
 /// What the ring tells, on its own thread.

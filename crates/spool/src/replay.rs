@@ -1,10 +1,11 @@
 //! Shows a stream what follows its position, and attaches it to what comes.
 
+use std::collections::BTreeSet;
 use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::time::Duration;
 
-use posthaste_ring::Lsn;
+use posthaste_ring::{LSN_GAP, Lsn, SegmentInfo};
 
 use crate::batch::{BodyPlace, Head};
 use crate::events::{Damage, Event};
@@ -35,36 +36,104 @@ impl Shared {
             visitor(replayed);
             worker.pulse().step(1);
         };
-        let mut after = 0;
+        worker.pulse().step(1);
+        let (mut after, position, mut uncertain) = {
+            let state = self.core.state();
+            let found = state.streams.get(&stream.0).ok_or(ReplayError::NoStream(stream))?;
+            worker.within(format!("stream {}", found.name));
+            (found.base(), found.position, found.uncertain)
+        };
+        if after < position {
+            let is_whole = self.replay_gap(stream, after, position, &mut visitor)?;
+            uncertain = if is_whole { 0 } else { position };
+            after = position;
+        }
         loop {
             worker.pulse().step(1);
             let (some, published) = {
                 let state = self.core.state();
                 let found = state.streams.get(&stream.0).ok_or(ReplayError::NoStream(stream))?;
-                if after == 0 {
-                    worker.within(format!("stream {}", found.name));
-                }
                 if found.consumer.is_some() {
                     return Err(ReplayError::Attached(stream));
                 }
                 (found.entries.iter(after + 1..=u64::MAX).take(SHOWN_AT_ONCE).collect::<Vec<_>>(), state.published)
             };
-            self.find_all(&some, &mut |lsn, found| match found {
-                Found::Batch { head } => {
-                    let (lsn, body_len) = (Lsn::new(lsn), head.body_len());
-                    for entry in head.entries.iter().filter(|entry| entry.stream == stream.0) {
-                        let (payload, needs_body) = (&entry.payload, entry.needs_body);
-                        visitor(Replayed::Entry { lsn, payload, needs_body, body_len });
-                    }
+            self.find_all(&some, &mut |lsn, found| {
+                if uncertain > 0 && lsn > uncertain {
+                    visitor(Replayed::Uncertain { through: Lsn::new(std::mem::take(&mut uncertain)) });
                 }
-                Found::Damaged(_) => visitor(Replayed::Damaged { lsn: Lsn::new(lsn) }),
-                Found::Gone => {}
+                show(stream, lsn, found, &mut visitor);
             })?;
             match some.last() {
                 Some(last) => after = *last,
-                None => return Ok(Lsn::new(published)),
+                None => {
+                    if uncertain > 0 {
+                        visitor(Replayed::Uncertain { through: Lsn::new(uncertain) });
+                    }
+                    return Ok(Lsn::new(published));
+                }
             }
         }
+    }
+
+    /// For a stream that starts from an older snapshot, or from none: shows what the ring still has of its entries between that and its position, and beside it
+    /// every entry whose body it has not released, wherever that is. Says whether that is all there was.
+    fn replay_gap(
+        &self,
+        stream: StreamId,
+        after: u64,
+        position: u64,
+        visitor: &mut dyn FnMut(Replayed<'_>),
+    ) -> Result<bool, ReplayError> {
+        let needed: Vec<u64> = {
+            let state = self.core.state();
+            let found = state.streams.get(&stream.0).ok_or(ReplayError::NoStream(stream))?;
+            found.bodies.iter(after + 1..=position).collect()
+        };
+        let mut cancelled = BTreeSet::new();
+        let all_read = self.ring.visit(Lsn::new(after + 1), &mut |record| {
+            cancelled.extend(Head::decode(record.head).iter().flat_map(Head::cancels));
+            ControlFlow::Continue(())
+        });
+        let mut is_whole = all_read.is_ok();
+        let (mut needed, mut failed) = (needed.into_iter().peekable(), None);
+        let mut find = |lsn: u64, visitor: &mut dyn FnMut(Replayed<'_>)| match self.find(lsn) {
+            Ok(found) => show(stream, lsn, found, visitor),
+            Err(error) => drop(failed.get_or_insert(error)),
+        };
+        let visited = self.ring.visit(Lsn::new(after + 1), &mut |record| {
+            let lsn = record.lsn.get();
+            if lsn > position {
+                return ControlFlow::Break(());
+            }
+            while let Some(before) = needed.next_if(|needed| *needed < lsn) {
+                find(before, visitor);
+            }
+            match Head::decode(record.head) {
+                Some(head) => {
+                    needed.next_if_eq(&lsn);
+                    if !cancelled.contains(&lsn) {
+                        show(stream, lsn, Found::Batch { head }, visitor);
+                    }
+                }
+                None => is_whole = false,
+            }
+            ControlFlow::Continue(())
+        });
+        needed.for_each(|lsn| find(lsn, visitor));
+        // Asked at the end: segments go from the oldest on.
+        is_whole &= visited.is_ok() && self.has_ring_all_since(after);
+        failed.map_or(Ok(is_whole), Err)
+    }
+
+    /// Whether the ring still has every record after an LSN.
+    fn has_ring_all_since(&self, after: u64) -> bool {
+        let segments = self.ring.segments();
+        // Numbers of segments have no gaps; those of batches do, at each opening.
+        let has_no_gap = segments.windows(2).all(|pair| pair[1].number == pair[0].number + 1);
+        // The first batch of all has the first LSN of a new ring.
+        let begins = |first: &SegmentInfo| (1..=after.max(LSN_GAP) + 1).contains(&first.first.get());
+        has_no_gap && segments.first().is_some_and(begins) && !self.core.state().is_ring_damaged
     }
 
     pub fn attach(&self, stream: StreamId, after: Lsn, consumer: Arc<dyn Consumer>) -> Result<(), ReplayError> {
@@ -175,6 +244,21 @@ impl Shared {
             PackError::Damaged(what) => Ok(Found::Damaged(what.to_owned())),
             PackError::Io(error) => Err(ReplayError::Io { lsn: Lsn::new(lsn), error }),
         })
+    }
+}
+
+/// Shows a stream its entries of a batch.
+fn show(stream: StreamId, lsn: u64, found: Found, visitor: &mut dyn FnMut(Replayed<'_>)) {
+    match found {
+        Found::Batch { head } => {
+            let (lsn, body_len) = (Lsn::new(lsn), head.body_len());
+            for entry in head.entries.iter().filter(|entry| entry.stream == stream.0) {
+                let (payload, needs_body) = (&entry.payload, entry.needs_body);
+                visitor(Replayed::Entry { lsn, payload, needs_body, body_len });
+            }
+        }
+        Found::Damaged(_) => visitor(Replayed::Damaged { lsn: Lsn::new(lsn) }),
+        Found::Gone => {}
     }
 }
 

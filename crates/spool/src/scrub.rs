@@ -13,12 +13,14 @@ use crate::checkpoint::PackRow;
 use crate::events::{Damage, Event};
 use crate::pack::{PackError, PackReader, pack_path};
 use crate::shared::Shared;
+use crate::snapshots::SnapshotName;
+use crate::state::Stream;
 
 /// What a scrub has read.
 #[derive(Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct ScrubReport {
-    /// Batches and large bodies.
+    /// Batches, large bodies and snapshots.
     pub read: u64,
     /// Their bytes.
     pub bytes: u64,
@@ -133,6 +135,7 @@ impl Shared {
         let flow = self.scrub_packs(&packs, &mut report, pause)?;
         let flow = if flow.is_continue() { self.scrub_ring(&mut report, pause)? } else { flow };
         let flow = if flow.is_continue() { self.scrub_large(&mut report, pause)? } else { flow };
+        let flow = if flow.is_continue() { self.scrub_snapshots(&mut report, pause) } else { flow };
         report.is_partial = flow.is_break();
         Ok(report)
     }
@@ -238,6 +241,39 @@ impl Shared {
             }
         }
         Ok(ControlFlow::Continue(()))
+    }
+}
+
+impl Shared {
+    /// Leaves out those that cannot be read, so that their stream writes new ones.
+    fn scrub_snapshots(
+        &self,
+        report: &mut ScrubReport,
+        pause: &mut dyn FnMut(&ScrubReport) -> ControlFlow<()>,
+    ) -> ControlFlow<()> {
+        let rows: Vec<(u16, SnapshotName)> = {
+            let state = self.core.state();
+            let of = |(id, stream): (&u16, &Stream)| {
+                stream.snapshots().into_iter().map(|row| (*id, row.name)).collect::<Vec<_>>()
+            };
+            state.streams.iter().flat_map(of).filter(|(_, name)| name.is_file()).collect()
+        };
+        for (stream, name) in rows {
+            match self.snapshots.verify(&name) {
+                Ok(bytes) => report.count(bytes),
+                Err(error) => {
+                    let mut state = self.core.state();
+                    let is_needed = |stream: &Stream| stream.snapshots().into_iter().any(|row| row.name == name);
+                    // It may have gone meanwhile.
+                    if state.streams.get(&stream).is_some_and(is_needed) {
+                        report.damage.push(name.damage(&error));
+                        state.leave_out_snapshots(stream, &[name]);
+                    }
+                }
+            }
+            pause(report)?;
+        }
+        ControlFlow::Continue(())
     }
 }
 

@@ -50,6 +50,8 @@ pub(crate) struct Work {
     pub counter: u64,
     /// The first segment of the ring that the last attempt needed: all before it have been free ever since.
     pub ring_low: u64,
+    /// Like [`ring_low`](Self::ring_low), of the last one that is durable.
+    pub durable_ring_low: u64,
     /// Damaged records of packs, by the pack: it is not merged while one of them is needed, or until a restart.
     pub damaged_packs: HashMap<u64, Vec<Lsn>>,
 }

@@ -1,83 +1,93 @@
 //! Snapshots of streams: files that a stream writes before it advances, outside of the ring.
 
 use std::fs::File;
-use std::io::{self, BufReader, BufWriter, Read, Write};
+use std::io::{self, BufReader, BufWriter, Read, Seek, Take, Write};
 use std::path::{Path, PathBuf};
 
+use crate::events::Damage;
 use crate::files;
 
-/// Names a stream's snapshot: the stream's own choice, kept with its position. A name that the spool gave is a file of it.
+/// Names what a stream keeps with its position: a snapshot, which is a file of the spool, or a cursor, which is nothing but its text.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
-pub struct SnapshotName(String);
+pub struct SnapshotName {
+    text: String,
+    is_file: bool,
+}
 
 impl SnapshotName {
-    /// `None` for what is no name: empty, longer than 200 bytes, or with a slash, a dot in front or a control character.
+    /// A snapshot. `None` for an invalid name: empty, longer than 200 bytes, or with a slash, a dot in front or a control character.
     pub fn new(name: &str) -> Option<Self> {
         let is_name = !name.is_empty()
             && name.len() <= 200
             && !name.starts_with('.')
             && !name.contains(|letter: char| letter == '/' || letter.is_control());
-        is_name.then(|| SnapshotName(name.to_owned()))
+        is_name.then(|| SnapshotName { text: name.to_owned(), is_file: true })
     }
 
-    /// The name.
+    /// A cursor: a place outside of the spool, whose text is all of the stream's state. `None` as for [`new`](Self::new).
+    pub fn cursor(text: &str) -> Option<Self> {
+        Self::new(text).map(|name| SnapshotName { is_file: false, ..name })
+    }
+
+    /// The text.
     pub fn as_str(&self) -> &str {
-        &self.0
+        &self.text
+    }
+
+    /// Whether the spool has a file of this name.
+    pub fn is_file(&self) -> bool {
+        self.is_file
+    }
+
+    pub(crate) fn damage(&self, error: &SnapshotError) -> Damage {
+        Damage { lsn: None, place: format!("snapshots/{}", self.text), what: format!("the snapshot {error}") }
     }
 }
 
-/// The content of a snapshot, in order.
-///
-/// Reading ends with `InvalidData` in place of the last bytes if it is damaged: what was read before may be wrong, so nothing of it counts before the end.
+/// Why a snapshot cannot be read.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum SnapshotError {
+    /// Its file is not there.
+    #[error("is missing")]
+    Missing,
+    /// Its file is not what was written.
+    #[error("is damaged")]
+    Damaged,
+    /// The disk failed; what the file holds is not known.
+    #[error("cannot be read: {0}")]
+    Io(#[from] io::Error),
+}
+
+/// The content of a snapshot. All of the file was verified before this is handed out.
 #[derive(Debug)]
-pub struct SnapshotReader {
-    file: BufReader<File>,
-    left: u64,
-    crc: u32,
-    /// What is said then.
-    damaged: String,
-}
-
-impl SnapshotReader {
-    fn check(&mut self) -> io::Result<()> {
-        let mut crc = [0; 4];
-        self.file.read_exact(&mut crc)?;
-        match u32::from_le_bytes(crc) == self.crc {
-            true => Ok(()),
-            false => Err(io::Error::new(io::ErrorKind::InvalidData, self.damaged.clone())),
-        }
-    }
-}
+pub struct SnapshotReader(BufReader<Take<File>>);
 
 impl Read for SnapshotReader {
     fn read(&mut self, out: &mut [u8]) -> io::Result<usize> {
-        let wanted = out.len().min(usize::try_from(self.left).unwrap_or(usize::MAX));
-        if wanted == 0 {
-            return Ok(0);
-        }
-        let read = self.file.read(&mut out[..wanted])?;
-        if read == 0 {
-            return Err(io::Error::new(io::ErrorKind::UnexpectedEof, self.damaged.clone()));
-        }
-        self.crc = crc32c::crc32c_append(self.crc, &out[..read]);
-        self.left -= read as u64;
-        if self.left == 0 {
-            self.check()?;
-        }
-        Ok(read)
+        self.0.read(out)
     }
 }
 
-/// Writes to a file and sums up what was written.
-struct Sealing {
-    file: File,
+/// Length and checksum of what is written to it.
+#[derive(Default)]
+struct Sum {
+    len: u64,
     crc: u32,
 }
 
-impl Write for Sealing {
+impl Sum {
+    fn trailer(&self) -> [u8; TRAILER as usize] {
+        let len = self.len.to_le_bytes();
+        let crc = crc32c::crc32c_append(self.crc, &len).to_le_bytes();
+        std::array::from_fn(|at| if at < len.len() { len[at] } else { crc[at - len.len()] })
+    }
+}
+
+impl Write for Sum {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        posthaste_fsops::write_all(&self.file, bytes)?;
         self.crc = crc32c::crc32c_append(self.crc, bytes);
+        self.len += bytes.len() as u64;
         Ok(bytes.len())
     }
 
@@ -86,7 +96,26 @@ impl Write for Sealing {
     }
 }
 
-/// What is gathered before it is written.
+/// Writes to a file and sums up what was written.
+struct Sealing {
+    file: File,
+    sum: Sum,
+}
+
+impl Write for Sealing {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        posthaste_fsops::write_all(&self.file, bytes)?;
+        self.sum.write(bytes)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+/// Behind the content: its length (u64, little-endian), then the CRC-32C of the content and that length (u32). Zeros are no trailer.
+const TRAILER: u64 = 12;
+/// Bytes that are gathered before they are written, and read at once.
 const WRITTEN_AT_ONCE: usize = 256 << 10;
 
 /// The directory `snapshots/`.
@@ -96,23 +125,29 @@ pub(crate) struct Snapshots {
 }
 
 impl Snapshots {
+    /// Of a spool that is looked at from outside: makes nothing.
+    pub fn at(spool: &Path) -> Self {
+        Snapshots { dir: spool.join("snapshots") }
+    }
+
     pub fn open(spool: &Path) -> io::Result<Self> {
-        let snapshots = Snapshots { dir: spool.join("snapshots") };
+        let snapshots = Self::at(spool);
         posthaste_fsops::make_dir(&snapshots.dir)?;
         Ok(snapshots)
     }
 
-    /// Writes a snapshot with its checksum and makes it durable with its name. Under another name until it is whole.
+    /// Writes a snapshot with its trailer and makes it durable with its name. Under another name until it is whole.
     pub fn write(
         &self,
         name: &SnapshotName,
         content: &mut dyn FnMut(&mut dyn Write) -> io::Result<()>,
     ) -> io::Result<()> {
-        let unfinished = self.dir.join(format!(".{}", name.0));
-        let mut file = BufWriter::with_capacity(WRITTEN_AT_ONCE, Sealing { file: files::create(&unfinished)?, crc: 0 });
+        let unfinished = self.dir.join(format!(".{}", name.text));
+        let sealing = Sealing { file: files::create(&unfinished)?, sum: Sum::default() };
+        let mut file = BufWriter::with_capacity(WRITTEN_AT_ONCE, sealing);
         let written = content(&mut file).and_then(|()| file.flush()).and_then(|()| {
-            let Sealing { file, crc } = file.get_ref();
-            posthaste_fsops::write_all(file, &crc.to_le_bytes())?;
+            let Sealing { file, sum } = file.get_ref();
+            posthaste_fsops::write_all(file, &sum.trailer())?;
             Ok(posthaste_fsops::fsync(file)?)
         });
         if written.is_err() {
@@ -121,31 +156,54 @@ impl Snapshots {
             let _ = posthaste_fsops::unlink(&unfinished);
             return written;
         }
-        posthaste_fsops::rename(&unfinished, self.dir.join(&name.0))?;
+        posthaste_fsops::rename(&unfinished, self.dir.join(&name.text))?;
         files::sync_dir(&self.dir)
     }
 
-    pub fn read(&self, name: &SnapshotName) -> io::Result<SnapshotReader> {
-        let file = File::open(self.dir.join(&name.0))?;
-        let damaged = format!("the snapshot {} is damaged", name.as_str());
-        let Some(left) = file.metadata()?.len().checked_sub(4) else {
-            return Err(io::Error::new(io::ErrorKind::InvalidData, damaged));
-        };
-        let mut reader = SnapshotReader { file: BufReader::new(file), left, crc: 0, damaged };
-        if left == 0 {
-            reader.check()?;
-        }
-        Ok(reader)
+    /// Verifies all of a snapshot, and only then opens it.
+    pub fn read(&self, name: &SnapshotName) -> Result<SnapshotReader, SnapshotError> {
+        let (mut file, len) = self.verified(name)?;
+        file.rewind()?;
+        Ok(SnapshotReader(BufReader::new(file.take(len))))
+    }
+
+    /// Reads all of a snapshot and compares its checksum. Returns the bytes of its file.
+    pub fn verify(&self, name: &SnapshotName) -> Result<u64, SnapshotError> {
+        self.verified(name).map(|(_, len)| len + TRAILER)
+    }
+
+    fn verified(&self, name: &SnapshotName) -> Result<(File, u64), SnapshotError> {
+        let file = File::open(self.dir.join(&name.text)).map_err(|error| match error.kind() {
+            io::ErrorKind::NotFound => SnapshotError::Missing,
+            _ => error.into(),
+        })?;
+        let len = file.metadata()?.len().checked_sub(TRAILER).ok_or(SnapshotError::Damaged)?;
+        let mut reading = BufReader::with_capacity(WRITTEN_AT_ONCE, &file);
+        let (mut sum, mut trailer) = (Sum::default(), Vec::new());
+        io::copy(&mut reading.by_ref().take(len), &mut sum)?;
+        reading.take(TRAILER).read_to_end(&mut trailer)?;
+        let is_whole = sum.len == len && trailer == sum.trailer();
+        if is_whole { Ok((file, len)) } else { Err(SnapshotError::Damaged) }
     }
 
     pub fn remove(&self, name: &SnapshotName) -> io::Result<()> {
-        files::remove(&self.dir.join(&name.0))
+        files::remove(&self.dir.join(&name.text))
+    }
+
+    /// Moves what there is of one into a directory of the spool.
+    pub fn move_to(&self, name: &SnapshotName, dir: &Path) -> io::Result<()> {
+        match posthaste_fsops::rename(self.dir.join(&name.text), dir.join(&name.text)) {
+            Err(rustix::io::Errno::NOENT) => return Ok(()),
+            moved => moved?,
+        }
+        files::sync_dir(dir)?;
+        files::sync_dir(&self.dir)
     }
 
     /// Removes what is none of these, unfinished ones included.
     pub fn remove_others(&self, named: &[SnapshotName]) -> io::Result<()> {
         for name in files::list(&self.dir)? {
-            if named.iter().all(|other| other.0 != name) {
+            if named.iter().all(|other| other.text != name) {
                 files::remove(&self.dir.join(name))?;
             }
         }
@@ -161,9 +219,9 @@ mod tests {
         snapshots.write(name, &mut |out| out.write_all(content)).unwrap();
     }
 
-    fn read(snapshots: &Snapshots, name: &SnapshotName) -> io::Result<Vec<u8>> {
+    fn read(snapshots: &Snapshots, name: &SnapshotName) -> Result<Vec<u8>, SnapshotError> {
         let mut content = Vec::new();
-        snapshots.read(name)?.read_to_end(&mut content).map(|_| content)
+        Ok(snapshots.read(name)?.read_to_end(&mut content).map(|_| content)?)
     }
 
     #[test]
@@ -175,18 +233,31 @@ mod tests {
             write(&snapshots, &name, content);
             assert_eq!(read(&snapshots, &name).unwrap(), content);
         }
+        write(&snapshots, &name, b"all that counts");
         let path = dir.path().join("snapshots/s1.7");
         let whole = std::fs::read(&path).unwrap();
-        for (at, len) in
-            [(0, whole.len()), (whole.len() - 1, whole.len()), (0, whole.len() - 1), (0, 4), (0, 3), (0, 0)]
-        {
-            let mut bytes = whole[..len].to_vec();
-            if len == whole.len() {
-                bytes[at] ^= 1;
-            }
+        let is_damaged = |bytes: &[u8]| {
             std::fs::write(&path, bytes).unwrap();
-            assert_eq!(read(&snapshots, &name).unwrap_err().kind(), io::ErrorKind::InvalidData, "{at} {len}");
+            let both = (snapshots.read(&name).err(), snapshots.verify(&name).err());
+            assert!(
+                matches!(both, (Some(SnapshotError::Damaged), Some(SnapshotError::Damaged))),
+                "{bytes:?}: {both:?}"
+            );
+        };
+        for bit in 0..whole.len() * 8 {
+            let mut bytes = whole.clone();
+            bytes[bit / 8] ^= 1 << (bit % 8);
+            is_damaged(&bytes);
         }
+        (0..whole.len()).for_each(|len| is_damaged(&whole[..len]));
+        (0..40).for_each(|len| is_damaged(&vec![0; len]));
+        is_damaged(&[&whole[..], b"x"].concat());
+        std::fs::remove_file(&path).unwrap();
+        assert!(matches!(read(&snapshots, &name), Err(SnapshotError::Missing)));
+        std::fs::create_dir(&path).unwrap();
+        assert!(matches!(read(&snapshots, &name), Err(SnapshotError::Io(_))));
+        std::fs::remove_dir(&path).unwrap();
+        write(&snapshots, &name, b"");
         write(&snapshots, &SnapshotName::new("s1.8").unwrap(), b"");
         snapshots.remove_others(&[name]).unwrap();
         assert_eq!(files::list(&dir.path().join("snapshots")).unwrap(), ["s1.7"]);
@@ -208,9 +279,9 @@ mod tests {
     }
 
     #[test]
-    fn a_name_is_one_of_a_file() {
+    fn invalid_names_are_refused() {
         for refused in ["", "a/b", "..", "a\n"] {
-            assert_eq!(SnapshotName::new(refused), None);
+            assert_eq!((SnapshotName::new(refused), SnapshotName::cursor(refused)), (None, None));
         }
     }
 }

@@ -17,12 +17,12 @@ use crate::names::Names;
 use crate::scrub::Scrubber;
 use crate::set_aside::{self, SetAside};
 use crate::shared::Shared;
-use crate::snapshots::{SnapshotName, SnapshotReader};
+use crate::snapshots::{SnapshotError, SnapshotName, SnapshotReader};
 use crate::state::Stream;
 use crate::watch::Found;
 use crate::{
-    AppendError, Batch, Body, CheckpointError, Consumer, Pressure, ReadError, Released, ReplayError, Replayed, Spool,
-    Stats, StreamError, StreamId, StreamStats, Then, Ticket, Upload,
+    AppendError, Batch, Body, CheckpointError, Consumer, Pressure, ReadError, Released, ReplayError, Replayed,
+    RestoreError, Restored, Spool, Stats, StreamError, StreamId, StreamStats, Then, Ticket, Upload,
 };
 
 /// A spool in a directory of a file system.
@@ -160,7 +160,7 @@ impl Spool for FileSpool {
     fn position(&self, stream: StreamId) -> (Lsn, Option<SnapshotName>) {
         let state = self.shared.core.state();
         let found = state.streams.get(&stream.0);
-        found.map(|stream| (Lsn::new(stream.position), stream.snapshot.clone())).unwrap_or_default()
+        found.map(|it| (Lsn::new(it.position), it.snapshot.as_ref().map(|row| row.name.clone()))).unwrap_or_default()
     }
 
     fn append(&self, batch: Batch, then: Then) -> Ticket {
@@ -240,8 +240,20 @@ impl Spool for FileSpool {
         self.shared.snapshots.write(name, content)
     }
 
-    fn read_snapshot(&self, name: &SnapshotName) -> std::io::Result<SnapshotReader> {
+    fn read_snapshot(&self, name: &SnapshotName) -> Result<SnapshotReader, SnapshotError> {
         self.shared.snapshots.read(name)
+    }
+
+    fn restore(&self, stream: StreamId) -> Result<Restored, RestoreError> {
+        self.shared.restore(stream)
+    }
+
+    fn wants_snapshot(&self, stream: StreamId) -> bool {
+        self.shared.core.state().streams.get(&stream.0).is_some_and(Stream::wants_snapshot)
+    }
+
+    fn needs_body(&self, stream: StreamId, body: Lsn) -> bool {
+        self.shared.core.state().streams.get(&stream.0).is_some_and(|stream| stream.bodies.contains(body.get()))
     }
 
     fn set_aside(&self, body: Lsn) -> std::io::Result<SetAside> {
@@ -299,6 +311,28 @@ impl Spool for FileSpool {
 }
 
 impl Shared {
+    fn restore(&self, stream: StreamId) -> Result<Restored, RestoreError> {
+        let rows = self.core.state().streams.get(&stream.0).map_or_else(Vec::new, Stream::snapshots);
+        let (mut snapshot, mut unreadable, mut names) = (None, Vec::new(), Vec::new());
+        for name in rows.into_iter().map(|row| row.name).filter(SnapshotName::is_file) {
+            match self.snapshots.read(&name) {
+                Ok(reader) => {
+                    snapshot = Some(reader);
+                    break;
+                }
+                Err(SnapshotError::Io(error)) => return Err(RestoreError { name: name.as_str().to_owned(), error }),
+                Err(error) => {
+                    unreadable.push(name.damage(&error));
+                    names.push(name);
+                }
+            }
+        }
+        if !names.is_empty() {
+            self.core.state().leave_out_snapshots(stream.0, &names);
+        }
+        Ok(Restored { snapshot, unreadable })
+    }
+
     fn streams(&self) -> Vec<StreamStats> {
         let stats = |(id, stream): (&u16, &Stream)| stream.stats(StreamId(*id));
         self.core.state().streams.iter().map(stats).collect()

@@ -11,7 +11,7 @@ use posthaste_ring::Lsn;
 
 use crate::batch::{BodyPlace, Head};
 use crate::bodies::BodyFile;
-use crate::checkpoint::{Checkpoint, PackRow, StreamRow};
+use crate::checkpoint::{Checkpoint, PackRow, SnapshotRow, StreamRow};
 use crate::live::{Window, window_of};
 use crate::lsn_set::LsnSet;
 use crate::snapshots::SnapshotName;
@@ -42,6 +42,8 @@ pub(crate) struct State {
     pub undurable_streams: BTreeSet<u16>,
     /// Set by changes that [`is_changed`](Self::is_changed) would not see otherwise.
     pub is_changed_otherwise: bool,
+    /// The opening has found records of the ring damaged that had been acknowledged.
+    pub is_ring_damaged: bool,
     /// Of the last checkpoint.
     pub through: u64,
     pub doomed: Doomed,
@@ -76,7 +78,11 @@ pub(crate) struct Stream {
     pub name: String,
     /// Its last advance: it has processed everything up to here.
     pub position: u64,
-    pub snapshot: Option<SnapshotName>,
+    pub snapshot: Option<SnapshotRow>,
+    /// What the last durable checkpoint has: its snapshot, and the one before.
+    durable: [Option<SnapshotRow>; 2],
+    /// Nobody knows what the entries up to here said.
+    pub uncertain: u64,
     /// Batches after the position that have an entry for it.
     pub entries: LsnSet,
     /// Batches whose body it has not released.
@@ -104,6 +110,62 @@ impl Stream {
             entries: self.entries.len(),
             first: self.entries.first().map(Lsn::new),
             bodies: self.bodies.len(),
+        }
+    }
+
+    /// Where it starts: after the position of its snapshot, at the beginning if there is none that could be read.
+    pub fn base(&self) -> u64 {
+        match &self.snapshot {
+            Some(snapshot) if snapshot.name.is_file() => snapshot.position.min(self.position),
+            None if self.uncertain > 0 => 0,
+            _ => self.position,
+        }
+    }
+
+    /// Its snapshots, the last one first: the one before counts if the last one cannot be read.
+    pub fn snapshots(&self) -> Vec<SnapshotRow> {
+        let Some(last) = &self.snapshot else { return Vec::new() };
+        let is_other = |row: &&SnapshotRow| last.name.is_file() && row.name.is_file() && row.name != last.name;
+        let before = self.durable.iter().flatten().find(is_other);
+        std::iter::once(last).chain(before).cloned().collect()
+    }
+
+    /// Whether one more snapshot at the same position is of use: what the last one says is not in a second one yet, or it starts from an older one.
+    pub fn wants_snapshot(&self) -> bool {
+        let Some(last) = &self.snapshot else { return self.uncertain > 0 };
+        let is_behind = last.position < self.position;
+        let is_durable = self.durable[0].as_ref() == Some(last);
+        last.name.is_file()
+            && (is_behind || is_durable && self.durable[1].as_ref().is_none_or(|it| it.position < last.position))
+    }
+
+    /// A checkpoint with these snapshots is durable. Returns those that are of no use any more.
+    fn made_durable(&mut self, rows: &[SnapshotRow]) -> Vec<SnapshotName> {
+        let named = [0, 1].map(|nth| rows.get(nth).cloned());
+        let before = std::mem::replace(&mut self.durable, named);
+        before.into_iter().flatten().map(|row| row.name).filter(|name| !self.names(name)).collect()
+    }
+
+    /// Whether a checkpoint, or the next one, names this file.
+    fn names(&self, name: &SnapshotName) -> bool {
+        self.durable.iter().flatten().chain(&self.snapshot).any(|row| row.name == *name)
+    }
+
+    /// Leaves out snapshots that cannot be read. Without any other, what its entries up to the position said is not known any more.
+    pub fn leave_out(&mut self, unreadable: &[SnapshotName]) {
+        let left = self.snapshots().into_iter().filter(|row| !unreadable.contains(&row.name));
+        let mut left = left.collect::<Vec<_>>().into_iter();
+        if self.snapshot.as_ref().is_some_and(|last| unreadable.contains(&last.name)) {
+            self.snapshot = left.next();
+            if self.snapshot.is_none() {
+                self.uncertain = self.position;
+            }
+        }
+        for durable in &mut self.durable {
+            *durable = durable.take().filter(|row| !unreadable.contains(&row.name));
+        }
+        if self.durable[0].is_none() {
+            self.durable.swap(0, 1);
         }
     }
 
@@ -157,9 +219,10 @@ impl State {
         // Nothing that it cannot have seen.
         stream.position = stream.position.max(position.min(published));
         let passed = stream.entries.take(0..=stream.position);
-        if stream.snapshot != snapshot {
-            self.doomed.snapshots.extend(std::mem::replace(&mut stream.snapshot, snapshot));
-        }
+        stream.uncertain = 0;
+        let snapshot = snapshot.map(|name| SnapshotRow { position: stream.position, name });
+        let before = std::mem::replace(&mut stream.snapshot, snapshot).map(|row| row.name);
+        self.doomed.snapshots.extend(before.filter(|name| !stream.names(name)));
         stream.early.extend(released.also.iter().map(|lsn| lsn.get()));
         stream.early_below = stream.early_below.max(released.below.get());
         // An entry that is seen again after a power cut must find its body: so nothing is released before the position has passed it.
@@ -203,7 +266,8 @@ impl State {
         let Some(stream) = self.streams.remove(&id) else { return };
         self.is_changed_otherwise = true;
         self.undurable_streams.remove(&id);
-        self.doomed.snapshots.extend(stream.snapshot);
+        let snapshots = stream.durable.iter().flatten().chain(&stream.snapshot);
+        self.doomed.snapshots.extend(snapshots.map(|row| row.name.clone()));
         for set in [&stream.entries, &stream.bodies] {
             self.dirty.extend(set.words_in(0..=u64::MAX).map(|(word, _)| window_of(word * 64)));
         }
@@ -211,6 +275,24 @@ impl State {
         for lsn in of_it.into_iter().filter(|lsn| !self.is_body_needed(*lsn)).collect::<Vec<_>>() {
             self.doomed.uploads.extend(self.large.remove(&lsn).map(|body| body.upload));
         }
+    }
+
+    /// See [`Stream::leave_out`]. Their files go with the next checkpoint.
+    pub fn leave_out_snapshots(&mut self, stream: u16, unreadable: &[SnapshotName]) {
+        let Some(stream) = self.streams.get_mut(&stream) else { return };
+        stream.leave_out(unreadable);
+        self.doomed.snapshots.extend(unreadable.iter().cloned());
+        self.is_changed_otherwise = true;
+    }
+
+    /// A checkpoint is durable. Returns snapshots that are of no use any more.
+    pub fn made_durable(&mut self, checkpoint: &Checkpoint) -> Vec<SnapshotName> {
+        self.through = checkpoint.through;
+        let mut useless = Vec::new();
+        for row in &checkpoint.streams {
+            useless.extend(self.streams.get_mut(&row.id).into_iter().flat_map(|it| it.made_durable(&row.snapshots)));
+        }
+        useless
     }
 
     /// The streams by their ids.
@@ -297,7 +379,8 @@ impl State {
             id,
             name: stream.name.clone(),
             position: stream.position,
-            snapshot: stream.snapshot.as_ref().map(|name| name.as_str().to_owned()),
+            uncertain: stream.uncertain,
+            snapshots: stream.snapshots(),
         };
         Checkpoint {
             through: self.published,
@@ -314,7 +397,9 @@ impl State {
         let stream = |row: &StreamRow| Stream {
             name: row.name.clone(),
             position: row.position,
-            snapshot: row.snapshot.as_deref().and_then(SnapshotName::new),
+            uncertain: row.uncertain,
+            snapshot: row.snapshots.first().cloned(),
+            durable: [0, 1].map(|nth| row.snapshots.get(nth).cloned()),
             ..Stream::default()
         };
         State {

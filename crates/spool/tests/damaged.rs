@@ -158,7 +158,7 @@ fn a_body_that_is_given_up_is_damaged_no_more_and_its_entries_stay() {
             let mut shown = Vec::new();
             let visit = &mut |replayed: Replayed<'_>| match replayed {
                 Replayed::Entry { lsn, .. } => shown.push(lsn),
-                Replayed::Damaged { lsn } => panic!("{what}: {lsn}"),
+                other => panic!("{what}: {other:?}"),
             };
             again.replay(stream, visit).unwrap();
             assert_eq!((shown.len(), shown[1]), (32, lsn), "{what}");
@@ -192,7 +192,7 @@ fn what_a_checkpoint_covers_is_no_torn_tail() {
         let (mut entries, mut damaged) = (0, 0);
         let visit = &mut |replayed: Replayed<'_>| match replayed {
             Replayed::Entry { .. } => entries += 1,
-            Replayed::Damaged { .. } => damaged += 1,
+            _ => damaged += 1,
         };
         spool.replay(stream, visit).unwrap();
         (entries, damaged)

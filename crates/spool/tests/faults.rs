@@ -71,7 +71,7 @@ fn check_opened(machine: &Machine, stream: StreamId, lsns: &[Lsn]) {
     spool
         .replay(stream, &mut |replayed| match replayed {
             Replayed::Entry { lsn, .. } => shown.push(lsn),
-            Replayed::Damaged { lsn } => panic!("{lsn}"),
+            other => panic!("{other:?}"),
         })
         .unwrap();
     // Before it what no checkpoint says that it was passed, after it what was tried afterwards.

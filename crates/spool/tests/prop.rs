@@ -312,7 +312,7 @@ impl Run {
                     Replayed::Entry { lsn, payload, needs_body, body_len } => {
                         seen.push((lsn.get(), payload.clone(), needs_body, body_len));
                     }
-                    Replayed::Damaged { lsn } => panic!("{lsn} is damaged"),
+                    other => panic!("{other:?}"),
                 })
                 .unwrap();
             let of_batch = |lsn: &u64| {

@@ -117,6 +117,8 @@ impl Transports {
                 queues.show(lsn, TransportEntry::decode(payload.clone()), body_len);
             }
             Replayed::Damaged { lsn } => report.damaged.push(lsn),
+            // Of a spool that was rebuilt.
+            Replayed::Uncertain { .. } => {}
         })?;
         queues.replayed();
         report.messages = queues.messages();

@@ -8,8 +8,8 @@ use bytes::Bytes;
 use posthaste_spool::watch::Found;
 use posthaste_spool::{
     AppendError, Batch, CheckpointError, Consumer, FileSpool, Lsn, Pressure, ReadError, Released, ReplayError,
-    Replayed, SetAside, SnapshotName, SnapshotReader, Spool, Stats, StreamError, StreamId, StreamStats, Then, Ticket,
-    Upload,
+    Replayed, RestoreError, Restored, SetAside, SnapshotError, SnapshotName, SnapshotReader, Spool, Stats, StreamError,
+    StreamId, StreamStats, Then, Ticket, Upload,
 };
 
 /// Called before the spool is.
@@ -115,8 +115,20 @@ impl<H: Hooks> Spool for HookedSpool<H> {
         self.spool.write_snapshot(name, content)
     }
 
-    fn read_snapshot(&self, name: &SnapshotName) -> io::Result<SnapshotReader> {
+    fn read_snapshot(&self, name: &SnapshotName) -> Result<SnapshotReader, SnapshotError> {
         self.spool.read_snapshot(name)
+    }
+
+    fn restore(&self, stream: StreamId) -> Result<Restored, RestoreError> {
+        self.spool.restore(stream)
+    }
+
+    fn wants_snapshot(&self, stream: StreamId) -> bool {
+        self.spool.wants_snapshot(stream)
+    }
+
+    fn needs_body(&self, stream: StreamId, body: Lsn) -> bool {
+        self.spool.needs_body(stream, body)
     }
 
     fn set_aside(&self, body: Lsn) -> io::Result<SetAside> {

@@ -90,6 +90,8 @@ impl Core {
             let shown_through = spool.replay(stream, &mut |replayed| match replayed {
                 Replayed::Entry { lsn, payload, body_len, .. } => history.show(lsn, payload, body_len),
                 Replayed::Damaged { lsn } => report.damaged.push(lsn),
+                // Of a spool that was rebuilt: what was delivered and moved since may come again, which its operator was told.
+                Replayed::Uncertain { .. } => {}
             })?;
             report.messages += history.messages().count();
             report.unknown.extend_from_slice(history.unknown());

@@ -4,11 +4,11 @@ use posthaste_spool::Lsn;
 
 use super::destinations::domain_of;
 use super::divert::Diversion;
-use super::entry::{Change, QueueEntry, Queued, What};
+use super::entry::{Change, HoldReason, Key, QueueEntry, Queued, What};
 use super::imported::ImportedState;
 use super::slow::Slow;
 use super::table::{BEGUN, BUSY, DUE, HELD, Id, Recipient, TOLD};
-use super::{Queue, Scope};
+use super::{FIRST, Queue, Scope};
 
 impl Queue {
     /// Applies an entry that is durable. Entries come in the order of their LSNs; whatever a [`Snapshot`](super::Snapshot) has of them already has no effect.
@@ -104,12 +104,14 @@ impl Queue {
                 return;
             }
             What::Deferred { attempts, next, status } => {
+                recipient.is_certain();
                 (recipient.attempts, recipient.status) = (attempts, status);
                 if !recipient.is(HELD) {
                     recipient.due = next;
                 }
             }
             What::Rescheduled { attempts, next } => {
+                recipient.is_certain();
                 recipient.attempts = attempts;
                 recipient.set_crashes(0);
                 if !recipient.is(HELD) {
@@ -134,6 +136,30 @@ impl Queue {
         let recipient = self.table.get_mut(id);
         recipient.set(BEGUN, false);
         self.free(id);
+    }
+
+    /// Entries up to here are missing. `is_needed`: whether a message has a recipient that was not settled by then. What is in the queue was shown by an old
+    /// snapshot, or by the messages themselves, so any of its recipients may have had its mail: they are held. Returns how many.
+    pub fn make_uncertain(&mut self, is_needed: impl Fn(Lsn) -> bool) -> u64 {
+        assert!(!self.is_running, "in a replay");
+        let mut from = FIRST;
+        while let Some((ids, next)) = self.table.open_from(from) {
+            let keys: Vec<Key> = ids.into_iter().map(|id| self.table.key(id)).collect();
+            for key in keys {
+                // Settled recipients change ids.
+                let Some(id) = self.table.find(key) else { continue };
+                if is_needed(key.message) {
+                    let recipient = self.table.get_mut(id);
+                    recipient.set(HELD, true);
+                    recipient.set(BEGUN, false);
+                    recipient.due = HoldReason::Uncertain.number();
+                } else {
+                    self.settle(id, &Change { key, what: What::Deleted });
+                }
+            }
+            from = next;
+        }
+        self.table.open()
     }
 
     /// A recipient is not busy any more, unless an operator's action waits for this.

@@ -86,6 +86,8 @@ pub enum HoldReason {
     Quarantine,
     /// A rule of the configuration has said so.
     Policy,
+    /// The queue's snapshots could not be read: nobody knows whether it has had its mail.
+    Uncertain,
     /// An operator has said so, until then.
     Until(Secs),
 }
@@ -172,18 +174,19 @@ impl Change {
 }
 
 impl HoldReason {
-    /// In place of the next attempt: 0 to 2 without an end, all others are the end of the hold.
+    /// In place of the next attempt: 0 to 3 without an end, all others are the end of the hold.
     pub(super) fn number(self) -> u32 {
         match self {
             Self::Operator => 0,
             Self::Quarantine => 1,
             Self::Policy => 2,
-            Self::Until(until) => until.max(3),
+            Self::Uncertain => 3,
+            Self::Until(until) => until.max(4),
         }
     }
 
     pub(super) fn of(number: u32) -> Self {
-        let reasons = [Self::Operator, Self::Quarantine, Self::Policy];
+        let reasons = [Self::Operator, Self::Quarantine, Self::Policy, Self::Uncertain];
         reasons.get(number as usize).copied().unwrap_or(Self::Until(number))
     }
 

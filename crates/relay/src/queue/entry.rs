@@ -14,7 +14,7 @@
 //! | 6 *diverted* | scope (without a site), until (u32), next hop (text), reason (text) |
 //! | 7 *diverted no more* | scope |
 //! | 8 *slowed* | scope, until (u32), rate of messages (text, empty for none), connections (u32, 0 for no limit), reason (text) |
-//! | 9 *imported* | origin (16 bytes); when (u32); fields of *queued*; each recipient: attempts (u8), bits (u8: 2 held, 4 delay told), next attempt, or reason of the hold (u32; above 2 its end), status (u16 each), text of the last reply |
+//! | 9 *imported* | origin (16 bytes); when (u32); fields of *queued*; each recipient: attempts (u8), bits (u8: 2 held, 4 delay told), next attempt, or reason of the hold (u32; above 3 its end), status (u16 each), text of the last reply |
 
 use std::sync::Arc;
 

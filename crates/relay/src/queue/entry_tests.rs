@@ -202,7 +202,7 @@ fn what_a_later_version_writes_is_not_guessed_at() {
     let change = |kind: u8, fields: &[u8]| [&[1, 2, 0, 0, 0, 0, kind][..], &[0; 10], fields].concat();
     assert_eq!(QueueEntry::decode(&change(12, &[])), Err(DecodeError::Unknown("change")));
     // A reason is no time, and a time no reason.
-    for (kind, fields) in [(7, &[3][..]), (11, &[2, 0, 0, 0])] {
+    for (kind, fields) in [(7, &[4][..]), (11, &[3, 0, 0, 0])] {
         assert_eq!(QueueEntry::decode(&change(kind, fields)), Err(DecodeError::Unknown("reason")));
     }
     let held = changes(What::Held(HoldReason::Until(0x01_02_03_04)));

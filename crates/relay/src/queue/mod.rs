@@ -208,6 +208,11 @@ impl Queue {
         self.seen
     }
 
+    /// There is no entry up to here that was not applied.
+    pub fn pass(&mut self, through: Lsn) {
+        self.seen = self.seen.max(through);
+    }
+
     /// Recipients that are not settled.
     pub fn recipients(&self) -> u64 {
         self.table.open()

@@ -6,13 +6,12 @@
 //! | record | fields in order |
 //! | --- | --- |
 //! | first | magic `PHQUEUE\1`; position (u64) |
-//! | 1 *queue* | serial (u32); tenant, campaign, domain (texts). Before the first recipient of it |
-//! | 7 *queue with a pool* | as *queue*; pool (text) |
+//! | 1 *queue* | serial (u32); tenant, campaign, domain, pool (texts). Before the first recipient of it |
 //! | 2 *message* | LSN (u64); received, expires (u32 each, 0: by its schedule); number of recipients (u16); each: number (u16), serial of its queue, next attempt, or reason or end of the hold (u32 each), code, enhanced code (u16 each), attempts, bits (u8 each: 1 open, 2 held, 4 delay told, 8 attempt begun, 64 and 128 crashes). A message of many recipients has several |
 //! | 3 *suspension* | length (u32); entry *suspended* |
 //! | 5 *diversion* | length (u32); entry *diverted* |
 //! | 6 *slow* | length (u32); entry *slowed* |
-//! | 8 *imported* | number (u16); each: recipient (16 bytes), when (u32) |
+//! | 7 *imported* | number (u16); each: recipient (16 bytes), when (u32) |
 //! | 4 *end* | LSN of the last message that came (u64); time (u32) |
 
 use std::collections::{HashMap, HashSet};
@@ -63,8 +62,7 @@ const SUSPENSION: u8 = 3;
 const END: u8 = 4;
 const DIVERSION: u8 = 5;
 const SLOW: u8 = 6;
-const QUEUE_WITH_POOL: u8 = 7;
-const IMPORTED: u8 = 8;
+const IMPORTED: u8 = 7;
 const BITS: u8 = OPEN | HELD | TOLD | BEGUN | 3 << CRASHES_SHIFT;
 /// Bytes of a suspension or diversion at most: a scope, a next hop and a reason.
 const SUSPENSION_BYTES_MAX: u32 = 1 << 18;
@@ -147,11 +145,9 @@ impl Snapshot {
             let destination = queue.destinations.at(place);
             if self.defines(place as usize, destination.serial) {
                 let name = destination.key.map(|name| &**queue.names.get(name));
-                let (record, texts) =
-                    if name[3].is_empty() { (QUEUE, &name[..3]) } else { (QUEUE_WITH_POOL, &name[..]) };
-                out.push(record);
+                out.push(QUEUE);
                 out.extend(destination.serial.to_le_bytes());
-                texts.iter().for_each(|text| put_text(out, text));
+                name.iter().for_each(|text| put_text(out, text));
             }
         }
         let (message, received) = queue.table.message(ids[0]);
@@ -187,11 +183,10 @@ impl Queue {
         let (mut places, mut last) = (HashMap::new(), None);
         loop {
             match from.array::<1>()? {
-                [record @ (QUEUE | QUEUE_WITH_POOL)] => {
+                [QUEUE] => {
                     let serial = from.u32()?;
-                    let names = [from.text()?, from.text()?, from.text()?];
-                    let pool = if record == QUEUE { String::new() } else { from.text()? };
-                    let names = [&*names[0], &*names[1], &*names[2], &*pool];
+                    let names = [from.text()?, from.text()?, from.text()?, from.text()?];
+                    let names = names.each_ref().map(|name| &**name);
                     let place = queue.destinations.take(&mut queue.names, &queue.schedules, names);
                     queue.destinations.uncount(place);
                     places.insert(serial, place);

@@ -7,7 +7,7 @@
 use posthaste_spool::Lsn;
 
 use super::Secs;
-use super::change::{Key, Status};
+use super::change::{HoldReason, Key, Status};
 
 /// A recipient's place, or the head of a list.
 pub(super) type Id = u32;
@@ -65,6 +65,13 @@ impl Recipient {
 
     pub fn set(&mut self, bit: u8, holds: bool) {
         self.bits = if holds { self.bits | bit } else { self.bits & !bit };
+    }
+
+    /// A record says that it waits: it has not had its mail.
+    pub fn is_certain(&mut self) {
+        if self.is(HELD) && HoldReason::of(self.due) == HoldReason::Uncertain {
+            self.set(HELD, false);
+        }
     }
 
     pub fn crashes(&self) -> u8 {

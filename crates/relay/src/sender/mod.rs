@@ -66,7 +66,7 @@ use std::time::{Duration, Instant, SystemTime};
 
 use posthaste_spool::runtime::{ConsumerRuntime, NewRuntime};
 use posthaste_spool::watch::Found;
-use posthaste_spool::{Entry, Lsn, ReplayError, Replayed, Spool, StreamError};
+use posthaste_spool::{Damage, Entry, Lsn, ReplayError, Replayed, Spool, StreamError};
 
 pub use ahead::Ahead;
 pub use bounces::{BounceSection, Bounces, BouncesError, Classes, ReturnPathSection, SignedPaths, wall_secs};
@@ -164,9 +164,12 @@ pub enum OpenError {
     /// The stream could not be read.
     #[error(transparent)]
     Replay(#[from] ReplayError),
-    /// The snapshot could not be read.
+    /// A later version has written the snapshot.
     #[error(transparent)]
     Snapshot(#[from] RestoreError),
+    /// The disk failed when the snapshot was read.
+    #[error(transparent)]
+    Unreadable(#[from] posthaste_spool::RestoreError),
     /// A later version has written to the queue, or the batch is damaged.
     #[error("batch {batch} of the queue: {error}")]
     Entry {
@@ -175,7 +178,7 @@ pub enum OpenError {
         /// What is wrong.
         error: DecodeError,
     },
-    /// Threads could not be started, or the snapshot not be opened.
+    /// Threads could not be started.
     #[error("the queue: {0}")]
     Io(#[from] std::io::Error),
 }
@@ -189,6 +192,10 @@ pub struct OpenReport {
     pub quarantined: usize,
     /// Batches that cannot be read any more.
     pub damaged: Vec<Lsn>,
+    /// Snapshots that are missing or damaged.
+    pub unreadable: Vec<Damage>,
+    /// Recipients that were held because of that: nobody knows which of them have had their mail. Some of them were settled since.
+    pub uncertain: u64,
 }
 
 impl Relay {
@@ -211,14 +218,13 @@ impl Relay {
     fn restore(spool: Arc<dyn Spool>, config: Config, sends: bool) -> Result<(Self, OpenReport), OpenError> {
         let stream = spool.stream(STREAM)?;
         let seed = seed();
-        let (mut queue, replies) = match spool.position(stream).1 {
-            Some(snapshot) => {
-                let mut from = spool.read_snapshot(&snapshot)?;
-                (Queue::restore(&mut from, config.schedules.clone(), seed)?, Replies::read(from))
-            }
+        let restored = spool.restore(stream)?;
+        let (mut queue, replies) = match restored.snapshot {
+            Some(mut from) => (Queue::restore(&mut from, config.schedules.clone(), seed)?, Replies::read(from)?),
             None => (Queue::new(config.schedules.clone(), seed), Replies::default()),
         };
-        let (mut report, mut failed) = (OpenReport::default(), None);
+        let mut report = OpenReport { unreadable: restored.unreadable, ..OpenReport::default() };
+        let mut failed = None;
         let shown_through = spool.replay(stream, &mut |replayed| match replayed {
             Replayed::Entry { lsn, payload, .. } => match QueueEntry::decode(payload) {
                 Ok(entry) => {
@@ -228,10 +234,14 @@ impl Relay {
                 Err(error) => drop(failed.get_or_insert(OpenError::Entry { batch: lsn, error })),
             },
             Replayed::Damaged { lsn } => report.damaged.push(lsn),
+            Replayed::Uncertain { .. } => {
+                report.uncertain = queue.make_uncertain(|message| spool.needs_body(stream, message));
+            }
         })?;
         if let Some(failed) = failed {
             return Err(failed);
         }
+        queue.pass(spool.position(stream).0);
         replies.retain(|key| queue.show(key).is_some());
         let wall = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).map_or(0, |since| since.as_secs());
         let time = Time::start(queue.recorded(), wall);

@@ -3,10 +3,8 @@
 //!
 //! | part | fields in order |
 //! | --- | --- |
-//! | first | magic `PHREPLY\1` |
+//! | first | magic `PHREPLY\1`; number of entries (u32, little-endian) |
 //! | each | length (u32, little-endian); entry *replies* |
-//!
-//! A snapshot of an earlier version has none. What cannot be read is left out.
 
 use std::collections::{BTreeMap, HashMap};
 use std::io::Read;
@@ -15,7 +13,7 @@ use std::sync::{Arc, Mutex};
 use posthaste_spool::Lsn;
 
 use crate::queue::entry::REPLY_BYTES_MAX;
-use crate::queue::{Key, QueueEntry};
+use crate::queue::{DecodeError, Key, QueueEntry, RestoreError};
 
 /// The last reply about a recipient.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -67,8 +65,10 @@ impl Replies {
     pub fn write(&self) -> Vec<u8> {
         let all: Vec<(Key, Arc<str>)> =
             self.0.lock().expect("replies").iter().map(|(key, said)| (*key, said.text.clone())).collect();
+        let entries = entries(all);
         let mut out = MAGIC.to_vec();
-        for entry in entries(all) {
+        out.extend((entries.len() as u32).to_le_bytes());
+        for entry in entries {
             let entry = entry.encode();
             out.extend((entry.len() as u32).to_le_bytes());
             out.extend(entry);
@@ -77,24 +77,30 @@ impl Replies {
     }
 
     /// What the end of a snapshot has.
-    pub fn read(mut from: impl Read) -> Self {
+    pub fn read(mut from: impl Read) -> Result<Self, RestoreError> {
         let replies = Self::default();
-        let mut magic = [0; MAGIC.len()];
-        if from.read_exact(&mut magic).is_err() || magic != MAGIC {
-            return replies;
+        let mut magic = Vec::new();
+        from.by_ref().take(MAGIC.len() as u64).read_to_end(&mut magic)?;
+        // A queue that was written without a relay has none.
+        if magic.is_empty() {
+            return Ok(replies);
         }
-        let mut len = [0; 4];
-        while from.read_exact(&mut len).is_ok() {
-            let len = u32::from_le_bytes(len);
-            let mut entry = Vec::new();
-            let is_whole = len <= ENTRY_BYTES_MAX
-                && (&mut from).take(len.into()).read_to_end(&mut entry).is_ok_and(|read| read == len as usize);
-            match QueueEntry::decode(&entry) {
-                Ok(entry @ QueueEntry::Replies { .. }) if is_whole => replies.apply(Lsn::ZERO, &entry),
-                _ => break,
+        if magic != MAGIC {
+            return Err(DecodeError::Unknown("version of replies").into());
+        }
+        for _ in 0..number(&mut from)? {
+            let len = number(&mut from)?;
+            if len > ENTRY_BYTES_MAX {
+                return Err(DecodeError::Bound("bytes of a reply").into());
+            }
+            let mut entry = vec![0; len as usize];
+            from.read_exact(&mut entry)?;
+            match QueueEntry::decode(&entry)? {
+                entry @ QueueEntry::Replies { .. } => replies.apply(Lsn::ZERO, &entry),
+                _ => return Err(DecodeError::Unknown("reply").into()),
             }
         }
-        replies
+        Ok(replies)
     }
 
     /// What was said last.
@@ -114,6 +120,11 @@ impl Replies {
             keys.iter().for_each(|key| drop(replies.remove(key)));
         }
     }
+}
+
+fn number(from: &mut impl Read) -> std::io::Result<u32> {
+    let mut number = [0; 4];
+    from.read_exact(&mut number).map(|()| u32::from_le_bytes(number))
 }
 
 /// Replies as entries: equal ones have one for many recipients.
@@ -162,7 +173,7 @@ mod tests {
     }
 
     #[test]
-    fn a_snapshot_has_them_whole_or_as_far_as_it_goes() {
+    fn a_snapshot_has_them_whole_or_is_refused() {
         let replies = Replies::default();
         for message in 1..=3000 {
             let said = shortened(&if message % 3 == 0 { format!("own {message}") } else { "é".repeat(600) });
@@ -170,16 +181,14 @@ mod tests {
             replies.keep(Key { message: Lsn::new(message), number: 1 }, said, Arc::default());
         }
         let written = replies.write();
-        let read = Replies::read(&written[..]);
+        let read = Replies::read(&written[..]).unwrap();
         assert_eq!(*read.0.lock().unwrap(), *replies.0.lock().unwrap());
         assert!(written.len() < 3000 * 40, "equal texts are there once: {}", written.len());
-        for cut in (0..written.len()).step_by(97) {
-            let found = Replies::read(&written[..cut]);
-            let (found, all) = (found.0.lock().unwrap(), replies.0.lock().unwrap());
-            assert!(found.iter().all(|(key, said)| all.get(key) == Some(said)), "cut at {cut}");
+        for cut in (1..written.len()).step_by(97) {
+            assert!(Replies::read(&written[..cut]).is_err(), "cut at {cut}");
         }
         read.retain(|key| key.message.get() > 2990);
         assert_eq!(read.0.lock().unwrap().len(), 10);
-        assert!(Replies::read(&b"another format"[..]).0.lock().unwrap().is_empty());
+        assert!(Replies::read(&b"another format"[..]).is_err());
     }
 }

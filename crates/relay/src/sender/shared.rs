@@ -74,6 +74,8 @@ pub(super) struct Shared {
     /// A connection has ended.
     ended: Condvar,
     serial: AtomicU64,
+    /// Numbers in the names of snapshots.
+    pub snapshots: AtomicU64,
     pub broken_tls: BrokenTls,
     /// What operators say of recipients under way that they give up.
     pub bounces_to_follow: BouncesToFollow,
@@ -137,6 +139,7 @@ impl Shared {
             connections: Mutex::new(0),
             ended: Condvar::new(),
             serial: AtomicU64::new(0),
+            snapshots: AtomicU64::new(seed),
             broken_tls: BrokenTls::default(),
             bounces_to_follow: BouncesToFollow::default(),
             importing: Mutex::default(),

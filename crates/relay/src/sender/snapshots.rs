@@ -51,10 +51,14 @@ impl Shared {
             (Snapshot::begin(&queue), queue.take_released(), queue.first_message())
         };
         let position = snapshot.position();
-        if position == self.spool.position(self.stream).0 && settled.is_empty() {
+        // One of an idle queue is written twice: if one of the two is lost, the other says the same.
+        let is_new = position != self.spool.position(self.stream).0 || !settled.is_empty();
+        if !is_new && !self.spool.wants_snapshot(self.stream) {
             return Ok(());
         }
-        let name = SnapshotName::new(&format!("queue-{position}")).expect("letters and digits are a name");
+        // A name that no file has or had, since the spool may be about to remove that.
+        let unique = self.snapshots.fetch_add(1, Ordering::Relaxed);
+        let name = SnapshotName::new(&format!("queue-{position}-{unique:x}")).expect("letters and digits are a name");
         let written = self.spool.write_snapshot(&name, &mut |out| {
             let mut part = Vec::new();
             loop {

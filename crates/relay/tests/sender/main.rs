@@ -23,6 +23,7 @@ mod scopes;
 mod shaping;
 mod sink;
 mod slow_bodies;
+mod snapshots;
 mod sources;
 mod stuck;
 

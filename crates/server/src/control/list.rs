@@ -99,6 +99,7 @@ fn as_json(waiting: &Waiting, relay: &Relay) -> Value {
         Waits::Held(HoldReason::Operator | HoldReason::Until(_)) => Some("operator"),
         Waits::Held(HoldReason::Quarantine) => Some("quarantine"),
         Waits::Held(HoldReason::Policy) => Some("policy"),
+        Waits::Held(HoldReason::Uncertain) => Some("uncertain"),
         _ => None,
     };
     let status = match state.status {

@@ -131,6 +131,7 @@ enum Held {
     Operator,
     Quarantine,
     Policy,
+    Uncertain,
 }
 
 const NOTIFY: [(Notify, u8); 4] = [
@@ -139,10 +140,11 @@ const NOTIFY: [(Notify, u8); 4] = [
     (Notify::Failure, notify::FAILURE),
     (Notify::Delay, notify::DELAY),
 ];
-const HELD: [(Held, HoldReason); 3] = [
+const HELD: [(Held, HoldReason); 4] = [
     (Held::Operator, HoldReason::Operator),
     (Held::Quarantine, HoldReason::Quarantine),
     (Held::Policy, HoldReason::Policy),
+    (Held::Uncertain, HoldReason::Uncertain),
 ];
 
 fn is_none(number: &u64) -> bool {

@@ -27,6 +27,7 @@ use crate::events::Damage;
 use crate::live::{LiveFiles, lsns_of};
 use crate::open::{LOCK, RING};
 use crate::pack::{self, PackCache};
+use crate::snapshots::Snapshots;
 use crate::state::State;
 use crate::{OpenError, StreamId, StreamStats, files};
 
@@ -40,6 +41,7 @@ pub struct ClosedSpool {
     places: BTreeMap<u64, (usize, u32, RecordHeader)>,
     packs: PackCache,
     bodies: Bodies,
+    snapshots: Snapshots,
     damage: Vec<Damage>,
     /// Copies of which the other one is whole.
     spare: Vec<Spare>,
@@ -165,6 +167,7 @@ impl ClosedSpool {
             places: BTreeMap::new(),
             packs: PackCache::new(pack::dir_of(dir)),
             bodies: Bodies::at(bodies::dir_of(dir)),
+            snapshots: Snapshots::at(dir),
             damage: Vec::new(),
             spare: is_one_damaged.then_some(Spare::Checkpoint).into_iter().collect(),
             lost_windows: Vec::new(),

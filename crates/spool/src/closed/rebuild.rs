@@ -28,7 +28,7 @@ use crate::{OpenError, files};
 pub struct Rebuilt {
     /// Batches that were found.
     pub batches: u64,
-    /// Their streams. Each is shown all of its batches again.
+    /// Their streams. Each is shown all of its batches again, and told that some are missing.
     pub streams: Vec<String>,
     /// Large bodies that were copied.
     pub large: u64,
@@ -54,7 +54,7 @@ struct Left {
 impl ClosedSpool {
     /// Makes a new spool in `to`, which is not there yet, from everything that is found in `dir`, whose checkpoint files are both damaged or missing. `dir` stays as
     /// it is. Nobody knows any more what each stream has passed and released: so every stream is shown everything again, from the beginning and without its
-    /// snapshot. LSNs stay the same. Cut short, it leaves a directory that no spool is opened in.
+    /// snapshot, and told so ([`Replayed::Uncertain`](crate::Replayed::Uncertain)). LSNs stay the same. Cut short, it leaves a directory that no spool is opened in.
     ///
     /// # Errors
     /// [`OpenError::Locked`] while somebody has it open; `AlreadyExists` if there is a checkpoint that can be read, or something in the place of `to`; those of reading and writing.
@@ -99,6 +99,8 @@ impl ClosedSpool {
         live.sync()?;
         Names { next: state.next_stream, streams: state.names() }.write(to)?;
         let windows = windows.into_iter().map(|window| (window, 1)).collect();
+        let last = state.published;
+        state.streams.values_mut().for_each(|stream| stream.uncertain = last);
         let checkpoint = Checkpoint { counter: 1, ring_low: 0, windows, ..state.rows() };
         // The last of all: without it the directory is none that is opened.
         CheckpointFiles::open(to)?.0.write(&checkpoint)?;

@@ -11,11 +11,14 @@ use rustix::fs::OFlags;
 
 use super::{Spare, copies};
 use crate::ClosedSpool;
-use crate::checkpoint::{CheckpointFiles, PackRow};
+use crate::checkpoint::{CheckpointFiles, Found, PackRow};
 use crate::files::OWNER;
 use crate::live::lsns_of;
 use crate::open::RING;
 use crate::pack::{self, IndexEntry, IndexWriter, PackError};
+use crate::set_aside;
+use crate::snapshots::SnapshotName;
+use crate::state::State;
 
 /// What a repair has done.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -28,8 +31,8 @@ pub struct Repaired {
 }
 
 impl ClosedSpool {
-    /// Rewrites what a second copy or the batches themselves tell: one of the two checkpoint files, a copy of a segment's header, the index of a pack. Nothing
-    /// else is changed. A lost live file needs no repair: the next opening finds again what it said; until then no index is written for its batches. Bytes of a
+    /// Rewrites what a second copy or the batches themselves tell: one of the two checkpoint files, a copy of a segment's header, the index of a pack. A snapshot
+    /// that cannot be read is moved to `kept/`: its stream starts from the one before, or from the batches. Nothing else is changed. A lost live file needs no repair: the next opening finds again what it said; until then no index is written for its batches. Bytes of a
     /// batch or of a body are not written twice; what is lost of them stays lost. A damaged copy of a head costs nothing and is left as it is.
     ///
     /// # Errors
@@ -53,6 +56,12 @@ impl ClosedSpool {
             }
             repaired.note(format!("{:016x}.index", row.id), self.repair_index(row));
         }
+        for name in self.snapshots() {
+            if let Err(error) = self.snapshots.verify(&name) {
+                let place = name.damage(&error).place;
+                repaired.note(format!("{place} {error}: its stream starts without it"), self.leave_out_snapshot(&name));
+            }
+        }
         Ok(repaired)
     }
 
@@ -61,6 +70,22 @@ impl ClosedSpool {
         // The one that counts must be on the disk before the other is written.
         files.make_durable(&self.checkpoint)?;
         files.write(&self.checkpoint)
+    }
+
+    fn leave_out_snapshot(&self, name: &SnapshotName) -> io::Result<()> {
+        let (mut files, found, _) = CheckpointFiles::open(&self.dir)?;
+        // With what was repaired before.
+        let Found::Valid(mut checkpoint) = found else {
+            return Err(io::Error::new(io::ErrorKind::InvalidData, "no checkpoint can be read"));
+        };
+        let mut state = State::of_rows(&checkpoint);
+        state.streams.values_mut().for_each(|stream| stream.leave_out(std::slice::from_ref(name)));
+        checkpoint.streams = state.rows().streams;
+        files.make_durable(&checkpoint)?;
+        files.write(&checkpoint)?;
+        let kept = set_aside::kept_dir(&self.dir);
+        posthaste_fsops::make_dir(&kept)?;
+        self.snapshots.move_to(name, &kept)
     }
 
     fn repair_header(&self, name: &str) -> io::Result<()> {

@@ -6,6 +6,8 @@ use std::ops::ControlFlow;
 use crate::ClosedSpool;
 use crate::pack::{self, PackError};
 use crate::scrub::{Broken, ScrubReport, scrub_pack};
+use crate::snapshots::SnapshotName;
+use crate::state::Stream;
 
 impl ClosedSpool {
     /// Reads everything that is needed and compares the checksums. The report has also what [`inspect`](Self::inspect) calls damaged.
@@ -74,7 +76,23 @@ impl ClosedSpool {
                 return Ok(report);
             }
         }
+        for name in self.snapshots() {
+            match self.snapshots.verify(&name) {
+                Ok(bytes) => report.count(bytes),
+                Err(error) => report.damage.push(name.damage(&error)),
+            }
+            if pace(&report).is_break() {
+                report.is_partial = true;
+                return Ok(report);
+            }
+        }
         Ok(report)
+    }
+
+    /// The snapshots of all streams, the last one of each and the one before.
+    pub(super) fn snapshots(&self) -> Vec<SnapshotName> {
+        let rows = self.state.streams.values().flat_map(Stream::snapshots);
+        rows.map(|row| row.name).filter(SnapshotName::is_file).collect()
     }
 
     /// Bytes that [`verify`](Self::verify) reads, about.

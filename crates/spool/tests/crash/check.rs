@@ -51,6 +51,8 @@ pub struct Promised {
     /// Of each stream: what it has asked for, and what of that a checkpoint holds.
     asked: Vec<LetGo>,
     durable: Vec<LetGo>,
+    /// Where a stream was when it wrote a snapshot.
+    positions: BTreeMap<SnapshotName, u64>,
 }
 
 impl Promised {
@@ -66,6 +68,7 @@ impl Promised {
             cancelled: BTreeSet::new(),
             asked: vec![LetGo::default(); STREAMS],
             durable: vec![LetGo::default(); STREAMS],
+            positions: BTreeMap::new(),
         };
         for (index, mark) in marks.iter().enumerate() {
             match mark {
@@ -78,6 +81,10 @@ impl Promised {
                     }
                     snapshots.push(snapshot.clone());
                     promised.asked[*stream].advance(*position, released);
+                    let reached = promised.asked[*stream].position;
+                    if let Some(name) = snapshot {
+                        promised.positions.entry(name.clone()).or_insert(reached);
+                    }
                     if is_durable(index) {
                         promised.durable[*stream].advance(*position, released);
                     }
@@ -107,7 +114,7 @@ impl Promised {
                         wrong = Some(format!("batch {lsn} is shown twice or as two letters"));
                     }
                 }
-                Replayed::Damaged { lsn } => wrong = Some(format!("batch {lsn} is damaged")),
+                other => wrong = Some(format!("{other:?}")),
             });
             shown.map_err(|error| error.to_string())?;
             wrong.map_or(Ok(()), Err)?;
@@ -159,10 +166,44 @@ impl Promised {
             }
             if let Some(name) = snapshot {
                 let mut content = Vec::new();
-                match spool.read_snapshot(&name).and_then(|mut reader| reader.read_to_end(&mut content)) {
-                    Ok(_) if content == content_of(&name) => {}
+                match spool.read_snapshot(&name).map(|mut reader| reader.read_to_end(&mut content)) {
+                    Ok(Ok(_)) if content == content_of(&name) => {}
                     read => return Err(format!("the snapshot {name:?} of stream {stream}: {read:?}")),
                 }
+            }
+        }
+        Ok(())
+    }
+
+    /// A stream whose last snapshot is lost starts from the one before: it is shown all that came since, or told that this is not all.
+    pub fn check_older(&self, spool: &FileSpool, dir: &std::path::Path) -> Result<(), String> {
+        for (stream, id) in streams(spool).ok_or("the streams are not there")?.into_iter().enumerate() {
+            let (position, Some(last)) = spool.position(id) else { continue };
+            std::fs::remove_file(dir.join("snapshots").join(last.as_str())).map_err(|error| error.to_string())?;
+            let restored = spool.restore(id).map_err(|error| error.to_string())?;
+            let base = match restored.snapshot.map(std::io::read_to_string) {
+                Some(content) => {
+                    let content = content.map_err(|error| error.to_string())?;
+                    let name = SnapshotName::new(&content[..content.len() / 300]).ok_or("no name")?;
+                    *self.positions.get(&name).ok_or_else(|| format!("{name:?} was never written"))?
+                }
+                None => 0,
+            };
+            let (mut shown, mut is_certain) = (BTreeSet::new(), true);
+            let replayed = spool.replay(id, &mut |replayed| match replayed {
+                Replayed::Entry { lsn, .. } => drop(shown.insert(lsn.get())),
+                Replayed::Damaged { lsn } => panic!("{lsn} is damaged"),
+                Replayed::Uncertain { through } => {
+                    assert_eq!(through, position);
+                    is_certain = false;
+                }
+            });
+            replayed.map_err(|error| error.to_string())?;
+            let has_entry = |letter: usize| self.letters[letter].entries.iter().any(|(to, _)| *to == stream);
+            let is_lost = |(lsn, letter): &(&u64, &usize)| **lsn > base && has_entry(**letter) && !shown.contains(*lsn);
+            let after = if is_certain { 0 } else { position.get() };
+            if let Some((lsn, _)) = self.acknowledged.range(after + 1..).find(is_lost) {
+                return Err(format!("stream {stream} starts from {base} and is not shown batch {lsn}"));
             }
         }
         Ok(())

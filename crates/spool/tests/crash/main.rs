@@ -114,6 +114,7 @@ impl Run {
         let spool = opened(&dir)?;
         let promised = Promised::new(&log.letters(), &log.marks());
         promised.check(&spool)?;
+        promised.check_older(&spool, &dir)?;
         check_end(&spool, &dir)
     }
 }

@@ -98,7 +98,7 @@ pub fn count(dir: &Path) -> Result<u64, SideError> {
             Ok(entry) => queue.apply(lsn, &entry),
             Err(_) => damaged += 1,
         },
-        Replayed::Damaged { .. } => damaged += 1,
+        _ => damaged += 1,
     });
     shown.map_err(SideError::failed("replay of the queue"))?;
     match damaged {

@@ -1,0 +1,197 @@
+//! Snapshots of the queue that are missing or damaged: nothing is lost, nothing is renamed, and nothing is sent that may have been sent.
+
+use std::path::{Path, PathBuf};
+
+use posthaste_relay::queue::Selection;
+use posthaste_relay::sender::OpenReport;
+
+use super::*;
+
+/// A spool of small segments, and a relay on it that sends nothing.
+struct Idle {
+    relay: Relay,
+    spool: Arc<FileSpool>,
+    report: OpenReport,
+    dir: PathBuf,
+}
+
+fn small() -> posthaste_spool::Config {
+    let ring = posthaste_ring::Config { segment_bytes: 64 << 10, max_segments: 12, ..Default::default() };
+    posthaste_spool::Config { ring, keeper: false, free_bytes_min: 0, ..Default::default() }
+}
+
+impl Idle {
+    fn open(dir: &Path, dns: &Server) -> Self {
+        let (spool, report) = FileSpool::open(dir, small()).unwrap();
+        assert_eq!(report.damage, []);
+        let spool = Arc::new(spool);
+        let back = Arc::new(Back { spool: spool.clone(), written: Mutex::default() });
+        let (relay, report) = Relay::open_idle(spool.clone(), config(dns, 1, &back, &Arc::default())).unwrap();
+        Idle { relay, spool, report, dir: dir.to_owned() }
+    }
+
+    /// What waits, and why.
+    fn waiting(&self) -> Vec<(String, String)> {
+        let mut all = Vec::new();
+        self.relay.waiting(&Filter::default(), &mut |waiting| {
+            let queue = self.relay.queue_name(waiting.state.queue).expect("its queue");
+            all.push((waiting.recipient.to_string(), format!("{queue:?} {:?} {:?}", waiting.state.waits, waiting.why)));
+            true
+        });
+        all
+    }
+
+    fn append(&self, message: Outgoing) {
+        self.append_entry(self.relay.entry(message), b"x\r\n");
+    }
+
+    fn append_entry(&self, entry: Entry, body: &[u8]) {
+        let batch = Batch { entries: vec![entry], body: Body::Inline(vec![Bytes::copy_from_slice(body)]) };
+        let (tell, told) = std::sync::mpsc::channel();
+        self.spool.append(batch, Box::new(move |outcome| tell.send(outcome).unwrap()));
+        told.recv().unwrap().unwrap();
+    }
+
+    fn act(&self, domain: &str, action: Action) {
+        let selection = Selection { domain: Some(domain.into()), ..Selection::default() };
+        let filter = Filter { selection, ..Filter::default() };
+        self.relay.act(&filter, action, &Reply::new(554, "5.0.0", ""), &By::default()).unwrap();
+    }
+
+    /// Ends as a process does: the last snapshot, and a checkpoint.
+    fn end(self) {
+        self.relay.end_by(Instant::now() + Duration::from_secs(30));
+    }
+}
+
+fn snapshots(dir: &Path) -> Vec<PathBuf> {
+    let names = std::fs::read_dir(dir.join("snapshots")).unwrap();
+    names.map(|entry| entry.unwrap().path()).collect()
+}
+
+fn copy(from: &Path, to: &Path) {
+    std::fs::create_dir(to).unwrap();
+    for entry in std::fs::read_dir(from).unwrap().map(Result::unwrap) {
+        let to = to.join(entry.file_name());
+        match entry.file_type().unwrap().is_dir() {
+            true => copy(&entry.path(), &to),
+            false => drop(std::fs::copy(entry.path(), to).unwrap()),
+        }
+    }
+}
+
+/// A queue with two snapshots that differ; `last`: the newer one.
+fn queue_of_two(dir: &Path, dns: &Server) -> (PathBuf, Vec<(String, String)>) {
+    let it = Idle::open(dir, dns);
+    for tenant in ["", "news"] {
+        let to = ["bob@a.example", "eve@b.example", "joe@c.example"];
+        it.append(Outgoing { tenant: tenant.into(), pool: tenant.into(), ..outgoing("ann@here.example", &to, 0) });
+    }
+    it.end();
+    let before = snapshots(dir);
+    let it = Idle::open(dir, dns);
+    it.act("b.example", Action::Hold(None));
+    it.act("c.example", Action::Delete);
+    it.append(outgoing("ann@here.example", &["sue@d.example"], 0));
+    let waiting = it.waiting();
+    it.end();
+    let last = snapshots(dir).into_iter().find(|path| !before.contains(path)).expect("a newer one");
+    assert_eq!(snapshots(dir).len(), 2);
+    (last, waiting)
+}
+
+#[test]
+fn a_byte_flipped_anywhere_in_a_snapshot_costs_nothing() {
+    let dns = Server::start(zone());
+    let dir = tempfile::tempdir().unwrap();
+    let spool = dir.path().join("spool");
+    let (last, waiting) = queue_of_two(&spool, &dns);
+    assert_eq!(waiting.len(), 5);
+    let whole = std::fs::read(&last).unwrap();
+    let name = last.file_name().unwrap();
+    for at in 0..whole.len() {
+        let tried = dir.path().join("tried");
+        copy(&spool, &tried);
+        let mut bytes = whole.clone();
+        bytes[at] ^= 1 << (at % 8);
+        std::fs::write(tried.join("snapshots").join(name), bytes).unwrap();
+        let it = Idle::open(&tried, &dns);
+        assert_eq!((it.report.unreadable.len(), it.report.uncertain), (1, 0), "byte {at}");
+        assert_eq!(it.waiting(), waiting, "byte {at}");
+        drop(it);
+        std::fs::remove_dir_all(&tried).unwrap();
+    }
+}
+
+/// Others' mail that is done with, until the ring has lost all that was in it.
+fn fill_ring(it: &Idle) {
+    let other = it.spool.stream("other").unwrap();
+    for _ in 0..100 {
+        let entry = Entry { stream: other, needs_body: true, payload: "x".into() };
+        it.append_entry(entry, &[7; 8 << 10]);
+        let last = it.spool.stats().published;
+        let released = posthaste_spool::Released { below: Lsn::new(last.get() + 1), also: Vec::new() };
+        it.spool.advance(other, last, None, released);
+        it.spool.checkpoint().unwrap();
+        it.spool.pack_oldest(if it.spool.stats().ring.segments_in_service > 2 { 1 } else { 0 }).unwrap();
+    }
+    it.spool.checkpoint().unwrap();
+}
+
+#[test]
+fn without_a_snapshot_what_may_have_been_sent_is_held() {
+    let dns = Server::start(zone());
+    for how in 0..2 {
+        let dir = tempfile::tempdir().unwrap();
+        let (_, waiting) = queue_of_two(dir.path(), &dns);
+        let it = Idle::open(dir.path(), &dns);
+        fill_ring(&it);
+        it.end();
+        let it = Idle::open(dir.path(), &dns);
+        assert_eq!(it.waiting(), waiting);
+        // After the last snapshot: of this all is known.
+        it.append(outgoing("ann@here.example", &["new@e.example"], 0));
+        // As a kill leaves it.
+        let killed = tempfile::tempdir().unwrap();
+        let dir = killed.path().join("spool");
+        copy(&it.dir, &dir);
+        drop(it);
+        assert_eq!(snapshots(&dir).len(), 2);
+        for path in snapshots(&dir) {
+            match how {
+                0 => std::fs::remove_file(path).unwrap(),
+                _ => std::fs::write(path, "").unwrap(),
+            }
+        }
+        let it = Idle::open(&dir, &dns);
+        let report = &it.report;
+        assert_eq!((report.unreadable.len(), report.uncertain, report.damaged.len()), (2, 7, 0));
+        let check = |it: &Idle| {
+            let waiting = it.waiting();
+            // What was deleted is among them: nobody knows that any more.
+            assert_eq!(waiting.len(), 8, "{waiting:?}");
+            for (to, why) in waiting {
+                assert_eq!(why.contains("Held(Uncertain)"), to != "new@e.example", "{to} {why}");
+            }
+        };
+        check(&it);
+        it.end();
+        let it = Idle::open(&dir, &dns);
+        assert_eq!((it.report.unreadable.len(), it.report.uncertain), (0, 0), "a new one says so");
+        check(&it);
+        it.act("a.example", Action::Release);
+        it.act("c.example", Action::Delete);
+        let waits = |it: &Idle, domain: &str| {
+            let all = it.waiting();
+            all.iter()
+                .filter(|(to, _)| to.ends_with(domain))
+                .map(|(_, why)| why.contains("Uncertain"))
+                .collect::<Vec<_>>()
+        };
+        assert_eq!(waits(&it, "a.example"), [false, false]);
+        it.end();
+        let it = Idle::open(&dir, &dns);
+        assert_eq!((waits(&it, "a.example"), waits(&it, "c.example")), (vec![false, false], vec![]));
+        assert_eq!(waits(&it, "b.example"), [true, true]);
+    }
+}

@@ -1,0 +1,292 @@
+//! A stream whose snapshots are missing or damaged: it starts from the one before, or from nothing, and knows what it does not know.
+
+use std::collections::BTreeSet;
+use std::io::Read;
+use std::path::{Path, PathBuf};
+use std::sync::mpsc::channel;
+
+use bytes::Bytes;
+use posthaste_spool::{
+    Batch, Body, ClosedSpool, Config, Entry, FileSpool, Lsn, Released, Replayed, SnapshotName, Spool, StreamId,
+};
+
+fn config() -> Config {
+    let ring = posthaste_ring::Config { segment_bytes: 64 << 10, max_segments: 12, ..Default::default() };
+    Config { ring, keeper: false, ..Config::default() }
+}
+
+/// A consumer whose state is the set of batches that it has seen.
+struct Consumer {
+    spool: FileSpool,
+    stream: StreamId,
+    other: StreamId,
+    seen: BTreeSet<u64>,
+    count: u64,
+}
+
+/// What a consumer found at its start.
+#[derive(Debug, Default, PartialEq, Eq)]
+struct Found {
+    unreadable: usize,
+    uncertain: Option<u64>,
+}
+
+impl Consumer {
+    fn open(dir: &Path) -> (Self, Found) {
+        let (spool, report) = FileSpool::open(dir, config()).unwrap();
+        assert_eq!(report.damage, []);
+        let [stream, other] = ["stream", "other"].map(|name| spool.stream(name).unwrap());
+        let restored = spool.restore(stream).unwrap();
+        let mut content = String::new();
+        if let Some(mut from) = restored.snapshot {
+            from.read_to_string(&mut content).unwrap();
+        }
+        let mut seen: BTreeSet<u64> = content.split_whitespace().map(|lsn| lsn.parse().unwrap()).collect();
+        let mut found = Found { unreadable: restored.unreadable.len(), uncertain: None };
+        spool
+            .replay(stream, &mut |replayed| match replayed {
+                Replayed::Entry { lsn, .. } => drop(seen.insert(lsn.get())),
+                Replayed::Uncertain { through } => found.uncertain = Some(through.get()),
+                damaged => panic!("{damaged:?}"),
+            })
+            .unwrap();
+        (Consumer { spool, stream, other, seen, count: 0 }, found)
+    }
+
+    fn append(&mut self, stream: StreamId, bytes: usize) -> u64 {
+        let (tell, told) = channel();
+        let entry = Entry { stream, needs_body: true, payload: "x".into() };
+        let body = Body::Inline(vec![Bytes::from(vec![7; bytes])]);
+        self.spool.append(Batch { entries: vec![entry], body }, Box::new(move |outcome| drop(tell.send(outcome))));
+        let lsn = told.recv().unwrap().unwrap().get();
+        if stream == self.stream {
+            self.seen.insert(lsn);
+        }
+        lsn
+    }
+
+    fn take(&mut self, count: usize) {
+        for _ in 0..count {
+            self.append(self.stream, 100);
+        }
+    }
+
+    /// Others' mail, which they have done with: it fills the ring.
+    fn pass_by(&mut self, segments: usize) {
+        for _ in 0..segments * 8 {
+            let lsn = Lsn::new(self.append(self.other, 8 << 10) + 1);
+            self.spool.advance(self.other, lsn, None, Released { below: lsn, also: Vec::new() });
+            if self.spool.stats().ring.segments_in_service > 8 {
+                // As a keeper does that is short of room.
+                self.spool.checkpoint().unwrap();
+                self.spool.pack_oldest(2).unwrap();
+                self.spool.checkpoint().unwrap();
+            }
+        }
+    }
+
+    /// A snapshot; all but the last few bodies are released.
+    fn snapshot(&mut self, dir: &Path) -> PathBuf {
+        self.count += 1;
+        let name = SnapshotName::new(&format!("s-{}-{}", self.spool.stats().published, self.count)).unwrap();
+        let content: String = self.seen.iter().map(|lsn| format!("{lsn} ")).collect();
+        self.spool.write_snapshot(&name, &mut |out| out.write_all(content.as_bytes())).unwrap();
+        let kept = self.seen.iter().rev().nth(2).copied().unwrap_or(0);
+        let released = Released { below: Lsn::new(kept), also: Vec::new() };
+        let last = self.seen.last().copied().unwrap_or(0);
+        self.spool.advance(self.stream, Lsn::new(last), Some(name.clone()), released);
+        self.spool.checkpoint().unwrap();
+        dir.join("snapshots").join(name.as_str())
+    }
+}
+
+fn spoil(path: &Path, how: usize) {
+    let mut bytes = std::fs::read(path).unwrap();
+    match how {
+        0 => return std::fs::remove_file(path).unwrap(),
+        1 => bytes.truncate(bytes.len() / 2),
+        2 => bytes.clear(),
+        _ => {
+            let at = how % bytes.len();
+            bytes[at] ^= 4;
+        }
+    }
+    std::fs::write(path, bytes).unwrap();
+}
+
+#[test]
+fn the_snapshot_before_and_the_ring_say_the_same() {
+    for how in 0..8 {
+        let dir = tempfile::tempdir().unwrap();
+        let (mut it, found) = Consumer::open(dir.path());
+        assert_eq!(found, Found::default());
+        it.take(5);
+        it.snapshot(dir.path());
+        it.take(5);
+        it.pass_by(3);
+        let last = it.snapshot(dir.path());
+        it.take(5);
+        let seen = it.seen.clone();
+        it.spool.abandon();
+        spoil(&last, how);
+        // It stays so until a new one is there.
+        for _ in 0..2 {
+            let (it, found) = Consumer::open(dir.path());
+            assert_eq!((&it.seen, found.uncertain), (&seen, None), "{how}");
+            assert!(it.spool.wants_snapshot(it.stream));
+            it.spool.checkpoint().unwrap();
+            it.spool.abandon();
+        }
+        let (mut it, found) = Consumer::open(dir.path());
+        assert_eq!(found.unreadable, 0, "it is left out");
+        it.snapshot(dir.path());
+        it.spool.abandon();
+        let (it, found) = Consumer::open(dir.path());
+        assert_eq!((&it.seen, found), (&seen, Found::default()), "{how}");
+    }
+}
+
+#[test]
+fn a_ring_that_has_lost_entries_makes_them_uncertain() {
+    let dir = tempfile::tempdir().unwrap();
+    let (mut it, _) = Consumer::open(dir.path());
+    it.take(5);
+    it.snapshot(dir.path());
+    it.take(5);
+    let last = it.snapshot(dir.path());
+    let position = it.seen.last().copied().unwrap();
+    // Short of room, the ring keeps nothing for an older snapshot.
+    it.pass_by(9);
+    it.take(5);
+    let seen = it.seen.clone();
+    it.spool.abandon();
+    spoil(&last, 0);
+    let (it, found) = Consumer::open(dir.path());
+    assert_eq!(found, Found { unreadable: 1, uncertain: Some(position) });
+    let after: Vec<u64> = seen.range(position + 1..).copied().collect();
+    let kept: Vec<u64> = seen.range(..=position).rev().take(3).copied().collect();
+    assert!(kept.iter().chain(&after).all(|lsn| it.seen.contains(lsn)), "what still has its body, and what came since");
+    assert!(it.seen.is_subset(&seen) && it.seen.len() < seen.len());
+}
+
+#[test]
+fn without_any_snapshot_that_can_be_read_all_of_it_is_uncertain() {
+    for how in [0, 1, 9] {
+        let dir = tempfile::tempdir().unwrap();
+        let (mut it, _) = Consumer::open(dir.path());
+        it.take(5);
+        let mut paths = vec![it.snapshot(dir.path())];
+        it.pass_by(9);
+        it.take(5);
+        paths.push(it.snapshot(dir.path()));
+        let position = it.seen.last().copied().unwrap();
+        it.take(5);
+        let seen = it.seen.clone();
+        it.spool.abandon();
+        paths.iter().for_each(|path| spoil(path, how));
+        for unreadable in [2, 0] {
+            let (it, found) = Consumer::open(dir.path());
+            assert_eq!(found, Found { unreadable, uncertain: Some(position) }, "{how}");
+            let known: BTreeSet<u64> = seen.iter().rev().take(8).copied().collect();
+            assert!(known.is_subset(&it.seen) && it.seen.is_subset(&seen), "{:?}", it.seen);
+            assert!(it.spool.wants_snapshot(it.stream));
+            it.spool.checkpoint().unwrap();
+            it.spool.abandon();
+        }
+        let (mut it, _) = Consumer::open(dir.path());
+        it.snapshot(dir.path());
+        it.spool.abandon();
+        assert_eq!(Consumer::open(dir.path()).1, Found::default(), "a new snapshot knows it all");
+    }
+}
+
+#[test]
+fn an_idle_stream_has_its_state_twice() {
+    let dir = tempfile::tempdir().unwrap();
+    let (mut it, _) = Consumer::open(dir.path());
+    assert!(!it.spool.wants_snapshot(it.stream), "there is nothing to lose");
+    it.take(5);
+    it.snapshot(dir.path());
+    assert!(it.spool.wants_snapshot(it.stream));
+    let last = it.snapshot(dir.path());
+    assert!(!it.spool.wants_snapshot(it.stream));
+    // Whatever becomes of the ring.
+    it.pass_by(10);
+    it.spool.checkpoint().unwrap();
+    let seen = it.seen.clone();
+    it.spool.abandon();
+    spoil(&last, 0);
+    let (it, found) = Consumer::open(dir.path());
+    assert_eq!((&it.seen, found), (&seen, Found { unreadable: 1, uncertain: None }));
+}
+
+#[test]
+fn verify_scrub_and_repair_read_snapshots() {
+    let dir = tempfile::tempdir().unwrap();
+    let (mut it, _) = Consumer::open(dir.path());
+    it.take(5);
+    it.snapshot(dir.path());
+    it.take(5);
+    let last = it.snapshot(dir.path());
+    let seen = it.seen.clone();
+    let scrub = |it: &Consumer| it.spool.scrub(&mut |_| std::ops::ControlFlow::Continue(())).unwrap().damage;
+    assert_eq!(scrub(&it), []);
+    it.spool.abandon();
+    let whole = std::fs::read(&last).unwrap();
+    let verified = || {
+        let report = ClosedSpool::open(dir.path()).unwrap().verify().unwrap();
+        report.damage.into_iter().map(|damage| damage.to_string()).collect::<Vec<_>>()
+    };
+    assert_eq!(verified(), [""; 0]);
+    for how in [0, 1, 5] {
+        if how > 0 {
+            std::fs::write(&last, &whole).unwrap();
+            spoil(&last, how);
+        } else {
+            std::fs::remove_file(&last).unwrap();
+        }
+        let found = verified();
+        assert!(found.len() == 1 && found[0].contains(&*last.file_name().unwrap().to_string_lossy()), "{found:?}");
+    }
+    let repaired = ClosedSpool::open(dir.path()).unwrap().repair().unwrap();
+    assert_eq!((repaired.files.len(), repaired.failed), (1, vec![]));
+    assert_eq!(verified(), [""; 0]);
+    assert!(dir.path().join("kept").join(last.file_name().unwrap()).exists());
+    let (mut it, found) = Consumer::open(dir.path());
+    assert_eq!((&it.seen, found), (&seen, Found::default()), "it starts from the one before");
+    // A scrub that finds one has its stream write another.
+    let last = it.snapshot(dir.path());
+    it.snapshot(dir.path());
+    assert!(!it.spool.wants_snapshot(it.stream));
+    spoil(&last, 6);
+    assert_eq!(scrub(&it).len(), 1);
+    assert_eq!(scrub(&it), []);
+    assert!(it.spool.wants_snapshot(it.stream));
+    it.snapshot(dir.path());
+    it.spool.abandon();
+    assert_eq!(verified(), [""; 0]);
+}
+
+#[test]
+fn a_rebuilt_spool_is_uncertain_until_a_snapshot_and_again_without_it() {
+    let dir = tempfile::tempdir().unwrap();
+    let (old, new) = (dir.path().join("old"), dir.path().join("new"));
+    let (mut it, _) = Consumer::open(&old);
+    it.take(5);
+    it.snapshot(&old);
+    it.take(5);
+    let seen = it.seen.clone();
+    it.spool.abandon();
+    ["checkpoint.0", "checkpoint.1"].iter().for_each(|name| std::fs::remove_file(old.join(name)).unwrap());
+    ClosedSpool::rebuild(&old, &new).unwrap();
+    let (mut it, found) = Consumer::open(&new);
+    let last = seen.last().copied();
+    assert_eq!((found, &it.seen), (Found { unreadable: 0, uncertain: last }, &seen));
+    let path = it.snapshot(&new);
+    it.take(2);
+    it.spool.abandon();
+    spoil(&path, 0);
+    // The new ring is whole, and knows nothing of the time before.
+    let (_, found) = Consumer::open(&new);
+    assert_eq!(found, Found { unreadable: 1, uncertain: last });
+}
