@@ -116,15 +116,14 @@ impl DeliveryExecutor {
         Self { mode: Mode::Standalone(Standalone::new(config)) }
     }
 
-    /// A journaled executor with its spool in `dir/spool` and its mailboxes below `dir/mail`, and what it found there. What an earlier version left in
-    /// `dir/journal` is taken over at the first opening.
+    /// A journaled executor with its spool in `dir/spool` and its mailboxes below `dir/mail`, and what it found there.
     ///
     /// # Errors
     /// See [`OpenError`].
     pub fn with_journal(dir: impl AsRef<Path>) -> Result<(Self, ReplayReport), OpenError> {
         let dir = dir.as_ref();
         let config = LocalConfig::new(dir.join("spool"), dir.join("mail"));
-        Self::with_journal_config(LocalConfig { journal_dir: Some(dir.join("journal")), ..config })
+        Self::with_journal_config(config)
     }
 
     /// A journaled executor. [`LocalDelivery`] itself can do more: several mailboxes for one message, bodies that do not fit into memory.

@@ -64,13 +64,7 @@ pub(crate) fn put(out: &mut BytesMut, event: &Event) {
             out.put_u64_le(received.bytes);
             put_list(out, &received.recipients, received.recipient_count);
             put_list(out, &received.mailboxes, received.mailbox_count);
-            // Earlier versions end before these.
-            if !(received.tls.is_empty() && received.user.is_empty()) {
-                put_short(out, &received.tls);
-            }
-            if !received.user.is_empty() {
-                put_short(out, &received.user);
-            }
+            [&received.tls, &received.user].into_iter().for_each(|text| put_short(out, text));
         }
         Kind::Delivered(Delivered { targets }) => targets.iter().for_each(|target| put_target(out, target)),
         Kind::Waiting(Waiting { target, error }) | Kind::GivenUp(Waiting { target, error }) => {
@@ -95,10 +89,7 @@ pub(crate) fn put(out: &mut BytesMut, event: &Event) {
             out.put_u8(stage_number(refused.stage));
             [id, peer, helo, sender, reply, why].into_iter().for_each(|text| put_short(out, text));
             put_list(out, &refused.recipients, refused.recipient_count);
-            // Earlier versions end before it.
-            if !refused.user.is_empty() {
-                put_short(out, &refused.user);
-            }
+            put_short(out, &refused.user);
         }
         Kind::Login(login) => {
             let Login { peer, helo, listener, tls, mechanism, user, reply, why } = login;
@@ -178,8 +169,7 @@ fn of_kind(rest: &mut Fields<'_>, kind: u8) -> Option<Kind> {
             let (sender, message_id, bytes) = (text(rest)?, text(rest)?, rest.u64()?);
             let (recipients, recipient_count) = list(rest)?;
             let (mailboxes, mailbox_count) = list(rest)?;
-            let tls = if rest.is_empty() { Arc::default() } else { text(rest)? };
-            let user = if rest.is_empty() { Arc::default() } else { text(rest)? };
+            let (tls, user) = (text(rest)?, text(rest)?);
             Kind::Received(Received {
                 id,
                 peer,
@@ -232,7 +222,7 @@ fn of_kind(rest: &mut Fields<'_>, kind: u8) -> Option<Kind> {
             let (id, peer, helo) = (text(rest)?, text(rest)?, text(rest)?);
             let (sender, reply, why) = (text(rest)?, text(rest)?, text(rest)?);
             let (recipients, recipient_count) = list(rest)?;
-            let user = if rest.is_empty() { Arc::default() } else { text(rest)? };
+            let user = text(rest)?;
             Kind::Refused(Refused { stage, id, peer, helo, user, sender, recipients, recipient_count, reply, why })
         }
         LOGIN => Kind::Login(Login {

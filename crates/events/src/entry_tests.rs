@@ -202,23 +202,6 @@ proptest! {
 }
 
 #[test]
-fn a_refusal_of_an_earlier_version_has_no_user() {
-    let mut fields = BytesMut::new();
-    fields.put_u64_le(1);
-    fields.put_u8(3);
-    ["id", "peer", "helo", "<>", "550 no", "why"].iter().for_each(|text| put_short(&mut fields, text));
-    put_list(&mut fields, &[], 0);
-    let mut bytes = begin();
-    bytes.put_u8(REFUSED);
-    bytes.put_u32_le(fields.len() as u32);
-    bytes.extend_from_slice(&fields);
-    let [Event { kind: Kind::Refused(refused), .. }] = &decode(bytes.freeze()).expect("an entry")[..] else {
-        panic!("another kind");
-    };
-    assert!(refused.user.is_empty() && &*refused.why == "why", "{refused:?}");
-}
-
-#[test]
 fn long_texts_and_lists_are_cut_off() {
     let long: Arc<str> = "ä".repeat(TEXT_MAX).into();
     let received = Received {

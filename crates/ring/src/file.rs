@@ -15,7 +15,7 @@ use rustix::io::Errno;
 use crate::layout::BLOCK;
 
 /// A segment as a file. Writes go through an aligned buffer directly to the device: they use no page cache,
-/// and a sync has nothing to write back (measured in bench-results/journal).
+/// and a sync has nothing to write back (measured in bench-results/segments).
 pub(crate) struct SegmentFile {
     file: File,
     direct: Option<File>,
@@ -142,7 +142,7 @@ impl SegmentFile {
     }
 
     /// Writes zeros, because `fallocate` is not enough: only blocks that were written once make a later `fdatasync` free of a
-    /// file-system journal commit (ext4 and XFS; measured in bench-results/journal).
+    /// file-system journal commit (ext4 and XFS; measured in bench-results/segments).
     pub fn fill_with_zeros(&self, len: u64, between_pieces: &mut dyn FnMut()) -> io::Result<()> {
         // On btrfs copy-on-write would undo the point of overwriting in place. It can be turned off only while the file is
         // empty, and other file systems do not know the flag: not an error.

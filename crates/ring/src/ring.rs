@@ -28,7 +28,7 @@ use crate::{AppendError, OpenError, ReadError, SegmentInfo, Stats, Ticket};
 #[derive(Clone)]
 pub struct Config {
     /// Bytes of a segment file: rounded down to a multiple of 4 KiB, at least 64 KiB and below 4 GiB. A record's head and body are together at most
-    /// this long, less about 8 KiB. 64 MiB by default, which was measured with the log of earlier versions (bench-results/journal): smaller ones end
+    /// this long, less about 8 KiB. 64 MiB by default, as measured (bench-results/segments): smaller ones end
     /// more often, larger ones take long to be made and to be freed.
     pub segment_bytes: u64,
     /// Segment files at most, and at least 3; when all hold records, appends fail with [`AppendError::Full`]. 64 by default.

@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 
-use posthaste_delivery::local::{ReplayReport, TakenOver};
+use posthaste_delivery::local::ReplayReport;
 use posthaste_directory::Route;
 use posthaste_units::{count, wrapped};
 use rustix::process::{Resource, getrlimit};
@@ -118,13 +118,9 @@ fn mailbox_entries(count: usize) -> String {
 /// What was promised and could not be read.
 fn damaged(report: &ReplayReport) -> Option<String> {
     let places = report.spool.as_ref().map_or(0, |found| found.damage.len());
-    let (batches, of_journal) = (report.damaged.len(), report.taken_over.as_ref().map_or(0, TakenOver::lost));
+    let batches = report.damaged.len();
     let (places_text, batches_text) = (count(places, "damaged place"), count(batches, "unreadable batch"));
-    let text = format!(
-        "spool: {places_text}, {batches_text}; journal of an earlier version: {} lost",
-        count(of_journal, "record")
-    );
-    (places + batches + of_journal > 0).then(|| text + "; see the log")
+    (places + batches > 0).then(|| format!("spool: {places_text}, {batches_text}; see the log"))
 }
 
 /// A user that the banner can name: the first that there is.

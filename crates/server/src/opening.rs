@@ -1,13 +1,10 @@
 //! Opening the spool and local delivery, and what the log says of what was found there.
 
-use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use posthaste_delivery::Owners;
-use posthaste_delivery::local::{
-    LocalConfig, LocalDelivery, Losses, LostMail, OpenError, OpenedSpool, ReplayReport, TakenOver,
-};
+use posthaste_delivery::local::{LocalConfig, LocalDelivery, Losses, LostMail, OpenError, OpenedSpool, ReplayReport};
 use posthaste_spool::watch::Watch as Workers;
 use posthaste_spool::{Event, Lsn};
 
@@ -41,7 +38,7 @@ pub(crate) async fn open_store(
         let dir = if matches!(error, OpenError::Spool(_)) { &config.storage.spool } else { &config.storage.data };
         ServeError::Storage { dir: dir.clone(), error }
     })?;
-    tell(&report, &config.storage.journal);
+    tell(&report);
     Ok((store, report, events))
 }
 
@@ -73,20 +70,7 @@ fn open_when_free(config: &LocalConfig) -> Result<OpenedSpool, OpenError> {
     }
 }
 
-/// `journal`: the directory of the journal that was taken over.
-fn tell(report: &ReplayReport, journal: &Path) {
-    let kept = journal.join("kept").display().to_string();
-    if let Some(TakenOver { messages, unreadable, damage, .. }) = &report.taken_over {
-        tracing::info!(messages, "the journal of an earlier version was taken over into the spool");
-        for (record, error) in unreadable {
-            let error = error.to_string();
-            tracing::error!(record, error, kept, "a record of the journal cannot be read: its file is kept");
-        }
-        for damage in damage.iter().filter(|damage| damage.promised) {
-            let (segment, offset, what) = (damage.segment.as_str(), damage.offset, damage.what);
-            tracing::error!(segment, offset, what, kept, "promised mail is damaged in the journal: its file is kept");
-        }
-    }
+fn tell(report: &ReplayReport) {
     for damage in report.spool.iter().flat_map(|spool| &spool.cut_off) {
         let (batch, what) = (damage.lsn.map(Lsn::get), &damage.what);
         tracing::info!(

@@ -12,31 +12,22 @@ fn damage(lsn: Option<u64>, place: &str, what: &str) -> Damage {
 #[test]
 fn a_sound_spool_is_one_line() {
     let report = ReplayReport { messages: 1_000_000, restored: 3, given_up: 2, deferred: 1, ..ReplayReport::default() };
-    assert_eq!(
-        logged(|| tell(&report, Path::new("j"))),
-        ["INFO spool replayed messages=1000000 restored=3 given_up=2 deferred=1"]
-    );
+    assert_eq!(logged(|| tell(&report)), ["INFO spool replayed messages=1000000 restored=3 given_up=2 deferred=1"]);
 }
 
 #[test]
 fn each_thing_that_opening_finds_has_its_line_and_level() {
-    let mut taken_over = TakenOver::default();
-    taken_over.messages = 7;
-    taken_over.unreadable = vec![(12, std::io::Error::other("no such device"))];
     let mut spool = OpenReport::default();
     spool.cut_off = vec![damage(Some(9), "00000003.seg", "torn")];
     let report = ReplayReport {
         damaged: vec![Lsn::new(5), Lsn::new(6)],
         unknown: vec![Lsn::new(20), Lsn::new(21)],
-        taken_over: Some(taken_over),
         spool: Some(spool),
         ..ReplayReport::default()
     };
     assert_eq!(
-        logged(|| tell(&report, Path::new("/data/journal"))),
+        logged(|| tell(&report)),
         [
-            "INFO the journal of an earlier version was taken over into the spool messages=7",
-            "ERROR a record of the journal cannot be read: its file is kept record=12 error=\"no such device\" kept=\"/data/journal/kept\"",
             "INFO an unfinished write of the last run was cut off; nothing of it was acknowledged batch=9 place=\"00000003.seg\" what=\"torn\"",
             "ERROR entries that a later version wrote stay in the spool batches=2 first=20",
             "ERROR a batch of the spool cannot be read: what it said to local delivery is lost batch=5",

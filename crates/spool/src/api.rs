@@ -32,8 +32,6 @@ pub struct Config {
     pub free_bytes_min: u64,
     /// Like [`free_bytes_min`](Self::free_bytes_min), of inodes; not asked where the file system has no number of them.
     pub free_inodes_min: u64,
-    /// The LSNs of a new spool begin above this, so that they differ from numbers in use before.
-    pub lsns_above: Lsn,
     /// Whether a thread makes checkpoints and packs. Without it the owner calls `checkpoint` and the like.
     pub keeper: bool,
     /// How often the keeper scrubs: it reads all stored data and verifies the checksums. Damage is reported as an event.
@@ -56,7 +54,6 @@ impl Default for Config {
             pack_bytes: 256 << 20,
             free_bytes_min: 64 << 20,
             free_inodes_min: 1000,
-            lsns_above: Lsn::ZERO,
             keeper: true,
             scrub_every: Duration::from_secs(86_400),
             scrub_bytes_per_sec: 8 << 20,

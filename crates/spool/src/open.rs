@@ -53,7 +53,7 @@ impl FileSpool {
         posthaste_fsops::make_dir(dir)?;
         let lock = lock(dir)?;
         let mut report = OpenReport::default();
-        let (files, checkpoint) = first_checkpoint(dir, config.lsns_above, &mut report)?;
+        let (files, checkpoint) = first_checkpoint(dir, &mut report)?;
         let mut damage = Vec::new();
         let live = LiveFiles::open(dir)?;
         let snapshots = Snapshots::open(dir)?;
@@ -154,11 +154,7 @@ fn lock(dir: &Path) -> Result<File, OpenError> {
 }
 
 /// The checkpoint to start from. A new spool gets one before anything else is made in it, so that one without any has lost it.
-fn first_checkpoint(
-    dir: &Path,
-    lsns_above: Lsn,
-    report: &mut OpenReport,
-) -> Result<(CheckpointFiles, Checkpoint), OpenError> {
+fn first_checkpoint(dir: &Path, report: &mut OpenReport) -> Result<(CheckpointFiles, Checkpoint), OpenError> {
     let (mut files, found, is_one_damaged) = CheckpointFiles::open(dir)?;
     if is_one_damaged {
         // Which is what a power cut leaves of a checkpoint.
@@ -172,8 +168,7 @@ fn first_checkpoint(
             checkpoint
         }
         Found::Nothing if !dir.join(RING).exists() => {
-            let through = lsns_above.get();
-            let first = Checkpoint { counter: 1, through, ring_low: 0, next_stream: 1, ..Checkpoint::default() };
+            let first = Checkpoint { counter: 1, next_stream: 1, ..Checkpoint::default() };
             files.write(&first)?;
             first
         }

@@ -68,7 +68,9 @@ fn find(dir: &Path, place: Where) -> (PathBuf, u64) {
         Where::Pack => "packs",
         Where::Large => "bodies",
     });
-    for path in std::fs::read_dir(dir).unwrap().map(|entry| entry.unwrap().path()) {
+    let paths = std::fs::read_dir(dir).unwrap().map(|entry| entry.unwrap().path());
+    // A segment that is being made has no body, and gets another name meanwhile.
+    for path in paths.filter(|path| path.extension().is_none_or(|extension| extension != "new")) {
         let bytes = std::fs::read(&path).unwrap();
         if let Some(at) = bytes.windows(100).position(|window| window == [BYTE; 100]) {
             return (path, at as u64);

@@ -5,7 +5,7 @@ use std::io::Write as _;
 
 /// Never more than this.
 const OCTETS_MAX: u64 = 8 << 30;
-/// A message is in memory more than once on its way: sockets, journal, file.
+/// A message is in memory more than once on its way: sockets, spool, file.
 const COPIES: u64 = 3;
 static BLOCK: [u8; 1 << 20] = [0; 1 << 20];
 

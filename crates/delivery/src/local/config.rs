@@ -17,8 +17,6 @@ pub struct LocalConfig {
     pub mail_root: PathBuf,
     /// The spool; may be on another file system than the mail.
     pub spool_dir: PathBuf,
-    /// The journal of an earlier version, taken over into the spool at the first opening. `None`: there is none.
-    pub journal_dir: Option<PathBuf>,
     /// Sizes and bounds of the spool.
     pub spool: posthaste_spool::Config,
     /// Bytes that deliveries leave free on each file system of the mail; what does not fit waits in the spool. Below
@@ -61,7 +59,6 @@ impl LocalConfig {
         LocalConfig {
             mail_root: mail_root.into(),
             spool_dir: spool_dir.into(),
-            journal_dir: None,
             spool: posthaste_spool::Config::default(),
             free_bytes_min: 32 << 20,
             free_inodes_min: 500,
@@ -83,10 +80,9 @@ impl LocalConfig {
 }
 
 impl OpenError {
-    /// Whether another process has the spool open, or the journal: it may be about to end.
+    /// Whether another process has the spool open: it may be about to end.
     pub fn is_locked(&self) -> bool {
-        use posthaste_spool::OpenError::Locked;
-        matches!(self, Self::Spool(Locked) | Self::Takeover(super::TakeoverError::Locked(_)))
+        matches!(self, Self::Spool(posthaste_spool::OpenError::Locked))
     }
 }
 
@@ -97,9 +93,6 @@ pub enum OpenError {
     /// The spool: in use by another process, or its file system failed.
     #[error(transparent)]
     Spool(#[from] posthaste_spool::OpenError),
-    /// The journal of an earlier version could not be taken over.
-    #[error(transparent)]
-    Takeover(#[from] super::TakeoverError),
     /// A mount's stream could not be registered.
     #[error(transparent)]
     Stream(#[from] posthaste_spool::StreamError),

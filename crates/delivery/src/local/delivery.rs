@@ -18,7 +18,6 @@ use super::report::{
     LocalStats, MailboxFull, Receipt, RecoveredMailbox, Remaining, ReplayReport, SyncFailed, Waiting, WaitingMailbox,
 };
 use super::room_wait::RoomWait;
-use super::takeover::{TakenOver, take_over};
 use super::under_way::{UnderWay, unless};
 use crate::error::DeliveryError;
 use crate::seams::Seams;
@@ -39,7 +38,6 @@ impl std::fmt::Debug for LocalDelivery {
 pub struct OpenedSpool {
     /// Itself: others may have streams in it.
     pub spool: Arc<FileSpool>,
-    taken_over: Option<TakenOver>,
     found: OpenReport,
 }
 
@@ -65,11 +63,10 @@ impl LocalDelivery {
     /// The first half of [`open`](Self::open), for programs with other consumers on the spool.
     ///
     /// # Errors
-    /// Those of the spool, and of taking over a journal.
+    /// Those of the spool.
     pub fn open_spool(config: &LocalConfig) -> Result<OpenedSpool, OpenError> {
-        let taken_over = config.journal_dir.as_deref().map_or(Ok(None), |journal| take_over(journal, config))?;
         let (spool, found) = FileSpool::open(&config.spool_dir, config.spool.clone())?;
-        Ok(OpenedSpool { spool: Arc::new(spool), taken_over, found })
+        Ok(OpenedSpool { spool: Arc::new(spool), found })
     }
 
     /// The second half of [`open`](Self::open).
@@ -77,9 +74,9 @@ impl LocalDelivery {
     /// # Errors
     /// Like [`open`](Self::open).
     pub fn open_in(opened: OpenedSpool, config: LocalConfig) -> Result<(Self, ReplayReport), OpenError> {
-        let OpenedSpool { spool, taken_over, found } = opened;
+        let OpenedSpool { spool, found } = opened;
         let (delivery, report) = Self::open_with(spool.clone(), Some(spool), config, Seams::default())?;
-        Ok((delivery, ReplayReport { taken_over, spool: Some(found), ..report }))
+        Ok((delivery, ReplayReport { spool: Some(found), ..report }))
     }
 
     /// Like [`open`](Self::open), on a spool that is open already and may have other consumers.

@@ -44,8 +44,6 @@ pub struct Deliver {
     pub host: Arc<str>,
     /// What to do with its line ends.
     pub line_ends: LineEnds,
-    /// The number in its file names. `None`: the LSN of its body.
-    pub name_id: Option<u64>,
     /// The batch that has its body. `None`: this one. An entry that takes the place of an older one names that one's body.
     pub body: Option<OlderBody>,
     /// What is known of a large body, so that its sizes on disk need not be counted again.
@@ -105,11 +103,10 @@ const TROUBLE: u8 = 5;
 const REMOVAL: u8 = 6;
 
 const TO_LF: u8 = 1;
-const HAS_NAME_ID: u8 = 2;
-const HAS_BODY: u8 = 4;
-const IS_LARGE: u8 = 8;
-const IS_LOSSLESS: u8 = 16;
-const FLAGS: u8 = TO_LF | HAS_NAME_ID | HAS_BODY | IS_LARGE | IS_LOSSLESS;
+const HAS_BODY: u8 = 2;
+const IS_LARGE: u8 = 4;
+const IS_LOSSLESS: u8 = 8;
+const FLAGS: u8 = TO_LF | HAS_BODY | IS_LARGE | IS_LOSSLESS;
 
 impl LocalEntry {
     /// The entry's payload.
@@ -195,7 +192,6 @@ impl Deliver {
         out.put_u8(DELIVER);
         out.put_u8(
             flag(self.line_ends == LineEnds::ToLf, TO_LF)
-                | flag(self.name_id.is_some(), HAS_NAME_ID)
                 | flag(self.body.is_some(), HAS_BODY)
                 | flag(self.large.is_some(), IS_LARGE)
                 | flag(self.large.is_some_and(|large| large.is_lossless), IS_LOSSLESS),
@@ -203,9 +199,9 @@ impl Deliver {
         out.put_u64_le(self.secs);
         out.put_u32_le(self.nonce);
         put_text(out, &self.host);
-        let body = self.body.map(|OlderBody { lsn, len }| [lsn.get(), len]);
-        for number in self.name_id.into_iter().chain(body.into_iter().flatten()) {
-            out.put_u64_le(number);
+        if let Some(OlderBody { lsn, len }) = self.body {
+            out.put_u64_le(lsn.get());
+            out.put_u64_le(len);
         }
         if let Some(large) = self.large {
             out.put_u64_le(large.crlfs);
@@ -229,7 +225,6 @@ impl Deliver {
         }
         let line_ends = if has(TO_LF) { LineEnds::ToLf } else { LineEnds::AsGiven };
         let (secs, nonce, host) = (rest.u64()?, rest.u32()?, rest.text()?);
-        let name_id = if has(HAS_NAME_ID) { Some(rest.u64()?) } else { None };
         let body = if has(HAS_BODY) { Some(OlderBody { lsn: rest.lsn()?, len: rest.u64()? }) } else { None };
         let large = match has(IS_LARGE) {
             true => Some(LargeBody { crlfs: rest.u64()?, lone_lfs: rest.u64()?, is_lossless: has(IS_LOSSLESS) }),
@@ -240,7 +235,7 @@ impl Deliver {
             let (number, mailbox, prefix) = (rest.u16()?, rest.text()?, rest.u32()?);
             targets.push((number, Target { mailbox, prefix: payload.slice_ref(rest.bytes(prefix as usize)?) }));
         }
-        Some(Deliver { secs, nonce, host, line_ends, name_id, body, large, targets })
+        Some(Deliver { secs, nonce, host, line_ends, body, large, targets })
     }
 }
 
@@ -255,7 +250,7 @@ const VISIBLE_BYTES: usize = 10;
 mod tests {
     use super::*;
 
-    fn deliver(name_id: Option<u64>, body: Option<OlderBody>, large: Option<LargeBody>) -> LocalEntry {
+    fn deliver(body: Option<OlderBody>, large: Option<LargeBody>) -> LocalEntry {
         let target = |mailbox: &str, prefix: &'static [u8]| Target {
             mailbox: mailbox.into(),
             prefix: Bytes::from_static(prefix),
@@ -266,7 +261,6 @@ mod tests {
             nonce: 0xfeed,
             host: "mx.example".into(),
             line_ends: LineEnds::ToLf,
-            name_id,
             body,
             large,
             targets,
@@ -292,11 +286,8 @@ mod tests {
             LocalEntry::Removal(Removal { before: None, mailbox: "a".into() }),
             LocalEntry::Removal(Removal { before: Some(Lsn::new(1 << 40)), mailbox: "a/Maildir".into() }),
         ];
-        for name_id in [None, Some(5)] {
-            for body in [None, Some(OlderBody { lsn: Lsn::new(6), len: 9 })] {
-                samples
-                    .extend([None, Some(large(true)), Some(large(false))].map(|large| deliver(name_id, body, large)));
-            }
+        for body in [None, Some(OlderBody { lsn: Lsn::new(6), len: 9 })] {
+            samples.extend([None, Some(large(true)), Some(large(false))].map(|large| deliver(body, large)));
         }
         samples
     }
@@ -325,7 +316,7 @@ mod tests {
 
     #[test]
     fn what_a_later_version_writes_is_not_guessed_at() {
-        let whole = deliver(None, None, None).encode();
+        let whole = deliver(None, None).encode();
         // Version, kind and flags.
         for (at, value) in [(0, VERSION + 1), (1, REMOVAL + 1), (2, FLAGS + 1)] {
             let mut changed = whole.to_vec();
@@ -343,17 +334,15 @@ mod tests {
             nonce: 2,
             host: "h".into(),
             line_ends: LineEnds::ToLf,
-            name_id: Some(3),
             body: Some(OlderBody { lsn: Lsn::new(4), len: 7 }),
             large: Some(LargeBody { crlfs: 5, is_lossless: true, lone_lfs: 6 }),
             targets: vec![(8, target)],
         });
         let expected = [
-            &[1, 1, 31][..],
+            &[1, 1, 15][..],
             &[1, 0, 0, 0, 0, 0, 0, 0],
             &[2, 0, 0, 0],
             &[1, 0, b'h'],
-            &[3, 0, 0, 0, 0, 0, 0, 0],
             &[4, 0, 0, 0, 0, 0, 0, 0],
             &[7, 0, 0, 0, 0, 0, 0, 0],
             &[5, 0, 0, 0, 0, 0, 0, 0],

@@ -314,7 +314,7 @@ fn sync_found(maildir: &Maildir, name: &str) -> io::Result<()> {
 
 /// The name of a target's file: it follows from the entry, so that what was delivered before is found.
 fn name_of(deliver: &Deliver, (body, number): (Lsn, u16), disk_size: u64, wire_size: u64) -> UniqueName {
-    let unique = unique_of(deliver.name_id.unwrap_or(body.get()), deliver.nonce, number);
+    let unique = unique_of(body.get(), deliver.nonce, number);
     UniqueName::new(deliver.secs, &unique, &Host::new(&deliver.host), disk_size, wire_size)
 }
 

@@ -161,7 +161,6 @@ mod tests {
             nonce: 2,
             host: "h".into(),
             line_ends: LineEnds::ToLf,
-            name_id: None,
             body: older.map(|lsn| OlderBody { lsn: Lsn::new(lsn), len: 9 }),
             large: None,
             targets: vec![(0, target)],

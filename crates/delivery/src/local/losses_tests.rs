@@ -177,7 +177,6 @@ fn a_message_that_is_given_up_while_it_is_written_down_anew_does_not_come_back()
         nonce: 7,
         host: "mx.example".into(),
         line_ends: LineEnds::ToLf,
-        name_id: None,
         body: None,
         large: None,
         targets: vec![(0, target)],

@@ -29,8 +29,6 @@ mod mounts;
 mod observer;
 #[cfg(test)]
 mod observer_tests;
-mod old_journal;
-mod old_record;
 #[cfg(test)]
 mod owners_tests;
 mod pending;
@@ -51,9 +49,6 @@ mod syncing;
 mod table;
 #[cfg(test)]
 mod table_tests;
-mod takeover;
-#[cfg(test)]
-mod takeover_tests;
 #[cfg(test)]
 mod test_world;
 #[cfg(test)]
@@ -70,8 +65,6 @@ pub use identity::{BoundMounts, MountId};
 pub use losses::{Losses, LostMail};
 pub use message::{Body, BodyWriter, FinishedBody, LargeBody, LineEnds, Message, Target};
 pub use observer::{Observer, TargetId};
-#[doc(hidden)]
-pub use old_record::old_message_bytes;
 pub use remove::{RemoveError, remove_mailbox};
 pub use report::{
     LocalStats, MailboxFull, MountStats, Receipt, RecoveredMailbox, Remaining, ReplayReport, SyncFailed, Waiting,
@@ -79,4 +72,3 @@ pub use report::{
 };
 #[cfg(feature = "config")]
 pub use section::Storage;
-pub use takeover::{TakenOver, TakeoverError, take_over};

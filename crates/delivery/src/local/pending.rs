@@ -92,8 +92,7 @@ impl Core {
             let mount = self.points.of(&target.mailbox);
             let at = of_mounts.iter().position(|(other, _)| *other == mount).unwrap_or_else(|| {
                 let (nonce, host) = (self.nonce, self.host.clone());
-                let deliver =
-                    Deliver { secs, nonce, host, line_ends, name_id: None, body: None, large, targets: Vec::new() };
+                let deliver = Deliver { secs, nonce, host, line_ends, body: None, large, targets: Vec::new() };
                 of_mounts.push((mount, deliver));
                 of_mounts.len() - 1
             });

@@ -10,7 +10,6 @@ use super::files::unique_of;
 use super::history::History;
 use super::mount::MailMount;
 use super::table::State;
-use super::takeover::TakenOver;
 use crate::error::MessageId;
 
 /// What opening found in the spool and did about it.
@@ -28,8 +27,6 @@ pub struct ReplayReport {
     pub damaged: Vec<Lsn>,
     /// Batches that a later version has written. They stay in the spool.
     pub unknown: Vec<Lsn>,
-    /// What was taken over from a journal of an earlier version.
-    pub taken_over: Option<TakenOver>,
     /// What opening the spool found.
     pub spool: Option<posthaste_spool::OpenReport>,
 }

@@ -18,15 +18,13 @@ pub struct Storage {
     pub data: PathBuf,
     /// The spool's directory; may lie on another file system. Not set: `spool` in `data`.
     pub spool: PathBuf,
-    /// Where earlier versions kept their journal: the first start takes over what is in it. Not set: `journal` in `data`.
-    pub journal: PathBuf,
     /// The directory of the mailboxes. Not set: `mail` in `data`.
     pub mail: PathBuf,
     /// Octets of one file of the spool's ring.
-    #[serde(alias = "journal_segment_bytes", deserialize_with = "values::bytes")]
+    #[serde(deserialize_with = "values::bytes")]
     pub spool_segment_bytes: u64,
     /// Files of the ring at most. Mail that waits for its mailbox moves from them into packs.
-    #[serde(alias = "journal_segments", deserialize_with = "values::count")]
+    #[serde(deserialize_with = "values::count")]
     pub spool_segments: usize,
     /// Octets that the spool leaves free on its file system: with less, mail is refused with 452.
     #[serde(deserialize_with = "values::bytes")]
@@ -63,7 +61,6 @@ impl Default for Storage {
         Self {
             data: PathBuf::new(),
             spool: PathBuf::new(),
-            journal: PathBuf::new(),
             mail: PathBuf::new(),
             spool_segment_bytes: 64 << 20,
             spool_segments: 64,
@@ -85,8 +82,8 @@ impl Storage {
         if self.data.as_os_str().is_empty() {
             self.data = PathBuf::from("posthaste-data");
         }
-        let Self { data, spool, journal, mail, .. } = self;
-        for (dir, name) in [(spool, "spool"), (journal, "journal"), (mail, "mail")] {
+        let Self { data, spool, mail, .. } = self;
+        for (dir, name) in [(spool, "spool"), (mail, "mail")] {
             if dir.as_os_str().is_empty() {
                 *dir = data.join(name);
             }
@@ -124,7 +121,6 @@ impl From<&Storage> for LocalConfig {
     fn from(storage: &Storage) -> Self {
         let interval = Duration::from_secs(storage.checkpoint_secs);
         let mut local = Self {
-            journal_dir: Some(storage.journal.clone()),
             pending_bytes_max: storage.mailbox_pending_bytes,
             pending_bytes_max_all: storage.pending_bytes,
             sync_bytes: storage.checkpoint_bytes,

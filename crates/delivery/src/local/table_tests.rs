@@ -96,7 +96,6 @@ impl World {
             nonce: 2,
             host: "h".into(),
             line_ends: LineEnds::AsGiven,
-            name_id: None,
             body: None,
             large: None,
             targets: (0..count).map(target).collect(),

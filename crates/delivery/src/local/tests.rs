@@ -58,7 +58,6 @@ pub(super) fn killed_with(
                 nonce: 7,
                 host: "mx.example".into(),
                 line_ends: LineEnds::ToLf,
-                name_id: None,
                 body: None,
                 large: None,
                 targets: vec![(0, target)],

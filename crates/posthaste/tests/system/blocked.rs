@@ -1,8 +1,6 @@
 //! Mail that is acknowledged and cannot be delivered: bounded for each mailbox, listed, and delivered when it can be.
 
-use std::collections::BTreeMap;
-use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::path::Path;
 use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
@@ -287,47 +285,6 @@ fn an_account_finds_what_waits_in_the_spool_and_calls_it_neither_lost_nor_there(
     let server = Server::start_as_it_is(dir.path());
     let (code, account) = account(&data, "10m");
     assert_eq!((code, &account["found"], &account["waiting"]), (Some(0), &json!(40), &json!([])), "{account}");
-    server.stop();
-}
-
-/// Every file below a directory, by its path there.
-fn files(root: &Path) -> BTreeMap<PathBuf, Vec<u8>> {
-    let mut found = BTreeMap::new();
-    let mut open = vec![root.to_owned()];
-    while let Some(dir) = open.pop() {
-        // A file in tmp/ may go while we look, and a new directory gets its name.
-        for path in std::fs::read_dir(dir).into_iter().flatten().map(|entry| entry.unwrap().path()) {
-            if path.is_dir() {
-                open.push(path);
-            } else if path.ends_with(".posthaste-mount") {
-                // Not of that time.
-                continue;
-            } else if let Ok(bytes) = std::fs::read(&path) {
-                found.insert(path.strip_prefix(root).unwrap().to_owned(), bytes);
-            }
-        }
-    }
-    found
-}
-
-#[test]
-fn mail_that_waits_in_the_journal_of_an_earlier_version_is_delivered_by_the_first_start() {
-    let dir = tempfile::tempdir().unwrap();
-    let archive = Path::new(env!("CARGO_MANIFEST_DIR")).join("../delivery/tests/old_data/old-data.tar.gz");
-    let unpacked = Command::new("tar").arg("-xzf").arg(archive).arg("-C").arg(dir.path()).status();
-    assert!(unpacked.unwrap().success());
-    std::fs::rename(dir.path().join("before"), dir.path().join("posthaste-data")).unwrap();
-    let mail = dir.path().join("posthaste-data/mail");
-    std::fs::remove_file(mail.join("example.org/bad/Maildir")).unwrap();
-    let expected = files(&dir.path().join("after"));
-    let server = Server::start(dir.path(), &config(""));
-    let line = server.wait_for_log("the journal of an earlier version was taken over into the spool");
-    assert!(line.contains("messages=12"), "{line}");
-    until("every message is where it belongs", || files(&mail) == expected);
-    server.stop();
-    let server = Server::start_as_it_is(dir.path());
-    assert!(server.banner.contains("nothing to restore"), "{}", server.banner);
-    assert!(files(&mail) == expected, "once");
     server.stop();
 }
 

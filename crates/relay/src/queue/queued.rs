@@ -95,9 +95,8 @@ const SMTPUTF8: u8 = 2;
 const RET_FULL: u8 = 4;
 const RET_HEADERS: u8 = 8;
 const REQUIRE_TLS: u8 = 16;
-const HAS_POOL: u8 = 32;
-const HAS_FORWARDED: u8 = 64;
-const FLAGS: u8 = IS_8BIT | SMTPUTF8 | RET_FULL | RET_HEADERS | REQUIRE_TLS | HAS_POOL | HAS_FORWARDED;
+const HAS_FORWARDED: u8 = 32;
+const FLAGS: u8 = IS_8BIT | SMTPUTF8 | RET_FULL | RET_HEADERS | REQUIRE_TLS | HAS_FORWARDED;
 /// Beside the bits of [`notify`].
 const LEAVES_FROM_OTHER: u8 = 16;
 
@@ -117,14 +116,11 @@ impl Queued {
             Some(Ret::Full) => RET_FULL,
             Some(Ret::Headers) => RET_HEADERS,
         };
-        let more = flag(self.require_tls, REQUIRE_TLS) | flag(!self.pool.is_empty(), HAS_POOL);
-        let more = more | flag(self.forwarded.is_some(), HAS_FORWARDED);
+        let more = flag(self.require_tls, REQUIRE_TLS) | flag(self.forwarded.is_some(), HAS_FORWARDED);
         out.push(flag(self.is_8bit, IS_8BIT) | flag(self.smtputf8, SMTPUTF8) | ret | more);
         [self.received, self.not_before, self.expires].iter().for_each(|secs| out.extend(secs.to_le_bytes()));
-        [&self.sender, &self.envid, &self.tenant, &self.campaign].iter().for_each(|text| put_text(out, text));
-        if !self.pool.is_empty() {
-            put_text(out, &self.pool);
-        }
+        let texts = [&self.sender, &self.envid, &self.tenant, &self.campaign, &self.pool];
+        texts.into_iter().for_each(|text| put_text(out, text));
         if let Some(forwarded) = &self.forwarded {
             put_text(out, &forwarded.sender);
         }
@@ -151,7 +147,7 @@ impl Queued {
         }
         let (received, not_before, expires) = (rest.u32()?, rest.u32()?, rest.u32()?);
         let (sender, envid, tenant, campaign) = (rest.text()?, rest.text()?, rest.text()?, rest.text()?);
-        let pool = if flags & HAS_POOL != 0 { rest.text()? } else { Arc::default() };
+        let pool = rest.text()?;
         let mut forwarded = match flags & HAS_FORWARDED {
             0 => None,
             _ => Some(Box::new(Forwarded { sender: rest.text()?, numbers: Vec::new() })),

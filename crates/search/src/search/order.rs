@@ -48,8 +48,8 @@ impl Searcher {
     fn newest(&self, found: &Bitmap, reverse: bool, offset: usize, limit: usize) -> Result<Vec<u32>> {
         // The times of their files say when they were copied here, which may be today.
         let is_undated = |flags: u64| (flags & bits::UNDATED != 0) != reverse;
-        let undated = self.directory().undated.filter(|undated| *undated <= UNDATED_FEW);
-        let Some(undated) = undated else {
+        let undated = self.directory().undated;
+        if undated > UNDATED_FEW {
             let dates = self.wide(&self.columns.date, Column::Date)?;
             let flags = self.flags()?;
             let key = |number: u32| {
@@ -57,7 +57,7 @@ impl Searcher {
                 ((is_undated(flags[at]), Reverse(dates[at].cast_signed())), number)
             };
             return Ok(numbers_of(page_of(found.iter().map(key), reverse, offset, limit)));
-        };
+        }
         if undated == 0 {
             return self.greatest(found, &self.columns.date, Column::Date, reverse, offset, limit);
         }

@@ -18,14 +18,12 @@ pub struct Directory {
     pub messages: u32,
     /// Messages that are there: numbers without those of gone messages.
     pub present: u64,
-    /// How many of these have no date that can be read; `None` in an index from before it was counted.
-    #[serde(default)]
-    pub undated: Option<u64>,
+    /// How many of these have no date that can be read.
+    pub undated: u64,
     pub(super) chunks: Vec<ChunkPlace>,
     /// The commit of the text index that this one goes with.
     pub text_commit: u64,
-    /// CRC-32C of the text index's `meta.json` after that commit; none from before it was kept.
-    #[serde(default)]
+    /// CRC-32C of the text index's `meta.json` after that commit; `None` before the first text was committed.
     pub text_crc: Option<u32>,
     /// Maildir trees, absolute.
     pub roots: Vec<PathBuf>,
@@ -38,19 +36,15 @@ pub struct Directory {
     /// Messages that could not be read whole, by number, and why.
     pub problems: BTreeMap<u32, String>,
     /// A copy of what the tag store has.
-    #[serde(default)]
     pub queries: SavedQueries,
-    /// The rules for new mail have been applied to messages below this number; `None` in an index from before there were any.
-    #[serde(default)]
-    pub ruled: Option<u32>,
+    /// The rules for new mail have been applied to messages below this number.
+    pub ruled: u32,
     /// Messages below `ruled` that wait for the rules: new ones which a rebuild has found first.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub unruled: Vec<u32>,
     /// Whether [`FLAG_TAGS`](crate::flag_tags::FLAG_TAGS) are the flags of the files; as the settings said at the last commit.
-    #[serde(default)]
     pub flags_are_tags: bool,
     /// Whether keywords in the files' names are tags; as the settings said at the last commit.
-    #[serde(default)]
     pub keywords_are_tags: bool,
     /// Seconds since 1970 of the last completed update.
     pub updated: i64,

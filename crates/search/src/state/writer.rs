@@ -187,8 +187,7 @@ impl StateWriter {
         self.directory.messages = u32::try_from(self.records.len()).map_err(|_| io::ErrorKind::FileTooLarge)?;
         let present = || self.records.iter().filter(|record| record.flags & chunk::bits::GONE == 0);
         self.directory.present = present().count() as u64;
-        self.directory.undated =
-            Some(present().filter(|record| record.flags & chunk::bits::UNDATED != 0).count() as u64);
+        self.directory.undated = present().filter(|record| record.flags & chunk::bits::UNDATED != 0).count() as u64;
         let bytes = serde_json::to_vec(&self.directory)?;
         disk::write_all_at(&file, &path, &bytes, at)?;
         disk::sync(&file, &path)?;

@@ -126,12 +126,7 @@ impl TagStore {
 
     fn try_open(path: &Path) -> Result<Database, redb::Error> {
         let file = StoreFile::open(path)?;
-        let database = Builder::new().set_check_integrity_on_open(true).create_with_backend(file)?;
-        // Only one from before there were saved queries is written to: a commit is a wait for the disk.
-        if let Err(redb::TableError::TableDoesNotExist(_)) = database.begin_read()?.open_table(QUERIES) {
-            make_tables(&database)?;
-        }
-        Ok(database)
+        Ok(Builder::new().set_check_integrity_on_open(true).create_with_backend(file)?)
     }
 
     /// Puts a damaged store and its dump aside, for a new one to be made: as `tags.redb.damaged` and `tags.dump.before`.
@@ -424,16 +419,10 @@ mod tests {
     }
 
     #[test]
-    fn a_store_from_before_there_were_queries_is_taken_over() {
+    fn saved_queries_are_replaced_forgotten_and_refused() {
         let dir = tempfile::tempdir().unwrap();
-        {
-            let old = Database::create(dir.path().join(FILE)).unwrap();
-            let write = old.begin_write().unwrap();
-            write.open_table(TABLE).unwrap().insert(("id", 5), "todo").unwrap();
-            write.commit().unwrap();
-        }
         let store = TagStore::open(dir.path()).unwrap();
-        assert_eq!(store.all().unwrap().of("id", 5), tags(&["todo"]));
+        store.set([("id", 5, &tags(&["todo"]))], &[]).unwrap();
         store.set([], &[("mine", Some("from:ann")), ("other", Some("x"))]).unwrap();
         store.set([], &[("mine", None), ("other", Some("y"))]).unwrap();
         assert_eq!(store.queries().unwrap(), SavedQueries::from([("other".to_owned(), "y".to_owned())]));

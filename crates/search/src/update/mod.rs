@@ -63,7 +63,7 @@ pub fn nothing_to_do(dir: &Path, roots: &[PathBuf], options: &UpdateOptions) -> 
     let asks_for_more = options.check_files || options.into_noupdate || !roots.iter().all(is_known);
     let settings = Settings::load(dir).ok()?;
     let text = TextIndex::open(&snapshot.text_dir()).ok()?;
-    let waits_for_tags = directory.ruled.is_some_and(|ruled| ruled < directory.messages)
+    let waits_for_tags = directory.ruled < directory.messages
         || !directory.unruled.is_empty()
         || settings.maildir.synchronize_flags != directory.flags_are_tags
         || settings.maildir.synchronize_keywords != directory.keywords_are_tags

@@ -22,12 +22,8 @@ impl Indexer {
     pub(super) fn begin_rules(&mut self) {
         let count = self.state.records().len();
         // A rebuilt index, or a new one beside kept tags, even if it took several runs.
-        self.passes_rules = self.state.is_beside()
-            || count == 0 && TagStore::exists(&self.dir)
-            || self.state.directory.ruled == Some(ALL);
-        if self.state.directory.ruled.is_none() {
-            self.state.directory.ruled = Some(u32::try_from(count).unwrap_or(ALL));
-        }
+        self.passes_rules =
+            self.state.is_beside() || count == 0 && TagStore::exists(&self.dir) || self.state.directory.ruled == ALL;
         if self.state.is_beside() {
             self.ruled_before = ruled_messages(&self.dir);
         }
@@ -41,9 +37,9 @@ impl Indexer {
         let settings = Settings::load(&self.dir);
         let has_none = settings.as_ref().is_ok_and(|settings| !settings.has_rules());
         if self.passes_rules && !is_whole {
-            self.state.directory.ruled = Some(ALL);
+            self.state.directory.ruled = ALL;
         } else if self.passes_rules || has_none {
-            self.state.directory.ruled = Some(u32::try_from(self.state.records().len()).unwrap_or(ALL));
+            self.state.directory.ruled = u32::try_from(self.state.records().len()).unwrap_or(ALL);
             self.state.directory.unruled.clear();
             if let Some(ruled) = self.ruled_before.take() {
                 let is_new = |record: &Record| record.flags & bits::GONE == 0 && !ruled.contains(&record.digest);
@@ -67,7 +63,7 @@ impl Indexer {
 
     /// After messages were committed. What is wrong with the settings is told in the report, and the messages wait for better ones.
     pub(super) fn apply_rules(&mut self, report: &mut Report) -> Result<(), IndexError> {
-        let from = self.state.directory.ruled.unwrap_or(0);
+        let from = self.state.directory.ruled;
         let end = u32::try_from(self.state.records().len()).unwrap_or(u32::MAX);
         let mut numbers = self.state.directory.unruled.clone();
         numbers.extend(from..end);
@@ -82,7 +78,7 @@ impl Indexer {
                     self.tags()?.set(wanted.iter().map(|(id, digest, tags)| (id.as_str(), *digest, tags)), &[])?;
                     self.apply_tags_of(wanted.iter().map(|(id, ..)| id.as_str()))?;
                 }
-                self.state.directory.ruled = Some(end);
+                self.state.directory.ruled = end;
                 self.state.directory.unruled.clear();
                 self.commit()
             }
@@ -142,7 +138,7 @@ impl Indexer {
 fn ruled_messages(dir: &Path) -> Option<HashSet<u128>> {
     let snapshot = Snapshot::open(dir).ok()?;
     let directory = snapshot.directory();
-    let ruled = directory.ruled.filter(|&ruled| ruled != ALL)?;
+    let ruled = Some(directory.ruled).filter(|&ruled| ruled != ALL)?;
     let records = snapshot.records().ok()?;
     let is_ruled = |(number, record): &(u32, Record)| {
         *number < ruled && record.flags & bits::GONE == 0 && directory.unruled.binary_search(number).is_err()

@@ -259,8 +259,6 @@ pub struct Loaded {
     pub names_listeners: bool,
     /// Whether the file has a `[[domain]]`.
     pub names_domains: bool,
-    /// Whether the file says where earlier versions kept their journal, and not where the spool is to be.
-    pub names_only_journal: bool,
 }
 
 impl Loaded {
@@ -281,12 +279,10 @@ impl Loaded {
     fn parse(file: &Path, text: &str) -> Result<Self, ConfigError> {
         let config: Config = toml::from_str(text).map_err(|error| ConfigError::syntax(file, text, &error))?;
         let (names_listeners, names_domains) = (!config.listeners.is_empty(), !config.domains.is_empty());
-        let is_set = |path: &Path| !path.as_os_str().is_empty();
-        let names_only_journal = is_set(&config.storage.journal) && !is_set(&config.storage.spool);
         let config = config.completed();
         let directory = check::check(&config).map_err(|problem| ConfigError::meaning(file, text, &problem))?;
         let (directory, file) = (Arc::new(directory), Some(file.to_owned()));
-        Ok(Self { config, directory, file, names_listeners, names_domains, names_only_journal })
+        Ok(Self { config, directory, file, names_listeners, names_domains })
     }
 
     /// What is wrong with it as a whole.

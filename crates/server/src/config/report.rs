@@ -39,13 +39,6 @@ pub fn check(loaded: &Loaded) -> String {
             let _ = writeln!(out, "note: `{}` has no users and no catch_all, so only {only} taken there", domain.name);
         }
     }
-    if loaded.names_only_journal {
-        let spool = config.storage.spool.display();
-        let _ = writeln!(
-            out,
-            "warning: storage.journal is set and storage.spool is not, so new mail goes to {spool}: set storage.spool to a directory on the disk of the journal"
-        );
-    }
     let of_file = crate::privileges::check_file(loaded).err().map(|why| why.to_string());
     for warning in warnings(config).into_iter().chain(of_file).chain(of_logins(loaded)) {
         let _ = writeln!(out, "warning, on this machine and for this user: {warning}");

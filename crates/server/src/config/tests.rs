@@ -45,9 +45,6 @@ fn a_spool_too_small_for_one_message_or_not_of_whole_blocks_is_refused() {
     );
     let config = Config::parse(Path::new("x"), "[storage]\nspool_segments = 4\ncheckpoint_secs = 1\n").unwrap();
     assert_eq!((config.storage.spool_segments, config.storage.checkpoint_bytes), (4, 256 << 20));
-    // As it was called when there was a journal.
-    let config = Config::parse(Path::new("x"), "[storage]\njournal_segments = 5\n").unwrap();
-    assert_eq!(config.storage.spool_segments, 5);
 }
 
 #[test]
@@ -436,14 +433,6 @@ fn a_log_that_the_disk_has_no_room_for_is_warned_of() {
     let warns = |text: &str| check_of(text).contains("the log will stay smaller");
     assert!(warns("[storage]\nspool = \"/proc/spool\"\n"), "a file system without blocks");
     assert!(!warns("[storage]\nspool_segments = 4\nspool_segment_bytes = \"4M\"\nfree_bytes_min = 0\n"));
-}
-
-#[test]
-fn a_journal_without_a_spool_is_warned_of() {
-    let warns = |text: &str| check_of(text).contains("warning: storage.journal is set and storage.spool is not");
-    assert!(warns("[storage]\njournal = \"fast\"\n"));
-    assert!(!warns("[storage]\njournal = \"fast\"\nspool = \"fast-too\"\n"));
-    assert!(!warns("[storage]\nspool = \"fast\"\n") && !warns(""));
 }
 
 #[test]

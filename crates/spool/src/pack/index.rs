@@ -50,8 +50,6 @@ impl IndexEntry {
 }
 
 const MAGIC: [u8; 8] = *b"PHINDEX\x02";
-/// Of earlier versions, without copies: the entries begin with block 1.
-const MAGIC_1: [u8; 8] = *b"PHINDEX\x01";
 const BLOCK: usize = 4096;
 const ENTRY: usize = 32;
 const ENTRIES_IN_BLOCK: usize = (BLOCK - 4) / ENTRY;
@@ -173,7 +171,7 @@ fn sealed_block(mut bytes: Vec<u8>) -> Vec<u8> {
     seal(bytes)
 }
 
-/// Where a block tells of copies: the offset of its first one, and a bit for each entry that has one. Zeros in earlier versions.
+/// Where a block tells of copies: the offset of its first one, and a bit for each entry that has one.
 const COPIES_AT: usize = ENTRIES_IN_BLOCK * ENTRY;
 const _: () = assert!(COPIES_AT + 8 + 16 <= BLOCK - 4 && ENTRIES_IN_BLOCK <= 128);
 
@@ -198,13 +196,8 @@ impl Index {
         let damaged = PackError::Damaged("the header of its index is damaged");
         let Some(mut fields) = unseal(&header).map(Fields::of) else { return Err(damaged) };
         let (magic, id, entries, at) = (fields.array(), fields.u64(), fields.u64(), fields.u64());
-        let (Some(magic), Some(entries), Some(at)) = (magic, entries, at) else { return Err(damaged) };
-        let blocks_at = match magic {
-            MAGIC => at,
-            MAGIC_1 => BLOCK as u64,
-            _ => return Err(damaged),
-        };
-        if id != Some(pack) {
+        let (Some(entries), Some(blocks_at)) = (entries, at) else { return Err(damaged) };
+        if magic != Some(MAGIC) || id != Some(pack) {
             return Err(damaged);
         }
         let blocks = (entries as usize).div_ceil(ENTRIES_IN_BLOCK);
@@ -290,16 +283,6 @@ mod tests {
         writer.finish().unwrap();
     }
 
-    /// What an earlier version would have written.
-    fn in_earlier_form(index: &[u8]) -> Vec<u8> {
-        let blocks_at = u64::from_le_bytes(index[24..32].try_into().unwrap()) as usize;
-        let entries = u64::from_le_bytes(index[16..24].try_into().unwrap()) as usize;
-        let header = [&MAGIC_1[..], &index[8..24]].concat();
-        let (blocks, fences) = index[blocks_at..].split_at(entries.div_ceil(ENTRIES_IN_BLOCK) * BLOCK);
-        let blocks = blocks.chunks(BLOCK).flat_map(|block| sealed_block(block[..COPIES_AT].to_vec())).collect();
-        [sealed_block(header), blocks, fences.to_vec()].concat()
-    }
-
     fn read_all(index: &Index) -> Result<Vec<IndexEntry>, PackError> {
         let mut all = Vec::new();
         for number in 0..index.blocks() {
@@ -338,18 +321,6 @@ mod tests {
                 assert!(index.head(entry).unwrap().is_none_or(|found| found == *head));
             }
         }
-    }
-
-    #[test]
-    fn an_index_of_the_earlier_form_has_the_same_entries_and_no_copies() {
-        let dir = tempfile::tempdir().unwrap();
-        let path = dir.path().join("index");
-        let records = records(300);
-        write(&path, &records);
-        std::fs::write(&path, in_earlier_form(&std::fs::read(&path).unwrap())).unwrap();
-        let index = Index::open(&path, 7).unwrap();
-        assert_eq!(read_all(&index).unwrap(), records.iter().map(|(entry, _)| *entry).collect::<Vec<_>>());
-        assert_eq!(index.head(&index.find(109).unwrap().unwrap()).unwrap(), None);
     }
 
     #[test]
