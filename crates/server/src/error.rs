@@ -23,9 +23,6 @@ pub enum ServeError {
         /// What is wrong with it.
         error: OpenError,
     },
-    /// Mail could not be delivered to programs, files and LMTP servers.
-    #[error(transparent)]
-    Transports(#[from] posthaste_transport::OpenError),
     /// The queue of mail for other hosts could not be opened.
     #[error("the relay: {0}")]
     Relay(#[from] posthaste_relay::sender::OpenError),

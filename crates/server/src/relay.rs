@@ -1,6 +1,6 @@
 //! The relay: opened with the store, who may use it, where notifications go, and what the logs say of it.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::task::{Context, Poll};
 
@@ -12,7 +12,8 @@ use posthaste_relay::dsn::Written;
 use posthaste_relay::queue::QueuedRecipient;
 use posthaste_relay::queue::entry::notify::NEVER;
 use posthaste_relay::sender::{
-    Bounces, Config as RelayConfig, Delivering, Notice, Notifier, Outgoing, Relay, STREAM, opportunistic_tls,
+    Bounces, BouncesError, Config as RelayConfig, Delivering, Notice, Notifier, OpenError, OpenReport, Outgoing, Relay,
+    STREAM, opportunistic_tls,
 };
 use posthaste_relay::session::Timeouts;
 use posthaste_smtp::{BodyType, Envelope, ForwardPath, MailFrom, RcptTo, ReversePath};
@@ -23,7 +24,7 @@ use tokio::time::Instant;
 use crate::config::Config;
 use crate::error::ServeError;
 use crate::forward::{Back, Forwarding};
-use crate::opening::log_damaged;
+use crate::opening::{log_damaged, tell_stuck};
 use crate::receive::{Receiver, WeakReceiver};
 use crate::relay_log::RelayLog;
 use crate::services::{Ending, OnFailure, Service, end_blocking};
@@ -41,8 +42,10 @@ pub(crate) struct RelayService {
 impl RelayService {
     /// Opens the queue, and tries what an earlier run left.
     ///
+    /// A queue that cannot be opened is stuck: its mail is deferred, and stays in the spool.
+    ///
     /// # Errors
-    /// [`ServeError::Relay`].
+    /// What the configuration names cannot be used.
     pub async fn start(
         config: &Config,
         store: LocalDelivery,
@@ -57,7 +60,13 @@ impl RelayService {
         let (config, weak) = (config.clone(), receiver.downgrade());
         let opened =
             spawn_blocking(move || open(&config, store, weak, recorder)).await.map_err(std::io::Error::from)?;
-        let relay = opened?;
+        let relay = match opened {
+            Err(ServeError::Relay(error)) => stuck(&receiver, &error, help(&error)),
+            Err(ServeError::Bounces(error @ (BouncesError::Suppression(_) | BouncesError::Originals(_)))) => {
+                stuck(&receiver, &error, "stop the server, restore this file or move it away, and start it again")
+            }
+            opened => opened?,
+        };
         if let Some(relay) = &relay {
             receiver.set_relay(relay.clone(), forwarding);
         }
@@ -202,6 +211,7 @@ fn open(
     let (relay, report) = Relay::open(spool, settings)?;
     relay.set_generic(config.relay.maps.generic.map());
     log_damaged(&report.damaged, "the queue");
+    log_uncertain(&report, &config.storage.spool);
     if report.quarantined > 0 {
         let recipients = report.quarantined;
         tracing::error!(recipients, "held: they were at work when the server crashed, three times");
@@ -210,6 +220,46 @@ fn open(
         tracing::info!(recipients = report.recipients, "mail waits for other hosts");
     }
     Ok(Some(relay))
+}
+
+fn stuck(receiver: &Receiver, error: &dyn std::fmt::Display, help: &str) -> Option<Relay> {
+    tell_stuck(STREAM, error, help);
+    receiver.set_relay_stuck(format!("{error}; {help}"));
+    None
+}
+
+/// What helps when the queue cannot be opened.
+fn help(error: &OpenError) -> &'static str {
+    match error {
+        OpenError::Snapshot(_) | OpenError::Entry { .. } => "start the version of Posthaste that wrote it",
+        OpenError::Unreadable(_) => "stop the server, run `posthaste spool repair`, and start it again",
+        _ => "stop the server, run `posthaste spool verify`, and start it again once the disk can be read",
+    }
+}
+
+/// Says which snapshots could not be read, and what that has cost.
+fn log_uncertain(report: &OpenReport, spool: &Path) {
+    if report.unreadable.is_empty() && report.uncertain == 0 {
+        return;
+    }
+    for unreadable in &report.unreadable {
+        let (file, what) = (spool.join(&unreadable.place).display().to_string(), &unreadable.what);
+        match report.uncertain {
+            0 => tracing::error!(
+                file,
+                what,
+                "a snapshot of the queue cannot be read: the one before and the log say the same"
+            ),
+            _ => tracing::error!(file, what, "a snapshot of the queue cannot be read"),
+        }
+    }
+    if report.uncertain > 0 {
+        tracing::error!(
+            recipients = report.uncertain,
+            "held: nobody knows whether they have had their mail. `posthaste queue list --held` shows them, `posthaste queue release` sends them, \
+             `posthaste queue delete` drops them; suspensions and diversions of before have to be made again"
+        );
+    }
 }
 
 /// Delivers notifications as mail from the empty sender.
@@ -299,6 +349,7 @@ impl Receiver {
                 also.push(remote);
                 Vec::new()
             }
+            (None, None) if self.relay_stuck().is_some() => return Err("the queue is stuck".to_owned()),
             (None, None) => return Ok(false),
         };
         if targets.is_empty() && also.len() == changes {

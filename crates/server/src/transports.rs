@@ -14,7 +14,7 @@ use tokio::time::Instant;
 use crate::config::Config;
 use crate::error::ServeError;
 use crate::events::Outcomes;
-use crate::opening::log_damaged;
+use crate::opening::{log_damaged, tell_stuck};
 use crate::receive::Receiver;
 use crate::services::{Ending, OnFailure, Service, end_blocking};
 
@@ -26,10 +26,10 @@ pub(crate) struct TransportService {
 }
 
 impl TransportService {
-    /// Opens the stream, and tries what an earlier run left.
+    /// Opens the stream, and tries what an earlier run left. If it cannot be opened it is stuck, until a reload can.
     ///
     /// # Errors
-    /// [`ServeError::Transports`].
+    /// There is no thread to open it on.
     pub async fn start(
         config: &Config,
         store: LocalDelivery,
@@ -37,7 +37,11 @@ impl TransportService {
         recorder: Option<Recorder>,
     ) -> Result<Self, ServeError> {
         let (settings, of_store, to) = (config.clone(), store.clone(), recorder.clone());
-        let opened = spawn_blocking(move || open(&settings, &of_store, to)).await.map_err(std::io::Error::from)??;
+        let opened = spawn_blocking(move || open(&settings, &of_store, to)).await.map_err(std::io::Error::from)?;
+        let opened = opened.unwrap_or_else(|error| {
+            tell_stuck(posthaste_transport::STREAM, &error, HELP);
+            None
+        });
         opened.into_iter().for_each(|transports| receiver.set_transports(transports));
         Ok(Self { store, receiver, recorder })
     }
@@ -60,7 +64,7 @@ impl Service for TransportService {
         match open(config, &self.store, self.recorder.clone()) {
             Ok(opened) => opened.into_iter().for_each(|transports| self.receiver.set_transports(transports)),
             Err(error) => {
-                tracing::error!(error = error.to_string(), "transports cannot be opened: their mail is deferred");
+                tell_stuck(posthaste_transport::STREAM, &error, HELP);
             }
         }
     }
@@ -78,6 +82,9 @@ impl Service for TransportService {
         self.receiver.transports().map_or(Poll::Pending, |transports| transports.poll_failed(cx))
     }
 }
+
+const HELP: &str =
+    "once the disk can be read, SIGHUP opens it; `posthaste spool verify` on a stopped server names what is damaged";
 
 /// Opens the transports, if the configuration names any or mail waits for some. Blocks.
 fn open(config: &Config, store: &LocalDelivery, recorder: Option<Recorder>) -> Result<Option<Transports>, OpenError> {

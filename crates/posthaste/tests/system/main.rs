@@ -18,6 +18,7 @@ mod indexing;
 mod keywords;
 mod listeners;
 mod load;
+mod lost_files;
 mod maps;
 mod mounts;
 mod notices;

@@ -334,6 +334,9 @@ fn perform(request: &Request, uid: u32, receiver: &Receiver, answer: Answer<'_>)
         return forget_mailbox(receiver, mailbox);
     }
     let Some(relay) = receiver.relay() else {
+        if let Some(why) = receiver.relay_stuck() {
+            return Err(format!("the queue is stuck: {why}"));
+        }
         return match request {
             Request::List { .. } | Request::Summary { .. } | Request::Suspensions | Request::Diversions => {
                 Ok(json!({ "done": 0 }))

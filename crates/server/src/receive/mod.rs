@@ -61,6 +61,8 @@ struct Shared {
     transports: OnceLock<Transports>,
     /// Open if the configuration lets anybody use it.
     relay: OnceLock<(Relay, Forwarding)>,
+    /// Why the relay is not open although it should be.
+    relay_stuck: OnceLock<String>,
     memory: MemoryBudget,
     shares: SpoolShares,
     ids: Ids,
@@ -95,6 +97,7 @@ impl Receiver {
             store_patience,
             transports,
             relay,
+            relay_stuck: OnceLock::new(),
             memory,
             shares,
             ids,
@@ -161,6 +164,16 @@ impl Receiver {
     pub fn set_relay(&self, relay: Relay, forwarding: Forwarding) {
         // Opened once.
         let _ = self.0.relay.set((relay, forwarding));
+    }
+
+    /// The relay cannot be opened: until a restart, nobody is refused for good who might not be if it were open.
+    pub fn set_relay_stuck(&self, why: String) {
+        let _ = self.0.relay_stuck.set(why);
+    }
+
+    /// Why the relay is not open although it should be.
+    pub fn relay_stuck(&self) -> Option<&str> {
+        self.0.relay_stuck.get().map(String::as_str)
     }
 
     /// It, if it is open.

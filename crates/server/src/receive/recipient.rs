@@ -70,7 +70,20 @@ impl Receiver {
         rcpt: &RcptTo,
         is_held: bool,
     ) -> Result<(), RefusedRecipient> {
-        let asked = self.look_up_recipient(session, to, (rcpt, Clearance::None), is_held)?;
+        let asked = self.look_up_recipient(session, to, (rcpt, Clearance::None), is_held);
+        let asked = asked.map_err(|refused| match self.relay_stuck() {
+            // The relay might take it, or know its return path.
+            Some(why) if refused.reply.is_permanent() => {
+                let reply = Reply::new(451, "4.3.5", "This address cannot be served now, try again later");
+                RefusedRecipient {
+                    kind: Kind::NotVerified,
+                    about: Some("relay".to_owned()),
+                    reply,
+                    why: Some(why.to_owned()),
+                }
+            }
+            _ => refused,
+        })?;
         let (Some(address), Some(relay)) = (asked, self.relay()) else { return Ok(()) };
         match relay.ask_ahead(&address).await {
             Ahead::Taken => self.look_up_recipient(session, to, (rcpt, Clearance::Asked), is_held).map(drop),

@@ -34,7 +34,13 @@ impl Place {
         match fs::read(path) {
             Ok(bytes) => match serde_json::from_slice(&bytes) {
                 Ok(place) => Ok(Some(place)),
-                Err(error) => Err(io::Error::new(io::ErrorKind::InvalidData, format!("{}: {error}", path.display()))),
+                Err(error) => Err(io::Error::new(
+                    io::ErrorKind::InvalidData,
+                    format!(
+                        "{}: {error}; without this file the webhook is told of what comes from now on",
+                        path.display()
+                    ),
+                )),
             },
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
             Err(error) => Err(error),

@@ -1,0 +1,197 @@
+//! Files of the data directory that are removed or cut off while the server is down: it starts, says what is wrong, and loses and doubles nothing.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use serde_json::Value;
+
+use crate::relaying::{self, ANYWHERE, EVENTS, list, next_hop, queue};
+use crate::support::{Server, command};
+
+fn copy(from: &Path, to: &Path) {
+    fs::create_dir_all(to).unwrap();
+    for entry in fs::read_dir(from).unwrap().map(Result::unwrap) {
+        let to = to.join(entry.file_name());
+        let kind = entry.file_type().unwrap();
+        if kind.is_dir() {
+            copy(&entry.path(), &to);
+        } else if kind.is_file() {
+            fs::copy(entry.path(), to).unwrap();
+        }
+    }
+}
+
+/// The files below a directory, by their paths from `root`.
+fn files(root: &Path, dir: &Path) -> Vec<PathBuf> {
+    let mut found = Vec::new();
+    for entry in fs::read_dir(root.join(dir)).unwrap().map(Result::unwrap) {
+        let (path, kind) = (dir.join(entry.file_name()), entry.file_type().unwrap());
+        match kind.is_dir() {
+            true => found.extend(files(root, &path)),
+            false if kind.is_file() => found.push(path),
+            false => {}
+        }
+    }
+    found.sort();
+    found
+}
+
+/// Mail was delivered here and there, and some waits; then the server has stopped.
+fn used(dir: &Path, next: &Server) {
+    let hook = "[[webhook]]\nname = \"crm\"\nurl = \"http://127.0.0.1:9/\"\n[search]\nindex = true\n";
+    let config = relaying::config(next.addresses[0].port(), &format!("{EVENTS}{hook}"));
+    let server = Server::start(dir, &config);
+    let mut client = server.hello();
+    for _ in 0..3 {
+        client.deliver(&["eve@here.example", "ann@there.example", "slow@there.example"], b"Subject: x\r\n\r\nx\r\n");
+    }
+    next.wait_for_mail("there.example", "ann", 3);
+    relaying::wait_for_queue(dir, "three are deferred", |waiting| {
+        waiting.len() == 3 && waiting.iter().all(|line| line["attempts"].as_u64() >= Some(1))
+    });
+    let listed = command(dir, &["suppression", "add", "gone@there.example"]).output().unwrap();
+    assert!(listed.status.success(), "{listed:?}");
+    server.wait_for_mail("here.example", "eve", 3);
+    drop(client);
+    server.stop();
+    // A queue that is idle has its state twice.
+    Server::start_as_it_is(dir).stop();
+}
+
+/// How a file is spoiled.
+#[derive(Debug, Clone, Copy)]
+enum How {
+    Removed,
+    Cut,
+    Emptied,
+}
+
+fn spoil(path: &Path, how: How) {
+    match how {
+        How::Removed => fs::remove_file(path).unwrap(),
+        How::Cut => {
+            let len = fs::metadata(path).unwrap().len();
+            fs::File::options().write(true).open(path).unwrap().set_len(len / 2).unwrap();
+        }
+        How::Emptied => fs::write(path, "").unwrap(),
+    }
+}
+
+fn is_held_or_waits(line: &Value) -> bool {
+    line["recipient"] == "slow@there.example"
+}
+
+/// Starts the server, and has mail delivered: how many messages ann has at the next hop now.
+fn serves(dir: &Path, next: &Server, ann_before: usize, what: &str) -> usize {
+    let server = Server::start_as_it_is(dir);
+    let mut client = server.hello();
+    client.deliver(&["eve@here.example"], b"Subject: y\r\n\r\ny\r\n");
+    server.wait_for_mail("here.example", "eve", 4);
+    client.expect("MAIL FROM:<sender@example.net>", 250);
+    let reply = client.command("RCPT TO:<ann@there.example>");
+    client.expect("RSET", 250);
+    let ann = match reply.code {
+        250 => {
+            client.deliver(&["ann@there.example"], b"Subject: y\r\n\r\ny\r\n");
+            next.wait_for_mail("there.example", "ann", ann_before + 1);
+            let waiting = list(dir, &[]);
+            let slow = waiting.iter().filter(|line| is_held_or_waits(line)).count();
+            assert_eq!(slow, 3, "{what}: {waiting:?}\n{}", server.log_text());
+            ann_before + 1
+        }
+        code => {
+            assert_eq!(code, 451, "{what}: {reply:?}");
+            let line = server.wait_for_log("this stream of the spool is stuck");
+            assert!(line.contains("error=") && line.contains("help="), "{what}: {line}");
+            assert!(queue(dir, &["list"]).1.contains("the queue is stuck"), "{what}");
+            ann_before
+        }
+    };
+    drop(client);
+    server.stop();
+    assert_eq!(next.mailbox("there.example", "ann").len(), ann, "{what}: none twice");
+    ann
+}
+
+#[test]
+fn with_any_file_removed_or_cut_off_the_server_serves() {
+    let (here, there) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let next = next_hop(there.path(), ANYWHERE);
+    used(here.path(), &next);
+    let mut ann = 3;
+    let all = files(here.path(), Path::new("posthaste-data"));
+    let is_spoiled = |path: &&PathBuf| {
+        let not = ["posthaste-data/mail", "posthaste-data/spool/ring", "posthaste-data/search"];
+        !not.iter().any(|dir| path.starts_with(dir))
+    };
+    let spoiled: Vec<&PathBuf> = all.iter().filter(is_spoiled).collect();
+    assert!(
+        spoiled.iter().filter(|path| path.starts_with("posthaste-data/spool/snapshots")).count() == 2,
+        "{spoiled:?}"
+    );
+    for path in spoiled {
+        for how in [How::Removed, How::Cut, How::Emptied] {
+            let tried = tempfile::tempdir().unwrap();
+            copy(here.path(), tried.path());
+            spoil(&tried.path().join(path), how);
+            ann = serves(tried.path(), &next, ann, &format!("{} {how:?}", path.display()));
+        }
+    }
+    next.stop();
+}
+
+#[test]
+fn without_both_snapshots_the_queue_holds_what_it_does_not_know() {
+    let (here, there) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let next = next_hop(there.path(), ANYWHERE);
+    used(here.path(), &next);
+    for path in files(here.path(), Path::new("posthaste-data/spool/snapshots")) {
+        spoil(&here.path().join(path), How::Cut);
+    }
+    let verified = command(here.path(), &["spool", "verify", "."]).output().unwrap();
+    let text = String::from_utf8(verified.stdout).unwrap();
+    assert_eq!((verified.status.code(), text.matches("snapshots/queue-").count()), (Some(1), 2), "{text}");
+    let server = Server::start_as_it_is(here.path());
+    for _ in 0..2 {
+        server.wait_for_log("a snapshot of the queue cannot be read");
+    }
+    let waiting = list(here.path(), &[]);
+    assert_eq!(waiting.iter().filter(|line| is_held_or_waits(line)).count(), 3, "{waiting:?}");
+    server.stop();
+    assert_eq!(next.mailbox("there.example", "ann").len(), 3, "none twice");
+    let verified = command(here.path(), &["spool", "verify", "."]).output().unwrap();
+    assert!(verified.status.success(), "{verified:?}");
+    next.stop();
+}
+
+#[test]
+fn a_spool_that_was_rebuilt_sends_nothing_again() {
+    let (here, there) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let next = next_hop(there.path(), ANYWHERE);
+    used(here.path(), &next);
+    let spool = here.path().join("posthaste-data/spool");
+    for name in ["checkpoint.0", "checkpoint.1"] {
+        spoil(&spool.join(name), How::Emptied);
+    }
+    let refused = command(here.path(), &["serve"]).output().unwrap();
+    let text = String::from_utf8(refused.stderr).unwrap();
+    assert_eq!(refused.status.code(), Some(2), "{text}");
+    let line = text.lines().find(|line| line.contains("checkpoint")).expect("a line");
+    assert!(line.contains("posthaste-data/spool") && line.contains("posthaste spool repair --rebuild"), "{text}");
+    let rebuilt = command(here.path(), &["spool", "repair", "posthaste-data", "--rebuild", "new"]).output().unwrap();
+    assert!(rebuilt.status.success(), "{rebuilt:?}");
+    fs::rename(&spool, here.path().join("old")).unwrap();
+    fs::rename(here.path().join("new"), &spool).unwrap();
+    let server = Server::start_as_it_is(here.path());
+    server.wait_for_log("nobody knows whether they have had their mail");
+    let waiting = list(here.path(), &[]);
+    assert!(waiting.iter().all(|line| line["held_by"] == "uncertain"), "{waiting:?}");
+    assert_eq!(waiting.iter().filter(|line| is_held_or_waits(line)).count(), 3, "{waiting:?}");
+    let mut client = server.hello();
+    client.deliver(&["bob@there.example"], b"Subject: y\r\n\r\ny\r\n");
+    next.wait_for_mail("there.example", "bob", 1);
+    drop(client);
+    server.stop();
+    assert_eq!(next.mailbox("there.example", "ann").len(), 3, "none twice");
+    next.stop();
+}
