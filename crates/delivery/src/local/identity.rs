@@ -118,25 +118,31 @@ pub struct BoundMounts {
 }
 
 impl BoundMounts {
-    /// Those of the spool in this directory; none if it has no such file.
+    /// Those of the spool in this directory; none if it has no such file. One of the two files that is missing or damaged costs nothing.
     ///
     /// # Errors
-    /// Those of reading it; `InvalidData` for one that this program has not written.
+    /// Those of reading; `InvalidData` if neither file is whole and one of them is there.
     pub fn read(spool: &Path) -> io::Result<Self> {
-        let text = match std::fs::read_to_string(spool.join(BOUND)) {
-            Err(error) if error.kind() == io::ErrorKind::NotFound => String::new(),
-            read => read?,
-        };
-        let row = |line: &str| {
-            let (id, point) = line.split_once(' ')?;
-            Some((Arc::from(point), MountId::parse(id)?))
-        };
-        let ids: Option<BTreeMap<_, _>> = text.lines().map(row).collect();
-        let ids = ids.ok_or_else(|| {
-            let what = format!("{BOUND}: not a list of mail mounts; without this file each mount is bound to what is there at the next start");
-            io::Error::new(io::ErrorKind::InvalidData, what)
-        })?;
-        Ok(BoundMounts { spool: spool.to_owned(), ids: Mutex::new(ids) })
+        let mut is_any_there = false;
+        for name in BOUND {
+            match std::fs::read(spool.join(name)) {
+                Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
+                read => {
+                    is_any_there = true;
+                    if let Some(ids) = parse(&read?) {
+                        return Ok(BoundMounts { spool: spool.to_owned(), ids: Mutex::new(ids) });
+                    }
+                }
+            }
+        }
+        if is_any_there {
+            let [first, second] = BOUND;
+            let what = format!(
+                "{first}, {second}: not lists of mail mounts; without both files each mount is bound to what is there at the next start"
+            );
+            return Err(io::Error::new(io::ErrorKind::InvalidData, what));
+        }
+        Ok(BoundMounts { spool: spool.to_owned(), ids: Mutex::default() })
     }
 
     /// The streams, and the file system that each is bound to.
@@ -175,8 +181,11 @@ impl BoundMounts {
         if !change(&mut changed) {
             return Ok(false);
         }
-        let text: String = changed.iter().map(|(point, id)| format!("{id} {point}\n")).collect();
-        write_whole(File::open(&self.spool)?, BOUND, text.as_bytes())?;
+        let rows: String = changed.iter().map(|(point, id)| format!("{id} {point}\n")).collect();
+        let text = rows + END;
+        for name in BOUND {
+            write_whole(File::open(&self.spool)?, name, text.as_bytes())?;
+        }
         *ids = changed;
         Ok(true)
     }
@@ -184,6 +193,17 @@ impl BoundMounts {
     fn ids(&self) -> MutexGuard<'_, BTreeMap<Arc<str>, MountId>> {
         self.ids.lock().expect("no thread panics while it holds the ids of mounts")
     }
+}
+
+/// The rows of a file that is whole.
+fn parse(bytes: &[u8]) -> Option<BTreeMap<Arc<str>, MountId>> {
+    let row = |line: &str| {
+        let (id, point) = line.split_once(' ')?;
+        Some((Arc::from(point), MountId::parse(id)?))
+    };
+    let rows = std::str::from_utf8(bytes).ok()?.strip_suffix(END)?;
+    // Else it is the end of a row.
+    (rows.is_empty() || rows.ends_with('\n')).then(|| rows.lines().map(row).collect())?
 }
 
 /// Writes a file whole, or leaves what was there. Durable when this returns.
@@ -205,8 +225,10 @@ fn write_whole(dir: impl AsFd, name: &str, bytes: &[u8]) -> io::Result<()> {
 pub(crate) const MARKER: &str = ".posthaste-mount";
 const PREFIX: &str = "posthaste-mount ";
 const EXPLANATION: &str = "Posthaste delivers mail to this file system because it finds this file here. Keep it, also in copies of the mail.\n";
-/// Name of the file in the spool's directory.
-const BOUND: &str = "mounts";
+/// The files in the spool's directory: the same in both, written one after the other.
+const BOUND: [&str; 2] = ["mounts", "mounts.copy"];
+/// The last line: a file that is cut off has none.
+const END: &str = "end\n";
 const MARKER_BYTES_MAX: u64 = 1024;
 
 #[cfg(test)]
@@ -270,8 +292,24 @@ mod tests {
         );
         let last = BoundMounts::read(place.path()).unwrap();
         assert_eq!((last.get(""), last.get("my mail/x")), (None, Some(other)));
-        std::fs::write(place.path().join(BOUND), "1 \n").unwrap();
+        let [first, second] = BOUND.map(|name| place.path().join(name));
+        let whole = std::fs::read(&first).unwrap();
+        for path in [&first, &second] {
+            let cut = (0..whole.len()).map(|len| whole[..len].to_vec());
+            for bytes in cut.chain([b"1 \nend\n".to_vec(), b"\xff".to_vec()]) {
+                std::fs::write(path, bytes).unwrap();
+                let read = BoundMounts::read(place.path()).unwrap();
+                assert_eq!((read.get(""), read.get("my mail/x")), (None, Some(other)));
+            }
+            std::fs::remove_file(path).unwrap();
+            assert_eq!(BoundMounts::read(place.path()).unwrap().get("my mail/x"), Some(other));
+            std::fs::write(path, &whole).unwrap();
+        }
+        std::fs::write(&first, "").unwrap();
+        std::fs::remove_file(&second).unwrap();
         assert_eq!(BoundMounts::read(place.path()).unwrap_err().kind(), io::ErrorKind::InvalidData);
+        std::fs::remove_file(&first).unwrap();
+        assert_eq!(BoundMounts::read(place.path()).unwrap().get("my mail/x"), None);
     }
 
     /// Otherwise a mount would be stuck after a power cut.

@@ -148,7 +148,7 @@ fn without_both_snapshots_the_queue_holds_what_it_does_not_know() {
     for path in files(here.path(), Path::new("posthaste-data/spool/snapshots")) {
         spoil(&here.path().join(path), How::Cut);
     }
-    let verified = command(here.path(), &["spool", "verify", "."]).output().unwrap();
+    let verified = command(here.path(), &["spool", "verify", "posthaste-data"]).output().unwrap();
     let text = String::from_utf8(verified.stdout).unwrap();
     assert_eq!((verified.status.code(), text.matches("snapshots/queue-").count()), (Some(1), 2), "{text}");
     let server = Server::start_as_it_is(here.path());
@@ -159,7 +159,7 @@ fn without_both_snapshots_the_queue_holds_what_it_does_not_know() {
     assert_eq!(waiting.iter().filter(|line| is_held_or_waits(line)).count(), 3, "{waiting:?}");
     server.stop();
     assert_eq!(next.mailbox("there.example", "ann").len(), 3, "none twice");
-    let verified = command(here.path(), &["spool", "verify", "."]).output().unwrap();
+    let verified = command(here.path(), &["spool", "verify", "posthaste-data"]).output().unwrap();
     assert!(verified.status.success(), "{verified:?}");
     next.stop();
 }
