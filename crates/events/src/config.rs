@@ -70,6 +70,11 @@ pub enum Notice {
     },
     /// They can be written again.
     Working,
+    /// The file that was written last is missing, or is not as it was written: events in it may be lost. Another file is begun.
+    Changed {
+        /// Its name.
+        file: String,
+    },
     /// Too much waits for the files: events are left out, and counted, until [`Notice::Recording`].
     LeavingOut,
     /// Events are recorded again.

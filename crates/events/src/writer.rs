@@ -11,7 +11,7 @@ use posthaste_spool::watch::Worker;
 use posthaste_spool::{Lsn, Released, Replayed, Spool, StreamId};
 
 use crate::config::{Config, Notice};
-use crate::files::{Cursor, Files};
+use crate::files::{Cursor, Files, file_name};
 use crate::inbox::{Inbox, Taken};
 use crate::json;
 
@@ -90,6 +90,9 @@ impl Writer {
         let cursor = name.as_ref().and_then(Cursor::parse);
         let files = Files::open(&self.config.dir, self.config.file_bytes, cursor, position)?;
         let is_file_new = cursor != Some(files.cursor());
+        if let Some(cursor) = cursor.filter(|_| is_file_new) {
+            (self.config.notice)(Notice::Changed { file: file_name(cursor.file) });
+        }
         let mut session = Session { files, written: position, unsynced: None, is_file_new, lines: Vec::new() };
         if is_file_new {
             // Durable before there is anything in it: without a cursor its lines would come a second time, in another file.

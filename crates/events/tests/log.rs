@@ -288,6 +288,7 @@ fn a_file_that_is_taken_away_is_followed_by_another() {
     std::fs::remove_file(dir.path().join("taken")).unwrap();
     append(&spool, entry_of(&log.recorder(), 2), None, b"");
     assert!(matches!(notices.recv_timeout(PATIENCE), Ok(Notice::Failing { .. })));
+    assert_eq!(notices.recv_timeout(PATIENCE), Ok(Notice::Changed { file: file_name(1) }));
     assert_eq!(notices.recv_timeout(PATIENCE), Ok(Notice::Working));
     assert!(log.end(PATIENCE));
     // Under a number of its own: who follows the log by number and offset sees that the first is gone.

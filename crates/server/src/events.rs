@@ -56,6 +56,13 @@ impl Events {
             Notice::Failing { error } => {
                 tracing::error!(dir, error, "the event log cannot be written: events wait in the spool; trying again");
             }
+            Notice::Changed { file } => {
+                tracing::error!(
+                    dir,
+                    file,
+                    "this file of the event log was removed or changed by another program: events in it may be lost; another one is begun"
+                );
+            }
             Notice::LeavingOut => {
                 tracing::error!(dir, "too many events wait for the event log: further ones are left out")
             }
