@@ -195,3 +195,25 @@ fn a_spool_that_was_rebuilt_sends_nothing_again() {
     assert_eq!(next.mailbox("there.example", "ann").len(), 3, "none twice");
     next.stop();
 }
+
+#[test]
+fn a_queue_whose_disk_fails_is_stuck_until_a_repair() {
+    let (here, there) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let next = next_hop(there.path(), ANYWHERE);
+    used(here.path(), &next);
+    for path in files(here.path(), Path::new("posthaste-data/spool/snapshots")) {
+        // Read, it fails as a bad sector does.
+        spoil(&here.path().join(&path), How::Removed);
+        fs::create_dir(here.path().join(path)).unwrap();
+    }
+    assert_eq!(serves(here.path(), &next, 3, "a disk that fails"), 3, "it is stuck");
+    let repaired = command(here.path(), &["spool", "repair", "posthaste-data"]).output().unwrap();
+    let text = String::from_utf8(repaired.stdout).unwrap();
+    assert!(repaired.status.success() && text.matches("its stream starts without it").count() == 2, "{text}");
+    let server = Server::start_as_it_is(here.path());
+    let waiting = list(here.path(), &[]);
+    assert_eq!(waiting.iter().filter(|line| is_held_or_waits(line)).count(), 3, "{waiting:?}");
+    server.stop();
+    assert_eq!(next.mailbox("there.example", "ann").len(), 3, "none twice");
+    next.stop();
+}
