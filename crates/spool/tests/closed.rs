@@ -390,3 +390,22 @@ fn a_spool_without_any_checkpoint_is_rebuilt_elsewhere_and_stays_as_it_is() {
         assert!(next > large && next > lsns[30], "no LSN is used twice");
     }
 }
+
+#[test]
+fn a_rebuild_takes_no_hole_in_a_pack_for_damage() {
+    let dir = tempfile::tempdir().unwrap();
+    let (from, to) = (dir.path().join("from"), dir.path().join("to"));
+    let (spool, _) = FileSpool::open(&from, config()).unwrap();
+    let stream = spool.stream("one").unwrap();
+    let lsns: Vec<Lsn> =
+        (0..40).map(|_| append(&spool, &[stream], Body::Inline(vec![Bytes::from(vec![1; 3000])]))).collect();
+    let also = lsns.iter().copied().step_by(2).collect();
+    spool.advance(stream, lsns[39], None, Released { below: Lsn::ZERO, also });
+    assert_eq!(spool.pack_oldest(1).unwrap(), 1);
+    spool.checkpoint().unwrap();
+    spool.abandon();
+    ["checkpoint.0", "checkpoint.1"].iter().for_each(|name| std::fs::remove_file(from.join(name)).unwrap());
+    let rebuilt = ClosedSpool::rebuild(&from, &to).unwrap();
+    assert_eq!(rebuilt.damage, []);
+    assert!((20..=40).contains(&rebuilt.batches), "{}", rebuilt.batches);
+}

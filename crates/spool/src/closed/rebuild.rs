@@ -8,7 +8,7 @@ use std::path::Path;
 
 use bytes::Bytes;
 use posthaste_ring::layout::RecordHeader;
-use posthaste_ring::{Lsn, SegmentReader};
+use posthaste_ring::{Gap, Lsn, SegmentReader};
 
 use super::{ClosedSpool, lock};
 use crate::batch::{BodyPlace, Head, OWN};
@@ -69,7 +69,7 @@ impl ClosedSpool {
         }
         let mut left = Left::default();
         left.read(&pack::dir_of(dir), ".pack")?;
-        left.read(&dir.join(RING), ".seg")?;
+        left.read(&dir.join(RING), RING_ENDING)?;
         left.leave_out_what_is_torn_or_cancelled();
         let left_out = left.leave_out_what_has_lost_its_body(dir)?;
         posthaste_fsops::make_dir(to)?;
@@ -146,7 +146,9 @@ impl Left {
                 ControlFlow::Continue(())
             })?;
             unknown.into_iter().for_each(|lsn| self.note(Some(lsn), &name, "its head has a format that is not known"));
-            for (first, last) in gaps.into_iter().filter_map(|gap| gap.lsns) {
+            // A pack leaves out what nobody needed: LSNs are missing there, and no bytes.
+            let is_damage = |gap: &Gap| ending == RING_ENDING || !gap.range.is_empty();
+            for (first, last) in gaps.into_iter().filter(is_damage).filter_map(|gap| gap.lsns) {
                 self.note(Some(first.get()), &name, format!("batches {first} to {last} are damaged"));
             }
             self.readers.push((name, reader));
@@ -269,4 +271,6 @@ fn copy(from: &Path, to: &Path) -> io::Result<bool> {
     Ok(true)
 }
 
+/// Of the files of the ring.
+const RING_ENDING: &str = ".seg";
 const PACK_BYTES: u64 = 256 << 20;
