@@ -22,11 +22,54 @@ pub enum Address {
     GroupEnd,
 }
 
+/// One item of an address list as it is written: encoded words and octets above ASCII stay.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum RawAddress {
+    /// As [`Address::Mailbox`].
+    Mailbox {
+        /// The display name without its quotes, else a comment.
+        name: Option<Vec<u8>>,
+        /// The address, as in [`Address::Mailbox`].
+        address: Option<Vec<u8>>,
+    },
+    /// A group begins; its members follow.
+    Group(Vec<u8>),
+    /// The group ends.
+    GroupEnd,
+}
+
 /// Reads an address list item by item. Nothing is an error: what cannot be an address is a name.
 #[derive(Debug, Clone)]
-pub struct Addresses<'a> {
+pub struct Addresses<'a>(RawAddresses<'a>);
+
+impl<'a> Addresses<'a> {
+    /// Reads the value of a field. `fallback` is the charset of octets that are neither UTF-8 nor encoded.
+    pub fn new(value: &'a [u8], fallback: Option<Charset>) -> Self {
+        Self(RawAddresses { decoding: Some(fallback), ..RawAddresses::new(value) })
+    }
+}
+
+impl Iterator for Addresses<'_> {
+    type Item = Address;
+
+    fn next(&mut self) -> Option<Address> {
+        let text = |octets| String::from_utf8(octets).expect("decoded text is UTF-8");
+        Some(match self.0.next()? {
+            RawAddress::Mailbox { name, address } => {
+                Address::Mailbox { name: name.map(text), address: address.map(text) }
+            }
+            RawAddress::Group(name) => Address::Group(text(name)),
+            RawAddress::GroupEnd => Address::GroupEnd,
+        })
+    }
+}
+
+/// Like [`Addresses`], but without decoding anything: for IMAP's ENVELOPE (RFC 3501 section 7.4.2).
+#[derive(Debug, Clone)]
+pub struct RawAddresses<'a> {
     rest: &'a [u8],
-    fallback: Option<Charset>,
+    /// With the charset of octets that say nothing about themselves; `None`: items stay as they are written.
+    decoding: Option<Option<Charset>>,
     in_group: bool,
     /// No quote, comment or bracket that is opened from here on is closed, so none is looked for again.
     open: Unclosed,
@@ -57,16 +100,18 @@ struct Parts {
     is_apart: bool,
 }
 
-impl<'a> Addresses<'a> {
-    /// Reads the value of a field. `fallback` is the charset of octets that are neither UTF-8 nor encoded.
-    pub fn new(value: &'a [u8], fallback: Option<Charset>) -> Self {
-        Self { rest: value, fallback, in_group: false, open: Unclosed::default() }
+impl<'a> RawAddresses<'a> {
+    /// Reads the value of a field.
+    pub fn new(value: &'a [u8]) -> Self {
+        Self { rest: value, decoding: None, in_group: false, open: Unclosed::default() }
     }
 
-    fn text(&self, bytes: &[u8]) -> Option<String> {
-        let text = decode_text(bytes, self.fallback);
-        let text = text.trim();
-        (!text.is_empty()).then(|| text.to_owned())
+    fn text(&self, bytes: &[u8]) -> Option<Vec<u8>> {
+        let text = match self.decoding {
+            Some(fallback) => decode_text(bytes, fallback).trim().as_bytes().to_vec(),
+            None => unfold(bytes).trim_ascii().to_vec(),
+        };
+        (!text.is_empty()).then_some(text)
     }
 
     /// The length of what a quote, comment or bracket encloses here, with its end; `None` if it is never closed.
@@ -90,36 +135,36 @@ impl<'a> Addresses<'a> {
         len
     }
 
-    fn finish(&self, parts: Parts) -> Option<Address> {
+    fn finish(&self, parts: Parts) -> Option<RawAddress> {
         let Parts { mut phrase, at_word, angle, comment, has_quoted, .. } = parts;
         if let Some(angle) = angle {
             let address = self.text(&angle);
             let name = self.text(&phrase).or_else(|| self.text(&comment));
-            return (address.is_some() || name.is_some()).then_some(Address::Mailbox { name, address });
+            return (address.is_some() || name.is_some()).then_some(RawAddress::Mailbox { name, address });
         }
         if let Some((start, end)) = at_word {
             let address = self.text(&phrase[start..end]);
             phrase.drain(start..end);
             let name = self.text(&phrase).or_else(|| self.text(&comment));
-            return Some(Address::Mailbox { name, address });
+            return Some(RawAddress::Mailbox { name, address });
         }
         let phrase = self.text(&phrase);
         let comment = self.text(&comment);
         match phrase {
             // A local name: the mailbox of the machine.
-            Some(word) if !has_quoted && word.bytes().all(|b| b.is_ascii_graphic()) => {
-                Some(Address::Mailbox { name: comment, address: Some(word) })
+            Some(word) if !has_quoted && word.iter().all(u8::is_ascii_graphic) => {
+                Some(RawAddress::Mailbox { name: comment, address: Some(word) })
             }
-            Some(name) => Some(Address::Mailbox { name: Some(name), address: None }),
-            None => comment.map(|name| Address::Mailbox { name: Some(name), address: None }),
+            Some(name) => Some(RawAddress::Mailbox { name: Some(name), address: None }),
+            None => comment.map(|name| RawAddress::Mailbox { name: Some(name), address: None }),
         }
     }
 }
 
-impl Iterator for Addresses<'_> {
-    type Item = Address;
+impl Iterator for RawAddresses<'_> {
+    type Item = RawAddress;
 
-    fn next(&mut self) -> Option<Address> {
+    fn next(&mut self) -> Option<RawAddress> {
         let mut parts = Parts::default();
         while let Some((&byte, after)) = self.rest.split_first() {
             match byte {
@@ -185,7 +230,7 @@ impl Iterator for Addresses<'_> {
                     self.rest = after;
                     if ends_group {
                         self.in_group = false;
-                        return Some(Address::GroupEnd);
+                        return Some(RawAddress::GroupEnd);
                     }
                     if let Some(found) = self.finish(std::mem::take(&mut parts)) {
                         return Some(found);
@@ -198,7 +243,7 @@ impl Iterator for Addresses<'_> {
                 {
                     self.rest = after;
                     self.in_group = true;
-                    return Some(Address::Group(self.text(&parts.phrase).unwrap_or_default()));
+                    return Some(RawAddress::Group(self.text(&parts.phrase).unwrap_or_default()));
                 }
                 b'>' => self.rest = after,
                 // Behind it a blank separates words as ever: the line may be folded there.
@@ -221,11 +266,11 @@ impl Iterator for Addresses<'_> {
         if let Some(found) = self.finish(parts) {
             return Some(found);
         }
-        std::mem::take(&mut self.in_group).then_some(Address::GroupEnd)
+        std::mem::take(&mut self.in_group).then_some(RawAddress::GroupEnd)
     }
 }
 
-impl Addresses<'_> {
+impl RawAddresses<'_> {
     /// The length of a run of ordinary octets, at least 1. An encoded word is one, with whatever stands in it.
     fn word_len(&self) -> usize {
         let rest = self.rest;
@@ -481,5 +526,22 @@ mod tests {
                 }
             }
         }
+    }
+
+    #[test]
+    fn raw_items_keep_encoded_words_and_octets() {
+        let value = b"=?utf-8?Q?J=C3=BC?= <j@x>, \"Gr\xfc\xdfe, \\\"B\\\"\" <g@y>, caf\xe9:\r\n m@z (M);";
+        let mailbox = |name: &[u8], address: &[u8]| RawAddress::Mailbox {
+            name: Some(name.to_vec()),
+            address: Some(address.to_vec()),
+        };
+        let expected = [
+            mailbox(b"=?utf-8?Q?J=C3=BC?=", b"j@x"),
+            mailbox(b"Gr\xfc\xdfe, \"B\"", b"g@y"),
+            RawAddress::Group(b"caf\xe9".to_vec()),
+            mailbox(b"M", b"m@z"),
+            RawAddress::GroupEnd,
+        ];
+        assert_eq!(RawAddresses::new(value).collect::<Vec<_>>(), expected);
     }
 }

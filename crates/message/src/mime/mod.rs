@@ -15,13 +15,13 @@ mod shifted;
 mod transfer;
 mod words;
 
-pub use address::{Address, Addresses};
+pub use address::{Address, Addresses, RawAddress, RawAddresses};
 pub use charset::{Charset, decode_body};
 pub use field::{Field, Fields, Header};
 pub use flowed::unflow;
 pub use ids::{in_reply_to, message_id, references};
-pub use params::{main_value, parameter};
+pub use params::{main_value, parameter, raw_parameters};
 pub use part::{Message, Part, Parts};
 pub use scan::{Kind, Limits, Problem};
 pub use transfer::{Encoding, base64, quoted_printable};
-pub use words::decode_text;
+pub use words::{decode_text, unfold};

@@ -171,6 +171,11 @@ pub(super) fn raw_parameter<'a>(value: &'a [u8], name: &str) -> Option<Cow<'a, [
     Parameters::new(value).find(|raw| raw.name.eq_ignore_ascii_case(name.as_bytes())).map(|raw| raw.value)
 }
 
+/// All parameters of a value in their order, unquoted and otherwise as they are written: pieces (RFC 2231) stay pieces.
+pub fn raw_parameters(value: &[u8]) -> impl Iterator<Item = (&[u8], Cow<'_, [u8]>)> {
+    Parameters::new(value).map(|raw| (raw.name, raw.value))
+}
+
 /// The value of a parameter, decoded: its pieces put together (RFC 2231), its charset applied, encoded words (which should not be there) read.
 ///
 /// ```
@@ -315,5 +320,13 @@ mod tests {
         }
         let value = format!("text/plain; {}; charset=utf-8", "(".repeat(10));
         assert_eq!(parameter(value.as_bytes(), "charset", None).as_deref(), Some("utf-8"));
+    }
+
+    #[test]
+    fn raw_parameters_are_given_as_written() {
+        let value = b"text/plain; Charset=\"utf-8\"; name*0*=utf-8''%e2; name*1=\"a\\\"b\"";
+        let found: Vec<_> = raw_parameters(value).map(|(n, v)| (n.to_vec(), v.into_owned())).collect();
+        let expected = [("Charset", "utf-8"), ("name*0*", "utf-8''%e2"), ("name*1", "a\"b")];
+        assert_eq!(found, expected.map(|(n, v)| (n.as_bytes().to_vec(), v.as_bytes().to_vec())));
     }
 }

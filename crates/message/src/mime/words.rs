@@ -39,7 +39,7 @@ pub fn decode_text<'a>(value: &'a [u8], fallback: Option<Charset>) -> Cow<'a, st
 }
 
 /// Takes out the line ends that a blank follows. Others stay: they were put there to look like a line end.
-pub(super) fn unfold(value: &[u8]) -> Cow<'_, [u8]> {
+pub fn unfold(value: &[u8]) -> Cow<'_, [u8]> {
     if memchr::memchr(b'\n', value).is_none() {
         return Cow::Borrowed(value);
     }
