@@ -1,0 +1,189 @@
+//! Commands as the client sent them (RFC 3501 section 6 and its extensions).
+
+mod fetch;
+mod list;
+mod parse;
+mod search;
+
+pub use fetch::{BodySection, BodySectionText, FetchItem, Partial};
+pub use list::{ListCommand, ListReturn, ListSelection, StatusItem};
+pub use parse::{Appending, parse, parse_append};
+pub use search::{SearchCommand, SearchKey, SearchReturn};
+
+use crate::set::SequenceSet;
+
+/// A command and the tag that its answer has.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct TaggedCommand {
+    /// The tag.
+    pub tag: String,
+    /// The command, if it could be understood.
+    pub command: Result<ImapCommand, ImapCommandError>,
+}
+
+/// Why a command is not carried out.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum ImapCommandError {
+    /// It is none, or none of ours: BAD.
+    #[error("{0}")]
+    Bad(&'static str),
+    /// It is right and asks for too much: NO [LIMIT].
+    #[error("{0}")]
+    Limit(&'static str),
+    /// A SEARCH in a charset that is not known: NO [BADCHARSET].
+    #[error("The charset is not known")]
+    Charset,
+}
+
+/// Flags a client may set (RFC 3501 section 2.3.2).
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum MailFlag {
+    /// `\Seen`
+    Seen,
+    /// `\Answered`
+    Answered,
+    /// `\Flagged`
+    Flagged,
+    /// `\Deleted`
+    Deleted,
+    /// `\Draft`
+    Draft,
+    /// Any atom.
+    Keyword(String),
+}
+
+/// How STORE changes flags.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum FlagChange {
+    /// `FLAGS`
+    Replace,
+    /// `+FLAGS`
+    Add,
+    /// `-FLAGS`
+    Remove,
+}
+
+/// A command. Mailbox names are as they came: modified UTF-7, or whatever else a client sends.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[allow(missing_docs, reason = "the names are those of the standard's commands and arguments")]
+pub enum ImapCommand {
+    Capability,
+    Noop,
+    Logout,
+    /// Keys and values (RFC 2971).
+    Id(Vec<(Vec<u8>, Option<Vec<u8>>)>),
+    StartTls,
+    /// `initial` is still in base64 (RFC 4959); `=` means empty.
+    Authenticate {
+        mechanism: String,
+        initial: Option<String>,
+    },
+    Login {
+        user: Vec<u8>,
+        password: Vec<u8>,
+    },
+    /// Capabilities in upper case (RFC 5161).
+    Enable(Vec<String>),
+    /// SELECT, or EXAMINE with `read_only`.
+    Select {
+        mailbox: Vec<u8>,
+        read_only: bool,
+    },
+    /// Special uses as given (RFC 6154 section 3).
+    Create {
+        mailbox: Vec<u8>,
+        uses: Vec<String>,
+    },
+    Delete(Vec<u8>),
+    Rename {
+        from: Vec<u8>,
+        to: Vec<u8>,
+    },
+    Subscribe(Vec<u8>),
+    Unsubscribe(Vec<u8>),
+    List(ListCommand),
+    /// RFC 3501 section 6.3.9.
+    Lsub {
+        reference: Vec<u8>,
+        pattern: Vec<u8>,
+    },
+    Namespace,
+    Status {
+        mailbox: Vec<u8>,
+        items: Vec<StatusItem>,
+    },
+    GetQuota(Vec<u8>),
+    GetQuotaRoot(Vec<u8>),
+    /// Resources in upper case, each with its limit.
+    SetQuota {
+        root: Vec<u8>,
+        limits: Vec<(String, u64)>,
+    },
+    Idle,
+    /// The mechanism in upper case (RFC 4978).
+    Compress(String),
+    Check,
+    Close,
+    Unselect,
+    /// With the UIDs of UID EXPUNGE (RFC 4315).
+    Expunge(Option<SequenceSet>),
+    Search {
+        uid: bool,
+        search: SearchCommand,
+    },
+    Fetch {
+        uid: bool,
+        set: SequenceSet,
+        items: Vec<FetchItem>,
+    },
+    Store {
+        uid: bool,
+        set: SequenceSet,
+        kind: FlagChange,
+        silent: bool,
+        flags: Vec<MailFlag>,
+    },
+    Copy {
+        uid: bool,
+        set: SequenceSet,
+        mailbox: Vec<u8>,
+    },
+    /// RFC 6851.
+    Move {
+        uid: bool,
+        set: SequenceSet,
+        mailbox: Vec<u8>,
+    },
+}
+
+impl ImapCommand {
+    /// Whether it can be given before login.
+    pub fn is_for_anybody(&self) -> bool {
+        matches!(
+            self,
+            Self::Capability
+                | Self::Noop
+                | Self::Logout
+                | Self::Id(_)
+                | Self::StartTls
+                | Self::Authenticate { .. }
+                | Self::Login { .. }
+        )
+    }
+
+    /// Whether it needs a selected mailbox.
+    pub fn is_for_selected(&self) -> bool {
+        matches!(
+            self,
+            Self::Check
+                | Self::Close
+                | Self::Unselect
+                | Self::Expunge(_)
+                | Self::Search { .. }
+                | Self::Fetch { .. }
+                | Self::Store { .. }
+                | Self::Copy { .. }
+                | Self::Move { .. }
+        )
+    }
+}

@@ -1,0 +1,290 @@
+//! The grammar of commands.
+
+use super::fetch::fetch_items;
+use super::list::{list, status_items};
+use super::search::search;
+use super::{FlagChange, ImapCommand, ImapCommandError, MailFlag, TaggedCommand};
+use crate::date::date_time;
+use crate::lex::{Cursor, is_astring_char};
+use crate::set::{SeqNo, SequenceSet};
+
+pub(super) type Result<T> = std::result::Result<T, ImapCommandError>;
+
+/// Reads a whole command: lines and literals, without the last line end. `None` where there is no tag to answer to.
+///
+/// Time and memory are those of the command's length; nesting is bounded.
+pub fn parse(command: &[u8]) -> Option<TaggedCommand> {
+    let mut cursor = Cursor::new(command);
+    let tag = cursor.tag().ok()?.to_owned();
+    // A line that goes on without a space has no tag, but for one that is nothing else.
+    let command = match cursor.take(b' ') {
+        true => tagged(&mut cursor),
+        false if cursor.is_at_end() => Err(ImapCommandError::Bad("A command is missing")),
+        false => return None,
+    };
+    Some(TaggedCommand { tag, command })
+}
+
+fn tagged(cursor: &mut Cursor<'_>) -> Result<ImapCommand> {
+    let name = cursor.keyword()?;
+    let command = match name.as_str() {
+        "UID" => {
+            cursor.space()?;
+            let name = cursor.keyword()?;
+            cursor.space()?;
+            match name.as_str() {
+                "EXPUNGE" => ImapCommand::Expunge(Some(sequence_set(cursor)?)),
+                _ => of_messages(cursor, &name, true)?,
+            }
+        }
+        "FETCH" | "STORE" | "SEARCH" | "COPY" | "MOVE" => {
+            cursor.space()?;
+            of_messages(cursor, &name, false)?
+        }
+        _ => match without_arguments(&name) {
+            Some(command) => {
+                // Some clients end a command with a space.
+                cursor.take(b' ');
+                command
+            }
+            None => with_arguments(cursor, &name)?,
+        },
+    };
+    cursor.end()?;
+    Ok(command)
+}
+
+fn without_arguments(name: &str) -> Option<ImapCommand> {
+    Some(match name {
+        "CAPABILITY" => ImapCommand::Capability,
+        "NOOP" => ImapCommand::Noop,
+        "LOGOUT" => ImapCommand::Logout,
+        "STARTTLS" => ImapCommand::StartTls,
+        "NAMESPACE" => ImapCommand::Namespace,
+        "IDLE" => ImapCommand::Idle,
+        "CHECK" => ImapCommand::Check,
+        "CLOSE" => ImapCommand::Close,
+        "UNSELECT" => ImapCommand::Unselect,
+        "EXPUNGE" => ImapCommand::Expunge(None),
+        _ => return None,
+    })
+}
+
+fn with_arguments(cursor: &mut Cursor<'_>, name: &str) -> Result<ImapCommand> {
+    const UNKNOWN: ImapCommandError = ImapCommandError::Bad("That command is not known");
+    let read: fn(&mut Cursor<'_>) -> Result<ImapCommand> = match name {
+        "ID" => id,
+        "AUTHENTICATE" => authenticate,
+        "LOGIN" => |c| {
+            let user = c.astring()?;
+            c.space()?;
+            Ok(ImapCommand::Login { user, password: c.astring()? })
+        },
+        "ENABLE" => |c| {
+            let mut names = vec![c.keyword()?];
+            while c.take(b' ') {
+                names.push(c.keyword()?);
+            }
+            Ok(ImapCommand::Enable(names))
+        },
+        "SELECT" => |c| Ok(ImapCommand::Select { mailbox: c.astring()?, read_only: false }),
+        "EXAMINE" => |c| Ok(ImapCommand::Select { mailbox: c.astring()?, read_only: true }),
+        "CREATE" => create,
+        "DELETE" => |c| c.astring().map(ImapCommand::Delete),
+        "RENAME" => |c| {
+            let from = c.astring()?;
+            c.space()?;
+            Ok(ImapCommand::Rename { from, to: c.astring()? })
+        },
+        "SUBSCRIBE" => |c| c.astring().map(ImapCommand::Subscribe),
+        "UNSUBSCRIBE" => |c| c.astring().map(ImapCommand::Unsubscribe),
+        "LIST" => |c| list(c).map(ImapCommand::List),
+        "LSUB" => |c| {
+            let reference = c.astring()?;
+            c.space()?;
+            Ok(ImapCommand::Lsub { reference, pattern: c.list_mailbox()? })
+        },
+        "STATUS" => |c| {
+            let mailbox = c.astring()?;
+            c.space()?;
+            Ok(ImapCommand::Status { mailbox, items: status_items(c)? })
+        },
+        "GETQUOTA" => |c| c.astring().map(ImapCommand::GetQuota),
+        "GETQUOTAROOT" => |c| c.astring().map(ImapCommand::GetQuotaRoot),
+        "SETQUOTA" => set_quota,
+        "COMPRESS" => |c| c.keyword().map(ImapCommand::Compress),
+        _ => return Err(UNKNOWN),
+    };
+    cursor.space()?;
+    read(cursor)
+}
+
+fn of_messages(cursor: &mut Cursor<'_>, name: &str, uid: bool) -> Result<ImapCommand> {
+    if name == "SEARCH" {
+        return Ok(ImapCommand::Search { uid, search: search(cursor)? });
+    }
+    let read: fn(&mut Cursor<'_>, bool, SequenceSet) -> Result<ImapCommand> = match name {
+        "FETCH" => |c, uid, set| Ok(ImapCommand::Fetch { uid, set, items: fetch_items(c)? }),
+        "STORE" => store,
+        "COPY" => |c, uid, set| Ok(ImapCommand::Copy { uid, set, mailbox: c.astring()? }),
+        "MOVE" => |c, uid, set| Ok(ImapCommand::Move { uid, set, mailbox: c.astring()? }),
+        _ => return Err(ImapCommandError::Bad("That command is not known")),
+    };
+    let set = sequence_set(cursor)?;
+    cursor.space()?;
+    read(cursor, uid, set)
+}
+
+/// `sequence-set`; its numbers are bounded by the command's length.
+pub(super) fn sequence_set(cursor: &mut Cursor<'_>) -> Result<SequenceSet> {
+    let end = |cursor: &mut Cursor<'_>| match cursor.take(b'*') {
+        true => Ok(SeqNo::Largest),
+        false => cursor.nonzero().map(SeqNo::Number),
+    };
+    let mut ranges = Vec::new();
+    loop {
+        let first = end(cursor)?;
+        let last = if cursor.take(b':') { end(cursor)? } else { first };
+        ranges.push((first, last));
+        if !cursor.take(b',') {
+            return Ok(SequenceSet(ranges));
+        }
+    }
+}
+
+fn id(cursor: &mut Cursor<'_>) -> Result<ImapCommand> {
+    if cursor.take_word("NIL") {
+        return Ok(ImapCommand::Id(Vec::new()));
+    }
+    let pairs = cursor.list(0, |cursor| {
+        let key = cursor.string()?;
+        cursor.space()?;
+        Ok((key, cursor.nstring()?))
+    })?;
+    Ok(ImapCommand::Id(pairs))
+}
+
+fn authenticate(cursor: &mut Cursor<'_>) -> Result<ImapCommand> {
+    let mechanism = cursor.keyword()?;
+    let initial = match cursor.take(b' ') {
+        true => {
+            let text = cursor.run(|octet| octet.is_ascii_alphanumeric() || matches!(octet, b'+' | b'/' | b'='));
+            Some(String::from_utf8_lossy(text).into_owned())
+        }
+        false => None,
+    };
+    Ok(ImapCommand::Authenticate { mechanism, initial })
+}
+
+fn create(cursor: &mut Cursor<'_>) -> Result<ImapCommand> {
+    let mailbox = cursor.astring()?;
+    let mut uses = Vec::new();
+    if cursor.take(b' ') {
+        cursor.expect(b'(', "A list is missing")?;
+        if !cursor.take_word("USE") {
+            return Err(ImapCommandError::Bad("That option of CREATE is not known"));
+        }
+        cursor.space()?;
+        uses = cursor.list(1, |cursor| {
+            cursor.expect(b'\\', "A special use is missing")?;
+            Ok(format!("\\{}", cursor.atom()?))
+        })?;
+        cursor.expect(b')', "A list is not closed")?;
+    }
+    Ok(ImapCommand::Create { mailbox, uses })
+}
+
+fn set_quota(cursor: &mut Cursor<'_>) -> Result<ImapCommand> {
+    let root = cursor.astring()?;
+    cursor.space()?;
+    let limits = cursor.list(0, |cursor| {
+        let resource = cursor.keyword()?;
+        cursor.space()?;
+        Ok((resource, cursor.number64()?))
+    })?;
+    Ok(ImapCommand::SetQuota { root, limits })
+}
+
+fn store(cursor: &mut Cursor<'_>, uid: bool, set: SequenceSet) -> Result<ImapCommand> {
+    let kind = match cursor.peek() {
+        Some(b'+') => FlagChange::Add,
+        Some(b'-') => FlagChange::Remove,
+        _ => FlagChange::Replace,
+    };
+    if kind != FlagChange::Replace {
+        cursor.run(|octet| matches!(octet, b'+' | b'-'));
+    }
+    let silent = match cursor.keyword()?.as_str() {
+        "FLAGS" => false,
+        "FLAGS.SILENT" => true,
+        _ => return Err(ImapCommandError::Bad("STORE changes flags only")),
+    };
+    cursor.space()?;
+    let flags = match cursor.peek() {
+        Some(b'(') => cursor.list(0, flag)?,
+        _ => {
+            let mut flags = vec![flag(cursor)?];
+            while cursor.take(b' ') {
+                flags.push(flag(cursor)?);
+            }
+            flags
+        }
+    };
+    Ok(ImapCommand::Store { uid, set, kind, silent, flags })
+}
+
+/// `\Recent` cannot be set, and there are no other system flags (decision 54).
+fn flag(cursor: &mut Cursor<'_>) -> Result<MailFlag> {
+    if !cursor.take(b'\\') {
+        return cursor.atom().map(|name| MailFlag::Keyword(name.to_owned()));
+    }
+    match cursor.keyword()?.as_str() {
+        "SEEN" => Ok(MailFlag::Seen),
+        "ANSWERED" => Ok(MailFlag::Answered),
+        "FLAGGED" => Ok(MailFlag::Flagged),
+        "DELETED" => Ok(MailFlag::Deleted),
+        "DRAFT" => Ok(MailFlag::Draft),
+        _ => Err(ImapCommandError::Bad("That flag cannot be set")),
+    }
+}
+
+/// An APPEND up to its message (RFC 3501 section 6.3.11).
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Appending {
+    /// Where to.
+    pub mailbox: Vec<u8>,
+    /// Flags of the message.
+    pub flags: Vec<MailFlag>,
+    /// INTERNALDATE in seconds since 1970.
+    pub date: Option<i64>,
+}
+
+/// Reads the line of an APPEND up to the literal of its message, which is not part of `line`.
+pub fn parse_append(line: &[u8]) -> Option<(String, Result<Appending>)> {
+    let mut cursor = Cursor::new(line);
+    let tag = cursor.tag().ok()?.to_owned();
+    let is_append = cursor.take(b' ') && cursor.take_word("APPEND") && cursor.take(b' ');
+    is_append.then(|| (tag, appending(&mut cursor)))
+}
+
+fn appending(cursor: &mut Cursor<'_>) -> Result<Appending> {
+    let mailbox = cursor.astring()?;
+    cursor.space()?;
+    let mut flags = Vec::new();
+    if cursor.peek() == Some(b'(') {
+        flags = cursor.list(0, flag)?;
+        cursor.space()?;
+    }
+    let mut date = None;
+    if cursor.peek() == Some(b'"') {
+        date = Some(date_time(cursor)?);
+        cursor.space()?;
+    }
+    cursor.end()?;
+    Ok(Appending { mailbox, flags, date })
+}
+
+/// A word that may be the name of a field, as a client gave it.
+pub(super) fn is_plain(text: &[u8]) -> bool {
+    !text.is_empty() && text.iter().all(|&octet| is_astring_char(octet))
+}

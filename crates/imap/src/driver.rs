@@ -1,0 +1,132 @@
+//! Sessions over sockets, with feature `tokio`: an [`ImapService`] for the listeners of `posthaste-net`.
+
+mod connection;
+mod mail;
+mod serve;
+
+use std::future::Future;
+use std::sync::{Arc, PoisonError, RwLock};
+use std::time::Duration;
+
+use posthaste_mailstore::Mailstore;
+use posthaste_net::{Certificate, Connection, Goodbye, Peer, Refusal, Service};
+use tokio::sync::Semaphore;
+
+use crate::session::{ImapConfig, ImapCredentials, LoginRefusal};
+
+/// Checks passwords.
+pub trait Authenticator: Send + Sync + 'static {
+    /// The login whose mailboxes the client gets, as [`Mailstore::account`] knows it.
+    ///
+    /// # Errors
+    /// Why there is none.
+    fn login(
+        &self,
+        peer: &Peer,
+        credentials: ImapCredentials,
+    ) -> impl Future<Output = Result<String, LoginRefusal>> + Send;
+}
+
+/// Time limits of a session (decision 16).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ImapTimeouts {
+    /// From the connection to the login, handshake included. Default 60 s.
+    pub login: Duration,
+    /// Without a command. IDLE has no end. Default 30 min.
+    pub idle: Duration,
+    /// Without an octet taken by the client while there is something to send. Default 2 min.
+    pub write: Duration,
+    /// One search. Default 10 s.
+    pub search: Duration,
+    /// Between two signs of life in IDLE. Default 2 min.
+    pub still_here: Duration,
+    /// Between two looks at the mailbox in IDLE, beside what the store tells by itself. Default 30 s.
+    pub idle_look: Duration,
+    /// How long the client's octets are read after the last word. Default 1 s.
+    pub linger: Duration,
+}
+
+impl Default for ImapTimeouts {
+    fn default() -> Self {
+        let secs = Duration::from_secs;
+        Self {
+            login: secs(60),
+            idle: secs(30 * 60),
+            write: secs(120),
+            search: secs(10),
+            still_here: secs(120),
+            idle_look: secs(30),
+            linger: secs(1),
+        }
+    }
+}
+
+/// Memory for messages whose structure is looked at, over all sessions of a service.
+const STRUCTURE_KIB_MAX: usize = 128 << 10;
+
+/// Serves IMAP: one value for all connections of a listener.
+pub struct ImapService<A> {
+    store: Arc<dyn Mailstore>,
+    authenticator: A,
+    config: Arc<ImapConfig>,
+    timeouts: ImapTimeouts,
+    implicit_tls: bool,
+    certificate: Arc<RwLock<Certificate>>,
+    /// Permits of a KiB.
+    structures: Semaphore,
+}
+
+impl<A: Authenticator> ImapService<A> {
+    /// A service without TLS.
+    pub fn new(store: Arc<dyn Mailstore>, authenticator: A, config: ImapConfig) -> Self {
+        Self {
+            store,
+            authenticator,
+            config: Arc::new(config),
+            timeouts: ImapTimeouts::default(),
+            implicit_tls: false,
+            certificate: Arc::default(),
+            structures: Semaphore::new(STRUCTURE_KIB_MAX),
+        }
+    }
+
+    /// With other time limits.
+    #[must_use]
+    pub fn with_timeouts(mut self, timeouts: ImapTimeouts) -> Self {
+        self.timeouts = timeouts;
+        self
+    }
+
+    /// With a certificate, which may be replaced later. STARTTLS is offered if the configuration says so; with `implicit`, sessions are encrypted
+    /// from their first octet on.
+    #[must_use]
+    pub fn with_tls(mut self, certificate: Arc<RwLock<Certificate>>, implicit: bool) -> Self {
+        self.certificate = certificate;
+        self.implicit_tls = implicit;
+        self
+    }
+
+    fn certificate(&self) -> Certificate {
+        self.certificate.read().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+}
+
+impl<A: Authenticator> Service for ImapService<A> {
+    async fn serve(&self, connection: Connection) {
+        serve::serve(self, connection).await;
+    }
+
+    fn refuse(&self, _: &Peer, _: &Refusal) -> Goodbye {
+        // Under implicit TLS the client could not read it.
+        match self.implicit_tls {
+            true => Goodbye::default(),
+            false => Goodbye::new(b"* BYE [UNAVAILABLE] Too many connections, try again later\r\n"),
+        }
+    }
+}
+
+impl<A> std::fmt::Debug for ImapService<A> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("ImapService").field("config", &self.config).finish_non_exhaustive()
+    }
+}

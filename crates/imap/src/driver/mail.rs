@@ -1,0 +1,97 @@
+//! What the store says, in the words of a session.
+
+use std::time::UNIX_EPOCH;
+
+use posthaste_mailstore::{
+    KeywordTable, ListedMailbox, MailboxStatus, MailboxView, MailstoreError, MessageRow, MessageSet, NumberRange,
+    ViewChanges,
+};
+
+use crate::session::{ListedName, MailChanges, MailRefusal, MailRow, MailboxCounts, MessageChoice, SelectedMailbox};
+use crate::set::NumberSet;
+
+pub(super) fn refusal(error: &MailstoreError) -> MailRefusal {
+    match error {
+        MailstoreError::NoMailbox | MailstoreError::Gone => MailRefusal::Gone,
+        MailstoreError::NoPermission => MailRefusal::NoPermission,
+        MailstoreError::Damaged(_) => MailRefusal::Damaged,
+        _ => MailRefusal::Unavailable,
+    }
+}
+
+pub(super) fn row(row: &MessageRow) -> MailRow {
+    let since = row.internal_date.duration_since(UNIX_EPOCH).unwrap_or_default();
+    MailRow {
+        number: row.number,
+        uid: row.uid.get(),
+        flags: row.flags.0,
+        recent: row.recent,
+        size: row.size,
+        internal_date: since.as_secs().try_into().unwrap_or(i64::MAX),
+    }
+}
+
+pub(super) fn selected(view: &dyn MailboxView) -> SelectedMailbox {
+    SelectedMailbox {
+        exists: view.exists(),
+        recent: view.recent(),
+        first_unseen: view.first_unseen(),
+        uid_validity: view.uid_validity().get(),
+        uid_next: view.uid_next().get(),
+        last_uid: last_uid(view),
+        keywords: keywords(&view.keywords()),
+    }
+}
+
+fn last_uid(view: &dyn MailboxView) -> u32 {
+    view.last_uid().map_or(0, |uid| uid.get())
+}
+
+fn keywords(table: &KeywordTable) -> Vec<(u64, String)> {
+    table.all().map(|(flag, name)| (flag.0, name.to_owned())).collect()
+}
+
+pub(super) fn changes(changes: &ViewChanges, view: &dyn MailboxView) -> MailChanges {
+    MailChanges {
+        expunged: changes.expunged.iter().map(|message| message.number).collect(),
+        exists: changes.exists,
+        recent: changes.recent,
+        flags: changes.flags.iter().map(row).collect(),
+        keywords: changes.keywords.as_ref().map(keywords),
+        last_uid: last_uid(view),
+    }
+}
+
+pub(super) fn counts(status: &MailboxStatus) -> MailboxCounts {
+    MailboxCounts {
+        messages: status.exists,
+        recent: status.recent,
+        uid_next: status.uid_next.get(),
+        uid_validity: status.uid_validity.get(),
+        unseen: status.unseen,
+        deleted: status.deleted,
+        size: status.bytes,
+    }
+}
+
+pub(super) fn listed(mailbox: &ListedMailbox) -> ListedName {
+    ListedName {
+        name: mailbox.name.to_string(),
+        is_mailbox: mailbox.id.is_some(),
+        special_use: mailbox.special_use.map(|special_use| special_use.attribute()),
+        has_children: mailbox.has_children,
+        subscribed: mailbox.subscribed,
+        counts: mailbox.status.as_ref().map(counts),
+    }
+}
+
+pub(super) fn message_set(choice: &MessageChoice) -> MessageSet {
+    let ranges = |set: &NumberSet| {
+        let ranges = set.ranges().iter();
+        ranges.map(|range| NumberRange { first: *range.start(), last: *range.end() }).collect()
+    };
+    match choice {
+        MessageChoice::Numbers(set) => MessageSet::Numbers(ranges(set)),
+        MessageChoice::Uids(set) => MessageSet::Uids(ranges(set)),
+    }
+}

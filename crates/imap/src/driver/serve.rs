@@ -1,0 +1,281 @@
+//! One session from its greeting to its end: what the machine asks, the store answers.
+
+use std::collections::VecDeque;
+use std::future::{Future, pending};
+use std::ops::Range;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use posthaste_mailstore::{
+    BODY_READ_MAX, ListOptions, MailAccount, MailBody, MailboxName, MailboxView, MailstoreError, MessageRow,
+    NamePattern, RowOptions, Uid,
+};
+use posthaste_net::{Connection, Peer};
+use tokio::sync::Semaphore;
+use tokio::task::yield_now;
+use tokio::time::Instant;
+
+use super::connection::{Line, Stop};
+use super::{Authenticator, ImapService, mail};
+use crate::session::{
+    ImapCredentials, ImapEvent, ImapMachine, LoginRefusal, MailRefusal, MessageChoice, SelectedMailbox,
+};
+
+/// What belongs to who has logged in.
+#[derive(Default)]
+struct Mine {
+    account: Option<Arc<dyn MailAccount>>,
+    view: Option<Box<dyn MailboxView>>,
+}
+
+/// Rows between two turns of other tasks: a store that has all in memory never waits by itself.
+const ROWS_BEFORE_YIELD: u32 = 64;
+
+pub(super) async fn serve<A: Authenticator>(service: &ImapService<A>, connection: Connection) {
+    let Connection { stream, peer, phase, .. } = connection;
+    let trusted = peer.ip().is_none_or(|ip| ip.is_loopback());
+    let mut machine = ImapMachine::new(Arc::clone(&service.config), trusted);
+    if service.implicit_tls {
+        machine = machine.encrypted();
+    }
+    let mut line = Line::new(machine, stream, phase, service.timeouts);
+    if service.implicit_tls && Box::pin(line.start_tls(&service.certificate())).await.is_err() {
+        return;
+    }
+    line.machine.greet();
+    match converse(service, &peer, &mut line).await {
+        Ok(()) => {}
+        Err(Stop::Gone) => return,
+        Err(Stop::TimedOut) => line.machine.time_out(),
+        Err(Stop::ShuttingDown) => line.machine.shut_down(),
+    }
+    line.close().await;
+}
+
+/// Boxed futures leave an idle session small.
+async fn converse<A: Authenticator>(service: &ImapService<A>, peer: &Peer, line: &mut Line) -> Result<(), Stop> {
+    let mut mine = Mine::default();
+    let mut event = line.machine.step(&mut line.input);
+    loop {
+        match event {
+            ImapEvent::Close => return Ok(()),
+            ImapEvent::NeedInput => match &mine.view {
+                Some(view) if line.machine.is_idling() => line.fill(view.changed()).await?,
+                _ => line.fill(pending()).await?,
+            },
+            ImapEvent::Flush => line.flush().await?,
+            ImapEvent::StartTls => {
+                line.flush().await?;
+                Box::pin(line.start_tls(&service.certificate())).await?;
+                line.machine.tls_started();
+            }
+            ImapEvent::Login(credentials) => {
+                let verdict = Box::pin(log_in(service, peer, credentials)).await;
+                line.machine.logged_in(verdict.map(|account| mine.account = Some(account)));
+            }
+            ImapEvent::Unselect => mine.view = None,
+            ImapEvent::Rows { set, sizes } => {
+                let view = mine.view.as_deref().expect("a mailbox is selected");
+                event = Box::pin(messages(line, view, &set, sizes, service)).await?;
+                continue;
+            }
+            ImapEvent::List { patterns, subscribed, status } => {
+                let account = mine.account.as_deref().expect("somebody has logged in");
+                event = Box::pin(list(line, account, &patterns, ListOptions { status, subscribed })).await?;
+                continue;
+            }
+            ask => Box::pin(mine.answer(line, ask)).await,
+        }
+        event = line.machine.step(&mut line.input);
+    }
+}
+
+async fn log_in<A: Authenticator>(
+    service: &ImapService<A>,
+    peer: &Peer,
+    credentials: ImapCredentials,
+) -> Result<Arc<dyn MailAccount>, LoginRefusal> {
+    let login = service.authenticator.login(peer, credentials).await?;
+    service.store.account(&login).await.map_err(|error| match error {
+        MailstoreError::NoMailbox | MailstoreError::NoPermission => LoginRefusal::Wrong,
+        _ => LoginRefusal::Busy,
+    })
+}
+
+impl Mine {
+    /// Answers what needs one call of the store.
+    async fn answer(&mut self, line: &mut Line, ask: ImapEvent) {
+        let account = self.account.as_deref().expect("somebody has logged in");
+        match ask {
+            ImapEvent::Status(name) => {
+                let status = async {
+                    let id = find(account, &name).await?;
+                    account.status(id).await.map_err(|error| mail::refusal(&error))
+                };
+                let status = status.await;
+                line.machine.status(status.as_ref().map(mail::counts).map_err(|why| *why));
+            }
+            ImapEvent::Select { mailbox, read_only } => {
+                // What the old view holds is given back first.
+                self.view = None;
+                let selected: Result<SelectedMailbox, MailRefusal> = async {
+                    let id = find(account, &mailbox).await?;
+                    let view = account.select(id, read_only).await.map_err(|error| mail::refusal(&error))?;
+                    Ok(mail::selected(&**self.view.insert(view)))
+                }
+                .await;
+                line.machine.selected(selected);
+            }
+            ImapEvent::Changes { may_expunge } => {
+                let view = self.view.as_deref_mut().expect("a mailbox is selected");
+                let changes = view.advance(may_expunge).await;
+                let changes = changes.as_ref().map(|changes| mail::changes(changes, view));
+                line.machine.changes(changes.map_err(mail::refusal));
+            }
+            other => unreachable!("{other:?} is answered elsewhere"),
+        }
+    }
+}
+
+async fn find(account: &dyn MailAccount, name: &str) -> Result<posthaste_mailstore::MailboxId, MailRefusal> {
+    let name = MailboxName::parse(name).map_err(|_| MailRefusal::Gone)?;
+    account.find(&name).await.map_err(|error| mail::refusal(&error))?.ok_or(MailRefusal::Gone)
+}
+
+/// Answers a list to its end, and returns the first event that belongs to something else.
+async fn list(
+    line: &mut Line,
+    account: &dyn MailAccount,
+    patterns: &[String],
+    options: ListOptions,
+) -> Result<ImapEvent, Stop> {
+    let patterns: Vec<NamePattern> = patterns.iter().map(|pattern| NamePattern::new(pattern)).collect();
+    let mut names = match account.list(&patterns, options).await {
+        Ok(names) => {
+            line.machine.list_opened(Ok(()));
+            names
+        }
+        Err(error) => {
+            line.machine.list_opened(Err(mail::refusal(&error)));
+            return Ok(line.machine.step(&mut line.input));
+        }
+    };
+    loop {
+        match line.machine.step(&mut line.input) {
+            ImapEvent::NextName => {
+                let name = names.next().await;
+                let name = name.as_ref().map(|name| name.as_ref().map(mail::listed));
+                line.machine.listed(name.map_err(mail::refusal));
+            }
+            ImapEvent::Flush => {
+                line.flush().await?;
+                yield_now().await;
+            }
+            other => return Ok(other),
+        }
+    }
+}
+
+/// Answers a FETCH or SEARCH to its end, and returns the first event that belongs to something else.
+async fn messages<A: Authenticator>(
+    line: &mut Line,
+    view: &dyn MailboxView,
+    set: &MessageChoice,
+    sizes: bool,
+    service: &ImapService<A>,
+) -> Result<ImapEvent, Stop> {
+    let set = mail::message_set(set);
+    let mut rows = view.rows(&set, RowOptions { sizes });
+    let mut waiting: VecDeque<MessageRow> = VecDeque::new();
+    let mut body: Option<Arc<dyn MailBody>> = None;
+    let begun = Instant::now();
+    let mut turn = 0;
+    loop {
+        match line.machine.step(&mut line.input) {
+            ImapEvent::NextRow => {
+                body = None;
+                turn += 1;
+                if turn % ROWS_BEFORE_YIELD == 0 {
+                    yield_now().await;
+                    if line.has_ended() {
+                        return Err(Stop::Gone);
+                    }
+                }
+                if line.machine.is_searching() && begun.elapsed() > line.timeouts.search {
+                    line.machine.give_up_search();
+                    continue;
+                }
+                let next = match waiting.pop_front() {
+                    Some(row) => Ok(Some(row)),
+                    None => rows.next().await.map(|more| {
+                        waiting = more.into();
+                        waiting.pop_front()
+                    }),
+                };
+                let next = next.as_ref().map(|row| row.as_ref().map(mail::row));
+                line.machine.row(next.map_err(mail::refusal));
+            }
+            ImapEvent::Header { uid } => {
+                let header = of_message(uid, |uid| view.header(uid)).await;
+                line.machine.header(header.as_deref().map_err(mail::refusal));
+            }
+            ImapEvent::Open { uid } => {
+                let opened = of_message(uid, |uid| view.body(uid)).await;
+                line.machine.opened(opened.as_ref().map(|body| body.len()).map_err(mail::refusal));
+                body = opened.ok();
+            }
+            ImapEvent::Read { octets } => {
+                let body = body.as_deref().expect("the message was opened");
+                read(line, body, octets, &service.structures).await?;
+            }
+            ImapEvent::Send(range) => send(line, body.as_deref().expect("the message was opened"), range).await?,
+            ImapEvent::Flush => line.flush().await?,
+            other => return Ok(other),
+        }
+    }
+}
+
+async fn of_message<'a, T, F: Future<Output = Result<T, MailstoreError>>>(
+    uid: u32,
+    ask: impl FnOnce(Uid) -> F + 'a,
+) -> Result<T, MailstoreError> {
+    match Uid::new(uid) {
+        Some(uid) => ask(uid).await,
+        None => Err(MailstoreError::Gone),
+    }
+}
+
+/// Reads a message, or its beginning, for its structure. Sessions that do so share a bound of memory.
+async fn read(line: &mut Line, body: &dyn MailBody, octets: u64, structures: &Semaphore) -> Result<(), Stop> {
+    let room = (octets >> 10) as u32 + 1;
+    let _room = structures.acquire_many(room).await.map_err(|_| Stop::Gone)?;
+    let mut whole = Vec::with_capacity(octets as usize);
+    let end = loop {
+        if whole.len() as u64 >= octets {
+            break Ok(());
+        }
+        match body.read(whole.len() as u64, octets).await {
+            Ok(piece) if piece.is_empty() => break Ok(()),
+            Ok(piece) => whole.extend_from_slice(&piece),
+            Err(error) => break Err(mail::refusal(&error)),
+        }
+    };
+    line.machine.message(end.map(|()| whole.as_slice()));
+    Ok(())
+}
+
+/// Sends octets of a message, 64 KiB at a time. The client has been told how many will come: without them the connection ends.
+async fn send(line: &mut Line, body: &dyn MailBody, range: Range<u64>) -> Result<(), Stop> {
+    line.flush().await?;
+    let mut from = range.start;
+    while from < range.end {
+        let up_to = range.end.min(from + BODY_READ_MAX as u64);
+        let piece: Bytes = body.read(from, up_to).await.map_err(|_| Stop::Gone)?;
+        if piece.is_empty() {
+            return Err(Stop::Gone);
+        }
+        line.write(&piece).await?;
+        from += piece.len() as u64;
+    }
+    Ok(())
+}

@@ -1,0 +1,125 @@
+//! ENVELOPE (RFC 3501 section 7.4.2): header fields as they are written, without their folding.
+
+use posthaste_message::mime::{Header, RawAddress, RawAddresses, unfold};
+
+use crate::structure::Answer;
+
+/// Writes the envelope of a header section. Octets above ASCII are sent as they are, in literals.
+pub(crate) fn write(out: &mut Answer<'_>, header: &Header<'_>) {
+    out.raw(b"(");
+    text(out, header, "Date");
+    text(out, header, "Subject");
+    let from = field(header, "From");
+    addresses(out, from);
+    // What is not there is the author (RFC 3501 section 7.4.2).
+    addresses(out, field(header, "Sender").or(from));
+    addresses(out, field(header, "Reply-To").or(from));
+    for name in ["To", "Cc", "Bcc"] {
+        addresses(out, field(header, name));
+    }
+    text(out, header, "In-Reply-To");
+    text(out, header, "Message-ID");
+    // In place of the space after the last value.
+    out.close();
+}
+
+/// The first field of that name that says anything.
+fn field<'a>(header: &Header<'a>, name: &str) -> Option<&'a [u8]> {
+    header.fields().find(|field| field.is(name) && !field.value.trim_ascii().is_empty()).map(|field| field.value)
+}
+
+fn text(out: &mut Answer<'_>, header: &Header<'_>, name: &str) {
+    let value = header.first(name).map(|field| unfold(field.value));
+    out.nstring(value.as_deref().map(<[u8]>::trim_ascii));
+    out.raw(b" ");
+}
+
+/// An address without a domain has one all the same: NIL would begin or end a group.
+const NO_DOMAIN: &[u8] = b"MISSING_DOMAIN";
+const NO_MAILBOX: &[u8] = b"MISSING_MAILBOX";
+
+fn addresses(out: &mut Answer<'_>, value: Option<&[u8]>) {
+    let mut any = false;
+    for item in value.into_iter().flat_map(RawAddresses::new) {
+        if out.is_full() {
+            break;
+        }
+        out.raw(if any { b"(" } else { b"((" });
+        any = true;
+        match &item {
+            RawAddress::Mailbox { name, address } => {
+                let (mailbox, domain) = match address.as_deref() {
+                    Some(address) => match memchr::memrchr(b'@', address) {
+                        Some(at) => (&address[..at], &address[at + 1..]),
+                        None => (address, NO_DOMAIN),
+                    },
+                    None => (NO_MAILBOX, NO_DOMAIN),
+                };
+                out.nstring(name.as_deref());
+                out.raw(b" NIL ");
+                out.string(mailbox);
+                out.raw(b" ");
+                out.string(domain);
+            }
+            RawAddress::Group(name) => {
+                out.raw(b"NIL NIL ");
+                out.string(name);
+                out.raw(b" NIL");
+            }
+            RawAddress::GroupEnd => out.raw(b"NIL NIL NIL NIL"),
+        }
+        out.raw(b")");
+    }
+    out.raw(if any { b") " } else { b"NIL " });
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn check(header: &[u8], expected: &str) {
+        let mut out = Vec::new();
+        write(&mut Answer::new(&mut out), &Header::new(header));
+        assert_eq!(out.escape_ascii().to_string().replace("\\\"", "\""), expected);
+    }
+
+    #[test]
+    fn the_example_of_the_standard() {
+        check(
+            b"Date: Wed, 17 Jul 1996 02:23:25 -0700 (PDT)\r\nFrom: Terry Gray <gray@cac.washington.edu>\r\n\
+              Subject: IMAP4rev1 WG mtg summary and minutes\r\nTo: imap@cac.washington.edu\r\n\
+              cc: minutes@CNRI.Reston.VA.US, John Klensin <KLENSIN@MIT.EDU>\r\nMessage-Id: <B27397-0100000@cac.washington.edu>\r\n\r\n",
+            "(\"Wed, 17 Jul 1996 02:23:25 -0700 (PDT)\" \"IMAP4rev1 WG mtg summary and minutes\" \
+             ((\"Terry Gray\" NIL \"gray\" \"cac.washington.edu\")) ((\"Terry Gray\" NIL \"gray\" \"cac.washington.edu\")) \
+             ((\"Terry Gray\" NIL \"gray\" \"cac.washington.edu\")) ((NIL NIL \"imap\" \"cac.washington.edu\")) \
+             ((NIL NIL \"minutes\" \"CNRI.Reston.VA.US\")(\"John Klensin\" NIL \"KLENSIN\" \"MIT.EDU\")) NIL NIL \
+             \"<B27397-0100000@cac.washington.edu>\")",
+        );
+    }
+
+    #[test]
+    fn groups_octets_and_nothing_at_all() {
+        check(b"", "(NIL NIL NIL NIL NIL NIL NIL NIL NIL NIL)");
+        check(
+            b"To: undisclosed-recipients:;\r\nSubject:\r\n",
+            "(NIL \"\" NIL NIL NIL ((NIL NIL \"undisclosed-recipients\" NIL)(NIL NIL NIL NIL)) NIL NIL NIL NIL)",
+        );
+        check(
+            b"Subject: caf\xe9\r\n\tau\r\n lait\r\nFrom: root\r\nReply-To: \r\n",
+            "(NIL {12}\\r\\ncaf\\xe9\\tau lait ((NIL NIL \"root\" \"MISSING_DOMAIN\")) ((NIL NIL \"root\" \"MISSING_DOMAIN\")) \
+             ((NIL NIL \"root\" \"MISSING_DOMAIN\")) NIL NIL NIL NIL NIL)",
+        );
+        check(
+            b"Cc: \"Only, a name\"\r\n",
+            "(NIL NIL NIL NIL NIL NIL ((\"Only, a name\" NIL \"MISSING_MAILBOX\" \"MISSING_DOMAIN\")) NIL NIL NIL)",
+        );
+    }
+
+    #[test]
+    fn a_million_recipients_are_cut() {
+        let header = [&b"To: "[..], &b"a@b, ".repeat(1_000_000)[..], b"\r\nCc: c@d\r\n"].concat();
+        let mut out = Vec::new();
+        write(&mut Answer::new(&mut out), &Header::new(&header));
+        assert!(out.len() < (1 << 20) + 1000 && out.ends_with(b" NIL NIL NIL NIL)"), "{}", out.len());
+    }
+}

@@ -1,0 +1,37 @@
+//! IMAP4rev1 (RFC 3501) for servers: the grammar of commands and a session as a state machine without IO.
+//!
+//! Any server of mailboxes can use it: [`session::ImapMachine`] asks its owner for logins, names, rows and octets of messages, and holds none
+//! of them longer than a command. It opens no file and no socket and reads no clock; with feature `tokio`, a driver does.
+//!
+//! ```
+//! use posthaste_imap::{ImapCommand, parse};
+//!
+//! let read = parse(b"a1 LOGIN {3}\r\nann \"se cret\"").unwrap();
+//! assert_eq!(read.tag, "a1");
+//! assert_eq!(read.command, Ok(ImapCommand::Login { user: b"ann".into(), password: b"se cret".into() }));
+//! ```
+#![forbid(unsafe_code)]
+#![warn(missing_docs)]
+#![cfg_attr(docsrs, feature(doc_cfg))]
+
+mod command;
+mod date;
+#[cfg(feature = "tokio")]
+#[cfg_attr(docsrs, doc(cfg(feature = "tokio")))]
+pub mod driver;
+mod envelope;
+mod frame;
+mod lex;
+mod section;
+pub mod session;
+mod set;
+mod structure;
+mod write;
+
+pub use command::{
+    Appending, BodySection, BodySectionText, FetchItem, FlagChange, ImapCommand, ImapCommandError, ListCommand,
+    ListReturn, ListSelection, MailFlag, Partial, SearchCommand, SearchKey, SearchReturn, StatusItem, TaggedCommand,
+    parse, parse_append,
+};
+pub use date::Day;
+pub use set::{NumberSet, SeqNo, SequenceSet};

@@ -1,0 +1,222 @@
+//! Sections of BODY[…]: which octets of a message they are (RFC 3501 section 6.4.5).
+
+use std::collections::HashSet;
+use std::ops::Range;
+
+use posthaste_message::mime::{Header, Kind, Message, Part};
+
+use crate::command::{BodySection, BodySectionText, Partial};
+
+/// Octets of an answer: of the message itself, which need not be in memory, or made from its header.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Octets {
+    Range(Range<u64>),
+    Made(Vec<u8>),
+}
+
+impl Octets {
+    pub fn len(&self) -> u64 {
+        match self {
+            Self::Range(range) => range.end - range.start,
+            Self::Made(octets) => octets.len() as u64,
+        }
+    }
+
+    /// The part that the client asked for; beyond the end there is none (decision 30).
+    pub fn cut(self, partial: Option<Partial>) -> Self {
+        let Some(Partial { offset, octets }) = partial else { return self };
+        let start = u64::from(offset).min(self.len());
+        let end = (start + u64::from(octets)).min(self.len());
+        match self {
+            Self::Range(range) => Self::Range(range.start + start..range.start + end),
+            Self::Made(mut made) => {
+                made.truncate(end as usize);
+                made.drain(..start as usize);
+                Self::Made(made)
+            }
+        }
+    }
+}
+
+/// What has to be known of a message to find a section in it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Depth {
+    /// Its length.
+    Length,
+    /// Its header section.
+    Header,
+    /// All parts.
+    Parts,
+}
+
+impl BodySection {
+    pub(crate) fn depth(&self) -> Depth {
+        match self {
+            Self { part, .. } if !part.is_empty() => Depth::Parts,
+            Self { text: BodySectionText::All, .. } => Depth::Length,
+            _ => Depth::Header,
+        }
+    }
+}
+
+/// A section of the message itself, not of a part. `header` is its header section with the empty line.
+pub(crate) fn of_message(text: &BodySectionText, header: &[u8], len: u64) -> Octets {
+    let body = (header.len() as u64).min(len);
+    match text {
+        BodySectionText::All => Octets::Range(0..len),
+        BodySectionText::Header | BodySectionText::Mime => Octets::Range(0..body),
+        BodySectionText::Text => Octets::Range(body..len),
+        BodySectionText::Fields(names) => fields(header, names, true),
+        BodySectionText::FieldsNot(names) => fields(header, names, false),
+    }
+}
+
+/// A section of a part; `None` if there is no such part. `len` is the message's length, of which `message` may be a beginning: the parts that
+/// it ends in go on to the end.
+pub(crate) fn of_part(message: &Message<'_>, section: &BodySection, known: usize, len: u64) -> Option<Octets> {
+    let part = find(message.root(), &section.part)?;
+    let octets = |range: Range<usize>| {
+        let end = if range.end >= known { len } else { range.end as u64 };
+        Octets::Range((range.start as u64).min(end)..end)
+    };
+    let enclosed = || part.children().next().filter(|_| part.kind() == Kind::Message);
+    Some(match &section.text {
+        BodySectionText::All => octets(part.body_range()),
+        BodySectionText::Mime => octets(part.header_range()),
+        BodySectionText::Header => octets(enclosed()?.header_range()),
+        BodySectionText::Text => octets(enclosed()?.body_range()),
+        BodySectionText::Fields(names) => fields(enclosed()?.header().as_bytes(), names, true),
+        BodySectionText::FieldsNot(names) => fields(enclosed()?.header().as_bytes(), names, false),
+    })
+}
+
+/// The part of these numbers.
+fn find<'m, 'a>(root: Part<'m, 'a>, numbers: &[u32]) -> Option<Part<'m, 'a>> {
+    let mut part = root;
+    for (depth, &number) in numbers.iter().enumerate() {
+        // A part that is a message has the parts of what is in it.
+        let mut holder = part;
+        let mut is_entity = depth == 0;
+        if depth > 0 && part.kind() == Kind::Message {
+            holder = part.children().next()?;
+            is_entity = true;
+        }
+        part = match holder.kind() {
+            Kind::Multipart => holder.children().nth(number as usize - 1)?,
+            // Every message has a part 1: without parts, its body (RFC 3501 section 6.4.5).
+            _ if is_entity && number == 1 => holder,
+            _ => return None,
+        };
+    }
+    Some(part)
+}
+
+/// Fields of the names given, or all others, as they stand, and the empty line.
+fn fields(header: &[u8], names: &[Vec<u8>], wanted: bool) -> Octets {
+    let names: HashSet<Vec<u8>> = names.iter().map(|name| name.to_ascii_lowercase()).collect();
+    let mut made = Vec::new();
+    for field in Header::new(header).fields() {
+        if names.contains(&field.name.to_ascii_lowercase()) == wanted {
+            made.extend_from_slice(&header[field.start..field.end]);
+            // Cut off within the header.
+            if !made.ends_with(b"\n") {
+                made.extend_from_slice(b"\r\n");
+            }
+        }
+    }
+    made.extend_from_slice(b"\r\n");
+    Octets::Made(made)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::command::{FetchItem, ImapCommand, parse};
+
+    const MAIL: &str = "Subject: out\r\nTo: a\r\nContent-Type: multipart/mixed; boundary=b\r\n\r\npreamble\r\n\
+        --b\r\n\r\none\r\n\
+        --b\r\nContent-Type: message/rfc822\r\n\r\nSubject: in\r\nFrom: x\r\n\r\ninner\r\n\
+        --b\r\nContent-Type: multipart/alternative; boundary=c\r\n\r\n--c\r\nX: 1\r\n\r\nalt\r\n--c--\r\n\
+        --b--\r\n";
+
+    fn section(text: &str) -> BodySection {
+        let command = parse(format!("a FETCH 1 BODY[{text}]").as_bytes()).unwrap().command.unwrap();
+        let ImapCommand::Fetch { items, .. } = command else { panic!("{command:?}") };
+        let Some(FetchItem::Section { section, .. }) = items.into_iter().next() else { panic!("{text}") };
+        section
+    }
+
+    fn find_in(mail: &str, text: &str) -> Option<String> {
+        let section = section(text);
+        let message = Message::parse(mail.as_bytes());
+        let octets = match section.depth() {
+            Depth::Parts => of_part(&message, &section, mail.len(), mail.len() as u64)?,
+            _ => of_message(&section.text, message.root().header().as_bytes(), mail.len() as u64),
+        };
+        Some(match octets {
+            Octets::Range(range) => mail[range.start as usize..range.end as usize].to_owned(),
+            Octets::Made(made) => String::from_utf8(made).unwrap(),
+        })
+    }
+
+    fn check(text: &str, expected: Option<&str>) {
+        assert_eq!(find_in(MAIL, text).as_deref(), expected, "{text}");
+    }
+
+    #[test]
+    fn sections_are_found_by_their_numbers() {
+        check("", Some(MAIL));
+        check("1", Some("one"));
+        check("1.MIME", Some("\r\n"));
+        check("2", Some("Subject: in\r\nFrom: x\r\n\r\ninner"));
+        check("2.MIME", Some("Content-Type: message/rfc822\r\n\r\n"));
+        check("2.HEADER", Some("Subject: in\r\nFrom: x\r\n\r\n"));
+        check("2.HEADER.FIELDS (FROM)", Some("From: x\r\n\r\n"));
+        check("2.TEXT", Some("inner"));
+        check("2.1", Some("inner"));
+        check("3.1", Some("alt"));
+        check("3.1.MIME", Some("X: 1\r\n\r\n"));
+        check("HEADER.FIELDS (subject to to)", Some("Subject: out\r\nTo: a\r\n\r\n"));
+        check("HEADER.FIELDS.NOT (Content-Type)", Some("Subject: out\r\nTo: a\r\n\r\n"));
+        check("HEADER.FIELDS (x)", Some("\r\n"));
+        for none in ["4", "1.1", "2.2", "3.2", "3.1.1", "1.HEADER", "1.TEXT", "3.TEXT", "1.1.1.1.1.1"] {
+            check(none, None);
+        }
+    }
+
+    #[test]
+    fn a_message_without_parts_has_one() {
+        let mail = "Subject: x\r\n\r\ntext\r\n";
+        assert_eq!(find_in(mail, "1").as_deref(), Some("text\r\n"));
+        assert_eq!(find_in(mail, "TEXT").as_deref(), Some("text\r\n"));
+        assert_eq!(find_in(mail, "HEADER").as_deref(), Some("Subject: x\r\n\r\n"));
+        assert_eq!(find_in(mail, "1.MIME").as_deref(), Some("Subject: x\r\n\r\n"));
+        assert_eq!(find_in(mail, "1.1"), None);
+        assert_eq!(find_in(mail, "2"), None);
+    }
+
+    #[test]
+    fn partial_ranges_end_with_the_section() {
+        let cut = |offset, octets| match (Octets::Range(10..20)).cut(Some(Partial { offset, octets })) {
+            Octets::Range(range) => range,
+            Octets::Made(_) => panic!(),
+        };
+        assert_eq!(cut(0, 5), 10..15);
+        assert_eq!(cut(5, 100), 15..20);
+        assert_eq!(cut(10, 1), 20..20);
+        assert_eq!(cut(u32::MAX, u32::MAX), 20..20);
+        assert_eq!(
+            Octets::Made(b"abcdef".to_vec()).cut(Some(Partial { offset: 2, octets: 3 })),
+            Octets::Made(b"cde".to_vec())
+        );
+        assert_eq!(Octets::Made(b"ab".to_vec()).cut(Some(Partial { offset: 9, octets: 3 })), Octets::Made(Vec::new()));
+    }
+
+    #[test]
+    fn parts_of_a_long_message_go_on_to_its_end() {
+        let known = MAIL.find("alt\r\n").unwrap() + 1;
+        let message = Message::parse(&MAIL.as_bytes()[..known]);
+        let found = of_part(&message, &section("3.1"), known, 5000);
+        assert_eq!(found, Some(Octets::Range(known as u64 - 1..5000)));
+    }
+}

@@ -1,0 +1,167 @@
+//! Capabilities, ID, STARTTLS and logins.
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD as BASE64;
+use bytes::BytesMut;
+
+use super::machine::State;
+use super::{ImapCredentials, ImapEvent, ImapMachine, LoginRefusal};
+use crate::write;
+
+impl ImapMachine {
+    /// Only what works is told: a client uses whatever it finds here.
+    pub(super) fn capabilities(&self) -> String {
+        let mut text = String::from("IMAP4rev1 LITERAL+ ID ENABLE");
+        if self.logged_in {
+            text.push_str(" IDLE NAMESPACE UNSELECT CHILDREN SPECIAL-USE LIST-STATUS ESEARCH");
+            return text;
+        }
+        text.push_str(" SASL-IR");
+        if self.config.starttls && !self.tls {
+            text.push_str(" STARTTLS");
+        }
+        text.push_str(if self.may_log_in() { " AUTH=PLAIN" } else { " LOGINDISABLED" });
+        text
+    }
+
+    /// No password crosses the network in the clear (decision 49).
+    fn may_log_in(&self) -> bool {
+        self.tls || self.trusted
+    }
+
+    pub(super) fn tell_id(&mut self) {
+        self.text("* ID (");
+        let pairs = self.config.id.clone();
+        for (at, (key, value)) in pairs.iter().enumerate() {
+            if at > 0 {
+                self.out.push(b' ');
+            }
+            write::string(&mut self.out, key.as_bytes());
+            self.out.push(b' ');
+            write::string(&mut self.out, value.as_bytes());
+        }
+        self.line(")");
+    }
+
+    pub(super) fn start_tls(&mut self, tag: &str, input: &BytesMut) -> Option<ImapEvent> {
+        if !self.config.starttls || self.tls || self.logged_in {
+            self.bad(tag, "STARTTLS is not offered");
+            return None;
+        }
+        if !input.is_empty() {
+            // Somebody may have put them there who is not the client (decision 49).
+            self.bye("Octets after STARTTLS");
+            return None;
+        }
+        self.reply(tag, "OK Begin TLS now");
+        self.state = State::Tls;
+        Some(ImapEvent::StartTls)
+    }
+
+    /// Answers [`ImapEvent::StartTls`]: the handshake is done.
+    ///
+    /// # Panics
+    /// When it was not asked for.
+    pub fn tls_started(&mut self) {
+        assert!(matches!(self.state, State::Tls), "TLS in {:?}", self.state);
+        self.tls = true;
+        self.state = State::Command;
+    }
+
+    pub(super) fn login(&mut self, tag: String, user: Vec<u8>, password: Vec<u8>) -> Option<ImapEvent> {
+        if !self.check_login(&tag) {
+            return None;
+        }
+        match (String::from_utf8(user), String::from_utf8(password)) {
+            (Ok(user), Ok(password)) => self.ask_login(tag, ImapCredentials { user, password, acts_for: None }),
+            _ => self.wrong(&tag),
+        }
+    }
+
+    pub(super) fn authenticate(&mut self, tag: String, mechanism: &str, initial: Option<String>) -> Option<ImapEvent> {
+        if !self.check_login(&tag) {
+            return None;
+        }
+        if mechanism != "PLAIN" {
+            self.reply(&tag, "NO [CANNOT] That mechanism is not offered");
+            return None;
+        }
+        match initial {
+            Some(initial) => self.plain(tag, initial.as_bytes()),
+            None => {
+                self.line("+ ");
+                self.state = State::AuthResponse { tag };
+                None
+            }
+        }
+    }
+
+    pub(super) fn auth_response(&mut self, tag: String, line: &[u8]) -> Option<ImapEvent> {
+        if line == b"*" {
+            self.bad(&tag, "AUTHENTICATE was cancelled");
+            return None;
+        }
+        self.plain(tag, line)
+    }
+
+    /// The message of PLAIN (RFC 4616) in base64; `=` is an empty one.
+    fn plain(&mut self, tag: String, base64: &[u8]) -> Option<ImapEvent> {
+        let message = if base64 == b"=" { Ok(Vec::new()) } else { BASE64.decode(base64) };
+        let Some(message) = message.ok().and_then(|octets| String::from_utf8(octets).ok()) else {
+            self.bad(&tag, "That is not base64 of UTF-8");
+            return None;
+        };
+        let mut parts = message.split('\0');
+        match (parts.next(), parts.next(), parts.next(), parts.next()) {
+            (Some(acts_for), Some(user), Some(password), None) if !user.is_empty() => {
+                let acts_for = Some(acts_for.to_owned()).filter(|name| !name.is_empty());
+                self.ask_login(tag, ImapCredentials { user: user.into(), password: password.into(), acts_for })
+            }
+            _ => self.wrong(&tag),
+        }
+    }
+
+    fn check_login(&mut self, tag: &str) -> bool {
+        if self.logged_in {
+            self.bad(tag, "You are logged in");
+            return false;
+        }
+        if !self.may_log_in() {
+            self.reply(tag, "NO [PRIVACYREQUIRED] Passwords are taken with TLS only");
+            return false;
+        }
+        true
+    }
+
+    fn ask_login(&mut self, tag: String, credentials: ImapCredentials) -> Option<ImapEvent> {
+        self.state = State::Login { tag };
+        Some(ImapEvent::Login(credentials))
+    }
+
+    fn wrong(&mut self, tag: &str) -> Option<ImapEvent> {
+        self.reply(tag, "NO [AUTHENTICATIONFAILED] Name or password is wrong");
+        None
+    }
+
+    /// Answers [`ImapEvent::Login`].
+    ///
+    /// # Panics
+    /// When it was not asked.
+    pub fn logged_in(&mut self, verdict: Result<(), LoginRefusal>) {
+        let State::Login { tag } = std::mem::replace(&mut self.state, State::Command) else {
+            panic!("a login in {:?}", self.state)
+        };
+        match verdict {
+            Ok(()) => {
+                self.logged_in = true;
+                let text = format!("OK [CAPABILITY {}] Logged in", self.capabilities());
+                self.reply(&tag, &text);
+            }
+            Err(LoginRefusal::Wrong) => drop(self.wrong(&tag)),
+            Err(LoginRefusal::Busy) => {
+                self.reply(&tag, "NO [UNAVAILABLE] Logins cannot be checked now, try again later")
+            }
+            Err(LoginRefusal::Blocked) => self.bye("Too many wrong passwords from your address, try again later"),
+        }
+    }
+}

@@ -1,0 +1,365 @@
+//! FETCH: one message after the other, each answered as soon as what is needed of it is known.
+
+use std::collections::VecDeque;
+use std::ops::Range;
+
+use posthaste_message::mime::{Header, Message};
+
+use super::machine::State;
+use super::{ImapEvent, ImapMachine, MailRefusal, MailRow, MessageChoice};
+use crate::command::{BodySection, BodySectionText, FetchItem, Partial};
+use crate::date::write_internal_date;
+use crate::section::{Depth, Octets, of_message, of_part};
+use crate::set::SequenceSet;
+use crate::structure::Answer;
+use crate::{envelope, structure};
+
+/// A FETCH that is being answered.
+#[derive(Debug)]
+pub(super) struct Fetching {
+    tag: String,
+    uid: bool,
+    items: Vec<FetchItem>,
+    /// How much of each message has to be known.
+    depth: Option<Depth>,
+    /// Whether octets of messages are sent.
+    sends: bool,
+    step: Step,
+    row: MailRow,
+    /// Of the row's message, once it was opened.
+    len: Option<u64>,
+    /// The worst that happened to a message; told at the end (decision 32).
+    failure: Option<MailRefusal>,
+    /// The rest of the row's answer.
+    pieces: VecDeque<Piece>,
+    /// Rows are to be asked for first.
+    choice: Option<(MessageChoice, bool)>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Step {
+    NextRow,
+    Open,
+    Header,
+    Read,
+    Answer,
+    /// A question is out.
+    Asked,
+}
+
+#[derive(Debug)]
+enum Piece {
+    Text(Vec<u8>),
+    Octets(Range<u64>),
+}
+
+/// What is known of a message.
+enum Known<'a> {
+    Nothing,
+    Header(&'a [u8]),
+    /// The message or its first octets.
+    Parts(&'a [u8]),
+}
+
+impl FetchItem {
+    fn depth(&self) -> Option<Depth> {
+        match self {
+            Self::Envelope | Self::Rfc822Header | Self::Rfc822Text => Some(Depth::Header),
+            Self::Body | Self::BodyStructure => Some(Depth::Parts),
+            Self::Rfc822 => Some(Depth::Length),
+            Self::Section { section, .. } => Some(section.depth()),
+            Self::Flags | Self::Uid | Self::InternalDate | Self::Rfc822Size => None,
+        }
+    }
+
+    fn sends(&self) -> bool {
+        matches!(self, Self::Rfc822 | Self::Rfc822Header | Self::Rfc822Text | Self::Section { .. })
+    }
+}
+
+impl ImapMachine {
+    pub(super) fn fetch(
+        &mut self,
+        tag: String,
+        uid: bool,
+        set: &SequenceSet,
+        mut items: Vec<FetchItem>,
+    ) -> Option<ImapEvent> {
+        let choice = self.choice(&tag, uid, set)?;
+        // UID is part of each answer to UID FETCH (RFC 3501 section 6.4.8).
+        if uid && !items.contains(&FetchItem::Uid) {
+            items.insert(0, FetchItem::Uid);
+        }
+        let sizes = items.contains(&FetchItem::Rfc822Size);
+        self.state = State::Fetching(Box::new(Fetching {
+            tag,
+            uid,
+            depth: items.iter().filter_map(FetchItem::depth).max(),
+            sends: items.iter().any(FetchItem::sends),
+            items,
+            step: Step::NextRow,
+            row: MailRow::default(),
+            len: None,
+            failure: None,
+            pieces: VecDeque::new(),
+            choice: Some((choice, sizes)),
+        }));
+        None
+    }
+
+    /// The messages of a set. A message number beyond the last is BAD (decision 56).
+    fn choice(&mut self, tag: &str, uid: bool, set: &SequenceSet) -> Option<MessageChoice> {
+        let mailbox = self.mailbox.as_ref().expect("a mailbox is selected");
+        if uid {
+            return Some(MessageChoice::Uids(set.resolve(mailbox.last_uid)));
+        }
+        if set.is_beyond(mailbox.exists) {
+            self.bad(tag, "There is no message of that number");
+            return None;
+        }
+        Some(MessageChoice::Numbers(set.resolve(mailbox.exists)))
+    }
+
+    pub(super) fn step_fetch(&mut self) -> Option<ImapEvent> {
+        let State::Fetching(fetching) = &mut self.state else { unreachable!("messages are being fetched") };
+        if let Some((set, sizes)) = fetching.choice.take() {
+            return Some(ImapEvent::Rows { set, sizes });
+        }
+        let uid = fetching.row.uid;
+        let step = std::mem::replace(&mut fetching.step, Step::Asked);
+        match step {
+            Step::NextRow => Some(ImapEvent::NextRow),
+            Step::Open => Some(ImapEvent::Open { uid }),
+            Step::Header => Some(ImapEvent::Header { uid }),
+            Step::Read => {
+                let octets = self.config.limits.structure_bytes.min(fetching.len.unwrap_or(0));
+                Some(ImapEvent::Read { octets })
+            }
+            Step::Answer => {
+                let piece = fetching.pieces.pop_front();
+                fetching.step = if piece.is_some() { Step::Answer } else { Step::NextRow };
+                match piece? {
+                    Piece::Text(text) => {
+                        self.out.extend_from_slice(&text);
+                        None
+                    }
+                    Piece::Octets(range) => Some(ImapEvent::Send(range)),
+                }
+            }
+            Step::Asked => panic!("stepped while an answer about a message is awaited"),
+        }
+    }
+
+    pub(super) fn fetched_row(&mut self, row: Result<Option<MailRow>, MailRefusal>) {
+        let State::Fetching(mut fetching) = std::mem::replace(&mut self.state, State::Command) else { return };
+        match row {
+            Ok(Some(row)) => {
+                fetching.row = row;
+                fetching.len = None;
+                fetching.step = match fetching.depth {
+                    None => return self.answer(fetching, &Known::Nothing),
+                    Some(Depth::Header) if !fetching.sends => Step::Header,
+                    Some(_) => Step::Open,
+                };
+                self.state = State::Fetching(fetching);
+            }
+            Ok(None) => self.end_fetch(*fetching),
+            Err(why) => {
+                fetching.failure = fetching.failure.max(Some(why));
+                self.end_fetch(*fetching);
+            }
+        }
+    }
+
+    fn end_fetch(&mut self, fetching: Fetching) {
+        let Fetching { tag, uid, failure, .. } = fetching;
+        let name = if uid { "UID FETCH" } else { "FETCH" };
+        let text = match failure {
+            // A message that is gone is none that failed (decision 11).
+            None | Some(MailRefusal::Gone) => format!("OK {name} completed"),
+            Some(MailRefusal::Unavailable) => "NO [UNAVAILABLE] Some messages cannot be read now".into(),
+            Some(MailRefusal::NoPermission) => "NO [NOPERM] Some messages may not be read".into(),
+            Some(MailRefusal::Damaged) => "NO [CORRUPTION] Some messages are damaged".into(),
+        };
+        // A client that uses numbers could mistake them after an EXPUNGE (decision 9).
+        self.finish_with(tag, text, uid);
+    }
+
+    pub(super) fn fetched_len(&mut self, answer: Result<u64, MailRefusal>) {
+        let State::Fetching(mut fetching) = std::mem::replace(&mut self.state, State::Command) else { return };
+        match answer {
+            Ok(len) => {
+                fetching.len = Some(len);
+                fetching.step = match fetching.depth {
+                    Some(Depth::Header) => Step::Header,
+                    Some(Depth::Parts) => Step::Read,
+                    _ => return self.answer(fetching, &Known::Nothing),
+                };
+                self.state = State::Fetching(fetching);
+            }
+            Err(why) => self.unreadable(fetching, why),
+        }
+    }
+
+    pub(super) fn fetched_header(&mut self, answer: Result<&[u8], MailRefusal>) {
+        let State::Fetching(fetching) = std::mem::replace(&mut self.state, State::Command) else { return };
+        match answer {
+            Ok(header) => self.answer(fetching, &Known::Header(header)),
+            Err(why) => self.unreadable(fetching, why),
+        }
+    }
+
+    pub(super) fn fetched_message(&mut self, answer: Result<&[u8], MailRefusal>) {
+        let State::Fetching(fetching) = std::mem::replace(&mut self.state, State::Command) else { return };
+        match answer {
+            Ok(octets) => self.answer(fetching, &Known::Parts(octets)),
+            Err(why) => self.unreadable(fetching, why),
+        }
+    }
+
+    fn unreadable(&mut self, mut fetching: Box<Fetching>, why: MailRefusal) {
+        fetching.failure = fetching.failure.max(Some(why));
+        fetching.len = None;
+        self.answer(fetching, &Known::Nothing);
+    }
+
+    /// Writes the answer about a row, or lays it out in pieces if octets of the message are among it.
+    fn answer(&mut self, mut fetching: Box<Fetching>, known: &Known<'_>) {
+        let mut text = std::mem::take(&mut self.out);
+        let mut pieces = VecDeque::new();
+        text.extend_from_slice(format!("* {} FETCH (", fetching.row.number).as_bytes());
+        let start = text.len();
+        let message = match known {
+            Known::Parts(octets) => Some(Message::parse(octets)),
+            Known::Header(_) | Known::Nothing => None,
+        };
+        let header = match (known, &message) {
+            (Known::Header(header), _) => Some(*header),
+            (_, Some(message)) => Some(message.root().header().as_bytes()),
+            _ => None,
+        };
+        let source = Source { row: &fetching.row, header, message: message.as_ref(), known, len: fetching.len };
+        for item in &fetching.items {
+            if *item == FetchItem::Rfc822Size && fetching.row.size.is_none() {
+                continue;
+            }
+            if text.len() > start || !pieces.is_empty() {
+                text.push(b' ');
+            }
+            let octets = match item {
+                FetchItem::Flags => {
+                    self.out = std::mem::take(&mut text);
+                    self.text("FLAGS ");
+                    let mailbox = self.mailbox.take().expect("a mailbox is selected");
+                    self.write_flags(&mailbox, &fetching.row);
+                    self.mailbox = Some(mailbox);
+                    text = std::mem::take(&mut self.out);
+                    None
+                }
+                item => source.item(item, &mut text),
+            };
+            if let Some(Octets::Range(range)) = octets {
+                pieces.push_back(Piece::Text(std::mem::take(&mut text)));
+                pieces.push_back(Piece::Octets(range));
+            }
+        }
+        text.extend_from_slice(b")\r\n");
+        fetching.step = Step::NextRow;
+        if pieces.is_empty() {
+            self.out = text;
+        } else {
+            pieces.push_back(Piece::Text(text));
+            fetching.step = Step::Answer;
+            fetching.pieces = pieces;
+        }
+        self.state = State::Fetching(fetching);
+    }
+}
+
+/// All that is known about a row.
+struct Source<'s> {
+    row: &'s MailRow,
+    header: Option<&'s [u8]>,
+    message: Option<&'s Message<'s>>,
+    known: &'s Known<'s>,
+    len: Option<u64>,
+}
+
+impl Source<'_> {
+    /// Writes an item but for octets of the message, which come after it.
+    fn item(&self, item: &FetchItem, out: &mut Vec<u8>) -> Option<Octets> {
+        let number =
+            |out: &mut Vec<u8>, name: &str, number: u64| out.extend_from_slice(format!("{name} {number}").as_bytes());
+        match item {
+            FetchItem::Flags => {}
+            FetchItem::Uid => number(out, "UID", self.row.uid.into()),
+            FetchItem::InternalDate => {
+                out.extend_from_slice(b"INTERNALDATE ");
+                write_internal_date(out, self.row.internal_date);
+            }
+            FetchItem::Rfc822Size => number(out, "RFC822.SIZE", self.row.size.unwrap_or_default()),
+            FetchItem::Envelope => {
+                out.extend_from_slice(b"ENVELOPE ");
+                envelope::write(&mut Answer::new(out), &Header::new(self.header.unwrap_or_default()));
+            }
+            FetchItem::Body => self.structure(out, "BODY ", false),
+            FetchItem::BodyStructure => self.structure(out, "BODYSTRUCTURE ", true),
+            FetchItem::Rfc822 => return self.literal(out, "RFC822", self.root(&BodySectionText::All)),
+            FetchItem::Rfc822Header => return self.literal(out, "RFC822.HEADER", self.root(&BodySectionText::Header)),
+            FetchItem::Rfc822Text => return self.literal(out, "RFC822.TEXT", self.root(&BodySectionText::Text)),
+            FetchItem::Section { section, partial, .. } => return self.section(out, section, *partial),
+        }
+        None
+    }
+
+    /// Of a message that cannot be read, the structure is that of an empty one: the answer has no NIL for it.
+    fn structure(&self, out: &mut Vec<u8>, name: &str, extended: bool) {
+        out.extend_from_slice(name.as_bytes());
+        let empty = Message::parse(b"");
+        structure::write(&mut Answer::new(out), self.message.unwrap_or(&empty).root(), extended);
+    }
+
+    fn root(&self, text: &BodySectionText) -> Option<Octets> {
+        match text {
+            BodySectionText::All => self.len.map(|len| Octets::Range(0..len)),
+            text => Some(of_message(text, self.header?, self.len?)),
+        }
+    }
+
+    fn section(&self, out: &mut Vec<u8>, section: &BodySection, partial: Option<Partial>) -> Option<Octets> {
+        let octets = match section.part.is_empty() {
+            true => self.root(&section.text),
+            false => self.message.zip(self.len).and_then(|(message, len)| {
+                let Known::Parts(known) = self.known else { return None };
+                of_part(message, section, known.len(), len)
+            }),
+        };
+        let mut name = b"BODY".to_vec();
+        section.write(&mut name);
+        if let Some(partial) = partial {
+            name.extend_from_slice(format!("<{}>", partial.offset).as_bytes());
+        }
+        out.extend_from_slice(&name);
+        self.literal(out, "", octets.map(|octets| octets.cut(partial)))
+    }
+
+    /// What is not there is NIL (decisions 30 and 32).
+    fn literal(&self, out: &mut Vec<u8>, name: &str, octets: Option<Octets>) -> Option<Octets> {
+        out.extend_from_slice(name.as_bytes());
+        let Some(octets) = octets else {
+            out.extend_from_slice(b" NIL");
+            return None;
+        };
+        match octets.len() {
+            0 => out.extend_from_slice(b" \"\""),
+            len => out.extend_from_slice(format!(" {{{len}}}\r\n").as_bytes()),
+        }
+        match octets {
+            Octets::Made(made) => {
+                out.extend_from_slice(&made);
+                None
+            }
+            Octets::Range(range) => Some(Octets::Range(range)).filter(|octets| octets.len() > 0),
+        }
+    }
+}

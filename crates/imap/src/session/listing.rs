@@ -1,0 +1,143 @@
+//! LIST, LSUB and LIST-STATUS.
+
+use super::machine::State;
+use super::select::no_mailbox;
+use super::{ImapEvent, ImapMachine, ListedName, MailRefusal};
+use crate::command::{ListCommand, StatusItem};
+use posthaste_message::utf7;
+
+use crate::write;
+
+/// A list that is being told.
+#[derive(Debug)]
+pub(super) struct Listing {
+    tag: String,
+    is_lsub: bool,
+    /// `\Subscribed` is told.
+    tells_subscribed: bool,
+    special_use_only: bool,
+    status: Vec<StatusItem>,
+    asked: bool,
+}
+
+/// Octets of all patterns of a command: matching takes time by their product with the name's length.
+const PATTERN_BYTES_MAX: usize = 2048;
+
+impl ImapMachine {
+    pub(super) fn list(&mut self, tag: String, list: ListCommand) -> Option<ImapEvent> {
+        if list.selection.recursive {
+            self.reply(&tag, "NO [CANNOT] RECURSIVEMATCH is not offered");
+            return None;
+        }
+        if !list.is_extended && list.patterns.iter().all(Vec::is_empty) {
+            // Asks for the separator (RFC 3501 section 6.3.8).
+            self.line("* LIST (\\Noselect) \"/\" \"\"");
+            return self.done(tag, "LIST");
+        }
+        let listing = Listing {
+            tag,
+            is_lsub: false,
+            tells_subscribed: list.returns.subscribed || list.selection.subscribed,
+            special_use_only: list.selection.special_use,
+            status: list.returns.status,
+            asked: false,
+        };
+        self.open_list(listing, &list.reference, &list.patterns, list.selection.subscribed)
+    }
+
+    pub(super) fn lsub(&mut self, tag: String, reference: &[u8], pattern: &[u8]) -> Option<ImapEvent> {
+        let listing = Listing {
+            tag,
+            is_lsub: true,
+            tells_subscribed: false,
+            special_use_only: false,
+            status: Vec::new(),
+            asked: false,
+        };
+        self.open_list(listing, reference, &[pattern.to_vec()], true)
+    }
+
+    fn open_list(
+        &mut self,
+        listing: Listing,
+        reference: &[u8],
+        patterns: &[Vec<u8>],
+        subscribed: bool,
+    ) -> Option<ImapEvent> {
+        let octets: usize = patterns.iter().map(|pattern| reference.len() + pattern.len()).sum();
+        if octets > PATTERN_BYTES_MAX {
+            self.reply(&listing.tag, "NO [LIMIT] The pattern is too long");
+            return None;
+        }
+        let joined = patterns.iter().map(|pattern| [reference, pattern].concat());
+        // What is no modified UTF-7 matches no name.
+        let patterns: Vec<String> = joined.filter_map(|pattern| utf7::decode(&pattern).ok()).collect();
+        let status = !listing.status.is_empty();
+        self.state = State::Listing(Box::new(listing));
+        Some(ImapEvent::List { patterns, subscribed, status })
+    }
+
+    /// Answers [`ImapEvent::List`].
+    ///
+    /// # Panics
+    /// When it was not asked.
+    pub fn list_opened(&mut self, answer: Result<(), MailRefusal>) {
+        assert!(matches!(self.state, State::Listing(_)), "a list in {:?}", self.state);
+        if let Err(why) = answer {
+            self.end_list(Some(why));
+        }
+    }
+
+    pub(super) fn step_list(&mut self) -> Option<ImapEvent> {
+        let State::Listing(listing) = &mut self.state else { unreachable!("names are being listed") };
+        assert!(!std::mem::replace(&mut listing.asked, true), "stepped while a name is awaited");
+        Some(ImapEvent::NextName)
+    }
+
+    /// Answers [`ImapEvent::NextName`]; `None` at the end.
+    ///
+    /// # Panics
+    /// When it was not asked.
+    pub fn listed(&mut self, answer: Result<Option<ListedName>, MailRefusal>) {
+        let State::Listing(mut listing) = std::mem::replace(&mut self.state, State::Command) else {
+            panic!("a name in {:?}", self.state)
+        };
+        assert!(std::mem::take(&mut listing.asked), "a name without a question");
+        let next = answer.map(|name| name.inspect(|name| self.tell_name(&listing, name)).is_some());
+        self.state = State::Listing(listing);
+        match next {
+            Ok(true) => {}
+            Ok(false) => self.end_list(None),
+            Err(why) => self.end_list(Some(why)),
+        }
+    }
+
+    fn end_list(&mut self, why: Option<MailRefusal>) {
+        let State::Listing(listing) = std::mem::replace(&mut self.state, State::Command) else { return };
+        match why {
+            Some(why) => self.reply(&listing.tag, no_mailbox(why)),
+            None => drop(self.done(listing.tag, if listing.is_lsub { "LSUB" } else { "LIST" })),
+        }
+    }
+
+    fn tell_name(&mut self, listing: &Listing, name: &ListedName) {
+        if listing.special_use_only && name.special_use.is_none() {
+            return;
+        }
+        let children = if name.has_children { "\\HasChildren" } else { "\\HasNoChildren" };
+        let attributes = [
+            Some("\\Noselect").filter(|_| !name.is_mailbox),
+            Some(children).filter(|_| !listing.is_lsub),
+            Some("\\Subscribed").filter(|_| listing.tells_subscribed && name.subscribed),
+            name.special_use.filter(|_| !listing.is_lsub),
+        ];
+        let attributes: Vec<&str> = attributes.into_iter().flatten().collect();
+        let word = if listing.is_lsub { "LSUB" } else { "LIST" };
+        self.text(&format!("* {word} ({}) \"/\" ", attributes.join(" ")));
+        write::mailbox(&mut self.out, &name.name);
+        self.line("");
+        if let Some(counts) = name.counts.filter(|_| !listing.status.is_empty()) {
+            self.tell_status(&name.name, &listing.status, &counts);
+        }
+    }
+}

@@ -1,0 +1,517 @@
+//! The states of a session.
+
+use std::sync::Arc;
+
+use bytes::BytesMut;
+
+use super::fetch::Fetching;
+use super::listing::Listing;
+use super::searching::Searching;
+use super::select::Selecting;
+use super::{ImapConfig, ImapEvent, MailChanges, MailRefusal, MailRow, SelectedMailbox};
+use crate::command::{Appending, ImapCommand, ImapCommandError, StatusItem, TaggedCommand, parse};
+use crate::frame::{Frame, Framer};
+
+/// One server session. See the [module](super) for how it is driven.
+///
+/// Between two calls of [`ImapMachine::step`] it holds the command that is being carried out and unwritten output; what it did not take stays in
+/// the caller's buffer.
+#[derive(Debug)]
+pub struct ImapMachine {
+    pub(super) config: Arc<ImapConfig>,
+    pub(super) state: State,
+    pub(super) out: Vec<u8>,
+    framer: Framer,
+    pub(super) tls: bool,
+    /// The connection needs no TLS for a login: it comes from this machine.
+    pub(super) trusted: bool,
+    pub(super) logged_in: bool,
+    pub(super) mailbox: Option<SelectedMailbox>,
+    errors: u32,
+    commands: u64,
+    /// In IDLE, something may have changed.
+    poked: bool,
+    /// An APPEND whose message is being dropped.
+    appending: Option<(String, Result<Appending, ImapCommandError>)>,
+}
+
+#[derive(Debug)]
+pub(super) enum State {
+    /// Waits for [`ImapMachine::greet`].
+    Greeting,
+    /// Waits for a command.
+    Command,
+    /// Waits for the client's answer to the challenge of AUTHENTICATE.
+    AuthResponse {
+        tag: String,
+    },
+    /// Waits for DONE.
+    Idle {
+        tag: String,
+    },
+    /// Waits for [`ImapMachine::logged_in`].
+    Login {
+        tag: String,
+    },
+    /// Waits for [`ImapMachine::tls_started`].
+    Tls,
+    Listing(Box<Listing>),
+    /// Waits for [`ImapMachine::status`].
+    Status(StatusAsk),
+    Selecting(Box<Selecting>),
+    Fetching(Box<Fetching>),
+    Searching(Box<Searching>),
+    /// The command is done, but for what has changed in the view meanwhile.
+    Finishing {
+        reply: Reply,
+        may_expunge: bool,
+    },
+    /// Waits for [`ImapMachine::changes`].
+    Changes(AfterChanges),
+    /// Nothing more is read.
+    Closed,
+}
+
+/// What becomes of the numbers of a mailbox.
+#[derive(Debug)]
+pub(super) enum StatusAsk {
+    Status {
+        tag: String,
+        name: String,
+        items: Vec<StatusItem>,
+    },
+    /// APPEND or COPY into it, which is refused: TRYCREATE where there is no such mailbox (decision 52).
+    Target {
+        tag: String,
+    },
+}
+
+#[derive(Debug)]
+pub(super) enum AfterChanges {
+    Reply(Reply),
+    Idle { tag: String },
+}
+
+/// A tagged reply.
+#[derive(Debug)]
+pub(super) struct Reply {
+    pub tag: String,
+    /// `OK`, `NO` or `BAD` and what follows.
+    pub text: String,
+}
+
+/// Output beyond this is written before the session goes on.
+const OUTPUT_BYTES_MAX: usize = 16 << 10;
+
+impl ImapMachine {
+    /// A session that waits for [`ImapMachine::greet`]. `trusted`: logins need no TLS, as the client is on this machine (decision 49).
+    pub fn new(config: Arc<ImapConfig>, trusted: bool) -> Self {
+        Self {
+            config,
+            state: State::Greeting,
+            out: Vec::new(),
+            framer: Framer::default(),
+            tls: false,
+            trusted,
+            logged_in: false,
+            mailbox: None,
+            errors: 0,
+            commands: 0,
+            poked: false,
+            appending: None,
+        }
+    }
+
+    /// The session is encrypted from its first octet on (RFC 8314 section 3.2).
+    #[must_use]
+    pub fn encrypted(mut self) -> Self {
+        self.tls = true;
+        self
+    }
+
+    /// Writes the greeting.
+    ///
+    /// # Panics
+    /// When it has been written.
+    pub fn greet(&mut self) {
+        assert!(matches!(self.state, State::Greeting), "greeted in {:?}", self.state);
+        let text = format!("* OK [CAPABILITY {}] {} ready", self.capabilities(), self.config.host_name);
+        self.line(&text);
+        self.state = State::Command;
+    }
+
+    /// Output that waits to be written.
+    pub fn output(&self) -> &[u8] {
+        &self.out
+    }
+
+    /// Output that waits to be written, for the driver to take.
+    pub fn output_mut(&mut self) -> &mut Vec<u8> {
+        &mut self.out
+    }
+
+    /// Whether [`ImapMachine::tls_started`] was called, or the session is [encrypted](Self::encrypted).
+    pub fn is_tls(&self) -> bool {
+        self.tls
+    }
+
+    /// Whether somebody has logged in.
+    pub fn is_logged_in(&self) -> bool {
+        self.logged_in
+    }
+
+    /// Whether the client waits for changes (RFC 2177).
+    pub fn is_idling(&self) -> bool {
+        matches!(self.state, State::Idle { .. })
+    }
+
+    /// Whether a command is being carried out or its octets have begun to come. A shutdown waits for such a session (decision 50).
+    pub fn is_busy(&self) -> bool {
+        !matches!(self.state, State::Command | State::Idle { .. } | State::Greeting | State::Closed)
+    }
+
+    /// Whether a mailbox is selected.
+    pub fn is_selected(&self) -> bool {
+        self.mailbox.is_some()
+    }
+
+    /// Counts commands that came whole: while it stands still, the same one is being waited for.
+    pub fn commands(&self) -> u64 {
+        self.commands
+    }
+
+    /// In IDLE: something may have changed in the view.
+    pub fn poke(&mut self) {
+        self.poked = self.is_idling() && self.mailbox.is_some();
+    }
+
+    /// In IDLE: shows that the connection lives (decision 15).
+    pub fn still_here(&mut self) {
+        if self.is_idling() {
+            self.line("* OK Still here");
+        }
+    }
+
+    /// Says BYE and closes: the server shuts down.
+    pub fn shut_down(&mut self) {
+        self.bye("Server is shutting down");
+    }
+
+    /// Says BYE and closes: the client took too long.
+    pub fn time_out(&mut self) {
+        let text = if self.logged_in { "Autologout; idle for too long" } else { "No login for too long" };
+        self.bye(text);
+    }
+
+    /// Closes without another word.
+    pub fn hang_up(&mut self) {
+        self.state = State::Closed;
+    }
+
+    /// Goes on with `input`, of which it takes what it can use.
+    ///
+    /// # Panics
+    /// When an event that asks has not been answered, or [`ImapMachine::greet`] was not called.
+    pub fn step(&mut self, input: &mut BytesMut) -> ImapEvent {
+        loop {
+            if matches!(self.state, State::Closed) {
+                return ImapEvent::Close;
+            }
+            if self.out.len() >= OUTPUT_BYTES_MAX {
+                return ImapEvent::Flush;
+            }
+            let event = match &self.state {
+                State::Command | State::AuthResponse { .. } => match self.next_frame(input) {
+                    Some(event) => event,
+                    None => return ImapEvent::NeedInput,
+                },
+                State::Idle { .. } if std::mem::take(&mut self.poked) => {
+                    let State::Idle { tag } = std::mem::replace(&mut self.state, State::Closed) else { unreachable!() };
+                    self.state = State::Changes(AfterChanges::Idle { tag });
+                    return ImapEvent::Changes { may_expunge: true };
+                }
+                State::Idle { .. } => match self.next_frame(input) {
+                    Some(event) => event,
+                    None => return ImapEvent::NeedInput,
+                },
+                State::Finishing { .. } => self.finish(),
+                State::Listing(_) => self.step_list(),
+                State::Selecting(_) => self.step_select(),
+                State::Fetching(_) => self.step_fetch(),
+                State::Searching(_) => self.step_search(),
+                State::Greeting
+                | State::Login { .. }
+                | State::Tls
+                | State::Status(_)
+                | State::Changes(_)
+                | State::Closed => {
+                    panic!("stepped in {:?}", self.state)
+                }
+            };
+            if let Some(event) = event {
+                return event;
+            }
+        }
+    }
+
+    /// Takes the next frame. The outer `None`: more input is needed.
+    fn next_frame(&mut self, input: &mut BytesMut) -> Option<Option<ImapEvent>> {
+        let limits = &self.config.limits;
+        let limit = if self.logged_in { limits.command_bytes } else { limits.command_bytes_before_login };
+        let appends = self.logged_in && matches!(self.state, State::Command);
+        let frame = self.framer.next(input, limit, appends);
+        if !matches!(frame, Frame::Incomplete | Frame::Literal) {
+            self.commands += 1;
+        }
+        Some(match frame {
+            Frame::Incomplete => return None,
+            Frame::Literal => {
+                self.line("+ OK");
+                None
+            }
+            Frame::Endless => {
+                self.bye("[TOOBIG] That command is too long");
+                None
+            }
+            Frame::TooBig { .. } if self.appending.is_some() => {
+                let (tag, appending) = self.appending.take()?;
+                self.append_refused(tag, appending)
+            }
+            Frame::TooBig { tag } => {
+                self.state = State::Command;
+                match tag {
+                    Some(tag) => self.reply(&tag, "NO [TOOBIG] That command is too long"),
+                    None => self.line("* BAD That command is too long"),
+                }
+                self.count_error();
+                None
+            }
+            Frame::Append { line, octets, waits } => self.append(&line, octets, waits),
+            Frame::Command(line) => match std::mem::replace(&mut self.state, State::Command) {
+                State::AuthResponse { tag } => self.auth_response(tag, &line),
+                State::Idle { tag } => {
+                    self.end_idle(tag, &line);
+                    None
+                }
+                // An empty line before a command is Apple Mail's (decision 18).
+                _ if line.is_empty() => None,
+                _ => self.command(&line, input),
+            },
+        })
+    }
+
+    fn append(&mut self, line: &[u8], octets: u64, waits: bool) -> Option<ImapEvent> {
+        let Some((tag, appending)) = crate::command::parse_append(line) else { unreachable!("an APPEND was found") };
+        if waits {
+            return self.append_refused(tag, appending);
+        }
+        self.framer.drop_message(octets);
+        self.appending = Some((tag, appending));
+        None
+    }
+
+    fn command(&mut self, line: &[u8], input: &BytesMut) -> Option<ImapEvent> {
+        let Some(TaggedCommand { tag, command }) = parse(line) else {
+            self.line("* BAD A command begins with a tag");
+            self.count_error();
+            return None;
+        };
+        let command = match command {
+            Ok(command) => command,
+            Err(ImapCommandError::Bad(why)) => {
+                self.bad(&tag, why);
+                return None;
+            }
+            Err(ImapCommandError::Limit(why)) => {
+                self.reply(&tag, &format!("NO [LIMIT] {why}"));
+                return None;
+            }
+            Err(ImapCommandError::Charset) => {
+                self.reply(&tag, "NO [BADCHARSET (US-ASCII UTF-8)] The charset is not known");
+                return None;
+            }
+        };
+        if !self.logged_in && !command.is_for_anybody() {
+            self.bad(&tag, "Log in first");
+            return None;
+        }
+        if self.mailbox.is_none() && command.is_for_selected() {
+            self.bad(&tag, "Select a mailbox first");
+            return None;
+        }
+        self.errors = 0;
+        self.carry_out(tag, command, input)
+    }
+
+    fn carry_out(&mut self, tag: String, command: ImapCommand, input: &BytesMut) -> Option<ImapEvent> {
+        match command {
+            ImapCommand::Capability => {
+                let text = format!("* CAPABILITY {}", self.capabilities());
+                self.line(&text);
+                self.done(tag, "CAPABILITY")
+            }
+            ImapCommand::Noop => self.done(tag, "NOOP"),
+            ImapCommand::Check => self.done(tag, "CHECK"),
+            ImapCommand::Logout => {
+                self.line("* BYE Logging out");
+                self.reply(&tag, "OK LOGOUT completed");
+                self.state = State::Closed;
+                None
+            }
+            ImapCommand::Id(_) => {
+                self.tell_id();
+                self.done(tag, "ID")
+            }
+            ImapCommand::StartTls => self.start_tls(&tag, input),
+            ImapCommand::Authenticate { mechanism, initial } => self.authenticate(tag, &mechanism, initial),
+            ImapCommand::Login { user, password } => self.login(tag, user, password),
+            // Nothing that can be enabled is offered yet; the answer comes all the same (decision 38).
+            ImapCommand::Enable(_) => {
+                self.line("* ENABLED");
+                self.done(tag, "ENABLE")
+            }
+            ImapCommand::Namespace => {
+                self.line("* NAMESPACE ((\"\" \"/\")) NIL NIL");
+                self.done(tag, "NAMESPACE")
+            }
+            ImapCommand::List(list) => self.list(tag, list),
+            ImapCommand::Lsub { reference, pattern } => self.lsub(tag, &reference, &pattern),
+            ImapCommand::Status { mailbox, items } => self.ask_status(tag, &mailbox, items),
+            ImapCommand::Select { mailbox, read_only } => self.select(tag, &mailbox, read_only),
+            ImapCommand::Unselect => self.unselect(tag, "UNSELECT"),
+            // All mailboxes are read-only, and then CLOSE expunges nothing (decision 51).
+            ImapCommand::Close => self.unselect(tag, "CLOSE"),
+            ImapCommand::Idle => {
+                self.line("+ idling");
+                self.state = State::Idle { tag };
+                self.poke();
+                None
+            }
+            ImapCommand::Fetch { uid, set, items } => self.fetch(tag, uid, &set, items),
+            ImapCommand::Search { uid, search } => self.search(tag, uid, search),
+            command => self.refuse(tag, command),
+        }
+    }
+
+    fn end_idle(&mut self, tag: String, line: &[u8]) {
+        match line.eq_ignore_ascii_case(b"DONE") {
+            true => drop(self.done(tag, "IDLE")),
+            false => self.bad(&tag, "IDLE ends with DONE"),
+        }
+    }
+
+    /// The command has done its work; what changed meanwhile is told first.
+    pub(super) fn done(&mut self, tag: String, name: &str) -> Option<ImapEvent> {
+        self.finish_with(tag, format!("OK {name} completed"), true)
+    }
+
+    pub(super) fn finish_with(&mut self, tag: String, text: String, may_expunge: bool) -> Option<ImapEvent> {
+        self.state = State::Finishing { reply: Reply { tag, text }, may_expunge };
+        None
+    }
+
+    fn finish(&mut self) -> Option<ImapEvent> {
+        let State::Finishing { reply, may_expunge } = std::mem::replace(&mut self.state, State::Command) else {
+            unreachable!("a command is being finished")
+        };
+        if self.mailbox.is_none() {
+            self.reply(&reply.tag, &reply.text);
+            return None;
+        }
+        self.state = State::Changes(AfterChanges::Reply(reply));
+        Some(ImapEvent::Changes { may_expunge })
+    }
+
+    /// Answers [`ImapEvent::Changes`]. If the mailbox is [gone](MailRefusal::Gone), the session ends (decision 14).
+    ///
+    /// # Panics
+    /// When it was not asked.
+    pub fn changes(&mut self, changes: Result<MailChanges, MailRefusal>) {
+        let State::Changes(after) = std::mem::replace(&mut self.state, State::Command) else {
+            panic!("changes in {:?}", self.state)
+        };
+        match changes {
+            Ok(changes) => self.tell_changes(changes),
+            Err(MailRefusal::Gone) => return self.bye("The selected mailbox was deleted"),
+            // Later commands ask again.
+            Err(_) => {}
+        }
+        match after {
+            AfterChanges::Reply(reply) => self.reply(&reply.tag, &reply.text),
+            AfterChanges::Idle { tag } => self.state = State::Idle { tag },
+        }
+    }
+
+    fn tell_changes(&mut self, changes: MailChanges) {
+        let Some(mut mailbox) = self.mailbox.take() else { return };
+        for number in &changes.expunged {
+            self.line(&format!("* {number} EXPUNGE"));
+        }
+        mailbox.exists -= changes.expunged.len() as u32;
+        if let Some(exists) = changes.exists {
+            self.line(&format!("* {exists} EXISTS"));
+            mailbox.exists = exists;
+        }
+        if let Some(recent) = changes.recent {
+            self.line(&format!("* {recent} RECENT"));
+            mailbox.recent = recent;
+        }
+        mailbox.last_uid = changes.last_uid;
+        if let Some(keywords) = changes.keywords {
+            mailbox.keywords = keywords;
+            self.tell_flags(&mailbox);
+        }
+        for row in &changes.flags {
+            self.text(&format!("* {} FETCH (UID {} FLAGS ", row.number, row.uid));
+            self.write_flags(&mailbox, row);
+            self.line(")");
+        }
+        self.mailbox = Some(mailbox);
+    }
+
+    /// `(flag flag …)` of a message.
+    pub(super) fn write_flags(&mut self, mailbox: &SelectedMailbox, row: &MailRow) {
+        self.out.push(b'(');
+        let keywords = mailbox.keywords.iter().map(|(bit, name)| (*bit, name.as_str()));
+        let set = super::SYSTEM_FLAGS.into_iter().chain(keywords).filter(|(bit, _)| row.flags & bit != 0);
+        let names = set.map(|(_, name)| name).chain(row.recent.then_some("\\Recent"));
+        for (at, name) in names.enumerate() {
+            if at > 0 {
+                self.out.push(b' ');
+            }
+            self.out.extend_from_slice(name.as_bytes());
+        }
+        self.out.push(b')');
+    }
+
+    pub(super) fn text(&mut self, text: &str) {
+        self.out.extend_from_slice(text.as_bytes());
+    }
+
+    pub(super) fn line(&mut self, text: &str) {
+        self.text(text);
+        self.out.extend_from_slice(b"\r\n");
+    }
+
+    pub(super) fn reply(&mut self, tag: &str, text: &str) {
+        self.line(&format!("{tag} {text}"));
+    }
+
+    /// BAD, which is counted.
+    pub(super) fn bad(&mut self, tag: &str, why: &str) {
+        self.reply(tag, &format!("BAD {why}"));
+        self.count_error();
+    }
+
+    fn count_error(&mut self) {
+        self.errors += 1;
+        if self.errors >= self.config.limits.errors {
+            self.bye("Too many commands that make no sense");
+        }
+    }
+
+    pub(super) fn bye(&mut self, text: &str) {
+        self.line(&format!("* BYE {text}"));
+        self.state = State::Closed;
+    }
+}

@@ -1,0 +1,279 @@
+//! Whether a message is what a search asks for.
+
+use posthaste_message::DateTime;
+use posthaste_message::mime::{Header, Kind, Message, Part};
+use unicode_normalization::UnicodeNormalization;
+
+use super::{ANSWERED, DELETED, DRAFT, FLAGGED, MailRow, MessageChoice, SEEN, SelectedMailbox};
+use crate::command::{MailFlag, SearchKey};
+use crate::date::Day;
+use crate::set::NumberSet;
+
+/// A search key made ready: sets resolved, flags as bits, texts folded.
+#[derive(Debug)]
+pub(super) enum Test {
+    Is(bool),
+    And(Vec<Test>),
+    Or(Box<(Test, Test)>),
+    Not(Box<Test>),
+    Numbers(NumberSet),
+    Uids(NumberSet),
+    Flags(u64),
+    Recent,
+    /// INTERNALDATE.
+    Received(When),
+    /// The date as written.
+    Sent(When),
+    Larger(u64),
+    Smaller(u64),
+    Header {
+        name: String,
+        text: String,
+    },
+    Body(String),
+    Text(String),
+}
+
+#[derive(Debug, Clone, Copy)]
+pub(super) enum When {
+    Before(Day),
+    On(Day),
+    Since(Day),
+}
+
+impl When {
+    fn is(self, found: Day) -> bool {
+        match self {
+            Self::Before(day) => found < day,
+            Self::On(day) => found == day,
+            Self::Since(day) => found >= day,
+        }
+    }
+}
+
+/// What of a message is known.
+pub(super) enum Mail<'m> {
+    Row,
+    Header(Header<'m>),
+    Message(&'m Message<'m>),
+}
+
+impl Test {
+    pub fn new(key: &SearchKey, mailbox: &SelectedMailbox) -> Self {
+        let folded = |text: &[u8]| fold(&String::from_utf8_lossy(text));
+        match key {
+            SearchKey::All => Self::Is(true),
+            SearchKey::And(keys) => Self::And(keys.iter().map(|key| Self::new(key, mailbox)).collect()),
+            SearchKey::Or(keys) => Self::Or(Box::new((Self::new(&keys.0, mailbox), Self::new(&keys.1, mailbox)))),
+            SearchKey::Not(key) => Self::Not(Box::new(Self::new(key, mailbox))),
+            SearchKey::Numbers(set) => Self::Numbers(set.resolve(mailbox.exists)),
+            SearchKey::Uids(set) => Self::Uids(set.resolve(mailbox.last_uid)),
+            SearchKey::Flag(flag) => bit_of(flag, mailbox).map_or(Self::Is(false), Self::Flags),
+            SearchKey::Recent => Self::Recent,
+            SearchKey::Before(day) => Self::Received(When::Before(*day)),
+            SearchKey::On(day) => Self::Received(When::On(*day)),
+            SearchKey::Since(day) => Self::Received(When::Since(*day)),
+            SearchKey::SentBefore(day) => Self::Sent(When::Before(*day)),
+            SearchKey::SentOn(day) => Self::Sent(When::On(*day)),
+            SearchKey::SentSince(day) => Self::Sent(When::Since(*day)),
+            SearchKey::Larger(size) => Self::Larger(*size),
+            SearchKey::Smaller(size) => Self::Smaller(*size),
+            SearchKey::Header { name, text } => {
+                Self::Header { name: String::from_utf8_lossy(name).into_owned(), text: folded(text) }
+            }
+            SearchKey::Body(text) => Self::Body(folded(text)),
+            SearchKey::Text(text) => Self::Text(folded(text)),
+        }
+    }
+
+    /// Messages beyond which none can be found, where a key says so.
+    pub fn choice(&self) -> Option<MessageChoice> {
+        match self {
+            Self::Numbers(set) => Some(MessageChoice::Numbers(set.clone())),
+            Self::Uids(set) => Some(MessageChoice::Uids(set.clone())),
+            Self::And(tests) => tests.iter().find_map(Self::choice),
+            _ => None,
+        }
+    }
+
+    fn any(&self, is: &impl Fn(&Self) -> bool) -> bool {
+        match self {
+            Self::And(tests) => tests.iter().any(|test| test.any(is)),
+            Self::Or(tests) => tests.0.any(is) || tests.1.any(is),
+            Self::Not(test) => test.any(is),
+            test => is(test),
+        }
+    }
+
+    pub fn needs_size(&self) -> bool {
+        self.any(&|test| matches!(test, Self::Larger(_) | Self::Smaller(_)))
+    }
+
+    pub fn needs_header(&self) -> bool {
+        self.any(&|test| matches!(test, Self::Header { .. } | Self::Sent(_)))
+    }
+
+    /// `None`: more of the message has to be known.
+    pub fn of(&self, row: &MailRow, mail: &Mail<'_>) -> Option<bool> {
+        let header = || match mail {
+            Mail::Row => None,
+            Mail::Header(header) => Some(*header),
+            Mail::Message(message) => Some(message.root().header()),
+        };
+        Some(match self {
+            Self::Is(found) => *found,
+            Self::And(tests) => return all(tests.iter().map(|test| test.of(row, mail))),
+            Self::Or(tests) => {
+                let none = all([&tests.0, &tests.1].into_iter().map(|test| test.of(row, mail).map(|found| !found)));
+                return none.map(|none| !none);
+            }
+            Self::Not(test) => return test.of(row, mail).map(|found| !found),
+            Self::Numbers(set) => set.contains(row.number),
+            Self::Uids(set) => set.contains(row.uid),
+            Self::Flags(bits) => row.flags & bits != 0,
+            Self::Recent => row.recent,
+            Self::Received(when) => when.is(Day::of_unix(row.internal_date)),
+            Self::Sent(when) => {
+                header()?.first("Date").and_then(|field| written_day(field.value)).is_some_and(|day| when.is(day))
+            }
+            Self::Larger(size) => row.size.is_some_and(|found| found > *size),
+            Self::Smaller(size) => row.size.is_some_and(|found| found < *size),
+            Self::Header { name, text } => {
+                let header = header()?;
+                let mut fields = header.fields().filter(|field| field.is(name));
+                fields.any(|field| contains(&field.text(None), text))
+            }
+            Self::Body(text) => {
+                let Mail::Message(message) = mail else { return None };
+                in_body(message, text)
+            }
+            Self::Text(text) => {
+                let Mail::Message(message) = mail else { return None };
+                in_body(message, text) || message.parts().any(|part| in_header(part, text))
+            }
+        })
+    }
+}
+
+/// Whether all are true; one that is false decides, whatever is not known.
+fn all(mut found: impl Iterator<Item = Option<bool>>) -> Option<bool> {
+    let mut all = Some(true);
+    let is_false = found.any(|found| {
+        if found.is_none() {
+            all = None;
+        }
+        found == Some(false)
+    });
+    if is_false { Some(false) } else { all }
+}
+
+fn bit_of(flag: &MailFlag, mailbox: &SelectedMailbox) -> Option<u64> {
+    Some(match flag {
+        MailFlag::Seen => SEEN,
+        MailFlag::Answered => ANSWERED,
+        MailFlag::Flagged => FLAGGED,
+        MailFlag::Deleted => DELETED,
+        MailFlag::Draft => DRAFT,
+        MailFlag::Keyword(name) => mailbox.keywords.iter().find(|(_, known)| known.eq_ignore_ascii_case(name))?.0,
+    })
+}
+
+/// The day that a `Date` has, in its own zone (decision 55).
+fn written_day(value: &[u8]) -> Option<Day> {
+    const MONTHS: [&str; 12] = ["jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec"];
+    let text = String::from_utf8_lossy(&value[..value.len().min(100)]).to_ascii_lowercase();
+    let words: Vec<&str> = text.split(|c: char| !c.is_ascii_alphanumeric()).filter(|word| !word.is_empty()).collect();
+    let written = || {
+        let (at, month) = words.iter().enumerate().find_map(|(at, word)| {
+            Some((at, MONTHS.iter().position(|month| word.get(..3).is_some_and(|start| start == *month))?))
+        })?;
+        let day = words.get(at.checked_sub(1)?)?.parse().ok()?;
+        let year: i64 = words.get(at + 1)?.parse().ok().filter(|year| *year >= 1900)?;
+        Day::from_civil(year, month as u32 + 1, day)
+    };
+    written().or_else(|| DateTime::parse(value).map(|date| Day::of_unix(date.unix_secs())))
+}
+
+fn in_body(message: &Message<'_>, text: &str) -> bool {
+    message.parts().any(|part| part.kind() == Kind::Leaf && is_text(part) && contains(&part.text(), text))
+}
+
+fn is_text(part: Part<'_, '_>) -> bool {
+    part.media_type().starts_with("text/")
+}
+
+/// Fields that say who handled a message or vouch for it, which no reader means.
+fn is_trace(name: &[u8]) -> bool {
+    const NAMES: [&str; 6] =
+        ["Received", "Return-Path", "DKIM-Signature", "DomainKey-Signature", "Authentication-Results", "Received-SPF"];
+    let is_arc = name.get(..4).is_some_and(|start| start.eq_ignore_ascii_case(b"ARC-"));
+    is_arc || NAMES.iter().any(|known| name.eq_ignore_ascii_case(known.as_bytes()))
+}
+
+fn in_header(part: Part<'_, '_>, text: &str) -> bool {
+    part.header().fields().any(|field| !is_trace(field.name) && contains(&field.text(None), text))
+}
+
+/// Whether `text`, which is folded, is in `found`, which is not.
+fn contains(found: &str, text: &str) -> bool {
+    text.is_empty() || memchr::memmem::find(format!(" {} ", fold(found)).as_bytes(), text.as_bytes()).is_some()
+}
+
+/// Without case and accents; a run of anything but letters and digits is one blank (decision 33).
+fn fold(text: &str) -> String {
+    let mut out = String::with_capacity(text.len());
+    for character in text.nfkd().flat_map(char::to_lowercase) {
+        if character.is_alphanumeric() {
+            out.push(character);
+        } else if !unicode_normalization::char::is_combining_mark(character) && !out.ends_with(' ') {
+            out.push(' ');
+        }
+    }
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn text_is_found_without_case_accents_and_marks() {
+        for (found, text) in [
+            ("Caf\u{e9} au lait", "CAFE AU"),
+            ("re: offer -- final", "Offer final"),
+            ("ann@example.org", "ann@example.org"),
+            ("ann@example.org", "EXAMPLE"),
+            ("end.", "end."),
+            ("end", "end."),
+            ("x", ""),
+            ("Stra\u{df}e", "stra\u{df}e"),
+            ("\u{ff21}\u{ff22}", "ab"),
+        ] {
+            assert!(contains(found, &fold(text)), "{text} in {found}");
+        }
+        assert!(!contains("offers", &fold("offer s")));
+        assert!(!contains("abc", &fold("d")));
+    }
+
+    #[test]
+    fn dates_are_taken_as_they_are_written() {
+        let day = |value: &str| written_day(value.as_bytes());
+        assert_eq!(day(" Tue, 4 Mar 2025 23:59:59 -1200"), Day::from_civil(2025, 3, 4));
+        assert_eq!(day("4 March 2025 00:00:01 +1400"), Day::from_civil(2025, 3, 4));
+        assert_eq!(day("2025-03-04T12:00:00Z"), Day::from_civil(2025, 3, 4));
+        assert_eq!(day("nonsense"), None);
+    }
+
+    #[test]
+    fn what_is_not_known_is_read_only_if_it_decides() {
+        let mailbox = SelectedMailbox { exists: 3, last_uid: 9, ..SelectedMailbox::default() };
+        let seen = || SearchKey::Flag(MailFlag::Seen);
+        let body = || SearchKey::Body(b"x".to_vec());
+        let of = |key: SearchKey| Test::new(&key, &mailbox).of(&MailRow::default(), &Mail::Row);
+        assert_eq!(of(SearchKey::And(vec![body(), seen()])), Some(false));
+        assert_eq!(of(SearchKey::Or(Box::new((body(), SearchKey::Not(Box::new(seen())))))), Some(true));
+        assert_eq!(of(SearchKey::And(vec![body(), SearchKey::All])), None);
+        assert_eq!(of(SearchKey::Or(Box::new((body(), seen())))), None);
+        assert_eq!(of(SearchKey::Flag(MailFlag::Keyword("unknown".into()))), Some(false));
+    }
+}

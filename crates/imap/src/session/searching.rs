@@ -1,0 +1,279 @@
+//! SEARCH: row after row, and of a message only what rows do not decide.
+
+use posthaste_message::mime::{Header, Message};
+
+use super::machine::State;
+use super::matching::{Mail, Test};
+use super::{ImapEvent, ImapMachine, MailRefusal, MailRow, MessageChoice};
+use crate::command::{SearchCommand, SearchReturn};
+use crate::set::NumberSet;
+
+/// A SEARCH that is being carried out.
+#[derive(Debug)]
+pub(super) struct Searching {
+    tag: String,
+    uid: bool,
+    returns: Option<SearchReturn>,
+    test: Test,
+    step: Step,
+    row: MailRow,
+    found: NumberSet,
+    failure: Option<MailRefusal>,
+    choice: Option<MessageChoice>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Step {
+    NextRow,
+    Header,
+    Open,
+    Read(u64),
+    /// The number of ranges that have been told, of an answer that is told in pieces.
+    Tell {
+        range: usize,
+        from: u32,
+    },
+    /// A question is out.
+    Asked,
+}
+
+/// Numbers of one piece of an answer.
+const NUMBERS_MAX: usize = 1000;
+
+impl ImapMachine {
+    pub(super) fn search(&mut self, tag: String, uid: bool, search: SearchCommand) -> Option<ImapEvent> {
+        let mailbox = self.mailbox.as_ref().expect("a mailbox is selected");
+        let test = Test::new(&search.key, mailbox);
+        let choice = test.choice().unwrap_or_else(|| MessageChoice::Uids(NumberSet::from_ranges(vec![1..=u32::MAX])));
+        self.state = State::Searching(Box::new(Searching {
+            tag,
+            uid,
+            returns: search.returns,
+            test,
+            step: Step::NextRow,
+            row: MailRow::default(),
+            found: NumberSet::default(),
+            failure: None,
+            choice: Some(choice),
+        }));
+        None
+    }
+
+    pub(super) fn step_search(&mut self) -> Option<ImapEvent> {
+        let State::Searching(searching) = &mut self.state else { unreachable!("messages are being searched") };
+        if let Some(set) = searching.choice.take() {
+            return Some(ImapEvent::Rows { set, sizes: searching.test.needs_size() });
+        }
+        let uid = searching.row.uid;
+        match std::mem::replace(&mut searching.step, Step::Asked) {
+            Step::NextRow => Some(ImapEvent::NextRow),
+            Step::Header => Some(ImapEvent::Header { uid }),
+            Step::Open => Some(ImapEvent::Open { uid }),
+            Step::Read(octets) => Some(ImapEvent::Read { octets }),
+            Step::Tell { range, from } => {
+                self.tell_numbers(range, from);
+                None
+            }
+            Step::Asked => panic!("stepped while an answer about a message is awaited"),
+        }
+    }
+
+    pub(super) fn searched_row(&mut self, row: Result<Option<MailRow>, MailRefusal>) {
+        let State::Searching(searching) = &mut self.state else { return };
+        match row {
+            Ok(Some(row)) => {
+                searching.row = row;
+                searching.decide(&Mail::Row, Step::Header);
+            }
+            Ok(None) => self.end_search(),
+            Err(why) => {
+                searching.failure = searching.failure.max(Some(why));
+                self.end_search();
+            }
+        }
+    }
+
+    pub(super) fn searched_header(&mut self, answer: Result<&[u8], MailRefusal>) {
+        let State::Searching(searching) = &mut self.state else { return };
+        match answer {
+            Ok(header) => searching.decide(&Mail::Header(Header::new(header)), Step::Open),
+            Err(why) => searching.pass(why),
+        }
+    }
+
+    pub(super) fn searched_len(&mut self, answer: Result<u64, MailRefusal>) {
+        let most = self.config.limits.structure_bytes;
+        let State::Searching(searching) = &mut self.state else { return };
+        match answer {
+            Ok(len) => searching.step = Step::Read(len.min(most)),
+            Err(why) => searching.pass(why),
+        }
+    }
+
+    pub(super) fn searched_message(&mut self, answer: Result<&[u8], MailRefusal>) {
+        let State::Searching(searching) = &mut self.state else { return };
+        match answer {
+            Ok(octets) => searching.decide(&Mail::Message(&Message::parse(octets)), Step::NextRow),
+            Err(why) => searching.pass(why),
+        }
+    }
+
+    /// Ends a search that takes too long (decision 34). Call it when a row is asked for; nothing happens outside of a search.
+    pub fn give_up_search(&mut self) {
+        if !matches!(self.state, State::Searching(_)) {
+            return;
+        }
+        let State::Searching(searching) = std::mem::replace(&mut self.state, State::Command) else { return };
+        self.finish_with(searching.tag, "NO [LIMIT] The search takes too long".into(), searching.uid);
+    }
+
+    /// Whether messages are being searched: the driver bounds its time.
+    pub fn is_searching(&self) -> bool {
+        matches!(self.state, State::Searching(_))
+    }
+
+    fn end_search(&mut self) {
+        let State::Searching(mut searching) = std::mem::replace(&mut self.state, State::Command) else { return };
+        match searching.returns {
+            None => {
+                // An empty answer is one, too (decision 35).
+                self.text("* SEARCH");
+                searching.step = Step::Tell { range: 0, from: 0 };
+                self.state = State::Searching(searching);
+            }
+            Some(returns) => {
+                self.text("* ESEARCH (TAG ");
+                crate::write::string(&mut self.out, searching.tag.as_bytes());
+                self.text(if searching.uid { ") UID" } else { ")" });
+                let found = &searching.found;
+                let end = |wanted: bool, name: &str, number: Option<u64>| match number.filter(|_| wanted) {
+                    Some(number) => format!(" {name} {number}"),
+                    None => String::new(),
+                };
+                let text = end(returns.min, "MIN", found.first().map(u64::from))
+                    + &end(returns.max, "MAX", found.last().map(u64::from))
+                    + &end(returns.count, "COUNT", Some(found.len()));
+                self.text(&text);
+                if returns.all && !found.is_empty() {
+                    self.text(" ALL ");
+                    searching.step = Step::Tell { range: 0, from: 0 };
+                    self.state = State::Searching(searching);
+                    return;
+                }
+                self.finish_search(*searching);
+            }
+        }
+    }
+
+    /// Tells some of the numbers: each by itself, or as ranges in an extended answer.
+    fn tell_numbers(&mut self, mut range: usize, mut from: u32) {
+        let State::Searching(mut searching) = std::mem::replace(&mut self.state, State::Command) else { return };
+        let ranges = searching.found.ranges();
+        for _ in 0..NUMBERS_MAX {
+            let Some(next) = ranges.get(range) else { break };
+            if searching.returns.is_some() {
+                if range > 0 {
+                    self.out.push(b',');
+                }
+                let (first, last) = (next.start(), next.end());
+                self.text(&if first == last { first.to_string() } else { format!("{first}:{last}") });
+                range += 1;
+                continue;
+            }
+            let number = from.max(*next.start());
+            self.text(&format!(" {number}"));
+            if number == *next.end() {
+                range += 1;
+            }
+            from = number.saturating_add(1);
+        }
+        if range < ranges.len() {
+            searching.step = Step::Tell { range, from };
+            self.state = State::Searching(searching);
+            return;
+        }
+        self.finish_search(*searching);
+    }
+
+    fn finish_search(&mut self, searching: Searching) {
+        self.line("");
+        let name = if searching.uid { "UID SEARCH" } else { "SEARCH" };
+        let text = match searching.failure {
+            None | Some(MailRefusal::Gone) => format!("OK {name} completed"),
+            Some(MailRefusal::Unavailable) => "NO [UNAVAILABLE] Some messages cannot be read now".into(),
+            Some(MailRefusal::NoPermission) => "NO [NOPERM] Some messages may not be read".into(),
+            Some(MailRefusal::Damaged) => "NO [CORRUPTION] Some messages are damaged".into(),
+        };
+        self.finish_with(searching.tag, text, searching.uid);
+    }
+
+    /// Answers [`ImapEvent::NextRow`]; `None` at the end.
+    ///
+    /// # Panics
+    /// When it was not asked.
+    pub fn row(&mut self, row: Result<Option<MailRow>, MailRefusal>) {
+        match &self.state {
+            State::Fetching(_) => self.fetched_row(row),
+            State::Searching(_) => self.searched_row(row),
+            state => panic!("a row in {state:?}"),
+        }
+    }
+
+    /// Answers [`ImapEvent::Header`].
+    ///
+    /// # Panics
+    /// When it was not asked.
+    pub fn header(&mut self, answer: Result<&[u8], MailRefusal>) {
+        match &self.state {
+            State::Fetching(_) => self.fetched_header(answer),
+            State::Searching(_) => self.searched_header(answer),
+            state => panic!("a header in {state:?}"),
+        }
+    }
+
+    /// Answers [`ImapEvent::Open`] with the message's length.
+    ///
+    /// # Panics
+    /// When it was not asked.
+    pub fn opened(&mut self, answer: Result<u64, MailRefusal>) {
+        match &self.state {
+            State::Fetching(_) => self.fetched_len(answer),
+            State::Searching(_) => self.searched_len(answer),
+            state => panic!("a length in {state:?}"),
+        }
+    }
+
+    /// Answers [`ImapEvent::Read`].
+    ///
+    /// # Panics
+    /// When it was not asked.
+    pub fn message(&mut self, answer: Result<&[u8], MailRefusal>) {
+        match &self.state {
+            State::Fetching(_) => self.fetched_message(answer),
+            State::Searching(_) => self.searched_message(answer),
+            state => panic!("a message in {state:?}"),
+        }
+    }
+}
+
+impl Searching {
+    /// Counts the row if what is known decides it, else goes on with `next`.
+    fn decide(&mut self, mail: &Mail<'_>, next: Step) {
+        self.step = match self.test.of(&self.row, mail) {
+            Some(is_found) => {
+                if is_found {
+                    self.found.push(if self.uid { self.row.uid } else { self.row.number });
+                }
+                Step::NextRow
+            }
+            None if next == Step::Header && !self.test.needs_header() => Step::Open,
+            None => next,
+        };
+    }
+
+    /// A message that cannot be read is not found.
+    fn pass(&mut self, why: MailRefusal) {
+        self.failure = self.failure.max(Some(why));
+        self.step = Step::NextRow;
+    }
+}

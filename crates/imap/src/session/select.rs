@@ -1,0 +1,134 @@
+//! SELECT, EXAMINE, UNSELECT, CLOSE and STATUS.
+
+use super::machine::{State, StatusAsk};
+use super::{ImapEvent, ImapMachine, MailRefusal, MailboxCounts, SYSTEM_FLAGS, SelectedMailbox};
+use crate::command::StatusItem;
+use posthaste_message::utf7;
+
+use crate::write;
+
+/// A SELECT or EXAMINE.
+#[derive(Debug)]
+pub(super) struct Selecting {
+    tag: String,
+    read_only: bool,
+    had_mailbox: bool,
+    /// `None`: the question is out.
+    ask: Option<String>,
+}
+
+impl Selecting {
+    fn name(&self) -> &'static str {
+        if self.read_only { "EXAMINE" } else { "SELECT" }
+    }
+}
+
+impl ImapMachine {
+    pub(super) fn select(&mut self, tag: String, mailbox: &[u8], read_only: bool) -> Option<ImapEvent> {
+        let had_mailbox = self.mailbox.take().is_some();
+        let name = utf7::decode(mailbox);
+        let selecting = Selecting { tag, read_only, had_mailbox, ask: name.as_ref().ok().cloned() };
+        self.state = State::Selecting(Box::new(selecting));
+        if name.is_err() {
+            self.selected(Err(MailRefusal::Gone));
+        }
+        had_mailbox.then_some(ImapEvent::Unselect)
+    }
+
+    pub(super) fn step_select(&mut self) -> Option<ImapEvent> {
+        let State::Selecting(selecting) = &mut self.state else { unreachable!("a mailbox is being selected") };
+        let mailbox = selecting.ask.take().expect("stepped while a mailbox is awaited");
+        Some(ImapEvent::Select { mailbox, read_only: selecting.read_only })
+    }
+
+    /// Answers [`ImapEvent::Select`].
+    ///
+    /// # Panics
+    /// When it was not asked.
+    pub fn selected(&mut self, answer: Result<SelectedMailbox, MailRefusal>) {
+        let State::Selecting(selecting) = std::mem::replace(&mut self.state, State::Command) else {
+            panic!("selected in {:?}", self.state)
+        };
+        match answer {
+            Ok(mailbox) => {
+                self.tell_flags(&mailbox);
+                self.line(&format!("* {} EXISTS", mailbox.exists));
+                self.line(&format!("* {} RECENT", mailbox.recent));
+                if let Some(number) = mailbox.first_unseen {
+                    self.line(&format!("* OK [UNSEEN {number}] First unseen message"));
+                }
+                self.line(&format!("* OK [UIDVALIDITY {}] UIDs are valid", mailbox.uid_validity));
+                self.line(&format!("* OK [UIDNEXT {}] Next UID", mailbox.uid_next));
+                self.mailbox = Some(mailbox);
+                self.reply(&selecting.tag, &format!("OK [READ-ONLY] {} completed", selecting.name()));
+            }
+            Err(why) => {
+                if selecting.had_mailbox {
+                    self.line("* OK [CLOSED] No mailbox is selected now");
+                }
+                self.reply(&selecting.tag, no_mailbox(why));
+            }
+        }
+    }
+
+    /// FLAGS and PERMANENTFLAGS. Nothing can be changed yet, so no flag is permanent.
+    pub(super) fn tell_flags(&mut self, mailbox: &SelectedMailbox) {
+        let keywords = mailbox.keywords.iter().map(|(_, name)| name.as_str());
+        let names: Vec<&str> = SYSTEM_FLAGS.iter().map(|(_, name)| *name).chain(keywords).collect();
+        self.line(&format!("* FLAGS ({})", names.join(" ")));
+        self.line("* OK [PERMANENTFLAGS ()] Read-only mailbox");
+    }
+
+    pub(super) fn unselect(&mut self, tag: String, name: &str) -> Option<ImapEvent> {
+        self.mailbox = None;
+        self.reply(&tag, &format!("OK {name} completed"));
+        Some(ImapEvent::Unselect)
+    }
+
+    pub(super) fn ask_status(&mut self, tag: String, mailbox: &[u8], items: Vec<StatusItem>) -> Option<ImapEvent> {
+        let Ok(name) = utf7::decode(mailbox) else {
+            self.reply(&tag, no_mailbox(MailRefusal::Gone));
+            return None;
+        };
+        self.state = State::Status(StatusAsk::Status { tag, name: name.clone(), items });
+        Some(ImapEvent::Status(name))
+    }
+
+    /// Answers [`ImapEvent::Status`].
+    ///
+    /// # Panics
+    /// When it was not asked.
+    pub fn status(&mut self, answer: Result<MailboxCounts, MailRefusal>) {
+        let State::Status(ask) = std::mem::replace(&mut self.state, State::Command) else {
+            panic!("a status in {:?}", self.state)
+        };
+        match (ask, answer) {
+            (StatusAsk::Status { tag, name, items }, Ok(counts)) => {
+                self.tell_status(&name, &items, &counts);
+                self.done(tag, "STATUS");
+            }
+            (StatusAsk::Status { tag, .. }, Err(why)) => self.reply(&tag, no_mailbox(why)),
+            (StatusAsk::Target { tag }, Err(MailRefusal::Gone)) => {
+                self.reply(&tag, "NO [TRYCREATE] There is no such mailbox");
+            }
+            (StatusAsk::Target { tag }, _) => self.reply(&tag, super::refuse::READ_ONLY_SERVER),
+        }
+    }
+
+    pub(super) fn tell_status(&mut self, name: &str, items: &[StatusItem], counts: &MailboxCounts) {
+        self.text("* STATUS ");
+        write::mailbox(&mut self.out, name);
+        let known = items.iter().filter_map(|item| Some(format!("{} {}", item.name(), counts.of(*item)?)));
+        let known: Vec<String> = known.collect();
+        self.line(&format!(" ({})", known.join(" ")));
+    }
+}
+
+pub(super) fn no_mailbox(why: MailRefusal) -> &'static str {
+    match why {
+        MailRefusal::Gone => "NO [NONEXISTENT] There is no such mailbox",
+        MailRefusal::NoPermission => "NO [NOPERM] That mailbox may not be read",
+        MailRefusal::Damaged => "NO [CORRUPTION] That mailbox is damaged",
+        MailRefusal::Unavailable => "NO [UNAVAILABLE] That mailbox cannot be read now, try again later",
+    }
+}

@@ -1,0 +1,151 @@
+//! Sets of message numbers and UIDs (RFC 3501 section 9, `sequence-set`).
+
+use std::ops::RangeInclusive;
+
+/// One end of a range: a number from 1 on, or `*`, the largest in use.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum SeqNo {
+    /// A message number or a UID; never 0.
+    Number(u32),
+    /// `*`
+    Largest,
+}
+
+/// Ranges as the client wrote them; a single number is a range of itself. Never empty.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SequenceSet(pub Vec<(SeqNo, SeqNo)>);
+
+/// Numbers, as ranges in order that neither touch nor overlap.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct NumberSet(Vec<RangeInclusive<u32>>);
+
+impl SequenceSet {
+    /// The numbers meant if `largest` is what `*` stands for; 0: there is none, and a range with `*` is empty.
+    pub fn resolve(&self, largest: u32) -> NumberSet {
+        let number = |end: SeqNo| match end {
+            SeqNo::Number(number) => number,
+            SeqNo::Largest => largest,
+        };
+        let ranges =
+            self.0.iter().filter(|&&(first, last)| largest > 0 || first != SeqNo::Largest && last != SeqNo::Largest);
+        let ranges = ranges.map(|&(first, last)| {
+            let (first, last) = (number(first), number(last));
+            first.min(last)..=first.max(last)
+        });
+        NumberSet::from_ranges(ranges.collect())
+    }
+
+    /// Whether a message number beyond `exists` is asked for. A range with `*` never does: `1:*` in an empty mailbox is what clients send
+    /// after every SELECT.
+    pub fn is_beyond(&self, exists: u32) -> bool {
+        self.0.iter().any(|&(first, last)| match (first, last) {
+            (SeqNo::Number(first), SeqNo::Number(last)) => first.max(last) > exists,
+            _ => false,
+        })
+    }
+}
+
+impl NumberSet {
+    /// Sorts ranges and joins those that touch.
+    pub fn from_ranges(mut ranges: Vec<RangeInclusive<u32>>) -> Self {
+        ranges.sort_unstable_by_key(|range| *range.start());
+        let mut joined: Vec<RangeInclusive<u32>> = Vec::with_capacity(ranges.len());
+        for range in ranges {
+            match joined.last_mut() {
+                Some(last) if *range.start() <= last.end().saturating_add(1) => {
+                    *last = *last.start()..=*last.end().max(range.end());
+                }
+                _ => joined.push(range),
+            }
+        }
+        Self(joined)
+    }
+
+    /// Adds a number above all that are in it.
+    ///
+    /// # Panics
+    /// When it is not above them.
+    pub fn push(&mut self, number: u32) {
+        match self.0.last_mut() {
+            Some(last) if last.end().checked_add(1) == Some(number) => *last = *last.start()..=number,
+            last => {
+                assert!(last.is_none_or(|last| *last.end() < number), "{number} is not above the others");
+                self.0.push(number..=number);
+            }
+        }
+    }
+
+    /// The ranges in their order.
+    pub fn ranges(&self) -> &[RangeInclusive<u32>] {
+        &self.0
+    }
+
+    /// How many numbers there are.
+    pub fn len(&self) -> u64 {
+        self.0.iter().map(|range| u64::from(range.end() - range.start()) + 1).sum()
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// Whether `number` is in it.
+    pub fn contains(&self, number: u32) -> bool {
+        let at = self.0.partition_point(|range| *range.end() < number);
+        self.0.get(at).is_some_and(|range| range.contains(&number))
+    }
+
+    /// The least number.
+    pub fn first(&self) -> Option<u32> {
+        self.0.first().map(|range| *range.start())
+    }
+
+    /// The largest number.
+    pub fn last(&self) -> Option<u32> {
+        self.0.last().map(|range| *range.end())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn set(ranges: &[(u32, u32)]) -> SequenceSet {
+        let end = |number| if number == 0 { SeqNo::Largest } else { SeqNo::Number(number) };
+        SequenceSet(ranges.iter().map(|&(first, last)| (end(first), end(last))).collect())
+    }
+
+    fn check(ranges: &[(u32, u32)], largest: u32, expected: &[RangeInclusive<u32>]) {
+        assert_eq!(set(ranges).resolve(largest).ranges(), expected, "{ranges:?} of {largest}");
+    }
+
+    #[test]
+    fn stars_stand_for_the_largest_number() {
+        check(&[(1, 0)], 7, &[1..=7]);
+        check(&[(0, 0)], 7, &[7..=7]);
+        // Decision 56: `n:*` always has the last message.
+        check(&[(100, 0)], 7, &[7..=100]);
+        check(&[(0, 1)], 7, &[1..=7]);
+        check(&[(1, 0), (0, 0)], 0, &[]);
+        check(&[(3, 3), (1, 2), (5, 4), (9, 9)], 7, &[1..=5, 9..=9]);
+        check(&[(1, u32::MAX), (7, 7)], 7, &[1..=u32::MAX]);
+    }
+
+    #[test]
+    fn numbers_beyond_the_last_are_seen() {
+        assert!(set(&[(1, 8)]).is_beyond(7) && set(&[(8, 8)]).is_beyond(7));
+        assert!(!set(&[(1, 7)]).is_beyond(7) && !set(&[(8, 0)]).is_beyond(7) && !set(&[(1, 0)]).is_beyond(0));
+    }
+
+    #[test]
+    fn numbers_are_found_and_counted() {
+        let mut numbers = NumberSet::default();
+        for number in [1, 2, 3, 7, 9, 10] {
+            numbers.push(number);
+        }
+        assert_eq!(numbers.ranges(), &[1..=3, 7..=7, 9..=10]);
+        assert_eq!((numbers.len(), numbers.first(), numbers.last()), (6, Some(1), Some(10)));
+        assert!(numbers.contains(7) && numbers.contains(2) && !numbers.contains(8) && !numbers.contains(11));
+    }
+}

@@ -1,0 +1,50 @@
+//! The words of answers (RFC 3501 section 9).
+
+/// Longer strings are sent as literals, so that no line of an answer is long for one value.
+const QUOTED_BYTES_MAX: usize = 1000;
+
+/// `string`: quoted where that can be, otherwise a literal with the octets as they are.
+pub(crate) fn string(out: &mut Vec<u8>, text: &[u8]) {
+    if text.len() <= QUOTED_BYTES_MAX && text.iter().all(|octet| (b' '..=b'~').contains(octet)) {
+        quoted(out, text);
+        return;
+    }
+    out.extend_from_slice(format!("{{{}}}\r\n", text.len()).as_bytes());
+    // A literal has no NUL (RFC 3501 section 4.3); a message shows it as 0x80, too.
+    out.extend(text.iter().map(|&octet| if octet == 0 { 0x80 } else { octet }));
+}
+
+fn quoted(out: &mut Vec<u8>, text: &[u8]) {
+    out.push(b'"');
+    for &octet in text {
+        if matches!(octet, b'"' | b'\\') {
+            out.push(b'\\');
+        }
+        out.push(octet);
+    }
+    out.push(b'"');
+}
+
+/// A mailbox name in modified UTF-7.
+pub(crate) fn mailbox(out: &mut Vec<u8>, name: &str) {
+    string(out, posthaste_message::utf7::encode(name).as_bytes());
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn strings_are_quoted_where_they_can_be() {
+        let written = |text: &[u8]| {
+            let mut out = Vec::new();
+            string(&mut out, text);
+            out
+        };
+        assert_eq!(written(b"a \"b\" \\"), br#""a \"b\" \\""#);
+        assert_eq!(written(b""), b"\"\"");
+        assert_eq!(written(b"caf\xe9"), b"{4}\r\ncaf\xe9");
+        assert_eq!(written(b"a\0\r\n"), b"{4}\r\na\x80\r\n");
+        assert!(written(&[b'x'; 1001]).starts_with(b"{1001}\r\nx"));
+    }
+}

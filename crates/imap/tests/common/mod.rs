@@ -1,0 +1,201 @@
+//! The bare state machine with its owner, over a store in memory.
+#![allow(dead_code, reason = "each test file uses a part of it")]
+
+#[path = "../../src/driver/mail.rs"]
+mod mail;
+
+use std::pin::pin;
+use std::sync::Arc;
+use std::task::{Context, Poll, Waker};
+
+use bytes::{Bytes, BytesMut};
+use posthaste_imap::session::{ImapConfig, ImapCredentials, ImapEvent, ImapMachine, LoginRefusal, MailRefusal};
+use posthaste_mailstore::Mailstore as _;
+use posthaste_mailstore::{
+    FakeMessage, FakeStore, KeywordTable, ListOptions, MailAccount, MailBody, MailboxName, MailboxView, MailstoreError,
+    MessageFlags, MessageRow, NamePattern, RowOptions, Uid,
+};
+
+pub const SIMPLE: &str = "Date: Tue, 4 Mar 2025 23:40:00 -0800\r\nFrom: Ann <ann@example.org>\r\nTo: bob@example.net\r\n\
+    Subject: Lunch\r\nMessage-ID: <1@example.org>\r\n\r\nToday at noon?\r\n";
+pub const MIXED: &str = "From: bob@example.net\r\nTo: ann@example.org\r\nSubject: =?utf-8?Q?Gr=C3=BC=C3=9Fe?=\r\n\
+    Content-Type: multipart/mixed; boundary=b\r\n\r\n--b\r\n\r\nSee below.\r\n--b\r\n\
+    Content-Type: message/rfc822\r\n\r\nSubject: inner\r\n\r\nhidden words\r\n--b--\r\n";
+
+/// The mailboxes of `ann`.
+pub fn store() -> FakeStore {
+    let store = FakeStore::new("ann");
+    for name in ["Drafts", "Sent", "Entw\u{fc}rfe", "Lists/rust", "Empty", "Damaged"] {
+        store.create(name);
+    }
+    store.set_keywords("INBOX", KeywordTable::new(vec![(9, "$Junk".into())]));
+    store.add("INBOX", FakeMessage { flags: MessageFlags::SEEN, ..FakeMessage::new(SIMPLE) });
+    let flags = MessageFlags::FLAGGED.with(MessageFlags::keyword(9));
+    store.add("INBOX", FakeMessage { flags, ..FakeMessage::new(MIXED) });
+    store.set_uid_next("INBOX", 7);
+    store.add("INBOX", FakeMessage::new(Bytes::from_static(b"Subject: caf\xe9\r\n\r\nx\r\n")));
+    store.add("Damaged", FakeMessage::new("Subject: one\r\n\r\n1\r\n"));
+    store.add("Damaged", FakeMessage { octets: None, ..FakeMessage::new("") });
+    store.add("Damaged", FakeMessage::new("Subject: three\r\n\r\n3\r\n"));
+    store
+}
+
+/// `ann` has the password `secret`.
+pub fn judge(credentials: &ImapCredentials) -> Result<String, LoginRefusal> {
+    match (credentials.user.as_str(), credentials.password.as_str()) {
+        (_, "busy") => Err(LoginRefusal::Busy),
+        (_, "blocked") => Err(LoginRefusal::Blocked),
+        ("ann", "secret") if credentials.acts_for.is_none() => Ok("ann".into()),
+        _ => Err(LoginRefusal::Wrong),
+    }
+}
+
+/// The store in memory never waits.
+fn now<T>(future: impl Future<Output = T>) -> T {
+    match pin!(future).poll(&mut Context::from_waker(Waker::noop())) {
+        Poll::Ready(done) => done,
+        Poll::Pending => panic!("a store in memory waits"),
+    }
+}
+
+pub struct Host {
+    pub machine: ImapMachine,
+    pub input: BytesMut,
+    pub output: Vec<u8>,
+    pub closed: bool,
+    store: FakeStore,
+    account: Option<Arc<dyn MailAccount>>,
+    view: Option<Box<dyn MailboxView>>,
+    names: Vec<Option<posthaste_mailstore::ListedMailbox>>,
+    rows: Vec<MessageRow>,
+    body: Option<Arc<dyn MailBody>>,
+}
+
+impl Host {
+    pub fn new(config: ImapConfig, trusted: bool) -> Self {
+        let mut machine = ImapMachine::new(Arc::new(config), trusted);
+        machine.greet();
+        let mut host = Self {
+            machine,
+            input: BytesMut::new(),
+            output: Vec::new(),
+            closed: false,
+            store: store(),
+            account: None,
+            view: None,
+            names: Vec::new(),
+            rows: Vec::new(),
+            body: None,
+        };
+        assert!(host.machine.output().starts_with(b"* OK [CAPABILITY IMAP4rev1 "));
+        host.machine.output_mut().clear();
+        host
+    }
+
+    fn flush(&mut self) {
+        self.output.append(self.machine.output_mut());
+    }
+
+    pub fn read(&mut self, octets: &[u8]) {
+        self.input.extend_from_slice(octets);
+        while !self.closed {
+            match self.machine.step(&mut self.input) {
+                ImapEvent::NeedInput => break,
+                event => self.answer(event),
+            }
+        }
+        self.flush();
+    }
+
+    fn find(&self, name: &str) -> Result<posthaste_mailstore::MailboxId, MailRefusal> {
+        let name = MailboxName::parse(name).map_err(|_| MailRefusal::Gone)?;
+        now(self.account.as_ref().unwrap().find(&name)).unwrap().ok_or(MailRefusal::Gone)
+    }
+
+    fn answer(&mut self, event: ImapEvent) {
+        match event {
+            ImapEvent::NeedInput => unreachable!(),
+            ImapEvent::Flush => self.flush(),
+            ImapEvent::Close => self.closed = true,
+            ImapEvent::StartTls => {
+                self.flush();
+                self.machine.tls_started();
+            }
+            ImapEvent::Login(credentials) => {
+                let verdict = judge(&credentials);
+                self.account = verdict.as_ref().ok().map(|login| now(self.store.account(login)).unwrap());
+                self.machine.logged_in(verdict.map(drop));
+            }
+            ImapEvent::List { patterns, subscribed, status } => {
+                let patterns: Vec<NamePattern> = patterns.iter().map(|pattern| NamePattern::new(pattern)).collect();
+                let account = Arc::clone(self.account.as_ref().unwrap());
+                let mut listing = now(account.list(&patterns, ListOptions { status, subscribed })).unwrap();
+                self.names = std::iter::from_fn(|| now(listing.next()).unwrap().map(Some)).collect();
+                self.names.push(None);
+                self.names.reverse();
+                self.machine.list_opened(Ok(()));
+            }
+            ImapEvent::NextName => {
+                let next = self.names.pop().unwrap();
+                self.machine.listed(Ok(next.as_ref().map(mail::listed)));
+            }
+            ImapEvent::Status(name) => {
+                let id = self.find(&name);
+                let status = id.map(|id| mail::counts(&now(self.account.as_ref().unwrap().status(id)).unwrap()));
+                self.machine.status(status);
+            }
+            ImapEvent::Select { mailbox, read_only } => {
+                let id = self.find(&mailbox);
+                let view = id.map(|id| now(self.account.as_ref().unwrap().select(id, read_only)).unwrap());
+                self.machine.selected(view.as_ref().map(|view| mail::selected(&**view)).map_err(|why| *why));
+                self.view = view.ok();
+            }
+            ImapEvent::Unselect => self.view = None,
+            ImapEvent::Changes { may_expunge } => {
+                let view = self.view.as_deref_mut().unwrap();
+                let changes = now(view.advance(may_expunge)).unwrap();
+                self.machine.changes(Ok(mail::changes(&changes, view)));
+            }
+            event => self.answer_about_messages(event),
+        }
+    }
+
+    fn answer_about_messages(&mut self, event: ImapEvent) {
+        let view = self.view.as_deref().unwrap();
+        let refused = |error: MailstoreError| mail::refusal(&error);
+        match event {
+            ImapEvent::Rows { set, sizes } => {
+                let mut rows = view.rows(&mail::message_set(&set), RowOptions { sizes });
+                let all = std::iter::from_fn(|| Some(now(rows.next()).unwrap()).filter(|rows| !rows.is_empty()));
+                self.rows = all.flatten().collect();
+                self.rows.reverse();
+            }
+            ImapEvent::NextRow => {
+                self.body = None;
+                let row = self.rows.pop();
+                self.machine.row(Ok(row.as_ref().map(mail::row)));
+            }
+            ImapEvent::Header { uid } => {
+                let header = now(view.header(Uid::new(uid).unwrap())).map_err(refused);
+                self.machine.header(header.as_deref().map_err(|why| *why));
+            }
+            ImapEvent::Open { uid } => {
+                let body = now(view.body(Uid::new(uid).unwrap())).map_err(refused);
+                self.machine.opened(body.as_ref().map(|body| body.len()).map_err(|why| *why));
+                self.body = body.ok();
+            }
+            ImapEvent::Read { octets } => {
+                let octets = now(self.body.as_ref().unwrap().read(0, octets)).unwrap();
+                self.machine.message(Ok(&octets));
+            }
+            ImapEvent::Send(range) => {
+                self.output.append(self.machine.output_mut());
+                let body = self.body.as_ref().unwrap();
+                let octets = now(body.read(range.start, range.end)).unwrap();
+                assert_eq!(octets.len() as u64, range.end - range.start);
+                self.output.extend_from_slice(&octets);
+            }
+            other => panic!("{other:?}"),
+        }
+    }
+}

@@ -1,0 +1,173 @@
+//! Laws over generated input, and a second opinion on what is read and written.
+
+mod common;
+mod set {
+    pub use posthaste_imap::NumberSet;
+}
+
+use common::Host;
+use imap_codec::ResponseCodec;
+use imap_codec::decode::{Decoder, ResponseDecodeError};
+use posthaste_imap::session;
+use posthaste_imap::session::ImapConfig;
+use proptest::prelude::*;
+
+fn session(octets: &[u8], cuts: &[usize]) -> (Vec<u8>, bool) {
+    let mut host = Host::new(ImapConfig::new("mail.example.org"), true);
+    let mut cuts: Vec<usize> = cuts.iter().map(|cut| cut % (octets.len() + 1)).collect();
+    cuts.sort_unstable();
+    cuts.push(octets.len());
+    let mut from = 0;
+    for cut in cuts {
+        host.read(&octets[from..cut]);
+        assert!(host.closed || host.input.len() <= 64 << 10, "{} octets wait", host.input.len());
+        from = cut;
+    }
+    (host.output, host.closed)
+}
+
+const LINES: &[&[u8]] = &[
+    b"a LOGIN ann secret\r\n",
+    b"b LOGIN {3}\r\nann {6+}\r\nsecret\r\n",
+    b"c AUTHENTICATE PLAIN\r\nAGFubgBzZWNyZXQ=\r\n",
+    b"d EXAMINE INBOX\r\n",
+    b"\r\n",
+    b"e UID FETCH 1:* (FLAGS BODY[] ENVELOPE BODYSTRUCTURE BODY[1]<2.5>)\r\n",
+    b"f SEARCH TEXT {4+}\r\nnoon UNSEEN\r\n",
+    b"g IDLE\r\nDONE\r\n",
+    b"h APPEND INBOX {5+}\r\nhello\r\n",
+    b"i APPEND x {70000+}\r\n",
+    b"j NOOP {3+}\r\n\r\n\r\n",
+    b"k {9000+}\r\n",
+    b"l LIST \"\" %*%\n",
+    b"m LOGIN {100000}\r\n",
+    b"n NOOP (((((\r\n",
+    b"\x00\xff{1}\r\n",
+    b"o LOGOUT\r\n",
+    b"p CLOSE\r\n",
+    b"q STATUS Entw&APw-rfe (MESSAGES)\r\n",
+];
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 300, ..ProptestConfig::default() })]
+
+    #[test]
+    fn any_split_gives_the_same_answers(
+        lines in prop::collection::vec((0..LINES.len(), prop::collection::vec(any::<u8>(), 0..3)), 1..12),
+        logged_in in any::<bool>(),
+        cuts in prop::collection::vec(any::<usize>(), 0..20),
+    ) {
+        let mut octets = if logged_in { b"x LOGIN ann secret\r\ny SELECT INBOX\r\n".to_vec() } else { Vec::new() };
+        for (line, noise) in lines {
+            octets.extend_from_slice(LINES[line]);
+            if noise.len() == 2 {
+                octets.extend_from_slice(&noise);
+            }
+        }
+        prop_assert_eq!(session(&octets, &[]), session(&octets, &cuts));
+    }
+
+    #[test]
+    fn any_octets_are_answered_without_a_panic(octets in prop::collection::vec(any::<u8>(), 0..300)) {
+        let all = [b"x LOGIN ann secret\r\ny SELECT INBOX\r\nz FETCH 1 ", &octets[..], b"\r\n"].concat();
+        session(&all, &[]);
+        session(&octets, &[7, 50]);
+    }
+}
+
+/// Every answer that imap-codec knows the grammar of is decoded by it.
+#[test]
+fn answers_are_decoded_by_another_codec() {
+    let commands = [
+        "a LOGIN ann secret",
+        "b CAPABILITY",
+        "c LIST \"\" * RETURN (STATUS (MESSAGES UIDNEXT UIDVALIDITY UNSEEN RECENT))",
+        "d LSUB \"\" *",
+        "e STATUS INBOX (MESSAGES UIDNEXT UIDVALIDITY UNSEEN RECENT)",
+        "f SELECT INBOX",
+        "g FETCH 1:* FULL",
+        "h UID FETCH 1:* (BODYSTRUCTURE RFC822 RFC822.HEADER RFC822.TEXT BODY[] BODY[1] BODY[2.MIME] BODY[2.HEADER] BODY[TEXT])",
+        "i FETCH 1:* (BODY[HEADER.FIELDS (From To)] BODY[HEADER.FIELDS.NOT (From)]<3.5> BODY[9]<0.1>)",
+        "j SEARCH ALL",
+        "k SEARCH FROM nobody",
+        "l STORE 1 +FLAGS (\\Seen)",
+        "m SEARCH CHARSET x ALL",
+        "n FETCH 9 FLAGS",
+        "o LOGOUT",
+    ];
+    let octets = commands.map(|command| format!("{command}\r\n")).concat();
+    let (output, closed) = session(octets.as_bytes(), &[]);
+    assert!(closed);
+    let (mut rest, mut count) = (&output[..], 0);
+    while !rest.is_empty() {
+        let shown = || rest[..rest.len().min(600)].escape_ascii().to_string();
+        match ResponseCodec::default().decode(rest) {
+            Ok((after, _)) => rest = after,
+            Err(ResponseDecodeError::LiteralFound { length }) => {
+                panic!("cut off at a literal of {length}: {}", shown())
+            }
+            Err(error) => panic!("{error:?}: {}", shown()),
+        }
+        count += 1;
+    }
+    assert!(count > 50, "only {count} answers");
+}
+
+/// MAILBOXES' list of hostile input, as far as it concerns commands: an answer or BYE for each, and never more memory than a command may have.
+#[test]
+fn hostile_commands_are_answered() {
+    let login = "x LOGIN ann secret\r\ny SELECT INBOX\r\n";
+    let literals = format!("a SEARCH {}\r\n", "{1+}\r\nx ".repeat(10_000));
+    let long = |start: &str, piece: &str, count: usize, end: &str| format!("{start}{}{end}\r\n", piece.repeat(count));
+    for (octets, expected) in [
+        (literals, "a NO [TOOBIG]"),
+        ("a LOGIN {4294967296}\r\n".into(), "a NO [TOOBIG]"),
+        ("a LOGIN {-1}\r\n".into(), "a BAD"),
+        ("a SEARCH SUBJECT {0010+}\r\n0123456789\r\n".into(), "* SEARCH\r\na OK"),
+        (long("a SEARCH ", "NOT ", 10_000, "ALL"), "a NO [LIMIT]"),
+        (long("a SEARCH ", "OR ALL ", 5000, "ALL"), "a NO [LIMIT]"),
+        (long("a SEARCH ", "ALL ", 2000, "ALL"), "a NO [LIMIT]"),
+        (long("a SEARCH ", "(", 30_000, ""), "a NO [LIMIT]"),
+        ("a SEARCH 1:4294967295\r\n".into(), "* SEARCH 1 2 3\r\na OK"),
+        ("a UID SEARCH UID *:1\r\n".into(), "* SEARCH 1 2 7\r\na OK"),
+        (long("a SEARCH ", "1,", 30_000, "2"), "* SEARCH 1 2\r\na OK"),
+        (long("a FETCH 1 BODY[1", ".1", 1000, "]"), "a NO [LIMIT]"),
+        (long("a FETCH 1 (", "UID ", 5000, "UID)"), "a NO [LIMIT]"),
+        (long("a FETCH 3 BODY[HEADER.FIELDS (", "x ", 10_000, "x)]"), "* 3 FETCH (BODY[HEADER.FIELDS (x x"),
+        (long("a LIST \"\" \"", "%*", 900, "\""), "* LIST"),
+        (long("a LIST \"\" \"", "%*", 2000, "\""), "a NO [LIMIT]"),
+        ("a STATUS & (MESSAGES)\r\n".into(), "a NO [NONEXISTENT]"),
+        ("a STATUS \"&AGE-\" (MESSAGES)\r\n".into(), "a NO [NONEXISTENT]"),
+        ("a STATUS .. (MESSAGES)\r\n".into(), "a NO [NONEXISTENT]"),
+        ("a STATUS / (MESSAGES)\r\n".into(), "a NO [NONEXISTENT]"),
+        ("a NOOP \0\r\n".into(), "a BAD"),
+        (long("a", "x", 70_000, ""), "* BAD"),
+    ] {
+        let (output, _) = session(format!("{login}{octets}").as_bytes(), &[]);
+        let output = String::from_utf8_lossy(&output);
+        let answer = output.split_once("SELECT completed\r\n").unwrap().1;
+        let shown = (&octets[..octets.len().min(60)], &answer[..answer.len().min(100)]);
+        assert!(answer.starts_with(expected), "{shown:?}");
+    }
+}
+
+#[test]
+fn commands_before_login_are_smaller() {
+    let (output, closed) =
+        session(format!("a LOGIN ann {{9000+}}\r\n{}\r\nb NOOP\r\n", "x".repeat(9000)).as_bytes(), &[]);
+    assert_eq!(String::from_utf8(output).unwrap(), "a NO [TOOBIG] That command is too long\r\nb OK NOOP completed\r\n");
+    assert!(!closed);
+    let (output, closed) = session(b"a LOGIN ann {10000000000+}\r\n", &[]);
+    assert_eq!(String::from_utf8(output).unwrap(), "* BYE [TOOBIG] That command is too long\r\n");
+    assert!(closed);
+}
+
+#[test]
+fn octets_after_starttls_end_the_session() {
+    let mut config = ImapConfig::new("mail.example.org");
+    config.starttls = true;
+    let mut host = Host::new(config, false);
+    host.read(b"a STARTTLS\r\nb LOGIN ann secret\r\n");
+    assert_eq!(host.output, b"* BYE Octets after STARTTLS\r\n");
+    assert!(host.closed);
+}
