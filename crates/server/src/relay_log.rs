@@ -2,7 +2,7 @@
 
 use posthaste_events::{Admin, AdminTarget, Event, Kind, LIST_MAX, OfRelay, Received, Recorder, RelayFate};
 use posthaste_relay::queue::{Action, Imported, QueueEntry, Secs};
-use posthaste_relay::sender::{ActedOn, Attempt, AttemptResult, By, Observer, RoomState, SiteState};
+use posthaste_relay::sender::{ActedOn, Attempt, AttemptResult, By, Observer, RecordingState, RoomState, SiteState};
 use posthaste_spool::{Entry, Lsn};
 
 /// Tells the log and the event log.
@@ -123,6 +123,27 @@ impl Observer for RelayLog {
             RoomState::Again { tenant, refused } => {
                 tracing::info!(tenant, refused, "a tenant's part of the queue has room again");
             }
+        }
+    }
+
+    fn recording(&self, state: &RecordingState<'_>) {
+        match *state {
+            RecordingState::Poisoned { unrecorded, why } => {
+                tracing::error!(
+                    unrecorded,
+                    error = why,
+                    "no mail is sent to other hosts until the server is restarted: the spool takes no records"
+                );
+            }
+            RecordingState::Stopped { unrecorded, why } => {
+                let error = why.unwrap_or("the disk does not answer");
+                tracing::error!(
+                    unrecorded,
+                    error,
+                    "no mail is sent to other hosts for now: what became of it cannot be recorded; trying again"
+                );
+            }
+            RecordingState::GoesOn => tracing::info!("mail is sent to other hosts again"),
         }
     }
 

@@ -196,6 +196,9 @@ pub trait Spool: Send + Sync {
     /// is in progress and the spool does not hold it. A consumer must not call this from its own callbacks.
     fn detach(&self, stream: StreamId);
 
+    /// Why nothing is accepted until the spool is opened again, if a write or a sync has failed. Takes no lock: it may be asked before each act.
+    fn poisoned(&self) -> Option<Arc<str>>;
+
     /// How long intake should wait before it takes the next message, and where the queue says so.
     fn pressure(&self) -> &Pressure;
 

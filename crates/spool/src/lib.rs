@@ -9,6 +9,7 @@
 mod api;
 mod batch;
 mod bodies;
+mod budget;
 mod checkpoint;
 mod checkpointing;
 mod closed;
@@ -46,6 +47,7 @@ pub use api::{
 };
 pub use batch::{Batch, Body, Entry, StreamId};
 pub use bodies::{FinishedUpload, Upload};
+pub use budget::{BudgetChange, BudgetWait, OutcomeBudget, UNRECORDED_MAX};
 pub use closed::{ClosedSpool, ExportedBatch, ExportedBody, Inspection, PlaceReport, Rebuilt, Repaired};
 pub use error::{AppendError, CheckpointError, OpenError, ReadError, ReplayError, RestoreError, StreamError};
 pub use events::{Damage, Event, Events};

@@ -280,6 +280,10 @@ impl Spool for FileSpool {
         self.shared.streams()
     }
 
+    fn poisoned(&self) -> Option<Arc<str>> {
+        self.shared.ring.poisoned()
+    }
+
     fn pressure(&self) -> &Pressure {
         &self.shared.pressure
     }

@@ -27,6 +27,11 @@ pub trait Hooks: Send + Sync {
         then
     }
 
+    /// Why the spool is poisoned, if it is to seem so.
+    fn poisoned(&self) -> Option<Arc<str>> {
+        None
+    }
+
     /// Refuses a large body if it says so.
     ///
     /// # Errors
@@ -145,6 +150,10 @@ impl<H: Hooks> Spool for HookedSpool<H> {
 
     fn detach(&self, stream: StreamId) {
         self.spool.detach(stream);
+    }
+
+    fn poisoned(&self) -> Option<Arc<str>> {
+        self.hooks.poisoned().or_else(|| self.spool.poisoned())
     }
 
     fn pressure(&self) -> &Pressure {

@@ -319,7 +319,8 @@ pub(super) fn settings_for(
 fn give_up(shared: &Arc<Shared>, site: &Site, error: &DnsError) {
     let ready = site.state().ready;
     let take = Take { prefer: Prefer::First, recipients_max: shared.config.recipients_max, across_domains: true };
-    loop {
+    // What is left comes with the next look at the site.
+    while shared.recorder.budget.may_begin() {
         let next = shared.queue().next(ready, take);
         let Some(transaction) = next else { return };
         shared.end_without_host(&transaction, error);

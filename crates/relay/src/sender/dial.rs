@@ -52,7 +52,7 @@ impl Shared {
         loop {
             let pause = {
                 let (mut state, now) = (site.state(), Instant::now());
-                if self.is_ending() || state.standing.is_paused(now) {
+                if self.is_ending() || self.recorder.budget.is_closed() || state.standing.is_paused(now) {
                     return None;
                 }
                 let spent = match state.standing.next_dial(now) {

@@ -21,6 +21,7 @@ pub(super) async fn run(shared: Arc<Shared>) {
     let pulse = worker.pulse();
     while !shared.is_ending() {
         let now = shared.time.now();
+        shared.recorder.look_for_poison();
         if now != looked_at {
             looked_at = now;
             pulse.step(1);
@@ -44,7 +45,8 @@ impl Shared {
             queue.tick(now);
             let (bounces, actions): (Vec<_>, Vec<_>) =
                 queue.take_actions().into_iter().partition(|change| matches!(change.what, What::Failed(_)));
-            (queue.take_notices(), actions, self.bounces_to_follow.take(bounces, &queue), queue.end_holds(most))
+            let notices = if self.recorder.budget.may_begin() { queue.take_notices() } else { Vec::new() };
+            (notices, actions, self.bounces_to_follow.take(bounces, &queue), queue.end_holds(most))
         };
         actions.extend(released);
         self.record(actions);
@@ -56,6 +58,7 @@ impl Shared {
             });
         }
         self.recorder.retry(now);
+        self.recorder.look();
         self.tell_gathered(false);
         self.look_at_sources(now);
         self.look_at_room();

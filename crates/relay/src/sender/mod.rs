@@ -75,7 +75,7 @@ pub use control::{Acted, ControlError, Filter, Waiting};
 pub use explain::{OfMail, UnknownName};
 pub use maps::{MapsSection, Pairs, RecipientsSection, Users};
 pub use notices::{NoticeSection, Notices};
-pub use observer::{ActedOn, Attempt, AttemptResult, By, Observer, RoomState, SiteState, Stats};
+pub use observer::{ActedOn, Attempt, AttemptResult, By, Observer, RecordingState, RoomState, SiteState, Stats};
 pub use room::{RoomLimits, RoomNow};
 pub use route::{Route, RouteTls, TlsRule};
 pub use route_section::{Hosts, RouteEncryption, RouteError, RouteSection};

@@ -31,6 +31,9 @@ pub trait Observer: Send + Sync {
     /// The queue, or a tenant's part of it, is full, or has room again.
     fn room(&self, state: &RoomState<'_>);
 
+    /// Nothing is sent, as what becomes of it could not be recorded; or mail is sent again.
+    fn recording(&self, state: &RecordingState<'_>);
+
     /// Something that the operator has to know of the queue, or of the message of this batch: it cannot be read, or its sender cannot be told.
     fn warn(&self, batch: Lsn, what: &str);
 }
@@ -134,6 +137,27 @@ pub enum SiteState<'a> {
         /// The site.
         site: &'a str,
     },
+}
+
+/// Whether what becomes of mail can be recorded. While it cannot, nothing is sent.
+#[derive(Debug, Clone)]
+pub enum RecordingState<'a> {
+    /// The spool is poisoned: nothing is sent until it is opened again.
+    Poisoned {
+        /// Outcomes without a record: what was delivered of them is sent again then.
+        unrecorded: u64,
+        /// Why.
+        why: &'a str,
+    },
+    /// Nothing new is sent for now.
+    Stopped {
+        /// As above.
+        unrecorded: u64,
+        /// Why the spool refuses; `None`: it does not answer.
+        why: Option<&'a str>,
+    },
+    /// Mail is sent again.
+    GoesOn,
 }
 
 /// Whether there is room in the queue.

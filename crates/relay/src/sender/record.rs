@@ -2,19 +2,22 @@
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
+use std::time::Instant;
 
 use posthaste_spool::watch::{Watch, Worker};
-use posthaste_spool::{Batch, Body, Entry, Spool, StreamId};
+use posthaste_spool::{AppendError, Batch, Body, BudgetChange, Entry, OutcomeBudget, Spool, StreamId};
 
-use super::observer::{Attempt, Observer};
+use super::observer::{Attempt, Observer, RecordingState};
 use super::replies;
-use crate::queue::{Change, Clock, Key, QueueEntry, Secs};
+use crate::queue::{Change, Clock, Key, QueueEntry, Secs, What};
 
 /// Appends for the queue. An append that fails is repeated: outcomes are not forgotten.
 pub(super) struct Recorder {
     spool: Arc<dyn Spool>,
     stream: StreamId,
     observer: Option<Arc<dyn Observer>>,
+    /// Outcomes of attempts that are not recorded; beyond it nothing is sent.
+    pub budget: OutcomeBudget,
     state: Mutex<State>,
     worker: Worker,
     /// Nothing is left to be appended, or under way.
@@ -27,15 +30,23 @@ struct State {
     /// What was said of recipients that are tried again.
     replies: Vec<(Key, Arc<str>)>,
     /// Batches that are made already, one of them perhaps refused by the spool before: they come first.
-    made: VecDeque<Vec<Entry>>,
+    made: VecDeque<MadeBatch>,
     joined_under_way: bool,
     under_way: usize,
+}
+
+/// A batch, and how many outcomes of attempts it records.
+#[derive(Clone)]
+struct MadeBatch {
+    entries: Vec<Entry>,
+    outcomes: usize,
 }
 
 impl Recorder {
     pub fn new(spool: Arc<dyn Spool>, stream: StreamId, observer: Option<Arc<dyn Observer>>, watch: &Watch) -> Self {
         let worker = watch.worker("records of the queue", &["", "waiting for the spool"], PATIENCE);
-        Recorder { spool, stream, observer, state: Mutex::default(), worker, is_idle: Condvar::new() }
+        let budget = OutcomeBudget::new(Instant::now());
+        Recorder { spool, stream, observer, budget, state: Mutex::default(), worker, is_idle: Condvar::new() }
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
@@ -44,6 +55,7 @@ impl Recorder {
 
     /// Records changes with the next batch: at once, or when the batch under way is durable. What is told of them is in the same batch.
     pub fn record(self: &Arc<Self>, changes: Vec<(Change, Option<Attempt>)>, now: Secs) {
+        self.budget.done(outcomes(changes.iter().map(|(change, _)| change)));
         let mut state = self.state();
         state.changes.extend(changes);
         self.append_joined(state, now);
@@ -64,13 +76,17 @@ impl Recorder {
 
     /// Records changes whose event is an entry already, in a batch of their own.
     pub fn record_with(self: &Arc<Self>, changes: &[Change], events: Option<Entry>, now: Secs) {
+        let outcomes = outcomes(changes);
+        self.budget.done(outcomes);
+        let entries = std::iter::once(self.entry(now, changes)).chain(events).collect();
         let mut state = self.state();
-        state.made.push_back(std::iter::once(self.entry(now, changes)).chain(events).collect());
+        state.made.push_back(MadeBatch { entries, outcomes });
         self.append_joined(state, now);
     }
 
     fn append_joined(self: &Arc<Self>, mut state: MutexGuard<'_, State>, now: Secs) {
-        if state.joined_under_way || state.changes.is_empty() && state.made.is_empty() {
+        let has_any = !state.changes.is_empty() || !state.made.is_empty();
+        if state.joined_under_way || !has_any || self.budget.is_closed() {
             return;
         }
         state.joined_under_way = true;
@@ -82,9 +98,16 @@ impl Recorder {
         let replies = if made.is_some() { 0 } else { state.replies.len().min(REPLIES_JOINED_MAX) };
         let replies: Vec<_> = state.replies.drain(..replies).collect();
         drop(state);
-        let entries = made.unwrap_or_else(|| self.entries(joined, replies, now));
-        let (recorder, again) = (self.clone(), entries.clone());
+        let made = made.unwrap_or_else(|| {
+            let outcomes = outcomes(joined.iter().map(|(change, _)| change));
+            MadeBatch { entries: self.entries(joined, replies, now), outcomes }
+        });
+        let (recorder, again) = (self.clone(), made.clone());
         let then = move |outcome: Result<_, _>| {
+            match &outcome {
+                Ok(_) => recorder.budget.recorded(again.outcomes, Instant::now()),
+                Err(error) => recorder.refused(error),
+            }
             let mut state = recorder.state();
             state.joined_under_way = false;
             recorder.worker.pulse().step(0);
@@ -96,7 +119,44 @@ impl Recorder {
             }
             recorder.append_joined(state, now);
         };
-        self.spool.append(Batch { entries, body: Body::None }, Box::new(then));
+        self.spool.append(Batch { entries: made.entries, body: Body::None }, Box::new(then));
+    }
+
+    fn refused(&self, error: &AppendError) {
+        match error {
+            AppendError::Poisoned(why) => self.close(why),
+            // There is room again in a moment.
+            AppendError::Busy => {}
+            error => self.budget.refused(error.to_string().into()),
+        }
+    }
+
+    fn close(&self, why: &str) {
+        if self.budget.close() {
+            self.tell(&RecordingState::Poisoned { unrecorded: self.budget.unrecorded(), why });
+        }
+    }
+
+    fn tell(&self, state: &RecordingState<'_>) {
+        self.observer.iter().for_each(|observer| observer.recording(state));
+    }
+
+    /// Ends all for good once the spool is poisoned, also if another stream has found that. To be called often.
+    pub fn look_for_poison(&self) {
+        if let Some(why) = self.spool.poisoned() {
+            self.close(&why);
+        }
+    }
+
+    /// Tells whether records are made. To be called each second.
+    pub fn look(&self) {
+        match self.budget.look(Instant::now()) {
+            Some(BudgetChange::Stopped { unrecorded, why }) => {
+                self.tell(&RecordingState::Stopped { unrecorded, why: why.as_deref() });
+            }
+            Some(BudgetChange::GoesOn) => self.tell(&RecordingState::GoesOn),
+            None => {}
+        }
     }
 
     fn entries(&self, joined: Vec<(Change, Option<Attempt>)>, replies: Vec<(Key, Arc<str>)>, now: Secs) -> Vec<Entry> {
@@ -151,6 +211,14 @@ impl Recorder {
         let entry = QueueEntry::Changes { at, changes: changes.to_vec() };
         Entry { stream: self.stream, needs_body: false, payload: entry.encode().into() }
     }
+}
+
+/// How many attempts these say the end of: what would be done again if they were lost.
+fn outcomes<'a>(changes: impl IntoIterator<Item = &'a Change>) -> usize {
+    let is_outcome = |change: &&Change| {
+        matches!(change.what, What::Delivered(_) | What::Failed(_) | What::Deferred { .. })
+    };
+    changes.into_iter().filter(is_outcome).count()
 }
 
 /// Records that the spool has for longer are told of.

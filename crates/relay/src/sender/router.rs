@@ -1,10 +1,12 @@
 //! From a queue to its sites: which hosts, how they are spoken to, and from which sources.
 
+use std::future::poll_fn;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use posthaste_smtp::Reply;
+use posthaste_spool::BudgetWait;
 use tokio::time::Instant;
 
 use super::route::{Manner, Route};
@@ -26,11 +28,15 @@ pub(super) async fn route(shared: Arc<Shared>, id: QueueId) {
         if let Some(bounced) = routes.bounced(&name) {
             let reply = Reply::new(550, "5.7.0", format!("given up: {}", bounced.reason));
             let outcome = Outcome::Failed(status_of(&reply));
+            worker.pulse().step(0);
             return end_all(&shared, id, |transaction| shared.end_unsent(transaction, outcome, reply.clone())).await;
         }
         let Plans { usual, late } = match Plans::new(&shared, &routes, &name).await {
             Ok(plans) => plans,
-            Err(error) => return end_without_host(&shared, id, &error).await,
+            Err(error) => {
+                worker.pulse().step(0);
+                return end_without_host(&shared, id, &error).await;
+            }
         };
         if shared.route_to(id, &routes, &usual, late.as_ref()) {
             return;
@@ -112,7 +118,12 @@ async fn end_without_host(shared: &Arc<Shared>, id: QueueId, error: &DnsError) {
 }
 
 async fn end_all(shared: &Arc<Shared>, id: QueueId, end: impl Fn(&Transaction)) {
+    let mut wait = BudgetWait::default();
     loop {
+        // Each of them is an outcome that waits to be recorded.
+        if !poll_fn(|cx| shared.recorder.budget.poll_begin(&mut wait, cx)).await {
+            return;
+        }
         for _ in 0..ENDED_AT_ONCE {
             let taken = shared.queue().take(id, shared.config.recipients_max);
             let Some(transaction) = taken else { return };

@@ -276,7 +276,7 @@ impl Shared {
 
     /// `most`: how many connections the site may have.
     pub fn serve_with(self: &Arc<Self>, site: &Arc<Site>, most: impl FnOnce(&mut State) -> usize) {
-        if self.is_ending() {
+        if self.is_ending() || !self.recorder.budget.may_begin() {
             return;
         }
         let wanted = {

@@ -51,7 +51,7 @@ impl Shared {
 
     /// Ends what waits for a site and is on the list, until something else comes. Whether that did. Blocks.
     pub fn has_unsuppressed(self: &Arc<Self>, site: &Site) -> bool {
-        while self.config.bounces.suppressed().is_some() && !self.is_ending() {
+        while self.config.bounces.suppressed().is_some() && !self.is_ending() && self.recorder.budget.may_begin() {
             let ready = site.state().ready;
             let take = Take { prefer: Prefer::First, recipients_max: self.config.recipients_max, across_domains: true };
             let next = self.queue().next(ready, take);

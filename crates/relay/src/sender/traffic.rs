@@ -5,6 +5,7 @@ use std::task::{Context, Poll, Waker, ready};
 
 use posthaste_smtp::command::Notify;
 use posthaste_smtp::{BodyType, ForwardPath, MailFrom, RcptTo, Reply, Ret, ReversePath};
+use posthaste_spool::BudgetWait;
 use posthaste_spool::watch::Pulse;
 use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
@@ -55,6 +56,9 @@ pub(super) struct Mail {
     is_limited: bool,
     /// What the site wakes when something waits.
     idle: Option<Waker>,
+    /// Its place among those that wait until outcomes are recorded.
+    budget_wait: BudgetWait,
+    waits_for_records: bool,
     /// The connection ends for another site.
     gives_way: Option<GivesWay>,
     /// Of the messages since its site was locked last.
@@ -131,15 +135,19 @@ impl Mail {
             begun: Instant::now(),
             is_limited: false,
             idle: None,
+            budget_wait: BudgetWait::default(),
+            waits_for_records: false,
             gives_way: None,
             backlog: Backlog::default(),
             pulse,
         }
     }
 
-    /// Whether a session that the host has ended has not [failed](super::standing): a recipient got a final reply or backs off, or there was nothing to send.
+    /// Whether a session that has ended has not [failed](super::standing): a recipient got a final reply or backs off, there was nothing to send, or nothing may
+    /// be sent as it could not be recorded.
     pub fn is_excused(&self) -> bool {
-        self.has_answered || self.idle.is_some() && !self.has_lost
+        let had_nothing = self.idle.is_some() || self.waits_for_records;
+        self.must_end() || self.has_answered || had_nothing && !self.has_lost
     }
 
     /// The site that the session is for behind its last message.
@@ -150,6 +158,11 @@ impl Mail {
     /// The next transaction; `None` if nothing waits. Then the task is woken for the next.
     fn take(&mut self, cx: &Context<'_>) -> Poll<Option<UnderWay>> {
         if self.shared.is_ending() {
+            return Poll::Ready(None);
+        }
+        let may_begin = self.shared.recorder.budget.poll_begin(&mut self.budget_wait, cx);
+        self.waits_for_records = may_begin.is_pending();
+        if !ready!(may_begin) {
             return Poll::Ready(None);
         }
         let now = Instant::now();
@@ -337,6 +350,11 @@ impl Traffic for Mail {
 
     fn is_timed(&self) -> bool {
         self.is_limited
+    }
+
+    /// What a host takes now cannot be recorded.
+    fn must_end(&self) -> bool {
+        self.shared.recorder.budget.is_closed()
     }
 
     fn poll_next(&mut self, cx: &mut Context<'_>) -> Poll<Option<Message<UnderWay>>> {

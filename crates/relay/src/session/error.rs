@@ -25,7 +25,8 @@ pub enum Loss {
     /// The server refused the session, or does not speak SMTP.
     #[error(transparent)]
     Protocol(#[from] ClientError),
-    /// The server said 421, or the future of an earlier [`Session::run`](super::Session::run) was dropped before its end.
+    /// The server said 421, the future of an earlier [`Session::run`](super::Session::run) was dropped before its end, or
+    /// [`Traffic::must_end`](super::Traffic::must_end) said so.
     #[error("the session is over")]
     Over,
 }

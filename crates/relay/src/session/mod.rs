@@ -96,6 +96,11 @@ pub trait Traffic {
         false
     }
 
+    /// Whether the session ends at once, before it writes anything more: a message whose end is not written is not sent then.
+    fn must_end(&self) -> bool {
+        false
+    }
+
     /// What became of a message: a fate for each recipient, in their order.
     fn finished(&mut self, key: Self::Key, fates: Vec<Fate>);
 }
@@ -237,6 +242,9 @@ impl Session {
         is_idle: bool,
         cx: &mut Context<'_>,
     ) -> Poll<Result<Next<T::Key>, Loss>> {
+        if traffic.must_end() {
+            return Poll::Ready(Err(Loss::Over));
+        }
         // An idle session that the server has closed takes no message.
         if is_idle && let Poll::Ready(progress) = self.link.poll_progress(cx) {
             return Poll::Ready(progress.map(|()| Next::Progress));

@@ -17,6 +17,7 @@ mod policies;
 mod probes;
 mod proxies;
 mod purging;
+mod recording;
 mod reuse;
 mod room;
 mod scopes;
@@ -37,8 +38,8 @@ use posthaste_relay::dns::{Resolver, Settings};
 use posthaste_relay::queue::entry::notify;
 use posthaste_relay::queue::{Action, Imported, QueueEntry, QueuedRecipient, Schedule, Schedules};
 use posthaste_relay::sender::{
-    ActedOn, Attempt, AttemptResult, By, Config, Delivering, Filter, Notice, Notifier, Observer, Outgoing, Relay,
-    RoomState, Route, RouteTls, SiteState, opportunistic_tls,
+    ActedOn, Attempt, AttemptResult, By, Config, Delivering, Filter, Notice, Notifier, Observer, Outgoing, RecordingState,
+    Relay, RoomState, Route, RouteTls, SiteState, opportunistic_tls,
 };
 use posthaste_relay::session::{Timeouts, TlsPolicy};
 use posthaste_smtp::sasl::Credentials;
@@ -125,6 +126,10 @@ impl Observer for Log {
     }
 
     fn room(&self, state: &RoomState<'_>) {
+        self.0.lock().unwrap().push(format!("{state:?}"));
+    }
+
+    fn recording(&self, state: &RecordingState<'_>) {
         self.0.lock().unwrap().push(format!("{state:?}"));
     }
 

@@ -1,8 +1,10 @@
 //! Connections that are lost at each octet, in each direction.
 
+use std::cell::Cell;
+
 use bytes::Bytes;
 use posthaste_net::Stream;
-use posthaste_relay::session::{End, Fate, OpenError, Settings};
+use posthaste_relay::session::{End, Fate, Loss, OpenError, Settings};
 use posthaste_smtp::Protocol;
 use posthaste_smtp::client::Transfer;
 use rustix::net::sockopt::set_socket_send_buffer_size;
@@ -86,6 +88,24 @@ async fn a_connection_is_lost_at_each_octet() {
         }
         assert!(unknown > 10, "{}: {unknown}", way.name);
     }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_session_that_must_end_writes_nothing_more() {
+    let mut unsent = 0;
+    for steps in 0.. {
+        let mut list = List { steps: Some(Cell::new(steps)), ..List::two() };
+        let (end, seen) = send_all(Script::default(), &mut list, &settings()).await;
+        check(&list, &seen, 2 - list.messages.len(), &format!("after {steps} steps"));
+        unsent += list.fates.iter().filter(|(_, fates)| matches!(fates[0], Fate::NotSent(_))).count();
+        match end.unwrap() {
+            End::Lost(Loss::Over) => {}
+            End::NoMore => break,
+            end => panic!("{end:?} after {steps} steps"),
+        }
+        assert!(!seen.lines.contains(&"QUIT".to_owned()), "after {steps} steps");
+    }
+    assert!(unsent > 2, "{unsent}");
 }
 
 /// TLS encrypts more than the socket takes at once; what it holds back has not left this process.

@@ -1,0 +1,173 @@
+//! A spool that takes no records: what is sent meanwhile stays within a bound, and nothing else is sent again behind a restart.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use posthaste_hooked_spool::{HookedSpool, Hooks};
+use posthaste_spool::{AppendError, Then};
+
+use super::*;
+
+/// What the spool does with what it is to take.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+enum Mode {
+    #[default]
+    Well,
+    Poisoned,
+    Full,
+    /// It neither takes nor refuses.
+    Hung,
+}
+
+#[derive(Default)]
+struct Disk {
+    mode: Mutex<Mode>,
+    held: Mutex<Vec<(Then, AppendError)>>,
+    /// Another stream's sync has failed.
+    is_poisoned: AtomicBool,
+}
+
+struct On(Arc<Disk>);
+
+impl Hooks for On {
+    fn append(&self, _: &Batch) -> Result<(), AppendError> {
+        match *self.0.mode.lock().unwrap() {
+            Mode::Well => Ok(()),
+            Mode::Poisoned => Err(AppendError::Poisoned("EIO".into())),
+            Mode::Full => Err(AppendError::Full("no segment is left".into())),
+            Mode::Hung => Err(AppendError::Closed),
+        }
+    }
+
+    fn then(&self, then: Then) -> Then {
+        if *self.0.mode.lock().unwrap() != Mode::Hung {
+            return then;
+        }
+        let disk = self.0.clone();
+        Box::new(move |outcome| disk.held.lock().unwrap().push((then, outcome.unwrap_err())))
+    }
+
+    fn poisoned(&self) -> Option<Arc<str>> {
+        self.0.is_poisoned.load(Ordering::Relaxed).then(|| "EIO".into())
+    }
+}
+
+impl Disk {
+    fn set(&self, mode: Mode) {
+        *self.mode.lock().unwrap() = mode;
+        let held = std::mem::take(&mut *self.held.lock().unwrap());
+        held.into_iter().for_each(|(then, error)| then(Err(error)));
+    }
+
+    fn rig(self: &Arc<Self>, port: u16) -> Rig {
+        let hooks = On(self.clone());
+        rig_over(
+            tempfile::tempdir().unwrap(),
+            zone(),
+            port,
+            |spool| Arc::new(HookedSpool::new(spool, hooks)),
+            |config| config.site_connections_max = CONNECTIONS,
+        )
+    }
+}
+
+impl Rig {
+    /// Puts so many messages into the queue; they leave from the first call of [`Disk::set`] on, with `dns` released.
+    fn queue(&self, messages: usize) {
+        self.dns.hold();
+        let mut told = Vec::new();
+        for number in 0..messages {
+            let entry = self.relay.entry(outgoing("ann@here.example", &[&format!("r{number}@a.example")], 0));
+            let batch = Batch { entries: vec![entry], body: Body::Inline(vec!["x\r\n".into()]) };
+            let (tell, this) = std::sync::mpsc::channel();
+            self.spool.append(batch, Box::new(move |outcome| tell.send(outcome).unwrap()));
+            told.push(this);
+        }
+        told.into_iter().for_each(|this| assert!(this.recv().unwrap().is_ok()));
+    }
+
+    /// Ends as a kill does: the spool has what it has.
+    fn kill(self, disk: &Disk) -> tempfile::TempDir {
+        let Rig { spool, relay, back, dir, .. } = self;
+        relay.end_by(Instant::now());
+        drop((relay, back));
+        // What waits for an answer holds the spool.
+        disk.held.lock().unwrap().clear();
+        drop(spool);
+        dir
+    }
+
+    fn said(&self, what: &str) -> usize {
+        self.log().iter().filter(|line| line.starts_with(what)).count()
+    }
+}
+
+fn unrecorded_in_flight() -> usize {
+    // Each session has two messages in flight at most.
+    2 * CONNECTIONS
+}
+
+const CONNECTIONS: usize = 4;
+
+#[test]
+fn on_a_poisoned_spool_sending_stops_at_once() {
+    let (sink, disk) = (Sink::start(), Arc::<Disk>::default());
+    let rig = disk.rig(sink.port());
+    rig.queue(300);
+    disk.set(Mode::Poisoned);
+    rig.dns.release();
+    wait("it is told", || rig.said("Poisoned") == 1);
+    wait("the connections end", || rig.relay.stats().connections == 0);
+    let sent = sink.taken().len();
+    assert!((1..=unrecorded_in_flight()).contains(&sent), "{sent} sent");
+    // What comes meanwhile is not sent either.
+    let log = rig.log.clone();
+    let rig = rig_in(rig.kill(&disk), zone(), sink.port(), |_| ());
+    rig.wait_empty();
+    assert_eq!(log.0.lock().unwrap().iter().filter(|line| line.starts_with("Poisoned")).count(), 1, "one line");
+    assert_eq!(sink.taken().len(), 300 + sent, "those alone are sent twice");
+}
+
+#[test]
+fn a_spool_that_another_stream_has_poisoned_stops_it_too() {
+    let (sink, disk) = (Sink::start(), Arc::<Disk>::default());
+    let rig = disk.rig(sink.port());
+    rig.send("ann@here.example", &["bob@a.example"], "x\r\n");
+    rig.wait_empty();
+    disk.is_poisoned.store(true, Ordering::Relaxed);
+    wait("it is told", || rig.said("Poisoned") == 1);
+    rig.send("ann@here.example", &["eve@a.example"], "x\r\n");
+    wait("the connections end", || rig.relay.stats().connections == 0);
+    assert_eq!((sink.taken().len(), rig.relay.stats().recipients), (1, 1));
+}
+
+#[test]
+fn while_a_record_hangs_only_the_bound_is_sent() {
+    let (sink, disk) = (Sink::start(), Arc::<Disk>::default());
+    let rig = disk.rig(sink.port());
+    rig.queue(1500);
+    disk.set(Mode::Hung);
+    rig.dns.release();
+    wait("it is told", || rig.said("Stopped") == 1);
+    wait("no message is under way", || rig.relay.stats().connections == 0);
+    let sent = sink.taken().len();
+    assert!((1000..1000 + unrecorded_in_flight()).contains(&sent), "{sent} sent");
+    let rig = rig_in(rig.kill(&disk), zone(), sink.port(), |_| ());
+    rig.wait_empty();
+    assert_eq!(sink.taken().len(), 1500 + sent, "those alone are sent twice");
+}
+
+#[test]
+fn what_was_sent_while_the_ring_refused_is_recorded_later() {
+    let (sink, disk) = (Sink::start(), Arc::<Disk>::default());
+    let rig = disk.rig(sink.port());
+    rig.queue(300);
+    disk.set(Mode::Full);
+    rig.dns.release();
+    wait("it is told", || rig.said("Stopped") == 1);
+    let sent = sink.taken().len();
+    assert!((1..=unrecorded_in_flight()).contains(&sent), "{sent} sent");
+    disk.set(Mode::Well);
+    rig.wait_empty();
+    wait("it is told", || rig.said("GoesOn") == 1);
+    assert_eq!((sink.taken().len(), rig.said("Stopped")), (300, 1), "each once");
+}

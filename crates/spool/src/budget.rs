@@ -1,0 +1,309 @@
+//! How much a stream that acts on the world may have done without a record of it.
+//!
+//! Whatever is done and not recorded is done again after a restart. So beyond a bound nothing new begins: while the disk hangs, while the ring refuses, and at
+//! once when the spool is poisoned. In ordinary running this is one atomic read for each beginning, and one lock for each batch of records.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::task::{Context, Poll, Waker};
+use std::time::{Duration, Instant};
+
+/// Counts outcomes between the act and the durable record of it.
+#[derive(Debug)]
+pub struct OutcomeBudget {
+    unrecorded: AtomicU64,
+    limit: AtomicU64,
+    /// The last record was refused.
+    is_refused: AtomicBool,
+    is_closed: AtomicBool,
+    state: Mutex<State>,
+}
+
+#[derive(Debug)]
+struct State {
+    /// When the second that is being counted began.
+    since: Instant,
+    /// Recorded in it, and in the one before.
+    now: u64,
+    before: u64,
+    /// Those that would begin; a new list has a new number.
+    waiting: Vec<Waker>,
+    list: u64,
+    has_recorded: bool,
+    /// Why the last record was refused.
+    refusal: Option<Arc<str>>,
+    is_stopped: bool,
+}
+
+/// What a look has found that was not so before.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum BudgetChange {
+    /// Nothing new begins, and no record became durable between two looks.
+    Stopped {
+        /// Outcomes that would be repeated after a restart.
+        unrecorded: u64,
+        /// Why their record is refused; `None` if the spool does not answer.
+        why: Option<Arc<str>>,
+    },
+    /// Outcomes are recorded again.
+    GoesOn,
+}
+
+/// Which list of an [`OutcomeBudget`] somebody waits in already; one for each task that waits.
+#[derive(Debug, Default)]
+pub struct BudgetWait(Option<u64>);
+
+impl OutcomeBudget {
+    /// With nothing done.
+    pub fn new(now: Instant) -> Self {
+        let state = State {
+            since: now,
+            now: 0,
+            before: 0,
+            waiting: Vec::new(),
+            list: 0,
+            has_recorded: true,
+            refusal: None,
+            is_stopped: false,
+        };
+        OutcomeBudget {
+            unrecorded: AtomicU64::new(0),
+            limit: AtomicU64::new(UNRECORDED_MAX),
+            is_refused: AtomicBool::new(false),
+            is_closed: AtomicBool::new(false),
+            state: Mutex::new(state),
+        }
+    }
+
+    /// Whether something new may begin. What is under way at the bound ends, and comes on top of it.
+    pub fn may_begin(&self) -> bool {
+        !self.is_closed()
+            && !self.is_refused.load(Ordering::Acquire)
+            && self.unrecorded() < self.limit.load(Ordering::Relaxed)
+    }
+
+    /// Ready once something new may begin: `false` if nothing ever will.
+    pub fn poll_begin(&self, wait: &mut BudgetWait, cx: &Context<'_>) -> Poll<bool> {
+        if self.may_begin() {
+            return Poll::Ready(true);
+        }
+        let mut state = self.state();
+        // A record may have become durable meanwhile: whoever counts it down takes the lock after that.
+        if self.is_closed() || self.may_begin() {
+            return Poll::Ready(!self.is_closed());
+        }
+        if wait.0.replace(state.list) != Some(state.list) {
+            state.waiting.push(cx.waker().clone());
+        }
+        Poll::Pending
+    }
+
+    /// Outcomes that are done and not recorded.
+    pub fn unrecorded(&self) -> u64 {
+        self.unrecorded.load(Ordering::Acquire)
+    }
+
+    /// So many outcomes are there, and their record is yet to be made. Each is [recorded](Self::recorded) once.
+    pub fn done(&self, outcomes: usize) {
+        self.unrecorded.fetch_add(outcomes as u64, Ordering::AcqRel);
+    }
+
+    /// The record of so many outcomes is durable.
+    pub fn recorded(&self, outcomes: usize, now: Instant) {
+        let outcomes = outcomes as u64;
+        let before = self.unrecorded.fetch_sub(outcomes, Ordering::AcqRel);
+        assert!(before >= outcomes, "{outcomes} recorded of {before}");
+        self.is_refused.store(false, Ordering::Release);
+        let mut state = self.state();
+        state.has_recorded = true;
+        state.turn(now);
+        state.now += outcomes;
+        self.set_limit(&state);
+        self.wake(state);
+    }
+
+    /// The spool refuses the record: nothing begins until a record is [durable](Self::recorded). The caller tries it again.
+    pub fn refused(&self, why: Arc<str>) {
+        self.state().refusal = Some(why);
+        self.is_refused.store(true, Ordering::Release);
+    }
+
+    /// The spool is poisoned: nothing begins any more. Whether that is new.
+    pub fn close(&self) -> bool {
+        let is_new = !self.is_closed.swap(true, Ordering::AcqRel);
+        self.wake(self.state());
+        is_new
+    }
+
+    /// Whether it was [closed](Self::close).
+    pub fn is_closed(&self) -> bool {
+        self.is_closed.load(Ordering::Acquire)
+    }
+
+    /// To be called each second: without records the bound falls. What is to be told, once each.
+    pub fn look(&self, now: Instant) -> Option<BudgetChange> {
+        let mut state = self.state();
+        state.turn(now);
+        self.set_limit(&state);
+        let has_recorded = std::mem::take(&mut state.has_recorded);
+        if self.is_closed() {
+            return None;
+        }
+        match (self.may_begin(), state.is_stopped) {
+            (false, false) if !has_recorded => {
+                state.is_stopped = true;
+                let why = state.refusal.clone().filter(|_| self.is_refused.load(Ordering::Acquire));
+                Some(BudgetChange::Stopped { unrecorded: self.unrecorded(), why })
+            }
+            (true, true) => {
+                state.is_stopped = false;
+                Some(BudgetChange::GoesOn)
+            }
+            _ => None,
+        }
+    }
+
+    fn set_limit(&self, state: &State) {
+        self.limit.store(state.now.max(state.before).max(UNRECORDED_MAX), Ordering::Relaxed);
+    }
+
+    fn wake(&self, mut state: MutexGuard<'_, State>) {
+        if state.waiting.is_empty() || !self.is_closed() && !self.may_begin() {
+            return;
+        }
+        state.list += 1;
+        let waiting = std::mem::take(&mut state.waiting);
+        drop(state);
+        waiting.into_iter().for_each(Waker::wake);
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl State {
+    fn turn(&mut self, now: Instant) {
+        let passed = now.saturating_duration_since(self.since);
+        if passed >= SECOND {
+            self.before = if passed < 2 * SECOND { self.now } else { 0 };
+            (self.now, self.since) = (0, now);
+        }
+    }
+}
+
+/// Outcomes that may be done and not recorded, if no more were recorded in the last second.
+pub const UNRECORDED_MAX: u64 = 1000;
+const SECOND: Duration = Duration::from_secs(1);
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::AtomicUsize;
+    use std::task::Wake;
+
+    use super::*;
+
+    #[derive(Default)]
+    struct Woken(AtomicUsize);
+
+    impl Wake for Woken {
+        fn wake(self: Arc<Self>) {
+            self.0.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    /// Begins and does as much as it may.
+    fn begin(budget: &OutcomeBudget) -> usize {
+        (0..100_000).take_while(|_| budget.may_begin().then(|| budget.done(1)).is_some()).count()
+    }
+
+    #[test]
+    fn a_thousand_outcomes_may_be_unrecorded_at_first() {
+        let begun = Instant::now();
+        let budget = OutcomeBudget::new(begun);
+        assert_eq!((begin(&budget), begin(&budget)), (1000, 0));
+        budget.recorded(10, begun);
+        assert_eq!((begin(&budget), budget.unrecorded()), (10, 1000));
+    }
+
+    #[test]
+    fn as_many_may_be_unrecorded_as_were_recorded_in_a_second() {
+        let begun = Instant::now();
+        let at = |millis| begun + Duration::from_millis(millis);
+        let budget = OutcomeBudget::new(begun);
+        for _ in 0..8 {
+            budget.done(500);
+            budget.recorded(500, at(100));
+        }
+        assert_eq!(begin(&budget), 4000, "of this second");
+        assert_eq!((budget.look(at(1100)), begin(&budget)), (None, 0), "of the last one");
+        budget.recorded(3500, at(1200));
+        assert_eq!(begin(&budget), 3500);
+        budget.recorded(4000, at(3300));
+        assert_eq!(begin(&budget), 4000, "this second's again");
+        budget.look(at(4400));
+        budget.look(at(5500));
+        budget.recorded(3999, at(9000));
+        assert_eq!(begin(&budget), 3998);
+        budget.recorded(100, at(20_000));
+        assert_eq!((begin(&budget), budget.unrecorded()), (0, 3899), "a slow second allows a thousand");
+    }
+
+    #[test]
+    fn a_stop_is_told_once_and_once_when_it_goes_on() {
+        let begun = Instant::now();
+        let at = |secs| begun + Duration::from_secs(secs);
+        let budget = OutcomeBudget::new(begun);
+        begin(&budget);
+        assert_eq!(budget.look(at(1)), None, "it may have been recorded a moment ago");
+        assert_eq!(budget.look(at(2)), Some(BudgetChange::Stopped { unrecorded: 1000, why: None }));
+        assert_eq!(budget.look(at(3)), None);
+        budget.recorded(1, at(4));
+        assert_eq!((budget.look(at(5)), budget.look(at(6))), (Some(BudgetChange::GoesOn), None));
+        // A bound that is reached while records are made is none to speak of.
+        for second in 7..20 {
+            begin(&budget);
+            budget.recorded(1, at(second));
+            begin(&budget);
+            assert_eq!(budget.look(at(second)), None);
+        }
+    }
+
+    #[test]
+    fn a_refused_record_stops_all_until_one_is_durable() {
+        let begun = Instant::now();
+        let at = |secs| begun + Duration::from_secs(secs);
+        let budget = OutcomeBudget::new(begun);
+        budget.done(3);
+        budget.refused("no room".into());
+        assert_eq!((begin(&budget), budget.look(at(1))), (0, None));
+        let stopped = BudgetChange::Stopped { unrecorded: 3, why: Some("no room".into()) };
+        assert_eq!((budget.look(at(2)), budget.look(at(3))), (Some(stopped), None));
+        budget.recorded(3, at(4));
+        assert_eq!((budget.look(at(4)), begin(&budget)), (Some(BudgetChange::GoesOn), 1000));
+    }
+
+    #[test]
+    fn whoever_waits_is_woken_once_by_a_record_or_by_the_close() {
+        let begun = Instant::now();
+        let woken = Arc::new(Woken::default());
+        let waker = Waker::from(woken.clone());
+        let cx = Context::from_waker(&waker);
+        let wakes = || woken.0.load(Ordering::Relaxed);
+        let (budget, mut wait) = (OutcomeBudget::new(begun), BudgetWait::default());
+        assert_eq!(budget.poll_begin(&mut wait, &cx), Poll::Ready(true));
+        begin(&budget);
+        for _ in 0..3 {
+            assert!(budget.poll_begin(&mut wait, &cx).is_pending());
+        }
+        budget.recorded(1, begun);
+        assert_eq!((wakes(), budget.poll_begin(&mut wait, &cx)), (1, Poll::Ready(true)));
+        begin(&budget);
+        assert!(budget.poll_begin(&mut wait, &cx).is_pending());
+        assert!(budget.close() && !budget.close());
+        assert_eq!((wakes(), budget.poll_begin(&mut wait, &cx)), (2, Poll::Ready(false)));
+        budget.recorded(1000, begun);
+        assert!(!budget.may_begin(), "nothing begins on a poisoned spool");
+    }
+}
