@@ -169,6 +169,21 @@ fn log(event: Event) {
             let (transport, to, error) = (text(&transport), text(&recipient), text(&error));
             tracing::debug!(transport, to, batch = id, attempts, failure = ?failure, error, "not delivered yet");
         }
+        Event::NotRecorded { unrecorded, why, is_final: true } => {
+            tracing::error!(
+                unrecorded,
+                error = text(&why),
+                "nothing is delivered to transports until the server is restarted: the spool takes no records"
+            );
+        }
+        Event::NotRecorded { unrecorded, why, is_final: false } => {
+            tracing::error!(
+                unrecorded,
+                error = text(&why),
+                "nothing is delivered to transports for now: what was delivered cannot be recorded; trying again"
+            );
+        }
+        Event::RecordedAgain => tracing::info!("mail is delivered to transports again"),
         Event::Unavailable { transport, attempts, is_overdue: true, error, .. } => {
             let (transport, error) = (text(&transport), text(&error));
             tracing::error!(

@@ -4,15 +4,16 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 use std::time::{Duration, Instant, SystemTime};
 
-use posthaste_spool::{AppendError, Batch, Body, Consumer, Entry, Lsn, Published, PublishedBody, Spool, StreamId};
+use posthaste_spool::{Batch, Body, Consumer, Entry, Lsn, Published, PublishedBody, Spool, StreamId};
 use tokio::sync::{Notify, Semaphore};
 
 use crate::body::Source;
 use crate::config::Config;
-use crate::entry::{Key, TransportEntry};
+use crate::entry::TransportEntry;
 use crate::events::{Event, Events, event, observe, trouble, unix_secs};
 use crate::observer::TargetId;
 use crate::queues::Queues;
+use crate::record::Unrecorded;
 use crate::work::{LostMail, Note, Outcome, Work};
 
 pub(crate) struct Shared {
@@ -22,12 +23,14 @@ pub(crate) struct Shared {
     pub events: Events,
     pub queues: Mutex<Queues>,
     /// For the scheduler.
-    pub wake: Notify,
+    pub wake: Arc<Notify>,
     /// A worker has ended, or its last target is done.
     pub idle: Condvar,
     /// What the spool wants to be passed.
     pub wanted: AtomicU64,
     pub is_ending: AtomicBool,
+    /// Beyond its budget nothing begins.
+    pub unrecorded: Arc<Unrecorded>,
     pub lmtp_memory: Arc<Semaphore>,
     pub lmtp_memory_kib: u32,
     pub delivered: AtomicU64,
@@ -120,7 +123,7 @@ impl Shared {
         self.delivered.fetch_add(delivered.len() as u64, Ordering::Relaxed);
         let (done, notes) = self.queues().finish(worker, work, outcomes, age > self.config.max_age, now);
         if !done.is_empty() {
-            self.append_done(done, delivered);
+            self.record_done(done, delivered);
         }
         self.tell(notes, now);
         self.wake.notify_one();
@@ -136,26 +139,6 @@ impl Shared {
             let (received_secs, bytes, error) = (work.deliver.secs, work.body_len, error.clone());
             (self.events.0)(Event::Lost(LostMail { target, received_secs, bytes, error, kept: kept.clone() }));
         }
-    }
-
-    /// Notes what is done, and with it what the observer has to say of what was delivered.
-    fn append_done(&self, done: Vec<Key>, delivered: Vec<TargetId>) {
-        let mut batch = self.batch(&TransportEntry::Done(done));
-        let observer = self.config.observer.as_ref().filter(|_| !delivered.is_empty());
-        let Some(observer) = observer.cloned() else {
-            self.spool.append(batch, Box::new(|_| ()));
-            return;
-        };
-        let count = delivered.len() as u64;
-        let observed = observer.delivered(delivered);
-        let is_observed = observed.is_some();
-        batch.entries.extend(observed);
-        let then = move |outcome: Result<Lsn, AppendError>| {
-            if outcome.is_err() && is_observed {
-                observer.lost(count);
-            }
-        };
-        self.spool.append(batch, Box::new(then));
     }
 
     /// A worker has ended, in whatever way.

@@ -47,6 +47,17 @@ pub enum Event {
         /// When it is tried again.
         pause: Duration,
     },
+    /// What was delivered cannot be recorded, so nothing more is.
+    NotRecorded {
+        /// Deliveries that are repeated after a restart.
+        unrecorded: u64,
+        /// Why.
+        why: Arc<str>,
+        /// It stays so until the spool is opened again.
+        is_final: bool,
+    },
+    /// It is recorded again, and delivery goes on.
+    RecordedAgain,
     /// Nothing can be delivered there now.
     Unavailable {
         /// Where.

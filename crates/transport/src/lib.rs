@@ -28,6 +28,9 @@ mod program;
 mod queues;
 #[cfg(test)]
 mod queues_tests;
+mod record;
+#[cfg(test)]
+mod record_tests;
 mod section;
 #[cfg(test)]
 mod tests;

@@ -16,6 +16,7 @@ use crate::consumer::Shared;
 use crate::entry::{Deliver, Target, TransportEntry};
 use crate::events::{Events, unix_secs};
 use crate::queues::Queues;
+use crate::record::Unrecorded;
 use crate::workers::schedule;
 
 /// The name of the stream of all transports.
@@ -126,16 +127,19 @@ impl Transports {
         let runtime = NewRuntime::new("transport", BLOCKING_THREADS_MAX)?;
         let lmtp_memory_kib =
             u32::try_from(config.lmtp_bytes_max / 1024).unwrap_or(u32::MAX >> 3).clamp(1, u32::MAX >> 3);
+        let wake = Arc::<Notify>::default();
+        let unrecorded = Arc::new(Unrecorded::new(&config, &events, wake.clone()));
         let shared = Arc::new(Shared {
             spool,
             stream,
             config,
             events,
             queues: Mutex::new(queues),
-            wake: Notify::new(),
+            wake,
             idle: Condvar::new(),
             wanted: AtomicU64::new(0),
             is_ending: AtomicBool::new(false),
+            unrecorded,
             lmtp_memory: Arc::new(Semaphore::new(lmtp_memory_kib as usize)),
             lmtp_memory_kib,
             delivered: AtomicU64::new(0),
@@ -210,6 +214,7 @@ impl Handle {
         shared.is_ending.store(true, Ordering::Release);
         shared.wake.notify_one();
         shared.wait_until(deadline, |queues| queues.workers() == 0);
+        shared.look_at_records();
         shared.spool.detach(shared.stream);
         shared.advance();
         // What still hangs is dropped, and with it its program.

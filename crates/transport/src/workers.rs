@@ -18,13 +18,21 @@ use crate::work::{Outcome, Work};
 
 /// Starts a worker for whatever may begin, until the end.
 pub(crate) async fn schedule(shared: Arc<Shared>) {
+    let mut looked = Instant::now();
     loop {
         let now = Instant::now();
+        if now.saturating_duration_since(looked) >= LOOK_EVERY {
+            looked = now;
+            shared.look_at_records();
+        }
         let mut next = None;
-        if !shared.is_ending.load(Ordering::Acquire) {
+        // Not while the queues are locked: it may tell of poison.
+        if shared.may_begin() && !shared.is_ending.load(Ordering::Acquire) {
             let mut queues = shared.queues();
             queues.wake(now);
-            while let Some((worker, work)) = queues.take(now) {
+            while shared.unrecorded.budget.may_begin()
+                && let Some((worker, work)) = queues.take(now)
+            {
                 start(shared.clone(), worker, work);
             }
             next = queues.next_due().map(|due| due.saturating_duration_since(now));
@@ -32,6 +40,9 @@ pub(crate) async fn schedule(shared: Arc<Shared>) {
                 // When a worker counts as slow, another may begin.
                 next = Some(next.unwrap_or(BUSY_PAUSE).min(BUSY_PAUSE));
             }
+        }
+        if shared.unrecorded.budget.unrecorded() > 0 || !shared.unrecorded.budget.may_begin() {
+            next = Some(next.unwrap_or(LOOK_EVERY).min(LOOK_EVERY));
         }
         shared.advance();
         shared.idle.notify_all();
@@ -72,7 +83,7 @@ async fn run(shared: &Arc<Shared>, worker: u64, mut work: Work) {
         let outcomes = deliver(shared, &work, &mut session).await;
         shared.finish(worker, &work, outcomes);
         let more = || shared.queues().take_more(worker, &transport, Instant::now());
-        match (!shared.is_ending.load(Ordering::Acquire)).then(more).flatten() {
+        match (!shared.is_ending.load(Ordering::Acquire) && shared.may_begin()).then(more).flatten() {
             Some(more) => work = more,
             None => break,
         }
@@ -121,4 +132,6 @@ async fn deliver(shared: &Arc<Shared>, work: &Work, session: &mut Session) -> Ve
 
 /// When a worker that waits for others is looked at again.
 const BUSY_PAUSE: Duration = Duration::from_secs(1);
+/// Between two looks whether what was delivered is recorded.
+const LOOK_EVERY: Duration = Duration::from_secs(1);
 const IDLE_PAUSE: Duration = Duration::from_secs(60);

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use posthaste_events::read::{Reader, end};
+use posthaste_spool::{BudgetChange, OutcomeBudget};
 
 use super::Stop;
 use super::batch::{Batch, read};
@@ -48,7 +49,7 @@ impl Hook {
             }
         }
         let saved = Place::load(&path).map_err(said)?;
-        let mut saving = Saving { name: &self.webhook.name, path: &path, saved, failed: None };
+        let mut saving = Saving::new(&self.webhook.name, &path, saved);
         let mut place = match saved {
             Some(place) => place,
             // A new one hears of what comes from now on.
@@ -74,8 +75,11 @@ impl Hook {
                     "files of the event log are gone or damaged: a webhook is not told of what was in them"
                 );
             }
-            if batch.events > 0 && !self.post(&poster, &batch, trouble) {
-                return Ok(());
+            if batch.events > 0 {
+                if !self.may_post(&mut saving, place) || !self.post(&poster, &batch, trouble) {
+                    return Ok(());
+                }
+                saving.budget.done(batch.events);
             }
             let has_moved = batch.through != place;
             place = batch.through;
@@ -86,6 +90,19 @@ impl Hook {
                 return Ok(());
             }
         }
+    }
+
+    /// Waits while too much is posted that is not saved; false if it is told to stop before.
+    fn may_post(&self, saving: &mut Saving<'_>, place: Place) -> bool {
+        while !saving.budget.may_begin() {
+            saving.look();
+            if self.stop.wait(SAVE_PAUSE) {
+                return false;
+            }
+            saving.save(place);
+        }
+        saving.look();
+        true
     }
 
     /// Posts a batch until it is taken; false if it is told to stop before.
@@ -109,16 +126,36 @@ impl Hook {
     }
 }
 
-/// The file of a hook's place. A disk that is full delays no post and repeats none: the place is kept in memory and saved later.
+/// The file of a hook's place. While the disk is full the place is kept in memory and saved later: up to a bound that delays no post, and it repeats none.
 struct Saving<'a> {
     name: &'a str,
     path: &'a Path,
     saved: Option<Place>,
     /// When it could not be saved.
     failed: Option<Instant>,
+    /// Events that are posted and not saved.
+    budget: OutcomeBudget,
 }
 
-impl Saving<'_> {
+impl<'a> Saving<'a> {
+    fn new(name: &'a str, path: &'a Path, saved: Option<Place>) -> Self {
+        Saving { name, path, saved, failed: None, budget: OutcomeBudget::new(Instant::now()) }
+    }
+
+    /// Tells of a stop, and of its end.
+    fn look(&self) {
+        let webhook = self.name;
+        match self.budget.look(Instant::now()) {
+            Some(BudgetChange::Stopped { unrecorded, .. }) => tracing::error!(
+                webhook,
+                unrecorded,
+                "a webhook is told nothing more until its place can be saved: a restart would repeat it"
+            ),
+            Some(BudgetChange::GoesOn) => tracing::info!(webhook, "a webhook is told again, as its place is saved"),
+            None => {}
+        }
+    }
+
     /// Whether a place is to be saved though nothing was posted. Some lines that are not wanted cost little to read again after a restart.
     fn is_due(&self, place: Place) -> bool {
         match (self.failed, self.saved) {
@@ -134,6 +171,7 @@ impl Saving<'_> {
         match place.save(self.path) {
             Ok(()) => {
                 self.saved = Some(place);
+                self.budget.recorded(usize::try_from(self.budget.unrecorded()).unwrap_or(usize::MAX), Instant::now());
                 if self.failed.take().is_some() {
                     tracing::info!(webhook, "the place of a webhook is saved again");
                 }
@@ -265,6 +303,37 @@ mod tests {
         stop.set();
         thread.join().unwrap();
         assert!(told.try_recv().is_err());
+    }
+
+    #[test]
+    fn only_so_much_is_posted_while_its_place_cannot_be_saved() {
+        let dir = tempfile::tempdir().unwrap();
+        let lines: String = (1..=1500).map(|lsn| format!("{{\"lsn\":{lsn},\"event\":\"refused\"}}\n")).collect();
+        std::fs::write(dir.path().join(file_name(1)), lines).unwrap();
+        let path = place::path(dir.path(), "crm");
+        Place { file: 1, ..Place::default() }.save(&path).unwrap();
+        let obstacle = path.with_extension("partial");
+        std::fs::create_dir(&obstacle).unwrap();
+        let (url, told) = http();
+        let webhook = toml::from_str(&format!("name = \"crm\"\nurl = \"{url}\"\nbatch = 100")).unwrap();
+        let stop = Arc::<Stop>::default();
+        let hook = Hook { dir: dir.path().to_owned(), webhook, stop: stop.clone() };
+        let thread = std::thread::spawn(move || hook.run());
+        let mut ids = Vec::new();
+        while ids.len() < 1000 {
+            ids.extend(told.recv_timeout(PATIENCE).unwrap());
+        }
+        assert!(told.try_recv().is_err());
+        std::fs::remove_dir(&obstacle).unwrap();
+        ids.extend(told.recv_timeout(PATIENCE).unwrap());
+        let saved = Place::load(&path).unwrap().unwrap().lsn;
+        assert!(saved >= 1000, "nothing more was posted before {saved} were saved");
+        while ids.len() < 1500 {
+            ids.extend(told.recv_timeout(PATIENCE).unwrap());
+        }
+        assert_eq!(ids, (1..=1500).map(|lsn| format!("{lsn}.0")).collect::<Vec<_>>());
+        stop.set();
+        thread.join().unwrap();
     }
 
     const PATIENCE: Duration = Duration::from_secs(60);

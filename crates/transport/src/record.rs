@@ -1,0 +1,115 @@
+//! What was delivered becomes durable. While it cannot, nothing more is begun: it would be delivered again after a restart.
+
+use std::sync::{Arc, Mutex};
+use std::time::Instant;
+
+use posthaste_spool::{AppendError, Batch, Body, BudgetChange, Entry, Lsn, OutcomeBudget};
+use tokio::sync::Notify;
+
+use crate::config::Config;
+use crate::consumer::Shared;
+use crate::entry::{Key, TransportEntry};
+use crate::events::{Event, Events};
+use crate::observer::{Observer, TargetId};
+
+/// Deliveries without a durable record. It does not hold the spool, whose thread calls it.
+pub(crate) struct Unrecorded {
+    pub budget: OutcomeBudget,
+    /// What the spool has refused: it is appended again.
+    refused: Mutex<Vec<DoneRecord>>,
+    events: Events,
+    observer: Option<Arc<dyn Observer>>,
+    /// Of the scheduler.
+    wake: Arc<Notify>,
+}
+
+/// What is done, with what the observer says of it.
+#[derive(Debug, Clone)]
+struct DoneRecord {
+    entries: Vec<Entry>,
+    targets: usize,
+    /// Targets in the observer's entry.
+    observed: u64,
+}
+
+impl Unrecorded {
+    pub fn new(config: &Config, events: &Events, wake: Arc<Notify>) -> Self {
+        let (events, observer) = (events.clone(), config.observer.clone());
+        Unrecorded { budget: OutcomeBudget::new(Instant::now()), refused: Mutex::default(), events, observer, wake }
+    }
+
+    fn recorded(&self, record: &DoneRecord) {
+        let was_stopped = !self.budget.may_begin();
+        self.budget.recorded(record.targets, Instant::now());
+        if was_stopped {
+            self.wake.notify_one();
+        }
+    }
+
+    fn refused(&self, record: DoneRecord, error: &AppendError) {
+        if let AppendError::Poisoned(why) = error {
+            self.close(why);
+            if let Some(observer) = self.observer.as_ref().filter(|_| record.observed > 0) {
+                observer.lost(record.observed);
+            }
+            return;
+        }
+        self.refused.lock().expect("refused records").push(record);
+        self.budget.refused(error.to_string().into());
+        self.wake.notify_one();
+    }
+
+    /// Nothing is delivered any more.
+    fn close(&self, why: &Arc<str>) {
+        if self.budget.close() {
+            let unrecorded = self.budget.unrecorded();
+            (self.events.0)(Event::NotRecorded { unrecorded, why: why.clone(), is_final: true });
+        }
+    }
+}
+
+impl Shared {
+    /// Whether something may be delivered: what becomes of it can be recorded.
+    pub fn may_begin(&self) -> bool {
+        if let Some(why) = self.spool.poisoned() {
+            self.unrecorded.close(&why);
+        }
+        self.unrecorded.budget.may_begin()
+    }
+
+    /// Notes what is done, and with it what the observer has to say of what was delivered. What the spool refuses is appended again each second.
+    pub fn record_done(&self, done: Vec<Key>, delivered: Vec<TargetId>) {
+        let (targets, count) = (done.len(), delivered.len() as u64);
+        let mut entries =
+            vec![Entry { stream: self.stream, needs_body: false, payload: TransportEntry::Done(done).encode() }];
+        let observer = self.config.observer.as_ref().filter(|_| !delivered.is_empty());
+        let observed = observer.and_then(|observer| observer.delivered(delivered));
+        let is_observed = observed.is_some();
+        entries.extend(observed);
+        self.unrecorded.budget.done(targets);
+        self.append_record(DoneRecord { entries, targets, observed: if is_observed { count } else { 0 } });
+    }
+
+    fn append_record(&self, record: DoneRecord) {
+        let (unrecorded, entries) = (self.unrecorded.clone(), record.entries.clone());
+        let then = move |outcome: Result<Lsn, AppendError>| match outcome {
+            Ok(_) => unrecorded.recorded(&record),
+            Err(error) => unrecorded.refused(record, &error),
+        };
+        self.spool.append(Batch { entries, body: Body::None }, Box::new(then));
+    }
+
+    /// Appends what the spool has refused, and tells of trouble with records. To be called each second while nothing may begin.
+    pub fn look_at_records(&self) {
+        let refused = std::mem::take(&mut *self.unrecorded.refused.lock().expect("refused records"));
+        refused.into_iter().for_each(|record| self.append_record(record));
+        match self.unrecorded.budget.look(Instant::now()) {
+            Some(BudgetChange::Stopped { unrecorded, why }) => {
+                let why = why.unwrap_or_else(|| "the disk does not answer".into());
+                (self.events.0)(Event::NotRecorded { unrecorded, why, is_final: false });
+            }
+            Some(BudgetChange::GoesOn) => (self.events.0)(Event::RecordedAgain),
+            None => {}
+        }
+    }
+}

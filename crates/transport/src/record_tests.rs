@@ -1,0 +1,175 @@
+//! A spool that takes no records: only so much is delivered meanwhile, and nothing else again behind a restart.
+
+use std::sync::mpsc::{Receiver, channel};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+use posthaste_hooked_spool::{HookedSpool, Hooks};
+use posthaste_spool::{AppendError, Batch, Body, FileSpool, Spool, Then};
+
+use crate::{Config, Event, Events, Message, Target, Transports};
+
+const PATIENCE: Duration = Duration::from_secs(120);
+/// Of one program at a time.
+const WORKERS: usize = 4;
+
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+enum Mode {
+    #[default]
+    Well,
+    Poisoned,
+    Full,
+    /// Records are neither taken nor refused.
+    Hung,
+}
+
+#[derive(Default)]
+struct Disk(Mutex<Mode>);
+
+struct On(Arc<Disk>);
+
+impl Hooks for On {
+    fn append(&self, batch: &Batch) -> Result<(), AppendError> {
+        match *self.0.0.lock().unwrap() {
+            _ if !matches!(batch.body, Body::None) => Ok(()),
+            Mode::Well => Ok(()),
+            Mode::Poisoned => Err(AppendError::Poisoned("EIO".into())),
+            Mode::Full => Err(AppendError::Full("no segment is left".into())),
+            Mode::Hung => Err(AppendError::Closed),
+        }
+    }
+
+    fn then(&self, then: Then) -> Then {
+        let is_hung = *self.0.0.lock().unwrap() == Mode::Hung;
+        Box::new(move |outcome| {
+            if !is_hung || !matches!(outcome, Err(AppendError::Closed)) {
+                then(outcome);
+            }
+        })
+    }
+}
+
+struct World {
+    transports: Transports,
+    spool: Arc<HookedSpool<On>>,
+    disk: Arc<Disk>,
+    events: Receiver<Event>,
+    dir: tempfile::TempDir,
+}
+
+impl World {
+    fn new() -> Self {
+        Self::at(tempfile::tempdir().unwrap())
+    }
+
+    fn at(dir: tempfile::TempDir) -> Self {
+        let mut settings = posthaste_spool::Config::default();
+        settings.ring.segment_bytes = 4 << 20;
+        let (spool, _) = FileSpool::open(&dir.path().join("spool"), settings).unwrap();
+        let disk = Arc::<Disk>::default();
+        let spool = Arc::new(HookedSpool::new(spool, On(disk.clone())));
+        let (tell, events) = channel();
+        let tell = Mutex::new(tell);
+        let tell = Events::new(move |event| drop(tell.lock().unwrap().send(event)));
+        let (transports, _) = Transports::open(spool.clone(), Config::default(), tell).unwrap();
+        World { transports, spool, disk, events, dir }
+    }
+
+    fn set(&self, mode: Mode) {
+        *self.disk.0.lock().unwrap() = mode;
+    }
+
+    /// One message for so many recipients of a program.
+    fn send(&self, targets: usize) {
+        let program = format!("|/bin/sh -c \"echo $RECIPIENT >> {}/out\"", self.dir.path().display());
+        let target = |number: usize| {
+            let recipient: Arc<str> = format!("r{number}@example.org").into();
+            let original = recipient.clone();
+            Target { transport: program.as_str().into(), recipient, original, detail: "".into() }
+        };
+        let targets = (0..targets).map(target).collect();
+        let message = Message { sender: "s@example.net".into(), is_8bit: false, smtputf8: false, targets };
+        let body = Body::Inline(vec![Bytes::from_static(b"text\r\n")]);
+        let (tell, told) = channel();
+        let batch = Batch { entries: vec![self.transports.entry(message)], body };
+        self.spool.append(batch, Box::new(move |outcome| drop(tell.send(outcome))));
+        told.recv().unwrap().unwrap();
+    }
+
+    fn delivered(&self) -> usize {
+        let out = std::fs::read_to_string(self.dir.path().join("out")).unwrap_or_default();
+        out.lines().count()
+    }
+
+    fn until_stopped(&self) -> Event {
+        let event = self.events.recv_timeout(PATIENCE).expect("an event");
+        until("no worker is left", || self.transports.stats().delivered as usize == self.delivered());
+        event
+    }
+
+    fn until_empty(&self) {
+        until("all is delivered", || self.transports.stats().messages == 0);
+    }
+
+    /// As after a kill.
+    fn again(self) -> Self {
+        let World { transports, spool, dir, .. } = self;
+        drop(transports);
+        Arc::into_inner(spool).expect("nobody else has it").spool.abandon();
+        Self::at(dir)
+    }
+}
+
+fn until(what: &str, mut holds: impl FnMut() -> bool) {
+    let deadline = Instant::now() + PATIENCE;
+    while !holds() {
+        assert!(Instant::now() < deadline, "never: {what}");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+#[test]
+fn on_a_poisoned_spool_delivery_stops_at_once() {
+    let world = World::new();
+    world.set(Mode::Poisoned);
+    world.send(30);
+    let event = world.until_stopped();
+    assert!(matches!(&event, Event::NotRecorded { is_final: true, .. }), "{event:?}");
+    let before = world.delivered();
+    assert!((1..=WORKERS).contains(&before), "{before}");
+    assert!(world.events.try_recv().is_err(), "it is told once");
+    let world = world.again();
+    world.until_empty();
+    assert_eq!(world.delivered(), 30 + before, "those alone are delivered twice");
+}
+
+#[test]
+fn what_was_delivered_while_the_ring_refused_is_recorded_later() {
+    let world = World::new();
+    world.set(Mode::Full);
+    world.send(30);
+    let event = world.until_stopped();
+    assert!(matches!(&event, Event::NotRecorded { is_final: false, .. }), "{event:?}");
+    let before = world.delivered();
+    assert!((1..=WORKERS).contains(&before), "{before}");
+    world.set(Mode::Well);
+    world.until_empty();
+    assert_eq!((world.delivered(), world.events.recv_timeout(PATIENCE)), (30, Ok(Event::RecordedAgain)));
+    let world = world.again();
+    assert_eq!((world.transports.stats().messages, world.delivered()), (0, 30));
+}
+
+#[test]
+fn while_records_hang_only_the_bound_is_delivered() {
+    let world = World::new();
+    world.set(Mode::Hung);
+    world.send(1100);
+    let event = world.until_stopped();
+    assert!(matches!(&event, Event::NotRecorded { is_final: false, .. }), "{event:?}");
+    let before = world.delivered();
+    assert!((1000..1000 + WORKERS).contains(&before), "{before}");
+    let world = world.again();
+    world.until_empty();
+    assert_eq!(world.delivered(), 1100 + before);
+}
