@@ -277,8 +277,7 @@ impl Notifier for Senders {
         let receiver = self.receiver.clone();
         Box::pin(async move {
             let receiver = receiver.upgrade().ok_or("the server ends")?;
-            let changes = std::iter::once(notice.change).chain(notice.events).collect();
-            receiver.notify(&notice.to, notice.written, Some((changes, notice.remote))).await
+            receiver.notify(&notice.to, notice.written, Some((notice.change, notice.remote))).await
         })
     }
 }
@@ -325,14 +324,14 @@ impl Receiver {
         &self,
         sender: &str,
         written: Written,
-        of_queue: Option<(Vec<Entry>, Entry)>,
+        of_queue: Option<(Entry, Entry)>,
     ) -> Result<bool, String> {
         let Some(Addressee { path, is_rewritten, mailboxes }) = self.addressee(sender) else { return Ok(false) };
         let (mut also, remote) = match of_queue {
-            Some((changes, remote)) if !is_rewritten => (changes, Some(remote)),
+            Some((change, remote)) if !is_rewritten => (vec![change], Some(remote)),
             of_queue => {
-                let changes = of_queue.map_or_else(Vec::new, |(changes, _)| changes);
-                (changes, self.relay().map(|relay| relay.entry(notification(&path, &written))))
+                let change = of_queue.map(|(change, _)| change).into_iter().collect();
+                (change, self.relay().map(|relay| relay.entry(notification(&path, &written))))
             }
         };
         let changes = also.len();

@@ -54,7 +54,7 @@ impl Queue {
     fn queued(&mut self, lsn: Lsn, queued: &Queued, states: &[ImportedState]) {
         if lsn <= self.last_message {
             // A snapshot has it, or it was settled while that was made: then nobody has released it for sure.
-            if !self.table.has(lsn) {
+            if !self.table.has(lsn) && !self.owed.has(lsn) {
                 self.released.push(lsn);
             }
             return;
@@ -89,10 +89,23 @@ impl Queue {
     }
 
     fn change(&mut self, change: &Change) {
-        let Some(id) = self.table.find(change.key) else { return };
+        let found = self.table.find(change.key);
+        match change.what {
+            // Also if a snapshot has it as settled: that may have been made before this was applied.
+            What::Owed(notice, status) => {
+                self.owed.insert(change.key, notice, status);
+                self.owed.note(change.key.message);
+            }
+            What::Told => return self.told(change.key),
+            _ => {}
+        }
+        let Some(id) = found else { return };
         let recipient = self.table.get_mut(id);
         match change.what {
-            What::Delivered(_) | What::Failed(_) | What::Suppressed | What::Deleted => return self.settle(id, change),
+            What::Delivered(_) | What::Failed(_) | What::Owed(..) | What::Suppressed | What::Deleted => {
+                return self.settle(id, change);
+            }
+            What::Told => return,
             What::Begun { crashes } => {
                 recipient.set(BEGUN, true);
                 recipient.set_crashes(crashes);
@@ -159,6 +172,8 @@ impl Queue {
             }
             from = next;
         }
+        // Of the others nobody knows whether their notice was made: rather told twice than not at all.
+        self.owed.retain(is_needed);
         self.table.open()
     }
 
@@ -182,11 +197,20 @@ impl Queue {
         let message = change.key.message;
         if !self.table.has(message) {
             self.expires.remove(&message);
-            self.released.push(message);
+            match self.owed.has(message) {
+                true => self.owed.note(message),
+                false => self.released.push(message),
+            }
         }
         if self.destinations.uncount(place) == 0 {
             let destination = self.destinations.remove(&mut self.names, place);
             self.drop_lanes(destination.lanes);
+        }
+    }
+
+    fn told(&mut self, key: Key) {
+        if self.owed.remove(key) && !self.owed.has(key.message) && !self.table.has(key.message) {
+            self.released.push(key.message);
         }
     }
 

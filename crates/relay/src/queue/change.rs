@@ -4,6 +4,7 @@ use posthaste_spool::Lsn;
 
 use super::Secs;
 use super::codec::{DecodeError, Fields};
+use super::owed::OwedNotice;
 
 /// A recipient: the batch of its message, and its number within the message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -37,8 +38,12 @@ pub struct Status {
 pub enum What {
     /// The next hop has it.
     Delivered(Status),
-    /// It is given up, and the sender is told in the same batch if that is wanted.
+    /// It is given up, and nobody is told.
     Failed(Status),
+    /// It is given up, or the next hop has it, and a notice of that is owed to the sender.
+    Owed(OwedNotice, Status),
+    /// The notice that was owed is in this batch, or nobody wants it.
+    Told,
     /// Its address is on a suppression list.
     Suppressed,
     /// An operator has removed it.
@@ -93,6 +98,14 @@ pub enum HoldReason {
 }
 
 impl Key {
+    /// The next that there may be.
+    pub(super) fn next(self) -> Self {
+        match self.number.checked_add(1) {
+            Some(number) => Key { number, ..self },
+            None => Key { message: Lsn::new(self.message.get() + 1), number: 0 },
+        }
+    }
+
     pub(super) fn put(self, out: &mut Vec<u8>) {
         out.extend(self.message.get().to_le_bytes());
         out.extend(self.number.to_le_bytes());
@@ -128,11 +141,17 @@ impl Change {
             What::Released { .. } => 8,
             What::Begun { .. } => 9,
             What::DelayTold => 10,
+            What::Owed(..) => 12,
+            What::Told => 13,
         });
         self.key.put(out);
         match self.what {
             What::Delivered(status) | What::Failed(status) => status.put(out),
-            What::Suppressed | What::Deleted | What::DelayTold => {}
+            What::Suppressed | What::Deleted | What::DelayTold | What::Told => {}
+            What::Owed(notice, status) => {
+                out.push(notice.number());
+                status.put(out);
+            }
             What::Deferred { attempts, next, status } => {
                 out.push(attempts);
                 out.extend(next.to_le_bytes());
@@ -167,6 +186,8 @@ impl Change {
             9 => What::Begun { crashes: rest.u8()? },
             10 => What::DelayTold,
             11 => What::Held(Some(HoldReason::of(rest.u32()?)).filter(|reason| reason.has_end()).ok_or(UNKNOWN)?),
+            12 => What::Owed(OwedNotice::of(rest.u8()?)?, Status::take(rest)?),
+            13 => What::Told,
             _ => return Err(DecodeError::Unknown("change")),
         };
         Ok(Change { key, what })

@@ -2,6 +2,7 @@ use posthaste_random::Random;
 use posthaste_spool::Lsn;
 
 use super::super::imported::{ImportedState, Origin};
+use super::super::owed::OwedNotice;
 use super::super::scope::{Label, Place};
 use super::*;
 
@@ -68,6 +69,9 @@ fn samples() -> Vec<QueueEntry> {
         What::Released { next: 9, expires: 10 },
         What::Begun { crashes: 2 },
         What::DelayTold,
+        What::Owed(OwedNotice::Failed, status),
+        What::Owed(OwedNotice::Relayed, Status::default()),
+        What::Told,
     ];
     let labels = [Label::Tenant("t".into()), Label::Campaign("".into())];
     let places = [Place::Domain("d".into()), Place::Site("s".into())];
@@ -193,7 +197,8 @@ fn what_a_later_version_writes_is_not_guessed_at() {
         assert_eq!(QueueEntry::decode(&changed), Err(DecodeError::Unknown(what)), "byte {at}");
     }
     let change = |kind: u8, fields: &[u8]| [&[1, 2, 0, 0, 0, 0, kind][..], &[0; 10], fields].concat();
-    assert_eq!(QueueEntry::decode(&change(12, &[])), Err(DecodeError::Unknown("change")));
+    assert_eq!(QueueEntry::decode(&change(60, &[])), Err(DecodeError::Unknown("change")));
+    assert_eq!(QueueEntry::decode(&change(12, &[7, 0, 0, 0, 0])), Err(DecodeError::Unknown("notice")));
     // A reason is no time, and a time no reason.
     for (kind, fields) in [(7, &[4][..]), (11, &[3, 0, 0, 0])] {
         assert_eq!(QueueEntry::decode(&change(kind, fields)), Err(DecodeError::Unknown("reason")));

@@ -13,6 +13,8 @@
 //!     └──────────────── Held ◄────────────┘ Held
 //! ```
 //!
+//! What is settled may owe its sender a notice: it stays known, with its message, until [`What::Told`]. See [`OwedNotice`].
+//!
 //! An operator releases held recipients; those that are held until a time are released then ([`Queue::end_holds`]).
 //!
 //! A recipient that is due waits in the queue of its tenant, campaign and domain (the scheduled level). [`Queue::route`] assigns such a queue to a site and to sources;
@@ -31,6 +33,7 @@ mod gate;
 mod imported;
 mod names;
 mod notices;
+mod owed;
 mod pick;
 mod queued;
 mod ready;
@@ -44,7 +47,7 @@ mod temporary;
 mod turns;
 mod wheel;
 
-use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::sync::Arc;
 
 use posthaste_spool::Lsn;
@@ -59,6 +62,7 @@ pub use entry::{Change, Key, QueueEntry, Queued, QueuedRecipient, Ret, Status, W
 pub use gate::{Gate, Parked};
 pub use imported::{IMPORT_KEPT_SECS, Imported, ImportedState, Origin};
 pub use notices::Notice;
+pub use owed::{OwedNotice, OwedRecipient};
 pub use ready::{Outcome, Prefer, Take, Taken, Transaction};
 pub use routes::{Hop, LateHop, Source};
 pub use schedule::{Rule, Schedule, Schedules};
@@ -71,6 +75,7 @@ use destinations::Destinations;
 use entry::HoldReason;
 use imported::Imports;
 use names::Names;
+use owed::OwedNotices;
 use table::{BUSY, DUE, HELD, Id, Table};
 use temporary::Temporary;
 use turns::Ready;
@@ -100,6 +105,7 @@ pub struct Queue {
     slowed: Temporary<Slow>,
     imports: Imports,
     released: Vec<Lsn>,
+    owed: OwedNotices,
     ready: Vec<Ready>,
     ready_free: Vec<u32>,
     ready_by_name: HashMap<(Arc<str>, Arc<str>), u32>,
@@ -107,7 +113,7 @@ pub struct Queue {
     woken: VecDeque<ReadyId>,
     notices: Vec<Notice>,
     /// The sender is being told.
-    delays: HashSet<Key>,
+    delays: BTreeSet<Key>,
     sweep_at: Key,
     /// Actions on busy recipients.
     pending: HashMap<Key, Action>,
@@ -139,13 +145,14 @@ impl Queue {
             slowed: Temporary::default(),
             imports: Imports::default(),
             released: Vec::new(),
+            owed: OwedNotices::default(),
             ready: Vec::new(),
             ready_free: Vec::new(),
             ready_by_name: HashMap::new(),
             unrouted: VecDeque::new(),
             woken: VecDeque::new(),
             notices: Vec::new(),
-            delays: HashSet::new(),
+            delays: BTreeSet::new(),
             sweep_at: FIRST,
             pending: HashMap::new(),
             pending_due: Vec::new(),
@@ -156,6 +163,10 @@ impl Queue {
     pub fn start(&mut self, now: Secs) -> Vec<Change> {
         assert!(!self.is_running, "it starts once");
         (self.is_running, self.now) = (true, now);
+        // A snapshot may have said that all its recipients are settled before an entry that says what is owed was shown.
+        let owed = &self.owed;
+        self.released.retain(|message| !owed.has(*message));
+        self.owed.note_all();
         self.wheel.start(now);
         let (mut from, mut changes) = (FIRST, Vec::new());
         while let Some((ids, next)) = self.table.open_from(from) {
@@ -218,6 +229,11 @@ impl Queue {
         self.table.open()
     }
 
+    /// Recipients that are not settled, and those that a notice is owed for.
+    pub fn filling(&self) -> u64 {
+        self.recipients() + self.owed_notices()
+    }
+
     /// Recipients of a tenant that are not settled.
     pub fn recipients_of_tenant(&self, tenant: &str) -> u64 {
         self.names.find(tenant).map_or(0, |tenant| self.destinations.of_tenant(tenant))
@@ -228,7 +244,7 @@ impl Queue {
         self.table.open() + recipients <= table::RECIPIENTS_MAX
     }
 
-    /// Messages whose recipients are all settled since the last call: their bodies and entries are not needed any more.
+    /// Messages whose recipients are all settled, and all notices made, since the last call: their bodies and entries are not needed any more.
     pub fn take_released(&mut self) -> Vec<Lsn> {
         std::mem::take(&mut self.released)
     }
@@ -243,10 +259,10 @@ impl Queue {
         self.released.extend(messages);
     }
 
-    /// The first message that has recipients; all before it are settled.
+    /// The first message that has recipients or owes a notice; all before it are settled.
     pub fn first_message(&self) -> Option<Lsn> {
-        let (ids, _) = self.table.open_from(FIRST)?;
-        ids.first().map(|id| self.table.message(*id).0)
+        let open = self.table.open_from(FIRST).and_then(|(ids, _)| Some(self.table.message(*ids.first()?).0));
+        open.into_iter().chain(self.owed.first_message()).min()
     }
 
     /// Other schedules from now on: next attempts stay as they are, ages count at once.

@@ -12,6 +12,7 @@
 //! | 5 *diversion* | length (u32); entry *diverted* |
 //! | 6 *slow* | length (u32); entry *slowed* |
 //! | 7 *imported* | number (u16); each: recipient (16 bytes), when (u32) |
+//! | 8 *owed* | number (u16); each: LSN of the message (u64), number of the recipient (u16), notice (u8: 0 failed, 1 relayed), code, enhanced code (u16 each) |
 //! | 4 *end* | LSN of the last message that came (u64); time (u32) |
 
 use std::collections::{HashMap, HashSet};
@@ -22,6 +23,7 @@ use posthaste_spool::{Lsn, put_text};
 use super::codec::DecodeError;
 use super::divert::Diversion;
 use super::entry::{Key, QueueEntry, Status};
+use super::owed::OwedNotice;
 use super::slow::Slow;
 use super::table::{BEGUN, BUSY, CRASHES_SHIFT, DUE, HELD, Id, OPEN, Recipient, TOLD};
 use super::{FIRST, Queue, Schedules, Secs};
@@ -39,6 +41,7 @@ pub struct Snapshot {
 enum Stage {
     Head,
     Imports(u128),
+    Owed(Key),
     Messages(Key),
     Done,
 }
@@ -63,6 +66,7 @@ const END: u8 = 4;
 const DIVERSION: u8 = 5;
 const SLOW: u8 = 6;
 const IMPORTED: u8 = 7;
+const OWED: u8 = 8;
 const BITS: u8 = OPEN | HELD | TOLD | BEGUN | 3 << CRASHES_SHIFT;
 /// Bytes of a suspension or diversion at most: a scope, a next hop and a reason.
 const SUSPENSION_BYTES_MAX: u32 = 1 << 18;
@@ -107,6 +111,22 @@ impl Snapshot {
                             out.extend(at.to_le_bytes());
                         }
                         Stage::Imports(next)
+                    }
+                    None => Stage::Owed(FIRST),
+                }
+            }
+            Stage::Owed(from) => {
+                let part: Vec<_> = queue.owed.part(from).collect();
+                match part.last() {
+                    Some(&(last, ..)) => {
+                        out.push(OWED);
+                        out.extend((part.len() as u16).to_le_bytes());
+                        for (key, notice, status) in part {
+                            key.put(out);
+                            out.push(notice.number());
+                            status.put(out);
+                        }
+                        Stage::Owed(last.next())
                     }
                     None => Stage::Messages(FIRST),
                 }
@@ -218,18 +238,32 @@ impl Queue {
                         queue.imports.restore(recipient, from.u32()?);
                     }
                 }
+                [OWED] => queue.restore_owed(&mut from)?,
                 [END] => break,
                 _ => return Err(DecodeError::Unknown("record").into()),
             }
         }
         (queue.last_message, queue.recorded) = (Lsn::new(from.u64()?), from.u32()?);
-        if last.is_some_and(|last: Key| last.message > queue.last_message) {
+        let last = last.map(|last: Key| last.message).into_iter().chain(queue.owed.last_message()).max();
+        if last.is_some_and(|last| last > queue.last_message) {
             return Err(DecodeError::Order.into());
         }
         places.retain(|_, place| queue.destinations.at(*place).open == 0);
         let unused: HashSet<u32> = places.into_values().collect();
         unused.into_iter().for_each(|place| drop(queue.destinations.remove(&mut queue.names, place)));
         Ok(queue)
+    }
+
+    fn restore_owed(&mut self, from: &mut Source<impl Read>) -> Result<(), RestoreError> {
+        for _ in 0..u16::from_le_bytes(from.array()?) {
+            let message = Lsn::new(from.u64()?);
+            let number = u16::from_le_bytes(from.array()?);
+            let [notice] = from.array()?;
+            let status =
+                Status { code: u16::from_le_bytes(from.array()?), enhanced: u16::from_le_bytes(from.array()?) };
+            self.owed.insert(Key { message, number }, OwedNotice::of(notice)?, status);
+        }
+        Ok(())
     }
 
     fn restore_message(

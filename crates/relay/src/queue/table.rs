@@ -297,12 +297,7 @@ impl Table {
                 false => ids,
             };
             if let Some(&last) = ids.last() {
-                let Key { message, number } = self.key(last);
-                let next = match number.checked_add(1) {
-                    Some(number) => Key { message, number },
-                    None => Key { message: Lsn::new(message.get() + 1), number: 0 },
-                };
-                return Some((ids, next));
+                return Some((ids, self.key(last).next()));
             }
             at += 1;
         }

@@ -98,7 +98,7 @@ pub trait Notifier: Send + Sync {
     /// Whether there may be such a sender. What is known only later, such as that a remote one does not exist, counts as there.
     fn knows(&self, sender: &str) -> bool;
 
-    /// Makes a notification durable: one batch with it as the body, with [`change`](Notice::change) and [`events`](Notice::events), and with the entries of those who deliver it.
+    /// Makes a notification durable: one batch with it as the body, with [`change`](Notice::change), and with the entries of those who deliver it.
     ///
     /// # Errors
     /// Why not; it is tried again.
@@ -117,8 +117,6 @@ pub struct Notice {
     pub written: Written,
     /// What the queue is told in its batch.
     pub change: Entry,
-    /// What the observer has in its batch.
-    pub events: Option<Entry>,
     /// For a remote sender: the entry that has the relay send it.
     pub remote: Entry,
 }

@@ -59,14 +59,13 @@ impl Shared {
         }
         self.recorder.retry(now);
         self.recorder.look();
-        self.tell_gathered(false);
         self.look_at_sources(now);
         self.look_at_room();
         if self.config.bounces.is_fed() {
             let shared = self.clone();
             self.runtime.spawn_blocking(move || shared.flush_bounces());
         }
-        // What is found of one message at a time is told at once.
+        // What is found of one message at a time is told in one notification.
         for of_message in notices.chunk_by(|one, other| one.is_like(other)) {
             self.settle_notices(of_message);
         }

@@ -12,7 +12,7 @@ use super::replies::shortened;
 use super::shared::Shared;
 use super::site::Site;
 use super::status::{keys_of, outcome_for, reply_for, status_of};
-use super::tell::{Tell, Told};
+use super::tell::Tell;
 use crate::dns::DnsError;
 use crate::queue::{Change, Key, Outcome, Transaction, What};
 use crate::session::Fate;
@@ -43,7 +43,7 @@ impl Shared {
                 }
             }
         };
-        let (mut changes, mut told) = (Vec::new(), Vec::new());
+        let mut changes = Vec::new();
         for ((key, taken), fate) in keys_of(transaction).zip(&transaction.recipients).zip(fates) {
             let status = status_of(fate.reply());
             let outcome = match &fate {
@@ -69,27 +69,33 @@ impl Shared {
                 Fate::Delivered(_) if !has_dsn => Some(Tell::Relayed),
                 _ => None,
             };
-            let tell = tell.filter(|tell| envelope.is_some_and(|envelope| self.is_told(*tell, envelope, key.number)));
+            // Of a message that cannot be read now, whoever makes the notice finds out.
+            let is_told = |tell| envelope.is_none_or(|envelope| self.is_told(tell, envelope, key.number));
+            let is_owed = tell.is_some_and(is_told);
             let result = match (change.what, &fate) {
                 (What::Delivered(_), _) => AttemptResult::Delivered,
                 (What::Deferred { next, .. }, Fate::Unknown(_)) => AttemptResult::Unknown { next },
                 (What::Deferred { next, .. }, _) => AttemptResult::Deferred { next },
                 _ => AttemptResult::Failed,
             };
-            let reply = tell.map(|_| fate.reply().clone());
+            if is_owed {
+                self.keep_reply(key, host, fate.reply(), &Arc::default());
+            }
             let attempts = taken.attempts.saturating_add(1);
             let attempt =
                 envelope.and_then(|envelope| self.attempted(key, envelope, attempts, result, host, fate.into_reply()));
             let attempt = attempt.map(|attempt| Attempt { source: site.source.name().clone(), ..attempt });
-            match (tell, reply) {
-                (Some(tell), Some(reply)) => told.push(Told::new(change, tell, reply, host.clone(), attempt)),
-                _ => changes.push((change, attempt)),
-            }
+            changes.push((if is_owed { change.with_notice() } else { change }, attempt));
         }
         self.record_told(changes);
-        if let (Some(envelope), false) = (envelope, told.is_empty()) {
-            self.tell(transaction.message, envelope.clone(), told);
-        }
+    }
+
+    /// Keeps what was said of a recipient, with the next batch on the disk too.
+    fn keep_reply(&self, key: Key, host: &str, reply: &Reply, class: &Arc<str>) {
+        let said = if host.is_empty() { reply.to_string() } else { format!("{host}: {reply}") };
+        let said = shortened(&said);
+        self.replies.keep(key, said.clone(), class.clone());
+        self.recorder.reply(key, said);
     }
 
     /// Counts what became of a recipient, and says what the observer is to be told of it.
@@ -109,10 +115,7 @@ impl Shared {
         let count = match result {
             AttemptResult::Delivered => &self.delivered,
             AttemptResult::Deferred { .. } | AttemptResult::Unknown { .. } => {
-                let said = if host.is_empty() { reply.to_string() } else { format!("{host}: {reply}") };
-                let said = shortened(&said);
-                self.replies.keep(key, said.clone(), class.clone());
-                self.recorder.reply(key, said);
+                self.keep_reply(key, host, &reply, &class);
                 &self.deferred
             }
             AttemptResult::Failed | AttemptResult::Expired | AttemptResult::Suppressed => &self.failed,
@@ -130,8 +133,8 @@ impl Shared {
             at: self.time.now(),
             attempts,
             result,
-            is_double_bounce: queued.sender.is_empty()
-                && matches!(result, AttemptResult::Failed | AttemptResult::Expired),
+            is_double_bounce: matches!(result, AttemptResult::Failed | AttemptResult::Expired)
+                && self.is_double_bounce(envelope, key.number),
             host: host.clone(),
             source: Arc::default(),
             class,
@@ -166,33 +169,41 @@ impl Shared {
         reply: &Reply,
         host: &Arc<str>,
     ) {
-        let Ok(envelope) = self.messages.envelope(message) else {
-            self.warn(message, "its envelope cannot be read");
-            return self.record(changes);
-        };
-        let (mut silent, mut told) = (Vec::new(), Vec::new());
+        let envelope = self.messages.envelope(message);
+        if let Err(error) = &envelope {
+            self.warn(message, &error.to_string());
+        }
+        let envelope = envelope.ok();
+        let (mut recorded, mut is_delay_told) = (Vec::new(), false);
         for change in changes {
             let (tell, result) = match change.what {
                 What::Failed(_) => (Some(Tell::Failed), Some(failed)),
                 What::Deferred { next, .. } => (None, Some(AttemptResult::Deferred { next })),
-                What::DelayTold => (Some(Tell::Delayed), None),
+                What::DelayTold => (envelope.as_ref().map(|_| Tell::Delayed), None),
                 _ => (None, None),
             };
-            let attempt = result.and_then(|result| {
+            let key = change.key;
+            let is_told = |tell| envelope.as_ref().is_none_or(|envelope| self.is_told(tell, envelope, key.number));
+            let is_told = tell.is_some_and(is_told);
+            if is_told && tell == Some(Tell::Delayed) {
+                is_delay_told = true;
+                continue;
+            }
+            if is_told {
+                self.keep_reply(key, host, reply, &Arc::default());
+            }
+            let attempt = result.zip(envelope.as_ref()).and_then(|(result, envelope)| {
                 let attempts = match change.what {
                     What::Deferred { attempts, .. } => attempts,
-                    _ => self.queue().show(change.key).map_or(0, |state| state.attempts),
+                    _ => self.queue().show(key).map_or(0, |state| state.attempts),
                 };
-                self.attempted(change.key, &envelope, attempts, result, host, reply.clone())
+                self.attempted(key, envelope, attempts, result, host, reply.clone())
             });
-            match tell.filter(|tell| self.is_told(*tell, &envelope, change.key.number)) {
-                Some(tell) => told.push(Told::new(change, tell, reply.clone(), host.clone(), attempt)),
-                None => silent.push((change, attempt)),
-            }
+            recorded.push((if is_told { change.with_notice() } else { change }, attempt));
         }
-        self.record_told(silent);
-        if !told.is_empty() {
-            self.tell(message, envelope, told);
+        self.record_told(recorded);
+        if is_delay_told {
+            self.notices_to_make.want_delay(message);
         }
     }
 }

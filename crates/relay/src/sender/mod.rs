@@ -242,7 +242,7 @@ impl Relay {
             return Err(failed);
         }
         queue.pass(spool.position(stream).0);
-        replies.retain(|key| queue.show(key).is_some());
+        replies.retain(|key| queue.show(key).is_some() || queue.is_owed(key));
         let wall = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).map_or(0, |since| since.as_secs());
         let time = Time::start(queue.recorded(), wall);
         let held = queue.start(time.now());
@@ -256,6 +256,8 @@ impl Relay {
         let runtime = if sends {
             runtime.handle().spawn(shaping::run(shared.clone()));
             runtime.handle().spawn(snapshots::run(shared.clone()));
+            shared.notices_to_make.begin();
+            runtime.handle().spawn(gather::run(shared.clone()));
             runtime.run(dispatch::run(shared.clone()))
         } else {
             // Connections begin with the dispatcher alone.
@@ -302,12 +304,17 @@ impl Relay {
     /// Counts since opening, and what waits now.
     pub fn stats(&self) -> Stats {
         let shared = &self.0.shared;
+        let (recipients, owed_notices) = {
+            let queue = shared.queue();
+            (queue.recipients(), queue.owed_notices())
+        };
         let count = |count: &std::sync::atomic::AtomicU64| count.load(Ordering::Relaxed);
         Stats {
             delivered: count(&shared.delivered),
             deferred: count(&shared.deferred),
             failed: count(&shared.failed),
-            recipients: shared.queue().recipients(),
+            recipients,
+            owed_notices,
             connections: shared.connections(),
             idle: shared.reuse.idle(),
             unreachable: shared.unreachable.load(Ordering::Relaxed),
@@ -337,8 +344,8 @@ impl Opened {
         let shared = &self.shared;
         shared.begin_end();
         shared.wait_for_connections(deadline);
-        shared.tell_gathered(true);
         shared.recorder.wait_until(deadline);
+        shared.notices_to_make.end(deadline);
         shared.flush_bounces();
         shared.spool.detach(shared.stream);
         if let Err(error) = shared.advance() {

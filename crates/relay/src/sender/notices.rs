@@ -1,10 +1,12 @@
 //! How senders are told of their mail, and who hears of what no sender can be told.
 
+use std::collections::HashSet;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Instant;
 
 use posthaste_smtp::ForwardPath;
+use posthaste_spool::Lsn;
 use posthaste_units::words::Problem;
 use serde::{Deserialize, Serialize};
 
@@ -80,12 +82,14 @@ struct State {
     notices: Notices,
     /// Full at first.
     copies: Bucket,
+    /// Messages of which a copy is counted and not yet made.
+    counted: HashSet<Lsn>,
 }
 
 impl NoticesInForce {
     pub fn new(notices: Notices) -> Self {
         let copies = Bucket::new(notices.copies_rate, notices.copies_rate.burst(), 0);
-        NoticesInForce { state: Mutex::new(State { notices, copies }), begun: Instant::now() }
+        NoticesInForce { state: Mutex::new(State { notices, copies, counted: HashSet::new() }), begun: Instant::now() }
     }
 
     /// Copies that were made count on.
@@ -99,19 +103,24 @@ impl NoticesInForce {
         self.state().notices.wording.clone()
     }
 
-    /// Whether somebody gets copies of double bounces.
-    pub fn has_copies(&self) -> bool {
-        self.state().notices.copies_to.is_some()
-    }
-
     /// Who gets them.
     pub fn postmaster(&self) -> Option<Arc<str>> {
         self.state().notices.copies_to.clone()
     }
 
-    /// Counts one more copy, unless there were too many.
-    pub fn take_copy(&self) -> bool {
-        self.state().copies.take(1, self.now()).is_ok()
+    /// Counts a copy of a message, unless there were too many. One that is tried again counts once.
+    pub fn take_copy(&self, message: Lsn) -> bool {
+        let mut state = self.state();
+        let may_be = state.counted.contains(&message) || state.copies.take(1, self.now()).is_ok();
+        if may_be {
+            state.counted.insert(message);
+        }
+        may_be
+    }
+
+    /// The copy of a message is made.
+    pub fn copy_made(&self, message: Lsn) {
+        self.state().counted.remove(&message);
     }
 
     fn now(&self) -> u64 {
@@ -142,8 +151,18 @@ mod tests {
     fn copies_are_limited_and_a_reload_keeps_their_count() {
         let limited = |rate: &str| Notices { copies_rate: rate.parse().unwrap(), ..Notices::default() };
         let notices = NoticesInForce::new(limited("3/day, burst 3"));
-        let take = |times: usize| (0..times).filter(|_| notices.take_copy()).count();
+        let mut message = 0;
+        let mut take = |times: usize| {
+            let takes = |_: &usize| {
+                message += 1;
+                notices.take_copy(Lsn::new(message))
+            };
+            (0..times).filter(takes).count()
+        };
         assert_eq!(take(10), 3);
+        assert!(notices.take_copy(Lsn::new(3)), "it is tried again");
+        notices.copy_made(Lsn::new(3));
+        assert!(!notices.take_copy(Lsn::new(3)), "it is another");
         notices.set(limited("5/day, burst 5"));
         assert_eq!(take(10), 2, "three of five were used");
     }

@@ -193,6 +193,8 @@ pub struct Stats {
     pub failed: u64,
     /// Recipients in the queue.
     pub recipients: u64,
+    /// Recipients that are settled and whose sender is still to be told.
+    pub owed_notices: u64,
     /// Connections open now.
     pub connections: usize,
     /// Of them, those that wait for messages.

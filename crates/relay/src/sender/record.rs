@@ -1,6 +1,5 @@
 //! What is decided becomes durable: changes of recipients, joined while an earlier batch is under way.
 
-use std::collections::VecDeque;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 use std::time::Instant;
 
@@ -29,8 +28,8 @@ struct State {
     changes: Vec<(Change, Option<Attempt>)>,
     /// What was said of recipients that are tried again.
     replies: Vec<(Key, Arc<str>)>,
-    /// Batches that are made already, one of them perhaps refused by the spool before: they come first.
-    made: VecDeque<MadeBatch>,
+    /// What the spool has refused: it comes first.
+    refused: Option<MadeBatch>,
     joined_under_way: bool,
     under_way: usize,
 }
@@ -74,25 +73,15 @@ impl Recorder {
         }
     }
 
-    /// Records changes whose event is an entry already, in a batch of their own.
-    pub fn record_with(self: &Arc<Self>, changes: &[Change], events: Option<Entry>, now: Secs) {
-        let outcomes = outcomes(changes);
-        self.budget.done(outcomes);
-        let entries = std::iter::once(self.entry(now, changes)).chain(events).collect();
-        let mut state = self.state();
-        state.made.push_back(MadeBatch { entries, outcomes });
-        self.append_joined(state, now);
-    }
-
     fn append_joined(self: &Arc<Self>, mut state: MutexGuard<'_, State>, now: Secs) {
-        let has_any = !state.changes.is_empty() || !state.made.is_empty();
+        let has_any = !state.changes.is_empty() || state.refused.is_some();
         if state.joined_under_way || !has_any || self.budget.is_closed() {
             return;
         }
         state.joined_under_way = true;
         self.worker.pulse().step(1);
         state.under_way += 1;
-        let made = state.made.pop_front();
+        let made = state.refused.take();
         let more = if made.is_some() { 0 } else { state.changes.len().min(JOINED_MAX) };
         let joined: Vec<_> = state.changes.drain(..more).collect();
         let replies = if made.is_some() { 0 } else { state.replies.len().min(REPLIES_JOINED_MAX) };
@@ -114,7 +103,7 @@ impl Recorder {
             state.under_way -= 1;
             recorder.is_idle.notify_all();
             if outcome.is_err() {
-                state.made.push_front(again);
+                state.refused = Some(again);
                 return;
             }
             recorder.append_joined(state, now);
@@ -171,7 +160,7 @@ impl Recorder {
     }
 
     /// What the observer wants to have in the batch of attempts.
-    pub fn events(&self, attempts: Vec<Attempt>) -> Option<Entry> {
+    fn events(&self, attempts: Vec<Attempt>) -> Option<Entry> {
         match &self.observer {
             Some(observer) if !attempts.is_empty() => observer.attempts(attempts),
             _ => None,
@@ -216,7 +205,7 @@ impl Recorder {
 /// How many attempts these say the end of: what would be done again if they were lost.
 fn outcomes<'a>(changes: impl IntoIterator<Item = &'a Change>) -> usize {
     let is_outcome = |change: &&Change| {
-        matches!(change.what, What::Delivered(_) | What::Failed(_) | What::Deferred { .. })
+        matches!(change.what, What::Delivered(_) | What::Failed(_) | What::Owed(..) | What::Deferred { .. })
     };
     changes.into_iter().filter(is_outcome).count()
 }

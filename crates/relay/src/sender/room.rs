@@ -155,7 +155,7 @@ impl Relay {
 
 impl Shared {
     pub fn has_room(&self, recipients: u64) -> bool {
-        let open = self.queue().recipients();
+        let open = self.queue().filling();
         let taken = self.room.whole.takes(open, recipients);
         self.told("", &self.room.whole, open, taken)
     }
@@ -184,7 +184,7 @@ impl Shared {
                 observer.room(&RoomState::Again { tenant, refused });
             }
         };
-        ended("", &self.room.whole, self.queue().recipients());
+        ended("", &self.room.whole, self.queue().filling());
         if self.room.has_tenants.load(Ordering::Relaxed) {
             let tenants = self.room.tenants();
             tenants.iter().for_each(|(name, bound)| ended(name, bound, self.queue().recipients_of_tenant(name)));

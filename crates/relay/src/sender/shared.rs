@@ -17,7 +17,7 @@ use super::broken_tls::BrokenTls;
 use super::config::Config;
 use super::connection::connect;
 use super::crowd::Crowd;
-use super::gather::Gathered;
+use super::gather::NoticesToMake;
 use super::messages::Messages;
 use super::notices::NoticesInForce;
 use super::observer::{Attempt, SiteState};
@@ -40,7 +40,7 @@ pub(super) struct Shared {
     pub config: Config,
     pub messages: Messages,
     pub replies: Replies,
-    pub gathered: Gathered,
+    pub notices_to_make: NoticesToMake,
     pub crowd: Arc<Crowd>,
     pub reuse: Arc<Reuse>,
     pub ahead: CallAhead,
@@ -110,7 +110,7 @@ impl Shared {
         Shared {
             messages: Messages::new(spool.clone(), stream, config.memory_bytes),
             replies,
-            gathered: Gathered::default(),
+            notices_to_make: NoticesToMake::default(),
             crowd: Arc::default(),
             reuse: Arc::default(),
             ahead: CallAhead::default(),
@@ -345,12 +345,15 @@ impl Consumer for Shared {
     fn published(&self, entry: Published) {
         match QueueEntry::decode(&entry.payload) {
             Ok(decoded) => {
-                let settled = {
+                let (settled, has_owing) = {
                     let mut queue = self.queue();
                     let before = queue.released().len();
                     queue.apply(entry.lsn, &decoded);
-                    queue.released()[before..].to_vec()
+                    (queue.released()[before..].to_vec(), queue.has_owing())
                 };
+                if has_owing {
+                    self.notices_to_make.wanted.notify_one();
+                }
                 self.messages.forget(&settled);
                 self.replies.forget(&settled);
                 if let QueueEntry::Imported(_) = decoded {

@@ -1,60 +1,26 @@
-//! Notifications to senders, in the batch with what they tell of.
+//! Notifications to senders, in the batch that says that they are made.
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use posthaste_message::DateTime;
 use posthaste_random::mix;
-use posthaste_smtp::Reply;
-use posthaste_spool::{Entry, Lsn};
+use posthaste_spool::{Batch, Body, Lsn};
 
 use super::Outgoing;
 use super::config::Notice;
-use super::messages::Envelope;
-use super::observer::Attempt;
+use super::messages::{Envelope, LoadError};
 use super::shared::Shared;
 use crate::dsn::{Action, Notification, Recipient, Returned, Written, header_of, is_double_bounce};
 use crate::queue::entry::{Ret, notify};
-use crate::queue::{Change, QueuedRecipient, What};
+use crate::queue::{Change, Key, OwedNotice, QueuedRecipient, Status, What};
 
 /// What a sender is told of a recipient.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(super) enum Tell {
     Failed,
     Delayed,
     /// Handed to a host that says nothing of success.
     Relayed,
-}
-
-/// A change that is told.
-#[derive(Debug, Clone)]
-pub(super) struct Told {
-    change: Change,
-    tell: Tell,
-    reply: Reply,
-    host: Arc<str>,
-    /// For the observer.
-    attempt: Option<Attempt>,
-}
-
-impl Told {
-    pub fn new(change: Change, tell: Tell, reply: Reply, host: Arc<str>, attempt: Option<Attempt>) -> Self {
-        Told { change, tell, reply, host, attempt }
-    }
-
-    /// Nobody can be told.
-    fn mark_double_bounce(&mut self) {
-        self.attempt.iter_mut().for_each(|attempt| attempt.is_double_bounce = true);
-    }
-
-    pub fn is_failure(&self) -> bool {
-        self.tell == Tell::Failed
-    }
-
-    /// The recipient's number.
-    pub fn number(&self) -> u16 {
-        self.change.key.number
-    }
 }
 
 impl Tell {
@@ -70,6 +36,23 @@ impl Tell {
         let asked = envelope.recipient(number).map_or(0, |recipient| recipient.notify);
         self.action(0).is_told(&envelope.queued.sender, asked)
     }
+
+    fn owed(self) -> Option<OwedNotice> {
+        match self {
+            Tell::Failed => Some(OwedNotice::Failed),
+            Tell::Relayed => Some(OwedNotice::Relayed),
+            Tell::Delayed => None,
+        }
+    }
+
+    /// The class of its enhanced codes.
+    fn class(self) -> u8 {
+        match self {
+            Tell::Failed => 5,
+            Tell::Delayed => 4,
+            Tell::Relayed => 2,
+        }
+    }
 }
 
 /// Who is told.
@@ -80,74 +63,143 @@ struct Addressee {
     is_postmaster: bool,
 }
 
+/// What is told of one recipient.
+struct Told {
+    number: u16,
+    status: (u8, u16, u16),
+    /// On one line; empty if it is not known any more.
+    reply: String,
+    host: String,
+}
+
+/// A notification that is written, or none that anybody wants; and what is recorded with it.
+struct Prepared {
+    changes: Vec<Change>,
+    tenant: Arc<str>,
+    written: Option<(Written, Addressee)>,
+}
+
 impl Shared {
-    /// Records changes of one message with a notification of them, in one batch.
-    pub fn tell_now(self: &Arc<Self>, message: Lsn, envelope: Arc<Envelope>, told: Vec<Told>) {
-        self.recorder.begin();
-        self.runtime.spawn(tell(self.clone(), message, envelope, told));
-    }
-
-    /// Whether somebody is told of a recipient: its sender if he asks for that, the postmaster of what nobody else can be told.
+    /// Whether somebody is to be told of a recipient: its sender if he asks for that, the postmaster of what nobody else can be told.
     pub fn is_told(&self, tell: Tell, envelope: &Envelope, number: u16) -> bool {
-        tell.is_wanted(envelope, number)
-            || tell == Tell::Failed && envelope.queued.sender.is_empty() && self.notices.has_copies()
+        self.addressee(tell, envelope, number).is_some()
     }
 
-    /// Who is told of these; `None`: nobody, as there is no sender.
-    fn addressee(&self, envelope: &Envelope, told: &mut [Told]) -> Option<Addressee> {
+    /// Whether its sender would be told that it is given up, and cannot be.
+    pub fn is_double_bounce(&self, envelope: &Envelope, number: u16) -> bool {
         let sender = &envelope.queued.sender;
-        if !sender.is_empty() && (!told.iter().any(Told::is_failure) || self.config.notifier.knows(sender)) {
+        sender.is_empty() || Tell::Failed.is_wanted(envelope, number) && !self.config.notifier.knows(sender)
+    }
+
+    /// Who is told; `None`: nobody, as nobody asks for it or nobody can be told.
+    fn addressee(&self, tell: Tell, envelope: &Envelope, number: u16) -> Option<Addressee> {
+        let sender = &envelope.queued.sender;
+        let is_failure = tell == Tell::Failed;
+        if tell.is_wanted(envelope, number) && (!is_failure || self.config.notifier.knows(sender)) {
             return Some(Addressee { address: sender.clone(), is_postmaster: false });
         }
-        told.iter_mut().for_each(Told::mark_double_bounce);
-        self.notices.postmaster().map(|address| Addressee { address, is_postmaster: true })
+        let is_double_bounce = is_failure && self.is_double_bounce(envelope, number);
+        let postmaster = self.notices.postmaster().filter(|_| is_double_bounce)?;
+        Some(Addressee { address: postmaster, is_postmaster: true })
+    }
+
+    /// Writes what a message owes now. Blocks.
+    fn prepare(&self, message: Lsn, tell: Tell) -> Result<Prepared, LoadError> {
+        let statuses: Vec<(u16, Status)> = {
+            let queue = self.queue();
+            match tell.owed() {
+                Some(notice) => {
+                    let owed = queue.owed(message).into_iter().filter(|owed| owed.notice == notice);
+                    owed.map(|owed| (owed.number, owed.status)).collect()
+                }
+                None => {
+                    let status = |number| queue.show(Key { message, number }).map(|state| (number, state.status));
+                    queue.delayed(message).into_iter().filter_map(status).collect()
+                }
+            }
+        };
+        let what = if tell == Tell::Delayed { What::DelayTold } else { What::Told };
+        let change = |number: u16| Change { key: Key { message, number }, what };
+        let changes = statuses.iter().map(|(number, _)| change(*number)).collect();
+        let mut prepared = Prepared { changes, tenant: Arc::default(), written: None };
+        if statuses.is_empty() {
+            return Ok(prepared);
+        }
+        let envelope = match self.messages.envelope(message) {
+            Ok(envelope) => envelope,
+            Err(LoadError::Lost(why)) => {
+                self.warn(message, &format!("its sender cannot be told: {why}"));
+                return Ok(prepared);
+            }
+            Err(error) => return Err(error),
+        };
+        let (mut told, mut to) = (Vec::new(), None);
+        for (number, status) in statuses {
+            if let Some(addressee) = self.addressee(tell, &envelope, number) {
+                told.push(self.what_was_said(Key { message, number }, tell, status));
+                to = Some(addressee);
+            }
+        }
+        prepared.tenant = envelope.queued.tenant.clone();
+        prepared.written = to.and_then(|to| Some((self.written(message, &envelope, tell, &told, &to)?, to)));
+        Ok(prepared)
+    }
+
+    /// What was said of a recipient.
+    fn what_was_said(&self, key: Key, tell: Tell, status: Status) -> Told {
+        if tell == Tell::Delayed {
+            let reply = "451 4.4.7 it has not been delivered yet".to_owned();
+            return Told { number: key.number, status: (4, 4, 7), reply, host: String::new() };
+        }
+        let said = self.replies.of(key).map_or_else(String::new, |said| said.text.replace("\r\n", " "));
+        let (host, reply) = host_and_reply(&said);
+        let known = (tell.class(), status.enhanced / 1000, status.enhanced % 1000);
+        let status = enhanced_of(reply).unwrap_or(known);
+        Told { number: key.number, status, reply: reply.to_owned(), host: host.to_owned() }
     }
 
     /// The notification; `None` if there is nothing to tell. Blocks.
-    fn written(&self, message: Lsn, envelope: &Envelope, told: &[Told], to: &Addressee) -> Option<Written> {
+    fn written(
+        &self,
+        message: Lsn,
+        envelope: &Envelope,
+        tell: Tell,
+        told: &[Told],
+        to: &Addressee,
+    ) -> Option<Written> {
         let (queued, now) = (&envelope.queued, self.time.now());
-        let is_failure = told.iter().any(|told| told.tell == Tell::Failed);
         let returned_max = self.config.returned_bytes_max;
         // Of a success and a delay the header is enough (RFC 3461 section 4.3).
-        let wants_all = is_failure && queued.ret != Some(Ret::Headers);
+        let wants_all = tell == Tell::Failed && queued.ret != Some(Ret::Headers);
         let is_short = || self.messages.body_len(message).is_ok_and(|len| len <= returned_max);
         let is_whole = wants_all && is_short();
         let body = self.messages.body(message, if is_whole { returned_max } else { HEADER_BYTES_MAX });
         let body = body.unwrap_or_default();
         let header = if is_whole { Vec::new() } else { header_of(&body, HEADER_BYTES_MAX as usize) };
         // A copy that fails makes no further copy, whatever ways it went.
-        if to.is_postmaster && (is_double_bounce(&body) || !self.notices.take_copy()) {
+        if to.is_postmaster && (is_double_bounce(&body) || !self.notices.take_copy(message)) {
             return None;
         }
-        let texts: Vec<String> = told.iter().map(|told| text_of(&told.reply)).collect();
-        let untils = told.iter().map(|told| {
-            let until = self.queue().show(told.change.key).and_then(|state| state.expires);
-            i64::from(until.unwrap_or(now))
-        });
-        let untils: Vec<i64> = untils.collect();
-        let recipients: Vec<Recipient<'_>> = told
-            .iter()
-            .zip(texts.iter().zip(untils))
-            .filter_map(|(told, (text, until))| {
-                let recipient = envelope.recipient(told.change.key.number)?;
-                Some(Recipient {
-                    address: &recipient.address,
-                    orcpt: &recipient.orcpt,
-                    action: told.tell.action(until),
-                    status: status(told),
-                    reply: text,
-                    host: &told.host,
-                    last_attempt: DateTime::from_unix(now.into()),
-                })
-            })
-            .collect();
-        if recipients.is_empty() {
-            return None;
-        }
-        let first = told[0].change.key;
-        let random = |salt: u64| {
-            mix(self.seed ^ mix(first.message.get() ^ u64::from(first.number) << 48) ^ mix(u64::from(now)) ^ salt)
+        let until = |told: &Told| {
+            let state = self.queue().show(Key { message, number: told.number });
+            i64::from(state.and_then(|state| state.expires).unwrap_or(now))
         };
+        let recipients = told.iter().filter_map(|told| {
+            let recipient = envelope.recipient(told.number)?;
+            Some(Recipient {
+                address: &recipient.address,
+                orcpt: &recipient.orcpt,
+                action: tell.action(until(told)),
+                status: told.status,
+                reply: &told.reply,
+                host: &told.host,
+                last_attempt: DateTime::from_unix(now.into()),
+            })
+        });
+        let recipients: Vec<Recipient<'_>> = recipients.collect();
+        let first = told.first().filter(|_| !recipients.is_empty())?.number;
+        let random =
+            |salt: u64| mix(self.seed ^ mix(message.get() ^ u64::from(first) << 48) ^ mix(u64::from(now)) ^ salt);
         let notification = Notification {
             reporting_host: &self.config.host_name,
             to: &to.address,
@@ -163,14 +215,7 @@ impl Shared {
         Some(notification.write())
     }
 
-    fn notice(
-        &self,
-        tenant: &Arc<str>,
-        to: &Addressee,
-        written: Written,
-        changes: &[Change],
-        events: Option<Entry>,
-    ) -> Notice {
+    fn notice(&self, tenant: Arc<str>, to: &Addressee, written: Written, changes: &[Change]) -> Notice {
         let to_address = to.address.clone();
         let recipient =
             QueuedRecipient { number: 0, address: to_address.clone(), orcpt: "".into(), notify: notify::NEVER };
@@ -180,75 +225,90 @@ impl Shared {
             smtputf8: written.smtputf8,
             ret: None,
             envid: "".into(),
-            tenant: if to.is_postmaster { Arc::default() } else { tenant.clone() },
+            tenant: if to.is_postmaster { Arc::default() } else { tenant },
             campaign: "".into(),
             pool: "".into(),
             recipients: vec![recipient],
             ..Outgoing::default()
         });
-        Notice { to: to_address, written, change: self.recorder.entry(self.time.now(), changes), events, remote }
+        Notice { to: to_address, written, change: self.recorder.entry(self.time.now(), changes), remote }
+    }
+
+    /// Records changes and waits until they are durable.
+    async fn record_durably(&self, changes: &[Change]) -> Result<(), String> {
+        let (tell, told) = tokio::sync::oneshot::channel();
+        let batch = Batch { entries: vec![self.recorder.entry(self.time.now(), changes)], body: Body::None };
+        self.spool.append(batch, Box::new(move |outcome| drop(tell.send(outcome))));
+        match told.await {
+            Ok(outcome) => outcome.map(drop).map_err(|error| error.to_string()),
+            Err(_) => Err("the spool is closed".to_owned()),
+        }
     }
 }
 
-async fn tell(shared: Arc<Shared>, message: Lsn, envelope: Arc<Envelope>, mut told: Vec<Told>) {
-    let changes: Vec<Change> = told.iter().map(|told| told.change).collect();
-    let to = shared.addressee(&envelope, &mut told);
-    let events = shared.recorder.events(told.iter_mut().filter_map(|told| told.attempt.take()).collect());
-    let tenant = envelope.queued.tenant.clone();
+/// Makes what a message owes durable, as one notification if anybody is to be told. It is owed on if that fails.
+pub(super) async fn tell(shared: &Arc<Shared>, message: Lsn, tell: Tell) -> Result<(), String> {
     let writing = shared.clone();
-    let writing = tokio::task::spawn_blocking(move || {
-        let to = to?;
-        Some((writing.written(message, &envelope, &told, &to)?, to))
-    });
-    let written = writing.await;
-    let mut pause = Duration::from_millis(100);
-    loop {
-        let delivered = match &written {
-            Ok(Some((written, to))) => {
-                let notice = shared.notice(&tenant, to, written.clone(), &changes, events.clone());
-                shared.config.notifier.deliver(notice).await
-            }
-            _ => Ok(false),
-        };
-        match delivered {
-            Ok(true) => break,
-            Ok(false) => {
-                if let Some(to) = written.iter().flatten().map(|(_, to)| to).find(|to| to.is_postmaster) {
-                    shared.warn(message, &format!("nobody gets copies of double bounces: there is no {}", to.address));
-                }
-                shared.recorder.record_with(&changes, events, shared.time.now());
-                shared.wake.notify_one();
-                break;
-            }
-            Err(why) => shared.warn(message, &format!("its sender cannot be told yet: {why}")),
-        }
-        // The recipients have had no outcome as long as this is not recorded: after a restart they are tried again.
-        if shared.is_ending() {
-            break;
-        }
-        tokio::time::sleep(pause).await;
-        pause = (pause * 2).min(PAUSE_MAX);
+    let prepared = tokio::task::spawn_blocking(move || writing.prepare(message, tell)).await;
+    let prepared = prepared.map_err(|error| error.to_string())?.map_err(|error| error.to_string())?;
+    let Prepared { changes, tenant, written } = prepared;
+    if changes.is_empty() {
+        return Ok(());
     }
-    shared.recorder.end();
+    if let Some((written, to)) = written {
+        let notice = shared.notice(tenant, &to, written, &changes);
+        let is_there = shared.config.notifier.deliver(notice).await?;
+        shared.notices.copy_made(message);
+        if is_there {
+            return Ok(());
+        }
+        if to.is_postmaster {
+            shared.warn(message, &format!("nobody gets copies of double bounces: there is no {}", to.address));
+        }
+    }
+    shared.record_durably(&changes).await
 }
 
-/// The enhanced code for a reader: that of the reply, or what its class says.
-fn status(told: &Told) -> (u8, u16, u16) {
-    let class = match (told.tell, told.change.what) {
-        (Tell::Failed, _) => 5,
-        (Tell::Delayed, _) => 4,
-        (Tell::Relayed, What::Delivered(_)) | (Tell::Relayed, _) => 2,
+/// What the last reply was kept as: the host, if one said it, and what it said.
+fn host_and_reply(said: &str) -> (&str, &str) {
+    let is_reply = |text: &str| {
+        let code = text.as_bytes();
+        code.len() >= 3 && code[..3].iter().all(u8::is_ascii_digit) && matches!(code.get(3), None | Some(b' ' | b'-'))
     };
-    told.reply.enhanced().map_or((class, 0, 0), |code| (class, code.subject, code.detail))
+    match said.split_once(": ") {
+        Some((host, reply)) if !is_reply(said) && is_reply(reply) => (host, reply),
+        _ => ("", said),
+    }
 }
 
-fn text_of(reply: &Reply) -> String {
-    let mut out = Vec::new();
-    reply.write(&mut out);
-    String::from_utf8_lossy(&out).trim_end().replace("\r\n", " ")
+/// The enhanced code of a reply on one line.
+fn enhanced_of(reply: &str) -> Option<(u8, u16, u16)> {
+    let code = reply.get(4..)?.split(' ').next()?;
+    let mut parts = code.split('.');
+    let code = (parts.next()?.parse().ok()?, parts.next()?.parse().ok()?, parts.next()?.parse().ok()?);
+    parts.next().is_none().then_some(code)
 }
 
 /// A header that is returned has at most so many bytes.
 const HEADER_BYTES_MAX: u64 = 64 << 10;
-/// Between two attempts to make a notification durable.
-const PAUSE_MAX: Duration = Duration::from_secs(30);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_kept_reply_gives_host_and_code_again() {
+        for (said, host, reply, code) in [
+            ("mx.a.example: 550 5.1.1 no: such user", "mx.a.example", "550 5.1.1 no: such user", Some((5, 1, 1))),
+            ("[IPv6:::1]: 550-5.7.1 no 550 5.7.1 more", "[IPv6:::1]", "550-5.7.1 no 550 5.7.1 more", Some((5, 7, 1))),
+            ("554 5.4.7 too late: really", "", "554 5.4.7 too late: really", Some((5, 4, 7))),
+            ("mx.a.example: 550 go: 550 away", "mx.a.example", "550 go: 550 away", None),
+            ("550", "", "550", None),
+            ("", "", "", None),
+            ("550 5.1.1.1 x", "", "550 5.1.1.1 x", None),
+        ] {
+            assert_eq!(host_and_reply(said), (host, reply));
+            assert_eq!(enhanced_of(reply), code, "{reply}");
+        }
+    }
+}

@@ -4,6 +4,7 @@
 //! What a cut may leave is stated in `posthaste_fsops::recording`; threads take turns that follow from the seed. `POSTHASTE_CUTS=N` makes more cuts,
 //! `POSTHASTE_SEED` is the first seed.
 
+use std::collections::BTreeSet;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -12,7 +13,7 @@ use bytes::Bytes;
 use posthaste_fsops::{Choice, Cut, Event, Machine, Recording, Scope, Tree};
 use posthaste_relay::queue::{
     Action, Change, Key, Outcome, Prefer, Queue, QueueEntry, ReadyId, Schedules, Selection, Snapshot, Source, Status,
-    Take,
+    Take, What,
 };
 use posthaste_spool::{
     AppendError, Batch, Body, Config, Consumer, Entry, FileSpool, Lsn, Published, Released, Replayed, SnapshotName,
@@ -133,11 +134,13 @@ fn live(machine: &Arc<Machine>, log: Log, random: &mut Random, steps: usize) -> 
         }
     };
     record(held, now);
+    // Whose notice is being made in this life.
+    let mut told = BTreeSet::new();
     let mut letters = World::new(random.below(u64::MAX));
     let mut ready: Vec<ReadyId> = Vec::new();
     for _ in 0..steps {
         let now = engine.queue.lock().unwrap().now();
-        match random.below(16) {
+        match random.below(17) {
             0..6 => {
                 letters.queue.tick(now);
                 append(QueueEntry::Queued(letters.message()));
@@ -151,6 +154,17 @@ fn live(machine: &Arc<Machine>, log: Log, random: &mut Random, steps: usize) -> 
                 let (keys, _) = queue.select(&Selection::default(), None);
                 let action = [Action::Hold(None), Action::Release, Action::Delete][random.below(3) as usize];
                 let changes: Vec<Change> = keys.into_iter().take(5).filter_map(|key| queue.act(key, action)).collect();
+                drop(queue);
+                record(changes, now);
+            }
+            15 if random.one_in(2) => {
+                let mut queue = engine.queue.lock().unwrap();
+                let mut changes = Vec::new();
+                for message in queue.take_owing() {
+                    let keys = queue.owed(message).into_iter().map(|of| Key { message, number: of.number });
+                    let new = keys.filter(|key| told.insert(*key));
+                    changes.extend(new.map(|key| Change { key, what: What::Told }));
+                }
                 drop(queue);
                 record(changes, now);
             }
@@ -193,7 +207,8 @@ fn attempt(queue: &mut Queue, ready: &mut Vec<ReadyId>, random: &mut Random) -> 
             2 => Outcome::Deferred(status),
             _ => Outcome::Failed(status),
         };
-        changes.extend(queue.finish(Key { message: one.message, number: taken.number }, outcome));
+        let change = queue.finish(Key { message: one.message, number: taken.number }, outcome);
+        changes.extend(change.map(|change| if random.one_in(2) { change.with_notice() } else { change }));
     }
     changes
 }
@@ -279,7 +294,9 @@ fn recovered(machine: &Arc<Machine>, mut log: Log) -> Result<Log, String> {
     queue.start(queue.recorded().max(START));
     let same = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| model.assert_same(&queue, 0)));
     same.map_err(|why| why.downcast_ref::<String>().cloned().unwrap_or_default())?;
-    let mut messages: Vec<Lsn> = model.recipients.keys().map(|key| key.message).collect();
+    no_notice_twice(&log)?;
+    let mut messages: Vec<Lsn> = model.recipients.keys().chain(model.owed.keys()).map(|key| key.message).collect();
+    messages.sort_unstable();
     messages.dedup();
     for message in messages {
         let at = log.published.binary_search(&message).expect("a message was published");
@@ -296,6 +313,20 @@ fn recovered(machine: &Arc<Machine>, mut log: Log) -> Result<Log, String> {
     (0..log.published.len() as u64).for_each(|number| machine.acknowledge(number));
     spool.abandon();
     Ok(log)
+}
+
+/// Each notice that was owed is owed still, which the model knows, or was made once.
+fn no_notice_twice(log: &Log) -> Result<(), String> {
+    let mut told = BTreeSet::new();
+    for payload in &log.appended[..log.published.len()] {
+        let Ok(QueueEntry::Changes { changes, .. }) = QueueEntry::decode(payload) else { continue };
+        for change in changes.into_iter().filter(|change| change.what == What::Told) {
+            if !told.insert(change.key) {
+                return Err(format!("the sender of {:?} is told twice", change.key));
+            }
+        }
+    }
+    Ok(())
 }
 
 /// Cuts at one event in about `step`, and what came of that once more. Says how many cuts that were.

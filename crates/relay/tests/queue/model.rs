@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use posthaste_relay::queue::entry::HoldReason;
 use posthaste_relay::queue::{
-    Change, Key, Label, Place, Queue, QueueEntry, Scope, Secs, Selection, Status, Waits, What,
+    Change, Key, Label, OwedNotice, Place, Queue, QueueEntry, Scope, Secs, Selection, Status, Waits, What,
 };
 use posthaste_spool::Lsn;
 
@@ -13,6 +13,7 @@ use posthaste_spool::Lsn;
 #[derive(Debug, Default)]
 pub struct Model {
     pub recipients: BTreeMap<Key, Expected>,
+    pub owed: BTreeMap<Key, (OwedNotice, Status)>,
     suspended: BTreeMap<Scope, Secs>,
     diverted: BTreeMap<Scope, Arc<str>>,
 }
@@ -65,9 +66,14 @@ impl Model {
     }
 
     pub fn change(&mut self, change: &Change) {
+        match change.what {
+            What::Owed(notice, status) => drop(self.owed.insert(change.key, (notice, status))),
+            What::Told => drop(self.owed.remove(&change.key)),
+            _ => {}
+        }
         let Some(recipient) = self.recipients.get_mut(&change.key) else { return };
         match change.what {
-            What::Delivered(_) | What::Failed(_) | What::Suppressed | What::Deleted => {
+            What::Delivered(_) | What::Failed(_) | What::Owed(..) | What::Suppressed | What::Deleted => {
                 self.recipients.remove(&change.key);
             }
             What::Deferred { attempts, next, status } => {
@@ -83,7 +89,7 @@ impl Model {
                     all.for_each(|(_, recipient)| recipient.own_expiry = expires);
                 }
             }
-            What::Begun { .. } | What::DelayTold => {}
+            What::Begun { .. } | What::DelayTold | What::Told => {}
         }
     }
 
@@ -101,6 +107,14 @@ impl Model {
         let first = keys.iter().zip(self.recipients.keys()).find(|(found, expected)| found != expected);
         assert_eq!((first, keys.len()), (None, self.recipients.len()), "seed {seed}");
         assert_eq!(queue.recipients(), keys.len() as u64, "seed {seed}");
+        let owed = |message: Lsn| {
+            let key = move |number| Key { message, number };
+            queue.owed(message).into_iter().map(move |of| (key(of.number), (of.notice, of.status)))
+        };
+        let mut messages: Vec<Lsn> = self.owed.keys().map(|key| key.message).collect();
+        messages.dedup();
+        let owed: BTreeMap<_, _> = messages.into_iter().flat_map(owed).collect();
+        assert_eq!((&owed, queue.owed_notices()), (&self.owed, owed.len() as u64), "seed {seed}");
         let mut of_tenants: BTreeMap<Arc<str>, u64> = BTreeMap::new();
         for (name, recipients) in queue.queues().into_iter().filter_map(|id| queue.queue(id)) {
             *of_tenants.entry(name.tenant).or_default() += u64::from(recipients);

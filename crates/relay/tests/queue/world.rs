@@ -26,6 +26,7 @@ pub struct World {
     restorable: Option<(Lsn, Vec<u8>)>,
     ready: Vec<ReadyId>,
     at_work: Vec<Transaction>,
+    owing: Vec<Lsn>,
 }
 
 impl World {
@@ -42,6 +43,7 @@ impl World {
             restorable: None,
             ready: Vec::new(),
             at_work: Vec::new(),
+            owing: Vec::new(),
         }
     }
 
@@ -57,14 +59,17 @@ impl World {
                 let secs = [1, 60, 3600, 86_400][self.random.below(4) as usize];
                 self.queue.tick(self.queue.now() + self.random.below(secs) as Secs);
                 let notices = self.queue.take_notices();
-                self.record(notices.into_iter().map(|notice| match notice {
+                let changes = notices.into_iter().map(|notice| match notice {
                     Notice::Expired(key) => Change { key, what: What::Failed(Status::default()) },
                     Notice::Delayed(key) => Change { key, what: What::DelayTold },
-                }));
+                });
+                let changes = changes.collect();
+                self.record_owing(changes);
             }
             55..65 => self.take(),
             65..80 => self.finish(),
-            80..88 => self.act(),
+            80..86 => self.act(),
+            86..88 => self.tell(),
             88..90 => self.suspend(),
             90..98 => self.write_snapshot(),
             _ => {
@@ -126,6 +131,25 @@ impl World {
         if !changes.is_empty() {
             self.appending.push_back(QueueEntry::Changes { at, changes });
         }
+    }
+
+    /// Some of what is settled owes a notice.
+    fn record_owing(&mut self, changes: Vec<Change>) {
+        let owing = |change: Change| if self.random.one_in(2) { change.with_notice() } else { change };
+        let changes: Vec<Change> = changes.into_iter().map(owing).collect();
+        self.record(changes);
+    }
+
+    /// Makes some of the notices that are owed; others later.
+    fn tell(&mut self) {
+        self.owing.extend(self.queue.take_owing());
+        let count = self.random.below(self.owing.len() as u64 + 1) as usize;
+        let mut told = Vec::new();
+        for message in self.owing.split_off(self.owing.len() - count) {
+            let key = |number| Key { message, number };
+            told.extend(self.queue.owed(message).into_iter().map(|of| Change { key: key(of.number), what: What::Told }));
+        }
+        self.record(told);
     }
 
     pub fn next_lsn(&mut self) -> Lsn {
@@ -191,7 +215,7 @@ impl World {
             };
             changes.extend(self.queue.finish(Key { message: one.message, number: taken.number }, outcome));
         }
-        self.record(changes);
+        self.record_owing(changes);
     }
 
     pub fn act(&mut self) {
@@ -217,7 +241,7 @@ impl World {
                 _ => changes.extend(change),
             }
         }
-        self.record(changes);
+        self.record_owing(changes);
     }
 
     pub fn suspend(&mut self) {
@@ -282,5 +306,6 @@ impl World {
         model.assert_same(&queue, self.seed);
         self.queue = queue;
         (self.snapshot, self.ready, self.at_work) = (None, Vec::new(), Vec::new());
+        self.owing.clear();
     }
 }

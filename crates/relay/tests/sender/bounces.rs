@@ -154,18 +154,25 @@ impl Notifier for Refusing {
 }
 
 #[test]
-fn a_failure_is_recorded_with_its_notification_or_not_at_all() {
+fn a_failure_is_recorded_although_its_sender_cannot_be_told() {
     let sink = Sink::start();
     let refusing = Arc::new(Refusing(Default::default()));
     let notifier = refusing.clone();
     let rig = rig_with(zone(), sink.port(), |config| config.notifier = notifier);
     rig.send("ann@a.example", &["no1@a.example"], "x\r\n");
-    wait("it is to be told", || refusing.0.load(std::sync::atomic::Ordering::Relaxed) > 0);
-    // The same as after a kill: the host is asked again.
+    wait("it is to be told", || refusing.0.load(std::sync::atomic::Ordering::Relaxed) > 2);
+    assert_eq!((rig.relay.stats().recipients, rig.relay.stats().owed_notices), (0, 1));
+    let said = rig.log().iter().filter(|line| line.contains("its sender cannot be told yet")).count();
+    assert_eq!(said, 1, "once: {:?}", rig.log());
+    // The same as after a kill: only its sender is told.
     let rig = rig_in(rig.end(), zone(), sink.port(), |_| ());
     assert_eq!(sink.wait_taken(1)[0].recipients, ["ann@a.example"]);
     rig.wait_empty();
-    assert_eq!((sink.rcpts("no1@a.example"), rig.back.written.lock().unwrap().len()), (2, 1));
+    assert_eq!((sink.rcpts("no1@a.example"), rig.back.written.lock().unwrap().len()), (1, 1));
+    let text = rig.back.written.lock().unwrap()[0].1.clone();
+    for line in ["Diagnostic-Code: smtp; 550 5.1.1 no such user\r\n", "Remote-MTA: dns; mx.a.example\r\n", "Status: 5.1.1\r\n"] {
+        assert!(text.contains(line), "{line} in {text}");
+    }
     drop(rig_in(rig.end(), zone(), sink.port(), |_| ()));
-    assert_eq!(sink.rcpts("no1@a.example"), 2);
+    assert_eq!((sink.rcpts("no1@a.example"), sink.taken().len()), (1, 1));
 }

@@ -67,7 +67,7 @@ impl Notifier for Back {
         self.written.lock().unwrap().push((notice.to.to_string(), text));
         let (tell, told) = tokio::sync::oneshot::channel();
         let batch = Batch {
-            entries: [notice.change, notice.remote].into_iter().chain(notice.events).collect(),
+            entries: vec![notice.change, notice.remote],
             body: Body::Inline(notice.written.message),
         };
         self.spool.append(batch, Box::new(move |outcome| drop(tell.send(outcome))));
@@ -259,9 +259,12 @@ impl Rig {
         self.relay.act(&Filter::default(), Action::Flush, &Reply::new(554, "5.0.0", ""), &By::default()).unwrap();
     }
 
-    /// Waits until nothing is left to be sent.
+    /// Waits until nothing is left to be sent or told.
     fn wait_empty(&self) {
-        wait("the queue is empty", || self.relay.stats().recipients == 0);
+        wait("the queue is empty", || {
+            let stats = self.relay.stats();
+            stats.recipients + stats.owed_notices == 0
+        });
     }
 
     fn log(&self) -> Vec<String> {

@@ -14,6 +14,8 @@ enum Mode {
     Well,
     Poisoned,
     Full,
+    /// There is room for small entries alone.
+    NoBodies,
     /// It neither takes nor refuses.
     Hung,
 }
@@ -29,11 +31,12 @@ struct Disk {
 struct On(Arc<Disk>);
 
 impl Hooks for On {
-    fn append(&self, _: &Batch) -> Result<(), AppendError> {
+    fn append(&self, batch: &Batch) -> Result<(), AppendError> {
         match *self.0.mode.lock().unwrap() {
             Mode::Well => Ok(()),
             Mode::Poisoned => Err(AppendError::Poisoned("EIO".into())),
-            Mode::Full => Err(AppendError::Full("no segment is left".into())),
+            Mode::NoBodies if matches!(batch.body, Body::None) => Ok(()),
+            Mode::Full | Mode::NoBodies => Err(AppendError::Full("no segment is left".into())),
             Mode::Hung => Err(AppendError::Closed),
         }
     }
@@ -99,6 +102,11 @@ impl Rig {
     fn said(&self, what: &str) -> usize {
         self.log().iter().filter(|line| line.starts_with(what)).count()
     }
+}
+
+/// How many notices a sink has taken.
+fn notices(sink: &Sink) -> usize {
+    sink.taken().iter().filter(|taken| taken.sender.is_empty()).count()
 }
 
 fn unrecorded_in_flight() -> usize {
@@ -170,4 +178,64 @@ fn what_was_sent_while_the_ring_refused_is_recorded_later() {
     rig.wait_empty();
     wait("it is told", || rig.said("GoesOn") == 1);
     assert_eq!((sink.taken().len(), rig.said("Stopped")), (300, 1), "each once");
+}
+
+#[test]
+fn a_refusal_is_recorded_while_others_are_under_way() {
+    let (sink, disk) = (Sink::start(), Arc::<Disk>::default());
+    let rig = disk.rig(sink.port());
+    rig.send("ann@a.example", &["no1@a.example", "never@a.example"], "x\r\n");
+    wait("the refusal is recorded", || rig.relay.stats().owed_notices == 1);
+    disk.set(Mode::Full);
+    let rig = rig_in(rig.kill(&disk), zone(), sink.port(), |_| ());
+    assert_eq!((rig.relay.stats().recipients, rig.relay.stats().owed_notices), (1, 1));
+    // Its notice waits for that one.
+    let never = Filter { recipient: Some("never@a.example".to_owned()), ..Filter::default() };
+    rig.relay.act(&never, Action::Delete, &Reply::new(554, "5.0.0", ""), &By::default()).unwrap();
+    rig.flush();
+    rig.wait_empty();
+    assert_eq!((sink.rcpts("no1@a.example"), notices(&sink)), (1, 1), "not tried again, and told once");
+    let rig = rig_in(rig.end(), zone(), sink.port(), |_| ());
+    rig.wait_empty();
+    assert_eq!(notices(&sink), 1);
+}
+
+#[test]
+fn a_success_is_recorded_while_no_notice_fits() {
+    for is_killed in [false, true] {
+        let (sink, disk) = (Sink::start(), Arc::<Disk>::default());
+        let mut rig = disk.rig(sink.port());
+        rig.dns.hold();
+        rig.send_asking("ann@a.example", &["bob@a.example"], "x\r\n", notify::SUCCESS);
+        disk.set(Mode::NoBodies);
+        rig.dns.release();
+        wait("it is recorded", || (rig.relay.stats().recipients, rig.relay.stats().owed_notices) == (0, 1));
+        assert_eq!(notices(&sink), 0);
+        if is_killed {
+            rig = rig_in(rig.kill(&disk), zone(), sink.port(), |_| ());
+        }
+        disk.set(Mode::Well);
+        rig.wait_empty();
+        assert_eq!((sink.rcpts("bob@a.example"), notices(&sink)), (1, 1));
+    }
+}
+
+#[test]
+fn many_notices_that_find_no_room_are_made_later() {
+    let (sink, disk) = (Sink::start(), Arc::<Disk>::default());
+    let rig = disk.rig(sink.port());
+    rig.dns.hold();
+    for _ in 0..200 {
+        rig.send("ann@a.example", &["no1@a.example"], "x\r\n");
+    }
+    disk.set(Mode::NoBodies);
+    rig.dns.release();
+    wait("all are recorded", || (rig.relay.stats().recipients, rig.relay.stats().owed_notices) == (0, 200));
+    wait("some are tried", || rig.back.written.lock().unwrap().len() > 2);
+    let tried = rig.back.written.lock().unwrap().len();
+    assert!(tried < 100, "{tried} are tried, one after the other");
+    assert_eq!(rig.log().iter().filter(|line| line.contains("cannot be told yet")).count(), 1, "{:?}", rig.log());
+    disk.set(Mode::Well);
+    rig.wait_empty();
+    assert_eq!((sink.rcpts("no1@a.example"), notices(&sink)), (200, 200));
 }

@@ -1,0 +1,161 @@
+//! Recipients that are settled and whose sender is still to be told: *notice owed*.
+//!
+//! The entry that settles a recipient says so, and the batch of the notice clears it. So the record of an outcome waits for no notice, and a restart makes those
+//! that are still owed. The message stays until its last notice is made.
+
+use std::collections::BTreeMap;
+
+use posthaste_spool::Lsn;
+
+use super::Queue;
+use super::change::{Change, Key, Status, What};
+use super::codec::DecodeError;
+
+/// What a sender is still to be told of a recipient.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum OwedNotice {
+    /// It is given up.
+    Failed,
+    /// A next hop has it that tells of no success itself.
+    Relayed,
+}
+
+impl OwedNotice {
+    pub(super) fn number(self) -> u8 {
+        match self {
+            Self::Failed => 0,
+            Self::Relayed => 1,
+        }
+    }
+
+    pub(super) fn of(number: u8) -> Result<Self, DecodeError> {
+        match number {
+            0 => Ok(Self::Failed),
+            1 => Ok(Self::Relayed),
+            _ => Err(DecodeError::Unknown("notice")),
+        }
+    }
+}
+
+impl Change {
+    /// The same, with a notice owed, of what gives a recipient up or has delivered to it; of others itself.
+    #[must_use]
+    pub fn with_notice(self) -> Self {
+        let what = match self.what {
+            What::Failed(status) => What::Owed(OwedNotice::Failed, status),
+            What::Delivered(status) => What::Owed(OwedNotice::Relayed, status),
+            what => what,
+        };
+        Change { what, ..self }
+    }
+}
+
+/// A recipient whose sender is to be told.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct OwedRecipient {
+    /// Its number.
+    pub number: u16,
+    /// What is to be told.
+    pub notice: OwedNotice,
+    /// What its last attempt ended with.
+    pub status: Status,
+}
+
+#[derive(Debug, Default)]
+pub(super) struct OwedNotices {
+    by_key: BTreeMap<Key, (OwedNotice, Status)>,
+    /// Messages that owe more than before, or whose last recipient is settled.
+    news: Vec<Lsn>,
+}
+
+impl OwedNotices {
+    pub fn insert(&mut self, key: Key, notice: OwedNotice, status: Status) {
+        self.by_key.insert(key, (notice, status));
+    }
+
+    /// Whether it was owed.
+    pub fn remove(&mut self, key: Key) -> bool {
+        self.by_key.remove(&key).is_some()
+    }
+
+    pub fn has(&self, message: Lsn) -> bool {
+        !self.by_key.is_empty() && self.of(message).next().is_some()
+    }
+
+    fn of(&self, message: Lsn) -> impl Iterator<Item = OwedRecipient> {
+        let keys = Key { message, number: 0 }..=Key { message, number: u16::MAX };
+        let recipient = |(key, (notice, status)): (&Key, &(OwedNotice, Status))| OwedRecipient {
+            number: key.number,
+            notice: *notice,
+            status: *status,
+        };
+        self.by_key.range(keys).map(recipient)
+    }
+
+    /// Keeps those of some messages.
+    pub fn retain(&mut self, is_kept: impl Fn(Lsn) -> bool) {
+        self.by_key.retain(|key, _| is_kept(key.message));
+    }
+
+    pub fn first_message(&self) -> Option<Lsn> {
+        self.by_key.first_key_value().map(|(key, _)| key.message)
+    }
+
+    pub fn last_message(&self) -> Option<Lsn> {
+        self.by_key.last_key_value().map(|(key, _)| key.message)
+    }
+
+    pub fn note(&mut self, message: Lsn) {
+        if self.news.last() != Some(&message) {
+            self.news.push(message);
+        }
+    }
+
+    /// All of them are news: at the end of a replay.
+    pub fn note_all(&mut self) {
+        let mut messages: Vec<Lsn> = self.by_key.keys().map(|key| key.message).collect();
+        messages.dedup();
+        self.news = messages;
+    }
+
+    /// At most so many at or behind a key, for a snapshot.
+    pub fn part(&self, from: Key) -> impl Iterator<Item = (Key, OwedNotice, Status)> {
+        self.by_key.range(from..).take(PART).map(|(key, (notice, status))| (*key, *notice, *status))
+    }
+}
+
+impl Queue {
+    /// The recipients of a message whose sender is to be told, by number. [`What::Told`] is to be in the batch of the notice.
+    pub fn owed(&self, message: Lsn) -> Vec<OwedRecipient> {
+        self.owed.of(message).collect()
+    }
+
+    /// Whether a notice is owed for a recipient.
+    pub fn is_owed(&self, key: Key) -> bool {
+        self.owed.by_key.contains_key(&key)
+    }
+
+    /// How many recipients a notice is owed for.
+    pub fn owed_notices(&self) -> u64 {
+        self.owed.by_key.len() as u64
+    }
+
+    /// Messages that owe more than at the last call, or whose last recipient was settled since then; at first all that owe any.
+    pub fn take_owing(&mut self) -> Vec<Lsn> {
+        std::mem::take(&mut self.owed.news)
+    }
+
+    /// Whether [`take_owing`](Self::take_owing) has something.
+    pub fn has_owing(&self) -> bool {
+        !self.owed.news.is_empty()
+    }
+
+    /// The recipients of a message that are late, of which no [`What::DelayTold`] is applied yet.
+    pub fn delayed(&self, message: Lsn) -> Vec<u16> {
+        let keys = Key { message, number: 0 }..=Key { message, number: u16::MAX };
+        self.delays.range(keys).map(|key| key.number).collect()
+    }
+}
+
+/// Of a snapshot.
+const PART: usize = 2000;
