@@ -119,14 +119,13 @@ pub(super) async fn run(shared: Arc<Shared>) {
         if is_last && (is_closed || schedule.is_done()) {
             return;
         }
-        while !is_closed
-            && let Some(key) = schedule.begin(now, is_last)
-        {
+        while !is_closed && let Some(key) = schedule.begin(now, is_last) {
             shared.recorder.begin();
             let mut making = Making { shared: shared.clone(), key, made: Err("it has ended too early".to_owned()) };
             shared.runtime.spawn(async move { making.run().await });
         }
-        let pause = schedule.next_due(is_last).filter(|_| !is_closed).map_or(IDLE, |due| due.saturating_duration_since(now));
+        let pause =
+            schedule.next_due(is_last).filter(|_| !is_closed).map_or(IDLE, |due| due.saturating_duration_since(now));
         let _ = timeout(pause, shared.notices_to_make.wanted.notified()).await;
     }
 }
@@ -135,7 +134,8 @@ pub(super) async fn run(shared: Arc<Shared>) {
 #[derive(Default)]
 struct Schedule {
     waiting: HashMap<NoticeKey, Waiting>,
-    due: BTreeSet<(Instant, Lsn, Tell)>,
+    /// Those that have not failed come first, then the others.
+    due: [BTreeSet<(Instant, Lsn, Tell)>; 2],
     making: usize,
     /// In a row, of all.
     failures: u32,
@@ -172,15 +172,15 @@ impl Schedule {
     fn add(&mut self, key: NoticeKey, due: Instant) {
         let now = Instant::now();
         let waiting = self.waiting.entry(key).or_insert_with(|| {
-            self.due.insert((due, key.0, key.1));
+            self.due[FRESH].insert((due, key.0, key.1));
             Waiting { since: now, due, failures: 0, is_making: false, has_news: false }
         });
         if waiting.is_making {
             waiting.has_news = true;
         } else if waiting.failures == 0 {
-            self.due.remove(&(waiting.due, key.0, key.1));
+            self.due[FRESH].remove(&(waiting.due, key.0, key.1));
             waiting.due = due.min(waiting.since + GATHERED_FOR);
-            self.due.insert((waiting.due, key.0, key.1));
+            self.due[FRESH].insert((waiting.due, key.0, key.1));
         }
     }
 
@@ -190,11 +190,8 @@ impl Schedule {
         if self.making >= most || !is_last && self.not_before.is_some_and(|at| at > now) {
             return None;
         }
-        let &(due, message, what) = self.due.first()?;
-        if due > now && !is_last {
-            return None;
-        }
-        self.due.pop_first();
+        let is_due = |due: &BTreeSet<(Instant, Lsn, Tell)>| due.first().is_some_and(|first| first.0 <= now || is_last);
+        let (_, message, what) = self.due.iter_mut().find(|due| is_due(due))?.pop_first()?;
         self.making += 1;
         let key = (message, what);
         let waiting = self.waiting.get_mut(&key).expect("what is due waits");
@@ -220,9 +217,10 @@ impl Schedule {
         };
         waiting.failures = waiting.failures.saturating_add(1);
         waiting.due = now + pause(waiting.failures, PAUSE_MAX);
-        self.due.insert((waiting.due, key.0, key.1));
+        self.due[FAILED].insert((waiting.due, key.0, key.1));
         self.failures = self.failures.saturating_add(1);
-        self.not_before = Some(now + pause(self.failures, GAP_MAX));
+        // One that fails is no reason for others to wait.
+        self.not_before = (self.failures > 1).then(|| now + pause(self.failures, GAP_MAX));
         let is_new = self.told.is_none_or(|told| now.duration_since(told) >= TOLD_EVERY);
         is_new.then(|| {
             self.told = Some(now);
@@ -232,13 +230,14 @@ impl Schedule {
 
     fn next_due(&self, is_last: bool) -> Option<Instant> {
         // Else the end of one that is being made wakes the task.
-        let (due, ..) = self.due.first().filter(|_| self.making == 0 || self.failures == 0 && self.making < AT_ONCE)?;
-        Some((*due).max(self.not_before.filter(|_| !is_last).unwrap_or(*due)))
+        let may_begin = self.making == 0 || self.failures == 0 && self.making < AT_ONCE;
+        let due = self.due.iter().filter_map(|due| Some(due.first()?.0)).min().filter(|_| may_begin)?;
+        Some(due.max(self.not_before.filter(|_| !is_last).unwrap_or(due)))
     }
 
     /// At the end each notice has one try more.
     fn is_done(&self) -> bool {
-        self.making == 0 && (self.failures > 0 || self.due.is_empty())
+        self.making == 0 && (self.failures > 0 || self.due.iter().all(BTreeSet::is_empty))
     }
 }
 
@@ -246,6 +245,8 @@ fn pause(failures: u32, most: Duration) -> Duration {
     PAUSE_MIN.saturating_mul(1 << failures.saturating_sub(1).min(20)).min(most)
 }
 
+const FRESH: usize = 0;
+const FAILED: usize = 1;
 /// A failure waits so long for others of its message.
 const GATHERED_FOR: Duration = Duration::from_secs(60);
 /// Notices that are made at once: each is a message in memory.

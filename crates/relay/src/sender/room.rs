@@ -143,7 +143,7 @@ impl Relay {
     /// The whole queue, then the tenants that have a limit, by name.
     pub fn room(&self) -> Vec<RoomNow> {
         let shared = &self.0.shared;
-        let mut all = vec![shared.room.whole.now("".into(), shared.queue().recipients())];
+        let mut all = vec![shared.room.whole.now("".into(), shared.queue().filling())];
         let of = |(tenant, bound): (&Arc<str>, &Bound)| {
             bound.now(tenant.clone(), shared.queue().recipients_of_tenant(tenant))
         };

@@ -159,14 +159,7 @@ impl Shared {
     }
 
     /// The notification; `None` if there is nothing to tell. Blocks.
-    fn written(
-        &self,
-        message: Lsn,
-        envelope: &Envelope,
-        tell: Tell,
-        told: &[Told],
-        to: &Addressee,
-    ) -> Option<Written> {
+    fn written(&self, message: Lsn, envelope: &Envelope, tell: Tell, told: &[Told], to: &Addressee) -> Option<Written> {
         let (queued, now) = (&envelope.queued, self.time.now());
         let returned_max = self.config.returned_bytes_max;
         // Of a success and a delay the header is enough (RFC 3461 section 4.3).

@@ -147,7 +147,9 @@ impl World {
         let mut told = Vec::new();
         for message in self.owing.split_off(self.owing.len() - count) {
             let key = |number| Key { message, number };
-            told.extend(self.queue.owed(message).into_iter().map(|of| Change { key: key(of.number), what: What::Told }));
+            told.extend(
+                self.queue.owed(message).into_iter().map(|of| Change { key: key(of.number), what: What::Told }),
+            );
         }
         self.record(told);
     }

@@ -170,7 +170,9 @@ fn a_failure_is_recorded_although_its_sender_cannot_be_told() {
     rig.wait_empty();
     assert_eq!((sink.rcpts("no1@a.example"), rig.back.written.lock().unwrap().len()), (1, 1));
     let text = rig.back.written.lock().unwrap()[0].1.clone();
-    for line in ["Diagnostic-Code: smtp; 550 5.1.1 no such user\r\n", "Remote-MTA: dns; mx.a.example\r\n", "Status: 5.1.1\r\n"] {
+    for line in
+        ["Diagnostic-Code: smtp; 550 5.1.1 no such user\r\n", "Remote-MTA: dns; mx.a.example\r\n", "Status: 5.1.1\r\n"]
+    {
         assert!(text.contains(line), "{line} in {text}");
     }
     drop(rig_in(rig.end(), zone(), sink.port(), |_| ()));

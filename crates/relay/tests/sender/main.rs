@@ -38,8 +38,8 @@ use posthaste_relay::dns::{Resolver, Settings};
 use posthaste_relay::queue::entry::notify;
 use posthaste_relay::queue::{Action, Imported, QueueEntry, QueuedRecipient, Schedule, Schedules};
 use posthaste_relay::sender::{
-    ActedOn, Attempt, AttemptResult, By, Config, Delivering, Filter, Notice, Notifier, Observer, Outgoing, RecordingState,
-    Relay, RoomState, Route, RouteTls, SiteState, opportunistic_tls,
+    ActedOn, Attempt, AttemptResult, By, Config, Delivering, Filter, Notice, Notifier, Observer, Outgoing,
+    RecordingState, Relay, RoomState, Route, RouteTls, SiteState, opportunistic_tls,
 };
 use posthaste_relay::session::{Timeouts, TlsPolicy};
 use posthaste_smtp::sasl::Credentials;
@@ -66,10 +66,7 @@ impl Notifier for Back {
         }
         self.written.lock().unwrap().push((notice.to.to_string(), text));
         let (tell, told) = tokio::sync::oneshot::channel();
-        let batch = Batch {
-            entries: vec![notice.change, notice.remote],
-            body: Body::Inline(notice.written.message),
-        };
+        let batch = Batch { entries: vec![notice.change, notice.remote], body: Body::Inline(notice.written.message) };
         self.spool.append(batch, Box::new(move |outcome| drop(tell.send(outcome))));
         Box::pin(async move { told.await.unwrap().map(|_| true).map_err(|error| error.to_string()) })
     }
