@@ -194,6 +194,11 @@ impl Queue {
         self.table.has(message)
     }
 
+    /// Whether recipients of a message wait for their first attempt, and none is under way for them.
+    pub fn has_untried(&self, message: Lsn) -> bool {
+        self.table.has_untried(message)
+    }
+
     /// Why a recipient waits; `None` if it is settled.
     pub fn show(&self, key: Key) -> Option<RecipientState> {
         let id = self.table.find(key)?;

@@ -249,6 +249,15 @@ impl Table {
         })
     }
 
+    /// Whether a recipient of a message waits for its first attempt.
+    pub fn has_untried(&self, message: Lsn) -> bool {
+        self.parts_of(message).any(|(place, part)| {
+            let page = &self.pages[place as usize];
+            let is_untried = |one: &Recipient| one.is(OPEN) && !one.is(BUSY) && one.attempts == 0;
+            page.recipients[page.range(part)].iter().any(is_untried)
+        })
+    }
+
     /// The parts of a message, the last first.
     fn parts_of(&self, message: Lsn) -> impl Iterator<Item = (u32, usize)> {
         let lsn = message.get();

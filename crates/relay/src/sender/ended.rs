@@ -87,7 +87,16 @@ impl Shared {
             let attempt = attempt.map(|attempt| Attempt { source: site.source.name().clone(), ..attempt });
             changes.push((if is_owed { change.with_notice() } else { change }, attempt));
         }
+        self.leave_memory(transaction.message, changes.iter().map(|(change, _)| change));
         self.record_told(changes);
+    }
+
+    /// A message whose first attempts have ended leaves the memory, which is for those that wait for one.
+    fn leave_memory<'a>(&self, message: Lsn, mut changes: impl Iterator<Item = &'a Change>) {
+        let is_deferred = |change: &Change| matches!(change.what, What::Deferred { .. });
+        if changes.any(is_deferred) && !self.queue().has_untried(message) {
+            self.messages.forget(&[message]);
+        }
     }
 
     /// Keeps what was said of a recipient, with the next batch on the disk too.
@@ -201,6 +210,7 @@ impl Shared {
             });
             recorded.push((if is_told { change.with_notice() } else { change }, attempt));
         }
+        self.leave_memory(message, recorded.iter().map(|(change, _)| change));
         self.record_told(recorded);
         if is_delay_told {
             self.notices_to_make.want_delay(message);

@@ -1,6 +1,6 @@
 //! Envelopes and bodies of messages: in memory until the first attempt, as far as there is room; else from the spool.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 
 use bytes::Bytes;
@@ -51,9 +51,8 @@ pub(super) struct Messages {
 
 #[derive(Default)]
 struct CachedMessages {
-    by_lsn: HashMap<Lsn, Kept>,
-    /// As they came; settled ones stay in it until their turn.
-    order: VecDeque<Lsn>,
+    /// The first has come first.
+    by_lsn: BTreeMap<Lsn, Kept>,
     bytes: usize,
     /// Bytes that have ever come.
     come: u64,
@@ -82,29 +81,24 @@ impl Messages {
         let envelope = Arc::new(Envelope { queued, body: Some(pieces.clone()) });
         let mut kept = self.kept.lock().expect("messages");
         while kept.bytes + bytes > self.bytes_max {
-            let Some(oldest) = kept.order.pop_front() else { return };
-            if kept.leave(oldest) {
-                kept.left = oldest;
-            }
+            let Some((oldest, left)) = kept.by_lsn.pop_first() else { return };
+            (kept.bytes, kept.left) = (kept.bytes - left.bytes, oldest);
         }
         kept.bytes += bytes;
         kept.come += bytes as u64;
         let come = kept.come;
         kept.by_lsn.insert(lsn, Kept { envelope, bytes, come });
-        kept.order.push_back(lsn);
     }
 
-    /// What is not needed any more.
+    /// What is not needed any more, or not soon: a first attempt has ended. It is in the spool.
     pub fn forget(&self, messages: &[Lsn]) {
         if messages.is_empty() {
             return;
         }
         let mut kept = self.kept.lock().expect("messages");
         for lsn in messages {
-            kept.leave(*lsn);
-        }
-        while kept.order.front().is_some_and(|lsn| !kept.by_lsn.contains_key(lsn)) {
-            kept.order.pop_front();
+            let left = kept.by_lsn.remove(lsn);
+            kept.bytes -= left.map_or(0, |left| left.bytes);
         }
     }
 
@@ -170,15 +164,6 @@ impl Messages {
     }
 }
 
-impl CachedMessages {
-    /// Whether it was there.
-    fn leave(&mut self, lsn: Lsn) -> bool {
-        let left = self.by_lsn.remove(&lsn);
-        self.bytes -= left.as_ref().map_or(0, |left| left.bytes);
-        left.is_some()
-    }
-}
-
 fn load_error(error: ReadError) -> LoadError {
     match error {
         ReadError::Damaged { .. } | ReadError::NotFound(_) => LoadError::Lost(error.to_string()),
@@ -189,3 +174,53 @@ fn load_error(error: ReadError) -> LoadError {
 /// What an envelope takes beside its texts, about.
 const ENVELOPE_BYTES: usize = 512;
 const PIECE_BYTES: u64 = 1 << 20;
+
+#[cfg(test)]
+mod tests {
+    use posthaste_spool::FileSpool;
+
+    use super::*;
+
+    fn queued() -> Queued {
+        Queued {
+            received: 0,
+            not_before: 0,
+            expires: 0,
+            sender: "".into(),
+            forwarded: None,
+            is_8bit: false,
+            smtputf8: false,
+            require_tls: false,
+            ret: None,
+            envid: "".into(),
+            tenant: "".into(),
+            campaign: "".into(),
+            pool: "".into(),
+            recipients: Vec::new(),
+        }
+    }
+
+    #[test]
+    fn settled_messages_leave_nothing_while_an_old_one_waits() {
+        let dir = tempfile::tempdir().unwrap();
+        let (spool, _) = FileSpool::open(dir.path(), posthaste_spool::Config::default()).unwrap();
+        let stream = spool.stream("queue").unwrap();
+        let messages = Messages::new(Arc::new(spool), stream, 10 * (ENVELOPE_BYTES + 1));
+        let keep = |lsn| {
+            let body = PublishedBody::Memory([Bytes::from_static(b"x")].into());
+            messages.keep(Lsn::new(lsn), queued(), &body);
+        };
+        keep(1);
+        for lsn in 2..1000 {
+            keep(lsn);
+            messages.forget(&[Lsn::new(lsn)]);
+        }
+        let kept = || {
+            let kept = messages.kept.lock().unwrap();
+            (kept.by_lsn.len(), kept.bytes, kept.left.get())
+        };
+        assert_eq!(kept(), (1, ENVELOPE_BYTES + 1, 0));
+        (1000..1011).for_each(keep);
+        assert_eq!(kept(), (10, 10 * (ENVELOPE_BYTES + 1), 1000), "the oldest make room");
+    }
+}

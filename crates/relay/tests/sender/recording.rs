@@ -1,6 +1,6 @@
 //! A spool that takes no records: what is sent meanwhile stays within a bound, and nothing else is sent again behind a restart.
 
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use posthaste_hooked_spool::{HookedSpool, Hooks};
 use posthaste_spool::{AppendError, Then};
@@ -26,6 +26,8 @@ struct Disk {
     held: Mutex<Vec<(Then, AppendError)>>,
     /// Another stream's sync has failed.
     is_poisoned: AtomicBool,
+    /// Parts of bodies that were read.
+    reads: AtomicUsize,
 }
 
 struct On(Arc<Disk>);
@@ -47,6 +49,11 @@ impl Hooks for On {
         }
         let disk = self.0.clone();
         Box::new(move |outcome| disk.held.lock().unwrap().push((then, outcome.unwrap_err())))
+    }
+
+    fn read(&self, octets: u64) {
+        // The length of a body is asked for by an octet that there is not.
+        self.0.reads.fetch_add(usize::from(octets > 1), Ordering::Relaxed);
     }
 
     fn poisoned(&self) -> Option<Arc<str>> {
@@ -238,4 +245,17 @@ fn many_notices_that_find_no_room_are_made_later() {
     disk.set(Mode::Well);
     rig.wait_empty();
     assert_eq!((sink.rcpts("no1@a.example"), notices(&sink)), (200, 200));
+}
+
+#[test]
+fn a_body_leaves_memory_with_its_last_first_attempt() {
+    let (sink, disk) = (Sink::start(), Arc::<Disk>::default());
+    let rig = disk.rig(sink.port());
+    let reads = || disk.reads.load(Ordering::Relaxed);
+    rig.send("ann@here.example", &["bob@a.example"], "once\r\n");
+    rig.wait_empty();
+    assert_eq!(reads(), 0, "the first attempt reads memory");
+    rig.send("ann@here.example", &["later@a.example", "eve@a.example"], "twice\r\n");
+    rig.wait_empty();
+    assert_eq!((reads(), sink.rcpts("later@a.example"), sink.taken().len()), (1, 2, 3), "the second the spool");
 }
