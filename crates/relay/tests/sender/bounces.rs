@@ -178,3 +178,31 @@ fn a_failure_is_recorded_although_its_sender_cannot_be_told() {
     drop(rig_in(rig.end(), zone(), sink.port(), |_| ()));
     assert_eq!((sink.rcpts("no1@a.example"), sink.taken().len()), (1, 1));
 }
+
+/// Cannot deliver notifications to one sender.
+struct RefusingOne(Arc<dyn Notifier>);
+
+impl Notifier for RefusingOne {
+    fn knows(&self, sender: &str) -> bool {
+        self.0.knows(sender)
+    }
+
+    fn deliver(&self, notice: Notice) -> Delivering {
+        match &*notice.to {
+            "full@a.example" => Box::pin(std::future::ready(Err("its mailbox is full".to_owned()))),
+            _ => self.0.deliver(notice),
+        }
+    }
+}
+
+#[test]
+fn notices_that_one_sender_cannot_get_hold_up_no_others() {
+    let sink = Sink::start();
+    let rig = rig_with(zone(), sink.port(), |config| config.notifier = Arc::new(RefusingOne(config.notifier.clone())));
+    for _ in 0..50 {
+        rig.send("full@a.example", &["no1@a.example"], "x\r\n");
+        rig.send("ann@a.example", &["no1@a.example"], "x\r\n");
+    }
+    sink.wait_taken(50);
+    wait("those alone are owed", || (rig.relay.stats().recipients, rig.relay.stats().owed_notices) == (0, 50));
+}
