@@ -121,7 +121,10 @@ fn one(args: &Show, searcher: &Searcher, matched: &Bitmap, format: Format) -> Re
     match format {
         Format::Json => print_json(&(mail_json::part(&mail, part, contents).to_string() + "\n"))?,
         Format::Sexp => print(&(sexp(&mail_json::part(&mail, part, contents)) + "\n"))?,
-        _ if part.media_type().starts_with("text/") => drop(print_foreign(mail_json::text(part).as_bytes())?),
+        Format::Text if part.media_type().starts_with("text/") => {
+            print_foreign(mail_json::text(part).as_bytes()).map(drop)?;
+        }
+        // A file may be made of it: its octets.
         _ => drop(print_foreign(&part.decoded())?),
     }
     Ok(ExitCode::SUCCESS)

@@ -5,7 +5,7 @@ use std::process::ExitCode;
 
 use clap::{Args, ValueEnum};
 use posthaste_search::split_addresses;
-use posthaste_search::text::{Extracted, extract_whole, parts};
+use posthaste_search::text::{Extracted, extract_whole, html_parts, parts};
 use serde_json::{Value, json};
 
 use crate::chosen::{Choice, files};
@@ -85,10 +85,7 @@ pub fn run(args: View) -> Result<ExitCode, Failure> {
             Format::Text | Format::Json => pager.write(&text(&bytes, line_cells, is_colourful()))?,
             Format::Raw => pager.write_foreign(&bytes)?,
             Format::Headers => pager.write_foreign(header(&bytes))?,
-            Format::Html => {
-                let html = parts(&bytes).into_iter().filter(|part| part.media_type == "text/html");
-                pager.write_foreign(&html.flat_map(|part| part.content.into_owned()).collect::<Vec<u8>>())?
-            }
+            Format::Html => pager.write_foreign(html_parts(&bytes).as_bytes())?,
         };
         if !goes_on {
             break;

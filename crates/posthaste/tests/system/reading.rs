@@ -100,6 +100,62 @@ fn attachments_of_one_name_are_all_saved() {
 }
 
 #[test]
+fn what_is_saved_or_piped_are_the_octets_that_were_sent() {
+    let place = Place::new();
+    let files: [(&str, &str, &str, &[u8]); 7] = [
+        (
+            "scan.png",
+            "text/plain; charset=us-ascii",
+            "iVBORw0KGgoAAAANSUhEUv/+gIE=",
+            b"\x89PNG\r\n\x1a\n\0\0\0\rIHDR\xff\xfe\x80\x81",
+        ),
+        (
+            "prices.csv",
+            "text/csv; charset=windows-1252",
+            "R3L232U7UHJlaXMNClhMOzkggA0K",
+            b"Gr\xf6\xdfe;Preis\r\nXL;9 \x80\r\n",
+        ),
+        ("letter.rtf", "text/rtf", "e1xydGYxXGFuc2kg6YB9DQo=", b"{\\rtf1\\ansi \xe9\x80}\r\n"),
+        ("bird.txt", "text/plain; charset=utf-16", "//5NAPYAdwBlAA0ACgA=", b"\xff\xfeM\0\xf6\0w\0e\0\r\0\n\0"),
+        ("page.html", "text/html; charset=utf-8", "77u/PHA+w7wNCg==", b"\xef\xbb\xbf<p>\xc3\xbc\r\n"),
+        ("fix.patch", "text/x-patch; charset=iso-8859-1", "LWHpCitiDQo=", b"-a\xe9\n+b\r\n"),
+        ("day.ics", "text/calendar; charset=koi8-r", "QkVHSU46WA0K0MXU0g0K", b"BEGIN:X\r\n\xd0\xc5\xd4\xd2\r\n"),
+    ];
+    let part = |(name, media_type, base64, _): &(&str, &str, &str, &[u8])| {
+        format!(
+            "--b\nContent-Type: {media_type}; name=\"{name}\"\nContent-Disposition: attachment; filename=\"{name}\"\n\
+             Content-Transfer-Encoding: base64\n\n{base64}\n"
+        )
+    };
+    let parts: String = files.iter().map(part).collect();
+    let mail = format!(
+        "Subject: files\nMessage-ID: <files@example.org>\nDate: Mon, 03 Mar 2025 10:00:00 +0100\n\
+         Content-Type: multipart/mixed; boundary=b\n\n--b\n\nsee the files\n{parts}--b--\n"
+    );
+    fs::write(place.path().join("mail/cur/9.files:2,S"), mail).unwrap();
+    place.says(0, &["index", "--quiet", "mail"]);
+    for (option, dir) in [("-a", "attachments"), ("--save-all", "all")] {
+        fs::create_dir(place.path().join(dir)).unwrap();
+        place.says(0, &["extract", option, "--target-dir", dir, "msgid:files@example.org"]);
+        for (name, .., octets) in &files {
+            assert_eq!(fs::read(place.path().join(dir).join(name)).unwrap(), *octets, "{option} {name}");
+        }
+    }
+    for (number, (name, .., octets)) in (3..).zip(&files) {
+        for format in [&["--format=raw"][..], &[]] {
+            let number = format!("--part={number}");
+            let line = [&["show", &number], format, &["id:files@example.org"]].concat();
+            assert_eq!(place.run(&line).stdout, *octets, "{name}");
+        }
+    }
+    // Text is for readers.
+    assert_eq!(place.says(0, &["show", "--part=4", "--format=text", "id:files@example.org"]), "Größe;Preis\nXL;9 €\n");
+    assert!(place.says(0, &["view", "msgid:files@example.org"]).contains("Größe;Preis"));
+    assert!(place.says(0, &["find", "петр"]).contains("files"));
+    assert_eq!(place.run(&["view", "-o", "html", "msgid:files@example.org"]).stdout, "<p>ü\r\n".as_bytes());
+}
+
+#[test]
 fn mail_without_a_date_stands_last() {
     let place = Place::new();
     let add = |name: &str, text: &str| fs::write(place.path().join("mail/cur").join(name), text).unwrap();

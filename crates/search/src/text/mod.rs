@@ -20,7 +20,7 @@ pub use extracted::{Extracted, Priority, Traits};
 pub use fold::fold;
 pub(crate) use hash::{id_hash, subject_hash};
 pub use html::html_to_text;
-pub use parts::{Part, parts, safe_file_name};
+pub use parts::{Part, html_parts, parts, safe_file_name};
 pub use prune::prune_into;
 pub(crate) use runs::eight_at;
 pub use subject::{BaseSubject, base_subject};

@@ -4,7 +4,7 @@ use std::borrow::Cow;
 
 use posthaste_message::mime::{Kind, Message};
 
-use super::extract::{ENCODED_DEPTH_MAX, LIMITS, is_marked, is_message, is_text, with_line_feeds};
+use super::extract::{ENCODED_DEPTH_MAX, LIMITS, is_marked, is_message, with_line_feeds};
 
 /// A leaf part, decoded.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -15,7 +15,7 @@ pub struct Part<'a> {
     pub media_type: String,
     /// Whether it is marked as attachment, or has a name.
     pub is_attachment: bool,
-    /// Decoded. Text is UTF-8, whatever it was. What stands in the message as it is, is not copied.
+    /// The octets of the file: the transfer encoding undone, the charset of a text kept. Borrowed if there is no transfer encoding.
     pub content: Cow<'a, [u8]>,
 }
 
@@ -43,12 +43,7 @@ impl Part<'_> {
 fn collect<'a>(bytes: &'a [u8], all: &mut Vec<Part<'a>>, encoded: u32) {
     for part in Message::parse_within(bytes, &LIMITS).parts().filter(|part| part.kind() != Kind::Multipart) {
         let media_type = part.media_type();
-        let content = match is_text(part, &media_type).then(|| part.text()) {
-            Some(Cow::Borrowed(text)) => Cow::Borrowed(text.as_bytes()),
-            Some(Cow::Owned(text)) => Cow::Owned(text.into_bytes()),
-            // An enclosed message stands in the body as it is.
-            None => part.decoded(),
-        };
+        let content = part.decoded();
         let encloses = part.kind() == Kind::Leaf && is_message(&media_type) && encoded < ENCODED_DEPTH_MAX;
         let mut within = Vec::new();
         if encloses {
@@ -59,6 +54,25 @@ fn collect<'a>(bytes: &'a [u8], all: &mut Vec<Part<'a>>, encoded: u32) {
         let is_attachment = is_marked(part) || name.is_some();
         all.push(Part { name, media_type: media_type.into_owned(), is_attachment, content });
         all.extend(within);
+    }
+}
+
+/// All HTML parts as they are, but in UTF-8; those of enclosed messages too.
+pub fn html_parts(message: &[u8]) -> String {
+    let mut html = String::new();
+    collect_html(&with_line_feeds(message), &mut html, 0);
+    html
+}
+
+/// `encoded`: as in [`collect`].
+fn collect_html(bytes: &[u8], html: &mut String, encoded: u32) {
+    for part in Message::parse_within(bytes, &LIMITS).parts().filter(|part| part.kind() == Kind::Leaf) {
+        let media_type = part.media_type();
+        if media_type == "text/html" {
+            html.push_str(&part.text());
+        } else if is_message(&media_type) && encoded < ENCODED_DEPTH_MAX {
+            collect_html(&part.decoded(), html, encoded + 1);
+        }
     }
 }
 
@@ -114,6 +128,39 @@ mod tests {
         let shape: Vec<_> = found.iter().map(|part| (part.media_type.as_str(), part.is_attachment)).collect();
         assert_eq!(shape, [("text/plain", false), ("application/x-y", true)]);
         assert_eq!((found[1].name.as_deref(), &*found[1].content), (Some("a.bin"), &b"hello"[..]));
+    }
+
+    #[test]
+    fn a_text_that_is_a_file_keeps_its_octets() {
+        let check = |media_type: &str, encoding: &str, body: &str, expected: &[u8]| {
+            let mail = format!(
+                "Content-Type: multipart/mixed; boundary=b\n\n--b\nContent-Type: {media_type}\n\
+                 Content-Disposition: attachment; filename=f\nContent-Transfer-Encoding: {encoding}\n\n{body}\n--b--\n"
+            );
+            let found = parts(mail.as_bytes());
+            assert_eq!(*found[0].content, *expected, "{media_type}: {}", found[0].content.escape_ascii());
+        };
+        check(
+            "text/plain; charset=us-ascii",
+            "base64",
+            "iVBORw0KGgoAAAANSUhEUv/+gIE=",
+            b"\x89PNG\r\n\x1a\n\0\0\0\rIHDR\xff\xfe\x80\x81",
+        );
+        check("text/csv; charset=windows-1252", "quoted-printable", "Gr=F6=DFe;=80=0D=0A", b"Gr\xf6\xdfe;\x80\r\n");
+        check("text/html; charset=utf-8", "base64", "77u/PHA+", b"\xef\xbb\xbf<p>");
+        check("text/plain; charset=utf-16", "base64", "//5NAPYA", b"\xff\xfeM\0\xf6\0");
+        check("text/x-patch", "8bit", "-a\u{fc}", "-a\u{fc}".as_bytes());
+        check("text/calendar; charset=iso-2022-jp", "base64", "GyRCRnwbKEI=", b"\x1b$BF|\x1b(B");
+        let latin1 = b"Content-Type: text/xml; charset=iso-8859-1\n\n<a>\xe9</a>\n";
+        assert_eq!(&*parts(latin1)[0].content, b"<a>\xe9</a>\n");
+    }
+
+    #[test]
+    fn html_for_a_reader_is_utf_8() {
+        let mail = b"Content-Type: multipart/mixed; boundary=b\n\n--b\nContent-Type: text/html; charset=iso-8859-1\n\n<p>\xe9\n\
+                     --b\nContent-Type: message/rfc822\nContent-Transfer-Encoding: base64\n\n\
+                     Q29udGVudC1UeXBlOiB0ZXh0L2h0bWwKCjxiPg==\n--b\n\nplain\n--b--\n";
+        assert_eq!(html_parts(mail), "<p>\u{e9}<b>");
     }
 
     #[test]
