@@ -99,7 +99,9 @@ fn answer(mail: &Mail<'_>, bytes: &[u8], user: &User, args: &Reply) -> Fields {
     let is_own = |address: &str| own.iter().any(|own| own.eq_ignore_ascii_case(address));
     // A name without an address gets no answer.
     let list = |name: &str| -> Vec<(String, String)> {
-        addresses(mail, &header, name).into_iter().filter(|(_, address)| !address.is_empty()).collect()
+        let all = addresses(mail, &header, name);
+        let all = if ["From", "Reply-To"].contains(&name) { joined_names(all) } else { all };
+        all.into_iter().filter(|(_, address)| is_usable(address)).collect()
     };
     // To the address for answers, and where that is one's own, to the recipients.
     let mut to = list("Reply-To");
@@ -146,6 +148,40 @@ fn answer(mail: &Mail<'_>, bytes: &[u8], user: &User, args: &Reply) -> Fields {
         ("References", references.join(" ")),
     ];
     fields.into_iter().filter(|(_, text)| !text.is_empty()).collect()
+}
+
+/// Puts names together that a comma without quotes cut: `Doe, Joe <joe@example.org>` would else be two recipients, the one at this machine.
+fn joined_names(all: Vec<(String, String)>) -> Vec<(String, String)> {
+    let mut joined = Vec::new();
+    let mut before: Vec<(String, String)> = Vec::new();
+    for (name, address) in all {
+        let is_word = name.is_empty() && !address.contains('@') || address.is_empty();
+        if is_word {
+            before.push((name, address));
+            continue;
+        }
+        if name.is_empty() {
+            // It has no name that theirs could be a part of.
+            joined.append(&mut before);
+            joined.push((name, address));
+            continue;
+        }
+        let words = before.drain(..).map(|(name, address)| if name.is_empty() { address } else { name });
+        let name = words.chain([name]).collect::<Vec<_>>().join(", ");
+        // A quote that was opened and never closed.
+        let is_open = name.matches('"').count() == 1;
+        joined.push((if is_open { name.replace('"', "") } else { name }, address));
+    }
+    joined.append(&mut before);
+    joined
+}
+
+/// Whether an address can stand in an answer: what could not be parsed may have any characters.
+fn is_usable(address: &str) -> bool {
+    let local = address.rsplit_once('@').map_or(address, |(local, _)| local);
+    let is_quoted = local.len() > 2 && local.starts_with('"') && local.ends_with('"');
+    let mut outside = if is_quoted { address[local.len()..].chars() } else { address.chars() };
+    !address.is_empty() && outside.all(|c| !c.is_whitespace() && !"\"<>(),;".contains(c))
 }
 
 /// The address of one's own that the message went to, else the first.
@@ -271,6 +307,32 @@ mod tests {
     fn who_has_a_name_alone_gets_no_answer() {
         let all = answer_to("From: ann@example.org\nTo: John Doe, me@example.org\nSubject: x", ReplyTo::All);
         assert_eq!(field(&all, "To"), "ann@example.org");
+    }
+
+    #[test]
+    fn a_name_that_cannot_be_parsed_is_no_second_recipient() {
+        for (from, to) in [
+            ("Doe, Joe <joe@a.example>", "\"Doe, Joe\" <joe@a.example>"),
+            ("\"Doe, Joe <joe@a.example>", "\"Doe, Joe\" <joe@a.example>"),
+            ("van der Doe, Joe <joe@a.example>", "\"van der Doe, Joe\" <joe@a.example>"),
+            ("Doe, Joe, Dr. <joe@a.example>", "\"Doe, Joe, Dr.\" <joe@a.example>"),
+            (
+                "Doe, Joe <joe@a.example>, Roe, R <r@b.example>",
+                "\"Doe, Joe\" <joe@a.example>, \"Roe, R\" <r@b.example>",
+            ),
+            ("root, joe@a.example", "root, joe@a.example"),
+            ("root", "root"),
+            ("\"Doe", ""),
+            ("joe@a.example, \"Doe", "joe@a.example"),
+            ("\"a b\"@c.example", "\"a b\"@c.example"),
+        ] {
+            for header in [format!("From: {from}"), format!("From: x@x.example\nReply-To: {from}")] {
+                let fields = answer_to(&format!("{header}\nTo: me@example.org\nSubject: x"), ReplyTo::Sender);
+                let expected = if to.is_empty() && header.contains("Reply-To") { "x@x.example" } else { to };
+                let expected = if expected.is_empty() { "me@example.org" } else { expected };
+                assert_eq!(field(&fields, "To"), expected, "{header}");
+            }
+        }
     }
 
     #[test]

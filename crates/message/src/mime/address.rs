@@ -4,7 +4,7 @@ use std::borrow::Cow;
 
 use super::charset::Charset;
 use super::params::comment_len;
-use super::words::{decode_text, unfold};
+use super::words::{decode_text, encoded_word_len, unfold};
 
 /// One item of an address list.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -274,23 +274,8 @@ impl RawAddresses<'_> {
     /// The length of a run of ordinary octets, at least 1. An encoded word is one, with whatever stands in it.
     fn word_len(&self) -> usize {
         let rest = self.rest;
-        if rest.starts_with(b"=?") {
-            let marks = rest
-                .iter()
-                .enumerate()
-                .skip(2)
-                .take(90)
-                .filter(|(_, byte)| **byte == b'?')
-                .map(|(at, _)| at)
-                .take(2)
-                .last();
-            let text = marks.map(|at| at + 1).filter(|&at| at < 90);
-            if let Some(end) = text.and_then(|at| {
-                let window = &rest[at..rest.len().min(at + ENCODED_WORD_BYTES_MAX)];
-                memchr::memmem::find(window, b"?=").map(|end| at + end + 2)
-            }) {
-                return end;
-            }
+        if let Some(len) = encoded_word_len(&rest[..rest.len().min(ENCODED_WORD_BYTES_MAX)]) {
+            return len;
         }
         // Another encoded word may begin within.
         let ends = |at: usize| match rest[at] {
@@ -450,6 +435,7 @@ mod tests {
         check(b"=?utf-8?Q?J=C3=BCrgen?= =?utf-8?Q?_M?= <j@x>", &["Jürgen M|j@x"]);
         check(b"\"=?utf-8?Q?M=C3=BCller=2C_A?=\" <m@x>", &["Müller, A|m@x"]);
         check(b"=?utf-8?Q?Doe, John?= <j@x>", &["Doe, John|j@x"]);
+        check(b"=?utf-8?Q?Who?=2C_me?= <j@x>, b@x", &["Who?, me|j@x", "|b@x"]);
         check(b"J\xfcrgen <j@x>", &["Jürgen|j@x"]);
         check(b"\"a \\\"b\\\" c\" <d@x>", &["a \"b\" c|d@x"]);
         check(b"\"Ann\"<ann@x>", &["Ann|ann@x"]);

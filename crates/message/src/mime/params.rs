@@ -88,9 +88,13 @@ struct Parameters<'a> {
 
 impl<'a> Parameters<'a> {
     fn new(value: &'a [u8]) -> Self {
-        // Behind the first semicolon, or where one was forgotten behind the first blank of the value.
+        // Behind the first semicolon, or where one was forgotten behind the first blank of the value. Or at once: `charset=utf-8`.
         let mut unclosed = false;
         let start = skip_blanks(value, 0, &mut unclosed);
+        let behind_token = skip_blanks(value, start + token_len(&value[start..]), &mut unclosed);
+        if behind_token > start && value.get(behind_token) == Some(&b'=') {
+            return Self { value, at: start, unclosed };
+        }
         let end = value[start..].iter().position(|&byte| byte == b';' || byte.is_ascii_whitespace());
         Self { value, at: end.map_or(value.len(), |end| start + end), unclosed }
     }
@@ -290,6 +294,8 @@ mod tests {
         check(b"a/b; filename=x", "name", None);
         check(b"a/b;;; = ; name=x;", "name", Some("x"));
         check(b"a/b; name=first; name=second", "name", Some("first"));
+        check(b"charset=utf-8; format=flowed", "charset", Some("utf-8"));
+        check(b" filename = a.pdf", "filename", Some("a.pdf"));
     }
 
     #[test]

@@ -69,6 +69,9 @@ impl<'a> Message<'a> {
     }
 }
 
+/// Top-level types (RFC 6838 section 4.2) whose files are no texts.
+const NO_TEXTS: [&str; 8] = ["application", "audio", "font", "image", "message", "model", "multipart", "video"];
+
 /// Parts that are asked for a charset.
 const CHARSET_PARTS_MAX: usize = 20;
 
@@ -146,15 +149,22 @@ impl<'m, 'a> Part<'m, 'a> {
     }
 
     /// Its media type in lower case. Without one, `text/plain`, in a digest `message/rfc822` (RFC 2046 section 5.1.5).
+    ///
+    /// A value that is no `type/subtype` says nothing, so it is `text/plain` too (RFC 2045 section 5.2). A file of a type without subtype, such as
+    /// `application`, keeps it.
     pub fn media_type(&self) -> Cow<'static, str> {
-        let named = self.content_type().map(main_value).filter(|named| !named.is_empty());
-        named.map_or(Cow::Borrowed(if self.node().is_in_digest { "message/rfc822" } else { "text/plain" }), |named| {
-            match named.as_str() {
-                "text/plain" => Cow::Borrowed("text/plain"),
-                "text/html" => Cow::Borrowed("text/html"),
-                _ => Cow::Owned(named),
-            }
-        })
+        let Some(value) = self.content_type() else {
+            return Cow::Borrowed(if self.node().is_in_digest { "message/rfc822" } else { "text/plain" });
+        };
+        let named = main_value(value);
+        match named.split_once('/') {
+            Some(("text", "plain")) => Cow::Borrowed("text/plain"),
+            Some(("text", "html")) => Cow::Borrowed("text/html"),
+            Some((main, sub)) if !main.is_empty() && !sub.is_empty() => Cow::Owned(named),
+            _ if self.kind() != Kind::Leaf => Cow::Owned(named),
+            _ if NO_TEXTS.contains(&named.trim_end_matches('/')) && self.file_name().is_some() => Cow::Owned(named),
+            _ => Cow::Borrowed("text/plain"),
+        }
     }
 
     /// A parameter of its `Content-Type`, decoded.
@@ -389,6 +399,40 @@ mod tests {
         let encoded = "Content-Type: message/rfc822\nContent-Transfer-Encoding: base64\n\nU3ViamVjdDogeAoKeQ==\n";
         let message = Message::parse(encoded.as_bytes());
         assert_eq!((message.root().kind(), &*message.root().decoded()), (Kind::Leaf, &b"Subject: x\n\ny"[..]));
+    }
+
+    #[test]
+    fn a_value_that_is_no_type_is_plain_text() {
+        for value in [
+            "plain",
+            "html",
+            "<html>",
+            "text_plain",
+            "charset=utf-8",
+            "charset = utf-8",
+            "/plain",
+            "/",
+            "txt",
+            "text",
+            "text/",
+            "\"text/plain\"",
+            "text plain",
+            "; charset=x",
+            "application",
+            "message",
+            "multipart",
+            "message/; charset=utf-8",
+        ] {
+            check(&format!("Content-Type: {value}\n\nx"), "text/plain=\"x\"");
+            let digest = "Content-Type: multipart/digest; boundary=b\n\n--b\n";
+            check(&format!("{digest}Content-Type: {value}\n\nx\n--b--"), "multipart/digest(text/plain=\"x\")");
+        }
+        check("Content-Type: application; name=a.bin\n\nx", "application=\"x\"");
+        check("Content-Type: plain; name=a.txt\n\nx", "text/plain=\"x\"");
+        check("Content-Type: multipart\n\n--b\n\nx\n--b--", "multipart(text/plain=\"x\")");
+        check("Content-Type: x/y\n\nx", "x/y=\"x\"");
+        let koi8 = b"Content-Type: charset=koi8-r\n\n\xd0\xc5\xd4\xd2";
+        assert_eq!(Message::parse(koi8).root().text(), "\u{43f}\u{435}\u{442}\u{440}");
     }
 
     #[test]

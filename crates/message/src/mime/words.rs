@@ -20,7 +20,7 @@ pub fn decode_text<'a>(value: &'a [u8], fallback: Option<Charset>) -> Cow<'a, st
         };
     }
     let value = unfold(value);
-    let mut text = Joined { text: String::with_capacity(value.len()), label: None, octets: Vec::new() };
+    let mut text = Joined { text: String::with_capacity(value.len()), ..Joined::default() };
     let mut rest = &*value;
     let mut is_after_word = false;
     while let Some(word) = next_word(rest) {
@@ -57,10 +57,13 @@ pub fn unfold(value: &[u8]) -> Cow<'_, [u8]> {
     Cow::Owned(out)
 }
 
+#[derive(Default)]
 struct Joined<'a> {
     text: String,
     label: Option<&'a [u8]>,
     octets: Vec<u8>,
+    /// Q words as they stand: an escape may begin in the one and end in the other.
+    escaped: Vec<u8>,
 }
 
 impl<'a> Joined<'a> {
@@ -71,12 +74,21 @@ impl<'a> Joined<'a> {
         }
         self.label = Some(word.label);
         match word.is_base64 {
-            true => self.octets.extend(base64(word.text).0),
-            false => q_decode(word.text, &mut self.octets),
+            true => {
+                self.unescape();
+                self.octets.extend(base64(word.text).0);
+            }
+            false => self.escaped.extend_from_slice(word.text),
         }
     }
 
+    fn unescape(&mut self) {
+        q_decode(&self.escaped, &mut self.octets);
+        self.escaped.clear();
+    }
+
     fn flush(&mut self) {
+        self.unescape();
         if let Some(label) = self.label.take() {
             self.text.push_str(&decode_body(&self.octets, Some(label), false));
             self.octets.clear();
@@ -101,8 +113,33 @@ fn next_word(value: &[u8]) -> Option<Word<'_>> {
         let Some((label, is_base64, text_at)) = prefix(&value[from..]) else { continue };
         let text_at = from + text_at;
         // Without an end here there is none for any other that follows.
-        let len = memmem::find(&value[text_at..], b"?=")?;
+        let len = encoded_text_len(&value[text_at..], is_base64)?;
         return Some(Word { start, end: text_at + len + 2, label, is_base64, text: &value[text_at..text_at + len] });
+    }
+}
+
+/// The length of an encoded word that `value` begins with.
+pub(super) fn encoded_word_len(value: &[u8]) -> Option<usize> {
+    let (_, is_base64, len) = prefix(value.strip_prefix(b"=?")?)?;
+    let text_at = 2 + len;
+    Some(text_at + encoded_text_len(&value[text_at..], is_base64)? + 2)
+}
+
+/// Octets before the `?=` that ends an encoded word. In front of an escape it may be a `?` that nobody escaped: then the next `?=` ends the word,
+/// if no other word begins before it.
+fn encoded_text_len(text: &[u8], is_base64: bool) -> Option<usize> {
+    let first = memmem::find(text, b"?=")?;
+    let mut at = first;
+    loop {
+        let after = &text[at + 2..];
+        let is_escape = !is_base64 && after.get(..2).is_some_and(|digits| digits.iter().all(u8::is_ascii_hexdigit));
+        if !is_escape {
+            return Some(at);
+        }
+        match memmem::find(after, b"?=") {
+            Some(len) if memmem::find(&after[..len], b"=?").is_none() => at += 2 + len,
+            _ => return Some(first),
+        }
     }
 }
 
@@ -167,6 +204,24 @@ mod tests {
         check(b"=?iso-2022-jp?B?GyRCRnwbKEI=?= =?iso-2022-jp?B?GyRCS1wbKEI=?=", "日本");
         check(b"=?gb2312?B?1tA=?=\r\n\t=?gb2312?B?zsQ=?=", "中文");
         check(b"=?gb2312?B?1g==?= =?gb2312?B?0A==?=", "中");
+    }
+
+    #[test]
+    fn a_question_mark_that_nobody_escaped_ends_no_word() {
+        check(b"=?utf-8?Q?Noch_Fragen?=20Wir_helfen_=C3=BCberall?=", "Noch Fragen? Wir helfen überall");
+        check(b"=?utf-8?Q?Why?=3F_Why?=20not?= (b)", "Why?? Why? not (b)");
+        check(b"\"=?iso-8859-1?q?Wer?=2C_wo?=\" =?iso-8859-1?q?was?=", "\"Wer?, wo\" was");
+        check(b"=?utf-8?Q?a?=bad", "abad");
+        check(b"=?utf-8?Q?a?=20b =?utf-8?Q?c?=", "a20b c");
+        check(b"=?utf-8?B?YQ?=20b?=", "a20b?=");
+    }
+
+    #[test]
+    fn an_escape_may_be_cut_between_two_words() {
+        check(b"=?UTF-8?Q?INFO:_p=?=\r\n =?UTF-8?Q?C5=99idal...?=", "INFO: přidal...");
+        check(b"=?UTF-8?Q?p=C?= =?utf-8?q?5=9?= =?UTF-8?Q?9i?=", "při");
+        check(b"=?utf-8?Q?1+1=?= =?utf-8?B?Mg==?=", "1+1=2");
+        check(b"=?utf-8?Q?a=?= =?iso-8859-1?Q?E9?=", "a=E9");
     }
 
     #[test]

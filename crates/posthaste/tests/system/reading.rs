@@ -156,6 +156,74 @@ fn what_is_saved_or_piped_are_the_octets_that_were_sent() {
 }
 
 #[test]
+fn mail_that_is_not_as_it_should_be_is_found_and_shown() {
+    let place = Place::new();
+    let types = [
+        "html",
+        "plain",
+        "<html>",
+        "text_plain",
+        "charset=utf-8",
+        "/plain",
+        "txt",
+        "text",
+        "unknown;",
+        "\"text/plain\"",
+    ];
+    let part =
+        |(number, value): (usize, &&str)| format!("--b\nContent-Type: {value}\n\n<p>bird{number}word here</p>\n");
+    let parts: String = types.iter().enumerate().map(part).collect();
+    let body = |kind: &str, text: &str| format!("Content-Type: {kind}\n\n{text}\n");
+    let html = "<p>caf&eacute au lait, M&uumlller, R&ampD, &#233t&#233, &lt;x&gt, a&nbspb <img alt='cr&egrave;me br&ucirc;l&eacute;e'></p>";
+    for (name, mail) in [
+        ("types", format!("Subject: types\n{}", body("multipart/mixed; boundary=b", &format!("{parts}--b--")))),
+        ("alone", format!("Subject: alone\n{}", body("plain", "kestrelword in the only body"))),
+        ("entities", format!("Subject: entities\n{}", body("text/html; charset=utf-8", html))),
+        ("mark", "Subject: =?utf-8?Q?Noch_Fragen?=20Wir_helfen_gern_=C3=BCberall?=\n\nx\n".to_owned()),
+        ("cut", "Subject: =?UTF-8?Q?INFO:_p=?=\n =?UTF-8?Q?C5=99idal...?=\n\nx\n".to_owned()),
+    ] {
+        fs::write(place.path().join("mail/cur").join(format!("9.{name}:2,S")), format!("From: a@a.example\n{mail}"))
+            .unwrap();
+    }
+    place.says(0, &["index", "--quiet", "mail"]);
+    let shown = |name: &str| place.says(0, &["view", &format!("mail/cur/9.{name}:2,S")]);
+    for (number, value) in types.iter().enumerate() {
+        let word = format!("bird{number}word");
+        assert_eq!(place.says(0, &["find", "--count", &word]), "1\n", "{}", value);
+        assert!(shown("types").contains(&word), "{}", value);
+    }
+    for word in ["kestrelword", "café", "müller", "été", "crème"] {
+        assert_eq!(place.says(0, &["find", "--count", word]), "1\n", "{word}");
+    }
+    assert!(shown("alone").contains("kestrelword in the only body"));
+    assert!(
+        shown("entities").contains("café au lait, Müller, R&D, été, <x>, a b crème brûlée"),
+        "{}",
+        shown("entities")
+    );
+    assert!(shown("mark").contains("Subject: Noch Fragen? Wir helfen gern überall\n"), "{}", shown("mark"));
+    assert!(shown("cut").contains("Subject: INFO: přidal...\n"), "{}", shown("cut"));
+}
+
+#[test]
+fn a_reply_goes_to_one_address_where_a_name_has_a_comma() {
+    let place = Place::new();
+    for (from, to) in [
+        ("Doe, Joe <joe@a.example>", "\"Doe, Joe\" <joe@a.example>"),
+        ("\"Doe, Joe <joe@a.example>", "\"Doe, Joe\" <joe@a.example>"),
+        ("Doe, Joe, Dr. <joe@a.example>", "\"Doe, Joe, Dr.\" <joe@a.example>"),
+        ("Example GmbH, Joe <joe@a.example>", "\"Example GmbH, Joe\" <joe@a.example>"),
+        ("Doe, Joe <joe@a.example>, Ann <ann@a.example>", "\"Doe, Joe\" <joe@a.example>, Ann <ann@a.example>"),
+    ] {
+        for header in [format!("From: {from}"), format!("From: x@x.example\nReply-To: {from}")] {
+            fs::write(place.path().join("m.eml"), format!("{header}\nTo: me@here.example\nSubject: x\n\nx\n")).unwrap();
+            let reply = place.says(0, &["reply", "--from=me@here.example", "m.eml"]);
+            assert!(reply.contains(&format!("\nTo: {to}\n")), "{header}: {reply}");
+        }
+    }
+}
+
+#[test]
 fn mail_without_a_date_stands_last() {
     let place = Place::new();
     let add = |name: &str, text: &str| fs::write(place.path().join("mail/cur").join(name), text).unwrap();

@@ -188,8 +188,7 @@ fn leaf(this: Part<'_, '_>, media_type: &str, out: &mut Extracted, encoded: u32)
 
 /// Whether a leaf is read as text: so is a multipart without a single boundary.
 pub(super) fn is_text(part: Part<'_, '_>, media_type: &str) -> bool {
-    part.kind() == Kind::Leaf
-        && (["text/", "multipart/"].iter().any(|kind| media_type.starts_with(kind)) || media_type == "text")
+    part.kind() == Kind::Leaf && ["text/", "multipart/"].iter().any(|kind| media_type.starts_with(kind))
 }
 
 /// Whether a leaf of this type is a message that has to be decoded first.
