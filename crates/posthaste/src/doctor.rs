@@ -5,7 +5,8 @@ use std::process::ExitCode;
 
 use clap::Args;
 use posthaste_loadgen::doctor::{Options, Severity, check};
-use posthaste_server::config::Config;
+
+use crate::config_arg::ConfigArg;
 
 #[derive(Args)]
 pub struct DoctorArgs {
@@ -15,9 +16,8 @@ pub struct DoctorArgs {
     /// Simultaneous connections to plan for [default: the configuration's limit]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=1_000_000_000))]
     connections: Option<u64>,
-    /// Configuration file; default: ./posthaste.toml if it exists, otherwise built-in defaults
-    #[arg(long, value_name = "FILE")]
-    config: Option<PathBuf>,
+    #[command(flatten)]
+    config: ConfigArg,
     /// Number of fdatasync calls to measure; 0 for none
     #[arg(long, value_name = "N", default_value_t = 200)]
     syncs: usize,
@@ -29,7 +29,7 @@ pub struct DoctorArgs {
 /// Exit status 1 if anything is serious.
 pub fn run(args: DoctorArgs) -> Result<ExitCode, Box<dyn std::error::Error>> {
     // The same that `serve` would read.
-    let config = Config::load(args.config.as_deref())?;
+    let config = args.config.load()?.config;
     let configured = Some(config.storage.data).filter(|data| data.is_dir());
     let data = args.data.or(configured).unwrap_or_else(|| ".".into());
     let connections = args.connections.unwrap_or(config.limits.connections.connections as u64);

@@ -13,6 +13,7 @@ mod chosen;
 mod columns;
 mod complete;
 mod completions;
+mod config_arg;
 mod count;
 mod doctor;
 mod exclude;
@@ -64,11 +65,12 @@ use std::ffi::OsString;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use clap::{Args, Parser, Subcommand, ValueEnum};
-use posthaste_server::config::{self, Config, Loaded, LogFormat};
+use clap::{Args, CommandFactory, Parser, Subcommand, ValueEnum};
+use posthaste_server::config::{self, LogFormat};
 use posthaste_server::{ServeError, ServeFailure, ServeOptions};
 
 use crate::alone::Alone;
+use crate::config_arg::ConfigArg;
 use crate::options_first::options_first;
 use crate::terminal::{complain, print, without_error_numbers};
 
@@ -76,6 +78,9 @@ use crate::terminal::{complain, print, without_error_numbers};
 #[derive(Parser)]
 #[command(name = "posthaste", version, propagate_version = true)]
 struct Cli {
+    /// Commands that read a configuration have the same option themselves
+    #[arg(long, value_name = "FILE", global = true, hide = true)]
+    config: Option<PathBuf>,
     #[command(subcommand)]
     command: Command,
 }
@@ -153,11 +158,43 @@ enum Command {
     Report(report::ReportCommand),
 }
 
+impl Command {
+    /// Reports whether it reads the server's configuration.
+    fn has_config(&self) -> bool {
+        use Command::{Config, Doctor, Queue, Route, Sendmail, Serve, Suppression, Trace};
+        matches!(self, Serve(_) | Doctor(_) | Config(_) | Route(_) | Queue(_) | Suppression(_) | Trace(_) | Sendmail(_))
+    }
+
+    /// Reports whether it reads the search index.
+    fn has_index(&self) -> bool {
+        use Command::{
+            Addresses, Cfind, Count, Extract, Find, Index, Info, New, Query, Reply, Search, Show, Tag, Threads, View,
+        };
+        matches!(
+            self,
+            Index(_)
+                | Find(_)
+                | Threads(_)
+                | View(_)
+                | Extract(_)
+                | Addresses(_)
+                | Tag(_)
+                | Query(_)
+                | Search(_)
+                | Show(_)
+                | Reply(_)
+                | Count(_)
+                | New(_)
+                | Cfind(_)
+                | Info(_)
+        )
+    }
+}
+
 #[derive(Args)]
 struct Serve {
-    /// Configuration file; default: ./posthaste.toml if it exists, otherwise built-in defaults
-    #[arg(long, value_name = "FILE")]
-    config: Option<PathBuf>,
+    #[command(flatten)]
+    config: ConfigArg,
     /// Format of log lines; overrides the configuration
     #[arg(long, value_name = "FORMAT")]
     log_format: Option<Format>,
@@ -176,17 +213,16 @@ enum Format {
 enum ConfigCommand {
     /// Check a configuration and show where it is wrong; exit status 0: usable, perhaps with notes and warnings, 2: not usable
     Check {
-        /// Configuration file; default: ./posthaste.toml if it exists, otherwise built-in defaults
+        /// The same as --config FILE
+        #[arg(conflicts_with = "config")]
         file: Option<PathBuf>,
-        /// The same, as other commands have it
-        #[arg(long, value_name = "FILE", conflicts_with = "file")]
-        config: Option<PathBuf>,
+        #[command(flatten)]
+        config: ConfigArg,
     },
     /// Print the effective configuration, including defaults
     Show {
-        /// Configuration file; default: ./posthaste.toml if it exists, otherwise built-in defaults
-        #[arg(long, value_name = "FILE")]
-        config: Option<PathBuf>,
+        #[command(flatten)]
+        config: ConfigArg,
         /// Print JSON instead of TOML
         #[arg(long)]
         json: bool,
@@ -206,7 +242,7 @@ fn main() -> ExitCode {
     match run(command(line)) {
         Ok(code) => code,
         Err(error) => {
-            complain(&error.to_string());
+            complain_with_config(&error.to_string());
             ExitCode::from(2)
         }
     }
@@ -221,7 +257,26 @@ fn command(mut line: Vec<OsString>) -> Command {
             return command;
         }
     }
-    parse(line).command
+    let Cli { mut command, config } = parse(line);
+    match (&mut command, config) {
+        (Command::Sendmail(args), Some(config)) => args.set_config(config),
+        (command, Some(_)) if command.has_index() => {
+            complain(&foreign::instead_of_option("--config").unwrap_or_default());
+            std::process::exit(2)
+        }
+        (command, Some(_)) if !command.has_config() => {
+            let message = "unexpected argument '--config': this command reads no configuration of a server";
+            Cli::command().error(clap::error::ErrorKind::UnknownArgument, message).exit()
+        }
+        _ => {}
+    }
+    command
+}
+
+/// An error, and which configuration was in use.
+fn complain_with_config(error: &str) {
+    complain(error);
+    config_arg::in_use(error).iter().for_each(|used| complain(used));
 }
 
 /// Reads the command line, or ends with what is wrong with it.
@@ -260,11 +315,11 @@ fn run(command: Command) -> Result<ExitCode, Box<dyn std::error::Error>> {
                 Format::Plain => LogFormat::Plain,
                 Format::Json => LogFormat::Json,
             });
-            let options = ServeOptions { config: serve.config, log_format: format, ready_fd: serve.ready_fd };
+            let options = ServeOptions { config: serve.config.named(), log_format: format, ready_fd: serve.ready_fd };
             if let Err(ServeFailure { error, log_format }) = posthaste_server::serve(options, || std::process::exit(1))
             {
                 match log_format {
-                    LogFormat::Plain => complain(&error.to_string()),
+                    LogFormat::Plain => complain_with_config(&error.to_string()),
                     LogFormat::Json => eprint!("{}", posthaste_server::logging::error_line(&error.to_string())),
                 }
                 let is_bug = matches!(error, ServeError::Failed { .. });
@@ -274,10 +329,10 @@ fn run(command: Command) -> Result<ExitCode, Box<dyn std::error::Error>> {
         Command::Sink(args) => return sink::run(*args),
         Command::Doctor(args) => return doctor::run(args),
         Command::Config(ConfigCommand::Check { file, config }) => {
-            print(&without_error_numbers(&config::check(&Loaded::load(file.or(config).as_deref())?)))?;
+            print(&without_error_numbers(&config::check(&config.or(file).load()?)))?;
         }
         Command::Config(ConfigCommand::Show { config, json }) => {
-            let config = Config::load(config.as_deref())?;
+            let config = config.load()?.config;
             print(&if json { config.to_json() + "\n" } else { config.to_toml() })?;
         }
         Command::Route(args) => return route::run(args),

@@ -1,7 +1,6 @@
 //! `posthaste route`: where mail for an address goes, and why.
 
 use std::fmt::Write as _;
-use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::Args;
@@ -10,6 +9,7 @@ use posthaste_server::config::{Config, Loaded};
 use posthaste_smtp::ForwardPath;
 use serde_json::{Value, json};
 
+use crate::config_arg::ConfigArg;
 use crate::terminal::{harmless, print, print_json};
 
 #[derive(Args)]
@@ -17,9 +17,8 @@ pub struct RouteArgs {
     /// Addresses as a client gives them in RCPT TO, such as bob+x@example.org
     #[arg(value_name = "ADDRESS", required = true)]
     addresses: Vec<String>,
-    /// Configuration file; default: ./posthaste.toml if it exists, otherwise built-in defaults
-    #[arg(long, value_name = "FILE")]
-    config: Option<PathBuf>,
+    #[command(flatten)]
+    config: ConfigArg,
     /// Print JSON
     #[arg(long)]
     json: bool,
@@ -33,7 +32,7 @@ pub fn run(args: RouteArgs) -> Result<ExitCode, Box<dyn std::error::Error>> {
         let path = ForwardPath::parse(&format!("<{bare}>"));
         paths.push((address, path.map_err(|error| format!("`{address}` is not an address: {error}"))?));
     }
-    let Loaded { config, directory, .. } = Loaded::load(args.config.as_deref())?;
+    let Loaded { config, directory, .. } = args.config.load()?;
     let explained: Vec<_> = paths.iter().map(|(address, path)| (*address, directory.explain(path))).collect();
     match args.json {
         true => {

@@ -9,7 +9,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use clap::Args;
 use posthaste_directory::{Refusal, Route};
 use posthaste_pickup::{Directory, EntryError, Facts, SubmitError, dialogue};
-use posthaste_server::config::{DEFAULT_FILE, Loaded};
+use posthaste_server::config::{FoundFile, Loaded};
 use posthaste_smtp::{ForwardPath, Reply};
 
 use crate::sendmail_options::{Mode, Options, parse};
@@ -38,7 +38,8 @@ Options of sendmail:
   -V ENVID      What a notification calls the message
   --not-before TIME, --expires TIME
                 When the message may leave at the earliest, and when it is given up: 2h from now, or 2027-01-02T03:04:05Z
-  -C FILE       Configuration file; default: $POSTHASTE_CONFIG, ./posthaste.toml, /etc/posthaste/posthaste.toml
+  -C FILE, --config FILE
+                Configuration file; default: $POSTHASTE_CONFIG, ./posthaste.toml, /etc/posthaste/posthaste.toml
   --            What follows are recipients
 
 Exit status 0 once the message is on stable storage, otherwise as in sysexits.h: 64 misuse, 65 bad message, 67 unknown
@@ -67,11 +68,6 @@ const TEMPORARY: u8 = 75;
 const NO_PERMISSION: u8 = 77;
 const CONFIGURATION: u8 = 78;
 
-/// Where the configuration is by default ([docs/install.md](../../../docs/install.md)).
-const SYSTEM_FILE: &str = "/etc/posthaste/posthaste.toml";
-/// What names another one.
-const CONFIG_VARIABLE: &str = "POSTHASTE_CONFIG";
-
 /// Does what `sendmail` does, if the command line asks for it. `None`: it asks for something else.
 pub fn run(line: &[OsString]) -> Option<ExitCode> {
     let name = Path::new(line.first()?).file_name().unwrap_or_default();
@@ -89,6 +85,11 @@ pub fn run(line: &[OsString]) -> Option<ExitCode> {
 }
 
 impl Sendmail {
+    /// The configuration that was named before the command.
+    pub fn set_config(&mut self, config: PathBuf) {
+        self.words.splice(0..0, ["-C".into(), config.into()]);
+    }
+
     /// Does what the words say.
     pub fn run(self) -> ExitCode {
         run_words(Name::Command, &self.words)
@@ -187,22 +188,20 @@ fn refused(loaded: &Loaded, path: &ForwardPath) -> Option<Reply> {
 /// The configuration, and the directory that it names.
 fn open(name: Name, options: &Options) -> Result<(Loaded, Directory), Failure> {
     let bad = |why: String| Failure(CONFIGURATION, why);
-    let variable = std::env::var_os(CONFIG_VARIABLE).filter(|value| !value.is_empty()).map(PathBuf::from);
-    let system = Path::new(SYSTEM_FILE);
-    let file = match options.config.clone().or(variable) {
-        Some(file) => Some(file),
+    let found = match name {
         // A program may be in any directory when it sends mail: its owner has no say in where the mail goes.
-        None if name == Name::Sendmail => Some(system.to_owned()),
-        None => Some(system.to_owned()).filter(|file| !Path::new(DEFAULT_FILE).exists() && file.exists()),
+        Name::Sendmail | Name::Mailq | Name::Newaliases => FoundFile::find_elsewhere(options.config.as_deref()),
+        Name::Command => FoundFile::find(options.config.as_deref()),
     };
-    let loaded = Loaded::load(file.as_deref()).map_err(|error| bad(error.to_string()))?;
+    let loaded = Loaded::load(found.path.as_deref()).map_err(|error| bad(error.to_string()))?;
     let pickup = &loaded.config.pickup;
     if !pickup.enabled {
         return Err(Failure(UNAVAILABLE, "the configuration has pickup.enabled = false".to_owned()));
     }
     let path = pickup.directory.clone();
     let directory = Directory::open(&path).map_err(|error| {
-        let why = format!("{}: {error}", path.display());
+        let of = loaded.file.as_ref().map(|file| format!(" (configuration: {})", file.display())).unwrap_or_default();
+        let why = format!("{}: {error}{of}", path.display());
         match error.kind() {
             io::ErrorKind::NotFound if path.is_relative() => {
                 Failure(UNAVAILABLE, format!("{why}; pickup.directory should be an absolute path"))

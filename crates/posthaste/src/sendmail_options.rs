@@ -63,16 +63,18 @@ pub fn parse(words: &[OsString]) -> Result<Options, String> {
         }
         if let Some(name) = letters.strip_prefix('-') {
             let (name, value) = name.split_once('=').map_or((name, None), |(name, value)| (name, Some(value)));
-            let time = match name {
-                "not-before" => &mut options.submission.not_before,
-                "expires" => &mut options.submission.expires,
-                _ => return Err(format!("there is no option --{name}")),
-            };
+            if !["config", "not-before", "expires"].contains(&name) {
+                return Err(format!("there is no option --{name}"));
+            }
             let value = match value {
                 Some(value) => value,
                 None => words.next().ok_or_else(|| format!("--{name} needs a value"))??,
             };
-            *time = Some(time_of(name, value)?);
+            match name {
+                "config" => options.config = Some(value.into()),
+                "expires" => options.submission.expires = Some(time_of(name, value)?),
+                _ => options.submission.not_before = Some(time_of(name, value)?),
+            }
             continue;
         }
         let mut rest = letters;

@@ -2,7 +2,6 @@
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
-use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::{Duration, SystemTime};
 
@@ -10,11 +9,11 @@ use clap::Args;
 use jiff::Timestamp;
 use posthaste_events::packed_name;
 use posthaste_events::read::{Next, Reader};
-use posthaste_server::config::Loaded;
 use posthaste_server::control::Request;
 use regex::bytes::{Regex, RegexBuilder};
 use serde_json::{Value, json};
 
+use crate::config_arg::ConfigArg;
 use crate::terminal::{complain, harmless, print, print_json};
 use crate::trace_live;
 
@@ -57,9 +56,8 @@ pub struct Trace {
     /// The newest N messages that fit
     #[arg(long, value_name = "N", default_value_t = 100, value_parser = clap::value_parser!(u32).range(1..=100_000))]
     limit: u32,
-    /// The server's configuration file; default: ./posthaste.toml if it exists, otherwise built-in defaults
-    #[arg(long, value_name = "FILE")]
-    config: Option<PathBuf>,
+    #[command(flatten)]
+    config: ConfigArg,
     /// Print JSON
     #[arg(long)]
     json: bool,
@@ -75,7 +73,7 @@ fn time(text: &str) -> Result<Timestamp, String> {
 
 /// Exit status 1: nothing fits.
 pub fn run(args: Trace) -> Result<ExitCode, AnyError> {
-    let config = Loaded::load(args.config.as_deref())?.config;
+    let config = args.config.load()?.config;
     if args.live {
         let request = Request::Trace {
             inbound: !args.outbound,

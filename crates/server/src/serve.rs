@@ -68,6 +68,9 @@ fn run_process(
     // And before there is a second thread.
     crate::privileges::give_up(&config)?;
     let log = crate::logging::start(&config.log);
+    if let Some(why) = &source.loaded.passed_over {
+        tracing::warn!(why, "posthaste.toml in the working directory does not count for root");
+    }
     crate::panics::install();
     // What the log still holds is written first.
     let at_once = || {

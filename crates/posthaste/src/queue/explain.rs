@@ -3,7 +3,6 @@
 use std::process::ExitCode;
 
 use clap::Args;
-use posthaste_server::config::Loaded;
 use posthaste_server::control::{Defaults, Explained, Request, SOCKET};
 
 use super::socket::answer_of;
@@ -32,7 +31,7 @@ pub struct ExplainArgs {
 /// Asks the running server; without one, what the files say of the domain.
 pub fn run(args: &ExplainArgs) -> Result<ExitCode, AnyError> {
     let domain = args.destination.rsplit_once('@').map_or(&*args.destination, |(_, domain)| domain).to_lowercase();
-    let config = Loaded::load(args.server.config.as_deref())?.config;
+    let config = args.server.config.load()?.config;
     let explained = if config.storage.data.join(SOCKET).exists() {
         let (tenant, pool, source) = (args.tenant.clone(), args.pool.clone(), args.source.clone());
         let lines = answer_of(&config, &Request::Explain { domain, tenant, pool, source })?;

@@ -19,6 +19,7 @@ use clap::{Args, Subcommand, ValueEnum};
 use posthaste_server::control::{By, Doing, Named, Request, Which};
 use serde_json::{Value, json};
 
+use crate::config_arg::ConfigArg;
 use crate::terminal::{print, print_json};
 use cat::cat;
 use change::{act, change};
@@ -187,9 +188,8 @@ impl ByArg {
 
 #[derive(Args)]
 pub struct ServerArgs {
-    /// The server's configuration file; default: ./posthaste.toml if it exists, otherwise built-in defaults
-    #[arg(long, value_name = "FILE")]
-    config: Option<PathBuf>,
+    #[command(flatten)]
+    config: ConfigArg,
     /// Print JSON
     #[arg(long)]
     pub json: bool,

@@ -6,7 +6,7 @@ use std::path::Path;
 use std::sync::mpsc::sync_channel;
 use std::thread::JoinHandle;
 
-use posthaste_server::config::{Config, Loaded};
+use posthaste_server::config::Config;
 use posthaste_server::control::{ClosedQueue, Request, SOCKET};
 use rustix::process::getuid;
 use serde_json::Value;
@@ -23,7 +23,7 @@ pub fn ask(server: &ServerArgs, request: &Request) -> Result<Vec<Value>, AnyErro
 }
 
 pub fn answer(server: &ServerArgs, request: &Request) -> Result<Vec<Value>, AnyError> {
-    answer_of(&Loaded::load(server.config.as_deref())?.config, request)
+    answer_of(&server.config.load()?.config, request)
 }
 
 pub(super) fn answer_of(config: &Config, request: &Request) -> Result<Vec<Value>, AnyError> {
@@ -46,7 +46,7 @@ impl Connection {
 
 /// A connection to the server, for an export or an import. Where none runs, this process opens the queue.
 pub(super) fn connect(server: &ServerArgs) -> Result<Connection, AnyError> {
-    let config = Loaded::load(server.config.as_deref())?.config;
+    let config = server.config.load()?.config;
     match connect_in(&config.storage.data)? {
         Some(stream) => Ok(Connection { stream, serving: None }),
         None => open(config),
@@ -82,8 +82,17 @@ fn connect_in(data: &Path) -> Result<Option<UnixStream>, AnyError> {
     match UnixStream::connect(&path) {
         Ok(stream) => Ok(Some(stream)),
         Err(error) if matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused) => Ok(None),
-        Err(error) => Err(format!("{}: {error}", path.display()).into()),
+        Err(error) => Err(unreachable(&path, &error).into()),
     }
+}
+
+/// Why the socket cannot be connected to, and who could.
+fn unreachable(path: &Path, error: &io::Error) -> String {
+    let hint = match error.kind() {
+        io::ErrorKind::PermissionDenied => "; only root and the server's user may ask the server",
+        _ => "",
+    };
+    format!("{}: {error}{hint}", path.display())
 }
 
 /// Asks the server with this data directory.

@@ -36,6 +36,76 @@ fn config_check_points_at_the_error() {
 }
 
 #[test]
+fn every_command_of_the_server_finds_its_configuration() {
+    let dir = tempfile::tempdir().unwrap();
+    let write = |name: &str| {
+        fs::write(dir.path().join(name), format!("host_name = \"{name}\"\n[storage]\ndata = \"{name}.d\"\n"))
+    };
+    ["named.example", "variable.example", "posthaste.toml"].iter().for_each(|name| write(name).unwrap());
+    let run = |line: &[&str], variable: Option<&str>| {
+        let mut command = command(dir.path(), line);
+        command.env_remove("POSTHASTE_CONFIG").envs(variable.map(|name| ("POSTHASTE_CONFIG", name)));
+        let output = command.output().unwrap();
+        (output.status.code(), String::from_utf8([output.stdout, output.stderr].concat()).unwrap())
+    };
+    let variable = Some("variable.example");
+    for (line, variable, used) in [
+        (&["config", "show"][..], None, "posthaste.toml"),
+        (&["config", "show"], variable, "variable.example"),
+        (&["config", "show", "--config", "named.example"], variable, "named.example"),
+        (&["config", "--config", "named.example", "show"], variable, "named.example"),
+        (&["--config=named.example", "config", "show"], variable, "named.example"),
+        (&["--config", "variable.example", "config", "show", "--config", "named.example"], None, "named.example"),
+    ] {
+        let (code, said) = run(line, variable);
+        assert!(code == Some(0) && said.contains(&format!("host_name = \"{used}\"")), "{line:?}: {said}");
+    }
+    // No server runs there; the error says of which file that is.
+    for words in [
+        &["queue", "list"][..],
+        &["suppression", "list"],
+        &["trace", "--live"],
+        &["trace", "x"],
+        &["queue", "export", "--all"],
+    ] {
+        let (code, said) = run(&[words, &["--config", "named.example"]].concat(), variable);
+        assert!(code == Some(2) && said.contains("named.example.d"), "{words:?}: {said}");
+        assert!(said.ends_with("\nposthaste: the configuration is named.example\n"), "{words:?}: {said}");
+        let (_, first) = run(&[&["--config", "named.example"], words].concat(), variable);
+        assert_eq!(first, said);
+        let (_, said) = run(words, variable);
+        assert!(said.ends_with("\nposthaste: the configuration is variable.example\n"), "{words:?}: {said}");
+    }
+    for line in [&["--config", "named.example", "sendmail", "-bp"][..], &["sendmail", "--config=named.example", "-bp"]]
+    {
+        let (_, said) = run(line, variable);
+        assert!(said.contains("named.example.d/pickup"), "{said}");
+    }
+    let (code, said) = run(&["--config", "nowhere", "queue", "list"], None);
+    assert_eq!((code, said.as_str()), (Some(2), "posthaste: nowhere: cannot be read: No such file or directory\n"));
+}
+
+#[test]
+fn root_reads_no_configuration_that_others_can_change() {
+    use std::os::unix::fs::PermissionsExt;
+    if !rustix::process::geteuid().is_root() || fs::exists("/etc/posthaste/posthaste.toml").unwrap() {
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("posthaste.toml");
+    fs::write(&file, "host_name = \"here.example\"\n").unwrap();
+    fs::set_permissions(&file, fs::Permissions::from_mode(0o666)).unwrap();
+    for line in [&["config", "show"][..], &["serve"], &["queue", "list"]] {
+        let refused = command(dir.path(), line).env_remove("POSTHASTE_CONFIG").output().unwrap();
+        let said = String::from_utf8(refused.stderr).unwrap();
+        let expected = "posthaste: posthaste.toml: root does not read it, as others can write to posthaste.toml; --config posthaste.toml names it all the same\n";
+        assert_eq!((refused.status.code(), said.as_str()), (Some(2), expected), "{line:?}");
+    }
+    let named = command(dir.path(), &["config", "show", "--config", "posthaste.toml"]).output().unwrap();
+    assert!(named.stdout.starts_with(b"host_name = \"here.example\""), "{named:?}");
+}
+
+#[test]
 fn hints_for_users_of_other_mail_indexers_are_those_of_commands_that_read_an_index() {
     let dir = tempfile::tempdir().unwrap();
     let said = |line: &[&str]| {

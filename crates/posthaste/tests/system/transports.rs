@@ -243,7 +243,7 @@ fn who_may_configure_programs_and_what_is_wrong_with_them() {
     let (dir, base) = world();
     let check = |config: &str| {
         std::fs::write(dir.path().join("posthaste.toml"), config).unwrap();
-        let output = command(dir.path(), &["config", "check"]).output().unwrap();
+        let output = command(dir.path(), &["config", "check", "--config", "posthaste.toml"]).output().unwrap();
         (output.status.code(), String::from_utf8(output.stdout).unwrap() + &String::from_utf8(output.stderr).unwrap())
     };
     let config = base.clone()
@@ -265,10 +265,10 @@ fn who_may_configure_programs_and_what_is_wrong_with_them() {
     assert!(status == Some(0) && !said.contains("transport"), "{said}");
     // Users who can write the file could run programs as the server's user.
     let is_refused = |why: &str| {
-        let output = command(dir.path(), &["config", "check"]).output().unwrap();
+        let output = command(dir.path(), &["config", "check", "--config", "posthaste.toml"]).output().unwrap();
         let said = String::from_utf8(output.stdout).unwrap();
         assert!(said.contains("\nwarning, ") && said.contains(why), "{said}");
-        let output = command(dir.path(), &["serve"]).output().unwrap();
+        let output = command(dir.path(), &["serve", "--config", "posthaste.toml"]).output().unwrap();
         let said = String::from_utf8(output.stderr).unwrap();
         assert!(!output.status.success() && said.contains(why), "{said}");
     };

@@ -12,6 +12,7 @@ mod listener_tests;
 mod listeners;
 #[cfg(test)]
 mod manual_tests;
+mod place;
 mod report;
 mod tls;
 mod trust;
@@ -30,6 +31,7 @@ pub use auth::{Auth, ListenerAuth};
 pub use error::{ConfigError, Position};
 pub use limits::{LimitOverrides, Limits, ProcessLimits, ReceiveLimitOverrides, ReceiveLimits};
 pub use listeners::{Listener, Network};
+pub use place::{FoundFile, SYSTEM_FILE, VARIABLE};
 pub use posthaste_delivery::local::Storage;
 pub use posthaste_directory::{Account, Domain, Pattern, Targets, Users};
 pub use posthaste_events::Section as Events;
@@ -145,10 +147,10 @@ impl Default for Config {
 }
 
 impl Config {
-    /// Reads `file`; without one, `posthaste.toml` in the working directory; without that, the defaults.
+    /// Reads `file`; without one, that of [`FoundFile::find`]; without that, the defaults.
     ///
     /// # Errors
-    /// The file cannot be read, is not TOML, has a key that does not exist, or a value that makes no sense.
+    /// The file cannot be read, is not TOML, has a key that does not exist, or a value that makes no sense. Or there is none but one that root does not trust.
     pub fn load(file: Option<&Path>) -> Result<Self, ConfigError> {
         Loaded::load(file).map(|loaded| loaded.config)
     }
@@ -255,6 +257,8 @@ pub struct Loaded {
     pub directory: Arc<Directory>,
     /// The file that was read; `None`: there was none.
     pub file: Option<PathBuf>,
+    /// Why a file in the working directory was not read; see [`FoundFile`].
+    pub passed_over: Option<String>,
     /// Whether the file has a `[[listener]]`.
     pub names_listeners: bool,
     /// Whether the file has a `[[domain]]`.
@@ -267,13 +271,18 @@ impl Loaded {
     /// # Errors
     /// As [`Config::load`].
     pub fn load(file: Option<&Path>) -> Result<Self, ConfigError> {
-        let Some(file) = found_file(file) else {
+        let FoundFile { path, passed_over } = FoundFile::find(file);
+        let Some(file) = path else {
+            if let Some(why) = passed_over {
+                let message = format!("root does not read it, as {why}; --config {DEFAULT_FILE} names it all the same");
+                return Err(ConfigError::whole(Path::new(DEFAULT_FILE), message));
+            }
             // Checked like any other: what is taken from the machine may not do.
             return Ok(Self { file: None, ..Self::parse(Path::new(DEFAULT_FILE), "")? });
         };
-        let octets = std::fs::read(file).map_err(|error| ConfigError::unreadable(file, &error))?;
-        let text = std::str::from_utf8(&octets).map_err(|error| ConfigError::encoding(file, &octets, error))?;
-        Self::parse(file, text)
+        let octets = std::fs::read(&file).map_err(|error| ConfigError::unreadable(&file, &error))?;
+        let text = std::str::from_utf8(&octets).map_err(|error| ConfigError::encoding(&file, &octets, error))?;
+        Ok(Self { passed_over, ..Self::parse(&file, text)? })
     }
 
     fn parse(file: &Path, text: &str) -> Result<Self, ConfigError> {
@@ -282,7 +291,8 @@ impl Loaded {
         let config = config.completed();
         let directory = check::check(&config).map_err(|problem| ConfigError::meaning(file, text, &problem))?;
         let (directory, file) = (Arc::new(directory), Some(file.to_owned()));
-        Ok(Self { config, directory, file, names_listeners, names_domains })
+        let passed_over = None;
+        Ok(Self { config, directory, file, passed_over, names_listeners, names_domains })
     }
 
     /// What is wrong with it as a whole.
@@ -305,11 +315,6 @@ impl Loaded {
         Err(again
             .error(format!("there is no {lost} any more, as if the file was emptied; restart if this is intended")))
     }
-}
-
-/// The file that [`Config::load`] would read; `None` when it would use the defaults.
-pub fn found_file(file: Option<&Path>) -> Option<&Path> {
-    file.or_else(|| Some(Path::new(DEFAULT_FILE)).filter(|path| path.exists()))
 }
 
 /// The machine's name if it can stand in a greeting, otherwise `localhost`.

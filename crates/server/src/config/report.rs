@@ -12,15 +12,18 @@ use rustix::thread::{CapabilitySet, capabilities};
 
 use crate::owners::{OwnerRules, Rights};
 
-use super::{Config, DEFAULT_FILE, Listener, Loaded, Storage, Users};
+use super::{Config, DEFAULT_FILE, Listener, Loaded, SYSTEM_FILE, Storage, Users};
 
 /// Says that it can be used, what is left to the defaults, and what on this machine would stop a server all the same.
 pub fn check(loaded: &Loaded) -> String {
     let config = &loaded.config;
     let mut out = match &loaded.file {
         Some(file) => format!("{}: ok\n", file.display()),
-        None => format!("no {DEFAULT_FILE}: the defaults apply\n"),
+        None => format!("no {DEFAULT_FILE} here and no {SYSTEM_FILE}: the defaults apply\n"),
     };
+    if let Some(why) = &loaded.passed_over {
+        let _ = writeln!(out, "note: {DEFAULT_FILE} in this directory does not count for root: {why}");
+    }
     if !loaded.names_listeners {
         let listeners: Vec<String> = config.listeners.iter().map(ToString::to_string).collect();
         let _ = writeln!(out, "note: no [[listener]], so SMTP on {}", listeners.join(", "));
