@@ -329,7 +329,10 @@ fn run(command: Command) -> Result<ExitCode, Box<dyn std::error::Error>> {
         Command::Sink(args) => return sink::run(*args),
         Command::Doctor(args) => return doctor::run(args),
         Command::Config(ConfigCommand::Check { file, config }) => {
-            print(&without_error_numbers(&config::check(&config.or(file).load()?)))?;
+            let checked = config::check(&config.or(file).load()?);
+            print(&without_error_numbers(&checked.text))?;
+            checked.errors.iter().for_each(|error| complain(&without_error_numbers(error)));
+            return Ok(if checked.errors.is_empty() { ExitCode::SUCCESS } else { ExitCode::from(2) });
         }
         Command::Config(ConfigCommand::Show { config, json }) => {
             let config = config.load()?.config;

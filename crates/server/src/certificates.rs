@@ -1,7 +1,5 @@
 //! The TLS of listeners: certificates, read at the start and by each reload.
 
-use std::fs::File;
-use std::io;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
@@ -60,13 +58,6 @@ impl TlsInForce {
     }
 }
 
-/// What `config check` says of the files.
-pub(crate) fn warnings(config: &Config) -> Vec<String> {
-    let errors = config.listeners.iter().filter_map(|listener| TlsInForce::load(listener).err());
-    let expiring = crate::expiry::warnings(config, std::time::SystemTime::now());
-    errors.map(|error| error.to_string()).chain(exposed_keys(config)).chain(expiring).collect()
-}
-
 /// Keys, and the file of passwords, that every user of this machine can read.
 pub(crate) fn exposed_keys(config: &Config) -> Vec<String> {
     let is_exposed = |key: &&PathBuf| std::fs::metadata(key).is_ok_and(|found| found.mode() & 0o004 != 0);
@@ -75,12 +66,6 @@ pub(crate) fn exposed_keys(config: &Config) -> Vec<String> {
     let passwords = config.auth.file().filter(|file| is_exposed(&&file.to_path_buf()));
     let of_passwords = |file: &Path| format!("{}: every user can read these passwords; run chmod o-r", file.display());
     keys.iter().filter(is_exposed).map(text).chain(passwords.map(of_passwords)).collect()
-}
-
-/// Keys and passwords that the server could read at its start and cannot any more, as it has become another user.
-pub(crate) fn keys_out_of_reach(config: &Config) -> Vec<PathBuf> {
-    let is_barred = |key: &PathBuf| File::open(key).is_err_and(|error| error.kind() == io::ErrorKind::PermissionDenied);
-    keys(config).into_iter().chain(config.auth.file().map(Path::to_owned)).filter(is_barred).collect()
 }
 
 /// The keys of all listeners, each once.

@@ -47,6 +47,7 @@ mod server;
 mod services;
 mod settings;
 mod shares;
+mod start_files;
 mod success;
 mod tenants;
 #[cfg(test)]

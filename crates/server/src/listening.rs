@@ -20,6 +20,7 @@ use crate::logins::{Logins, LoginsError};
 use crate::receive::Receiver;
 use crate::services::{Ending, OnFailure, Service, Unfinished};
 use crate::settings::Settings;
+use crate::start_files::{RelayFiles, StartFiles};
 
 /// All listeners, which end together.
 pub(crate) struct Listeners {
@@ -31,9 +32,16 @@ pub(crate) struct Listeners {
     running: Option<RunningServer>,
 }
 
-/// Sockets that listen, and what is to be shown there.
+/// Sockets that listen, and what was read before.
 #[derive(Debug)]
 pub(crate) struct Bound {
+    pub sockets: Sockets,
+    pub relay: RelayFiles,
+}
+
+/// Sockets that listen, and what is to be shown there.
+#[derive(Debug)]
+pub(crate) struct Sockets {
     server: BoundServer,
     tls: Vec<TlsInForce>,
     pub logins: Arc<Logins>,
@@ -54,8 +62,10 @@ impl Listeners {
     ///
     /// # Errors
     /// [`ServeError::Service`].
-    pub fn start(bound: Bound, receiver: Receiver) -> Result<(Self, Addresses), ServeError> {
-        let Bound { server, tls, logins } = bound;
+    pub fn start(
+        Sockets { server, tls, logins }: Sockets,
+        receiver: Receiver,
+    ) -> Result<(Self, Addresses), ServeError> {
         let running = server.start(receiver.clone());
         let running = running.map_err(|error| ServeError::Service { service: NAME, error })?;
         let addresses = Addresses {
@@ -118,19 +128,19 @@ impl Service for Listeners {
 
 const NAME: &str = "listeners";
 
-/// Reads the certificates and passwords, and listens. A predecessor that was killed has its sockets until the kernel has taken it apart, so this waits a little.
+/// Reads what the configuration names, and listens. A predecessor that was killed has its sockets until the kernel has taken it apart, so this waits a little.
 ///
 /// # Errors
-/// [`ServeError::Certificate`], [`ServeError::Logins`], [`ServeError::Listen`].
+/// The first problem of [`StartFiles::read`], or [`ServeError::Listen`].
 pub(crate) fn bind_when_free(config: &Config, directory: &Directory) -> Result<Bound, ServeError> {
-    let (tls, logins) = (TlsInForce::load_all(config)?, load_logins(config, directory)?);
+    let StartFiles { tls, logins, relay } = StartFiles::read_or_first(config, directory)?;
     let deadline = Instant::now() + PREDECESSOR_PATIENCE;
     loop {
         match builder(config, &tls).bind() {
             Err(error) if error.error.kind() == std::io::ErrorKind::AddrInUse && Instant::now() < deadline => {
                 std::thread::sleep(Duration::from_millis(50));
             }
-            bound => return Ok(Bound { server: bound?, tls, logins }),
+            bound => return Ok(Bound { sockets: Sockets { server: bound?, tls, logins }, relay }),
         }
     }
 }

@@ -23,11 +23,12 @@ use tokio::time::Instant;
 
 use crate::config::Config;
 use crate::error::ServeError;
-use crate::forward::{Back, Forwarding};
+use crate::forward::Back;
 use crate::opening::{log_damaged, tell_stuck};
 use crate::receive::{Receiver, WeakReceiver};
 use crate::relay_log::RelayLog;
 use crate::services::{Ending, OnFailure, Service, end_blocking};
+use crate::start_files::RelayFiles;
 use crate::transaction::{Destinations, Transaction};
 
 /// Mail to other hosts. Open if the configuration lets anybody relay and hosts can be found, or if mail waits.
@@ -48,18 +49,17 @@ impl RelayService {
     /// What the configuration names cannot be used.
     pub async fn start(
         config: &Config,
+        mut files: RelayFiles,
         store: LocalDelivery,
         receiver: Receiver,
         recorder: Option<Recorder>,
     ) -> Result<Self, ServeError> {
-        let srs = config.relay.srs.clone();
-        let forwarding =
-            spawn_blocking(move || Forwarding::open(srs.as_ref())).await.map_err(std::io::Error::from)??;
+        let forwarding = std::mem::take(&mut files.forwarding);
         let running = config.storage.data.join(RUNNING);
         let dns = config.dns.clone();
         let (config, weak) = (config.clone(), receiver.downgrade());
         let opened =
-            spawn_blocking(move || open(&config, store, weak, recorder)).await.map_err(std::io::Error::from)?;
+            spawn_blocking(move || open(&config, files, store, weak, recorder)).await.map_err(std::io::Error::from)?;
         let relay = match opened {
             Err(ServeError::Relay(error)) => stuck(&receiver, &error, help(&error)),
             Err(ServeError::Bounces(error @ (BouncesError::Suppression(_) | BouncesError::Originals(_)))) => {
@@ -142,7 +142,7 @@ impl Service for RelayService {
 const RUNNING: &str = "relay.running";
 
 /// Finds hosts as the configuration says; this server is none of them.
-fn resolver(config: &Config) -> Result<Resolver, SetupError> {
+pub(crate) fn resolver(config: &Config) -> Result<Resolver, SetupError> {
     let own = config.listeners.iter().filter_map(|listener| listener.socket.address.as_ref()?.parse().ok());
     Ok(Resolver::new(&config.dns)?.with_own([&config.host_name], own))
 }
@@ -150,6 +150,7 @@ fn resolver(config: &Config) -> Result<Resolver, SetupError> {
 /// Opens the relay, if anybody may use it or mail waits. Blocks.
 fn open(
     config: &Config,
+    files: RelayFiles,
     store: LocalDelivery,
     receiver: WeakReceiver,
     recorder: Option<Recorder>,
@@ -168,7 +169,7 @@ fn open(
     if !is_needed && !section.local_users {
         return Ok(None);
     }
-    let resolver = match resolver(config) {
+    let resolver = match files.resolver {
         Ok(resolver) => resolver,
         Err(error) if is_needed => return Err(ServeError::Dns(error.to_string())),
         Err(error) => {
@@ -187,23 +188,23 @@ fn open(
         host_name: config.host_name.clone(),
         resolver: Arc::new(resolver),
         port: section.port,
-        routing: section.routing()?,
+        routing: files.routing,
         room: section.room(),
         schedules: section.schedule.clone(),
         connections_max: section.connections,
         site_connections_max: section.connections_per_site,
         session_messages_max: section.messages_per_connection,
         recipients_max: section.recipients_per_message,
-        shaping: section.shaping_rules()?,
+        shaping: files.shaping,
         timeouts: Timeouts::default(),
         tls: section.tls.then(opportunistic_tls).transpose().map_err(|error| ServeError::Dns(error.to_string()))?,
         eight_bit: section.eight_bit.into(),
         memory_bytes: usize::try_from(section.memory_bytes).unwrap_or(usize::MAX),
         site_pause_secs: u32::try_from(section.unreachable_secs).unwrap_or(u32::MAX),
         returned_bytes_max: section.returned_bytes,
-        bounces: Bounces::open(&section.bounces, section.return_path.as_ref(), &config.storage.data)?,
+        bounces: Bounces::open(files.bounces, &section.bounces, &config.storage.data)?,
         has_crashed,
-        notices: section.notices.read()?,
+        notices: files.notices,
         notifier: Arc::new(Senders { receiver }),
         witnesses: Some(Arc::new(live)),
         observer: Some(Arc::new(RelayLog { recorder })),

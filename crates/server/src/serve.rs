@@ -4,6 +4,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
+use posthaste_directory::Directory;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
@@ -13,6 +14,7 @@ use crate::listening::{Bound, bind_when_free};
 use crate::owners::OwnerRules;
 use crate::ready::Supervisor;
 use crate::server::{Server, Stopped};
+use crate::start_files::StartFiles;
 
 /// What the command line of `posthaste serve` says.
 #[derive(Debug, Clone, Default)]
@@ -136,7 +138,7 @@ async fn run(
     };
     let mut failed = None;
     if !is_stopping {
-        announce(&server, supervisor);
+        announce(&server, &source.loaded.directory, supervisor);
         let mut daily = tokio::time::interval(DAY);
         loop {
             tokio::select! {
@@ -216,7 +218,7 @@ impl StopSignals {
 }
 
 /// Prints the banner, logs warnings about this configuration, and reports readiness.
-fn announce(server: &Server, supervisor: &mut Supervisor) {
+fn announce(server: &Server, directory: &Directory, supervisor: &mut Supervisor) {
     // With JSON, every line of output is JSON.
     print(&match server.config.log.format {
         LogFormat::Plain => server.banner(),
@@ -230,11 +232,13 @@ fn announce(server: &Server, supervisor: &mut Supervisor) {
     for warning in crate::certificates::exposed_keys(&server.config) {
         tracing::warn!("{warning}");
     }
-    for key in crate::certificates::keys_out_of_reach(&server.config) {
-        let key = key.display().to_string();
+    // Root has read them at the start.
+    let out_of_reach =
+        server.config.user.is_some().then(|| StartFiles::read(&server.config, directory).err()).flatten();
+    for error in out_of_reach.into_iter().flatten() {
         tracing::warn!(
-            key,
-            "the server's user cannot read this file: SIGHUP keeps the old certificate or logins, only a restart takes new ones"
+            error = error.to_string(),
+            "the server's user cannot read this: SIGHUP keeps what was read at the start, only a restart reads it again"
         );
     }
     for bar in owners.barred(&server.config.storage.mail) {

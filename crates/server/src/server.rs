@@ -169,8 +169,9 @@ async fn start_services(
         services.add_stopping_last(events);
     }
     let memory = MemoryBudget::new(config.limits.process.memory_bytes);
+    let Bound { sockets, relay } = bound;
     let receiver = Receiver::new(
-        Settings::new(config, directory, Arc::clone(&bound.logins)),
+        Settings::new(config, directory, Arc::clone(&sockets.logins)),
         store.clone(),
         memory,
         &config.storage.spool,
@@ -178,8 +179,8 @@ async fn start_services(
     )
     .recording(recorder.clone());
     services.add(TransportService::start(config, store.clone(), receiver.clone(), recorder.clone()).await?);
-    services.add(RelayService::start(config, store.clone(), receiver.clone(), recorder).await?);
-    let (listeners, addresses) = Listeners::start(bound, receiver.clone())?;
+    services.add(RelayService::start(config, relay, store.clone(), receiver.clone(), recorder).await?);
+    let (listeners, addresses) = Listeners::start(sockets, receiver.clone())?;
     services.add(listeners);
     if config.pickup.enabled {
         services.add(Pickup::begin(config, receiver.clone()).await);

@@ -293,8 +293,8 @@ fn a_reload_changes_passwords_ends_logins_and_keeps_what_it_cannot_read() {
     let text = String::from_utf8(output.stderr).unwrap();
     assert!(output.status.code() == Some(2) && text.contains("auth.file: passwords: No such file"), "{text}");
     let output = command(dir.path(), &["config", "check"]).output().unwrap();
-    let text = String::from_utf8(output.stdout).unwrap();
-    assert!(text.contains("auth.file: passwords: No such file"), "{text}");
+    let text = String::from_utf8(output.stderr).unwrap();
+    assert!(output.status.code() == Some(2) && text.contains("auth.file: passwords: No such file"), "{text}");
 }
 
 #[test]

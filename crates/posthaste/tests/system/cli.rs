@@ -129,12 +129,15 @@ fn hints_for_users_of_other_mail_indexers_are_those_of_commands_that_read_an_ind
 }
 
 #[test]
-fn config_check_warns_of_a_file_in_the_place_of_a_socket() {
+fn config_check_finds_a_file_in_the_place_of_a_socket() {
     let dir = tempfile::tempdir().unwrap();
     fs::write(dir.path().join("posthaste.toml"), "[[listener]]\nunix = \"lmtp\"\n").unwrap();
     let warns = || {
         let checked = command(dir.path(), &["config", "check"]).output().unwrap();
-        String::from_utf8(checked.stdout).unwrap().contains("listener lmtp: a file that is not a socket has this name")
+        let said = String::from_utf8(checked.stderr).unwrap();
+        let is_told = said.contains("listener lmtp: a file that is not a socket has this name");
+        assert_eq!(checked.status.code(), Some(if is_told { 2 } else { 0 }), "{said}");
+        is_told
     };
     assert!(!warns());
     fs::write(dir.path().join("lmtp"), "precious").unwrap();

@@ -59,7 +59,7 @@ fn the_limits_of_a_destination_are_explained_with_and_without_a_server() {
     // A mistake is found before the server reads it, and leaves the limits as they are.
     fs::write(dir.join("0.toml"), "[default]\nconections = 7\n").unwrap();
     let checked = command(dir, &["config", "check"]).output().unwrap();
-    assert!(String::from_utf8_lossy(&checked.stdout).contains("relay.shaping: 0.toml:2:"), "{checked:?}");
+    assert!(String::from_utf8_lossy(&checked.stderr).contains("relay.shaping: 0.toml:2:"), "{checked:?}");
     server.signal(rustix::process::Signal::HUP);
     server.wait_for_log("the old limits stay in force");
     assert_eq!(value(&explain(dir, &["there.example"]), "connections", "site"), "10");
@@ -119,7 +119,7 @@ fn a_destination_is_explained_as_a_pool_or_a_source_sees_it() {
     fs::write(dir.join("shaping.toml"), file.replace("two", "tow")).unwrap();
     let checked = command(dir, &["config", "check"]).output().unwrap();
     let said = "relay.shaping: shaping.toml: default: there is no source `tow`";
-    assert!(String::from_utf8_lossy(&checked.stdout).contains(said), "{checked:?}");
+    assert!(String::from_utf8_lossy(&checked.stderr).contains(said), "{checked:?}");
     server.signal(rustix::process::Signal::HUP);
     server.wait_for_log("the old limits stay in force");
     assert_eq!(value(&explain(dir, &["there.example"]), "message_rate", "site"), "5/second, burst 5");

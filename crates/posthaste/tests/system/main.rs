@@ -8,6 +8,7 @@ mod cli;
 mod compare;
 mod compare_tags;
 mod completions;
+mod config_check;
 mod corpus;
 mod crash;
 mod documents;

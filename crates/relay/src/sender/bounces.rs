@@ -77,6 +77,12 @@ impl ReturnPathSection {
         }
         ReturnPaths::new(&nobody, &self.prefix).err().map(|error| ("prefix", error.to_string()))
     }
+
+    /// Reads the secrets. Also the domain of the paths.
+    fn read(&self) -> Result<(ReturnPaths, String), BouncesError> {
+        let secrets = Secrets::read(&self.secret_file)?;
+        Ok((ReturnPaths::new(&secrets, &self.prefix)?, self.domain.clone()))
+    }
 }
 
 /// Why the relay cannot do about bounces what the configuration says.
@@ -167,9 +173,11 @@ impl SignedPaths {
     /// # Errors
     /// [`BouncesError::Secret`], [`BouncesError::Prefix`] and [`BouncesError::Originals`].
     pub fn open(section: &ReturnPathSection, originals: &Path) -> Result<Self, BouncesError> {
-        let secrets = Secrets::read(&section.secret_file)?;
-        let paths = ReturnPaths::new(&secrets, &section.prefix)?;
-        Ok(SignedPaths { paths, domain: section.domain.clone(), originals: Arc::new(Originals::open(originals)?) })
+        Self::keeping(section.read()?, originals)
+    }
+
+    fn keeping((paths, domain): (ReturnPaths, String), originals: &Path) -> Result<Self, BouncesError> {
+        Ok(SignedPaths { paths, domain, originals: Arc::new(Originals::open(originals)?) })
     }
 
     /// The sender for a recipient, whose report is known again by it.
@@ -228,25 +236,39 @@ pub struct Bounces {
     pub return_path: Option<SignedPaths>,
 }
 
-impl Bounces {
-    /// Reads the files that the configuration names, and its own in the directory `data`. Blocks.
+/// The files that the configuration names for bounces, read.
+#[derive(Debug, Clone, Default)]
+pub struct BounceFiles {
+    classes: Arc<Classes>,
+    return_path: Option<(ReturnPaths, String)>,
+}
+
+impl BounceFiles {
+    /// Reads them. Blocks.
     ///
     /// # Errors
     /// See [`BouncesError`].
-    pub fn open(
-        section: &BounceSection,
-        return_path: Option<&ReturnPathSection>,
-        data: &Path,
-    ) -> Result<Self, BouncesError> {
+    pub fn read(section: &BounceSection, return_path: Option<&ReturnPathSection>) -> Result<Self, BouncesError> {
         let classes = Classes::default();
         classes.load(section.classes_file.as_deref())?;
+        Ok(Self { classes: Arc::new(classes), return_path: return_path.map(ReturnPathSection::read).transpose()? })
+    }
+}
+
+impl Bounces {
+    /// Opens the files in the directory `data`. Blocks.
+    ///
+    /// # Errors
+    /// [`BouncesError::Suppression`] and [`BouncesError::Originals`].
+    pub fn open(files: BounceFiles, section: &BounceSection, data: &Path) -> Result<Self, BouncesError> {
+        let originals = data.join(ORIGINALS);
         Ok(Bounces {
-            classes: Arc::new(classes),
+            classes: files.classes,
             suppressions: Some(Arc::new(Suppressions::open(&data.join(SUPPRESSIONS), wall_secs())?)),
             suppress_bounces: section.suppress_bounces,
             suppress_complaints: section.suppress_complaints,
             suppressed_for: (section.suppress_secs > 0).then(|| Duration::from_secs(section.suppress_secs)),
-            return_path: return_path.map(|section| SignedPaths::open(section, &data.join(ORIGINALS))).transpose()?,
+            return_path: files.return_path.map(|paths| SignedPaths::keeping(paths, &originals)).transpose()?,
         })
     }
 
@@ -315,7 +337,7 @@ mod tests {
     fn only_what_is_wanted_is_suppressed() {
         let dir = tempfile::tempdir().unwrap();
         let section = BounceSection { suppress_complaints: true, ..BounceSection::default() };
-        let bounces = Bounces::open(&section, None, dir.path()).unwrap();
+        let bounces = Bounces::open(BounceFiles::default(), &section, dir.path()).unwrap();
         bounces.suppress(Source::Bounce, "", "bob@a.example", "no such user".to_owned());
         assert!(bounces.suppressed().is_none());
         bounces.suppress(Source::Complaint, "news", "bob@a.example", "abuse".to_owned());

@@ -69,7 +69,9 @@ use posthaste_spool::watch::Found;
 use posthaste_spool::{Damage, Entry, Lsn, ReplayError, Replayed, Spool, StreamError};
 
 pub use ahead::Ahead;
-pub use bounces::{BounceSection, Bounces, BouncesError, Classes, ReturnPathSection, SignedPaths, wall_secs};
+pub use bounces::{
+    BounceFiles, BounceSection, Bounces, BouncesError, Classes, ReturnPathSection, SignedPaths, wall_secs,
+};
 pub use config::{Config, Delivering, Notice, Notifier, Witnesses};
 pub use control::{Acted, ControlError, Filter, Waiting};
 pub use explain::{OfMail, UnknownName};

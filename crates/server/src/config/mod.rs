@@ -43,7 +43,7 @@ pub use posthaste_search::Section as Search;
 pub use posthaste_smtp::section::{Policy, PolicyOverrides};
 pub use posthaste_smtp::{BareNewlines, LongLines, NulOctets, Protocol};
 pub use posthaste_transport::Section as Transport;
-pub use report::check;
+pub use report::{ConfigFindings, check};
 pub(crate) use report::{LOW_PORTS, is_low};
 pub use tls::{ListenerTls, Tls};
 pub use values::{Rates, SpoolShare};

@@ -7,17 +7,32 @@ use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use posthaste_directory::{Transport, TransportKind};
+use posthaste_relay::dns::SetupError;
 use rustix::fs::{Access, access};
 use rustix::thread::{CapabilitySet, capabilities};
 
 use crate::owners::{OwnerRules, Rights};
+use crate::privileges::PrivilegeError;
+use crate::start_files::StartFiles;
 
 use super::{Config, DEFAULT_FILE, Listener, Loaded, SYSTEM_FILE, Storage, Users};
 
-/// Says that it can be used, what is left to the defaults, and what on this machine would stop a server all the same.
-pub fn check(loaded: &Loaded) -> String {
+/// The findings of `config check`.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct ConfigFindings {
+    /// Why a server would not start with it.
+    pub errors: Vec<String>,
+    /// Notes and warnings, and that it can be used if it can: lines.
+    pub text: String,
+}
+
+/// Reads everything that a server reads at its start, and looks at what it opens: says why it would not start, what is left to the defaults, and what may be
+/// otherwise for the server's user or on its machine.
+pub fn check(loaded: &Loaded) -> ConfigFindings {
     let config = &loaded.config;
+    let (errors, of_user): (Vec<_>, Vec<_>) = problems(loaded).into_iter().partition(|problem| !problem.is_of_user);
     let mut out = match &loaded.file {
+        _ if !errors.is_empty() => String::new(),
         Some(file) => format!("{}: ok\n", file.display()),
         None => format!("no {DEFAULT_FILE} here and no {SYSTEM_FILE}: the defaults apply\n"),
     };
@@ -42,28 +57,65 @@ pub fn check(loaded: &Loaded) -> String {
             let _ = writeln!(out, "note: `{}` has no users and no catch_all, so only {only} taken there", domain.name);
         }
     }
-    let of_file = crate::privileges::check_file(loaded).err().map(|why| why.to_string());
-    for warning in warnings(config).into_iter().chain(of_file).chain(of_logins(loaded)) {
+    let of_user = of_user.into_iter().map(|problem| problem.text);
+    for warning in of_user.chain(warnings(config)).chain(unknown_logins(loaded)) {
         let _ = writeln!(out, "warning, on this machine and for this user: {warning}");
     }
-    out
+    ConfigFindings { errors: errors.into_iter().map(|problem| problem.text).collect(), text: out }
 }
 
-/// What is wrong with the file of passwords, and names of `auth.recipient_rates` that it does not have.
-fn of_logins(loaded: &Loaded) -> Vec<String> {
-    let auth = &loaded.config.auth;
-    let logins = match crate::listening::load_logins(&loaded.config, &loaded.directory) {
-        Ok(logins) => logins,
-        Err(why) => return vec![format!("auth.file: {why}")],
+/// A reason why a server would not start.
+struct Problem {
+    text: String,
+    /// The server's user may have rights that this one lacks.
+    is_of_user: bool,
+}
+
+/// Everything that would stop a start, short of binding sockets and of opening the spool, which may be in use.
+fn problems(loaded: &Loaded) -> Vec<Problem> {
+    let config = &loaded.config;
+    // Root reads what it names, and then becomes the user of the configuration: that is the start itself.
+    let own = rustix::process::geteuid();
+    let is_servers_user =
+        own.is_root() || config.identity().ok().flatten().is_some_and(|identity| identity.uid == own.as_raw());
+    let denied = std::io::Error::from(rustix::io::Errno::ACCESS).to_string();
+    let problem = |text: String| Problem { is_of_user: !is_servers_user && text.contains(&denied), text };
+    let mut all = Vec::new();
+    if let Err(errors) = StartFiles::read(config, &loaded.directory) {
+        all.extend(errors.iter().map(|error| problem(error.to_string())));
+    }
+    let of_privileges = |checked: Result<(), PrivilegeError>| {
+        let why = checked.err()?.to_string();
+        Some(Problem { text: why, is_of_user: !is_servers_user })
     };
+    all.extend(of_privileges(crate::privileges::check_file(loaded)));
+    all.extend(of_privileges(crate::privileges::check_storage(config)));
+    all.extend(config.listeners.iter().filter_map(unix_listener).map(problem));
+    let storage = &config.storage;
+    for (key, path) in [("spool", &storage.spool), ("mail", &storage.mail), ("data", &storage.data)] {
+        all.extend(unmakeable(&format!("storage.{key}"), path).map(problem));
+    }
+    all
+}
+
+/// Why a directory could not be made, or nothing in it.
+fn unmakeable(key: &str, path: &Path) -> Option<String> {
+    // It is made with all that lies above it.
+    let there = path.ancestors().map(here).find(|path| path.exists())?;
+    takes_directories(there).err().map(|why| format!("{key} = {}: {} {why}", path.display(), there.display()))
+}
+
+/// Names of `auth.recipient_rates` that the file of passwords does not have.
+fn unknown_logins(loaded: &Loaded) -> Vec<String> {
+    let Ok(logins) = crate::listening::load_logins(&loaded.config, &loaded.directory) else { return Vec::new() };
     let is_unknown = |name: &&String| loaded.directory.login_name(name).is_none_or(|name| logins.get(&name).is_none());
-    let unknown = auth.recipient_rates.keys().filter(is_unknown);
+    let unknown = loaded.config.auth.recipient_rates.keys().filter(is_unknown);
     unknown.map(|name| format!("auth.recipient_rates: there is no login `{name}`")).collect()
 }
 
-/// What depends on the machine and may be otherwise where, or when, the server is started.
+/// What depends on the machine and may be otherwise where, or when, the server is started; or is no reason not to start.
 fn warnings(config: &Config) -> Vec<String> {
-    let mut warnings: Vec<String> = config.listeners.iter().filter_map(listener).collect();
+    let mut warnings: Vec<String> = config.listeners.iter().filter_map(tcp_listener).collect();
     let storage = &config.storage;
     let owners = OwnerRules::of(&config.domains);
     if config.rights().is_none()
@@ -76,25 +128,20 @@ fn warnings(config: &Config) -> Vec<String> {
     if let Err(why) = crate::privileges::check_transports(config) {
         warnings.push(why.to_string());
     }
-    warnings.extend(crate::privileges::check_storage(config).err().map(|why| why.to_string()));
     let index = Some(("search.dir", &config.search.dir)).filter(|_| config.search.index);
     let events = Some(("events.dir", &config.events.dir)).filter(|_| config.events.enabled);
-    let always = [("storage.spool", &storage.spool), ("storage.mail", &storage.mail)];
-    for (key, path) in always.into_iter().chain(index).chain(events) {
-        // It is made with all that lies above it.
-        let Some(there) = path.ancestors().find(|path| here(path).exists()) else { continue };
-        if let Err(why) = takes_directories(here(there)) {
-            warnings.push(format!("{key} = {}: {} {why}", path.display(), here(there).display()));
-        }
-    }
-    warnings.extend(crate::certificates::warnings(config));
+    warnings.extend(index.into_iter().chain(events).filter_map(|(key, path)| unmakeable(key, path)));
+    warnings.extend(crate::certificates::exposed_keys(config));
+    warnings.extend(crate::expiry::warnings(config, std::time::SystemTime::now()));
     warnings.extend(floors(storage));
     warnings.extend(log_size(storage));
     warnings.extend(pickup(config));
-    // Files of their own, which others than the server's user need not be able to read.
-    warnings.extend(config.relay.shaping_rules().err().map(|why| format!("relay.shaping: {why}")));
-    warnings.extend(config.relay.notices.read().err().map(|why| format!("relay.notices.templates: {why}")));
-    warnings.extend(config.relay.routing().err().map(|why| format!("relay: {why}")));
+    warnings.extend(config.webhooks.iter().filter_map(crate::webhooks::unusable));
+    if config.lets_clients_relay()
+        && let Err(why @ SetupError::System(_)) = crate::relay::resolver(config)
+    {
+        warnings.push(format!("the relay: {why}"));
+    }
     warnings
 }
 
@@ -191,8 +238,8 @@ fn unusable(transport: &Transport) -> Option<String> {
 fn takes_directories(dir: &Path) -> Result<(), String> {
     match std::fs::metadata(dir) {
         Ok(metadata) if !metadata.is_dir() => return Err("is not a directory".to_owned()),
-        _ if access(dir, Access::WRITE_OK | Access::EXEC_OK).is_err() => return Err("cannot be written to".to_owned()),
-        _ => {}
+        _ => access(dir, Access::WRITE_OK | Access::EXEC_OK)
+            .map_err(|error| format!("cannot be written to: {}", std::io::Error::from(error)))?,
     }
     static NEXT: AtomicU64 = AtomicU64::new(0);
     let number = NEXT.fetch_add(1, Ordering::Relaxed);
@@ -201,24 +248,26 @@ fn takes_directories(dir: &Path) -> Result<(), String> {
     std::fs::remove_dir(&probe).map_err(|error| format!("does not let go of {}: {error}", probe.display()))
 }
 
-fn listener(listener: &Listener) -> Option<String> {
-    if let Some(address) = &listener.socket.address {
-        return tcp(address).map(|why| format!("listener {address}: {why}"));
-    }
+fn tcp_listener(listener: &Listener) -> Option<String> {
+    let address = listener.socket.address.as_ref()?;
+    tcp(address).map(|why| format!("listener {address}: {why}"))
+}
+
+fn unix_listener(listener: &Listener) -> Option<String> {
     let path = listener.socket.unix.as_ref()?;
     let dir = here(path.parent().unwrap_or(Path::new("")));
-    let shown = path.display();
-    match std::fs::metadata(dir) {
-        Err(error) => Some(format!("listener {shown}: {}: {error}", dir.display())),
-        Ok(metadata) if !metadata.is_dir() => Some(format!("listener {shown}: {} is not a directory", dir.display())),
-        Ok(_) if access(dir, Access::WRITE_OK | Access::EXEC_OK).is_err() => {
-            Some(format!("listener {shown}: {} cannot be written to", dir.display()))
-        }
-        Ok(_) if path.symlink_metadata().is_ok_and(|found| !found.file_type().is_socket()) => {
-            Some(format!("listener {shown}: a file that is not a socket has this name, and is not replaced"))
-        }
-        Ok(_) => None,
-    }
+    let why = match std::fs::metadata(dir) {
+        Err(error) => format!("{}: {error}", dir.display()),
+        Ok(metadata) if !metadata.is_dir() => format!("{} is not a directory", dir.display()),
+        Ok(_) => match access(dir, Access::WRITE_OK | Access::EXEC_OK) {
+            Err(error) => format!("{} cannot be written to: {}", dir.display(), std::io::Error::from(error)),
+            Ok(()) if path.symlink_metadata().is_ok_and(|found| !found.file_type().is_socket()) => {
+                "a file that is not a socket has this name, and is not replaced".to_owned()
+            }
+            Ok(()) => return None,
+        },
+    };
+    Some(format!("listener {}: {why}", path.display()))
 }
 
 /// Why the server could not listen there.

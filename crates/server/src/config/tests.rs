@@ -340,7 +340,7 @@ fn a_check_says_what_is_left_to_the_defaults_and_what_would_stop_a_server_here()
     let dir = tempfile::tempdir().unwrap();
     let file = dir.path().join("posthaste.toml");
     std::fs::write(&file, "host_name = \"mx.example\"\n").unwrap();
-    let said = super::check(&Loaded::load(Some(&file)).unwrap());
+    let said = said_of(&Loaded::load(Some(&file)).unwrap());
     assert_eq!(
         said.lines().skip(1).collect::<Vec<_>>(),
         [
@@ -351,11 +351,8 @@ fn a_check_says_what_is_left_to_the_defaults_and_what_would_stop_a_server_here()
     let missing = dir.path().join("missing/lmtp.sock");
     let text = format!("[[listener]]\nunix = \"{}\"\n[[domain]]\nname = \"a.example\"\n", missing.display());
     std::fs::write(&file, text).unwrap();
-    let said = super::check(&Loaded::load(Some(&file)).unwrap());
-    assert!(
-        said.contains(&format!("warning, on this machine and for this user: listener {}: ", missing.display())),
-        "{said}"
-    );
+    let said = said_of(&Loaded::load(Some(&file)).unwrap());
+    assert!(said.starts_with(&format!("error: listener {}: ", missing.display())), "{said}");
 }
 
 #[test]
@@ -363,7 +360,7 @@ fn a_check_names_listeners_that_cannot_be_had_here() {
     let text = "[[listener]]\naddress = \"192.0.2.1:2525\"\n[[listener]]\naddress = \"no-such-host.invalid:2525\"\n";
     let file = tempfile::NamedTempFile::new().unwrap();
     std::fs::write(&file, text).unwrap();
-    let said = super::check(&Loaded::load(Some(file.path())).unwrap());
+    let said = said_of(&Loaded::load(Some(file.path())).unwrap());
     assert!(said.contains("listener 192.0.2.1:2525: this machine does not have the address 192.0.2.1\n"), "{said}");
     assert!(said.contains("listener no-such-host.invalid:2525: the host name cannot be resolved"), "{said}");
 }
@@ -417,7 +414,13 @@ fn a_check_tells_of_directories_that_cannot_be_made_and_of_domains_that_take_nob
 }
 
 pub(super) fn check_of(text: &str) -> String {
-    super::check(&Loaded::parse(Path::new("x"), text).unwrap())
+    said_of(&Loaded::parse(Path::new("x"), text).unwrap())
+}
+
+/// Errors first.
+fn said_of(loaded: &Loaded) -> String {
+    let super::ConfigFindings { errors, text } = super::check(loaded);
+    errors.iter().map(|error| format!("error: {error}\n")).collect::<String>() + &text
 }
 
 #[test]

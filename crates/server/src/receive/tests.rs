@@ -14,6 +14,7 @@ use crate::receive::Receiver;
 use crate::relay::RelayService;
 use crate::services::Service;
 use crate::settings::Settings;
+use crate::start_files::RelayFiles;
 
 /// Nothing here takes longer unless it hangs.
 const LONG: Duration = Duration::from_secs(60);
@@ -62,7 +63,8 @@ async fn serve(
         store.clone(),
         patience,
     );
-    let relay = RelayService::start(&config, store.clone(), receiver.clone(), None).await.expect("a relay");
+    let files = RelayFiles::read(&config).expect("nothing is missing");
+    let relay = RelayService::start(&config, files, store.clone(), receiver.clone(), None).await.expect("a relay");
     let lmtp = server::Config { protocol: Protocol::Lmtp, ..server::Config::new("mx.example.org") };
     let builder = Server::builder().listen("127.0.0.1:0").config(lmtp).listen("127.0.0.1:0");
     (store, builder.start(receiver).await.expect("started"), relay)

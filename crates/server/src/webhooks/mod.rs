@@ -79,6 +79,11 @@ impl Webhooks {
     }
 }
 
+/// Why a webhook could not be told anything: it tries again until its files are there.
+pub(crate) fn unusable(webhook: &Webhook) -> Option<String> {
+    post::Poster::new(webhook).err().map(|why| format!("webhook {}: {why}", webhook.name))
+}
+
 fn start(dir: &Path, webhook: &Webhook, before: Option<JoinHandle<()>>) -> Running {
     let stop = Arc::<Stop>::default();
     let hook = Hook { dir: dir.to_owned(), webhook: webhook.clone(), stop: stop.clone() };

@@ -1,0 +1,95 @@
+//! Everything that a configuration names and that is not there to be written to: certificates, passwords, secrets, rules, templates. Read by a start, before
+//! it binds, and by `config check`, so that the two cannot differ.
+
+use std::sync::Arc;
+
+use posthaste_directory::Directory;
+use posthaste_relay::dns::{Resolver, SetupError};
+use posthaste_relay::sender::{BounceFiles, Notices, Routing};
+use posthaste_relay::shaping::Rules;
+
+use crate::certificates::TlsInForce;
+use crate::config::Config;
+use crate::error::ServeError;
+use crate::forward::Forwarding;
+use crate::logins::Logins;
+
+/// What a start has read.
+#[derive(Debug)]
+pub(crate) struct StartFiles {
+    /// Of each listener, in their order.
+    pub tls: Vec<TlsInForce>,
+    pub logins: Arc<Logins>,
+    pub relay: RelayFiles,
+}
+
+/// What the relay needs of it.
+#[derive(Debug)]
+pub(crate) struct RelayFiles {
+    pub bounces: BounceFiles,
+    pub forwarding: Forwarding,
+    pub notices: Notices,
+    /// An error only of this machine: without `dns.servers` it has to name some. Who sends no mail to other hosts needs none.
+    pub resolver: Result<Resolver, SetupError>,
+    pub routing: Routing,
+    pub shaping: Arc<Rules>,
+}
+
+impl StartFiles {
+    /// Reads everything. Blocks.
+    ///
+    /// # Errors
+    /// All problems, at least one.
+    pub fn read(config: &Config, directory: &Directory) -> Result<Self, Vec<ServeError>> {
+        let mut problems = Vec::new();
+        let tls = kept(TlsInForce::load_all(config), &mut problems);
+        let logins = kept(crate::listening::load_logins(config, directory), &mut problems);
+        match (tls, logins, RelayFiles::read(config)) {
+            (Some(tls), Some(logins), Ok(relay)) => Ok(Self { tls, logins, relay }),
+            (_, _, relay) => {
+                problems.extend(relay.err().unwrap_or_default());
+                Err(problems)
+            }
+        }
+    }
+
+    /// Reads everything, up to the first problem. Blocks.
+    ///
+    /// # Errors
+    /// That.
+    pub fn read_or_first(config: &Config, directory: &Directory) -> Result<Self, ServeError> {
+        Self::read(config, directory).map_err(|problems| problems.into_iter().next().expect("a problem"))
+    }
+}
+
+impl RelayFiles {
+    /// Reads what the relay needs. Blocks.
+    ///
+    /// # Errors
+    /// All problems, at least one.
+    pub fn read(config: &Config) -> Result<Self, Vec<ServeError>> {
+        let section = &config.relay;
+        let mut problems = Vec::new();
+        let bounces = kept(BounceFiles::read(&section.bounces, section.return_path.as_ref()), &mut problems);
+        let forwarding = kept(Forwarding::open(section.srs.as_ref()), &mut problems);
+        let notices = kept(section.notices.read(), &mut problems);
+        let routing = kept(section.routing(), &mut problems);
+        let shaping = kept(section.shaping_rules(), &mut problems);
+        let resolver = crate::relay::resolver(config);
+        if let Err(error) = &resolver
+            && !matches!(error, SetupError::System(_))
+        {
+            problems.push(ServeError::Dns(format!("dns: {error}")));
+        }
+        match (bounces, forwarding, notices, routing, shaping) {
+            (Some(bounces), Some(forwarding), Some(notices), Some(routing), Some(shaping)) if problems.is_empty() => {
+                Ok(Self { bounces, forwarding, notices, resolver, routing, shaping })
+            }
+            _ => Err(problems),
+        }
+    }
+}
+
+fn kept<T, E: Into<ServeError>>(read: Result<T, E>, problems: &mut Vec<ServeError>) -> Option<T> {
+    read.map_err(|error| problems.push(error.into())).ok()
+}
