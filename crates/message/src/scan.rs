@@ -15,6 +15,8 @@ pub struct Summary {
     pub hops: usize,
     /// Of these fields, those that the [watched](HeaderScan::watching) host has written.
     pub own_hops: usize,
+    /// No octet of the header section is above 127: it needs no SMTPUTF8 (RFC 6532).
+    pub is_ascii: bool,
 }
 
 /// Reads a header section however it is cut, looks at each octet once and keeps no more than a Message-ID.
@@ -35,6 +37,7 @@ pub struct HeaderScan {
     /// `by`, a blank and the name of a host, in lower case.
     watched: Vec<u8>,
     message_id: Option<String>,
+    has_high_octets: bool,
 }
 
 /// Where in a line the next octet stands.
@@ -91,6 +94,7 @@ impl HeaderScan {
                 (Line::Within, _) => {
                     let end = memchr(b'\n', piece).map(|newline| newline + 1);
                     let (line, rest) = piece.split_at(end.unwrap_or(piece.len()));
+                    self.has_high_octets |= !line.is_ascii();
                     self.within(line);
                     if end.is_some() {
                         self.line = Line::Start;
@@ -103,7 +107,8 @@ impl HeaderScan {
 
     /// What was found.
     pub fn finish(self) -> Summary {
-        Summary { message_id: self.message_id, hops: self.hops, own_hops: self.own_hops }
+        let is_ascii = !self.has_high_octets;
+        Summary { message_id: self.message_id, hops: self.hops, own_hops: self.own_hops, is_ascii }
     }
 
     /// Octets of one line.
@@ -197,9 +202,31 @@ mod tests {
         for piece in 1..=message.len() {
             let mut scan = HeaderScan::default();
             message.chunks(piece).for_each(|chunk| scan.push(chunk));
-            let expected = Summary { hops, own_hops: 0, message_id: message_id.map(str::to_owned) };
-            assert_eq!(scan.finish(), expected, "{:?} in pieces of {piece}", message.escape_ascii().to_string());
+            let found = scan.finish();
+            let expected = (hops, 0, message_id);
+            assert_eq!(
+                (found.hops, found.own_hops, found.message_id.as_deref()),
+                expected,
+                "{:?} in pieces of {piece}",
+                message.escape_ascii().to_string()
+            );
         }
+    }
+
+    #[test]
+    fn octets_above_127_count_in_the_header_alone() {
+        let check = |message: &[u8], expected: bool| {
+            for piece in 1..=message.len() {
+                let mut scan = HeaderScan::default();
+                message.chunks(piece).for_each(|part| scan.push(part));
+                assert_eq!(scan.finish().is_ascii, expected, "{}", message.escape_ascii());
+            }
+        };
+        check("Subject: x\r\n\r\ngrün\r\n".as_bytes(), true);
+        check("Subject: grün\r\n\r\nx\r\n".as_bytes(), false);
+        check("Subject: x\r\n grün\r\n\r\nx\r\n".as_bytes(), false);
+        check("Über: x\r\n\r\nx\r\n".as_bytes(), false);
+        check("\r\ngrün".as_bytes(), true);
     }
 
     #[test]

@@ -63,7 +63,10 @@ fn summary(message: &[u8]) -> Summary {
     let named = |name: &'static str| fields.iter().filter(move |field| field.0.eq_ignore_ascii_case(name.as_bytes()));
     let visible = |&octet: &u8| if octet.is_ascii_graphic() { char::from(octet) } else { '?' };
     let message_id = named("Message-ID").next().map(|(_, id)| id.iter().map(visible).take(250).collect());
-    Summary { message_id, hops: named("Received").count(), own_hops: 0 }
+    let mut header =
+        message.split_inclusive(|&octet| octet == b'\n').take_while(|line| !matches!(line, [b'\n'] | [b'\r', b'\n']));
+    let is_ascii = header.all(|line| line.is_ascii());
+    Summary { message_id, hops: named("Received").count(), own_hops: 0, is_ascii }
 }
 
 fn scanned(message: &[u8], piece: usize) -> Summary {

@@ -62,6 +62,13 @@ impl Destinations {
         self.maildirs.len() + self.transports.as_ref().map_or(0, |outside| outside.targets.len()) + remote
     }
 
+    /// The header section is ASCII, so the message needs SMTPUTF8 only for addresses, which the client's side of a session looks at. Many clients say it
+    /// whenever it is offered.
+    pub fn need_no_utf8(&mut self) {
+        self.transports.iter_mut().for_each(|outside| outside.smtputf8 = false);
+        self.remote.iter_mut().for_each(|remote| remote.smtputf8 = false);
+    }
+
     /// Paths of Maildirs, transports as they are written, and addresses at other hosts.
     pub fn names(&self) -> impl Iterator<Item = &Arc<str>> {
         let transports = self.transports.iter().flat_map(|outside| &outside.targets);

@@ -106,6 +106,18 @@ impl Address {
     }
 }
 
+impl Address {
+    /// The same address in ASCII: U-labels of the domain as A-labels (RFC 5890). `None` if it is ASCII already, or cannot be: the local part has no such form.
+    pub fn to_ascii(&self) -> Option<Self> {
+        let Domain::Name(name) = &self.domain else { return None };
+        if name.is_ascii() || !self.local_part().is_ascii() {
+            return None;
+        }
+        let name = idna::domain_to_ascii(name).ok().filter(|name| is_domain(name))?;
+        Some(Self { local_part: self.local_part.clone(), domain: Domain::Name(name) })
+    }
+}
+
 impl fmt::Display for Address {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}@{}", self.local_part, self.domain)
@@ -181,6 +193,11 @@ impl ReversePath {
             Self::Local(local_part) => local_part.as_str().is_ascii(),
             Self::Address(address) => address.is_ascii(),
         }
+    }
+
+    /// The same path in ASCII; see [`Address::to_ascii`].
+    pub fn to_ascii(&self) -> Option<Self> {
+        self.address()?.to_ascii().map(Self::Address)
     }
 }
 
@@ -276,6 +293,11 @@ impl ForwardPath {
             Self::Local(local_part) => local_part.as_str().is_ascii(),
             Self::Address(address) => address.is_ascii(),
         }
+    }
+
+    /// The same path in ASCII; see [`Address::to_ascii`].
+    pub fn to_ascii(&self) -> Option<Self> {
+        self.address()?.to_ascii().map(Self::Address)
     }
 }
 

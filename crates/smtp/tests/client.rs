@@ -2,7 +2,7 @@
 
 use bytes::Bytes;
 use posthaste_smtp::client::{ClientError, Event, MessageBody, RecipientOutcome, Stage, Transfer};
-use posthaste_smtp::{BodyType, MailFrom, Protocol, Reply};
+use posthaste_smtp::{BodyType, ForwardPath, MailFrom, Protocol, RcptTo, Reply, ReversePath};
 
 #[path = "common/script.rs"]
 mod script;
@@ -163,6 +163,27 @@ fn a_message_that_needs_smtputf8_does_not_go_without() {
     let outcome = script.sent("");
     assert_eq!(fates(&outcome), [(550, Stage::Local)]);
     assert_eq!(outcome.recipients[0].reply.enhanced().unwrap().to_string(), "5.6.7");
+}
+
+#[test]
+fn a_domain_in_u_labels_goes_in_a_labels_without_smtputf8() {
+    let of = |address: &str| MailFrom::new(ReversePath::parse(&format!("<{address}>")).unwrap());
+    let to = |address: &str| RcptTo::new(ForwardPath::parse(&format!("<{address}>")).unwrap());
+    let recipients = || vec![to("b@bücher.example"), to("jürgen@bücher.example"), to("c@例え.テスト")];
+    let mut script = Script::open(Transfer::Data, &["PIPELINING"]);
+    script.machine.send(of("a@grün.example"), recipients(), whole("x\r\n"));
+    script.said("MAIL FROM:<a@xn--grn-ioa.example>\r\nRCPT TO:<b@xn--bcher-kva.example>\r\nRCPT TO:<c@xn--r8jz45g.xn--zckzah>\r\nDATA\r\n");
+    script.server("250 ok\r\n250 ok\r\n250 ok\r\n354 go\r\n", "x\r\n.\r\n");
+    assert_eq!(
+        fates(&script.sent("250 kept\r\n")),
+        [(250, Stage::Verdict), (550, Stage::Local), (250, Stage::Verdict)]
+    );
+    // Where it is offered, addresses go as they are.
+    let mut script = Script::open(Transfer::Data, &["SMTPUTF8", "PIPELINING"]);
+    script.machine.send(of("a@grün.example"), recipients(), whole("x\r\n"));
+    script.said(
+        "MAIL FROM:<a@grün.example> SMTPUTF8\r\nRCPT TO:<b@bücher.example>\r\nRCPT TO:<jürgen@bücher.example>\r\nRCPT TO:<c@例え.テスト>\r\nDATA\r\n",
+    );
 }
 
 #[test]

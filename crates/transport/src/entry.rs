@@ -58,7 +58,7 @@ pub struct Deliver {
     pub sender: Arc<str>,
     /// BODY=8BITMIME was said of it.
     pub is_8bit: bool,
-    /// SMTPUTF8 was said of it.
+    /// Its header needs SMTPUTF8.
     pub smtputf8: bool,
     /// The batch that has its body and the body's length. `None`: this one. An entry that takes the place of an older one names that one's batch.
     pub body: Option<(Lsn, u64)>,

@@ -46,7 +46,7 @@ pub struct Message {
     pub sender: Arc<str>,
     /// BODY=8BITMIME was said of it.
     pub is_8bit: bool,
-    /// SMTPUTF8 was said of it.
+    /// Its header needs SMTPUTF8.
     pub smtputf8: bool,
     /// Where it goes: 1 to 65,535.
     pub targets: Vec<Target>,

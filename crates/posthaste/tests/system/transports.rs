@@ -285,6 +285,84 @@ fn who_may_configure_programs_and_what_is_wrong_with_them() {
     }
 }
 
+/// An LMTP server that offers 8BITMIME and not SMTPUTF8; what it is told is sent through the channel, line by line.
+fn lmtp_without_utf8() -> (std::net::SocketAddr, std::sync::mpsc::Receiver<String>) {
+    use std::io::{BufRead, BufReader, Write};
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let (address, (tell, told)) = (listener.local_addr().unwrap(), std::sync::mpsc::channel());
+    std::thread::spawn(move || {
+        for stream in listener.incoming().map_while(Result::ok) {
+            let tell = tell.clone();
+            std::thread::spawn(move || -> std::io::Result<()> {
+                let (mut write, mut is_text) = (stream.try_clone()?, false);
+                write.write_all(b"220 sink.example LMTP\r\n")?;
+                for line in BufReader::new(stream).split(b'\n') {
+                    let line = String::from_utf8_lossy(&line?).trim_end().to_owned();
+                    let reply = match line.split(' ').next().unwrap_or_default() {
+                        "." => "250 2.0.0 kept\r\n",
+                        _ if is_text => "",
+                        "LHLO" => "250-sink.example\r\n250-8BITMIME\r\n250 ENHANCEDSTATUSCODES\r\n",
+                        "DATA" => "354 go\r\n",
+                        _ => "250 2.0.0 ok\r\n",
+                    };
+                    is_text = reply.starts_with("354") || is_text && !reply.starts_with("250");
+                    write.write_all(reply.as_bytes())?;
+                    // The test may have ended.
+                    let _ = tell.send(line);
+                }
+                Ok(())
+            });
+        }
+    });
+    (address, told)
+}
+
+#[test]
+fn a_client_that_always_says_smtputf8_reaches_a_server_without_it() {
+    let (dir, base) = world();
+    let (address, told) = lmtp_without_utf8();
+    let domains = ["lmtp.example", "xn--bcher-kva.example"];
+    let domains = domains
+        .map(|name| format!("[[domain]]\nname = \"{name}\"\nusers = [\"bob\"]\ntransport = \"lmtp:{address}\"\n"));
+    let server = Server::start(dir.path(), &(base + &domains.concat()));
+    let mut client = server.connect();
+    client.expect("EHLO client.example.net", 250);
+    let mut send = |params: &str, to: &str, message: &str| {
+        client.expect(&format!("MAIL FROM:<ann@a.example> {params}"), 250);
+        client.expect(&format!("RCPT TO:<{to}>"), 250);
+        client.expect("DATA", 354);
+        client.send(message.as_bytes()).unwrap();
+        client.expect("\r\n.", 250);
+    };
+    let hears = |wanted: &str| {
+        let deadline = Instant::now() + PATIENCE;
+        let mut said = Vec::new();
+        while let Ok(line) = told.recv_timeout(deadline.saturating_duration_since(Instant::now())) {
+            said.push(line);
+            if said.last().is_some_and(|line| line == wanted) {
+                return said;
+            }
+        }
+        panic!("never {wanted}: {said:?}");
+    };
+    for (params, to, message, last) in [
+        ("SMTPUTF8", "bob@lmtp.example", "Subject: a\r\n\r\nascii", "ascii"),
+        ("BODY=8BITMIME SMTPUTF8", "bob@lmtp.example", "Subject: b\r\n\r\ngrün", "grün"),
+        ("", "bob@lmtp.example", "Subject: grün\r\n\r\nwithout the word", "without the word"),
+        ("SMTPUTF8", "bob@b\u{fc}cher.example", "Subject: c\r\n\r\nu-label", "u-label"),
+    ] {
+        send(params, to, message);
+        let said = hears(last);
+        assert!(said.iter().all(|line| !line.contains("SMTPUTF8")), "{said:?}");
+        let to = to.replace("b\u{fc}cher", "xn--bcher-kva");
+        assert!(said.contains(&format!("RCPT TO:<{to}>")), "{said:?}");
+    }
+    // A header beyond ASCII needs it.
+    send("SMTPUTF8", "bob@lmtp.example", "Subject: gr\u{fc}n\r\n\r\nneeds it");
+    server.wait_for_log("Server does not offer SMTPUTF8");
+    server.stop();
+}
+
 #[test]
 fn route_shows_transports() {
     let (dir, base) = world();

@@ -22,7 +22,7 @@ pub struct Queued {
     pub forwarded: Option<Box<Forwarded>>,
     /// BODY=8BITMIME was said of it (RFC 6152).
     pub is_8bit: bool,
-    /// SMTPUTF8 was said of it (RFC 6531).
+    /// Its header needs SMTPUTF8 (RFC 6531).
     pub smtputf8: bool,
     /// REQUIRETLS was said of it (RFC 8689).
     pub require_tls: bool,

@@ -136,7 +136,7 @@ pub struct Outgoing {
     pub forwarded: Option<Box<Forwarded>>,
     /// BODY=8BITMIME was said of it (RFC 6152).
     pub is_8bit: bool,
-    /// SMTPUTF8 was said of it (RFC 6531).
+    /// Its header needs SMTPUTF8 (RFC 6531).
     pub smtputf8: bool,
     /// RET (RFC 3461 section 4.3).
     pub ret: Option<Ret>,

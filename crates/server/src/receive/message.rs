@@ -74,6 +74,9 @@ impl Receiver {
             }
         }
         let mut destinations = self.destinations(&transaction, envelope);
+        if summary.is_ascii {
+            destinations.need_no_utf8();
+        }
         if let Some(remote) = &mut destinations.remote {
             let sender = &envelope.mail.reverse_path;
             let login = settings.login(session).map(|(_, login)| login);

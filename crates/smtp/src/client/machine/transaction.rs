@@ -367,6 +367,17 @@ impl Transaction {
     fn settle_utf8(&mut self, extensions: &Extensions) {
         let needs = |rcpt: &RcptTo| !rcpt.forward_path.is_ascii();
         let mail = &mut self.mail;
+        if !extensions.smtputf8 {
+            // Only of a local part there is no other form (RFC 6531 section 3.2).
+            if let Some(path) = mail.reverse_path.to_ascii() {
+                mail.reverse_path = path;
+            }
+            for rcpt in &mut self.recipients {
+                if let Some(path) = rcpt.forward_path.to_ascii() {
+                    rcpt.forward_path = path;
+                }
+            }
+        }
         mail.smtputf8 |= !mail.reverse_path.is_ascii();
         if extensions.smtputf8 {
             mail.smtputf8 |= self.recipients.iter().any(needs);
