@@ -36,6 +36,7 @@ mod privileges;
 mod quotas;
 mod ready;
 mod receive;
+mod refused;
 mod relay;
 mod relay_log;
 mod reload;

@@ -246,7 +246,7 @@ const LEVELS: [(&str, LevelFilter); 6] = [
 /// The crate of nearly all lines.
 const LOGGED: &str = env!("CARGO_CRATE_NAME");
 /// Its modules that have some.
-const MODULES: [&str; 22] = [
+const MODULES: [&str; 23] = [
     "certificates",
     "control",
     "events",
@@ -259,6 +259,7 @@ const MODULES: [&str; 22] = [
     "pickup",
     "ready",
     "receive",
+    "refused",
     "relay",
     "relay_log",
     "repeats",

@@ -310,6 +310,11 @@ impl Receiver {
         Some(Addressee { path, is_rewritten, mailboxes })
     }
 
+    /// Reports whether mail for `sender` goes to mailboxes here.
+    pub fn is_ours(&self, sender: &str) -> bool {
+        self.addressee(sender).is_some_and(|addressee| addressee.mailboxes.is_some())
+    }
+
     /// Whether `sender`, of a program on this machine, is told of a refusal: others' hosts are not told where the program may not send itself.
     pub fn may_tell_program(&self, sender: &str) -> bool {
         let is_ours = |addressee: Addressee| addressee.mailboxes.is_some();

@@ -16,6 +16,7 @@ use crate::error::ServeError;
 use crate::events::Outcomes;
 use crate::opening::{log_damaged, tell_stuck};
 use crate::receive::Receiver;
+use crate::refused::{RefusalNotices, RefusedDelivery};
 use crate::services::{Ending, OnFailure, Service, end_blocking};
 
 /// Programs, files and LMTP servers get their mail. Opened when the configuration names the first of them, at the latest by a reload.
@@ -23,6 +24,7 @@ pub(crate) struct TransportService {
     store: LocalDelivery,
     receiver: Receiver,
     recorder: Option<Recorder>,
+    notices: RefusalNotices,
 }
 
 impl TransportService {
@@ -37,13 +39,16 @@ impl TransportService {
         recorder: Option<Recorder>,
     ) -> Result<Self, ServeError> {
         let (settings, of_store, to) = (config.clone(), store.clone(), recorder.clone());
-        let opened = spawn_blocking(move || open(&settings, &of_store, to)).await.map_err(std::io::Error::from)?;
+        let notices = RefusalNotices::new(&receiver);
+        let tell = notices.clone();
+        let opened =
+            spawn_blocking(move || open(&settings, &of_store, to, tell)).await.map_err(std::io::Error::from)?;
         let opened = opened.unwrap_or_else(|error| {
             tell_stuck(posthaste_transport::STREAM, &error, HELP);
             None
         });
         opened.into_iter().for_each(|transports| receiver.set_transports(transports));
-        Ok(Self { store, receiver, recorder })
+        Ok(Self { store, receiver, recorder, notices })
     }
 }
 
@@ -61,7 +66,7 @@ impl Service for TransportService {
         if let Some(transports) = self.receiver.transports() {
             return transports.retry_all();
         }
-        match open(config, &self.store, self.recorder.clone()) {
+        match open(config, &self.store, self.recorder.clone(), self.notices.clone()) {
             Ok(opened) => opened.into_iter().for_each(|transports| self.receiver.set_transports(transports)),
             Err(error) => {
                 tell_stuck(posthaste_transport::STREAM, &error, HELP);
@@ -87,14 +92,20 @@ const HELP: &str =
     "once the disk can be read, SIGHUP opens it; `posthaste spool verify` on a stopped server names what is damaged";
 
 /// Opens the transports, if the configuration names any or mail waits for some. Blocks.
-fn open(config: &Config, store: &LocalDelivery, recorder: Option<Recorder>) -> Result<Option<Transports>, OpenError> {
+fn open(
+    config: &Config,
+    store: &LocalDelivery,
+    recorder: Option<Recorder>,
+    notices: RefusalNotices,
+) -> Result<Option<Transports>, OpenError> {
     let spool = store.spool();
     let is_waiting =
         spool.streams().iter().any(|stream| stream.name == posthaste_transport::STREAM && stream.entries > 0);
     if !is_waiting && config.transports().is_empty() {
         return Ok(None);
     }
-    let (transports, report) = Transports::open(spool, settings(config, recorder), Events::new(log))?;
+    let (transports, report) =
+        Transports::open(spool, settings(config, recorder), Events::new(move |event| hear(event, &notices)))?;
     log_damaged(&report.damaged, "transports");
     if let Some(first) = report.unknown.first() {
         let (batches, first) = (report.unknown.len(), first.get());
@@ -116,6 +127,14 @@ fn settings(config: &Config, recorder: Option<Recorder>) -> posthaste_transport:
         shutdown_patience: Duration::from_secs(config.limits.process.shutdown_secs.max(1)),
         ..(&config.transport).into()
     }
+}
+
+fn hear(event: Event, notices: &RefusalNotices) {
+    if let Event::Failed { transport, id, recipient, refused: Some(of), error, .. } = &event {
+        let (transport, recipient, reply) = (transport.clone(), recipient.clone(), error.clone());
+        notices.tell(RefusedDelivery { transport, id: *id, recipient, of: of.clone(), reply });
+    }
+    log(event);
 }
 
 /// Each failure once: while it lasts, `posthaste spool inspect` shows it.

@@ -57,8 +57,8 @@ impl Queues {
                 let Stand::Waiting(due) = job.stand else { return None };
                 let (failure, error) = job.error.clone()?;
                 let (transport, recipient) = (job.target.transport.clone(), job.target.recipient.clone());
-                let (key, attempts) = ((*body, *number), job.attempts);
-                Some(Note::Failed { transport, key, recipient, attempts, due, failure, is_new: false, error })
+                let (key, attempts, is_new, refused) = ((*body, *number), job.attempts, false, None);
+                Some(Note::Failed { transport, key, recipient, attempts, due, failure, is_new, refused, error })
             })
         });
         blocked.chain(waiting).take(max).collect()

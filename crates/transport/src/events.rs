@@ -5,7 +5,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use crate::entry::{ERROR_BYTES_MAX, Failure, TransportEntry, Trouble};
 use crate::observer::{Observer, TargetId};
-use crate::work::{LostMail, Note};
+use crate::work::{LostMail, Note, RefusedMail};
 
 /// What is told to the operator. Must not block.
 #[derive(Clone)]
@@ -42,6 +42,8 @@ pub enum Event {
         failure: Failure,
         /// The attempt before, if there was one since the opening, ended in another way.
         is_new: bool,
+        /// It was refused for good, and never before, not even in an earlier run: whom to tell.
+        refused: Option<RefusedMail>,
         /// What it ended with.
         error: Arc<str>,
         /// When it is tried again.
@@ -83,8 +85,9 @@ pub enum Event {
 /// What the operator is told of it.
 pub(crate) fn event(note: Note, now: Instant) -> Option<Event> {
     Some(match note {
-        Note::Failed { transport, key, recipient, attempts, due, failure, is_new, error } => {
-            Event::Failed { transport, id: key.0.get(), recipient, attempts, failure, is_new, error, pause: due - now }
+        Note::Failed { transport, key, recipient, attempts, due, failure, is_new, refused, error } => {
+            let (id, pause) = (key.0.get(), due - now);
+            Event::Failed { transport, id, recipient, attempts, failure, is_new, refused, error, pause }
         }
         Note::Unavailable { transport, attempts, due, is_overdue, error } => {
             Event::Unavailable { transport, attempts, error, pause: due - now, is_overdue }

@@ -35,6 +35,7 @@ mod section;
 #[cfg(test)]
 mod tests;
 mod transports;
+mod waiting;
 mod work;
 mod workers;
 
@@ -45,4 +46,5 @@ pub use events::{Event, Events};
 pub use observer::{Observer, TargetId};
 pub use section::Section;
 pub use transports::{Message, OpenError, OpenReport, STREAM, Stats, TransportFull, Transports};
-pub use work::LostMail;
+pub use waiting::{TransportWaits, WaitingTarget};
+pub use work::{LostMail, RefusedMail};

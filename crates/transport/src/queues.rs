@@ -8,7 +8,7 @@ use posthaste_directory::{Transport, TransportKind};
 use posthaste_spool::Lsn;
 
 use crate::config::Config;
-use crate::entry::{Deliver, Failure, Key, Target, TransportEntry};
+use crate::entry::{Deliver, Failure, Key, Target, TransportEntry, Trouble};
 
 /// Where a target stands.
 ///
@@ -43,6 +43,8 @@ pub(crate) struct Job {
     pub error: Option<(Failure, Arc<str>)>,
     /// It was told that it waits.
     pub is_told: bool,
+    /// It was refused for good, in this run or an earlier one.
+    pub was_refused: bool,
 }
 
 pub(crate) struct Queue {
@@ -147,6 +149,10 @@ impl Queues {
                     job.begun = Some(file_bytes);
                 }
             }
+            Some(TransportEntry::Trouble(Trouble { key: Some(key), failure: Failure::Refused, .. })) => {
+                self.is_changed = true;
+                self.job(key).into_iter().for_each(|job| job.was_refused = true);
+            }
             Some(_) => self.is_changed = true,
             None => {
                 self.entries.insert(lsn);
@@ -191,7 +197,15 @@ impl Queues {
         }
         let keys: Vec<(Key, Arc<str>)> =
             targets.iter().map(|(number, target)| ((body, *number), target.transport.clone())).collect();
-        let job = |target| Job { target, stand: Stand::Queued, attempts: 0, begun: None, error: None, is_told: false };
+        let job = |target| Job {
+            target,
+            stand: Stand::Queued,
+            attempts: 0,
+            begun: None,
+            error: None,
+            is_told: false,
+            was_refused: false,
+        };
         let jobs = targets.into_iter().map(|(number, target)| (number, job(target))).collect();
         self.entries.insert(lsn);
         self.messages.insert(body, Message { entry: lsn, deliver: deliver.into(), body_len, jobs });

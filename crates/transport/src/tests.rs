@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use posthaste_spool::{Batch, Body, ClosedSpool, Entry, FileSpool, OpenError, Spool};
 
 use crate::inspect::undelivered;
-use crate::{Config, Event, Events, Failure, Message, Target, Transports};
+use crate::{Config, Event, Events, Failure, Message, Target, TransportWaits, Transports, WaitingTarget};
 
 /// Long enough for a machine with other work; nothing is measured with it.
 const PATIENCE: Duration = Duration::from_secs(120);
@@ -232,7 +232,20 @@ fn what_was_refused_stays_is_listed_and_is_tried_on_demand() {
     let world = World::new(Config::default());
     let program = world.script("test -e DIR/good || { echo unknown; exit 67; }");
     let id = world.send(&[(&program, "a@example.org")], b"text\r\n");
-    assert!(matches!(world.event(), Event::Failed { failure: Failure::Refused, id: of, attempts: 1, .. } if of == id));
+    let Event::Failed { failure: Failure::Refused, id: of, attempts: 1, refused: Some(refused), .. } = world.event()
+    else {
+        panic!("no first refusal")
+    };
+    assert_eq!((of, &*refused.sender, &*refused.original), (id, "s@example.net", "As+Given@example.org"));
+    let mut waiting = Vec::new();
+    world.transports.waiting(&mut |target| {
+        waiting.push(target);
+        std::ops::ControlFlow::Continue(())
+    });
+    let [WaitingTarget { waits: TransportWaits::Held(_), why: Some(why), id: of, .. }] = &*waiting else {
+        panic!("{waiting:?}")
+    };
+    assert_eq!((*of, &**why), (id, "/bin/sh: exit status 67: unknown"));
     world.until("inspect tells", || {
         let waiting = undelivered(&ClosedSpool::glance(&world.path("spool")).unwrap()).unwrap();
         let trouble = waiting.first().and_then(|message| message.targets[0].trouble.clone());
@@ -243,7 +256,10 @@ fn what_was_refused_stays_is_listed_and_is_tried_on_demand() {
         })
     });
     world.transports.retry_all();
-    assert!(matches!(world.event(), Event::Failed { failure: Failure::Refused, attempts: 2, .. }));
+    assert!(matches!(world.event(), Event::Failed { failure: Failure::Refused, attempts: 2, refused: None, .. }));
+    // Nor is a refusal the first one after a restart.
+    let world = world.again(Config::default());
+    assert!(matches!(world.event(), Event::Failed { failure: Failure::Refused, is_new: true, refused: None, .. }));
     std::fs::write(world.path("good"), "").unwrap();
     world.transports.retry_all();
     world.until_delivered(1);

@@ -178,6 +178,10 @@ impl Transports {
         self.0.shared.wake.notify_one();
     }
 
+    pub(crate) fn queues(&self) -> std::sync::MutexGuard<'_, Queues> {
+        self.0.shared.queues()
+    }
+
     /// Figures since opening.
     pub fn stats(&self) -> Stats {
         let shared = &self.0.shared;

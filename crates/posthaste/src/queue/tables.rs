@@ -39,6 +39,7 @@ pub(super) fn details(lines: &[Value]) -> String {
             ("sender", text(line, "sender")),
             ("leaves as", text(line, "leaves_from")),
             ("recipient", text(line, "recipient")),
+            ("transport", text(line, "transport")),
             ("tenant", text(line, "tenant")),
             ("campaign", text(line, "campaign")),
             ("bytes", number(line, "bytes").to_string()),

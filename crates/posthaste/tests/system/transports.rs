@@ -285,6 +285,59 @@ fn who_may_configure_programs_and_what_is_wrong_with_them() {
     }
 }
 
+#[test]
+fn mail_that_a_transport_refuses_is_told_once_and_listed() {
+    let (dir, base) = world();
+    let aliases = "list = '|/bin/sh -c \"echo no such user; exit 67\"'\npostmaster = \"ann\"";
+    let config = base + &domain(dir.path(), aliases);
+    let server = Server::start(dir.path(), &config);
+    let mut client = server.connect();
+    client.expect("EHLO client.example.net", 250);
+    // A sender of ours is told itself; a stranger's address may be forged.
+    for (from, told) in [("ann@example.org", 1), ("sender@example.net", 2), ("other@example.net", 2)] {
+        let reply = client.try_message(from, &["list@example.org"], b"Subject: x\r\n\r\ntext\r\n").unwrap();
+        assert_eq!(reply.code, 250, "{reply:?}");
+        let stored = server.wait_for_mail("example.org", "ann", told);
+        assert!(stored.iter().all(|notice| notice.text().contains("\nSubject: A message is refused and waits\n")));
+        let is_named = |notice: &crate::support::Stored| notice.text().contains(&format!("\nfrom:      {from}\n"));
+        assert_eq!(stored.iter().any(is_named), from != "other@example.net", "the postmaster is told once an hour");
+        let text = stored.iter().map(crate::support::Stored::text).collect::<String>();
+        assert!(
+            text.contains("\nto:        list@example.org\n") && text.contains("exit status 67: no such user\n"),
+            "{text}"
+        );
+    }
+    let queue = |args: &[&str]| {
+        let output = command(dir.path(), &[&["queue"], args].concat()).output().unwrap();
+        (output.status.code(), String::from_utf8(output.stdout).unwrap())
+    };
+    let listed = || -> Value {
+        let (_, lines) = queue(&["list", "--held", "--json"]);
+        serde_json::from_str(&lines).unwrap()
+    };
+    until("all are listed", || listed().as_array().unwrap().len() == 3);
+    let line = &listed()[0];
+    assert_eq!(
+        (&line["held_by"], &line["sender"], &line["state"]),
+        (&"transport".into(), &"ann@example.org".into(), &"held".into())
+    );
+    let (code, shown) = queue(&["show", line["id"].as_str().unwrap()]);
+    assert!(
+        code == Some(0) && shown.contains("state      held transport\n") && shown.contains("no such user"),
+        "{shown}"
+    );
+    assert!(queue(&["list", "--sender", "ann@example.org"]).1.contains("held until "));
+    assert_eq!(queue(&["list", "--sender", "nobody@example.org"]).0, Some(1));
+    client.expect("QUIT", 221);
+    server.stop();
+    // A restart tries it again, and tells nobody again.
+    let server = Server::start_as_it_is(dir.path());
+    server.wait_for_log("refused for good");
+    until("all are tried", || listed().as_array().unwrap().iter().filter(|line| line["attempts"] == 1).count() == 3);
+    assert_eq!(server.mailbox("example.org", "ann").len(), 2);
+    server.stop();
+}
+
 /// An LMTP server that offers 8BITMIME and not SMTPUTF8; what it is told is sent through the channel, line by line.
 fn lmtp_without_utf8() -> (std::net::SocketAddr, std::sync::mpsc::Receiver<String>) {
     use std::io::{BufRead, BufReader, Write};

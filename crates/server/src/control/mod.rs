@@ -333,19 +333,20 @@ fn perform(request: &Request, uid: u32, receiver: &Receiver, answer: Answer<'_>)
     if let Request::ForgetMailbox { mailbox } = request {
         return forget_mailbox(receiver, mailbox);
     }
+    if let Request::List { of, limit } = request {
+        let events = receiver.settings().events.clone();
+        return list::list(receiver.relay(), receiver.transports(), of, *limit, events.as_deref(), answer);
+    }
     let Some(relay) = receiver.relay() else {
         if let Some(why) = receiver.relay_stuck() {
             return Err(format!("the queue is stuck: {why}"));
         }
         return match request {
-            Request::List { .. } | Request::Summary { .. } | Request::Suspensions | Request::Diversions => {
-                Ok(json!({ "done": 0 }))
-            }
+            Request::Summary { .. } | Request::Suspensions | Request::Diversions => Ok(json!({ "done": 0 })),
             _ => Err(RELAYS_NOT.to_owned()),
         };
     };
     match request {
-        Request::List { of, limit } => list::list(relay, of, *limit, receiver.settings().events.as_deref(), answer),
         Request::Summary { of, by } => summary::summary(relay, of, *by, answer),
         Request::Cat { message, header } => cat::cat(relay, *message, *header, answer),
         Request::Export { of, hold } => export::export(relay, uid, &receiver.settings().host_name, of, *hold, answer),
@@ -354,7 +355,9 @@ fn perform(request: &Request, uid: u32, receiver: &Receiver, answer: Answer<'_>)
         Request::Suspend { scope, secs, reason } => suspend::suspend(relay, uid, scope, *secs, reason),
         Request::Resume { scope } => suspend::resume(relay, uid, scope),
         Request::Suspensions => suspend::list(relay, answer),
-        Request::Trace { .. } | Request::ForgetMailbox { .. } => Err("answered elsewhere".to_owned()),
+        Request::List { .. } | Request::Trace { .. } | Request::ForgetMailbox { .. } => {
+            Err("answered elsewhere".to_owned())
+        }
         Request::Divert { scope, to, secs, reason } => divert::divert(relay, uid, scope, to, *secs, reason),
         Request::Undivert { scope } => divert::end(relay, uid, scope),
         Request::Diversions => divert::list(relay, answer),

@@ -1,0 +1,88 @@
+//! The mail that waits, for those who ask a running server.
+
+use std::ops::ControlFlow;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use crate::entry::Failure;
+use crate::queues::{Queues, Stand};
+use crate::transports::Transports;
+
+/// One recipient that waits for a transport.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct WaitingTarget {
+    /// The batch of the spool that has the message.
+    pub id: u64,
+    /// Where it goes.
+    pub transport: Arc<str>,
+    /// The recipient.
+    pub recipient: Arc<str>,
+    /// The sender's address; empty for none.
+    pub sender: Arc<str>,
+    /// When it was received, in seconds since 1970.
+    pub received_secs: u64,
+    /// Bytes of the message.
+    pub bytes: u64,
+    /// Attempts since the opening.
+    pub attempts: u32,
+    /// What it waits for.
+    pub waits: TransportWaits,
+    /// How the last attempt ended, or why there was none.
+    pub why: Option<Arc<str>>,
+}
+
+/// What a recipient waits for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum TransportWaits {
+    /// Its turn.
+    Due,
+    /// It is being delivered.
+    Running,
+    /// The next try.
+    Retry(Duration),
+    /// Somebody who looks at it; the next try comes then.
+    Held(Duration),
+}
+
+impl Transports {
+    /// Shows what waits, in the order of the messages, until `show` breaks.
+    pub fn waiting(&self, show: &mut dyn FnMut(WaitingTarget) -> ControlFlow<()>) {
+        // What is shown may take long to be read.
+        let all = self.queues().waiting(Instant::now());
+        let _ = all.into_iter().try_for_each(show);
+    }
+}
+
+impl Queues {
+    fn waiting(&self, now: Instant) -> Vec<WaitingTarget> {
+        let mut all = Vec::new();
+        for (body, message) in &self.messages {
+            for job in message.jobs.values() {
+                let queue = self.queues.get(&job.target.transport);
+                let held = job.error.as_ref().is_some_and(|(failure, _)| Failure::is_held(*failure));
+                let waits = match job.stand {
+                    Stand::Running => TransportWaits::Running,
+                    Stand::Waiting(due) if held => TransportWaits::Held(due.saturating_duration_since(now)),
+                    Stand::Waiting(due) => TransportWaits::Retry(due.saturating_duration_since(now)),
+                    Stand::Queued => match queue.and_then(|queue| queue.blocked_until) {
+                        Some(due) => TransportWaits::Retry(due.saturating_duration_since(now)),
+                        None => TransportWaits::Due,
+                    },
+                };
+                let why = job.error.as_ref().map(|(_, error)| error.clone());
+                all.push(WaitingTarget {
+                    id: body.get(),
+                    transport: job.target.transport.clone(),
+                    recipient: job.target.recipient.clone(),
+                    sender: message.deliver.sender.clone(),
+                    received_secs: message.deliver.secs,
+                    bytes: message.body_len,
+                    attempts: job.attempts,
+                    waits,
+                    why: why.or_else(|| queue.and_then(|queue| queue.error.clone())),
+                });
+            }
+        }
+        all
+    }
+}
