@@ -38,6 +38,6 @@ pub use limits::{BareNewlines, Limits, LongLines, NulOctets, Timeouts};
 #[cfg(feature = "tls")]
 #[cfg_attr(docsrs, doc(cfg(feature = "tls")))]
 pub use posthaste_net::tls;
-pub use reply::{EnhancedCode, Reply};
+pub use reply::{EnhancedCode, Reply, ShortReply};
 pub use server::{Envelope, MessageOutcome, Protocol};
 pub use witness::{Side, Witness};

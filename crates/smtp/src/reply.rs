@@ -146,6 +146,49 @@ impl fmt::Display for Reply {
     }
 }
 
+/// A reply of another host as it is kept: at most [`ShortReply::BYTES_MAX`] bytes and [`ShortReply::LINES_MAX`] lines of text. The rest is cut when it is made.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ShortReply(Reply);
+
+impl ShortReply {
+    /// Bytes of its text.
+    pub const BYTES_MAX: usize = 1000;
+    /// Lines of its text.
+    pub const LINES_MAX: usize = 8;
+}
+
+impl From<Reply> for ShortReply {
+    fn from(mut reply: Reply) -> Self {
+        let text = &*reply.text;
+        let end = text.match_indices('\n').nth(Self::LINES_MAX - 1).map_or(text.len(), |(at, _)| at);
+        let end = text.floor_char_boundary(end.min(Self::BYTES_MAX));
+        if end < text.len() {
+            reply.text = text[..end].to_owned().into();
+        }
+        Self(reply)
+    }
+}
+
+impl From<ShortReply> for Reply {
+    fn from(reply: ShortReply) -> Self {
+        reply.0
+    }
+}
+
+impl std::ops::Deref for ShortReply {
+    type Target = Reply;
+
+    fn deref(&self) -> &Reply {
+        &self.0
+    }
+}
+
+impl fmt::Display for ShortReply {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
 /// Why bytes are not a reply. The connection is out of step then and of no further use.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
@@ -179,6 +222,8 @@ impl ReplyParser {
     pub const LINE_BYTES_MAX: usize = 4096;
     /// Most lines in one reply.
     pub const LINES_MAX: usize = 128;
+    /// Most text of one reply that is kept; what follows is skipped.
+    pub const TEXT_BYTES_MAX: usize = 64 << 10;
 
     /// Takes one whole reply from the front of `input`; `Ok(None)` means that more bytes are needed.
     ///
@@ -224,11 +269,11 @@ impl ReplyParser {
         let text = String::from_utf8_lossy(rest.get(1..).unwrap_or_default());
         let (enhanced, text) = split_enhanced(code, &text);
         if self.lines > 0 {
-            self.text.push('\n');
+            self.keep("\n");
         } else {
             self.enhanced = enhanced;
         }
-        self.text.push_str(text);
+        self.keep(text);
         self.code = code;
         self.lines += 1;
         if !last {
@@ -236,6 +281,11 @@ impl ReplyParser {
         }
         let done = std::mem::take(self);
         Ok(Some(Reply { code: done.code, enhanced: done.enhanced, text: done.text.into() }))
+    }
+
+    fn keep(&mut self, text: &str) {
+        let room = Self::TEXT_BYTES_MAX - self.text.len();
+        self.text.push_str(&text[..text.floor_char_boundary(room)]);
     }
 }
 
@@ -279,6 +329,27 @@ mod tests {
         assert_eq!(read("250 5.1.0 odd\r\n"), Ok(Some(Reply::new(250, "", "5.1.0 odd"))));
         assert_eq!(read("250-a\r\n250-b c\r\n250 d\r\n"), Ok(Some(Reply::new(250, "", "a\nb c\nd"))));
         assert_eq!(read("250-a\r\n"), Ok(None));
+    }
+
+    #[test]
+    fn long_replies_are_read_to_their_end_and_kept_in_part() {
+        let wire = format!("550-{}\r\n", "x".repeat(3900)).repeat(120) + "550 5.1.1 end\r\n";
+        let reply = read(&wire).unwrap().unwrap();
+        assert_eq!((reply.code(), reply.text().len()), (550, ReplyParser::TEXT_BYTES_MAX));
+        let short = ShortReply::from(reply);
+        assert_eq!(short.text(), "x".repeat(ShortReply::BYTES_MAX));
+    }
+
+    #[test]
+    fn a_short_reply_is_cut_behind_a_line_or_a_whole_character() {
+        let short = |text: String| ShortReply::from(Reply::new(451, "4.7.1", text)).text().to_owned();
+        for whole in ["".to_owned(), "x".repeat(1000), "a\n".repeat(7) + "b"] {
+            assert_eq!(short(whole.clone()), whole);
+        }
+        assert_eq!(short("a\n".repeat(8)), "a\n".repeat(7) + "a");
+        assert_eq!(short("a\n".repeat(100_000)), "a\n".repeat(7) + "a");
+        assert_eq!(short("é".repeat(501)), "é".repeat(500));
+        assert_eq!(short(format!("x{}", "é".repeat(500))).len(), 999);
     }
 
     #[test]

@@ -106,7 +106,7 @@ impl Settings {
             &[
                 ("timeout_secs", self.timeout_secs, 1, 300),
                 ("questions_max", self.questions_max as u64, 1, 10_000),
-                ("mx_hosts_max", self.mx_hosts_max as u64, 1, 1000),
+                ("mx_hosts_max", self.mx_hosts_max as u64, 1, 200),
                 ("domains_max", self.domains_max as u64, 2, 100_000_000),
                 ("hosts_max", self.hosts_max as u64, 2, 100_000_000),
                 ("ttl_min_secs", self.ttl_min_secs, 0, 3600),
@@ -155,7 +155,7 @@ mod tests {
             assert!(toml::from_str::<Settings>(text).is_err(), "{text}");
         }
         for text in
-            ["timeout_secs = 0", "questions_max = 0", "ttl_max_secs = 10", "failure_secs = 301", "mx_hosts_max = 1001"]
+            ["timeout_secs = 0", "questions_max = 0", "ttl_max_secs = 10", "failure_secs = 301", "mx_hosts_max = 201"]
         {
             assert!(toml::from_str::<Settings>(text).unwrap().check().is_err(), "{text}");
         }

@@ -1,6 +1,49 @@
 //! Fields of the queue's formats.
 
+use std::fmt;
+use std::ops::Deref;
 use std::sync::Arc;
+
+/// Free text of an entry, as a reply or a reason: at most [`EntryText::BYTES_MAX`] bytes. What is longer is cut when it is made, so writing it cannot fail.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
+pub struct EntryText(Arc<str>);
+
+impl EntryText {
+    /// Bytes of a text.
+    pub const BYTES_MAX: usize = 1000;
+}
+
+impl From<&str> for EntryText {
+    fn from(text: &str) -> Self {
+        Self(text[..text.floor_char_boundary(Self::BYTES_MAX)].into())
+    }
+}
+
+impl From<Arc<str>> for EntryText {
+    fn from(text: Arc<str>) -> Self {
+        if text.len() <= Self::BYTES_MAX { Self(text) } else { (&*text).into() }
+    }
+}
+
+impl From<EntryText> for Arc<str> {
+    fn from(text: EntryText) -> Self {
+        text.0
+    }
+}
+
+impl Deref for EntryText {
+    type Target = str;
+
+    fn deref(&self) -> &str {
+        &self.0
+    }
+}
+
+impl fmt::Display for EntryText {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
 
 /// Why bytes are no entry and no snapshot.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::entry::QueueEntry;
+use super::entry::{EntryText, QueueEntry};
 use super::temporary::Until;
 use super::{Queue, QueueName, Scope, Secs};
 
@@ -16,7 +16,7 @@ pub struct Diversion {
     /// As of [`QueueEntry::Diverted`].
     pub to: Arc<str>,
     /// Why.
-    pub reason: Arc<str>,
+    pub reason: EntryText,
 }
 
 impl Diversion {

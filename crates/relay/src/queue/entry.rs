@@ -22,6 +22,7 @@ use posthaste_spool::put_text;
 
 use super::Secs;
 pub use super::change::{Change, HoldReason, Key, Status, What};
+pub use super::codec::EntryText;
 use super::codec::{DecodeError, Fields};
 use super::imported::Imported;
 pub use super::queued::{Forwarded, Queued, QueuedRecipient, Ret, notify};
@@ -41,8 +42,8 @@ pub enum QueueEntry {
     },
     /// A reply, for people who ask why recipients wait. The queue keeps nothing of it.
     Replies {
-        /// What the next hop said; at most [`REPLY_BYTES_MAX`].
-        text: Arc<str>,
+        /// What the next hop said.
+        text: EntryText,
         /// Of which recipients.
         keys: Vec<Key>,
     },
@@ -53,7 +54,7 @@ pub enum QueueEntry {
         /// Until when; [`Secs::MAX`] without an end.
         until: Secs,
         /// Why, for people.
-        reason: Arc<str>,
+        reason: EntryText,
     },
     /// A scope is tried again, and as fast as before.
     Resumed(Scope),
@@ -66,7 +67,7 @@ pub enum QueueEntry {
         /// A host or an address literal, and a port behind a colon if it is not 25.
         to: Arc<str>,
         /// Why, for people.
-        reason: Arc<str>,
+        reason: EntryText,
     },
     /// It goes where it would go.
     NotDiverted(Scope),
@@ -81,14 +82,14 @@ pub enum QueueEntry {
         /// Connections at a time; 0 for no limit.
         connections: u32,
         /// Why, for people.
-        reason: Arc<str>,
+        reason: EntryText,
     },
     /// A message of another queue, in the batch of the message.
     Imported(Box<Imported>),
 }
 
 /// Bytes of a reply that are kept.
-pub const REPLY_BYTES_MAX: usize = 1000;
+pub const REPLY_BYTES_MAX: usize = EntryText::BYTES_MAX;
 /// Changes in one entry at most; more go into several entries.
 pub const CHANGES_MAX: usize = 65_536;
 
@@ -116,7 +117,8 @@ impl QueueEntry {
     /// The entry's payload.
     ///
     /// # Panics
-    /// A text of more than 65,535 bytes, or more than 65,535 recipients: both are checked when they come in.
+    /// A name or an address of more than 65,535 bytes, or more than 65,535 recipients: both are checked when they come in. Free text has a
+    /// [type](EntryText) that bounds it.
     pub fn encode(&self) -> Vec<u8> {
         let mut out = Vec::with_capacity(256);
         out.push(VERSION);
@@ -195,20 +197,20 @@ impl QueueEntry {
                 Self::Changes { at, changes }
             }
             REPLIES => {
-                let text = rest.text()?;
+                let text = rest.text()?.into();
                 let mut keys = Vec::new();
                 while !rest.is_empty() {
                     keys.push(Key::take(&mut rest)?);
                 }
                 Self::Replies { text, keys }
             }
-            SUSPENDED => Self::Suspended { scope: Scope::take(&mut rest)?, until: rest.u32()?, reason: rest.text()? },
+            SUSPENDED => Self::Suspended { scope: Scope::take(&mut rest)?, until: rest.u32()?, reason: rest.text()?.into() },
             RESUMED => Self::Resumed(Scope::take(&mut rest)?),
             DIVERTED => Self::Diverted {
                 scope: Scope::take(&mut rest)?,
                 until: rest.u32()?,
                 to: rest.text()?,
-                reason: rest.text()?,
+                reason: rest.text()?.into(),
             },
             NOT_DIVERTED => Self::NotDiverted(Scope::take(&mut rest)?),
             SLOWED => Self::Slowed {
@@ -216,7 +218,7 @@ impl QueueEntry {
                 until: rest.u32()?,
                 message_rate: rest.text()?,
                 connections: rest.u32()?,
-                reason: rest.text()?,
+                reason: rest.text()?.into(),
             },
             IMPORTED => Self::Imported(Box::new(Imported::take(&mut rest)?)),
             _ => return Err(DecodeError::Unknown("kind")),

@@ -88,7 +88,7 @@ fn samples() -> Vec<QueueEntry> {
     let QueueEntry::Imported(sample) = imported() else { unreachable!("it is imported") };
     all.push(QueueEntry::Imported(Box::new(Imported { queued: with_forwarded(), ..*sample })));
     all.extend(scopes.iter().cloned().map(|scope| QueueEntry::Suspended { scope, until: 4, reason: "why".into() }));
-    let (to, reason): (Arc<str>, Arc<str>) = ("[192.0.2.1]:26".into(), "why".into());
+    let (to, reason): (Arc<str>, EntryText) = ("[192.0.2.1]:26".into(), "why".into());
     let diverted = |scope| QueueEntry::Diverted { scope, until: 4, to: to.clone(), reason: reason.clone() };
     all.extend(scopes.iter().cloned().map(diverted));
     all.extend(scopes.iter().cloned().map(QueueEntry::NotDiverted));

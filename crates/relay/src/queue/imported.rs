@@ -3,13 +3,12 @@
 use std::collections::BTreeMap;
 use std::fmt;
 use std::str::FromStr;
-use std::sync::Arc;
 
 use posthaste_spool::{Lsn, put_text};
 use ring::digest::{Context, SHA256};
 
 use super::change::{HoldReason, Status};
-use super::codec::{DecodeError, Fields};
+use super::codec::{DecodeError, EntryText, Fields};
 use super::queued::Queued;
 use super::table::{HELD, Recipient, TOLD};
 use super::{Queue, Secs};
@@ -41,7 +40,7 @@ pub struct ImportedState {
     /// The sender knows of the delay.
     pub delay_told: bool,
     /// What the next hop said last; empty if nobody knows.
-    pub reply: Arc<str>,
+    pub reply: EntryText,
 }
 
 /// Names a message in whatever queue it is: a digest of its number and entry in its first queue, and of its content.
@@ -112,7 +111,7 @@ impl Imported {
                 status: Status { code: rest.u16()?, enhanced: rest.u16()? },
                 held,
                 delay_told: bits & TOLD != 0,
-                reply: rest.text()?,
+                reply: rest.text()?.into(),
             });
         }
         Ok(Imported { origin: Origin(origin), at, queued, states })

@@ -58,7 +58,7 @@ pub use codec::DecodeError;
 pub(crate) use destinations::domain_of;
 pub use destinations::{QueueId, QueueName};
 pub use divert::Diversion;
-pub use entry::{Change, Key, QueueEntry, Queued, QueuedRecipient, Ret, Status, What};
+pub use entry::{Change, EntryText, Key, QueueEntry, Queued, QueuedRecipient, Ret, Status, What};
 pub use gate::{Gate, Parked};
 pub use imported::{IMPORT_KEPT_SECS, Imported, ImportedState, Origin};
 pub use notices::Notice;
@@ -100,7 +100,7 @@ pub struct Queue {
     recorded: Secs,
     /// Messages that are given up at a time of their own.
     expires: HashMap<Lsn, Secs>,
-    suspended: BTreeMap<Scope, (Secs, Arc<str>)>,
+    suspended: BTreeMap<Scope, (Secs, EntryText)>,
     diverted: Temporary<Diversion>,
     slowed: Temporary<Slow>,
     imports: Imports,

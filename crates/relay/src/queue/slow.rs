@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::entry::QueueEntry;
+use super::entry::{EntryText, QueueEntry};
 use super::temporary::Until;
 use super::{Queue, Scope, Secs};
 
@@ -16,7 +16,7 @@ pub struct Slow {
     /// Connections of a site at a time; 0 for no limit.
     pub connections: u32,
     /// Why.
-    pub reason: Arc<str>,
+    pub reason: EntryText,
 }
 
 impl Until for Slow {

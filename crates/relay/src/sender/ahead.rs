@@ -24,7 +24,7 @@ use super::router::Plan;
 use super::shared::Shared;
 use super::source::Egress;
 use crate::dns::{Attempt, Cache, Host};
-use crate::queue::QueueName;
+use crate::queue::{EntryText, QueueName};
 use crate::session::{Endpoint, OpenError, Session, Verdict};
 
 /// What is known of an address.
@@ -138,7 +138,7 @@ impl Hop {
     }
 
     fn failed(&self, why: &str) -> Ahead {
-        let why: Arc<str> = why.into();
+        let why: Arc<str> = EntryText::from(why).into();
         self.state().failed = Some((Instant::now() + NOT_KNOWN, why.clone()));
         Ahead::NotKnown(why)
     }

@@ -9,7 +9,7 @@ use super::observer::By;
 use super::routing::BOUNCE;
 use super::shared::Shared;
 use super::site::Site;
-use crate::queue::{Label, Place, QueueEntry, Queued, Scope, domain_of};
+use crate::queue::{EntryText, Label, Place, QueueEntry, Queued, Scope, domain_of};
 use crate::shaping::automation::Rule;
 use crate::shaping::file::{Action, Target};
 
@@ -50,23 +50,23 @@ impl Shared {
     fn apply_rule(self: &Arc<Self>, rule: &Rule, scope: Scope, reply: &Reply) {
         let reason = format!("{}: {reply}", rule.from);
         let until = self.time.now().saturating_add(rule.secs);
-        let text: Arc<str> = reason.as_str().into();
+        let text = EntryText::from(reason.as_str());
         let entry = match rule.action {
-            Action::Suspend => QueueEntry::Suspended { scope, until, reason: text },
-            Action::Bounce => QueueEntry::Diverted { scope, until, to: BOUNCE.into(), reason: text },
+            Action::Suspend => QueueEntry::Suspended { scope, until, reason: text.clone() },
+            Action::Bounce => QueueEntry::Diverted { scope, until, to: BOUNCE.into(), reason: text.clone() },
             Action::Slow => QueueEntry::Slowed {
                 scope,
                 until,
                 message_rate: rule.message_rate.map_or_else(String::new, |rate| rate.to_string()).into(),
                 connections: rule.connections.unwrap_or(0),
-                reason: text,
+                reason: text.clone(),
             },
         };
         if self.queue().is_in_force(&entry) {
             return;
         }
         // Nobody waits for it: what is lost with a crash follows from the next such reply.
-        let by = By { uid: rustix::process::geteuid().as_raw(), reason };
+        let by = By { uid: rustix::process::geteuid().as_raw(), reason: text.to_string() };
         let event = self.config.observer.as_ref().and_then(|observer| observer.suspended(&by, &entry));
         let of_queue = Entry { stream: self.stream, needs_body: false, payload: entry.encode().into() };
         let entries = std::iter::once(of_queue).chain(event).collect();

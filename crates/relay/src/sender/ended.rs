@@ -14,8 +14,37 @@ use super::site::Site;
 use super::status::{keys_of, outcome_for, reply_for, status_of};
 use super::tell::Tell;
 use crate::dns::DnsError;
-use crate::queue::{Change, Key, Outcome, Transaction, What};
+use crate::queue::{Change, Key, Outcome, Status, Transaction, What};
 use crate::session::Fate;
+
+/// Recipients of a transaction whose outcomes are not on their way to the record yet. If the task panics, those that were delivered are recorded, and the
+/// others given back: untried, unless that has happened several times with the message.
+struct Owed<'a> {
+    shared: &'a Arc<Shared>,
+    site: &'a Site,
+    message: Lsn,
+    /// Each with what became of it, if that is decided; `None`: it is settled.
+    recipients: Vec<Option<(Key, Option<Change>)>>,
+}
+
+impl Drop for Owed<'_> {
+    fn drop(&mut self) {
+        if self.recipients.iter().all(Option::is_none) {
+            return;
+        }
+        let is_hopeless = self.site.state().lost(self.message) > LOST_TIMES_MAX;
+        let outcome = if is_hopeless { Outcome::Deferred(PANICKED) } else { Outcome::Untried };
+        let (mut delivered, mut back) = (Vec::new(), Vec::new());
+        for (key, change) in self.recipients.drain(..).flatten() {
+            match change {
+                Some(change @ Change { what: What::Delivered(_), .. }) => delivered.push(change),
+                _ => back.push((key, outcome)),
+            }
+        }
+        self.shared.record(delivered);
+        self.shared.finish(back);
+    }
+}
 
 impl Shared {
     /// What became of a transaction at a host.
@@ -43,8 +72,10 @@ impl Shared {
                 }
             }
         };
+        let recipients = keys_of(transaction).map(|key| Some((key, None))).collect();
+        let mut owed = Owed { shared: self, site, message: transaction.message, recipients };
         let mut changes = Vec::new();
-        for ((key, taken), fate) in keys_of(transaction).zip(&transaction.recipients).zip(fates) {
+        for (at, ((key, taken), fate)) in keys_of(transaction).zip(&transaction.recipients).zip(fates).enumerate() {
             let status = status_of(fate.reply());
             let outcome = match &fate {
                 Fate::Delivered(_) => Outcome::Delivered(status),
@@ -54,7 +85,9 @@ impl Shared {
                 Fate::NotSent(_) if is_hopeless => Outcome::Deferred(status),
                 Fate::NotSent(_) | Fate::TooMany(_) => Outcome::Untried,
             };
-            let Some(change) = self.queue().finish(key, outcome) else { continue };
+            let change = self.queue().finish(key, outcome);
+            owed.recipients[at] = change.map(|change| (key, Some(change)));
+            let Some(change) = change else { continue };
             if let (Fate::Refused(reply, _) | Fate::Deferred(reply, _), Some(envelope)) = (&fate, envelope)
                 && let Some(recipient) = envelope.recipient(key.number)
             {
@@ -87,6 +120,7 @@ impl Shared {
             let attempt = attempt.map(|attempt| Attempt { source: site.source.name().clone(), ..attempt });
             changes.push((if is_owed { change.with_notice() } else { change }, attempt));
         }
+        owed.recipients.clear();
         self.leave_memory(transaction.message, changes.iter().map(|(change, _)| change));
         self.record_told(changes);
     }
@@ -220,3 +254,5 @@ impl Shared {
 
 /// A message with which the connection is lost more often has had an attempt.
 const LOST_TIMES_MAX: u32 = 3;
+/// The status of an attempt that ended with a panic.
+const PANICKED: Status = Status { code: 451, enhanced: 3000 };

@@ -94,7 +94,7 @@ fn an_outcome_is_appended_at_once_or_with_the_next_batch() {
     world.recorder.reply(key(7), said.clone());
     assert_eq!(world.appended(), Vec::<Vec<QueueEntry>>::new(), "one batch at a time");
     world.durable();
-    let next = vec![changes(1..100), QueueEntry::Replies { text: said, keys: vec![key(7)] }];
+    let next = vec![changes(1..100), QueueEntry::Replies { text: said.into(), keys: vec![key(7)] }];
     assert_eq!(world.appended(), [next], "all that came meanwhile, by the call that ends the batch before");
     world.durable();
     assert_eq!(world.appended(), Vec::<Vec<QueueEntry>>::new(), "nothing is left");

@@ -12,8 +12,7 @@ use std::sync::{Arc, Mutex};
 
 use posthaste_spool::Lsn;
 
-use crate::queue::entry::REPLY_BYTES_MAX;
-use crate::queue::{DecodeError, Key, QueueEntry, RestoreError};
+use crate::queue::{DecodeError, EntryText, Key, QueueEntry, RestoreError};
 
 /// The last reply about a recipient.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -42,13 +41,13 @@ impl Replies {
     pub fn apply(&self, lsn: Lsn, entry: &QueueEntry) {
         match entry {
             QueueEntry::Replies { text, keys } => {
-                keys.iter().for_each(|key| self.keep(*key, text.clone(), Arc::default()));
+                keys.iter().for_each(|key| self.keep(*key, text.clone().into(), Arc::default()));
             }
             QueueEntry::Imported(imported) => {
                 for (recipient, state) in imported.queued.recipients.iter().zip(&imported.states) {
                     if !state.reply.is_empty() {
                         let key = Key { message: lsn, number: recipient.number };
-                        self.keep(key, state.reply.clone(), Arc::default());
+                        self.keep(key, state.reply.clone().into(), Arc::default());
                     }
                 }
             }
@@ -135,7 +134,7 @@ pub(super) fn entries(replies: Vec<(Key, Arc<str>)>) -> Vec<QueueEntry> {
     }
     let parts = |(text, keys): (Arc<str>, Vec<Key>)| {
         let parts: Vec<QueueEntry> =
-            keys.chunks(KEYS_MAX).map(|keys| QueueEntry::Replies { text: text.clone(), keys: keys.to_vec() }).collect();
+            keys.chunks(KEYS_MAX).map(|keys| QueueEntry::Replies { text: text.clone().into(), keys: keys.to_vec() }).collect();
         parts
     };
     by_text.into_iter().flat_map(parts).collect()
@@ -143,7 +142,7 @@ pub(super) fn entries(replies: Vec<(Key, Arc<str>)>) -> Vec<QueueEntry> {
 
 /// A reply as it is kept.
 pub(super) fn shortened(said: &str) -> Arc<str> {
-    said[..said.floor_char_boundary(REPLY_BYTES_MAX)].into()
+    EntryText::from(said).into()
 }
 
 const MAGIC: [u8; 8] = *b"PHREPLY\x01";
@@ -177,7 +176,7 @@ mod tests {
         let replies = Replies::default();
         for message in 1..=3000 {
             let said = shortened(&if message % 3 == 0 { format!("own {message}") } else { "é".repeat(600) });
-            assert!(said.len() <= REPLY_BYTES_MAX);
+            assert!(said.len() <= EntryText::BYTES_MAX);
             replies.keep(Key { message: Lsn::new(message), number: 1 }, said, Arc::default());
         }
         let written = replies.write();

@@ -7,6 +7,8 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
+use crate::queue::EntryText;
+
 #[derive(Debug, Default)]
 pub(super) struct Standing {
     /// The last session failed, of those that failed or got a final reply.
@@ -20,7 +22,7 @@ pub(super) struct Standing {
     pauses: u32,
     paused_until: Option<Instant>,
     /// What the last failure was.
-    error: String,
+    error: EntryText,
 }
 
 /// A pause that begins.
@@ -63,7 +65,7 @@ impl Standing {
         let since = *self.failing_since.get_or_insert(now);
         let is_long = self.failures > 1 && now.saturating_duration_since(since) >= FAILING_FOR;
         let is_enough = self.pauses > 0 || is_long || self.failures >= failures_before_pause;
-        error.clone_into(&mut self.error);
+        self.error = error.into();
         is_enough.then(|| self.begin_pause(first_secs, now)).flatten()
     }
 
@@ -71,7 +73,7 @@ impl Standing {
     pub fn not_tried(&mut self, error: &str, first_secs: u32, now: Instant) -> Option<Pause> {
         self.failures = self.failures.saturating_add(1);
         self.failing_since.get_or_insert(now);
-        error.clone_into(&mut self.error);
+        self.error = error.into();
         self.begin_pause(first_secs, now)
     }
 

@@ -260,7 +260,7 @@ impl Mail {
         else {
             let reply = Reply::new(554, "5.6.0", "the envelope in the spool is no envelope");
             under_way.envelope = Some(envelope);
-            self.end(under_way, |_| Fate::Refused(reply.clone(), crate::session::Scope::Message));
+            self.end(under_way, |_| Fate::Refused(reply.clone().into(), crate::session::Scope::Message));
             return None;
         };
         let mut body = body;
@@ -301,11 +301,11 @@ impl Mail {
             LoadError::Lost(_) => {
                 self.shared.warn(under_way.transaction.message, &error.to_string());
                 let reply = Reply::new(554, "5.3.0", error.to_string());
-                Fate::Refused(reply, crate::session::Scope::Message)
+                Fate::Refused(reply.into(), crate::session::Scope::Message)
             }
             LoadError::Now(_) => {
                 let reply = Reply::new(451, "4.3.0", error.to_string());
-                Fate::Deferred(reply, crate::session::Scope::Message)
+                Fate::Deferred(reply.into(), crate::session::Scope::Message)
             }
         };
         self.end(under_way, |_| fate.clone());
@@ -415,7 +415,7 @@ impl Traffic for Mail {
             self.site.state().cut_by(&self.host, Instant::now() + pause);
         }
         let mut fates = fates.into_iter();
-        let missing = || Fate::Unknown(Reply::new(451, "4.5.0", "no outcome"));
+        let missing = || Fate::Unknown(Reply::new(451, "4.5.0", "no outcome").into());
         self.end(under_way, |_| fates.next().unwrap_or_else(missing));
     }
 }

@@ -336,7 +336,7 @@ impl Shared {
                 status: recipient.status,
                 held,
                 delay_told: recipient.delay_told,
-                reply: recipient.reply,
+                reply: recipient.reply.into(),
             });
             recipients.push(recipient.to);
         }

@@ -1,6 +1,6 @@
 //! What became of a recipient, and what a reply speaks of.
 
-use posthaste_smtp::Reply;
+use posthaste_smtp::{Reply, ShortReply};
 use posthaste_smtp::client::{Outcome, RecipientOutcome, Stage};
 
 /// What a fate belongs to, and so what the queue does with it.
@@ -20,20 +20,20 @@ pub enum Scope {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Fate {
     /// The server has taken responsibility: 2yz to the whole message.
-    Delivered(Reply),
+    Delivered(ShortReply),
     /// 4yz: retry on schedule.
-    Deferred(Reply, Scope),
+    Deferred(ShortReply, Scope),
     /// 5yz, or the host lacks what the message needs: no retry.
-    Refused(Reply, Scope),
+    Refused(ShortReply, Scope),
     /// The server takes no more recipients with this message: send it again to this one, at once and to the same host
     /// (RFC 5321 section 4.5.3.1.10). At least one other was accepted, so this comes to an end.
-    TooMany(Reply),
+    TooMany(ShortReply),
     /// The connection was lost or ended before the last octet of the message was written: the server does not have it. Try the next
     /// host; no attempt is counted.
-    NotSent(Reply),
+    NotSent(ShortReply),
     /// The connection was lost after the last octet of the message was written and before the verdict. The server may or may not have
     /// it: an ordinary retry, never at once and elsewhere.
-    Unknown(Reply),
+    Unknown(ShortReply),
 }
 
 impl Fate {
@@ -55,7 +55,7 @@ impl Fate {
             | Self::Refused(reply, _)
             | Self::TooMany(reply)
             | Self::NotSent(reply)
-            | Self::Unknown(reply) => reply,
+            | Self::Unknown(reply) => reply.into(),
         }
     }
 

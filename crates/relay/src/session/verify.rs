@@ -44,7 +44,7 @@ impl Session {
         self.finished += 1;
         self.is_running = false;
         let Some(recipient) = outcome.recipients.into_iter().next() else { return Err(Loss::Over) };
-        let reply = recipient.reply;
+        let reply = Reply::from(recipient.reply);
         Ok(match recipient.stage {
             _ if recipient.lost => Verdict::NotKnown(reply),
             Stage::Rcpt if reply.is_positive() => Verdict::Taken,

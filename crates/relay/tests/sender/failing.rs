@@ -11,7 +11,7 @@ use super::*;
 
 /// Where a host ends a session.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum At {
+pub enum At {
     Never,
     Accept,
     Greeting,
@@ -24,17 +24,17 @@ enum At {
 }
 
 /// A host that says something at a stage, if anything, and closes there.
-struct Ending {
-    address: SocketAddr,
+pub struct Ending {
+    pub address: SocketAddr,
     connected: Arc<Mutex<Vec<Instant>>>,
     taken: Arc<AtomicUsize>,
 }
 
-type Act = fn(usize) -> (At, &'static str);
+pub type Act = fn(usize) -> (At, &'static str);
 
 impl Ending {
     /// `act`: what it does with the connection of this number.
-    fn start(act: Act) -> Ending {
+    pub fn start(act: Act) -> Ending {
         let listener = TcpListener::bind((LOOPBACK, 0)).unwrap();
         let address = listener.local_addr().unwrap();
         let ending = Ending { address, connected: Arc::default(), taken: Arc::default() };
@@ -102,11 +102,11 @@ fn rig(ending: &Ending, failures_before_pause: u32) -> Rig {
 }
 
 impl Rig {
-    fn unreachable(&self) -> Option<String> {
+    pub fn unreachable(&self) -> Option<String> {
         self.log().into_iter().find(|line| line.starts_with("unreachable"))
     }
 
-    fn attempts(&self) -> Vec<u8> {
+    pub fn attempts(&self) -> Vec<u8> {
         let mut attempts = Vec::new();
         self.relay.waiting(&Filter::default(), &mut |waiting| {
             assert!(!matches!(waiting.state.waits, Waits::Busy), "{waiting:?}");

@@ -16,6 +16,7 @@ mod notices;
 mod policies;
 mod probes;
 mod proxies;
+mod panics;
 mod purging;
 mod recording;
 mod reuse;
@@ -73,7 +74,7 @@ impl Notifier for Back {
 }
 
 #[derive(Default)]
-struct Log(Mutex<Vec<String>>);
+struct Log(Mutex<Vec<String>>, std::sync::atomic::AtomicBool);
 
 impl Observer for Log {
     fn attempts(&self, attempts: Vec<Attempt>) -> Option<Entry> {
@@ -110,6 +111,7 @@ impl Observer for Log {
     }
 
     fn suspended(&self, by: &By, entry: &QueueEntry) -> Option<Entry> {
+        assert!(!self.1.swap(false, std::sync::atomic::Ordering::Relaxed), "a panic that a test asks for");
         self.0.lock().unwrap().push(format!("{entry:?} by {}: {}", by.uid, by.reason));
         None
     }

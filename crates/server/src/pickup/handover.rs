@@ -144,13 +144,13 @@ fn ended() -> HandoverError {
 impl Fates {
     fn of(recipients: Vec<RcptTo>, outcome: Outcome) -> Self {
         let not_asked = outcome.recipients.iter().find(|outcome| outcome.stage == Stage::Local);
-        let mut fates = Self { not_asked: not_asked.map(|outcome| outcome.reply.clone()), ..Self::default() };
+        let mut fates = Self { not_asked: not_asked.map(|outcome| outcome.reply.clone().into()), ..Self::default() };
         for (rcpt, outcome) in recipients.into_iter().zip(outcome.recipients) {
             match outcome.stage {
                 _ if outcome.is_delivered() => fates.accepted += 1,
                 Stage::TooMany => fates.at_once.push(rcpt),
-                _ if outcome.reply.is_permanent() && !outcome.lost => fates.refused.push((rcpt, outcome.reply)),
-                _ => fates.later.push((rcpt, outcome.reply)),
+                _ if outcome.reply.is_permanent() && !outcome.lost => fates.refused.push((rcpt, outcome.reply.into())),
+                _ => fates.later.push((rcpt, outcome.reply.into())),
             }
         }
         fates

@@ -33,7 +33,7 @@ async fn send_to(server: &RunningServer, protocol: Protocol, rcpt: &str) -> Repl
     let (mail, rcpt) = ("a@example.net".parse::<Address>().unwrap(), rcpt.parse::<Address>().unwrap());
     let text = format!("Subject: by {protocol:?}\r\n\r\nx\r\n");
     let outcome = client.send(MailFrom::new(mail), vec![RcptTo::new(rcpt)], vec![text.into()]).await;
-    outcome.expect("sent").recipients.remove(0).reply
+    outcome.expect("sent").recipients.remove(0).reply.into()
 }
 
 fn messages(mail: &Path, protocol: Protocol) -> usize {

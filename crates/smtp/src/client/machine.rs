@@ -11,7 +11,7 @@ use transaction::Transaction;
 
 use super::{ClientError, Config, Event, Extensions, MessageBody, Outcome, Output, Step};
 use crate::command::{MailFrom, RcptTo};
-use crate::reply::{Reply, ReplyParser};
+use crate::reply::{Reply, ReplyParser, ShortReply};
 use crate::sasl::{self, Credentials};
 use crate::server::Protocol;
 use crate::witness::{self, Witness};
@@ -259,7 +259,7 @@ impl Machine {
     /// The connection was lost or given up. Returns the outcomes of the transactions in flight, in order. Recipients whose fate was open get `reply`,
     /// which should be 4yz, and [`RecipientOutcome::lost`](super::RecipientOutcome::lost).
     pub fn abort(&mut self, reply: &Reply) -> Vec<Outcome> {
-        self.close(reply);
+        self.close(&reply.clone().into());
         std::iter::from_fn(|| self.take_outcome()).collect()
     }
 
@@ -295,14 +295,14 @@ impl Machine {
         let Some(expected) = self.expected.pop_front() else {
             // A server that shuts down may say 421 at any time (RFC 5321 section 3.8).
             if reply.code() != 421 {
-                return Err(ClientError::Unexpected(reply));
+                return Err(ClientError::Unexpected(reply.into()));
             }
             self.closed = true;
             return Ok(Some(Event::Closed));
         };
         match expected {
             Expect::Greeting if reply.is_positive() => self.hello(),
-            Expect::Greeting => return Err(ClientError::Greeting(reply)),
+            Expect::Greeting => return Err(ClientError::Greeting(reply.into())),
             Expect::Hello if reply.is_positive() => {
                 self.extensions = Extensions::read(&reply);
                 return Ok(Some(Event::Ready));
@@ -313,7 +313,7 @@ impl Machine {
                 self.command(line.as_bytes(), Expect::Helo);
             }
             Expect::Helo if reply.is_positive() => return Ok(Some(Event::Ready)),
-            Expect::Hello | Expect::Helo => return Err(ClientError::Hello(reply)),
+            Expect::Hello | Expect::Helo => return Err(ClientError::Hello(reply.into())),
             Expect::AuthUser if reply.code() == 334 => {
                 let user = self.login.as_ref().map_or(String::new(), |login| sasl::encode(&login.user));
                 self.command(format!("{user}\r\n").as_bytes(), Expect::AuthPassword);
@@ -325,8 +325,8 @@ impl Machine {
             #[cfg(feature = "scram")]
             Expect::ScramFirst | Expect::ScramLast => self.scram_reply(expected, reply)?,
             Expect::Auth if reply.is_positive() => return Ok(Some(Event::Ready)),
-            Expect::AuthUser | Expect::AuthPassword | Expect::Auth => return Err(ClientError::Auth(reply)),
-            Expect::Tls if !reply.is_positive() => return Err(ClientError::Tls(reply)),
+            Expect::AuthUser | Expect::AuthPassword | Expect::Auth => return Err(ClientError::Auth(reply.into())),
+            Expect::Tls if !reply.is_positive() => return Err(ClientError::Tls(reply.into())),
             Expect::Tls if !input.is_empty() => return Err(ClientError::TlsInjection),
             Expect::Tls => return Ok(Some(Event::TlsReady)),
             Expect::Quit => {
@@ -334,7 +334,7 @@ impl Machine {
                 return Ok(Some(Event::Closed));
             }
             Expect::Reset | Expect::Mail | Expect::Rcpt(_) | Expect::Data | Expect::Verdict => {
-                self.transaction_reply(expected, reply)?;
+                self.transaction_reply(expected, reply.into())?;
             }
         }
         Ok(None)
@@ -347,7 +347,7 @@ impl Machine {
             return Err(ClientError::NotShown("it accepts without a proof of its own"));
         }
         if reply.code() != 334 {
-            return Err(ClientError::Auth(reply));
+            return Err(ClientError::Auth(reply.into()));
         }
         let message = sasl::decode(reply.text()).ok_or(ClientError::NotShown("its message is not base64"))?;
         if expected == Expect::ScramFirst {

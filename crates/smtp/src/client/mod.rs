@@ -36,7 +36,7 @@ pub use machine::Machine;
 pub use output::Output;
 pub use stuff::Stuffer;
 
-use crate::reply::{Reply, ReplyError};
+use crate::reply::{Reply, ReplyError, ShortReply};
 use crate::server::Protocol;
 
 /// What a [`Machine`] is told once.
@@ -150,7 +150,11 @@ impl Extensions {
                 "FUTURERELEASE" => extensions.future_release = true,
                 "XEXPIRES" => extensions.expires = true,
                 "STARTTLS" => extensions.starttls = true,
-                "AUTH" => extensions.auth = words.map(String::from).collect(),
+                "AUTH" => {
+                    // RFC 4422 section 3.1.
+                    let names = words.filter(|name| name.len() <= 20).take(AUTH_MAX);
+                    extensions.auth = names.map(String::from).collect();
+                }
                 "LIMITS" => {
                     for word in words {
                         match word.split_once('=') {
@@ -167,6 +171,9 @@ impl Extensions {
         extensions
     }
 }
+
+/// Mechanisms of AUTH that are kept.
+const AUTH_MAX: usize = 32;
 
 /// What the machine wants.
 #[derive(Debug)]
@@ -261,7 +268,7 @@ pub enum Stage {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RecipientOutcome {
     /// The reply that decided.
-    pub reply: Reply,
+    pub reply: ShortReply,
     /// What it was the reply to.
     pub stage: Stage,
     /// The connection was lost before there was a reply. `reply` is the one given to [`Machine::abort`], or a 421 to something else.
@@ -293,16 +300,16 @@ pub struct Outcome {
 pub enum ClientError {
     /// The server did not greet with 2yz: retry later or elsewhere if 4yz.
     #[error("server refused the connection: {0}")]
-    Greeting(Reply),
+    Greeting(ShortReply),
     /// Neither EHLO (LHLO) nor HELO was accepted.
     #[error("server refused the greeting: {0}")]
-    Hello(Reply),
+    Hello(ShortReply),
     /// STARTTLS was refused.
     #[error("server refused STARTTLS: {0}")]
-    Tls(Reply),
+    Tls(ShortReply),
     /// AUTH was refused: the password is wrong if the code is 535, otherwise the server says why.
     #[error("server refused AUTH: {0}")]
-    Auth(Reply),
+    Auth(ShortReply),
     /// In SCRAM the server has to show that it knows the password, and this one did not: it is not the one that the password is for, or it is broken.
     #[error("server did not prove that it knows the password: {0}")]
     NotShown(&'static str),
@@ -317,5 +324,5 @@ pub enum ClientError {
     Reply(#[from] ReplyError),
     /// A reply came that nothing was asked for, or that is none to what was asked: 3yz to MAIL, a verdict before the end of the message was written.
     #[error("unexpected reply: {0}")]
-    Unexpected(Reply),
+    Unexpected(ShortReply),
 }

@@ -252,7 +252,7 @@ impl State {
     /// The rate of messages and the connections of what is slowed down.
     fn slow(&mut self, scope: &Scope, name: &str, now: u64) -> Option<(Option<Arc<RateLimit>>, u32)> {
         let slow = self.slowed.get(scope)?.clone();
-        let said = slow.message_rate.parse().ok().map(|value| Sourced { value, from: slow.reason.clone() });
+        let said = slow.message_rate.parse().ok().map(|value| Sourced { value, from: slow.reason.clone().into() });
         Some((self.rate(format!("slow {name}"), said, now), slow.connections))
     }
 

@@ -10,7 +10,7 @@ use crate::client::{
     ClientError, EightBit, Extensions, MessageBody, Outcome, RecipientOutcome, Stage, Step, Stuffer, Transfer,
 };
 use crate::command::{BodyType, MailFrom, RcptTo, is_orcpt, is_xtext};
-use crate::reply::Reply;
+use crate::reply::{Reply, ShortReply};
 use crate::server::Protocol;
 
 #[derive(Debug)]
@@ -50,14 +50,14 @@ impl Transaction {
         !matches!(self.body, MessageBody::Absent)
     }
 
-    fn decide_rest(&mut self, reply: &Reply, stage: Stage, lost: bool) {
+    fn decide_rest(&mut self, reply: &ShortReply, stage: Stage, lost: bool) {
         self.stuffer = None;
         for outcome in &mut self.outcomes {
             outcome.get_or_insert_with(|| RecipientOutcome { reply: reply.clone(), stage, lost });
         }
     }
 
-    fn decide(&mut self, index: usize, reply: Reply, stage: Stage) {
+    fn decide(&mut self, index: usize, reply: ShortReply, stage: Stage) {
         self.outcomes[index].get_or_insert(RecipientOutcome { reply, stage, lost: false });
     }
 }
@@ -94,7 +94,7 @@ impl Machine {
     }
 
     /// A reply to the transaction in front.
-    pub(super) fn transaction_reply(&mut self, expected: Expect, reply: Reply) -> Result<(), ClientError> {
+    pub(super) fn transaction_reply(&mut self, expected: Expect, reply: ShortReply) -> Result<(), ClientError> {
         let transaction = &mut self.transactions[0];
         if !transaction.is_sensible(expected, &reply, self.out.written()) {
             self.expected.push_front(expected);
@@ -109,7 +109,7 @@ impl Machine {
             Expect::Reset if reply.is_positive() => self.needs_reset = false,
             // RSET cannot fail (RFC 5321 section 4.1.1.5); a server where it does is given up, not the message.
             Expect::Reset => {
-                let refused = Reply::new(451, "4.5.0", "Server refused RSET");
+                let refused = Reply::new(451, "4.5.0", "Server refused RSET").into();
                 transaction.decide_rest(&refused, Stage::Mail, true);
                 self.close(&refused);
             }
@@ -128,7 +128,7 @@ impl Machine {
     }
 
     /// The verdict on the body: one for all in SMTP, one for each accepted recipient in LMTP.
-    fn verdict(&mut self, reply: Reply) {
+    fn verdict(&mut self, reply: ShortReply) {
         let transaction = &mut self.transactions[0];
         // BDAT without a recipient is refused, which does not end the transaction (RFC 3030 section 2).
         self.needs_reset &= transaction.chunked && !transaction.any_accepted;
@@ -264,7 +264,7 @@ impl Machine {
     }
 
     /// No reply comes any more: what is undecided was lost.
-    pub(super) fn close(&mut self, reply: &Reply) {
+    pub(super) fn close(&mut self, reply: &ShortReply) {
         let step = self.awaits();
         for (index, transaction) in self.transactions.iter_mut().enumerate() {
             let stage = match step {
@@ -296,7 +296,7 @@ impl Transaction {
         }
     }
 
-    fn rcpt_reply(&mut self, index: usize, reply: Reply) {
+    fn rcpt_reply(&mut self, index: usize, reply: ShortReply) {
         if reply.is_positive() {
             // A server that takes recipients for a sender it has refused is not believed.
             if !self.has_body() {
@@ -324,17 +324,17 @@ impl Transaction {
         let size = self.mail.size.unwrap_or(0);
         if let Some(Some(limit)) = extensions.size.filter(|limit| limit.is_some_and(|limit| limit < size)) {
             let text = format!("Message has {size} octets, and the server takes {limit}");
-            self.decide_rest(&Reply::new(552, "5.3.4", text), Stage::Local, false);
+            self.decide_rest(&Reply::new(552, "5.3.4", text).into(), Stage::Local, false);
         }
         let is_eight_bit = self.mail.body == BodyType::EightBitMime && !extensions.eight_bit_mime;
         if is_eight_bit && eight_bit == EightBit::Refuse {
             let reply = Reply::new(554, "5.6.3", "Server does not offer 8BITMIME, which is needed here");
-            self.decide_rest(&reply, Stage::Local, false);
+            self.decide_rest(&reply.into(), Stage::Local, false);
         }
         if self.mail.hold.is_some() && !extensions.future_release || self.mail.expires.is_some() && !extensions.expires
         {
             let reply = Reply::new(550, "5.5.4", "Server does not offer to hold mail back, which is asked for");
-            self.decide_rest(&reply, Stage::Local, false);
+            self.decide_rest(&reply.into(), Stage::Local, false);
         }
         let at_least_one =
             |most: Option<u64>| most.map_or(usize::MAX, |most| usize::try_from(most).unwrap_or(usize::MAX).max(1));
@@ -388,7 +388,7 @@ impl Transaction {
         for (rcpt, outcome) in self.recipients.iter().zip(&mut self.outcomes) {
             if all || needs(rcpt) {
                 let reply = Reply::new(550, "5.6.7", "Server does not offer SMTPUTF8, which is needed here");
-                *outcome = Some(RecipientOutcome { reply, stage: Stage::Local, lost: false });
+                *outcome = Some(RecipientOutcome { reply: reply.into(), stage: Stage::Local, lost: false });
             }
         }
     }
@@ -397,7 +397,7 @@ impl Transaction {
 /// The limits of LIMITS are the server's word that more would be refused.
 fn too_many() -> RecipientOutcome {
     let reply = Reply::new(452, "4.5.3", "Server takes no more recipients at once");
-    RecipientOutcome { reply, stage: Stage::TooMany, lost: false }
+    RecipientOutcome { reply: reply.into(), stage: Stage::TooMany, lost: false }
 }
 
 fn stage(expected: Expect) -> Stage {
