@@ -37,13 +37,14 @@ fn of_transport() -> impl Strategy<Value = Kind> {
 }
 
 fn of_relay() -> impl Strategy<Value = Kind> {
-    use RelayFate::{Bounced, Deferred, Delivered, DoubleBounced, Expired, Suppressed, Unknown};
-    let fates = vec![Delivered, Deferred, Unknown, Bounced, Expired, Suppressed, DoubleBounced];
-    let texts = prop::collection::vec(text(), 9);
+    use RelayFate::{Bounced, Deferred, Delivered, DoubleBounced, Expired, Interrupted, Suppressed, Unknown};
+    let fates = vec![Delivered, Deferred, Unknown, Interrupted, Bounced, Expired, Suppressed, DoubleBounced];
+    let texts = prop::collection::vec(text(), 10);
     let numbers = any::<(u64, u16, u8, u32, u32, u16)>();
     (prop::sample::select(fates), texts, numbers).prop_map(|(fate, texts, numbers)| {
         let (message, number, attempts, age_secs, next, code) = numbers;
-        let [status, reply, host, source, class, sender, recipient, tenant, campaign] = texts.try_into().expect("nine");
+        let [status, reply, host, stage, source, class, sender, recipient, tenant, campaign] =
+            texts.try_into().expect("ten");
         Kind::Relay(OfRelay {
             fate,
             message: Lsn::new(message),
@@ -55,6 +56,7 @@ fn of_relay() -> impl Strategy<Value = Kind> {
             status,
             reply,
             host,
+            stage,
             source,
             class,
             sender,

@@ -187,6 +187,8 @@ pub struct OfRelay {
     pub reply: Arc<str>,
     /// The host that said it; empty if none did.
     pub host: Arc<str>,
+    /// What the reply answers: `MAIL`, `RCPT`, `DATA`, `message`, `greeting`, `EHLO` and the like; empty if no host said it.
+    pub stage: Arc<str>,
     /// The source that it was sent from; empty for the system's choice.
     pub source: Arc<str>,
     /// The class of a failure, by the rules for replies; empty without one.
@@ -211,6 +213,8 @@ pub enum RelayFate {
     Deferred,
     /// The connection broke when all was written: the next hop may have it. It is tried again.
     Unknown,
+    /// A host has ended the session with a reply, before it has decided on the message. It is tried again at once.
+    Interrupted,
     /// It is given up: refused for good.
     Bounced,
     /// It is given up: too old.

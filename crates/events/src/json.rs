@@ -101,6 +101,7 @@ fn write_of_relay(out: &mut Vec<u8>, lsn: Lsn, at_us: Option<u64>, of: &OfRelay)
     let event = match of.fate {
         RelayFate::Delivered => "delivered",
         RelayFate::Deferred | RelayFate::Unknown => "deferred",
+        RelayFate::Interrupted => "interrupted",
         RelayFate::Bounced => "bounced",
         RelayFate::Expired => "expired",
         RelayFate::Suppressed => "suppressed",
@@ -114,6 +115,7 @@ fn write_of_relay(out: &mut Vec<u8>, lsn: Lsn, at_us: Option<u64>, of: &OfRelay)
         .text("tenant", &of.tenant)
         .text("campaign", &of.campaign)
         .text("host", &of.host)
+        .text("stage", &of.stage)
         .text("source", &of.source);
     if of.code != 0 {
         object = object.number("code", of.code.into());

@@ -168,6 +168,19 @@ fn log(attempt: &Attempt) {
         AttemptResult::Deferred { .. } => {
             tracing::info!(batch, number, to, host, reply, class, "not delivered yet; retrying automatically");
         }
+        AttemptResult::Interrupted => {
+            let stage = attempt.stage;
+            tracing::info!(
+                batch,
+                number,
+                to,
+                host,
+                stage,
+                reply,
+                class,
+                "the host has ended the session; retrying automatically"
+            );
+        }
         AttemptResult::Unknown { .. } => {
             tracing::warn!(batch, number, to, host, reply, class, "the other host may have it: it will be sent again");
         }
@@ -182,6 +195,7 @@ fn event(attempt: Attempt) -> OfRelay {
         AttemptResult::Delivered => (RelayFate::Delivered, 0),
         AttemptResult::Deferred { next } => (RelayFate::Deferred, next),
         AttemptResult::Unknown { next } => (RelayFate::Unknown, next),
+        AttemptResult::Interrupted => (RelayFate::Interrupted, 0),
         AttemptResult::Failed => (RelayFate::Bounced, 0),
         AttemptResult::Expired => (RelayFate::Expired, 0),
         AttemptResult::Suppressed => (RelayFate::Suppressed, 0),
@@ -198,6 +212,8 @@ fn event(attempt: Attempt) -> OfRelay {
         status: status.into(),
         reply: attempt.reply.to_string().replace("\r\n", "\n").into(),
         host: attempt.host,
+        // A delivery always has the reply to the message.
+        stage: if fate == RelayFate::Delivered { "" } else { attempt.stage }.into(),
         source: attempt.source,
         class: attempt.class,
         sender: attempt.sender,

@@ -7,7 +7,7 @@ use super::{put_short, text};
 use crate::event::{Admin, AdminTarget, Feedback, OfRelay, RelayFate};
 
 pub(super) fn put_of_relay(out: &mut BytesMut, of: &OfRelay) {
-    let OfRelay { status, reply, host, source, class, sender, recipient, tenant, campaign, .. } = of;
+    let OfRelay { status, reply, host, stage, source, class, sender, recipient, tenant, campaign, .. } = of;
     out.put_u8(fate_number(of.fate));
     out.put_u64_le(of.message.get());
     out.put_u16_le(of.number);
@@ -15,7 +15,7 @@ pub(super) fn put_of_relay(out: &mut BytesMut, of: &OfRelay) {
     out.put_u32_le(of.age_secs);
     out.put_u32_le(of.next);
     out.put_u16_le(of.code);
-    let texts = [status, reply, host, source, class, sender, recipient, tenant, campaign];
+    let texts = [status, reply, host, stage, source, class, sender, recipient, tenant, campaign];
     texts.into_iter().for_each(|text| put_short(out, text));
 }
 
@@ -49,6 +49,7 @@ pub(super) fn of_relay(rest: &mut Fields<'_>) -> Option<OfRelay> {
         5 => RelayFate::Expired,
         6 => RelayFate::Suppressed,
         7 => RelayFate::DoubleBounced,
+        8 => RelayFate::Interrupted,
         _ => return None,
     };
     Some(OfRelay {
@@ -62,6 +63,7 @@ pub(super) fn of_relay(rest: &mut Fields<'_>) -> Option<OfRelay> {
         status: text(rest)?,
         reply: text(rest)?,
         host: text(rest)?,
+        stage: text(rest)?,
         source: text(rest)?,
         class: text(rest)?,
         sender: text(rest)?,
@@ -108,5 +110,6 @@ fn fate_number(fate: RelayFate) -> u8 {
         RelayFate::Expired => 5,
         RelayFate::Suppressed => 6,
         RelayFate::DoubleBounced => 7,
+        RelayFate::Interrupted => 8,
     }
 }

@@ -1,5 +1,7 @@
 //! What the event log has of mail to other hosts.
 
+use std::io::Write;
+use std::net::TcpListener;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
@@ -96,5 +98,31 @@ fn what_becomes_too_old_is_told_as_expired() {
     client.try_message("eve@here.example", &["ann@there.example"], b"Subject: a\r\n\r\nx\r\n").unwrap();
     let expired = &wait_for(dir, "expired", "recipient", "ann@there.example")[0];
     assert_eq!((&expired["status"], &expired["attempts"]), (&"5.4.7".into(), &0.into()), "{expired}");
+    server.stop();
+}
+
+#[test]
+fn a_reply_that_ends_a_session_is_seen_with_stage_and_host() {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = listener.local_addr().unwrap().port();
+    std::thread::spawn(move || {
+        for mut stream in listener.incoming().flatten() {
+            let _ = stream.write_all(b"421 4.7.0 rate limited\r\n");
+        }
+    });
+    let dir = tempfile::tempdir().unwrap();
+    let dir = dir.path();
+    let server = Server::start(dir, &config(port, EVENTS));
+    server.hello().try_message("eve@here.example", &["ann@there.example"], b"Subject: a\r\n\r\nx\r\n").unwrap();
+    let line = wait_for(dir, "interrupted", "recipient", "ann@there.example").remove(0);
+    assert_eq!((&line["stage"], &line["host"]), (&"greeting".into(), &"there.example".into()), "{line}");
+    assert_eq!((&line["code"], &line["reply"]), (&421.into(), &"421 4.7.0 rate limited".into()), "{line}");
+    assert_eq!(line["attempts"], 0, "{line}");
+    let message = line["message"].to_string();
+    for args in [&["queue", "show", &message][..], &["trace", &message]] {
+        let output = command(dir, args).output().unwrap();
+        let text = String::from_utf8_lossy(&output.stdout);
+        assert!(text.contains("421 4.7.0 rate limited") && text.contains("there.example"), "{args:?}: {output:?}");
+    }
     server.stop();
 }

@@ -58,6 +58,11 @@ impl Attempt {
         self.end()
     }
 
+    /// Whether a host was left out since DNS did not answer.
+    pub fn has_unanswered(&self) -> bool {
+        self.unanswered.is_some()
+    }
+
     async fn is_ours(&self, resolver: &Resolver, preference: u16) -> bool {
         let group = self.order.iter().take_while(|host| host.preference == preference);
         let look_ups = group.map(|host| resolver.addresses(&host.name));

@@ -204,7 +204,9 @@ impl QueueEntry {
                 }
                 Self::Replies { text, keys }
             }
-            SUSPENDED => Self::Suspended { scope: Scope::take(&mut rest)?, until: rest.u32()?, reason: rest.text()?.into() },
+            SUSPENDED => {
+                Self::Suspended { scope: Scope::take(&mut rest)?, until: rest.u32()?, reason: rest.text()?.into() }
+            }
             RESUMED => Self::Resumed(Scope::take(&mut rest)?),
             DIVERTED => Self::Diverted {
                 scope: Scope::take(&mut rest)?,

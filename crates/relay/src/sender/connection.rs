@@ -7,12 +7,14 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use posthaste_random::Random;
-use posthaste_smtp::client::Transfer;
+use posthaste_smtp::Reply;
+use posthaste_smtp::client::{Step, Transfer};
 use posthaste_spool::watch::Pulse;
 use tokio::sync::oneshot;
 use tokio::time::{Instant, timeout};
 
 use super::dial::DialPermit;
+use super::last_words::LastWords;
 use super::observer::SiteState;
 use super::reuse::{Handed, Key};
 use super::route::Manner;
@@ -21,9 +23,10 @@ use super::shared::Shared;
 use super::site::{Admitted, Site};
 use super::source::Egress;
 use super::standing::Pause;
+use super::status::{reply_for, status_of};
 use super::traffic::Mail;
 use crate::dns::{Attempt, DnsError, Host};
-use crate::queue::{Prefer, Take};
+use crate::queue::{Outcome, Prefer, Take};
 use crate::session::{Auth, Channel, End, Endpoint, OpenError, STEPS, Session, Settings, Tls, TlsPolicy, steps};
 
 /// Counts the connection for as long as the task runs, whatever ends it.
@@ -71,7 +74,9 @@ pub(super) async fn connect(shared: Arc<Shared>, site: Arc<Site>, admitted: Admi
     let destination = site.state().destination.clone();
     let resolver = shared.resolver();
     let mut attempt = Attempt::new(destination, site.manner.port, &mut random);
-    let mut error = String::from("it has no host");
+    let mut words = LastWords::default();
+    // Of hosts that take no mail (RFC 7504), if none was anything else.
+    let mut takes_none = TakesNone::NotAsked;
     // Of the first connection.
     let mut tokens = Some(tokens);
     let (mut was_tried, mut full, mut put_off) = (false, Vec::new(), VecDeque::new());
@@ -100,7 +105,8 @@ pub(super) async fn connect(shared: Arc<Shared>, site: Arc<Site>, admitted: Admi
             Ok(Some((host, addresses))) => {
                 for address in addresses.order(&mut random) {
                     let Some(local) = site.source.local(address) else {
-                        error = format!("{} ({address}): the source has no address of this family", host.name);
+                        let why = format!("{} ({address}): the source has no address of this family", host.name);
+                        words.put(&host.name, why);
                         continue;
                     };
                     let at = SocketAddr::from((address, site.manner.port));
@@ -109,7 +115,8 @@ pub(super) async fn connect(shared: Arc<Shared>, site: Arc<Site>, admitted: Admi
                     let mut settings = match settings {
                         Ok(settings) => settings,
                         Err(failed) => {
-                            error = format!("{} ({address}): {failed}", host.name);
+                            words.put(&host.name, format!("{} ({address}): {failed}", host.name));
+                            takes_none = TakesNone::No;
                             continue;
                         }
                     };
@@ -124,7 +131,7 @@ pub(super) async fn connect(shared: Arc<Shared>, site: Arc<Site>, admitted: Admi
                         match counted.serve(&host, session, key, worker.pulse(), None).await {
                             Served::Done => return,
                             // It may have been closed for its age: that says nothing of the host.
-                            Served::Useless(why) => error = format!("{}: {why}", host.name),
+                            Served::Useless(why) => words.put(&host.name, format!("{}: {why}", host.name)),
                         }
                         counted.leave_address();
                         worker.pulse().step(0);
@@ -144,22 +151,34 @@ pub(super) async fn connect(shared: Arc<Shared>, site: Arc<Site>, admitted: Admi
                             let key = Key::of(&site.source, at, &settings);
                             match counted.serve(&host, session, key, worker.pulse(), Some(permit)).await {
                                 Served::Done => return,
-                                Served::Useless(why) => error = format!("{}: {why}", host.name),
+                                Served::Useless(why) => words.put(&host.name, format!("{}: {why}", host.name)),
                             }
+                            takes_none = TakesNone::No;
                         }
                         Err(OpenError::Source(failed)) => return shared.suspend_source(&site.source, &failed),
-                        Err(failed) => error = format!("{} ({address}): {failed}", host.name),
+                        Err(failed) => {
+                            words.put(&host.name, format!("{} ({address}): {failed}", host.name));
+                            takes_none.note(&failed);
+                            if let Some((step, reply)) = failed.last_words() {
+                                shared.interrupted_early(&site, &host.name, step, reply);
+                            }
+                        }
                     }
                     counted.leave_address();
                 }
             }
             // Nothing is to be had before one of these has room.
             Ok(None) if !was_tried && !full.is_empty() => return site.state().set_full(full),
-            Ok(None) => return counted.failed(&error, was_tried),
+            Ok(None) => {
+                if let (TakesNone::Yes(reply), true, false) = (takes_none, full.is_empty(), attempt.has_unanswered()) {
+                    return give_up(&shared, &site, &reply);
+                }
+                return counted.failed(&words.to_string(), was_tried);
+            }
             Err(DnsError::Unanswered { name, why }) => {
                 return counted.failed(&format!("DNS: {name}: {why}"), was_tried);
             }
-            Err(failed) => return give_up(&shared, &site, &failed),
+            Err(failed) => return give_up(&shared, &site, &reply_for(&failed)),
         }
     }
 }
@@ -186,8 +205,14 @@ impl Counted {
         let known = shared.reuse.add(key, site.number(), self.address.as_ref().map(|permit| permit.limit().clone()));
         let mut mail = Mail::new(shared, site, host.name.clone(), &session, known, pulse.clone());
         match session.run(&mut mail).await {
-            End::Lost(loss) if !mail.is_excused() => return Served::Useless(loss.to_string()),
-            End::Lost(_) => {}
+            End::Lost(loss) => {
+                if let (Some((step, reply)), false) = (loss.last_words(), mail.has_told()) {
+                    self.shared.interrupted_early(&self.site, &host.name, step, reply);
+                }
+                if !mail.is_excused() {
+                    return Served::Useless(loss.to_string());
+                }
+            }
             End::NoMore | End::Idle | End::Full => {
                 let asked = mail.asked().filter(|_| session.is_open());
                 if let Some(session) = self.hand_over(session, asked) {
@@ -315,15 +340,33 @@ pub(super) fn settings_for(
     Ok(settings)
 }
 
-/// No host of the site has an address, and none will: what waits for it fails.
-fn give_up(shared: &Arc<Shared>, site: &Site, error: &DnsError) {
+/// No host of the site takes mail, and none will: what waits for it fails.
+fn give_up(shared: &Arc<Shared>, site: &Site, reply: &Reply) {
     let ready = site.state().ready;
     let take = Take { prefer: Prefer::First, recipients_max: shared.config.recipients_max, across_domains: true };
     // What is left comes with the next look at the site.
     while shared.recorder.budget.may_begin() {
         let next = shared.queue().next(ready, take);
         let Some(transaction) = next else { return };
-        shared.end_without_host(&transaction, error);
+        shared.end_unsent(&transaction, Outcome::Failed(status_of(reply)), reply.clone());
+    }
+}
+
+/// Whether all hosts of a site have said that they take no mail at all: 521 in the greeting (RFC 7504 section 3).
+enum TakesNone {
+    NotAsked,
+    Yes(Reply),
+    No,
+}
+
+impl TakesNone {
+    fn note(&mut self, failed: &OpenError) {
+        *self = match (failed.last_words(), &self) {
+            (Some((Step::Greeting, reply)), Self::NotAsked | Self::Yes(_)) if reply.code() == 521 => {
+                Self::Yes((**reply).clone())
+            }
+            _ => Self::No,
+        };
     }
 }
 

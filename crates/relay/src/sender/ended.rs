@@ -3,8 +3,9 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use posthaste_smtp::Reply;
-use posthaste_spool::Lsn;
+use posthaste_smtp::client::Step;
+use posthaste_smtp::{Reply, ShortReply};
+use posthaste_spool::{Batch, Body, Lsn};
 
 use super::messages::Envelope;
 use super::observer::{Attempt, AttemptResult};
@@ -14,7 +15,7 @@ use super::site::Site;
 use super::status::{keys_of, outcome_for, reply_for, status_of};
 use super::tell::Tell;
 use crate::dns::DnsError;
-use crate::queue::{Change, Key, Outcome, Status, Transaction, What};
+use crate::queue::{Change, Key, Outcome, Prefer, Status, Take, Transaction, What};
 use crate::session::Fate;
 
 /// Recipients of a transaction whose outcomes are not on their way to the record yet. If the task panics, those that were delivered are recorded, and the
@@ -25,6 +26,15 @@ struct Owed<'a> {
     message: Lsn,
     /// Each with what became of it, if that is decided; `None`: it is settled.
     recipients: Vec<Option<(Key, Option<Change>)>>,
+}
+
+/// How a session ended before its host had decided on a message.
+struct Interruption<'a> {
+    host: &'a Arc<str>,
+    stage: &'static str,
+    reply: &'a Reply,
+    /// Not only kept for the recipient: one reply is told once.
+    is_told: bool,
 }
 
 impl Drop for Owed<'_> {
@@ -57,36 +67,19 @@ impl Shared {
         envelope: Option<&Arc<Envelope>>,
         fates: Vec<Fate>,
     ) {
-        let was_lost = fates.iter().any(|fate| matches!(fate, Fate::NotSent(_)));
-        let is_hopeless = {
-            let mut state = site.state();
-            if fates.iter().any(|fate| matches!(fate, Fate::TooMany(_))) {
-                let taken = fates.iter().filter(|fate| !matches!(fate, Fate::TooMany(_))).count();
-                state.recipients_max = Some(taken.max(1));
-            }
-            match was_lost {
-                true => state.lost(transaction.message) > LOST_TIMES_MAX,
-                false => {
-                    state.not_lost(transaction.message);
-                    false
-                }
-            }
-        };
+        let is_hopeless = note_at_site(site, transaction.message, &fates);
         let recipients = keys_of(transaction).map(|key| Some((key, None))).collect();
         let mut owed = Owed { shared: self, site, message: transaction.message, recipients };
         let mut changes = Vec::new();
         for (at, ((key, taken), fate)) in keys_of(transaction).zip(&transaction.recipients).zip(fates).enumerate() {
-            let status = status_of(fate.reply());
-            let outcome = match &fate {
-                Fate::Delivered(_) => Outcome::Delivered(status),
-                Fate::Refused(..) => Outcome::Failed(status),
-                Fate::Deferred(..) | Fate::Unknown(_) => Outcome::Deferred(status),
-                // The message itself may be what the hosts do not survive.
-                Fate::NotSent(_) if is_hopeless => Outcome::Deferred(status),
-                Fate::NotSent(_) | Fate::TooMany(_) => Outcome::Untried,
-            };
-            let change = self.queue().finish(key, outcome);
+            let change = self.queue().finish(key, outcome_of(&fate, is_hopeless));
             owed.recipients[at] = change.map(|change| (key, Some(change)));
+            if let (Fate::NotSent(said), Some(envelope)) = (&fate, envelope)
+                && said.code() == CLOSING
+            {
+                let how = Interruption { host, stage: said.stage.name(), reply: said, is_told: at == 0 };
+                self.interrupted(site, key, envelope, taken.attempts, &how);
+            }
             let Some(change) = change else { continue };
             if let (Fate::Refused(reply, _) | Fate::Deferred(reply, _), Some(envelope)) = (&fate, envelope)
                 && let Some(recipient) = envelope.recipient(key.number)
@@ -114,10 +107,11 @@ impl Shared {
             if is_owed {
                 self.keep_reply(key, host, fate.reply(), &Arc::default());
             }
+            let stage = fate.said().stage.name();
             let attempts = taken.attempts.saturating_add(1);
             let attempt =
                 envelope.and_then(|envelope| self.attempted(key, envelope, attempts, result, host, fate.into_reply()));
-            let attempt = attempt.map(|attempt| Attempt { source: site.source.name().clone(), ..attempt });
+            let attempt = attempt.map(|attempt| Attempt { source: site.source.name().clone(), stage, ..attempt });
             changes.push((if is_owed { change.with_notice() } else { change }, attempt));
         }
         owed.recipients.clear();
@@ -156,14 +150,17 @@ impl Shared {
             _ => self.config.bounces.classes.now().classify_reply(&reply).name().into(),
         };
         let count = match result {
-            AttemptResult::Delivered => &self.delivered,
+            AttemptResult::Interrupted => None,
+            AttemptResult::Delivered => Some(&self.delivered),
             AttemptResult::Deferred { .. } | AttemptResult::Unknown { .. } => {
                 self.keep_reply(key, host, &reply, &class);
-                &self.deferred
+                Some(&self.deferred)
             }
-            AttemptResult::Failed | AttemptResult::Expired | AttemptResult::Suppressed => &self.failed,
+            AttemptResult::Failed | AttemptResult::Expired | AttemptResult::Suppressed => Some(&self.failed),
         };
-        count.fetch_add(1, Ordering::Relaxed);
+        if let Some(count) = count {
+            count.fetch_add(1, Ordering::Relaxed);
+        }
         self.config.observer.as_ref()?;
         let queued = &envelope.queued;
         Some(Attempt {
@@ -179,10 +176,56 @@ impl Shared {
             is_double_bounce: matches!(result, AttemptResult::Failed | AttemptResult::Expired)
                 && self.is_double_bounce(envelope, key.number),
             host: host.clone(),
+            stage: "",
             source: Arc::default(),
             class,
             reply,
         })
+    }
+
+    /// A host has ended its session with a reply, in the middle of a message or while one waited: rules, the observer and people who ask see it.
+    fn interrupted(self: &Arc<Self>, site: &Site, key: Key, envelope: &Envelope, attempts: u8, how: &Interruption<'_>) {
+        let Interruption { host, stage, reply, is_told } = *how;
+        let said = shortened(&format!("{host} ({stage}): {reply}"));
+        let class = self.config.bounces.classes.now().classify_reply(reply).name().into();
+        {
+            // Another connection may have settled it meanwhile; what is settled later is forgotten behind this lock.
+            let queue = self.queue();
+            if queue.show(key).is_some() {
+                self.replies.keep(key, said, class);
+            }
+        }
+        if !is_told {
+            return;
+        }
+        if let Some(recipient) = envelope.recipient(key.number) {
+            self.automate(site, &envelope.queued, &recipient.address, reply);
+        }
+        let attempt = self.attempted(key, envelope, attempts, AttemptResult::Interrupted, host, reply.clone());
+        let attempt = attempt.map(|attempt| Attempt { source: site.source.name().clone(), stage, ..attempt });
+        if let Some(event) = self.recorder.events(attempt.into_iter().collect()) {
+            // Nobody waits for it.
+            self.spool.append(Batch { entries: vec![event], body: Body::None }, Box::new(drop));
+        }
+    }
+
+    /// A host has ended a session with a reply to no message, as in its greeting: that is told of the recipient that waits in front.
+    pub fn interrupted_early(self: &Arc<Self>, site: &Arc<Site>, host: &Arc<str>, step: Step, reply: &ShortReply) {
+        let ready = site.state().ready;
+        let take = Take { prefer: Prefer::First, recipients_max: 1, across_domains: false };
+        let next = self.queue().next(ready, take);
+        let Some(transaction) = next else { return };
+        // In front again.
+        self.untried(&transaction);
+        let (shared, site, host, reply) = (self.clone(), site.clone(), host.clone(), reply.clone());
+        // The envelope may be on the disk.
+        self.runtime.spawn_blocking(move || {
+            let Ok(envelope) = shared.messages.envelope(transaction.message) else { return };
+            for (key, taken) in keys_of(&transaction).zip(&transaction.recipients) {
+                let how = Interruption { host: &host, stage: step.name(), reply: &reply, is_told: true };
+                shared.interrupted(&site, key, &envelope, taken.attempts, &how);
+            }
+        });
     }
 
     /// Ends attempts for which there is no host.
@@ -252,7 +295,35 @@ impl Shared {
     }
 }
 
+/// What the site remembers of a transaction. Whether the connection was lost with the message too often.
+fn note_at_site(site: &Site, message: Lsn, fates: &[Fate]) -> bool {
+    let mut state = site.state();
+    if fates.iter().any(|fate| matches!(fate, Fate::TooMany(_))) {
+        let taken = fates.iter().filter(|fate| !matches!(fate, Fate::TooMany(_))).count();
+        state.recipients_max = Some(taken.max(1));
+    }
+    if fates.iter().any(|fate| matches!(fate, Fate::NotSent(_))) {
+        return state.lost(message) > LOST_TIMES_MAX;
+    }
+    state.not_lost(message);
+    false
+}
+
+fn outcome_of(fate: &Fate, is_hopeless: bool) -> Outcome {
+    let status = status_of(fate.reply());
+    match fate {
+        Fate::Delivered(_) => Outcome::Delivered(status),
+        Fate::Refused(..) => Outcome::Failed(status),
+        Fate::Deferred(..) | Fate::Unknown(_) => Outcome::Deferred(status),
+        // The message itself may be what the hosts do not survive.
+        Fate::NotSent(_) if is_hopeless => Outcome::Deferred(status),
+        Fate::NotSent(_) | Fate::TooMany(_) => Outcome::Untried,
+    }
+}
+
 /// A message with which the connection is lost more often has had an attempt.
 const LOST_TIMES_MAX: u32 = 3;
+/// The server closes the connection (RFC 5321 section 3.8).
+pub(super) const CLOSING: u16 = 421;
 /// The status of an attempt that ended with a panic.
 const PANICKED: Status = Status { code: 451, enhanced: 3000 };

@@ -28,6 +28,7 @@ mod explain;
 mod gather;
 mod halves;
 mod idle;
+mod last_words;
 mod maps;
 mod messages;
 mod notices;

@@ -63,6 +63,8 @@ pub struct Attempt {
     pub is_double_bounce: bool,
     /// The host that said it; empty for none.
     pub host: Arc<str>,
+    /// What the reply answers: `MAIL`, `RCPT`, `DATA` or `message`; `greeting`, `EHLO` and the like if it ended the session; empty if no host has said it.
+    pub stage: &'static str,
     /// The name of the source that it was sent from; empty for none.
     pub source: Arc<str>,
     /// What the reply means, by the rules for classes; empty if it was delivered, too old or suppressed.
@@ -86,6 +88,8 @@ pub enum AttemptResult {
         /// When.
         next: Secs,
     },
+    /// A host has ended its session with a reply, before it has decided on the message: it is tried again at once, as if it had not been.
+    Interrupted,
     /// It is given up: refused for good.
     Failed,
     /// It is given up: too old.

@@ -160,7 +160,7 @@ impl Recorder {
     }
 
     /// What the observer wants to have in the batch of attempts.
-    fn events(&self, attempts: Vec<Attempt>) -> Option<Entry> {
+    pub fn events(&self, attempts: Vec<Attempt>) -> Option<Entry> {
         match &self.observer {
             Some(observer) if !attempts.is_empty() => observer.attempts(attempts),
             _ => None,

@@ -133,8 +133,10 @@ pub(super) fn entries(replies: Vec<(Key, Arc<str>)>) -> Vec<QueueEntry> {
         by_text.entry(said).or_default().push(key);
     }
     let parts = |(text, keys): (Arc<str>, Vec<Key>)| {
-        let parts: Vec<QueueEntry> =
-            keys.chunks(KEYS_MAX).map(|keys| QueueEntry::Replies { text: text.clone().into(), keys: keys.to_vec() }).collect();
+        let parts: Vec<QueueEntry> = keys
+            .chunks(KEYS_MAX)
+            .map(|keys| QueueEntry::Replies { text: text.clone().into(), keys: keys.to_vec() })
+            .collect();
         parts
     };
     by_text.into_iter().flat_map(parts).collect()
@@ -149,7 +151,7 @@ const MAGIC: [u8; 8] = *b"PHREPLY\x01";
 /// Recipients of one entry.
 const KEYS_MAX: usize = 1000;
 const ENTRY_BYTES_MAX: u32 = 64 << 10;
-/// About 20 MB.
+/// About 20 MB with replies of usual length, 120 MB with the longest.
 const REPLIES_MAX: usize = 100_000;
 
 #[cfg(test)]

@@ -14,6 +14,7 @@ use tokio::time::Instant;
 use super::backlog::Backlog;
 use super::connection::poll_join;
 use super::crowd::GivesWay;
+use super::ended::CLOSING;
 use super::messages::{Envelope, LoadError, Loaded};
 use super::observer::SiteState;
 use super::reuse::{Handed, Known};
@@ -45,6 +46,8 @@ pub(super) struct Mail {
     has_answered: bool,
     /// A message was lost with the connection, or given back with a 421.
     has_lost: bool,
+    /// A 421 was told of a message.
+    has_told: bool,
     /// The session, for sites that would connect.
     known: Known,
     /// Messages that the session has carried for other sites, and those that it was given by all.
@@ -128,6 +131,7 @@ impl Mail {
             has_progress: false,
             has_answered: false,
             has_lost: false,
+            has_told: false,
             known,
             carried,
             given: carried,
@@ -148,6 +152,11 @@ impl Mail {
     pub fn is_excused(&self) -> bool {
         let had_nothing = self.idle.is_some() || self.waits_for_records;
         self.must_end() || self.has_answered || had_nothing && !self.has_lost
+    }
+
+    /// Whether the reply that has ended the session was told of a message.
+    pub fn has_told(&self) -> bool {
+        self.has_told
     }
 
     /// The site that the session is for behind its last message.
@@ -414,6 +423,7 @@ impl Traffic for Mail {
             let pause = std::time::Duration::from_secs(self.shared.config.site_pause_secs.into());
             self.site.state().cut_by(&self.host, Instant::now() + pause);
         }
+        self.has_told |= fates.iter().any(|fate| fate.reply().code() == CLOSING);
         let mut fates = fates.into_iter();
         let missing = || Fate::Unknown(Reply::new(451, "4.5.0", "no outcome").into());
         self.end(under_way, |_| fates.next().unwrap_or_else(missing));

@@ -2,8 +2,8 @@
 
 use std::io;
 
-use posthaste_smtp::Reply;
 use posthaste_smtp::client::{ClientError, Step};
+use posthaste_smtp::{Reply, ShortReply};
 
 use super::Channel;
 
@@ -25,7 +25,15 @@ pub enum Loss {
     /// The server refused the session, or does not speak SMTP.
     #[error(transparent)]
     Protocol(#[from] ClientError),
-    /// The server said 421, the future of an earlier [`Session::run`](super::Session::run) was dropped before its end, or
+    /// The server said 421.
+    #[error("{reply} ({})", .step.name())]
+    Closed {
+        /// To what.
+        step: Step,
+        /// All of it.
+        reply: ShortReply,
+    },
+    /// The future of an earlier [`Session::run`](super::Session::run) was dropped before its end, or
     /// [`Traffic::must_end`](super::Traffic::must_end) said so.
     #[error("the session is over")]
     Over,
@@ -39,6 +47,19 @@ fn what_happened(error: &io::Error) -> String {
 }
 
 impl Loss {
+    /// The reply of the server that ended the session, if one did, and what it was the reply to.
+    pub fn last_words(&self) -> Option<(Step, &ShortReply)> {
+        match self {
+            Self::Closed { step, reply } => Some((*step, reply)),
+            Self::Protocol(ClientError::Greeting(reply)) => Some((Step::Greeting, reply)),
+            Self::Protocol(ClientError::Hello(reply)) => Some((Step::Hello, reply)),
+            Self::Protocol(ClientError::Tls(reply)) => Some((Step::StartTls, reply)),
+            Self::Protocol(ClientError::Auth(reply)) => Some((Step::Auth, reply)),
+            Self::Protocol(ClientError::Unexpected(reply)) => Some((Step::Idle, reply)),
+            _ => None,
+        }
+    }
+
     /// What is said of messages that were in flight.
     pub(super) fn as_reply(&self) -> Reply {
         match self {
@@ -85,14 +106,13 @@ impl OpenError {
 
     /// What the server said, if it was a refusal.
     pub fn reply(&self) -> Option<&Reply> {
+        self.last_words().map(|(_, reply)| &**reply)
+    }
+
+    /// The same, and what it was the reply to.
+    pub fn last_words(&self) -> Option<(Step, &ShortReply)> {
         match self {
-            Self::Lost(Loss::Protocol(
-                ClientError::Greeting(reply)
-                | ClientError::Hello(reply)
-                | ClientError::Tls(reply)
-                | ClientError::Auth(reply)
-                | ClientError::Unexpected(reply),
-            )) => Some(reply),
+            Self::Lost(loss) => loss.last_words(),
             _ => None,
         }
     }

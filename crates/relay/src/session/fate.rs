@@ -1,7 +1,9 @@
 //! What became of a recipient, and what a reply speaks of.
 
-use posthaste_smtp::{Reply, ShortReply};
+use std::ops::Deref;
+
 use posthaste_smtp::client::{Outcome, RecipientOutcome, Stage};
+use posthaste_smtp::{Reply, ShortReply};
 
 /// What a fate belongs to, and so what the queue does with it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -16,24 +18,47 @@ pub enum Scope {
     Accepted,
 }
 
+/// A reply, and what it was the reply to.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Said {
+    /// [`Stage::Local`] of ours.
+    pub stage: Stage,
+    reply: ShortReply,
+}
+
+impl Deref for Said {
+    type Target = Reply;
+
+    fn deref(&self) -> &Reply {
+        &self.reply
+    }
+}
+
+/// Our own.
+impl From<Reply> for Said {
+    fn from(reply: Reply) -> Self {
+        Said { stage: Stage::Local, reply: reply.into() }
+    }
+}
+
 /// What became of one recipient. The variant decides what the queue does; the reply explains it, ours if the server gave none.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Fate {
     /// The server has taken responsibility: 2yz to the whole message.
-    Delivered(ShortReply),
+    Delivered(Said),
     /// 4yz: retry on schedule.
-    Deferred(ShortReply, Scope),
+    Deferred(Said, Scope),
     /// 5yz, or the host lacks what the message needs: no retry.
-    Refused(ShortReply, Scope),
+    Refused(Said, Scope),
     /// The server takes no more recipients with this message: send it again to this one, at once and to the same host
     /// (RFC 5321 section 4.5.3.1.10). At least one other was accepted, so this comes to an end.
-    TooMany(ShortReply),
+    TooMany(Said),
     /// The connection was lost or ended before the last octet of the message was written: the server does not have it. Try the next
     /// host; no attempt is counted.
-    NotSent(ShortReply),
+    NotSent(Said),
     /// The connection was lost after the last octet of the message was written and before the verdict. The server may or may not have
     /// it: an ordinary retry, never at once and elsewhere.
-    Unknown(ShortReply),
+    Unknown(Said),
 }
 
 impl Fate {
@@ -55,12 +80,17 @@ impl Fate {
             | Self::Refused(reply, _)
             | Self::TooMany(reply)
             | Self::NotSent(reply)
-            | Self::Unknown(reply) => reply.into(),
+            | Self::Unknown(reply) => reply.reply.into(),
         }
     }
 
     /// The reply that decided.
     pub fn reply(&self) -> &Reply {
+        self.said()
+    }
+
+    /// The same, with what it was the reply to.
+    pub fn said(&self) -> &Said {
         match self {
             Self::Delivered(reply)
             | Self::Deferred(reply, _)
@@ -82,6 +112,7 @@ pub(super) fn of(outcome: Outcome) -> Vec<Fate> {
 fn fate(recipient: RecipientOutcome, local: Scope) -> Fate {
     let (is_delivered, is_unknown) = (recipient.is_delivered(), recipient.is_unknown());
     let RecipientOutcome { reply, stage, lost } = recipient;
+    let reply = Said { stage, reply };
     let scope = match stage {
         _ if is_delivered => return Fate::Delivered(reply),
         _ if is_unknown => return Fate::Unknown(reply),

@@ -94,9 +94,17 @@ impl Link {
                 Event::NeedInput => poll_fn(|cx| self.poll_progress(cx)).await?,
                 Event::Ready | Event::TlsReady => return Ok(()),
                 // A server that shuts down, which it says between two commands.
-                Event::Closed => return Err(Loss::Over),
+                Event::Closed => return Err(self.closed()),
                 event => unreachable!("{event:?} before the session is open"),
             }
+        }
+    }
+
+    /// Why the machine is closed.
+    pub fn closed(&self) -> Loss {
+        match self.machine.farewell() {
+            Some((step, reply)) => Loss::Closed { step: *step, reply: reply.clone() },
+            None => Loss::Over,
         }
     }
 

@@ -55,7 +55,7 @@ use tokio::io::AsyncWriteExt;
 use tokio::time::timeout;
 
 pub use error::{Loss, OpenError};
-pub use fate::{Fate, Scope};
+pub use fate::{Fate, Said, Scope};
 pub use proxy::Proxy;
 pub use settings::{Auth, Channel, Endpoint, Settings, Timeouts, Tls, TlsPolicy};
 pub use steps::STEPS;
@@ -210,7 +210,7 @@ impl Session {
                     traffic.finished(key, fate::of(outcome));
                     continue;
                 }
-                Event::Closed => return Err(Loss::Over),
+                Event::Closed => return Err(self.link.closed()),
                 event => unreachable!("{event:?} within a transaction"),
             }
             let is_idle = self.link.machine.in_flight() == 0;

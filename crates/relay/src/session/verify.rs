@@ -37,7 +37,7 @@ impl Session {
             match self.link.step()? {
                 Event::NeedInput => poll_fn(|cx| self.link.poll_progress(cx)).await?,
                 Event::Sent(outcome) => break outcome,
-                Event::Closed => return Err(Loss::Over),
+                Event::Closed => return Err(self.link.closed()),
                 event => unreachable!("{event:?} within a transaction"),
             }
         };

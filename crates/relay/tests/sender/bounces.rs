@@ -100,7 +100,7 @@ fn failures_that_wait_for_others_are_told_at_the_end() {
     let (back, log) = (rig.back.clone(), rig.log.clone());
     rig.end();
     assert_eq!(back.written.lock().unwrap().len(), 1);
-    assert!(log.0.lock().unwrap().contains(&"no1@a.example failed 550".to_owned()));
+    assert!(log.lines.lock().unwrap().contains(&"no1@a.example failed 550".to_owned()));
 }
 
 #[test]

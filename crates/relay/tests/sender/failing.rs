@@ -35,7 +35,11 @@ pub type Act = fn(usize) -> (At, &'static str);
 impl Ending {
     /// `act`: what it does with the connection of this number.
     pub fn start(act: Act) -> Ending {
-        let listener = TcpListener::bind((LOOPBACK, 0)).unwrap();
+        Ending::at((LOOPBACK, 0).into(), act)
+    }
+
+    pub fn at(address: SocketAddr, act: Act) -> Ending {
+        let listener = TcpListener::bind(address).unwrap();
         let address = listener.local_addr().unwrap();
         let ending = Ending { address, connected: Arc::default(), taken: Arc::default() };
         let (connected, taken) = (ending.connected.clone(), ending.taken.clone());
@@ -49,7 +53,7 @@ impl Ending {
         ending
     }
 
-    fn connections(&self) -> usize {
+    pub fn connections(&self) -> usize {
         self.connected.lock().unwrap().len()
     }
 }
@@ -145,11 +149,11 @@ fn sessions_that_end_at_any_stage_back_off_and_say_why() {
     check_failing(|_| (At::Greeting, "554 5.3.2 no mail here\r\n"), "no mail here");
     check_failing(|_| (At::Hello, ""), "the server closed the connection");
     check_failing(|_| (At::Mail, ""), "before the reply to MAIL");
-    check_failing(|_| (At::Mail, "421 4.3.2 go away\r\n"), "");
+    check_failing(|_| (At::Mail, "421 4.3.2 go away\r\n"), "go away (MAIL)");
     check_failing(|_| (At::Rcpt, ""), "before the reply to RCPT");
-    check_failing(|_| (At::Rcpt, "421 4.3.2 go away\r\n"), "");
+    check_failing(|_| (At::Rcpt, "421 4.3.2 go away\r\n"), "go away (RCPT)");
     check_failing(|_| (At::Data, ""), "before the reply to DATA");
-    check_failing(|_| (At::Data, "421 4.3.2 go away\r\n"), "");
+    check_failing(|_| (At::Data, "421 4.3.2 go away\r\n"), "go away (DATA)");
     check_failing(|_| (At::Dot, ""), "before the verdict");
     check_failing(|_| (At::Rcpt, "no reply\r\n"), "no reply code");
 }

@@ -12,11 +12,12 @@ mod failing;
 mod fallback;
 mod forwards;
 mod hosts;
+mod interrupted;
 mod notices;
+mod panics;
 mod policies;
 mod probes;
 mod proxies;
-mod panics;
 mod purging;
 mod recording;
 mod reuse;
@@ -74,22 +75,35 @@ impl Notifier for Back {
 }
 
 #[derive(Default)]
-struct Log(Mutex<Vec<String>>, std::sync::atomic::AtomicBool);
+struct Log {
+    lines: Mutex<Vec<String>>,
+    /// Replies that ended sessions.
+    interrupted: Mutex<Vec<String>>,
+    /// It panics once.
+    panics: std::sync::atomic::AtomicBool,
+}
 
 impl Observer for Log {
     fn attempts(&self, attempts: Vec<Attempt>) -> Option<Entry> {
+        let (interrupted, attempts): (Vec<_>, Vec<_>) =
+            attempts.into_iter().partition(|attempt| attempt.result == AttemptResult::Interrupted);
+        let said = |attempt: Attempt| {
+            let Attempt { recipient, host, stage, reply, .. } = attempt;
+            format!("{recipient} {host} {stage}: {reply}")
+        };
+        self.interrupted.lock().unwrap().extend(interrupted.into_iter().map(said));
         let lines = attempts.iter().map(|attempt| {
             let result = match attempt.result {
                 AttemptResult::Delivered => return format!("{} delivered", attempt.recipient),
                 AttemptResult::Deferred { .. } => "deferred",
                 AttemptResult::Unknown { .. } => "unknown",
-                AttemptResult::Failed => "failed",
+                AttemptResult::Failed | AttemptResult::Interrupted => "failed",
                 AttemptResult::Expired => "expired",
                 AttemptResult::Suppressed => "suppressed",
             };
             format!("{} {result} {}", attempt.recipient, attempt.reply.code())
         });
-        let mut log = self.0.lock().unwrap();
+        let mut log = self.lines.lock().unwrap();
         log.extend(lines);
         let double = attempts.iter().filter(|attempt| attempt.is_double_bounce);
         log.extend(double.map(|attempt| format!("{} double-bounced", attempt.recipient)));
@@ -102,7 +116,7 @@ impl Observer for Log {
 
     fn acted(&self, by: &By, action: Action, recipients: Vec<ActedOn>) -> Option<Entry> {
         let lines = recipients.iter().map(|of| format!("{} {action:?} by {}: {}", of.recipient, by.uid, by.reason));
-        self.0.lock().unwrap().extend(lines);
+        self.lines.lock().unwrap().extend(lines);
         None
     }
 
@@ -111,8 +125,8 @@ impl Observer for Log {
     }
 
     fn suspended(&self, by: &By, entry: &QueueEntry) -> Option<Entry> {
-        assert!(!self.1.swap(false, std::sync::atomic::Ordering::Relaxed), "a panic that a test asks for");
-        self.0.lock().unwrap().push(format!("{entry:?} by {}: {}", by.uid, by.reason));
+        assert!(!self.panics.swap(false, std::sync::atomic::Ordering::Relaxed), "a panic that a test asks for");
+        self.lines.lock().unwrap().push(format!("{entry:?} by {}: {}", by.uid, by.reason));
         None
     }
 
@@ -121,23 +135,23 @@ impl Observer for Log {
             SiteState::Unreachable { site, error, .. } => format!("unreachable {site}: {error}"),
             SiteState::Reached { site, .. } => format!("reached {site}"),
         };
-        self.0.lock().unwrap().push(said);
+        self.lines.lock().unwrap().push(said);
     }
 
     fn room(&self, state: &RoomState<'_>) {
-        self.0.lock().unwrap().push(format!("{state:?}"));
+        self.lines.lock().unwrap().push(format!("{state:?}"));
     }
 
     fn recording(&self, state: &RecordingState<'_>) {
-        self.0.lock().unwrap().push(format!("{state:?}"));
+        self.lines.lock().unwrap().push(format!("{state:?}"));
     }
 
     fn source(&self, source: &str, error: Option<&str>) {
-        self.0.lock().unwrap().push(format!("source {source}: {}", error.unwrap_or("usable")));
+        self.lines.lock().unwrap().push(format!("source {source}: {}", error.unwrap_or("usable")));
     }
 
     fn warn(&self, batch: Lsn, why: &str) {
-        self.0.lock().unwrap().push(format!("unreadable {batch} {why}"));
+        self.lines.lock().unwrap().push(format!("unreadable {batch} {why}"));
     }
 }
 
@@ -267,7 +281,7 @@ impl Rig {
     }
 
     fn log(&self) -> Vec<String> {
-        self.log.0.lock().unwrap().clone()
+        self.log.lines.lock().unwrap().clone()
     }
 
     fn end(self) -> tempfile::TempDir {

@@ -73,13 +73,13 @@ fn a_task_that_panics_gives_its_recipients_back() {
     let rig = rig_with(zone(), sink.port(), |config| {
         (config.schedules, config.shaping) = (schedules(3600, 86_400), rules(RULE));
     });
-    rig.log.1.store(true, Ordering::Relaxed);
+    rig.log.panics.store(true, Ordering::Relaxed);
     // One that is delivered, one whose reply meets the rule that panics, and one behind it.
     rig.send("ann@here.example", &["bob@a.example", "later@a.example", "no@a.example"], "x\r\n");
     sink.wait_rcpts("later@a.example", 2);
     sink.wait_rcpts("no@a.example", 2);
     rig.wait_empty();
-    assert!(!rig.log.1.load(Ordering::Relaxed), "it has panicked");
+    assert!(!rig.log.panics.load(Ordering::Relaxed), "it has panicked");
     let taken: Vec<Vec<String>> = sink.taken().into_iter().map(|taken| taken.recipients).collect();
     assert!(taken.contains(&vec!["bob@a.example".to_owned()]), "{taken:?}");
     assert_eq!((sink.rcpts("bob@a.example"), sink.rcpts("later@a.example"), sink.rcpts("no@a.example")), (1, 2, 2));

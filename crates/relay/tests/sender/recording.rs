@@ -138,7 +138,7 @@ fn on_a_poisoned_spool_sending_stops_at_once() {
     let log = rig.log.clone();
     let rig = rig_in(rig.kill(&disk), zone(), sink.port(), |_| ());
     rig.wait_empty();
-    assert_eq!(log.0.lock().unwrap().iter().filter(|line| line.starts_with("Poisoned")).count(), 1, "one line");
+    assert_eq!(log.lines.lock().unwrap().iter().filter(|line| line.starts_with("Poisoned")).count(), 1, "one line");
     assert_eq!(sink.taken().len(), 300 + sent, "those alone are sent twice");
 }
 

@@ -75,7 +75,11 @@ async fn a_refusal_has_the_scope_of_its_command() {
 async fn a_421_before_the_dot_belongs_to_the_host() {
     for at in [At::Mail, At::Rcpt, At::Data] {
         let (end, fates, _) = outcome(at, Act::Say("421 bye\r\n".into())).await;
-        assert!(matches!(end, Ok(End::Lost(Loss::Over))), "{end:?}");
+        let Ok(End::Lost(Loss::Closed { step, reply })) = end else { panic!("{end:?}") };
+        assert_eq!(
+            (step.name().to_uppercase(), reply.to_string()),
+            (format!("{at:?}").to_uppercase(), "421 bye".into())
+        );
         assert_eq!(fates, [(0, vec![Is::NotSent; 2]), (1, vec![Is::NotSent; 2])], "{at:?}");
     }
     // To the dot it is a reply to the message; the next is not sent.

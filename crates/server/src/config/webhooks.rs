@@ -49,10 +49,11 @@ fn ca_file() -> PathBuf {
 }
 
 /// Every event that the log can have.
-const EVENTS: [&str; 17] = [
+const EVENTS: [&str; 18] = [
     "received",
     "delivered",
     "deferred",
+    "interrupted",
     "bounced",
     "expired",
     "suppressed",

@@ -34,6 +34,8 @@ pub struct Machine {
     /// A transaction is open at the server that we have given up.
     needs_reset: bool,
     closed: bool,
+    /// The 421 that ended the session, and what it was the reply to.
+    farewell: Option<(Step, ShortReply)>,
     witness: Option<Arc<dyn Witness>>,
     /// For the questions of LOGIN.
     login: Option<Credentials>,
@@ -94,6 +96,7 @@ impl Machine {
             begun: 0,
             needs_reset: false,
             closed: false,
+            farewell: None,
             witness: None,
             login: None,
             #[cfg(feature = "scram")]
@@ -137,6 +140,11 @@ impl Machine {
     /// How many messages the server takes in this session still: MAILMAX of LIMITS (RFC 9422 section 4.1), otherwise `u64::MAX`.
     pub fn messages_left(&self) -> u64 {
         self.extensions.messages_max.map_or(u64::MAX, |most| most.max(1).saturating_sub(self.begun))
+    }
+
+    /// The 421 with which the server ended the session after its opening, and what that was the reply to.
+    pub fn farewell(&self) -> Option<&(Step, ShortReply)> {
+        self.farewell.as_ref()
     }
 
     /// Messages in flight and waiting.
@@ -298,6 +306,7 @@ impl Machine {
                 return Err(ClientError::Unexpected(reply.into()));
             }
             self.closed = true;
+            self.farewell = Some((Step::Idle, reply.into()));
             return Ok(Some(Event::Closed));
         };
         match expected {

@@ -224,6 +224,27 @@ pub enum Step {
     Quit,
 }
 
+impl Step {
+    /// What a reply at this step is one to: `EHLO`, `MAIL`, `message`; `greeting`, or `idle` if nothing was asked.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Connect => "connection",
+            Self::Greeting => "greeting",
+            Self::Hello => "EHLO",
+            Self::StartTls => "STARTTLS",
+            Self::Handshake => "TLS handshake",
+            Self::Auth => "AUTH",
+            Self::Idle => "idle",
+            Self::Reset => "RSET",
+            Self::Mail => "MAIL",
+            Self::Rcpt => "RCPT",
+            Self::Data => "DATA",
+            Self::Body => "message",
+            Self::Quit => "QUIT",
+        }
+    }
+}
+
 impl std::fmt::Display for Step {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str(match self {
@@ -262,6 +283,19 @@ pub enum Stage {
     Body,
     /// The verdict on the message. If the connection was lost before it came, the server may or may not have the message.
     Verdict,
+}
+
+impl Stage {
+    /// What was answered: `MAIL`, `RCPT`, `DATA` or `message`; empty if nothing was.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Local => "",
+            Self::Mail => "MAIL",
+            Self::Rcpt | Self::TooMany => "RCPT",
+            Self::Data => "DATA",
+            Self::Body | Self::Verdict => "message",
+        }
+    }
 }
 
 /// What became of one recipient.

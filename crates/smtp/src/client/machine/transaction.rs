@@ -104,6 +104,14 @@ impl Machine {
         match expected {
             _ if reply.code() == 421 => {
                 transaction.decide_rest(&reply, stage(expected), false);
+                let step = match expected {
+                    Expect::Reset => Step::Reset,
+                    Expect::Rcpt(_) => Step::Rcpt,
+                    Expect::Data => Step::Data,
+                    Expect::Verdict => Step::Body,
+                    _ => Step::Mail,
+                };
+                self.farewell = Some((step, reply.clone()));
                 self.close(&reply);
             }
             Expect::Reset if reply.is_positive() => self.needs_reset = false,

@@ -1,0 +1,84 @@
+//! Replies that end a session: rules, the observer and people who ask see them, whatever they answer.
+
+use posthaste_relay::queue::{Label, Place, Scope};
+
+use super::failing::{Act, At, Ending};
+use super::shaping::rules;
+use super::*;
+
+fn check(act: Act, stage: &str) {
+    let ending = Ending::start(act);
+    let rule = "[[default.automation]]\npatterns = ['^421 4\\.7\\.0']\nafter = '2/hour'\naction = 'suspend'\nof = 'tenant'\nfor = '1 hour'\n";
+    let rig = rig_with(zone(), ending.address.port(), |config| {
+        (config.schedules, config.shaping) = (schedules(3600, 86_400), rules(rule));
+        config.site_connections_max = 1;
+    });
+    let to = ["bob@a.example", "eve@a.example", "joe@a.example"];
+    rig.send_for("loud", "ann@here.example", &to);
+    wait(stage, || !rig.relay.suspensions().is_empty());
+    // Once for each session, not for each recipient.
+    let QueueEntry::Suspended { scope, reason, .. } = rig.relay.suspensions().remove(0) else { panic!("{stage}") };
+    let site = format!("10 mx.a.example :{}", ending.address.port());
+    assert_eq!(scope, Scope::At(Label::Tenant("loud".into()), Place::Site(site.into())), "{stage}");
+    assert!(reason.contains("421 4.7.0 slow down"), "{stage}: {reason}");
+    let told = || rig.log.interrupted.lock().unwrap().clone();
+    let expected = format!("bob@a.example mx.a.example {stage}: 421 4.7.0 slow down");
+    wait(stage, || told().iter().filter(|line| **line == expected).count() >= 2);
+    let mut whys = Vec::new();
+    rig.relay.waiting(&Filter::default(), &mut |waiting| {
+        whys.push((waiting.state.attempts, waiting.why.map(|why| why.to_string()).unwrap_or_default()));
+        true
+    });
+    assert!(
+        whys.len() == 3 && whys.iter().all(|(attempts, why)| *attempts == 0 && why.contains("slow down")),
+        "{whys:?}"
+    );
+}
+
+#[test]
+fn a_421_at_any_stage_is_seen_with_its_stage_and_host() {
+    const SAID: &str = "421 4.7.0 slow down\r\n";
+    check(|_| (At::Greeting, SAID), "greeting");
+    check(|_| (At::Hello, SAID), "idle");
+    check(|_| (At::Mail, SAID), "MAIL");
+    check(|_| (At::Rcpt, SAID), "RCPT");
+    check(|_| (At::Data, SAID), "DATA");
+}
+
+fn two_hosts(first: Act, second: Act) -> (Rig, [Ending; 2]) {
+    let first = Ending::start(first);
+    let other = Ipv4Addr::new(127, 0, 0, 2);
+    let second = Ending::at((other, first.address.port()).into(), second);
+    let zone = Zone::default().mx("a.example", 10, "mx1.example").mx("a.example", 20, "mx2.example");
+    let zone = zone.a("mx1.example", LOOPBACK).a("mx2.example", other);
+    let rig = rig_with(zone, first.address.port(), |config| {
+        (config.schedules, config.site_pause_secs) = (schedules(3600, 86_400), 3600);
+        config.shaping = rules("[default]\nfailures_before_pause = 1\n");
+    });
+    rig.append(outgoing("ann@here.example", &["bob@a.example"], notify::NEVER), "x\r\n");
+    (rig, [first, second])
+}
+
+#[test]
+fn the_last_words_of_each_host_are_kept() {
+    let (rig, _) =
+        two_hosts(|_| (At::Greeting, "421 4.7.0 too many\r\n"), |_| (At::Mail, "421 4.3.2 shutting down\r\n"));
+    wait("it pauses", || rig.unreachable().is_some());
+    let said = rig.unreachable().unwrap();
+    for part in ["mx1.example", "too many", "mx2.example", "shutting down (MAIL)"] {
+        assert!(said.contains(part), "{part}: {said}");
+    }
+}
+
+#[test]
+fn mail_is_given_up_where_all_hosts_say_521_in_the_greeting() {
+    const NO_MAIL: &str = "521 5.3.2 this host takes no mail\r\n";
+    let (rig, hosts) = two_hosts(|_| (At::Greeting, NO_MAIL), |_| (At::Greeting, NO_MAIL));
+    rig.wait_empty();
+    assert_eq!(rig.log(), ["bob@a.example failed 521"]);
+    assert_eq!(hosts.map(|host| host.connections()), [1, 1]);
+    // One that may take it later is waited for.
+    let (rig, _) = two_hosts(|_| (At::Greeting, NO_MAIL), |_| (At::Greeting, "421 4.3.2 later\r\n"));
+    wait("it pauses", || rig.unreachable().is_some());
+    assert_eq!(rig.attempts(), [0]);
+}
