@@ -20,12 +20,17 @@ pub(super) fn act(args: ActArgs, action: Doing, secs: Option<u32>, done: &str) -
 pub(super) fn change(server: &ServerArgs, request: &Request, done: &str) -> Result<ExitCode, AnyError> {
     let lines = answer(server, request)?;
     let last = lines.last().cloned().unwrap_or_default();
-    let (changed, follow) = (number(&last, "done"), number(&last, "follow"));
+    let (changed, follow, outranked) = (number(&last, "done"), number(&last, "follow"), number(&last, "outranked"));
     if server.json {
         print_json(&format!("{last}\n"))?;
     } else if matches!(request, Request::Act { .. }) {
-        let more = if follow > 0 { format!("; {follow} under way follow") } else { String::new() };
-        print(&format!("{changed} {done}{more}\n"))?;
+        let mut line = format!("{changed} {done}");
+        for (count, what) in [(follow, "under way follow"), (outranked, "under way have an earlier command")] {
+            if count > 0 {
+                line += &format!("; {count} {what}");
+            }
+        }
+        print(&format!("{line}\n"))?;
     } else {
         print(if changed > 0 { format!("{done}\n") } else { "nothing to do\n".to_owned() }.as_str())?;
     }

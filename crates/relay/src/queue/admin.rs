@@ -26,6 +26,18 @@ pub enum Action {
     Bounce(Status),
 }
 
+impl Action {
+    /// Of two actions that follow the same attempt, the one of the higher rank counts; of the same rank, the later.
+    fn rank(self) -> u8 {
+        match self {
+            Action::Delete => 3,
+            Action::Bounce(_) => 2,
+            Action::Hold(_) => 1,
+            Action::Release | Action::Flush | Action::Requeue => 0,
+        }
+    }
+}
+
 /// Which recipients. An empty selection is all.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Selection {
@@ -75,20 +87,29 @@ pub struct RecipientState {
 
 impl Queue {
     /// Decides an action on one recipient. The change is to be recorded and applied. `None`: there is nothing to record now; if the recipient is busy, the
-    /// action follows what it is busy with, and comes from [`take_actions`](Self::take_actions) unless the recipient is settled by then.
+    /// action is [pending](Self::pending), unless one of a higher rank is already: a deletion is above a bounce, that above a hold, and that above the others.
     pub fn act(&mut self, key: Key, action: Action) -> Option<Change> {
         let id = self.table.find(key)?;
         if self.table.get(id).is(BUSY) {
-            self.pending.insert(key, action);
+            let pending = self.pending.entry(key).or_insert(action);
+            if action.rank() >= pending.rank() {
+                *pending = action;
+            }
             return None;
         }
         self.decide(id, action)
     }
 
+    /// The action that follows what a recipient is busy with: it comes from [`take_actions`](Self::take_actions), unless the recipient is settled by then.
+    pub fn pending(&self, key: Key) -> Option<Action> {
+        self.pending.get(&key).copied()
+    }
+
     /// Changes by actions on recipients that were busy, to be recorded and applied.
     pub fn take_actions(&mut self) -> Vec<Change> {
         let mut changes = Vec::new();
-        for (key, action) in std::mem::take(&mut self.pending_due) {
+        for key in std::mem::take(&mut self.pending_due) {
+            let Some(action) = self.pending.remove(&key) else { continue };
             let Some(id) = self.table.find(key) else { continue };
             match self.decide(id, action) {
                 Some(change) => changes.push(change),

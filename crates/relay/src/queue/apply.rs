@@ -180,9 +180,9 @@ impl Queue {
     /// A recipient is not busy any more, unless an operator's action waits for this.
     pub(super) fn free(&mut self, id: Id) {
         let key = self.table.key(id);
-        let action = if self.pending.is_empty() { None } else { self.pending.remove(&key) };
-        self.table.get_mut(id).set(BUSY, action.is_some());
-        self.pending_due.extend(action.map(|action| (key, action)));
+        let is_pending = self.pending.contains_key(&key);
+        self.table.get_mut(id).set(BUSY, is_pending);
+        self.pending_due.extend(is_pending.then_some(key));
         self.settle_in(id);
     }
 

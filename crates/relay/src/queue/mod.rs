@@ -117,8 +117,8 @@ pub struct Queue {
     sweep_at: Key,
     /// Actions on busy recipients.
     pending: HashMap<Key, Action>,
-    /// Those that are not busy any more.
-    pending_due: Vec<(Key, Action)>,
+    /// Those of them that are busy with nothing else any more.
+    pending_due: Vec<Key>,
 }
 
 impl Queue {

@@ -2,6 +2,7 @@
 
 mod held;
 mod kept;
+mod pending;
 mod routes;
 
 use super::entry::{HoldReason, QueuedRecipient};

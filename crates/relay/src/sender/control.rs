@@ -56,8 +56,10 @@ pub struct Waiting {
 pub struct Acted {
     /// Recipients that are changed, durably.
     pub changed: u64,
-    /// Recipients under way: changed behind the next hop's reply, unless that settles them. Not after a crash before that.
+    /// Recipients under way: changed after the next hop's reply, unless that settles them. Not after a crash before that.
     pub follows: u64,
+    /// Recipients under way that an earlier command gives up, deletes or holds after that reply: this one has no effect on them.
+    pub outranked: u64,
 }
 
 /// Why a change is not made, or not wholly.
@@ -132,6 +134,10 @@ impl Relay {
                     match change {
                         Some(change) if matches!(change.what, What::Failed(_)) => bounces.push(change),
                         Some(change) => changes.push(change),
+                        None if state.waits == Waits::Busy && queue.pending(*key) != Some(action) => {
+                            acted.outranked += 1;
+                            continue;
+                        }
                         None if state.waits == Waits::Busy => {
                             acted.follows += 1;
                             if matches!(action, Action::Bounce(_)) {

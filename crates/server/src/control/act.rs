@@ -52,9 +52,9 @@ pub(super) fn act(relay: &Relay, uid: u32, of: &Which, action: Doing, secs: Opti
     let reply = Reply::new(GIVEN_UP, "5.0.0", text);
     let done = relay.act(&of.filter(), of_queue, &reply, &by).map_err(|error| error.to_string())?;
     let of = serde_json::to_string(of).unwrap_or_default();
-    let (changed, follow) = (done.changed, done.follows);
-    tracing::info!(uid, action = ?action, of, secs, reason, changed, follow, "the operator has changed the queue");
-    Ok(json!({ "done": changed, "changed": changed, "follow": follow }))
+    let (changed, follow, outranked) = (done.changed, done.follows, done.outranked);
+    tracing::info!(uid, action = ?action, of, secs, reason, changed, follow, outranked, "the operator has changed the queue");
+    Ok(json!({ "done": changed, "changed": changed, "follow": follow, "outranked": outranked }))
 }
 
 /// What stands in the notification of an operator's bounce; no client is told.
