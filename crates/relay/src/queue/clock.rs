@@ -30,6 +30,15 @@ impl Clock {
         Clock { at_start, start: mono }
     }
 
+    /// Seconds from the queue's time to the wall's, both being now: `mono` of the same monotonic clock, and `wall` since 1970. The queue decides by its own time;
+    /// people are told of the wall's, which may be set meanwhile, or was wrong when the queue began.
+    pub fn to_wall(&self, mono: Duration, wall: Duration) -> i64 {
+        let queue = Duration::from_secs(self.at_start.into()).saturating_add(mono.saturating_sub(self.start));
+        let millis = |time: Duration| i64::try_from(time.as_millis()).unwrap_or(i64::MAX);
+        // Both have parts of a second that do not change: rounded down, the difference stays the same.
+        millis(wall).saturating_sub(millis(queue)).div_euclid(1000)
+    }
+
     /// The queue's time at `mono` of the same monotonic clock.
     pub fn now(&self, mono: Duration) -> Secs {
         let since = mono.saturating_sub(self.start).as_secs();
@@ -50,5 +59,22 @@ mod tests {
         assert_eq!(now(900_000, 5), 900_005, "a clock set back does not freeze");
         assert_eq!(now(900_000, 4_000_000_000), 900_000 + STOPPED_SECS_MAX + 5, "one set forward expires nothing");
         assert_eq!(now(900_000, u64::MAX), 900_000 + STOPPED_SECS_MAX + 5);
+    }
+
+    #[test]
+    fn wall_time_is_right_whatever_the_queue_began_with() {
+        let millis = Duration::from_millis;
+        for (recorded, wall_secs) in [(0, 1_790_000_000), (5000, 1_790_000_000), (2_000_000_000, 1_790_000_000)] {
+            let clock = Clock::start(recorded, wall_secs, millis(70_300));
+            for later in [0, 200, 900, 86_400_000] {
+                let (mono, wall) = (millis(70_300 + later), millis(wall_secs * 1000 + 400 + later));
+                let shown = i64::from(clock.now(mono)) + clock.to_wall(mono, wall);
+                assert_eq!(shown.cast_unsigned(), (wall_secs * 1000 + later) / 1000, "{recorded} {later}");
+                assert_eq!(clock.to_wall(mono, wall), clock.to_wall(millis(70_300), millis(wall_secs * 1000 + 400)));
+            }
+            // The wall's clock is set while it runs.
+            let set = clock.to_wall(millis(71_300), millis(1_800_000_001_300));
+            assert_eq!(i64::from(clock.now(millis(71_300))) + set, 1_800_000_001);
+        }
     }
 }

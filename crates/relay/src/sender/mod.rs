@@ -304,6 +304,11 @@ impl Relay {
         self.0.shared.set_generic(map);
     }
 
+    /// A time of the queue's clock in Unix seconds of the wall's, as that is set now.
+    pub fn wall(&self, secs: Secs) -> i64 {
+        self.0.shared.time.to_wall()(secs)
+    }
+
     /// Counts since opening, and what waits now.
     pub fn stats(&self) -> Stats {
         let shared = &self.0.shared;

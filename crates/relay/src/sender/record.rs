@@ -1,7 +1,7 @@
 //! What is decided becomes durable: changes of recipients, joined while an earlier batch is under way.
 
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
-use std::time::Instant;
+use std::time::{Instant, SystemTime};
 
 use posthaste_spool::watch::{Watch, Worker};
 use posthaste_spool::{AppendError, Batch, Body, BudgetChange, Entry, OutcomeBudget, Spool, StreamId};
@@ -236,6 +236,13 @@ impl Time {
 
     pub fn now(&self) -> Secs {
         self.clock.now(self.begun.elapsed())
+    }
+
+    /// From the queue's time to Unix seconds of the wall's clock, for people and other hosts.
+    pub fn to_wall(&self) -> impl Fn(Secs) -> i64 + use<> {
+        let wall = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+        let offset = self.clock.to_wall(self.begun.elapsed(), wall);
+        move |secs| offset.saturating_add(secs.into())
     }
 }
 

@@ -24,17 +24,17 @@ pub(super) enum Tell {
 }
 
 impl Tell {
-    fn action(self, until: i64) -> Action {
+    fn action(self, until: DateTime) -> Action {
         match self {
             Tell::Failed => Action::Failed,
-            Tell::Delayed => Action::Delayed { until: DateTime::from_unix(until) },
+            Tell::Delayed => Action::Delayed { until },
             Tell::Relayed => Action::Relayed,
         }
     }
 
     pub fn is_wanted(self, envelope: &Envelope, number: u16) -> bool {
         let asked = envelope.recipient(number).map_or(0, |recipient| recipient.notify);
-        self.action(0).is_told(&envelope.queued.sender, asked)
+        self.action(DateTime::from_unix(0)).is_told(&envelope.queued.sender, asked)
     }
 
     fn owed(self) -> Option<OwedNotice> {
@@ -160,7 +160,8 @@ impl Shared {
 
     /// The notification; `None` if there is nothing to tell. Blocks.
     fn written(&self, message: Lsn, envelope: &Envelope, tell: Tell, told: &[Told], to: &Addressee) -> Option<Written> {
-        let (queued, now) = (&envelope.queued, self.time.now());
+        let (queued, now, to_wall) = (&envelope.queued, self.time.now(), self.time.to_wall());
+        let date = |secs| DateTime::from_unix(to_wall(secs));
         let returned_max = self.config.returned_bytes_max;
         // Of a success and a delay the header is enough (RFC 3461 section 4.3).
         let wants_all = tell == Tell::Failed && queued.ret != Some(Ret::Headers);
@@ -175,7 +176,7 @@ impl Shared {
         }
         let until = |told: &Told| {
             let state = self.queue().show(Key { message, number: told.number });
-            i64::from(state.and_then(|state| state.expires).unwrap_or(now))
+            date(state.and_then(|state| state.expires).unwrap_or(now))
         };
         let recipients = told.iter().filter_map(|told| {
             let recipient = envelope.recipient(told.number)?;
@@ -186,7 +187,7 @@ impl Shared {
                 status: told.status,
                 reply: &told.reply,
                 host: &told.host,
-                last_attempt: DateTime::from_unix(now.into()),
+                last_attempt: date(now),
             })
         });
         let recipients: Vec<Recipient<'_>> = recipients.collect();
@@ -198,8 +199,8 @@ impl Shared {
             to: &to.address,
             is_double_bounce: to.is_postmaster,
             envid: &queued.envid,
-            received: DateTime::from_unix(queued.received.into()),
-            now: DateTime::from_unix(now.into()),
+            received: date(queued.received),
+            now: date(now),
             id: u128::from(random(1)) << 64 | u128::from(random(2)),
             recipients: &recipients,
             returned: if is_whole { Returned::Message(&body) } else { Returned::Header(&header) },

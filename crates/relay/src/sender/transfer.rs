@@ -257,7 +257,8 @@ impl Shared {
         hold: Option<&By>,
         count: &mut ExportedCount,
     ) -> Result<Exported, ControlError> {
-        let (to_wall, forwarded) = (self.to_wall(), envelope.queued.forwarded.as_deref());
+        let (wall, forwarded) = (self.time.to_wall(), envelope.queued.forwarded.as_deref());
+        let to_wall = |secs| wall(secs).max(1).cast_unsigned();
         let (mut recipients, mut changes, mut told) = (Vec::new(), Vec::new(), Vec::new());
         let expires = {
             let mut queue = self.queue();
@@ -344,12 +345,6 @@ impl Shared {
         let (not_before, expires) = (or_none(message.not_before), or_none(message.expires));
         let queued = Queued { received, not_before, expires, recipients, forwarded, ..message.queued };
         Imported { origin, at: now, queued, states }
-    }
-
-    /// From the queue's clock to the wall's.
-    fn to_wall(&self) -> impl Fn(Secs) -> u64 + use<> {
-        let (wall, now) = (wall_secs().cast_signed(), i64::from(self.time.now()));
-        move |secs| wall.saturating_add(i64::from(secs) - now).max(1).cast_unsigned()
     }
 }
 

@@ -1,5 +1,7 @@
 //! Who is told of what cannot be delivered.
 
+use std::time::SystemTime;
+
 use posthaste_relay::queue::Ret;
 use posthaste_relay::sender::Notices;
 
@@ -223,4 +225,34 @@ fn failures_of_different_messages_are_told_apart() {
     let told: Vec<_> = written.iter().map(|(to, text)| (&**to, text.matches("Action: failed").count())).collect();
     let count = |one: (&str, usize)| told.iter().filter(|other| **other == one).count();
     assert_eq!((told.len(), count(("ann@a.example", 2)), count(("eve@a.example", 1))), (3, 2, 1), "{told:?}");
+}
+
+#[test]
+fn notices_have_the_right_date_after_a_start_with_a_wrong_clock() {
+    let sink = Sink::start();
+    let rig = rig_with(zone(), sink.port(), |_| ());
+    let now = || SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap().as_secs();
+    // The clock was 20 years ahead when the queue began.
+    let at = u32::try_from(now() + 20 * 365 * 86_400).unwrap();
+    let stream = rig.relay.entry(outgoing("", &["x@a.example"], 0)).stream;
+    let payload = QueueEntry::Changes { at, changes: Vec::new() }.encode().into();
+    let batch = Batch { entries: vec![Entry { stream, needs_body: false, payload }], body: Body::None };
+    let (tell, told) = std::sync::mpsc::channel();
+    rig.spool.append(batch, Box::new(move |outcome| tell.send(outcome).unwrap()));
+    told.recv().unwrap().unwrap();
+    let rig = rig_in(rig.end(), zone(), sink.port(), |_| ());
+    rig.send("ann@here.example", &["no1@a.example"], "x\r\n");
+    rig.wait_empty();
+    let (_, text) = rig.written().remove(0);
+    for field in ["Date: ", "Arrival-Date: ", "Last-Attempt-Date: "] {
+        let date =
+            text.lines().find_map(|line| line.strip_prefix(field)).unwrap_or_else(|| panic!("{field} in {text}"));
+        let date = posthaste_message::DateTime::parse(date.as_bytes()).unwrap().unix_secs().cast_unsigned();
+        assert!(now() - date < 600, "{field} {date} in {text}");
+    }
+    let queue = rig.relay.stats().now;
+    assert!(
+        queue >= at && rig.relay.wall(queue).abs_diff(now().cast_signed()) <= 1,
+        "decisions go on by its own clock"
+    );
 }

@@ -25,13 +25,13 @@ pub(super) fn end(relay: &Relay, uid: u32, scope: &Named) -> Outcome {
 /// What is diverted, one on each line.
 pub(super) fn list(relay: &Relay, answer: Answer<'_>) -> Outcome {
     let all = relay.diversions();
-    let _ = all.iter().all(|diversion| answer(line(diversion)));
+    let _ = all.iter().all(|diversion| answer(line(relay, diversion)));
     Ok(json!({ "done": all.len() }))
 }
 
-fn line(diversion: &Diversion) -> Value {
+fn line(relay: &Relay, diversion: &Diversion) -> Value {
     let Diversion { scope, until, to, reason } = diversion;
     let (kind, name, of) = (scope.kind(), scope.name(), Named::of(scope));
-    let until = Some(*until).filter(|until| *until < Secs::MAX);
+    let until = Some(*until).filter(|until| *until < Secs::MAX).map(|until| relay.wall(until));
     json!({ "kind": kind, "name": name, "scope": of, "to": &**to, "until": until, "reason": &**reason })
 }

@@ -44,7 +44,7 @@ pub(super) fn summary(relay: &Relay, of: &Which, by: By, answer: Answer<'_>) -> 
     let all = relay.summary(&of.filter(), count_by);
     let line = |name: &str, count: &posthaste_relay::sender::Count| {
         json!({
-            by.key(): name, "recipients": count.recipients, "oldest": count.oldest, "deferred": count.deferred, "held": count.held,
+            by.key(): name, "recipients": count.recipients, "oldest": relay.wall(count.oldest), "deferred": count.deferred, "held": count.held,
             "suspended": count.suspended,
         })
     };

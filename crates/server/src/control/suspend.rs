@@ -89,7 +89,7 @@ pub(super) fn resume(relay: &Relay, uid: u32, scope: &Named) -> Outcome {
 /// What is suspended, one on each line.
 pub(super) fn list(relay: &Relay, answer: Answer<'_>) -> Outcome {
     let all = relay.suspensions();
-    let _ = all.iter().all(|entry| answer(suspension(entry)));
+    let _ = all.iter().all(|entry| answer(suspension(relay, entry)));
     Ok(json!({ "done": all.len() }))
 }
 
@@ -97,7 +97,7 @@ pub(super) fn failed(error: ControlError) -> String {
     error.to_string()
 }
 
-fn suspension(entry: &QueueEntry) -> Value {
+fn suspension(relay: &Relay, entry: &QueueEntry) -> Value {
     let (scope, until, reason, slow) = match entry {
         QueueEntry::Suspended { scope, until, reason } => (scope, until, reason, None),
         QueueEntry::Slowed { scope, until, message_rate, connections, reason } => {
@@ -105,7 +105,7 @@ fn suspension(entry: &QueueEntry) -> Value {
         }
         _ => return Value::Null,
     };
-    let until = Some(*until).filter(|until| *until < Secs::MAX);
+    let until = Some(*until).filter(|until| *until < Secs::MAX).map(|until| relay.wall(until));
     let (kind, name, of) = (scope.kind(), scope.name(), Named::of(scope));
     let mut line = json!({ "kind": kind, "name": name, "scope": of, "until": until, "reason": &**reason });
     if let Some((rate, connections)) = slow {
