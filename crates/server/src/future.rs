@@ -3,12 +3,9 @@
 use posthaste_smtp::command::Hold;
 use posthaste_smtp::{MailFrom, Reply};
 
-/// Finds out whether a message can be held back so long, at `now`, in seconds since 1970.
-pub(crate) fn check(mail: &MailFrom, secs_max: u64, now: i64) -> Result<(), Reply> {
+/// Refuses a message that expires before it leaves, at `now`, in seconds since 1970. For how long it may be held back the session knows, as it was announced.
+pub(crate) fn check(mail: &MailFrom, now: i64) -> Result<(), Reply> {
     let (hold, _) = times(mail, now);
-    if u64::from(hold) > secs_max {
-        return Err(Reply::new(501, "5.5.4", format!("Mail is held back for {secs_max} seconds at most")));
-    }
     match mail.expires {
         Some(expires) if expires <= now.saturating_add(hold.into()) => {
             Err(Reply::new(501, "5.4.7", "The message would expire before it could be sent"))
@@ -36,16 +33,15 @@ mod tests {
     use super::*;
 
     #[test]
-    fn times_are_counted_from_now_and_bounded() {
+    fn times_are_counted_from_now() {
         let now = 1_000_000;
         let verdict = |hold, expires| {
             let mail = MailFrom { hold, expires, ..MailFrom::new(ReversePath::Null) };
-            (times(&mail, now), check(&mail, 100, now).map_err(|reply| reply.enhanced().unwrap().detail))
+            (times(&mail, now), check(&mail, now).map_err(|reply| reply.enhanced().unwrap().detail))
         };
         assert_eq!(verdict(None, None), ((0, 0), Ok(())));
         assert_eq!(verdict(Some(Hold::For(100)), None), ((100, 0), Ok(())));
         assert_eq!(verdict(Some(Hold::Until(now + 100)), Some(now + 101)), ((100, 101), Ok(())));
-        assert_eq!(verdict(Some(Hold::Until(now + 101)), None), ((101, 0), Err(4)));
         assert_eq!(verdict(Some(Hold::Until(0)), None), ((0, 0), Ok(())), "at once");
         assert_eq!(verdict(Some(Hold::For(50)), Some(now + 50)), ((50, 50), Err(7)));
         assert_eq!(verdict(None, Some(now - 1)), ((0, 1), Err(7)));

@@ -50,18 +50,12 @@ pub(crate) struct Settings {
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct MessageLimits {
     pub hops: usize,
-    /// How long a message may be held back.
-    pub future_release_secs: u64,
     pub allowance: Allowance,
 }
 
 impl From<Limits> for MessageLimits {
     fn from(limits: Limits) -> Self {
-        Self {
-            hops: limits.receive.hops,
-            future_release_secs: limits.session.future_release_secs,
-            allowance: (&limits).into(),
-        }
+        Self { hops: limits.receive.hops, allowance: (&limits).into() }
     }
 }
 
@@ -69,8 +63,6 @@ impl Settings {
     /// `directory` is that of `config`.
     pub fn new(config: &Config, directory: Arc<Directory>, logins: Arc<Logins>) -> Self {
         let limits = config.listeners.iter().map(|listener| limits(config, listener).map(Into::into));
-        let mut local: MessageLimits = config.limits.clone().into();
-        local.future_release_secs = posthaste_units::A_YEAR;
         let networks = config.relay.networks.0.iter().map(|network| (*network, true)).collect();
         let own = config.networks.iter().flat_map(Network::each).map(|(network, own)| (network, own.relay));
         let auth = config.listeners.iter().map(|listener| auth(config, listener)).collect();
@@ -94,7 +86,7 @@ impl Settings {
             maps: Maps::new(&config.relay),
             returned_bytes: config.relay.returned_bytes,
             limits: limits.collect(),
-            local,
+            local: config.limits.clone().into(),
         }
     }
 

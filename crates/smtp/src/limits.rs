@@ -31,8 +31,8 @@ pub struct Limits {
     pub idle_commands: u32,
     /// Messages in one session, announced as MAILMAX. Beyond it: 421 4.7.0 and close. Default `None`: no limit.
     pub messages: Option<u32>,
-    /// Seconds that a message may be held back, announced with FUTURERELEASE (RFC 4865). More is answered with 501 5.5.4; of HOLDUNTIL the handler has to see to it, as
-    /// the clock is there. Set it only if the handler honours it. Default 0: not offered.
+    /// Seconds that a message may be held back, announced with FUTURERELEASE (RFC 4865), with the date that is so far from the session's beginning. More is answered
+    /// with 501 5.5.4. Set it only if the handler honours it. Default 0: not offered.
     pub future_release_secs: u32,
     /// How long the driver waits in each state.
     pub timeouts: Timeouts,

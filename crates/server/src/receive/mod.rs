@@ -353,8 +353,7 @@ impl Receiver {
             return Err(Reply::new(553, "5.7.1", "Not an address of yours, you cannot send mail from it"));
         }
         if mail.hold.is_some() || mail.expires.is_some() {
-            let secs_max = settings.limits(session).future_release_secs;
-            future::check(mail, secs_max, unix_micros() / 1_000_000)?;
+            future::check(mail, unix_micros() / 1_000_000)?;
         }
         self.check_size(session, mail).await
     }

@@ -5,6 +5,7 @@ use std::io;
 use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
+use std::time::SystemTime;
 
 use bytes::{Bytes, BytesMut};
 use posthaste_net::{Certificate, CurrentPhase, Phase, Stream, TlsFacts, after};
@@ -130,7 +131,8 @@ const OUTPUT_BYTES_KEPT: usize = 256;
 impl Connection {
     pub fn new(stream: Stream, config: Arc<Config>, phase: Arc<CurrentPhase>, door: Door) -> Self {
         let now = Instant::now();
-        let machine = Machine::new(Arc::clone(&config));
+        let wall = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+        let machine = Machine::new(Arc::clone(&config)).begun_at(wall.as_secs().cast_signed());
         Self {
             machine: if door.implicit_tls { machine.encrypted() } else { machine },
             stream,

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use bytes::BytesMut;
 
 use self::body::Body;
-use self::commands::Sort;
+use self::commands::{HOLD_UNTIL_MAX, Sort};
 use super::{Abort, Config, Envelope, Event, Protocol, Waiting};
 use crate::body_error::BodyError;
 use crate::command::{CommandError, MailFrom, RcptTo};
@@ -39,6 +39,8 @@ pub struct Machine {
     bodies: u64,
     said_quit: bool,
     witness: Option<Arc<dyn Witness>>,
+    /// The latest date that a message may be held back until, in seconds since 1970.
+    hold_until_max: i64,
 }
 
 #[derive(Debug)]
@@ -110,7 +112,17 @@ impl Machine {
             bodies: 0,
             said_quit: false,
             witness: None,
+            hold_until_max: HOLD_UNTIL_MAX,
         }
+    }
+
+    /// The time of the session's beginning, in seconds since 1970: what is held back until a date may be as late as what is held back for the longest time
+    /// from then on. Both limits are announced, and count for the whole session. Without it any date of 32 bits is taken.
+    #[must_use]
+    pub fn begun_at(mut self, unix_secs: i64) -> Self {
+        let latest = unix_secs.saturating_add(self.config.limits.future_release_secs.into());
+        self.hold_until_max = latest.clamp(0, HOLD_UNTIL_MAX);
+        self
     }
 
     /// Has somebody hear the commands from now on.

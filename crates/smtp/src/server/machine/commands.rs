@@ -37,7 +37,7 @@ const NOT_AFTER_HELO: &str = "Parameters need EHLO";
 const NEEDS_TLS: &str = "Must issue a STARTTLS command first";
 const DSN_NOT_OFFERED: &str = "DSN parameters are not offered";
 /// Dates above it are not kept: those of 32 bits.
-const HOLD_UNTIL_MAX: i64 = u32::MAX as i64;
+pub(super) const HOLD_UNTIL_MAX: i64 = u32::MAX as i64;
 /// RFC 9422 section 4: at most six digits.
 const RCPT_MAX_MAX: usize = 999_999;
 
@@ -207,7 +207,7 @@ impl Machine {
             lines.push("DSN".into());
         }
         if limits.future_release_secs > 0 {
-            lines.push(format!("FUTURERELEASE {} {}", limits.future_release_secs, date_time(HOLD_UNTIL_MAX)));
+            lines.push(format!("FUTURERELEASE {} {}", limits.future_release_secs, date_time(self.hold_until_max)));
             lines.push("XEXPIRES".into());
         }
         if config.starttls && !self.tls {
@@ -261,7 +261,7 @@ impl Machine {
         }
         let is_too_late = match mail.hold {
             Some(Hold::For(secs)) => secs > limits.future_release_secs,
-            Some(Hold::Until(until)) => until > HOLD_UNTIL_MAX,
+            Some(Hold::Until(until)) => until > self.hold_until_max,
             None => false,
         };
         if is_too_late || mail.expires.is_some_and(|expires| expires > HOLD_UNTIL_MAX) {
@@ -312,5 +312,47 @@ impl Machine {
     pub(super) fn say(&mut self, reply: &[u8]) -> Option<Event> {
         self.out.extend_from_slice(reply);
         None
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use bytes::BytesMut;
+
+    use super::*;
+    use crate::server::Machine;
+
+    /// The replies to these lines, in a session that began at 1,790,000,000 and may hold mail back for 100 s.
+    fn replies(lines: &str) -> String {
+        let mut config = crate::server::Config::new("s.example");
+        config.limits.future_release_secs = 100;
+        let mut machine = Machine::new(std::sync::Arc::new(config)).begun_at(1_790_000_000);
+        machine.greet(Ok(()));
+        let mut input = BytesMut::from(lines);
+        while let event = machine.step(&mut input)
+            && !matches!(event, Event::NeedInput)
+        {
+            match event {
+                Event::Hello | Event::Mail => machine.answer(Ok(())),
+                other => panic!("{other:?}"),
+            }
+        }
+        String::from_utf8(machine.output().to_vec()).unwrap()
+    }
+
+    #[test]
+    fn the_date_that_is_announced_is_the_latest_to_hold_until() {
+        let said = replies("EHLO c.example\r\n");
+        let latest = date_time(1_790_000_100).to_string();
+        assert!(said.contains(&format!("250-FUTURERELEASE 100 {latest}\r\n")), "{said}");
+        for (hold, code) in [
+            (format!("HOLDUNTIL={latest}"), "250"),
+            (format!("HOLDUNTIL={}", date_time(1_790_000_101)), "501"),
+            ("HOLDFOR=100".to_owned(), "250"),
+            ("HOLDFOR=101".to_owned(), "501"),
+        ] {
+            let said = replies(&format!("EHLO c.example\r\nMAIL FROM:<> {hold}\r\n"));
+            assert!(said.lines().last().unwrap().starts_with(code), "{hold}: {said}");
+        }
     }
 }
