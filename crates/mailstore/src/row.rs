@@ -2,6 +2,7 @@
 
 use std::fmt;
 use std::num::NonZeroU32;
+use std::ops::Range;
 use std::time::SystemTime;
 
 use crate::flags::MessageFlags;
@@ -131,22 +132,14 @@ impl MessageSet {
         merged
     }
 
-    /// Positions (from 0) in `uids`, the ascending UIDs of a view, as sorted ranges of positions without their end.
-    pub(crate) fn positions(&self, uids: &[u32]) -> Vec<std::ops::Range<usize>> {
-        let len = uids.len();
-        let ranges = match self {
-            Self::Numbers(ranges) => Self::merged(ranges)
-                .into_iter()
-                .map(|range| (range.first.max(1) as usize - 1).min(len)..(range.last as usize).min(len))
-                .collect::<Vec<_>>(),
-            Self::Uids(ranges) => Self::merged(ranges)
-                .into_iter()
-                .map(|range| {
-                    uids.partition_point(|uid| *uid < range.first)..uids.partition_point(|uid| *uid <= range.last)
-                })
-                .collect(),
+    /// Positions (from 0) in a view of `len` messages in order of UIDs, of which `below` are below a UID: sorted ranges.
+    pub(crate) fn positions(&self, len: usize, below: impl Fn(u64) -> usize) -> Vec<Range<usize>> {
+        let position = |range: NumberRange| match self {
+            Self::Numbers(_) => (range.first.max(1) as usize - 1).min(len)..(range.last as usize).min(len),
+            Self::Uids(_) => below(range.first.into())..below(u64::from(range.last) + 1),
         };
-        ranges.into_iter().filter(|range| range.start < range.end).collect()
+        let (Self::Numbers(ranges) | Self::Uids(ranges)) = self;
+        Self::merged(ranges).into_iter().map(position).filter(|range| !range.is_empty()).collect()
     }
 }
 
@@ -160,9 +153,10 @@ mod tests {
 
     #[test]
     fn sets_become_positions_whatever_their_order() {
-        let uids = [2, 3, 5, 9];
+        let uids = [2u64, 3, 5, 9];
         let check = |set: MessageSet, expected: &[usize]| {
-            assert_eq!(set.positions(&uids).into_iter().flatten().collect::<Vec<_>>(), expected, "{set:?}");
+            let below = |uid: u64| uids.partition_point(|known| *known < uid);
+            assert_eq!(set.positions(uids.len(), below).into_iter().flatten().collect::<Vec<_>>(), expected, "{set:?}");
         };
         check(MessageSet::all(), &[0, 1, 2, 3]);
         check(MessageSet::Uids(ranges(&[(9, 20), (1, 2), (6, 8)])), &[0, 3]);

@@ -1,5 +1,6 @@
 //! The messages of a mailbox at one moment, and the view of a session over it.
 
+use std::ops::Range;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -69,8 +70,9 @@ impl<F> Snapshot<F> {
         self.messages.iter().filter(|message| with(message.flags)).count() as u32
     }
 
-    fn uids(&self) -> Vec<u32> {
-        self.messages.iter().map(|message| message.uid).collect()
+    /// How many messages have a lower UID.
+    fn below(&self, uid: u64) -> usize {
+        self.messages.partition_point(|message| u64::from(message.uid) < uid)
     }
 }
 
@@ -154,42 +156,42 @@ impl<S: Source> SnapshotView<S> {
         if Arc::ptr_eq(&self.of, &now) && !(may_expunge && had_ghosts) {
             return ViewChanges::default();
         }
-        let (exists, recent) = (self.exists(), self.recent());
-        let keywords = (now.keywords != self.seen.keywords).then(|| now.keywords.clone());
-        let old = Arc::clone(&self.seen);
-        let is_gone = |message: &&Message<S::File>| now.find(uid(message.uid)).is_none();
-        let mut expunged = Vec::new();
-        let ghosts: Vec<_> = old.messages.iter().filter(is_gone).cloned().collect();
-        self.seen = match (ghosts.is_empty(), may_expunge) {
-            (false, true) => {
-                let numbered = old.messages.iter().zip(1..).filter(|(message, _)| is_gone(message));
-                expunged =
-                    numbered.map(|(message, number)| ExpungedMessage { number, uid: uid(message.uid) }).collect();
-                expunged.reverse();
-                Arc::clone(&now)
+        let (recent, old) = (self.recent(), Arc::clone(&self.seen));
+        let keywords = (now.keywords != old.keywords).then(|| now.keywords.clone());
+        // Both are in order of UIDs, and what is new comes after all that was seen.
+        let (mut at, mut gone, mut changed) = (0, Vec::new(), Vec::new());
+        for (number, message) in (1..).zip(&old.messages) {
+            match now.messages.get(at).filter(|found| found.uid == message.uid) {
+                None => gone.push(ExpungedMessage { number, uid: uid(message.uid) }),
+                Some(found) => {
+                    if found.flags != message.flags {
+                        changed.push(if may_expunge { at } else { number as usize - 1 });
+                    }
+                    at += 1;
+                }
             }
-            (false, false) => {
-                let mut messages: Vec<_> = now.messages.iter().cloned().chain(ghosts).collect();
-                messages.sort_unstable_by_key(|message| message.uid);
-                Arc::new(Snapshot { messages, uid_next: now.uid_next, keywords: now.keywords.clone() })
-            }
-            (true, _) => Arc::clone(&now),
-        };
+        }
+        let has_new = at < now.messages.len();
+        self.seen =
+            if may_expunge || gone.is_empty() { Arc::clone(&now) } else { Arc::new(with_ghosts(&old, &now, at)) };
         self.of = now;
         self.take_recent();
-        let before = |message: &Message<S::File>| old.find(uid(message.uid)).map(|old| old.flags);
-        let messages = self.seen.messages.iter().enumerate();
-        let changed = messages.filter(|(_, message)| before(message).is_some_and(|flags| flags != message.flags));
-        let flags = changed.map(|(at, _)| self.row(at)).collect();
-        let left = exists - expunged.len() as u32;
+        gone.reverse();
         ViewChanges {
-            expunged,
-            exists: Some(self.exists()).filter(|exists| *exists != left),
+            expunged: if may_expunge { gone } else { Vec::new() },
+            exists: has_new.then(|| self.exists()),
             recent: Some(self.recent()).filter(|now| *now != recent),
-            flags,
+            flags: changed.into_iter().map(|at| self.row(at)).collect(),
             keywords,
         }
     }
+}
+
+/// All that was seen, as it is now or was last, and what is new: the messages of `now` from `first_new` on.
+fn with_ghosts<F: Clone>(old: &Snapshot<F>, now: &Snapshot<F>, first_new: usize) -> Snapshot<F> {
+    let seen = old.messages.iter().map(|message| now.find(uid(message.uid)).unwrap_or(message));
+    let messages = seen.chain(&now.messages[first_new..]).cloned().collect();
+    Snapshot { messages, uid_next: now.uid_next, keywords: now.keywords.clone() }
 }
 
 impl<S: Source> MailboxView for SnapshotView<S> {
@@ -215,8 +217,9 @@ impl<S: Source> MailboxView for SnapshotView<S> {
     }
 
     fn recent(&self) -> u32 {
-        let uids_up_to = |uid: u32| self.seen.messages.partition_point(|message| message.uid <= uid) as u32;
-        self.recent.iter().map(|range| uids_up_to(range.last) - uids_up_to(range.first - 1)).sum()
+        let count =
+            |range: &NumberRange| self.seen.below(u64::from(range.last) + 1) - self.seen.below(range.first.into());
+        self.recent.iter().map(count).sum::<usize>() as u32
     }
 
     fn first_unseen(&self) -> Option<u32> {
@@ -251,8 +254,8 @@ impl<S: Source> MailboxView for SnapshotView<S> {
     }
 
     fn rows<'a>(&'a self, set: &MessageSet, options: RowOptions) -> Box<dyn MessageRows + 'a> {
-        let at = set.positions(&self.seen.uids());
-        Box::new(SnapshotRows { view: self, options, left: at.into_iter().flatten().collect::<Vec<_>>().into_iter() })
+        let at = set.positions(self.seen.messages.len(), |uid| self.seen.below(uid));
+        Box::new(SnapshotRows { view: self, options, left: at.into_iter().flatten() })
     }
 
     fn header(&self, uid: Uid) -> Asked<'_, Bytes> {
@@ -274,7 +277,7 @@ struct SnapshotRows<'a, S: Source> {
     view: &'a SnapshotView<S>,
     options: RowOptions,
     /// Positions to come.
-    left: std::vec::IntoIter<usize>,
+    left: std::iter::Flatten<std::vec::IntoIter<Range<usize>>>,
 }
 
 impl<S: Source> MessageRows for SnapshotRows<'_, S> {

@@ -2,8 +2,9 @@
 
 use posthaste_mailstore::{
     FakeMessage, FakeStore, KeywordTable, ListOptions, MailAccount, MailboxName, MailboxView, Mailstore,
-    MailstoreError, MessageFlags, MessageSet, NamePattern, RowOptions, Uid, ViewChanges,
+    MailstoreError, MessageFlags, MessageSet, NamePattern, NumberRange, RowOptions, Uid, ViewChanges,
 };
+use proptest::prelude::*;
 use std::sync::Arc;
 
 async fn account(store: &FakeStore) -> Arc<dyn MailAccount> {
@@ -135,4 +136,73 @@ async fn a_large_set_comes_in_steps_and_bodies_in_pieces() {
     assert_eq!(body.read(65_536, u64::MAX).await.unwrap().len(), 34_464);
     assert!(body.read(100_000, u64::MAX).await.unwrap().is_empty() && body.read(9, 3).await.unwrap().is_empty());
     assert!(matches!(view.body(broken).await.map(drop), Err(MailstoreError::Damaged(_))));
+}
+
+/// What another session does, or what the client hears.
+#[derive(Debug, Clone)]
+enum Step {
+    Add,
+    Flags(usize, u8),
+    Expunge(usize),
+    Advance(bool),
+}
+
+fn step() -> impl Strategy<Value = Step> {
+    prop_oneof![
+        2 => Just(Step::Add),
+        2 => (any::<usize>(), 0u8..32).prop_map(|(at, flags)| Step::Flags(at, flags)),
+        2 => any::<usize>().prop_map(Step::Expunge),
+        3 => any::<bool>().prop_map(Step::Advance),
+    ]
+}
+
+/// A client's own list, made of what it is told.
+async fn hear(view: &mut dyn MailboxView, may_expunge: bool, known: &mut Vec<(u32, MessageFlags)>) {
+    let changes = view.advance(may_expunge).await.unwrap();
+    assert!(may_expunge || changes.expunged.is_empty());
+    for gone in changes.expunged {
+        assert_eq!(known.remove(gone.number as usize - 1).0, gone.uid.get());
+    }
+    if let Some(exists) = changes.exists {
+        let first = known.len() as u32 + 1;
+        let new = MessageSet::Numbers(vec![NumberRange { first, last: exists }]);
+        let new = view.rows(&new, RowOptions::default()).next().await.unwrap();
+        known.extend(new.iter().map(|row| (row.uid.get(), row.flags)));
+    }
+    for row in changes.flags {
+        assert_eq!(known[row.number as usize - 1].0, row.uid.get());
+        known[row.number as usize - 1].1 = row.flags;
+    }
+    assert_eq!(known.len(), view.exists() as usize);
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
+
+    #[test]
+    fn a_client_that_listens_knows_the_mailbox(steps in prop::collection::vec(step(), 1..60)) {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        runtime.block_on(async {
+            let (store, mut uids) = store(3);
+            let mut now: Vec<(Uid, MessageFlags)> = uids.drain(..).map(|uid| (uid, MessageFlags::NONE)).collect();
+            let mut view = select(&store, "INBOX", false).await;
+            let mut known: Vec<(u32, MessageFlags)> = now.iter().map(|(uid, flags)| (uid.get(), *flags)).collect();
+            for step in steps {
+                match step {
+                    Step::Add => now.push((store.add("INBOX", FakeMessage::new("\r\n")), MessageFlags::NONE)),
+                    Step::Flags(at, flags) if !now.is_empty() => {
+                        let at = at % now.len();
+                        now[at].1 = MessageFlags(flags.into());
+                        store.set_flags("INBOX", now[at].0, now[at].1);
+                    }
+                    Step::Expunge(at) if !now.is_empty() => store.expunge("INBOX", now.remove(at % now.len()).0),
+                    Step::Advance(may_expunge) => hear(&mut *view, may_expunge, &mut known).await,
+                    _ => {}
+                }
+            }
+            hear(&mut *view, true, &mut known).await;
+            let now: Vec<(u32, MessageFlags)> = now.iter().map(|(uid, flags)| (uid.get(), *flags)).collect();
+            assert_eq!(known, now);
+        });
+    }
 }
