@@ -1,12 +1,14 @@
 //! Names that clients log in with, and the addresses that are theirs.
 
+use std::sync::Arc;
+
 use posthaste_smtp::address::Domain as Host;
 use posthaste_smtp::{Address, ForwardPath};
 
 use crate::aliases::AliasId;
 use crate::directory::{Directory, Table};
 use crate::names::{folded, folded_domain, user_name};
-use crate::route::Route;
+use crate::route::{Place, Route};
 use crate::step::{Step, Trace};
 
 impl Directory {
@@ -20,6 +22,16 @@ impl Directory {
         let domain = self.by_name.get(&*domain).map_or(&*domain, |index| &self.domains[*index as usize].name);
         let user = user_name(user)?;
         (!user.is_empty() && !domain.is_empty()).then(|| format!("{user}@{domain}"))
+    }
+
+    /// The Maildir of `login`, which has the form of [`Directory::login_name`]: its own, wherever an alias of that name leads. `None` if it is no user of ours, or its
+    /// mail is kept elsewhere.
+    pub fn maildir_of(&self, login: &str) -> Option<Arc<str>> {
+        let (user, domain) = login.rsplit_once('@')?;
+        match self.own(*self.by_name.get(domain)?, user, user).ok()?.place {
+            Place::Maildir(path) => Some(path),
+            Place::Transport(_) | Place::Remote => None,
+        }
     }
 
     /// Whether `address` is one of `login`, which has the form of [`Directory::login_name`]: its own, with a detail or without, or one that leads to it. Takes
@@ -97,6 +109,25 @@ mod tests {
         check("app@else.example.", Some("app@else.example"));
         for bad in ["", "@", "@example.org", "ann@", "a b@example.org", "a\0b"] {
             check(bad, None);
+        }
+    }
+
+    #[test]
+    fn a_login_has_the_maildir_of_its_own_name() {
+        let moved = "name = \"moved.example\"\nusers = [\"ann\"]\ntransport = \"lmtp:127.0.0.1:24\"\n";
+        let domain: Domain = toml::from_str(moved).unwrap();
+        let elsewhere = Directory::new(&[domain], "Maildir").unwrap();
+        assert_eq!(elsewhere.maildir_of("ann@moved.example"), None);
+        let directory = directory();
+        let check = |login: &str, expected: Option<&str>| {
+            assert_eq!(directory.maildir_of(login).as_deref(), expected, "{login}");
+        };
+        // Although an alias sends bob's mail elsewhere as well, and ann's is forwarded.
+        check("bob@example.org", Some("example.org/bob/Maildir"));
+        check("ann@example.org", Some("example.org/ann/Maildir"));
+        check("x@any.example", Some("any.example/x/Maildir"));
+        for other in ["team@example.org", "zoe@example.org", "ann@else.example", "ann", "..@any.example"] {
+            check(other, None);
         }
     }
 
