@@ -123,7 +123,7 @@ impl Bench {
         if !settings.program.is_file() {
             let missing = settings.program.display();
             return Err(format!(
-                "there is no {missing}: build it (cargo build --release -p posthaste), or name it with --server"
+                "there is no {missing}: build it (cargo build --profile dist -p posthaste), or name it with --server"
             )
             .into());
         }

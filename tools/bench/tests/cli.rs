@@ -199,7 +199,7 @@ fn misuse_is_told() {
     std::fs::write(dir.path().join("file"), "").unwrap();
     check(&["spool", "--report", "file/out"], "file/out");
     check(&["spool", "--dir", "absent"], "absent");
-    check(&["spool", "--server", "absent"], "cargo build --release -p posthaste");
+    check(&["spool", "--server", "absent"], "cargo build --profile dist -p posthaste");
     check(&["spool", "--dir", "/dev/shm"], "--force");
 }
 
