@@ -1,4 +1,5 @@
 //! Tables of many aliases, and tables that are made to take for ever.
+#![allow(unsafe_code, reason = "a global allocator counts bytes")]
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::sync::Mutex;

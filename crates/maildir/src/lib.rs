@@ -12,7 +12,6 @@
 //! * A file's name tells its size on disk (`S=`) and on the wire (`W=`), see [`UniqueName`]; line ends are described in [`line_ends`].
 //!
 //! Linux only (5.6 or later, for `openat2`).
-#![deny(unsafe_code)]
 #![warn(missing_docs)]
 
 mod batch;

@@ -4,7 +4,6 @@
 //! or fails holds up nobody else. Each target gets a message at least once: a kill between the delivery and its note in the spool has it delivered again.
 //!
 //! It runs programs and writes files with the rights of the process, and does not know who may configure them: its user sees to that.
-#![deny(unsafe_code)]
 #![warn(missing_docs)]
 
 mod attempts;

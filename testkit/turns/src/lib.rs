@@ -10,6 +10,7 @@
 //! Nothing below [`in_turns`] may wait in the kernel for another thread: pipes, sockets, locks of files. Locks in statics belong to all runs at a time and
 //! to everybody else (the standard library takes one whenever a thread begins or ends): they are waited for in the kernel as well, so nothing may let another
 //! go first while it holds one. Linux with glibc only.
+#![allow(unsafe_code, reason = "it stands in for functions of the C library")]
 
 mod calls;
 mod schedule;
