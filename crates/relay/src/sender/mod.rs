@@ -306,7 +306,7 @@ impl Relay {
 
     /// A time of the queue's clock in Unix seconds of the wall's, as that is set now.
     pub fn wall(&self, secs: Secs) -> i64 {
-        self.0.shared.time.to_wall()(secs)
+        self.0.shared.time.wall_clock()(secs)
     }
 
     /// Counts since opening, and what waits now.

@@ -239,7 +239,7 @@ impl Time {
     }
 
     /// From the queue's time to Unix seconds of the wall's clock, for people and other hosts.
-    pub fn to_wall(&self) -> impl Fn(Secs) -> i64 + use<> {
+    pub fn wall_clock(&self) -> impl Fn(Secs) -> i64 + use<> {
         let wall = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
         let offset = self.clock.to_wall(self.begun.elapsed(), wall);
         move |secs| offset.saturating_add(secs.into())

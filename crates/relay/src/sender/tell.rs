@@ -160,7 +160,7 @@ impl Shared {
 
     /// The notification; `None` if there is nothing to tell. Blocks.
     fn written(&self, message: Lsn, envelope: &Envelope, tell: Tell, told: &[Told], to: &Addressee) -> Option<Written> {
-        let (queued, now, to_wall) = (&envelope.queued, self.time.now(), self.time.to_wall());
+        let (queued, now, to_wall) = (&envelope.queued, self.time.now(), self.time.wall_clock());
         let date = |secs| DateTime::from_unix(to_wall(secs));
         let returned_max = self.config.returned_bytes_max;
         // Of a success and a delay the header is enough (RFC 3461 section 4.3).

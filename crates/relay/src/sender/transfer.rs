@@ -257,7 +257,7 @@ impl Shared {
         hold: Option<&By>,
         count: &mut ExportedCount,
     ) -> Result<Exported, ControlError> {
-        let (wall, forwarded) = (self.time.to_wall(), envelope.queued.forwarded.as_deref());
+        let (wall, forwarded) = (self.time.wall_clock(), envelope.queued.forwarded.as_deref());
         let to_wall = |secs| wall(secs).max(1).cast_unsigned();
         let (mut recipients, mut changes, mut told) = (Vec::new(), Vec::new(), Vec::new());
         let expires = {
