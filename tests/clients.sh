@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Sends mail with real clients through a real server on the loopback address and looks at what lies in the Maildirs.
-# Needs swaks, curl, openssl, python3 and smtp-source (in Postfix). POSTHASTE names another binary to test than the debug build.
+# Sends mail with real clients through a real server on the loopback address, looks at what lies in the Maildirs and reads it by IMAP.
+# Needs swaks, curl, openssl, python3, neomutt, tmux and smtp-source (in Postfix). POSTHASTE names another binary to test than the debug build.
 . "$(dirname "$0")/lib.sh"
 
 openssl req -x509 -newkey rsa:2048 -nodes -days 2 -subj /CN=mx.example.org -addext subjectAltName=IP:127.0.0.1 \
@@ -34,7 +34,7 @@ name = "example.org"
 users = ["alice", "bob", "carol", "dave", "erin", "load", "tls", "login"]
 TOML
 echo secret | "$POSTHASTE" password dave@example.org >"$dir/passwords"
-(cd "$dir" && exec "$POSTHASTE" serve >banner 2>log) &
+(cd "$dir" && exec "$POSTHASTE" serve --imap-preview=127.0.0.1:0 >banner 2>log) &
 server=$!
 for _ in $(seq 600); do
     grep -q '^Ready' "$dir/banner" 2>/dev/null && break
@@ -46,6 +46,7 @@ proxied=$(sed -n 's/^ *listening .*:\([0-9]*\)$/\1/p' "$dir/banner" | sed -n 2p)
 implicit=$(sed -n 's/^ *listening .*:\([0-9]*\)$/\1/p' "$dir/banner" | sed -n 3p)
 submission=$(sed -n 's/^ *listening .*:\([0-9]*\)$/\1/p' "$dir/banner" | sed -n 4p)
 submissions=$(sed -n 's/^ *listening .*:\([0-9]*\)$/\1/p' "$dir/banner" | sed -n 5p)
+imap=$(sed -n 's/^ *imap  *[^ ]*:\([0-9]*\) .*$/\1/p' "$dir/banner")
 
 # holds USER COUNT TEXT: the mailbox has COUNT messages, and TEXT is a line of each.
 holds() {
@@ -162,6 +163,36 @@ with_smtp_source() {
 load_arrived() {
     holds load 2000 "To: <load@example.org>"
 }
+with_curl_by_imap() {
+    local url="imap://127.0.0.1:$imap/INBOX"
+    curl -sS --max-time 30 -u dave@example.org:secret "$url" -X 'FETCH 1:* (UID FLAGS ENVELOPE)' | grep -q 'UID 1 .*"y"' &&
+        curl -sS --max-time 30 --ssl-reqd --cacert "$dir/cert.pem" -u dave@example.org:secret "$url;UID=1" | grep -qx $'to dave\r'
+}
+with_curl_by_imap_and_a_wrong_password() {
+    ! curl -sS --max-time 30 -u dave@example.org:wrong "imap://127.0.0.1:$imap/INBOX" -X NOOP
+}
+with_neomutt() {
+    cat >"$dir/neomuttrc" <<RC
+set imap_user = "dave@example.org"
+set imap_pass = "secret"
+set certificate_file = "$dir/cert.pem"
+set ssl_verify_host = no
+set folder = "imap://127.0.0.1:$imap/"
+set spoolfile = "+INBOX"
+set header_cache = ""
+set wait_key = no
+set pipe_decode = no
+push "<last-entry><pipe-message>cat >'$dir/neomutt.eml'<enter><exit>"
+RC
+    tmux -L "posthaste-$$" -f /dev/null new-session -d -x 100 -y 30 "HOME='$dir' neomutt -n -F '$dir/neomuttrc' 2>'$dir/neomutt.err'"
+    for _ in $(seq 300); do
+        grep -q 'to dave' "$dir/neomutt.eml" 2>/dev/null && break
+        sleep 0.1
+    done
+    tmux -L "posthaste-$$" capture-pane -p 2>/dev/null || true
+    tmux -L "posthaste-$$" kill-server 2>/dev/null || true
+    grep -x 'Subject: y' "$dir/neomutt.eml" && grep -x 'to dave' "$dir/neomutt.eml"
+}
 stops() {
     kill -TERM "$server"
     wait "$server"
@@ -238,6 +269,9 @@ check "openssl knows the certificate behind STARTTLS" with_openssl
 check "openssl is refused TLS 1.1" with_openssl_and_tls_1_1_refused
 check "smtp-source sends 2000 over 20 connections" with_smtp_source
 check "all 2000 are in the Maildir" load_arrived
+check "curl reads by IMAP, also behind STARTTLS" with_curl_by_imap
+check "curl is refused a wrong password" with_curl_by_imap_and_a_wrong_password
+check "neomutt reads by IMAP" with_neomutt
 check "SIGTERM ends the server well" stops
 check "the sink starts" start_sink
 check "the sink takes mail of swaks, curl, smtp-source and smtplib, and refuses as asked" sink_takes_mail

@@ -62,6 +62,7 @@ mod trace_live;
 mod view;
 
 use std::ffi::OsString;
+use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
@@ -201,6 +202,10 @@ struct Serve {
     /// Write `ready` to this descriptor (3 or above) once all listeners are bound and the spool is replayed, as s6's notification-fd expects
     #[arg(long, value_name = "N")]
     ready_fd: Option<u32>,
+    /// Also let the users of `[auth]` read their mail by IMAP at this address, default 127.0.0.1:1143; if the port is busy, at the next free one. A preview: it
+    /// changes no mail, and clients load all mail again after each restart, as UIDs are not kept
+    #[arg(long, value_name = "ADDRESS", num_args = 0..=1, require_equals = true, default_missing_value = "127.0.0.1:1143")]
+    imap_preview: Option<SocketAddr>,
 }
 
 #[derive(Clone, Copy, ValueEnum)]
@@ -315,7 +320,8 @@ fn run(command: Command) -> Result<ExitCode, Box<dyn std::error::Error>> {
                 Format::Plain => LogFormat::Plain,
                 Format::Json => LogFormat::Json,
             });
-            let options = ServeOptions { config: serve.config.named(), log_format: format, ready_fd: serve.ready_fd };
+            let Serve { config, ready_fd, imap_preview, .. } = serve;
+            let options = ServeOptions { config: config.named(), log_format: format, ready_fd, imap_preview };
             if let Err(ServeFailure { error, log_format }) = posthaste_server::serve(options, || std::process::exit(1))
             {
                 match log_format {

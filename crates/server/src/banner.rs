@@ -20,7 +20,7 @@ impl Server {
         let ReplayReport { messages, restored, deferred, .. } = self.replayed;
         let banner = serde_json::json!({
             "timestamp": crate::logging::timestamp(), "level": "INFO", "message": "ready", "version": env!("CARGO_PKG_VERSION"), "host_name": self.config.host_name,
-            "listening": listening, "receiving": domains, "mail": self.config.storage.mail,
+            "listening": listening, "imap_preview": self.addresses.imap, "receiving": domains, "mail": self.config.storage.mail,
             "spool_messages": messages, "restored": restored, "deferred": deferred, "damaged": damaged(&self.replayed),
         });
         format!("{banner}\n")
@@ -61,6 +61,9 @@ impl Server {
         }
         for path in self.config.listeners.iter().filter_map(|listener| listener.socket.unix.as_ref()) {
             let _ = writeln!(out, "  listening  {}", path.display());
+        }
+        if let Some(address) = self.addresses.imap {
+            let _ = writeln!(out, "  imap       {address} (preview: read only, UIDs are of this start)");
         }
         let domains: Vec<&str> = self.config.domains.iter().flat_map(Domain::names).collect();
         let _ = writeln!(out, "  receiving  {}", domains.join(", "));

@@ -257,24 +257,24 @@ pub(crate) fn command(
     })));
 }
 
-/// An accepted or refused login. `refused` has the reply, and the reason that only the operator sees.
+/// An accepted or refused login. `session` is that of SMTP, if it is one; `refused` has the reply, and the reason that only the operator sees.
 pub(crate) fn login(
     recorder: &Recorder,
-    session: &Session,
+    (peer, session): (&Peer, Option<&Session>),
     mechanism: &str,
     user: &str,
-    refused: Option<(&Reply, &str)>,
+    refused: Option<(String, &str)>,
 ) {
-    let (reply, why) = refused.map_or_else(Default::default, |(reply, why)| (reply.to_string(), why));
-    let listener = match session.peer {
+    let (reply, why) = refused.unwrap_or_default();
+    let listener = match peer {
         Peer::Tcp { local, .. } => local.to_string(),
         _ => String::new(),
     };
     recorder.note(&Event::now(Kind::Login(Login {
-        peer: session.peer.to_string().into(),
-        helo: helo(session),
+        peer: peer.to_string().into(),
+        helo: session.map_or_else(|| "".into(), helo),
         listener: listener.into(),
-        tls: session.tls.as_deref().map_or("", certificates::version).into(),
+        tls: session.and_then(|session| session.tls.as_deref()).map_or("", certificates::version).into(),
         mechanism: mechanism.into(),
         user: user.into(),
         reply: reply.into(),

@@ -18,6 +18,7 @@ mod future;
 mod head;
 mod identity;
 mod ids;
+mod imap;
 mod indexing;
 mod listening;
 mod live;

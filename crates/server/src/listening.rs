@@ -16,6 +16,7 @@ use posthaste_smtp::server::Config as SmtpConfig;
 use crate::certificates::TlsInForce;
 use crate::config::{Config, Listener, ListenerAuth, ListenerTls, Network, Protocol};
 use crate::error::ServeError;
+use crate::imap::BoundImap;
 use crate::logins::{Logins, LoginsError};
 use crate::receive::Receiver;
 use crate::services::{Ending, OnFailure, Service, Unfinished};
@@ -37,6 +38,8 @@ pub(crate) struct Listeners {
 pub(crate) struct Bound {
     pub sockets: Sockets,
     pub relay: RelayFiles,
+    /// The preview of IMAP, if it was asked for.
+    pub imap: Option<BoundImap>,
 }
 
 /// Sockets that listen, and what is to be shown there.
@@ -54,6 +57,8 @@ pub(crate) struct Addresses {
     pub tcp: Vec<SocketAddr>,
     /// The first of them that speaks SMTP.
     pub smtp: Option<SocketAddr>,
+    /// Where mail can be read.
+    pub imap: Option<SocketAddr>,
     pub backlog: Backlog,
 }
 
@@ -71,6 +76,7 @@ impl Listeners {
         let addresses = Addresses {
             tcp: running.local_addrs().to_vec(),
             smtp: running.local_addr_for(Protocol::Smtp),
+            imap: None,
             backlog: running.backlog(),
         };
         Ok((Self { receiver, tls, logins, running: Some(running) }, addresses))
@@ -140,7 +146,7 @@ pub(crate) fn bind_when_free(config: &Config, directory: &Directory) -> Result<B
             Err(error) if error.error.kind() == std::io::ErrorKind::AddrInUse && Instant::now() < deadline => {
                 std::thread::sleep(Duration::from_millis(50));
             }
-            bound => return Ok(Bound { sockets: Sockets { server: bound?, tls, logins }, relay }),
+            bound => return Ok(Bound { sockets: Sockets { server: bound?, tls, logins }, relay, imap: None }),
         }
     }
 }

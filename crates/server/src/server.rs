@@ -14,6 +14,7 @@ use crate::control::Control;
 use crate::delivery::Delivery;
 use crate::error::ServeError;
 use crate::events::Events;
+use crate::imap::ImapPreview;
 use crate::indexing::Indexing;
 use crate::listening::{Addresses, Bound, Listeners, bind_when_free};
 use crate::memory::MemoryBudget;
@@ -169,7 +170,7 @@ async fn start_services(
         services.add_stopping_last(events);
     }
     let memory = MemoryBudget::new(config.limits.process.memory_bytes);
-    let Bound { sockets, relay } = bound;
+    let Bound { sockets, relay, imap } = bound;
     let receiver = Receiver::new(
         Settings::new(config, directory, Arc::clone(&sockets.logins)),
         store.clone(),
@@ -180,8 +181,12 @@ async fn start_services(
     .recording(recorder.clone());
     services.add(TransportService::start(config, store.clone(), receiver.clone(), recorder.clone()).await?);
     services.add(RelayService::start(config, relay, store.clone(), receiver.clone(), recorder).await?);
-    let (listeners, addresses) = Listeners::start(sockets, receiver.clone())?;
+    let (listeners, mut addresses) = Listeners::start(sockets, receiver.clone())?;
     services.add(listeners);
+    if let Some(bound) = imap {
+        addresses.imap = bound.local_addr();
+        services.add(ImapPreview::start(bound, config, receiver.clone()).await?);
+    }
     if config.pickup.enabled {
         services.add(Pickup::begin(config, receiver.clone()).await);
     }

@@ -85,7 +85,7 @@ pub fn messages_in(dir: &Path) -> Vec<PathBuf> {
 }
 
 /// What the client sends between DATA and the final dot, dots not yet doubled. It ends in CRLF unless it is empty.
-fn to_wire(file: Vec<u8>) -> Vec<u8> {
+pub fn to_wire(file: Vec<u8>) -> Vec<u8> {
     let mut wire = if file.contains(&b'\r') { file } else { to_crlf(&file) };
     if !wire.is_empty() && !wire.ends_with(b"\r\n") {
         wire.extend_from_slice(b"\r\n");
@@ -94,7 +94,7 @@ fn to_wire(file: Vec<u8>) -> Vec<u8> {
 }
 
 /// Each LF becomes CRLF; input that has CRs already is returned as it is.
-fn to_crlf(text: &[u8]) -> Vec<u8> {
+pub fn to_crlf(text: &[u8]) -> Vec<u8> {
     if text.contains(&b'\r') {
         return text.to_vec();
     }

@@ -65,7 +65,7 @@ impl Listener {
     }
 
     /// Fills in what `[tls]` says.
-    pub(super) fn complete_tls(&mut self, default: &Tls) {
+    pub(crate) fn complete_tls(&mut self, default: &Tls) {
         let (names_none, socket) = (self.certificate.is_none() && self.key.is_none(), &self.socket);
         let has_certificate = !names_none || default.is_set();
         let mode = *self.tls.get_or_insert(match &socket.address {

@@ -27,7 +27,7 @@ use crate::forward::Forwarding;
 use crate::future;
 use crate::ids::{Ids, unix_micros};
 use crate::live::Live;
-use crate::login_gate::{LoggedIn, LoginGate};
+use crate::login_gate::{LoggedIn, LoginGate, NoLogin};
 use crate::logins::Session;
 use crate::memory::{LARGE_BODY_BYTES, MemoryBudget};
 use crate::message_log::{LogLine, Severity};
@@ -261,7 +261,9 @@ impl Handler for Receiver {
         let user: String = credentials.user.chars().take(LOGIN_NAME_LOGGED).collect();
         let checked = self.0.gate.check(&settings.logins, &settings.directory, &session.peer, credentials).await;
         let checked = checked.map_err(|why| (why.reply(), why.text()));
-        self.record_login(session, mechanism, &user, &checked);
+        let refused = checked.as_ref().err().map(|(reply, why)| (reply.to_string(), *why));
+        let name = checked.as_ref().map_or(&user, |login| &login.name);
+        self.record_login((&session.peer, Some(session)), mechanism, name, refused);
         let LoggedIn { name, hash } = checked.map_err(|(reply, _)| reply)?;
         session.state = Some(hash);
         Ok(name)
@@ -359,24 +361,38 @@ impl Receiver {
     }
 
     /// Logs a login and records its event. Every accepted login is recorded, so that the use of a stolen password can be found; refused ones only as often as they are logged.
-    fn record_login(&self, session: &Session, mechanism: &str, user: &str, checked: &Result<LoggedIn, (Reply, &str)>) {
-        let (user, refused) = match checked {
-            Ok(login) => (&*login.name, None),
-            Err((reply, why)) => (user, Some((reply, *why))),
-        };
-        let kind = if refused.is_none() { Kind::Login } else { Kind::FailedLogin };
-        let told = self.0.repeats.is_told(kind, client(session), Instant::now());
-        if let Some(recorder) = self.0.events.as_ref().filter(|_| told || refused.is_none()) {
-            events::login(recorder, session, mechanism, user, refused);
+    fn record_login(
+        &self,
+        (peer, session): (&Peer, Option<&Session>),
+        mechanism: &str,
+        user: &str,
+        refused: Option<(String, &str)>,
+    ) {
+        let why = refused.as_ref().map(|(_, why)| *why);
+        let kind = if why.is_none() { Kind::Login } else { Kind::FailedLogin };
+        let told = self.0.repeats.is_told(kind, About::Client(peer.ip()), Instant::now());
+        if let Some(recorder) = self.0.events.as_ref().filter(|_| told || why.is_none()) {
+            events::login(recorder, (peer, session), mechanism, user, refused);
         }
-        let peer = session.peer.to_string();
-        let tls = session.tls.as_deref().map(certificates::version);
-        match (refused, told) {
+        let peer = peer.to_string();
+        let tls = session.and_then(|session| session.tls.as_deref()).map(certificates::version);
+        match (why, told) {
             (None, true) => tracing::info!(peer, user, mechanism, tls, "logged in"),
             (None, false) => tracing::debug!(peer, user, mechanism, tls, "logged in"),
-            (Some((_, why)), true) => tracing::info!(peer, user, mechanism, tls, why, "login failed"),
-            (Some((_, why)), false) => tracing::debug!(peer, user, mechanism, tls, why, "login failed"),
+            (Some(why), true) => tracing::info!(peer, user, mechanism, tls, why, "login failed"),
+            (Some(why), false) => tracing::debug!(peer, user, mechanism, tls, why, "login failed"),
         }
+    }
+
+    /// Checks the password of an IMAP client, with the same bounds on checks and guesses as for SMTP, and records the outcome.
+    pub async fn check_imap_login(&self, peer: &Peer, credentials: Credentials) -> Result<String, NoLogin> {
+        let settings = self.settings();
+        let user: String = credentials.user.chars().take(LOGIN_NAME_LOGGED).collect();
+        let checked = self.0.gate.check(&settings.logins, &settings.directory, peer, credentials).await;
+        let refused = checked.as_ref().err().map(|why| (String::new(), why.text()));
+        let name = checked.as_ref().map_or(&user, |login| &login.name);
+        self.record_login((peer, None), "IMAP", name, refused);
+        checked.map(|login| login.name)
     }
 
     async fn check_size(&self, session: &Session, mail: &MailFrom) -> Result<(), Reply> {

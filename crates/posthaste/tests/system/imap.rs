@@ -1,0 +1,256 @@
+//! `serve --imap-preview`: mail that came by SMTP is read by IMAP.
+
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::sync::Arc;
+
+use rustix::process::Signal;
+
+use crate::auth::line;
+use crate::corpus::{corpus_dir, messages_in, to_crlf, to_wire};
+use crate::support::{MESSAGE, PATIENCE, Server};
+use crate::tls::{certify, tls13};
+
+const CONFIG: &str = "host_name = \"mx.example.org\"\n[auth]\nfile = \"passwords\"\n\
+    [[listener]]\naddress = \"127.0.0.1:0\"\n[[domain]]\nname = \"example.org\"\nusers = [\"ann\", \"bob\"]\n";
+const TLS: &str = "[tls]\ncertificate = \"cert.pem\"\nkey = \"key.pem\"\n";
+
+/// A server for ann, whose password is `secret`, at any free port.
+fn serve(dir: &Path, more: &str, option: &str) -> (Server, SocketAddr) {
+    std::fs::write(dir.join("passwords"), line(dir, "ann@example.org", "secret")).unwrap();
+    let server = Server::start_with(dir, &format!("{CONFIG}{more}"), &[option]);
+    let told = server.banner.lines().find_map(|line| line.trim().strip_prefix("imap "));
+    let address = told.and_then(|told| told.trim().split(' ').next()?.parse().ok());
+    let address = address.unwrap_or_else(|| panic!("no address: {}", server.banner));
+    (server, address)
+}
+
+trait Stream: Read + Write + Send {}
+
+impl<T: Read + Write + Send> Stream for T {}
+
+/// An IMAP client that does as it is told.
+struct Imap {
+    stream: BufReader<Box<dyn Stream>>,
+    tcp: TcpStream,
+    tags: u32,
+}
+
+impl Imap {
+    /// Connects and reads the greeting.
+    fn open(address: SocketAddr) -> (Self, String) {
+        let tcp = TcpStream::connect(address).unwrap();
+        tcp.set_read_timeout(Some(PATIENCE)).unwrap();
+        let stream = BufReader::new(Box::new(tcp.try_clone().unwrap()) as Box<dyn Stream>);
+        let mut client = Self { stream, tcp, tags: 0 };
+        let greeting = client.line();
+        (client, greeting)
+    }
+
+    fn logged_in(address: SocketAddr) -> Self {
+        let (mut client, _) = Self::open(address);
+        client.ok("LOGIN ann@example.org secret");
+        client
+    }
+
+    fn encrypt(&mut self, config: &Arc<rustls::ClientConfig>) {
+        let name = "localhost".try_into().unwrap();
+        let mut session = rustls::ClientConnection::new(Arc::clone(config), name).unwrap();
+        let mut tcp = self.tcp.try_clone().unwrap();
+        while session.is_handshaking() {
+            session.complete_io(&mut tcp).unwrap();
+        }
+        self.stream = BufReader::new(Box::new(rustls::StreamOwned::new(session, tcp)));
+    }
+
+    /// The next line, empty at the end.
+    fn line(&mut self) -> String {
+        let mut line = Vec::new();
+        self.stream.read_until(b'\n', &mut line).unwrap();
+        String::from_utf8_lossy(&line).into_owned()
+    }
+
+    /// All that is said up to the tagged line, and that without its tag.
+    fn command(&mut self, command: &str) -> (Vec<u8>, String) {
+        self.tags += 1;
+        let tag = format!("t{} ", self.tags);
+        self.stream.get_mut().write_all(format!("{tag}{command}\r\n").as_bytes()).unwrap();
+        let mut said = Vec::new();
+        loop {
+            let from = said.len();
+            assert!(self.stream.read_until(b'\n', &mut said).unwrap() > 0, "{command}: the connection ended");
+            if said[from..].starts_with(tag.as_bytes()) {
+                let tagged = String::from_utf8_lossy(&said[from + tag.len()..]).trim_end().to_owned();
+                said.truncate(from);
+                return (said, tagged);
+            }
+        }
+    }
+
+    #[track_caller]
+    fn ok(&mut self, command: &str) -> String {
+        let (said, tagged) = self.command(command);
+        assert!(tagged.starts_with("OK"), "{command}: {tagged}");
+        String::from_utf8_lossy(&said).into_owned()
+    }
+}
+
+/// Runs a program that a machine for tests has.
+fn run(command: &mut Command, input: &str) -> String {
+    let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    child.stdin.take().unwrap().write_all(input.as_bytes()).unwrap();
+    let output = child.wait_with_output().unwrap();
+    let errors = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{command:?}: {}\n{errors}", output.status);
+    String::from_utf8_lossy(&output.stdout).into_owned()
+}
+
+const IMAPLIB: &str = r#"
+import imaplib, sys
+port, files = int(sys.argv[1]), sys.argv[2:]
+wrong = imaplib.IMAP4("127.0.0.1", port, timeout=60)
+try:
+    wrong.login("ann@example.org", "secrets")
+    raise SystemExit("a wrong password was accepted")
+except imaplib.IMAP4.error as error:
+    assert "AUTHENTICATIONFAILED" in str(error), error
+imap = imaplib.IMAP4("127.0.0.1", port, timeout=60)
+imap.login("ann@example.org", "secret")
+status, names = imap.list()
+assert status == "OK" and any(b"INBOX" in name for name in names), names
+# It raises an error where SELECT says READ-ONLY.
+status, (count,) = imap.select("INBOX", readonly=True)
+assert (status, int(count)) == ("OK", len(files)), (status, count)
+status, found = imap.uid("SEARCH", None, "ALL")
+uids = found[0].split()
+assert len(uids) == len(files)
+wanted = sorted(open(file, "rb").read().replace(b"\n", b"\r\n") for file in files)
+got = []
+for uid in uids:
+    status, data = imap.uid("FETCH", uid, "(RFC822.SIZE BODY.PEEK[])")
+    assert status == "OK" and f"RFC822.SIZE {len(data[0][1])}".encode() in data[0][0], data[0][0]
+    got.append(data[0][1])
+    status, part = imap.uid("FETCH", uid, "(BODY.PEEK[]<10.20>)")
+    assert part[0][1] == got[-1][10:30], part
+assert sorted(got) == wanted
+status, data = imap.fetch("1:*", "(FLAGS INTERNALDATE ENVELOPE BODYSTRUCTURE)")
+assert status == "OK" and len(data) >= len(files), data
+assert imap.status("INBOX", "(MESSAGES UNSEEN UIDNEXT)")[0] == "OK"
+imap.close()
+imap.logout()
+"#;
+
+#[test]
+fn mail_is_read_by_imaplib_and_curl_as_it_was_delivered() {
+    let dir = tempfile::tempdir().unwrap();
+    let (server, address) = serve(dir.path(), "", "--imap-preview=127.0.0.1:0");
+    let mut client = server.hello();
+    client.deliver(&["ann@example.org"], MESSAGE);
+    let multipart = "Subject: two\r\nContent-Type: multipart/mixed; boundary=b\r\n\r\n--b\r\n\r\none\r\n--b\r\n\
+                     Content-Type: text/html\r\n\r\n<p>two</p>\r\n--b--\r\n";
+    client.deliver(&["ann@example.org"], multipart.as_bytes());
+    client.deliver(&["bob@example.org"], MESSAGE);
+    let stored = server.wait_for_mail("example.org", "ann", 2);
+    let new = dir.path().join("posthaste-data/mail/example.org/ann/Maildir/new");
+    let mut python = Command::new("python3");
+    python.args(["-", &address.port().to_string()]).args(stored.iter().map(|stored| new.join(&stored.name)));
+    run(&mut python, IMAPLIB);
+    let mut curl = Command::new("curl");
+    curl.args(["-sS", "--max-time", "60", &format!("imap://{address}/INBOX"), "-u", "ann@example.org:secret"]);
+    let told = run(curl.args(["-X", "FETCH 1:* (UID FLAGS ENVELOPE)"]), "");
+    assert!(told.contains("UID 1 ") && told.contains("UID 2 ") && told.contains("\"hello\""), "{told}");
+    // Passwords are checked, and guesses counted, as for SMTP.
+    let failed = server.wait_for_log("login failed");
+    assert!(failed.contains("mechanism=\"IMAP\"") && failed.contains("wrong password"), "{failed}");
+    assert!(!server.log_text().contains("secret"), "a password is in the log");
+    server.stop();
+}
+
+#[test]
+fn every_message_of_the_corpus_is_fetched_as_it_was_kept() {
+    let dir = tempfile::tempdir().unwrap();
+    let (server, address) = serve(dir.path(), "", "--imap-preview=127.0.0.1:0");
+    let mut smtp = server.hello();
+    let mut accepted = 0;
+    for file in messages_in(&corpus_dir()) {
+        let octets = to_wire(std::fs::read(file).unwrap());
+        accepted += usize::from(smtp.try_message("s@example.net", &["ann@example.org"], &octets).unwrap().code == 250);
+    }
+    let stored = server.wait_for_mail("example.org", "ann", accepted);
+    let mut imap = Imap::logged_in(address);
+    assert!(imap.ok("SELECT INBOX").contains(&format!("* {accepted} EXISTS")));
+    let mut wanted: Vec<Vec<u8>> = stored.iter().map(|stored| to_crlf(&stored.bytes)).collect();
+    for number in 1..=accepted {
+        let (said, tagged) = imap.command(&format!("FETCH {number} (BODY.PEEK[])"));
+        assert!(tagged.starts_with("OK"), "{tagged}");
+        let end = said.windows(3).position(|three| three == b"}\r\n").unwrap() + 3;
+        let body = &said[end..said.len() - b")\r\n".len()];
+        let at = wanted.iter().position(|wanted| wanted == body);
+        wanted.swap_remove(
+            at.unwrap_or_else(|| panic!("message {number} is no file: {}", String::from_utf8_lossy(body))),
+        );
+    }
+    for items in ["ENVELOPE", "BODYSTRUCTURE", "RFC822.SIZE"] {
+        imap.ok(&format!("FETCH 1:* {items}"));
+    }
+    server.stop();
+}
+
+#[test]
+fn an_open_session_hears_of_new_mail_and_of_the_end() {
+    let dir = tempfile::tempdir().unwrap();
+    let (mut server, address) = serve(dir.path(), "", "--imap-preview=127.0.0.1:0");
+    let mut imap = Imap::logged_in(address);
+    // Before the first mail there is no Maildir, but an INBOX.
+    assert!(imap.ok("SELECT INBOX").contains("* 0 EXISTS"));
+    server.hello().deliver(&["ann@example.org"], MESSAGE);
+    server.wait_for_mail("example.org", "ann", 1);
+    while !imap.ok("NOOP").contains("* 1 EXISTS") {}
+    assert!(imap.ok("FETCH 1 (UID FLAGS)").contains("UID 1"));
+    server.signal(Signal::TERM);
+    assert!(imap.line().starts_with("* BYE"));
+    assert_eq!(imap.line(), "");
+    assert!(server.wait().success());
+}
+
+#[test]
+fn a_busy_port_is_passed_over_and_the_banner_says_which_it_is() {
+    let dir = tempfile::tempdir().unwrap();
+    // Another server may take the one after it meanwhile, so only what is free is certain.
+    let busy = TcpListener::bind("127.0.0.1:0").unwrap();
+    let taken = busy.local_addr().unwrap();
+    let (server, address) = serve(dir.path(), "", &format!("--imap-preview={taken}"));
+    assert!(address.port() > taken.port() && address.ip() == taken.ip(), "{address} behind {taken}");
+    Imap::logged_in(address);
+    let told = server.wait_for_log("IMAP preview");
+    assert!(told.contains(&address.to_string()) && told.contains("uid_validity="), "{told}");
+    server.stop();
+}
+
+#[test]
+fn starttls_is_offered_with_the_certificate_of_the_server() {
+    let dir = tempfile::tempdir().unwrap();
+    let certificate = tls13(&certify(dir.path()));
+    let (server, address) = serve(dir.path(), TLS, "--imap-preview=127.0.0.1:0");
+    let (mut imap, greeting) = Imap::open(address);
+    let offered = format!("{greeting}{}", imap.ok("CAPABILITY"));
+    assert!(offered.contains("STARTTLS"), "{offered}");
+    imap.ok("STARTTLS");
+    imap.encrypt(&certificate);
+    assert!(!imap.ok("CAPABILITY").contains("LOGINDISABLED"));
+    imap.ok("LOGIN ann@example.org secret");
+    // A name that may log in and has no mail here.
+    std::fs::write(
+        dir.path().join("passwords"),
+        line(dir.path(), "ann@example.org", "secret") + &line(dir.path(), "app@else.example", "secret"),
+    )
+    .unwrap();
+    server.signal(Signal::HUP);
+    server.wait_for_log("configuration reloaded");
+    let (mut other, _) = Imap::open(address);
+    let (_, refused) = other.command("LOGIN app@else.example secret");
+    assert!(refused.starts_with("NO"), "{refused}");
+    server.stop();
+}
