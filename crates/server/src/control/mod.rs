@@ -333,14 +333,14 @@ fn perform(request: &Request, uid: u32, receiver: &Receiver, answer: Answer<'_>)
     if let Request::ForgetMailbox { mailbox } = request {
         return forget_mailbox(receiver, mailbox);
     }
+    if let Some(why) = receiver.relay_stuck() {
+        return Err(format!("the queue is stuck: {why}"));
+    }
     if let Request::List { of, limit } = request {
         let events = receiver.settings().events.clone();
         return list::list(receiver.relay(), receiver.transports(), of, *limit, events.as_deref(), answer);
     }
     let Some(relay) = receiver.relay() else {
-        if let Some(why) = receiver.relay_stuck() {
-            return Err(format!("the queue is stuck: {why}"));
-        }
         return match request {
             Request::Summary { .. } | Request::Suspensions | Request::Diversions => Ok(json!({ "done": 0 })),
             _ => Err(RELAYS_NOT.to_owned()),
