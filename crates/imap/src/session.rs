@@ -5,6 +5,7 @@
 //! the beginning of one message at a time; octets of messages are sent by the driver, which is told their places.
 
 mod auth;
+mod changes;
 mod fetch;
 mod listing;
 mod machine;

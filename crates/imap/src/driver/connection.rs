@@ -36,7 +36,7 @@ pub(super) struct Line {
     phase: Arc<CurrentPhase>,
     /// Before login: when there has to be one.
     login_deadline: Instant,
-    /// The command that is being waited for, and when it has to be there.
+    /// The command that is being waited for, and when it has to be there. Before login that clock decides nothing.
     command: u64,
     command_deadline: Instant,
     still_here: Instant,
@@ -117,7 +117,7 @@ impl Line {
         let now = Instant::now();
         let idling = self.machine.is_idling();
         let commands = self.machine.commands();
-        if self.command != commands || self.command_deadline <= now && self.command == 0 {
+        if self.command != commands {
             self.command = commands;
             self.command_deadline = after(now, self.timeouts.idle);
             self.still_here = after(now, self.timeouts.still_here);

@@ -8,7 +8,7 @@ use super::fetch::Fetching;
 use super::listing::Listing;
 use super::searching::Searching;
 use super::select::Selecting;
-use super::{ImapConfig, ImapEvent, MailChanges, MailRefusal, MailRow, SelectedMailbox};
+use super::{ImapConfig, ImapEvent, SelectedMailbox};
 use crate::command::{Appending, ImapCommand, ImapCommandError, StatusItem, TaggedCommand, parse};
 use crate::frame::{Frame, Framer};
 
@@ -165,16 +165,6 @@ impl ImapMachine {
         matches!(self.state, State::Idle { .. })
     }
 
-    /// Whether a command is being carried out or its octets have begun to come. A shutdown waits for such a session (decision 50).
-    pub fn is_busy(&self) -> bool {
-        !matches!(self.state, State::Command | State::Idle { .. } | State::Greeting | State::Closed)
-    }
-
-    /// Whether a mailbox is selected.
-    pub fn is_selected(&self) -> bool {
-        self.mailbox.is_some()
-    }
-
     /// Counts commands that came whole: while it stands still, the same one is being waited for.
     pub fn commands(&self) -> u64 {
         self.commands
@@ -201,11 +191,6 @@ impl ImapMachine {
     pub fn time_out(&mut self) {
         let text = if self.logged_in { "Autologout; idle for too long" } else { "No login for too long" };
         self.bye(text);
-    }
-
-    /// Closes without another word.
-    pub fn hang_up(&mut self) {
-        self.state = State::Closed;
     }
 
     /// Goes on with `input`, of which it takes what it can use.
@@ -398,90 +383,6 @@ impl ImapMachine {
             true => drop(self.done(tag, "IDLE")),
             false => self.bad(&tag, "IDLE ends with DONE"),
         }
-    }
-
-    /// The command has done its work; what changed meanwhile is told first.
-    pub(super) fn done(&mut self, tag: String, name: &str) -> Option<ImapEvent> {
-        self.finish_with(tag, format!("OK {name} completed"), true)
-    }
-
-    pub(super) fn finish_with(&mut self, tag: String, text: String, may_expunge: bool) -> Option<ImapEvent> {
-        self.state = State::Finishing { reply: Reply { tag, text }, may_expunge };
-        None
-    }
-
-    fn finish(&mut self) -> Option<ImapEvent> {
-        let State::Finishing { reply, may_expunge } = std::mem::replace(&mut self.state, State::Command) else {
-            unreachable!("a command is being finished")
-        };
-        if self.mailbox.is_none() {
-            self.reply(&reply.tag, &reply.text);
-            return None;
-        }
-        self.state = State::Changes(AfterChanges::Reply(reply));
-        Some(ImapEvent::Changes { may_expunge })
-    }
-
-    /// Answers [`ImapEvent::Changes`]. If the mailbox is [gone](MailRefusal::Gone), the session ends (decision 14).
-    ///
-    /// # Panics
-    /// When it was not asked.
-    pub fn changes(&mut self, changes: Result<MailChanges, MailRefusal>) {
-        let State::Changes(after) = std::mem::replace(&mut self.state, State::Command) else {
-            panic!("changes in {:?}", self.state)
-        };
-        match changes {
-            Ok(changes) => self.tell_changes(changes),
-            Err(MailRefusal::Gone) => return self.bye("The selected mailbox was deleted"),
-            // Later commands ask again.
-            Err(_) => {}
-        }
-        match after {
-            AfterChanges::Reply(reply) => self.reply(&reply.tag, &reply.text),
-            AfterChanges::Idle { tag } => self.state = State::Idle { tag },
-        }
-    }
-
-    fn tell_changes(&mut self, changes: MailChanges) {
-        let Some(mut mailbox) = self.mailbox.take() else { return };
-        for number in &changes.expunged {
-            self.line(&format!("* {number} EXPUNGE"));
-        }
-        mailbox.exists -= changes.expunged.len() as u32;
-        if let Some(exists) = changes.exists {
-            self.line(&format!("* {exists} EXISTS"));
-            mailbox.exists = exists;
-        }
-        if let Some(recent) = changes.recent {
-            self.line(&format!("* {recent} RECENT"));
-            mailbox.recent = recent;
-        }
-        mailbox.last_uid = changes.last_uid;
-        if let Some(keywords) = changes.keywords {
-            mailbox.keywords = keywords;
-            self.tell_flags(&mailbox);
-        }
-        for row in &changes.flags {
-            self.text(&format!("* {} FETCH (UID {} FLAGS ", row.number, row.uid));
-            self.write_flags(&mailbox, row);
-            self.line(")");
-        }
-        self.mailbox = Some(mailbox);
-    }
-
-    /// `(flag flag …)` of a message.
-    pub(super) fn write_flags(&mut self, mailbox: &SelectedMailbox, row: &MailRow) {
-        self.out.push(b'(');
-        let keywords = mailbox.keywords.iter().map(|(bit, name)| (*bit, name.as_str()));
-        let set = super::SYSTEM_FLAGS.into_iter().chain(keywords).filter(|(bit, _)| row.flags & bit != 0);
-        let names = set.map(|(_, name)| name).chain(row.recent.then_some("\\Recent"));
-        for (at, name) in names.enumerate() {
-            if at > 0 {
-                self.out.push(b' ');
-            }
-            self.out.extend_from_slice(name.as_bytes());
-        }
-        self.out.push(b')');
     }
 
     pub(super) fn text(&mut self, text: &str) {

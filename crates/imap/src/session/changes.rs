@@ -1,0 +1,90 @@
+//! The end of a command: what changed in the view meanwhile, then the tagged reply.
+
+use super::machine::{AfterChanges, Reply, State};
+use super::{ImapEvent, ImapMachine, MailChanges, MailRefusal, MailRow, SelectedMailbox};
+
+impl ImapMachine {
+    /// The command has done its work; what changed meanwhile is told first.
+    pub(super) fn done(&mut self, tag: String, name: &str) -> Option<ImapEvent> {
+        self.finish_with(tag, format!("OK {name} completed"), true)
+    }
+
+    pub(super) fn finish_with(&mut self, tag: String, text: String, may_expunge: bool) -> Option<ImapEvent> {
+        self.state = State::Finishing { reply: Reply { tag, text }, may_expunge };
+        None
+    }
+
+    pub(super) fn finish(&mut self) -> Option<ImapEvent> {
+        let State::Finishing { reply, may_expunge } = std::mem::replace(&mut self.state, State::Command) else {
+            unreachable!("a command is being finished")
+        };
+        if self.mailbox.is_none() {
+            self.reply(&reply.tag, &reply.text);
+            return None;
+        }
+        self.state = State::Changes(AfterChanges::Reply(reply));
+        Some(ImapEvent::Changes { may_expunge })
+    }
+
+    /// Answers [`ImapEvent::Changes`]. If the mailbox is [gone](MailRefusal::Gone), the session ends (decision 14).
+    ///
+    /// # Panics
+    /// When it was not asked.
+    pub fn changes(&mut self, changes: Result<MailChanges, MailRefusal>) {
+        let State::Changes(after) = std::mem::replace(&mut self.state, State::Command) else {
+            panic!("changes in {:?}", self.state)
+        };
+        match changes {
+            Ok(changes) => self.tell_changes(changes),
+            Err(MailRefusal::Gone) => return self.bye("The selected mailbox was deleted"),
+            // Later commands ask again.
+            Err(_) => {}
+        }
+        match after {
+            AfterChanges::Reply(reply) => self.reply(&reply.tag, &reply.text),
+            AfterChanges::Idle { tag } => self.state = State::Idle { tag },
+        }
+    }
+
+    fn tell_changes(&mut self, changes: MailChanges) {
+        let Some(mut mailbox) = self.mailbox.take() else { return };
+        for number in &changes.expunged {
+            self.line(&format!("* {number} EXPUNGE"));
+        }
+        mailbox.exists -= changes.expunged.len() as u32;
+        if let Some(exists) = changes.exists {
+            self.line(&format!("* {exists} EXISTS"));
+            mailbox.exists = exists;
+        }
+        if let Some(recent) = changes.recent {
+            self.line(&format!("* {recent} RECENT"));
+            mailbox.recent = recent;
+        }
+        mailbox.last_uid = changes.last_uid;
+        if let Some(keywords) = changes.keywords {
+            mailbox.keywords = keywords;
+            self.tell_flags(&mailbox);
+        }
+        for row in &changes.flags {
+            self.text(&format!("* {} FETCH (UID {} FLAGS ", row.number, row.uid));
+            self.write_flags(&mailbox, row);
+            self.line(")");
+        }
+        self.mailbox = Some(mailbox);
+    }
+
+    /// `(flag flag …)` of a message.
+    pub(super) fn write_flags(&mut self, mailbox: &SelectedMailbox, row: &MailRow) {
+        self.out.push(b'(');
+        let keywords = mailbox.keywords.iter().map(|(bit, name)| (*bit, name.as_str()));
+        let set = super::SYSTEM_FLAGS.into_iter().chain(keywords).filter(|(bit, _)| row.flags & bit != 0);
+        let names = set.map(|(_, name)| name).chain(row.recent.then_some("\\Recent"));
+        for (at, name) in names.enumerate() {
+            if at > 0 {
+                self.out.push(b' ');
+            }
+            self.out.extend_from_slice(name.as_bytes());
+        }
+        self.out.push(b')');
+    }
+}

@@ -1,0 +1,186 @@
+//! The service over sockets: changes, clocks, large messages, a shutdown.
+#![cfg(feature = "tokio")]
+
+mod common;
+mod set {
+    pub use posthaste_imap::NumberSet;
+}
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use posthaste_imap::driver::{Authenticator, ImapService, ImapTimeouts};
+use posthaste_imap::session;
+use posthaste_imap::session::{ImapConfig, ImapCredentials, LoginRefusal};
+use posthaste_mailstore::{FakeMessage, FakeStore, Uid};
+use posthaste_net::{Admission, Connection, CurrentPhase, Limits, Listeners, Peer, Place, Rules, Service, Stream};
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
+use tokio::net::{TcpStream, UnixStream};
+use tokio::task::JoinHandle;
+
+struct Judge;
+
+impl Authenticator for Judge {
+    async fn login(&self, _: &Peer, credentials: ImapCredentials) -> Result<String, LoginRefusal> {
+        common::judge(&credentials)
+    }
+}
+
+struct Client<S> {
+    stream: S,
+    heard: Vec<u8>,
+}
+
+impl<S: AsyncRead + AsyncWrite + Unpin> Client<S> {
+    async fn say(&mut self, text: &str) {
+        self.stream.write_all(text.as_bytes()).await.unwrap();
+    }
+
+    /// Everything up to and with `end`; empty if the connection was closed before.
+    async fn hear(&mut self, end: &str) -> String {
+        loop {
+            if let Some(at) = self.heard.windows(end.len()).position(|heard| heard == end.as_bytes()) {
+                let heard: Vec<u8> = self.heard.drain(..at + end.len()).collect();
+                return String::from_utf8_lossy(&heard).into_owned();
+            }
+            let read = tokio::time::timeout(Duration::from_secs(60), self.stream.read_buf(&mut self.heard)).await;
+            if read.expect("an answer").unwrap_or(0) == 0 {
+                return String::new();
+            }
+        }
+    }
+
+    async fn ask(&mut self, command: &str) -> String {
+        let tag = command.split(' ').next().unwrap();
+        self.say(&format!("{command}\r\n")).await;
+        let answer = self.hear(&format!("{tag} ")).await;
+        answer + &self.hear("\r\n").await
+    }
+}
+
+fn open(store: &FakeStore, timeouts: ImapTimeouts) -> (Client<UnixStream>, JoinHandle<()>) {
+    let (ours, stream) = UnixStream::pair().unwrap();
+    let config = ImapConfig::new("mail.example.org");
+    let service = ImapService::new(Arc::new(store.clone()), Judge, config).with_timeouts(timeouts);
+    let phase = Arc::new(CurrentPhase::default());
+    let connection = Connection { id: 1, stream: Stream::Unix(ours), peer: Peer::Unix, phase };
+    let serving = tokio::spawn(async move { service.serve(connection).await });
+    (Client { stream, heard: Vec::new() }, serving)
+}
+
+async fn selected(store: &FakeStore, timeouts: ImapTimeouts) -> (Client<UnixStream>, JoinHandle<()>) {
+    let (mut client, serving) = open(store, timeouts);
+    client.ask("a LOGIN ann secret").await;
+    assert!(client.ask("b SELECT INBOX").await.ends_with("b OK [READ-ONLY] SELECT completed\r\n"));
+    (client, serving)
+}
+
+#[tokio::test]
+async fn idle_hears_of_new_mail() {
+    let store = common::store();
+    let (mut client, _serving) = selected(&store, ImapTimeouts::default()).await;
+    client.say("c IDLE\r\n").await;
+    client.hear("+ idling\r\n").await;
+    store.add("INBOX", FakeMessage::new("Subject: new\r\n\r\n"));
+    assert!(client.hear("EXISTS\r\n").await.ends_with("* 4 EXISTS\r\n"));
+    client.say("DONE\r\n").await;
+    assert!(client.hear("c OK IDLE completed\r\n").await.ends_with("c OK IDLE completed\r\n"));
+}
+
+#[tokio::test]
+async fn an_expunge_is_told_where_numbers_may_change() {
+    let store = common::store();
+    let (mut client, _serving) = selected(&store, ImapTimeouts::default()).await;
+    store.expunge("INBOX", Uid::new(1).unwrap());
+    // Decision 9: never in answer to FETCH, and the message can still be told of.
+    assert!(!client.ask("c FETCH 1:3 UID").await.contains("EXPUNGE"));
+    assert_eq!(client.ask("d NOOP").await, "* 1 EXPUNGE\r\n* 2 RECENT\r\nd OK NOOP completed\r\n");
+    assert_eq!(client.ask("e FETCH 1 UID").await, "* 1 FETCH (UID 2)\r\ne OK FETCH completed\r\n");
+    assert!(client.ask("f FETCH 3 UID").await.starts_with("f BAD"));
+}
+
+#[tokio::test]
+async fn a_deleted_mailbox_ends_its_sessions() {
+    let store = common::store();
+    let (mut client, _serving) = selected(&store, ImapTimeouts::default()).await;
+    store.remove("INBOX");
+    client.say("c NOOP\r\n").await;
+    assert_eq!(client.hear("\r\n").await, "* BYE The selected mailbox was deleted\r\n");
+    assert_eq!(client.hear("\r\n").await, "");
+}
+
+#[tokio::test]
+async fn a_large_message_comes_whole_and_what_follows_after_it() {
+    let store = FakeStore::new("ann");
+    let mail = format!("Subject: large\r\n\r\n{}", "0123456789abcde\r\n".repeat(200_000));
+    store.add("INBOX", FakeMessage::new(mail.clone()));
+    let (mut client, _serving) = selected(&store, ImapTimeouts::default()).await;
+    client.say("c FETCH 1 (BODY[] BODY[TEXT]<0.3>)\r\nd NOOP\r\n").await;
+    let answer = client.hear("d OK NOOP completed\r\n").await;
+    let expected = format!(
+        "* 1 FETCH (BODY[] {{{}}}\r\n{mail} BODY[TEXT]<0> {{3}}\r\n012)\r\nc OK FETCH completed\r\nd OK NOOP completed\r\n",
+        mail.len()
+    );
+    assert!(answer == expected, "{} octets, not {}", answer.len(), expected.len());
+}
+
+#[tokio::test]
+async fn a_client_that_takes_nothing_is_cut_off() {
+    let store = FakeStore::new("ann");
+    store.add("INBOX", FakeMessage::new("x".repeat(16 << 20)));
+    let timeouts = ImapTimeouts { write: Duration::from_millis(100), ..ImapTimeouts::default() };
+    let (mut client, serving) = selected(&store, timeouts).await;
+    client.say("c FETCH 1 BODY[]\r\n").await;
+    tokio::time::timeout(Duration::from_secs(60), serving).await.expect("it ends").unwrap();
+}
+
+#[tokio::test]
+async fn who_does_not_log_in_or_falls_asleep_hears_bye() {
+    let short = Duration::from_millis(50);
+    let store = common::store();
+    let (mut client, _serving) = open(&store, ImapTimeouts { login: short, ..ImapTimeouts::default() });
+    assert!(client.hear("* BYE No login for too long\r\n").await.ends_with("long\r\n"));
+    let (mut client, _serving) = selected(&store, ImapTimeouts { idle: short, ..ImapTimeouts::default() }).await;
+    assert!(client.hear("* BYE Autologout; idle for too long\r\n").await.ends_with("long\r\n"));
+    // IDLE has no end of its own, and shows that it lives.
+    let timeouts = ImapTimeouts { idle: short, still_here: short, ..ImapTimeouts::default() };
+    let (mut client, _serving) = open(&store, timeouts);
+    client.say("a LOGIN ann secret\r\nb IDLE\r\n").await;
+    for _ in 0..3 {
+        assert!(client.hear("* OK Still here\r\n").await.ends_with("here\r\n"));
+    }
+}
+
+#[tokio::test]
+async fn a_search_without_end_is_given_up() {
+    let store = common::store();
+    let (mut client, _serving) =
+        selected(&store, ImapTimeouts { search: Duration::ZERO, ..ImapTimeouts::default() }).await;
+    assert_eq!(client.ask("c SEARCH BODY x").await, "c NO [LIMIT] The search takes too long\r\n");
+    assert!(client.ask("d FETCH 1 UID").await.ends_with("d OK FETCH completed\r\n"));
+}
+
+#[tokio::test]
+async fn a_shutdown_says_bye_to_idle_sessions() {
+    let mut listeners = Listeners::new(Limits::default()).unwrap();
+    let (bound, ()) =
+        posthaste_net::bind(vec![(Place::Tcp("127.0.0.1:0".into()), ())], &Limits::default()).unwrap().remove(0);
+    let address = bound.local_addr().unwrap();
+    let service = ImapService::new(Arc::new(common::store()), Judge, ImapConfig::new("mail.example.org"));
+    listeners.serve(bound.listen().unwrap(), &Admission::new(Rules::default()), service);
+    let mut clients = Vec::new();
+    for command in ["b NOOP", "b IDLE"] {
+        let stream = TcpStream::connect(address).await.unwrap();
+        let mut client = Client { stream, heard: Vec::new() };
+        client.ask("a LOGIN ann secret").await;
+        client.say(&format!("{command}\r\n")).await;
+        client.hear(if command == "b IDLE" { "+ idling\r\n" } else { "completed\r\n" }).await;
+        clients.push(client);
+    }
+    let ended = tokio::spawn(listeners.shutdown(Duration::from_secs(30)));
+    for mut client in clients {
+        assert_eq!(client.hear("\r\n").await, "* BYE Server is shutting down\r\n");
+        assert_eq!(client.hear("\r\n").await, "");
+    }
+    assert!(ended.await.unwrap(), "a session is left over");
+}
