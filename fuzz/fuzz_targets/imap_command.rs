@@ -1,0 +1,81 @@
+//! A session before and after login, split anywhere, is answered the same way; memory stays bounded; nothing panics.
+#![no_main]
+
+use std::sync::Arc;
+
+use bytes::BytesMut;
+use libfuzzer_sys::fuzz_target;
+use posthaste_imap::parse;
+use posthaste_imap::session::{
+    ImapConfig, ImapEvent, ImapMachine, ListedName, LoginRefusal, MailChanges, MailRefusal, MailRow, MailboxCounts,
+    SelectedMailbox,
+};
+
+const MAIL: &[u8] = b"From: a@b\r\nSubject: caf\xe9\r\nContent-Type: multipart/mixed; boundary=b\r\n\r\n\
+    --b\r\n\r\none\r\n--b\r\nContent-Type: message/rfc822\r\n\r\nSubject: in\r\n\r\nx\r\n--b--\r\n";
+
+fuzz_target!(|data: &[u8]| {
+    // The first octet: how the rest is cut, and whether somebody has logged in.
+    let [cut, session @ ..] = data else { return };
+    parse(session);
+    let whole = run(session, usize::MAX, cut & 1 != 0);
+    assert_eq!(whole, run(session, usize::from(cut >> 1).max(1), cut & 1 != 0));
+});
+
+fn run(session: &[u8], piece: usize, logged_in: bool) -> (Vec<u8>, bool) {
+    let mut machine = ImapMachine::new(Arc::new(ImapConfig::new("mail.example.org")), true);
+    machine.greet();
+    let (mut input, mut heard) = (BytesMut::new(), Vec::new());
+    let (mut names, mut rows) = (0, 0);
+    let start: &[u8] = if logged_in { b"a LOGIN ann x\r\nb SELECT INBOX\r\n" } else { b"" };
+    for octets in [start].into_iter().chain(session.chunks(piece)) {
+        input.extend_from_slice(octets);
+        loop {
+            match machine.step(&mut input) {
+                ImapEvent::NeedInput => break,
+                ImapEvent::Flush => heard.append(machine.output_mut()),
+                ImapEvent::Close => {
+                    heard.append(machine.output_mut());
+                    return (heard, true);
+                }
+                ImapEvent::StartTls => unreachable!("it is not offered"),
+                ImapEvent::Login(who) => machine.logged_in(if who.user == "ann" { Ok(()) } else { Err(LoginRefusal::Wrong) }),
+                ImapEvent::List { .. } => {
+                    names = 2;
+                    machine.list_opened(Ok(()));
+                }
+                ImapEvent::NextName => {
+                    names -= 1;
+                    machine.listed(Ok((names > 0).then(|| ListedName { name: "Entw\u{fc}rfe".into(), ..ListedName::default() })));
+                }
+                ImapEvent::Status(name) => machine.status(match name.as_str() {
+                    "INBOX" => Ok(MailboxCounts::default()),
+                    _ => Err(MailRefusal::Gone),
+                }),
+                ImapEvent::Select { mailbox, .. } => machine.selected(match mailbox.as_str() {
+                    "INBOX" => Ok(SelectedMailbox { exists: 2, last_uid: 5, ..SelectedMailbox::default() }),
+                    _ => Err(MailRefusal::Gone),
+                }),
+                ImapEvent::Unselect => {}
+                ImapEvent::Rows { .. } => rows = 3,
+                ImapEvent::NextRow => {
+                    rows -= 1;
+                    let row = MailRow { number: 3 - rows, uid: 10 - rows, ..MailRow::default() };
+                    machine.row(Ok((rows > 0).then_some(row)));
+                }
+                ImapEvent::Header { .. } => machine.header(Ok(&MAIL[..70])),
+                ImapEvent::Open { uid: 9 } => machine.opened(Err(MailRefusal::Damaged)),
+                ImapEvent::Open { .. } => machine.opened(Ok(MAIL.len() as u64)),
+                ImapEvent::Read { octets } => machine.message(Ok(&MAIL[..octets as usize])),
+                ImapEvent::Send(range) => {
+                    heard.append(machine.output_mut());
+                    heard.extend_from_slice(&MAIL[range.start as usize..range.end as usize]);
+                }
+                ImapEvent::Changes { .. } => machine.changes(Ok(MailChanges { last_uid: 5, ..MailChanges::default() })),
+            }
+        }
+        heard.append(machine.output_mut());
+        assert!(input.len() <= 64 << 10, "{} octets wait", input.len());
+    }
+    (heard, false)
+}
