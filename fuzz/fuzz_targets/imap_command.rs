@@ -14,6 +14,9 @@ use posthaste_imap::session::{
 const MAIL: &[u8] = b"From: a@b\r\nSubject: caf\xe9\r\nContent-Type: multipart/mixed; boundary=b\r\n\r\n\
     --b\r\n\r\none\r\n--b\r\nContent-Type: message/rfc822\r\n\r\nSubject: in\r\n\r\nx\r\n--b--\r\n";
 
+/// With the empty line.
+const HEADER_LEN: usize = 71;
+
 fuzz_target!(|data: &[u8]| {
     // The first octet: how the rest is cut, and whether somebody has logged in.
     let [cut, session @ ..] = data else { return };
@@ -39,14 +42,18 @@ fn run(session: &[u8], piece: usize, logged_in: bool) -> (Vec<u8>, bool) {
                     return (heard, true);
                 }
                 ImapEvent::StartTls => unreachable!("it is not offered"),
-                ImapEvent::Login(who) => machine.logged_in(if who.user == "ann" { Ok(()) } else { Err(LoginRefusal::Wrong) }),
+                ImapEvent::Login(who) => {
+                    machine.logged_in(if who.user == "ann" { Ok(()) } else { Err(LoginRefusal::Wrong) })
+                }
                 ImapEvent::List { .. } => {
                     names = 2;
                     machine.list_opened(Ok(()));
                 }
                 ImapEvent::NextName => {
                     names -= 1;
-                    machine.listed(Ok((names > 0).then(|| ListedName { name: "Entw\u{fc}rfe".into(), ..ListedName::default() })));
+                    machine.listed(Ok(
+                        (names > 0).then(|| ListedName { name: "Entw\u{fc}rfe".into(), ..ListedName::default() })
+                    ));
                 }
                 ImapEvent::Status(name) => machine.status(match name.as_str() {
                     "INBOX" => Ok(MailboxCounts::default()),
@@ -63,7 +70,7 @@ fn run(session: &[u8], piece: usize, logged_in: bool) -> (Vec<u8>, bool) {
                     let row = MailRow { number: 3 - rows, uid: 10 - rows, ..MailRow::default() };
                     machine.row(Ok((rows > 0).then_some(row)));
                 }
-                ImapEvent::Header { .. } => machine.header(Ok(&MAIL[..70])),
+                ImapEvent::Header { .. } => machine.header(Ok(&MAIL[..HEADER_LEN])),
                 ImapEvent::Open { uid: 9 } => machine.opened(Err(MailRefusal::Damaged)),
                 ImapEvent::Open { .. } => machine.opened(Ok(MAIL.len() as u64)),
                 ImapEvent::Read { octets } => machine.message(Ok(&MAIL[..octets as usize])),
