@@ -246,11 +246,12 @@ const LEVELS: [(&str, LevelFilter); 6] = [
 /// The crate of nearly all lines.
 const LOGGED: &str = env!("CARGO_CRATE_NAME");
 /// Its modules that have some.
-const MODULES: [&str; 23] = [
+const MODULES: [&str; 24] = [
     "certificates",
     "control",
     "events",
     "forward",
+    "imap",
     "indexing",
     "listening",
     "message_log",
