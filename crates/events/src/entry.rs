@@ -1,4 +1,4 @@
-//! Events as bytes: an entry of the log's stream. ARCHITECTURE.md has the table.
+//! Events as bytes: an entry of the log's stream. docs/formats.md has the table.
 //!
 //! An entry is a version and one or more events, each with its kind and length; numbers are little-endian.
 

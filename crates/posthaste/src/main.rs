@@ -235,7 +235,7 @@ enum ConfigCommand {
 }
 
 /// Bodies are allocated on one thread and freed on another all day, which the system's allocator is slow at; the gain
-/// is recorded in BENCHMARKS.md.
+/// is recorded in bench-results/2026-11-26.
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 

@@ -1,4 +1,4 @@
-//! The byte layout of a segment; ARCHITECTURE.md shows the same as tables.
+//! The byte layout of a segment; docs/formats.md shows the same as tables.
 //!
 //! A segment is a file of fixed size. Blocks 0 and 1 hold one copy of the segment header each. From block 2 on lie commits,
 //! each starting on a fresh block; a commit is a run of records, each a [`RecordHeader`], a head and a body, padded to 8

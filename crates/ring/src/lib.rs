@@ -2,8 +2,8 @@
 //!
 //! The ring knows nothing of mail. It is for programs that acknowledge thousands of durable writes per second. Segments of a fixed size are
 //! filled with zeros once, used in order and recycled, oldest first, so a sync costs one device flush and no file-system commit.
-//! The caller copies still needed records out of the oldest segment before freeing it. ARCHITECTURE.md has the byte tables and the
-//! invariants.
+//! The caller copies still needed records out of the oldest segment before freeing it. docs/formats.md has the byte tables,
+//! docs/internals/invariants.md the invariants.
 //!
 //! ```
 //! # let dir = tempfile::tempdir().unwrap();

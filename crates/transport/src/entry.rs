@@ -1,4 +1,4 @@
-//! What a batch of the spool says to the stream of the transports, as bytes. ARCHITECTURE.md has the table.
+//! What a batch of the spool says to the stream of the transports, as bytes. docs/formats.md has the table.
 //!
 //! Every entry begins with a version and a kind; numbers are little-endian.
 

@@ -28,7 +28,7 @@ pub struct LocalConfig {
     pub host: String,
     /// Memory for messages that are durable and not yet in their mailboxes, in bytes: beyond that callers wait. A body larger than all of it goes to a file.
     pub backlog_bytes: u32,
-    /// Bytes of visible mail after which its mount is synced. 256 MiB by default: from 8 to 256 MiB no difference in rate or latency was measured (BENCHMARKS.md, section 3).
+    /// Bytes of visible mail after which its mount is synced. 256 MiB by default: from 8 to 256 MiB no difference in rate or latency was measured (bench-results/2026-11-26, section 3).
     pub sync_bytes: u64,
     /// Time after which a mount is synced if there is anything to be made durable.
     pub sync_interval: Duration,

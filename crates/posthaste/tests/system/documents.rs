@@ -51,8 +51,9 @@ fn every_path_that_the_documents_name_exists() {
 
 #[test]
 fn every_command_and_option_of_the_documents_exists() {
-    // Of curl, mu and notmuch.
-    const FOREIGN: [&str; 6] = ["--decrypt", "--crlf", "--muhome", "--nocolor", "--duplicate", "--analyze"];
+    // Of cargo, curl, mu and notmuch.
+    const FOREIGN: [&str; 7] =
+        ["--profile", "--decrypt", "--crlf", "--muhome", "--nocolor", "--duplicate", "--analyze"];
     let mut program = Program::new(env!("CARGO_BIN_EXE_posthaste"));
     for document in documents(&root()) {
         let path = document.strip_prefix(root()).unwrap();
@@ -119,6 +120,16 @@ fn the_map_names_every_crate_and_where_it_begins() {
     mapped.sort();
     all.sort();
     assert_eq!(mapped, all);
+}
+
+#[test]
+fn documents_stay_short_enough_to_be_read() {
+    for (document, octets_max) in
+        [("ARCHITECTURE.md", 16 << 10), ("BENCHMARKS.md", 14 << 10), ("CONTRIBUTING.md", 4 << 10)]
+    {
+        let octets = fs::metadata(root().join(document)).unwrap().len();
+        assert!(octets <= octets_max, "{document} has {octets} octets: details go to docs/internals or bench-results");
+    }
 }
 
 #[test]
