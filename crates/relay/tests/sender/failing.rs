@@ -1,7 +1,7 @@
 //! Hosts that end sessions before they have done anything: how often they are connected to, and that a site that works goes on.
 
 use std::io::{BufRead, BufReader, Write};
-use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use posthaste_relay::queue::Waits;
@@ -67,7 +67,10 @@ fn serve(mut stream: TcpStream, (at, last): (At, &str), taken: &AtomicUsize) -> 
     loop {
         if stage == at {
             let before = if at == At::Hello { usual } else { "" };
-            return stream.write_all(format!("{before}{last}").as_bytes());
+            stream.write_all(format!("{before}{last}").as_bytes())?;
+            // A close with unread octets would be a reset, and whether there are any yet is a race.
+            stream.shutdown(Shutdown::Write)?;
+            return std::io::copy(&mut input, &mut std::io::sink()).map(drop);
         }
         stream.write_all(usual.as_bytes())?;
         let mut line = String::new();
