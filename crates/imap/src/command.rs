@@ -27,10 +27,10 @@ pub enum ImapCommandError {
     /// It is none, or none of ours: BAD.
     #[error("{0}")]
     Bad(&'static str),
-    /// It is right and asks for too much: NO [LIMIT].
+    /// It is right and asks for too much: `NO [LIMIT]`.
     #[error("{0}")]
     Limit(&'static str),
-    /// A SEARCH in a charset that is not known: NO [BADCHARSET].
+    /// A SEARCH in a charset that is not known: `NO [BADCHARSET]`.
     #[error("The charset is not known")]
     Charset,
 }

@@ -132,9 +132,9 @@ impl std::fmt::Debug for ImapCredentials {
 /// Why somebody is not logged in (decision 48).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum LoginRefusal {
-    /// Another password, or no such name: NO [AUTHENTICATIONFAILED].
+    /// Another password, or no such name: `NO [AUTHENTICATIONFAILED]`.
     Wrong,
-    /// Passwords cannot be checked now: NO [UNAVAILABLE], upon which clients do not ask for another password.
+    /// Passwords cannot be checked now: `NO [UNAVAILABLE]`, upon which clients do not ask for another password.
     Busy,
     /// The client's address has guessed too often: BYE.
     Blocked,
@@ -145,11 +145,11 @@ pub enum LoginRefusal {
 pub enum MailRefusal {
     /// The message is gone, or its mailbox.
     Gone,
-    /// It may work later: NO [UNAVAILABLE].
+    /// It may work later: `NO [UNAVAILABLE]`.
     Unavailable,
-    /// It may not be read: NO [NOPERM].
+    /// It may not be read: `NO [NOPERM]`.
     NoPermission,
-    /// It is damaged: NO [CORRUPTION].
+    /// It is damaged: `NO [CORRUPTION]`.
     Damaged,
 }
 

@@ -24,9 +24,9 @@ pub enum FetchItem {
     },
     /// As BODY[], by another name.
     Rfc822,
-    /// As BODY.PEEK[HEADER], by another name.
+    /// As `BODY.PEEK[HEADER]`, by another name.
     Rfc822Header,
-    /// As BODY[TEXT], by another name.
+    /// As `BODY[TEXT]`, by another name.
     Rfc822Text,
 }
 
