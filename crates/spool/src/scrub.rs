@@ -13,7 +13,7 @@ use crate::checkpoint::PackRow;
 use crate::events::{Damage, Event};
 use crate::pack::{PackError, PackReader, pack_path};
 use crate::shared::Shared;
-use crate::snapshots::SnapshotName;
+use crate::snapshots::{SnapshotError, SnapshotName};
 use crate::state::Stream;
 
 /// What a scrub has read.
@@ -245,7 +245,7 @@ impl Shared {
 }
 
 impl Shared {
-    /// Leaves out those that cannot be read, so that their stream writes new ones.
+    /// Leaves out missing and damaged ones, so that their stream writes new ones. After a failed read the file may be whole: it stays.
     fn scrub_snapshots(
         &self,
         report: &mut ScrubReport,
@@ -267,7 +267,12 @@ impl Shared {
                     // It may have gone meanwhile.
                     if state.streams.get(&stream).is_some_and(is_needed) {
                         report.damage.push(name.damage(&error));
-                        state.leave_out_snapshots(stream, &[name]);
+                        match error {
+                            SnapshotError::Missing | SnapshotError::Damaged => {
+                                state.leave_out_snapshots(stream, &[name]);
+                            }
+                            SnapshotError::Io(_) => {}
+                        }
                     }
                 }
             }

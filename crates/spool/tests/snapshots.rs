@@ -268,6 +268,33 @@ fn verify_scrub_and_repair_read_snapshots() {
 }
 
 #[test]
+fn scrub_keeps_a_snapshot_that_the_disk_cannot_read() {
+    let dir = tempfile::tempdir().unwrap();
+    let (mut it, _) = Consumer::open(dir.path());
+    it.take(5);
+    it.snapshot(dir.path());
+    let last = it.snapshot(dir.path());
+    let seen = it.seen.clone();
+    // Reading a directory fails, as a bad disk does.
+    let aside = dir.path().join("aside");
+    std::fs::rename(&last, &aside).unwrap();
+    std::fs::create_dir(&last).unwrap();
+    for _ in 0..2 {
+        let found = it.spool.scrub(&mut |_| std::ops::ControlFlow::Continue(())).unwrap().damage;
+        assert_eq!(found.len(), 1, "{found:?}");
+        assert!(found[0].what.contains("cannot be read"), "{found:?}");
+        assert!(!it.spool.wants_snapshot(it.stream));
+    }
+    std::fs::remove_dir(&last).unwrap();
+    std::fs::rename(&aside, &last).unwrap();
+    it.spool.checkpoint().unwrap();
+    assert!(last.exists());
+    it.spool.abandon();
+    let (it, found) = Consumer::open(dir.path());
+    assert_eq!((&it.seen, found), (&seen, Found::default()));
+}
+
+#[test]
 fn a_rebuilt_spool_is_uncertain_until_a_snapshot_and_again_without_it() {
     let dir = tempfile::tempdir().unwrap();
     let (old, new) = (dir.path().join("old"), dir.path().join("new"));
