@@ -80,6 +80,7 @@ pub(super) async fn connect(shared: Arc<Shared>, site: Arc<Site>, admitted: Admi
     // Of the first connection.
     let mut tokens = Some(tokens);
     let (mut was_tried, mut full, mut put_off) = (false, Vec::new(), VecDeque::new());
+    let mut has_dead = false;
     loop {
         worker.pulse().step(steps::LOOKING_UP);
         let found = {
@@ -103,6 +104,7 @@ pub(super) async fn connect(shared: Arc<Shared>, site: Arc<Site>, admitted: Admi
         };
         match next {
             Ok(Some((host, addresses))) => {
+                let mut was_dialed = false;
                 for address in addresses.order(&mut random) {
                     let Some(local) = site.source.local(address) else {
                         let why = format!("{} ({address}): the source has no address of this family", host.name);
@@ -144,12 +146,13 @@ pub(super) async fn connect(shared: Arc<Shared>, site: Arc<Site>, admitted: Admi
                         }
                     }
                     let Some(permit) = shared.permit_dial(&site, tokens.take()).await else { return };
-                    was_tried = true;
+                    (was_tried, was_dialed) = (true, true);
                     worker.within(what);
                     match open(&shared, &site, &host, &endpoint, &mut settings, permit).await {
                         Ok((session, permit)) => {
                             let key = Key::of(&site.source, at, &settings);
                             match counted.serve(&host, session, key, worker.pulse(), Some(permit)).await {
+                                Served::Done if has_dead => return site.state().standing.other_host_worked(),
                                 Served::Done => return,
                                 Served::Useless(why) => words.put(&host.name, format!("{}: {why}", host.name)),
                             }
@@ -165,6 +168,12 @@ pub(super) async fn connect(shared: Arc<Shared>, site: Arc<Site>, admitted: Admi
                         }
                     }
                     counted.leave_address();
+                }
+                if was_dialed {
+                    // The next connections begin with the other hosts.
+                    let pause = Duration::from_secs(shared.config.site_pause_secs.into());
+                    site.state().cut_by(&host.name, Instant::now() + pause);
+                    has_dead = true;
                 }
             }
             // Nothing is to be had before one of these has room.

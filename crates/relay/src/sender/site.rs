@@ -52,7 +52,7 @@ pub(super) struct State {
     pub waits_to_connect: bool,
     /// How often a connection was lost while a message was on its way.
     lost: HashMap<Lsn, u32>,
-    /// Hosts that broke a session off before anything came of it, until when the others come first.
+    /// Hosts that could not be reached, or broke a session off before anything came of it, until when the others come first.
     cut: HashMap<Arc<str>, Instant>,
     /// What its connections have taken.
     pub backlog: Backlog,
@@ -254,7 +254,8 @@ impl State {
         *count
     }
 
-    /// A host has broken a session off: until then the others come first, so that the message is not lost there again and again.
+    /// A host could not be reached, or has broken a session off: until then the others come first, so that not each connection begins with a dead host, and the
+    /// message is not lost there again and again.
     pub fn cut_by(&mut self, host: &Arc<str>, until: Instant) {
         if self.cut.len() >= CUT_MAX {
             self.cut.clear();

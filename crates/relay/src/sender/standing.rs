@@ -1,7 +1,7 @@
 //! How the sessions of a site have fared, and so when it may be connected to.
 //!
 //! A session is *failed* if no recipient got a final reply in it, none was put off by the host, and it did not end by our own will. A site whose last session failed
-//! is connected to [twice a second](PER_WINDOW) at most. It pauses once all its hosts have failed so often in a row.
+//! is connected to [twice a second](PER_WINDOW) at most, until a recipient gets a final reply or another of its hosts works. It pauses once all its hosts have failed so often in a row.
 
 use std::time::Duration;
 
@@ -50,6 +50,11 @@ impl Standing {
     /// A session failed.
     pub fn session_failed(&mut self) {
         self.is_failing = true;
+    }
+
+    /// One host failed, and another did something in the same try of all hosts: the site is not failing.
+    pub fn other_host_worked(&mut self) {
+        self.is_failing = false;
     }
 
     /// A recipient has a final reply, 2yz or 5yz: the site works. Whether it had paused.

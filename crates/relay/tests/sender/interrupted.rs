@@ -82,3 +82,22 @@ fn mail_is_given_up_where_all_hosts_say_521_in_the_greeting() {
     wait("it pauses", || rig.unreachable().is_some());
     assert_eq!(rig.attempts(), [0]);
 }
+
+/// Messages of which each needs a connection of its own to the second host, as the first is dead.
+fn beside_a_dead_host(second: Act, holds: impl Fn(&Rig) -> bool) {
+    let (rig, [first, second]) = two_hosts(|_| (At::Accept, ""), second);
+    let begun = Instant::now();
+    (1..100).for_each(|_| rig.send("", &["bob@a.example"], "x\r\n"));
+    wait("all have their outcome", || holds(&rig));
+    // Two connections a second would take 50 s.
+    assert!(begun.elapsed() < Duration::from_secs(25), "{:?}", begun.elapsed());
+    assert_eq!(first.connections(), 1);
+    assert!(second.connections() >= 100 && rig.unreachable().is_none(), "{:?}", rig.log());
+}
+
+#[test]
+fn a_dead_first_host_does_not_slow_down_the_second() {
+    beside_a_dead_host(|_| (At::Dot, "250 2.0.0 taken\r\n"), |rig| rig.relay.stats().delivered == 100);
+    // The second puts all off, which says nothing good of the site.
+    beside_a_dead_host(|_| (At::Rcpt, "450 4.7.1 greylisted\r\n"), |rig| rig.relay.stats().deferred == 100);
+}
