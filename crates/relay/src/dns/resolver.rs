@@ -1,7 +1,10 @@
 use std::collections::HashSet;
 use std::fmt;
+use std::future::{Future, poll_fn};
 use std::net::{IpAddr, SocketAddr};
-use std::sync::Arc;
+use std::pin::pin;
+use std::sync::{Arc, Mutex};
+use std::task::Poll;
 use std::time::Duration;
 
 use hickory_resolver::proto::rr::{Name, RData, RecordType};
@@ -74,8 +77,16 @@ impl Resolver {
                 self.itself(&literal, until).map(Arc::new)
             }
             Some(Target::Domain(domain)) => {
-                let pace = pace_of(self.destinations.last(&domain));
-                self.destinations.get(&domain, Instant::now(), self.look_up_destination(slot, pace, &domain)).await
+                let (pace, slot) = (pace_of(self.destinations.last(&domain)), Mutex::new(slot));
+                let found = self.look_up_destination(&slot, pace, &domain);
+                let mut found = pin!(self.destinations.get(&domain, Instant::now(), found));
+                if let Poll::Ready(found) = poll_fn(|cx| Poll::Ready(found.as_mut().poll(cx))).await {
+                    return found;
+                }
+                // Still there if another caller looks the domain up, and that one may wait for this very slot.
+                let unused = slot.lock().expect("a slot").take();
+                drop(unused);
+                found.await
             }
         }
     }
@@ -148,7 +159,7 @@ impl Resolver {
 
     async fn look_up_destination(
         &self,
-        slot: Option<Slot>,
+        slot: &Mutex<Option<Slot>>,
         pace: Pace,
         domain: &str,
     ) -> (Result<Arc<Destination>, DnsError>, Instant) {
@@ -156,7 +167,8 @@ impl Resolver {
             let until = self.until(self.settings.ttl_max_secs);
             return (self.itself(domain, until).map(Arc::new), until);
         }
-        let slot = match slot {
+        let given = slot.lock().expect("a slot").take();
+        let slot = match given {
             Some(slot) => slot,
             None => self.client.slots().slot(pace).await,
         };
@@ -310,5 +322,29 @@ fn address(data: &RData) -> Option<IpAddr> {
         RData::A(address) => Some(IpAddr::V4(address.0)),
         RData::AAAA(address) => Some(IpAddr::V6(address.0)),
         _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use posthaste_dns::{Server, Zone};
+
+    use super::*;
+
+    #[tokio::test]
+    async fn no_slot_is_held_while_another_caller_waits_for_one() {
+        let server = Server::start(Zone::default().mx("a.example", 10, "mx.a.example"));
+        let settings = Settings { servers: vec![server.address()], questions_max: 1, ..Settings::default() };
+        let resolver = Resolver::new(&settings).unwrap();
+        let slot = resolver.client.slots().slot(Pace::Quick).await;
+        // The first looks it up and has no slot, the second has the only one.
+        let first = resolver.destination("a.example");
+        let second = resolver.destination_in(Some(slot), "a.example");
+        let both = async { tokio::join!(first, second) };
+        let (first, second) =
+            tokio::time::timeout(Duration::from_secs(30), both).await.expect("both have their answer");
+        assert_eq!(first.unwrap().site.hosts().len(), 1);
+        assert!(second.is_ok());
+        assert_eq!(server.questions().len(), 1);
     }
 }
