@@ -111,6 +111,7 @@ impl Shared {
         let kept_low = if is_pressed { ring_low } else { ring_low.min(work.durable_ring_low.max(packed_low)) };
         // Nothing after the last batch: its number may be given again if every file of the ring is lost.
         let proof = Proof { through: proof.through.min(Lsn::new(state.published)), ..proof };
+        state.keep_up();
         let mut checkpoint = Checkpoint { counter: work.counter, ring_low: kept_low, proof, ..state.rows() };
         let mut named = state.windows.clone();
         let mut windows = Vec::new();

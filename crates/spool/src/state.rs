@@ -139,6 +139,17 @@ impl Stream {
             && (is_behind || is_durable && self.durable[1].as_ref().is_none_or(|it| it.position < last.position))
     }
 
+    /// Nothing of the stream came between the state in its last snapshots and the next entry: they count as written just before that. So the ring need not keep
+    /// others' batches to show that there was nothing.
+    fn keep_up(&mut self, published: u64) {
+        let through = self.entries.first().map_or(published, |first| first - 1);
+        let position = self.position;
+        let rows = self.snapshot.iter_mut().chain(self.durable.iter_mut().flatten());
+        for row in rows.filter(|row| row.name.is_file() && row.position >= position) {
+            row.position = row.position.max(through);
+        }
+    }
+
     /// A checkpoint with these snapshots is durable. Returns those that are of no use any more.
     fn made_durable(&mut self, rows: &[SnapshotRow]) -> Vec<SnapshotName> {
         let named = [0, 1].map(|nth| rows.get(nth).cloned());
@@ -371,6 +382,12 @@ impl State {
             }
         }
         self.large.extend(content.large);
+    }
+
+    /// Has snapshots of idle streams count for what came since; see [`Stream::keep_up`].
+    pub fn keep_up(&mut self) {
+        let published = self.published;
+        self.streams.values_mut().for_each(|stream| stream.keep_up(published));
     }
 
     /// What a checkpoint taken now says, but for its counter, the ring and the windows.

@@ -221,6 +221,35 @@ fn an_idle_stream_has_its_state_twice() {
 }
 
 #[test]
+fn others_mail_before_a_rare_entry_makes_nothing_uncertain() {
+    // Without a checkpoint between the entry and its snapshot, and with one.
+    for is_between in [false, true] {
+        let dir = tempfile::tempdir().unwrap();
+        let (mut it, _) = Consumer::open(dir.path());
+        it.take(5);
+        it.snapshot(dir.path());
+        it.snapshot(dir.path());
+        for _ in 0..6 {
+            it.pass_by(1);
+            it.spool.checkpoint().unwrap();
+        }
+        assert!(!it.spool.wants_snapshot(it.stream));
+        it.take(1);
+        if is_between {
+            it.spool.checkpoint().unwrap();
+        }
+        it.pass_by(1);
+        let last = it.snapshot(dir.path());
+        it.take(1);
+        let seen = it.seen.clone();
+        it.spool.abandon();
+        spoil(&last, 0);
+        let (it, found) = Consumer::open(dir.path());
+        assert_eq!((&it.seen, found), (&seen, Found { unreadable: 1, uncertain: None }), "{is_between}");
+    }
+}
+
+#[test]
 fn verify_scrub_and_repair_read_snapshots() {
     let dir = tempfile::tempdir().unwrap();
     let (mut it, _) = Consumer::open(dir.path());
