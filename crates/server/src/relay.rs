@@ -240,27 +240,29 @@ fn help(error: &OpenError) -> &'static str {
 
 /// Says which snapshots could not be read, and what that has cost.
 fn log_uncertain(report: &OpenReport, spool: &Path) {
-    if report.unreadable.is_empty() && report.uncertain == 0 {
-        return;
-    }
     for unreadable in &report.unreadable {
         let (file, what) = (spool.join(&unreadable.place).display().to_string(), &unreadable.what);
         match report.uncertain {
-            0 => tracing::error!(
+            None => tracing::error!(
                 file,
                 what,
                 "a snapshot of the queue cannot be read: the one before and the log say the same"
             ),
-            _ => tracing::error!(file, what, "a snapshot of the queue cannot be read"),
+            Some(_) => tracing::error!(file, what, "a snapshot of the queue cannot be read"),
         }
     }
-    if report.uncertain > 0 {
+    let Some(through) = report.uncertain else { return };
+    if report.uncertain_recipients > 0 {
         tracing::error!(
-            recipients = report.uncertain,
+            recipients = report.uncertain_recipients,
             "held: nobody knows whether they have had their mail. `posthaste queue list --held` shows them, `posthaste queue release` sends them, \
-             `posthaste queue delete` drops them; suspensions and diversions of before have to be made again"
+             `posthaste queue delete` drops them"
         );
     }
+    tracing::error!(
+        through = through.get(),
+        "suspensions, diversions and slow-downs of the queue up to this batch may be lost: make them again"
+    );
 }
 
 /// Delivers notifications as mail from the empty sender.

@@ -197,8 +197,10 @@ pub struct OpenReport {
     pub damaged: Vec<Lsn>,
     /// Snapshots that are missing or damaged.
     pub unreadable: Vec<Damage>,
+    /// The last batch of which nobody knows all that was settled, suspended, diverted or slowed down up to it. `None`: nothing was lost.
+    pub uncertain: Option<Lsn>,
     /// Recipients that were held because of that: nobody knows which of them have had their mail. Some of them were settled since.
-    pub uncertain: u64,
+    pub uncertain_recipients: u64,
 }
 
 impl Relay {
@@ -237,8 +239,9 @@ impl Relay {
                 Err(error) => drop(failed.get_or_insert(OpenError::Entry { batch: lsn, error })),
             },
             Replayed::Damaged { lsn } => report.damaged.push(lsn),
-            Replayed::Uncertain { .. } => {
-                report.uncertain = queue.make_uncertain(|message| spool.needs_body(stream, message));
+            Replayed::Uncertain { through } => {
+                report.uncertain = Some(through);
+                report.uncertain_recipients = queue.make_uncertain(|message| spool.needs_body(stream, message));
             }
         })?;
         if let Some(failed) = failed {

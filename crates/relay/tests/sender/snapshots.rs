@@ -116,7 +116,7 @@ fn a_byte_flipped_anywhere_in_a_snapshot_costs_nothing() {
         bytes[at] ^= 1 << (at % 8);
         std::fs::write(tried.join("snapshots").join(name), bytes).unwrap();
         let it = Idle::open(&tried, &dns);
-        assert_eq!((it.report.unreadable.len(), it.report.uncertain), (1, 0), "byte {at}");
+        assert_eq!((it.report.unreadable.len(), it.report.uncertain), (1, None), "byte {at}");
         assert_eq!(it.waiting(), waiting, "byte {at}");
         drop(it);
         std::fs::remove_dir_all(&tried).unwrap();
@@ -165,7 +165,8 @@ fn without_a_snapshot_what_may_have_been_sent_is_held() {
         }
         let it = Idle::open(&dir, &dns);
         let report = &it.report;
-        assert_eq!((report.unreadable.len(), report.uncertain, report.damaged.len()), (2, 7, 0));
+        assert_eq!((report.unreadable.len(), report.uncertain_recipients, report.damaged.len()), (2, 7, 0));
+        assert!(report.uncertain.is_some());
         let check = |it: &Idle| {
             let waiting = it.waiting();
             // What was deleted is among them: nobody knows that any more.
@@ -177,7 +178,7 @@ fn without_a_snapshot_what_may_have_been_sent_is_held() {
         check(&it);
         it.end();
         let it = Idle::open(&dir, &dns);
-        assert_eq!((it.report.unreadable.len(), it.report.uncertain), (0, 0), "a new one says so");
+        assert_eq!((it.report.unreadable.len(), it.report.uncertain), (0, None), "a new one says so");
         check(&it);
         it.act("a.example", Action::Release);
         it.act("c.example", Action::Delete);
@@ -194,4 +195,23 @@ fn without_a_snapshot_what_may_have_been_sent_is_held() {
         assert_eq!((waits(&it, "a.example"), waits(&it, "c.example")), (vec![false, false], vec![]));
         assert_eq!(waits(&it, "b.example"), [true, true]);
     }
+}
+
+#[test]
+fn lost_suspensions_are_told_where_no_mail_waits() {
+    let dns = Server::start(zone());
+    let dir = tempfile::tempdir().unwrap();
+    let it = Idle::open(dir.path(), &dns);
+    let scope = posthaste_relay::queue::Scope::Domain("a.example".into());
+    it.relay.suspend(scope, None, &By::default()).unwrap();
+    it.end();
+    let it = Idle::open(dir.path(), &dns);
+    assert_eq!(it.relay.suspensions().len(), 1);
+    fill_ring(&it);
+    let last = it.spool.position(it.spool.stream("queue").unwrap()).0;
+    it.end();
+    snapshots(dir.path()).iter().for_each(|path| std::fs::remove_file(path).unwrap());
+    let it = Idle::open(dir.path(), &dns);
+    assert_eq!((it.report.uncertain, it.report.uncertain_recipients), (Some(last), 0));
+    assert_eq!(it.relay.suspensions(), []);
 }
