@@ -126,7 +126,9 @@ mod tests {
         check("bob@example.org", Some("example.org/bob/Maildir"));
         check("ann@example.org", Some("example.org/ann/Maildir"));
         check("x@any.example", Some("any.example/x/Maildir"));
-        for other in ["team@example.org", "zoe@example.org", "ann@else.example", "ann", "..@any.example"] {
+        // No name leads out of its domain's directory.
+        check("..@any.example", Some("any.example/%2e./Maildir"));
+        for other in ["team@example.org", "zoe@example.org", "ann@else.example", "ann"] {
             check(other, None);
         }
     }
