@@ -162,7 +162,7 @@ pub struct ListedName {
     pub is_mailbox: bool,
     /// `\Drafts` and the like.
     pub special_use: Option<&'static str>,
-    /// Whether there are names below it.
+    /// There are names below it.
     pub has_children: bool,
     /// Whether it is subscribed.
     pub subscribed: bool,
@@ -208,7 +208,7 @@ impl MailboxCounts {
 pub struct SelectedMailbox {
     /// Messages in the view.
     pub exists: u32,
-    /// Those that are \Recent in this session.
+    /// Messages that are `\Recent` for this client.
     pub recent: u32,
     /// The number of the first message without \Seen.
     pub first_unseen: Option<u32>,
@@ -231,7 +231,7 @@ pub struct MailRow {
     pub uid: u32,
     /// Bits 0 to 4: \Seen, \Answered, \Flagged, \Deleted, \Draft; 8 to 63: keywords.
     pub flags: u64,
-    /// Whether it is \Recent in this session.
+    /// It is `\Recent` for this client.
     pub recent: bool,
     /// RFC822.SIZE, if asked for and known.
     pub size: Option<u64>,

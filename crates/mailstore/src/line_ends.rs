@@ -35,7 +35,7 @@ impl FileForm {
         }
     }
 
-    /// How many octets [`convert`](Self::convert) would append.
+    /// Octets that [`convert`](Self::convert) would append.
     pub fn converted_len(self, piece: &[u8], after_cr: &mut bool) -> u64 {
         let mut lone = 0;
         if self != Self::Verbatim {

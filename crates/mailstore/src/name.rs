@@ -112,7 +112,7 @@ impl fmt::Debug for MailboxName {
     }
 }
 
-/// What a mailbox is for (RFC 6154).
+/// The purpose of a mailbox (RFC 6154).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum SpecialUse {
     /// `\Drafts`.

@@ -76,7 +76,7 @@ impl OutcomeBudget {
         }
     }
 
-    /// Whether something new may begin. What is under way at the bound ends, and comes on top of it.
+    /// True if new work may begin. Work in flight when the bound is reached still ends, beyond the bound.
     pub fn may_begin(&self) -> bool {
         !self.is_closed()
             && !self.is_refused.load(Ordering::Acquire)

@@ -15,7 +15,7 @@ use crate::observer::{Observer, TargetId};
 /// Deliveries without a durable record. It does not hold the spool, whose thread calls it.
 pub(crate) struct Unrecorded {
     pub budget: OutcomeBudget,
-    /// What the spool has refused: it is appended again.
+    /// Records that the spool refused, to be appended again.
     refused: Mutex<Vec<DoneRecord>>,
     events: Events,
     observer: Option<Arc<dyn Observer>>,

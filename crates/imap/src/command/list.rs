@@ -15,7 +15,7 @@ pub struct ListCommand {
     pub patterns: Vec<Vec<u8>>,
     /// Whether options or several patterns were given (RFC 5258): then an empty pattern is one as others.
     pub is_extended: bool,
-    /// What is told of each name beyond its attributes.
+    /// Data asked for beside the attributes of each name.
     pub returns: ListReturn,
 }
 

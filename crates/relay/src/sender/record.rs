@@ -202,7 +202,7 @@ impl Recorder {
     }
 }
 
-/// How many attempts these say the end of: what would be done again if they were lost.
+/// Number of attempts that these changes end: without the record they would be repeated.
 fn outcomes<'a>(changes: impl IntoIterator<Item = &'a Change>) -> usize {
     let is_outcome = |change: &&Change| {
         matches!(change.what, What::Delivered(_) | What::Failed(_) | What::Owed(..) | What::Deferred { .. })
