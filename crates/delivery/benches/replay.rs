@@ -5,11 +5,13 @@
 //! target directory, never on tmpfs.
 
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use posthaste_delivery::local::{Body, LineEnds, LocalConfig, LocalDelivery, Message, Target};
-use posthaste_spool::Spool;
+use posthaste_intake::Intake;
+use posthaste_spool::FileSpool;
 
 fn main() {
     let args: Vec<String> = std::env::args().collect();
@@ -87,17 +89,18 @@ fn fill(config: &LocalConfig, messages: usize, mailboxes: usize, body: &str) {
 fn wait(messages: usize) {
     let dir = scratch();
     let mut config = LocalConfig::new(dir.join("spool"), dir.join("mail"));
-    (config.backlog_bytes, config.open_patience) = (u32::MAX, Duration::ZERO);
+    (config.intake.backlog_bytes, config.open_patience) = (u32::MAX, Duration::ZERO);
     fill(&config, messages, 64, "");
     let begun = Instant::now();
-    let opened = LocalDelivery::open_spool(&config).expect("opens");
+    let (spool, _) = FileSpool::open(&config.spool_dir, config.spool.clone()).expect("opens");
+    let intake = Intake::new(Arc::new(spool), config.intake.clone());
     println!("{messages} wait: spool opened in {:.2} s", begun.elapsed().as_secs_f64());
     let (begun, mut shown) = (Instant::now(), 0);
-    let stream = opened.spool.streams().into_iter().find(|stream| stream.name.starts_with("local:")).expect("one");
-    opened.spool.replay(stream.id, &mut |_| shown += 1).expect("a replay");
+    let stream = intake.spool().streams().into_iter().find(|stream| stream.name.starts_with("local:")).expect("one");
+    intake.spool().replay(stream.id, &mut |_| shown += 1).expect("a replay");
     println!("{shown} entries replayed in {:.2} s", begun.elapsed().as_secs_f64());
     let begun = Instant::now();
-    let (delivery, report) = LocalDelivery::open_in(opened, config).expect("opens");
+    let (delivery, report) = LocalDelivery::open_on(intake, config).expect("opens");
     println!("{} messages replayed into the table in {:.2} s", report.messages, begun.elapsed().as_secs_f64());
     assert_eq!(report.messages, messages);
     drop(delivery);

@@ -4,6 +4,7 @@ use std::fmt;
 use std::io;
 use std::sync::Arc;
 
+use posthaste_intake::IntakeError;
 use posthaste_maildir::{StoreError, UniqueName};
 
 /// The name of a delivered message's file in `new/`. With a spool it is known before the file is written and stands
@@ -91,6 +92,20 @@ impl From<StoreError> for DeliveryError {
         match e {
             StoreError::Sync(e) => Self::Sync(e),
             StoreError::Message(e) => Self::of_mailbox(e),
+            other => Self::Mailbox(io::Error::other(other)),
+        }
+    }
+}
+
+impl From<IntakeError> for DeliveryError {
+    fn from(error: IntakeError) -> Self {
+        match error {
+            IntakeError::Full(error) => Self::Full(error),
+            IntakeError::Sync(error) => Self::Sync(error),
+            IntakeError::TooLarge { bytes, limit } => Self::TooLarge { bytes, limit },
+            IntakeError::Busy => Self::Busy,
+            IntakeError::Cancelled => Self::Cancelled,
+            IntakeError::Closed => Self::Closed,
             other => Self::Mailbox(io::Error::other(other)),
         }
     }

@@ -9,6 +9,7 @@ use std::time::Duration;
 use bytes::{BufMut, Bytes, BytesMut};
 use posthaste_delivery::DeliveryError;
 use posthaste_delivery::local::{Body as StoredBody, LocalDelivery};
+use posthaste_intake::IntakeError;
 use posthaste_message::Summary;
 use posthaste_smtp::driver::Body;
 use posthaste_smtp::{BodyError, Envelope};
@@ -56,12 +57,6 @@ impl From<ShareExceeded> for Refusal {
     }
 }
 
-impl From<DeliveryError> for Refusal {
-    fn from(error: DeliveryError) -> Self {
-        Self::Delivery(error)
-    }
-}
-
 /// Reads `body` to its end. `trace` is put in front of it; `header` is shown what follows.
 pub(crate) async fn gather(
     body: &mut Body<'_>,
@@ -106,7 +101,7 @@ async fn spool(
     let (mut bytes, parts) = (parts.bytes, parts.finish());
     let mut place = Some(memory.place_to_spool().await.ok_or(Refusal::Slow)?);
     let announced = envelope.mail.size.unwrap_or(0);
-    let (mut writer, free) = in_time(body, store.upload_when_room(announced)).await?;
+    let (mut writer, free) = in_time(body, store.intake().upload_when_room(announced)).await?;
     share.found_free(free);
     share.grow(bytes)?;
     for part in parts {
@@ -154,10 +149,10 @@ async fn is_ready_now(work: impl Future) -> bool {
 }
 
 /// Waits for the spool.
-async fn in_time<T>(body: &mut Body<'_>, work: impl Future<Output = Result<T, DeliveryError>>) -> Result<T, Refusal> {
+async fn in_time<T>(body: &mut Body<'_>, work: impl Future<Output = Result<T, IntakeError>>) -> Result<T, Refusal> {
     body.within(STORE_PATIENCE, work).await.ok_or(Refusal::Slow)?.map_err(|error| match error {
-        DeliveryError::Sync(error) => Refusal::Spool(error),
-        other => other.into(),
+        IntakeError::Sync(error) => Refusal::Spool(error),
+        other => Refusal::Delivery(other.into()),
     })
 }
 

@@ -15,7 +15,7 @@ use crate::opening::open_store;
 use crate::owners::{Current, OwnerRules};
 use crate::panics;
 use crate::repeats::Repeats;
-use crate::services::{Ended, Ending, OnFailure, Service};
+use crate::services::{Ended, Ending, OnFailure, Service, end_blocking};
 
 /// What was accepted is written into mailboxes.
 pub(crate) struct Delivery {
@@ -58,8 +58,9 @@ impl Service for Delivery {
     /// What is not written by then stays in the spool; the server says how much that is when it has stopped.
     fn stop(self: Box<Self>, deadline: Instant) -> Ending<'static> {
         Box::pin(async move {
+            let intake = self.store.intake().clone();
             self.store.shutdown_by(deadline.into_std()).await;
-            Ok(())
+            end_blocking(move || intake.end(deadline.into_std())).await
         })
     }
 

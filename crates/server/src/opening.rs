@@ -4,9 +4,10 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use posthaste_delivery::Owners;
-use posthaste_delivery::local::{LocalConfig, LocalDelivery, Losses, LostMail, OpenError, OpenedSpool, ReplayReport};
+use posthaste_delivery::local::{LocalConfig, LocalDelivery, Losses, LostMail, OpenError, ReplayReport};
+use posthaste_intake::Intake;
 use posthaste_spool::watch::Watch as Workers;
-use posthaste_spool::{Event, Lsn};
+use posthaste_spool::{Event, FileSpool, Lsn, OpenReport};
 
 use crate::config::Config;
 use crate::error::ServeError;
@@ -27,11 +28,13 @@ pub(crate) async fn open_store(
     let open = move || {
         let path = settings.storage.mail.clone();
         crate::privileges::make_mail_directory(&settings).map_err(|error| OpenError::Io { path, error })?;
-        let opened = open_when_free(&local)?;
-        let events = Events::open(&settings, &opened.spool)?;
+        let (spool, found) = open_when_free(&local)?;
+        let spool = Arc::new(spool);
+        let events = Events::open(&settings, &spool)?;
         let observer = events.as_ref().map(|log| Arc::new(Outcomes(log.recorder())) as _);
-        let (store, report) = LocalDelivery::open_in(opened, LocalConfig { observer, ..local })?;
-        Ok((store, report, events))
+        let intake = Intake::new(spool, local.intake.clone());
+        let (store, report) = LocalDelivery::open_on(intake, LocalConfig { observer, ..local })?;
+        Ok((store, ReplayReport { spool: Some(found), ..report }, events))
     };
     let opened = tokio::task::spawn_blocking(open).await;
     let (store, report, events) = opened.map_err(std::io::Error::from)?.map_err(|error| {
@@ -45,27 +48,27 @@ pub(crate) async fn open_store(
 fn local_config(config: &Config, owners: Owners, repeats: Arc<Repeats>) -> LocalConfig {
     let mut local = LocalConfig {
         host: config.host_name.clone(),
-        // Gathered bodies are no larger than this, their trace fields included.
-        inline_bytes_max: (LARGE_BODY_BYTES + (64 << 10)) as u64,
         shutdown_patience: Duration::from_secs(config.limits.process.shutdown_secs.max(1)),
-        backlog_bytes: MemoryBudget::of_store(config.limits.process.memory_bytes),
         owners,
         losses: Losses::new(log_lost),
         ..LocalConfig::from(&config.storage)
     };
+    // Gathered bodies are no larger than this, their trace fields included.
+    local.intake.inline_bytes_max = (LARGE_BODY_BYTES + (64 << 10)) as u64;
+    local.intake.backlog_bytes = MemoryBudget::of_store(config.limits.process.memory_bytes);
     local.spool.events = posthaste_spool::Events::new(move |event| log(event, &repeats));
     local
 }
 
 /// Opens it. A predecessor that was killed holds its locks until the kernel has taken it apart, so this waits a little.
-fn open_when_free(config: &LocalConfig) -> Result<OpenedSpool, OpenError> {
+fn open_when_free(config: &LocalConfig) -> Result<(FileSpool, OpenReport), OpenError> {
     let deadline = Instant::now() + PREDECESSOR_PATIENCE;
     loop {
-        match LocalDelivery::open_spool(config) {
-            Err(error) if error.is_locked() && Instant::now() < deadline => {
+        match FileSpool::open(&config.spool_dir, config.spool.clone()) {
+            Err(posthaste_spool::OpenError::Locked) if Instant::now() < deadline => {
                 std::thread::sleep(Duration::from_millis(50));
             }
-            opened => return opened,
+            opened => return Ok(opened?),
         }
     }
 }

@@ -155,7 +155,7 @@ fn open(
     receiver: WeakReceiver,
     recorder: Option<Recorder>,
 ) -> Result<Option<Relay>, ServeError> {
-    let spool = store.spool();
+    let spool = store.intake().spool().clone();
     let is_waiting = spool.streams().iter().any(|stream| stream.name == STREAM && stream.entries + stream.bodies > 0);
     let section = &config.relay;
     let Some(of_server) = receiver.upgrade() else { return Ok(None) };

@@ -27,6 +27,7 @@ pub(crate) fn too_slow() -> Reply {
 
 #[cfg(test)]
 mod tests {
+    use posthaste_intake::IntakeError;
     use posthaste_spool::AppendError;
 
     use super::*;
@@ -43,8 +44,8 @@ mod tests {
         check(DeliveryError::Cancelled, "452 4.3.1 ");
         check(DeliveryError::Closed, "421 4.3.2 ");
         check(DeliveryError::Sync(error(std::io::ErrorKind::Other)), "451 4.3.0 ");
-        check(AppendError::TooLarge { bytes: 2, limit: 1 }.into(), "552 5.3.4 ");
-        check(AppendError::Poisoned("a sync failed".into()).into(), "451 4.3.0 ");
+        check(IntakeError::from(AppendError::TooLarge { bytes: 2, limit: 1 }).into(), "552 5.3.4 ");
+        check(IntakeError::from(AppendError::Poisoned("a sync failed".into())).into(), "451 4.3.0 ");
         check(DeliveryError::BadMailbox("..".into()), "550 5.1.3 ");
     }
 }

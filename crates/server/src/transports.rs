@@ -98,7 +98,7 @@ fn open(
     recorder: Option<Recorder>,
     notices: RefusalNotices,
 ) -> Result<Option<Transports>, OpenError> {
-    let spool = store.spool();
+    let spool = store.intake().spool().clone();
     let is_waiting =
         spool.streams().iter().any(|stream| stream.name == posthaste_transport::STREAM && stream.entries > 0);
     if !is_waiting && config.transports().is_empty() {

@@ -69,7 +69,7 @@ fn stuck(store: &LocalDelivery, receiver: &Receiver) -> Vec<Found> {
     let transports = receiver.transports().map(|transports| transports.look_for_stuck(now));
     let events = receiver.events().map(|events| events.look_for_stuck(now));
     let all = relay.into_iter().chain(transports).chain(events).flatten();
-    store.spool().look_for_stuck(now).into_iter().chain(all).collect()
+    store.intake().spool().look_for_stuck(now).into_iter().chain(all).collect()
 }
 
 /// Names each worker that is stuck, once, and each that goes on, up to a bound.
@@ -138,7 +138,7 @@ struct Alerts {
 impl Alerts {
     fn check(&mut self, store: &LocalDelivery) {
         let stats = store.stats();
-        self.report_checkpoint(store.spool().stats().checkpoint_running);
+        self.report_checkpoint(store.intake().spool().stats().checkpoint_running);
         self.report_mounts(&stats.mounts);
         self.report_mailboxes(store, stats.waiting, stats.waiting_bytes);
     }

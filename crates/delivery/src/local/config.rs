@@ -26,14 +26,12 @@ pub struct LocalConfig {
     pub free_inodes_min: u64,
     /// Host name that goes into file names.
     pub host: String,
-    /// Memory for messages that are durable and not yet in their mailboxes, in bytes: beyond that callers wait. A body larger than all of it goes to a file.
-    pub backlog_bytes: u32,
+    /// Bounds of acceptance. A mailbox that is slow may take an eighth of [`backlog_bytes`](posthaste_intake::Config::backlog_bytes).
+    pub intake: posthaste_intake::Config,
     /// Bytes of visible mail after which its mount is synced. 256 MiB by default: from 8 to 256 MiB no difference in rate or latency was measured (bench-results/2026-11-26, section 3).
     pub sync_bytes: u64,
     /// Time after which a mount is synced if there is anything to be made durable.
     pub sync_interval: Duration,
-    /// Bodies longer than this go to a file of their own even if they are handed over in memory. 1 MiB by default.
-    pub inline_bytes_max: u64,
     /// Bytes that may wait for one mailbox that cannot be written to; beyond, [`LocalDelivery::check_mailbox`](super::LocalDelivery::check_mailbox) refuses.
     pub pending_bytes_max: u64,
     /// Bytes that may wait for all such mailboxes together; beyond, mail for any of them is refused, and for no other.
@@ -47,8 +45,6 @@ pub struct LocalConfig {
     pub losses: Losses,
     /// How long opening waits until mail that was accepted before is in its mailboxes, or is known to wait for them.
     pub open_patience: Duration,
-    /// How long a message waits for room in a full spool before it is refused. After one timeout others are refused at once, until one finds room.
-    pub room_patience: Duration,
     /// Deadline of a shutdown. If a disk hangs, unfinished work is left to the next opening.
     pub shutdown_patience: Duration,
 }
@@ -63,26 +59,17 @@ impl LocalConfig {
             free_bytes_min: 32 << 20,
             free_inodes_min: 500,
             host: Host::of_this_machine().as_str().to_owned(),
-            backlog_bytes: 256 << 20,
+            intake: posthaste_intake::Config::default(),
             sync_bytes: 256 << 20,
             sync_interval: Duration::from_secs(30),
-            inline_bytes_max: 1 << 20,
             pending_bytes_max: 1 << 30,
             pending_bytes_max_all: 2 << 30,
             owners: Owners::default(),
             observer: None,
             losses: Losses::default(),
             open_patience: Duration::from_secs(30),
-            room_patience: Duration::from_secs(10),
             shutdown_patience: Duration::from_secs(30),
         }
-    }
-}
-
-impl OpenError {
-    /// Whether another process has the spool open: it may be about to end.
-    pub fn is_locked(&self) -> bool {
-        matches!(self, Self::Spool(posthaste_spool::OpenError::Locked))
     }
 }
 

@@ -4,11 +4,12 @@ use std::fs::File;
 use std::io::{self, Read, Write};
 
 use bytes::Bytes;
+use posthaste_intake::LargeBody;
 use posthaste_maildir::line_ends::{LineEndScan, crlf_to_lf, wire_size_as_stored};
 use posthaste_spool::{Lsn, Spool};
 
 use super::losses::read_failed;
-use super::message::{LargeBody, LineEnds, Target};
+use super::message::{LineEnds, Target};
 
 /// Where a body's bytes come from.
 pub(crate) struct Source<'a> {

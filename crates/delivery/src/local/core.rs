@@ -1,14 +1,14 @@
 //! The mounts of local delivery and what they share: opened, looked after, synced and ended together.
 
 use std::path::Path;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex};
 use std::time::{Duration, Instant};
 
 use posthaste_fsops::Space;
-use posthaste_spool::{Replayed, Spool};
+use posthaste_intake::Intake;
+use posthaste_spool::Replayed;
 
-use super::budget::Budget;
 use super::common::Common;
 use super::config::{LocalConfig, OpenError};
 use super::files::Files;
@@ -25,16 +25,10 @@ pub(super) struct Core {
     pub config: LocalConfig,
     pub nonce: u32,
     pub host: Arc<str>,
-    pub spool: Arc<dyn Spool>,
+    pub intake: Intake,
     pub points: MountPoints,
     /// In the order of `points`.
     pub mounts: Vec<Arc<MailMount>>,
-    pub budget: Budget,
-    pub accepted: AtomicU64,
-    /// A message's wait for room timed out, and none has found room since: meanwhile other messages are refused at once.
-    pub is_full: AtomicBool,
-    /// As [`is_full`](Self::is_full), of large bodies.
-    pub is_full_of_bodies: AtomicBool,
     /// The end has begun: nothing is tried again.
     pub is_ending: AtomicBool,
     pub stop: AtomicBool,
@@ -44,7 +38,7 @@ pub(super) struct Core {
 
 impl Core {
     pub fn open(
-        spool: Arc<dyn Spool>,
+        intake: Intake,
         config: LocalConfig,
         seams: Seams,
         report: &mut ReplayReport,
@@ -59,6 +53,7 @@ impl Core {
         if !mail_root.is_dir() && bound.get("").is_none() {
             posthaste_fsops::make_dir(mail_root).map_err(at(mail_root))?;
         }
+        let spool = intake.spool().clone();
         let streams = spool.streams();
         let waiting = streams.iter().filter(|stream| stream.entries > 0 && is_of_mount(&stream.name));
         let points = MountPoints::below(mail_root).map_err(at(mail_root))?;
@@ -73,11 +68,10 @@ impl Core {
             observer: config.observer.clone(),
             open: Arc::new(OpenMaildirs::new()),
         };
-        let budget = Budget::new(config.backlog_bytes.into());
         let limits = Limits {
-            budget: budget.clone(),
+            budget: intake.budget().clone(),
             losses: config.losses.clone(),
-            queue_bytes_max: u64::from(config.backlog_bytes) / QUEUE_SHARE,
+            queue_bytes_max: u64::from(intake.config().backlog_bytes) / QUEUE_SHARE,
             sync_bytes: config.sync_bytes,
             sync_interval: config.sync_interval,
         };
@@ -106,22 +100,14 @@ impl Core {
         Ok(Core {
             nonce: random_nonce(),
             host: config.host.as_str().into(),
-            spool,
+            intake,
             points,
             mounts: mounts.into_iter().map(|(mount, _)| mount).collect(),
-            budget,
-            accepted: AtomicU64::new(0),
-            is_full: AtomicBool::new(false),
-            is_full_of_bodies: AtomicBool::new(false),
             is_ending: AtomicBool::new(false),
             stop: AtomicBool::new(false),
             tick: (Mutex::default(), Condvar::new()),
             config,
         })
-    }
-
-    pub fn now(&self) -> Instant {
-        self.mounts[0].now()
     }
 
     /// The keeper thread: retries and timeouts. It takes only locks that are never held during disk I/O.
@@ -135,11 +121,6 @@ impl Core {
             let retries = !self.is_ending.load(Ordering::Acquire);
             self.mounts.iter().for_each(|mount| mount.tick(retries));
         }
-    }
-
-    #[cfg(test)]
-    pub fn budget(&self) -> &Budget {
-        &self.budget
     }
 
     pub fn sync(&self, deadline: Instant) -> Result<(), Vec<SyncFailed>> {
@@ -176,7 +157,7 @@ impl Core {
         drop(self.tick.0.lock());
         self.tick.1.notify_all();
         for mount in &self.mounts {
-            self.spool.detach(mount.stream);
+            self.intake.spool().detach(mount.stream);
             mount.stop(deadline);
         }
     }

@@ -4,21 +4,21 @@ use std::collections::HashSet;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant};
 
+use posthaste_intake::{Body, Intake, Mail};
 use posthaste_maildir::MailboxPath;
-use posthaste_spool::{AppendError, FileSpool, OpenReport, Spool};
+use posthaste_spool::FileSpool;
 
 use super::config::{LocalConfig, OpenError};
 use super::core::Core;
-use super::message::{BodyWriter, Message};
+use super::destination::{OneMessage, TARGETS_MAX, now_secs};
+use super::message::Message;
 use super::mount::MailMount;
-use super::pending::Pending;
 use super::report::{
-    LocalStats, MailboxFull, Receipt, RecoveredMailbox, Remaining, ReplayReport, SyncFailed, Waiting, WaitingMailbox,
+    LocalReceipt, LocalStats, MailboxFull, RecoveredMailbox, Remaining, ReplayReport, SyncFailed, Waiting,
+    WaitingMailbox,
 };
-use super::room_wait::RoomWait;
-use super::under_way::{UnderWay, unless};
 use crate::error::DeliveryError;
 use crate::seams::Seams;
 
@@ -34,18 +34,11 @@ impl std::fmt::Debug for LocalDelivery {
     }
 }
 
-/// A spool that local delivery is to be opened in.
-pub struct OpenedSpool {
-    /// Itself: others may have streams in it.
-    pub spool: Arc<FileSpool>,
-    found: OpenReport,
-}
-
 /// The last handle ends it.
 struct Handle {
     core: Arc<Core>,
-    /// Set if the spool was opened here: then the end closes it.
-    own_spool: Option<Arc<FileSpool>>,
+    /// Whether spool and intake were opened here: then they end with it.
+    owns_intake: bool,
     keeper: Mutex<Option<JoinHandle<()>>>,
 }
 
@@ -57,47 +50,32 @@ impl LocalDelivery {
     /// # Errors
     /// See [`OpenError`]. A mailbox that cannot be written to is not an error: its mail waits.
     pub fn open(config: LocalConfig) -> Result<(Self, ReplayReport), OpenError> {
-        Self::open_in(Self::open_spool(&config)?, config)
-    }
-
-    /// The first half of [`open`](Self::open), for programs with other consumers on the spool.
-    ///
-    /// # Errors
-    /// Those of the spool.
-    pub fn open_spool(config: &LocalConfig) -> Result<OpenedSpool, OpenError> {
         let (spool, found) = FileSpool::open(&config.spool_dir, config.spool.clone())?;
-        Ok(OpenedSpool { spool: Arc::new(spool), found })
-    }
-
-    /// The second half of [`open`](Self::open).
-    ///
-    /// # Errors
-    /// Like [`open`](Self::open).
-    pub fn open_in(opened: OpenedSpool, config: LocalConfig) -> Result<(Self, ReplayReport), OpenError> {
-        let OpenedSpool { spool, found } = opened;
-        let (delivery, report) = Self::open_with(spool.clone(), Some(spool), config, Seams::default())?;
+        let intake = Intake::new(Arc::new(spool), config.intake.clone());
+        let (delivery, report) = Self::open_with(intake, true, config, Seams::default())?;
         Ok((delivery, ReplayReport { spool: Some(found), ..report }))
     }
 
-    /// Like [`open`](Self::open), on a spool that is open already and may have other consumers.
+    /// Like [`open`](Self::open), in an intake that is open already and may have other destinations. Of the configuration, what concerns the spool and its intake
+    /// does not count, but for the spool's directory, where it is noted which file system each mount is.
     ///
     /// # Errors
     /// Like [`open`](Self::open).
-    pub fn open_on(spool: Arc<dyn Spool>, config: LocalConfig) -> Result<(Self, ReplayReport), OpenError> {
-        Self::open_with(spool, None, config, Seams::default())
+    pub fn open_on(intake: Intake, config: LocalConfig) -> Result<(Self, ReplayReport), OpenError> {
+        Self::open_with(intake, false, config, Seams::default())
     }
 
     pub(super) fn open_with(
-        spool: Arc<dyn Spool>,
-        own_spool: Option<Arc<FileSpool>>,
+        intake: Intake,
+        owns_intake: bool,
         config: LocalConfig,
         seams: Seams,
     ) -> Result<(Self, ReplayReport), OpenError> {
         let mut report = ReplayReport::default();
-        let core = Core::open(spool, config, seams, &mut report)?;
+        let core = Core::open(intake, config, seams, &mut report)?;
         let core = Arc::new(core);
         let delivery =
-            LocalDelivery { handle: Arc::new(Handle { core: core.clone(), own_spool, keeper: Mutex::default() }) };
+            LocalDelivery { handle: Arc::new(Handle { core: core.clone(), owns_intake, keeper: Mutex::default() }) };
         let started = || {
             core.mounts.iter().try_for_each(MailMount::start)?;
             let keeper = core.clone();
@@ -124,16 +102,13 @@ impl LocalDelivery {
     /// # Errors
     /// [`DeliveryError::BadMailbox`], [`TooLarge`](DeliveryError::TooLarge), [`Full`](DeliveryError::Full), [`Busy`](DeliveryError::Busy),
     /// [`Sync`](DeliveryError::Sync) and [`Closed`](DeliveryError::Closed): the message is not accepted for any recipient.
-    pub async fn deliver_message(&self, message: Message) -> Result<Receipt, DeliveryError> {
-        self.deliver(message, None).await
+    pub async fn deliver_message(&self, message: Message) -> Result<LocalReceipt, DeliveryError> {
+        let (one, body) = self.one(message)?;
+        let accepted = self.intake().accept(&[&one], &Mail::default(), body).await?;
+        Ok(one.receipt(accepted.lsn))
     }
 
-    /// Like [`deliver_message`](Self::deliver_message), until `give_up` is done. From then on the message is cancelled if possible: one atomic decision says
-    /// whether it is accepted, so it is either `Ok` and delivered, or [`DeliveryError::Cancelled`] and not. Dropping the future cancels the message in the same way,
-    /// without an answer.
-    ///
-    /// One exception: the message was already being written, and a kill or a power cut comes before its cancel entry is durable. Then the next start delivers it.
-    /// The cancel entry follows at once while the disk works.
+    /// Like [`deliver_message`](Self::deliver_message), until `give_up` is done: see [`Intake::accept_unless`].
     ///
     /// # Errors
     /// Like [`deliver_message`](Self::deliver_message), and [`DeliveryError::Cancelled`].
@@ -141,84 +116,28 @@ impl LocalDelivery {
         &self,
         message: Message,
         give_up: impl Future<Output = ()>,
-    ) -> Result<Receipt, DeliveryError> {
-        let under_way = UnderWay::default();
-        unless(&under_way, self.deliver(message, Some(&under_way)), give_up).await
+    ) -> Result<LocalReceipt, DeliveryError> {
+        let (one, body) = self.one(message)?;
+        let accepted = self.intake().accept_unless(&[&one], &Mail::default(), body, give_up).await?;
+        Ok(one.receipt(accepted.lsn))
     }
 
-    async fn deliver(&self, message: Message, under_way: Option<&UnderWay>) -> Result<Receipt, DeliveryError> {
-        let core = &self.handle.core;
-        for target in &message.targets {
+    fn one(&self, message: Message) -> Result<(OneMessage<'_>, Body), DeliveryError> {
+        let Message { targets, body, line_ends, also } = message;
+        for target in &targets {
             MailboxPath::parse(&target.mailbox)
                 .map_err(|error| DeliveryError::BadMailbox(format!("{}: {error}", target.mailbox).into()))?;
         }
-        let is_for_nobody = message.targets.is_empty() && message.also.is_empty();
-        if is_for_nobody || message.targets.len() > usize::from(u16::MAX) {
+        let is_for_nobody = targets.is_empty() && also.is_empty();
+        if is_for_nobody || targets.len() > TARGETS_MAX {
             return Err(DeliveryError::BadMailbox("a message needs one to 65535 mailboxes".into()));
         }
-        let targets = message.targets.len() as u16;
-        let secs = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
-        let mut pending = Pending::new(core, message, secs).await?;
-        let mut wait = RoomWait::begin(core, &core.is_full);
-        loop {
-            match core.append(&mut pending, under_way).await? {
-                Ok(lsn) => {
-                    core.accepted.fetch_add(1, Ordering::Relaxed);
-                    wait.found();
-                    return Ok(Receipt { id: lsn.get(), secs, nonce: core.nonce, host: core.host.clone(), targets });
-                }
-                // The spool's keeper has been asked for room.
-                Err(error @ (AppendError::Full(_) | AppendError::Busy)) => {
-                    if under_way.is_some_and(|under_way| !under_way.may_append_again()) {
-                        return Err(error.into());
-                    }
-                    if !wait.goes_on().await {
-                        return Err(error.into());
-                    }
-                }
-                Err(error) => return Err(error.into()),
-            }
-        }
+        Ok((OneMessage { core: self.core(), targets, line_ends, secs: now_secs(), also }, body))
     }
 
-    /// The spool, which other consumers may share. It is closed when the last of them drops it.
-    pub fn spool(&self) -> Arc<dyn Spool> {
-        self.handle.core.spool.clone()
-    }
-
-    /// How long to wait before the next message, so that the spool need not refuse it. `queued`: some of it is for the relay's queue.
-    pub fn pause(&self, queued: bool) -> Duration {
-        self.handle.core.spool.pressure().pause(queued)
-    }
-
-    /// Starts a large body, which goes to a file as it comes. Makes the file, so it blocks as long as a disk does. Announcing costs nothing: room is reserved in
-    /// steps as the body comes, and none while it [pauses](BodyWriter::pause).
-    ///
-    /// # Errors
-    /// [`DeliveryError::Full`] if there is no room for `announced` bytes (0: unknown), or no file can be made.
-    pub fn upload(&self, announced: u64) -> Result<BodyWriter, DeliveryError> {
-        self.handle.core.spool.upload(announced).map(BodyWriter::new).map_err(DeliveryError::Full)
-    }
-
-    /// As [`upload`](Self::upload), and waits for room for [`room_patience`](LocalConfig::room_patience) at most, as every message does. Also says how many bytes
-    /// were free for large bodies before, less what others had reserved.
-    ///
-    /// # Errors
-    /// [`DeliveryError::Full`] if there was no room, [`DeliveryError::Sync`] if no file can be made.
-    pub async fn upload_when_room(&self, announced: u64) -> Result<(BodyWriter, u64), DeliveryError> {
-        let opened = self.handle.core.when_room(move |spool| {
-            let free = spool.room()?;
-            Ok((spool.upload(announced)?, free))
-        });
-        opened.await.map(|(upload, free)| (BodyWriter::new(upload), free))
-    }
-
-    /// Waits for room for a body of that many bytes, as [`upload_when_room`](Self::upload_when_room) does. Reserves nothing.
-    ///
-    /// # Errors
-    /// Those of [`upload_when_room`](Self::upload_when_room).
-    pub async fn wait_for_room(&self, bytes: u64) -> Result<(), DeliveryError> {
-        self.handle.core.when_room(move |spool| spool.check_room(bytes)).await
+    /// Acceptance of mail, which other destinations may share.
+    pub fn intake(&self) -> &Intake {
+        &self.handle.core.intake
     }
 
     /// Whether mail for a mailbox can be taken: not if too much waits for it already (SMTP 452 4.2.2).
@@ -287,11 +206,11 @@ impl LocalDelivery {
     pub fn stats(&self) -> LocalStats {
         let core = &self.handle.core;
         let mut stats = LocalStats {
-            accepted: core.accepted.load(Ordering::Relaxed),
+            accepted: core.intake.accepted(),
             waiting: core.mounts.iter().map(|mount| mount.waiting_count()).sum(),
             waiting_bytes: core.mounts.iter().map(|mount| mount.counters.waiting_bytes.load(Ordering::Relaxed)).sum(),
             mounts: core.mounts.iter().map(|mount| mount.stats()).collect(),
-            spool: core.spool.stats(),
+            spool: core.intake.spool().stats(),
             ..LocalStats::default()
         };
         for mount in &core.mounts {
@@ -331,7 +250,6 @@ impl LocalDelivery {
         &self.handle.core.mounts
     }
 
-    #[cfg(test)]
     pub(super) fn core(&self) -> &Arc<Core> {
         &self.handle.core
     }
@@ -343,24 +261,14 @@ impl Handle {
         if self.core.is_ending.swap(true, Ordering::AcqRel) {
             return;
         }
-        self.core.budget.close();
+        self.core.intake.close();
         self.core.end(deadline);
         if let Some(keeper) = self.keeper.lock().expect("the keeper's handle").take() {
             // A panic of the thread was printed when it happened.
             let _ = keeper.join();
         }
-        if let Some(spool) = self.own_spool.clone() {
-            // Without it the next opening reads more. The disk may hang: then the thread keeps the spool, and shutdown does not wait for it.
-            let (tell, told) = std::sync::mpsc::channel();
-            let checkpoint = move || {
-                // A failure has been told as an event.
-                drop(spool.checkpoint());
-                drop(spool);
-                let _ = tell.send(());
-            };
-            if std::thread::Builder::new().name("delivery-end".to_owned()).spawn(checkpoint).is_ok() {
-                let _ = told.recv_timeout(deadline.saturating_duration_since(Instant::now()).max(END_MIN));
-            }
+        if self.owns_intake {
+            self.core.intake.end(deadline);
         }
     }
 }
@@ -370,19 +278,3 @@ impl Drop for Handle {
         self.end(Instant::now() + self.core.config.shutdown_patience);
     }
 }
-
-impl From<AppendError> for DeliveryError {
-    fn from(error: AppendError) -> Self {
-        match error {
-            AppendError::Full(_) => Self::Full(std::io::Error::new(std::io::ErrorKind::StorageFull, error)),
-            AppendError::TooLarge { bytes, limit } => Self::TooLarge { bytes, limit },
-            AppendError::Busy => Self::Busy,
-            AppendError::Closed => Self::Closed,
-            AppendError::Local(_) => Self::Full(std::io::Error::other(error)),
-            other => Self::Sync(std::io::Error::other(other)),
-        }
-    }
-}
-
-/// How long the last checkpoint is waited for at least.
-const END_MIN: Duration = Duration::from_secs(1);

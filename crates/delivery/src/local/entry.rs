@@ -5,9 +5,10 @@
 use std::sync::Arc;
 
 use bytes::{BufMut, Bytes, BytesMut};
+use posthaste_intake::LargeBody;
 use posthaste_spool::{Fields, Lsn, put_text};
 
-use super::message::{LargeBody, LineEnds, Target};
+use super::message::{LineEnds, Target};
 use crate::session::{SessionTag, TAG_BYTES};
 
 /// An entry in the stream of a mail mount.

@@ -9,10 +9,10 @@ use posthaste_fsops::Space;
 use posthaste_maildir::{Found, Host, MailboxPath, Maildir, Mount, NewFile, UniqueName};
 use posthaste_spool::Lsn;
 
-use super::budget::HeldBody;
 use super::common::Common;
 use super::content::{Content, Source};
 use super::entry::Deliver;
+use super::held::HeldBody;
 use super::looking::{FoundMessages, copy, look};
 use super::losses::{Lost, given_up};
 use super::message::Target;

@@ -34,7 +34,7 @@ fn world(place: Place, doors: &Arc<Doors>, told: &LostMails) -> World {
     let told = told.clone();
     let losses = Losses::new(move |lost| told.lock().unwrap().push(lost.clone()));
     World::opened(place, doors.clone(), |mut config| {
-        (config.losses, config.inline_bytes_max) = (losses, 100_000);
+        (config.losses, config.intake.inline_bytes_max) = (losses, 100_000);
         config
     })
 }

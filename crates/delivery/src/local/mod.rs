@@ -3,14 +3,15 @@
 //! A message is durable when the spool has it. It gets into its Maildirs afterwards, unsynced, until a sync of the mount makes it durable there, too; then
 //! the mount's stream releases it. So a mount that hangs or fails keeps its own mail in the spool and does not delay other mail.
 
-mod budget;
 mod common;
 mod config;
 mod content;
 mod core;
 mod delivery;
+mod destination;
 mod entry;
 mod files;
+mod held;
 mod history;
 #[cfg(test)]
 mod hung_tests;
@@ -31,7 +32,6 @@ mod observer;
 mod observer_tests;
 #[cfg(test)]
 mod owners_tests;
-mod pending;
 mod queues;
 mod removals;
 mod remove;
@@ -41,7 +41,6 @@ mod report;
 mod room;
 #[cfg(test)]
 mod room_tests;
-mod room_wait;
 #[cfg(feature = "config")]
 mod section;
 mod syncer;
@@ -54,21 +53,22 @@ mod test_world;
 #[cfg(test)]
 mod tests;
 mod troubles;
-mod under_way;
 #[cfg(test)]
 mod under_way_tests;
 
 pub use config::{LocalConfig, OpenError};
-pub use delivery::{LocalDelivery, OpenedSpool};
+pub use delivery::LocalDelivery;
 pub use entry::{Deliver, LocalEntry, OlderBody, Removal, Trouble, Visible};
 pub use identity::{BoundMounts, MountId};
 pub use losses::{Losses, LostMail};
-pub use message::{Body, BodyWriter, FinishedBody, LargeBody, LineEnds, Message, Target};
+pub use message::{LineEnds, Message, Target};
 pub use observer::{Observer, TargetId};
 pub use remove::{RemoveError, remove_mailbox};
 pub use report::{
-    LocalStats, MailboxFull, MountStats, Receipt, RecoveredMailbox, Remaining, ReplayReport, SyncFailed, Waiting,
+    LocalReceipt, LocalStats, MailboxFull, MountStats, RecoveredMailbox, Remaining, ReplayReport, SyncFailed, Waiting,
     WaitingMailbox,
 };
 #[cfg(feature = "config")]
 pub use section::Storage;
+
+pub use posthaste_intake::{Body, BodyWriter, FinishedBody, LargeBody};

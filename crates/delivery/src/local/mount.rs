@@ -8,11 +8,12 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, RwLock};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
+use posthaste_intake::Budget;
 use posthaste_spool::{Batch, Body, Consumer, Entry, Lsn, Published, PublishedBody, StreamId, Then};
 
-use super::budget::{Budget, HeldBody, units};
 use super::entry::{Deliver, LocalEntry};
 use super::files::{Done, Files, Job};
+use super::held::HeldBody;
 use super::history::History;
 use super::losses::{Losses, Lost, LostMail};
 use super::observer::TargetId;
@@ -440,7 +441,7 @@ impl Consumer for MailMount {
 pub(crate) fn memory_units(deliver: &Deliver, body_len: u64) -> u32 {
     let body = if deliver.large.is_some() { 0 } else { body_len };
     let targets = deliver.targets.iter().map(|(_, target)| (target.mailbox.len() + target.prefix.len()) as u64);
-    units(body + targets.sum::<u64>())
+    posthaste_intake::memory_units(body + targets.sum::<u64>())
 }
 
 const WORKERS_MIN: usize = 2;

@@ -57,7 +57,7 @@ impl LocalDelivery {
     /// # Errors
     /// See [`RemoveError`].
     pub fn remove_mailbox(&self, mailbox: &str, deadline: Instant) -> Result<(), RemoveError> {
-        remove_mailbox(&*self.spool(), mailbox)?;
+        remove_mailbox(&**self.intake().spool(), mailbox)?;
         match self.mounts().iter().all(|mount| mount.wait_until_left(mailbox, deadline)) {
             true => Ok(()),
             false => Err(RemoveError::Held(mailbox.into())),

@@ -33,7 +33,7 @@ pub struct ReplayReport {
 
 /// A message that is durable.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Receipt {
+pub struct LocalReceipt {
     pub(crate) id: u64,
     pub(crate) secs: u64,
     pub(crate) nonce: u32,
@@ -41,7 +41,7 @@ pub struct Receipt {
     pub(crate) targets: u16,
 }
 
-impl Receipt {
+impl LocalReceipt {
     /// The batch of the spool that has it.
     pub fn id(&self) -> u64 {
         self.id

@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 use bytes::Bytes;
 use posthaste_fsops::{Machine, Tree};
 use posthaste_hooked_spool::{HookedSpool, Hooks};
+use posthaste_intake::{Clock, Intake};
 use posthaste_spool::{AppendError, Batch, FileSpool, Spool};
 use tokio::runtime::Runtime;
 
@@ -163,10 +164,12 @@ impl World {
     pub fn opened(place: Place, doors: Arc<Doors>, change: impl FnOnce(LocalConfig) -> LocalConfig) -> Self {
         let clock = Arc::new(Mutex::new(Instant::now()));
         let told = clock.clone();
-        let seams = Seams { gate: Some(doors.gate()), clock: Some(Arc::new(move || *told.lock().unwrap())) };
+        let tell: Clock = Arc::new(move || *told.lock().unwrap());
+        let seams = Seams { gate: Some(doors.gate()), clock: Some(tell.clone()) };
         let spool = Arc::new(HookedSpool::new(place.spool(), Watch::default()));
-        let (delivery, report) =
-            LocalDelivery::open_with(spool.clone(), None, change(place.config()), seams).expect("opens");
+        let config = change(place.config());
+        let intake = Intake::with_clock(spool.clone(), config.intake.clone(), tell);
+        let (delivery, report) = LocalDelivery::open_with(intake, false, config, seams).expect("opens");
         World { delivery, report, spool, doors, clock, place }
     }
 

@@ -7,6 +7,7 @@ use std::sync::atomic::Ordering;
 
 use bytes::Bytes;
 use posthaste_fsops::Faults;
+use posthaste_intake::IntakeError;
 use posthaste_maildir::{Flags, Maildir};
 use posthaste_spool::{Batch, Entry, Lsn, Spool};
 
@@ -23,6 +24,14 @@ fn only_file(world: &World, name: &str) -> PathBuf {
     let files: Vec<_> = files.map(|entry| entry.expect("an entry").path()).collect();
     assert_eq!(files.len(), 1, "{files:?}");
     files.into_iter().next().expect("one")
+}
+
+/// Bodies of more bytes go to files.
+fn large_from(inline_bytes_max: u64) -> impl FnOnce(LocalConfig) -> LocalConfig {
+    move |mut config| {
+        config.intake.inline_bytes_max = inline_bytes_max;
+        config
+    }
 }
 
 fn inode(path: &std::path::Path) -> u64 {
@@ -417,13 +426,12 @@ fn while_a_mailbox_hangs_as_it_is_written_anew_others_are_retried() {
 
 #[test]
 fn a_large_body_waits_for_room_as_a_small_one_does() {
-    let world =
-        World::opened(Place::new(&[]), Arc::default(), |config| LocalConfig { inline_bytes_max: 1000, ..config });
+    let world = World::opened(Place::new(&[]), Arc::default(), large_from(1000));
     let left = &world.spool.hooks.uploads_refused;
     left.store(3, Ordering::Relaxed);
     world.deliver(message(&["ann"], &"x".repeat(2000)));
     left.store(3, Ordering::Relaxed);
-    world.place.runtime.block_on(world.delivery.upload_when_room(0)).expect("room at the fourth attempt");
+    world.place.runtime.block_on(world.delivery.intake().upload_when_room(0)).expect("room at the fourth attempt");
     assert_eq!(left.load(Ordering::Relaxed), 0);
 }
 
@@ -431,18 +439,18 @@ fn a_large_body_waits_for_room_as_a_small_one_does() {
 fn when_a_large_body_has_waited_in_vain_others_are_refused_at_once_until_one_finds_room() {
     let world = World::new(&[]);
     let left = &world.spool.hooks.uploads_refused;
-    let upload = || world.place.runtime.block_on(world.delivery.upload_when_room(0));
+    let upload = || world.place.runtime.block_on(world.delivery.intake().upload_when_room(0));
     left.store(u64::MAX, Ordering::Relaxed);
     std::thread::scope(|scope| {
         let first = scope.spawn(|| {
             let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
-            runtime.block_on(world.delivery.upload_when_room(0))
+            runtime.block_on(world.delivery.intake().upload_when_room(0))
         });
         world.until_in_time("it has waited", || first.is_finished());
-        assert!(matches!(first.join().expect("ended"), Err(DeliveryError::Full(_))));
+        assert!(matches!(first.join().expect("ended"), Err(IntakeError::Full(_))));
     });
     left.store(1, Ordering::Relaxed);
-    assert!(matches!(upload(), Err(DeliveryError::Full(_))), "without another attempt");
+    assert!(matches!(upload(), Err(IntakeError::Full(_))), "without another attempt");
     assert!(upload().is_ok());
     left.store(1, Ordering::Relaxed);
     assert!(upload().is_ok(), "it waits again");
@@ -450,11 +458,10 @@ fn when_a_large_body_has_waited_in_vain_others_are_refused_at_once_until_one_fin
 
 #[test]
 fn a_large_body_is_copied_in_pieces_also_when_it_is_written_anew() {
-    let world =
-        World::opened(Place::new(&[]), Arc::default(), |config| LocalConfig { inline_bytes_max: 1000, ..config });
+    let world = World::opened(Place::new(&[]), Arc::default(), large_from(1000));
     let line = "0123456789abcdef\r\n".repeat(200_000);
     world.deliver(message(&["ann"], &line));
-    let mut writer = world.delivery.upload(0).expect("room");
+    let mut writer = world.delivery.intake().upload(0).expect("room");
     let large = world.place.runtime.block_on(async {
         for piece in line.as_bytes().chunks(70_001) {
             writer.write(piece).await.expect("written");
@@ -485,8 +492,10 @@ fn a_large_body_is_copied_in_pieces_also_when_it_is_written_anew() {
 
 #[test]
 fn memory_for_bodies_is_given_back_whatever_becomes_of_them() {
-    let world =
-        World::opened(Place::new(&["big"]), Arc::default(), |config| LocalConfig { backlog_bytes: 64 << 10, ..config });
+    let world = World::opened(Place::new(&["big"]), Arc::default(), |mut config| {
+        config.intake.backlog_bytes = 64 << 10;
+        config
+    });
     world.doors.shut("bad/Maildir", Door::Fails);
     world.doors.shut("hangs/Maildir", Door::Hangs);
     let text = "x".repeat(3000);
@@ -496,7 +505,7 @@ fn memory_for_bodies_is_given_back_whatever_becomes_of_them() {
     world.doors.wait_until_held("hangs/Maildir");
     // Larger on its mounts together than all the memory that there is: not held in it at all.
     world.deliver(message(&["good", "big/good"], &"y".repeat(40 << 10)));
-    let is_whole = || world.delivery.core().budget().is_whole();
+    let is_whole = || world.delivery.intake().budget().is_whole();
     world.until_in_time("all of it", is_whole);
     let refused = world.place.deliver(&world.delivery, message(&["good"], &"z".repeat(2 << 20)));
     assert!(refused.is_ok(), "{refused:?}");
@@ -563,8 +572,7 @@ fn without_room_for_the_note_there_is_no_sync() {
 
 #[test]
 fn a_large_body_waits_for_room_and_leaves_no_file_if_it_waits_in_vain() {
-    let world =
-        World::opened(Place::new(&[]), Arc::default(), |config| LocalConfig { inline_bytes_max: 1000, ..config });
+    let world = World::opened(Place::new(&[]), Arc::default(), large_from(1000));
     let text = "x".repeat(5000);
     let deliver = || world.place.deliver(&world.delivery, message(&["ann"], &text));
     let files = || std::fs::read_dir(world.place.machine().path().join("spool/bodies")).expect("a spool").count();

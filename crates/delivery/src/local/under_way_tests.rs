@@ -40,7 +40,7 @@ impl Drop for Hang<'_> {
 }
 
 async fn large(delivery: &LocalDelivery, mailbox: &str, text: &[u8]) -> Message {
-    let mut writer = delivery.upload(0).expect("room");
+    let mut writer = delivery.intake().upload(0).expect("room");
     writer.write(text).await.expect("written");
     Message { body: Body::Large(writer.finish().await.expect("synced")), ..message(&[mailbox], "") }
 }
@@ -50,7 +50,7 @@ fn bodies(place: &Place) -> usize {
 }
 
 fn is_whole(world: &World) -> bool {
-    world.delivery.core().budget().is_whole()
+    world.delivery.intake().budget().is_whole()
 }
 
 #[test]

@@ -8,6 +8,7 @@ use std::time::Duration;
 use posthaste_delivery::DeliveryError;
 use posthaste_delivery::local::{Body, LocalConfig, LocalDelivery, Message};
 use posthaste_fsops::Machine;
+use posthaste_intake::Intake;
 use posthaste_spool::{Event, Events, FileSpool};
 
 use crate::mail::Letter;
@@ -33,7 +34,7 @@ impl Engine {
         let opened = FileSpool::open(&config.spool_dir, config.spool.clone());
         let (spool, _) = opened.map_err(|error| error.to_string())?;
         let spool = Arc::new(spool);
-        let opened = LocalDelivery::open_on(spool.clone(), config);
+        let opened = LocalDelivery::open_on(Intake::new(spool.clone(), config.intake.clone()), config);
         let (delivery, report) = opened.map_err(|error| error.to_string())?;
         let damage = damage.lock().expect("damage").clone();
         if !report.damaged.is_empty() || !report.unknown.is_empty() || !damage.is_empty() {
@@ -85,14 +86,14 @@ impl Engine {
 fn config(dir: &Path) -> LocalConfig {
     let mut config = LocalConfig::new(dir.join("spool"), mail_of(dir));
     config.host = "rig.example".into();
-    (config.inline_bytes_max, config.sync_bytes) = (4096, 48 << 10);
+    (config.intake.inline_bytes_max, config.sync_bytes) = (4096, 48 << 10);
     // So small that what waits for a mailbox moves into packs.
     config.spool.ring.segment_bytes = 32 << 10;
     config.spool.ring.max_segments = 4;
     config.spool.pack_bytes = 48 << 10;
     config.spool.checkpoint_bytes = 24 << 10;
     (config.spool.free_bytes_min, config.spool.free_inodes_min) = (0, 0);
-    config.room_patience = Duration::from_secs(1);
+    config.intake.room_patience = Duration::from_secs(1);
     config
 }
 
@@ -112,7 +113,7 @@ async fn some_moments(number: u64) {
 
 /// Hands over a body as it comes from a client that is slow.
 async fn in_pieces(delivery: &LocalDelivery, message: Message) -> Result<Message, DeliveryError> {
-    let mut writer = delivery.upload(0)?;
+    let mut writer = delivery.intake().upload(0)?;
     if let Body::Memory(parts) = &message.body {
         for part in parts {
             writer.write(part).await?;

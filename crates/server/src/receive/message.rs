@@ -42,7 +42,7 @@ impl Receiver {
         }
         let envelope = &*envelope;
         // Before the body is read: it waits with its client, and takes no memory here.
-        let pause = self.0.store.pause(transaction.has_remote());
+        let pause = self.0.store.intake().pause(transaction.has_remote());
         if !pause.is_zero() {
             body.elapsed(pause).await;
         }

@@ -10,6 +10,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock, PoisonError, RwLock, Weak};
 use std::time::{Duration, Instant};
 
+use posthaste_delivery::DeliveryError;
 use posthaste_delivery::local::LocalDelivery;
 use posthaste_events::Recorder;
 use posthaste_relay::sender::Relay;
@@ -407,9 +408,9 @@ impl Receiver {
             }
             return Err(share_is_full());
         }
-        let error = match timeout(STORE_PATIENCE, self.0.store.wait_for_room(size)).await {
+        let error = match timeout(STORE_PATIENCE, self.0.store.intake().wait_for_room(size)).await {
             Ok(Ok(())) => return Ok(()),
-            Ok(Err(error)) => error,
+            Ok(Err(error)) => DeliveryError::from(error),
             Err(_) => return Err(too_slow()),
         };
         let help = self.help(Kind::NoSpace);

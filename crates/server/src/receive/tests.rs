@@ -98,16 +98,16 @@ async fn a_message_that_a_hanging_disk_holds_up_is_refused_and_arrives_once_when
 async fn a_message_waits_while_the_ring_is_nearly_full_and_is_accepted() {
     let machine = Machine::new().expect("a machine");
     let (store, server, relay) = serve(&machine, LONG, false).await;
-    let spool = store.spool();
+    let spool = store.intake().spool().clone();
     let other = spool.stream("nobody takes it").expect("a stream");
-    while store.pause(false) < PAUSE_MAX / 2 {
+    while store.intake().pause(false) < PAUSE_MAX / 2 {
         let (tell, told) = tokio::sync::oneshot::channel();
         let payload = vec![b'x'; 60 << 10].into();
         let batch = Batch { entries: vec![Entry { stream: other, needs_body: false, payload }], body: Body::None };
         spool.append(batch, Box::new(|outcome| drop(tell.send(outcome))));
         told.await.expect("an answer").expect("the ring is not full yet");
     }
-    let (begun, pause) = (Instant::now(), store.pause(false));
+    let (begun, pause) = (Instant::now(), store.intake().pause(false));
     assert!(send(&server, Protocol::Smtp).await.is_positive());
     assert!(begun.elapsed() >= pause && pause <= PAUSE_MAX, "{:?} of {pause:?}", begun.elapsed());
     drop(spool);
@@ -121,11 +121,11 @@ async fn a_message_waits_while_the_ring_is_nearly_full_and_is_accepted() {
 async fn a_message_for_another_host_waits_while_the_queue_asks_for_it() {
     let machine = Machine::new().expect("a machine");
     let (store, server, relay) = serve(&machine, LONG, true).await;
-    store.spool().pressure().set_queue(1.0);
+    store.intake().spool().pressure().set_queue(1.0);
     let begun = Instant::now();
     assert!(send_to(&server, Protocol::Smtp, "c@other.example").await.is_positive());
     assert!(begun.elapsed() >= PAUSE_MAX, "{:?}", begun.elapsed());
-    assert_eq!(store.pause(false), Duration::ZERO);
+    assert_eq!(store.intake().pause(false), Duration::ZERO);
     assert!(server.shutdown(LONG).await);
     Box::new(relay).stop(tokio::time::Instant::now() + LONG).await.expect("ended");
     store.shutdown().await;

@@ -7,11 +7,11 @@ use std::task::Poll;
 
 use posthaste_spool::{Cancelled, Ticket};
 
-use crate::error::DeliveryError;
+use crate::error::IntakeError;
 
 /// The batch to cancel if the message is given up. Dropping it cancels, too.
 #[derive(Debug, Default)]
-pub(super) struct UnderWay(Mutex<Stage>);
+pub(crate) struct UnderWay(Mutex<Stage>);
 
 #[derive(Debug, Default)]
 enum Stage {
@@ -62,12 +62,12 @@ impl Drop for UnderWay {
 /// Does `work`, which notes in `under_way` what it appends, until `give_up` is done.
 ///
 /// # Errors
-/// Those of `work`, or [`DeliveryError::Cancelled`]: then no mailbox gets the message.
-pub(super) async fn unless<T>(
+/// Those of `work`, or [`IntakeError::Cancelled`]: then nobody gets the message.
+pub(crate) async fn unless<T>(
     under_way: &UnderWay,
-    work: impl Future<Output = Result<T, DeliveryError>>,
+    work: impl Future<Output = Result<T, IntakeError>>,
     give_up: impl Future<Output = ()>,
-) -> Result<T, DeliveryError> {
+) -> Result<T, IntakeError> {
     let (mut work, mut give_up) = (pin!(work), pin!(give_up));
     let mut is_given_up = false;
     poll_fn(|cx| {
@@ -78,7 +78,7 @@ pub(super) async fn unless<T>(
         if !is_given_up && give_up.as_mut().poll(cx).is_ready() {
             is_given_up = true;
             if under_way.give_up() {
-                return Poll::Ready(Err(DeliveryError::Cancelled));
+                return Poll::Ready(Err(IntakeError::Cancelled));
             }
         }
         Poll::Pending

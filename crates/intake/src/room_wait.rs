@@ -6,13 +6,13 @@ use std::time::{Duration, Instant};
 
 use posthaste_spool::Spool;
 
-use super::core::Core;
-use super::message::blocking;
-use crate::error::DeliveryError;
+use crate::body::blocking;
+use crate::error::IntakeError;
+use crate::intake::Intake;
 
 /// One message's wait. Once a wait was in vain, others end at once until one finds room.
-pub(super) struct RoomWait<'a> {
-    core: &'a Core,
+pub(crate) struct RoomWait<'a> {
+    intake: &'a Intake,
     is_full: &'a AtomicBool,
     deadline: Instant,
     pause: Duration,
@@ -20,8 +20,8 @@ pub(super) struct RoomWait<'a> {
 
 impl<'a> RoomWait<'a> {
     /// `is_full`: whether the last wait of this kind was in vain.
-    pub fn begin(core: &'a Core, is_full: &'a AtomicBool) -> Self {
-        RoomWait { core, is_full, deadline: core.now() + core.config.room_patience, pause: PAUSE_MIN }
+    pub fn begin(intake: &'a Intake, is_full: &'a AtomicBool) -> Self {
+        RoomWait { intake, is_full, deadline: intake.now() + intake.config().room_patience, pause: PAUSE_MIN }
     }
 
     /// After an attempt that found room.
@@ -34,7 +34,7 @@ impl<'a> RoomWait<'a> {
 
     /// After an attempt that found none: waits a moment. False: it is not to be tried again.
     pub async fn goes_on(&mut self) -> bool {
-        if self.core.now() >= self.deadline || self.is_full.load(Ordering::Relaxed) {
+        if self.intake.now() >= self.deadline || self.is_full.load(Ordering::Relaxed) {
             self.is_full.store(true, Ordering::Relaxed);
             return false;
         }
@@ -44,22 +44,22 @@ impl<'a> RoomWait<'a> {
     }
 }
 
-impl Core {
-    /// Repeats an attempt for a large body, which blocks, until there is room for it or [`room_patience`](super::LocalConfig::room_patience) ends.
+impl Intake {
+    /// Repeats an attempt for a large body, which blocks, until there is room for it or [`room_patience`](crate::Config::room_patience) ends.
     ///
     /// # Errors
-    /// [`DeliveryError::Full`] if there was no room, else what the attempt ended with.
-    pub async fn when_room<T: Send + 'static>(
+    /// [`IntakeError::Full`] if there was no room, else what the attempt ended with.
+    pub(crate) async fn when_room<T: Send + 'static>(
         &self,
         attempt: impl Fn(&dyn Spool) -> io::Result<T> + Clone + Send + 'static,
-    ) -> Result<T, DeliveryError> {
-        let mut wait = RoomWait::begin(self, &self.is_full_of_bodies);
+    ) -> Result<T, IntakeError> {
+        let mut wait = RoomWait::begin(self, self.is_full_of_bodies());
         loop {
-            let (attempt, spool) = (attempt.clone(), self.spool.clone());
+            let (attempt, spool) = (attempt.clone(), self.spool().clone());
             match blocking(move || attempt(&*spool)).await {
-                Err(DeliveryError::Full(error)) => {
+                Err(IntakeError::Full(error)) => {
                     if !wait.goes_on().await {
-                        return Err(DeliveryError::Full(error));
+                        return Err(IntakeError::Full(error));
                     }
                 }
                 ended => {

@@ -1,0 +1,112 @@
+//! Mailboxes as a destination of mail: an entry for each mount.
+
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use posthaste_intake::{BodyFacts, Destination, Mail, MailPlace, NotTaken, Reserved, Reserving};
+use posthaste_maildir::MailboxPath;
+use posthaste_spool::{Entry, Lsn};
+
+use super::core::Core;
+use super::delivery::LocalDelivery;
+use super::entry::{Deliver, LocalEntry};
+use super::message::{LineEnds, Target};
+use super::mount::memory_units;
+use super::report::LocalReceipt;
+
+/// Takes a message that names its mailboxes and its entries by itself.
+pub(super) struct OneMessage<'a> {
+    pub core: &'a Core,
+    pub targets: Vec<Target>,
+    pub line_ends: LineEnds,
+    /// When it was received, in seconds since 1970.
+    pub secs: u64,
+    pub also: Vec<Entry>,
+}
+
+impl OneMessage<'_> {
+    pub fn receipt(&self, lsn: Lsn) -> LocalReceipt {
+        let (nonce, host, targets) = (self.core.nonce, self.core.host.clone(), self.targets.len() as u16);
+        LocalReceipt { id: lsn.get(), secs: self.secs, nonce, host, targets }
+    }
+}
+
+impl Destination for OneMessage<'_> {
+    fn reserve<'a>(&'a self, _: &'a Mail, body: BodyFacts, reserved: &'a mut Reserved) -> Reserving<'a> {
+        self.core.reserve(self.targets.iter().cloned(), (self.line_ends, self.secs), body, reserved);
+        reserved.entries.extend_from_slice(&self.also);
+        Reserving::Done(Ok(()))
+    }
+}
+
+impl Destination for LocalDelivery {
+    /// Refused if too much waits for a mailbox that cannot be written to.
+    fn check(&self, place: &MailPlace, _: u64) -> Result<(), NotTaken> {
+        let MailPlace::Maildir(mailbox) = place else { return Ok(()) };
+        self.check_mailbox(mailbox).map_err(|full| NotTaken {
+            code: 452,
+            status: "4.2.2",
+            text: "Too much mail waits for this mailbox, try again later".into(),
+            why: full.to_string(),
+            about: Some(full.mailbox),
+        })
+    }
+
+    fn reserve<'a>(&'a self, mail: &'a Mail, body: BodyFacts, reserved: &'a mut Reserved) -> Reserving<'a> {
+        let mailboxes = mail.recipients.iter().filter_map(|recipient| match &recipient.place {
+            MailPlace::Maildir(mailbox) => Some((mailbox, &recipient.prefix)),
+            MailPlace::Transport(_) | MailPlace::Remote => None,
+        });
+        for (mailbox, _) in mailboxes.clone() {
+            if let Err(error) = MailboxPath::parse(mailbox) {
+                let why = format!("not a mailbox: {mailbox}: {error}");
+                return Reserving::Done(Err(unusable(why)));
+            }
+        }
+        if mailboxes.clone().nth(TARGETS_MAX).is_some() {
+            return Reserving::Done(Err(unusable(format!("more than {TARGETS_MAX} mailboxes"))));
+        }
+        let targets = mailboxes.map(|(mailbox, prefix)| Target { mailbox: mailbox.clone(), prefix: prefix.clone() });
+        self.core().reserve(targets, (LineEnds::ToLf, now_secs()), body, reserved);
+        Reserving::Done(Ok(()))
+    }
+}
+
+fn unusable(why: String) -> NotTaken {
+    let text = "Not a mailbox name that can be used here".into();
+    NotTaken { code: 550, status: "5.1.3", text, about: None, why }
+}
+
+impl Core {
+    /// Adds the entries of a message: one for each mount, with the memory that each takes.
+    pub fn reserve(
+        &self,
+        targets: impl Iterator<Item = Target>,
+        (line_ends, secs): (LineEnds, u64),
+        body: BodyFacts,
+        reserved: &mut Reserved,
+    ) {
+        let mut of_mounts: Vec<(usize, Deliver)> = Vec::new();
+        for (number, target) in (0..).zip(targets) {
+            let mount = self.points.of(&target.mailbox);
+            let at = of_mounts.iter().position(|(other, _)| *other == mount).unwrap_or_else(|| {
+                let (nonce, host, large) = (self.nonce, self.host.clone(), body.large);
+                let deliver = Deliver { secs, nonce, host, line_ends, body: None, large, targets: Vec::new() };
+                of_mounts.push((mount, deliver));
+                of_mounts.len() - 1
+            });
+            of_mounts[at].1.targets.push((number, target));
+        }
+        for (mount, deliver) in of_mounts {
+            reserved.units += u64::from(memory_units(&deliver, body.len));
+            let payload = LocalEntry::Deliver(deliver).encode();
+            reserved.entries.push(Entry { stream: self.mounts[mount].stream, needs_body: true, payload });
+        }
+    }
+}
+
+pub(super) fn now_secs() -> u64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs()
+}
+
+/// Mailboxes of one message.
+pub(super) const TARGETS_MAX: usize = u16::MAX as usize;

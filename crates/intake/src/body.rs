@@ -1,0 +1,145 @@
+//! The bytes of a message: in memory, or in a file of the spool.
+
+use std::io;
+
+use bytes::Bytes;
+use posthaste_maildir::line_ends::LineEndScan;
+use posthaste_spool::{FinishedUpload, Upload};
+
+use crate::error::IntakeError;
+
+/// Facts of a body that was never in memory as a whole.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct LargeBody {
+    /// CRLF pairs in it, if it is lossless.
+    pub crlfs: u64,
+    /// Whether all its CRs and LFs are in such pairs.
+    pub is_lossless: bool,
+    /// LFs, if it has no CR at all; otherwise 0. What it has more on the wire when it is kept as it is.
+    pub lone_lfs: u64,
+}
+
+/// The bytes of a message.
+#[derive(Debug)]
+pub enum Body {
+    /// In memory, in the pieces in which they came.
+    Memory(Vec<Bytes>),
+    /// In a file of their own, synced.
+    Large(FinishedBody),
+}
+
+impl Body {
+    /// Bytes of the body.
+    pub fn len(&self) -> u64 {
+        match self {
+            Body::Memory(parts) => parts.iter().map(|part| part.len() as u64).sum(),
+            Body::Large(body) => body.upload.len(),
+        }
+    }
+
+    /// What entries may say of it.
+    pub fn facts(&self) -> BodyFacts {
+        let large = match self {
+            Body::Memory(_) => None,
+            Body::Large(body) => Some(body.facts),
+        };
+        BodyFacts { len: self.len(), large }
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+}
+
+/// What the entry of a message may say of its body.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct BodyFacts {
+    /// Bytes of it.
+    pub len: u64,
+    /// There if it is in a file.
+    pub large: Option<LargeBody>,
+}
+
+/// A large body in the spool that no message has taken over. Dropped, it leaves nothing.
+#[derive(Debug)]
+pub struct FinishedBody {
+    pub(crate) upload: FinishedUpload,
+    pub(crate) facts: LargeBody,
+}
+
+/// Takes a large body piece by piece. Dropping it unfinished removes what was written.
+#[derive(Debug)]
+pub struct BodyWriter {
+    /// Elsewhere while a thread that may block is at it.
+    upload: Option<Upload>,
+    buffer: Vec<u8>,
+    line_ends: LineEndScan,
+}
+
+impl BodyWriter {
+    pub(crate) fn new(upload: Upload) -> Self {
+        BodyWriter { upload: Some(upload), buffer: Vec::new(), line_ends: LineEndScan::default() }
+    }
+
+    /// Appends a piece. Memory held is bounded by one buffer of 256 KiB and the piece itself.
+    ///
+    /// # Errors
+    /// [`IntakeError::Full`] when the file system will not take it.
+    pub async fn write(&mut self, piece: &[u8]) -> Result<(), IntakeError> {
+        self.line_ends.push(piece, |_| ());
+        self.buffer.extend_from_slice(piece);
+        if self.buffer.len() >= BUFFER_BYTES { self.flush().await } else { Ok(()) }
+    }
+
+    /// Writes the buffer to the file and frees it, so that a pause holds no memory. Does not sync.
+    ///
+    /// # Errors
+    /// Like [`write`](Self::write).
+    pub async fn write_out(&mut self) -> Result<(), IntakeError> {
+        if self.buffer.is_empty() { Ok(()) } else { self.flush().await.map(|()| self.buffer = Vec::new()) }
+    }
+
+    /// Gives back the reserved space on the file system while the client pauses. The next piece reserves space again. Does not block.
+    pub fn pause(&mut self) {
+        if let Some(upload) = &mut self.upload {
+            upload.pause();
+        }
+    }
+
+    /// Makes the body and its name durable.
+    ///
+    /// # Errors
+    /// [`IntakeError::Full`] or [`IntakeError::Sync`]; the file is then removed.
+    pub async fn finish(mut self) -> Result<FinishedBody, IntakeError> {
+        self.write_out().await?;
+        let upload = self.upload.take().ok_or(IntakeError::Closed)?;
+        let upload = blocking(move || upload.finish()).await?;
+        let facts = LargeBody {
+            crlfs: self.line_ends.crs(),
+            is_lossless: self.line_ends.are_lossless(),
+            lone_lfs: self.line_ends.lone_lfs(),
+        };
+        Ok(FinishedBody { upload, facts })
+    }
+
+    async fn flush(&mut self) -> Result<(), IntakeError> {
+        let mut upload = self.upload.take().ok_or(IntakeError::Closed)?;
+        let buffer = std::mem::take(&mut self.buffer);
+        let work = move || upload.write(&buffer).map(|()| (upload, buffer));
+        let (upload, buffer) = blocking(work).await?;
+        (self.upload, self.buffer) = (Some(upload), buffer);
+        self.buffer.clear();
+        Ok(())
+    }
+}
+
+/// Runs what a disk may hold up on a thread for that.
+pub(crate) async fn blocking<T: Send + 'static>(
+    work: impl FnOnce() -> io::Result<T> + Send + 'static,
+) -> Result<T, IntakeError> {
+    let outcome = tokio::task::spawn_blocking(work).await.map_err(|_| IntakeError::Closed)?;
+    outcome.map_err(IntakeError::of_file)
+}
+
+const BUFFER_BYTES: usize = 256 << 10;

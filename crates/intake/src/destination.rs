@@ -1,0 +1,164 @@
+//! A destination of mail, and what it is told of a message.
+
+use std::borrow::Cow;
+use std::pin::Pin;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use posthaste_spool::Entry;
+
+use crate::body::BodyFacts;
+
+/// Where mail goes: mailboxes, a queue, a log. It has streams of the spool, and each message that concerns it has entries for them.
+///
+/// A message is accepted in two steps. [`reserve`](Self::reserve) may refuse; once all destinations have reserved, [`stamp`](Self::stamp) is called for each, in the
+/// order of their list, and the batch is appended. What a stamp says is so in the order of the log.
+pub trait Destination: Send + Sync {
+    /// Whether mail for a place can be taken now, and for how many recipients there; asked when a recipient is named, long before its message. A place of
+    /// another destination is not its business: `Ok`.
+    ///
+    /// # Errors
+    /// Why not.
+    fn check(&self, place: &MailPlace, recipients: u64) -> Result<(), NotTaken> {
+        let _ = (place, recipients);
+        Ok(())
+    }
+
+    /// Adds its entries of a message to `reserved`; none if the message does not concern it. Takes what publication will need. May wait, and holds no lock when
+    /// it returns.
+    fn reserve<'a>(&'a self, mail: &'a Mail, body: BodyFacts, reserved: &'a mut Reserved) -> Reserving<'a>;
+
+    /// Completes its own of the entries, which are known by their streams, with what depends on the order of the log, immediately before the append. Cannot fail,
+    /// does not wait and does no IO. What it returns is dropped when the append has returned, whether the batch was refused or not; then the order is fixed. A batch that
+    /// was refused for want of room is stamped once more when it is tried again.
+    fn stamp<'a>(&'a self, entries: &mut [Entry]) -> Option<Box<dyn Guard + 'a>> {
+        let _ = entries;
+        None
+    }
+}
+
+/// Held between a stamp and the end of its append, such as the locks of mailboxes.
+pub trait Guard {}
+
+impl<T> Guard for T {}
+
+/// What a reservation keeps until its batch is published or given up.
+pub trait Held: Send + Sync {}
+
+impl<T: Send + Sync> Held for T {}
+
+/// A reservation: most are made at once, and cost no allocation.
+pub enum Reserving<'a> {
+    /// It is made.
+    Done(Result<(), NotTaken>),
+    /// It is being made.
+    Waiting(Pin<Box<dyn Future<Output = Result<(), NotTaken>> + Send + 'a>>),
+}
+
+/// What the destinations of a message have reserved.
+#[derive(Default)]
+pub struct Reserved {
+    /// The entries of the batch.
+    pub entries: Vec<Entry>,
+    /// Memory that destinations take for the message, in units of [`memory_units`](crate::memory_units). Each gives its part back by itself when it has let go of the
+    /// message that was published; nothing is taken if the body is in a file.
+    pub units: u64,
+    /// Kept until the batch is published, refused for good, or cancelled.
+    pub pins: Vec<Arc<dyn Held>>,
+}
+
+/// Why a destination does not take a message now, or ever.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct NotTaken {
+    /// The reply's code (RFC 5321 section 4.2); by it a sender knows whether to try again.
+    pub code: u16,
+    /// Its enhanced code (RFC 3463).
+    pub status: &'static str,
+    /// Its text.
+    pub text: Cow<'static, str>,
+    /// Of which mailbox, server or bound this is so, if of one. For the operator.
+    pub about: Option<Arc<str>>,
+    /// The reason, for the operator.
+    pub why: String,
+}
+
+/// The envelope of a message, and what else its destinations are told.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Mail {
+    /// The sender's address; empty for none.
+    pub sender: String,
+    /// The sender that it gets for those to whom it is forwarded, if that is another.
+    pub forwards_from: Option<String>,
+    /// BODY=8BITMIME was said of it (RFC 6152).
+    pub is_8bit: bool,
+    /// Its header needs SMTPUTF8 (RFC 6531).
+    pub smtputf8: bool,
+    /// RET (RFC 3461 section 4.3).
+    pub ret: Option<ReturnedPart>,
+    /// ENVID as received; empty for none.
+    pub envid: Arc<str>,
+    /// On whose account it is sent to other hosts; empty for none.
+    pub tenant: Arc<str>,
+    /// Which mailing it belongs to; empty for none.
+    pub campaign: Arc<str>,
+    /// The pool of sources that it is sent from; empty for that of its tenant.
+    pub pool: Arc<str>,
+    /// It does not leave before so many seconds have gone by (RFC 4865 FUTURERELEASE).
+    pub hold_secs: u32,
+    /// It is given up after so many seconds; 0: not said.
+    pub expires_secs: u32,
+    /// Whom it goes to, each place once.
+    pub recipients: Vec<MailRecipient>,
+}
+
+/// One recipient at one place.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct MailRecipient {
+    /// Where.
+    pub place: MailPlace,
+    /// The address with which it is delivered there.
+    pub address: Arc<str>,
+    /// The address that its sender gave, without brackets.
+    pub original: Arc<str>,
+    /// Header fields that stand in front of the body at this place alone.
+    pub prefix: Bytes,
+    /// The part after the separator in `address`, for transports; else empty.
+    pub detail: Arc<str>,
+    /// ORCPT (RFC 3461 section 4.2), as received; empty for none.
+    pub orcpt: Arc<str>,
+    /// NOTIFY (RFC 3461 section 4.1), if it was said.
+    pub notify: Option<NotifyWhen>,
+    /// It goes to another host than its sender has named.
+    pub is_forwarded: bool,
+}
+
+/// Where the directory has sent a recipient's mail.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum MailPlace {
+    /// A Maildir, by its path below the mail root.
+    Maildir(Arc<str>),
+    /// A transport, as it is written in the configuration.
+    Transport(Arc<str>),
+    /// The host that is responsible for the address.
+    Remote,
+}
+
+/// NOTIFY (RFC 3461 section 4.1). NEVER is none of these.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct NotifyWhen {
+    /// Of success.
+    pub success: bool,
+    /// Of failure.
+    pub failure: bool,
+    /// Of a delay.
+    pub delay: bool,
+}
+
+/// RET (RFC 3461 section 4.3): how much of the message a notification of failure returns.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ReturnedPart {
+    /// All of it.
+    Full,
+    /// Its header.
+    Headers,
+}

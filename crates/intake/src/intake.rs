@@ -1,0 +1,364 @@
+//! Acceptance as a whole: bounds, room, one batch, the commit, and the end.
+
+use std::ops::Deref;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+use posthaste_spool::{AppendError, Batch, Entry, FinishedUpload, Lsn, Spool, Then, Ticket};
+use tokio::sync::oneshot;
+
+use crate::body::{Body, BodyWriter};
+use crate::budget::{Budget, BudgetShare};
+use crate::destination::{Destination, Held, Mail, Reserved, Reserving};
+use crate::error::IntakeError;
+use crate::room_wait::RoomWait;
+use crate::under_way::{UnderWay, unless};
+
+/// Tells the time.
+pub type Clock = Arc<dyn Fn() -> Instant + Send + Sync>;
+
+/// Bounds of an intake.
+#[derive(Debug, Clone)]
+pub struct Config {
+    /// Memory for messages that are durable and that a destination has not let go of, in bytes: beyond that callers wait. A body larger than all of it goes to a file.
+    pub backlog_bytes: u32,
+    /// Bodies longer than this go to a file of their own even if they are handed over in memory. 1 MiB by default.
+    pub inline_bytes_max: u64,
+    /// How long a message waits for room in a full spool before it is refused. After one timeout others are refused at once, until one finds room.
+    pub room_patience: Duration,
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        Config { backlog_bytes: 256 << 20, inline_bytes_max: 1 << 20, room_patience: Duration::from_secs(10) }
+    }
+}
+
+/// Takes messages into a spool. Clones share it.
+#[derive(Clone)]
+pub struct Intake(Arc<Shared>);
+
+struct Shared {
+    spool: Arc<dyn Spool>,
+    config: Config,
+    clock: Clock,
+    budget: Budget,
+    accepted: AtomicU64,
+    /// A message's wait for room timed out, and none has found room since: meanwhile other messages are refused at once.
+    is_full: AtomicBool,
+    /// As `is_full`, of large bodies.
+    is_full_of_bodies: AtomicBool,
+}
+
+/// A message that is durable.
+#[derive(Debug, Clone)]
+pub struct Receipt {
+    /// The batch of the spool that has it.
+    pub lsn: Lsn,
+    /// The entries of its destinations, as they were stamped: the crate of each reads from its own what the message was given.
+    pub entries: Vec<Entry>,
+}
+
+/// A message on its way into the spool. It is kept for another try until an append has succeeded.
+struct Pending {
+    entries: Vec<Entry>,
+    units: u64,
+    pins: Vec<Arc<dyn Held>>,
+    parts: Vec<Bytes>,
+    large: Option<FinishedUpload>,
+}
+
+impl std::fmt::Debug for Intake {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Intake").field("config", &self.0.config).finish_non_exhaustive()
+    }
+}
+
+impl Intake {
+    /// Takes mail into a spool.
+    pub fn new(spool: Arc<dyn Spool>, config: Config) -> Self {
+        Self::with_clock(spool, config, Arc::new(Instant::now))
+    }
+
+    /// As [`new`](Self::new), with a clock by which messages wait for room.
+    pub fn with_clock(spool: Arc<dyn Spool>, config: Config, clock: Clock) -> Self {
+        Intake(Arc::new(Shared {
+            budget: Budget::new(config.backlog_bytes.into()),
+            spool,
+            config,
+            clock,
+            accepted: AtomicU64::new(0),
+            is_full: AtomicBool::new(false),
+            is_full_of_bodies: AtomicBool::new(false),
+        }))
+    }
+
+    /// The spool.
+    pub fn spool(&self) -> &Arc<dyn Spool> {
+        &self.0.spool
+    }
+
+    /// The memory that destinations take for messages.
+    pub fn budget(&self) -> &Budget {
+        &self.0.budget
+    }
+
+    /// Its bounds.
+    pub fn config(&self) -> &Config {
+        &self.0.config
+    }
+
+    /// Messages made durable.
+    pub fn accepted(&self) -> u64 {
+        self.0.accepted.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn now(&self) -> Instant {
+        (self.0.clock)()
+    }
+
+    pub(crate) fn is_full_of_bodies(&self) -> &AtomicBool {
+        &self.0.is_full_of_bodies
+    }
+
+    /// Makes a message durable for all of its destinations, or for none.
+    ///
+    /// When this returns `Ok`, no power cut can lose the message. Dropping the future does not take a message back once it is appended.
+    ///
+    /// # Errors
+    /// All of [`IntakeError`] but `Cancelled`.
+    pub async fn accept<D>(&self, destinations: &[D], mail: &Mail, body: Body) -> Result<Receipt, IntakeError>
+    where
+        D: Deref<Target: Destination> + Sync,
+    {
+        self.run(destinations, mail, body, None).await
+    }
+
+    /// Like [`accept`](Self::accept), until `give_up` is done. From then on the message is cancelled if possible: one atomic decision says whether it is accepted, so it is
+    /// either `Ok` and delivered, or [`IntakeError::Cancelled`] and not. Dropping the future cancels the message in the same way, without an answer.
+    ///
+    /// One exception: the message was already being written, and a kill or a power cut comes before its cancel entry is durable. Then the next start delivers it.
+    /// The cancel entry follows at once while the disk works.
+    ///
+    /// # Errors
+    /// See [`IntakeError`].
+    pub async fn accept_unless<D>(
+        &self,
+        destinations: &[D],
+        mail: &Mail,
+        body: Body,
+        give_up: impl Future<Output = ()>,
+    ) -> Result<Receipt, IntakeError>
+    where
+        D: Deref<Target: Destination> + Sync,
+    {
+        let under_way = UnderWay::default();
+        unless(&under_way, self.run(destinations, mail, body, Some(&under_way)), give_up).await
+    }
+
+    async fn run<D>(
+        &self,
+        destinations: &[D],
+        mail: &Mail,
+        mut body: Body,
+        under_way: Option<&UnderWay>,
+    ) -> Result<Receipt, IntakeError>
+    where
+        D: Deref<Target: Destination> + Sync,
+    {
+        if body.len() > self.0.config.inline_bytes_max {
+            body = self.in_a_file(body).await?;
+        }
+        let mut reserved = reserve(destinations, mail, &body).await?;
+        if matches!(body, Body::Memory(_)) && !self.0.budget.covers(reserved.units) {
+            // All destinations together would hold more of it than there may be.
+            drop(reserved);
+            body = self.in_a_file(body).await?;
+            reserved = reserve(destinations, mail, &body).await?;
+        }
+        let Reserved { entries, units, pins } = reserved;
+        let pending = match body {
+            Body::Memory(parts) => Pending { entries, units, pins, parts, large: None },
+            Body::Large(body) => Pending { entries, units: 0, pins, parts: Vec::new(), large: Some(body.upload) },
+        };
+        self.keep(destinations, pending, under_way).await
+    }
+
+    /// Appends until there is room, and waits for the commit.
+    async fn keep<D>(
+        &self,
+        destinations: &[D],
+        mut pending: Pending,
+        under_way: Option<&UnderWay>,
+    ) -> Result<Receipt, IntakeError>
+    where
+        D: Deref<Target: Destination> + Sync,
+    {
+        let mut wait = RoomWait::begin(self, &self.0.is_full);
+        loop {
+            let (outcome, ticket) = self.append(destinations, &mut pending).await?;
+            if let Some(under_way) = under_way {
+                under_way.appended(ticket);
+            }
+            match outcome.await.map_err(|_| IntakeError::Closed)? {
+                Ok(lsn) => {
+                    self.0.accepted.fetch_add(1, Ordering::Relaxed);
+                    wait.found();
+                    return Ok(Receipt { lsn, entries: pending.entries });
+                }
+                // The spool's keeper has been asked for room.
+                Err(error @ (AppendError::Full(_) | AppendError::Busy)) => {
+                    if under_way.is_some_and(|under_way| !under_way.may_append_again()) {
+                        return Err(error.into());
+                    }
+                    if !wait.goes_on().await {
+                        return Err(error.into());
+                    }
+                }
+                Err(error) => return Err(error.into()),
+            }
+        }
+    }
+
+    /// Takes the memory, and appends once.
+    async fn append<D>(
+        &self,
+        destinations: &[D],
+        pending: &mut Pending,
+    ) -> Result<(oneshot::Receiver<Result<Lsn, AppendError>>, Ticket), IntakeError>
+    where
+        D: Deref<Target: Destination> + Sync,
+    {
+        let budget = &self.0.budget;
+        if budget.is_closed() {
+            return Err(IntakeError::Closed);
+        }
+        let share = match pending.units {
+            0 => None,
+            units => Some(budget.share(units).await.map_err(|_| IntakeError::Closed)?),
+        };
+        let (done, outcome) = oneshot::channel();
+        let pins = pending.pins.clone();
+        let then = move |outcome: Result<Lsn, AppendError>| {
+            if outcome.is_ok() {
+                // The destinations were told before, and each gives back its part.
+                share.into_iter().for_each(BudgetShare::hand_over);
+            }
+            drop(pins);
+            drop(done.send(outcome));
+        };
+        Ok((outcome, self.stamp_and_append(destinations, pending, Box::new(then))))
+    }
+
+    fn stamp_and_append<D>(&self, destinations: &[D], pending: &mut Pending, then: Then) -> Ticket
+    where
+        D: Deref<Target: Destination>,
+    {
+        // None for most destinations, so nothing is allocated for them.
+        let mut guards = Vec::new();
+        for destination in destinations {
+            guards.extend(destination.stamp(&mut pending.entries));
+        }
+        let ticket = self.0.spool.append(pending.batch(), then);
+        drop(guards);
+        ticket
+    }
+
+    async fn in_a_file(&self, body: Body) -> Result<Body, IntakeError> {
+        let announced = body.len();
+        let Body::Memory(parts) = body else { return Ok(body) };
+        let mut writer = BodyWriter::new(self.when_room(move |spool| spool.upload(announced)).await?);
+        for part in &parts {
+            writer.write(part).await?;
+        }
+        Ok(Body::Large(writer.finish().await?))
+    }
+
+    /// How long to wait before the next message, so that the spool need not refuse it. `queued`: some of it is for a queue that asks for pauses of its own.
+    pub fn pause(&self, queued: bool) -> Duration {
+        self.0.spool.pressure().pause(queued)
+    }
+
+    /// Starts a large body, which goes to a file as it comes. Makes the file, so it blocks as long as a disk does. Announcing costs nothing: room is reserved in
+    /// steps as the body comes, and none while it [pauses](BodyWriter::pause).
+    ///
+    /// # Errors
+    /// [`IntakeError::Full`] if there is no room for `announced` bytes (0: unknown), or no file can be made.
+    pub fn upload(&self, announced: u64) -> Result<BodyWriter, IntakeError> {
+        self.0.spool.upload(announced).map(BodyWriter::new).map_err(IntakeError::Full)
+    }
+
+    /// As [`upload`](Self::upload), and waits for room for [`room_patience`](Config::room_patience) at most, as every message does. Also says how many bytes
+    /// were free for large bodies before, less what others had reserved.
+    ///
+    /// # Errors
+    /// [`IntakeError::Full`] if there was no room, [`IntakeError::Sync`] if no file can be made.
+    pub async fn upload_when_room(&self, announced: u64) -> Result<(BodyWriter, u64), IntakeError> {
+        let opened = self.when_room(move |spool| {
+            let free = spool.room()?;
+            Ok((spool.upload(announced)?, free))
+        });
+        opened.await.map(|(upload, free)| (BodyWriter::new(upload), free))
+    }
+
+    /// Waits for room for a body of that many bytes, as [`upload_when_room`](Self::upload_when_room) does. Reserves nothing.
+    ///
+    /// # Errors
+    /// Those of [`upload_when_room`](Self::upload_when_room).
+    pub async fn wait_for_room(&self, bytes: u64) -> Result<(), IntakeError> {
+        self.when_room(move |spool| spool.check_room(bytes)).await
+    }
+
+    /// Accepts nothing more: messages that wait for memory, and later ones, get [`IntakeError::Closed`].
+    pub fn close(&self) {
+        self.0.budget.close();
+    }
+
+    /// [Closes](Self::close) it, and makes a last checkpoint of the spool, so that the next opening reads less. Waits until `deadline`, and one second at least: if the disk
+    /// hangs, a thread keeps the spool. Blocks.
+    pub fn end(&self, deadline: Instant) {
+        self.close();
+        let spool = self.0.spool.clone();
+        let (tell, told) = std::sync::mpsc::channel();
+        let checkpoint = move || {
+            // A failure has been told as an event.
+            drop(spool.checkpoint());
+            drop(spool);
+            let _ = tell.send(());
+        };
+        if std::thread::Builder::new().name("spool-end".to_owned()).spawn(checkpoint).is_ok() {
+            let _ = told.recv_timeout(deadline.saturating_duration_since(Instant::now()).max(END_MIN));
+        }
+    }
+}
+
+async fn reserve<D>(destinations: &[D], mail: &Mail, body: &Body) -> Result<Reserved, IntakeError>
+where
+    D: Deref<Target: Destination> + Sync,
+{
+    let (mut reserved, facts) = (Reserved::default(), body.facts());
+    for destination in destinations {
+        let taken = match destination.reserve(mail, facts, &mut reserved) {
+            Reserving::Done(taken) => taken,
+            Reserving::Waiting(taking) => taking.await,
+        };
+        taken.map_err(IntakeError::NotTaken)?;
+    }
+    Ok(reserved)
+}
+
+impl Pending {
+    fn batch(&self) -> Batch {
+        // What is kept here is for the next try, should this one be refused.
+        let body = match &self.large {
+            Some(upload) => posthaste_spool::Body::File(upload.clone()),
+            None => posthaste_spool::Body::Inline(self.parts.clone()),
+        };
+        Batch { entries: self.entries.clone(), body }
+    }
+}
+
+/// How long the last checkpoint is waited for at least.
+const END_MIN: Duration = Duration::from_secs(1);
