@@ -29,6 +29,7 @@ mod maps;
 mod memory;
 mod message_log;
 mod opening;
+pub mod outbound;
 mod owners;
 mod panics;
 pub mod password;

@@ -120,8 +120,12 @@ impl Settings {
     /// Whether this session has to log in before it may bring mail, and has not.
     pub fn lacks_login(&self, session: &Session) -> bool {
         let is_local = matches!(session.peer, Peer::Local { .. });
-        let mode = || *self.auth[session.listener].get(session.peer.ip());
-        !is_local && mode() == ListenerAuth::Required && self.login(session).is_none()
+        !is_local && self.auth_mode(session) == ListenerAuth::Required && self.login(session).is_none()
+    }
+
+    /// The mode of AUTH for the client of a session.
+    pub fn auth_mode(&self, session: &Session) -> ListenerAuth {
+        *self.auth[session.listener].get(session.peer.ip())
     }
 
     /// Who has logged in, and under which name. A login that a reload has removed, or given another password, is none any more.

@@ -147,7 +147,8 @@ fn a_route_is_told_step_by_step() {
         route(1, &["gone@example.org"]),
         "gone@example.org\n  alias         gone@example.org\n  refused       550 5.1.6 Write to alice@example.org\n"
     );
-    let json = route(1, &["--json", "alice+x@example.org", "who@elsewhere.example", "support-a@example.org"]);
+    let addresses = ["alice+x@example.org", "who@elsewhere.example", "support-a@example.org"];
+    let json = route(1, &[&["--json", "--client", "192.0.2.1"][..], &addresses].concat());
     let json: serde_json::Value = serde_json::from_str(&json).unwrap();
     let expected = serde_json::json!({
         "address": "alice+x@example.org",
@@ -164,6 +165,57 @@ fn a_route_is_told_step_by_step() {
     std::fs::write(dir.path().join("posthaste.toml"), CONFIG.replace("\"team\"]", "\"teem\"]")).unwrap();
     let said = said(dir.path(), 2, &["config", "check"]);
     assert!(said.starts_with("posthaste: posthaste.toml:19:21: there is no user or alias `teem`\n"), "{said}");
+}
+
+#[test]
+fn a_route_to_another_host_is_told_as_mail_would_go() {
+    let dir = tempfile::tempdir().unwrap();
+    let more = "[domain.aliases]\naway = \"bob@far.example\"\n[dns]\nservers = [\"127.0.0.1:1\"]\n[dns.hosts]\n\"far.example\" = [\"192.0.2.1\"]\n\
+        [relay]\nlocal_users = true\nnetworks = [\"10.0.0.0/8\"]\n[relay.maps]\ncanonical = { \"old@far.example\" = \"bob@far.example\" }\n\
+        [[relay.route]]\ndomain = \"smart.example\"\nhost = \"[192.0.2.7]\"\nport = 587\ntls = \"required\"\nusername = \"ann\"\npassword_file = \"password\"\npool = \"out\"\n\
+        [[relay.source]]\nname = \"one\"\nipv4 = \"192.0.2.4\"\n[[relay.pool]]\nname = \"out\"\nsources = { one = 1 }\ntenants = []\n";
+    let config = "host_name = \"mx.example.org\"\n[[listener]]\naddress = \"127.0.0.1:0\"\n[[domain]]\nname = \"example.org\"\nusers = [\"alice\"]\n";
+    std::fs::write(dir.path().join("posthaste.toml"), config.to_owned() + more).unwrap();
+    std::fs::write(dir.path().join("password"), "s3cret\n").unwrap();
+    let route = |code: i32, args: &[&str]| said(dir.path(), code, &[&["route"], args].concat());
+    assert_eq!(
+        route(0, &["old@far.example", "x@smart.example", "away@example.org"]),
+        "old@far.example\n\
+         \x20 canonical     old@far.example -> bob@far.example\n\
+         \x20 other host    bob@far.example\n\
+         \x20 sent by       programs on this machine\n\
+         \x20 route         far.example, which has no MX records\n\
+         \x20 host          0 far.example, port 25: 192.0.2.1\n\
+         \x20 TLS           opportunistic\n\
+         \x20 source        default, an address that the system chooses\n\
+         x@smart.example\n\
+         \x20 other host    x@smart.example\n\
+         \x20 sent by       programs on this machine\n\
+         \x20 route         [192.0.2.7]   (relay.route 1)\n\
+         \x20 host          [192.0.2.7], port 587: 192.0.2.7\n\
+         \x20 TLS           required\n\
+         \x20 login         ann\n\
+         \x20 source        one, 192.0.2.4   (relay.pool out)\n\
+         away@example.org\n\
+         \x20 alias         away@example.org -> bob@far.example\n\
+         \x20 other host    bob@far.example\n\
+         \x20 route         far.example, which has no MX records\n\
+         \x20 host          0 far.example, port 25: 192.0.2.1\n\
+         \x20 TLS           opportunistic\n\
+         \x20 source        default, an address that the system chooses\n"
+    );
+    let client = ["--client", "10.1.1.1", "--from", "ann@example.org", "--json", "x@smart.example"];
+    let json: serde_json::Value = serde_json::from_str(&route(0, &client)).unwrap();
+    let way = &json[0]["way"];
+    assert_eq!((&json[0]["route"], &way["taken_from"]), (&"remote".into(), &"client 10.1.1.1 at 127.0.0.1:0".into()));
+    assert_eq!((&way["usual"]["login"], &way["usual"]["tls"]["policy"]), (&"ann".into(), &"required".into()));
+    assert!(!json.to_string().contains("s3cret"), "{json}");
+    assert_eq!(
+        route(1, &["--client", "192.0.2.1", "x@far.example"]),
+        "x@far.example\n  refused       550 5.7.1 We do not relay\n  sent by       client 192.0.2.1 at 127.0.0.1:0\n"
+    );
+    assert!(route(1, &["x@nowhere.example"]).contains("\n  problem       DNS has no answer for nowhere.example: "));
+    assert!(route(2, &["--login", "eve", "x@far.example"]).contains("there is no login `eve`"));
 }
 
 #[test]

@@ -46,7 +46,7 @@ use std::future::Future;
 use std::task::Poll;
 
 /// The results of all futures, which run at once in this task.
-async fn join_all<F: Future>(futures: impl IntoIterator<Item = F>) -> Vec<F::Output> {
+pub(crate) async fn join_all<F: Future>(futures: impl IntoIterator<Item = F>) -> Vec<F::Output> {
     let mut running: Vec<_> = futures.into_iter().map(|future| (Box::pin(future), None)).collect();
     std::future::poll_fn(|context| {
         for (future, result) in running.iter_mut().filter(|(_, result)| result.is_none()) {

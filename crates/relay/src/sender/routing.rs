@@ -152,21 +152,35 @@ impl Routes {
         self.rules.iter().find(|(pattern, _)| is_domain(pattern, domain)).map_or(&self.manner, |(_, manner)| manner)
     }
 
-    /// The sources for mail of a queue, from the pool of its route, else its own, else that of its tenant: without those that are not usable, unless none is.
-    pub fn members(&self, name: &QueueName, pool: Option<&str>) -> Vec<Member> {
+    /// The pool for mail of a queue: that of its route, else its own, else that of its tenant.
+    pub fn pool(&self, name: &QueueName, of_route: Option<&str>) -> Option<&(Pool, Vec<Member>)> {
         let find =
             |fits: &dyn Fn(&Pool) -> bool| self.pools.iter().find(|(pool, members)| fits(pool) && !members.is_empty());
         let of_tenant =
             |pool: &Pool| pool.tenants.as_ref().is_none_or(|all| all.iter().any(|tenant| **tenant == *name.tenant));
-        let members = match pool {
+        match of_route {
             Some(of_route) => find(&|pool| pool.name == of_route),
             // A pool that is not there any more leaves its mail to that of the tenant.
             None if !name.pool.is_empty() => find(&|pool| *pool.name == *name.pool).or_else(|| find(&of_tenant)),
             None => find(&of_tenant),
-        };
-        let members = members.map_or(&self.default, |(_, members)| members);
+        }
+    }
+
+    /// The sources of the [pool](Self::pool), without those that are not usable, unless none is.
+    pub fn members(&self, name: &QueueName, of_route: Option<&str>) -> Vec<Member> {
+        let members = self.pool(name, of_route).map_or(&self.default, |(_, members)| members);
         let usable: Vec<Member> = members.iter().filter(|(egress, _)| egress.is_usable()).cloned().collect();
         if usable.is_empty() { members.clone() } else { usable }
+    }
+
+    /// The number of a route in [`Routing::routes`], from 1.
+    pub fn number_of(&self, route: &Arc<Route>) -> Option<usize> {
+        self.routing.routes.iter().position(|other| Arc::ptr_eq(other, route)).map(|index| index + 1)
+    }
+
+    /// The number of the rule for TLS to the mail hosts of a domain in [`Routing::tls`], from 1.
+    pub fn rule_number(&self, domain: &str) -> Option<usize> {
+        self.rules.iter().position(|(pattern, _)| is_domain(pattern, domain)).map(|index| index + 1)
     }
 }
 

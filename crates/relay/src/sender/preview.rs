@@ -1,0 +1,284 @@
+//! Where mail would go, by the configuration alone: for an operator who asks before anything is sent.
+
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use posthaste_smtp::Protocol;
+use serde::Serialize;
+
+use super::Routing;
+use super::route::{Manner, Route, RouteTls};
+use super::routing::{Member, NextHop, Routes};
+use crate::dns::{Destination, DnsError, Host, Resolver, join_all};
+use crate::queue::QueueName;
+use crate::session::TlsPolicy;
+
+/// The mail that a route is asked for.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct PreviewOf<'a> {
+    /// The domain of the recipient.
+    pub domain: &'a str,
+    /// Empty for none.
+    pub tenant: &'a str,
+    /// Empty for none.
+    pub campaign: &'a str,
+    /// The pool that it was received for; empty for that of the tenant.
+    pub pool: &'a str,
+}
+
+/// The way of some mail. What a running server knows (suspensions, diversions, hosts that do not answer) is not in it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct RoutePreview {
+    /// Where it goes.
+    pub usual: HopPreview,
+    /// Where it goes while none of those hosts can be reached.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub fallback: Option<HopPreview>,
+}
+
+/// A next hop.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct HopPreview {
+    /// Which `[[relay.route]]`, from 1. `None`: the mail hosts of the domain.
+    pub route: Option<usize>,
+    /// The domain whose MX records name the hosts. `None`: the route names them.
+    pub mx_of: Option<String>,
+    /// That domain has no MX records and is its own host (RFC 5321 section 5.1).
+    pub is_implicit_mx: bool,
+    /// In the order in which they are tried; hosts of one preference take turns.
+    pub hosts: Vec<HostPreview>,
+    /// The reason why there is no host.
+    pub problem: Option<String>,
+    /// Their port.
+    pub port: u16,
+    /// `smtp` or `lmtp`.
+    pub protocol: &'static str,
+    /// How connections are encrypted. `None`: not at all.
+    pub tls: Option<TlsPreview>,
+    /// Which `[[relay.tls_policy]]` says so, from 1. `None`: the route, or `relay.tls`.
+    pub tls_policy: Option<usize>,
+    /// The name that we log in with.
+    pub login: Option<String>,
+    /// The pool that the sources are from.
+    pub pool: Option<String>,
+    /// Where connections are made from.
+    pub sources: Vec<SourcePreview>,
+}
+
+/// A host of a next hop.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct HostPreview {
+    /// The lowest is tried first.
+    pub preference: u16,
+    /// Its name, or an address literal.
+    pub name: String,
+    /// Its addresses, in the order of the families of `[dns]`.
+    pub addresses: Vec<IpAddr>,
+    /// The reason why it is not used.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub problem: Option<String>,
+}
+
+/// Encryption towards a next hop.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct TlsPreview {
+    /// `opportunistic`, `required` or `verified`.
+    pub policy: &'static str,
+    /// From the first octet on (RFC 8314), without STARTTLS.
+    pub is_implicit: bool,
+    /// The name that the certificate has to have. `None`: that of the host.
+    pub name: Option<String>,
+}
+
+/// A source of connections.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct SourcePreview {
+    /// Its name; `default`: an address that the system chooses.
+    pub name: String,
+    /// Its addresses; none: the system chooses.
+    pub addresses: Vec<IpAddr>,
+    /// Its name in EHLO. `None`: the host name.
+    pub ehlo: Option<String>,
+    /// The proxy that makes its connections, as an address and a port.
+    pub proxy: Option<String>,
+    /// Its part of the messages.
+    pub weight: u32,
+}
+
+impl Routing {
+    /// The way of some mail. Asks for DNS records; nothing is connected to. `port` and `tls` are those of mail hosts that no route and no rule is for.
+    pub async fn preview(
+        &self,
+        resolver: &Resolver,
+        (port, tls): (u16, Option<RouteTls>),
+        of: PreviewOf<'_>,
+    ) -> RoutePreview {
+        let routes = Routes::new(Manner::of_hosts(port, tls), self, Vec::new(), None);
+        let name = QueueName {
+            tenant: of.tenant.into(),
+            campaign: of.campaign.into(),
+            domain: of.domain.to_lowercase().into(),
+            pool: of.pool.into(),
+        };
+        let usual = hop(&routes, resolver, &name, routes.route(&name)).await;
+        let fallback = match routes.fallback(&name) {
+            Some(next) => Some(hop(&routes, resolver, &name, Some(next)).await),
+            None => None,
+        };
+        RoutePreview { usual, fallback }
+    }
+}
+
+async fn hop(routes: &Routes, resolver: &Resolver, name: &QueueName, next: Option<&NextHop>) -> HopPreview {
+    let manner = next.map_or_else(|| routes.manner(&name.domain), |(_, manner)| manner);
+    let route = next.map(|(route, _)| route);
+    let mx_of = route.map_or(Some(&*name.domain), |route| route.domain_asked());
+    let found = match (route, mx_of) {
+        (Some(route), None) => resolver.fixed_in_order(&route.hosts),
+        (_, Some(domain)) => resolver.destination(domain).await,
+        (None, None) => unreachable!("without a route the mail hosts are asked for"),
+    };
+    let of_route = route.and_then(|route: &Arc<Route>| route.pool.as_deref());
+    let (is_implicit_mx, hosts, problem) = match found {
+        Ok(destination) => {
+            let hosts = hosts(resolver, &destination, manner.port).await;
+            let is_usable = hosts.iter().any(|host| host.problem.is_none());
+            let problem = (!is_usable).then(|| "none of the hosts can be used".to_owned());
+            (mx_of.is_some() && destination.implicit, hosts, problem)
+        }
+        Err(error) => (false, Vec::new(), Some(error.to_string())),
+    };
+    HopPreview {
+        route: route.and_then(|route| routes.number_of(route)),
+        mx_of: mx_of.map(str::to_owned),
+        is_implicit_mx,
+        hosts,
+        problem,
+        port: manner.port,
+        protocol: if manner.protocol == Protocol::Lmtp { "lmtp" } else { "smtp" },
+        tls: manner.tls.as_ref().map(TlsPreview::new),
+        tls_policy: if route.is_none() { routes.rule_number(&name.domain) } else { None },
+        login: manner.auth.as_ref().map(|auth| auth.user.clone()),
+        pool: routes.pool(name, of_route).map(|(pool, _)| pool.name.clone()),
+        sources: routes.members(name, of_route).iter().map(SourcePreview::new).collect(),
+    }
+}
+
+/// The hosts as an attempt would find them: from one that is this server on, none is used (RFC 5321 section 5.1).
+async fn hosts(resolver: &Resolver, destination: &Destination, port: u16) -> Vec<HostPreview> {
+    let hosts = destination.site.hosts();
+    let found = join_all(hosts.iter().map(|host| resolver.addresses(&host.name))).await;
+    let is_ours = |found: &Result<crate::dns::Addresses, DnsError>| {
+        found.as_ref().is_ok_and(|addresses| addresses.are_ours(port, destination.fixed))
+    };
+    let of_ours = hosts.iter().zip(&found).find(|(_, found)| is_ours(found)).map(|(host, _)| host.preference);
+    let preview = |(host, found): (&Host, Result<crate::dns::Addresses, DnsError>)| {
+        let ours = of_ours.filter(|ours| host.preference >= *ours);
+        let ours = ours.map(|_| "this server listens there, or at a better host".to_owned());
+        let (addresses, problem) = match found {
+            Ok(addresses) => (addresses.all().to_vec(), ours),
+            Err(error) => (Vec::new(), Some(error.to_string())),
+        };
+        HostPreview { preference: host.preference, name: host.name.to_string(), addresses, problem }
+    };
+    hosts.iter().zip(found).map(preview).collect()
+}
+
+impl TlsPreview {
+    fn new(tls: &RouteTls) -> Self {
+        let policy = match tls.policy {
+            TlsPolicy::Opportunistic => "opportunistic",
+            TlsPolicy::Required => "required",
+            TlsPolicy::Verified => "verified",
+        };
+        Self { policy, is_implicit: tls.is_implicit, name: tls.name.clone() }
+    }
+}
+
+impl SourcePreview {
+    fn new((egress, weight): &Member) -> Self {
+        let settings = &egress.settings;
+        let addresses = settings.ipv4.map(IpAddr::from).into_iter().chain(settings.ipv6.map(IpAddr::from));
+        Self {
+            name: settings.name.to_string(),
+            addresses: addresses.collect(),
+            ehlo: settings.ehlo.clone(),
+            proxy: settings.proxy.as_ref().map(|proxy| proxy.server().to_string()),
+            weight: *weight,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::{Pool, Source, TlsRule};
+    use super::*;
+    use crate::dns::Settings;
+
+    fn resolver() -> Resolver {
+        let text = "servers = ['127.0.0.1:1']\n[hosts]\n'far.example' = ['192.0.2.1', '2001:db8::1']\n'hub.example' = ['192.0.2.7']\n\
+                    'me.example' = ['192.0.2.9']\n";
+        let settings: Settings = toml::from_str(text).unwrap();
+        Resolver::new(&settings).unwrap().with_own(["mx.example"], ["192.0.2.9:25".parse().unwrap()])
+    }
+
+    async fn preview(routing: &Routing, of: PreviewOf<'_>) -> RoutePreview {
+        routing.preview(&resolver(), (25, None), of).await
+    }
+
+    fn of(domain: &str) -> PreviewOf<'_> {
+        PreviewOf { domain, ..PreviewOf::default() }
+    }
+
+    #[tokio::test]
+    async fn without_a_route_the_mail_hosts_and_the_rule_for_tls_count() {
+        let tls = |domain: &str| TlsRule { domain: domain.into(), tls: None };
+        let routing = Routing { tls: vec![tls("other.example"), tls(".example")], ..Routing::default() };
+        let RoutePreview { usual, fallback } = preview(&routing, of("FAR.example")).await;
+        assert_eq!((usual.route, usual.mx_of.as_deref(), usual.is_implicit_mx), (None, Some("far.example"), true));
+        let addresses: Vec<String> = usual.hosts[0].addresses.iter().map(ToString::to_string).collect();
+        assert_eq!((usual.hosts.len(), addresses), (1, vec!["2001:db8::1".to_owned(), "192.0.2.1".to_owned()]));
+        assert_eq!((usual.tls, usual.tls_policy, usual.login, usual.pool), (None, Some(2), None, None));
+        assert_eq!((&*usual.sources[0].name, usual.problem, fallback), ("default", None, None));
+    }
+
+    #[tokio::test]
+    async fn a_route_says_host_port_login_and_pool() {
+        let auth = Some(posthaste_smtp::sasl::Credentials::new("ann", "secret"));
+        let hub =
+            Route { domain: "far.example".into(), auth, pool: Some("p".into()), ..Route::new("hub.example", 587) };
+        let spare = Route { is_fallback: true, ..Route::new("[192.0.2.8]", 25) };
+        let source = Source { ipv4: Some("192.0.2.4".parse().unwrap()), ..Source::new("out") };
+        let pool = |name: &str, tenants: Option<Vec<String>>| Pool {
+            name: name.into(),
+            tenants,
+            sources: vec![("out".into(), 3)],
+        };
+        let routing = Routing {
+            routes: vec![Arc::new(spare), Arc::new(hub)],
+            sources: vec![source],
+            pools: vec![pool("news", Some(vec!["t".into()])), pool("p", Some(Vec::new()))],
+            ..Routing::default()
+        };
+        let RoutePreview { usual, fallback } = preview(&routing, of("far.example")).await;
+        assert_eq!((usual.route, &usual.mx_of, usual.port, usual.login.as_deref()), (Some(2), &None, 587, Some("ann")));
+        assert_eq!((usual.pool.as_deref(), usual.sources[0].weight), (Some("p"), 3));
+        assert_eq!(usual.sources[0].addresses, ["192.0.2.4".parse::<IpAddr>().unwrap()]);
+        assert!(!format!("{usual:?}").contains("secret"));
+        let fallback = fallback.unwrap();
+        assert_eq!((fallback.route, &*fallback.hosts[0].name), (Some(1), "[192.0.2.8]"));
+        let of_tenant = preview(&routing, PreviewOf { tenant: "t", ..of("me.example") }).await.usual;
+        assert_eq!(of_tenant.pool.as_deref(), Some("news"));
+    }
+
+    #[tokio::test]
+    async fn a_host_that_is_this_server_or_has_no_name_is_no_way() {
+        let own = preview(&Routing::default(), of("me.example")).await.usual;
+        assert!(own.hosts[0].problem.is_some() && own.problem.is_some(), "{own:?}");
+        let route = |host: &str| Routing { routes: vec![Arc::new(Route::new(host, 25))], ..Routing::default() };
+        let looped = preview(&route("mx.example"), of("far.example")).await.usual;
+        assert_eq!(looped.problem.as_deref(), Some("mail for mx.example would come back to this host"));
+        let none = preview(&Routing::default(), of("a b")).await.usual;
+        assert_eq!(none.problem.as_deref(), Some("`a b` is not a domain"));
+    }
+}
