@@ -99,6 +99,10 @@ impl Observer for RelayLog {
         }
     }
 
+    fn tls_avoided(&self, host: &str, error: &str, secs: u64) {
+        tracing::warn!(host, error, secs, "TLS with this host fails again: its mail goes in the clear for now");
+    }
+
     fn source(&self, source: &str, error: Option<&str>) {
         match error {
             Some(error) => tracing::error!(source, error, "no mail is sent from this source; retrying automatically"),

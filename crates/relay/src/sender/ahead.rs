@@ -250,19 +250,30 @@ impl Shared {
                     continue;
                 };
                 let endpoint = Endpoint::Tcp((address, plan.manner.port).into());
-                let mut session = match self.open_to_ask(source, &plan.manner, &host, &endpoint, local).await {
-                    Ok(session) => session,
-                    Err(failed) => {
-                        error = said(&failed);
-                        continue;
+                let mut in_clear = false;
+                loop {
+                    let opened = self.open_to_ask(source, &plan.manner, &host, &endpoint, local, in_clear).await;
+                    let mut session = match opened {
+                        Ok(session) => session,
+                        Err(failed) => {
+                            error = said(&failed);
+                            break;
+                        }
+                    };
+                    match session.verify(recipient.clone()).await {
+                        Ok(verdict) => {
+                            hop.put(session, &self.runtime);
+                            return Ok(verdict);
+                        }
+                        Err(loss) if session.is_useless_tls(&loss) && plan.manner.is_opportunistic() => {
+                            self.tls_failed(&host.name, &loss.to_string());
+                            in_clear = true;
+                        }
+                        Err(loss) => {
+                            error = said(&loss);
+                            break;
+                        }
                     }
-                };
-                match session.verify(recipient.clone()).await {
-                    Ok(verdict) => {
-                        hop.put(session, &self.runtime);
-                        return Ok(verdict);
-                    }
-                    Err(loss) => error = said(&loss),
                 }
             }
         }
@@ -276,13 +287,17 @@ impl Shared {
         host: &Host,
         endpoint: &Endpoint,
         local: Option<std::net::IpAddr>,
+        in_clear: bool,
     ) -> Result<Session, OpenError> {
         let mut settings = settings_for(self, source, manner, host, endpoint, local)?;
+        if in_clear {
+            settings.tls = None;
+        }
         // So that another host can be asked in time.
         settings.timeouts.connect = settings.timeouts.connect.min(CONNECT_PATIENCE);
         match Session::open(endpoint, &settings).await {
             Err(error) if error.may_retry_in_clear() => {
-                self.broken_tls.add(&host.name);
+                self.tls_failed(&host.name, &error.to_string());
                 settings.tls = None;
                 Session::open(endpoint, &settings).await
             }

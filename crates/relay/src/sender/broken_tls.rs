@@ -1,4 +1,4 @@
-//! Hosts whose TLS has failed: under an opportunistic policy they are spoken to in the clear, for a time.
+//! Hosts whose TLS fails: under an opportunistic policy they are spoken to in the clear, for a time.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
@@ -6,53 +6,109 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-/// By name, until when.
+/// By name. One failure is not remembered: whoever can break one handshake would have all mail of the next minutes in the clear.
 #[derive(Default)]
-pub(super) struct BrokenTls(Mutex<HashMap<Arc<str>, Instant>>);
+pub(super) struct BrokenTls(Mutex<HashMap<Arc<str>, Failures>>);
 
-impl BrokenTls {
-    /// The handshake has failed now. Beyond [`HOSTS_MAX`] hosts it is not remembered.
-    pub fn add(&self, host: &Arc<str>) {
-        let (mut hosts, now) = (self.0.lock().expect("hosts"), Instant::now());
-        if hosts.len() >= HOSTS_MAX {
-            hosts.retain(|_, until| *until > now);
-        }
-        if hosts.len() < HOSTS_MAX {
-            hosts.insert(host.clone(), now + REMEMBERED);
-        }
-    }
+#[derive(Clone, Copy)]
+struct Failures {
+    first: Instant,
+    /// Until when TLS is not tried.
+    avoided_until: Option<Instant>,
+}
 
-    /// Whether that is remembered.
-    pub fn has(&self, host: &str) -> bool {
-        self.0.lock().expect("hosts").get(host).is_some_and(|until| *until > Instant::now())
+impl Failures {
+    fn is_over(&self, now: Instant) -> bool {
+        self.avoided_until.unwrap_or(self.first + MEMORY) <= now
     }
 }
 
-const REMEMBERED: Duration = Duration::from_secs(3600);
+impl BrokenTls {
+    /// TLS has failed now. `true`: for the second time, at least [`APART`] after the first, and it is not tried for [`MEMORY`] from now on. Beyond
+    /// [`HOSTS_MAX`] hosts nothing is noted.
+    pub fn failed(&self, host: &Arc<str>) -> bool {
+        let (mut hosts, now) = (self.0.lock().expect("hosts"), Instant::now());
+        if hosts.len() >= HOSTS_MAX {
+            hosts.retain(|_, failures| !failures.is_over(now));
+        }
+        let has_room = hosts.len() < HOSTS_MAX;
+        match hosts.get_mut(host) {
+            Some(failures) if failures.is_over(now) => *failures = Failures { first: now, avoided_until: None },
+            Some(failures) if failures.avoided_until.is_none() && now - failures.first >= APART => {
+                failures.avoided_until = Some(now + MEMORY);
+                return true;
+            }
+            Some(_) => {}
+            None if has_room => {
+                hosts.insert(host.clone(), Failures { first: now, avoided_until: None });
+            }
+            None => {}
+        }
+        false
+    }
+
+    /// A session over TLS was of use.
+    pub fn worked(&self, host: &str) {
+        self.0.lock().expect("hosts").remove(host);
+    }
+
+    /// Reports whether TLS is not tried now.
+    pub fn has(&self, host: &str) -> bool {
+        let until = self.0.lock().expect("hosts").get(host).and_then(|failures| failures.avoided_until);
+        until.is_some_and(|until| until > Instant::now())
+    }
+}
+
+/// How long a first failure counts, and how long TLS is not tried after the second.
+pub(super) const MEMORY: Duration = Duration::from_secs(600);
+/// Failures closer to each other count as one.
+const APART: Duration = Duration::from_secs(60);
 const HOSTS_MAX: usize = 100_000;
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
+    async fn after(secs: u64) {
+        tokio::time::advance(Duration::from_secs(secs)).await;
+    }
+
     #[tokio::test(start_paused = true)]
-    async fn a_broken_handshake_is_remembered_for_an_hour() {
+    async fn two_failures_a_minute_apart_count_for_ten_minutes() {
         let (broken, host) = (BrokenTls::default(), Arc::from("mx.example"));
-        broken.add(&host);
-        tokio::time::advance(Duration::from_secs(3599)).await;
-        assert!(broken.has("mx.example") && !broken.has("mx2.example"));
-        tokio::time::advance(Duration::from_secs(1)).await;
-        assert!(!broken.has("mx.example"));
+        assert!(!broken.failed(&host) && !broken.has(&host));
+        after(59).await;
+        assert!(!broken.failed(&host) && !broken.has(&host), "too near");
+        after(1).await;
+        assert!(broken.failed(&host) && broken.has(&host) && !broken.has("mx2.example"));
+        assert!(!broken.failed(&host), "no news");
+        after(599).await;
+        assert!(broken.has(&host));
+        after(1).await;
+        assert!(!broken.has(&host) && !broken.failed(&host) && !broken.has(&host), "from the beginning");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn an_old_failure_and_one_before_a_success_do_not_count() {
+        let (broken, host) = (BrokenTls::default(), Arc::from("mx.example"));
+        broken.failed(&host);
+        after(600).await;
+        assert!(!broken.failed(&host));
+        after(60).await;
+        broken.worked(&host);
+        assert!(!broken.failed(&host));
     }
 
     #[tokio::test(start_paused = true)]
     async fn the_number_of_hosts_is_bounded_and_old_ones_make_room() {
         let broken = BrokenTls::default();
         let host = |number: usize| Arc::from(format!("mx{number}.example"));
-        (0..=HOSTS_MAX).for_each(|number| broken.add(&host(number)));
-        assert!(broken.has(&host(HOSTS_MAX - 1)) && !broken.has(&host(HOSTS_MAX)));
-        tokio::time::advance(REMEMBERED).await;
-        broken.add(&host(HOSTS_MAX));
-        assert!(broken.has(&host(HOSTS_MAX)));
+        assert!((0..=HOSTS_MAX).all(|number| !broken.failed(&host(number))));
+        after(60).await;
+        assert!(broken.failed(&host(HOSTS_MAX - 1)) && !broken.failed(&host(HOSTS_MAX)));
+        after(540).await;
+        broken.failed(&host(HOSTS_MAX));
+        after(60).await;
+        assert!(broken.failed(&host(HOSTS_MAX)));
     }
 }

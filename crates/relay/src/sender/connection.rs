@@ -13,6 +13,7 @@ use posthaste_spool::watch::Pulse;
 use tokio::sync::oneshot;
 use tokio::time::{Instant, timeout};
 
+use super::broken_tls;
 use super::dial::DialPermit;
 use super::last_words::LastWords;
 use super::observer::SiteState;
@@ -55,6 +56,8 @@ enum Served {
     Done,
     /// It has [failed](super::standing): other hosts are tried.
     Useless(String),
+    /// It was lost as TLS of no use is: the same host is tried in the clear.
+    UselessTls(String),
 }
 
 /// Sends what waits for a site.
@@ -133,7 +136,9 @@ pub(super) async fn connect(shared: Arc<Shared>, site: Arc<Site>, admitted: Admi
                         match counted.serve(&host, session, key, worker.pulse(), None).await {
                             Served::Done => return,
                             // It may have been closed for its age: that says nothing of the host.
-                            Served::Useless(why) => words.put(&host.name, format!("{}: {why}", host.name)),
+                            Served::Useless(why) | Served::UselessTls(why) => {
+                                words.put(&host.name, format!("{}: {why}", host.name))
+                            }
                         }
                         counted.leave_address();
                         worker.pulse().step(0);
@@ -148,14 +153,13 @@ pub(super) async fn connect(shared: Arc<Shared>, site: Arc<Site>, admitted: Admi
                     let Some(permit) = shared.permit_dial(&site, tokens.take()).await else { return };
                     (was_tried, was_dialed) = (true, true);
                     worker.within(what);
-                    match open(&shared, &site, &host, &endpoint, &mut settings, permit).await {
-                        Ok((session, permit)) => {
-                            let key = Key::of(&site.source, at, &settings);
-                            match counted.serve(&host, session, key, worker.pulse(), Some(permit)).await {
-                                Served::Done if has_dead => return site.state().standing.other_host_worked(),
-                                Served::Done => return,
-                                Served::Useless(why) => words.put(&host.name, format!("{}: {why}", host.name)),
-                            }
+                    let opened = open(&shared, &site, &host, &endpoint, &mut settings, permit).await;
+                    let of = (&host, &endpoint, &mut settings);
+                    match counted.serve_opened(opened, of, worker.pulse()).await {
+                        Ok(Served::Done) if has_dead => return site.state().standing.other_host_worked(),
+                        Ok(Served::Done) => return,
+                        Ok(Served::Useless(why) | Served::UselessTls(why)) => {
+                            words.put(&host.name, format!("{}: {why}", host.name));
                             takes_none = TakesNone::No;
                         }
                         Err(OpenError::Source(failed)) => return shared.suspend_source(&site.source, &failed),
@@ -198,6 +202,29 @@ impl Counted {
         self.shared.give_back(&mut self.address.take().into_iter().collect());
     }
 
+    /// Serves a new session. One whose TLS is of no use is followed by one in the clear, to the same address.
+    async fn serve_opened(
+        &mut self,
+        mut opened: Result<(Session, DialPermit), OpenError>,
+        (host, endpoint, settings): (&Host, &Endpoint, &mut Settings),
+        pulse: &Pulse,
+    ) -> Result<Served, OpenError> {
+        let Endpoint::Tcp(at) = *endpoint else { unreachable!("mail hosts are spoken to over TCP") };
+        loop {
+            let (session, permit) = opened?;
+            let key = Key::of(&self.site.source, at, settings);
+            let why = match self.serve(host, session, key, pulse, Some(permit)).await {
+                Served::UselessTls(why) => why,
+                served => return Ok(served),
+            };
+            let (shared, site) = (self.shared.clone(), self.site.clone());
+            let Some(permit) = shared.permit_in_clear(&site, host, settings, &why).await else {
+                return Ok(Served::Useless(why));
+            };
+            opened = permit.open(endpoint, settings).await;
+        }
+    }
+
     /// `permit`: of a session of its own.
     async fn serve(
         &mut self,
@@ -213,10 +240,17 @@ impl Counted {
         let (shared, site) = (self.shared.clone(), self.site.clone());
         let known = shared.reuse.add(key, site.number(), self.address.as_ref().map(|permit| permit.limit().clone()));
         let mut mail = Mail::new(shared, site, host.name.clone(), &session, known, pulse.clone());
-        match session.run(&mut mail).await {
+        let end = session.run(&mut mail).await;
+        if session.channel() != Channel::Clear && session.has_answered() {
+            self.shared.broken_tls.worked(&host.name);
+        }
+        match end {
             End::Lost(loss) => {
                 if let (Some((step, reply)), false) = (loss.last_words(), mail.has_told()) {
                     self.shared.interrupted_early(&self.site, &host.name, step, reply);
+                }
+                if session.is_useless_tls(&loss) && self.site.manner.is_opportunistic() {
+                    return Served::UselessTls(loss.to_string());
                 }
                 if !mail.is_excused() {
                     return Served::Useless(loss.to_string());
@@ -285,7 +319,7 @@ fn settings_of(
     Ok(settings)
 }
 
-/// Connects to one address: with TLS as far as it goes, else once in the clear, which is remembered, and the settings say it then.
+/// Connects to one address: with TLS as far as it goes, else once in the clear, and the settings say it then.
 async fn open(
     shared: &Shared,
     site: &Arc<Site>,
@@ -296,13 +330,36 @@ async fn open(
 ) -> Result<(Session, DialPermit), OpenError> {
     match permit.open(endpoint, settings).await {
         Err(error) if error.may_retry_in_clear() => {
-            shared.broken_tls.add(&host.name);
-            // It is one more connection.
-            let Some(permit) = shared.permit_dial(site, None).await else { return Err(error) };
-            settings.tls = None;
+            let permit = shared.permit_in_clear(site, host, settings, &error.to_string()).await;
+            let Some(permit) = permit else { return Err(error) };
             permit.open(endpoint, settings).await
         }
         opened => opened,
+    }
+}
+
+impl Shared {
+    /// TLS with a host has failed.
+    pub(super) fn tls_failed(&self, host: &Arc<str>, error: &str) {
+        if self.broken_tls.failed(host)
+            && let Some(observer) = &self.config.observer
+        {
+            observer.tls_avoided(host, error, broken_tls::MEMORY.as_secs());
+        }
+    }
+
+    /// TLS with a host has failed for a site: waits for the right to make one more connection, which goes without, as the settings say then.
+    async fn permit_in_clear(
+        &self,
+        site: &Arc<Site>,
+        host: &Host,
+        settings: &mut Settings,
+        error: &str,
+    ) -> Option<DialPermit> {
+        self.tls_failed(&host.name, error);
+        let permit = self.permit_dial(site, None).await?;
+        settings.tls = None;
+        Some(permit)
     }
 }
 

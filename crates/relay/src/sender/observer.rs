@@ -25,6 +25,9 @@ pub trait Observer: Send + Sync {
     /// A site cannot be reached, or can be again.
     fn site(&self, state: &SiteState<'_>);
 
+    /// TLS with a host has failed several times: under an opportunistic policy its mail goes in the clear for so many seconds.
+    fn tls_avoided(&self, host: &str, error: &str, secs: u64);
+
     /// A source cannot be used (`error` says why), or can be again.
     fn source(&self, source: &str, error: Option<&str>);
 

@@ -87,6 +87,11 @@ impl Manner {
         is_tls && (self.port, self.protocol, &self.auth) == (other.port, other.protocol, &other.auth)
     }
 
+    /// Reports whether mail goes in the clear where TLS fails.
+    pub fn is_opportunistic(&self) -> bool {
+        self.tls.as_ref().is_some_and(|tls| tls.policy == TlsPolicy::Opportunistic) && self.auth.is_none()
+    }
+
     /// Of hosts that are found by MX records.
     pub fn of_hosts(port: u16, tls: Option<RouteTls>) -> Self {
         Manner { port, protocol: Protocol::Smtp, tls, auth: None, text: port_text(port) }

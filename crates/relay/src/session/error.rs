@@ -60,6 +60,11 @@ impl Loss {
         }
     }
 
+    /// Reports whether the connection is gone and the server has said nothing about it.
+    pub(super) fn is_silent(&self) -> bool {
+        matches!(self, Self::Io { .. } | Self::TimedOut(_))
+    }
+
     /// What is said of messages that were in flight.
     pub(super) fn as_reply(&self) -> Reply {
         match self {
@@ -87,6 +92,10 @@ pub enum OpenError {
         /// The policy is opportunistic and no password is to be sent.
         may_retry_in_clear: bool,
     },
+    /// The connection was lost at STARTTLS or at the EHLO after the handshake, or STARTTLS was answered 421; the policy is opportunistic and no password is to
+    /// be sent.
+    #[error("TLS: {0}")]
+    TlsLost(Loss),
     /// TLS is demanded and STARTTLS is not offered.
     #[error("the server does not offer STARTTLS")]
     NoStartTls,
@@ -101,7 +110,7 @@ pub enum OpenError {
 impl OpenError {
     /// Whether to connect once more, to the same address and without TLS.
     pub fn may_retry_in_clear(&self) -> bool {
-        matches!(self, Self::Handshake { may_retry_in_clear: true, .. })
+        matches!(self, Self::Handshake { may_retry_in_clear: true, .. } | Self::TlsLost(_))
     }
 
     /// What the server said, if it was a refusal.
@@ -112,7 +121,7 @@ impl OpenError {
     /// The same, and what it was the reply to.
     pub fn last_words(&self) -> Option<(Step, &ShortReply)> {
         match self {
-            Self::Lost(loss) => loss.last_words(),
+            Self::Lost(loss) | Self::TlsLost(loss) => loss.last_words(),
             _ => None,
         }
     }

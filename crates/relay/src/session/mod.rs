@@ -125,6 +125,8 @@ pub struct Session {
     channel: Channel,
     messages_left: u64,
     finished: u64,
+    /// Replies before the first message.
+    replied: u64,
     /// Within [`Session::run`]. Stays if its future is dropped: nobody knows then what the server has read and said.
     is_running: bool,
 }
@@ -144,7 +146,8 @@ impl Session {
     /// See [`OpenError`].
     pub async fn open_over(stream: Stream, settings: &Settings) -> Result<Self, OpenError> {
         let (link, channel) = open::establish(stream, settings).await?;
-        Ok(Self { link, channel, messages_left: settings.messages_max, finished: 0, is_running: false })
+        let (replied, messages_left) = (link.machine.replied(), settings.messages_max);
+        Ok(Self { link, channel, messages_left, finished: 0, replied, is_running: false })
     }
 
     /// What the server offered.
@@ -161,6 +164,18 @@ impl Session {
     /// trouble; a used one may have been closed for its age.
     pub fn finished(&self) -> u64 {
         self.finished
+    }
+
+    /// Reports whether the server has answered anything since the session was open.
+    pub(crate) fn has_answered(&self) -> bool {
+        self.link.machine.replied() > self.replied
+    }
+
+    /// Reports whether the session is over TLS and was lost at its first MAIL without an answer: the server's TLS may be of no use.
+    pub(crate) fn is_useless_tls(&self, loss: &Loss) -> bool {
+        let is_at_mail =
+            matches!(loss, Loss::Io { step: Step::Mail, .. } | Loss::TimedOut(Step::Mail)) && !self.has_answered();
+        self.channel != Channel::Clear && is_at_mail
     }
 
     /// Goes on for another owner: with at most so many messages in all, those of the owners before counted, and its steps told to `pulse`.

@@ -88,12 +88,23 @@ async fn start_tls(link: &mut Link, tls: &Tls, settings: &Settings) -> Result<Ch
         Err(Loss::Protocol(ClientError::Tls(reply))) if is_opportunistic && reply.code() != 421 => {
             return Ok(Channel::Clear);
         }
-        Err(loss) => return Err(loss.into()),
+        Err(loss) => return Err(tls_lost(loss, tls, settings, true)),
     }
     let channel = handshake(link, tls, settings).await?;
     link.machine.tls_started();
-    link.until_ready().await?;
+    link.until_ready().await.map_err(|loss| tls_lost(loss, tls, settings, false))?;
     Ok(channel)
+}
+
+/// A middlebox may have cut the connection, or the server's TLS is of no use. What a server says within TLS has nothing to do with that.
+fn tls_lost(loss: Loss, tls: &Tls, settings: &Settings, counts_421: bool) -> OpenError {
+    let is_421 = || loss.last_words().is_some_and(|(_, reply)| reply.code() == 421);
+    let is_of_tls = loss.is_silent() || counts_421 && is_421();
+    if may_retry_in_clear(tls, settings) && is_of_tls { OpenError::TlsLost(loss) } else { loss.into() }
+}
+
+fn may_retry_in_clear(tls: &Tls, settings: &Settings) -> bool {
+    tls.policy == TlsPolicy::Opportunistic && settings.auth.is_none()
 }
 
 /// Nothing that came in the clear is left: the machine has seen to that.
@@ -105,7 +116,7 @@ async fn handshake(link: &mut Link, tls: &Tls, settings: &Settings) -> Result<Ch
         Ok(shaken) => shaken,
         Err(_) => Err(io::ErrorKind::TimedOut.into()),
     };
-    let may_retry_in_clear = tls.policy == TlsPolicy::Opportunistic && settings.auth.is_none();
+    let may_retry_in_clear = may_retry_in_clear(tls, settings);
     let stream = shaken.map_err(|error| OpenError::Handshake { error, may_retry_in_clear })?;
     link.stream = Stream::Tls(Box::new(stream.into()));
     Ok(if tls.policy == TlsPolicy::Verified { Channel::Verified } else { Channel::Encrypted })

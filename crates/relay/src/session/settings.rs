@@ -89,7 +89,7 @@ pub struct Tls {
 /// What a session demands of TLS.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum TlsPolicy {
-    /// Encrypted if offered, without verifying the server (RFC 7435). After a failed handshake the caller may connect again in the clear:
+    /// Encrypted if offered, without verifying the server (RFC 7435). If TLS fails, the caller may connect again in the clear:
     /// [`OpenError::may_retry_in_clear`](super::OpenError::may_retry_in_clear).
     Opportunistic,
     /// Encrypted, without verifying the server.

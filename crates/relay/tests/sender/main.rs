@@ -138,6 +138,10 @@ impl Observer for Log {
         self.lines.lock().unwrap().push(said);
     }
 
+    fn tls_avoided(&self, host: &str, error: &str, secs: u64) {
+        self.lines.lock().unwrap().push(format!("no TLS with {host} for {secs} s: {error}"));
+    }
+
     fn room(&self, state: &RoomState<'_>) {
         self.lines.lock().unwrap().push(format!("{state:?}"));
     }

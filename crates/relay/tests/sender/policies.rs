@@ -33,6 +33,16 @@ pub struct TlsSink {
     address: SocketAddr,
     came: Arc<Mutex<Vec<Came>>>,
     handshakes: Arc<Mutex<usize>>,
+    /// Connections.
+    connections: Arc<Mutex<usize>>,
+}
+
+/// The answer of a server to a command, in the clear or within TLS; none: it closes the connection.
+#[derive(Debug, Clone, Copy)]
+struct Odd {
+    is_encrypted: bool,
+    command: &'static str,
+    reply: &'static str,
 }
 
 /// Files of a certificate and its key, which is its own authority.
@@ -86,14 +96,23 @@ impl TlsSink {
     }
 
     pub fn at(address: SocketAddr, config: Option<Arc<ServerConfig>>) -> Self {
+        TlsSink::odd(address, config, None)
+    }
+
+    fn odd(address: SocketAddr, config: Option<Arc<ServerConfig>>, odd: Option<Odd>) -> Self {
         let listener = TcpListener::bind(address).unwrap();
-        let sink =
-            TlsSink { address: listener.local_addr().unwrap(), came: Arc::default(), handshakes: Arc::default() };
-        let (came, handshakes) = (sink.came.clone(), sink.handshakes.clone());
+        let sink = TlsSink {
+            address: listener.local_addr().unwrap(),
+            came: Arc::default(),
+            handshakes: Arc::default(),
+            connections: Arc::default(),
+        };
+        let (came, handshakes, connections) = (sink.came.clone(), sink.handshakes.clone(), sink.connections.clone());
         std::thread::spawn(move || {
             for stream in listener.incoming().flatten() {
+                *connections.lock().unwrap() += 1;
                 let (config, came, handshakes) = (config.clone(), came.clone(), handshakes.clone());
-                std::thread::spawn(move || serve(stream, config, &came, &handshakes));
+                std::thread::spawn(move || serve(stream, config, odd, &came, &handshakes));
             }
         });
         sink
@@ -108,13 +127,14 @@ impl TlsSink {
 fn serve(
     mut stream: TcpStream,
     config: Option<Arc<ServerConfig>>,
+    odd: Option<Odd>,
     came: &Mutex<Vec<Came>>,
     handshakes: &Mutex<usize>,
 ) -> std::io::Result<()> {
     stream.write_all(b"220 sink\r\n")?;
     let clear = Came { recipient: String::new(), is_encrypted: false, name: None, has_certificate: false };
     // Octet for octet, so that nothing of the handshake is read.
-    if !talk(&mut BufReader::with_capacity(1, stream.try_clone()?), &mut stream, &clear, came)? {
+    if !talk(&mut BufReader::with_capacity(1, stream.try_clone()?), &mut stream, (&clear, odd), came)? {
         return Ok(());
     }
     *handshakes.lock().unwrap() += 1;
@@ -141,16 +161,29 @@ fn serve(
             self.0.borrow_mut().flush()
         }
     }
-    talk(&mut BufReader::new(Half(&tls)), &mut Half(&tls), &one, came).map(drop)
+    talk(&mut BufReader::new(Half(&tls)), &mut Half(&tls), (&one, odd), came).map(drop)
 }
 
 /// Whether STARTTLS was said.
-fn talk(input: &mut dyn BufRead, output: &mut dyn Write, one: &Came, came: &Mutex<Vec<Came>>) -> std::io::Result<bool> {
+fn talk(
+    input: &mut dyn BufRead,
+    output: &mut dyn Write,
+    (one, odd): (&Came, Option<Odd>),
+    came: &Mutex<Vec<Came>>,
+) -> std::io::Result<bool> {
     let (mut recipient, mut line) = (String::new(), String::new());
     loop {
         line.clear();
         if input.read_line(&mut line)? == 0 {
             return Ok(false);
+        }
+        let odd = odd.filter(|odd| odd.is_encrypted == one.is_encrypted && line.starts_with(odd.command));
+        if let Some(Odd { reply, .. }) = odd {
+            output.write_all(reply.as_bytes())?;
+            if reply.is_empty() {
+                return Ok(false);
+            }
+            continue;
         }
         match line.get(..4).unwrap_or("") {
             "EHLO" if one.is_encrypted => output.write_all(b"250 sink\r\n")?,
@@ -249,10 +282,48 @@ fn after_a_broken_handshake_a_host_is_spoken_to_in_the_clear_unless_tls_is_deman
     wait("the connection has ended", || rig.relay.stats().connections == 0);
     rig.send("ann@here.example", &["bob@other.example"], "x\r\n");
     sink.wait(2);
-    assert_eq!(*sink.handshakes.lock().unwrap(), 1, "it is remembered");
+    assert_eq!(*sink.handshakes.lock().unwrap(), 2, "one failure is not remembered");
     rig.send("ann@here.example", &["bob@required.example"], "x\r\n");
     wait("it waits", || rig.log().iter().any(|line| line.contains("encrypted") && line.contains("handshake")));
-    assert_eq!((*sink.handshakes.lock().unwrap(), sink.came.lock().unwrap().len()), (2, 2));
+    assert_eq!((*sink.handshakes.lock().unwrap(), sink.came.lock().unwrap().len()), (3, 2));
+}
+
+/// A message to a host that says something odd, under a policy. `arrives`: in the clear, with so many connections.
+fn check_odd((is_encrypted, command, reply): (bool, &'static str, &'static str), policy: &str, arrives: Option<usize>) {
+    let (host, client) = (Files::new("mx.example"), Files::new("client.example"));
+    let odd = Some(Odd { is_encrypted, command, reply });
+    let sink = TlsSink::odd("127.0.0.1:0".parse().unwrap(), Some(host.server(&client)), odd);
+    let rig = rig(&sink, policy);
+    rig.send("ann@here.example", &["bob@any.example"], "x\r\n");
+    match arrives {
+        Some(connections) => {
+            assert!(sink.wait(1).iter().all(|one| !one.is_encrypted), "{odd:?}");
+            rig.wait_empty();
+            assert_eq!(*sink.connections.lock().unwrap(), connections, "{odd:?}");
+        }
+        None => {
+            wait("it waits", || rig.log().iter().any(|line| line.starts_with("unreachable")));
+            assert!(sink.came.lock().unwrap().is_empty() && *sink.connections.lock().unwrap() == 1, "{odd:?}");
+        }
+    }
+}
+
+#[test]
+fn tls_that_loses_the_connection_is_followed_by_clear_text() {
+    for odd in
+        [(false, "STARTTLS", ""), (false, "STARTTLS", "421 4.3.0 bye\r\n"), (true, "EHLO", ""), (true, "MAIL", "")]
+    {
+        check_odd(odd, "", Some(2));
+        check_odd(odd, "[[tls_policy]]\npolicy = 'required'\n", None);
+    }
+}
+
+#[test]
+fn what_a_host_says_within_tls_is_no_reason_for_clear_text() {
+    check_odd((true, "EHLO", "421 4.3.2 busy\r\n"), "", None);
+    check_odd((true, "MAIL", "421 4.3.2 busy\r\n"), "", None);
+    // Nor a connection that is lost later.
+    check_odd((true, "RCPT", ""), "", None);
 }
 
 #[test]

@@ -169,6 +169,33 @@ async fn a_failed_handshake_may_be_followed_by_clear_text_under_opportunistic_on
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_connection_lost_by_tls_may_be_followed_by_clear_text() {
+    let site = Site::new();
+    let odd = |at: At, number: usize, act: Act| Script { extensions: vec!["STARTTLS"], ..Script::odd(at, number, act) };
+    let say = |text: &str| Act::Say(text.to_owned());
+    for (at, number, act, expected) in [
+        (At::StartTls, 0, Act::Close, true),
+        (At::StartTls, 0, Act::Silence, true),
+        (At::StartTls, 0, say("421 4.3.0 bye\r\n"), true),
+        (At::Ehlo, 1, Act::Close, true),
+        (At::Ehlo, 1, Act::Silence, true),
+        (At::Ehlo, 1, say("421 4.3.2 busy\r\n"), false),
+        (At::Ehlo, 1, say("554 5.7.1 no\r\n"), false),
+        (At::Ehlo, 0, Act::Close, false),
+    ] {
+        for policy in [TlsPolicy::Opportunistic, TlsPolicy::Required] {
+            let (channel, _) = site.send(odd(at, number, act.clone()), &site.settings(policy)).await;
+            let may_retry = channel.unwrap_err().may_retry_in_clear();
+            assert_eq!(may_retry, expected && policy == TlsPolicy::Opportunistic, "{at:?} {act:?} {policy:?}");
+        }
+        let mut with_password = site.settings(TlsPolicy::Opportunistic);
+        with_password.auth = Some(Auth { credentials: Credentials::new("ann", "secret"), needs: Channel::Encrypted });
+        let (channel, _) = site.send(odd(at, number, act), &with_password).await;
+        assert!(!channel.unwrap_err().may_retry_in_clear(), "{at:?}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_certificate_without_the_name_or_the_trust_is_refused() {
     let (site, other) = (Site::new(), Site::new());
     let mut wrong_name = site.settings(TlsPolicy::Verified);
