@@ -62,6 +62,8 @@ fn common_replies_have_their_class() {
             &[
                 "550 5.7.1 This message looks like spam",
                 "554 5.6.0 virus found",
+                "550 5.6.1 this looks like unsolicited mail",
+                "550 5.6.0 message content rejected",
                 "552 5.7.0 the attachment has prohibited content",
             ],
         ),
@@ -102,6 +104,21 @@ fn common_replies_have_their_class() {
             ],
         ),
         ("other", &["451 4.3.0 Try again later", "550", "", "554 5.3.0 Error"]),
+        // RFC 3463 section 3.7: X.6.x is about the form of a message, not about its worth.
+        (
+            "other",
+            &[
+                "550 5.6.7 SMTPUTF8 is required, but not offered",
+                "554 5.6.1 Body type not supported by Remote Host",
+                "554 5.6.3 Conversion required but not supported",
+                "550 5.6.11 message has a bare CR or LF",
+                "500 5.6.0 line too long (see RFC 5321 4.5.3.1.6)",
+                "554 5.6.0 Duplicate header",
+                "554 5.6.2 conversion is not allowed",
+                "451 4.6.5 conversion failed",
+                "554 5.6.6 content is not there any more",
+            ],
+        ),
     ] {
         for line in lines {
             let found = classifier.classify(line).name();
@@ -111,6 +128,18 @@ fn common_replies_have_their_class() {
         }
     }
     assert!(wrong.is_empty(), "{wrong:#?}");
+}
+
+#[test]
+fn a_group_of_codes_says_nothing() {
+    let classifier = Classifier::default();
+    for subject in 0..10 {
+        let line = format!("550 5.{subject}.99 no");
+        assert_eq!(classifier.classify(&line).name(), "other", "{line}");
+    }
+    for (line, class) in [("550 5.7.0 no", "policy"), ("550 5.7.606 no", "policy"), ("450 4.4.316 no", "routing")] {
+        assert_eq!(classifier.classify(line).name(), class, "{line}");
+    }
 }
 
 #[test]
