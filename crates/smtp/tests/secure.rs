@@ -286,6 +286,64 @@ fn a_server_that_does_not_know_the_password_is_not_believed() {
     assert!(matches!(after(&["535 5.7.8 no\r\n"]), ClientError::Auth(reply) if reply.code() == 535));
 }
 
+/// The commands of a client in AUTH to a server that offers mechanisms and says these replies, and whether the session goes on.
+fn auth_dialogue(offered: &str, replies: &[&str]) -> (Vec<String>, bool) {
+    let mut machine = client::Machine::new(client::Config::new("c.example")).unwrap();
+    let mut input = bytes::BytesMut::from(format!("220 x\r\n250-x\r\n250 AUTH {offered}\r\n").as_str());
+    assert!(matches!(machine.step(&mut input), Ok(client::Event::Ready)));
+    machine.take_output();
+    assert!(machine.authenticate(&ann()));
+    let mut said = Vec::new();
+    for reply in replies {
+        let line = String::from_utf8(machine.take_output().concat()).unwrap();
+        said.push(line.split_whitespace().take(2).collect::<Vec<_>>().join(" "));
+        match machine.step(&mut bytes::BytesMut::from(format!("{reply}\r\n").as_str())) {
+            Ok(client::Event::NeedInput) => {}
+            Ok(client::Event::Ready) => return (said, true),
+            Err(ClientError::Auth(_)) => return (said, false),
+            other => panic!("{other:?}"),
+        }
+    }
+    panic!("{said:?}: nobody has decided");
+}
+
+#[test]
+fn a_refused_mechanism_is_followed_by_the_next() {
+    let login = ["334 VXNlcm5hbWU6", "334 UGFzc3dvcmQ6", "235 2.7.0 ok"];
+    for refusal in [
+        "504 5.5.4 Unrecognized authentication type",
+        "504 no",
+        "535 5.7.8 Authentication mechanism is not enabled",
+        "535 5.7.4 no",
+        "500 5.5.1 what?",
+        "501 5.5.4 PLAIN is not supported",
+        "534 5.7.9 this Mechanism is too weak",
+    ] {
+        let (said, is_ready) = auth_dialogue("PLAIN LOGIN", &[&[refusal][..], &login].concat());
+        assert!(is_ready && said[0].starts_with("AUTH PLAIN") && said[1] == "AUTH LOGIN", "{refusal}: {said:?}");
+    }
+    let (said, is_ready) = auth_dialogue("SCRAM-SHA-256 PLAIN LOGIN", &[&["504 no"; 2][..], &login].concat());
+    assert!(is_ready && said.len() == 5, "{said:?}");
+    assert!(said[0].starts_with("AUTH SCRAM-SHA-256") && said[1].starts_with("AUTH PLAIN") && said[2] == "AUTH LOGIN");
+}
+
+#[test]
+fn a_refused_password_is_not_said_twice() {
+    for refusal in [
+        "535 5.7.8 no",
+        "535 5.7.8 Username and Password not accepted",
+        "454 4.7.0 Temporary authentication failure",
+        "534 5.7.9 Application-specific password required",
+        "421 4.7.0 mechanism",
+    ] {
+        let (said, is_ready) = auth_dialogue("PLAIN LOGIN", &[refusal]);
+        assert!(!is_ready && said.len() == 1, "{refusal}: {said:?}");
+    }
+    // Nor is there another mechanism.
+    assert!(!auth_dialogue("LOGIN PLAIN", &["504 no", "504 no"]).1);
+    assert!(!auth_dialogue("PLAIN", &["504 no"]).1);
+}
+
 #[tokio::test]
 async fn tls_can_begin_at_once() {
     let mut fixture = start(Config { starttls: false, ..offering(&["PLAIN"]) }, true).await;

@@ -11,7 +11,7 @@ use transaction::Transaction;
 
 use super::{ClientError, Config, Event, Extensions, MessageBody, Outcome, Output, Step};
 use crate::command::{MailFrom, RcptTo};
-use crate::reply::{Reply, ReplyParser, ShortReply};
+use crate::reply::{EnhancedCode, Reply, ReplyParser, ShortReply};
 use crate::sasl::{self, Credentials};
 use crate::server::Protocol;
 use crate::witness::{self, Witness};
@@ -37,8 +37,10 @@ pub struct Machine {
     /// The 421 that ended the session, and what it was the reply to.
     farewell: Option<(Step, ShortReply)>,
     witness: Option<Arc<dyn Witness>>,
-    /// For the questions of LOGIN.
-    login: Option<Credentials>,
+    /// While AUTH is under way.
+    credentials: Option<Credentials>,
+    /// Mechanisms that were not tried yet, the best first.
+    untried: &'static [&'static str],
     #[cfg(feature = "scram")]
     scram: Option<sasl::scram::Client>,
 }
@@ -67,6 +69,30 @@ enum Expect {
     /// The verdict on the message; in LMTP one of several.
     Verdict,
     Quit,
+}
+
+/// The best first.
+const MECHANISMS: &[&str] = &[
+    #[cfg(feature = "scram")]
+    sasl::scram::NAME,
+    "PLAIN",
+    "LOGIN",
+];
+
+/// Reports whether a refusal of AUTH says that the mechanism, not the password, is wrong: by its code (RFC 4954 section 4: 504; 500 to 502 of servers that do not know the
+/// command in this form), its enhanced code or its words.
+fn is_about_mechanism(reply: &Reply) -> bool {
+    const WORDS: [&str; 5] =
+        ["mechanism", "authentication type", "auth type", "authentication method", "not supported"];
+    let is_of_mechanism = |code: EnhancedCode| (code.class, code.subject, code.detail) == (5, 7, 4);
+    match reply.code() {
+        500 | 501 | 502 | 504 => true,
+        503 | 534 | 535 | 538 | 550 | 554 => {
+            let text = reply.text().to_ascii_lowercase();
+            reply.enhanced().is_some_and(is_of_mechanism) || WORDS.iter().any(|words| text.contains(words))
+        }
+        _ => false,
+    }
 }
 
 /// Commands sent ahead of their replies: enough to hide the round trip, few enough that the replies fit the sockets'
@@ -98,7 +124,8 @@ impl Machine {
             closed: false,
             farewell: None,
             witness: None,
-            login: None,
+            credentials: None,
+            untried: &[],
             #[cfg(feature = "scram")]
             scram: None,
         })
@@ -209,32 +236,59 @@ impl Machine {
         self.idle_command(b"STARTTLS\r\n", Expect::Tls);
     }
 
-    /// Says AUTH with SCRAM-SHA-256 (feature `scram`), or with PLAIN, or with LOGIN, the first of them that was offered; [`Event::Ready`] follows. `false`: none was offered,
-    /// and nothing was said. PLAIN and LOGIN send the password in the clear, so start TLS first.
+    /// Says AUTH with the first of SCRAM-SHA-256 (feature `scram`), PLAIN and LOGIN that was offered, and with the next if the server does not know that one
+    /// after all; [`Event::Ready`] follows. `false`: none was offered, and nothing was said. PLAIN and LOGIN send the password in the clear, so start TLS first.
     ///
     /// # Panics
     /// When the session is not idle.
     pub fn authenticate(&mut self, credentials: &Credentials) -> bool {
-        let offers = |name: &str| self.extensions.auth.iter().any(|offered| offered.eq_ignore_ascii_case(name));
-        #[cfg(feature = "scram")]
-        if offers(sasl::scram::NAME)
-            && let Some(nonce) = sasl::scram::nonce()
-        {
-            let scram = sasl::scram::Client::new(credentials, nonce);
-            let line = format!("AUTH {} {}\r\n", sasl::scram::NAME, sasl::encode(&scram.first()));
-            self.scram = Some(scram);
-            self.idle_command(line.as_bytes(), Expect::ScramFirst);
+        assert!(self.expected.is_empty() && self.transactions.is_empty() && !self.closed, "busy: {:?}", self.expected);
+        (self.credentials, self.untried) = (Some(credentials.clone()), MECHANISMS);
+        self.next_mechanism()
+    }
+
+    /// Says AUTH with the next mechanism that was offered, if there is one.
+    fn next_mechanism(&mut self) -> bool {
+        let Some(credentials) = self.credentials.clone() else { return false };
+        while let Some((mechanism, untried)) = self.untried.split_first() {
+            self.untried = untried;
+            if !self.extensions.auth.iter().any(|offered| offered.eq_ignore_ascii_case(mechanism)) {
+                continue;
+            }
+            match *mechanism {
+                "PLAIN" => self.command(format!("AUTH PLAIN {}\r\n", credentials.plain()).as_bytes(), Expect::Auth),
+                // Some servers know no initial response with LOGIN.
+                "LOGIN" => self.command(b"AUTH LOGIN\r\n", Expect::AuthUser),
+                _ if !self.begin_scram(&credentials) => continue,
+                _ => {}
+            }
             return true;
         }
-        let (plain, login) = (offers("PLAIN"), offers("LOGIN"));
-        if plain {
-            self.idle_command(format!("AUTH PLAIN {}\r\n", credentials.plain()).as_bytes(), Expect::Auth);
-        } else if login {
-            // Some servers know no initial response with LOGIN.
-            self.login = Some(credentials.clone());
-            self.idle_command(b"AUTH LOGIN\r\n", Expect::AuthUser);
+        false
+    }
+
+    #[cfg(feature = "scram")]
+    fn begin_scram(&mut self, credentials: &Credentials) -> bool {
+        let Some(nonce) = sasl::scram::nonce() else { return false };
+        let scram = sasl::scram::Client::new(credentials, nonce);
+        let line = format!("AUTH {} {}\r\n", sasl::scram::NAME, sasl::encode(&scram.first()));
+        self.scram = Some(scram);
+        self.command(line.as_bytes(), Expect::ScramFirst);
+        true
+    }
+
+    #[cfg(not(feature = "scram"))]
+    fn begin_scram(&mut self, _: &Credentials) -> bool {
+        false
+    }
+
+    /// A refusal of a mechanism is followed by the next one. That of a password is not: some servers lock an account after a few.
+    fn auth_refused(&mut self, reply: Reply) -> Result<(), ClientError> {
+        if is_about_mechanism(&reply) && self.next_mechanism() {
+            return Ok(());
         }
-        plain || login
+        self.credentials = None;
+        Err(ClientError::Auth(reply.into()))
     }
 
     /// What is being waited for.
@@ -324,17 +378,20 @@ impl Machine {
             Expect::Helo if reply.is_positive() => return Ok(Some(Event::Ready)),
             Expect::Hello | Expect::Helo => return Err(ClientError::Hello(reply.into())),
             Expect::AuthUser if reply.code() == 334 => {
-                let user = self.login.as_ref().map_or(String::new(), |login| sasl::encode(&login.user));
+                let user = self.credentials.as_ref().map_or(String::new(), |login| sasl::encode(&login.user));
                 self.command(format!("{user}\r\n").as_bytes(), Expect::AuthPassword);
             }
             Expect::AuthPassword if reply.code() == 334 => {
-                let password = self.login.take().map_or(String::new(), |login| sasl::encode(&login.password));
+                let password = self.credentials.as_ref().map_or(String::new(), |login| sasl::encode(&login.password));
                 self.command(format!("{password}\r\n").as_bytes(), Expect::Auth);
             }
             #[cfg(feature = "scram")]
             Expect::ScramFirst | Expect::ScramLast => self.scram_reply(expected, reply)?,
-            Expect::Auth if reply.is_positive() => return Ok(Some(Event::Ready)),
-            Expect::AuthUser | Expect::AuthPassword | Expect::Auth => return Err(ClientError::Auth(reply.into())),
+            Expect::Auth if reply.is_positive() => {
+                self.credentials = None;
+                return Ok(Some(Event::Ready));
+            }
+            Expect::AuthUser | Expect::AuthPassword | Expect::Auth => self.auth_refused(reply)?,
             Expect::Tls if !reply.is_positive() => return Err(ClientError::Tls(reply.into())),
             Expect::Tls if !input.is_empty() => return Err(ClientError::TlsInjection),
             Expect::Tls => return Ok(Some(Event::TlsReady)),
@@ -356,7 +413,7 @@ impl Machine {
             return Err(ClientError::NotShown("it accepts without a proof of its own"));
         }
         if reply.code() != 334 {
-            return Err(ClientError::Auth(reply.into()));
+            return self.auth_refused(reply);
         }
         let message = sasl::decode(reply.text()).ok_or(ClientError::NotShown("its message is not base64"))?;
         if expected == Expect::ScramFirst {
