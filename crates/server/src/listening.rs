@@ -282,6 +282,7 @@ fn smtp_config(config: &Config, listener: &Listener, network: Option<&Network>) 
         forbidden_commands: policy.forbidden_commands,
         nul_octets: policy.nul_octets,
         long_lines: policy.long_lines,
+        lenient_commands: policy.lenient_commands,
         ..SmtpConfig::new(&config.host_name)
     }
 }
@@ -304,7 +305,7 @@ mod tests {
             "long_lines" => "\"reject\"",
             "nul_octets" => "\"accept\"",
             "forbidden_commands" => "[]",
-            "dsn" => "true",
+            "dsn" | "lenient_commands" => "true",
             _ if key.ends_with("_bytes") => "4097",
             _ => "7",
         }

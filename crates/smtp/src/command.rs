@@ -229,8 +229,41 @@ fn helo_name(text: &str) -> Result<&str, CommandError> {
     if let Some(literal) = text.strip_prefix('[').and_then(|rest| rest.strip_suffix(']')) {
         return parse_literal(literal).map(|_: Domain| text).map_err(|_| BAD);
     }
-    let unfit = |c: char| c.is_whitespace() || c.is_control() || "()<>[]\\,;:@\"".contains(c);
-    if text.contains(unfit) { Err(BAD) } else { Ok(text) }
+    if text.contains(is_unfit_for_name) { Err(BAD) } else { Ok(text) }
+}
+
+fn is_unfit_for_name(c: char) -> bool {
+    c.is_whitespace() || c.is_control() || "()<>[]\\,;:@\"".contains(c)
+}
+
+/// The command that a device means which [`parse`] refuses: with brackets around a path that has none, and a name that can stand in a Received field for one with blanks
+/// or none at all. `None`: nothing of that kind is wrong with it.
+pub(crate) fn mended(line: &[u8]) -> Option<String> {
+    let line = std::str::from_utf8(line).ok()?.trim_end_matches([' ', '\t']);
+    let (verb, rest) = line.split_once([' ', '\t']).unwrap_or((line, ""));
+    let rest = rest.trim_start_matches([' ', '\t']);
+    let is = |command: &str| verb.eq_ignore_ascii_case(command);
+    match () {
+        () if line.contains(|c: char| c.is_control() && c != '\t') => None,
+        () if is("HELO") || is("EHLO") || is("LHLO") => Some(format!("{verb} {}", mended_name(rest))),
+        () if is("MAIL") => Some(format!("{verb} FROM:{}", in_brackets(after_keyword(rest, "FROM:")?)?)),
+        () if is("RCPT") => Some(format!("{verb} TO:{}", in_brackets(after_keyword(rest, "TO:")?)?)),
+        () => None,
+    }
+}
+
+fn mended_name(text: &str) -> String {
+    let name: String = text.chars().map(|c| if is_unfit_for_name(c) { '-' } else { c }).collect();
+    let name = &name[..name.floor_char_boundary(crate::address::DOMAIN_BYTES_MAX)];
+    match name.trim_matches('-') {
+        "" => "unknown".to_owned(),
+        name => name.to_owned(),
+    }
+}
+
+fn in_brackets(text: &str) -> Option<String> {
+    let (path, params) = text.split_at(text.find([' ', '\t']).unwrap_or(text.len()));
+    (!path.is_empty() && !path.contains(['<', '>'])).then(|| format!("<{path}>{params}"))
 }
 
 fn parse_mail(rest: &str) -> Result<MailFrom, CommandError> {
@@ -315,6 +348,31 @@ mod tests {
 
     fn check_reply(line: &str, code: u16) {
         assert_eq!(parse(line.as_bytes()).map_err(|e| e.reply().code()), Err(code), "{line}");
+    }
+
+    #[test]
+    fn what_devices_say_is_mended() {
+        for (line, expected) in [
+            ("HELO", Some("HELO unknown")),
+            ("EHLO  ", Some("EHLO unknown")),
+            ("HELO RAID Controller (1)", Some("HELO RAID-Controller--1")),
+            ("ehlo [192.0.2]", Some("ehlo 192.0.2")),
+            ("HELO ()", Some("HELO unknown")),
+            ("MAIL FROM:raid@here.example", Some("MAIL FROM:<raid@here.example>")),
+            ("MAIL FROM: raid@here.example SIZE=5", Some("MAIL FROM:<raid@here.example> SIZE=5")),
+            ("rcpt to:root", Some("rcpt TO:<root>")),
+            ("MAIL FROM:<raid@here.example", None),
+            ("MAIL FROM:", None),
+            ("MAIL raid@here.example", None),
+            ("RCPT TO:Root <root@here.example>", Some("RCPT TO:<Root> <root@here.example>")),
+            ("HELO a\u{1}b", None),
+            ("NOOP", None),
+        ] {
+            assert_eq!(mended(line.as_bytes()).as_deref(), expected, "{line}");
+        }
+        let long = mended(format!("HELO {}", "\u{e9}".repeat(300)).as_bytes()).unwrap();
+        assert!(parse(long.as_bytes()).is_ok(), "{long}");
+        assert!(parse(b"RCPT TO:<Root> <root@here.example>").is_err());
     }
 
     #[test]

@@ -57,6 +57,8 @@ keys! {
         long_lines: LongLines = LongLines::default(), Deserialize::deserialize;
         /// Whether DSN is offered (RFC 3461). Not set: to clients that may send mail anywhere.
         dsn: Option<bool> = None, Deserialize::deserialize;
+        /// Take paths without angle brackets, and a HELO with blanks or nothing behind it, as some devices send.
+        lenient_commands: bool = false, Deserialize::deserialize;
         /// A NUL octet.
         nul_octets: NulOctets = NulOctets::default(), Deserialize::deserialize;
         /// Commands of other protocols: a client that says one, or something like a header field, is cut off with 502.

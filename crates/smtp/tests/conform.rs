@@ -74,6 +74,7 @@ fn read(path: &Path) -> Trace {
 fn configure(config: &mut Config, setting: &str) {
     match setting.split_once(' ').unwrap() {
         ("dsn", value) => config.dsn = value.parse().unwrap(),
+        ("lenient_commands", value) => config.lenient_commands = value.parse().unwrap(),
         ("protocol", "lmtp") => config.protocol = Protocol::Lmtp,
         ("message_bytes", value) => config.limits.message_bytes = value.parse().unwrap(),
         ("recipients", value) => config.limits.recipients = value.parse().unwrap(),

@@ -63,6 +63,8 @@ pub struct Config {
     /// in the body of its request must not be taken. Only commands that SMTP does not have count. Empty: nothing is forbidden.
     /// Default [`FORBIDDEN_COMMANDS`].
     pub forbidden_commands: Vec<String>,
+    /// Take paths without angle brackets, and a name with blanks or none at all in HELO, as some devices write them. Default false.
+    pub lenient_commands: bool,
     /// Announce DSN and take its parameters (RFC 3461). Set it only if the handler honours NOTIFY, RET, ENVID and
     /// ORCPT: the announcement is a promise. Otherwise they are refused with 555 5.5.4. Default false.
     pub dsn: bool,
@@ -93,6 +95,7 @@ impl Config {
             nul_octets: NulOctets::default(),
             long_lines: LongLines::default(),
             forbidden_commands: FORBIDDEN_COMMANDS.map(String::from).to_vec(),
+            lenient_commands: false,
             dsn: false,
             dsn_for_logins: false,
             starttls: false,

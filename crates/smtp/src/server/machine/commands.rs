@@ -124,9 +124,12 @@ impl Machine {
         if matches!(self.state, State::AuthResponse) {
             return self.auth_response(line);
         }
-        let command = match command::parse(line) {
-            Ok(command) => command,
-            Err(error) => return self.misread(&BadLine { error, sort: self.sort(line) }),
+        let parsed = command::parse(line);
+        let mended = if parsed.is_err() && self.config.lenient_commands { command::mended(line) } else { None };
+        let meant = mended.as_deref().and_then(|mended| command::parse(mended.as_bytes()).ok());
+        let command = match (meant, parsed) {
+            (Some(command), _) | (None, Ok(command)) => command,
+            (None, Err(error)) => return self.misread(&BadLine { error, sort: self.sort(line) }),
         };
         self.count_idle(&command);
         if matches!(self.state, State::Closed) {
