@@ -63,7 +63,7 @@ fn write_event(out: &mut Vec<u8>, lsn: Lsn, event: &Event) {
 fn write_received(object: Object<'_>, lsn: Lsn, received: &Received) {
     object
         .number("message", lsn.get())
-        .text("id", &received.id)
+        .text("received_id", &received.id)
         .text("peer", &received.peer)
         .text("helo", &received.helo)
         .text("with", &received.with)
@@ -366,7 +366,7 @@ mod tests {
             write_event(&mut out, Lsn::new(3), &Event { at_us, kind });
         }
         write_entry(&mut out, Lsn::new(4), Bytes::from_static(b"\xff"));
-        let expected = r#"{"lsn":3,"time":"2023-11-14T22:13:20.000001Z","event":"received","message":3,"id":"t.1","peer":"192.0.2.1:25","with":"ESMTP","from":"<>","to":["<\"a b\"@example.org>"],"recipients":1,"bytes":10,"mailboxes":["example.org/a/Maildir"],"mailbox_count":1}
+        let expected = r#"{"lsn":3,"time":"2023-11-14T22:13:20.000001Z","event":"received","message":3,"received_id":"t.1","peer":"192.0.2.1:25","with":"ESMTP","from":"<>","to":["<\"a b\"@example.org>"],"recipients":1,"bytes":10,"mailboxes":["example.org/a/Maildir"],"mailbox_count":1}
 {"lsn":3,"time":"2023-11-14T22:13:20.000001Z","event":"delivered","message":3,"target":0,"mailbox":"example.org/a/Maildir"}
 {"lsn":3,"time":"2023-11-14T22:13:20.000001Z","event":"given_up","message":3,"target":0,"mailbox":"example.org/a/Maildir","error":"lost"}
 {"lsn":3,"time":"2023-11-14T22:13:20.000001Z","event":"delivered","message":3,"transport_target":1,"transport":"lmtp:d:24","recipient":"a@example.org"}

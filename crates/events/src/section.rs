@@ -37,7 +37,7 @@ impl Table for Section {
 
 impl Default for Section {
     fn default() -> Self {
-        Self { enabled: false, dir: PathBuf::new(), file_bytes: 64 << 20, files: 16, compress: true, max_age_secs: 0 }
+        Self { enabled: true, dir: PathBuf::new(), file_bytes: 64 << 20, files: 16, compress: true, max_age_secs: 0 }
     }
 }
 

@@ -76,7 +76,8 @@ fn lines(dir: &Path) -> Vec<Value> {
 }
 
 fn ids(lines: &[Value]) -> Vec<u64> {
-    lines.iter().filter_map(|line| line["id"].as_str()?.parse().ok()).collect()
+    let id = |line: &Value| line["received_id"].as_str().or(line["id"].as_str())?.parse().ok();
+    lines.iter().filter_map(id).collect()
 }
 
 fn listening(config: &mut Config) -> Receiver<Notice> {

@@ -100,6 +100,16 @@ pub fn print(text: &str) -> io::Result<()> {
     write_to(&mut out, is_terminal, text.as_bytes(), Origin::Program).map(drop)
 }
 
+/// Prints to standard output in place of what was printed before, if that is a terminal. `false`: nobody reads any more.
+pub fn print_again(text: &str) -> io::Result<bool> {
+    let mut out = io::stdout();
+    let is_terminal = out.is_terminal();
+    if is_terminal {
+        out.write_all(b"\x1b[H\x1b[2J")?;
+    }
+    write_to(&mut out, is_terminal, text.as_bytes(), Origin::Program)
+}
+
 /// Prints octets of messages to standard output. `false`: nobody reads any more.
 pub fn print_foreign(bytes: &[u8]) -> io::Result<bool> {
     let mut out = io::stdout();

@@ -88,7 +88,7 @@ pub fn run(args: Trace) -> Result<ExitCode, AnyError> {
         SystemTime::UNIX_EPOCH + Duration::from_secs(since.as_second().try_into().unwrap_or(0))
     });
     let reader = Reader::since(dir, since).map_err(|error| {
-        let hint = if config.events.enabled { "" } else { "; the event log is off: set `enabled = true` in [events]" };
+        let hint = if config.events.enabled { "" } else { "; the event log is off: `enabled = false` in [events]" };
         format!("{}: {error}{hint}", dir.display())
     })?;
     let user = args.user.as_deref().map(|user| config.directory().login_name(user).unwrap_or_else(|| user.to_owned()));
@@ -104,7 +104,13 @@ pub fn run(args: Trace) -> Result<ExitCode, AnyError> {
     } else {
         print(&search.stories.values().map(|found| story(&found.events)).collect::<Vec<_>>().join("\n"))?;
     }
-    Ok(if search.stories.is_empty() { ExitCode::FAILURE } else { ExitCode::SUCCESS })
+    if search.stories.is_empty() {
+        let what = args.what.as_deref().or(args.user.as_deref()).unwrap_or_default();
+        let off = if config.events.enabled { "" } else { ", which is off now" };
+        complain(&format!("nothing of {} in the event log in {}{off}", harmless(what), dir.display()));
+        return Ok(ExitCode::FAILURE);
+    }
+    Ok(ExitCode::SUCCESS)
 }
 
 struct Search {
@@ -201,7 +207,7 @@ impl Search {
 
     fn names_message(&self, event: &Value) -> bool {
         let is_number = |key: &str| event[key].as_u64().is_some_and(|number| number.to_string() == self.what);
-        ["id", "message_id", "from"].into_iter().any(|key| self.is(&event[key]))
+        ["id", "received_id", "message_id", "from"].into_iter().any(|key| self.is(&event[key]))
             || is_number("message")
             || is_number("report")
     }
@@ -260,6 +266,7 @@ fn details(event: &Value) -> String {
     part("", text("mailbox"));
     part("", text("stage"));
     part("as ", text("id"));
+    part("Received id ", text("received_id"));
     part("by ", text("peer"));
     part("user ", text("user"));
     if event["recipient"].is_null() {

@@ -185,7 +185,7 @@ pub(crate) fn received(
     let (recipients, recipient_count) = paths(envelope.recipients.iter().map(|rcpt| &rcpt.forward_path));
     let mailboxes: Vec<Arc<str>> = destinations.names().take(LIST_MAX).cloned().collect();
     let event = Event::now(Kind::Received(Received {
-        id: line.id.as_str().into(),
+        id: line.received_id.as_str().into(),
         peer: session.peer.to_string().into(),
         helo: helo(session),
         with: session.with_keyword(envelope.mail.smtputf8).into(),
@@ -222,7 +222,7 @@ pub(crate) fn message(
     };
     recorder.note(&Event::now(Kind::Refused(Refused {
         stage: if line.abandoned { Stage::Aborted } else { Stage::Message },
-        id: line.id.as_str().into(),
+        id: line.received_id.as_str().into(),
         peer: session.peer.to_string().into(),
         helo: helo(session),
         user: user(session).into(),

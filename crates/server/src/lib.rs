@@ -22,6 +22,7 @@ mod imap;
 mod indexing;
 mod listening;
 mod live;
+mod log_format;
 pub mod logging;
 mod login_gate;
 mod logins;

@@ -21,6 +21,8 @@ use tracing_subscriber::layer::SubscriberExt;
 use tracing_subscriber::util::SubscriberInitExt;
 use tracing_subscriber::{Layer, fmt};
 
+use crate::log_format::{JsonLines, PlainFields};
+
 /// The log, written to standard error.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
@@ -66,8 +68,11 @@ pub fn start(log: &Log) -> LogGuard {
     let filter = filter(&log.level).unwrap_or_else(|problem| panic!("an unchecked configuration: {problem}"));
     let stderr = fmt::layer().with_writer(lines.clone());
     let layer = match log.format {
-        LogFormat::Plain => stderr.with_target(false).with_ansi(io::stderr().is_terminal()).with_filter(filter).boxed(),
-        LogFormat::Json => stderr.json().flatten_event(true).with_target(false).with_filter(filter).boxed(),
+        LogFormat::Plain => {
+            let stderr = stderr.fmt_fields(PlainFields).with_ansi(io::stderr().is_terminal());
+            stderr.with_target(false).with_filter(filter).boxed()
+        }
+        LogFormat::Json => stderr.event_format(JsonLines).with_filter(filter).boxed(),
     };
     if tracing_subscriber::registry().with(layer).try_init().is_ok() {
         let _ = STARTED.set(lines.clone());

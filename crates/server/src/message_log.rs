@@ -13,10 +13,16 @@ use crate::replies::{reply_to, too_slow};
 /// What the one log line of a message tells.
 #[derive(Default)]
 pub(crate) struct LogLine {
-    pub id: String,
+    /// The message's number, under which all else speaks of it; `None`: it is in no batch.
+    pub id: Option<u64>,
+    /// The id in its Received field: the number is not known before the message is durable.
+    pub received_id: String,
     pub bytes: u64,
     pub message_id: Option<String>,
+    /// Mailboxes and transports here.
     pub mailboxes: usize,
+    /// Recipients at other hosts.
+    pub remote: usize,
     /// Recipients whose mail the configuration discards.
     pub discarded: usize,
     /// The client did not send it to its end, and no reply to it was sent.
@@ -92,11 +98,12 @@ impl LogLine {
         }
         let event = match outcome.is_accepted() {
             _ if self.abandoned => "message abandoned",
-            true if self.mailboxes == 0 => "message discarded",
+            true if self.mailboxes + self.remote == 0 => "message discarded",
             true => "message kept",
             false => "message refused",
         };
-        let discarded = Some(self.discarded).filter(|&recipients| recipients > 0);
+        let some = |count: usize| Some(count).filter(|&count| count > 0);
+        let (mailboxes, remote, discarded) = (some(self.mailboxes), some(self.remote), some(self.discarded));
         let tls = session.tls.as_deref().map(certificates::version);
         let user = session.identity.as_ref().map(|identity| &*identity.authorization_id);
         let help = Some(help).filter(|help| !help.is_empty());
@@ -104,6 +111,7 @@ impl LogLine {
             ($level:ident) => {
                 tracing::$level!(
                     id = self.id,
+                    received_id = self.received_id,
                     peer = session.peer.to_string(),
                     helo = session.helo.as_deref().unwrap_or_default(),
                     with = session.with_keyword(envelope.mail.smtputf8),
@@ -111,7 +119,8 @@ impl LogLine {
                     user,
                     from = envelope.mail.reverse_path.to_string(),
                     to = to.join(" "),
-                    mailboxes = self.mailboxes,
+                    mailboxes,
+                    remote,
                     discarded,
                     bytes = self.bytes,
                     message_id = self.message_id.as_deref().unwrap_or_default(),

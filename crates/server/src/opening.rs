@@ -115,7 +115,7 @@ fn log_lost(lost: &LostMail) {
     let LostMail { id, received_secs, bytes, mailbox, error, kept, is_there, .. } = lost;
     let kept = kept.as_deref().map(|path| path.display().to_string());
     tracing::error!(
-        batch = id,
+        id,
         mailbox = &**mailbox,
         bytes,
         received_secs,

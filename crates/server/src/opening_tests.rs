@@ -47,7 +47,7 @@ fn lost_mail_is_named_with_its_mailbox_and_what_is_left_of_it() {
     assert_eq!(lines.len(), 1, "{lines:?}");
     assert!(lines[0].starts_with("ERROR MAIL LOST: its body in the spool cannot be read any more; "), "{lines:?}");
     for field in [
-        "batch=4",
+        " id=4 ",
         "mailbox=\"example.org/ann/Maildir\"",
         "bytes=2000000",
         "received_secs=1700000000",

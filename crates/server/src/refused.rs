@@ -50,7 +50,7 @@ impl RefusalNotices {
                 Ok(false) => "nobody has this address".to_owned(),
                 Err(error) => error,
             };
-            tracing::warn!(to, batch = refusal.id, error, "nobody could be told of a message that a transport refuses");
+            tracing::warn!(to, id = refusal.id, error, "nobody could be told of a message that a transport refuses");
         });
     }
 

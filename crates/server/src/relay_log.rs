@@ -152,30 +152,31 @@ impl Observer for RelayLog {
     }
 
     fn warn(&self, batch: Lsn, what: &str) {
-        tracing::error!(batch = batch.get(), error = what, "the relay's queue");
+        tracing::error!(id = batch.get(), error = what, "the relay's queue");
     }
 }
 
 fn log(attempt: &Attempt) {
-    let (batch, number) = (attempt.key.message.get(), attempt.key.number);
+    let (id, number) = (attempt.key.message.get(), attempt.key.number);
     let (to, host) = (&*attempt.recipient, &*attempt.host);
-    if attempt.result == AttemptResult::Delivered {
-        return tracing::debug!(batch, number, to, host, "delivered to another host");
-    }
     let (reply, class) = (attempt.reply.to_string(), &*attempt.class);
+    if attempt.result == AttemptResult::Delivered {
+        let delay_secs = attempt.at.saturating_sub(attempt.received);
+        return tracing::info!(id, number, to, host, reply, delay_secs, "delivered");
+    }
     if attempt.is_double_bounce {
         let sender = &*attempt.sender;
-        tracing::warn!(batch, number, sender, to, host, reply, "given up, and its sender cannot be told");
+        tracing::warn!(id, number, sender, to, host, reply, "given up, and its sender cannot be told");
     }
     match attempt.result {
         AttemptResult::Delivered => {}
         AttemptResult::Deferred { .. } => {
-            tracing::info!(batch, number, to, host, reply, class, "not delivered yet; retrying automatically");
+            tracing::info!(id, number, to, host, reply, class, "not delivered yet; retrying automatically");
         }
         AttemptResult::Interrupted => {
             let stage = attempt.stage;
             tracing::info!(
-                batch,
+                id,
                 number,
                 to,
                 host,
@@ -186,11 +187,11 @@ fn log(attempt: &Attempt) {
             );
         }
         AttemptResult::Unknown { .. } => {
-            tracing::warn!(batch, number, to, host, reply, class, "the other host may have it: it will be sent again");
+            tracing::warn!(id, number, to, host, reply, class, "the other host may have it: it will be sent again");
         }
-        AttemptResult::Failed => tracing::info!(batch, number, to, host, reply, class, "refused for good: given up"),
-        AttemptResult::Expired => tracing::info!(batch, number, to, host, reply, "too old: given up"),
-        AttemptResult::Suppressed => tracing::info!(batch, number, to, reply, "on a suppression list: given up"),
+        AttemptResult::Failed => tracing::info!(id, number, to, host, reply, class, "refused for good: given up"),
+        AttemptResult::Expired => tracing::info!(id, number, to, host, reply, "too old: given up"),
+        AttemptResult::Suppressed => tracing::info!(id, number, to, reply, "on a suppression list: given up"),
     }
 }
 

@@ -5,8 +5,16 @@ use std::sync::{Arc, Mutex};
 
 use tracing_subscriber::fmt::MakeWriter;
 
+use crate::log_format::PlainFields;
+
 #[derive(Clone, Default)]
-struct Kept(Arc<Mutex<Vec<u8>>>);
+pub(crate) struct Kept(Arc<Mutex<Vec<u8>>>);
+
+impl Kept {
+    pub fn text(&self) -> String {
+        String::from_utf8(self.0.lock().unwrap().clone()).unwrap()
+    }
+}
 
 impl Write for Kept {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
@@ -30,8 +38,8 @@ impl MakeWriter<'_> for Kept {
 /// What this thread logs in `act`, from level info on: `LEVEL text key=value …`.
 pub(crate) fn logged(act: impl FnOnce()) -> Vec<String> {
     let kept = Kept::default();
-    let subscriber = tracing_subscriber::fmt().with_writer(kept.clone()).with_ansi(false).without_time();
-    tracing::subscriber::with_default(subscriber.with_target(false).finish(), act);
-    let text = String::from_utf8(kept.0.lock().unwrap().clone()).unwrap();
-    text.lines().map(|line| line.trim_start().to_owned()).collect()
+    let subscriber = tracing_subscriber::fmt().fmt_fields(PlainFields).with_writer(kept.clone());
+    let subscriber = subscriber.with_ansi(false).without_time().with_target(false);
+    tracing::subscriber::with_default(subscriber.finish(), act);
+    kept.text().lines().map(|line| line.trim_start().to_owned()).collect()
 }

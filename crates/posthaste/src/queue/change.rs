@@ -2,12 +2,22 @@
 
 use std::process::ExitCode;
 
+use posthaste_server::config::Config;
 use posthaste_server::control::{Doing, Request, Which};
 
-use super::socket::answer;
+use super::socket::{answer, answer_of};
 use super::tables::number;
 use super::{ActArgs, AnyError, ServerArgs};
 use crate::terminal::{print, print_json};
+
+/// Has what waits for other hosts tried now.
+///
+/// # Errors
+/// The server does not answer, or does not let this user.
+pub fn flush_all(config: &Config, reason: &str) -> Result<(), AnyError> {
+    let (of, reason) = (Which::default(), reason.to_owned());
+    answer_of(config, &Request::Act { of, action: Doing::Flush, secs: None, reason }).map(drop)
+}
 
 pub(super) fn act(args: ActArgs, action: Doing, secs: Option<u32>, done: &str) -> Result<ExitCode, AnyError> {
     let of = args.which.which();

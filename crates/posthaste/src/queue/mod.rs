@@ -16,11 +16,12 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use clap::{Args, Subcommand, ValueEnum};
+use posthaste_message::DateTime;
 use posthaste_server::control::{By, Doing, Named, Request, Which};
 use serde_json::{Value, json};
 
 use crate::config_arg::ConfigArg;
-use crate::terminal::{print, print_json};
+use crate::terminal::{harmless_json, print, print_again, print_json};
 use cat::cat;
 use change::{act, change};
 use explain::ExplainArgs;
@@ -28,6 +29,7 @@ pub use socket::{answer, answer_in, ask};
 use tables::{details, diversions, list, room, summary, suspensions};
 use transfer::{ExportArgs, ImportArgs};
 
+pub use change::flush_all;
 pub use mailq::mailq;
 pub use tables::{columns, number, text};
 
@@ -71,6 +73,9 @@ pub enum QueueCommand {
         /// What to count by
         #[arg(long, value_enum, default_value = "domain")]
         by: ByArg,
+        /// Count again every so often until it is interrupted; default: every 2 s
+        #[arg(long, value_name = "TIME", num_args = 0..=1, require_equals = true, default_missing_value = "2s", value_parser = posthaste_units::duration)]
+        watch: Option<Duration>,
         #[command(flatten)]
         server: ServerArgs,
     },
@@ -293,16 +298,18 @@ pub fn run(command: QueueCommand) -> Result<ExitCode, AnyError> {
             show(&server, &lines, details)
         }
         QueueCommand::Cat { id: (message, _), header, server } => cat(&server, message, header),
-        QueueCommand::Summary { which, by, server } => {
-            let by = by.by();
-            let mut lines = answer(&server, &Request::Summary { of: which.which(), by })?;
-            let end = lines.pop().unwrap_or_default();
-            let room_now = &end["room"];
-            match server.json {
-                true => print_json(&(json!({ "counts": lines, "room": room_now }).to_string() + "\n"))?,
-                false => print(&(summary(&lines, by.key()) + &room(room_now)))?,
+        QueueCommand::Summary { which, by, watch, server } => {
+            let (of, by) = (which.which(), by.by());
+            if let Some(pause) = watch {
+                return watch_summary(&server, &of, by, pause);
             }
-            Ok(ExitCode::from(u8::from(lines.is_empty())))
+            let (text, is_empty) = summary_now(&server, &of, by)?;
+            if server.json {
+                print_json(&text)?
+            } else {
+                print(&text)?
+            }
+            Ok(ExitCode::from(u8::from(is_empty)))
         }
         QueueCommand::Hold { act: args, time } => act(args, Doing::Hold, secs(time), "held"),
         QueueCommand::Release(args) => act(args, Doing::Release, None, "released"),
@@ -334,6 +341,34 @@ pub fn run(command: QueueCommand) -> Result<ExitCode, AnyError> {
         }
     }
 }
+
+/// The counts as they are printed, and whether nothing waits.
+fn summary_now(server: &ServerArgs, of: &Which, by: By) -> Result<(String, bool), AnyError> {
+    let mut lines = answer(server, &Request::Summary { of: of.clone(), by })?;
+    let end = lines.pop().unwrap_or_default();
+    let room_now = &end["room"];
+    let text = match server.json {
+        true => json!({ "counts": lines, "room": room_now }).to_string() + "\n",
+        false => summary(&lines, by.key()) + &room(room_now),
+    };
+    Ok((text, lines.is_empty()))
+}
+
+/// Until nobody reads any more. A terminal is cleared before each count; elsewhere each begins with the time.
+fn watch_summary(server: &ServerArgs, of: &Which, by: By, pause: Duration) -> Result<ExitCode, AnyError> {
+    loop {
+        let (text, _) = summary_now(server, of, by)?;
+        let now = DateTime::from_unix(jiff::Timestamp::now().as_second());
+        let text = if server.json { harmless_json(&text).into_owned() } else { format!("{now}\n{text}\n") };
+        if !print_again(&text)? {
+            return Ok(ExitCode::SUCCESS);
+        }
+        std::thread::sleep(pause.max(WATCH_PAUSE_MIN));
+    }
+}
+
+/// A count takes a look at each queue.
+const WATCH_PAUSE_MIN: Duration = Duration::from_millis(100);
 
 fn secs(time: Option<Duration>) -> Option<u32> {
     time.map(|time| u32::try_from(time.as_secs()).unwrap_or(u32::MAX))

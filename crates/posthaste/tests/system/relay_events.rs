@@ -1,8 +1,9 @@
 //! What the event log has of mail to other hosts.
 
-use std::io::Write;
+use std::io::{BufRead, BufReader, Write};
 use std::net::TcpListener;
 use std::path::Path;
+use std::process::Stdio;
 use std::time::{Duration, Instant};
 
 use rustix::process::Signal;
@@ -86,6 +87,62 @@ fn each_outcome_has_its_line_also_behind_a_kill_and_operators_are_named() {
     let all = lines(dir);
     assert!(all.is_sorted_by_key(|line| line["lsn"].as_u64()), "{all:#?}");
     next.stop();
+}
+
+#[test]
+fn a_message_has_one_id_wherever_it_is_told_of() {
+    let (here_dir, there_dir) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let next = next_hop(there_dir.path(), ANYWHERE);
+    let dir = here_dir.path();
+    // The event log is on by itself.
+    let server = Server::start(dir, &config(next.addresses[0].port(), ""));
+    let mut client = server.hello();
+    let to = ["ann@there.example", "slow@there.example"];
+    let replies = client.try_message("eve@here.example", &to, b"Subject: a\r\n\r\nx\r\n").unwrap();
+    let id = replies.text.strip_prefix("2.0.0 Kept as ").unwrap().to_owned();
+    let kept = server.wait_for_log("message kept");
+    assert!(kept.contains(&format!(" id={id} received_id=\"")) && kept.contains(" remote=2"), "{kept}");
+    assert!(!kept.contains("mailboxes=") && !kept.contains("=\"\""), "{kept}");
+    let delivered = server.wait_for_log("INFO delivered ");
+    let host = "to=\"ann@there.example\" host=\"there.example\" reply=\"250 2.0.0 Kept as ";
+    assert!(
+        delivered.contains(&format!(" id={id} number=0 {host}")) && delivered.contains(" delay_secs="),
+        "{delivered}"
+    );
+    let deferred = server.wait_for_log("not delivered yet");
+    assert!(deferred.contains(&format!(" id={id} number=1 ")), "{deferred}");
+    let received = &wait_for(dir, "received", "from", "<eve@here.example>")[0];
+    assert_eq!(received["message"].to_string(), id);
+    wait_for(dir, "deferred", "recipient", "slow@there.example");
+    let said = |args: &[&str]| String::from_utf8(command(dir, args).output().unwrap().stdout).unwrap();
+    assert!(said(&["queue", "list"]).contains(&format!("\n{id}.1 ")));
+    assert!(said(&["queue", "show", &id]).contains("slow@there.example"));
+    assert!(said(&["sendmail", "-bp"]).contains(&format!("\n{id} ")));
+    let received_id = received["received_id"].as_str().unwrap();
+    for what in [&*id, received_id, "ann@there.example"] {
+        assert!(said(&["trace", what]).starts_with(&format!("message {id}")), "{what}");
+    }
+    server.stop();
+    next.stop();
+}
+
+#[test]
+fn a_summary_can_be_watched() {
+    let here_dir = tempfile::tempdir().unwrap();
+    let dir = here_dir.path();
+    let server = Server::start(dir, &config(unused_port(), ""));
+    let mut watch =
+        command(dir, &["queue", "summary", "--watch=100ms", "--json"]).stdout(Stdio::piped()).spawn().unwrap();
+    let mut lines = BufReader::new(watch.stdout.take().unwrap()).lines().map(|line| line.unwrap());
+    let counts = |line: String| serde_json::from_str::<Value>(&line).unwrap()["counts"].as_array().unwrap().len();
+    assert_eq!(lines.next().map(counts), Some(0));
+    let mut client = server.hello();
+    client.try_message("eve@here.example", &["ann@there.example"], b"Subject: a\r\n\r\nx\r\n").unwrap();
+    assert_eq!(lines.by_ref().map(counts).find(|count| *count > 0), Some(1));
+    // It ends with its reader, or its server.
+    server.stop();
+    assert_eq!(lines.map(counts).filter(|count| *count > 1).count(), 0);
+    assert!(watch.wait().unwrap().code().is_some_and(|code| code == 2));
 }
 
 #[test]

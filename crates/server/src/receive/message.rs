@@ -47,7 +47,7 @@ impl Receiver {
             body.elapsed(pause).await;
         }
         let limits = settings.limits(session);
-        let trace = received_field(&settings, session, envelope, &log.id);
+        let trace = received_field(&settings, session, envelope, &log.received_id);
         let share = self.0.shares.begin(session.peer.network(), limits.allowance);
         let is_trusted = settings.is_trusted(session);
         let fields = settings.tenants.fields().filter(|_| settings.is_trusted_client(session));
@@ -91,7 +91,8 @@ impl Receiver {
                 return Reply::new(452, "4.3.1", "Too much of your mail waits for other hosts, try again later").into();
             }
         }
-        (log.mailboxes, log.discarded) = (destinations.len(), transaction.discarded());
+        log.remote = destinations.remote.as_ref().map_or(0, |remote| remote.recipients.len());
+        (log.mailboxes, log.discarded) = (destinations.len() - log.remote, transaction.discarded());
         let recorder = self.0.events.as_ref();
         let event = recorder.and_then(|recorder| events::received(recorder, log, session, envelope, &destinations));
         let complaint = match transaction.returned().is_empty() {
@@ -104,7 +105,7 @@ impl Receiver {
                 self.note_returned(transaction.returned(), returned::read(&stored).as_ref(), Lsn::ZERO);
             }
             self.note_complaint(complaint, Lsn::ZERO);
-            return MessageOutcome::accepted(format!("Accepted as {}", log.id));
+            return MessageOutcome::accepted(format!("Accepted as {}", log.received_id));
         }
         let report = if transaction.returned().is_empty() { None } else { returned::read(&stored) };
         let successes =
@@ -124,12 +125,13 @@ impl Receiver {
         let returned = transaction.into_returned();
         match kept {
             Ok(message) => {
+                log.id = Some(message.id());
                 self.note_returned(&returned, report.as_ref(), Lsn::new(message.id()));
                 self.note_complaint(complaint, Lsn::new(message.id()));
                 if !successes.is_empty() {
                     self.tell_success(envelope, &successes, &header).await;
                 }
-                MessageOutcome::accepted(format!("Kept as {}", log.id))
+                MessageOutcome::accepted(format!("Kept as {}", message.id()))
             }
             Err(error) => log.refused(&error).into(),
         }

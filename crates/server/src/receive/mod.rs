@@ -319,7 +319,7 @@ impl Handler for Receiver {
         body: &mut Body<'_>,
     ) -> MessageOutcome {
         let begun = Instant::now();
-        let mut log = LogLine { id: self.0.ids.next(), ..LogLine::default() };
+        let mut log = LogLine { received_id: self.0.ids.next(), ..LogLine::default() };
         let outcome = self.receive(session, transaction, &mut envelope, body, &mut log).await;
         if let Some(recorder) = self.0.events.as_ref().filter(|_| log.abandoned || !outcome.is_accepted()) {
             events::message(recorder, &log, session, &envelope, &outcome);
