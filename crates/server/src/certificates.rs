@@ -47,14 +47,16 @@ impl TlsInForce {
     }
 
     /// Reads it again; what was in force stays if that fails.
-    pub fn reload(&mut self, listener: &Listener) {
+    pub fn reload(&mut self, listener: &Listener) -> bool {
         match Self::load(listener) {
             Ok(new) => *self = new,
             Err(error) => {
                 let error = error.to_string();
                 tracing::error!(error, "this listener keeps its certificate, and whether it has TLS");
+                return false;
             }
         }
+        true
     }
 }
 

@@ -51,8 +51,9 @@ impl Service for Delivery {
         OnFailure::Stop
     }
 
-    fn reload(&mut self, config: &Config, _: &Arc<Directory>) {
+    fn reload(&mut self, config: &Config, _: &Arc<Directory>) -> Vec<&'static str> {
         self.owners.replace(OwnerRules::of(&config.domains));
+        Vec::new()
     }
 
     /// What is not written by then stays in the spool; the server says how much that is when it has stopped.

@@ -142,9 +142,9 @@ impl Service for ImapPreview {
     }
 
     /// For new connections. The users and passwords are those of the receiver.
-    fn reload(&mut self, config: &Config, _: &Arc<Directory>) {
+    fn reload(&mut self, config: &Config, _: &Arc<Directory>) -> Vec<&'static str> {
         let listener = listener(self.address, config);
-        self.tls.reload(&listener);
+        let kept = if self.tls.reload(&listener) { Vec::new() } else { vec!["the certificate of IMAP"] };
         // STARTTLS stays on offer, so a certificate stays too.
         if self.tls.certificate.is_there() {
             *self.certificate.write().unwrap_or_else(PoisonError::into_inner) = self.tls.certificate.clone();
@@ -153,6 +153,7 @@ impl Service for ImapPreview {
         if let Some(listeners) = &self.listeners {
             listeners.set_limits(connection_limits(config));
         }
+        kept
     }
 
     fn drain(&mut self, deadline: tokio::time::Instant) -> Ending<'_> {

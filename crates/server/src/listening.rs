@@ -93,24 +93,29 @@ impl Service for Listeners {
     }
 
     /// For new connections and recipients. Open sessions go on.
-    fn reload(&mut self, config: &Config, directory: &Arc<Directory>) {
+    fn reload(&mut self, config: &Config, directory: &Arc<Directory>) -> Vec<&'static str> {
+        let mut kept = Vec::new();
         match load_logins(config, directory) {
             Ok(logins) => self.logins = logins,
             Err(error) => {
                 let error = error.to_string();
                 tracing::error!(error, "the logins stay as they were");
+                kept.push("logins");
             }
         }
         self.receiver.replace(Settings::new(config, Arc::clone(directory), Arc::clone(&self.logins)));
-        let Some(running) = &self.running else { return };
+        let Some(running) = &self.running else { return kept };
         running.set_limits(connection_limits(config));
-        let listeners = config.listeners.iter().zip(&mut self.tls);
-        let settings = listeners.map(|(listener, tls)| {
-            tls.reload(listener);
-            settings(config, listener, tls)
-        });
-        let put = running.reconfigure_each(settings.collect());
+        let mut settings_of = Vec::new();
+        for (listener, tls) in config.listeners.iter().zip(&mut self.tls) {
+            if !tls.reload(listener) {
+                kept.push("a certificate");
+            }
+            settings_of.push(settings(config, listener, tls));
+        }
+        let put = running.reconfigure_each(settings_of);
         put.expect("AUTH is offered where it can be, and what has TLS has a certificate");
+        kept
     }
 
     fn drain(&mut self, deadline: tokio::time::Instant) -> Ending<'_> {

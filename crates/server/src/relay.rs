@@ -84,8 +84,9 @@ impl Service for RelayService {
     }
 
     /// Limits, routes, TLS policies, sources, pools and `[dns]` are those of the new configuration, also for what waits. Pauses go on.
-    fn reload(&mut self, config: &Config, _: &Arc<Directory>) {
-        let Some(relay) = &self.relay else { return };
+    fn reload(&mut self, config: &Config, _: &Arc<Directory>) -> Vec<&'static str> {
+        let mut kept = Vec::new();
+        let Some(relay) = &self.relay else { return kept };
         // What a file says may have changed. Otherwise answers stay in the cache.
         if self.dns != config.dns || config.dns.hosts_file.is_some() {
             match resolver(config) {
@@ -93,34 +94,44 @@ impl Service for RelayService {
                     relay.set_resolver(Arc::new(resolver));
                     self.dns = config.dns.clone();
                 }
-                Err(error) => tracing::error!(error = error.to_string(), "hosts are found as before"),
+                Err(error) => {
+                    tracing::error!(error = error.to_string(), "hosts are found as before");
+                    kept.push("dns");
+                }
             }
         }
         match config.relay.shaping_rules() {
             Ok(rules) => relay.set_shaping(rules),
-            Err(error) => tracing::error!(error = error.to_string(), "relay.shaping: the old limits stay in force"),
+            Err(error) => {
+                tracing::error!(error = error.to_string(), "relay.shaping: the old limits stay in force");
+                kept.push("relay.shaping");
+            }
         }
         match config.relay.routing() {
             Ok(routing) => relay.set_routing(&routing),
             Err(error) => {
                 let error = error.to_string();
                 tracing::error!(error, "routes, TLS policies, sources and pools stay as they were");
+                kept.push("routes, TLS policies, sources and pools");
             }
         }
         let section = &config.relay.bounces;
         if let Err(error) = relay.bounces().classes.load(section.classes_file.as_deref()) {
             let error = error.to_string();
             tracing::error!(error, "the rules for classes of replies stay as they were");
+            kept.push("classes of replies");
         }
         relay.set_generic(config.relay.maps.generic.map());
         match config.relay.notices.read() {
             Ok(notices) => relay.set_notices(notices),
             Err(error) => {
                 let error = error.to_string();
-                tracing::error!(error, "relay.notices: senders are told as before");
+                tracing::error!(error, "relay.notices: the old templates stay in force");
+                kept.push("relay.notices");
             }
         }
         relay.set_room(&config.relay.room());
+        kept
     }
 
     /// Transactions under way are finished, none begins.

@@ -15,7 +15,7 @@ use crate::imap::BoundImap;
 use crate::listening::{Bound, bind_when_free};
 use crate::owners::OwnerRules;
 use crate::ready::Supervisor;
-use crate::server::{Server, Stopped};
+use crate::server::{Reloaded, Server, Stopped};
 use crate::start_files::StartFiles;
 
 /// What the command line of `posthaste serve` says.
@@ -264,10 +264,18 @@ fn reload(server: &mut Server, source: &mut Source) {
     match source.read_again() {
         Ok(config) => {
             let file = source.loaded.file.as_deref().map(|file| file.display().to_string());
-            let restart = server.reload_with(config, &source.loaded.directory);
-            tracing::info!(file, "configuration reloaded");
+            let Reloaded { restart, kept } = server.reload_with(config, &source.loaded.directory);
             if !restart.is_empty() {
                 tracing::warn!(changes = restart.join(", "), "these changes need a restart");
+            }
+            // The last line tells whether all is well.
+            match kept.is_empty() {
+                true => tracing::info!(file, "configuration reloaded"),
+                false => tracing::error!(
+                    file,
+                    kept = kept.join(", "),
+                    "configuration reloaded in part: these stay as they were, for the errors above"
+                ),
             }
         }
         Err(error) => {

@@ -106,19 +106,19 @@ impl Server {
     /// When the configuration was not checked, as [`Config::parse`] does.
     pub fn reload(&mut self, config: Config) -> Vec<String> {
         let directory = Arc::new(config.directory());
-        self.reload_with(config, &directory)
+        self.reload_with(config, &directory).restart
     }
 
     /// As [`reload`](Self::reload), with the directory of `config`.
-    pub(crate) fn reload_with(&mut self, config: Config, directory: &Arc<Directory>) -> Vec<String> {
+    pub(crate) fn reload_with(&mut self, config: Config, directory: &Arc<Directory>) -> Reloaded {
         let (config, mut restart) = merged(&self.config, config);
         // It was not opened, as nothing could come to it.
         if self.receiver.relay().is_none() && config.lets_clients_relay() && !restart.iter().any(|key| key == "relay") {
             restart.push("relay".to_owned());
         }
         self.config = config;
-        self.services.reload(&self.config, directory);
-        restart
+        let kept = self.services.reload(&self.config, directory);
+        Reloaded { restart, kept }
     }
 
     /// Waits until a part of the server fails without which it cannot receive, which only a bug can cause, and names it: then
@@ -139,6 +139,14 @@ impl Server {
             for_transports: Left { messages: transports.messages, places: transports.transports },
         }
     }
+}
+
+/// What a reload has not put in force.
+pub(crate) struct Reloaded {
+    /// Changes that need a restart.
+    pub restart: Vec<String>,
+    /// What cannot be used: the old stays in force.
+    pub kept: Vec<&'static str>,
 }
 
 /// What the server keeps of its services to ask them.

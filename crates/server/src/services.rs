@@ -24,9 +24,11 @@ pub(crate) trait Service: Send + Sync {
     /// What the server does if this service ends before it is stopped.
     fn on_failure(&self) -> OnFailure;
 
-    /// Puts `config` and its `directory` in force, as far as a running service can. What needs a restart has its old value in it.
-    fn reload(&mut self, config: &Config, directory: &Arc<Directory>) {
+    /// Puts `config` and its `directory` in force, as far as a running service can. What needs a restart has its old value in it. Returns what stays as it was because it
+    /// cannot be used; the log says why.
+    fn reload(&mut self, config: &Config, directory: &Arc<Directory>) -> Vec<&'static str> {
         let _ = (config, directory);
+        Vec::new()
     }
 
     /// Takes nothing new from clients and finishes what they have begun, by `deadline`.
@@ -83,8 +85,8 @@ impl Services {
     }
 
     /// Puts `config` in force everywhere.
-    pub fn reload(&mut self, config: &Config, directory: &Arc<Directory>) {
-        self.0.iter_mut().for_each(|service| service.reload(config, directory));
+    pub fn reload(&mut self, config: &Config, directory: &Arc<Directory>) -> Vec<&'static str> {
+        self.0.iter_mut().flat_map(|service| service.reload(config, directory)).collect()
     }
 
     /// Waits for a service to end that the server cannot do without, and returns its name. Others that end are logged.

@@ -62,16 +62,19 @@ impl Service for TransportService {
     }
 
     /// What waits is tried again at once.
-    fn reload(&mut self, config: &Config, _: &Arc<Directory>) {
+    fn reload(&mut self, config: &Config, _: &Arc<Directory>) -> Vec<&'static str> {
         if let Some(transports) = self.receiver.transports() {
-            return transports.retry_all();
+            transports.retry_all();
+            return Vec::new();
         }
         match open(config, &self.store, self.recorder.clone(), self.notices.clone()) {
             Ok(opened) => opened.into_iter().for_each(|transports| self.receiver.set_transports(transports)),
             Err(error) => {
                 tell_stuck(posthaste_transport::STREAM, &error, HELP);
+                return vec!["transports"];
             }
         }
+        Vec::new()
     }
 
     /// What is under way there is finished, or left to the next start.
@@ -148,7 +151,7 @@ fn log(event: Event) {
                 Failure::Refused => tracing::error!(
                     transport,
                     to,
-                    batch = id,
+                    id,
                     error,
                     retry_secs,
                     "refused for good: the message stays in the spool; SIGHUP tries it again at once, `posthaste spool drop` drops it"
@@ -156,37 +159,23 @@ fn log(event: Event) {
                 Failure::Overdue => tracing::error!(
                     transport,
                     to,
-                    batch = id,
+                    id,
                     error,
                     retry_secs,
                     "not delivered for longer than transport.max_age_secs: the message stays in the spool; SIGHUP tries it again at once, \
                      `posthaste spool drop` drops it"
                 ),
                 Failure::Panicked => {
-                    tracing::error!(
-                        transport,
-                        to,
-                        batch = id,
-                        error,
-                        retry_secs,
-                        "not delivered yet, because of a bug"
-                    );
+                    tracing::error!(transport, to, id, error, retry_secs, "not delivered yet, because of a bug");
                 }
                 _ => {
-                    tracing::warn!(
-                        transport,
-                        to,
-                        batch = id,
-                        error,
-                        retry_secs,
-                        "not delivered yet; retrying automatically"
-                    );
+                    tracing::warn!(transport, to, id, error, retry_secs, "not delivered yet; retrying automatically");
                 }
             }
         }
         Event::Failed { transport, id, recipient, attempts, failure, error, .. } => {
             let (transport, to, error) = (text(&transport), text(&recipient), text(&error));
-            tracing::debug!(transport, to, batch = id, attempts, failure = ?failure, error, "not delivered yet");
+            tracing::debug!(transport, to, id, attempts, failure = ?failure, error, "not delivered yet");
         }
         Event::NotRecorded { unrecorded, why, is_final: true } => {
             tracing::error!(
@@ -223,7 +212,7 @@ fn log(event: Event) {
         Event::Lost(lost) => {
             let kept = lost.kept.as_deref().map(|path| path.display().to_string());
             tracing::error!(
-                batch = lost.target.message.get(),
+                id = lost.target.message.get(),
                 transport = text(&lost.target.transport),
                 to = text(&lost.target.recipient),
                 bytes = lost.bytes,

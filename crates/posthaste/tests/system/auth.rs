@@ -258,6 +258,8 @@ fn a_reload_changes_passwords_ends_logins_and_keeps_what_it_cannot_read() {
     std::fs::write(&passwords, "ann:first\n").unwrap();
     server.signal(Signal::HUP);
     let said = server.wait_for_log("the logins stay as they were");
+    let last = server.wait_for_log("configuration reloaded in part");
+    assert!(last.contains("ERROR") && last.contains("kept=\"logins\""), "{last}");
     assert!(said.contains("passwords:1: not a hash of Argon2"), "{said}");
     hello(place).0.expect(&plain("ann", "first"), 235);
 

@@ -72,8 +72,9 @@ impl Service for Pickup {
         OnFailure::GoOn("mail of programs on this machine waits in the pickup directory")
     }
 
-    fn reload(&mut self, config: &Config, _: &Arc<Accounts>) {
+    fn reload(&mut self, config: &Config, _: &Arc<Accounts>) -> Vec<&'static str> {
         *self.config.write().unwrap_or_else(PoisonError::into_inner) = local_config(config);
+        Vec::new()
     }
 
     /// Messages that are being received are finished.

@@ -113,8 +113,9 @@ impl Service for Webhooks {
         OnFailure::GoOn("webhooks are told nothing; what is in the event log comes with the next start")
     }
 
-    fn reload(&mut self, config: &Config, _: &Arc<Directory>) {
+    fn reload(&mut self, config: &Config, _: &Arc<Directory>) -> Vec<&'static str> {
         self.change(&config.webhooks);
+        Vec::new()
     }
 
     /// Requests under way are waited for; what they tell is told again if they do not end.
