@@ -1,5 +1,6 @@
 //! Addresses as programs write them: with or without brackets, with or without a domain.
 
+use posthaste_message::mime::{Address, Addresses};
 use posthaste_smtp::address::{AddressError, quoted};
 use posthaste_smtp::{ForwardPath, ReversePath};
 
@@ -14,6 +15,32 @@ pub(crate) fn recipient(text: &str, origin: &str) -> Result<ForwardPath, Address
         ForwardPath::Local(local_part) => bracketed(&format!("{}@{origin}", quoted(local_part.as_str()))),
         path => Ok(path),
     }
+}
+
+/// Reads the recipients of a word of the command line: an address, or a list as in a header, such as `ann,bob` or `Ann <ann@example.org>`.
+///
+/// # Errors
+/// It is neither.
+pub(crate) fn listed(text: &str, origin: &str) -> Result<Vec<ForwardPath>, AddressError> {
+    let why = match recipient(text, origin) {
+        Ok(path) => return Ok(vec![path]),
+        Err(why) => why,
+    };
+    if text.contains(char::is_control) {
+        return Err(why);
+    }
+    let mut found = Vec::new();
+    for address in Addresses::new(text.as_bytes(), None) {
+        match address {
+            // A tolerant reader may have put one together of pieces.
+            Address::Mailbox { address: Some(address), .. } if text.contains(&address) => {
+                found.push(recipient(&address, origin)?);
+            }
+            Address::Mailbox { .. } => return Err(why),
+            Address::Group(_) | Address::GroupEnd => {}
+        }
+    }
+    if found.is_empty() { Err(why) } else { Ok(found) }
 }
 
 /// Reads a sender with or without brackets; nothing, and `<>`, mean nobody. One without a domain belongs to `origin`.
@@ -38,6 +65,28 @@ fn bare(text: &str) -> &str {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_word_may_be_a_list_or_have_a_name() {
+        let read = |text: &str| {
+            listed(text, "o.example").map(|all| all.iter().map(ToString::to_string).collect::<Vec<_>>().join(" "))
+        };
+        for (text, expected) in [
+            ("root", "<root@o.example>"),
+            ("root,www-data", "<root@o.example> <www-data@o.example>"),
+            ("a@x.example, b@y.example", "<a@x.example> <b@y.example>"),
+            ("Foo <root>", "<root@o.example>"),
+            ("\"Lee, Ann\" <ann@x.example>, bob", "<ann@x.example> <bob@o.example>"),
+            ("ann@x.example (Ann Lee)", "<ann@x.example>"),
+            ("all: ann, bob;", "<ann@o.example> <bob@o.example>"),
+            ("\"a,b\"", "<\"a,b\"@o.example>"),
+        ] {
+            assert_eq!(read(text).as_deref(), Ok(expected), "{text}");
+        }
+        for bad in ["", ",", "a b", "Foo <a b>", "ann,,b c", "a\r\nRCPT TO:<b@c>", "Foo <root", "a@,b", "all:;"] {
+            assert!(read(bad).is_err(), "{bad:?}");
+        }
+    }
 
     #[test]
     fn addresses_without_a_domain_belong_to_the_origin() {

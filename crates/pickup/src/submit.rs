@@ -8,7 +8,7 @@ use posthaste_smtp::address::AddressError;
 use posthaste_smtp::command::Hold;
 use posthaste_smtp::{BodyType, MailFrom, Notify, RcptTo, Ret};
 
-use crate::address::{recipient, sender};
+use crate::address::{listed, recipient, sender};
 use crate::compose::{Missing, begins_field, completed, recipients};
 use crate::directory::Directory;
 use crate::entry::{Entry, EntryError};
@@ -115,18 +115,18 @@ impl Submission {
     pub fn read_header<R: BufRead>(&self, input: R, facts: &Facts) -> Result<(Completed, Reading<R>), SubmitError> {
         let mut reading = Reading { input, lines: Lines::new(!self.dot_is_text), pending: Vec::new() };
         let header = reading.header(facts.header_bytes_max)?;
-        let mut texts = self.recipients.clone();
-        if self.from_header {
-            texts.extend(recipients(&header).map_err(SubmitError::NotAnAddress)?);
+        let in_header =
+            if self.from_header { recipients(&header).map_err(SubmitError::NotAnAddress)? } else { Vec::new() };
+        let bad = |address: &str, why| SubmitError::Address { address: address.to_owned(), why };
+        let mut all = Vec::new();
+        for word in &self.recipients {
+            all.extend(listed(word, &facts.origin).map_err(|why| bad(word, why))?);
+        }
+        for address in &in_header {
+            all.push(recipient(address, &facts.origin).map_err(|why| bad(address, why))?);
         }
         let mut seen = HashSet::new();
-        let mut paths = Vec::new();
-        for text in texts {
-            let path = recipient(&text, &facts.origin).map_err(|why| SubmitError::Address { address: text, why })?;
-            if seen.insert(path.to_string()) {
-                paths.push(path);
-            }
-        }
+        let paths: Vec<_> = all.into_iter().filter(|path| seen.insert(path.to_string())).collect();
         if paths.is_empty() {
             return Err(SubmitError::NoRecipients);
         }

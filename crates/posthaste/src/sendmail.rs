@@ -1,13 +1,17 @@
 //! `posthaste sendmail`, and the program under the names `sendmail`, `mailq` and `newaliases`.
 
 use std::ffi::{OsStr, OsString};
-use std::io::{self, BufReader, Write as _};
+use std::fmt::Write as _;
+use std::fs::DirEntry;
+use std::io::{self, BufReader, Write};
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use clap::Args;
 use posthaste_directory::{Refusal, Route};
+use posthaste_message::DateTime;
 use posthaste_pickup::{Directory, EntryError, Facts, SubmitError, dialogue};
 use posthaste_server::config::{FoundFile, Loaded};
 use posthaste_smtp::{ForwardPath, Reply};
@@ -32,6 +36,8 @@ Options of sendmail:
   -f ADDRESS    The sender, also -r; default: the user
   -F NAME       The name in a From that is missing
   -bs           Speak SMTP on standard input and output
+  -bp           List what waits, as mailq does; only root and the server's user may ask the server
+  -q            Have the server try now what waits for other hosts; for root and the server's user
   -B TYPE       7BIT or 8BITMIME
   -N WHEN       When the sender is notified: never, or a list of success, failure, delay
   -R PART       What a notification returns: full or hdrs
@@ -43,7 +49,7 @@ Options of sendmail:
   --            What follows are recipients
 
 Exit status 0 once the message is on stable storage, otherwise as in sysexits.h: 64 misuse, 65 bad message, 67 unknown
-recipient, 69 refused, 75 try again later, 78 bad configuration. Accepted without effect: -A -G -L -O -U -X -c -d -e -h -m -n -o -p -q -s -v.";
+recipient, 69 refused, 75 try again later, 78 bad configuration. Accepted without effect: -A -G -L -O -U -X -c -d -e -h -m -n -o -p -s -v.";
 
 /// By what name the program was started.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -129,13 +135,22 @@ fn send(name: Name, words: &[OsString]) -> Result<(), Failure> {
             let _ = writeln!(io::stderr(), "{}: aliases are in the configuration; SIGHUP reloads it", called(name));
             Ok(())
         }
-        // What waits is tried again without being asked.
-        Mode::Flush => Ok(()),
-        Mode::Queue => {
+        Mode::Flush => {
             let (loaded, _) = open(name, &options)?;
-            let unavailable = |error: Box<dyn std::error::Error>| Failure(UNAVAILABLE, error.to_string());
-            print(&crate::queue::mailq(&loaded.config).map_err(unavailable)?)
-                .map_err(|error| Failure(INPUT, error.to_string()))
+            crate::queue::flush_all(&loaded.config, "sendmail -q")
+                .map_err(|error| Failure(UNAVAILABLE, error.to_string()))
+        }
+        Mode::Queue => {
+            let (loaded, directory) = open(name, &options)?;
+            let input = |error: io::Error| Failure(INPUT, error.to_string());
+            match crate::queue::mailq(&loaded.config) {
+                Ok(text) => print(&(text + &not_taken(&directory, true))).map_err(input),
+                // Files of programs can be listed without the server, and by everybody who may read their directory.
+                Err(error) => {
+                    print(&not_taken(&directory, false)).map_err(input)?;
+                    Err(Failure(UNAVAILABLE, error.to_string()))
+                }
+            }
         }
         Mode::Smtp => {
             let (loaded, directory) = open(name, &options)?;
@@ -147,6 +162,34 @@ fn send(name: Name, words: &[OsString]) -> Result<(), Failure> {
         Mode::Message => send_message(name, options),
     }
 }
+
+/// What programs have handed over and the server has not taken, as `mailq` shows it. `is_short`: nothing if there is none.
+fn not_taken(directory: &Directory, is_short: bool) -> String {
+    let path = harmless(&directory.path().display().to_string());
+    let file = |entry: &DirEntry| {
+        let found = entry.metadata().ok()?;
+        Some((found.mtime(), found.len(), entry.file_name().display().to_string()))
+    };
+    let found = directory.files(LISTED_MAX, file).map(|(mut found, _)| {
+        found.sort();
+        found
+    });
+    let found = match found {
+        Ok(found) if found.is_empty() && is_short => return String::new(),
+        Ok(found) if found.is_empty() => return format!("Nothing waits in {path} for the server\n"),
+        Ok(found) => found,
+        Err(_) if is_short => return String::new(),
+        Err(error) => return format!("{path}: {error}; mail of programs may wait there\n"),
+    };
+    let mut out = format!("-File in {path}, not taken yet--  --Size-- ----Arrival Time----\n");
+    for (changed, bytes, name) in found {
+        let _ = writeln!(out, "{}  {bytes} {}", harmless(&name), DateTime::from_unix(changed));
+    }
+    out
+}
+
+/// Files of the pickup directory that `mailq` lists.
+const LISTED_MAX: usize = 1000;
 
 fn send_message(name: Name, options: Options) -> Result<(), Failure> {
     let (loaded, directory) = open(name, &options)?;

@@ -181,10 +181,52 @@ fn what_cannot_be_sent_is_told_by_the_exit_status() {
     assert!(sendmail(dir.path(), &["-bi"], b"").status.success());
     server.stop();
     check(&["-bp"], "", 69, "no server runs");
+    check(&["-q"], "", 69, "no server runs");
     fs::remove_dir_all(dir.path().join(PICKUP)).unwrap();
     check(&["alice@example.org"], "", 69, "posthaste-data/pickup");
     fs::write(dir.path().join("posthaste.toml"), "[pickup]\nenabled = false\n").unwrap();
     check(&["alice@localhost"], "", 69, "pickup.enabled = false");
+}
+
+#[test]
+fn recipients_may_be_a_list_or_have_a_name() {
+    let dir = tempfile::tempdir().unwrap();
+    let server = Server::start(dir.path(), ROUTED);
+    sends(dir.path(), &["alice@example.org,bob@example.org"], b"Subject: a\n\nx\n");
+    sends(dir.path(), &["Foo <alice@example.org>"], b"Subject: b\n\nx\n");
+    server.wait_for_mail("example.org", "alice", 2);
+    server.wait_for_mail("example.org", "bob", 1);
+    server.stop();
+}
+
+#[test]
+fn mailq_lists_what_no_server_has_taken() {
+    let dir = tempfile::tempdir().unwrap();
+    Server::start(dir.path(), ROUTED).stop();
+    let listed = |expected: &str| {
+        let output = sendmail(dir.path(), &["-bp"], b"");
+        let (out, err) = (String::from_utf8(output.stdout).unwrap(), String::from_utf8(output.stderr).unwrap());
+        assert!(output.status.code() == Some(69) && err.contains("no server runs"), "{err}");
+        assert!(out.contains(expected), "{out}");
+    };
+    listed("Nothing waits in posthaste-data/pickup for the server\n");
+    sends(dir.path(), &["alice@example.org"], b"Subject: a\n\nx\n");
+    let name = waiting(dir.path())[0].clone();
+    listed(&format!("\n{name}  "));
+}
+
+#[test]
+fn a_flush_tries_what_waits_for_other_hosts() {
+    let (here_dir, there_dir) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let next = crate::relaying::next_hop(there_dir.path(), crate::relaying::ANYWHERE);
+    let dir = here_dir.path();
+    let server = Server::start(dir, &crate::relaying::config(next.addresses[0].port(), ""));
+    server.hello().try_message("eve@here.example", &["slow@there.example"], b"Subject: a\r\n\r\nx\r\n").unwrap();
+    server.wait_for_log_again("not delivered yet", 1);
+    assert!(sendmail(dir, &["-q"], b"").status.success());
+    server.wait_for_log_again("not delivered yet", 2);
+    server.stop();
+    next.stop();
 }
 
 #[test]
