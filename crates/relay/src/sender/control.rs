@@ -37,6 +37,8 @@ pub struct Filter {
 pub struct Waiting {
     /// What the queue knows.
     pub state: RecipientState,
+    /// A session with its next hop is being opened: it may wait for a connection, a greeting or a handshake.
+    pub is_connecting: bool,
     /// The sender's address; empty for none.
     pub sender: Arc<str>,
     /// The address that it leaves from, which is another if it is forwarded.
@@ -103,8 +105,9 @@ impl Relay {
                 }
                 let said = shared.replies.of(*key);
                 let class = said.as_ref().map(|said| said.class.clone()).filter(|class| !class.is_empty());
-                let why = shared.trouble(*key).or_else(|| said.map(|said| said.text));
-                if !show(Waiting { state, sender, leaves_from, recipient, bytes: size.1, why, class }) {
+                let (trouble, is_connecting) = shared.at_site(*key);
+                let why = trouble.or_else(|| said.map(|said| said.text));
+                if !show(Waiting { state, is_connecting, sender, leaves_from, recipient, bytes: size.1, why, class }) {
                     return false;
                 }
             }
@@ -305,14 +308,16 @@ impl Shared {
     }
 
     /// Why the source or the site of a recipient cannot be used.
-    fn trouble(&self, key: Key) -> Option<Arc<str>> {
-        let place = self.queue().route_of(key)?;
-        let site = self.sites.lock().expect("the sites").get(&place).cloned()?;
-        if let Some(trouble) = site.source.trouble() {
-            return Some(format!("source {}: {trouble}", site.source.name()).into());
-        }
+    fn at_site(&self, key: Key) -> (Option<Arc<str>>, bool) {
+        let place = self.queue().route_of(key);
+        let site = place.and_then(|place| self.sites.lock().expect("the sites").get(&place).cloned());
+        let Some(site) = site else { return (None, false) };
         let state = site.state();
-        state.standing.trouble().map(Arc::from)
+        let is_connecting = state.connecting > 0;
+        match site.source.trouble() {
+            Some(trouble) => (Some(format!("source {}: {trouble}", site.source.name()).into()), is_connecting),
+            None => (state.standing.trouble().map(Arc::from), is_connecting),
+        }
     }
 
     fn append_entry(&self, entry: &QueueEntry, by: &By) -> Result<(), ControlError> {

@@ -149,6 +149,7 @@ fn as_json(waiting: &Waiting, relay: &Relay) -> Value {
     let name = name.as_ref();
     let (kind, until) = match state.waits {
         Waits::Until(next) => ("scheduled", Some(next)),
+        Waits::Due if waiting.is_connecting => ("under way", None),
         Waits::Due => ("due", None),
         Waits::Suspended(until) => ("suspended", Some(until).filter(|until| *until < Secs::MAX)),
         Waits::Held(HoldReason::Until(until)) => ("held", Some(until)),
