@@ -223,7 +223,7 @@ fn table(lines: &[Value]) -> String {
     });
     match lines.is_empty() {
         true => "nothing is suppressed\n".to_owned(),
-        false => columns(["address", "tenant", "source", "added", "until", "reason"], rows),
+        false => columns(["address", "tenant", "source", "added", "until", "reason"], rows, "no address is suppressed"),
     }
 }
 

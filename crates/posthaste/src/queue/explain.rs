@@ -86,7 +86,7 @@ fn text(explained: &Explained) -> String {
         };
         [value.key.clone(), value.value.clone(), of, value.from.clone()]
     });
-    out += &columns(["limit", "value", "of", "from"], rows);
+    out += &columns(["limit", "value", "of", "from"], rows, "no limit applies");
     if !explained.now.is_empty() {
         let rows = explained.now.iter().map(|now| {
             let secs = now.secs.map_or(String::new(), |secs| format!("{secs:.1} s"));
@@ -94,7 +94,7 @@ fn text(explained: &Explained) -> String {
             [now.what.clone(), now.state.clone(), secs, binds.to_owned()]
         });
         out.push('\n');
-        out += &columns(["now", "state", "until", ""], rows);
+        out += &columns(["now", "state", "until", ""], rows, "");
     }
     out
 }

@@ -22,7 +22,7 @@ pub(super) fn list(lines: &[Value]) -> String {
             text(line, "recipient"),
         ]
     });
-    columns(["id", "attempts", "status", "state", "sender", "recipient"], rows)
+    columns(["id", "attempts", "status", "state", "sender", "recipient"], rows, "nothing waits")
 }
 
 pub(super) fn details(lines: &[Value]) -> String {
@@ -66,7 +66,7 @@ pub(super) fn summary(rows: &[Value], by: &'static str) -> String {
         let count = |key| number(row, key).to_string();
         [text(row, by), count("recipients"), count("deferred"), count("held"), count("suspended"), oldest]
     });
-    columns([by, "recipients", "deferred", "held", "suspended", "oldest"], rows)
+    columns([by, "recipients", "deferred", "held", "suspended", "oldest"], rows, "nothing waits")
 }
 
 /// What waits of what may, in all; and of each tenant that has a limit and of which something was refused.
@@ -98,7 +98,7 @@ pub(super) fn suspensions(lines: &[Value]) -> String {
         let sent = if limits.is_empty() { "nothing".to_owned() } else { limits.join(", ") };
         [text(line, "kind"), text(line, "name"), sent, until, text(line, "reason")]
     });
-    columns(["kind", "name", "sent", "until", "reason"], rows)
+    columns(["kind", "name", "sent", "until", "reason"], rows, "nothing is suspended or slowed down")
 }
 
 pub(super) fn diversions(lines: &[Value]) -> String {
@@ -107,14 +107,14 @@ pub(super) fn diversions(lines: &[Value]) -> String {
             line["until"].as_i64().map_or("unrouted".to_owned(), |until| DateTime::from_unix(until).to_string());
         [text(line, "kind"), text(line, "name"), text(line, "to"), until, text(line, "reason")]
     });
-    columns(["kind", "name", "to", "until", "reason"], rows)
+    columns(["kind", "name", "to", "until", "reason"], rows, "nothing is routed by `posthaste queue route`")
 }
 
-/// A table with a heading; nothing for no rows.
-pub fn columns<const N: usize>(heading: [&str; N], rows: impl Iterator<Item = [String; N]>) -> String {
+/// A table with a heading; `empty` for no rows.
+pub fn columns<const N: usize>(heading: [&str; N], rows: impl Iterator<Item = [String; N]>, empty: &str) -> String {
     let rows: Vec<[String; N]> = rows.map(|row| row.map(|text| harmless(&text))).collect();
     if rows.is_empty() {
-        return "nothing waits\n".to_owned();
+        return format!("{empty}\n");
     }
     let heading = heading.map(str::to_owned);
     let all = || std::iter::once(&heading).chain(&rows);
