@@ -15,6 +15,7 @@ use crate::columns;
 use crate::exclude::Exclude;
 use crate::find_lines::{Style, plain, trees};
 use crate::find_output::{self, Field, ordered};
+use crate::notmuch_form::id_term;
 use crate::pager::PagerOption;
 use crate::search_common::{Failure, Reader, Source, nothing_found, parse};
 use crate::terminal::{complain, harmless, is_colourful, print, print_json};
@@ -214,7 +215,7 @@ pub fn run(args: Find) -> Result<ExitCode, Failure> {
     match args.output {
         None | Some(Output::Summary) => write(&args, &fields, &messages, &mut reader)?,
         Some(output) => {
-            let values = values(output, &messages, args.threads);
+            let values = values(output, &messages, args.threads, args.form() == Format::Json);
             let has_none = values.is_empty() && !messages.is_empty();
             write_values(&args, values)?;
             if has_none {
@@ -238,7 +239,7 @@ fn found(searcher: &Searcher, query: &Query, args: &Find) -> Result<Bitmap, Fail
 }
 
 /// What notmuch calls the output, each value once.
-fn values(output: Output, messages: &[Message], as_trees: bool) -> Vec<String> {
+fn values(output: Output, messages: &[Message], as_trees: bool, is_json: bool) -> Vec<String> {
     if let Output::Tags = output {
         return messages
             .iter()
@@ -251,6 +252,8 @@ fn values(output: Output, messages: &[Message], as_trees: bool) -> Vec<String> {
     let value = |(message, _): (&Message, _)| match output {
         Output::Files => message.path.to_string_lossy().into_owned(),
         Output::Threads => format!("thread:{:08x}", message.thread),
+        // As in notmuch: terms of a query, but in JSON the ids alone.
+        Output::Messages if !is_json && !message.id.is_empty() => id_term(&message.id),
         Output::Messages | Output::Tags | Output::Summary => message.id.clone(),
     };
     let mut known = HashSet::new();

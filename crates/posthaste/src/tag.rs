@@ -39,8 +39,8 @@ pub struct Tag {
     #[arg(long, conflicts_with = "restore")]
     dump: bool,
     /// Set tags and saved queries from a dump (`-`: standard input); messages and queries that it does not name stay unchanged
-    #[arg(long, value_name = "FILE")]
-    restore: Option<PathBuf>,
+    #[arg(long, value_name = "FILE", num_args = 0..=1)]
+    restore: Option<Option<PathBuf>>,
     /// With --restore: only add the dump's tags, remove none
     #[arg(long, requires = "restore")]
     accumulate: bool,
@@ -56,6 +56,11 @@ pub struct Tag {
 pub fn run(args: Tag) -> Result<ExitCode, Failure> {
     let dir = args.index.path()?;
     let writer = || Indexer::open(&dir, Some(&|| waiting(&dir)));
+    let mut args = args;
+    if let (Some(None), [_]) = (&args.restore, args.words.as_slice()) {
+        // The file may stand behind the other options.
+        args.restore = Some(args.words.pop().map(PathBuf::from));
+    }
     if (args.list || args.dump || args.restore.is_some()) && !args.words.is_empty() {
         let word = &args.words[0];
         return Err(match args.dump {
@@ -77,7 +82,7 @@ pub fn run(args: Tag) -> Result<ExitCode, Failure> {
         return Ok(ExitCode::SUCCESS);
     }
     if let Some(file) = &args.restore {
-        let text = read(file)?;
+        let text = read(file.as_ref().ok_or("--restore needs a file, or `-` for standard input")?)?;
         args.index.open()?;
         let mut indexer = writer()?;
         // As below: a rebuild while we waited gives all messages other numbers.

@@ -81,7 +81,7 @@ fn options_of_mu_and_notmuch_are_known_and_none_is_searched_for() {
     assert_eq!(place.says(0, &["find", "--sortfield", "d", "-z", "-f", "f", "rye"]), "Ann\nBob\n");
     assert_eq!(
         place.says(0, &["find", "--sort=oldest-first", "--output=messages", "rye"]),
-        "1@example.org\n2@example.net\n"
+        "id:1@example.org\nid:2@example.net\n"
     );
     assert_eq!(place.says(0, &["find", "--output=threads", "rye"]).lines().count(), 1, "both are in one");
     assert_eq!(place.says(0, &["find", "--count", "--output=threads", "rye"]), "1\n");
@@ -262,8 +262,8 @@ fn an_option_may_have_its_value_attached_and_a_list_ends_as_asked() {
         assert!(String::from_utf8_lossy(&wrong.stderr).contains(said), "{wrong:?}");
     }
     let ids = ["find", "--output=messages", "--sort=oldest-first"];
-    assert_eq!(place.says(0, &ids), "1@example.org\n2@example.net\n");
-    assert_eq!(place.says(0, &[&ids[..], &["--format=text0"]].concat()), "1@example.org\x002@example.net\0");
+    assert_eq!(place.says(0, &ids), "id:1@example.org\nid:2@example.net\n");
+    assert_eq!(place.says(0, &[&ids[..], &["--format=text0"]].concat()), "id:1@example.org\0id:2@example.net\0");
     assert_eq!(place.says(0, &[&ids[..], &["--json"]].concat()), "[\"1@example.org\",\"2@example.net\"]\n");
     assert_eq!(place.says(0, &["find", "-otext0", "-fs", "rye"]), "Re: Rye bread\0Rye bread\0");
     assert_eq!(place.says(0, &["find", "-fs", "path:.Sent/new"]), "Re: Rye bread\n");
