@@ -3,7 +3,7 @@
 use std::fmt::Write as _;
 
 use posthaste_delivery::local::ReplayReport;
-use posthaste_directory::Route;
+use posthaste_directory::{Place, Route};
 use posthaste_units::{count, wrapped};
 use rustix::process::{Resource, getrlimit};
 
@@ -79,16 +79,21 @@ impl Server {
         if let (Some(address), [domain, ..]) = (self.addresses.smtp, domains.as_slice()) {
             let user = example_user(&self.config);
             // As it is on disk: a name of the configuration may be in capitals, or have letters that a directory's has not.
-            let path = match self.receiver.settings().directory.resolve(&user, Some(domain)) {
-                Route::Local(found) => found[0].text().to_owned(),
-                _ => format!("{domain}/{user}/Maildir"),
+            let found = match self.receiver.settings().directory.resolve(&user, Some(domain)) {
+                Route::Local(found) => Some(found[0].clone()),
+                _ => None,
+            };
+            let look = match found.as_ref().map(|mailbox| (&mailbox.place, mailbox.text())) {
+                Some((Place::Transport(_) | Place::Remote, to)) => {
+                    format!("# it goes to {to}; the log says what becomes of it")
+                }
+                Some((Place::Maildir(_), path)) => format!("cat {}/{path}/new/*", self.config.storage.mail.display()),
+                None => format!("cat {}/{domain}/{user}/Maildir/new/*", self.config.storage.mail.display()),
             };
             let _ = write!(
                 out,
                 "Try it:\n  printf 'Subject: hello\\r\\n\\r\\nworld\\r\\n' | curl smtp://{address} \
-                 --mail-from you@{domain} --mail-rcpt {user}@{domain} -T -\n  \
-                 cat {}/{path}/new/*\n",
-                self.config.storage.mail.display()
+                 --mail-from you@{domain} --mail-rcpt {user}@{domain} -T -\n  {look}\n"
             );
         }
         out + "Ready; Ctrl-C or SIGTERM ends it.\n"
