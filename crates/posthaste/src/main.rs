@@ -22,6 +22,7 @@ mod find;
 mod find_lines;
 mod find_output;
 mod foreign;
+mod help;
 mod index;
 mod index_update;
 mod index_watch;
@@ -72,7 +73,7 @@ use posthaste_server::{ServeError, ServeFailure, ServeOptions};
 
 use crate::alone::Alone;
 use crate::config_arg::ConfigArg;
-use crate::options_first::options_first;
+use crate::options_first::{long_options_first, options_first};
 use crate::terminal::{complain, print, without_error_numbers};
 
 /// A mail engine: receives mail, and answers 250 only when it is on stable storage.
@@ -244,6 +245,13 @@ fn main() -> ExitCode {
     if let Some(code) = sendmail::run(&line) {
         return code;
     }
+    if let Some(is_misuse) = help::asked(&line) {
+        if is_misuse {
+            eprint!("{}", help::text());
+            return ExitCode::from(2);
+        }
+        return print(&help::text()).map_or(ExitCode::from(2), |()| ExitCode::SUCCESS);
+    }
     match run(command(line)) {
         Ok(code) => code,
         Err(error) => {
@@ -261,6 +269,8 @@ fn command(mut line: Vec<OsString>) -> Command {
         if let Some(command) = alone.parse(command, &line) {
             return command;
         }
+    } else if let Some(moved) = long_options_first(&line) {
+        line = moved;
     }
     let Cli { mut command, config } = parse(line);
     match (&mut command, config) {

@@ -64,6 +64,45 @@ pub fn options_first(command: &Command, line: &[OsString]) -> Option<Vec<OsStrin
     Some(options).filter(|options| options != line)
 }
 
+/// The line of `tag`, or of `query save`, with the long options that the command knows before its words: there `-word` is a tag to be removed, or a part of a query, so short ones
+/// stay where they are, and so does all behind `--`. `None` if all stand right, or it is another command.
+pub fn long_options_first(line: &[OsString]) -> Option<Vec<OsString>> {
+    let new = || Command::new("posthaste");
+    let (place, mut command) = match line.get(1)?.to_str()? {
+        "tag" => (2, <crate::tag::Tag as clap::Args>::augment_args(new())),
+        "query" if line.get(2)? == "save" => {
+            (3, <crate::query::QueryArgs as clap::Args>::augment_args(new()).find_subcommand("save")?.clone())
+        }
+        _ => return None,
+    };
+    command.build();
+    let (mut moved, mut others) = (line[..place].to_vec(), Vec::new());
+    let mut words = line[place..].iter();
+    while let Some(word) = words.next() {
+        let long = word.to_str().and_then(|word| word.strip_prefix("--"));
+        let name = long.map(|long| long.split('=').next().unwrap_or(""));
+        let option = name.and_then(|name| command.get_arguments().find(|arg| arg.get_long() == Some(name)));
+        match option {
+            Some(option) => {
+                moved.push(word.clone());
+                let has_value = long.is_some_and(|long| long.contains('='));
+                // One whose value may be left out takes none from here on.
+                let is_needed = option.get_num_args().is_some_and(|range| range.min_values() > 0);
+                if option.get_action().takes_values() && is_needed && !has_value {
+                    moved.extend(words.next().cloned());
+                }
+            }
+            None => others.push(word.clone()),
+        }
+        if long == Some("") {
+            others.extend(words.cloned());
+            break;
+        }
+    }
+    moved.extend(others);
+    Some(moved).filter(|moved| moved != line)
+}
+
 /// `-from:ann` is no option `-f`.
 fn is_negated_field(word: &OsString) -> bool {
     let word = word.to_str().and_then(|word| word.strip_prefix('-'));
@@ -83,6 +122,24 @@ fn short(word: &OsString) -> Option<(char, bool)> {
 mod tests {
     use super::*;
     use crate::alone::Alone;
+
+    #[test]
+    fn long_options_go_before_tags_and_queries() {
+        let check = |line: &str, expected: Option<&str>| {
+            let words = |line: &str| line.split(' ').map(OsString::from).collect::<Vec<_>>();
+            assert_eq!(long_options_first(&words(line)), expected.map(words), "{line}");
+        };
+        check("ph tag +a -b rye --json", Some("ph tag --json +a -b rye"));
+        check("ph tag +a --index x rye", Some("ph tag --index x +a rye"));
+        check("ph tag +a rye --index=x -h", Some("ph tag --index=x +a rye -h"));
+        check("ph tag --json +a rye", None);
+        check("ph tag +a -- rye --json", None);
+        check("ph tag +a rye --jason", None);
+        check("ph tag x --restore --accumulate", Some("ph tag --restore --accumulate x"));
+        check("ph query save mine from:ann --index x -not", Some("ph query save --index x mine from:ann -not"));
+        check("ph query list --json", None);
+        check("ph find rye --json", None);
+    }
 
     #[test]
     fn options_go_before_the_query_and_nothing_else_moves() {

@@ -105,8 +105,12 @@ impl Program {
 
 /// Names of the subcommands that this help lists.
 fn subcommand_names(help: &str) -> Vec<String> {
-    let Some((_, list)) = help.split_once("\nCommands:\n") else { return Vec::new() };
-    let list = list.split("\n\n").next().unwrap_or_default();
+    // The program itself has its commands in groups.
+    let list = match (help.split_once("\nCommands:\n"), help.split_once(" <COMMAND>\n")) {
+        (Some((_, list)), _) => list.split("\n\n").next().unwrap_or_default(),
+        (None, Some((_, list))) => list.split("\nOptions:\n").next().unwrap_or_default(),
+        (None, None) => return Vec::new(),
+    };
     let rows = list.lines().filter(|line| line.starts_with("  ") && !line.starts_with("   "));
     rows.filter_map(|line| line.split_whitespace().next()).map(str::to_owned).collect()
 }
@@ -138,6 +142,8 @@ mod tests {
     fn options_of_help_and_of_commands() {
         let help = "Usage: x [OPTIONS]\n\nCommands:\n  run   Run\n        on\n  help  Help\n\nOptions:\n  -n, --limit <N>  Most [alias: --maxnum]\n";
         assert_eq!(subcommand_names(help), ["run", "help"]);
+        let groups = "About\n\nUsage: x <COMMAND>\n\nOne group:\n  run  Run\n       on\n\nOther:\n  go   Go\n\nOptions:\n  -h  Help\n";
+        assert_eq!(subcommand_names(groups), ["run", "go"]);
         assert_eq!(options(help), ["-n", "--limit", "--maxnum"]);
         let option_of = |word| option(word).unwrap_or_default();
         assert_eq!(["--limit=5", "--a-b", "-n5", "-n"].map(option_of), ["--limit", "--a-b", "-n", "-n"]);
