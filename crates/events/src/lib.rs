@@ -11,6 +11,7 @@
 #![warn(missing_docs)]
 
 mod config;
+mod destination;
 mod entry;
 mod event;
 mod files;

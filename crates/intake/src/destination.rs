@@ -3,9 +3,11 @@
 use std::borrow::Cow;
 use std::pin::Pin;
 use std::sync::Arc;
+use std::time::Instant;
 
 use bytes::Bytes;
 use posthaste_spool::Entry;
+use posthaste_spool::watch::Found;
 
 use crate::body::BodyFacts;
 
@@ -14,6 +16,17 @@ use crate::body::BodyFacts;
 /// A message is accepted in two steps. [`reserve`](Self::reserve) may refuse; once all destinations have reserved, [`stamp`](Self::stamp) is called for each, in the
 /// order of their list, and the batch is appended. What a stamp says is so in the order of the log.
 pub trait Destination: Send + Sync {
+    /// The messages that it has not done with. Visits every message.
+    fn left(&self) -> Left {
+        Left::default()
+    }
+
+    /// Which of its workers are stuck, or go on; asked every few seconds.
+    fn look_for_stuck(&self, now: Instant) -> Vec<Found> {
+        let _ = now;
+        Vec::new()
+    }
+
     /// Whether mail for a place can be taken now, and for how many recipients there; asked when a recipient is named, long before its message. A place of
     /// another destination is not its business: `Ok`.
     ///
@@ -26,7 +39,12 @@ pub trait Destination: Send + Sync {
 
     /// Adds its entries of a message to `reserved`; none if the message does not concern it. Takes what publication will need. May wait, and holds no lock when
     /// it returns.
-    fn reserve<'a>(&'a self, mail: &'a Mail, body: BodyFacts, reserved: &'a mut Reserved) -> Reserving<'a>;
+    fn reserve<'a>(&'a self, mail: &'a Mail<'a>, body: BodyFacts, reserved: &'a mut Reserved) -> Reserving<'a>;
+
+    /// A message is accepted that goes nowhere.
+    fn discarded(&self, mail: &Mail<'_>) {
+        let _ = mail;
+    }
 
     /// Completes its own of the entries, which are known by their streams, with what depends on the order of the log, immediately before the append. Cannot fail,
     /// does not wait and does no IO. What it returns is dropped when the append has returned, whether the batch was refused or not; then the order is fixed. A batch that
@@ -70,6 +88,8 @@ pub struct Reserved {
 /// Why a destination does not take a message now, or ever.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct NotTaken {
+    /// The kind of reason.
+    pub cause: NotTakenCause,
     /// The reply's code (RFC 5321 section 4.2); by it a sender knows whether to try again.
     pub code: u16,
     /// Its enhanced code (RFC 3463).
@@ -82,9 +102,26 @@ pub struct NotTaken {
     pub why: String,
 }
 
+/// The kind of reason for which a message is not taken.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum NotTakenCause {
+    /// Too much waits for its place.
+    PlaceFull,
+    /// Too much waits in a queue.
+    QueueFull,
+    /// The destination is not open.
+    NotOpen,
+    /// The place is none that could be.
+    Unusable,
+}
+
 /// The envelope of a message, and what else its destinations are told.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Mail {
+#[derive(Clone, Default)]
+pub struct Mail<'a> {
+    /// Where it came from; `None`: it was made here, and nobody records that.
+    pub arrival: Option<&'a dyn Arrival>,
+    /// Further entries of its batch.
+    pub also: Vec<Entry>,
     /// The sender's address; empty for none.
     pub sender: String,
     /// The sender that it gets for those to whom it is forwarded, if that is another.
@@ -111,6 +148,48 @@ pub struct Mail {
     pub recipients: Vec<MailRecipient>,
 }
 
+/// What is known of where a message came from. It is put together only for those who record it.
+pub trait Arrival: Sync {
+    /// All of it, with so many recipients at most.
+    fn facts(&self, recipients_max: usize) -> ArrivalFacts;
+}
+
+/// Where a message came from.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct ArrivalFacts {
+    /// Its name in the server's log and in `Received`.
+    pub id: Arc<str>,
+    /// Who sent it.
+    pub peer: Arc<str>,
+    /// The name that the client gave itself.
+    pub helo: Arc<str>,
+    /// The protocol, as in `Received`.
+    pub with: Arc<str>,
+    /// The version of TLS, such as `TLSv1.3`; empty for none.
+    pub tls: Arc<str>,
+    /// Who had logged in; empty for nobody.
+    pub user: Arc<str>,
+    /// The reverse path, in brackets.
+    pub sender: Arc<str>,
+    /// The first of the forward paths.
+    pub recipients: Vec<Arc<str>>,
+    /// How many there are.
+    pub recipient_count: u32,
+    /// Bytes of the message as it came.
+    pub bytes: u64,
+    /// Its `Message-ID`; empty if it has none.
+    pub message_id: Arc<str>,
+}
+
+/// Messages that a destination has not done with: the next start goes on with them.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Left {
+    /// How many.
+    pub messages: usize,
+    /// The mailboxes, or servers and the like, that they wait for.
+    pub places: usize,
+}
+
 /// One recipient at one place.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct MailRecipient {
@@ -130,6 +209,22 @@ pub struct MailRecipient {
     pub notify: Option<NotifyWhen>,
     /// It goes to another host than its sender has named.
     pub is_forwarded: bool,
+}
+
+impl MailRecipient {
+    /// A recipient of whom nothing more is known.
+    pub fn to(place: MailPlace) -> Self {
+        MailRecipient {
+            place,
+            address: Arc::default(),
+            original: Arc::default(),
+            prefix: Bytes::new(),
+            detail: Arc::default(),
+            orcpt: Arc::default(),
+            notify: None,
+            is_forwarded: false,
+        }
+    }
 }
 
 /// Where the directory has sent a recipient's mail.

@@ -129,7 +129,7 @@ impl Intake {
     ///
     /// # Errors
     /// All of [`IntakeError`] but `Cancelled`.
-    pub async fn accept<D>(&self, destinations: &[D], mail: &Mail, body: Body) -> Result<Receipt, IntakeError>
+    pub async fn accept<D>(&self, destinations: &[D], mail: &Mail<'_>, body: Body) -> Result<Receipt, IntakeError>
     where
         D: Deref<Target: Destination> + Sync,
     {
@@ -147,7 +147,7 @@ impl Intake {
     pub async fn accept_unless<D>(
         &self,
         destinations: &[D],
-        mail: &Mail,
+        mail: &Mail<'_>,
         body: Body,
         give_up: impl Future<Output = ()>,
     ) -> Result<Receipt, IntakeError>
@@ -161,7 +161,7 @@ impl Intake {
     async fn run<D>(
         &self,
         destinations: &[D],
-        mail: &Mail,
+        mail: &Mail<'_>,
         mut body: Body,
         under_way: Option<&UnderWay>,
     ) -> Result<Receipt, IntakeError>
@@ -276,6 +276,11 @@ impl Intake {
         Ok(Body::Large(writer.finish().await?))
     }
 
+    /// A message was taken that goes nowhere: tells its destinations, of which some may record it.
+    pub fn discard<D: Deref<Target: Destination>>(&self, destinations: &[D], mail: &Mail<'_>) {
+        destinations.iter().for_each(|destination| destination.discarded(mail));
+    }
+
     /// How long to wait before the next message, so that the spool need not refuse it. `queued`: some of it is for a queue that asks for pauses of its own.
     pub fn pause(&self, queued: bool) -> Duration {
         self.0.spool.pressure().pause(queued)
@@ -334,11 +339,12 @@ impl Intake {
     }
 }
 
-async fn reserve<D>(destinations: &[D], mail: &Mail, body: &Body) -> Result<Reserved, IntakeError>
+async fn reserve<D>(destinations: &[D], mail: &Mail<'_>, body: &Body) -> Result<Reserved, IntakeError>
 where
     D: Deref<Target: Destination> + Sync,
 {
-    let (mut reserved, facts) = (Reserved::default(), body.facts());
+    let facts = body.facts();
+    let mut reserved = Reserved { entries: mail.also.clone(), ..Reserved::default() };
     for destination in destinations {
         let taken = match destination.reserve(mail, facts, &mut reserved) {
             Reserving::Done(taken) => taken,

@@ -11,8 +11,11 @@ mod body;
 mod budget;
 mod destination;
 mod error;
+mod gather;
 mod intake;
+mod memory;
 mod room_wait;
+mod shares;
 #[cfg(test)]
 mod tests;
 mod under_way;
@@ -20,7 +23,11 @@ mod under_way;
 pub use body::{Body, BodyFacts, BodyWriter, FinishedBody, LargeBody};
 pub use budget::{Budget, BudgetShare, memory_units};
 pub use destination::{
-    Destination, Guard, Held, Mail, MailPlace, MailRecipient, NotTaken, NotifyWhen, Reserved, Reserving, ReturnedPart,
+    Arrival, ArrivalFacts, Destination, Guard, Held, Left, Mail, MailPlace, MailRecipient, NotTaken, NotTakenCause,
+    NotifyWhen, Reserved, Reserving, ReturnedPart,
 };
 pub use error::IntakeError;
+pub use gather::{Gathered, Incoming, NotGathered, PieceFilter, STORE_PATIENCE};
 pub use intake::{Clock, Config, Intake, Receipt};
+pub use memory::{LARGE_BODY_BYTES, MemoryBudget, Reservation, default_memory_bytes};
+pub use shares::{Allowance, HeldSpace, ShareExceeded, SpaceShare, SpoolShares};

@@ -61,7 +61,14 @@ impl Noted {
         note(&self.notes, format!("{} reserves{what}", self.name));
         if self.refuses.load(Ordering::Relaxed) {
             let text = "not now".into();
-            return Err(NotTaken { code: 452, status: "4.3.1", text, about: None, why: "a test".into() });
+            return Err(NotTaken {
+                cause: NotTakenCause::PlaceFull,
+                code: 452,
+                status: "4.3.1",
+                text,
+                about: None,
+                why: "a test".into(),
+            });
         }
         let entry = Entry { stream: self.stream, needs_body: true, payload: Bytes::from_static(self.name.as_bytes()) };
         reserved.entries.push(entry);
@@ -72,7 +79,7 @@ impl Noted {
 }
 
 impl Destination for Noted {
-    fn reserve<'a>(&'a self, _: &'a Mail, body: BodyFacts, reserved: &'a mut Reserved) -> Reserving<'a> {
+    fn reserve<'a>(&'a self, _: &'a Mail<'a>, body: BodyFacts, reserved: &'a mut Reserved) -> Reserving<'a> {
         if self.waits {
             return Reserving::Waiting(Box::pin(async move {
                 tokio::task::yield_now().await;

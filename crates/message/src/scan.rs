@@ -7,7 +7,7 @@ use memchr::memchr;
 pub const MAX_HOPS: usize = 50;
 
 /// What a log line tells about a message.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Summary {
     /// The first Message-ID, at most 250 characters, nothing but visible ASCII; whatever else was in it is `?`.
     pub message_id: Option<String>,

@@ -4,14 +4,15 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Poll};
 
 use posthaste_delivery::local::{Observer, OpenError, TargetId};
+pub(crate) use posthaste_events::Recorder;
 use posthaste_events::{
-    Config as LogConfig, Delivered, Event, EventLog, Fate, Kind, LIST_MAX, Login, Notice, OfTransport,
-    OpenError as LogError, Received, Recorder, Refused, Stage, TransportTarget, Waiting,
+    Config as LogConfig, Delivered, Event, EventLog, Kind, LIST_MAX, Login, Notice, OpenError as LogError, Refused,
+    Stage, Waiting,
 };
+use posthaste_intake::{Arrival, ArrivalFacts};
 use posthaste_smtp::driver::Peer;
 use posthaste_smtp::{Envelope, ForwardPath, MessageOutcome, Reply, ReversePath};
 use posthaste_spool::{Entry, FileSpool};
-use posthaste_transport::Failure;
 use tokio::time::Instant;
 
 use crate::certificates;
@@ -19,7 +20,6 @@ use crate::config::Config;
 use crate::logins::Session;
 use crate::message_log::LogLine;
 use crate::services::{Ended, Ending, OnFailure, Service, Unfinished};
-use crate::transaction::Destinations;
 
 /// The event log at work.
 #[derive(Debug)]
@@ -139,71 +139,35 @@ impl Observer for Outcomes {
     }
 }
 
-impl posthaste_transport::Observer for Outcomes {
-    fn delivered(&self, targets: Vec<posthaste_transport::TargetId>) -> Option<Entry> {
-        self.0.entry(&of_transport(Fate::Delivered, &targets, "".into()))
-    }
-
-    fn lost(&self, targets: u64) {
-        self.0.lost(targets);
-    }
-
-    fn waits(&self, targets: Vec<posthaste_transport::TargetId>, failure: Failure, error: Arc<str>) {
-        let fate = if failure.is_held() { Fate::Held } else { Fate::Waiting };
-        for some in targets.chunks(LIST_MAX) {
-            self.0.note(&of_transport(fate, some, error.clone()));
-        }
-    }
-
-    fn given_up(&self, target: posthaste_transport::TargetId, error: Arc<str>) {
-        self.0.note(&of_transport(Fate::GivenUp, &[target], error));
-    }
-}
-
-fn of_transport(fate: Fate, targets: &[posthaste_transport::TargetId], error: Arc<str>) -> Event {
-    let target = |id: &posthaste_transport::TargetId| TransportTarget {
-        message: id.message,
-        number: id.number,
-        transport: id.transport.clone(),
-        recipient: id.recipient.clone(),
-    };
-    Event::now(Kind::Transport(OfTransport { fate, error, targets: targets.iter().map(target).collect() }))
-}
-
 fn target(id: TargetId) -> posthaste_events::Target {
     posthaste_events::Target { message: id.message, number: id.number, mailbox: id.mailbox }
 }
 
-/// The entry that goes into the batch of a message; without mailboxes the message is discarded, and nobody waits.
-pub(crate) fn received(
-    recorder: &Recorder,
-    line: &LogLine,
-    session: &Session,
-    envelope: &Envelope,
-    destinations: &Destinations,
-) -> Option<Entry> {
-    let (recipients, recipient_count) = paths(envelope.recipients.iter().map(|rcpt| &rcpt.forward_path));
-    let mailboxes: Vec<Arc<str>> = destinations.names().take(LIST_MAX).cloned().collect();
-    let event = Event::now(Kind::Received(Received {
-        id: line.received_id.as_str().into(),
-        peer: session.peer.to_string().into(),
-        helo: helo(session),
-        with: session.with_keyword(envelope.mail.smtputf8).into(),
-        tls: session.tls.as_deref().map_or("", certificates::version).into(),
-        user: user(session).into(),
-        sender: envelope.mail.reverse_path.to_string().into(),
-        recipients,
-        recipient_count,
-        bytes: line.bytes,
-        message_id: line.message_id.as_deref().unwrap_or_default().into(),
-        mailboxes,
-        mailbox_count: destinations.len() as u32,
-    }));
-    if destinations.len() == 0 {
-        recorder.note(&event);
-        return None;
+/// Where a message came from, for those who record it.
+pub(crate) struct Origin<'a> {
+    pub session: &'a Session,
+    pub envelope: &'a Envelope,
+    pub line: &'a LogLine,
+}
+
+impl Arrival for Origin<'_> {
+    fn facts(&self, recipients_max: usize) -> ArrivalFacts {
+        let Self { session, envelope, line } = self;
+        let paths = envelope.recipients.iter().map(|rcpt| &rcpt.forward_path);
+        ArrivalFacts {
+            id: line.received_id.as_str().into(),
+            peer: session.peer.to_string().into(),
+            helo: helo(session),
+            with: session.with_keyword(envelope.mail.smtputf8).into(),
+            tls: session.tls.as_deref().map_or("", certificates::version).into(),
+            user: user(session).into(),
+            sender: envelope.mail.reverse_path.to_string().into(),
+            recipients: paths.take(recipients_max).map(|path| path.to_string().into()).collect(),
+            recipient_count: u32::try_from(envelope.recipients.len()).unwrap_or(u32::MAX),
+            bytes: line.bytes,
+            message_id: line.message_id.as_deref().unwrap_or_default().into(),
+        }
     }
-    recorder.entry(&event)
 }
 
 /// A message that was refused, for some of its recipients at least, or that its client broke off.

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
+use posthaste_intake::PieceFilter;
 use posthaste_message::{Edit, HeaderEditor, HeaderScan, RawField, Summary};
 use posthaste_relay::rewrite::AddressMap;
 
@@ -13,6 +14,17 @@ pub(crate) struct Head {
     scan: HeaderScan,
     /// Nothing for most messages.
     edits: Option<Box<Edits>>,
+    hops_max: usize,
+    heard: (Summary, HeaderLabels),
+}
+
+/// Why a header is refused.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum HeaderRefusal {
+    /// Too many Received fields.
+    Loop { hops: usize },
+    /// A field that should name a tenant or a campaign.
+    NoName { field: Arc<str> },
 }
 
 struct Edits {
@@ -39,19 +51,32 @@ pub(crate) struct HeaderLabels {
 }
 
 impl Head {
-    /// Takes out `fields`, and changes addresses by `canonical`, if these are there.
-    pub fn new(scan: HeaderScan, fields: Option<LabelFields>, canonical: Option<Arc<AddressMap>>) -> Self {
+    /// Takes out `fields`, and changes addresses by `canonical`, if these are there. A message of `hops_max` hops is refused.
+    pub fn new(
+        scan: HeaderScan,
+        hops_max: usize,
+        fields: Option<LabelFields>,
+        canonical: Option<Arc<AddressMap>>,
+    ) -> Self {
         let is_edited = fields.is_some() || canonical.is_some();
         let edits = is_edited.then(|| {
             let fields = fields.unwrap_or_default();
             let rules = Rules { fields, canonical, labels: Labels::default(), invalid: None };
             Box::new(Edits { editor: HeaderEditor::default(), rules })
         });
-        Self { scan, edits }
+        Self { scan, edits, hops_max, heard: Default::default() }
     }
 
-    /// What is to be stored of a piece, and what is still held of those before.
-    pub fn push(&mut self, piece: Bytes) -> Bytes {
+    /// What was found, once all of the message was seen.
+    pub fn heard(self) -> (Summary, HeaderLabels) {
+        self.heard
+    }
+}
+
+impl PieceFilter for Head {
+    type Refusal = HeaderRefusal;
+
+    fn push(&mut self, piece: Bytes) -> Bytes {
         let piece = match self.edits.as_deref_mut().filter(|edits| !edits.editor.is_over()) {
             Some(edits) => edits.push(&piece),
             None => piece,
@@ -60,19 +85,26 @@ impl Head {
         piece
     }
 
-    /// What is held at the end of the message.
-    pub fn end(&mut self) -> Option<Bytes> {
-        let edits = self.edits.as_deref_mut().filter(|edits| !edits.editor.is_over())?;
-        let mut out = Vec::new();
-        edits.editor.finish(&mut out, &mut |field| edits.rules.edit(field));
-        self.scan.push(&out);
-        (!out.is_empty()).then(|| out.into())
-    }
-
-    /// What was found.
-    pub fn finish(self) -> (Summary, HeaderLabels) {
-        let said = self.edits.map(|edits| HeaderLabels { labels: edits.rules.labels, invalid: edits.rules.invalid });
-        (self.scan.finish(), said.unwrap_or_default())
+    fn end(&mut self) -> Result<Option<Bytes>, HeaderRefusal> {
+        let mut rest = Vec::new();
+        let said = match self.edits.take() {
+            Some(mut edits) => {
+                if !edits.editor.is_over() {
+                    edits.editor.finish(&mut rest, &mut |field| edits.rules.edit(field));
+                    self.scan.push(&rest);
+                }
+                HeaderLabels { labels: edits.rules.labels, invalid: edits.rules.invalid }
+            }
+            None => HeaderLabels::default(),
+        };
+        let summary = std::mem::take(&mut self.scan).finish();
+        match &said.invalid {
+            _ if summary.hops >= self.hops_max => return Err(HeaderRefusal::Loop { hops: summary.hops }),
+            Some(field) => return Err(HeaderRefusal::NoName { field: field.clone() }),
+            None => {}
+        }
+        self.heard = (summary, said);
+        Ok((!rest.is_empty()).then(|| rest.into()))
     }
 }
 
@@ -128,35 +160,46 @@ mod tests {
     }
 
     /// What is stored of a message that comes in pieces, and what it has said.
-    fn stored(message: &[u8], piece: usize, fields: Option<LabelFields>) -> (Vec<u8>, Summary, HeaderLabels) {
-        let (mut head, mut out) = (Head::new(HeaderScan::default(), fields, None), Vec::new());
+    fn stored(
+        message: &[u8],
+        piece: usize,
+        fields: Option<LabelFields>,
+    ) -> Result<(Vec<u8>, Summary, HeaderLabels), HeaderRefusal> {
+        let (mut head, mut out) = (Head::new(HeaderScan::default(), 50, fields, None), Vec::new());
         message.chunks(piece).for_each(|part| out.extend(head.push(Bytes::copy_from_slice(part))));
-        out.extend(head.end().unwrap_or_default());
-        let (summary, said) = head.finish();
-        (out, summary, said)
+        out.extend(head.end()?.unwrap_or_default());
+        let (summary, said) = head.heard();
+        Ok((out, summary, said))
     }
 
     #[test]
     fn labels_are_read_and_taken_out_however_a_message_is_cut() {
         let message = b"Received: x\r\nx-tenant: a\r\nMessage-ID: <1@x>\r\nX-Tenant: b\r\nX-Campaign:\r\n c\r\nX-POOL: p\r\n\r\nX-Tenant: d\r\n";
         for piece in 1..=message.len() {
-            let (out, summary, said) = stored(message, piece, Some(fields()));
+            let (out, summary, said) = stored(message, piece, Some(fields())).unwrap();
             assert_eq!(out, b"Received: x\r\nMessage-ID: <1@x>\r\n\r\nX-Tenant: d\r\n", "{piece}");
             assert_eq!((summary.hops, summary.message_id.as_deref()), (1, Some("<1@x>")));
             assert_eq!((said.labels.tenant.as_deref(), said.labels.campaign.as_deref()), (Some("a"), Some("c")));
             assert_eq!(said.labels.pool.as_deref(), Some("p"));
             assert_eq!(said.invalid, None);
-            assert_eq!(stored(message, piece, None).0, message, "nothing is taken from others");
+            assert_eq!(stored(message, piece, None).unwrap().0, message, "nothing is taken from others");
         }
     }
 
     #[test]
     fn a_label_that_is_no_name_is_told() {
+        let refused = |field: &str| HeaderRefusal::NoName { field: field.into() };
         for value in ["", " a b", &" x".repeat(100_000)] {
-            let (out, _, said) = stored(format!("X-Tenant:{value}\r\n\r\n").as_bytes(), 1000, Some(fields()));
-            assert_eq!((out.as_slice(), said.invalid.as_deref()), (&b"\r\n"[..], Some("X-Tenant")));
+            let stored = stored(format!("X-Tenant:{value}\r\n\r\n").as_bytes(), 1000, Some(fields()));
+            assert_eq!(stored.unwrap_err(), refused("X-Tenant"));
         }
-        let (out, _, said) = stored(b"X-Campaign: cut off", 3, Some(fields()));
-        assert_eq!((out.len(), said.invalid.as_deref()), (0, Some("X-Campaign")));
+        assert_eq!(stored(b"X-Campaign: cut off", 3, Some(fields())).unwrap_err(), refused("X-Campaign"));
+    }
+
+    #[test]
+    fn a_message_of_50_hops_is_in_a_loop() {
+        let of = |hops: usize| stored(&b"Received: x\r\n".repeat(hops), 100, None);
+        assert!(of(49).is_ok());
+        assert_eq!(of(50).unwrap_err(), HeaderRefusal::Loop { hops: 50 });
     }
 }

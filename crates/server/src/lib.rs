@@ -5,11 +5,11 @@
 #![forbid(unsafe_code)]
 
 mod banner;
-mod body;
 mod certificates;
 pub mod config;
 pub mod control;
 mod delivery;
+mod destinations;
 mod error;
 mod events;
 mod expiry;
@@ -27,7 +27,6 @@ pub mod logging;
 mod login_gate;
 mod logins;
 mod maps;
-mod memory;
 mod message_log;
 mod opening;
 pub mod outbound;
@@ -43,6 +42,7 @@ mod refused;
 mod relay;
 mod relay_log;
 mod reload;
+mod remote;
 mod repeats;
 mod replies;
 mod returned;
@@ -50,7 +50,6 @@ mod serve;
 mod server;
 mod services;
 mod settings;
-mod shares;
 mod start_files;
 mod success;
 mod tenants;
@@ -63,9 +62,10 @@ mod watch;
 mod webhooks;
 
 pub use error::ServeError;
+pub use posthaste_intake::Left;
 pub use privileges::PrivilegeError;
 pub use serve::{ServeFailure, ServeOptions, serve};
-pub use server::{Left, Server, Stopped};
+pub use server::{Server, Stopped};
 
 /// What applies to a session of SMTP with a program on this machine, such as that of `sendmail -bs`.
 pub fn local_session(config: &config::Config) -> posthaste_smtp::server::Config {

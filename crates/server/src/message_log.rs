@@ -2,7 +2,7 @@
 
 use std::time::Instant;
 
-use posthaste_delivery::DeliveryError;
+use posthaste_intake::IntakeError;
 use posthaste_smtp::{Envelope, MessageOutcome, Reply};
 
 use crate::certificates;
@@ -43,11 +43,11 @@ pub(crate) enum Severity {
 
 impl LogLine {
     /// Notes why nothing was kept.
-    pub fn refused(&mut self, error: &DeliveryError) -> Reply {
+    pub fn refused(&mut self, error: &IntakeError) -> Reply {
         self.trouble = match error {
-            DeliveryError::Full(_) => Some(Kind::NoSpace),
-            DeliveryError::Busy | DeliveryError::Cancelled => Some(Kind::Slow),
-            DeliveryError::TooLarge { .. } | DeliveryError::BadMailbox(_) | DeliveryError::Closed => None,
+            IntakeError::Full(_) => Some(Kind::NoSpace),
+            IntakeError::Busy | IntakeError::Cancelled => Some(Kind::Slow),
+            IntakeError::TooLarge { .. } | IntakeError::NotTaken(_) | IntakeError::Closed => None,
             _ => Some(Kind::Broken),
         };
         self.why = Some(error.to_string());

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use posthaste_delivery::Owners;
 use posthaste_delivery::local::{LocalConfig, LocalDelivery, Losses, LostMail, OpenError, ReplayReport};
-use posthaste_intake::Intake;
+use posthaste_intake::{Intake, LARGE_BODY_BYTES, MemoryBudget};
 use posthaste_spool::watch::Watch as Workers;
 use posthaste_spool::{Event, FileSpool, Lsn, OpenReport};
 
@@ -13,7 +13,6 @@ use crate::config::Config;
 use crate::error::ServeError;
 use crate::events::{Events, Outcomes};
 use crate::listening::PREDECESSOR_PATIENCE;
-use crate::memory::{LARGE_BODY_BYTES, MemoryBudget};
 use crate::repeats::{About, Kind, Repeats};
 
 pub(crate) async fn open_store(

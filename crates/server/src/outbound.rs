@@ -4,9 +4,10 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::sync::Arc;
 
 use posthaste_directory::Refusal;
+use posthaste_intake::Mail;
 use posthaste_relay::dns::Resolver;
 pub use posthaste_relay::sender::HopPreview;
-use posthaste_relay::sender::{Outgoing, PreviewOf, RoutePreview, RouteTls, Routing, opportunistic_tls};
+use posthaste_relay::sender::{PreviewOf, RoutePreview, RouteTls, Routing, opportunistic_tls};
 use posthaste_relay::session::TlsPolicy;
 use posthaste_smtp::driver::Peer;
 use posthaste_smtp::sasl::Identity;
@@ -169,11 +170,11 @@ impl OutboundRoutes {
 
     fn way(&self, path: &ForwardPath, sender: &str, session: &Session, asks_ahead: bool) -> OutboundRoute {
         let settings = &self.settings;
-        let mut labelled = Outgoing::default();
+        let mut labelled = Mail::default();
         let login = settings.login(session).map(|(_, login)| login);
         let trust = (settings.is_trusted(session), login);
         settings.tenants.label(&mut labelled, session, &self.from, trust, Labels::default());
-        let Outgoing { tenant, campaign, pool, .. } = labelled;
+        let Mail { tenant, campaign, pool, .. } = labelled;
         let domain = path.address().map_or_else(String::new, |address| address.domain().to_string());
         let of = PreviewOf { domain: &domain, tenant: &tenant, campaign: &campaign, pool: &pool };
         let hops = self.runtime.block_on(self.routing.preview(&self.resolver, self.hosts.clone(), of));

@@ -4,32 +4,30 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::task::{Context, Poll};
 
-use posthaste_delivery::local::{Body, LineEnds, LocalDelivery, Message};
 use posthaste_directory::{Directory, Mailboxes, Refusal, Route};
-use posthaste_events::Recorder;
+use posthaste_intake::{Body, Mail, MailPlace, MailRecipient, NotifyWhen};
 use posthaste_relay::dns::{Resolver, Settings as DnsSettings, SetupError};
 use posthaste_relay::dsn::Written;
-use posthaste_relay::queue::QueuedRecipient;
-use posthaste_relay::queue::entry::notify::NEVER;
 use posthaste_relay::sender::{
-    Bounces, BouncesError, Config as RelayConfig, Delivering, Notice, Notifier, OpenError, OpenReport, Outgoing, Relay,
-    STREAM, opportunistic_tls,
+    Bounces, BouncesError, Config as RelayConfig, Delivering, Notice, Notifier, OpenError, OpenReport, Relay, STREAM,
+    opportunistic_tls,
 };
 use posthaste_relay::session::Timeouts;
 use posthaste_smtp::{BodyType, Envelope, ForwardPath, MailFrom, RcptTo, ReversePath};
-use posthaste_spool::Entry;
+use posthaste_spool::{Entry, Spool};
 use tokio::task::spawn_blocking;
 use tokio::time::Instant;
 
 use crate::config::Config;
 use crate::error::ServeError;
+use crate::events::Recorder;
 use crate::forward::Back;
 use crate::opening::{log_damaged, tell_stuck};
 use crate::receive::{Receiver, WeakReceiver};
 use crate::relay_log::RelayLog;
 use crate::services::{Ending, OnFailure, Service, end_blocking};
 use crate::start_files::RelayFiles;
-use crate::transaction::{Destinations, Transaction};
+use crate::transaction::Transaction;
 
 /// Mail to other hosts. Open if the configuration lets anybody relay and hosts can be found, or if mail waits.
 pub(crate) struct RelayService {
@@ -47,19 +45,15 @@ impl RelayService {
     ///
     /// # Errors
     /// What the configuration names cannot be used.
-    pub async fn start(
-        config: &Config,
-        mut files: RelayFiles,
-        store: LocalDelivery,
-        receiver: Receiver,
-        recorder: Option<Recorder>,
-    ) -> Result<Self, ServeError> {
+    pub async fn start(config: &Config, mut files: RelayFiles, receiver: Receiver) -> Result<Self, ServeError> {
         let forwarding = std::mem::take(&mut files.forwarding);
         let running = config.storage.data.join(RUNNING);
         let dns = config.dns.clone();
         let (config, weak) = (config.clone(), receiver.downgrade());
+        let spool = receiver.destinations().intake().spool().clone();
+        let recorder = receiver.events().cloned();
         let opened =
-            spawn_blocking(move || open(&config, files, store, weak, recorder)).await.map_err(std::io::Error::from)?;
+            spawn_blocking(move || open(&config, files, spool, weak, recorder)).await.map_err(std::io::Error::from)?;
         let relay = match opened {
             Err(ServeError::Relay(error)) => stuck(&receiver, &error, help(&error)),
             Err(ServeError::Bounces(error @ (BouncesError::Suppression(_) | BouncesError::Originals(_)))) => {
@@ -68,7 +62,7 @@ impl RelayService {
             opened => opened?,
         };
         if let Some(relay) = &relay {
-            receiver.set_relay(relay.clone(), forwarding);
+            receiver.remote().open(relay.clone(), forwarding);
         }
         Ok(Self { relay, dns, running })
     }
@@ -162,11 +156,10 @@ pub(crate) fn resolver(config: &Config) -> Result<Resolver, SetupError> {
 fn open(
     config: &Config,
     files: RelayFiles,
-    store: LocalDelivery,
+    spool: Arc<dyn Spool>,
     receiver: WeakReceiver,
     recorder: Option<Recorder>,
 ) -> Result<Option<Relay>, ServeError> {
-    let spool = store.intake().spool().clone();
     let is_waiting = spool.streams().iter().any(|stream| stream.name == STREAM && stream.entries + stream.bodies > 0);
     let section = &config.relay;
     let Some(of_server) = receiver.upgrade() else { return Ok(None) };
@@ -236,7 +229,7 @@ fn open(
 
 fn stuck(receiver: &Receiver, error: &dyn std::fmt::Display, help: &str) -> Option<Relay> {
     tell_stuck(STREAM, error, help);
-    receiver.set_relay_stuck(format!("{error}; {help}"));
+    receiver.remote().set_stuck(format!("{error}; {help}"));
     None
 }
 
@@ -310,7 +303,7 @@ impl Receiver {
     fn addressee(&self, sender: &str) -> Option<Addressee> {
         let path = ForwardPath::parse(&format!("<{sender}>")).ok()?;
         // A sender that we have rewritten is the sender behind it.
-        let (path, is_rewritten) = match self.forwarding().map_or(Back::Ordinary, |forwarding| forwarding.back(&path)) {
+        let (path, is_rewritten) = match self.remote().back(&path) {
             Back::Ordinary => (path, false),
             Back::Sender(back) => (back, true),
             Back::Invalid => return None,
@@ -346,61 +339,43 @@ impl Receiver {
         of_queue: Option<(Entry, Entry)>,
     ) -> Result<bool, String> {
         let Some(Addressee { path, is_rewritten, mailboxes }) = self.addressee(sender) else { return Ok(false) };
-        let (mut also, remote) = match of_queue {
-            Some((change, remote)) if !is_rewritten => (vec![change], Some(remote)),
-            of_queue => {
-                let change = of_queue.map(|(change, _)| change).into_iter().collect();
-                (change, self.relay().map(|relay| relay.entry(notification(&path, &written))))
-            }
+        let mut also = Vec::new();
+        let has_entry = of_queue.is_some() && !is_rewritten && mailboxes.is_none();
+        if let Some((change, remote)) = of_queue {
+            also.push(change);
+            also.extend(has_entry.then_some(remote));
+        }
+        let mail = match mailboxes {
+            Some(mailboxes) => self.notified(RcptTo::new(path), mailboxes, &written)?,
+            None if has_entry => Mail::default(),
+            None if self.remote().is_open() => notification(&path, &written),
+            None if self.remote().stuck().is_some() => return Err("the queue is stuck".to_owned()),
+            None => return Ok(false),
         };
-        let changes = also.len();
-        let targets = match (mailboxes, remote) {
-            (Some(mailboxes), _) => {
-                let destinations = self.notified(RcptTo::new(path), mailboxes, &written)?;
-                let Destinations { maildirs, transports, remote } = destinations;
-                let open = self.transports();
-                also.extend(transports.and_then(|outside| open.map(|open| open.entry(outside))));
-                also.extend(remote.and_then(|remote| Some(self.relay()?.entry(remote))));
-                maildirs
-            }
-            (None, Some(remote)) => {
-                also.push(remote);
-                Vec::new()
-            }
-            (None, None) if self.relay_stuck().is_some() => return Err("the queue is stuck".to_owned()),
-            (None, None) => return Ok(false),
-        };
-        if targets.is_empty() && also.len() == changes {
+        if mail.recipients.is_empty() && !has_entry {
             return Err("its mailbox cannot be served now".to_owned());
         }
-        let message = Message { targets, body: Body::Memory(written.message), line_ends: LineEnds::ToLf, also };
-        self.store().deliver_message(message).await.map(|_| true).map_err(|error| error.to_string())
+        let destinations = self.destinations();
+        let (mail, body) = (Mail { also, ..mail }, Body::Memory(written.message));
+        let kept = destinations.intake().accept(destinations.list(), &mail, body).await;
+        kept.map(|_| true).map_err(|error| error.to_string())
     }
 
-    /// Where a notification goes.
-    fn notified(&self, rcpt: RcptTo, mailboxes: Mailboxes, written: &Written) -> Result<Destinations, String> {
+    /// A notification for mailboxes of ours.
+    fn notified(&self, rcpt: RcptTo, mailboxes: Mailboxes, written: &Written) -> Result<Mail<'static>, String> {
         let mut mail = MailFrom::new(ReversePath::Null);
         mail.body = if written.is_8bit { BodyType::EightBitMime } else { BodyType::SevenBit };
         mail.smtputf8 = written.smtputf8;
         let mut transaction = Transaction::default();
         let full = |_| "no memory for a notification".to_owned();
         transaction.add(&rcpt, Some(mailboxes), self.memory()).map_err(full)?;
-        Ok(self.destinations(&transaction, &Envelope { mail, recipients: vec![rcpt] }))
+        Ok(self.mail(&transaction, &Envelope { mail, recipients: vec![rcpt] }))
     }
 }
 
-/// A notification for a sender at another host.
-fn notification(to: &ForwardPath, written: &Written) -> Outgoing {
-    Outgoing {
-        sender: "".into(),
-        is_8bit: written.is_8bit,
-        smtputf8: written.smtputf8,
-        ret: None,
-        envid: "".into(),
-        tenant: "".into(),
-        campaign: "".into(),
-        pool: "".into(),
-        recipients: vec![QueuedRecipient { number: 0, address: to.bare().into(), orcpt: "".into(), notify: NEVER }],
-        ..Outgoing::default()
-    }
+/// A notification for a sender at another host, which is told of nothing that becomes of it.
+fn notification(to: &ForwardPath, written: &Written) -> Mail<'static> {
+    let notify = Some(NotifyWhen { success: false, failure: false, delay: false });
+    let recipient = MailRecipient { address: to.bare().into(), notify, ..MailRecipient::to(MailPlace::Remote) };
+    Mail { is_8bit: written.is_8bit, smtputf8: written.smtputf8, recipients: vec![recipient], ..Mail::default() }
 }

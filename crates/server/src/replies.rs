@@ -1,20 +1,23 @@
 //! What a client is told when the store cannot keep its message.
 
-use posthaste_delivery::DeliveryError;
+use posthaste_intake::{IntakeError, NotTaken};
 use posthaste_smtp::Reply;
 
-pub(crate) fn reply_to(error: &DeliveryError) -> Reply {
+pub(crate) fn reply_to(error: &IntakeError) -> Reply {
     match error {
-        DeliveryError::TooLarge { .. } => {
-            Reply::new(552, "5.3.4", "Message and recipients are larger than can be kept")
-        }
-        DeliveryError::BadMailbox(_) => Reply::new(550, "5.1.3", "Not a mailbox name that can be used here"),
-        DeliveryError::Full(_) => Reply::new(452, "4.3.1", "No space to keep the message, try again later"),
-        DeliveryError::Busy => Reply::new(451, "4.3.2", "Too much mail waits to be written, try again later"),
-        DeliveryError::Cancelled => too_slow(),
-        DeliveryError::Closed => Reply::new(421, "4.3.2", "The server is shutting down"),
+        IntakeError::TooLarge { .. } => Reply::new(552, "5.3.4", "Message and recipients are larger than can be kept"),
+        IntakeError::NotTaken(not_taken) => reply_of(not_taken),
+        IntakeError::Full(_) => Reply::new(452, "4.3.1", "No space to keep the message, try again later"),
+        IntakeError::Busy => Reply::new(451, "4.3.2", "Too much mail waits to be written, try again later"),
+        IntakeError::Cancelled => too_slow(),
+        IntakeError::Closed => Reply::new(421, "4.3.2", "The server is shutting down"),
         _ => Reply::new(451, "4.3.0", "The message could not be kept, try again later"),
     }
+}
+
+/// What a client is told of a destination that does not take its message.
+pub(crate) fn reply_of(not_taken: &NotTaken) -> Reply {
+    Reply::new(not_taken.code, not_taken.status, not_taken.text.clone())
 }
 
 pub(crate) fn share_is_full() -> Reply {
@@ -27,25 +30,27 @@ pub(crate) fn too_slow() -> Reply {
 
 #[cfg(test)]
 mod tests {
-    use posthaste_intake::IntakeError;
+    use posthaste_intake::NotTakenCause;
     use posthaste_spool::AppendError;
 
     use super::*;
 
     #[test]
     fn each_failure_has_its_reply() {
-        let check = |error: DeliveryError, expected: &str| {
+        let check = |error: IntakeError, expected: &str| {
             let reply = reply_to(&error).to_string();
             assert!(reply.starts_with(expected), "{error}: {reply}");
         };
         let error = |kind: std::io::ErrorKind| std::io::Error::from(kind);
-        check(DeliveryError::Full(error(std::io::ErrorKind::StorageFull)), "452 4.3.1 ");
-        check(DeliveryError::Busy, "451 4.3.2 ");
-        check(DeliveryError::Cancelled, "452 4.3.1 ");
-        check(DeliveryError::Closed, "421 4.3.2 ");
-        check(DeliveryError::Sync(error(std::io::ErrorKind::Other)), "451 4.3.0 ");
-        check(IntakeError::from(AppendError::TooLarge { bytes: 2, limit: 1 }).into(), "552 5.3.4 ");
-        check(IntakeError::from(AppendError::Poisoned("a sync failed".into())).into(), "451 4.3.0 ");
-        check(DeliveryError::BadMailbox("..".into()), "550 5.1.3 ");
+        check(IntakeError::Full(error(std::io::ErrorKind::StorageFull)), "452 4.3.1 ");
+        check(IntakeError::Busy, "451 4.3.2 ");
+        check(IntakeError::Cancelled, "452 4.3.1 ");
+        check(IntakeError::Closed, "421 4.3.2 ");
+        check(IntakeError::Sync(error(std::io::ErrorKind::Other)), "451 4.3.0 ");
+        check(AppendError::TooLarge { bytes: 2, limit: 1 }.into(), "552 5.3.4 ");
+        check(AppendError::Poisoned("a sync failed".into()).into(), "451 4.3.0 ");
+        let (cause, text, why) = (NotTakenCause::PlaceFull, "full".into(), String::new());
+        let full = NotTaken { cause, code: 452, status: "4.2.2", text, about: None, why };
+        check(IntakeError::NotTaken(full), "452 4.2.2 full");
     }
 }

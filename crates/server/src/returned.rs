@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
-use posthaste_delivery::local::Body;
-use posthaste_events::{Event, Feedback, Kind, Recorder};
+use posthaste_events::{Event, Feedback, Kind};
+use posthaste_intake::Body;
 use posthaste_relay::originals::Original;
 use posthaste_relay::queue::Key;
 use posthaste_relay::report::{Action, FeedbackReport, RecipientReport, Report};
@@ -15,6 +15,7 @@ use posthaste_smtp::ForwardPath;
 use posthaste_spool::Lsn;
 use tokio::task::spawn_blocking;
 
+use crate::events::Recorder;
 use crate::success::HEADER_BYTES_MAX;
 
 /// A recipient that is a return path of ours.
@@ -24,6 +25,15 @@ pub(crate) struct Returned {
     pub key: Key,
     /// Whose it was; `None` if nobody knows any more.
     pub original: Option<Original>,
+}
+
+/// A message about mail that was sent from here.
+#[derive(Debug)]
+pub(crate) struct ReturnedMail {
+    /// What it is about.
+    pub returned: Vec<Returned>,
+    /// What it says; `None` if that cannot be read.
+    pub report: Option<Report>,
 }
 
 /// What a recipient is.
@@ -72,14 +82,9 @@ impl ReturnPath {
 }
 
 /// Logs what came to signed return paths, in the message `report`, and suppresses addresses if the configuration says so.
-pub(crate) fn note(
-    relay: &Relay,
-    recorder: Option<&Recorder>,
-    returned: &[Returned],
-    read: Option<&Report>,
-    report: Lsn,
-) {
-    for Returned { key, original } in returned {
+pub(crate) fn note(relay: &Relay, recorder: Option<&Recorder>, mail: &ReturnedMail, report: Lsn) {
+    let read = mail.report.as_ref();
+    for Returned { key, original } in &mail.returned {
         let recipient = original.as_ref().map_or("", |original| &original.recipient);
         let said = said(read, recipient);
         let (id, number) = (key.message.get(), key.number);
@@ -118,7 +123,7 @@ pub(crate) fn note(
 
 /// Complaint in a feedback report that was sent to an ordinary address. A valid signed return path proves that the reporter has the original. Larger reports
 /// than [`COMPLAINT_BYTES_MAX`] are not read.
-pub(crate) async fn complaint(relay: Option<&Relay>, body: &Body) -> Option<(Returned, Report)> {
+pub(crate) async fn complaint(relay: Option<&Relay>, body: &Body) -> Option<ReturnedMail> {
     let relay = relay.filter(|relay| relay.bounces().return_path.is_some())?;
     let Body::Memory(pieces) = body else { return None };
     let bytes: usize = pieces.iter().map(Bytes::len).sum();
@@ -131,7 +136,7 @@ pub(crate) async fn complaint(relay: Option<&Relay>, body: &Body) -> Option<(Ret
         let report = Report::read(&pieces.concat())?;
         let Report::Feedback(FeedbackReport { mail_from: Some(sender), .. }) = &report else { return None };
         match ReturnPath::of(Some(&relay), &ForwardPath::parse(&format!("<{sender}>")).ok()?) {
-            ReturnPath::Ours(returned) => Some((returned, report)),
+            ReturnPath::Ours(returned) => Some(ReturnedMail { returned: vec![returned], report: Some(report) }),
             _ => None,
         }
     });

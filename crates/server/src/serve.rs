@@ -59,7 +59,7 @@ fn run_process(
     let ServeOptions { config, log_format, ready_fd, imap_preview } = options;
     // Before privileges are dropped: the descriptor belongs to the user that starts the server.
     let mut supervisor = Supervisor::new(ready_fd)?;
-    if let Err(error) = posthaste_transport::close_inherited_on_exec() {
+    if let Err(error) = crate::transports::close_inherited_on_exec() {
         // With an older kernel, programs that get mail have what we were started with.
         tracing::debug!(error = error.to_string(), "inherited descriptors stay open in programs");
     }

@@ -4,20 +4,20 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use posthaste_delivery::local::{LocalDelivery, ReplayReport};
+use posthaste_delivery::local::ReplayReport;
 use posthaste_directory::Directory;
+use posthaste_intake::{Destination, Left, MemoryBudget};
 use posthaste_spool::watch::Watch as Workers;
-use posthaste_transport::Transports;
 
 use crate::config::Config;
 use crate::control::Control;
 use crate::delivery::Delivery;
+use crate::destinations::Destinations;
 use crate::error::ServeError;
 use crate::events::Events;
 use crate::imap::ImapPreview;
 use crate::indexing::Indexing;
 use crate::listening::{Addresses, Bound, Listeners, bind_when_free};
-use crate::memory::MemoryBudget;
 use crate::pickup::Pickup;
 use crate::receive::Receiver;
 use crate::relay::RelayService;
@@ -41,20 +41,10 @@ pub struct Stopped {
     pub for_transports: Left,
 }
 
-/// Mail that is left to the next start.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Left {
-    /// Messages. One that goes to mailboxes and transports is one of both.
-    pub messages: usize,
-    /// Mailboxes, or transports, that they wait for.
-    pub places: usize,
-}
-
 /// A server at work.
 pub struct Server {
     pub(crate) config: Config,
     services: Services,
-    store: LocalDelivery,
     pub(crate) receiver: Receiver,
     pub(crate) addresses: Addresses,
     pub(crate) replayed: ReplayReport,
@@ -84,8 +74,8 @@ impl Server {
     pub(crate) async fn start_on(bound: Bound, config: Config, directory: Arc<Directory>) -> Result<Self, ServeError> {
         let mut services = Services::default();
         match start_services(&mut services, bound, &config, directory).await {
-            Ok(Started { store, receiver, addresses, replayed, is_indexing }) => {
-                Ok(Self { config, services, store, receiver, addresses, replayed, is_indexing })
+            Ok(Started { receiver, addresses, replayed, is_indexing }) => {
+                Ok(Self { config, services, receiver, addresses, replayed, is_indexing })
             }
             Err(error) => {
                 services.stop(Duration::from_secs(config.limits.process.shutdown_secs)).await;
@@ -113,7 +103,8 @@ impl Server {
     pub(crate) fn reload_with(&mut self, config: Config, directory: &Arc<Directory>) -> Reloaded {
         let (config, mut restart) = merged(&self.config, config);
         // It was not opened, as nothing could come to it.
-        if self.receiver.relay().is_none() && config.lets_clients_relay() && !restart.iter().any(|key| key == "relay") {
+        if !self.receiver.remote().is_open() && config.lets_clients_relay() && !restart.iter().any(|key| key == "relay")
+        {
             restart.push("relay".to_owned());
         }
         self.config = config;
@@ -131,12 +122,10 @@ impl Server {
     /// received, for as long again at most, and ends.
     pub async fn shutdown(self) -> Stopped {
         let in_time = self.services.shutdown(Duration::from_secs(self.config.limits.process.shutdown_secs)).await;
-        let mailboxes = self.store.remaining();
-        let transports = self.receiver.transports().map(Transports::stats).unwrap_or_default();
         Stopped {
             in_time,
-            for_mailboxes: Left { messages: mailboxes.messages, places: mailboxes.mailboxes },
-            for_transports: Left { messages: transports.messages, places: transports.transports },
+            for_mailboxes: self.receiver.store().left(),
+            for_transports: self.receiver.late_transports().left(),
         }
     }
 }
@@ -151,7 +140,6 @@ pub(crate) struct Reloaded {
 
 /// What the server keeps of its services to ask them.
 struct Started {
-    store: LocalDelivery,
     receiver: Receiver,
     addresses: Addresses,
     replayed: ReplayReport,
@@ -171,7 +159,7 @@ async fn start_services(
     let _opening = OpeningWatch::begin(workers.clone());
     let (delivery, store, replayed, events) = Delivery::start(config, Arc::clone(&repeats), workers).await?;
     services.add(delivery);
-    let recorder = events.as_ref().map(Events::recorder);
+    let destinations = Destinations::new(store.clone(), events.as_ref().map(Events::recorder));
     let has_events = events.is_some();
     if let Some(events) = events {
         // What delivery says until its end is to be written as well.
@@ -181,14 +169,13 @@ async fn start_services(
     let Bound { sockets, relay, imap } = bound;
     let receiver = Receiver::new(
         Settings::new(config, directory, Arc::clone(&sockets.logins)),
-        store.clone(),
+        destinations,
         memory,
         &config.storage.spool,
         repeats,
-    )
-    .recording(recorder.clone());
-    services.add(TransportService::start(config, store.clone(), receiver.clone(), recorder.clone()).await?);
-    services.add(RelayService::start(config, relay, store.clone(), receiver.clone(), recorder).await?);
+    );
+    services.add(TransportService::start(config, &receiver).await?);
+    services.add(RelayService::start(config, relay, receiver.clone()).await?);
     let (listeners, mut addresses) = Listeners::start(sockets, receiver.clone())?;
     services.add(listeners);
     if let Some(bound) = imap {
@@ -202,7 +189,7 @@ async fn start_services(
     if has_events {
         services.add(Webhooks::begin(config));
     }
-    services.add(Watch::begin(store.clone(), receiver.clone()));
+    services.add(Watch::begin(store, receiver.clone()));
     if let Some(tidy) = Tidy::begin(config.storage.mail.clone()) {
         services.add(tidy);
     }
@@ -212,5 +199,5 @@ async fn start_services(
         // What delivery writes until its end is to be found as well.
         services.add_stopping_last(indexing);
     }
-    Ok(Started { store, receiver, addresses, replayed, is_indexing })
+    Ok(Started { receiver, addresses, replayed, is_indexing })
 }

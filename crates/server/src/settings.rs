@@ -6,13 +6,13 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use posthaste_directory::Directory;
+use posthaste_intake::{Allowance, SpaceShare};
 use posthaste_relay::limit::Rate;
 use posthaste_smtp::driver::{ByNetwork, Peer};
 
-use crate::config::{Config, Limits, Listener, ListenerAuth, Network, Rates};
+use crate::config::{Config, Limits, Listener, ListenerAuth, Network, Rates, SpoolShare};
 use crate::logins::{Login, Logins, Session};
 use crate::maps::Maps;
-use crate::shares::Allowance;
 use crate::tenants::Tenants;
 
 /// What a reload replaces while sessions go on.
@@ -55,7 +55,12 @@ pub(crate) struct MessageLimits {
 
 impl From<Limits> for MessageLimits {
     fn from(limits: Limits) -> Self {
-        Self { hops: limits.receive.hops, allowance: (&limits).into() }
+        let share = match limits.receive.spool_per_address {
+            SpoolShare::Percent(percent) => SpaceShare::Percent(percent),
+            SpoolShare::Bytes(bytes) => SpaceShare::Bytes(bytes),
+        };
+        let allowance = Allowance { share, least: limits.session.message_bytes };
+        Self { hops: limits.receive.hops, allowance }
     }
 }
 

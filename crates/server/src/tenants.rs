@@ -3,7 +3,8 @@
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
-use posthaste_relay::sender::{Outgoing, TenantSection, is_name};
+use posthaste_intake::Mail;
+use posthaste_relay::sender::{TenantSection, is_name};
 use posthaste_smtp::ReversePath;
 use posthaste_smtp::driver::{ByNetwork, Peer};
 
@@ -90,7 +91,7 @@ impl Tenants {
     /// Labels a message. `labels` are there for trusted clients alone; what they say comes before what the login's line says.
     pub fn label(
         &self,
-        message: &mut Outgoing,
+        message: &mut Mail<'_>,
         session: &Session,
         sender: &ReversePath,
         (is_trusted, login): (bool, Option<&Login>),

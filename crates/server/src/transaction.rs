@@ -3,17 +3,13 @@
 use std::collections::HashSet;
 use std::sync::Arc;
 
-use posthaste_delivery::local::Target;
+use bytes::Bytes;
 use posthaste_directory::{Mailbox, Mailboxes, Place};
+use posthaste_intake::{Mail, MailPlace, MailRecipient, MemoryBudget, NotifyWhen, Reservation, ReturnedPart};
 use posthaste_message::{write_delivered_to, write_return_path};
-use posthaste_relay::queue::entry::{Forwarded, notify as bits};
-use posthaste_relay::queue::{self, QueuedRecipient};
-use posthaste_relay::sender::Outgoing;
 use posthaste_smtp::address::PATH_BYTES_MAX;
 use posthaste_smtp::{BodyType, Envelope, RcptTo, Ret, ReversePath};
-use posthaste_transport::Message as Outside;
 
-use crate::memory::{MemoryBudget, Reservation};
 use crate::returned::Returned;
 use crate::success::Success;
 
@@ -42,41 +38,7 @@ struct Recipient {
     original: Arc<str>,
     /// ORCPT and NOTIFY, for those of its mailboxes that are at other hosts (RFC 3461 section 5.2.7.1).
     orcpt: Arc<str>,
-    notify: u8,
-}
-
-/// Where a message goes.
-#[derive(Debug, Default, PartialEq, Eq)]
-pub(crate) struct Destinations {
-    pub maildirs: Vec<Target>,
-    /// With the details of their recipients left empty.
-    pub transports: Option<Outside>,
-    /// For other hosts.
-    pub remote: Option<Outgoing>,
-}
-
-impl Destinations {
-    /// How many there are.
-    pub fn len(&self) -> usize {
-        let remote = self.remote.as_ref().map_or(0, |remote| remote.recipients.len());
-        self.maildirs.len() + self.transports.as_ref().map_or(0, |outside| outside.targets.len()) + remote
-    }
-
-    /// The header section is ASCII, so the message needs SMTPUTF8 only for addresses, which the client's side of a session looks at. Many clients say it
-    /// whenever it is offered.
-    pub fn need_no_utf8(&mut self) {
-        self.transports.iter_mut().for_each(|outside| outside.smtputf8 = false);
-        self.remote.iter_mut().for_each(|remote| remote.smtputf8 = false);
-    }
-
-    /// Paths of Maildirs, transports as they are written, and addresses at other hosts.
-    pub fn names(&self) -> impl Iterator<Item = &Arc<str>> {
-        let transports = self.transports.iter().flat_map(|outside| &outside.targets);
-        let remote = self.remote.iter().flat_map(|remote| &remote.recipients);
-        let transports = transports.map(|target| &target.transport);
-        let maildirs = self.maildirs.iter().map(|target| &target.mailbox);
-        maildirs.chain(transports).chain(remote.map(|recipient| &recipient.address))
-    }
+    notify: Option<NotifyWhen>,
 }
 
 /// Why one recipient more is too many.
@@ -95,7 +57,7 @@ impl Transaction {
         let target = |mailbox: &Mailbox| {
             let addresses = if matches!(mailbox.place, Place::Maildir(_)) { 1 } else { 3 };
             let texts = mailbox.text().len() + addresses * mailbox.address.len();
-            size_of::<Target>() + FIELD_NAMES_BYTES + PATH_BYTES_MAX + texts
+            size_of::<MailRecipient>() + FIELD_NAMES_BYTES + PATH_BYTES_MAX + texts
         };
         let targets: usize = mailboxes.iter().flat_map(|found| found.iter()).map(target).sum();
         let bytes = self.bytes + size_of::<RcptTo>() + size_of::<Recipient>() + PATH_BYTES_MAX + targets;
@@ -110,7 +72,7 @@ impl Transaction {
         self.is_forwarded |=
             mailboxes.iter().flat_map(|found| found.iter()).any(|mailbox| mailbox.place == Place::Remote);
         let original = rcpt.forward_path.bare().into();
-        let (orcpt, notify) = (rcpt.orcpt.as_deref().unwrap_or_default().into(), notify_bits(rcpt));
+        let (orcpt, notify) = (rcpt.orcpt.as_deref().unwrap_or_default().into(), notify_when(rcpt));
         self.recipients.extend(mailboxes.map(|mailboxes| Recipient { mailboxes, original, orcpt, notify }));
         Ok(())
     }
@@ -141,7 +103,7 @@ impl Transaction {
 
     /// Recipients in our hands whose sender wants to hear of success.
     pub fn successes(&self) -> Vec<Success> {
-        let kept = self.recipients.iter().filter(|recipient| recipient.notify & bits::SUCCESS != 0);
+        let kept = self.recipients.iter().filter(|recipient| recipient.notify.is_some_and(|notify| notify.success));
         let success = |Recipient { mailboxes, original, orcpt, .. }: &Recipient| {
             let is_mailbox = mailboxes.iter().any(|mailbox| matches!(mailbox.place, Place::Maildir(_)));
             let is_ours = mailboxes.iter().any(|mailbox| mailbox.place != Place::Remote);
@@ -153,48 +115,6 @@ impl Transaction {
     /// Whether somebody gets it at another host than the sender has named.
     pub fn is_forwarded(&self) -> bool {
         self.is_forwarded
-    }
-
-    /// The message for other hosts; to whom it is forwarded it leaves from `forwards_from`. Each address once, whatever the case of its domain: RFC 5321 section 2.4 leaves that of the local part to the host.
-    fn outgoing(&self, envelope: &Envelope, forwards_from: &ReversePath) -> Option<Outgoing> {
-        let mut seen = HashSet::new();
-        let mut recipients = Vec::with_capacity(self.remote.len());
-        let mut add = |recipients: &mut Vec<QueuedRecipient>, address: Arc<str>, orcpt: Arc<str>, notify| {
-            if seen.insert(with_lower_domain(&address)) {
-                recipients.push(QueuedRecipient { number: recipients.len() as u16, address, orcpt, notify });
-            }
-        };
-        for rcpt in &self.remote {
-            let orcpt = rcpt.orcpt.as_deref().unwrap_or_default().into();
-            add(&mut recipients, rcpt.forward_path.bare().into(), orcpt, notify_bits(rcpt));
-        }
-        let named = recipients.len() as u16;
-        for Recipient { mailboxes, orcpt, notify, .. } in self.recipients.iter().filter(|_| self.is_forwarded) {
-            for mailbox in mailboxes.iter().filter(|mailbox| mailbox.place == Place::Remote) {
-                add(&mut recipients, mailbox.address.clone(), orcpt.clone(), *notify);
-            }
-        }
-        let address = |path: &ReversePath| -> Arc<str> { path.bare().into() };
-        let sender = &envelope.mail.reverse_path;
-        let forwarded = named..recipients.len() as u16;
-        let forwarded = (forwards_from != sender && !forwarded.is_empty())
-            .then(|| Box::new(Forwarded { sender: address(forwards_from), numbers: forwarded.collect() }));
-        (!recipients.is_empty()).then(|| Outgoing {
-            sender: address(sender),
-            forwarded,
-            is_8bit: envelope.mail.body == BodyType::EightBitMime,
-            smtputf8: envelope.mail.smtputf8,
-            ret: envelope.mail.ret.map(|ret| match ret {
-                Ret::Full => queue::Ret::Full,
-                Ret::Headers => queue::Ret::Headers,
-            }),
-            envid: envelope.mail.envid.as_deref().unwrap_or_default().into(),
-            tenant: "".into(),
-            campaign: "".into(),
-            pool: "".into(),
-            recipients,
-            ..Outgoing::default()
-        })
     }
 
     /// A recipient was a signed return path.
@@ -217,55 +137,95 @@ impl Transaction {
         self.discarded
     }
 
-    /// Where the message goes: each mailbox once. To whom it is forwarded at other hosts it leaves from `forwards_from`. `detail` is asked for what stands behind the separator in an address.
-    pub fn destinations(
+    /// The message for its destinations: each place once, those at other hosts last. To whom it is forwarded there it leaves from `forwards_from`. `detail` is asked for what
+    /// stands behind the separator in an address.
+    pub fn mail(
         &self,
         envelope: &Envelope,
         forwards_from: &ReversePath,
         detail: impl Fn(&str) -> Arc<str>,
-    ) -> Destinations {
-        let sender = envelope.mail.reverse_path.bare();
-        let mut return_path = Vec::with_capacity(64);
-        // The field has brackets of its own.
-        write_return_path(&mut return_path, &sender);
+    ) -> Mail<'static> {
+        let said = &envelope.mail;
+        let sender = said.reverse_path.bare();
+        let mut recipients = Vec::with_capacity(self.recipients.len() + self.remote.len());
+        self.add_places_here(&mut recipients, &sender, detail);
+        self.add_remote_places(&mut recipients);
+        let is_forwarded = |recipient: &MailRecipient| recipient.is_forwarded;
+        let leaves_from_other = *forwards_from != said.reverse_path && recipients.iter().any(is_forwarded);
+        Mail {
+            forwards_from: leaves_from_other.then(|| forwards_from.bare()),
+            is_8bit: said.body == BodyType::EightBitMime,
+            smtputf8: said.smtputf8,
+            ret: said.ret.map(|ret| match ret {
+                Ret::Full => ReturnedPart::Full,
+                Ret::Headers => ReturnedPart::Headers,
+            }),
+            envid: said.envid.as_deref().map_or_else(Arc::default, Arc::from),
+            sender,
+            recipients,
+            ..Mail::default()
+        }
+    }
+
+    fn add_places_here(&self, to: &mut Vec<MailRecipient>, sender: &str, detail: impl Fn(&str) -> Arc<str>) {
         let several = self.recipients.len() > 1;
         let mut seen = HashSet::new();
-        let mut destinations =
-            Destinations { remote: self.outgoing(envelope, forwards_from), ..Destinations::default() };
         for Recipient { mailboxes, original, .. } in &self.recipients {
             for mailbox in mailboxes.iter() {
                 // Those of one recipient differ already.
                 if several && !seen.insert(mailbox.identity()) {
                     continue;
                 }
-                match &mailbox.place {
-                    Place::Maildir(path) => {
-                        let mut prefix =
-                            Vec::with_capacity(return_path.len() + FIELD_NAMES_BYTES + mailbox.address.len());
-                        prefix.extend_from_slice(&return_path);
-                        write_delivered_to(&mut prefix, &mailbox.address);
-                        destinations.maildirs.push(Target { mailbox: Arc::clone(path), prefix: prefix.into() });
-                    }
-                    Place::Remote => {}
-                    Place::Transport(transport) => {
-                        let outside = destinations.transports.get_or_insert_with(|| Outside {
-                            sender: sender.as_str().into(),
-                            is_8bit: envelope.mail.body == BodyType::EightBitMime,
-                            smtputf8: envelope.mail.smtputf8,
-                            targets: Vec::new(),
-                        });
-                        outside.targets.push(posthaste_transport::Target {
-                            transport: Arc::clone(transport.text()),
-                            recipient: Arc::clone(&mailbox.address),
-                            original: Arc::clone(original),
-                            detail: detail(&mailbox.address),
-                        });
-                    }
-                }
+                let place = match place_of(mailbox) {
+                    MailPlace::Remote => continue,
+                    here => here,
+                };
+                let (address, original) = (mailbox.address.clone(), original.clone());
+                let (prefix, detail) = match &place {
+                    MailPlace::Maildir(_) => (prefix(sender, &address), Arc::default()),
+                    _ => (Bytes::new(), detail(&address)),
+                };
+                to.push(MailRecipient { address, original, prefix, detail, ..MailRecipient::to(place) });
             }
         }
-        destinations
     }
+
+    /// Each address once, whatever the case of its domain: RFC 5321 section 2.4 leaves that of the local part to the host. Who is named is not forwarded to.
+    fn add_remote_places(&self, to: &mut Vec<MailRecipient>) {
+        let mut seen = HashSet::new();
+        let mut add = |address: Arc<str>, orcpt: Arc<str>, notify, is_forwarded| {
+            if seen.insert(with_lower_domain(&address)) {
+                to.push(MailRecipient { address, orcpt, notify, is_forwarded, ..MailRecipient::to(MailPlace::Remote) });
+            }
+        };
+        for rcpt in &self.remote {
+            let orcpt = rcpt.orcpt.as_deref().map_or_else(Arc::default, Arc::from);
+            add(rcpt.forward_path.bare().into(), orcpt, notify_when(rcpt), false);
+        }
+        for Recipient { mailboxes, orcpt, notify, .. } in self.recipients.iter().filter(|_| self.is_forwarded) {
+            for mailbox in mailboxes.iter().filter(|mailbox| mailbox.place == Place::Remote) {
+                add(mailbox.address.clone(), orcpt.clone(), *notify, true);
+            }
+        }
+    }
+}
+
+/// The place of a mailbox, as its destination knows it.
+pub(crate) fn place_of(mailbox: &Mailbox) -> MailPlace {
+    match &mailbox.place {
+        Place::Maildir(path) => MailPlace::Maildir(path.clone()),
+        Place::Transport(transport) => MailPlace::Transport(transport.text().clone()),
+        Place::Remote => MailPlace::Remote,
+    }
+}
+
+/// The fields in front of a message in one mailbox.
+fn prefix(sender: &str, address: &str) -> Bytes {
+    let mut prefix = Vec::with_capacity(FIELD_NAMES_BYTES + sender.len() + address.len());
+    // The field has brackets of its own.
+    write_return_path(&mut prefix, sender);
+    write_delivered_to(&mut prefix, address);
+    prefix.into()
 }
 
 /// The same address with its domain in lower case.
@@ -277,14 +237,10 @@ fn with_lower_domain(address: &Arc<str>) -> Arc<str> {
     format!("{}{}", &address[..at], address[at..].to_lowercase()).into()
 }
 
-/// NOTIFY as the queue has it.
-pub(crate) fn notify_bits(rcpt: &RcptTo) -> u8 {
-    let Some(notify) = rcpt.notify else { return 0 };
-    let all = [(notify.success, bits::SUCCESS), (notify.failure, bits::FAILURE), (notify.delay, bits::DELAY)];
-    match all.iter().filter(|(is_asked, _)| *is_asked).map(|(_, bit)| bit).sum() {
-        0 => bits::NEVER,
-        asked => asked,
-    }
+/// NOTIFY, if it was said.
+pub(crate) fn notify_when(rcpt: &RcptTo) -> Option<NotifyWhen> {
+    let notify = rcpt.notify?;
+    Some(NotifyWhen { success: notify.success, failure: notify.failure, delay: notify.delay })
 }
 
 /// One alias, however large, fits, and so does this beside a body that is kept in memory in the smallest segment that a spool may have.
@@ -308,8 +264,8 @@ mod tests {
         RcptTo::new(ForwardPath::parse("<r@example.org>").unwrap())
     }
 
-    fn targets(transaction: &Transaction, envelope: &Envelope) -> Vec<Target> {
-        transaction.destinations(envelope, &envelope.mail.reverse_path, |_| "".into()).maildirs
+    fn recipients(transaction: &Transaction, envelope: &Envelope) -> Vec<MailRecipient> {
+        transaction.mail(envelope, &envelope.mail.reverse_path, |_| "".into()).recipients
     }
 
     fn alias(mailboxes: usize, octets: usize) -> Mailboxes {
@@ -339,9 +295,10 @@ mod tests {
         let (added, full) = fill(&mut transaction, &alias(1000, 240), &memory);
         assert_eq!(full, Full::Transaction);
         assert!((1..10).contains(&added), "{added}");
-        let targets = targets(&transaction, &envelope());
-        assert_eq!(targets.len(), 1000, "each mailbox once");
-        let record: usize = targets.iter().map(|target| target.mailbox.len() + target.prefix.len()).sum();
+        let recipients = recipients(&transaction, &envelope());
+        assert_eq!(recipients.len(), 1000, "each mailbox once");
+        let path = |place: &MailPlace| if let MailPlace::Maildir(path) = place { path.len() } else { 0 };
+        let record: usize = recipients.iter().map(|to| path(&to.place) + to.prefix.len()).sum();
         assert!(record <= ENVELOPE_BYTES_MAX);
     }
 
@@ -351,7 +308,7 @@ mod tests {
             let mut transaction = Transaction::default();
             let envelope = Envelope { mail: MailFrom::new(ReversePath::parse(path).unwrap()), ..envelope() };
             transaction.add(&rcpt(), Some(alias(1, 1)), &MemoryBudget::new(0)).expect("one recipient");
-            let prefix = targets(&transaction, &envelope).remove(0).prefix;
+            let prefix = recipients(&transaction, &envelope).remove(0).prefix;
             let expected = format!("Return-Path: {path}\r\nDelivered-To: 0@example.org\r\n");
             assert_eq!(String::from_utf8_lossy(&prefix), expected);
         };
@@ -381,21 +338,16 @@ mod tests {
         }
         let mut envelope = envelope();
         (envelope.mail.ret, envelope.mail.envid) = (Some(Ret::Headers), Some("QQ314159".to_owned()));
-        let sender = &envelope.mail.reverse_path;
-        let remote =
-            transaction.destinations(&envelope, sender, |_| "".into()).remote.expect("a message for other hosts");
-        assert_eq!(
-            (remote.ret, &*remote.envid, &*remote.sender),
-            (Some(queue::Ret::Headers), "QQ314159", "s@example.net")
-        );
-        let recipients: Vec<_> =
-            remote.recipients.iter().map(|to| (to.number, &*to.address, &*to.orcpt, to.notify)).collect();
-        let (all, never) = (bits::SUCCESS | bits::DELAY, bits::NEVER);
+        let mail = transaction.mail(&envelope, &envelope.mail.reverse_path, |_| "".into());
+        assert_eq!((mail.ret, &*mail.envid, &*mail.sender), (Some(ReturnedPart::Headers), "QQ314159", "s@example.net"));
+        let recipients: Vec<_> = mail.recipients.iter().map(|to| (&*to.address, &*to.orcpt, to.notify)).collect();
+        let all = Some(NotifyWhen { success: true, failure: false, delay: true });
+        let never = Some(NotifyWhen { success: false, failure: false, delay: false });
         let expected = [
-            (0, "a@example.net", "rfc822;x@example.net", all),
-            (1, "b@example.net", "", never),
-            (2, "c@Example.Net", "", 0),
-            (3, "C@example.net", "", 0),
+            ("a@example.net", "rfc822;x@example.net", all),
+            ("b@example.net", "", never),
+            ("c@Example.Net", "", None),
+            ("C@example.net", "", None),
         ];
         assert_eq!(recipients, expected, "each address once, whatever the case of its domain");
     }
@@ -403,7 +355,7 @@ mod tests {
     #[test]
     fn those_to_whom_it_is_forwarded_get_it_from_another_sender() {
         let (memory, envelope) = (MemoryBudget::new(0), envelope());
-        let check = |forwards: &[&str], from: &str, expected: Option<&[u16]>| {
+        let check = |forwards: &[&str], from: &str, expected: Option<&[&str]>| {
             let mut transaction = Transaction::default();
             transaction
                 .add_remote(&RcptTo::new(ForwardPath::parse("<a@example.net>").unwrap()), &memory)
@@ -412,14 +364,16 @@ mod tests {
             let mailboxes = Mailboxes::several(forwards.iter().map(mailbox).collect::<Vec<_>>());
             transaction.add(&rcpt(), mailboxes, &memory).expect("room");
             let from = ReversePath::parse(from).unwrap();
-            let remote = transaction.destinations(&envelope, &from, |_| "".into()).remote.expect("for other hosts");
-            assert_eq!(&*remote.sender, "s@example.net");
-            let forwarded = remote.forwarded.map(|of| (of.sender.to_string(), of.numbers));
-            assert_eq!(forwarded, expected.map(|numbers| ("f@example.org".to_owned(), numbers.to_vec())));
+            let mail = transaction.mail(&envelope, &from, |_| "".into());
+            assert_eq!(mail.sender, "s@example.net");
+            let forwarded = mail.recipients.iter().filter(|to| to.is_forwarded).map(|to| &*to.address);
+            let forwarded = mail.forwards_from.is_some().then(|| forwarded.collect::<Vec<_>>());
+            assert_eq!(forwarded.as_deref(), expected);
+            assert!(mail.forwards_from.is_none_or(|from| from == "f@example.org"));
         };
-        check(&["b@example.net", "c@example.net"], "<f@example.org>", Some(&[1, 2]));
+        check(&["b@example.net", "c@example.net"], "<f@example.org>", Some(&["b@example.net", "c@example.net"]));
         // Who is named as well gets it from the sender.
-        check(&["a@example.net", "c@example.net"], "<f@example.org>", Some(&[1]));
+        check(&["a@example.net", "c@example.net"], "<f@example.org>", Some(&["c@example.net"]));
         check(&["a@example.net"], "<f@example.org>", None);
         check(&["b@example.net"], "<s@example.net>", None);
     }

@@ -4,16 +4,18 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-use posthaste_delivery::local::LocalDelivery;
 use posthaste_directory::Directory;
-use posthaste_events::Recorder;
-use posthaste_transport::{Event, Events, Failure, OpenError, Transports};
+use posthaste_events::{Event as Recorded, Fate, Kind, LIST_MAX, OfTransport, TransportTarget};
+use posthaste_spool::{Entry, Spool};
+pub(crate) use posthaste_transport::close_inherited_on_exec;
+use posthaste_transport::{Event, Events, Failure, Observer, OpenError, TargetId, Transports};
 use tokio::task::spawn_blocking;
 use tokio::time::Instant;
 
 use crate::config::Config;
+use crate::destinations::Late;
 use crate::error::ServeError;
-use crate::events::Outcomes;
+use crate::events::{Outcomes, Recorder};
 use crate::opening::{log_damaged, tell_stuck};
 use crate::receive::Receiver;
 use crate::refused::{RefusalNotices, RefusedDelivery};
@@ -21,8 +23,8 @@ use crate::services::{Ending, OnFailure, Service, end_blocking};
 
 /// Programs, files and LMTP servers get their mail. Opened when the configuration names the first of them, at the latest by a reload.
 pub(crate) struct TransportService {
-    store: LocalDelivery,
-    receiver: Receiver,
+    opened: Arc<Late<Transports>>,
+    spool: Arc<dyn Spool>,
     recorder: Option<Recorder>,
     notices: RefusalNotices,
 }
@@ -32,23 +34,19 @@ impl TransportService {
     ///
     /// # Errors
     /// There is no thread to open it on.
-    pub async fn start(
-        config: &Config,
-        store: LocalDelivery,
-        receiver: Receiver,
-        recorder: Option<Recorder>,
-    ) -> Result<Self, ServeError> {
-        let (settings, of_store, to) = (config.clone(), store.clone(), recorder.clone());
-        let notices = RefusalNotices::new(&receiver);
-        let tell = notices.clone();
-        let opened =
-            spawn_blocking(move || open(&settings, &of_store, to, tell)).await.map_err(std::io::Error::from)?;
+    pub async fn start(config: &Config, receiver: &Receiver) -> Result<Self, ServeError> {
+        let spool = receiver.destinations().intake().spool().clone();
+        let recorder = receiver.events().cloned();
+        let notices = RefusalNotices::new(receiver);
+        let late = receiver.late_transports().clone();
+        let (settings, of_spool, to, tell) = (config.clone(), spool.clone(), recorder.clone(), notices.clone());
+        let opened = spawn_blocking(move || open(&settings, of_spool, to, tell)).await.map_err(std::io::Error::from)?;
         let opened = opened.unwrap_or_else(|error| {
             tell_stuck(posthaste_transport::STREAM, &error, HELP);
             None
         });
-        opened.into_iter().for_each(|transports| receiver.set_transports(transports));
-        Ok(Self { store, receiver, recorder, notices })
+        opened.into_iter().for_each(|transports| late.open(transports));
+        Ok(Self { opened: late, spool, recorder, notices })
     }
 }
 
@@ -63,12 +61,12 @@ impl Service for TransportService {
 
     /// What waits is tried again at once.
     fn reload(&mut self, config: &Config, _: &Arc<Directory>) -> Vec<&'static str> {
-        if let Some(transports) = self.receiver.transports() {
+        if let Some(transports) = self.opened.opened() {
             transports.retry_all();
             return Vec::new();
         }
-        match open(config, &self.store, self.recorder.clone(), self.notices.clone()) {
-            Ok(opened) => opened.into_iter().for_each(|transports| self.receiver.set_transports(transports)),
+        match open(config, self.spool.clone(), self.recorder.clone(), self.notices.clone()) {
+            Ok(opened) => opened.into_iter().for_each(|transports| self.opened.open(transports)),
             Err(error) => {
                 tell_stuck(posthaste_transport::STREAM, &error, HELP);
                 return vec!["transports"];
@@ -80,14 +78,14 @@ impl Service for TransportService {
     /// What is under way there is finished, or left to the next start.
     fn stop(self: Box<Self>, deadline: Instant) -> Ending<'static> {
         end_blocking(move || {
-            if let Some(transports) = self.receiver.transports() {
+            if let Some(transports) = self.opened.opened() {
                 transports.end_by(deadline.into_std());
             }
         })
     }
 
     fn poll_failed(&mut self, cx: &mut Context<'_>) -> Poll<()> {
-        self.receiver.transports().map_or(Poll::Pending, |transports| transports.poll_failed(cx))
+        self.opened.opened().map_or(Poll::Pending, |transports| transports.poll_failed(cx))
     }
 }
 
@@ -97,11 +95,10 @@ const HELP: &str =
 /// Opens the transports, if the configuration names any or mail waits for some. Blocks.
 fn open(
     config: &Config,
-    store: &LocalDelivery,
+    spool: Arc<dyn Spool>,
     recorder: Option<Recorder>,
     notices: RefusalNotices,
 ) -> Result<Option<Transports>, OpenError> {
-    let spool = store.intake().spool().clone();
     let is_waiting =
         spool.streams().iter().any(|stream| stream.name == posthaste_transport::STREAM && stream.entries > 0);
     if !is_waiting && config.transports().is_empty() {
@@ -138,6 +135,37 @@ fn hear(event: Event, notices: &RefusalNotices) {
         notices.tell(RefusedDelivery { transport, id: *id, recipient, of: of.clone(), reply });
     }
     log(event);
+}
+
+impl Observer for Outcomes {
+    fn delivered(&self, targets: Vec<TargetId>) -> Option<Entry> {
+        self.0.entry(&of_transport(Fate::Delivered, &targets, "".into()))
+    }
+
+    fn lost(&self, targets: u64) {
+        self.0.lost(targets);
+    }
+
+    fn waits(&self, targets: Vec<TargetId>, failure: Failure, error: Arc<str>) {
+        let fate = if failure.is_held() { Fate::Held } else { Fate::Waiting };
+        for some in targets.chunks(LIST_MAX) {
+            self.0.note(&of_transport(fate, some, error.clone()));
+        }
+    }
+
+    fn given_up(&self, target: TargetId, error: Arc<str>) {
+        self.0.note(&of_transport(Fate::GivenUp, &[target], error));
+    }
+}
+
+fn of_transport(fate: Fate, targets: &[TargetId], error: Arc<str>) -> Recorded {
+    let target = |id: &TargetId| TransportTarget {
+        message: id.message,
+        number: id.number,
+        transport: id.transport.clone(),
+        recipient: id.recipient.clone(),
+    };
+    Recorded::now(Kind::Transport(OfTransport { fate, error, targets: targets.iter().map(target).collect() }))
 }
 
 /// Each failure once: while it lasts, `posthaste spool inspect` shows it.

@@ -31,7 +31,7 @@ impl Watch {
             loop {
                 sleep(LOOK_INTERVAL).await;
                 // First: what is stuck may hold a lock that others wait for.
-                report_stuck(stuck(&store, &receiver));
+                report_stuck(receiver.destinations().look_for_stuck(std::time::Instant::now()));
                 alerts.check(&store);
                 repeats::log(&receiver.left_out(false));
                 alerts.report_losses(receiver.turned_away(), crate::logging::dropped_lines() as u64);
@@ -60,16 +60,6 @@ impl Drop for OpeningWatch {
     fn drop(&mut self) {
         self.0.abort();
     }
-}
-
-/// Workers of the spool, the event log, the relay and transports that are stuck, or go on.
-fn stuck(store: &LocalDelivery, receiver: &Receiver) -> Vec<Found> {
-    let now = std::time::Instant::now();
-    let relay = receiver.relay().map(|relay| relay.look_for_stuck(now));
-    let transports = receiver.transports().map(|transports| transports.look_for_stuck(now));
-    let events = receiver.events().map(|events| events.look_for_stuck(now));
-    let all = relay.into_iter().chain(transports).chain(events).flatten();
-    store.intake().spool().look_for_stuck(now).into_iter().chain(all).collect()
 }
 
 /// Names each worker that is stuck, once, and each that goes on, up to a bound.

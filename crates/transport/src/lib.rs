@@ -13,6 +13,7 @@ mod carry;
 mod config;
 mod consumer;
 mod descriptors;
+mod destination;
 mod entry;
 mod events;
 #[cfg(test)]

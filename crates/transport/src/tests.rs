@@ -274,8 +274,8 @@ fn mail_for_a_transport_has_a_bound_of_its_own() {
     let transport = |text: &str| posthaste_directory::Transport::parse(text).unwrap().unwrap();
     world.send(&[("|/no/such/program", "a@example.org")], &[b'x'; 99_000]);
     assert!(matches!(world.event(), Event::Unavailable { .. }));
-    assert!(world.transports.check(&transport("|/no/such/program")).is_err());
-    assert!(world.transports.check(&transport("|/another")).is_ok());
+    assert!(world.transports.check_transport(transport("|/no/such/program").text()).is_err());
+    assert!(world.transports.check_transport(transport("|/another").text()).is_ok());
 }
 
 #[test]

@@ -5,7 +5,6 @@ use std::sync::{Arc, Condvar, Mutex};
 use std::task::{Context, Poll};
 use std::time::{Instant, SystemTime};
 
-use posthaste_directory::Transport;
 use posthaste_spool::runtime::{ConsumerRuntime, NewRuntime};
 use posthaste_spool::watch::Found;
 use posthaste_spool::{Entry, Lsn, ReplayError, Replayed, Spool, StreamError};
@@ -163,11 +162,11 @@ impl Transports {
     ///
     /// # Errors
     /// Too much waits.
-    pub fn check(&self, transport: &Transport) -> Result<(), TransportFull> {
+    pub fn check_transport(&self, transport: &Arc<str>) -> Result<(), TransportFull> {
         let (queues, config) = (self.0.shared.queues(), &self.0.shared.config);
-        let bytes = queues.bytes_of(transport.text());
+        let bytes = queues.bytes_of(transport);
         match bytes > config.pending_bytes_max || bytes > 0 && queues.bytes() > config.pending_bytes_max_all {
-            true => Err(TransportFull { transport: transport.text().clone(), bytes }),
+            true => Err(TransportFull { transport: transport.clone(), bytes }),
             false => Ok(()),
         }
     }

@@ -2,7 +2,7 @@
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use posthaste_intake::{BodyFacts, Destination, Mail, MailPlace, NotTaken, Reserved, Reserving};
+use posthaste_intake::{BodyFacts, Destination, Left, Mail, MailPlace, NotTaken, NotTakenCause, Reserved, Reserving};
 use posthaste_maildir::MailboxPath;
 use posthaste_spool::{Entry, Lsn};
 
@@ -31,7 +31,7 @@ impl OneMessage<'_> {
 }
 
 impl Destination for OneMessage<'_> {
-    fn reserve<'a>(&'a self, _: &'a Mail, body: BodyFacts, reserved: &'a mut Reserved) -> Reserving<'a> {
+    fn reserve<'a>(&'a self, _: &'a Mail<'a>, body: BodyFacts, reserved: &'a mut Reserved) -> Reserving<'a> {
         self.core.reserve(self.targets.iter().cloned(), (self.line_ends, self.secs), body, reserved);
         reserved.entries.extend_from_slice(&self.also);
         Reserving::Done(Ok(()))
@@ -39,10 +39,16 @@ impl Destination for OneMessage<'_> {
 }
 
 impl Destination for LocalDelivery {
+    fn left(&self) -> Left {
+        let remaining = self.remaining();
+        Left { messages: remaining.messages, places: remaining.mailboxes }
+    }
+
     /// Refused if too much waits for a mailbox that cannot be written to.
     fn check(&self, place: &MailPlace, _: u64) -> Result<(), NotTaken> {
         let MailPlace::Maildir(mailbox) = place else { return Ok(()) };
         self.check_mailbox(mailbox).map_err(|full| NotTaken {
+            cause: NotTakenCause::PlaceFull,
             code: 452,
             status: "4.2.2",
             text: "Too much mail waits for this mailbox, try again later".into(),
@@ -51,7 +57,7 @@ impl Destination for LocalDelivery {
         })
     }
 
-    fn reserve<'a>(&'a self, mail: &'a Mail, body: BodyFacts, reserved: &'a mut Reserved) -> Reserving<'a> {
+    fn reserve<'a>(&'a self, mail: &'a Mail<'a>, body: BodyFacts, reserved: &'a mut Reserved) -> Reserving<'a> {
         let mailboxes = mail.recipients.iter().filter_map(|recipient| match &recipient.place {
             MailPlace::Maildir(mailbox) => Some((mailbox, &recipient.prefix)),
             MailPlace::Transport(_) | MailPlace::Remote => None,
@@ -73,7 +79,7 @@ impl Destination for LocalDelivery {
 
 fn unusable(why: String) -> NotTaken {
     let text = "Not a mailbox name that can be used here".into();
-    NotTaken { code: 550, status: "5.1.3", text, about: None, why }
+    NotTaken { cause: NotTakenCause::Unusable, code: 550, status: "5.1.3", text, about: None, why }
 }
 
 impl Core {

@@ -88,6 +88,16 @@ pub mod notify {
     pub const FAILURE: u8 = 4;
     /// NOTIFY=DELAY.
     pub const DELAY: u8 = 8;
+
+    /// The bits of what was said; 0 if nothing was.
+    pub fn bits(said: Option<posthaste_intake::NotifyWhen>) -> u8 {
+        let Some(said) = said else { return 0 };
+        let all = [(said.success, SUCCESS), (said.failure, FAILURE), (said.delay, DELAY)];
+        match all.iter().filter(|(is_asked, _)| *is_asked).map(|(_, bit)| bit).sum() {
+            0 => NEVER,
+            asked => asked,
+        }
+    }
 }
 
 const IS_8BIT: u8 = 1;

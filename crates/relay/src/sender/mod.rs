@@ -21,6 +21,7 @@ mod config;
 mod connection;
 mod control;
 mod crowd;
+mod destination;
 mod dial;
 mod dispatch;
 mod ended;

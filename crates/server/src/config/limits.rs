@@ -55,7 +55,7 @@ posthaste_units::keys! {
     /// Bounds of the process.
     pub struct ProcessLimits {
         /// Octets of all messages that are held in memory at a time.
-        memory_bytes: u64 = crate::memory::default_bytes(), values::bytes;
+        memory_bytes: u64 = posthaste_intake::default_memory_bytes(), values::bytes;
         /// Seconds that sessions have to finish when the server stops.
         shutdown_secs: u64 = 30, values::secs;
     }
@@ -92,7 +92,7 @@ impl Limits {
     pub(super) fn check(&self) -> Result<(), Problem> {
         self.connections.check()?;
         self.session.check()?;
-        let memory_least = crate::memory::LARGE_BODY_BYTES as u64;
+        let memory_least = posthaste_intake::LARGE_BODY_BYTES as u64;
         check_bounds(
             Self::NAME,
             &[

@@ -5,6 +5,7 @@ use std::io;
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use bytes::Bytes;
+use posthaste_intake::LARGE_BODY_BYTES;
 use posthaste_message::HeaderScan;
 use posthaste_relay::sender::{By, Exported, ImportError, Relay};
 use posthaste_spool::{Body, Upload};
@@ -17,7 +18,6 @@ use tokio::time::{Duration, timeout};
 
 use super::transfer::{End, FORMAT, Line, VERSION, hex};
 use super::{PATIENCE, RELAYS_NOT};
-use crate::memory::LARGE_BODY_BYTES;
 use crate::receive::WeakReceiver;
 
 /// What the client reads from.

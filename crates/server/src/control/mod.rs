@@ -333,7 +333,7 @@ fn perform(request: &Request, uid: u32, receiver: &Receiver, answer: Answer<'_>)
     if let Request::ForgetMailbox { mailbox } = request {
         return forget_mailbox(receiver, mailbox);
     }
-    if let Some(why) = receiver.relay_stuck() {
+    if let Some(why) = receiver.remote().stuck() {
         return Err(format!("the queue is stuck: {why}"));
     }
     if let Request::List { of, limit } = request {

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use posthaste_pickup::{Head, Message, ReadError};
 use posthaste_relay::dsn::{Action, Notification, Recipient, Returned, Wording, Written, header_of};
+use posthaste_relay::queue::entry::notify;
 use posthaste_smtp::{RcptTo, Reply, Ret};
 use tokio::task::spawn_blocking;
 
@@ -13,7 +14,7 @@ use super::settle::Place;
 use crate::forward::now;
 use crate::receive::Receiver;
 use crate::success::{HEADER_BYTES_MAX, random_id};
-use crate::transaction::notify_bits;
+use crate::transaction::notify_when;
 
 /// Why a sender is not told.
 #[derive(Debug)]
@@ -46,11 +47,11 @@ pub(super) async fn tell(
     };
     let sender = &*head.mail.reverse_path.bare();
     let told: Vec<&(RcptTo, Reply)> =
-        refused.iter().filter(|(rcpt, _)| Action::Failed.is_told(sender, notify_bits(rcpt))).collect();
+        refused.iter().filter(|(rcpt, _)| Action::Failed.is_told(sender, notify::bits(notify_when(rcpt)))).collect();
     if told.is_empty() || !receiver.may_tell_program(sender) {
         return Ok(());
     }
-    let wording = receiver.relay().map_or_else(Default::default, |relay| relay.wording());
+    let wording = receiver.remote().wording();
     let header = if is_whole { Vec::new() } else { header_of(&body, HEADER_BYTES_MAX) };
     let returned = if is_whole { Returned::Message(&body) } else { Returned::Header(&header) };
     let written = write(&receiver.settings().host_name, &wording, &head, &told, returned);

@@ -8,6 +8,7 @@ use posthaste_pickup::{Directory, Entry, Head};
 use posthaste_smtp::{ForwardPath, MailFrom, RcptTo, ReversePath};
 
 use super::*;
+use crate::destinations::Destinations;
 use crate::settings::Settings;
 
 /// Nothing here takes longer unless it hangs.
@@ -36,7 +37,7 @@ impl Rig {
         );
         let config = Config::parse(Path::new("x"), &text).unwrap();
         let settings = Settings::new(&config, config.directory().into(), Arc::default());
-        let receiver = Receiver::with_patience(settings, store.clone(), LONG);
+        let receiver = Receiver::with_patience(settings, Destinations::new(store.clone(), None), LONG);
         Self { machine, place, config, store, receiver }
     }
 

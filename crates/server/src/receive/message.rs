@@ -1,27 +1,27 @@
 //! One message: its body read and kept, and the answer to it.
 
+use std::time::Duration;
+
 use bytes::Bytes;
-use posthaste_delivery::local::{Body as StoredBody, LineEnds, Message};
-use posthaste_message::{DateTime, Encryption, HeaderScan, Received, ReceivedLocally};
-use posthaste_relay::report::Report;
+use posthaste_intake::{Body as StoredBody, Gathered, Incoming, Mail, MailPlace, NotGathered};
+use posthaste_message::{DateTime, Encryption, HeaderScan, Received, ReceivedLocally, Summary};
 use posthaste_smtp::driver::{Body, Peer};
 use posthaste_smtp::{BodyError, Envelope, MessageOutcome, Reply, ReversePath};
 use posthaste_spool::Lsn;
 
 use super::{Receiver, check_login};
-use crate::body::{Gathered, Refusal, gather};
 use crate::certificates;
-use crate::events;
+use crate::events::Origin;
 use crate::future;
-use crate::head::Head;
+use crate::head::{Head, HeaderLabels, HeaderRefusal};
 use crate::ids::unix_micros;
 use crate::logins::Session;
 use crate::message_log::LogLine;
 use crate::replies::share_is_full;
-use crate::returned::{self, Returned};
+use crate::returned::{self, ReturnedMail};
 use crate::settings::Settings;
 use crate::success::{self, Success};
-use crate::transaction::{Destinations, Transaction};
+use crate::transaction::Transaction;
 
 impl Receiver {
     /// Reads, keeps and answers one message; the log line is the caller's.
@@ -42,72 +42,108 @@ impl Receiver {
         }
         let envelope = &*envelope;
         // Before the body is read: it waits with its client, and takes no memory here.
-        let pause = self.0.store.intake().pause(transaction.has_remote());
+        let pause = self.0.destinations.intake().pause(transaction.has_remote());
         if !pause.is_zero() {
             body.elapsed(pause).await;
         }
-        let limits = settings.limits(session);
-        let trace = received_field(&settings, session, envelope, &log.received_id);
-        let share = self.0.shares.begin(session.peer.network(), limits.allowance);
-        let is_trusted = settings.is_trusted(session);
-        let fields = settings.tenants.fields().filter(|_| settings.is_trusted_client(session));
-        let canonical = settings.maps.canonical().filter(|_| is_trusted);
-        let head = Head::new(HeaderScan::watching(&settings.host_name), fields.cloned(), canonical.cloned());
-        let gathered = gather(body, envelope, (trace, head), limits, &self.0.memory, &self.0.store, share).await;
-        let Gathered { body: stored, bytes, summary, said, room, share } = match gathered {
+        let (gathered, summary, said) = match self.gather(session, &settings, envelope, body, log).await {
             Ok(gathered) => gathered,
-            Err(refusal) => return refuse(refusal, log).into(),
+            Err(why) => return refuse(why, log).into(),
         };
-        (log.bytes, log.message_id) = (bytes, summary.message_id);
+        (log.bytes, log.message_id) = (gathered.bytes, summary.message_id.clone());
+        let checked = self.check_message(session, &settings, &mut transaction, (envelope, &summary, said), log);
+        let mail = match checked {
+            Ok(mail) => mail,
+            Err(reply) => return reply.into(),
+        };
+        log.remote = mail.recipients.iter().filter(|recipient| recipient.place == MailPlace::Remote).count();
+        (log.mailboxes, log.discarded) = (mail.recipients.len() - log.remote, transaction.discarded());
+        self.accept((session, envelope), transaction, mail, (gathered, body), log).await
+    }
+
+    /// Reads the body to its end, with the trace field in front.
+    async fn gather(
+        &self,
+        session: &Session,
+        settings: &Settings,
+        envelope: &Envelope,
+        body: &mut Body<'_>,
+        log: &LogLine,
+    ) -> Result<(Gathered, Summary, HeaderLabels), NotGathered<BodyError, HeaderRefusal>> {
+        let limits = settings.limits(session);
+        let trace = received_field(settings, session, envelope, &log.received_id);
+        let space = self.0.shares.begin(session.peer.network(), limits.allowance);
+        let fields = settings.tenants.fields().filter(|_| settings.is_trusted_client(session));
+        let canonical = settings.maps.canonical().filter(|_| settings.is_trusted(session));
+        let scan = HeaderScan::watching(&settings.host_name);
+        let mut head = Head::new(scan, limits.hops, fields.cloned(), canonical.cloned());
+        let from = (&mut SmtpBody(body), envelope.mail.size.unwrap_or(0));
+        let gathered = self.0.destinations.intake().gather(from, (trace, &mut head), &self.0.memory, space).await?;
+        let (summary, said) = head.heard();
+        Ok((gathered, summary, said))
+    }
+
+    /// Checks what is known once a message is read, and adds what the configuration adds to it.
+    fn check_message(
+        &self,
+        session: &Session,
+        settings: &Settings,
+        transaction: &mut Transaction,
+        (envelope, summary, said): (&Envelope, &Summary, HeaderLabels),
+        log: &mut LogLine,
+    ) -> Result<Mail<'static>, Reply> {
         if transaction.is_forwarded() && summary.own_hops >= FORWARDS_MAX {
             log.why = Some(format!("forwarded {} times", summary.own_hops));
-            return Reply::new(554, "5.4.6", "Forwarded by this server too often, the message is in a loop").into();
+            return Err(Reply::new(554, "5.4.6", "Forwarded by this server too often, the message is in a loop"));
         }
         if let Some(pool) = settings.tenants.unknown_pool(&said.labels) {
             log.why = Some(format!("there is no pool {pool}"));
-            return Reply::new(554, "5.6.0", format!("There is no pool {pool}")).into();
+            return Err(Reply::new(554, "5.6.0", format!("There is no pool {pool}")));
         }
         for copy in settings.maps.copies(envelope) {
-            if let Err(reply) = self.add_copy(&mut transaction, &copy) {
+            if let Err(reply) = self.add_copy(transaction, &copy) {
                 log.why = Some(format!("no copy to {}: {reply}", copy.forward_path));
-                return Reply::new(451, "4.3.5", "Mail cannot be accepted now, try again later").into();
+                return Err(Reply::new(451, "4.3.5", "Mail cannot be accepted now, try again later"));
             }
         }
-        let mut destinations = self.destinations(&transaction, envelope);
-        if summary.is_ascii {
-            destinations.need_no_utf8();
-        }
-        if let Some(remote) = &mut destinations.remote {
-            let sender = &envelope.mail.reverse_path;
+        let mut mail = self.mail(transaction, envelope);
+        // Many clients say SMTPUTF8 whenever it is offered. The header section is ASCII, so the message needs it only for addresses, which the client's side of a
+        // session looks at.
+        mail.smtputf8 &= !summary.is_ascii;
+        if mail.recipients.iter().any(|recipient| recipient.place == MailPlace::Remote) {
             let login = settings.login(session).map(|(_, login)| login);
-            settings.tenants.label(remote, session, sender, (is_trusted, login), said.labels);
+            let by = (settings.is_trusted(session), login);
+            settings.tenants.label(&mut mail, session, &envelope.mail.reverse_path, by, said.labels);
             if envelope.mail.hold.is_some() || envelope.mail.expires.is_some() {
-                let (hold_secs, expires_secs) = future::times(&envelope.mail, unix_micros() / 1_000_000);
-                (remote.hold_secs, remote.expires_secs) = (hold_secs, expires_secs);
-            }
-            let count = remote.recipients.len() as u64;
-            if self.relay().is_some_and(|relay| !relay.has_room_for(&remote.tenant, count)) {
-                log.why = Some(format!("too much mail of tenant {} waits", remote.tenant));
-                return Reply::new(452, "4.3.1", "Too much of your mail waits for other hosts, try again later").into();
+                (mail.hold_secs, mail.expires_secs) = future::times(&envelope.mail, unix_micros() / 1_000_000);
             }
         }
-        log.remote = destinations.remote.as_ref().map_or(0, |remote| remote.recipients.len());
-        (log.mailboxes, log.discarded) = (destinations.len() - log.remote, transaction.discarded());
-        let recorder = self.0.events.as_ref();
-        let event = recorder.and_then(|recorder| events::received(recorder, log, session, envelope, &destinations));
-        let complaint = match transaction.returned().is_empty() {
-            true => returned::complaint(self.relay(), &stored).await,
-            false => None,
-        };
-        if destinations.len() == 0 {
-            if !transaction.returned().is_empty() {
-                // Nobody is left to whom it could go.
-                self.note_returned(transaction.returned(), returned::read(&stored).as_ref(), Lsn::ZERO);
-            }
-            self.note_complaint(complaint, Lsn::ZERO);
+        Ok(mail)
+    }
+
+    /// Makes a message durable, and tells those who are to hear of it.
+    async fn accept(
+        &self,
+        (session, envelope): (&Session, &Envelope),
+        transaction: Transaction,
+        mail: Mail<'static>,
+        (gathered, client): (Gathered, &mut Body<'_>),
+        log: &mut LogLine,
+    ) -> MessageOutcome {
+        let Gathered { body: stored, room, space, .. } = gathered;
+        let is_returned = !transaction.returned().is_empty();
+        let complaint = if is_returned { None } else { self.remote().complaint(&stored).await };
+        let report = if is_returned { returned::read(&stored) } else { None };
+        let origin = Origin { session, envelope, line: &*log };
+        let destinations = &self.0.destinations;
+        let mut mail = mail;
+        mail.arrival = Some(&origin);
+        if mail.recipients.is_empty() {
+            destinations.intake().discard(destinations.list(), &mail);
+            let returned = ReturnedMail { returned: transaction.into_returned(), report };
+            self.note_returned(returned, complaint, Lsn::ZERO);
             return MessageOutcome::accepted(format!("Accepted as {}", log.received_id));
         }
-        let report = if transaction.returned().is_empty() { None } else { returned::read(&stored) };
         let successes =
             if envelope.mail.reverse_path == ReversePath::Null { Vec::new() } else { transaction.successes() };
         let header = match &stored {
@@ -115,43 +151,33 @@ impl Receiver {
             // A large one is in a file: its notification is without a header.
             _ => Vec::new(),
         };
-        let Destinations { maildirs: targets, transports, remote } = destinations;
-        let entry = |outside| self.transports().expect("open since its recipient was accepted").entry(outside);
-        let queued = |remote| self.relay().expect("open since its recipient was accepted").entry(remote);
-        let also = event.into_iter().chain(transports.map(entry)).chain(remote.map(queued)).collect();
-        let message = Message { targets, body: stored, line_ends: LineEnds::ToLf, also };
-        let kept = self.0.store.deliver_unless(message, body.elapsed(self.0.store_patience)).await;
-        drop((room, share));
-        let returned = transaction.into_returned();
+        let patience = client.elapsed(self.0.store_patience);
+        let kept = destinations.intake().accept_unless(destinations.list(), &mail, stored, patience).await;
+        drop((room, space));
         match kept {
-            Ok(message) => {
-                log.id = Some(message.id());
-                self.note_returned(&returned, report.as_ref(), Lsn::new(message.id()));
-                self.note_complaint(complaint, Lsn::new(message.id()));
+            Ok(receipt) => {
+                log.id = Some(receipt.lsn.get());
+                let returned = ReturnedMail { returned: transaction.into_returned(), report };
+                self.note_returned(returned, complaint, receipt.lsn);
                 if !successes.is_empty() {
                     self.tell_success(envelope, &successes, &header).await;
                 }
-                MessageOutcome::accepted(format!("Kept as {}", message.id()))
+                MessageOutcome::accepted(format!("Kept as {}", receipt.lsn))
             }
             Err(error) => log.refused(&error).into(),
         }
     }
 
-    fn note_returned(&self, returned: &[Returned], read: Option<&Report>, report: Lsn) {
-        if let Some(relay) = self.relay() {
-            returned::note(relay, self.events(), returned, read, report);
-        }
-    }
-
-    fn note_complaint(&self, complaint: Option<(Returned, Report)>, report: Lsn) {
-        if let Some((returned, read)) = complaint {
-            self.note_returned(&[returned], Some(&read), report);
+    /// Notes what has come to signed return paths, and a complaint, in the message `lsn`.
+    fn note_returned(&self, returned: ReturnedMail, complaint: Option<ReturnedMail>, lsn: Lsn) {
+        for mail in [Some(returned), complaint].into_iter().flatten() {
+            self.remote().note_returned(self.events(), &mail, lsn);
         }
     }
 
     /// Durable before the message is answered: a client that hears nothing sends it again, and is told again.
     async fn tell_success(&self, envelope: &Envelope, successes: &[Success], header: &[u8]) {
-        let wording = self.relay().map_or_else(Default::default, |relay| relay.wording());
+        let wording = self.remote().wording();
         let written = success::write(&self.settings().host_name, &wording, envelope, successes, header);
         let sender = envelope.mail.reverse_path.bare();
         let told = self.notify(&sender, written, None).await;
@@ -160,16 +186,37 @@ impl Receiver {
         }
     }
 
-    /// Where a message goes, and from whom it leaves for those to whom it is forwarded.
-    pub fn destinations(&self, transaction: &Transaction, envelope: &Envelope) -> Destinations {
+    /// The message for its destinations: where it goes, and from whom it leaves for those to whom it is forwarded.
+    pub fn mail(&self, transaction: &Transaction, envelope: &Envelope) -> Mail<'static> {
         let settings = self.settings();
         let directory = &settings.directory;
         let detail = |address: &str| directory.detail(address).unwrap_or_default().into();
         let sender = &envelope.mail.reverse_path;
-        let forwarding = self.forwarding().filter(|_| transaction.is_forwarded());
+        let forwarding = self.remote().forwarding().filter(|_| transaction.is_forwarded());
         let forwards_from =
             forwarding.map_or_else(|| sender.clone(), |forwarding| forwarding.sender(sender, directory));
-        transaction.destinations(envelope, &forwards_from, detail)
+        transaction.mail(envelope, &forwards_from, detail)
+    }
+}
+
+/// A body that comes by SMTP or LMTP.
+struct SmtpBody<'b, 'c>(&'b mut Body<'c>);
+
+impl Incoming for SmtpBody<'_, '_> {
+    type Error = BodyError;
+
+    const PIECE_BYTES_MAX: usize = Body::CHUNK_BYTES_MAX;
+
+    async fn readable(&mut self) -> bool {
+        self.0.readable().await
+    }
+
+    async fn piece(&mut self) -> Option<Result<Bytes, BodyError>> {
+        self.0.chunk().await
+    }
+
+    async fn within<F: Future<Output: Send> + Send>(&mut self, patience: Duration, work: F) -> Option<F::Output> {
+        self.0.within(patience, work).await
     }
 }
 
@@ -177,28 +224,28 @@ impl Receiver {
 const FORWARDS_MAX: usize = 4;
 
 /// The answer to a message whose body was not taken, and its reason for the log.
-fn refuse(refusal: Refusal, log: &mut LogLine) -> Reply {
-    match refusal {
-        Refusal::Body(error) => {
+fn refuse(why: NotGathered<BodyError, HeaderRefusal>, log: &mut LogLine) -> Reply {
+    match why {
+        NotGathered::Body(error) => {
             log.abandoned = is_abandoned(&error);
             log.why = Some(error.to_string());
             error.reply()
         }
-        Refusal::Loop { hops } => {
+        NotGathered::Refused(HeaderRefusal::Loop { hops }) => {
             log.why = Some(format!("{hops} hops"));
             Reply::new(554, "5.4.6", "Too many hops, the message is in a loop")
         }
-        Refusal::NoName { field } => {
+        NotGathered::Refused(HeaderRefusal::NoName { field }) => {
             log.why = Some(format!("{field} has no name"));
             Reply::new(554, "5.6.0", format!("The field {field} needs a name of one word"))
         }
-        Refusal::Delivery(error) => log.refused(&error),
-        Refusal::Spool(error) => log.unspoolable(&error),
-        Refusal::Share(too_much) => {
+        NotGathered::Intake(error) => log.refused(&error),
+        NotGathered::File(error) => log.unspoolable(&error),
+        NotGathered::Space(too_much) => {
             log.why = Some(too_much.to_string());
             share_is_full()
         }
-        Refusal::Slow => log.too_slow(),
+        NotGathered::Slow => log.too_slow(),
     }
 }
 

@@ -7,37 +7,31 @@ mod tests;
 
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, OnceLock, PoisonError, RwLock, Weak};
+use std::sync::{Arc, PoisonError, RwLock, Weak};
 use std::time::{Duration, Instant};
 
-use posthaste_delivery::DeliveryError;
-use posthaste_delivery::local::LocalDelivery;
-use posthaste_events::Recorder;
-use posthaste_relay::sender::Relay;
+use posthaste_intake::{LARGE_BODY_BYTES, MemoryBudget, STORE_PATIENCE, SpoolShares};
 use posthaste_smtp::driver::{self, Body, Handler, Peer};
 use posthaste_smtp::sasl::Credentials;
 use posthaste_smtp::{Envelope, MailFrom, MessageOutcome, RcptTo, Reply, Witness};
-use posthaste_transport::Transports;
 use tokio::time::timeout;
 
 use self::recipient::RefusedRecipient;
-use crate::body::STORE_PATIENCE;
 use crate::certificates;
-use crate::events;
-use crate::forward::Forwarding;
+use crate::destinations::Destinations;
+use crate::events::{self, Recorder};
 use crate::future;
 use crate::ids::{Ids, unix_micros};
 use crate::live::Live;
 use crate::login_gate::{LoggedIn, LoginGate, NoLogin};
 use crate::logins::Session;
-use crate::memory::{LARGE_BODY_BYTES, MemoryBudget};
 use crate::message_log::{LogLine, Severity};
 use crate::password::PasswordHash;
 use crate::quotas::Quotas;
+use crate::remote::RemoteHosts;
 use crate::repeats::{About, Kind, LeftOut, Repeats};
 use crate::replies::{reply_to, share_is_full, too_slow};
 use crate::settings::Settings;
-use crate::shares::SpoolShares;
 use crate::transaction::Transaction;
 
 /// A receiver that does not keep the others: what the relay has of it, which it keeps itself.
@@ -56,14 +50,8 @@ pub(crate) struct Receiver(Arc<Shared>);
 
 struct Shared {
     settings: RwLock<Arc<Settings>>,
-    store: LocalDelivery,
+    destinations: Destinations,
     store_patience: Duration,
-    /// Open once the configuration names one.
-    transports: OnceLock<Transports>,
-    /// Open if the configuration lets anybody use it.
-    relay: OnceLock<(Relay, Forwarding)>,
-    /// Why the relay is not open although it should be.
-    relay_stuck: OnceLock<String>,
     memory: MemoryBudget,
     shares: SpoolShares,
     ids: Ids,
@@ -71,8 +59,6 @@ struct Shared {
     repeats: Arc<Repeats>,
     /// Where the store keeps what it has promised, for messages to the operator.
     spool: String,
-    /// The event log, if there is one.
-    events: Option<Recorder>,
     live: Live,
     gate: LoginGate,
     quotas: Quotas,
@@ -81,7 +67,7 @@ struct Shared {
 impl Receiver {
     pub fn new(
         settings: Settings,
-        store: LocalDelivery,
+        destinations: Destinations,
         memory: MemoryBudget,
         spool: &Path,
         repeats: Arc<Repeats>,
@@ -89,43 +75,28 @@ impl Receiver {
         let settings = RwLock::new(Arc::new(settings));
         let spool = spool.display().to_string();
         let (ids, turned_away) = (Ids::new(), AtomicU64::new(0));
-        let (shares, transports, relay) = (SpoolShares::default(), OnceLock::new(), OnceLock::new());
-        let store_patience = STORE_PATIENCE;
-        let events = None;
+        let (shares, store_patience) = (SpoolShares::default(), STORE_PATIENCE);
         Self(Arc::new(Shared {
             settings,
-            store,
+            destinations,
             store_patience,
-            transports,
-            relay,
-            relay_stuck: OnceLock::new(),
             memory,
             shares,
             ids,
             turned_away,
             repeats,
             spool,
-            events,
             live: Live::default(),
             gate: LoginGate::default(),
             quotas: Quotas::default(),
         }))
     }
 
-    /// Tells an event log.
-    ///
-    /// # Panics
-    /// When it was cloned already.
-    pub fn recording(mut self, events: Option<Recorder>) -> Self {
-        Arc::get_mut(&mut self.0).expect("nobody else has it yet").events = events;
-        self
-    }
-
     /// As [`new`](Self::new), with another patience than [`STORE_PATIENCE`].
     #[cfg(test)]
-    pub fn with_patience(settings: Settings, store: LocalDelivery, patience: Duration) -> Self {
+    pub fn with_patience(settings: Settings, destinations: Destinations, patience: Duration) -> Self {
         let memory = MemoryBudget::new(0);
-        let mut shared = Self::new(settings, store, memory, Path::new("spool"), Arc::default()).0;
+        let mut shared = Self::new(settings, destinations, memory, Path::new("spool"), Arc::default()).0;
         Arc::get_mut(&mut shared).expect("nobody else has it").store_patience = patience;
         Self(shared)
     }
@@ -137,7 +108,7 @@ impl Receiver {
 
     /// The event log, if there is one.
     pub fn events(&self) -> Option<&Recorder> {
-        self.0.events.as_ref()
+        self.0.destinations.events()
     }
 
     /// What the log has left out since this was asked last; `all`: even a moment ago.
@@ -150,46 +121,14 @@ impl Receiver {
         *self.0.settings.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(settings);
     }
 
-    /// Delivers to transports from now on.
-    pub fn set_transports(&self, transports: Transports) {
-        // The server has opened none.
-        let _ = self.0.transports.set(transports);
+    /// Where mail goes.
+    pub fn destinations(&self) -> &Destinations {
+        &self.0.destinations
     }
 
-    /// Those that are open.
-    pub fn transports(&self) -> Option<&Transports> {
-        self.0.transports.get()
-    }
-
-    /// Takes mail for other hosts from now on.
-    pub fn set_relay(&self, relay: Relay, forwarding: Forwarding) {
-        // Opened once.
-        let _ = self.0.relay.set((relay, forwarding));
-    }
-
-    /// The relay cannot be opened: until a restart, nobody is refused for good who might not be if it were open.
-    pub fn set_relay_stuck(&self, why: String) {
-        let _ = self.0.relay_stuck.set(why);
-    }
-
-    /// Why the relay is not open although it should be.
-    pub fn relay_stuck(&self) -> Option<&str> {
-        self.0.relay_stuck.get().map(String::as_str)
-    }
-
-    /// It, if it is open.
-    pub fn relay(&self) -> Option<&Relay> {
-        self.0.relay.get().map(|(relay, _)| relay)
-    }
-
-    /// What becomes of senders whose mail is forwarded.
-    pub fn forwarding(&self) -> Option<&Forwarding> {
-        self.0.relay.get().map(|(_, forwarding)| forwarding)
-    }
-
-    /// Where mail is kept.
-    pub fn store(&self) -> &LocalDelivery {
-        &self.0.store
+    /// Mail for other hosts.
+    pub fn remote(&self) -> &RemoteHosts {
+        self.0.destinations.remote()
     }
 
     /// For the relay, which the receiver holds.
@@ -226,7 +165,7 @@ impl Handler for Receiver {
         let (peer, error) = (session.peer.to_string(), error.to_string());
         match self.0.repeats.is_told(Kind::FailedTls, client(session), Instant::now()) {
             true => {
-                if let Some(recorder) = &self.0.events {
+                if let Some(recorder) = self.events() {
                     events::connection(recorder, &session.peer, &format!("TLS handshake failed: {error}"));
                 }
                 tracing::info!(peer, error, "TLS handshake failed");
@@ -243,7 +182,7 @@ impl Handler for Receiver {
             return;
         }
         let (peer_text, why) = (peer.to_string(), why.to_string());
-        if let Some(recorder) = &self.0.events {
+        if let Some(recorder) = self.events() {
             events::connection(recorder, peer, &why);
         }
         match self.0.repeats.is_told(Kind::RefusedConnection, About::Client(peer.ip()), Instant::now()) {
@@ -273,7 +212,7 @@ impl Handler for Receiver {
     /// A large message goes to a file; who announces one hears now that there is no room for it, not when all of it was sent.
     async fn mail(&self, session: &mut Session, _: &mut Transaction, mail: &MailFrom) -> Result<(), Reply> {
         let outcome = self.check_mail(session, mail).await;
-        if let (Some(recorder), Err(reply)) = (&self.0.events, &outcome) {
+        if let (Some(recorder), Err(reply)) = (self.events(), &outcome) {
             events::command(recorder, session, &mail.reverse_path, None, reply);
         }
         outcome
@@ -288,7 +227,7 @@ impl Handler for Receiver {
     ) -> Result<(), Reply> {
         let taken = self.take_recipient(session, transaction, rcpt, envelope.mail.hold.is_some()).await;
         let Err(RefusedRecipient { kind, about, reply, why }) = taken else { return Ok(()) };
-        if let Some(recorder) = &self.0.events {
+        if let Some(recorder) = self.events() {
             events::command(recorder, session, &envelope.mail.reverse_path, Some(&rcpt.forward_path), &reply);
         }
         let about = about.as_deref().map_or_else(|| client(session), About::Name);
@@ -321,7 +260,7 @@ impl Handler for Receiver {
         let begun = Instant::now();
         let mut log = LogLine { received_id: self.0.ids.next(), ..LogLine::default() };
         let outcome = self.receive(session, transaction, &mut envelope, body, &mut log).await;
-        if let Some(recorder) = self.0.events.as_ref().filter(|_| log.abandoned || !outcome.is_accepted()) {
+        if let Some(recorder) = self.events().filter(|_| log.abandoned || !outcome.is_accepted()) {
             events::message(recorder, &log, session, &envelope, &outcome);
         }
         self.log(&log, session, &envelope, &outcome, begun);
@@ -372,7 +311,7 @@ impl Receiver {
         let why = refused.as_ref().map(|(_, why)| *why);
         let kind = if why.is_none() { Kind::Login } else { Kind::FailedLogin };
         let told = self.0.repeats.is_told(kind, About::Client(peer.ip()), Instant::now());
-        if let Some(recorder) = self.0.events.as_ref().filter(|_| told || why.is_none()) {
+        if let Some(recorder) = self.events().filter(|_| told || why.is_none()) {
             events::login(recorder, (peer, session), mechanism, user, refused);
         }
         let peer = peer.to_string();
@@ -408,9 +347,9 @@ impl Receiver {
             }
             return Err(share_is_full());
         }
-        let error = match timeout(STORE_PATIENCE, self.0.store.intake().wait_for_room(size)).await {
+        let error = match timeout(STORE_PATIENCE, self.0.destinations.intake().wait_for_room(size)).await {
             Ok(Ok(())) => return Ok(()),
-            Ok(Err(error)) => DeliveryError::from(error),
+            Ok(Err(error)) => error,
             Err(_) => return Err(too_slow()),
         };
         let help = self.help(Kind::NoSpace);

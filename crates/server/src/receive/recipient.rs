@@ -1,17 +1,19 @@
 //! One recipient: where its mail goes, or why it is refused.
 
 use posthaste_directory::{self as directory, Mailbox, Place, Route};
-use posthaste_relay::sender::Ahead;
+use posthaste_intake::{MailPlace, NotTaken, NotTakenCause};
 use posthaste_smtp::{Address, ForwardPath, RcptTo, Reply};
 
 use super::{Receiver, check_login};
 use crate::forward::Back;
 use crate::logins::Session;
 use crate::maps::Exists;
+use crate::remote::Ahead;
 use crate::repeats::Kind;
+use crate::replies::reply_of;
 use crate::returned::{ReturnPath, Returned};
 use crate::settings::Settings;
-use crate::transaction::{Full, Transaction};
+use crate::transaction::{Full, Transaction, place_of};
 
 /// A recipient that is refused.
 pub(super) struct RefusedRecipient {
@@ -47,6 +49,17 @@ impl From<directory::Refusal> for RefusedRecipient {
     }
 }
 
+impl From<NotTaken> for RefusedRecipient {
+    fn from(not_taken: NotTaken) -> Self {
+        let kind = match not_taken.cause {
+            NotTakenCause::QueueFull => Kind::QueueFull,
+            NotTakenCause::PlaceFull | NotTakenCause::NotOpen | NotTakenCause::Unusable => Kind::MailboxFull,
+        };
+        let about = not_taken.about.as_deref().map(str::to_owned);
+        Self { kind, about, reply: reply_of(&not_taken), why: None }
+    }
+}
+
 impl From<Full> for RefusedRecipient {
     fn from(full: Full) -> Self {
         match full {
@@ -71,7 +84,7 @@ impl Receiver {
         is_held: bool,
     ) -> Result<(), RefusedRecipient> {
         let asked = self.look_up_recipient(session, to, (rcpt, Clearance::None), is_held);
-        let asked = asked.map_err(|refused| match self.relay_stuck() {
+        let asked = asked.map_err(|refused| match self.remote().stuck() {
             // The relay might take it, or know its return path.
             Some(why) if refused.reply.is_permanent() => {
                 let reply = Reply::new(451, "4.3.5", "This address cannot be served now, try again later");
@@ -84,8 +97,8 @@ impl Receiver {
             }
             _ => refused,
         })?;
-        let (Some(address), Some(relay)) = (asked, self.relay()) else { return Ok(()) };
-        match relay.ask_ahead(&address).await {
+        let Some(address) = asked else { return Ok(()) };
+        match self.remote().ask_ahead(&address).await {
             Ahead::Taken => self.look_up_recipient(session, to, (rcpt, Clearance::Asked), is_held).map(drop),
             Ahead::Refused(reply) => Err(reply.into()),
             Ahead::NotKnown(why) => {
@@ -104,7 +117,7 @@ impl Receiver {
         (rcpt, clearance): (&RcptTo, Clearance),
         is_held: bool,
     ) -> Result<Option<Address>, RefusedRecipient> {
-        match ReturnPath::of(self.relay(), &rcpt.forward_path) {
+        match self.remote().return_path(&rcpt.forward_path) {
             ReturnPath::Ordinary => {}
             ReturnPath::Invalid => return Err(directory::Refusal::UnknownUser.into()),
             ReturnPath::NotNow => {
@@ -112,10 +125,10 @@ impl Receiver {
             }
             ReturnPath::Ours(returned) => return self.take_returned(session, to, rcpt, returned).map(|()| None),
         }
-        let forwarded_sender = match self.forwarding().map(|forwarding| forwarding.back(&rcpt.forward_path)) {
-            None | Some(Back::Ordinary) => None,
-            Some(Back::Sender(forward_path)) => Some(RcptTo { forward_path, ..rcpt.clone() }),
-            Some(Back::Invalid) => return Err(directory::Refusal::UnknownUser.into()),
+        let forwarded_sender = match self.remote().back(&rcpt.forward_path) {
+            Back::Ordinary => None,
+            Back::Sender(forward_path) => Some(RcptTo { forward_path, ..rcpt.clone() }),
+            Back::Invalid => return Err(directory::Refusal::UnknownUser.into()),
         };
         let is_open = clearance == Clearance::Open || forwarded_sender.is_some();
         let rcpt = forwarded_sender.as_ref().unwrap_or(rcpt);
@@ -136,7 +149,7 @@ impl Receiver {
                 if exists == Exists::No {
                     return Err(directory::Refusal::UnknownUser.into());
                 }
-                self.check_queue(to.remotes() as u64 + 1)?;
+                self.0.destinations.check(&MailPlace::Remote, to.remotes() as u64 + 1)?;
                 if exists == Exists::AskNextHop && clearance != Clearance::Asked {
                     return Ok(address.cloned());
                 }
@@ -156,14 +169,14 @@ impl Receiver {
             let reply = Reply::new(550, "5.5.4", "Mail for this address cannot be held back, it is delivered here");
             return Err(reply.into());
         }
-        let maildirs = places().filter_map(|place| match place {
-            Place::Maildir(path) => Some(&**path),
-            Place::Transport(_) | Place::Remote => None,
-        });
-        self.0.store.check_mailboxes(maildirs).map_err(|full| mailbox_full(&full.mailbox))?;
-        places().try_for_each(|place| self.check_transport(place))?;
-        let remote = places().filter(|place| **place == Place::Remote).count() as u64;
-        if remote > 0 { self.check_queue(remote) } else { Ok(()) }
+        let is_remote = |mailbox: &&Mailbox| mailbox.place == Place::Remote;
+        for mailbox in mailboxes.iter().filter(|mailbox| !is_remote(mailbox)) {
+            self.0.destinations.check(&place_of(mailbox), 1)?;
+        }
+        match mailboxes.iter().filter(is_remote).count() {
+            0 => Ok(()),
+            count => Ok(self.0.destinations.check(&MailPlace::Remote, count as u64)?),
+        }
     }
 
     /// Adds a recipient that has passed all checks, and counts it against the quota of the login or local user. One that is not added is not counted.
@@ -181,31 +194,6 @@ impl Receiver {
         })?;
         add().inspect_err(|_| self.0.quotas.give_back(&account))?;
         Ok(())
-    }
-
-    fn check_queue(&self, recipients: u64) -> Result<(), RefusedRecipient> {
-        if self.relay().is_some_and(|relay| relay.has_room(recipients)) {
-            return Ok(());
-        }
-        let reply = Reply::new(452, "4.3.1", "Too much mail waits for other hosts, try again later");
-        let about = Some("relay.queue_recipients".to_owned());
-        Err(RefusedRecipient { kind: Kind::QueueFull, about, reply, why: None })
-    }
-
-    /// Whether the transport of a place takes mail now, and whether what the place needs is open at all.
-    fn check_transport(&self, place: &Place) -> Result<(), RefusedRecipient> {
-        let not_open = || {
-            let reply = Reply::new(451, "4.3.5", "This address cannot be served now, try again later");
-            RefusedRecipient { kind: Kind::MailboxFull, about: None, reply, why: None }
-        };
-        match place {
-            Place::Maildir(_) => Ok(()),
-            Place::Remote => self.relay().map(drop).ok_or_else(not_open),
-            Place::Transport(transport) => {
-                let transports = self.transports().ok_or_else(not_open)?;
-                transports.check(transport).map_err(|full| mailbox_full(&full.transport))
-            }
-        }
     }
 
     /// Mail to a return path of ours goes on to the sender behind it; if nobody knows that any more, it is read and goes nowhere.
@@ -238,7 +226,7 @@ impl Receiver {
         let full = |_| Reply::new(452, "4.3.1", "no room for one recipient more");
         match self.settings().directory.recipient(&copy.forward_path) {
             Route::Local(mailboxes) => to.add(copy, Some(mailboxes), &self.0.memory).map_err(full),
-            Route::Refused(directory::Refusal::Relay) if self.relay().is_some() => {
+            Route::Refused(directory::Refusal::Relay) if self.remote().is_open() => {
                 to.add_remote(copy, &self.0.memory).map_err(full)
             }
             Route::Refused(refusal) => Err(refusal.reply()),
@@ -248,13 +236,7 @@ impl Receiver {
 
     /// Whether mail for a domain that is not ours is sent on.
     fn may_relay(&self, session: &Session, path: &ForwardPath) -> bool {
-        let (Some(_), Some(address)) = (self.relay(), path.address()) else { return false };
+        let Some(address) = path.address().filter(|_| self.remote().is_open()) else { return false };
         self.settings().may_relay(session, &address.domain().to_string())
     }
-}
-
-/// Too much mail waits for a mailbox or a transport.
-fn mailbox_full(about: &str) -> RefusedRecipient {
-    let reply = Reply::new(452, "4.2.2", "Too much mail waits for this mailbox, try again later");
-    RefusedRecipient { kind: Kind::MailboxFull, about: Some(about.to_owned()), reply, why: None }
 }

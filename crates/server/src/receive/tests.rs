@@ -10,6 +10,7 @@ use posthaste_smtp::{Address, MailFrom, Protocol, RcptTo, Reply, client, server}
 use posthaste_spool::{Batch, Body, Entry, PAUSE_MAX};
 
 use crate::config::Config;
+use crate::destinations::Destinations;
 use crate::receive::Receiver;
 use crate::relay::RelayService;
 use crate::services::Service;
@@ -60,11 +61,11 @@ async fn serve(
     config.storage.data = machine.path().to_owned();
     let receiver = Receiver::with_patience(
         Settings::new(&config, config.directory().into(), Default::default()),
-        store.clone(),
+        Destinations::new(store.clone(), None),
         patience,
     );
     let files = RelayFiles::read(&config).expect("nothing is missing");
-    let relay = RelayService::start(&config, files, store.clone(), receiver.clone(), None).await.expect("a relay");
+    let relay = RelayService::start(&config, files, receiver.clone()).await.expect("a relay");
     let lmtp = server::Config { protocol: Protocol::Lmtp, ..server::Config::new("mx.example.org") };
     let builder = Server::builder().listen("127.0.0.1:0").config(lmtp).listen("127.0.0.1:0");
     (store, builder.start(receiver).await.expect("started"), relay)

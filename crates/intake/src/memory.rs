@@ -1,4 +1,4 @@
-//! How much of all messages may be in memory at a time.
+//! Memory for messages on their way in.
 //!
 //! What is allowed is cut in four: one part for small bodies and large envelopes while they arrive, one for the buffers of large ones that go to files, and
 //! two for what is accepted and not yet in its mailboxes, which the store counts. Nothing waits for memory: a body that finds no
@@ -16,7 +16,7 @@ pub const LARGE_BODY_BYTES: usize = 1 << 20;
 
 /// Octets for all messages where the configuration does not say: a sixteenth of the machine's memory, or of what its cgroup may have, but at least 256 MiB
 /// and at most 4 GiB.
-pub fn default_bytes() -> u64 {
+pub fn default_memory_bytes() -> u64 {
     let read = |file: &str| std::fs::read_to_string(file).unwrap_or_default();
     share_of(&read("/proc/meminfo"), &read("/sys/fs/cgroup/memory.max"))
 }
@@ -87,7 +87,6 @@ impl MemoryBudget {
     }
 
     /// Octets that nobody has reserved.
-    #[cfg(test)]
     pub fn available_bytes(&self) -> usize {
         self.units.available_permits() * UNIT_BYTES
     }

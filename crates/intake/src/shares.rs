@@ -7,11 +7,9 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use posthaste_units::show_bytes;
 
-use crate::config::{Limits, SpoolShare};
-
 /// Octets of large messages that are on their way in, by client. The map has an entry for each client that has one under way.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct SpoolShares(Arc<Mutex<Held>>);
+pub struct SpoolShares(Arc<Mutex<Held>>);
 
 #[derive(Debug, Default)]
 struct Held {
@@ -23,23 +21,27 @@ struct Held {
 
 /// How much a client may hold.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Allowance {
-    share: SpoolShare,
+pub struct Allowance {
+    /// Its share.
+    pub share: SpaceShare,
     /// One message of the largest size always has room, as far as this is concerned. 0: messages have no bound.
-    least: u64,
+    pub least: u64,
 }
 
-impl From<&Limits> for Allowance {
-    fn from(limits: &Limits) -> Self {
-        Self { share: limits.receive.spool_per_address, least: limits.session.message_bytes }
-    }
+/// A share of the spool's space.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum SpaceShare {
+    /// Of what there is, 1 to 100.
+    Percent(u8),
+    /// Bytes.
+    Bytes(u64),
 }
 
 impl Allowance {
     fn of(self, space: u64) -> u64 {
         let share = match self.share {
-            SpoolShare::Bytes(bytes) => bytes,
-            SpoolShare::Percent(percent) => space / 100 * u64::from(percent),
+            SpaceShare::Bytes(bytes) => bytes,
+            SpaceShare::Percent(percent) => space / 100 * u64::from(percent),
         };
         share.max(self.least)
     }
@@ -47,7 +49,7 @@ impl Allowance {
 
 /// One client would hold too much: 452 4.3.1, for this one only.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct ShareExceeded {
+pub struct ShareExceeded {
     network: IpAddr,
     held: u64,
     wanted: u64,
@@ -74,16 +76,19 @@ impl SpoolShares {
     }
 
     /// Whether a message of that size could begin.
+    ///
+    /// # Errors
+    /// The client may not hold that much more.
     pub fn check(&self, network: Option<IpAddr>, bytes: u64, allowance: Allowance) -> Result<(), ShareExceeded> {
         let held = self.held();
         // Without a look nothing is known yet, and the first message brings one.
-        let is_unknown = held.space == 0 && matches!(allowance.share, SpoolShare::Percent(_));
+        let is_unknown = held.space == 0 && matches!(allowance.share, SpaceShare::Percent(_));
         network.filter(|_| !is_unknown).map_or(Ok(()), |network| held.check(network, 0, bytes, allowance))
     }
 
     /// For one message from this client; from a UNIX socket, or any other way without an address, there is no bound.
-    pub fn begin(&self, network: Option<IpAddr>, allowance: Allowance) -> Share {
-        Share { shares: self.clone(), network, allowance, bytes: 0 }
+    pub fn begin(&self, network: Option<IpAddr>, allowance: Allowance) -> HeldSpace {
+        HeldSpace { shares: self.clone(), network, allowance, bytes: 0 }
     }
 
     fn held(&self) -> MutexGuard<'_, Held> {
@@ -106,14 +111,14 @@ impl Held {
 
 /// What one message holds, given back on drop.
 #[derive(Debug)]
-pub(crate) struct Share {
+pub struct HeldSpace {
     shares: SpoolShares,
     network: Option<IpAddr>,
     allowance: Allowance,
     bytes: u64,
 }
 
-impl Share {
+impl HeldSpace {
     /// As [`SpoolShares::found_free`].
     pub fn found_free(&self, bytes: u64) {
         self.shares.found_free(bytes);
@@ -136,7 +141,7 @@ impl Share {
     }
 }
 
-impl Drop for Share {
+impl Drop for HeldSpace {
     fn drop(&mut self) {
         let Some(network) = self.network.filter(|_| self.bytes > 0) else { return };
         let mut held = self.shares.held();
@@ -164,7 +169,7 @@ mod tests {
     #[test]
     fn one_client_has_a_share_and_the_others_theirs() {
         let shares = SpoolShares::default();
-        let allowance = Allowance { share: SpoolShare::Percent(25), least: MIB };
+        let allowance = Allowance { share: SpaceShare::Percent(25), least: MIB };
         shares.found_free(16 * MIB);
         let mut first = shares.begin(network("192.0.2.1"), allowance);
         let mut second = shares.begin(network("192.0.2.1"), allowance);
@@ -192,7 +197,7 @@ mod tests {
     #[test]
     fn one_message_always_has_room() {
         let shares = SpoolShares::default();
-        let allowance = Allowance { share: SpoolShare::Bytes(MIB), least: 50 * MIB };
+        let allowance = Allowance { share: SpaceShare::Bytes(MIB), least: 50 * MIB };
         shares.begin(network("2001:db8::"), allowance).grow(50 * MIB).unwrap();
         let mut two = [0, 1].map(|_| shares.begin(network("2001:db8::"), allowance));
         two[0].grow(50 * MIB).unwrap();

@@ -1,0 +1,73 @@
+//! The event log as a destination of mail: it records where a message came from, in the message's own batch.
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use posthaste_intake::{Arrival, BodyFacts, Destination, Mail, MailPlace, MailRecipient, Reserved, Reserving};
+use posthaste_spool::watch::Found;
+
+use crate::event::{Event, Kind, LIST_MAX, Received};
+use crate::log::Recorder;
+
+impl Destination for Recorder {
+    fn look_for_stuck(&self, now: Instant) -> Vec<Found> {
+        Recorder::look_for_stuck(self, now)
+    }
+
+    /// What there is no room for is left out and counted; the message is accepted all the same.
+    fn reserve<'a>(&'a self, mail: &'a Mail<'a>, _: BodyFacts, reserved: &'a mut Reserved) -> Reserving<'a> {
+        reserved.entries.extend(mail.arrival.and_then(|arrival| self.entry(&received(arrival, mail))));
+        Reserving::Done(Ok(()))
+    }
+
+    fn discarded(&self, mail: &Mail<'_>) {
+        if let Some(arrival) = mail.arrival {
+            self.note(&received(arrival, mail));
+        }
+    }
+}
+
+fn received(arrival: &dyn Arrival, mail: &Mail<'_>) -> Event {
+    let facts = arrival.facts(LIST_MAX);
+    let mut mailboxes = Vec::with_capacity(mail.recipients.len().min(LIST_MAX));
+    for wanted in [is_maildir, is_transport, is_remote] {
+        let some = mail.recipients.iter().filter(|recipient| wanted(recipient)).map(name);
+        mailboxes.extend(some.take(LIST_MAX - mailboxes.len()).cloned());
+    }
+    Event::now(Kind::Received(Received {
+        id: facts.id,
+        peer: facts.peer,
+        helo: facts.helo,
+        with: facts.with,
+        tls: facts.tls,
+        user: facts.user,
+        sender: facts.sender,
+        recipients: facts.recipients,
+        recipient_count: facts.recipient_count,
+        bytes: facts.bytes,
+        message_id: facts.message_id,
+        mailboxes,
+        mailbox_count: u32::try_from(mail.recipients.len()).unwrap_or(u32::MAX),
+    }))
+}
+
+fn is_maildir(recipient: &MailRecipient) -> bool {
+    matches!(recipient.place, MailPlace::Maildir(_))
+}
+
+fn is_transport(recipient: &MailRecipient) -> bool {
+    matches!(recipient.place, MailPlace::Transport(_))
+}
+
+fn is_remote(recipient: &MailRecipient) -> bool {
+    recipient.place == MailPlace::Remote
+}
+
+/// The path of a Maildir, a transport as it is written, or an address at another host.
+fn name(recipient: &MailRecipient) -> &Arc<str> {
+    match &recipient.place {
+        MailPlace::Maildir(path) => path,
+        MailPlace::Transport(transport) => transport,
+        MailPlace::Remote => &recipient.address,
+    }
+}

@@ -1,0 +1,299 @@
+//! Gathering a body: in memory while it is small and there is room, otherwise into a file while it arrives.
+
+use std::future::{Future, poll_fn};
+use std::pin::pin;
+use std::task::Poll;
+use std::time::Duration;
+
+use bytes::{BufMut, Bytes, BytesMut};
+use tokio::time::timeout;
+
+use crate::body::Body;
+use crate::error::IntakeError;
+use crate::intake::Intake;
+use crate::memory::{LARGE_BODY_BYTES, MemoryBudget, Reservation};
+use crate::shares::{HeldSpace, ShareExceeded};
+
+/// A body as it comes from a client.
+pub trait Incoming: Send {
+    /// Why it ended before its end.
+    type Error: Send;
+
+    /// Bytes of memory that a piece takes at most.
+    const PIECE_BYTES_MAX: usize;
+
+    /// Waits until [`piece`](Self::piece) has something to give or to read; meanwhile the body holds no memory. False: nothing comes any more, and `piece` says why.
+    /// The future may be dropped; nothing is lost.
+    fn readable(&mut self) -> impl Future<Output = bool> + Send;
+
+    /// The next piece; `None` at the end.
+    fn piece(&mut self) -> impl Future<Output = Option<Result<Bytes, Self::Error>>> + Send;
+
+    /// Waits for `work`, and for `patience` at most: then `None`.
+    fn within<F: Future<Output: Send> + Send>(
+        &mut self,
+        patience: Duration,
+        work: F,
+    ) -> impl Future<Output = Option<F::Output>> + Send;
+}
+
+/// Sees all of a message as it comes, and may change it.
+pub trait PieceFilter: Send {
+    /// Why the message is refused.
+    type Refusal: Send;
+
+    /// What is to be kept of a piece, and what was still held of those before.
+    fn push(&mut self, piece: Bytes) -> Bytes;
+
+    /// What is held at the end of the message.
+    ///
+    /// # Errors
+    /// The message is refused; nothing of it is made durable.
+    fn end(&mut self) -> Result<Option<Bytes>, Self::Refusal>;
+}
+
+/// A whole body, the front in front.
+#[derive(Debug)]
+pub struct Gathered {
+    /// Its bytes.
+    pub body: Body,
+    /// Bytes behind the front.
+    pub bytes: u64,
+    /// Covers the body until the intake has it in its own books.
+    pub room: Reservation,
+    /// The same of the spool's space.
+    pub space: HeldSpace,
+}
+
+/// Why a body was not gathered.
+#[derive(Debug)]
+pub enum NotGathered<E, R> {
+    /// Its client ended it.
+    Body(E),
+    /// The filter refuses it.
+    Refused(R),
+    /// No room to keep it.
+    Intake(IntakeError),
+    /// The file that it went to could not be written. If that was an error of the disk, the spool accepts nothing more.
+    File(std::io::Error),
+    /// This client has too much under way.
+    Space(ShareExceeded),
+    /// Too many large bodies arrive already, or the disk does not answer.
+    Slow,
+}
+
+impl<E, R> From<ShareExceeded> for NotGathered<E, R> {
+    fn from(error: ShareExceeded) -> Self {
+        Self::Space(error)
+    }
+}
+
+type Gathering<S, F> = Result<Gathered, NotGathered<<S as Incoming>::Error, <F as PieceFilter>::Refusal>>;
+
+impl Intake {
+    /// Reads a body to its end, with `front` in front of it. `announced` is its size as far as the client has said it, else 0.
+    ///
+    /// In memory while it is small and `memory` has room, otherwise into a file while it comes.
+    ///
+    /// # Errors
+    /// See [`NotGathered`].
+    pub async fn gather<S: Incoming, F: PieceFilter>(
+        &self,
+        (body, announced): (&mut S, u64),
+        (front, filter): (Bytes, &mut F),
+        memory: &MemoryBudget,
+        space: HeldSpace,
+    ) -> Gathering<S, F> {
+        let mut room = Reservation::default();
+        let mut parts = Parts::new(front);
+        loop {
+            // Room is taken for what comes, not for what was announced, and nobody waits for it: a client that says nothing more
+            // holds no more than it sent, and what finds no room goes to a file.
+            room.shrink(parts.held_bytes());
+            let next = || parts.next_bytes_max(S::PIECE_BYTES_MAX);
+            if body.readable().await && !memory.try_grow(&mut room, parts.held_bytes() + next()) {
+                return self.gather_in_file((body, announced), parts, filter, (room, space), memory).await;
+            }
+            let Some(piece) = body.piece().await else { break };
+            parts.push(filter.push(piece.map_err(NotGathered::Body)?));
+            if parts.bytes > LARGE_BODY_BYTES as u64 || !memory.try_grow(&mut room, parts.held_bytes()) {
+                return self.gather_in_file((body, announced), parts, filter, (room, space), memory).await;
+            }
+        }
+        filter.end().map_err(NotGathered::Refused)?.into_iter().for_each(|rest| parts.push(rest));
+        Ok(Gathered { bytes: parts.bytes, body: Body::Memory(parts.finish()), room, space })
+    }
+
+    /// Writes what has come so far, and then each piece as it comes.
+    async fn gather_in_file<S: Incoming, F: PieceFilter>(
+        &self,
+        (body, announced): (&mut S, u64),
+        parts: Parts,
+        filter: &mut F,
+        (mut room, mut space): (Reservation, HeldSpace),
+        memory: &MemoryBudget,
+    ) -> Gathering<S, F> {
+        // All memory that is held while it waits for a place is counted.
+        let (mut bytes, parts) = (parts.bytes, parts.finish());
+        let mut place = Some(memory.place_to_spool().await.ok_or(NotGathered::Slow)?);
+        let (mut writer, free) = in_time(body, self.upload_when_room(announced)).await?;
+        space.found_free(free);
+        space.grow(bytes)?;
+        for part in parts {
+            in_time(body, writer.write(&part)).await?;
+        }
+        room.release();
+        loop {
+            if !is_ready_now(body.readable()).await {
+                // Otherwise clients that stall would hold all places, and everybody else would wait for them.
+                if memory.places_are_scarce() {
+                    in_time(body, writer.write_out()).await?;
+                    place = None;
+                }
+                let readable = match timeout(STALLED_AFTER, body.readable()).await {
+                    Ok(readable) => readable,
+                    Err(_) => {
+                        // Space that nobody fills is not kept from others.
+                        writer.pause();
+                        body.readable().await
+                    }
+                };
+                if readable && place.is_none() {
+                    place = Some(memory.place_to_spool().await.ok_or(NotGathered::Slow)?);
+                }
+            }
+            let Some(piece) = body.piece().await else { break };
+            let piece = filter.push(piece.map_err(NotGathered::Body)?);
+            bytes += piece.len() as u64;
+            space.grow(bytes)?;
+            in_time(body, writer.write(&piece)).await?;
+        }
+        if let Some(rest) = filter.end().map_err(NotGathered::Refused)? {
+            bytes += rest.len() as u64;
+            in_time(body, writer.write(&rest)).await?;
+        }
+        let large = in_time(body, writer.finish()).await?;
+        Ok(Gathered { body: Body::Large(large), bytes, room, space })
+    }
+}
+
+/// Whether `work`, which may be dropped, is done at once.
+async fn is_ready_now(work: impl Future) -> bool {
+    let mut work = pin!(work);
+    poll_fn(|cx| Poll::Ready(work.as_mut().poll(cx).is_ready())).await
+}
+
+/// Waits for the spool.
+async fn in_time<S: Incoming, R, T: Send>(
+    body: &mut S,
+    work: impl Future<Output = Result<T, IntakeError>> + Send,
+) -> Result<T, NotGathered<S::Error, R>> {
+    body.within(STORE_PATIENCE, work).await.ok_or(NotGathered::Slow)?.map_err(|error| match error {
+        IntakeError::Sync(error) => NotGathered::File(error),
+        other => NotGathered::Intake(other),
+    })
+}
+
+/// The pieces of a body. Small ones are joined, so that their number is bounded by the body's size and not by how it was cut: a
+/// piece of one octet would cost a hundred, and keep the whole buffer alive that it was read into.
+struct Parts {
+    done: Vec<Bytes>,
+    /// Small pieces behind the last of `done`.
+    tail: BytesMut,
+    /// Octets that the client sent.
+    bytes: u64,
+    /// Octets of memory in `done`.
+    done_bytes: usize,
+}
+
+impl Parts {
+    fn new(trace: Bytes) -> Self {
+        Self { done_bytes: held_bytes(&trace), done: vec![trace], tail: BytesMut::new(), bytes: 0 }
+    }
+
+    fn push(&mut self, piece: Bytes) {
+        self.bytes += piece.len() as u64;
+        if piece.len() < SMALL_PIECE_BYTES {
+            self.tail.put_slice(&piece);
+            return;
+        }
+        self.close_tail();
+        self.done_bytes += held_bytes(&piece);
+        self.done.push(piece);
+    }
+
+    fn close_tail(&mut self) {
+        if !self.tail.is_empty() {
+            self.done_bytes += self.tail.capacity();
+            self.done.push(std::mem::take(&mut self.tail).freeze());
+        }
+    }
+
+    /// Octets of memory.
+    fn held_bytes(&self) -> usize {
+        self.done_bytes + self.tail.capacity()
+    }
+
+    /// Octets of memory that the next piece takes: the faster they come, the more are read at a time.
+    fn next_bytes_max(&self, piece_bytes_max: usize) -> usize {
+        self.bytes.saturating_mul(4).max(FIRST_BYTES_MAX as u64).min(piece_bytes_max as u64) as usize
+    }
+
+    /// All pieces.
+    fn finish(mut self) -> Vec<Bytes> {
+        self.close_tail();
+        self.done
+    }
+}
+
+/// Octets of memory that a piece keeps at most: it may be a slice of a read buffer.
+fn held_bytes(piece: &Bytes) -> usize {
+    2 * piece.len()
+}
+
+/// A client that has sent nothing for so long holds no space of the spool.
+const STALLED_AFTER: Duration = Duration::from_secs(1);
+/// The first read of a body takes less.
+const FIRST_BYTES_MAX: usize = 64 << 10;
+/// A piece below this is copied; above it costs less to keep it where it is.
+const SMALL_PIECE_BYTES: usize = 4 << 10;
+
+/// How long the store may take over a message before the client is told to come back. The client's own patience is ten minutes
+/// (RFC 5321 section 4.5.3.2.6).
+pub const STORE_PATIENCE: Duration = Duration::from_secs(300);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_body_in_single_octets_is_one_part_and_one_buffer() {
+        let mut parts = Parts::new(Bytes::from_static(b"trace"));
+        // Each is a slice of a read buffer that it would keep alive.
+        let buffer = Bytes::from(vec![b'x'; 4096]);
+        for at in 0..1_000_000 {
+            parts.push(buffer.slice(at % 4096..at % 4096 + 1));
+        }
+        assert!(parts.held_bytes() < 3 << 20, "{}", parts.held_bytes());
+        assert!(buffer.try_into_mut().is_ok(), "no piece keeps its read buffer");
+        let parts = parts.finish();
+        assert_eq!((parts.len(), parts[1].len()), (2, 1_000_000));
+    }
+
+    #[test]
+    fn the_number_of_parts_is_bounded_by_the_size() {
+        // The worst: a small piece between any two that are just not small.
+        let mut parts = Parts::new(Bytes::new());
+        let mut sent = Vec::new();
+        while parts.bytes <= LARGE_BODY_BYTES as u64 {
+            for len in [1, SMALL_PIECE_BYTES] {
+                let piece = vec![sent.len() as u8; len];
+                sent.extend_from_slice(&piece);
+                parts.push(piece.into());
+            }
+        }
+        let parts = parts.finish();
+        assert!(parts.len() <= 2 * LARGE_BODY_BYTES / SMALL_PIECE_BYTES + 3, "{}", parts.len());
+        assert_eq!(parts.concat(), sent);
+    }
+}

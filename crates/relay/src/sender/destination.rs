@@ -1,0 +1,142 @@
+//! The queue as a destination of mail: recipients at other hosts.
+
+use std::time::Instant;
+
+use posthaste_intake::{
+    BodyFacts, Destination, Mail, MailPlace, NotTaken, NotTakenCause, Reserved, Reserving, ReturnedPart,
+};
+use posthaste_spool::watch::Found;
+
+use super::{Outgoing, Relay};
+use crate::queue::entry::{Forwarded, notify};
+use crate::queue::{QueuedRecipient, Ret};
+
+impl Destination for Relay {
+    fn look_for_stuck(&self, now: Instant) -> Vec<Found> {
+        Relay::look_for_stuck(self, now)
+    }
+
+    /// Refused if the queue is full.
+    fn check(&self, place: &MailPlace, recipients: u64) -> Result<(), NotTaken> {
+        if *place != MailPlace::Remote || self.has_room(recipients) {
+            return Ok(());
+        }
+        Err(NotTaken {
+            cause: NotTakenCause::QueueFull,
+            code: 452,
+            status: "4.3.1",
+            text: "Too much mail waits for other hosts, try again later".into(),
+            about: Some("relay.queue_recipients".into()),
+            why: "the queue is full".to_owned(),
+        })
+    }
+
+    /// Refused if a tenant's part of the queue is full.
+    fn reserve<'a>(&'a self, mail: &'a Mail<'a>, _: BodyFacts, reserved: &'a mut Reserved) -> Reserving<'a> {
+        let Some(outgoing) = outgoing(mail) else { return Reserving::Done(Ok(())) };
+        if !self.has_room_for(&outgoing.tenant, outgoing.recipients.len() as u64) {
+            return Reserving::Done(Err(NotTaken {
+                cause: NotTakenCause::QueueFull,
+                code: 452,
+                status: "4.3.1",
+                text: "Too much of your mail waits for other hosts, try again later".into(),
+                about: None,
+                why: format!("too much mail of tenant {} waits", outgoing.tenant),
+            }));
+        }
+        reserved.entries.push(self.entry(outgoing));
+        Reserving::Done(Ok(()))
+    }
+}
+
+/// The message for other hosts; `None` if nobody there gets it.
+fn outgoing(mail: &Mail<'_>) -> Option<Outgoing> {
+    let (mut recipients, mut forwarded) = (Vec::new(), Vec::new());
+    for recipient in mail.recipients.iter().filter(|recipient| recipient.place == MailPlace::Remote) {
+        let number = recipients.len() as u16;
+        if recipient.is_forwarded && mail.forwards_from.is_some() {
+            forwarded.push(number);
+        }
+        recipients.push(QueuedRecipient {
+            number,
+            address: recipient.address.clone(),
+            orcpt: recipient.orcpt.clone(),
+            notify: notify::bits(recipient.notify),
+        });
+    }
+    if recipients.is_empty() {
+        return None;
+    }
+    let from = mail.forwards_from.as_deref().filter(|_| !forwarded.is_empty());
+    Some(Outgoing {
+        sender: (&*mail.sender).into(),
+        forwarded: from.map(|sender| Box::new(Forwarded { sender: sender.into(), numbers: forwarded })),
+        is_8bit: mail.is_8bit,
+        smtputf8: mail.smtputf8,
+        ret: mail.ret.map(|ret| match ret {
+            ReturnedPart::Full => Ret::Full,
+            ReturnedPart::Headers => Ret::Headers,
+        }),
+        envid: mail.envid.clone(),
+        tenant: mail.tenant.clone(),
+        campaign: mail.campaign.clone(),
+        pool: mail.pool.clone(),
+        hold_secs: mail.hold_secs,
+        expires_secs: mail.expires_secs,
+        recipients,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use posthaste_intake::{MailRecipient, NotifyWhen};
+
+    use super::*;
+
+    fn recipient(place: MailPlace, address: &str, is_forwarded: bool) -> MailRecipient {
+        MailRecipient { place, address: address.into(), is_forwarded, ..MailRecipient::to(MailPlace::Remote) }
+    }
+
+    #[test]
+    fn what_was_said_of_notifications_goes_with_the_message() {
+        let none = NotifyWhen { success: false, failure: false, delay: false };
+        let mut mail = Mail { sender: "s@example.net".into(), envid: "QQ314159".into(), ..Mail::default() };
+        mail.ret = Some(ReturnedPart::Headers);
+        for (address, said) in
+            [("a", Some(NotifyWhen { success: true, delay: true, ..none })), ("b", Some(none)), ("c", None)]
+        {
+            let of = recipient(MailPlace::Remote, address, false);
+            mail.recipients.push(MailRecipient { notify: said, orcpt: "rfc822;x".into(), ..of });
+        }
+        let outgoing = outgoing(&mail).expect("for other hosts");
+        assert_eq!(
+            (&*outgoing.sender, &*outgoing.envid, outgoing.ret),
+            ("s@example.net", "QQ314159", Some(Ret::Headers))
+        );
+        let recipients = outgoing.recipients.iter().map(|to| (to.number, &*to.address, &*to.orcpt, to.notify));
+        let expected = [("a", notify::SUCCESS | notify::DELAY), ("b", notify::NEVER), ("c", 0)];
+        let expected = (0..).zip(expected).map(|(number, (address, bits))| (number, address, "rfc822;x", bits));
+        assert_eq!(recipients.collect::<Vec<_>>(), expected.collect::<Vec<_>>());
+    }
+
+    #[test]
+    fn those_to_whom_it_is_forwarded_get_it_from_another_sender() {
+        let check = |recipients: &[(MailPlace, bool)], from: Option<&str>, expected: Option<&[u16]>| {
+            let of =
+                |(place, is_forwarded): &(MailPlace, bool)| recipient(place.clone(), "x@example.net", *is_forwarded);
+            let recipients = recipients.iter().map(of).collect();
+            let mail = Mail { recipients, forwards_from: from.map(str::to_owned), ..Mail::default() };
+            let forwarded = outgoing(&mail).expect("for other hosts").forwarded;
+            let forwarded = forwarded.map(|of| (of.sender.to_string(), of.numbers));
+            assert_eq!(forwarded, expected.map(|numbers| ("f@example.org".to_owned(), numbers.to_vec())));
+        };
+        let (here, remote) = (MailPlace::Maildir("ann".into()), MailPlace::Remote);
+        let named = || (remote.clone(), false);
+        let forwarded = || (remote.clone(), true);
+        let from = Some("f@example.org");
+        check(&[(here.clone(), false), named(), forwarded(), forwarded()], from, Some(&[1, 2]));
+        check(&[named()], from, None);
+        check(&[named(), forwarded()], None, None);
+        assert_eq!(outgoing(&Mail { recipients: vec![recipient(here, "x", false)], ..Mail::default() }), None);
+    }
+}

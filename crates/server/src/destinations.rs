@@ -1,0 +1,198 @@
+//! The wiring of destinations: the one list of them, and who is asked for what only one of them knows.
+
+use std::sync::{Arc, OnceLock};
+use std::time::Instant;
+
+use posthaste_delivery::local::LocalDelivery;
+use posthaste_intake::{BodyFacts, Destination, Intake, Mail, MailPlace, NotTaken, NotTakenCause, Reserved, Reserving};
+use posthaste_relay::sender::Relay;
+use posthaste_spool::watch::Found;
+use posthaste_transport::Transports;
+
+use crate::events::Recorder;
+use crate::receive::Receiver;
+use crate::remote::RemoteHosts;
+
+/// The destinations of this server's mail.
+pub(crate) struct Destinations {
+    maildirs: LocalDelivery,
+    events: Option<Recorder>,
+    transports: Arc<Late<Transports>>,
+    remote: Arc<RemoteHosts>,
+    /// All of them, in the order in which their entries stand in a batch.
+    list: Vec<Arc<dyn Destination>>,
+}
+
+impl Destinations {
+    /// Transports and the relay are opened later.
+    pub fn new(maildirs: LocalDelivery, events: Option<Recorder>) -> Self {
+        let transports = Arc::new(Late::new(|place| matches!(place, MailPlace::Transport(_))));
+        let remote = Arc::<RemoteHosts>::default();
+        let mut list: Vec<Arc<dyn Destination>> = vec![Arc::new(maildirs.clone())];
+        list.extend(events.clone().map(|recorder| Arc::new(recorder) as Arc<dyn Destination>));
+        list.push(transports.clone());
+        list.push(remote.clone());
+        Self { maildirs, events, transports, remote, list }
+    }
+
+    /// All of them.
+    pub fn list(&self) -> &[Arc<dyn Destination>] {
+        &self.list
+    }
+
+    /// What accepts their mail.
+    pub fn intake(&self) -> &Intake {
+        self.maildirs.intake()
+    }
+
+    /// The event log, if there is one.
+    pub fn events(&self) -> Option<&Recorder> {
+        self.events.as_ref()
+    }
+
+    /// Mail for other hosts.
+    pub fn remote(&self) -> &RemoteHosts {
+        &self.remote
+    }
+
+    /// Whether mail for a place can be taken now, for so many recipients there.
+    ///
+    /// # Errors
+    /// Why not.
+    pub fn check(&self, place: &MailPlace, recipients: u64) -> Result<(), NotTaken> {
+        self.list.iter().try_for_each(|destination| destination.check(place, recipients))
+    }
+
+    /// Workers of the spool and of destinations that are stuck, or go on.
+    pub fn look_for_stuck(&self, now: Instant) -> Vec<Found> {
+        let mut found = self.intake().spool().look_for_stuck(now);
+        self.list.iter().for_each(|destination| found.extend(destination.look_for_stuck(now)));
+        found
+    }
+}
+
+/// Who serves the operator's commands asks one destination.
+impl Receiver {
+    /// Where mail is kept.
+    pub fn store(&self) -> &LocalDelivery {
+        &self.destinations().maildirs
+    }
+
+    /// Transports that are opened later.
+    pub fn late_transports(&self) -> &Arc<Late<Transports>> {
+        &self.destinations().transports
+    }
+
+    /// Transports, if they are open.
+    pub fn transports(&self) -> Option<&Transports> {
+        self.destinations().transports.opened()
+    }
+
+    /// The relay, if it is open.
+    pub fn relay(&self) -> Option<&Relay> {
+        self.destinations().remote.relay()
+    }
+}
+
+/// A destination that is opened once the configuration needs it. Until then mail for its places is deferred.
+pub(crate) struct Late<D> {
+    opened: OnceLock<D>,
+    is_own: fn(&MailPlace) -> bool,
+}
+
+impl<D> Late<D> {
+    /// `is_own`: whether a place is one of its own.
+    pub fn new(is_own: fn(&MailPlace) -> bool) -> Self {
+        Self { opened: OnceLock::new(), is_own }
+    }
+
+    /// It is open from now on. It is opened once.
+    pub fn open(&self, destination: D) {
+        let _ = self.opened.set(destination);
+    }
+
+    /// It, if it is open.
+    pub fn opened(&self) -> Option<&D> {
+        self.opened.get()
+    }
+
+    fn not_open(&self, place: &MailPlace) -> Result<(), NotTaken> {
+        match (self.is_own)(place) {
+            true => Err(NotTaken {
+                cause: NotTakenCause::NotOpen,
+                code: 451,
+                status: "4.3.5",
+                text: "This address cannot be served now, try again later".into(),
+                about: None,
+                why: "its destination is not open".to_owned(),
+            }),
+            false => Ok(()),
+        }
+    }
+}
+
+impl<D: Destination> Destination for Late<D> {
+    fn left(&self) -> posthaste_intake::Left {
+        self.opened().map(D::left).unwrap_or_default()
+    }
+
+    fn look_for_stuck(&self, now: Instant) -> Vec<Found> {
+        self.opened().map(|opened| opened.look_for_stuck(now)).unwrap_or_default()
+    }
+
+    fn check(&self, place: &MailPlace, recipients: u64) -> Result<(), NotTaken> {
+        self.opened().map_or_else(|| self.not_open(place), |opened| opened.check(place, recipients))
+    }
+
+    fn reserve<'a>(&'a self, mail: &'a Mail<'a>, body: BodyFacts, reserved: &'a mut Reserved) -> Reserving<'a> {
+        match self.opened() {
+            Some(opened) => opened.reserve(mail, body, reserved),
+            None => {
+                let mut places = mail.recipients.iter().map(|recipient| &recipient.place);
+                Reserving::Done(places.try_for_each(|place| self.not_open(place)))
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use posthaste_intake::MailRecipient;
+
+    use super::*;
+
+    /// Refuses everything.
+    struct Shut;
+
+    impl Destination for Shut {
+        fn check(&self, _: &MailPlace, _: u64) -> Result<(), NotTaken> {
+            Late::<Shut>::new(|_| true).not_open(&MailPlace::Remote)
+        }
+
+        fn reserve<'a>(&'a self, _: &'a Mail<'a>, _: BodyFacts, _: &'a mut Reserved) -> Reserving<'a> {
+            Reserving::Done(Ok(()))
+        }
+    }
+
+    #[test]
+    fn a_destination_that_is_not_open_defers_its_own_mail_alone() {
+        let late = Late::<Shut>::new(|place| *place == MailPlace::Remote);
+        let maildir = MailPlace::Maildir("ann".into());
+        let facts = BodyFacts { len: 1, large: None };
+        let taken = |late: &Late<Shut>, place: &MailPlace| {
+            let mail = Mail { recipients: vec![MailRecipient::to(place.clone())], ..Mail::default() };
+            match late.reserve(&mail, facts, &mut Reserved::default()) {
+                Reserving::Done(taken) => taken,
+                Reserving::Waiting(_) => unreachable!("nothing is waited for"),
+            }
+        };
+        for place in [&maildir, &MailPlace::Remote] {
+            let is_own = *place == MailPlace::Remote;
+            assert_eq!(late.check(place, 1).is_err(), is_own);
+            assert_eq!(taken(&late, place).is_err(), is_own);
+        }
+        late.open(Shut);
+        assert!(late.check(&maildir, 1).is_err(), "it is asked itself now");
+        assert!(taken(&late, &MailPlace::Remote).is_ok());
+    }
+}

@@ -1,0 +1,115 @@
+//! Mail for other hosts as the receiver knows it: the relay, once it is open, and what becomes of the addresses that it has signed or rewritten.
+
+use std::sync::{Arc, OnceLock};
+use std::time::Instant;
+
+use posthaste_intake::{Body, BodyFacts, Destination, Mail, MailPlace, NotTaken, Reserved, Reserving};
+use posthaste_relay::dsn::Wording;
+pub(crate) use posthaste_relay::sender::Ahead;
+use posthaste_relay::sender::Relay;
+use posthaste_smtp::{Address, ForwardPath};
+use posthaste_spool::Lsn;
+use posthaste_spool::watch::Found;
+
+use crate::destinations::Late;
+use crate::events::Recorder;
+use crate::forward::{Back, Forwarding};
+use crate::returned::{self, ReturnPath, ReturnedMail};
+
+/// Other hosts. Open if the configuration lets anybody use the relay.
+pub(crate) struct RemoteHosts {
+    relay: Late<Relay>,
+    forwarding: OnceLock<Forwarding>,
+    /// Why the relay is not open although it should be.
+    stuck: OnceLock<String>,
+}
+
+impl Default for RemoteHosts {
+    fn default() -> Self {
+        let relay = Late::new(|place| *place == MailPlace::Remote);
+        Self { relay, forwarding: OnceLock::new(), stuck: OnceLock::new() }
+    }
+}
+
+impl RemoteHosts {
+    /// Takes mail for other hosts from now on.
+    pub fn open(&self, relay: Relay, forwarding: Forwarding) {
+        // Opened once.
+        let _ = self.forwarding.set(forwarding);
+        self.relay.open(relay);
+    }
+
+    /// The relay cannot be opened: until a restart, nobody is refused for good who might not be if it were open.
+    pub fn set_stuck(&self, why: String) {
+        let _ = self.stuck.set(why);
+    }
+
+    /// Why the relay is not open although it should be.
+    pub fn stuck(&self) -> Option<&str> {
+        self.stuck.get().map(String::as_str)
+    }
+
+    /// The relay, if it is open.
+    pub fn relay(&self) -> Option<&Relay> {
+        self.relay.opened()
+    }
+
+    /// Whether mail for other hosts is taken at all.
+    pub fn is_open(&self) -> bool {
+        self.relay().is_some()
+    }
+
+    /// What becomes of senders whose mail is forwarded.
+    pub fn forwarding(&self) -> Option<&Forwarding> {
+        self.forwarding.get().filter(|_| self.is_open())
+    }
+
+    /// Asks the next hop whether it takes mail for an address.
+    pub async fn ask_ahead(&self, address: &Address) -> Ahead {
+        match self.relay() {
+            Some(relay) => relay.ask_ahead(address).await,
+            None => Ahead::Taken,
+        }
+    }
+
+    /// What a recipient is. May read from the disk.
+    pub fn return_path(&self, path: &ForwardPath) -> ReturnPath {
+        ReturnPath::of(self.relay(), path)
+    }
+
+    /// What a recipient in the domain of rewritten senders is.
+    pub fn back(&self, path: &ForwardPath) -> Back {
+        self.forwarding().map_or(Back::Ordinary, |forwarding| forwarding.back(path))
+    }
+
+    /// A complaint of mail that was sent from here, in a message to an ordinary address.
+    pub async fn complaint(&self, body: &Body) -> Option<ReturnedMail> {
+        returned::complaint(self.relay(), body).await
+    }
+
+    /// Logs what came to signed return paths in the message `report`, and suppresses addresses if the configuration says so.
+    pub fn note_returned(&self, recorder: Option<&Recorder>, mail: &ReturnedMail, report: Lsn) {
+        if let Some(relay) = self.relay() {
+            returned::note(relay, recorder, mail, report);
+        }
+    }
+
+    /// The words of notifications.
+    pub fn wording(&self) -> Arc<Wording> {
+        self.relay().map_or_else(Default::default, Relay::wording)
+    }
+}
+
+impl Destination for RemoteHosts {
+    fn look_for_stuck(&self, now: Instant) -> Vec<Found> {
+        self.relay.look_for_stuck(now)
+    }
+
+    fn check(&self, place: &MailPlace, recipients: u64) -> Result<(), NotTaken> {
+        self.relay.check(place, recipients)
+    }
+
+    fn reserve<'a>(&'a self, mail: &'a Mail<'a>, body: BodyFacts, reserved: &'a mut Reserved) -> Reserving<'a> {
+        self.relay.reserve(mail, body, reserved)
+    }
+}

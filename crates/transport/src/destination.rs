@@ -1,0 +1,51 @@
+//! Transports as a destination of mail.
+
+use std::time::Instant;
+
+use posthaste_intake::{BodyFacts, Destination, Left, Mail, MailPlace, NotTaken, NotTakenCause, Reserved, Reserving};
+use posthaste_spool::watch::Found;
+
+use crate::entry::Target;
+use crate::transports::{Message, Transports};
+
+impl Destination for Transports {
+    fn left(&self) -> Left {
+        let stats = self.stats();
+        Left { messages: stats.messages, places: stats.transports }
+    }
+
+    fn look_for_stuck(&self, now: Instant) -> Vec<Found> {
+        Transports::look_for_stuck(self, now)
+    }
+
+    /// Refused if too much waits for a transport already, or for all of them.
+    fn check(&self, place: &MailPlace, _: u64) -> Result<(), NotTaken> {
+        let MailPlace::Transport(transport) = place else { return Ok(()) };
+        self.check_transport(transport).map_err(|full| NotTaken {
+            cause: NotTakenCause::PlaceFull,
+            code: 452,
+            status: "4.2.2",
+            text: "Too much mail waits for this mailbox, try again later".into(),
+            why: full.to_string(),
+            about: Some(full.transport),
+        })
+    }
+
+    fn reserve<'a>(&'a self, mail: &'a Mail<'a>, _: BodyFacts, reserved: &'a mut Reserved) -> Reserving<'a> {
+        let target = |recipient: &posthaste_intake::MailRecipient| match &recipient.place {
+            MailPlace::Transport(transport) => Some(Target {
+                transport: transport.clone(),
+                recipient: recipient.address.clone(),
+                original: recipient.original.clone(),
+                detail: recipient.detail.clone(),
+            }),
+            MailPlace::Maildir(_) | MailPlace::Remote => None,
+        };
+        let targets: Vec<Target> = mail.recipients.iter().filter_map(target).collect();
+        if !targets.is_empty() {
+            let (is_8bit, smtputf8) = (mail.is_8bit, mail.smtputf8);
+            reserved.entries.push(self.entry(Message { sender: (&*mail.sender).into(), is_8bit, smtputf8, targets }));
+        }
+        Reserving::Done(Ok(()))
+    }
+}
