@@ -32,7 +32,7 @@ impl PasswordArgs {
             }
             false => line(&mut stdin.lock(), None)?,
         };
-        let hash = posthaste_server::password::hash(&password)?;
+        let hash = posthaste_accounts::hash_password(&password)?;
         let line = self.name.as_ref().map_or_else(|| hash.clone(), |name| format!("{name}:{hash}"));
         print(&(line + "\n"))?;
         Ok(())

@@ -52,7 +52,7 @@ pub enum ServeError {
     Certificate(#[from] crate::certificates::CertificateError),
     /// The file of passwords cannot be used; nothing was touched.
     #[error("auth.file: {0}")]
-    Logins(#[from] crate::logins::LoginsError),
+    Logins(#[from] posthaste_accounts::LoginsError),
     /// The server cannot run as the user that it should; no mail was touched.
     #[error(transparent)]
     Privileges(#[from] PrivilegeError),

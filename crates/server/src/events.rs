@@ -3,6 +3,7 @@
 use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Poll};
 
+use posthaste_accounts::LoginFailure;
 use posthaste_delivery::local::{Observer, OpenError, TargetId};
 pub(crate) use posthaste_events::Recorder;
 use posthaste_events::{
@@ -17,7 +18,7 @@ use tokio::time::Instant;
 
 use crate::certificates;
 use crate::config::Config;
-use crate::logins::Session;
+use crate::logins::{Session, refusal};
 use crate::message_log::LogLine;
 use crate::services::{Ended, Ending, OnFailure, Service, Unfinished};
 
@@ -221,15 +222,16 @@ pub(crate) fn command(
     })));
 }
 
-/// An accepted or refused login. `session` is that of SMTP, if it is one; `refused` has the reply, and the reason that only the operator sees.
+/// An accepted or refused login. `session` is that of SMTP, if it is one; only the operator sees the reason of a failure.
 pub(crate) fn login(
     recorder: &Recorder,
     (peer, session): (&Peer, Option<&Session>),
     mechanism: &str,
     user: &str,
-    refused: Option<(String, &str)>,
+    failure: Option<LoginFailure>,
 ) {
-    let (reply, why) = refused.unwrap_or_default();
+    let reply = session.and(failure).map_or_else(String::new, |failure| refusal(failure).to_string());
+    let why = failure.map_or_else(String::new, |failure| failure.to_string());
     let listener = match peer {
         Peer::Tcp { local, .. } => local.to_string(),
         _ => String::new(),

@@ -5,6 +5,7 @@ use std::net::SocketAddr;
 use std::sync::{Arc, PoisonError, RwLock};
 use std::task::{Context, Poll};
 
+use posthaste_accounts::{LoginFailure, PasswordClaim};
 use posthaste_directory::Directory;
 use posthaste_imap::driver::{Authenticator, ImapService};
 use posthaste_imap::session::{ImapConfig, ImapCredentials, LoginRefusal};
@@ -12,14 +13,12 @@ use posthaste_maildir::MailboxPath;
 use posthaste_mailstore::MaildirStore;
 use posthaste_net::section::Socket;
 use posthaste_net::{Admission, Bound, Certificate, Listeners, Peer, Place, bind};
-use posthaste_smtp::sasl::Credentials;
 use tokio::task::spawn_blocking;
 
 use crate::certificates::TlsInForce;
 use crate::config::{Config, Listener, ListenerTls};
 use crate::error::ServeError;
 use crate::listening::{connection_limits, settings};
-use crate::login_gate::NoLogin;
 use crate::receive::Receiver;
 use crate::services::{Ending, OnFailure, Service, Unfinished};
 
@@ -123,11 +122,11 @@ struct Passwords(Receiver);
 impl Authenticator for Passwords {
     async fn login(&self, peer: &Peer, credentials: ImapCredentials) -> Result<String, LoginRefusal> {
         let ImapCredentials { user, password, acts_for } = credentials;
-        let checked = self.0.check_imap_login(peer, Credentials { user, password, acts_for }).await;
+        let checked = self.0.check_imap_login(peer, PasswordClaim { user, password, acts_for }).await;
         checked.map_err(|why| match why {
-            NoLogin::Wrong(_) => LoginRefusal::Wrong,
-            NoLogin::Blocked => LoginRefusal::Blocked,
-            NoLogin::Busy => LoginRefusal::Busy,
+            LoginFailure::Wrong(_) => LoginRefusal::Wrong,
+            LoginFailure::Blocked => LoginRefusal::Blocked,
+            LoginFailure::Busy => LoginRefusal::Busy,
         })
     }
 }

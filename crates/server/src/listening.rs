@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
+use posthaste_accounts::{Logins, LoginsError};
 use posthaste_directory::Directory;
 use posthaste_net::section::ConnectionLimitOverrides;
 use posthaste_smtp::driver::{
@@ -17,7 +18,6 @@ use crate::certificates::TlsInForce;
 use crate::config::{Config, Listener, ListenerAuth, ListenerTls, Network, Protocol};
 use crate::error::ServeError;
 use crate::imap::BoundImap;
-use crate::logins::{Logins, LoginsError};
 use crate::receive::Receiver;
 use crate::services::{Ending, OnFailure, Service, Unfinished};
 use crate::settings::Settings;

@@ -1,238 +1,26 @@
-//! Who may log in: the file of passwords.
-//!
-//! A line is `user@domain:hash`, as in Dovecot's passwd-file, and may go on with `:` and words about the account.
+//! Logins in sessions of SMTP: what a session keeps of one, and what a client is told that has none.
 
-use std::collections::HashMap;
-use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use posthaste_accounts::{Login, LoginFailure, PasswordHash};
 use posthaste_directory::Directory;
-use posthaste_relay::sender::is_name;
-use posthaste_smtp::driver;
-use posthaste_smtp::{Address, ReversePath};
-
-use crate::password::PasswordHash;
+use posthaste_smtp::{Reply, ReversePath, driver};
 
 /// A session of this server. Its state is what the password of its login was checked against, so that a login ends with its password.
 pub(crate) type Session = driver::Session<Option<Arc<PasswordHash>>>;
 
-/// All that may log in. The server's threads only look it up; a reload makes a new one.
-#[derive(Debug, Default)]
-pub(crate) struct Logins {
-    /// By name, in the form of [`Directory::login_name`].
-    by_name: HashMap<Box<str>, Login>,
-    /// The hash that takes longest, for names that nobody has.
-    decoy: Option<Arc<PasswordHash>>,
-}
-
-/// One of them.
-#[derive(Debug)]
-pub(crate) struct Login {
-    pub hash: Arc<PasswordHash>,
-    senders: Senders,
-    /// On whose account its mail for other hosts is sent.
-    pub tenant: Option<Arc<str>>,
-}
-
-/// From whom a login may send.
-#[derive(Debug, PartialEq, Eq)]
-enum Senders {
-    Any,
-    /// Its own addresses, and these: an address, or `@` and a domain, in the form of [`Directory::login_name`].
-    Own(Vec<Box<str>>),
-}
-
-/// Why a file of passwords cannot be used.
-#[derive(Debug, thiserror::Error)]
-#[error("{}{}: {why}", file.display(), line.map_or(String::new(), |line| format!(":{line}")))]
-pub struct LoginsError {
-    /// The file.
-    pub file: PathBuf,
-    /// Which line is wrong; `None`: it cannot be read.
-    pub line: Option<usize>,
-    /// How.
-    pub why: String,
-}
-
-impl Logins {
-    /// Reads the file. Blocks.
-    ///
-    /// # Errors
-    /// It cannot be read, or a line of it is wrong.
-    pub fn load(file: &Path, directory: &Directory) -> Result<Self, LoginsError> {
-        let failed = |line: Option<usize>, why: String| LoginsError { file: file.to_owned(), line, why };
-        let text = std::fs::read_to_string(file).map_err(|error| failed(None, error.to_string()))?;
-        Self::parse(&text, directory).map_err(|(line, why)| failed(Some(line), why))
-    }
-
-    /// # Errors
-    /// The number of the line that is wrong, and how. It never quotes a hash.
-    fn parse(text: &str, directory: &Directory) -> Result<Self, (usize, String)> {
-        let mut logins = Self::default();
-        for (index, line) in text.lines().enumerate() {
-            let line = line.trim();
-            if line.is_empty() || line.starts_with('#') {
-                continue;
-            }
-            let (name, login) = read_line(line, directory).map_err(|why| (index + 1, why))?;
-            if logins.decoy.as_ref().is_none_or(|decoy| decoy.cost() < login.hash.cost()) {
-                logins.decoy = Some(Arc::clone(&login.hash));
-            }
-            if logins.by_name.contains_key(&*name) {
-                return Err((index + 1, format!("there is a line for {name} already")));
-            }
-            logins.by_name.insert(name.into(), login);
+/// The reply to AUTH.
+pub(crate) fn refusal(failure: LoginFailure) -> Reply {
+    match failure {
+        LoginFailure::Wrong(_) => Reply::new(535, "5.7.8", "Authentication credentials invalid"),
+        LoginFailure::Blocked => {
+            Reply::new(421, "4.7.0", "Too many wrong passwords from your address, try again later")
         }
-        Ok(logins)
-    }
-
-    /// By a name in its one form.
-    pub fn get(&self, name: &str) -> Option<&Login> {
-        self.by_name.get(name)
-    }
-
-    /// What a password is checked against for a name that nobody has, so that the answer takes as long as for any other; `None` if nobody can log in at all.
-    pub fn decoy(&self) -> Option<&Arc<PasswordHash>> {
-        self.decoy.as_ref()
+        LoginFailure::Busy => Reply::new(454, "4.7.0", "Passwords cannot be checked now, try again later"),
     }
 }
 
-impl Login {
-    /// Whether mail may be sent from there; `name` is that of this login. Notifications have no sender, and everybody may send them.
-    pub fn may_send_as(&self, sender: &ReversePath, name: &str, directory: &Directory) -> bool {
-        let listed = match &self.senders {
-            Senders::Any => return true,
-            Senders::Own(listed) => listed,
-        };
-        let address = match sender {
-            ReversePath::Null => return true,
-            // A name without a domain is nobody's.
-            sender => match sender.address() {
-                Some(address) => address,
-                None => return false,
-            },
-        };
-        is_listed(listed, address, directory) || directory.is_address_of(address, name)
-    }
-}
-
-fn is_listed(listed: &[Box<str>], address: &Address, directory: &Directory) -> bool {
-    if listed.is_empty() {
-        return false;
-    }
-    let Some(form) = directory.login_name(&address.to_string()) else { return false };
-    let domain = form.find('@').map_or("", |at| &form[at..]);
-    listed.iter().any(|sender| **sender == *form || **sender == *domain)
-}
-
-fn read_line(line: &str, directory: &Directory) -> Result<(String, Login), String> {
-    let (name, rest) = line.split_once(':').ok_or("a line is `user@domain:hash`")?;
-    let name = directory.login_name(name).ok_or_else(|| format!("`{name}` is not a name, such as ann@example.org"))?;
-    let (hash, words) = rest.split_once(':').unwrap_or((rest, ""));
-    // As Dovecot's `doveadm pw` writes it.
-    let hash = ["{ARGON2ID}", "{ARGON2I}"].iter().find_map(|scheme| hash.strip_prefix(scheme)).unwrap_or(hash);
-    let hash = Arc::new(PasswordHash::parse(hash).map_err(|error| error.to_string())?);
-    let mut login = Login { hash, senders: Senders::Own(Vec::new()), tenant: None };
-    for word in words.split_ascii_whitespace() {
-        match word.split_once('=') {
-            Some(("senders", "any")) => login.senders = Senders::Any,
-            Some(("senders", listed)) => login.senders = Senders::Own(senders(listed, directory)?),
-            Some(("tenant", tenant)) if is_name(tenant) => login.tenant = Some(tenant.into()),
-            _ => return Err(format!("`{word}` is not known here; there are `senders=…` and `tenant=…`")),
-        }
-    }
-    Ok((name, login))
-}
-
-fn senders(listed: &str, directory: &Directory) -> Result<Vec<Box<str>>, String> {
-    let sender = |sender: &str| {
-        let form = match sender.strip_prefix('@') {
-            // Any user will do to find the form of the domain.
-            Some(domain) => directory.login_name(&format!("x@{domain}")).map(|form| form[1..].to_owned()),
-            None => directory.login_name(sender).filter(|_| sender.contains('@')),
-        };
-        form.map(Into::into).ok_or_else(|| format!("`{sender}` is neither an address nor `@` and a domain"))
-    };
-    listed.split(',').map(sender).collect()
-}
-
-#[cfg(test)]
-mod tests {
-    use posthaste_directory::{Domain, Users};
-
-    use super::*;
-
-    fn directory() -> Directory {
-        let mut domain = Domain::named("example.org");
-        domain.domain_aliases = vec!["b\u{fc}cher.example".to_owned()];
-        domain.users = Users::Listed(vec!["ann".to_owned(), "bob".to_owned()]);
-        Directory::new(&[domain], "Maildir").unwrap()
-    }
-
-    const HASH: &str = "$argon2id$v=19$m=64,t=1,p=1$c29tZXNhbHQ$CTFhFdXPJO1aFaMaO6Mm5c8y7cJHAph8ArZWb2GRPPc";
-
-    #[test]
-    fn lines_are_read_whoever_wrote_them() {
-        let slow = HASH.replace("t=1", "t=2");
-        let text = format!(
-            "# comment\n\nAnn@B\u{dc}CHER.example:{HASH}\nbob:{{ARGON2ID}}{slow}:tenant=news senders=any\r\napp@else.example:{HASH}\n"
-        );
-        let logins = Logins::parse(&text, &directory()).unwrap();
-        assert_eq!(logins.get("ann@example.org").unwrap().senders, Senders::Own(Vec::new()));
-        let bob = logins.get("bob@example.org").unwrap();
-        assert_eq!((bob.tenant.as_deref(), &bob.senders), (Some("news"), &Senders::Any));
-        assert!(logins.get("app@else.example").is_some() && logins.get("ann@else.example").is_none());
-        assert_eq!(logins.decoy(), Some(&bob.hash), "the one that takes longest");
-    }
-
-    #[test]
-    fn a_line_that_is_wrong_is_named_without_its_hash() {
-        let check = |line: &str, expected: &str| {
-            let (number, why) = Logins::parse(&format!("# one\n{line}\n"), &directory()).unwrap_err();
-            assert!(number == 2 && why.contains(expected) && !why.contains("c29tZXNhbHQ"), "{number} {why}");
-        };
-        check("ann", "a line is `user@domain:hash`");
-        check(&format!("a b@example.org:{HASH}"), "`a b@example.org` is not a name");
-        check("ann@example.org:secret", "not a hash of Argon2");
-        check("ann@example.org:", "not a hash of Argon2");
-        check(&format!("ann@example.org:{HASH}:uid=5"), "`uid=5` is not known here");
-        check(&format!("ann@example.org:{HASH}:tenant="), "`tenant=` is not known here");
-        check(&format!("ann@example.org:{HASH}:senders=bob"), "`bob` is neither an address nor");
-        check(&format!("ann@example.org:{HASH}:senders=@"), "`@` is neither");
-        let twice = format!("ann:{HASH}\nANN@example.org:{HASH}\n");
-        let (number, why) = Logins::parse(&twice, &directory()).unwrap_err();
-        assert_eq!((number, &*why), (2, "there is a line for ann@example.org already"));
-        let error = Logins::load(Path::new("no such file"), &directory()).unwrap_err();
-        assert!(error.to_string().starts_with("no such file: "), "{error}");
-    }
-
-    #[test]
-    fn a_login_sends_as_itself_and_as_what_its_line_says() {
-        let directory = directory();
-        let text = format!(
-            "ann:{HASH}\nbob:{HASH}:senders=any\napp@else.example:{HASH}:senders=news@Example.net,@lists.example,@xn--bcher-kva.example\n"
-        );
-        let logins = Logins::parse(&text, &directory).unwrap();
-        let check = |login: &str, sender: &str, expected: bool| {
-            let path = ReversePath::parse(&format!("<{sender}>")).unwrap();
-            let may = logins.get(login).unwrap().may_send_as(&path, login, &directory);
-            assert_eq!(may, expected, "{login} as {sender}");
-        };
-        for (sender, ann, app) in [
-            ("ann@example.org", true, true),
-            ("", true, true),
-            ("ann", false, false),
-            ("bob@example.org", false, true),
-            ("NEWS@example.NET", false, true),
-            ("other@example.net", false, false),
-            ("x@lists.example", false, true),
-            ("x@a.lists.example", false, false),
-            ("app@else.example", false, true),
-            ("x@[192.0.2.1]", false, false),
-        ] {
-            check("ann@example.org", sender, ann);
-            check("app@else.example", sender, app);
-            check("bob@example.org", sender, true);
-        }
-    }
+/// Whether a login may send mail from there. Notifications have no sender, and everybody may send them.
+pub(crate) fn may_send_as(login: &Login, name: &str, sender: &ReversePath, directory: &Directory) -> bool {
+    *sender == ReversePath::Null || login.may_send_as(sender.address(), name, directory)
 }

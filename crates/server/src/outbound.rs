@@ -3,6 +3,7 @@
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::sync::Arc;
 
+use posthaste_accounts::Logins;
 use posthaste_directory::Refusal;
 use posthaste_intake::Mail;
 use posthaste_relay::dns::Resolver;
@@ -18,7 +19,7 @@ use tokio::runtime::Runtime;
 use crate::config::{Config, ListenerAuth, Loaded};
 use crate::error::ServeError;
 use crate::listening::load_logins;
-use crate::logins::{Logins, Session};
+use crate::logins::{self, Session};
 use crate::maps::{Exists, Maps};
 use crate::settings::Settings;
 use crate::tenants::Labels;
@@ -153,7 +154,7 @@ impl OutboundRoutes {
             return Err(Reply::new(530, "5.7.0", "Authentication required"));
         }
         if let Some((name, login)) = settings.login(session)
-            && !login.may_send_as(&self.from, name, &settings.directory)
+            && !logins::may_send_as(login, name, &self.from, &settings.directory)
         {
             return Err(Reply::new(553, "5.7.1", "Not an address of yours, you cannot send mail from it"));
         }

@@ -5,13 +5,14 @@ use std::collections::HashMap;
 use std::path::PathBuf;
 use std::sync::Arc;
 
+use posthaste_accounts::{Login, Logins};
 use posthaste_directory::Directory;
 use posthaste_intake::{Allowance, SpaceShare};
-use posthaste_relay::limit::Rate;
 use posthaste_smtp::driver::{ByNetwork, Peer};
+use posthaste_units::Rate;
 
 use crate::config::{Config, Limits, Listener, ListenerAuth, Network, Rates, SpoolShare};
-use crate::logins::{Login, Logins, Session};
+use crate::logins::Session;
 use crate::maps::Maps;
 use crate::tenants::Tenants;
 

@@ -3,6 +3,7 @@
 
 use std::sync::Arc;
 
+use posthaste_accounts::Logins;
 use posthaste_directory::Directory;
 use posthaste_relay::dns::{Resolver, SetupError};
 use posthaste_relay::sender::{BounceFiles, Notices, Routing};
@@ -12,7 +13,6 @@ use crate::certificates::TlsInForce;
 use crate::config::Config;
 use crate::error::ServeError;
 use crate::forward::Forwarding;
-use crate::logins::Logins;
 
 /// What a start has read.
 #[derive(Debug)]

@@ -3,13 +3,15 @@
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
+use posthaste_accounts::Login;
 use posthaste_intake::Mail;
-use posthaste_relay::sender::{TenantSection, is_name};
+use posthaste_relay::sender::TenantSection;
 use posthaste_smtp::ReversePath;
 use posthaste_smtp::driver::{ByNetwork, Peer};
+use posthaste_units::is_name;
 
 use crate::config::{Config, Listener, Network};
-use crate::logins::{Login, Session};
+use crate::logins::Session;
 
 /// What the configuration says of tenants.
 #[derive(Debug, Default)]

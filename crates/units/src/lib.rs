@@ -1,11 +1,13 @@
-//! What people write in a configuration or on a command line: sizes and times, and [mistakes](words) told in their words.
+//! What people write in a configuration or on a command line: sizes, times, rates and names, and [mistakes](words) told in their words; the [`Bucket`] that keeps to a rate.
 //!
 //! For any program that has such values. It knows no keys and no limits of theirs; it reads no file.
 #![forbid(unsafe_code)]
 
 mod bounds;
+mod bucket;
 #[cfg(feature = "serde")]
 pub mod keys;
+mod rate;
 #[cfg(feature = "serde")]
 pub mod values;
 pub mod words;
@@ -14,6 +16,8 @@ use std::fmt;
 use std::time::Duration;
 
 pub use bounds::{A_YEAR, check_bounds};
+pub use bucket::{Bucket, Refused};
+pub use rate::{Rate, RateError};
 
 /// Why a value cannot be read; says what was expected.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -27,6 +31,12 @@ pub struct UnitError(String);
 /// ```
 pub fn count<N: fmt::Display + PartialEq + From<u8>>(number: N, noun: &str) -> String {
     format!("{number} {noun}{}", if number == N::from(1) { "" } else { "s" })
+}
+
+/// Whether `text` can be the name of a tenant, campaign or pool: 1 to 100 visible ASCII characters.
+pub fn is_name(text: &str) -> bool {
+    const BYTES_MAX: usize = 100;
+    (1..=BYTES_MAX).contains(&text.len()) && text.bytes().all(|octet| octet.is_ascii_graphic())
 }
 
 /// A text for people in lines of at most 80 columns, broken at blanks: `indent` blanks stand before each line but the first, for which the caller

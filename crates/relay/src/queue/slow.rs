@@ -11,7 +11,7 @@ use super::{Queue, Scope, Secs};
 pub struct Slow {
     /// Until when.
     pub until: Secs,
-    /// A [`Rate`](crate::limit::Rate) of messages as text; empty for none.
+    /// A [`Rate`](posthaste_units::Rate) of messages as text; empty for none.
     pub message_rate: Arc<str>,
     /// Connections of a site at a time; 0 for no limit.
     pub connections: u32,

@@ -90,7 +90,7 @@ pub use section::{EightBitMail, Section, SrsSection};
 pub use source::{Pool, Source};
 pub use source_section::{PoolSection, SourceSection, TlsSection, WarmUpSection};
 pub use summary::{Count, CountBy};
-pub use tenants::{TenantSection, is_name};
+pub use tenants::TenantSection;
 pub use transfer::{Exported, ExportedCount, ExportedRecipient, Import, ImportError};
 pub use warm_up::WarmUp;
 

@@ -8,10 +8,10 @@ use std::time::Instant;
 use posthaste_smtp::ForwardPath;
 use posthaste_spool::Lsn;
 use posthaste_units::words::Problem;
+use posthaste_units::{Bucket, Rate};
 use serde::{Deserialize, Serialize};
 
 use crate::dsn::{Wording, WordingError};
-use crate::limit::{Bucket, Rate};
 
 /// `[relay.notices]` of the configuration.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]

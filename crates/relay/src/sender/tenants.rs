@@ -1,8 +1,9 @@
-//! `[[relay.tenant]]` of the configuration, and what a name of a tenant or a campaign may be.
+//! `[[relay.tenant]]` of the configuration.
 
 use std::collections::BTreeMap;
 
 use posthaste_smtp::address::is_domain;
+use posthaste_units::is_name;
 use posthaste_units::words::{Key, Problem};
 use serde::{Deserialize, Serialize};
 
@@ -28,11 +29,6 @@ pub struct TenantSection {
 
 fn some_count<'de, D: serde::Deserializer<'de>>(deserializer: D) -> Result<Option<u64>, D::Error> {
     posthaste_units::values::count(deserializer).map(Some)
-}
-
-/// Whether `text` can be the name of a tenant or a campaign: 1 to 100 visible ASCII characters.
-pub fn is_name(text: &str) -> bool {
-    (1..=NAME_BYTES_MAX).contains(&text.len()) && text.bytes().all(|octet| octet.is_ascii_graphic())
 }
 
 /// Finds what cannot be meant. `at` is where the list stands.

@@ -2,7 +2,8 @@
 
 use std::sync::Mutex;
 
-use crate::limit::{Bucket, Rate};
+use posthaste_units::{Bucket, Rate};
+
 use crate::queue::Secs;
 
 /// How much a source sends on its first days.

@@ -3,12 +3,12 @@
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 
+use posthaste_units::Rate;
 use regex::{RegexBuilder, RegexSet, RegexSetBuilder};
 
 use super::file::{self, Action, Target};
 use super::{Sections, ShapingError};
 use crate::classify::LINE_BYTES_MAX;
-use crate::limit::Rate;
 use crate::queue::Scope;
 
 /// A rule.

@@ -2,10 +2,8 @@
 
 use std::collections::BTreeMap;
 
-use posthaste_units::values;
+use posthaste_units::{Rate, values};
 use serde::{Deserialize, Serialize};
-
-use crate::limit::Rate;
 
 /// A file.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]

@@ -1,9 +1,9 @@
 //! Shaping files of KumoMTA, converted to ours as far as their terms have an equivalent.
 
+use posthaste_units::Rate;
 use toml::{Table, Value};
 
 use super::{Rules, ShapingError};
-use crate::limit::Rate;
 
 /// What has become of a file.
 #[derive(Debug, Clone, PartialEq, Eq)]

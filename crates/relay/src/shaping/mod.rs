@@ -48,7 +48,7 @@ pub struct Rules {
 
 #[derive(Debug, Default)]
 struct Tenant {
-    message_rate: Option<Sourced<crate::limit::Rate>>,
+    message_rate: Option<Sourced<posthaste_units::Rate>>,
     limits: Vec<Sourced<String>>,
 }
 
@@ -123,9 +123,9 @@ enum Kind {
 #[derive(Debug, Default, Clone)]
 struct Values {
     connections: Option<Sourced<u32>>,
-    connection_rate: Option<Sourced<crate::limit::Rate>>,
+    connection_rate: Option<Sourced<posthaste_units::Rate>>,
     connections_per_address: Option<Sourced<u32>>,
-    message_rate: Option<Sourced<crate::limit::Rate>>,
+    message_rate: Option<Sourced<posthaste_units::Rate>>,
     messages_per_connection: Option<Sourced<u32>>,
     recipients_per_message: Option<Sourced<u32>>,
     failures_before_pause: Option<Sourced<u32>>,

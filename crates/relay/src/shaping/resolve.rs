@@ -2,9 +2,10 @@
 
 use std::collections::BTreeMap;
 
+use posthaste_units::Rate;
+
 use super::file::Total;
 use super::{Kind, Rules, Section, Sections, Sourced};
-use crate::limit::Rate;
 
 /// What applies to a site. What is `None` is not said.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]

@@ -1,5 +1,6 @@
+use posthaste_units::Rate;
+
 use super::*;
-use crate::limit::Rate;
 use crate::queue::Scope;
 
 fn rules(text: &str) -> Rules {

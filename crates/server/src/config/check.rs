@@ -4,9 +4,9 @@ use std::collections::HashSet;
 use std::net::{Ipv6Addr, SocketAddr};
 
 use posthaste_directory::Directory;
-use posthaste_relay::sender::is_name;
 use posthaste_smtp::address::is_domain;
 use posthaste_smtp::driver::IpNet;
+use posthaste_units::is_name;
 use posthaste_units::words::Problem;
 
 use super::{Config, LimitOverrides, Listener, Network, PolicyOverrides};

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use posthaste_relay::limit::Rate;
+use posthaste_units::Rate;
 use serde::de::{self, Visitor};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 

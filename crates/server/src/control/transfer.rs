@@ -2,9 +2,10 @@
 
 use posthaste_relay::queue::entry::{Forwarded, HoldReason, notify};
 use posthaste_relay::queue::{Queued, QueuedRecipient, Ret, Status};
-use posthaste_relay::sender::{Exported, ExportedRecipient, is_name};
+use posthaste_relay::sender::{Exported, ExportedRecipient};
 use posthaste_smtp::{ForwardPath, ReversePath};
 use posthaste_spool::Lsn;
+use posthaste_units::is_name;
 use serde::{Deserialize, Serialize};
 
 /// What the first line has as `format`.

@@ -10,6 +10,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, PoisonError, RwLock, Weak};
 use std::time::{Duration, Instant};
 
+use posthaste_accounts::{LoggedIn, LoginFailure, LoginGate, PasswordClaim, PasswordHash, Quotas};
 use posthaste_intake::{LARGE_BODY_BYTES, MemoryBudget, STORE_PATIENCE, SpoolShares};
 use posthaste_smtp::driver::{self, Body, Handler, Peer};
 use posthaste_smtp::sasl::Credentials;
@@ -23,11 +24,8 @@ use crate::events::{self, Recorder};
 use crate::future;
 use crate::ids::{Ids, unix_micros};
 use crate::live::Live;
-use crate::login_gate::{LoggedIn, LoginGate, NoLogin};
-use crate::logins::Session;
+use crate::logins::{self, Session};
 use crate::message_log::{LogLine, Severity};
-use crate::password::PasswordHash;
-use crate::quotas::Quotas;
 use crate::remote::RemoteHosts;
 use crate::repeats::{About, Kind, LeftOut, Repeats};
 use crate::replies::{reply_to, share_is_full, too_slow};
@@ -197,14 +195,10 @@ impl Handler for Receiver {
         mechanism: &'static str,
         credentials: Credentials,
     ) -> Result<String, Reply> {
-        let settings = self.settings();
-        let user: String = credentials.user.chars().take(LOGIN_NAME_LOGGED).collect();
-        let checked = self.0.gate.check(&settings.logins, &settings.directory, &session.peer, credentials).await;
-        let checked = checked.map_err(|why| (why.reply(), why.text()));
-        let refused = checked.as_ref().err().map(|(reply, why)| (reply.to_string(), *why));
-        let name = checked.as_ref().map_or(&user, |login| &login.name);
-        self.record_login((&session.peer, Some(session)), mechanism, name, refused);
-        let LoggedIn { name, hash } = checked.map_err(|(reply, _)| reply)?;
+        let Credentials { user, password, acts_for } = credentials;
+        let claim = PasswordClaim { user, password, acts_for };
+        let checked = self.check_login((&session.peer, Some(session)), mechanism, claim).await;
+        let LoggedIn { name, hash } = checked.map_err(logins::refusal)?;
         session.state = Some(hash);
         Ok(name)
     }
@@ -284,7 +278,7 @@ impl Receiver {
             return Err(Reply::new(530, "5.7.0", "Authentication required"));
         }
         if let Some((name, login)) = settings.login(session)
-            && !login.may_send_as(&mail.reverse_path, name, &settings.directory)
+            && !logins::may_send_as(login, name, &mail.reverse_path, &settings.directory)
         {
             let (peer, from) = (session.peer.to_string(), mail.reverse_path.to_string());
             match self.0.repeats.is_told(Kind::Refused, client(session), Instant::now()) {
@@ -306,13 +300,13 @@ impl Receiver {
         (peer, session): (&Peer, Option<&Session>),
         mechanism: &str,
         user: &str,
-        refused: Option<(String, &str)>,
+        failure: Option<LoginFailure>,
     ) {
-        let why = refused.as_ref().map(|(_, why)| *why);
+        let why = failure.map(|failure| failure.to_string());
         let kind = if why.is_none() { Kind::Login } else { Kind::FailedLogin };
         let told = self.0.repeats.is_told(kind, About::Client(peer.ip()), Instant::now());
         if let Some(recorder) = self.events().filter(|_| told || why.is_none()) {
-            events::login(recorder, (peer, session), mechanism, user, refused);
+            events::login(recorder, (peer, session), mechanism, user, failure);
         }
         let peer = peer.to_string();
         let tls = session.and_then(|session| session.tls.as_deref()).map(certificates::version);
@@ -324,15 +318,24 @@ impl Receiver {
         }
     }
 
-    /// Checks the password of an IMAP client, with the same bounds on checks and guesses as for SMTP, and records the outcome.
-    pub async fn check_imap_login(&self, peer: &Peer, credentials: Credentials) -> Result<String, NoLogin> {
+    /// Checks a password and records the outcome. `session`: of SMTP.
+    async fn check_login(
+        &self,
+        (peer, session): (&Peer, Option<&Session>),
+        mechanism: &str,
+        claim: PasswordClaim,
+    ) -> Result<LoggedIn, LoginFailure> {
         let settings = self.settings();
-        let user: String = credentials.user.chars().take(LOGIN_NAME_LOGGED).collect();
-        let checked = self.0.gate.check(&settings.logins, &settings.directory, peer, credentials).await;
-        let refused = checked.as_ref().err().map(|why| (String::new(), why.text()));
+        let user: String = claim.user.chars().take(LOGIN_NAME_LOGGED).collect();
+        let checked = self.0.gate.check(&settings.logins, &settings.directory, peer.network(), claim).await;
         let name = checked.as_ref().map_or(&user, |login| &login.name);
-        self.record_login((peer, None), "IMAP", name, refused);
-        checked.map(|login| login.name)
+        self.record_login((peer, session), mechanism, name, checked.as_ref().err().copied());
+        checked
+    }
+
+    /// Checks the password of an IMAP client, with the same bounds on checks and guesses as for SMTP, and records the outcome.
+    pub async fn check_imap_login(&self, peer: &Peer, claim: PasswordClaim) -> Result<String, LoginFailure> {
+        self.check_login((peer, None), "IMAP", claim).await.map(|login| login.name)
     }
 
     async fn check_size(&self, session: &Session, mail: &MailFrom) -> Result<(), Reply> {

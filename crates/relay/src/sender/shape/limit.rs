@@ -7,10 +7,11 @@ use std::sync::{Arc, Mutex, MutexGuard, Weak};
 use std::task::Waker;
 use std::time::Duration;
 
+use posthaste_units::{Bucket, Rate, Refused};
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
-use crate::limit::{Bucket, OpenCount, Opened, Rate, Refused};
+use crate::limit::{OpenCount, Opened};
 use crate::queue::Parked;
 use crate::sender::site::Site;
 

@@ -11,8 +11,9 @@ use std::net::IpAddr;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 
+use posthaste_units::{Bucket, Rate};
+
 use super::Config;
-use crate::limit::{Bucket, Rate};
 use crate::queue::{Label, Place, Scope, Slow};
 use crate::shaping::automation::Counts;
 use crate::shaping::{Named, Rules, Sections, Sourced};

@@ -53,9 +53,9 @@ mod tests {
     use std::time::Duration;
 
     use posthaste_random::Random;
+    use posthaste_units::{Bucket, Rate};
 
     use super::*;
-    use crate::limit::{Bucket, Rate};
 
     fn limit(rate: Rate) -> Arc<RateLimit> {
         Arc::new(RateLimit::new("a limit".into(), "here".into(), Bucket::new(rate, rate.burst(), 0)))

@@ -1,7 +1,12 @@
+//! A [`Rate`] as people write it.
+
 use std::fmt;
 use std::str::FromStr;
 
+#[cfg(feature = "serde")]
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
+use crate::A_YEAR;
 
 /// How many of something are allowed in a time, and how many at once: `100/minute`, `5/second, burst 20`, `1000/15m`.
 ///
@@ -32,7 +37,7 @@ impl Rate {
         if u64::from(count) > u64::from(seconds) * 1_000_000 {
             return bad("a rate must be at most 1000000 a second");
         }
-        if burst > BURST_MAX || u64::from(seconds) > posthaste_units::A_YEAR * u64::from(count) {
+        if burst > BURST_MAX || u64::from(seconds) > A_YEAR * u64::from(count) {
             return bad("a burst must be at most 1000000, and a rate at least 1 a year");
         }
         Ok(Rate { count, seconds, burst })
@@ -59,7 +64,7 @@ impl Rate {
     }
 
     /// Nanoseconds that `tokens` take to come; saturates.
-    pub(super) fn cost(self, tokens: u32) -> u64 {
+    pub(crate) fn cost(self, tokens: u32) -> u64 {
         self.interval().saturating_mul(u64::from(tokens))
     }
 
@@ -86,7 +91,7 @@ impl Rate {
         if !time.ends_with(|c: char| c.is_ascii_alphabetic()) {
             return Err(bad());
         }
-        let time = posthaste_units::duration(&time).map_err(|_| bad())?;
+        let time = crate::duration(&time).map_err(|_| bad())?;
         if time.subsec_nanos() != 0 {
             return Err(RateError(format!("`{text}`: the time of a rate is in whole seconds")));
         }
@@ -122,12 +127,14 @@ impl fmt::Display for Rate {
     }
 }
 
+#[cfg(feature = "serde")]
 impl Serialize for Rate {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         serializer.collect_str(self)
     }
 }
 
+#[cfg(feature = "serde")]
 impl<'de> Deserialize<'de> for Rate {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Rate, D::Error> {
         String::deserialize(deserializer)?.parse().map_err(serde::de::Error::custom)
@@ -172,6 +179,7 @@ mod tests {
         assert_eq!(Rate::new(100, 60, 1).unwrap().interval(), 600_000_000);
     }
 
+    #[cfg(feature = "serde")]
     #[test]
     fn configuration_has_rates_as_texts() {
         #[derive(Deserialize, Serialize, Debug, PartialEq)]

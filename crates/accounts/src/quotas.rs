@@ -7,12 +7,12 @@ use std::fmt;
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
-use posthaste_relay::limit::{Bucket, Rate, Refused};
+use posthaste_units::{Bucket, Rate, Refused};
 use tokio::time::Instant;
 
 /// Counts the recipients of each account. It outlives a reload; a start begins with full buckets, so that nobody's mail is refused after it.
 #[derive(Debug)]
-pub(crate) struct Quotas {
+pub struct Quotas {
     /// Time zero of the buckets.
     opened: Instant,
     /// By a login's name, or `uid 1000`. There are no more than logins and users of this machine.
@@ -21,7 +21,8 @@ pub(crate) struct Quotas {
 
 /// An account has sent to as many as it may.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct QuotaReached {
+pub struct QuotaReached {
+    /// The rate with the longest wait.
     pub rate: Rate,
     /// Until one more may be sent to.
     pub wait: Duration,

@@ -1,14 +1,8 @@
-//! Limits: a [`Bucket`] for rates, an [`OpenCount`] for what is open at a time.
-//!
-//! For any limit of the relay: messages of a source to a site, connections, what an account may send. Both are exact when several threads use them.
-//! Neither reads a clock: `now` is nanoseconds on any monotonic scale.
-mod open;
-mod rate;
+//! A [`Bucket`] keeps to a [`Rate`], exactly when several threads use it. It reads no clock: `now` is nanoseconds on any monotonic scale.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-pub use open::{OpenCount, Opened};
-pub use rate::{Rate, RateError};
+use crate::rate::Rate;
 
 /// A token bucket in one atomic word (GCRA, the generic cell rate algorithm of ITU-T I.371).
 ///
@@ -16,7 +10,7 @@ pub use rate::{Rate, RateError};
 /// reach the bucket. A token counts when it is taken; none is given back.
 ///
 /// ```
-/// use posthaste_relay::limit::{Bucket, Rate, Refused};
+/// use posthaste_units::{Bucket, Rate, Refused};
 ///
 /// let rate: Rate = "60/minute, burst 2".parse().unwrap();
 /// let bucket = Bucket::new(rate, 2, 0);

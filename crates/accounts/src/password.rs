@@ -7,7 +7,7 @@ use argon2::{Algorithm, Argon2, Params, PasswordHasher, PasswordVerifier};
 
 /// The hash of a password.
 #[derive(Clone, PartialEq, Eq)]
-pub(crate) struct PasswordHash {
+pub struct PasswordHash {
     hash: phc::PasswordHash,
     /// KiB of memory times passes: what a check takes.
     cost: u64,
@@ -15,9 +15,11 @@ pub(crate) struct PasswordHash {
 
 /// Why a text is no hash that can be used.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-pub(crate) enum HashError {
+pub enum HashError {
+    /// Another form, or another algorithm.
     #[error("not a hash of Argon2, such as `posthaste password` prints")]
     Form,
+    /// A check would be a way to exhaust the server.
     #[error("a check of this hash would take too much: at most {MEMORY_KIB_MAX} KiB of memory and {PASSES_MAX} passes")]
     Cost,
 }
@@ -41,7 +43,7 @@ pub enum PasswordError {
 ///
 /// # Errors
 /// See [`PasswordError`].
-pub fn hash(password: &str) -> Result<String, PasswordError> {
+pub fn hash_password(password: &str) -> Result<String, PasswordError> {
     match password.len() {
         0 => return Err(PasswordError::Empty),
         len if len > PASSWORD_BYTES_MAX => return Err(PasswordError::TooLong),
@@ -106,15 +108,15 @@ mod tests {
 
     #[test]
     fn a_hash_is_of_its_password_alone_and_each_has_its_own_salt() {
-        let text = hash("pass wörd").unwrap();
+        let text = hash_password("pass wörd").unwrap();
         assert!(text.starts_with("$argon2id$v=19$m=19456,t=2,p=1$"), "{text}");
-        assert_ne!(hash("pass wörd").unwrap(), text);
+        assert_ne!(hash_password("pass wörd").unwrap(), text);
         let read = PasswordHash::parse(&text).unwrap();
         assert!(read.is_of("pass wörd"));
         assert!(!read.is_of("pass word") && !read.is_of(""));
-        assert_eq!(hash(""), Err(PasswordError::Empty));
-        assert_eq!(hash(&"x".repeat(1025)), Err(PasswordError::TooLong));
-        hash(&"x".repeat(1024)).unwrap();
+        assert_eq!(hash_password(""), Err(PasswordError::Empty));
+        assert_eq!(hash_password(&"x".repeat(1025)), Err(PasswordError::TooLong));
+        hash_password(&"x".repeat(1024)).unwrap();
     }
 
     #[test]

@@ -1,3 +1,5 @@
+//! What is open at a time. Rates are kept to by `posthaste_units::Bucket`.
+
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 

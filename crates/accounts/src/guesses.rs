@@ -1,0 +1,206 @@
+//! Wrong guesses, by the client's network.
+
+use std::collections::HashMap;
+use std::hash::{BuildHasher, Hash, RandomState};
+use std::net::{IpAddr, Ipv6Addr};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+use crate::gate::LoginFailure;
+
+/// Wrong guesses, by network.
+#[derive(Debug, Default)]
+pub(crate) struct Guesses {
+    networks: Mutex<HashMap<Network, Counted>>,
+    hasher: RandomState,
+}
+
+/// Whose attempts are counted together.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+enum Network {
+    /// An address of IPv4, or a /64 of IPv6.
+    Client(IpAddr),
+    /// A /48 of IPv6: one site may have it (RFC 6177), or thousands of subscribers.
+    Prefix48(Ipv6Addr),
+}
+
+/// The /48 of an address of IPv6.
+pub(crate) fn prefix48(ip: IpAddr) -> Option<Ipv6Addr> {
+    match ip {
+        IpAddr::V6(ip) => Some(Ipv6Addr::from_bits(ip.to_bits() >> 80 << 80)),
+        IpAddr::V4(_) => None,
+    }
+}
+
+impl Network {
+    /// Those of a client, the smallest first.
+    fn all(client: Option<IpAddr>) -> impl Iterator<Item = Self> {
+        client.map(Self::Client).into_iter().chain(client.and_then(prefix48).map(Self::Prefix48))
+    }
+
+    fn failures_max(self) -> u32 {
+        match self {
+            Self::Client(_) => FAILURES_MAX,
+            Self::Prefix48(_) => PREFIX_FAILURES_MAX,
+        }
+    }
+
+    fn in_flight_max(self) -> u32 {
+        match self {
+            Self::Client(_) => IN_FLIGHT_MAX,
+            Self::Prefix48(_) => PREFIX_IN_FLIGHT_MAX,
+        }
+    }
+}
+
+#[derive(Debug)]
+struct Counted {
+    /// When the first of the failures was.
+    since: Instant,
+    failures: u32,
+    /// What was guessed wrong last, and against which hash of the password, hashed with a key that only this process has, and why it was refused: a program that
+    /// has an old password says the same for ever, and learns nothing. Of a [`Network::Client`] only.
+    last: Option<(u64, &'static str)>,
+    in_flight: u32,
+}
+
+/// An attempt to log in, from its begin to its answer.
+#[derive(Debug)]
+pub(crate) struct Attempt<'a> {
+    guesses: &'a Guesses,
+    /// Those in which it is in flight, the client first.
+    networks: Vec<Network>,
+}
+
+impl Guesses {
+    fn lock(&self) -> MutexGuard<'_, HashMap<Network, Counted>> {
+        self.networks.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    #[cfg(test)]
+    pub fn is_empty(&self) -> bool {
+        self.lock().is_empty()
+    }
+
+    /// A guess as a number, by a key that only this process has.
+    pub fn digest(&self, guess: impl Hash) -> u64 {
+        self.hasher.hash_one(guess)
+    }
+
+    /// An attempt from a network; `None`: from a client that is never turned away. What others of its /48 have guessed turns away only those that are not known.
+    ///
+    /// # Errors
+    /// [`LoginFailure::Blocked`] and [`LoginFailure::Busy`].
+    pub fn begin(&self, from: Option<IpAddr>, is_known: bool) -> Result<Attempt<'_>, LoginFailure> {
+        let mut attempt = Attempt { guesses: self, networks: Vec::new() };
+        for network in Network::all(from) {
+            // What others in a /48 guess does not keep out a client that is known. Its own guesses count there all the same.
+            let is_limited = !is_known || matches!(network, Network::Client(_));
+            self.enter(network, is_limited)?;
+            attempt.networks.push(network);
+        }
+        Ok(attempt)
+    }
+
+    fn enter(&self, network: Network, is_limited: bool) -> Result<(), LoginFailure> {
+        let now = Instant::now();
+        let mut networks = self.lock();
+        if networks.len() >= NETWORKS_MAX && !networks.contains_key(&network) {
+            networks.retain(|_, counted| counted.in_flight > 0 || now - counted.since < GUESSES_FOR);
+        }
+        if networks.len() >= NETWORKS_MAX && !networks.contains_key(&network) {
+            let idle = networks.iter().filter(|(_, counted)| counted.in_flight == 0);
+            let oldest = idle.min_by_key(|(_, counted)| counted.since).map(|(network, _)| *network);
+            networks.remove(&oldest.ok_or(LoginFailure::Busy)?);
+        }
+        let counted = networks.entry(network).or_insert(Counted { since: now, failures: 0, last: None, in_flight: 0 });
+        if now - counted.since >= GUESSES_FOR {
+            (counted.since, counted.failures, counted.last) = (now, 0, None);
+        }
+        if is_limited && counted.failures >= network.failures_max() {
+            return Err(LoginFailure::Blocked);
+        }
+        if is_limited && counted.in_flight >= network.in_flight_max() {
+            return Err(LoginFailure::Busy);
+        }
+        counted.in_flight += 1;
+        Ok(())
+    }
+}
+
+impl Attempt<'_> {
+    /// Why the client's last guess was refused, if this is the same.
+    pub fn refused_before(&self, guess: u64) -> Option<&'static str> {
+        let networks = self.guesses.lock();
+        networks.get(self.networks.first()?)?.last.filter(|(last, _)| *last == guess).map(|(_, why)| why)
+    }
+
+    /// Counts a wrong guess, unless it is the client's last one again.
+    pub fn failed(&self, guess: u64, why: &'static str) {
+        let mut networks = self.guesses.lock();
+        let client = self.networks.first().and_then(|client| networks.get_mut(client));
+        if client.is_some_and(|client| client.last.replace((guess, why)).is_some_and(|(last, _)| last == guess)) {
+            return;
+        }
+        for network in &self.networks {
+            let Some(counted) = networks.get_mut(network) else { continue };
+            counted.failures += 1;
+            if counted.failures == 1 || counted.failures == network.failures_max() {
+                // A block lasts from the last of them on.
+                counted.since = Instant::now();
+            }
+        }
+    }
+}
+
+impl Drop for Attempt<'_> {
+    fn drop(&mut self) {
+        let mut networks = self.guesses.lock();
+        for network in &self.networks {
+            if let Some(counted) = networks.get_mut(network) {
+                counted.in_flight -= 1;
+                if counted.in_flight == 0 && counted.failures == 0 {
+                    networks.remove(network);
+                }
+            }
+        }
+    }
+}
+
+/// Attempts of one client at a time, the delay of an answer included.
+pub(crate) const IN_FLIGHT_MAX: u32 = 16;
+/// The same of a /48.
+const PREFIX_IN_FLIGHT_MAX: u32 = 32;
+/// Wrong guesses of a client within [`GUESSES_FOR`].
+pub(crate) const FAILURES_MAX: u32 = 10;
+/// The same of a /48.
+pub(crate) const PREFIX_FAILURES_MAX: u32 = 80;
+/// How long wrong guesses count, and how long a client is turned away then.
+pub(crate) const GUESSES_FOR: Duration = Duration::from_secs(600);
+/// Networks of which wrong guesses, and logins, are remembered: about a megabyte each.
+pub(crate) const NETWORKS_MAX: usize = 10_000;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn networks_that_guess_are_bounded() {
+        let guesses = Guesses::default();
+        let ip = |number: u32| IpAddr::from((0x0a00_0000 + number).to_be_bytes());
+        for number in 0..NETWORKS_MAX as u32 {
+            guesses.begin(Some(ip(number)), false).unwrap().failed(1, "wrong password");
+            tokio::time::advance(Duration::from_millis(1)).await;
+        }
+        let held = guesses.begin(Some(ip(0)), false).unwrap();
+        drop(guesses.begin(Some(ip(1_000_000)), false).unwrap());
+        let networks = guesses.lock();
+        assert_eq!(networks.len(), NETWORKS_MAX - 1);
+        let has = |number| networks.contains_key(&Network::Client(ip(number)));
+        assert!(has(0) && !has(1), "the oldest that is not at work goes");
+        drop(networks);
+        drop(held);
+    }
+}

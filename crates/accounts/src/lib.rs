@@ -1,0 +1,17 @@
+//! Logins of a mail server: the file of passwords, the gate against guessing, quotas of recipients.
+//!
+//! For any server that has logins. It knows no protocol: the caller turns a [`LoginFailure`] into its reply.
+#![forbid(unsafe_code)]
+#![warn(missing_docs)]
+
+mod gate;
+mod guesses;
+mod known;
+mod logins;
+mod password;
+mod quotas;
+
+pub use gate::{LoggedIn, LoginFailure, LoginGate, PasswordClaim};
+pub use logins::{Login, Logins, LoginsError};
+pub use password::{HashError, PASSWORD_BYTES_MAX, PasswordError, PasswordHash, hash_password};
+pub use quotas::{QuotaReached, Quotas};
