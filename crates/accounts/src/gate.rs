@@ -6,6 +6,7 @@
 use std::fmt;
 use std::net::IpAddr;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use posthaste_directory::Directory;
@@ -17,6 +18,7 @@ use crate::guesses::Guesses;
 use crate::known::KnownNetworks;
 use crate::logins::Logins;
 use crate::password::{PASSWORD_BYTES_MAX, PasswordHash};
+use crate::remembered::RememberedPasswords;
 
 /// Checks passwords.
 #[derive(Debug)]
@@ -26,6 +28,8 @@ pub struct LoginGate {
     reserved: Checks,
     known: KnownNetworks,
     guesses: Guesses,
+    remembered: RememberedPasswords,
+    checks_made: AtomicU64,
 }
 
 #[derive(Debug)]
@@ -50,6 +54,8 @@ impl Default for LoginGate {
             reserved: Checks::new(RESERVED_CHECKS_MAX, RESERVED_PLACES_MAX),
             known: KnownNetworks::default(),
             guesses: Guesses::default(),
+            remembered: RememberedPasswords::default(),
+            checks_made: AtomicU64::new(0),
         }
     }
 }
@@ -127,8 +133,8 @@ impl LoginGate {
             // Programs with an old password ask for ever.
             _ if before.is_some() => false,
             Some(hash) if password.len() <= PASSWORD_BYTES_MAX => {
-                let place = self.place(is_known).ok_or(LoginFailure::Busy)?;
-                place.check(Arc::clone(hash), password).await?
+                let account = name.as_deref().filter(|_| login.is_some());
+                self.is_right(account, hash, &password, is_known).await?
             }
             _ => false,
         };
@@ -145,6 +151,35 @@ impl LoginGate {
         attempt.failed(guess, why);
         sleep_until(begun + FAILURE_DELAY * (begun.elapsed().as_secs() as u32 + 1)).await;
         Err(LoginFailure::Wrong(why))
+    }
+
+    /// How many passwords were checked by Argon2 since the start. Those that are remembered are not among them.
+    pub fn checks_made(&self) -> u64 {
+        self.checks_made.load(Ordering::Relaxed)
+    }
+
+    /// `account`: the login's name, if there is such a login.
+    async fn is_right(
+        &self,
+        account: Option<&str>,
+        hash: &Arc<PasswordHash>,
+        password: &str,
+        is_known: bool,
+    ) -> Result<bool, LoginFailure> {
+        let is_remembered = || account.is_some_and(|name| self.remembered.is_right(name, hash, password));
+        if is_remembered() {
+            return Ok(true);
+        }
+        let mut place = self.place(is_known).ok_or(LoginFailure::Busy)?;
+        place.wait().await?;
+        // Many clients of one login may have waited for the same check.
+        if is_remembered() {
+            return Ok(true);
+        }
+        self.checks_made.fetch_add(1, Ordering::Relaxed);
+        let is_right = place.check(Arc::clone(hash), password.to_owned()).await?;
+        account.filter(|_| is_right).inspect(|name| self.remembered.add(name, hash, password));
+        Ok(is_right)
     }
 
     /// A place, if there is one. A known client takes the reserved check only while those for everybody are busy, and waits among the few that are known.
@@ -172,20 +207,23 @@ impl Checks {
 }
 
 impl Place<'_> {
-    /// Checks a password when its turn comes. What has begun goes on if nobody waits for it any more, and counts until its end.
-    async fn check(self, hash: Arc<PasswordHash>, password: String) -> Result<bool, LoginFailure> {
-        let turn = match self.turn {
-            Some(turn) => turn,
-            None => {
-                let turn = timeout(TURN_PATIENCE, Arc::clone(&self.checks.running).acquire_owned()).await;
-                turn.ok().and_then(Result::ok).ok_or(LoginFailure::Busy)?
-            }
-        };
-        let check = spawn_blocking(move || {
-            let _turn = turn;
-            hash.is_of(&password)
-        });
-        check.await.map_err(|_| LoginFailure::Busy)
+    /// Waits until a check may begin.
+    async fn wait(&mut self) -> Result<(), LoginFailure> {
+        if self.turn.is_none() {
+            let turn = timeout(TURN_PATIENCE, Arc::clone(&self.checks.running).acquire_owned()).await;
+            self.turn = Some(turn.ok().and_then(Result::ok).ok_or(LoginFailure::Busy)?);
+        }
+        Ok(())
+    }
+
+    /// Checks a password. A check that has begun goes on if nobody waits for it any more, and counts until its end.
+    /// The next begins when the place is dropped.
+    async fn check(&mut self, hash: Arc<PasswordHash>, password: String) -> Result<bool, LoginFailure> {
+        let turn = self.turn.take();
+        let (is_right, turn) =
+            spawn_blocking(move || (hash.is_of(&password), turn)).await.map_err(|_| LoginFailure::Busy)?;
+        self.turn = turn;
+        Ok(is_right)
     }
 }
 
@@ -202,248 +240,4 @@ const TURN_PATIENCE: Duration = Duration::from_secs(10);
 const FAILURE_DELAY: Duration = Duration::from_secs(1);
 
 #[cfg(test)]
-mod tests {
-    use posthaste_directory::Domain;
-    use tokio::time::sleep;
-
-    use super::*;
-    use crate::guesses::{FAILURES_MAX, GUESSES_FOR, IN_FLIGHT_MAX, PREFIX_FAILURES_MAX};
-    use crate::known::KNOWN_FOR;
-
-    /// `ann@example.org`, whose password is `password`, by a hash that takes little.
-    fn logins(directory: &Directory) -> Logins {
-        logins_with(directory, "password")
-    }
-
-    fn logins_with(directory: &Directory, password: &str) -> Logins {
-        let dir = tempfile::tempdir().unwrap();
-        let file = dir.path().join("passwords");
-        let params = argon2::Params::new(64, 1, 1, None).unwrap();
-        let hash = argon2::PasswordHasher::hash_password(&argon2::Argon2::from(params), password.as_bytes()).unwrap();
-        std::fs::write(&file, format!("ann:{hash}\n")).unwrap();
-        Logins::load(&file, directory).unwrap()
-    }
-
-    fn directory() -> Directory {
-        Directory::new(&[Domain::open_to_any("example.org")], "Maildir").unwrap()
-    }
-
-    /// As the listeners tell it.
-    fn network(ip: &str) -> Option<IpAddr> {
-        Some(match ip.parse().unwrap() {
-            IpAddr::V6(ip) => std::net::Ipv6Addr::from_bits(ip.to_bits() >> 64 << 64).into(),
-            ip => ip,
-        })
-    }
-
-    fn claim(user: &str, password: &str) -> PasswordClaim {
-        PasswordClaim { user: user.to_owned(), password: password.to_owned(), acts_for: None }
-    }
-
-    struct Rig {
-        gate: LoginGate,
-        logins: Logins,
-        directory: Directory,
-    }
-
-    impl Rig {
-        fn new() -> Self {
-            let directory = directory();
-            Self { gate: LoginGate::default(), logins: logins(&directory), directory }
-        }
-
-        async fn check(&self, ip: &str, user: &str, password: &str) -> Result<String, LoginFailure> {
-            let claim = claim(user, password);
-            self.gate.check(&self.logins, &self.directory, network(ip), claim).await.map(|login| login.name)
-        }
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn only_the_right_password_lets_in_and_only_as_oneself() {
-        let rig = Rig::new();
-        let ann = Ok("ann@example.org".to_owned());
-        assert_eq!(rig.check("192.0.2.1", "Ann@Example.org", "password").await, ann);
-        assert_eq!(rig.check("192.0.2.1", "ann", "password").await, ann);
-        assert_eq!(rig.check("192.0.2.1", "ann", "Password").await, Err(LoginFailure::Wrong("wrong password")));
-        // The password of the hash that is checked for names that nobody has.
-        assert_eq!(rig.check("192.0.2.1", "bob", "password").await, Err(LoginFailure::Wrong("no such login")));
-        assert_eq!(rig.check("192.0.2.1", "ann", &"x".repeat(5000)).await, Err(LoginFailure::Wrong("wrong password")));
-        let acts_for =
-            |acts_for: &str| PasswordClaim { acts_for: Some(acts_for.to_owned()), ..claim("ann", "password") };
-        let client = network("192.0.2.1");
-        let itself = rig.gate.check(&rig.logins, &rig.directory, client, acts_for("ANN@example.org")).await;
-        assert_eq!(itself.map(|login| login.name), ann);
-        for _ in 0..2 {
-            let other = rig.gate.check(&rig.logins, &rig.directory, client, acts_for("bob")).await;
-            assert_eq!(other, Err(LoginFailure::Wrong("it may act for nobody else")));
-        }
-        // What is wrong about that is not the password.
-        assert_eq!(rig.check("192.0.2.1", "ann", "password").await, ann);
-        let nobody = Logins::default();
-        let none = rig.gate.check(&nobody, &rig.directory, client, claim("ann", "password")).await;
-        assert_eq!(none, Err(LoginFailure::Wrong("no such login")));
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn who_guesses_is_turned_away_for_a_while_and_others_are_not() {
-        let rig = Rig::new();
-        for guess in 0..FAILURES_MAX {
-            let begun = Instant::now();
-            let answer = rig.check("2001:db8::1", "ann", &format!("guess {guess}")).await;
-            assert_eq!(answer, Err(LoginFailure::Wrong("wrong password")));
-            assert!(begun.elapsed() >= FAILURE_DELAY);
-        }
-        // From all of its network, even with the right one.
-        assert_eq!(rig.check("2001:db8::2", "ann", "password").await, Err(LoginFailure::Blocked));
-        rig.check("2001:db8:0:1::1", "ann", "password").await.unwrap();
-        sleep(GUESSES_FOR - Duration::from_secs(2)).await;
-        assert_eq!(rig.check("2001:db8::1", "ann", "password").await, Err(LoginFailure::Blocked));
-        sleep(Duration::from_secs(2)).await;
-        rig.check("2001:db8::1", "ann", "password").await.unwrap();
-        assert!(rig.gate.guesses.is_empty(), "nothing is kept of those that know the password");
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn who_guesses_from_many_networks_of_a_48_is_turned_away_as_well() {
-        let rig = Rig::new();
-        let peer = |network: u32| format!("2001:db8:1:{network:x}::1");
-        rig.check(&peer(2000), "ann", "password").await.unwrap();
-        for network in 0..PREFIX_FAILURES_MAX {
-            let wrong = Err(LoginFailure::Wrong("wrong password"));
-            // What the client before has said twice counts once.
-            for network in [network.saturating_sub(1), network] {
-                assert_eq!(rig.check(&peer(network), "ann", "guess").await, wrong);
-            }
-        }
-        assert_eq!(rig.check(&peer(1000), "ann", "password").await, Err(LoginFailure::Blocked));
-        rig.check(&peer(2000), "ann", "password").await.expect("it has logged in before");
-        rig.check("2001:db8:2::1", "ann", "password").await.unwrap();
-        sleep(GUESSES_FOR).await;
-        rig.check(&peer(1000), "ann", "password").await.unwrap();
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn guesses_from_networks_with_a_login_count_for_their_48() {
-        let rig = Rig::new();
-        let peer = |network: u32| format!("2001:db8:1:{network:x}::1");
-        let networks = PREFIX_FAILURES_MAX / FAILURES_MAX;
-        for network in 0..networks {
-            rig.check(&peer(network), "ann", "password").await.unwrap();
-        }
-        for network in 0..networks {
-            for guess in 0..FAILURES_MAX {
-                let answer = rig.check(&peer(network), "ann", &guess.to_string()).await;
-                assert_eq!(answer, Err(LoginFailure::Wrong("wrong password")));
-            }
-        }
-        assert_eq!(rig.check(&peer(1000), "ann", "password").await, Err(LoginFailure::Blocked));
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn a_client_that_is_known_takes_whatever_check_is_free() {
-        let rig = Rig::new();
-        let check = async || timeout(FAILURE_DELAY, rig.check("192.0.2.1", "ann", "password")).await;
-        check().await.unwrap().unwrap();
-        let reserved = Arc::clone(&rig.gate.reserved.running).acquire_owned().await.unwrap();
-        check().await.expect("one of everybody's is free").unwrap();
-        drop(reserved);
-        let _all = Arc::clone(&rig.gate.everybody.running).acquire_many_owned(CHECKS_MAX as u32).await.unwrap();
-        check().await.expect("the reserved one is free").unwrap();
-        let _reserved = Arc::clone(&rig.gate.reserved.running).acquire_owned().await.unwrap();
-        assert_eq!(rig.check("192.0.2.1", "ann", "password").await, Err(LoginFailure::Busy));
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn an_old_password_counts_once_and_this_machine_is_never_turned_away() {
-        let rig = Rig::new();
-        for _ in 0..3 * FAILURES_MAX {
-            rig.check("192.0.2.1", "ann", "of last year").await.unwrap_err();
-        }
-        rig.check("192.0.2.1", "ann", "password").await.unwrap();
-        for guess in 0..3 * FAILURES_MAX {
-            rig.check("127.0.0.1", "ann", &guess.to_string()).await.unwrap_err();
-        }
-        rig.check("127.0.0.1", "ann", "password").await.unwrap();
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn what_was_wrong_a_moment_ago_takes_no_check_until_the_password_is_another() {
-        let mut rig = Rig::new();
-        rig.check("192.0.2.1", "ann", "next year's").await.unwrap_err();
-        // Every check waits.
-        let all = Arc::clone(&rig.gate.everybody.running).acquire_many_owned(CHECKS_MAX as u32).await.unwrap();
-        let wrong = Err(LoginFailure::Wrong("wrong password"));
-        assert_eq!(rig.check("192.0.2.1", "ann", "next year's").await, wrong);
-        assert_eq!(rig.check("192.0.2.2", "ann", "next year's").await, Err(LoginFailure::Busy), "another client");
-        drop(all);
-        rig.logins = logins_with(&rig.directory, "next year's");
-        assert_eq!(rig.check("192.0.2.1", "ann", "next year's").await.as_deref(), Ok("ann@example.org"));
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn how_long_a_check_takes_does_not_show() {
-        let rig = Rig::new();
-        for (wait, answered) in [(0, 1000), (300, 1000), (999, 1000), (1000, 2000), (1700, 2000)] {
-            let all = Arc::clone(&rig.gate.everybody.running).acquire_many_owned(CHECKS_MAX as u32).await.unwrap();
-            let begun = Instant::now();
-            let end = async {
-                sleep(Duration::from_millis(wait)).await;
-                drop(all);
-            };
-            let password = wait.to_string();
-            let (answer, ()) = tokio::join!(rig.check("192.0.2.1", "ann", &password), end);
-            answer.unwrap_err();
-            assert_eq!(begun.elapsed().as_millis(), answered, "after {wait} ms");
-        }
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn attempts_that_wait_are_bounded_for_each_client_and_for_all() {
-        let rig = Arc::new(Rig::new());
-        // Every check waits.
-        let all = Arc::clone(&rig.gate.everybody.running).acquire_many_owned(CHECKS_MAX as u32).await.unwrap();
-        let attempt = |ip: String| {
-            let rig = Arc::clone(&rig);
-            tokio::spawn(async move { rig.check(&ip, "ann", "password").await })
-        };
-        let mut waiting = Vec::new();
-        for client in 0..PLACES_MAX as u32 / IN_FLIGHT_MAX {
-            for _ in 0..IN_FLIGHT_MAX {
-                waiting.push(attempt(format!("192.0.2.{client}")));
-            }
-        }
-        while rig.gate.everybody.places.available_permits() > 0 {
-            tokio::task::yield_now().await;
-        }
-        assert_eq!(rig.check("192.0.2.0", "ann", "password").await, Err(LoginFailure::Busy), "too many of one client");
-        assert_eq!(rig.check("192.0.2.99", "ann", "password").await, Err(LoginFailure::Busy), "too many of all");
-        drop(all);
-        for waiting in waiting {
-            waiting.await.unwrap().unwrap();
-        }
-        let all = Arc::clone(&rig.gate.everybody.running).acquire_many_owned(CHECKS_MAX as u32).await.unwrap();
-        assert_eq!(rig.check("192.0.2.98", "ann", "password").await, Err(LoginFailure::Busy), "its turn does not come");
-        drop(all);
-        assert_eq!(rig.gate.everybody.places.available_permits(), PLACES_MAX);
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn a_flood_does_not_keep_out_a_client_that_has_logged_in_before() {
-        let rig = Rig::new();
-        rig.check("192.0.2.1", "ann", "password").await.unwrap();
-        let flood = rig.gate.everybody.places.try_acquire_many(PLACES_MAX as u32).unwrap();
-        assert_eq!(rig.check("192.0.2.2", "ann", "password").await, Err(LoginFailure::Busy));
-        for known in ["192.0.2.1", "127.0.0.1"] {
-            rig.check(known, "ann", "password").await.unwrap();
-        }
-        // With more of them than are reserved for, they are as everybody.
-        let reserved = rig.gate.reserved.places.try_acquire_many(RESERVED_PLACES_MAX as u32).unwrap();
-        assert_eq!(rig.check("192.0.2.1", "ann", "password").await, Err(LoginFailure::Busy));
-        drop(flood);
-        rig.check("192.0.2.1", "ann", "password").await.unwrap();
-        drop(reserved);
-        let _flood = rig.gate.everybody.places.try_acquire_many(PLACES_MAX as u32).unwrap();
-        sleep(KNOWN_FOR).await;
-        assert_eq!(rig.check("192.0.2.1", "ann", "password").await, Err(LoginFailure::Busy), "that was long ago");
-    }
-}
+mod tests;

@@ -10,6 +10,7 @@ mod known;
 mod logins;
 mod password;
 mod quotas;
+mod remembered;
 
 pub use gate::{LoggedIn, LoginFailure, LoginGate, PasswordClaim};
 pub use logins::{Login, Logins, LoginsError};
