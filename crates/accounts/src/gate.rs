@@ -23,13 +23,42 @@ use crate::remembered::RememberedPasswords;
 /// Checks passwords.
 #[derive(Debug)]
 pub struct LoginGate {
-    everybody: Checks,
-    /// For networks that are known, so that a flood from elsewhere does not keep them out.
-    reserved: Checks,
+    /// Of each door, so that a flood at one does not keep anybody out of another.
+    lanes: [Lane; LoginDoor::COUNT],
     known: KnownNetworks,
     guesses: Guesses,
     remembered: RememberedPasswords,
     checks_made: AtomicU64,
+}
+
+/// Where a client wants to get in.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum LoginDoor {
+    /// To send mail.
+    Sending,
+    /// To read mail: clients that come again after a restart, a dozen connections each.
+    Reading,
+}
+
+impl LoginDoor {
+    pub(crate) const COUNT: usize = 2;
+}
+
+/// Where an attempt comes from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct LoginOrigin {
+    /// Where the client wants to get in.
+    pub door: LoginDoor,
+    /// The client's network: an address of IPv4, or a /64 of IPv6. `None`: it has no address.
+    pub network: Option<IpAddr>,
+}
+
+/// Checks of one door.
+#[derive(Debug)]
+struct Lane {
+    everybody: Checks,
+    /// For networks that are known, so that a flood from elsewhere does not keep them out.
+    reserved: Checks,
 }
 
 #[derive(Debug)]
@@ -50,8 +79,7 @@ struct Place<'a> {
 impl Default for LoginGate {
     fn default() -> Self {
         Self {
-            everybody: Checks::new(CHECKS_MAX, PLACES_MAX),
-            reserved: Checks::new(RESERVED_CHECKS_MAX, RESERVED_PLACES_MAX),
+            lanes: [Lane::new(CHECKS_MAX), Lane::new(READING_CHECKS_MAX)],
             known: KnownNetworks::default(),
             guesses: Guesses::default(),
             remembered: RememberedPasswords::default(),
@@ -105,8 +133,7 @@ impl fmt::Debug for PasswordClaim {
 }
 
 impl LoginGate {
-    /// Checks a password. `client` is the client's network, an address of IPv4 or a /64 of IPv6; `None` if it has no address. A refusal comes at the next whole
-    /// second after the question, so its time does not tell how long the check took, and thus not which names there are.
+    /// Checks a password. A refusal comes at the next whole second after the question, so its time does not tell how long the check took, and thus not which names there are.
     ///
     /// # Errors
     /// See [`LoginFailure`].
@@ -114,14 +141,14 @@ impl LoginGate {
         &self,
         logins: &Logins,
         directory: &Directory,
-        client: Option<IpAddr>,
+        origin: LoginOrigin,
         claim: PasswordClaim,
     ) -> Result<LoggedIn, LoginFailure> {
         let begun = Instant::now();
         // Who is on this machine may log in for many, as webmail does.
-        let from = client.filter(|ip| !ip.is_loopback());
+        let from = origin.network.filter(|ip| !ip.is_loopback());
         let is_known = from.is_none_or(|ip| self.known.has(ip));
-        let attempt = self.guesses.begin(from, is_known)?;
+        let attempt = self.guesses.begin(origin.door, from, is_known)?;
         let PasswordClaim { user, password, acts_for } = claim;
         let name = directory.login_name(&user);
         let acts_for = acts_for.map(|acts_for| directory.login_name(&acts_for)).filter(|acts_for| *acts_for != name);
@@ -134,7 +161,7 @@ impl LoginGate {
             _ if before.is_some() => false,
             Some(hash) if password.len() <= PASSWORD_BYTES_MAX => {
                 let account = name.as_deref().filter(|_| login.is_some());
-                self.is_right(account, hash, &password, is_known).await?
+                self.is_right((origin.door, is_known), account, hash, &password).await?
             }
             _ => false,
         };
@@ -161,16 +188,16 @@ impl LoginGate {
     /// `account`: the login's name, if there is such a login.
     async fn is_right(
         &self,
+        (door, is_known): (LoginDoor, bool),
         account: Option<&str>,
         hash: &Arc<PasswordHash>,
         password: &str,
-        is_known: bool,
     ) -> Result<bool, LoginFailure> {
         let is_remembered = || account.is_some_and(|name| self.remembered.is_right(name, hash, password));
         if is_remembered() {
             return Ok(true);
         }
-        let mut place = self.place(is_known).ok_or(LoginFailure::Busy)?;
+        let mut place = self.lanes[door as usize].place(is_known).ok_or(LoginFailure::Busy)?;
         place.wait().await?;
         // Many clients of one login may have waited for the same check.
         if is_remembered() {
@@ -180,6 +207,15 @@ impl LoginGate {
         let is_right = place.check(Arc::clone(hash), password.to_owned()).await?;
         account.filter(|_| is_right).inspect(|name| self.remembered.add(name, hash, password));
         Ok(is_right)
+    }
+}
+
+impl Lane {
+    fn new(checks_max: usize) -> Self {
+        Self {
+            everybody: Checks::new(checks_max, PLACES_MAX),
+            reserved: Checks::new(RESERVED_CHECKS_MAX, RESERVED_PLACES_MAX),
+        }
     }
 
     /// A place, if there is one. A known client takes the reserved check only while those for everybody are busy, and waits among the few that are known.
@@ -227,10 +263,12 @@ impl Place<'_> {
     }
 }
 
-/// Checks at a time: about 60 MiB, with the one that is reserved.
+/// Checks at a time of those who send: about 60 MiB, with the one that is reserved.
 const CHECKS_MAX: usize = 2;
+/// The same of those who read: about 40 MiB.
+const READING_CHECKS_MAX: usize = 1;
 const RESERVED_CHECKS_MAX: usize = 1;
-/// Passwords that are checked or wait for it: about a second's.
+/// Passwords that are checked or wait for it at a door: about a second's.
 const PLACES_MAX: usize = 64;
 /// The same for known networks: fewer, so that one with room among everybody's does not wait for long.
 const RESERVED_PLACES_MAX: usize = 16;

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use crate::gate::LoginFailure;
+use crate::gate::{LoginDoor, LoginFailure};
 
 /// Wrong guesses, by network.
 #[derive(Debug, Default)]
@@ -63,13 +63,21 @@ struct Counted {
     /// What was guessed wrong last, and against which hash of the password, hashed with a key that only this process has, and why it was refused: a program that
     /// has an old password says the same for ever, and learns nothing. Of a [`Network::Client`] only.
     last: Option<(u64, &'static str)>,
-    in_flight: u32,
+    /// By door, so that one does not fill the other.
+    in_flight: [u32; LoginDoor::COUNT],
+}
+
+impl Counted {
+    fn is_idle(&self) -> bool {
+        self.in_flight.iter().all(|count| *count == 0)
+    }
 }
 
 /// An attempt to log in, from its begin to its answer.
 #[derive(Debug)]
 pub(crate) struct Attempt<'a> {
     guesses: &'a Guesses,
+    door: LoginDoor,
     /// Those in which it is in flight, the client first.
     networks: Vec<Network>,
 }
@@ -93,39 +101,40 @@ impl Guesses {
     ///
     /// # Errors
     /// [`LoginFailure::Blocked`] and [`LoginFailure::Busy`].
-    pub fn begin(&self, from: Option<IpAddr>, is_known: bool) -> Result<Attempt<'_>, LoginFailure> {
-        let mut attempt = Attempt { guesses: self, networks: Vec::new() };
+    pub fn begin(&self, door: LoginDoor, from: Option<IpAddr>, is_known: bool) -> Result<Attempt<'_>, LoginFailure> {
+        let mut attempt = Attempt { guesses: self, door, networks: Vec::new() };
         for network in Network::all(from) {
             // What others in a /48 guess does not keep out a client that is known. Its own guesses count there all the same.
             let is_limited = !is_known || matches!(network, Network::Client(_));
-            self.enter(network, is_limited)?;
+            self.enter(network, door, is_limited)?;
             attempt.networks.push(network);
         }
         Ok(attempt)
     }
 
-    fn enter(&self, network: Network, is_limited: bool) -> Result<(), LoginFailure> {
+    fn enter(&self, network: Network, door: LoginDoor, is_limited: bool) -> Result<(), LoginFailure> {
         let now = Instant::now();
         let mut networks = self.lock();
         if networks.len() >= NETWORKS_MAX && !networks.contains_key(&network) {
-            networks.retain(|_, counted| counted.in_flight > 0 || now - counted.since < GUESSES_FOR);
+            networks.retain(|_, counted| !counted.is_idle() || now - counted.since < GUESSES_FOR);
         }
         if networks.len() >= NETWORKS_MAX && !networks.contains_key(&network) {
-            let idle = networks.iter().filter(|(_, counted)| counted.in_flight == 0);
+            let idle = networks.iter().filter(|(_, counted)| counted.is_idle());
             let oldest = idle.min_by_key(|(_, counted)| counted.since).map(|(network, _)| *network);
             networks.remove(&oldest.ok_or(LoginFailure::Busy)?);
         }
-        let counted = networks.entry(network).or_insert(Counted { since: now, failures: 0, last: None, in_flight: 0 });
+        let new = Counted { since: now, failures: 0, last: None, in_flight: [0; LoginDoor::COUNT] };
+        let counted = networks.entry(network).or_insert(new);
         if now - counted.since >= GUESSES_FOR {
             (counted.since, counted.failures, counted.last) = (now, 0, None);
         }
         if is_limited && counted.failures >= network.failures_max() {
             return Err(LoginFailure::Blocked);
         }
-        if is_limited && counted.in_flight >= network.in_flight_max() {
+        if is_limited && counted.in_flight[door as usize] >= network.in_flight_max() {
             return Err(LoginFailure::Busy);
         }
-        counted.in_flight += 1;
+        counted.in_flight[door as usize] += 1;
         Ok(())
     }
 }
@@ -160,8 +169,8 @@ impl Drop for Attempt<'_> {
         let mut networks = self.guesses.lock();
         for network in &self.networks {
             if let Some(counted) = networks.get_mut(network) {
-                counted.in_flight -= 1;
-                if counted.in_flight == 0 && counted.failures == 0 {
+                counted.in_flight[self.door as usize] -= 1;
+                if counted.is_idle() && counted.failures == 0 {
                     networks.remove(network);
                 }
             }
@@ -169,7 +178,7 @@ impl Drop for Attempt<'_> {
     }
 }
 
-/// Attempts of one client at a time, the delay of an answer included.
+/// Attempts of one client at a time at each door, the delay of an answer included.
 pub(crate) const IN_FLIGHT_MAX: u32 = 16;
 /// The same of a /48.
 const PREFIX_IN_FLIGHT_MAX: u32 = 32;
@@ -191,11 +200,11 @@ mod tests {
         let guesses = Guesses::default();
         let ip = |number: u32| IpAddr::from((0x0a00_0000 + number).to_be_bytes());
         for number in 0..NETWORKS_MAX as u32 {
-            guesses.begin(Some(ip(number)), false).unwrap().failed(1, "wrong password");
+            guesses.begin(LoginDoor::Sending, Some(ip(number)), false).unwrap().failed(1, "wrong password");
             tokio::time::advance(Duration::from_millis(1)).await;
         }
-        let held = guesses.begin(Some(ip(0)), false).unwrap();
-        drop(guesses.begin(Some(ip(1_000_000)), false).unwrap());
+        let held = guesses.begin(LoginDoor::Sending, Some(ip(0)), false).unwrap();
+        drop(guesses.begin(LoginDoor::Sending, Some(ip(1_000_000)), false).unwrap());
         let networks = guesses.lock();
         assert_eq!(networks.len(), NETWORKS_MAX - 1);
         let has = |number| networks.contains_key(&Network::Client(ip(number)));

@@ -12,7 +12,7 @@ mod password;
 mod quotas;
 mod remembered;
 
-pub use gate::{LoggedIn, LoginFailure, LoginGate, PasswordClaim};
+pub use gate::{LoggedIn, LoginDoor, LoginFailure, LoginGate, LoginOrigin, PasswordClaim};
 pub use logins::{Login, Logins, LoginsError};
 pub use password::{HashError, PASSWORD_BYTES_MAX, PasswordError, PasswordHash, hash_password};
 pub use quotas::{QuotaReached, Quotas};

@@ -54,8 +54,13 @@ impl Rig {
     }
 
     async fn check(&self, ip: &str, user: &str, password: &str) -> Result<String, LoginFailure> {
-        let claim = claim(user, password);
-        self.gate.check(&self.logins, &self.directory, network(ip), claim).await.map(|login| login.name)
+        self.check_at(LoginDoor::Sending, ip, user, password).await
+    }
+
+    async fn check_at(&self, door: LoginDoor, ip: &str, user: &str, password: &str) -> Result<String, LoginFailure> {
+        let origin = LoginOrigin { door, network: network(ip) };
+        let checked = self.gate.check(&self.logins, &self.directory, origin, claim(user, password)).await;
+        checked.map(|login| login.name)
     }
 
     /// As [`check`](Self::check) of a password that is not remembered.
@@ -76,17 +81,17 @@ async fn only_the_right_password_lets_in_and_only_as_oneself() {
     assert_eq!(rig.check("192.0.2.1", "bob", "password").await, Err(LoginFailure::Wrong("no such login")));
     assert_eq!(rig.check("192.0.2.1", "ann", &"x".repeat(5000)).await, Err(LoginFailure::Wrong("wrong password")));
     let acts_for = |acts_for: &str| PasswordClaim { acts_for: Some(acts_for.to_owned()), ..claim("ann", "password") };
-    let client = network("192.0.2.1");
-    let itself = rig.gate.check(&rig.logins, &rig.directory, client, acts_for("ANN@example.org")).await;
+    let origin = LoginOrigin { door: LoginDoor::Sending, network: network("192.0.2.1") };
+    let itself = rig.gate.check(&rig.logins, &rig.directory, origin, acts_for("ANN@example.org")).await;
     assert_eq!(itself.map(|login| login.name), ann);
     for _ in 0..2 {
-        let other = rig.gate.check(&rig.logins, &rig.directory, client, acts_for("bob")).await;
+        let other = rig.gate.check(&rig.logins, &rig.directory, origin, acts_for("bob")).await;
         assert_eq!(other, Err(LoginFailure::Wrong("it may act for nobody else")));
     }
     // What is wrong about that is not the password.
     assert_eq!(rig.check("192.0.2.1", "ann", "password").await, ann);
     let nobody = Logins::default();
-    let none = rig.gate.check(&nobody, &rig.directory, client, claim("ann", "password")).await;
+    let none = rig.gate.check(&nobody, &rig.directory, origin, claim("ann", "password")).await;
     assert_eq!(none, Err(LoginFailure::Wrong("no such login")));
 }
 
@@ -150,12 +155,12 @@ async fn a_client_that_is_known_takes_whatever_check_is_free() {
     let rig = Rig::new();
     let check = async || timeout(FAILURE_DELAY, rig.check_anew("192.0.2.1", "ann", "password")).await;
     check().await.unwrap().unwrap();
-    let reserved = Arc::clone(&rig.gate.reserved.running).acquire_owned().await.unwrap();
+    let reserved = Arc::clone(&rig.gate.lanes[0].reserved.running).acquire_owned().await.unwrap();
     check().await.expect("one of everybody's is free").unwrap();
     drop(reserved);
-    let _all = Arc::clone(&rig.gate.everybody.running).acquire_many_owned(CHECKS_MAX as u32).await.unwrap();
+    let _all = Arc::clone(&rig.gate.lanes[0].everybody.running).acquire_many_owned(CHECKS_MAX as u32).await.unwrap();
     check().await.expect("the reserved one is free").unwrap();
-    let _reserved = Arc::clone(&rig.gate.reserved.running).acquire_owned().await.unwrap();
+    let _reserved = Arc::clone(&rig.gate.lanes[0].reserved.running).acquire_owned().await.unwrap();
     assert_eq!(rig.check_anew("192.0.2.1", "ann", "password").await, Err(LoginFailure::Busy));
 }
 
@@ -177,7 +182,7 @@ async fn what_was_wrong_a_moment_ago_takes_no_check_until_the_password_is_anothe
     let mut rig = Rig::new();
     rig.check("192.0.2.1", "ann", "next year's").await.unwrap_err();
     // Every check waits.
-    let all = Arc::clone(&rig.gate.everybody.running).acquire_many_owned(CHECKS_MAX as u32).await.unwrap();
+    let all = Arc::clone(&rig.gate.lanes[0].everybody.running).acquire_many_owned(CHECKS_MAX as u32).await.unwrap();
     let wrong = Err(LoginFailure::Wrong("wrong password"));
     assert_eq!(rig.check("192.0.2.1", "ann", "next year's").await, wrong);
     assert_eq!(rig.check("192.0.2.2", "ann", "next year's").await, Err(LoginFailure::Busy), "another client");
@@ -190,7 +195,7 @@ async fn what_was_wrong_a_moment_ago_takes_no_check_until_the_password_is_anothe
 async fn how_long_a_check_takes_does_not_show() {
     let rig = Rig::new();
     for (wait, answered) in [(0, 1000), (300, 1000), (999, 1000), (1000, 2000), (1700, 2000)] {
-        let all = Arc::clone(&rig.gate.everybody.running).acquire_many_owned(CHECKS_MAX as u32).await.unwrap();
+        let all = Arc::clone(&rig.gate.lanes[0].everybody.running).acquire_many_owned(CHECKS_MAX as u32).await.unwrap();
         let begun = Instant::now();
         let end = async {
             sleep(Duration::from_millis(wait)).await;
@@ -207,7 +212,7 @@ async fn how_long_a_check_takes_does_not_show() {
 async fn attempts_that_wait_are_bounded_for_each_client_and_for_all() {
     let rig = Arc::new(Rig::new());
     // Every check waits.
-    let all = Arc::clone(&rig.gate.everybody.running).acquire_many_owned(CHECKS_MAX as u32).await.unwrap();
+    let all = Arc::clone(&rig.gate.lanes[0].everybody.running).acquire_many_owned(CHECKS_MAX as u32).await.unwrap();
     let attempt = |ip: String| {
         let rig = Arc::clone(&rig);
         tokio::spawn(async move { rig.check(&ip, "ann", "password").await })
@@ -218,7 +223,7 @@ async fn attempts_that_wait_are_bounded_for_each_client_and_for_all() {
             waiting.push(attempt(format!("192.0.2.{client}")));
         }
     }
-    while rig.gate.everybody.places.available_permits() > 0 {
+    while rig.gate.lanes[0].everybody.places.available_permits() > 0 {
         tokio::task::yield_now().await;
     }
     assert_eq!(rig.check("192.0.2.0", "ann", "password").await, Err(LoginFailure::Busy), "too many of one client");
@@ -227,32 +232,32 @@ async fn attempts_that_wait_are_bounded_for_each_client_and_for_all() {
     for waiting in waiting {
         waiting.await.unwrap().unwrap();
     }
-    let all = Arc::clone(&rig.gate.everybody.running).acquire_many_owned(CHECKS_MAX as u32).await.unwrap();
+    let all = Arc::clone(&rig.gate.lanes[0].everybody.running).acquire_many_owned(CHECKS_MAX as u32).await.unwrap();
     assert_eq!(
         rig.check_anew("192.0.2.98", "ann", "password").await,
         Err(LoginFailure::Busy),
         "its turn does not come"
     );
     drop(all);
-    assert_eq!(rig.gate.everybody.places.available_permits(), PLACES_MAX);
+    assert_eq!(rig.gate.lanes[0].everybody.places.available_permits(), PLACES_MAX);
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_flood_does_not_keep_out_a_client_that_has_logged_in_before() {
     let rig = Rig::new();
     rig.check_anew("192.0.2.1", "ann", "password").await.unwrap();
-    let flood = rig.gate.everybody.places.try_acquire_many(PLACES_MAX as u32).unwrap();
+    let flood = rig.gate.lanes[0].everybody.places.try_acquire_many(PLACES_MAX as u32).unwrap();
     assert_eq!(rig.check_anew("192.0.2.2", "ann", "password").await, Err(LoginFailure::Busy));
     for known in ["192.0.2.1", "127.0.0.1"] {
         rig.check_anew(known, "ann", "password").await.unwrap();
     }
     // With more of them than are reserved for, they are as everybody.
-    let reserved = rig.gate.reserved.places.try_acquire_many(RESERVED_PLACES_MAX as u32).unwrap();
+    let reserved = rig.gate.lanes[0].reserved.places.try_acquire_many(RESERVED_PLACES_MAX as u32).unwrap();
     assert_eq!(rig.check_anew("192.0.2.1", "ann", "password").await, Err(LoginFailure::Busy));
     drop(flood);
     rig.check_anew("192.0.2.1", "ann", "password").await.unwrap();
     drop(reserved);
-    let _flood = rig.gate.everybody.places.try_acquire_many(PLACES_MAX as u32).unwrap();
+    let _flood = rig.gate.lanes[0].everybody.places.try_acquire_many(PLACES_MAX as u32).unwrap();
     sleep(KNOWN_FOR).await;
     assert_eq!(rig.check_anew("192.0.2.1", "ann", "password").await, Err(LoginFailure::Busy), "that was long ago");
 }
@@ -271,8 +276,9 @@ async fn reconnects_of_known_passwords_take_no_check() {
     }
     assert_eq!(rig.gate.checks_made(), u64::from(CLIENTS));
     // No check could run.
-    let _everybody = Arc::clone(&rig.gate.everybody.running).acquire_many_owned(CHECKS_MAX as u32).await.unwrap();
-    let _reserved = Arc::clone(&rig.gate.reserved.running).acquire_owned().await.unwrap();
+    let _everybody =
+        Arc::clone(&rig.gate.lanes[0].everybody.running).acquire_many_owned(CHECKS_MAX as u32).await.unwrap();
+    let _reserved = Arc::clone(&rig.gate.lanes[0].reserved.running).acquire_owned().await.unwrap();
     let clients = (0..CLIENTS).zip(names).map(|(number, name)| {
         // From another network, such as a telephone that leaves the house.
         let (rig, ip) = (Arc::clone(&rig), ip(CLIENTS + number));
@@ -287,13 +293,13 @@ async fn reconnects_of_known_passwords_take_no_check() {
 #[tokio::test(start_paused = true)]
 async fn clients_of_one_login_wait_for_one_check() {
     let rig = Arc::new(Rig::new());
-    let all = Arc::clone(&rig.gate.everybody.running).acquire_many_owned(CHECKS_MAX as u32).await.unwrap();
+    let all = Arc::clone(&rig.gate.lanes[0].everybody.running).acquire_many_owned(CHECKS_MAX as u32).await.unwrap();
     let waiting = (0..PLACES_MAX).map(|client| {
         let rig = Arc::clone(&rig);
         tokio::spawn(async move { rig.check(&format!("192.0.2.{client}"), "ann", "password").await })
     });
     let waiting: Vec<_> = waiting.collect();
-    while rig.gate.everybody.places.available_permits() > 0 {
+    while rig.gate.lanes[0].everybody.places.available_permits() > 0 {
         tokio::task::yield_now().await;
     }
     drop(all);
@@ -311,4 +317,32 @@ async fn a_remembered_password_ends_with_its_line() {
     assert_eq!(rig.check("192.0.2.1", "ann", "password").await, Err(LoginFailure::Wrong("wrong password")));
     rig.check("192.0.2.1", "ann", "next year's").await.unwrap();
     assert_eq!(rig.gate.checks_made(), 3);
+}
+
+#[tokio::test(start_paused = true)]
+async fn clients_that_read_take_no_place_of_those_who_send() {
+    let rig = Arc::new(Rig::new());
+    rig.check("192.0.2.1", "ann", "password").await.unwrap();
+    rig.gate.remembered.clear();
+    let reading = &rig.gate.lanes[LoginDoor::Reading as usize];
+    let _checks = Arc::clone(&reading.everybody.running).acquire_owned().await.unwrap();
+    let _reserved = Arc::clone(&reading.reserved.running).acquire_owned().await.unwrap();
+    // As many as one client may have, and as many as may wait at that door.
+    let attempt = |ip: String| {
+        let rig = Arc::clone(&rig);
+        tokio::spawn(async move { rig.check_at(LoginDoor::Reading, &ip, "ann", "password").await })
+    };
+    let waiting: Vec<_> = (0..PLACES_MAX as u32 + RESERVED_PLACES_MAX as u32)
+        .map(|client| attempt(format!("192.0.2.{}", 1 + client / IN_FLIGHT_MAX)))
+        .collect();
+    while reading.everybody.places.available_permits() + reading.reserved.places.available_permits() > 0 {
+        tokio::task::yield_now().await;
+    }
+    let busy = rig.check_at(LoginDoor::Reading, "192.0.2.99", "ann", "password").await;
+    assert_eq!(busy, Err(LoginFailure::Busy));
+    for ip in ["192.0.2.1", "192.0.2.99"] {
+        let check = timeout(FAILURE_DELAY, rig.check_anew(ip, "ann", "password"));
+        check.await.expect("checks of the other door are free").unwrap();
+    }
+    waiting.iter().for_each(tokio::task::JoinHandle::abort);
 }

@@ -10,7 +10,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, PoisonError, RwLock, Weak};
 use std::time::{Duration, Instant};
 
-use posthaste_accounts::{LoggedIn, LoginFailure, LoginGate, PasswordClaim, PasswordHash, Quotas};
+use posthaste_accounts::{
+    LoggedIn, LoginDoor, LoginFailure, LoginGate, LoginOrigin, PasswordClaim, PasswordHash, Quotas,
+};
 use posthaste_intake::{LARGE_BODY_BYTES, MemoryBudget, STORE_PATIENCE, SpoolShares};
 use posthaste_smtp::driver::{self, Body, Handler, Peer};
 use posthaste_smtp::sasl::Credentials;
@@ -327,13 +329,15 @@ impl Receiver {
     ) -> Result<LoggedIn, LoginFailure> {
         let settings = self.settings();
         let user: String = claim.user.chars().take(LOGIN_NAME_LOGGED).collect();
-        let checked = self.0.gate.check(&settings.logins, &settings.directory, peer.network(), claim).await;
+        let door = if session.is_some() { LoginDoor::Sending } else { LoginDoor::Reading };
+        let origin = LoginOrigin { door, network: peer.network() };
+        let checked = self.0.gate.check(&settings.logins, &settings.directory, origin, claim).await;
         let name = checked.as_ref().map_or(&user, |login| &login.name);
         self.record_login((peer, session), mechanism, name, checked.as_ref().err().copied());
         checked
     }
 
-    /// Checks the password of an IMAP client, with the same bounds on checks and guesses as for SMTP, and records the outcome.
+    /// Checks the password of an IMAP client, whose wrong guesses count as those of SMTP, and records the outcome.
     pub async fn check_imap_login(&self, peer: &Peer, claim: PasswordClaim) -> Result<String, LoginFailure> {
         self.check_login((peer, None), "IMAP", claim).await.map(|login| login.name)
     }
