@@ -2,9 +2,13 @@
 //!
 //! A check takes tens of milliseconds of a processor and about 19 MiB of memory, which a client costs one line. So few run at a time, on threads of their own, few
 //! wait, and not all of one client; who has guessed wrong too often is turned away for a while without a check.
+//!
+//! At an account that many guess at, networks without a login wait before each check. Nobody is locked out of an account by the guesses of others.
 
 use std::fmt;
+use std::io;
 use std::net::IpAddr;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -12,8 +16,9 @@ use std::time::Duration;
 use posthaste_directory::Directory;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, SemaphorePermit};
 use tokio::task::spawn_blocking;
-use tokio::time::{Instant, sleep_until, timeout};
+use tokio::time::{Instant, sleep, sleep_until, timeout};
 
+use crate::account_guesses::{ACCOUNT_WAIT, AccountGuesses};
 use crate::guesses::Guesses;
 use crate::known::KnownNetworks;
 use crate::logins::Logins;
@@ -27,6 +32,7 @@ pub struct LoginGate {
     lanes: [Lane; LoginDoor::COUNT],
     known: KnownNetworks,
     guesses: Guesses,
+    account_guesses: AccountGuesses,
     remembered: RememberedPasswords,
     checks_made: AtomicU64,
 }
@@ -77,11 +83,13 @@ struct Place<'a> {
 }
 
 impl Default for LoginGate {
+    /// Networks that have logged in are forgotten with it.
     fn default() -> Self {
         Self {
             lanes: [Lane::new(CHECKS_MAX), Lane::new(READING_CHECKS_MAX)],
             known: KnownNetworks::default(),
             guesses: Guesses::default(),
+            account_guesses: AccountGuesses::default(),
             remembered: RememberedPasswords::default(),
             checks_made: AtomicU64::new(0),
         }
@@ -133,6 +141,22 @@ impl fmt::Debug for PasswordClaim {
 }
 
 impl LoginGate {
+    /// With a file in which networks that have logged in outlive a restart, after [`save`](Self::save). Blocks.
+    ///
+    /// # Errors
+    /// The file is there and cannot be read.
+    pub fn open(known_networks: PathBuf) -> io::Result<Self> {
+        Ok(Self { known: KnownNetworks::open(known_networks)?, ..Self::default() })
+    }
+
+    /// Writes the file of known networks, if they have changed. Blocks.
+    ///
+    /// # Errors
+    /// It cannot be written. The next call tries again.
+    pub fn save(&self) -> io::Result<()> {
+        self.known.save()
+    }
+
     /// Checks a password. A refusal comes at the next whole second after the question, so its time does not tell how long the check took, and thus not which names there are.
     ///
     /// # Errors
@@ -151,6 +175,10 @@ impl LoginGate {
         let attempt = self.guesses.begin(origin.door, from, is_known)?;
         let PasswordClaim { user, password, acts_for } = claim;
         let name = directory.login_name(&user);
+        if !is_known && name.as_deref().is_some_and(|name| self.account_guesses.is_slow(name)) {
+            // Before anything is compared, or a client that does not wait for the answer would guess as before.
+            sleep(ACCOUNT_WAIT).await;
+        }
         let acts_for = acts_for.map(|acts_for| directory.login_name(&acts_for)).filter(|acts_for| *acts_for != name);
         let login = name.as_deref().and_then(|name| logins.get(name));
         let hash = login.map(|login| &login.hash).or(logins.decoy()).cloned();
@@ -165,17 +193,19 @@ impl LoginGate {
             }
             _ => false,
         };
-        let why = match (name, login) {
+        let why = match (&name, login) {
             (Some(name), Some(login)) if is_right && acts_for.is_none() => {
                 from.inspect(|ip| self.known.add(*ip));
-                return Ok(LoggedIn { name, hash: Arc::clone(&login.hash) });
+                return Ok(LoggedIn { name: name.clone(), hash: Arc::clone(&login.hash) });
             }
             (_, Some(_)) if is_right => "it may act for nobody else",
             (_, Some(_)) => "wrong password",
             (_, None) => "no such login",
         };
         let why = before.unwrap_or(why);
-        attempt.failed(guess, why);
+        if attempt.failed(guess, why) && !is_right {
+            name.inspect(|name| self.account_guesses.failed(name, guess));
+        }
         sleep_until(begun + FAILURE_DELAY * (begun.elapsed().as_secs() as u32 + 1)).await;
         Err(LoginFailure::Wrong(why))
     }

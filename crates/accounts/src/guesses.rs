@@ -146,12 +146,12 @@ impl Attempt<'_> {
         networks.get(self.networks.first()?)?.last.filter(|(last, _)| *last == guess).map(|(_, why)| why)
     }
 
-    /// Counts a wrong guess, unless it is the client's last one again.
-    pub fn failed(&self, guess: u64, why: &'static str) {
+    /// Counts a wrong guess, unless it is the client's last one again. Whether it was counted.
+    pub fn failed(&self, guess: u64, why: &'static str) -> bool {
         let mut networks = self.guesses.lock();
         let client = self.networks.first().and_then(|client| networks.get_mut(client));
         if client.is_some_and(|client| client.last.replace((guess, why)).is_some_and(|(last, _)| last == guess)) {
-            return;
+            return false;
         }
         for network in &self.networks {
             let Some(counted) = networks.get_mut(network) else { continue };
@@ -161,6 +161,7 @@ impl Attempt<'_> {
                 counted.since = Instant::now();
             }
         }
+        true
     }
 }
 

@@ -4,6 +4,7 @@
 #![forbid(unsafe_code)]
 #![warn(missing_docs)]
 
+mod account_guesses;
 mod gate;
 mod guesses;
 mod known;

@@ -251,7 +251,7 @@ const LEVELS: [(&str, LevelFilter); 6] = [
 /// The crate of nearly all lines.
 const LOGGED: &str = env!("CARGO_CRATE_NAME");
 /// Its modules that have some.
-const MODULES: [&str; 24] = [
+const MODULES: [&str; 25] = [
     "certificates",
     "control",
     "events",
@@ -259,6 +259,7 @@ const MODULES: [&str; 24] = [
     "imap",
     "indexing",
     "listening",
+    "logins",
     "message_log",
     "opening",
     "panics",

@@ -1,10 +1,18 @@
-//! Logins in sessions of SMTP: what a session keeps of one, and what a client is told that has none.
+//! Logins in sessions of SMTP, and what outlives a restart of the gate against guessing.
 
+use std::path::Path;
 use std::sync::Arc;
+use std::task::{Context, Poll};
+use std::time::Duration;
 
-use posthaste_accounts::{Login, LoginFailure, PasswordHash};
+use posthaste_accounts::{Login, LoginFailure, LoginGate, PasswordHash};
 use posthaste_directory::Directory;
 use posthaste_smtp::{Reply, ReversePath, driver};
+use tokio::task::{JoinHandle, spawn_blocking};
+use tokio::time::{Instant, sleep};
+
+use crate::receive::Receiver;
+use crate::services::{Ending, OnFailure, Service, end_blocking};
 
 /// A session of this server. Its state is what the password of its login was checked against, so that a login ends with its password.
 pub(crate) type Session = driver::Session<Option<Arc<PasswordHash>>>;
@@ -24,3 +32,62 @@ pub(crate) fn refusal(failure: LoginFailure) -> Reply {
 pub(crate) fn may_send_as(login: &Login, name: &str, sender: &ReversePath, directory: &Directory) -> bool {
     *sender == ReversePath::Null || login.may_send_as(sender.address(), name, directory)
 }
+
+/// The gate, with the networks that have logged in before. One whose file cannot be read knows none.
+pub(crate) fn open_gate(data: &Path) -> LoginGate {
+    let file = data.join(KNOWN_NETWORKS);
+    LoginGate::open(file.clone()).unwrap_or_else(|error| {
+        let (file, error) = (file.display().to_string(), error.to_string());
+        tracing::warn!(file, error, "networks that have logged in before are not known");
+        LoginGate::default()
+    })
+}
+
+/// Saves now and then which networks have logged in.
+pub(crate) struct KnownNetworksService {
+    saving: JoinHandle<()>,
+    receiver: Receiver,
+}
+
+impl KnownNetworksService {
+    pub fn begin(receiver: Receiver) -> Self {
+        let of_task = receiver.clone();
+        let saving = tokio::spawn(async move {
+            loop {
+                sleep(SAVE_INTERVAL).await;
+                let receiver = of_task.clone();
+                let _ = spawn_blocking(move || save(&receiver)).await;
+            }
+        });
+        Self { saving, receiver }
+    }
+}
+
+fn save(receiver: &Receiver) {
+    if let Err(error) = receiver.gate().save() {
+        tracing::warn!(error = error.to_string(), "cannot save the networks that have logged in");
+    }
+}
+
+impl Service for KnownNetworksService {
+    fn name(&self) -> &'static str {
+        "known networks"
+    }
+
+    fn on_failure(&self) -> OnFailure {
+        OnFailure::GoOn("networks that log in are not known after a restart")
+    }
+
+    fn stop(self: Box<Self>, _: Instant) -> Ending<'static> {
+        self.saving.abort();
+        end_blocking(move || save(&self.receiver))
+    }
+
+    fn poll_failed(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        std::pin::Pin::new(&mut self.saving).poll(cx).map(drop)
+    }
+}
+
+/// The file in the data directory.
+const KNOWN_NETWORKS: &str = "known-networks";
+const SAVE_INTERVAL: Duration = Duration::from_secs(60);

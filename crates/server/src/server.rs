@@ -18,6 +18,7 @@ use crate::events::Events;
 use crate::imap::ImapPreview;
 use crate::indexing::Indexing;
 use crate::listening::{Addresses, Bound, Listeners, bind_when_free};
+use crate::logins::{self, KnownNetworksService};
 use crate::pickup::Pickup;
 use crate::receive::Receiver;
 use crate::relay::RelayService;
@@ -173,9 +174,12 @@ async fn start_services(
         memory,
         &config.storage.spool,
         repeats,
-    );
+    )
+    .gated(logins::open_gate(&config.storage.data));
     services.add(TransportService::start(config, &receiver).await?);
     services.add(RelayService::start(config, relay, receiver.clone()).await?);
+    // Stopped after the listeners: the last logins are saved as well.
+    services.add(KnownNetworksService::begin(receiver.clone()));
     let (listeners, mut addresses) = Listeners::start(sockets, receiver.clone())?;
     services.add(listeners);
     if let Some(bound) = imap {

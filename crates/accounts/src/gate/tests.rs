@@ -2,6 +2,7 @@ use posthaste_directory::Domain;
 use tokio::time::sleep;
 
 use super::*;
+use crate::account_guesses::ACCOUNT_FAILURES_MAX;
 use crate::guesses::{FAILURES_MAX, GUESSES_FOR, IN_FLIGHT_MAX, PREFIX_FAILURES_MAX};
 use crate::known::KNOWN_FOR;
 
@@ -345,4 +346,81 @@ async fn clients_that_read_take_no_place_of_those_who_send() {
         check.await.expect("checks of the other door are free").unwrap();
     }
     waiting.iter().for_each(tokio::task::JoinHandle::abort);
+}
+
+/// Guesses from many networks, until the account is slow.
+async fn guess_at(rig: &Rig, user: &str) {
+    for guess in 0..ACCOUNT_FAILURES_MAX {
+        let answer = rig.check(&format!("198.51.100.{guess}"), user, &format!("guess {guess}")).await;
+        assert!(matches!(answer, Err(LoginFailure::Wrong(_))), "{answer:?}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn guesses_from_everywhere_slow_down_strangers_only() {
+    let rig = Rig::new();
+    rig.check("192.0.2.1", "ann", "password").await.unwrap();
+    guess_at(&rig, "ann").await;
+    let begun = Instant::now();
+    rig.check("192.0.2.1", "ann", "password").await.expect("somebody has logged in from there");
+    rig.check("127.0.0.1", "ann", "password").await.unwrap();
+    assert!(begun.elapsed() < FAILURE_DELAY, "{:?}", begun.elapsed());
+    // The owner on a journey waits, and is let in.
+    rig.check("203.0.113.1", "ann", "password").await.unwrap();
+    assert!((ACCOUNT_WAIT..ACCOUNT_WAIT + FAILURE_DELAY).contains(&begun.elapsed()), "{:?}", begun.elapsed());
+    let begun = Instant::now();
+    rig.check("203.0.113.1", "ann", "password").await.unwrap();
+    assert!(begun.elapsed() < FAILURE_DELAY, "known from now on");
+    rig.check("203.0.113.2", "ann", "guess").await.unwrap_err();
+    assert!(begun.elapsed() >= ACCOUNT_WAIT + FAILURE_DELAY);
+    let begun = Instant::now();
+    rig.check("203.0.113.2", "bob", "guess").await.unwrap_err();
+    assert!(begun.elapsed() < 2 * FAILURE_DELAY, "another account");
+}
+
+#[tokio::test(start_paused = true)]
+async fn names_that_nobody_has_become_slow_as_well() {
+    let rig = Rig::new();
+    guess_at(&rig, "bob").await;
+    let begun = Instant::now();
+    assert_eq!(rig.check("203.0.113.1", "bob", "x").await, Err(LoginFailure::Wrong("no such login")));
+    assert!(begun.elapsed() >= ACCOUNT_WAIT + FAILURE_DELAY, "{:?}", begun.elapsed());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_guess_at_a_slow_account_takes_no_check_before_its_wait() {
+    let rig = Rig::new();
+    rig.check("192.0.2.1", "ann", "password").await.unwrap();
+    guess_at(&rig, "ann").await;
+    let checks = rig.gate.checks_made();
+    for password in ["password", "guess"] {
+        let impatient = timeout(ACCOUNT_WAIT / 2, rig.check("203.0.113.1", "ann", password)).await;
+        assert!(impatient.is_err(), "neither a right password nor a wrong one has an answer by then");
+    }
+    assert_eq!(rig.gate.checks_made(), checks);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_program_with_an_old_password_slows_down_nobody() {
+    let rig = Rig::new();
+    for _ in 0..2 * ACCOUNT_FAILURES_MAX {
+        rig.check("127.0.0.1", "ann", "of last year").await.unwrap_err();
+    }
+    let begun = Instant::now();
+    rig.check("203.0.113.1", "ann", "password").await.unwrap();
+    assert!(begun.elapsed() < FAILURE_DELAY);
+}
+
+#[tokio::test(start_paused = true)]
+async fn known_networks_are_kept_by_the_gate() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("known-networks");
+    let mut rig = Rig { gate: LoginGate::open(file.clone()).unwrap(), ..Rig::new() };
+    rig.check("192.0.2.1", "ann", "password").await.unwrap();
+    rig.gate.save().unwrap();
+    rig.gate = LoginGate::open(file).unwrap();
+    guess_at(&rig, "ann").await;
+    let begun = Instant::now();
+    rig.check("192.0.2.1", "ann", "password").await.unwrap();
+    assert!(begun.elapsed() < FAILURE_DELAY);
 }

@@ -92,6 +92,20 @@ impl Receiver {
         }))
     }
 
+    /// Checks passwords at this gate.
+    ///
+    /// # Panics
+    /// When it was cloned already.
+    pub fn gated(mut self, gate: LoginGate) -> Self {
+        Arc::get_mut(&mut self.0).expect("nobody else has it yet").gate = gate;
+        self
+    }
+
+    /// The gate against guessing.
+    pub fn gate(&self) -> &LoginGate {
+        &self.0.gate
+    }
+
     /// As [`new`](Self::new), with another patience than [`STORE_PATIENCE`].
     #[cfg(test)]
     pub fn with_patience(settings: Settings, destinations: Destinations, patience: Duration) -> Self {

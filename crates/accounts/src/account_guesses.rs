@@ -1,0 +1,116 @@
+//! Wrong passwords by the account that is guessed at, from wherever they come.
+
+use std::collections::HashMap;
+use std::hash::{BuildHasher, RandomState};
+use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+/// Wrong passwords of each name, whether there is such a login or not: so its owner alone knows which names there are.
+#[derive(Debug, Default)]
+pub(crate) struct AccountGuesses {
+    /// By a digest of the name, with a key that only this process has. The type of the key is the bound: names that nobody has displace no count, and of 65,536 names
+    /// two share one.
+    slots: Mutex<HashMap<u16, GuessedAccount>>,
+    hasher: RandomState,
+}
+
+#[derive(Debug)]
+struct GuessedAccount {
+    /// When the first of the failures was; once the account is slow: the last.
+    since: Instant,
+    failures: u32,
+    /// The last guess, as [`Guesses::digest`](crate::guesses::Guesses::digest) makes it: a program with an old password repeats it for ever.
+    last: u64,
+}
+
+impl AccountGuesses {
+    /// Whether so many passwords were wrong that strangers wait for [`ACCOUNT_WAIT`].
+    pub fn is_slow(&self, name: &str) -> bool {
+        let slots = self.slots.lock().unwrap_or_else(PoisonError::into_inner);
+        let guessed = slots.get(&self.slot(name));
+        guessed.is_some_and(|of| of.failures >= ACCOUNT_FAILURES_MAX && of.since.elapsed() < ACCOUNT_GUESSES_FOR)
+    }
+
+    /// Counts a wrong password, unless it is the last one again.
+    pub fn failed(&self, name: &str, guess: u64) {
+        let now = Instant::now();
+        let mut slots = self.slots.lock().unwrap_or_else(PoisonError::into_inner);
+        let new = GuessedAccount { since: now, failures: 0, last: !guess };
+        let guessed = slots.entry(self.slot(name)).or_insert(new);
+        if now - guessed.since >= ACCOUNT_GUESSES_FOR {
+            (guessed.since, guessed.failures) = (now, 0);
+        }
+        if guessed.last == guess {
+            return;
+        }
+        guessed.last = guess;
+        guessed.failures = guessed.failures.saturating_add(1);
+        if guessed.failures >= ACCOUNT_FAILURES_MAX {
+            guessed.since = now;
+        }
+    }
+
+    fn slot(&self, name: &str) -> u16 {
+        self.hasher.hash_one(name) as u16
+    }
+}
+
+/// Wrong passwords of one account within [`ACCOUNT_GUESSES_FOR`].
+pub(crate) const ACCOUNT_FAILURES_MAX: u32 = 100;
+/// How long wrong passwords of an account count, and how long it is slow after the last of too many.
+pub(crate) const ACCOUNT_GUESSES_FOR: Duration = Duration::from_secs(3600);
+/// How long an attempt at a slow account waits, if nobody has logged in from its network.
+pub(crate) const ACCOUNT_WAIT: Duration = Duration::from_secs(10);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn an_account_is_slow_until_an_hour_without_guesses() {
+        let guesses = AccountGuesses::default();
+        for guess in 0..u64::from(ACCOUNT_FAILURES_MAX) - 1 {
+            guesses.failed("ann@example.org", guess);
+            guesses.failed("ann@example.org", guess);
+        }
+        assert!(!guesses.is_slow("ann@example.org"), "a guess that is repeated counts once");
+        tokio::time::advance(ACCOUNT_GUESSES_FOR - Duration::from_secs(1)).await;
+        guesses.failed("ann@example.org", 1000);
+        assert!(guesses.is_slow("ann@example.org"));
+        tokio::time::advance(ACCOUNT_GUESSES_FOR - Duration::from_secs(1)).await;
+        assert!(guesses.is_slow("ann@example.org"));
+        guesses.failed("ann@example.org", 1001);
+        tokio::time::advance(ACCOUNT_GUESSES_FOR - Duration::from_secs(1)).await;
+        assert!(guesses.is_slow("ann@example.org"));
+        tokio::time::advance(Duration::from_secs(1)).await;
+        assert!(!guesses.is_slow("ann@example.org"));
+        guesses.failed("ann@example.org", 1002);
+        assert!(!guesses.is_slow("ann@example.org"), "the count begins anew");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn guesses_of_long_ago_do_not_count() {
+        let guesses = AccountGuesses::default();
+        for guess in 0..10 * u64::from(ACCOUNT_FAILURES_MAX) {
+            guesses.failed("ann@example.org", guess);
+            // 97 in an hour.
+            tokio::time::advance(Duration::from_secs(37)).await;
+            assert!(!guesses.is_slow("ann@example.org"), "{guess}");
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn accounts_that_are_guessed_at_are_bounded() {
+        let guesses = AccountGuesses::default();
+        for guess in 0..u64::from(ACCOUNT_FAILURES_MAX) {
+            guesses.failed("ann@example.org", guess);
+        }
+        for name in 0..300_000 {
+            guesses.failed(&name.to_string(), 1);
+        }
+        assert!(guesses.slots.lock().unwrap().len() <= 1 << 16);
+        assert!(guesses.is_slow("ann@example.org"), "invented names displace no count");
+    }
+}
