@@ -26,7 +26,9 @@ pub(crate) fn listed(text: &str, origin: &str) -> Result<Vec<ForwardPath>, Addre
         Ok(path) => return Ok(vec![path]),
         Err(why) => why,
     };
-    if text.contains(char::is_control) {
+    // A name whose bracket is never closed is a slip, and may be cut off.
+    let has_open_bracket = text.matches('<').count() != text.matches('>').count();
+    if has_open_bracket || text.contains(char::is_control) {
         return Err(why);
     }
     let mut found = Vec::new();

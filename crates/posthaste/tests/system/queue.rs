@@ -162,6 +162,8 @@ fn a_suspended_domain_waits_until_it_is_resumed() {
     assert_eq!(queue(dir, &["resume", "--domain", "there.example"]), (0, "resumed\n".into()));
     next.wait_for_mail("there.example", "ann", 2);
     assert_eq!(queue(dir, &["resume", "--domain", "there.example"]), (1, "nothing to do\n".into()));
+    assert_eq!(queue(dir, &["suspensions"]), (1, "nothing is suspended or slowed down\n".into()));
+    assert_eq!(queue(dir, &["routes"]), (1, "nothing is routed by `posthaste queue route`\n".into()));
     // Of a tenant, mail to one domain alone.
     let at = ["--tenant", "news", "--domain", "Other.example"];
     assert_eq!(queue(dir, &[&["suspend"], &at[..]].concat()), (0, "suspended\n".into()));

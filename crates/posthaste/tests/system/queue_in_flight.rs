@@ -9,6 +9,20 @@ use serde_json::Value;
 use crate::relaying::{ANYWHERE, config, list, queue, wait_for_queue};
 use crate::support::{PATIENCE, Server};
 
+#[test]
+fn mail_is_under_way_while_its_session_waits_for_a_greeting() {
+    let silent = TcpListener::bind(ANYWHERE).unwrap();
+    let here = tempfile::tempdir().unwrap();
+    let server = Server::start(here.path(), &config(silent.local_addr().unwrap().port(), ""));
+    server.hello().try_message("eve@here.example", &["ann@there.example"], b"Subject: a\r\n\r\nx\r\n").unwrap();
+    // Accepted by the kernel alone: nobody greets.
+    wait_for_queue(here.path(), "a session waits", |waiting| waiting.iter().any(|line| line["state"] == "under way"));
+    let (_, text) = queue(here.path(), &["list"]);
+    assert!(text.contains("under way"), "{text}");
+    drop(silent);
+    server.stop();
+}
+
 /// A host that has no answer to RCPT before it is released. Then it takes the recipients `…-ok` and puts the others off.
 struct SlowHost {
     address: SocketAddr,

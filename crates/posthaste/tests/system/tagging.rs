@@ -148,7 +148,7 @@ fn a_dump_replaces_or_adds_and_says_what_is_lost() {
     let would = "posthaste: 1 message would lose 2 tags that the dump does not give; `--accumulate` keeps such tags\n";
     assert_eq!(warning(&["tag", "--restore", "dump", "--dry-run"], would), "1 message would be changed\n");
     assert_eq!(tags(), "(a b)\n");
-    assert_eq!(warning(&["tag", "--restore", "dump", "--accumulate"], ""), "1 message changed\n");
+    assert_eq!(warning(&["tag", "--restore", "--accumulate", "dump"], ""), "1 message changed\n");
     assert_eq!(tags(), "(a b c)\n");
     assert_eq!(warning(&["tag", "--restore", "dump"], &would.replace("would lose", "lost")), "1 message changed\n");
     assert_eq!(tags(), "(c)\n");

@@ -79,14 +79,14 @@ const MECHANISMS: &[&str] = &[
     "LOGIN",
 ];
 
-/// Reports whether a refusal of AUTH says that the mechanism, not the password, is wrong: by its code (RFC 4954 section 4: 504; 500 to 502 of servers that do not know the
+/// Reports whether a refusal of AUTH says that the mechanism, not the password, is wrong: by its code (RFC 4954 section 4: 504; 500 and 502 of servers that do not know the
 /// command in this form), its enhanced code or its words.
 fn is_about_mechanism(reply: &Reply) -> bool {
     const WORDS: [&str; 5] =
         ["mechanism", "authentication type", "auth type", "authentication method", "not supported"];
     let is_of_mechanism = |code: EnhancedCode| (code.class, code.subject, code.detail) == (5, 7, 4);
     match reply.code() {
-        500 | 501 | 502 | 504 => true,
+        500 | 502 | 504 => true,
         503 | 534 | 535 | 538 | 550 | 554 => {
             let text = reply.text().to_ascii_lowercase();
             reply.enhanced().is_some_and(is_of_mechanism) || WORDS.iter().any(|words| text.contains(words))
