@@ -2,10 +2,10 @@
 
 use std::borrow::Cow;
 
-use chardetng::{EncodingDetector, Iso2022JpDetection, Utf8Detection};
-use encoding_rs::{Encoding, GB18030, UTF_8, UTF_16BE, UTF_16LE, WINDOWS_1252};
+use encoding_rs::{Encoding, GB18030, UTF_8, UTF_16BE, UTF_16LE};
 
 use super::charset_tables::TABLES;
+use super::guess::{count_utf8, guess, has_escapes, mixed};
 use super::shifted;
 
 /// How the octets of a text become characters.
@@ -34,8 +34,6 @@ enum Kind {
     Utf32,
 }
 
-/// Octets that a guess looks at, from the first that is not ASCII.
-const GUESS_BYTES_MAX: usize = 64 << 10;
 /// Octets in which an HTML document may name its charset.
 const META_BYTES_MAX: usize = 2048;
 
@@ -172,6 +170,18 @@ impl Charset {
         }
     }
 
+    /// Whether the label is plainly wrong: 8-bit octets in what has none, or "UTF-8" without one character of UTF-8 beyond ASCII, which is any other
+    /// program's octets.
+    fn is_belied_by(self, bytes: &[u8]) -> bool {
+        match self.0 {
+            Kind::Ascii | Kind::Iso2022 | Kind::Hz => !bytes.is_ascii(),
+            Kind::Standard(encoding) if encoding == UTF_8 => {
+                std::str::from_utf8(bytes).is_err() && count_utf8(bytes).0 == 0
+            }
+            _ => false,
+        }
+    }
+
     /// Whether texts in it may end within a shift, so that pieces cannot be joined before they are decoded.
     pub(super) fn is_stateful(self) -> bool {
         matches!(self.0, Kind::Utf7 | Kind::Iso2022 | Kind::Hz)
@@ -189,21 +199,12 @@ impl Charset {
     }
 }
 
-/// Decodes the text of a body part: by its label unless that is missing, unknown or plainly wrong, else by a guess.
+/// Decodes the text of a body part: by its label; where that is missing, unknown or plainly wrong, by what an HTML document says of itself; else by a guess.
 pub fn decode_body<'a>(bytes: &'a [u8], label: Option<&[u8]>, is_html: bool) -> Cow<'a, str> {
-    let charset = label.and_then(Charset::for_label);
-    match charset {
-        // Labelled UTF-8, and has not one character in it: any other program's octets.
-        Some(Charset(Kind::Standard(encoding))) if encoding == UTF_8 => match std::str::from_utf8(bytes) {
-            Ok(text) => Cow::Borrowed(text.strip_prefix('\u{feff}').unwrap_or(text)),
-            Err(_) if count_utf8(bytes).0 == 0 => guess(bytes),
-            Err(_) => Charset::UTF_8.decode(bytes),
-        },
+    let says_itself = || if is_html && std::str::from_utf8(bytes).is_err() { meta_charset(bytes) } else { None };
+    let fits = |charset: &Charset| !charset.is_belied_by(bytes);
+    match label.and_then(Charset::for_label).filter(fits).or_else(|| says_itself().filter(fits)) {
         Some(charset) => charset.decode(bytes),
-        None if is_html && std::str::from_utf8(bytes).is_err() => match meta_charset(bytes) {
-            Some(charset) => charset.decode(bytes),
-            None => guess(bytes),
-        },
         None => guess(bytes),
     }
 }
@@ -211,7 +212,7 @@ pub fn decode_body<'a>(bytes: &'a [u8], label: Option<&[u8]>, is_html: bool) -> 
 /// Decodes octets of a header that are no encoded word: UTF-8, else `fallback` (the body's charset), else windows-1252.
 pub(super) fn decode_header<'a>(bytes: &'a [u8], fallback: Option<Charset>) -> Cow<'a, str> {
     match std::str::from_utf8(bytes) {
-        Ok(text) if has_escapes(bytes) => Charset(Kind::Iso2022).decode_if(bytes, text),
+        Ok(text) if has_escapes(bytes) => Charset::ISO_2022.decode_if(bytes, text),
         Ok(text) => Cow::Borrowed(text),
         Err(_) => {
             fallback.and_then(|charset| charset.decode_exactly(bytes)).unwrap_or_else(|| Cow::Owned(mixed(bytes)))
@@ -220,58 +221,14 @@ pub(super) fn decode_header<'a>(bytes: &'a [u8], fallback: Option<Charset>) -> C
 }
 
 impl Charset {
-    fn decode_if<'a>(self, bytes: &'a [u8], otherwise: &'a str) -> Cow<'a, str> {
+    /// Every ISO-2022 of mail.
+    pub(super) const ISO_2022: Self = Self(Kind::Iso2022);
+    /// UTF-16 in the order of its mark.
+    pub(super) const UTF_16: Self = Self(Kind::Utf16);
+
+    pub(super) fn decode_if<'a>(self, bytes: &'a [u8], otherwise: &'a str) -> Cow<'a, str> {
         if bytes.is_ascii() { self.decode(bytes) } else { Cow::Borrowed(otherwise) }
     }
-}
-
-/// Text without a label: UTF-8 if it is valid, ISO-2022 by its escapes, else what it looks like.
-fn guess(bytes: &[u8]) -> Cow<'_, str> {
-    if let [0xff, 0xfe, ..] | [0xfe, 0xff, ..] = bytes {
-        return Charset(Kind::Utf16).decode(bytes);
-    }
-    if let Ok(text) = std::str::from_utf8(bytes) {
-        let text = text.strip_prefix('\u{feff}').unwrap_or(text);
-        return if has_escapes(bytes) { Charset(Kind::Iso2022).decode_if(bytes, text) } else { Cow::Borrowed(text) };
-    }
-    let (characters, others) = count_utf8(bytes);
-    if characters >= others {
-        return Cow::Owned(mixed(bytes));
-    }
-    let start = bytes.iter().position(|byte| !byte.is_ascii()).unwrap_or(0).saturating_sub(16);
-    let mut detector = EncodingDetector::new(Iso2022JpDetection::Deny);
-    detector.feed(&bytes[start..bytes.len().min(start + GUESS_BYTES_MAX)], true);
-    let encoding = detector.guess(None, Utf8Detection::Deny);
-    if encoding == WINDOWS_1252 {
-        return Cow::Owned(mixed(bytes));
-    }
-    encoding.decode_without_bom_handling(bytes).0
-}
-
-/// Whether there is an escape that begins two-byte characters (RFC 1468, RFC 1557).
-fn has_escapes(bytes: &[u8]) -> bool {
-    memchr::memmem::find(bytes, b"\x1b$").is_some()
-}
-
-/// Characters beyond ASCII that are valid UTF-8, and octets that are not.
-fn count_utf8(bytes: &[u8]) -> (usize, usize) {
-    let (mut characters, mut others) = (0, 0);
-    for chunk in bytes.utf8_chunks() {
-        // The octets that begin a character.
-        characters += chunk.valid().bytes().filter(|byte| *byte >= 0xc0).count();
-        others += chunk.invalid().len();
-    }
-    (characters, others)
-}
-
-/// UTF-8 where it is valid and windows-1252 where it is not: the quotation of another's mail often has the one in the other.
-fn mixed(bytes: &[u8]) -> String {
-    let mut text = String::with_capacity(bytes.len() + bytes.len() / 8);
-    for chunk in bytes.utf8_chunks() {
-        text.push_str(chunk.valid());
-        text.push_str(&WINDOWS_1252.decode_without_bom_handling(chunk.invalid()).0);
-    }
-    text
 }
 
 /// What an HTML document says about itself: `<meta charset=...>` or `content="text/html; charset=..."`.

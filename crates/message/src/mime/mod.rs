@@ -7,6 +7,7 @@ mod charset_tables;
 mod date;
 mod field;
 mod flowed;
+mod guess;
 mod ids;
 mod params;
 mod part;
