@@ -172,14 +172,21 @@ const BARE_NAMES: &str = "AElig AMP Aacute Acirc Agrave Aring Atilde Auml COPY C
 /// Reads one tag, comment or declaration and returns what follows it.
 fn tag<'a>(rest: &'a str, text: &mut Text) -> &'a str {
     if let Some(comment) = rest.strip_prefix("<!--") {
-        return comment.find("-->").map_or("", |end| &comment[end + 3..]);
+        return after_comment(comment);
     }
     let inner = &rest[1..];
     let (closing, inner) = inner.strip_prefix('/').map_or((false, inner), |inner| (true, inner));
-    if !inner.starts_with(|c: char| c.is_ascii_alphabetic() || c == '!' || c == '?') {
-        // A lone `<`: as text, like browsers do.
-        text.push_char('<');
-        return &rest[1..];
+    match inner.bytes().next() {
+        Some(byte) if byte.is_ascii_alphabetic() => {}
+        // `<!doctype>`, `<?xml ?>`, `</ p>`: a bogus comment, up to the first `>` (HTML standard, sections 13.2.5.6, 13.2.5.7 and 13.2.5.41).
+        Some(byte) if closing || matches!(byte, b'!' | b'?') => {
+            return inner.find('>').map_or("", |end| &inner[end + 1..]);
+        }
+        _ => {
+            // A lone `<`: as text, like browsers do.
+            text.push_char('<');
+            return &rest[1..];
+        }
     }
     let name_len = inner.bytes().position(|b| !b.is_ascii_alphanumeric()).unwrap_or(inner.len());
     let (name, attributes) = inner.split_at(name_len);
@@ -211,6 +218,22 @@ fn tag<'a>(rest: &'a str, text: &mut Text) -> &'a str {
         _ => {}
     }
     after
+}
+
+/// The text after a comment (HTML standard, sections 13.2.5.43 to 13.2.5.52): `-->`, `--!>`, and `>` or `->` at once end it. None if it is never closed.
+fn after_comment(comment: &str) -> &str {
+    if let Some(after) = comment.strip_prefix('>').or_else(|| comment.strip_prefix("->")) {
+        return after;
+    }
+    let mut from = comment;
+    while let Some(at) = from.find("--") {
+        let end = &from[at + 2..];
+        if let Some(after) = end.strip_prefix('>').or_else(|| end.strip_prefix("!>")) {
+            return after;
+        }
+        from = &from[at + 1..];
+    }
+    ""
 }
 
 /// Where a tag's `>` is; a `>` inside quotes does not count. The whole length if there is none.
@@ -309,5 +332,16 @@ mod tests {
         check("<title>T</title><body>x", "T\nx");
         check("<a href=\"unclosed>text</a> more", "text more");
         check("", "");
+    }
+
+    #[test]
+    fn what_is_neither_tag_nor_comment_ends_at_its_bracket() {
+        check("<table><tr><td>price</td></tr></ TBODY></table>", "price");
+        check("a</ p title=\"b>c\">d</>e</3>f</", "ac\">defg".replace("fg", "f</").as_str());
+        check("<?xml version='1.0'?>a<!doctype html \"x\">b<![if !mso]>c<![endif]>d<!>e<?>f", "abcdef");
+        check("a<!-->b<!--->c<!-- x --!>d<!-- y -- > z --->e<!----->f", "abcdef");
+        // Each is looked at once.
+        html_to_text(&format!("<!--{}", "-".repeat(1_000_000)));
+        html_to_text(&"</ ".repeat(300_000));
     }
 }
