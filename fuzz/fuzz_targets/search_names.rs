@@ -8,9 +8,8 @@ use posthaste_search::text::{extract, safe_file_name};
 
 fuzz_target!(|text: &str| {
     file(text);
-    // Any text at all: nothing is made up.
+    // Any text at all.
     for (name, address) in split_addresses(text) {
-        assert!(text.contains(&name) && text.contains(&address), "{name:?} {address:?}");
         assert!(!name.is_empty() || !address.is_empty(), "nobody of {text:?}");
     }
     person(text);
@@ -28,7 +27,7 @@ fn person(name: &str) {
     let name: String = name.chars().filter(|c| !c.is_control()).take(200).collect();
     let quoted = name.replace('\\', "\\\\").replace('"', "\\\"");
     let mut field = "c@example.org".to_owned();
-    // The MIME parser looks for encoded words in quotes as well, where none may stand, and takes a bad one's end for that of the quotes.
+    // Encoded words count in quotes as well, where none may stand, and what they decode to may be quotes.
     if !name.contains("=?") {
         field = format!("\"{quoted}\" <a@example.org>, {field}");
     }

@@ -167,10 +167,7 @@ fn joined_names(all: Vec<(String, String)>) -> Vec<(String, String)> {
             continue;
         }
         let words = before.drain(..).map(|(name, address)| if name.is_empty() { address } else { name });
-        let name = words.chain([name]).collect::<Vec<_>>().join(", ");
-        // A quote that was opened and never closed.
-        let is_open = name.matches('"').count() == 1;
-        joined.push((if is_open { name.replace('"', "") } else { name }, address));
+        joined.push((words.chain([name]).collect::<Vec<_>>().join(", "), address));
     }
     joined.append(&mut before);
     joined

@@ -11,7 +11,7 @@ use super::words::{decode_text, encoded_word_len, unfold};
 pub enum Address {
     /// Somebody. At least one of both is there.
     Mailbox {
-        /// The display name, decoded; else what a comment says.
+        /// The display name, decoded, with the comments beside it: `Ann Lee (Example Inc.)`. Without one the comment alone.
         name: Option<String>,
         /// The address without angle brackets, source route, comments and blanks. A word alone, such as `root`, is one.
         address: Option<String>,
@@ -27,7 +27,7 @@ pub enum Address {
 pub enum RawAddress {
     /// As [`Address::Mailbox`].
     Mailbox {
-        /// The display name without its quotes, else a comment.
+        /// The display name without its quotes and comments, else the first comment.
         name: Option<Vec<u8>>,
         /// The address, as in [`Address::Mailbox`].
         address: Option<Vec<u8>>,
@@ -95,8 +95,8 @@ struct Parts {
     is_at_quoted: bool,
     has_quoted: bool,
     angle: Option<Vec<u8>>,
-    comment: Vec<u8>,
-    /// White space or a comment stood behind the last word.
+    comments: Vec<Vec<u8>>,
+    /// White space or a comment stood after the last word.
     is_apart: bool,
 }
 
@@ -136,28 +136,34 @@ impl<'a> RawAddresses<'a> {
     }
 
     fn finish(&self, parts: Parts) -> Option<RawAddress> {
-        let Parts { mut phrase, at_word, angle, comment, has_quoted, .. } = parts;
+        let Parts { mut phrase, at_word, angle, comments, has_quoted, .. } = parts;
         if let Some(angle) = angle {
             let address = self.text(&angle);
-            let name = self.text(&phrase).or_else(|| self.text(&comment));
+            let name = self.name(&phrase, &comments);
             return (address.is_some() || name.is_some()).then_some(RawAddress::Mailbox { name, address });
         }
         if let Some((start, end)) = at_word {
             let address = self.text(&phrase[start..end]);
             phrase.drain(start..end);
-            let name = self.text(&phrase).or_else(|| self.text(&comment));
-            return Some(RawAddress::Mailbox { name, address });
+            return Some(RawAddress::Mailbox { name: self.name(&phrase, &comments), address });
         }
-        let phrase = self.text(&phrase);
-        let comment = self.text(&comment);
-        match phrase {
+        match self.text(&phrase) {
             // A local name: the mailbox of the machine.
             Some(word) if !has_quoted && word.iter().all(u8::is_ascii_graphic) => {
-                Some(RawAddress::Mailbox { name: comment, address: Some(word) })
+                Some(RawAddress::Mailbox { name: self.name(b"", &comments), address: Some(word) })
             }
-            Some(name) => Some(RawAddress::Mailbox { name: Some(name), address: None }),
-            None => comment.map(|name| RawAddress::Mailbox { name: Some(name), address: None }),
+            _ => self.name(&phrase, &comments).map(|name| RawAddress::Mailbox { name: Some(name), address: None }),
         }
+    }
+
+    /// The name that a phrase and the comments beside it make. Raw names are for protocols, which know no comments there.
+    fn name(&self, phrase: &[u8], comments: &[Vec<u8>]) -> Option<Vec<u8>> {
+        let mut comments = comments.iter().filter_map(|comment| self.text(comment));
+        let mut name = self.text(phrase).or_else(|| comments.next())?;
+        if self.decoding.is_some() {
+            comments.for_each(|comment| name.extend_from_slice(&[b" (", &comment[..], b")"].concat()));
+        }
+        Some(name)
     }
 }
 
@@ -169,12 +175,13 @@ impl Iterator for RawAddresses<'_> {
         while let Some((&byte, after)) = self.rest.split_first() {
             match byte {
                 b'"' if let Some(len) = self.enclosed(byte) => {
-                    let content = unescape(&self.rest[1..len - 1]);
-                    self.rest = &self.rest[len..];
+                    let (quoted, rest) = self.rest.split_at(len);
+                    self.rest = rest;
                     if self.rest.first() == Some(&b'@') {
-                        // The quoted local part of an address keeps its quotes.
-                        parts.word(&[b"\"", &content[..], b"\""].concat());
+                        // The quoted local part of an address keeps its quotes and escapes.
+                        parts.word(quoted);
                     } else {
+                        let content = unescape(&quoted[1..len - 1]);
                         parts.has_quoted = true;
                         parts.is_apart |= !parts.phrase.is_empty();
                         let had_at = parts.at_word.is_some();
@@ -184,10 +191,13 @@ impl Iterator for RawAddresses<'_> {
                     }
                     continue;
                 }
+                // Never closed, beside a word: what follows is a name, and the mark itself says nothing. Within a word it stays.
+                b'"' if parts.phrase.is_empty() || parts.is_apart || ends_word(after) => {
+                    parts.has_quoted = true;
+                    self.rest = after;
+                }
                 b'(' if let Some(len) = self.enclosed(byte) => {
-                    if parts.comment.is_empty() {
-                        parts.comment = unescape(&self.rest[1..len - 1]).into_owned();
-                    }
+                    parts.comments.push(unescape(&self.rest[1..len - 1]).into_owned());
                     parts.is_apart = true;
                     self.rest = &self.rest[len..];
                     continue;
@@ -291,7 +301,7 @@ const ENCODED_WORD_BYTES_MAX: usize = 2048;
 
 impl Parts {
     fn is_empty(&self) -> bool {
-        self.phrase.is_empty() && self.angle.is_none() && self.comment.is_empty()
+        self.phrase.is_empty() && self.angle.is_none() && self.comments.is_empty()
     }
 
     /// Adds to the phrase: a new word, or more of the last one.
@@ -322,6 +332,10 @@ impl Parts {
             _ => false,
         }
     }
+}
+
+fn ends_word(after: &[u8]) -> bool {
+    after.first().is_none_or(|byte| b"<,;(".contains(byte) || byte.is_ascii_whitespace())
 }
 
 /// With both quotes; `text` begins with the first.
@@ -376,10 +390,14 @@ fn route_addr(content: &[u8]) -> Vec<u8> {
     let mut open = Unclosed::default();
     while let Some(&byte) = content.get(at) {
         let len = match byte {
-            b'"' if !open.quote => {
-                let len = quoted_len(&content[at..]);
+            b'"' => {
+                let len = if open.quote { None } else { quoted_len(&content[at..]) };
                 open.quote = len.is_none();
-                len.unwrap_or(1)
+                let Some(len) = len else {
+                    at += 1;
+                    continue;
+                };
+                len
             }
             b'(' => {
                 let len = if open.comment { None } else { comment_len(&content[at..]) };
@@ -394,16 +412,21 @@ fn route_addr(content: &[u8]) -> Vec<u8> {
         }
         at += len;
     }
-    if out.first() == Some(&b'@')
-        && let Some(colon) = out.iter().position(|&byte| byte == b':')
-    {
-        out.drain(..=colon);
+    let mut address = &out[..];
+    while let Some(rest) = after_route(address).or_else(|| after_mail_to(address)) {
+        address = rest;
     }
-    let mail_to = b"mailto:";
-    if out.len() > mail_to.len() && out[..mail_to.len()].eq_ignore_ascii_case(mail_to) {
-        out.drain(..mail_to.len());
-    }
-    out
+    address.to_vec()
+}
+
+fn after_route(address: &[u8]) -> Option<&[u8]> {
+    let colon = address.iter().position(|&byte| byte == b':').filter(|_| address.starts_with(b"@"))?;
+    Some(&address[colon + 1..])
+}
+
+fn after_mail_to(address: &[u8]) -> Option<&[u8]> {
+    let (scheme, rest) = address.split_at_checked(b"mailto:".len())?;
+    (scheme.eq_ignore_ascii_case(b"mailto:") && !rest.is_empty()).then_some(rest)
 }
 
 #[cfg(test)]
@@ -444,6 +467,23 @@ mod tests {
     }
 
     #[test]
+    fn comments_beside_a_name_are_part_of_it() {
+        check(b"Masao Tester (Example) <masao@x>", &["Masao Tester (Example)|masao@x"]);
+        check(
+            b"(Dr.) Ann (A. (the) elder) Lee <ann@x> (work), b@x",
+            &["Ann Lee (Dr.) (A. (the) elder) (work)|ann@x", "|b@x"],
+        );
+        check(b"\"Doe, A\" (=?utf-8?Q?B=C3=BCro?=) <a@x>", &["Doe, A (B\u{fc}ro)|a@x"]);
+        check(b"a@x (Ann) (work)", &["Ann (work)|a@x"]);
+        check(b"Ann a@x (work)", &["Ann (work)|a@x"]);
+        check(b"root () (the admin)", &["the admin|root"]);
+        check(b"John Doe (\\)) <>", &["John Doe ())|"]);
+        let raw = RawAddresses::new(b"Masao Tester (Example) <masao@x>").next();
+        let (name, address) = (Some(b"Masao Tester".to_vec()), Some(b"masao@x".to_vec()));
+        assert_eq!(raw, Some(RawAddress::Mailbox { name, address }));
+    }
+
+    #[test]
     fn names_without_an_address_are_kept() {
         check(b"John Doe", &["John Doe|"]);
         check(b"\"John\"", &["John|"]);
@@ -466,7 +506,8 @@ mod tests {
     #[test]
     fn obsolete_syntax_is_read() {
         check(b"bob @ corpus . example", &["|bob@corpus.example"]);
-        check(b"<@relay.example,@b.example:carl@x>", &["|carl@x"]);
+        check(b"<@relay.example,@b.example:carl@x>, <@a:@b:c@x>", &["|carl@x", "|c@x"]);
+        check(b"\"a \\\" b\"@x, <\"a \\\" b\"@x>", &["|\"a \\\" b\"@x", "|\"a \\\" b\"@x"]);
         check(b"dan@[192.0.2.1], eve@[IPv6:2001:db8::1]", &["|dan@[192.0.2.1]", "|eve@[IPv6:2001:db8::1]"]);
         check(b"\"very.(),:;<>[]\" <\"quoted local part\"@x>", &["very.(),:;<>[]|\"quoted local part\"@x"]);
         check(b"\"odd name\"@x.example", &["|\"odd name\"@x.example"]);
@@ -480,7 +521,13 @@ mod tests {
         check(b"<<a@x>>", &["|a@x"]);
         check(b"A <a@x", &["A|a@x"]);
         check(b"A <a@x, b@x", &["A|a@x", "|b@x"]);
-        check(b"\"A <a@x>, b@x", &["\"A|a@x", "|b@x"]);
+        check(b"\"A <a@x>, b@x", &["A|a@x", "|b@x"]);
+        check(b"\"B example  <b@x>", &["B example|b@x"]);
+        check(b"B \"example <b@x>, C\" <c@x>", &["B example <b@x>, C|c@x"]);
+        check(b"B\" <b@x>, C <c@x>", &["B|b@x", "C|c@x"]);
+        check(b"a@x, \"Doe", &["|a@x", "Doe|"]);
+        check(b"\"a@x", &["|a@x"]);
+        check(b"a\"b@x", &["|a\"b@x"]);
         check(b"A (b <a@x>", &["A (b|a@x"]);
         check(b"John Doe john@x", &["John Doe|john@x"]);
         check(b"a@x <a@x>", &["a@x|a@x"]);

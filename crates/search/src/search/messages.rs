@@ -3,6 +3,7 @@
 use std::collections::{HashMap, HashSet};
 use std::path::PathBuf;
 
+use posthaste_message::mime::{RawAddress, RawAddresses};
 use tantivy::schema::document::{DeserializeError, DocumentDeserialize, DocumentDeserializer};
 
 use super::{Bitmap, Result, Searcher, Segment};
@@ -38,6 +39,13 @@ pub struct Message {
     pub id: String,
     /// Header fields.
     pub head: Head,
+}
+
+impl Message {
+    /// The order of messages in a thread, oldest first. Numbers depend on the order of arrival, so they come last.
+    pub fn age(&self) -> (i64, &str, u32) {
+        (self.date, &self.id, self.number)
+    }
 }
 
 /// Where to look for addresses.
@@ -204,45 +212,27 @@ impl DocumentDeserialize for Packed {
     }
 }
 
-/// Takes apart what [`extract`](crate::text::extract) put together: `Name <address>`, `"Na, me" <address>`, `address`, `Name`,
-/// `Group: address, address;`. Somebody without an address has an empty one; so has a group without members.
+/// Takes apart what [`extract`](crate::text::extract) put together: `Name <address>`, `"Na, me" <address>`, `address`, `Name of somebody`,
+/// `Group: address, address;`. Names and addresses are those that [`Addresses`](posthaste_message::mime::Addresses) found in the header. Somebody without
+/// an address has an empty one; so has a group without members.
 pub fn split_addresses(field: &str) -> Vec<(String, String)> {
     let mut all = Vec::new();
-    let mut quoted = false;
-    let mut start = 0;
-    let ends = field.char_indices().filter(|(_, c)| {
-        quoted ^= *c == '"';
-        *c == ',' && !quoted
-    });
-    for end in ends.map(|(at, _)| at).chain([field.len()]).collect::<Vec<_>>() {
-        let one = member(field[start..end].trim());
-        start = (end + 1).min(field.len());
-        let (name, address) = match one.rsplit_once('<') {
-            Some((name, address)) => (name.trim(), address.trim_end_matches('>')),
-            None if one.contains('@') => ("", one),
-            None => (one, ""),
-        };
-        let name = name.trim_matches('"');
-        if !name.is_empty() || !address.is_empty() {
-            all.push((name.to_owned(), address.to_owned()));
+    let mut group = None;
+    for item in RawAddresses::new(field.as_bytes()) {
+        // Cut at ASCII characters alone.
+        let text = |octets: Vec<u8>| String::from_utf8(octets).unwrap_or_default();
+        match item {
+            RawAddress::Mailbox { name, address } => {
+                group = None;
+                all.push((name.map(text).unwrap_or_default(), address.map(text).unwrap_or_default()));
+            }
+            RawAddress::Group(name) => group = Some(text(name)),
+            RawAddress::GroupEnd => {
+                all.extend(group.take().filter(|name| !name.is_empty()).map(|name| (name, String::new())));
+            }
         }
     }
     all
-}
-
-/// Without the name of the group that begins or the semicolon of the one that ends; of a group without members its name.
-fn member(text: &str) -> &str {
-    let mut quoted = false;
-    let mark = text.find(|c| {
-        quoted ^= c == '"';
-        !quoted && matches!(c, ':' | '<' | '@')
-    });
-    let within = text.strip_suffix(';').unwrap_or(text).trim_end();
-    match mark.filter(|&at| text[at..].starts_with(':')) {
-        Some(colon) if colon + 1 < within.len() => within[colon + 1..].trim_start(),
-        Some(colon) => &text[..colon],
-        None => within,
-    }
 }
 
 #[cfg(test)]
@@ -258,10 +248,13 @@ mod tests {
         };
         check("Ann <a@x>, \"Doe, B\" <b@x>, c@x", &[("Ann", "a@x"), ("Doe, B", "b@x"), ("", "c@x")]);
         check("", &[]);
-        check("undisclosed", &[("undisclosed", "")]);
+        check("root", &[("", "root")]);
+        check("\"root\"", &[("root", "")]);
+        check("\"Tester (Example \\\"x\\\")\" <a@x>", &[("Tester (Example \"x\")", "a@x")]);
         check("undisclosed-recipients:;", &[("undisclosed-recipients", "")]);
         check("The Team: a@x, B <b@x>;, c@x", &[("", "a@x"), ("B", "b@x"), ("", "c@x")]);
         check("\"A: B\": a@x;, \"C: D\" <c@x>", &[("", "a@x"), ("C: D", "c@x")]);
+        check("A: \"B C\";, D:;, e@x", &[("B C", ""), ("D", ""), ("", "e@x")]);
         check("eve@[IPv6:2001:db8::1], John Doe", &[("", "eve@[IPv6:2001:db8::1]"), ("John Doe", "")]);
     }
 }

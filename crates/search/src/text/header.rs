@@ -158,13 +158,15 @@ fn word(field: Field<'_>) -> String {
     String::from_utf8_lossy(&value[..end]).to_ascii_lowercase()
 }
 
-/// Addresses as one text: `Name <address>, "Na, me" <address>, address, A Group: member, member;`.
+/// Addresses as one text, which [`split_addresses`](crate::split_addresses) takes apart again:
+/// `Name <address>, "Na, me" <address>, address, A Group: member, member;`.
 #[derive(Default)]
 pub(super) struct AddressText {
     pub text: String,
     /// How many there were, of which [`ITEMS_MAX`] are kept.
     pub count: usize,
     opens_group: bool,
+    is_in_group: bool,
 }
 
 impl AddressText {
@@ -176,39 +178,48 @@ impl AddressText {
             }
             match address {
                 Address::Mailbox { name, address } => self.mailbox(name, address),
-                Address::Group(name) => {
-                    self.separate();
-                    self.name(&one_line(&name));
-                    self.text.push(':');
-                    self.opens_group = true;
-                }
+                Address::Group(name) => self.group(&one_line(&name)),
                 Address::GroupEnd => {
-                    self.text.push(';');
+                    self.text.push_str(if std::mem::take(&mut self.is_in_group) { ";" } else { "" });
                     self.opens_group = false;
                 }
             }
         }
     }
 
+    /// Members of a group without a name stand alone.
+    fn group(&mut self, name: &str) {
+        if !name.is_empty() {
+            self.separate();
+            self.name(name);
+            self.text.push(':');
+            (self.opens_group, self.is_in_group) = (true, true);
+        }
+    }
+
     fn mailbox(&mut self, name: Option<String>, address: Option<String>) {
         let [name, address] =
             [name, address].map(|text| text.map(|text| one_line(&text)).filter(|text| !text.is_empty()));
+        if name.is_none() && address.is_none() {
+            return;
+        }
+        self.separate();
         match (name, address) {
             (Some(name), Some(address)) => {
-                self.separate();
                 self.name(&name);
-                self.text.push_str(" <");
-                self.text.push_str(&address);
-                self.text.push('>');
+                self.text.push(' ');
+                self.bracketed(&address);
             }
-            (Some(name), None) => {
-                self.separate();
-                self.name(&name);
+            // In quotes, too, it would be an address.
+            (Some(name), None) if name.contains('@') => {
+                self.quoted(&name);
+                self.text.push_str(" <>");
             }
-            (None, Some(address)) => {
-                self.separate();
-                self.text.push_str(&address);
-            }
+            // One word without quotes would be an address.
+            (Some(name), None) if is_word(&name) => self.quoted(&name),
+            (Some(name), None) => self.name(&name),
+            (None, Some(address)) if is_plain(&address) => self.text.push_str(&address),
+            (None, Some(address)) => self.bracketed(&address),
             (None, None) => {}
         }
     }
@@ -221,16 +232,64 @@ impl AddressText {
         }
     }
 
-    /// What would be read as two addresses or a group is quoted, so that the text can be taken apart again.
     fn name(&mut self, name: &str) {
-        if name.contains([',', ';', ':', '<', '>', '"', '@']) {
-            self.text.push('"');
-            self.text.extend(name.chars().filter(|c| !matches!(c, '"' | '\\')));
-            self.text.push('"');
-        } else {
-            self.text.push_str(name);
-        }
+        let is_special = name.contains(SPECIALS) || name.contains('@') || name.contains("=?") || name.contains(" .");
+        if is_special { self.quoted(name) } else { self.text.push_str(name) }
     }
+
+    fn quoted(&mut self, name: &str) {
+        self.text.push('"');
+        for c in name.chars() {
+            if matches!(c, '"' | '\\') {
+                self.text.push('\\');
+            }
+            self.text.push(c);
+        }
+        self.text.push('"');
+    }
+
+    /// A quote or parenthesis that the address opens and never closes would be closed by a later one: it goes.
+    fn bracketed(&mut self, address: &str) {
+        let is_plain = is_plain(address);
+        let is_kept = |c: &char| is_plain || !(c.is_whitespace() || matches!(c, '"' | '(' | ')' | '<' | '>'));
+        self.text.push('<');
+        self.text.extend(address.chars().filter(is_kept));
+        self.text.push('>');
+    }
+}
+
+/// Characters that end or begin something in a list of addresses (RFC 5322 section 3.2.3), but for `@` and dots.
+const SPECIALS: [char; 11] = ['(', ')', '<', '>', '[', ']', ':', ';', '\\', ',', '"'];
+
+fn is_word(text: &str) -> bool {
+    text.bytes().all(|byte| byte.is_ascii_graphic())
+}
+
+/// Whether an address can stand without brackets: a quoted local part and a literal (RFC 5321 section 4.1.3) may have special characters.
+fn is_plain(address: &str) -> bool {
+    let rest = match address.strip_prefix('"') {
+        Some(local) => {
+            let mut is_escaped = false;
+            let end = local.find(|c| {
+                let ends = c == '"' && !is_escaped;
+                is_escaped = c == '\\' && !is_escaped;
+                ends
+            });
+            match end.map(|end| &local[end + 1..]) {
+                Some(rest) if rest.starts_with('@') => rest,
+                _ => return false,
+            }
+        }
+        None => address,
+    };
+    let rest = match rest.split_once("@[").and_then(|(local, literal)| Some((local, literal.strip_suffix(']')?))) {
+        Some((local, literal)) if !literal.contains(['[', ']', '"', '(', '<', '>', '\\', ' ']) => local,
+        _ => rest,
+    };
+    (rest.contains('@') || rest.len() < address.len() || is_word(rest))
+        && !rest.contains(SPECIALS)
+        && !rest.contains(char::is_whitespace)
+        && !rest.contains("=?")
 }
 
 /// No line ends and control characters in what is shown on one line.
@@ -249,4 +308,61 @@ pub(super) fn one_line(text: &str) -> String {
 fn is_plain_line(text: &[u8]) -> bool {
     let blanks = text.iter().zip(text.iter().skip(1)).any(|(&a, &b)| a == b' ' && b == b' ');
     !blanks && !text.starts_with(b" ") && !text.ends_with(b" ") && text.iter().all(|octet| (0x20..0x7f).contains(octet))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::split_addresses;
+
+    /// Names and addresses as the header has them.
+    fn read(value: &[u8]) -> Vec<(String, String)> {
+        let text = |text: Option<String>| text.map(|text| one_line(&text)).unwrap_or_default();
+        let mut all = Vec::new();
+        let mut group = None;
+        for address in Addresses::new(value, None) {
+            match address {
+                Address::Mailbox { name, address } => {
+                    group = None;
+                    all.push((text(name), text(address)));
+                }
+                Address::Group(name) => group = Some(one_line(&name)),
+                Address::GroupEnd => all.extend(group.take().map(|name| (name, String::new()))),
+            }
+        }
+        all.retain(|(name, address)| !name.is_empty() || !address.is_empty());
+        all
+    }
+
+    fn taken_apart(value: &[u8]) -> (String, Vec<(String, String)>) {
+        let mut text = AddressText::default();
+        text.add(Addresses::new(value, None));
+        let found = split_addresses(&text.text);
+        (text.text, found)
+    }
+
+    #[test]
+    fn names_of_the_index_are_those_of_the_header() {
+        for value in [
+            "Ann <ann@x>, \"Doe, A\" <d@x>, root, \"root\", John Doe, e@[IPv6:::1]",
+            "Masao Tester (Example) <m@x>, (Dr.) Ann <a@x> (work), b@x (B) (C), (nobody)",
+            "\"B example  <b@x>",
+            "\"a \\\"b\\\" c\\\\\" <d@x>, \"a \\\" b\"@x, <\"a b\"@x>",
+            "Team: Ann <a@x>, b@x;, \"A: B\":;, undisclosed-recipients:;",
+            "=?utf-8?q?J=C3=BC?= <j@x>, =?utf-8?q?=22=2C=3C=28?= <k@x>, =?utf-8?q?a=40b?=, a@x<>",
+        ] {
+            assert_eq!(taken_apart(value.as_bytes()).1, read(value.as_bytes()), "{value}");
+        }
+    }
+
+    #[test]
+    fn addresses_are_one_text_that_shows_each_name() {
+        let check = |value: &str, expected: &str| assert_eq!(taken_apart(value.as_bytes()).0, expected, "{value}");
+        check("Masao Tester (Example) <masao@x>", "\"Masao Tester (Example)\" <masao@x>");
+        check("\"B example  <b@x>", "B example <b@x>");
+        check("\"a \\\"b\\\" c\" <d@x>", "\"a \\\"b\\\" c\" <d@x>");
+        check("J. R. Doe <j@x>, eve@[IPv6:2001:db8::1]", "J. R. Doe <j@x>, eve@[IPv6:2001:db8::1]");
+        check("\"odd \\\" name\"@x.example", "\"odd \\\" name\"@x.example");
+        check("\"root\", root, <a\"b@x>", "\"root\", root, ab@x");
+    }
 }
