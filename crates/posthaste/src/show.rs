@@ -1,6 +1,6 @@
 //! `posthaste show`: messages and whole threads as `notmuch show` prints them.
 
-use std::collections::{BTreeMap, HashMap, HashSet};
+use std::collections::{BTreeSet, HashMap, HashSet};
 use std::fmt::Write as _;
 use std::io::{IsTerminal, stdout};
 use std::path::Path;
@@ -8,7 +8,6 @@ use std::process::ExitCode;
 
 use clap::{ArgAction, Args, ValueEnum};
 use posthaste_message::mime::{Kind, Message as Mail, Part};
-use posthaste_search::state::NO_PARENT;
 use posthaste_search::{Bitmap, Message, Searcher, Sort};
 use serde_json::{Value, json};
 
@@ -135,6 +134,8 @@ struct Threads {
     messages: Vec<Message>,
     is_hit: Vec<bool>,
     files: Vec<Vec<String>>,
+    /// Of all files: each has its own flags.
+    tags: Vec<BTreeSet<String>>,
     /// Indexes of those that begin a thread, thread by thread.
     tops: Vec<Vec<usize>>,
     children: Vec<Vec<usize>>,
@@ -154,38 +155,37 @@ impl Threads {
             messages: Vec::new(),
             is_hit: Vec::new(),
             files: Vec::new(),
+            tags: Vec::new(),
             tops: vec![Vec::new(); places.len()],
             children: Vec::new(),
         };
         let mut by_id: HashMap<String, usize> = HashMap::new();
-        let mut by_number: BTreeMap<u32, usize> = BTreeMap::new();
+        let mut by_number: HashMap<u32, usize> = HashMap::new();
+        // What each file answers, by message.
+        let mut parents: Vec<Vec<u32>> = Vec::new();
         for message in searcher.messages(&numbers)? {
-            let file = message.path.to_string_lossy().into_owned();
-            let is_hit = matched.get(message.number);
-            let index = match by_id.get(&message.id) {
-                Some(&index) => index,
-                None => {
-                    by_id.insert(message.id.clone(), all.messages.len());
-                    all.files.push(Vec::new());
-                    all.is_hit.push(false);
-                    all.children.push(Vec::new());
-                    by_number.insert(message.number, all.messages.len());
-                    all.messages.push(message.clone());
-                    all.messages.len() - 1
-                }
-            };
+            let index = *by_id.entry(message.id.clone()).or_insert(all.messages.len());
             by_number.insert(message.number, index);
-            all.is_hit[index] |= is_hit;
-            all.files[index].push(file);
+            if index == all.messages.len() {
+                all.files.push(Vec::new());
+                all.is_hit.push(false);
+                all.tags.push(BTreeSet::new());
+                all.children.push(Vec::new());
+                parents.push(Vec::new());
+                all.messages.push(message.clone());
+            }
+            all.is_hit[index] |= matched.get(message.number);
+            all.files[index].push(message.path.to_string_lossy().into_owned());
+            parents[index].push(message.parent);
+            all.tags[index].extend(tags(&message));
         }
         let mut oldest_first: Vec<usize> = (0..all.messages.len()).collect();
-        oldest_first.sort_by_key(|&index| (all.messages[index].date, all.messages[index].number));
+        oldest_first.sort_unstable_by_key(|&index| all.messages[index].age());
         for index in oldest_first {
-            let message = &all.messages[index];
-            let parent =
-                by_number.get(&message.parent).filter(|parent| message.parent != NO_PARENT && **parent != index);
-            match (parent, places.get(&message.thread)) {
-                (Some(&parent), _) => all.children[parent].push(index),
+            // One file hangs under what it answers, the others under that file.
+            let answered = parents[index].iter().filter_map(|parent| by_number.get(parent));
+            match (answered.copied().find(|&parent| parent != index), places.get(&all.messages[index].thread)) {
+                (Some(parent), _) => all.children[parent].push(index),
                 (None, Some(&place)) => all.tops[place].push(index),
                 (None, None) => {}
             }
@@ -205,7 +205,7 @@ impl Threads {
         loop {
             let shown: HashSet<usize> = self.ordered().into_iter().map(|(index, _)| index).collect();
             let hidden = (0..self.messages.len()).filter(|index| !shown.contains(index));
-            let oldest = hidden.min_by_key(|&index| (self.messages[index].date, self.messages[index].number));
+            let oldest = hidden.min_by_key(|&index| self.messages[index].age());
             let Some((oldest, place)) =
                 oldest.and_then(|oldest| Some((oldest, *places.get(&self.messages[oldest].thread)?)))
             else {
@@ -262,7 +262,7 @@ impl Threads {
         let mail = Mail::parse(&bytes);
         let mut out = json!({
             "id": message.id, "match": self.is_hit[index], "excluded": false, "filename": self.files[index],
-            "timestamp": message.date, "date_relative": relative_date(message.date), "tags": tags(message), "duplicate": 1,
+            "timestamp": message.date, "date_relative": relative_date(message.date), "tags": self.tags[index], "duplicate": 1,
             "crypto": {}, "headers": headers(&mail, &mail.root().header()),
         });
         if let Some(contents) = contents {
@@ -288,7 +288,8 @@ impl Threads {
                 u8::from(self.is_hit[index]),
                 harmless(&self.files[index][0])
             );
-            let line = format!("{} ({}) ({})", field("From"), relative_date(message.date), tags(message).join(" "));
+            let tags: Vec<&str> = self.tags[index].iter().map(String::as_str).collect();
+            let line = format!("{} ({}) ({})", field("From"), relative_date(message.date), tags.join(" "));
             let _ = writeln!(out, "{mark}header{{\n{}", harmless(&line));
             header_lines(&mut out, &fields);
             let _ = writeln!(out, "{mark}header}}");
@@ -343,6 +344,8 @@ fn part_text(out: &mut String, mail: &Mail<'_>, part: Part<'_, '_>, mark: &str, 
 mod tests {
     use std::path::PathBuf;
 
+    use posthaste_search::state::NO_PARENT;
+
     use super::*;
 
     #[test]
@@ -365,6 +368,7 @@ mod tests {
             messages: (0..4).map(message).collect(),
             is_hit: vec![true; 4],
             files: vec![Vec::new(); 4],
+            tags: vec![BTreeSet::new(); 4],
             tops: vec![vec![0]],
             children: vec![vec![], vec![2], vec![1, 3], vec![]],
         };

@@ -53,8 +53,8 @@ pub struct Place {
     pub parent: u32,
 }
 
-/// Gives every message its place, in the order of `items`. The order of `items` decides only between messages of the same id: the first
-/// one is taken for the original, and the others hang under it.
+/// Gives every message its place, in the order of `items`. That order decides between messages of the same id, of which the first one is taken for
+/// the original and the others hang under it, and between messages of the same second.
 pub fn thread(items: &[Item<'_>], rule: SubjectRule) -> Vec<Place> {
     let mut forest = Forest::default();
     let own: Vec<usize> = items.iter().enumerate().map(|(index, item)| forest.message(index, item.id)).collect();
@@ -197,14 +197,14 @@ fn join_by_subject(items: &[Item<'_>], own: &[usize], forest: &mut Forest, rule:
     for (index, &node) in own.iter().enumerate() {
         let root = forest.root(node);
         // A top without message is represented by the oldest message below it.
-        let key = |index: usize| (forest.message[root] != index, items[index].date, items[index].number);
+        let key = |index: usize| (forest.message[root] != index, items[index].date, index);
         let oldest = first.entry(root).or_insert(index);
         if key(index) < key(*oldest) {
             *oldest = index;
         }
     }
     let mut threads: Vec<(usize, usize)> = first.into_iter().filter(|(_, index)| items[*index].subject != 0).collect();
-    threads.sort_unstable_by_key(|&(_, index)| (items[index].date, items[index].number));
+    threads.sort_unstable_by_key(|&(_, index)| (items[index].date, index));
     let mut by_subject: HashMap<u64, usize> = HashMap::new();
     for (root, index) in threads {
         let item = &items[index];
@@ -289,6 +289,16 @@ mod tests {
         let reports = [with(0, false, 0), with(1, false, day)];
         check(&reports, SubjectRule::default(), &[(0, N), (1, N)]);
         check(&reports, SubjectRule::Rfc5256, &[(0, N), (0, 0)]);
+    }
+
+    #[test]
+    fn numbers_do_not_decide_what_a_subject_joins() {
+        let with = |number, is_reply, date| Item { subject: 7, is_reply, date, ..item(number, &[]) };
+        for [first, second, reply] in [[0, 1, 2], [1, 0, 2], [2, 1, 0]] {
+            let items = [with(first, false, 0), with(second, false, 0), with(reply, true, 1)];
+            let places = thread(&items, SubjectRule::default());
+            assert_eq!(places.iter().map(|place| place.parent).collect::<Vec<_>>(), [N, N, second]);
+        }
     }
 
     #[test]

@@ -206,6 +206,136 @@ fn mail_that_is_not_as_it_should_be_is_found_and_shown() {
 }
 
 #[test]
+fn text_is_read_as_its_writer_saw_it() {
+    let place = Place::new();
+    let plain = |label: &str, text: &[u8]| [format!("Content-Type: text/plain{label}\n\n").as_bytes(), text].concat();
+    let html = |label: &str, text: &[u8]| [format!("Content-Type: text/html{label}\n\n").as_bytes(), text].concat();
+    let meta = |charset: &str| {
+        format!("<html><head><meta http-equiv=\"Content-Type\" content=\"text/html; charset={charset}\"></head><body>")
+    };
+    let latin1 = meta("iso-8859-1") + "<p>";
+    let utf8 = meta("UTF-8") + "<p>";
+    let cases: [(Vec<u8>, &str); 11] = [
+        (plain("", b"a closing balance of \xa37,500,000.00 (seven million)"), "of £7,500,000.00 (seven"),
+        (plain("; charset=utf-8", b"Please forward it to him/her.\n\xa92009 Example Inc."), "©2009 Example Inc."),
+        (plain("; charset=us-ascii", b"add \xbd cup of sugar at 200\xb0"), "add ½ cup of sugar at 200°"),
+        (plain("; charset=x-unknown", b"Windows\xae of Example\xae, 20\xa3"), "Windows® of Example®, 20£"),
+        (html("; charset=UTF-8", &[latin1.as_bytes(), b"\xa92009 Example, Inc."].concat()), "©2009 Example, Inc."),
+        (html("", &[utf8.as_bytes(), b"Copyright \xa9 2009, caf\xe9"].concat()), "Copyright © 2009, café"),
+        (html("; charset=us-ascii", &[meta("iso-8859-2").as_bytes(), b"\xa9koda"].concat()), "Škoda"),
+        (html("; charset=utf-8", &[meta("koi8-r").as_bytes(), b"\xd0\xc5\xd4\xd2"].concat()), "петр"),
+        (html("", b"<table><tbody><tr><td>price</td></tr></ TBODY></table>"), "\nprice\n"),
+        (html("", b"one<!-->two</ p>three</>four<?xml x?>five"), "onetwothreefourfive"),
+        (
+            plain("", b"Cze\xb6\xe6, prosz\xea o przes\xb3anie ksi\xb1\xbfki. Dzi\xeakuj\xea"),
+            "Cześć, proszę o przesłanie książki. Dziękuję",
+        ),
+    ];
+    for (number, (mail, expected)) in cases.into_iter().enumerate() {
+        let head = format!("From: a@a.example\nSubject: {number}\nMIME-Version: 1.0\n");
+        fs::write(place.path().join("m.eml"), [head.as_bytes(), &mail].concat()).unwrap();
+        let shown = place.says(0, &["view", "m.eml"]) + "\n";
+        assert!(shown.contains(expected), "{expected}: {shown}");
+    }
+}
+
+#[test]
+fn every_command_shows_a_name_alike_and_finds_its_comment() {
+    let place = Place::new();
+    let names = [
+        ("Masao Tester (Googol) <m@x.example>", "Masao Tester (Googol)"),
+        ("Ann Lee <ann@x.example> (Googol)", "Ann Lee (Googol)"),
+        ("(Dr.) \"Lee, A\" (=?utf-8?q?Googol?=) <a@x.example>", "Lee, A (Dr.) (Googol)"),
+        ("b@x.example (Googol Inc) (Support)", "Googol Inc (Support)"),
+        ("\"Bob Googol  <bob@x.example>", "Bob Googol"),
+        ("\"Bob \\\"the\\\" Googol\" <bob2@x.example>", "Bob \"the\" Googol"),
+    ];
+    for (number, (field, _)) in names.iter().enumerate() {
+        let mail =
+            format!("From: {field}\nTo: me@here.example\nSubject: number {number}\nMessage-ID: <{number}@n>\n\nx\n");
+        fs::write(place.path().join(format!("mail/cur/9.{number}:2,S")), mail).unwrap();
+    }
+    place.says(0, &["index", "--quiet", "mail"]);
+    assert_eq!(place.says(0, &["find", "--count", "from:googol"]), format!("{}\n", names.len()));
+    for (number, (field, name)) in names.iter().enumerate() {
+        let id = format!("id:{number}@n");
+        let json = |line: &[&str]| -> serde_json::Value { serde_json::from_str(&place.says(0, line)).unwrap() };
+        assert_eq!(place.says(0, &["find", "-f", "f", &id]), format!("{name}\n"), "{field}");
+        assert_eq!(json(&["find", "-o", "json", &id])[0]["from"][0]["name"], *name, "{field}");
+        assert_eq!(json(&["view", "--json", &id])[0]["from"][0]["name"], *name, "{field}");
+        assert_eq!(json(&["addresses", "--json", "--output", "sender", &id])[0]["name"], *name, "{field}");
+        let shown = json(&["show", "--format=json", &id])[0][0][0]["headers"]["From"].as_str().unwrap().to_owned();
+        let viewed = place.says(0, &["view", &id]);
+        assert!(viewed.contains(&format!("From: {shown}\n")), "{shown}: {viewed}");
+        let reply = place.says(0, &["reply", "--from=me@here.example", &id]);
+        assert!(reply.contains(&format!("\nTo: {shown}\n")), "{shown}: {reply}");
+    }
+}
+
+/// `id[answers]` of what `show` prints.
+fn tree(node: &serde_json::Value) -> String {
+    let below: Vec<String> = node[1].as_array().unwrap().iter().map(tree).collect();
+    format!("{}[{}]", node[0]["id"].as_str().unwrap(), below.join(" "))
+}
+
+#[test]
+fn threads_do_not_depend_on_the_order_of_arrival() {
+    let mail = |from: &str, id: &str, rest: &str| {
+        format!("From: {from}@example.org\nMessage-ID: <{id}>\n{rest}\nX-Copy: {from}\n\n{from}\n")
+    };
+    let at = |minute: u32| format!("Date: Mon, 2 Nov 2020 10:{minute:02}:00 +0000");
+    let copies = [
+        mail("ann", "a", &format!("Subject: bread\n{}", at(0))),
+        mail("bob", "b", &format!("Subject: Re: bread\nReferences: <a>\n{}", at(1))),
+        mail("list", "b", &format!("Subject: Re: bread\nReferences: <a>\n{}", at(1))),
+        mail("cid", "c", &format!("Subject: Re: bread\nReferences: <a> <b>\n{}", at(2))),
+    ];
+    let equal_dates = [
+        mail("ann", "a", &format!("Subject: bread\n{}", at(0))),
+        mail("bob", "b", &format!("Subject: bread\n{}", at(0))),
+        mail("cid", "c", &format!("Subject: Re: bread\n{}", at(1))),
+        mail("dan", "d", &format!("Subject: Re: bread\n{}", at(1))),
+    ];
+    for mails in [copies, equal_dates] {
+        let mut shown = std::collections::BTreeSet::new();
+        for order in [[0, 1, 2, 3], [3, 2, 1, 0], [2, 0, 3, 1], [1, 3, 0, 2]] {
+            let place = Place::new();
+            for (position, &which) in order.iter().enumerate() {
+                fs::write(place.path().join(format!("mail/cur/9.{position}:2,S")), &mails[which]).unwrap();
+                place.says(0, &["index", "--quiet", "mail"]);
+            }
+            let json: serde_json::Value =
+                serde_json::from_str(&place.says(0, &["show", "--format=json", "subject:bread and not rye"])).unwrap();
+            let threads: Vec<String> =
+                json.as_array().unwrap().iter().flat_map(|thread| thread.as_array().unwrap()).map(tree).collect();
+            let drawn = place.says(0, &["find", "--threads", "-f", "t,i", "subject:bread and not rye"]);
+            shown.insert((threads, if mails[1].contains("bread\nRef") { String::new() } else { drawn }));
+        }
+        assert_eq!(shown.len(), 1, "{shown:?}");
+        let (threads, _) = shown.first().unwrap();
+        if mails[2].contains("<b>") {
+            assert_eq!(threads[..], ["a[b[c[]]]"]);
+        }
+    }
+}
+
+#[test]
+fn show_gives_the_tags_of_every_file_of_a_message() {
+    let place = Place::new();
+    for (name, copy) in [("9.a:2,FS", 1), ("9.b:2,RS", 2), ("9.c:2,", 3)] {
+        let mail = format!("From: ann@example.org\nSubject: loaf\nMessage-ID: <loaf@x>\nX-Copy: {copy}\n\nx\n");
+        fs::write(place.path().join("mail/cur").join(name), mail).unwrap();
+    }
+    place.says(0, &["index", "--quiet", "mail"]);
+    place.says(0, &["tag", "+crust", "--", "id:loaf@x"]);
+    let json: serde_json::Value =
+        serde_json::from_str(&place.says(0, &["show", "--format=json", "id:loaf@x"])).unwrap();
+    assert_eq!(json[0][0][0]["tags"], serde_json::json!(["crust", "flagged", "replied", "unread"]));
+    assert_eq!(json[0][0][0]["filename"].as_array().unwrap().len(), 3);
+    assert!(place.says(0, &["show", "id:loaf@x"]).contains("(crust flagged replied unread)"));
+}
+
+#[test]
 fn a_reply_goes_to_one_address_where_a_name_has_a_comma() {
     let place = Place::new();
     for (from, to) in [

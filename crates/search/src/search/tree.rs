@@ -45,8 +45,7 @@ pub fn tree(messages: &[Message]) -> Vec<TreeLine> {
             None => tops.entry(message.thread).or_default().push(index),
         }
     }
-    let by_date =
-        |indexes: &mut Vec<usize>| indexes.sort_by_key(|&index| (messages[index].date, messages[index].number));
+    let by_date = |indexes: &mut Vec<usize>| indexes.sort_unstable_by_key(|&index| messages[index].age());
     children.values_mut().chain(tops.values_mut()).for_each(by_date);
     let mut lines = Vec::with_capacity(messages.len());
     for thread in threads {
