@@ -50,6 +50,17 @@ fn inspect(dir: &Path) -> Value {
 }
 
 #[test]
+fn the_first_try_names_the_transport_of_its_domain() {
+    let (dir, base) = world();
+    let of = "[[domain]]\nname = \"example.org\"\nusers = [\"ann\"]\ntransport = \"lmtp:127.0.0.1:1\"\n";
+    let server = Server::start(dir.path(), &(base + of));
+    let (_, said) = server.banner.split_once("Try it:\n").unwrap();
+    assert!(said.contains("\n  # it goes to lmtp:127.0.0.1:1; the log says what becomes of it\n"), "{said}");
+    assert!(!said.contains("Maildir"), "{said}");
+    server.stop();
+}
+
+#[test]
 fn one_message_for_a_mailbox_a_program_a_file_and_a_server() {
     let (dir, base) = world();
     // Our own LMTP server is the next hop.
