@@ -148,6 +148,13 @@ pub fn declared_space(_path: &std::path::Path) -> Option<Space> {
     None
 }
 
+/// True if a failed read tells of the file or its disk (EIO, a bad checksum of the file system, no such file), false if this process lacks a right, a
+/// descriptor or memory. In the first case a second copy of the file counts.
+pub fn is_of_disk(error: &io::Error) -> bool {
+    let ours = [Errno::ACCESS, Errno::PERM, Errno::MFILE, Errno::NFILE, Errno::NOMEM, Errno::INTR];
+    Errno::from_io_error(error).is_some_and(|errno| !ours.contains(&errno))
+}
+
 /// Writes all of `bytes` at the file's position.
 ///
 /// # Errors

@@ -318,8 +318,11 @@ fn accept_mount(spool: &Spool, stream: &str) -> Result<ExitCode, AnyError> {
     };
     bound.unbind(stream)?;
     spool.print(
-        &json!({"accepted": stream, "before": id.to_string()}),
-        &format!("accepted: the next start binds {stream} to the file system that is there then, instead of {id}\n"),
+        &json!({"accepted": stream, "before": id.map(|id| id.to_string())}),
+        &format!(
+            "accepted: the next start binds {stream} to the file system that is there then, instead of {}\n",
+            id.map_or_else(|| "an unknown one".to_owned(), |id| id.to_string())
+        ),
     )?;
     Ok(ExitCode::SUCCESS)
 }

@@ -10,15 +10,17 @@ use crate::spool_access::{Spool, batches};
 use crate::spool_waiting::{self, Waiting};
 
 type AnyError = Box<dyn std::error::Error>;
+type BoundStream = (String, Option<MountId>);
 
 pub fn inspect(spool: &Spool, messages: bool) -> Result<ExitCode, AnyError> {
     // Its lock is not held meanwhile: a server that starts beside us must find the spool free.
     let is_in_use = ClosedSpool::is_in_use(&spool.dir).map_err(|error| spool.named(error))?;
     let closed = ClosedSpool::glance(&spool.dir).map_err(|error| spool.named(error))?;
     let (shown, undelivered) = (closed.inspect()?, spool_waiting::all(&closed)?);
-    let mounts = BoundMounts::read(&spool.dir)?.streams();
+    // That the lists are damaged is told by the next start, which makes them anew.
+    let mounts = BoundMounts::read(&spool.dir).map_or_else(|_| Vec::new(), |bound| bound.streams());
     let mut json = inspection_json(&shown, is_in_use);
-    let mount = |(stream, id): &(String, MountId)| json!({"stream": stream, "id": id.to_string()});
+    let mount = |(stream, id): &BoundStream| json!({"stream": stream, "id": id.map(|id| id.to_string())});
     json["mounts"] = mounts.iter().map(mount).collect();
     json["waiting"] = spool_waiting::totals_json(&undelivered).into();
     json["undelivered"] = spool_waiting::messages_json(&undelivered).into();
@@ -27,12 +29,7 @@ pub fn inspect(spool: &Spool, messages: bool) -> Result<ExitCode, AnyError> {
     Ok(ExitCode::SUCCESS)
 }
 
-fn inspection_text(
-    shown: &Inspection,
-    undelivered: &[Waiting],
-    mounts: &[(String, MountId)],
-    is_in_use: bool,
-) -> String {
+fn inspection_text(shown: &Inspection, undelivered: &[Waiting], mounts: &[BoundStream], is_in_use: bool) -> String {
     let mut out = String::new();
     if is_in_use {
         out += "in use: this is one moment of it\n";
@@ -50,6 +47,7 @@ fn inspection_text(
         );
     }
     for (stream, id) in mounts {
+        let id = id.map_or_else(|| "that it tells".to_owned(), |id| id.to_string());
         out += &format!("mount {stream}  delivers to the file system with id {id}\n");
     }
     out += &spool_waiting::text(undelivered);

@@ -82,6 +82,10 @@ fn tell(report: &ReplayReport) {
             "an unfinished write of the last run was cut off; nothing of it was acknowledged"
         );
     }
+    for damage in report.spool.iter().flat_map(|spool| &spool.mended).chain(&report.mended) {
+        let (place, what) = (&damage.place, &damage.what);
+        tracing::warn!(place, what, "a file of the spool is damaged or unreadable; it is written anew");
+    }
     if let Some(first) = report.unknown.first() {
         let (batches, first) = (report.unknown.len(), first.get());
         tracing::error!(batches, first, "entries that a later version wrote stay in the spool");

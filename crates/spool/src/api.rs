@@ -158,7 +158,7 @@ pub trait Spool: Send + Sync {
     /// was opened. Called before the replay, by a stream whose state is in snapshots.
     ///
     /// # Errors
-    /// The disk failed: see [`RestoreError`]. Nothing has changed then.
+    /// The disk failed, and no other snapshot can be read: see [`RestoreError`]. Nothing has changed then.
     fn restore(&self, stream: StreamId) -> Result<Restored, RestoreError>;
 
     /// Whether one more snapshot at the same position is of use, because the last one has no second copy yet, or could not be read.

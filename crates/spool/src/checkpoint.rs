@@ -13,6 +13,7 @@ use rustix::fs::OFlags;
 use bytes::BufMut;
 
 use crate::codec::{seal, unseal};
+use crate::events::Damage;
 use crate::fields::{Fields, put_text};
 use crate::files;
 use crate::snapshots::SnapshotName;
@@ -162,6 +163,29 @@ pub(crate) enum Found {
     Damaged,
 }
 
+/// One of the two files is there and cannot be used, while the other is whole.
+#[derive(Debug)]
+pub(crate) struct SpoiledCopy {
+    slot: usize,
+    /// Why it could not be read; `None`: its bytes are damaged, as a power cut may leave them.
+    error: Option<io::Error>,
+}
+
+impl SpoiledCopy {
+    /// The disk failed, which no power cut explains.
+    pub fn is_unreadable(&self) -> bool {
+        self.error.is_some()
+    }
+
+    pub fn told(&self) -> Damage {
+        let what = match &self.error {
+            Some(error) => format!("it cannot be read ({error}); the other checkpoint file counts"),
+            None => "it is damaged; the other checkpoint file counts".to_owned(),
+        };
+        Damage { lsn: None, place: name_of(self.slot), what }
+    }
+}
+
 /// The two files.
 #[derive(Debug)]
 pub(crate) struct CheckpointFiles {
@@ -173,44 +197,54 @@ pub(crate) struct CheckpointFiles {
 }
 
 impl CheckpointFiles {
-    /// Also says whether one of two was damaged, which costs nothing as long as the other is whole.
-    pub fn open(dir: &Path) -> io::Result<(Self, Found, bool)> {
+    /// Also says which of the two is spoiled, which costs nothing as long as the other is whole.
+    ///
+    /// # Errors
+    /// Those of reading, if neither is whole and it is not the disk that has failed.
+    pub fn open(dir: &Path) -> io::Result<(Self, Found, Option<SpoiledCopy>)> {
         let mut read = [const { None }; 2];
+        let mut errors = [const { None }; 2];
         let mut is_there = [false; 2];
         for slot in 0..2 {
             match std::fs::read(path_of(dir, slot)) {
                 Err(error) if error.kind() == io::ErrorKind::NotFound => {}
                 bytes => {
                     is_there[slot] = true;
-                    read[slot] = Checkpoint::decode(&bytes?);
+                    match bytes {
+                        Ok(bytes) => read[slot] = Checkpoint::decode(&bytes),
+                        Err(error) => errors[slot] = Some(error),
+                    }
                 }
             }
         }
         let is_sound = [0, 1].map(|slot| read[slot].is_some());
         let good = usize::from(read[1].as_ref().map(|it| it.counter) > read[0].as_ref().map(|it| it.counter));
+        let spoiled = (0..2).find(|slot| is_there[*slot] && !is_sound[*slot]);
         let found = match read[good].take() {
             Some(checkpoint) => Found::Valid(checkpoint),
             None if is_there == [false; 2] => Found::Nothing,
-            None => Found::Damaged,
+            None => {
+                match errors.iter_mut().find_map(|error| error.take_if(|error| !posthaste_fsops::is_of_disk(error))) {
+                    Some(error) => return Err(error),
+                    None => Found::Damaged,
+                }
+            }
         };
-        Ok((CheckpointFiles { dir: dir.to_owned(), good, is_sound }, found, is_there != is_sound))
+        let spoiled = spoiled.map(|slot| SpoiledCopy { slot, error: errors[slot].take() });
+        Ok((CheckpointFiles { dir: dir.to_owned(), good, is_sound }, found, spoiled))
     }
 
     /// Makes the checkpoint that was found durable, in both files. Its writer may have been killed before the sync, or the sync may have failed: then it is whole in the page
     /// cache and not on the disk. Written once more, the same bytes in the same place, it takes no space. The other file may need some: on a full disk it is
-    /// left to the next checkpoint, and so is one that was damaged before.
+    /// left to the next checkpoint.
     pub fn make_durable(&mut self, checkpoint: &Checkpoint) -> io::Result<()> {
         let bytes = checkpoint.encode();
         self.write_in_place(self.good, &bytes)?;
         files::sync_dir(&self.dir)?;
-        let other = 1 - self.good;
-        if self.is_sound[other] {
-            match self.write_slot(other, &bytes) {
-                Err(error) if error.kind() == io::ErrorKind::StorageFull => {}
-                written => written?,
-            }
+        match self.write_slot(1 - self.good, &bytes) {
+            Err(error) if error.kind() == io::ErrorKind::StorageFull => Ok(()),
+            written => written,
         }
-        Ok(())
     }
 
     fn write_in_place(&self, slot: usize, bytes: &[u8]) -> io::Result<()> {
@@ -252,8 +286,12 @@ impl CheckpointFiles {
 /// A new file is made so long, or a multiple of it.
 const FILE_STEP: usize = 64 << 10;
 
+fn name_of(slot: usize) -> String {
+    format!("checkpoint.{slot}")
+}
+
 fn path_of(dir: &Path, slot: usize) -> PathBuf {
-    dir.join(format!("checkpoint.{slot}"))
+    dir.join(name_of(slot))
 }
 
 #[cfg(test)]
@@ -313,8 +351,8 @@ mod tests {
                 let mut bytes = whole.clone();
                 bytes[at] ^= 4;
                 std::fs::write(&path, bytes).unwrap();
-                let (_, found, is_any_damaged) = CheckpointFiles::open(dir.path()).unwrap();
-                assert_eq!((found, is_any_damaged), (Found::Valid(sample(7)), true), "file {slot}, byte {at}");
+                let (_, found, spoiled) = CheckpointFiles::open(dir.path()).unwrap();
+                assert_eq!((found, spoiled.map(|it| it.slot)), (Found::Valid(sample(7)), Some(slot)), "byte {at}");
             }
             std::fs::write(&path, &whole).unwrap();
         }
@@ -327,6 +365,30 @@ mod tests {
         assert_eq!(found(dir.path()), Found::Valid(sample(8)), "both have it once it is opened");
         std::fs::write(path_of(dir.path(), 1 - files.good), "x").unwrap();
         assert_eq!(found(dir.path()), Found::Damaged);
+    }
+
+    #[test]
+    fn a_file_that_the_disk_cannot_read_is_written_anew() {
+        for slot in 0..2 {
+            let dir = tempfile::tempdir().unwrap();
+            let (mut files, ..) = CheckpointFiles::open(dir.path()).unwrap();
+            files.write(&sample(5)).unwrap();
+            let path = path_of(dir.path(), slot);
+            std::fs::remove_file(&path).unwrap();
+            // Reading it ends with EIO.
+            std::os::unix::fs::symlink("/proc/self/mem", &path).unwrap();
+            let (mut files, found, spoiled) = CheckpointFiles::open(dir.path()).unwrap();
+            let spoiled = spoiled.expect("it is told");
+            assert_eq!((found, spoiled.slot, spoiled.is_unreadable()), (Found::Valid(sample(5)), slot, true));
+            files.make_durable(&sample(5)).unwrap();
+            let (_, found, spoiled) = CheckpointFiles::open(dir.path()).unwrap();
+            assert!(found == Found::Valid(sample(5)) && spoiled.is_none() && path.is_file());
+            std::fs::remove_file(path_of(dir.path(), 1 - slot)).unwrap();
+            assert_eq!(self::found(dir.path()), Found::Valid(sample(5)));
+        }
+        let dir = tempfile::tempdir().unwrap();
+        (0..2).for_each(|slot| std::os::unix::fs::symlink("/proc/self/mem", path_of(dir.path(), slot)).unwrap());
+        assert_eq!(found(dir.path()), Found::Damaged, "so a rebuild may begin");
     }
 
     #[test]

@@ -49,9 +49,9 @@ pub enum OpenError {
     /// Another process has it open.
     #[error("the spool is in use by another process")]
     Locked,
-    /// Both checkpoints are damaged or gone, and there is something to lose.
+    /// Both checkpoints are damaged, gone or unreadable, and there is something to lose.
     #[error(
-        "both checkpoint files of the spool are damaged or missing; keep its directory: `posthaste spool repair --rebuild` makes a new spool from the remaining data"
+        "both files checkpoint.0 and checkpoint.1 of the spool are damaged, missing or unreadable; keep its directory: `posthaste spool repair --rebuild` makes a new spool from the remaining data"
     )]
     NoCheckpoint,
     /// The file system failed.

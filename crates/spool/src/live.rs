@@ -114,10 +114,10 @@ impl LiveFiles {
         files::sync_dir(&self.dir)
     }
 
-    /// `None` if it is damaged or missing.
+    /// `None` if it is damaged, missing or unreadable.
     pub fn read(&self, window: u64, generation: u64) -> io::Result<Option<Window>> {
         match std::fs::read(self.path(window, generation)) {
-            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+            Err(error) if posthaste_fsops::is_of_disk(&error) => Ok(None),
             read => Ok(Window::decode(window, &read?)),
         }
     }

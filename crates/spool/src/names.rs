@@ -36,10 +36,10 @@ impl Names {
         files::sync_dir(spool)
     }
 
-    /// `None` if there are none, or they are damaged.
+    /// `None` if there are none, or they are damaged or unreadable.
     pub fn read(spool: &Path) -> io::Result<Option<Self>> {
         match std::fs::read(spool.join(FILE)) {
-            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+            Err(error) if posthaste_fsops::is_of_disk(&error) => Ok(None),
             read => Ok(Self::decode(&read?)),
         }
     }

@@ -35,6 +35,8 @@ pub struct OpenReport {
     pub damage: Vec<Damage>,
     /// Unfinished writes of the last process, which were cut off, and damage with a whole second copy. Nothing of it had been acknowledged.
     pub cut_off: Vec<Damage>,
+    /// Files that could not be read and of which a second copy or the batches tell the same. They were written anew, or will be with the next checkpoint.
+    pub mended: Vec<Damage>,
     /// Batches after the last checkpoint.
     pub batches_behind_checkpoint: u64,
     /// The last batch.
@@ -155,11 +157,10 @@ fn lock(dir: &Path) -> Result<File, OpenError> {
 
 /// The checkpoint to start from. A new spool gets one before anything else is made in it, so that one without any has lost it.
 fn first_checkpoint(dir: &Path, report: &mut OpenReport) -> Result<(CheckpointFiles, Checkpoint), OpenError> {
-    let (mut files, found, is_one_damaged) = CheckpointFiles::open(dir)?;
-    if is_one_damaged {
-        // Which is what a power cut leaves of a checkpoint.
-        let what = "one of its two files cannot be read; the other one counts".to_owned();
-        report.cut_off.push(Damage { lsn: None, place: "checkpoint".to_owned(), what });
+    let (mut files, found, spoiled) = CheckpointFiles::open(dir)?;
+    if let (Found::Valid(_), Some(spoiled)) = (&found, &spoiled) {
+        let told = if spoiled.is_unreadable() { &mut report.mended } else { &mut report.cut_off };
+        told.push(spoiled.told());
     }
     let checkpoint = match found {
         Found::Valid(checkpoint) => {

@@ -317,19 +317,30 @@ impl Spool for FileSpool {
 impl Shared {
     fn restore(&self, stream: StreamId) -> Result<Restored, RestoreError> {
         let rows = self.core.state().streams.get(&stream.0).map_or_else(Vec::new, Stream::snapshots);
-        let (mut snapshot, mut unreadable, mut names) = (None, Vec::new(), Vec::new());
+        let (mut snapshot, mut unreadable, mut names, mut failed) = (None, Vec::new(), Vec::new(), None);
         for name in rows.into_iter().map(|row| row.name).filter(SnapshotName::is_file) {
             match self.snapshots.read(&name) {
                 Ok(reader) => {
                     snapshot = Some(reader);
                     break;
                 }
-                Err(SnapshotError::Io(error)) => return Err(RestoreError { name: name.as_str().to_owned(), error }),
                 Err(error) => {
                     unreadable.push(name.damage(&error));
+                    if let SnapshotError::Io(error) = error {
+                        let of_disk = posthaste_fsops::is_of_disk(&error);
+                        let error = RestoreError { name: name.as_str().to_owned(), error };
+                        if !of_disk {
+                            return Err(error);
+                        }
+                        failed.get_or_insert(error);
+                    }
                     names.push(name);
                 }
             }
+        }
+        // With no other one to start from: the disk may read it later.
+        if let (None, Some(failed)) = (&snapshot, failed) {
+            return Err(failed);
         }
         if !names.is_empty() {
             self.core.state().leave_out_snapshots(stream.0, &names);

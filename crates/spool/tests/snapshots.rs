@@ -324,6 +324,52 @@ fn scrub_keeps_a_snapshot_that_the_disk_cannot_read() {
 }
 
 #[test]
+fn a_snapshot_that_the_disk_cannot_read_leaves_the_one_before() {
+    let dir = tempfile::tempdir().unwrap();
+    let (mut it, _) = Consumer::open(dir.path());
+    it.take(5);
+    let before = it.snapshot(dir.path());
+    it.take(5);
+    let last = it.snapshot(dir.path());
+    it.take(5);
+    let seen = it.seen.clone();
+    it.spool.abandon();
+    // Reading a directory fails, as a bad disk does.
+    let fail = |path: &Path| {
+        std::fs::rename(path, dir.path().join("aside")).unwrap();
+        std::fs::create_dir(path).unwrap();
+    };
+    let answer = |path: &Path| {
+        std::fs::remove_dir(path).unwrap();
+        std::fs::rename(dir.path().join("aside"), path).unwrap();
+    };
+    // The one before is of no use while the last one can be read.
+    fail(&before);
+    let (it, found) = Consumer::open(dir.path());
+    assert_eq!((&it.seen, found), (&seen, Found::default()));
+    it.spool.abandon();
+    answer(&before);
+    fail(&last);
+    let (mut it, found) = Consumer::open(dir.path());
+    assert_eq!((&it.seen, found), (&seen, Found { unreadable: 1, uncertain: None }));
+    assert!(it.spool.wants_snapshot(it.stream));
+    it.snapshot(dir.path());
+    it.spool.abandon();
+    std::fs::remove_dir(&last).unwrap();
+    let (it, found) = Consumer::open(dir.path());
+    assert_eq!((&it.seen, found), (&seen, Found::default()), "a new one took its place");
+    it.spool.abandon();
+    // With no other one nobody knows whether the disk will read it later.
+    for path in std::fs::read_dir(dir.path().join("snapshots")).unwrap().map(|entry| entry.unwrap().path()) {
+        std::fs::remove_file(&path).unwrap();
+        std::fs::create_dir(&path).unwrap();
+    }
+    let (spool, _) = FileSpool::open(dir.path(), config()).unwrap();
+    let stream = spool.stream("stream").unwrap();
+    assert!((0..2).all(|_| spool.restore(stream).is_err()), "it stays so");
+}
+
+#[test]
 fn a_rebuilt_spool_is_uncertain_until_a_snapshot_and_again_without_it() {
     let dir = tempfile::tempdir().unwrap();
     let (old, new) = (dir.path().join("old"), dir.path().join("new"));

@@ -48,13 +48,15 @@ impl Core {
             move |error| OpenError::Io { path, error }
         };
         let mail_root = &config.mail_root;
-        let bound = BoundMounts::read(&config.spool_dir).map_err(at(&config.spool_dir))?;
+        let spool = intake.spool().clone();
+        let streams = spool.streams();
+        let names = streams.iter().map(|stream| &*stream.name);
+        let (bound, mended) = BoundMounts::open(&config.spool_dir, names).map_err(at(&config.spool_dir))?;
+        report.mended = mended;
         // One that is there becomes durable with the mail in it, and its disk may hang. One that was there is on a disk that is not mounted now.
         if !mail_root.is_dir() && bound.get("").is_none() {
             posthaste_fsops::make_dir(mail_root).map_err(at(mail_root))?;
         }
-        let spool = intake.spool().clone();
-        let streams = spool.streams();
         let waiting = streams.iter().filter(|stream| stream.entries > 0 && is_of_mount(&stream.name));
         let points = MountPoints::below(mail_root).map_err(at(mail_root))?;
         let points = points.with_streams(waiting.map(|stream| &*stream.name));

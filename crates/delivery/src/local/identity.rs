@@ -11,6 +11,7 @@ use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard};
 
+use posthaste_spool::Damage;
 use rustix::fs::{AtFlags, Mode, OFlags};
 use rustix::io::Errno;
 
@@ -113,40 +114,93 @@ impl Marker {
 #[derive(Debug)]
 pub struct BoundMounts {
     spool: PathBuf,
-    // By their places below the mail root.
-    ids: Mutex<BTreeMap<Arc<str>, MountId>>,
+    // By their places below the mail root. `None`: both lists were lost, and the mount has not told its id yet.
+    ids: Mutex<BTreeMap<Arc<str>, Option<MountId>>>,
+}
+
+/// What is in the two files.
+struct FoundLists {
+    /// `None`: neither file is whole, and one of them is there.
+    ids: Option<BTreeMap<Arc<str>, Option<MountId>>>,
+    /// Files that are there and not whole, and why.
+    spoiled: Vec<(&'static str, String)>,
+}
+
+impl FoundLists {
+    /// # Errors
+    /// Those of reading, if neither file is whole and it is not the disk that has failed.
+    fn read(spool: &Path) -> io::Result<Self> {
+        let (mut ids, mut spoiled, mut failed) = (None, Vec::new(), None);
+        for name in BOUND {
+            match std::fs::read(spool.join(name)) {
+                Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+                Err(error) => {
+                    spoiled.push((name, format!("it cannot be read ({error})")));
+                    failed = Some(error).filter(|error| !posthaste_fsops::is_of_disk(error)).or(failed);
+                }
+                Ok(bytes) => match parse(&bytes) {
+                    Some(found) => drop(ids.get_or_insert(found)),
+                    None => spoiled.push((name, "it is damaged".to_owned())),
+                },
+            }
+        }
+        match failed {
+            Some(failed) if ids.is_none() => Err(failed),
+            _ if spoiled.is_empty() => Ok(FoundLists { ids: Some(ids.unwrap_or_default()), spoiled }),
+            _ => Ok(FoundLists { ids, spoiled }),
+        }
+    }
 }
 
 impl BoundMounts {
-    /// Those of the spool in this directory; none if it has no such file. One of the two files that is missing or damaged costs nothing.
+    /// Those of the spool in this directory; none if it has no such file. One of the two files that is missing, damaged or unreadable costs nothing.
     ///
     /// # Errors
     /// Those of reading; `InvalidData` if neither file is whole and one of them is there.
     pub fn read(spool: &Path) -> io::Result<Self> {
-        let mut is_any_there = false;
-        for name in BOUND {
-            match std::fs::read(spool.join(name)) {
-                Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
-                read => {
-                    is_any_there = true;
-                    if let Some(ids) = parse(&read?) {
-                        return Ok(BoundMounts { spool: spool.to_owned(), ids: Mutex::new(ids) });
-                    }
-                }
+        match FoundLists::read(spool)?.ids {
+            Some(ids) => Ok(BoundMounts { spool: spool.to_owned(), ids: Mutex::new(ids) }),
+            None => {
+                let [first, second] = BOUND;
+                let what = format!(
+                    "neither {first} nor {second} in the spool can be read: the next start of the server makes them anew from the ids that the mounts have"
+                );
+                Err(io::Error::new(io::ErrorKind::InvalidData, what))
             }
         }
-        if is_any_there {
-            let [first, second] = BOUND;
-            let what = format!(
-                "{first}, {second}: not lists of mail mounts; without both files each mount is bound to what is there at the next start"
-            );
-            return Err(io::Error::new(io::ErrorKind::InvalidData, what));
-        }
-        Ok(BoundMounts { spool: spool.to_owned(), ids: Mutex::default() })
     }
 
-    /// The streams, and the file system that each is bound to.
-    pub fn streams(&self) -> Vec<(String, MountId)> {
+    /// As [`read`](Self::read), for the owner of the spool: writes what is damaged or unreadable anew, and says what that was. If neither file is whole, the id of
+    /// each of these streams is not known until its mount tells it.
+    ///
+    /// # Errors
+    /// Those of reading, if it is not the disk that has failed.
+    pub(crate) fn open<'a>(spool: &Path, streams: impl Iterator<Item = &'a str>) -> io::Result<(Self, Vec<Damage>)> {
+        let FoundLists { ids, spoiled } = FoundLists::read(spool)?;
+        let is_lost = ids.is_none();
+        let ids = ids.unwrap_or_else(|| streams.filter_map(point_of).map(|point| (Arc::from(point), None)).collect());
+        let bound = BoundMounts { spool: spool.to_owned(), ids: Mutex::new(ids) };
+        if spoiled.is_empty() {
+            return Ok((bound, Vec::new()));
+        }
+        let written = bound.write(&bound.ids());
+        let left = written.err().map(|error| format!("; it cannot be written anew now: {error}")).unwrap_or_default();
+        let counts = match is_lost {
+            true => {
+                "neither list of mail mounts is whole: each mount tells its id again, and `posthaste spool accept-mount` accepts one without an id"
+            }
+            false => "the other list of mail mounts counts",
+        };
+        let told = |(name, why): (&str, String)| Damage {
+            lsn: None,
+            place: name.to_owned(),
+            what: format!("{why}; {counts}{left}"),
+        };
+        Ok((bound, spoiled.into_iter().map(told).collect()))
+    }
+
+    /// The streams, and the file system that each is bound to; `None`: one that is not known.
+    pub fn streams(&self) -> Vec<(String, Option<MountId>)> {
         self.ids().iter().map(|(point, id)| (stream_of(point), *id)).collect()
     }
 
@@ -163,7 +217,8 @@ impl BoundMounts {
         &self.spool
     }
 
-    pub(crate) fn get(&self, point: &str) -> Option<MountId> {
+    /// `None`: it is bound to no file system; `Some(None)`: to one that is not known.
+    pub(crate) fn get(&self, point: &str) -> Option<Option<MountId>> {
         self.ids().get(point).copied()
     }
 
@@ -172,34 +227,40 @@ impl BoundMounts {
         if point.contains('\n') {
             return Err(io::Error::new(io::ErrorKind::InvalidFilename, "its path has a line break"));
         }
-        self.change(|ids| ids.insert(point.clone(), id) != Some(id)).map(drop)
+        self.change(|ids| ids.insert(point.clone(), Some(id)) != Some(Some(id))).map(drop)
     }
 
-    fn change(&self, change: impl FnOnce(&mut BTreeMap<Arc<str>, MountId>) -> bool) -> io::Result<bool> {
+    fn change(&self, change: impl FnOnce(&mut BTreeMap<Arc<str>, Option<MountId>>) -> bool) -> io::Result<bool> {
         let mut ids = self.ids();
         let mut changed = ids.clone();
         if !change(&mut changed) {
             return Ok(false);
         }
-        let rows: String = changed.iter().map(|(point, id)| format!("{id} {point}\n")).collect();
-        let text = rows + END;
-        for name in BOUND {
-            write_whole(File::open(&self.spool)?, name, text.as_bytes())?;
-        }
+        self.write(&changed)?;
         *ids = changed;
         Ok(true)
     }
 
-    fn ids(&self) -> MutexGuard<'_, BTreeMap<Arc<str>, MountId>> {
+    fn write(&self, ids: &BTreeMap<Arc<str>, Option<MountId>>) -> io::Result<()> {
+        let row = |(point, id): (&Arc<str>, &Option<MountId>)| match id {
+            Some(id) => format!("{id} {point}\n"),
+            None => format!("{UNKNOWN} {point}\n"),
+        };
+        let text = ids.iter().map(row).collect::<String>() + END;
+        BOUND.iter().try_for_each(|name| write_whole(File::open(&self.spool)?, name, text.as_bytes()))
+    }
+
+    fn ids(&self) -> MutexGuard<'_, BTreeMap<Arc<str>, Option<MountId>>> {
         self.ids.lock().expect("no thread panics while it holds the ids of mounts")
     }
 }
 
 /// The rows of a file that is whole.
-fn parse(bytes: &[u8]) -> Option<BTreeMap<Arc<str>, MountId>> {
+fn parse(bytes: &[u8]) -> Option<BTreeMap<Arc<str>, Option<MountId>>> {
     let row = |line: &str| {
         let (id, point) = line.split_once(' ')?;
-        Some((Arc::from(point), MountId::parse(id)?))
+        let id = if id == UNKNOWN { None } else { Some(MountId::parse(id)?) };
+        Some((Arc::from(point), id))
     };
     let rows = std::str::from_utf8(bytes).ok()?.strip_suffix(END)?;
     // Else it is the end of a row.
@@ -227,6 +288,8 @@ const PREFIX: &str = "posthaste-mount ";
 const EXPLANATION: &str = "Posthaste delivers mail to this file system because it finds this file here. Keep it, also in copies of the mail.\n";
 /// The files in the spool's directory: the same in both, written one after the other.
 const BOUND: [&str; 2] = ["mounts", "mounts.copy"];
+/// In place of an id that is not known.
+const UNKNOWN: &str = "unknown";
 /// The last line: a file that is cut off has none.
 const END: &str = "end\n";
 const MARKER_BYTES_MAX: u64 = 1024;
@@ -285,13 +348,13 @@ mod tests {
         bound.bind(&"my mail/x".into(), other).unwrap();
         assert!(bound.bind(&"a\nb".into(), other).is_err());
         let again = BoundMounts::read(place.path()).unwrap();
-        assert_eq!(again.streams(), [("local:".to_owned(), one), ("local:my mail/x".to_owned(), other)]);
+        assert_eq!(again.streams(), [("local:".to_owned(), Some(one)), ("local:my mail/x".to_owned(), Some(other))]);
         assert_eq!(
             [again.unbind("local:").unwrap(), again.unbind("local:").unwrap(), again.unbind("events").unwrap()],
             [true, false, false]
         );
         let last = BoundMounts::read(place.path()).unwrap();
-        assert_eq!((last.get(""), last.get("my mail/x")), (None, Some(other)));
+        assert_eq!((last.get(""), last.get("my mail/x")), (None, Some(Some(other))));
         let [first, second] = BOUND.map(|name| place.path().join(name));
         let whole = std::fs::read(&first).unwrap();
         for path in [&first, &second] {
@@ -299,10 +362,10 @@ mod tests {
             for bytes in cut.chain([b"1 \nend\n".to_vec(), b"\xff".to_vec()]) {
                 std::fs::write(path, bytes).unwrap();
                 let read = BoundMounts::read(place.path()).unwrap();
-                assert_eq!((read.get(""), read.get("my mail/x")), (None, Some(other)));
+                assert_eq!((read.get(""), read.get("my mail/x")), (None, Some(Some(other))));
             }
             std::fs::remove_file(path).unwrap();
-            assert_eq!(BoundMounts::read(place.path()).unwrap().get("my mail/x"), Some(other));
+            assert_eq!(BoundMounts::read(place.path()).unwrap().get("my mail/x"), Some(Some(other)));
             std::fs::write(path, &whole).unwrap();
         }
         std::fs::write(&first, "").unwrap();
@@ -310,6 +373,48 @@ mod tests {
         assert_eq!(BoundMounts::read(place.path()).unwrap_err().kind(), io::ErrorKind::InvalidData);
         std::fs::remove_file(&first).unwrap();
         assert_eq!(BoundMounts::read(place.path()).unwrap().get("my mail/x"), None);
+    }
+
+    #[test]
+    fn a_list_that_cannot_be_read_is_written_anew_from_the_other() {
+        let place = tempfile::tempdir().unwrap();
+        let id = MountId::new();
+        BoundMounts::read(place.path()).unwrap().bind(&"x".into(), id).unwrap();
+        let whole = std::fs::read(place.path().join(BOUND[0])).unwrap();
+        for name in BOUND {
+            let path = place.path().join(name);
+            let spoil: [&dyn Fn(); 2] = [&|| std::fs::write(&path, "x").unwrap(), &|| {
+                std::fs::remove_file(&path).unwrap();
+                // Reading it ends with EIO.
+                std::os::unix::fs::symlink("/proc/self/mem", &path).unwrap();
+            }];
+            for spoil in spoil {
+                spoil();
+                assert_eq!(BoundMounts::read(place.path()).unwrap().get("x"), Some(Some(id)));
+                let (bound, told) = BoundMounts::open(place.path(), ["local:x"].into_iter()).unwrap();
+                assert_eq!((bound.get("x"), told.len(), told[0].place.as_str()), (Some(Some(id)), 1, name));
+                assert_eq!(std::fs::read(&path).unwrap(), whole);
+                assert_eq!(BoundMounts::open(place.path(), std::iter::empty()).unwrap().1, []);
+            }
+        }
+    }
+
+    #[test]
+    fn without_both_lists_each_stream_is_bound_to_something_unknown() {
+        let place = tempfile::tempdir().unwrap();
+        let streams = || ["local:", "queue", "local:x"].into_iter();
+        let (none, told) = BoundMounts::open(place.path(), streams()).unwrap();
+        assert!(none.streams().is_empty() && told.is_empty(), "a new spool has no list");
+        BOUND.iter().for_each(|name| std::os::unix::fs::symlink("/proc/self/mem", place.path().join(name)).unwrap());
+        assert_eq!(BoundMounts::read(place.path()).unwrap_err().kind(), io::ErrorKind::InvalidData);
+        let (bound, told) = BoundMounts::open(place.path(), streams()).unwrap();
+        assert_eq!(told.len(), 2);
+        assert_eq!(bound.streams(), [("local:".to_owned(), None), ("local:x".to_owned(), None)]);
+        let again = BoundMounts::read(place.path()).unwrap();
+        assert_eq!((again.get(""), again.get("x"), again.get("y")), (Some(None), Some(None), None));
+        again.bind(&"x".into(), MountId(7)).unwrap();
+        assert!(again.unbind("local:").unwrap());
+        assert_eq!(BoundMounts::read(place.path()).unwrap().streams(), [("local:x".to_owned(), Some(MountId(7)))]);
     }
 
     /// Otherwise a mount would be stuck after a power cut.

@@ -113,7 +113,7 @@ fn a_new_file_system_is_taken_once_it_is_accepted() {
     world.until("its mail", || world.texts("big/ann").len() == 1);
     assert!(world.texts("big/ann")[0].ends_with("waits"));
     let place = world.end();
-    let id = BoundMounts::read(&place.config().spool_dir).expect("read").get("big").expect("bound again");
+    let id = BoundMounts::read(&place.config().spool_dir).expect("read").get("big").flatten().expect("bound again");
     let marker = super::identity::Marker::read(std::fs::File::open(place.mail().join("big")).expect("open"));
     assert_eq!(marker.expect("read"), super::identity::Marker::Is(id));
 }
@@ -154,4 +154,36 @@ fn a_mount_that_takes_no_id_gets_its_mail_and_that_is_told() {
     std::fs::remove_dir(place.mail().join(MARKER)).expect("removed");
     let world = opened(place);
     assert_eq!((mount(&world, "").unbound, names(&world.place.mail()).len()), (None, 2));
+}
+
+#[test]
+fn without_both_lists_the_mounts_tell_their_ids_or_are_missed() {
+    for is_there in [true, false] {
+        let world = World::new(&["big"]);
+        world.deliver(message(&["big/ann", "bob"], "before"));
+        world.sync();
+        let place = world.end();
+        let spool = place.config().spool_dir;
+        let before = BoundMounts::read(&spool).expect("read").streams();
+        ["mounts", "mounts.copy"].iter().for_each(|name| std::fs::write(spool.join(name), "x").expect("written"));
+        let (path, away) = (place.mail().join("big"), place.machine().path().join("away"));
+        if !is_there {
+            std::fs::rename(&path, &away).expect("moved");
+            std::fs::create_dir(&path).expect("made");
+        }
+        let world = opened(place);
+        world.deliver(message(&["big/ann", "bob"], "after"));
+        world.until("the root tells its id", || world.texts("bob").len() == 2);
+        if !is_there {
+            world.until("it is told", || mount(&world, "big").absent.is_some());
+            let why = mount(&world, "big").absent.expect("told");
+            assert!(why.contains("found none") && why.contains("accept-mount"), "{why}");
+            assert_eq!((world.waiting(), names(&path)), (1, Vec::new()));
+            std::fs::remove_dir(&path).expect("removed");
+            std::fs::rename(&away, &path).expect("moved back");
+        }
+        world.until("its mail", || world.texts("big/ann").len() == 2);
+        let place = world.end();
+        assert_eq!(BoundMounts::read(&place.config().spool_dir).expect("read").streams(), before);
+    }
 }

@@ -75,18 +75,16 @@ impl MountDir {
             (opened, _) => opened?,
         };
         let mut unbound = None;
-        match expected {
-            Some(expected) => {
-                let found = Marker::read(&dir)?;
-                if found != Marker::Is(expected) {
-                    return Err(self.is_another(expected, &found, common));
-                }
+        if let Some(expected) = expected {
+            match (Marker::read(&dir)?, expected) {
+                (Marker::Is(found), Some(expected)) if found == expected => {}
+                (Marker::Is(found), None) => common.bound.bind(&self.point, found)?,
+                (found, _) => return Err(self.is_another(expected, &found, common)),
             }
+        } else {
             // Mail that can be delivered does not wait for it.
-            None => {
-                let made = Marker::make(&dir).and_then(|id| common.bound.bind(&self.point, id));
-                unbound = made.err().map(|error| error.to_string().into());
-            }
+            let made = Marker::make(&dir).and_then(|id| common.bound.bind(&self.point, id));
+            unbound = made.err().map(|error| error.to_string().into());
         }
         let root = MailRoot::open(&common.root_path)?.with_owners(common.owners.clone());
         let session = SessionTag::of(&self.path)?;
@@ -165,8 +163,9 @@ impl MountDir {
         }
     }
 
-    fn is_another(&self, expected: MountId, found: &dyn std::fmt::Display, common: &Common) -> io::Error {
+    fn is_another(&self, expected: Option<MountId>, found: &dyn std::fmt::Display, common: &Common) -> io::Error {
         let (path, spool, stream) = (self.path.display(), common.bound.spool().display(), stream_of(&self.point));
+        let expected = expected.map_or_else(|| "any, as the list of ids was lost".to_owned(), |id| id.to_string());
         let what = format!(
             "{path} is not the file system that mail was delivered to before: expected id {expected}, found {found}. Mount the right one; if this one takes its place, \
              stop the server and run `posthaste spool accept-mount {spool} '{stream}'`"

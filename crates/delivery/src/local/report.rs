@@ -4,7 +4,7 @@ use std::collections::HashSet;
 use std::sync::Arc;
 
 use posthaste_maildir::{Host, UniqueName};
-use posthaste_spool::Lsn;
+use posthaste_spool::{Damage, Lsn};
 
 use super::files::unique_of;
 use super::history::History;
@@ -27,6 +27,8 @@ pub struct ReplayReport {
     pub damaged: Vec<Lsn>,
     /// Batches that a later version has written. They stay in the spool.
     pub unknown: Vec<Lsn>,
+    /// Lists of mail mounts that were damaged or unreadable, and what was done.
+    pub mended: Vec<Damage>,
     /// What opening the spool found.
     pub spool: Option<posthaste_spool::OpenReport>,
 }

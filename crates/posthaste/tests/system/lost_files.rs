@@ -64,6 +64,8 @@ enum How {
     Removed,
     Cut,
     Emptied,
+    /// Reading it ends with EIO.
+    Unreadable,
 }
 
 fn spoil(path: &Path, how: How) {
@@ -74,6 +76,10 @@ fn spoil(path: &Path, how: How) {
             fs::File::options().write(true).open(path).unwrap().set_len(len / 2).unwrap();
         }
         How::Emptied => fs::write(path, "").unwrap(),
+        How::Unreadable => {
+            fs::remove_file(path).unwrap();
+            std::os::unix::fs::symlink("/proc/self/mem", path).unwrap();
+        }
     }
 }
 
@@ -137,6 +143,39 @@ fn with_any_file_removed_or_cut_off_the_server_serves() {
             ann = serves(tried.path(), &next, ann, &format!("{} {how:?}", path.display()));
         }
     }
+    next.stop();
+}
+
+#[test]
+fn one_of_two_copies_that_the_disk_cannot_read_costs_nothing() {
+    let (here, there) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let next = next_hop(there.path(), ANYWHERE);
+    used(here.path(), &next);
+    let mut ann = 3;
+    let snapshots = files(here.path(), Path::new("posthaste-data/spool/snapshots"));
+    let copies = ["checkpoint.0", "checkpoint.1", "mounts", "mounts.copy"];
+    let copies = copies.map(|name| Path::new("posthaste-data/spool").join(name));
+    for path in copies.iter().chain(&snapshots) {
+        let (tried, what) = (tempfile::tempdir().unwrap(), path.display().to_string());
+        copy(here.path(), tried.path());
+        let at = tried.path().join(path);
+        spoil(&at, How::Unreadable);
+        let is_snapshot = snapshots.contains(path);
+        if is_snapshot {
+            // Its length is looked at first.
+            fs::remove_file(&at).unwrap();
+            fs::create_dir(&at).unwrap();
+        }
+        assert_eq!(serves(tried.path(), &next, ann, &what), ann + 1, "{what}: the queue works");
+        ann += 1;
+        if !is_snapshot {
+            assert!(at.is_file() && !at.is_symlink(), "{what} is written anew");
+        }
+    }
+    let at = here.path().join("posthaste-data/spool");
+    ["mounts", "mounts.copy"].iter().for_each(|name| spoil(&at.join(name), How::Unreadable));
+    assert_eq!(serves(here.path(), &next, ann, "both lists of mounts"), ann + 1);
+    assert!(fs::read_to_string(at.join("mounts")).unwrap().ends_with(" \nend\n"));
     next.stop();
 }
 

@@ -53,7 +53,7 @@ pub struct ClosedSpool {
 /// One of two copies that is damaged, while the other is whole.
 #[derive(Debug, Clone)]
 enum Spare {
-    Checkpoint,
+    Checkpoint(Damage),
     /// Of the header of a segment.
     Header(String),
 }
@@ -157,7 +157,7 @@ impl ClosedSpool {
     }
 
     fn read(dir: &Path, lock: Option<File>) -> Result<Self, OpenError> {
-        let (_, found, is_one_damaged) = CheckpointFiles::open(dir)?;
+        let (_, found, spoiled) = CheckpointFiles::open(dir)?;
         let Found::Valid(checkpoint) = found else { return Err(OpenError::NoCheckpoint) };
         let mut closed = ClosedSpool {
             dir: dir.to_owned(),
@@ -169,7 +169,7 @@ impl ClosedSpool {
             bodies: Bodies::at(bodies::dir_of(dir)),
             snapshots: Snapshots::at(dir),
             damage: Vec::new(),
-            spare: is_one_damaged.then_some(Spare::Checkpoint).into_iter().collect(),
+            spare: spoiled.map(|spoiled| Spare::Checkpoint(spoiled.told())).into_iter().collect(),
             lost_windows: Vec::new(),
             _lock: lock,
         };
@@ -343,11 +343,13 @@ impl ClosedSpool {
 
 impl Spare {
     fn told(&self) -> Damage {
-        let (place, what) = match self {
-            Spare::Checkpoint => ("checkpoint".to_owned(), "one of the two files cannot be read; the other one counts"),
-            Spare::Header(name) => (name.clone(), "one of the two copies of its header is damaged"),
-        };
-        Damage { lsn: None, place, what: what.to_owned() }
+        match self {
+            Spare::Checkpoint(damage) => damage.clone(),
+            Spare::Header(name) => {
+                let what = "one of the two copies of its header is damaged".to_owned();
+                Damage { lsn: None, place: name.clone(), what }
+            }
+        }
     }
 }
 

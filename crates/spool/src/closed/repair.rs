@@ -42,7 +42,7 @@ impl ClosedSpool {
         let mut repaired = Repaired::default();
         for spare in &self.spare {
             let (name, outcome) = match spare {
-                Spare::Checkpoint => ("checkpoint".to_owned(), self.repair_checkpoint()),
+                Spare::Checkpoint(damage) => (damage.place.clone(), self.repair_checkpoint()),
                 Spare::Header(name) => (name.clone(), self.repair_header(name)),
             };
             repaired.note(name, outcome);
