@@ -179,7 +179,8 @@ pub trait Spool: Send + Sync {
     fn advance(&self, stream: StreamId, position: Lsn, snapshot: Option<SnapshotName>, released: Released);
 
     /// Shows the stream every entry after its position, in order, and says which LSN was the last. Cancelled batches are not shown. If the stream starts from
-    /// an older snapshot or from none, it is shown what is left from there on, and told if that is not all: see [`Replayed::Uncertain`].
+    /// an older snapshot or from none, it is shown what is left from there on, without entries whose body it has released, and told if that is not all: see
+    /// [`Replayed::Uncertain`].
     ///
     /// # Errors
     /// See [`ReplayError`]; the visitor may have seen a part.

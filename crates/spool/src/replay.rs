@@ -76,8 +76,8 @@ impl Shared {
         }
     }
 
-    /// For a stream that starts from an older snapshot, or from none: shows what the ring still has of its entries between that and its position, and beside it
-    /// every entry whose body it has not released, wherever that is. Says whether that is all there was.
+    /// For a stream that starts from an older snapshot, or from none: shows what the ring still has of its entries between that and its position, but for those
+    /// whose body it has released; and beside it every entry whose body it has not released, wherever that is. Says whether that is all there was.
     fn replay_gap(
         &self,
         stream: StreamId,
@@ -110,8 +110,11 @@ impl Shared {
                 find(before, visitor);
             }
             match Head::decode(record.head) {
-                Some(head) => {
-                    needed.next_if_eq(&lsn);
+                Some(mut head) => {
+                    // A released body belongs to a message that is done with, or to a batch that was cancelled: a checkpoint after that leaves it out, and the
+                    // entry that says so may not have become durable.
+                    let is_needed = needed.next_if_eq(&lsn).is_some();
+                    head.entries.retain(|entry| is_needed || !entry.needs_body);
                     if !cancelled.contains(&lsn) {
                         show(stream, lsn, Found::Batch { head }, visitor);
                     }

@@ -3,25 +3,32 @@
 use std::collections::BTreeSet;
 use std::io::Read;
 use std::path::{Path, PathBuf};
-use std::sync::mpsc::channel;
+use std::sync::mpsc::{Receiver, Sender, channel};
 
 use bytes::Bytes;
 use posthaste_spool::{
-    Batch, Body, ClosedSpool, Config, Entry, FileSpool, Lsn, Released, Replayed, SnapshotName, Spool, StreamId,
+    Batch, Body, Cancelled, ClosedSpool, Config, Entry, FileSpool, Lsn, Released, Replayed, SnapshotName, Spool,
+    StreamId,
 };
 
 fn config() -> Config {
-    let ring = posthaste_ring::Config { segment_bytes: 64 << 10, max_segments: 12, ..Default::default() };
+    let ring = posthaste_ring::Config { segment_bytes: 64 << 10, max_segments: 16, ..Default::default() };
     Config { ring, keeper: false, ..Config::default() }
 }
 
-/// A consumer whose state is the set of batches that it has seen.
+/// A consumer whose state is the set of changes that it has seen, and of messages whose bodies it needs. With each LSN: whether it is a message.
 struct Consumer {
     spool: FileSpool,
     stream: StreamId,
     other: StreamId,
-    seen: BTreeSet<u64>,
+    seen: BTreeSet<(u64, bool)>,
     count: u64,
+}
+
+/// The ring's thread is in a callback until this is dropped.
+struct Held {
+    called: Receiver<()>,
+    _go_on: Sender<()>,
 }
 
 /// What a consumer found at its start.
@@ -41,11 +48,14 @@ impl Consumer {
         if let Some(mut from) = restored.snapshot {
             from.read_to_string(&mut content).unwrap();
         }
-        let mut seen: BTreeSet<u64> = content.split_whitespace().map(|lsn| lsn.parse().unwrap()).collect();
+        let parse = |word: &str| (word[1..].parse().unwrap(), word.starts_with('m'));
+        let mut seen: BTreeSet<(u64, bool)> = content.split_whitespace().map(parse).collect();
+        // An older snapshot has messages that are done with since.
+        seen.retain(|(lsn, is_message)| !is_message || spool.needs_body(stream, Lsn::new(*lsn)));
         let mut found = Found { unreadable: restored.unreadable.len(), uncertain: None };
         spool
             .replay(stream, &mut |replayed| match replayed {
-                Replayed::Entry { lsn, .. } => drop(seen.insert(lsn.get())),
+                Replayed::Entry { lsn, needs_body, .. } => drop(seen.insert((lsn.get(), needs_body))),
                 Replayed::Uncertain { through } => found.uncertain = Some(through.get()),
                 damaged => panic!("{damaged:?}"),
             })
@@ -53,28 +63,43 @@ impl Consumer {
         (Consumer { spool, stream, other, seen, count: 0 }, found)
     }
 
-    fn append(&mut self, stream: StreamId, bytes: usize) -> u64 {
+    /// A message of so many bytes, or a change.
+    fn append(&mut self, stream: StreamId, bytes: Option<usize>) -> u64 {
         let (tell, told) = channel();
-        let entry = Entry { stream, needs_body: true, payload: "x".into() };
-        let body = Body::Inline(vec![Bytes::from(vec![7; bytes])]);
-        self.spool.append(Batch { entries: vec![entry], body }, Box::new(move |outcome| drop(tell.send(outcome))));
+        let batch = batch(stream, bytes);
+        self.spool.append(batch, Box::new(move |outcome| drop(tell.send(outcome))));
         let lsn = told.recv().unwrap().unwrap().get();
         if stream == self.stream {
-            self.seen.insert(lsn);
+            self.seen.insert((lsn, bytes.is_some()));
         }
         lsn
     }
 
+    /// As many messages, with a change after each.
     fn take(&mut self, count: usize) {
         for _ in 0..count {
-            self.append(self.stream, 100);
+            self.append(self.stream, Some(100));
+            self.append(self.stream, None);
         }
+    }
+
+    /// Holds the ring's thread in the callback of a batch; waits for that with `called`.
+    fn hold(&self) -> Held {
+        let (tell, called) = channel();
+        let (go_on, may_go_on) = channel::<()>();
+        let then = move |outcome: Result<Lsn, _>| {
+            outcome.unwrap();
+            tell.send(()).unwrap();
+            let _ = may_go_on.recv();
+        };
+        self.spool.append(batch(self.other, None), Box::new(then));
+        Held { called, _go_on: go_on }
     }
 
     /// Others' mail, which they have done with: it fills the ring.
     fn pass_by(&mut self, segments: usize) {
         for _ in 0..segments * 8 {
-            let lsn = Lsn::new(self.append(self.other, 8 << 10) + 1);
+            let lsn = Lsn::new(self.append(self.other, Some(8 << 10)) + 1);
             self.spool.advance(self.other, lsn, None, Released { below: lsn, also: Vec::new() });
             if self.spool.stats().ring.segments_in_service > 8 {
                 // As a keeper does that is short of room.
@@ -85,18 +110,39 @@ impl Consumer {
         }
     }
 
-    /// A snapshot; all but the last few bodies are released.
+    /// A snapshot; all but the last few messages are done with.
     fn snapshot(&mut self, dir: &Path) -> PathBuf {
         self.count += 1;
         let name = SnapshotName::new(&format!("s-{}-{}", self.spool.stats().published, self.count)).unwrap();
-        let content: String = self.seen.iter().map(|lsn| format!("{lsn} ")).collect();
+        let last = self.seen.last().map_or(0, |(lsn, _)| *lsn);
+        let messages = self.seen.iter().filter(|(_, is_message)| *is_message);
+        let kept = messages.rev().nth(2).map_or(0, |(lsn, _)| *lsn);
+        self.seen.retain(|(lsn, is_message)| !is_message || *lsn >= kept);
+        let word = |(lsn, is_message): &(u64, bool)| format!("{}{lsn} ", if *is_message { 'm' } else { 'c' });
+        let content: String = self.seen.iter().map(word).collect();
         self.spool.write_snapshot(&name, &mut |out| out.write_all(content.as_bytes())).unwrap();
-        let kept = self.seen.iter().rev().nth(2).copied().unwrap_or(0);
         let released = Released { below: Lsn::new(kept), also: Vec::new() };
-        let last = self.seen.last().copied().unwrap_or(0);
         self.spool.advance(self.stream, Lsn::new(last), Some(name.clone()), released);
         self.spool.checkpoint().unwrap();
         dir.join("snapshots").join(name.as_str())
+    }
+}
+
+fn batch(stream: StreamId, bytes: Option<usize>) -> Batch {
+    let entry = Entry { stream, needs_body: bytes.is_some(), payload: "x".into() };
+    let body = bytes.map_or(Body::None, |bytes| Body::Inline(vec![Bytes::from(vec![7; bytes])]));
+    Batch { entries: vec![entry], body }
+}
+
+fn copy(from: &Path, to: &Path) {
+    std::fs::create_dir(to).unwrap();
+    for entry in std::fs::read_dir(from).unwrap().map(Result::unwrap) {
+        let to = to.join(entry.file_name());
+        match entry.file_type().unwrap().is_dir() {
+            true => copy(&entry.path(), &to),
+            // A segment that is made ahead may have got its name meanwhile.
+            false => drop(std::fs::copy(entry.path(), to)),
+        }
     }
 }
 
@@ -123,7 +169,7 @@ fn the_snapshot_before_and_the_ring_say_the_same() {
         it.take(5);
         it.snapshot(dir.path());
         it.take(5);
-        it.pass_by(3);
+        it.pass_by(2);
         let last = it.snapshot(dir.path());
         it.take(5);
         let seen = it.seen.clone();
@@ -140,10 +186,41 @@ fn the_snapshot_before_and_the_ring_say_the_same() {
         let (mut it, found) = Consumer::open(dir.path());
         assert_eq!(found.unreadable, 0, "it is left out");
         it.snapshot(dir.path());
+        let seen = it.seen.clone();
         it.spool.abandon();
         let (it, found) = Consumer::open(dir.path());
         assert_eq!((&it.seen, found), (&seen, Found::default()), "{how}");
     }
+}
+
+#[test]
+fn a_cancelled_batch_stays_away_with_an_older_snapshot() {
+    let dir = tempfile::tempdir().unwrap();
+    let (spool, killed) = (dir.path().join("spool"), dir.path().join("killed"));
+    let (mut it, _) = Consumer::open(&spool);
+    it.take(5);
+    it.snapshot(&spool);
+    let first = it.hold();
+    first.called.recv().unwrap();
+    // In one commit, so that the second is written and not yet told.
+    let (second, ticket) = (it.hold(), it.spool.append(batch(it.stream, Some(100)), Box::new(|_| panic!("cancelled"))));
+    drop(first);
+    second.called.recv().unwrap();
+    let cancelled = ticket.cancel();
+    assert!(matches!(cancelled, Cancelled::Written(_)), "{cancelled:?}");
+    drop(second);
+    it.take(5);
+    // The entry that tells of it does not reach the disk before the kill; the checkpoint does.
+    let third = it.hold();
+    third.called.recv().unwrap();
+    let last = it.snapshot(&spool);
+    copy(&spool, &killed);
+    drop(third);
+    let seen = it.seen.clone();
+    it.spool.abandon();
+    spoil(&killed.join("snapshots").join(last.file_name().unwrap()), 0);
+    let (it, found) = Consumer::open(&killed);
+    assert_eq!((&it.seen, found), (&seen, Found { unreadable: 1, uncertain: None }));
 }
 
 #[test]
@@ -154,7 +231,7 @@ fn a_ring_that_has_lost_entries_makes_them_uncertain() {
     it.snapshot(dir.path());
     it.take(5);
     let last = it.snapshot(dir.path());
-    let position = it.seen.last().copied().unwrap();
+    let position = it.seen.last().unwrap().0;
     // Short of room, the ring keeps nothing for an older snapshot.
     it.pass_by(9);
     it.take(5);
@@ -163,9 +240,9 @@ fn a_ring_that_has_lost_entries_makes_them_uncertain() {
     spoil(&last, 0);
     let (it, found) = Consumer::open(dir.path());
     assert_eq!(found, Found { unreadable: 1, uncertain: Some(position) });
-    let after: Vec<u64> = seen.range(position + 1..).copied().collect();
-    let kept: Vec<u64> = seen.range(..=position).rev().take(3).copied().collect();
-    assert!(kept.iter().chain(&after).all(|lsn| it.seen.contains(lsn)), "what still has its body, and what came since");
+    let known = |(lsn, is_message): &&(u64, bool)| *is_message || *lsn > position;
+    let known: BTreeSet<(u64, bool)> = seen.iter().filter(known).copied().collect();
+    assert!(known.is_subset(&it.seen), "what still has its body, and what came since");
     assert!(it.seen.is_subset(&seen) && it.seen.len() < seen.len());
 }
 
@@ -179,7 +256,7 @@ fn without_any_snapshot_that_can_be_read_all_of_it_is_uncertain() {
         it.pass_by(9);
         it.take(5);
         paths.push(it.snapshot(dir.path()));
-        let position = it.seen.last().copied().unwrap();
+        let position = it.seen.last().unwrap().0;
         it.take(5);
         let seen = it.seen.clone();
         it.spool.abandon();
@@ -187,7 +264,8 @@ fn without_any_snapshot_that_can_be_read_all_of_it_is_uncertain() {
         for unreadable in [2, 0] {
             let (it, found) = Consumer::open(dir.path());
             assert_eq!(found, Found { unreadable, uncertain: Some(position) }, "{how}");
-            let known: BTreeSet<u64> = seen.iter().rev().take(8).copied().collect();
+            let known = |(lsn, is_message): &&(u64, bool)| *is_message || *lsn > position;
+            let known: BTreeSet<(u64, bool)> = seen.iter().filter(known).copied().collect();
             assert!(known.is_subset(&it.seen) && it.seen.is_subset(&seen), "{:?}", it.seen);
             assert!(it.spool.wants_snapshot(it.stream));
             it.spool.checkpoint().unwrap();
@@ -354,6 +432,7 @@ fn a_snapshot_that_the_disk_cannot_read_leaves_the_one_before() {
     assert_eq!((&it.seen, found), (&seen, Found { unreadable: 1, uncertain: None }));
     assert!(it.spool.wants_snapshot(it.stream));
     it.snapshot(dir.path());
+    let seen = it.seen.clone();
     it.spool.abandon();
     std::fs::remove_dir(&last).unwrap();
     let (it, found) = Consumer::open(dir.path());
@@ -382,8 +461,10 @@ fn a_rebuilt_spool_is_uncertain_until_a_snapshot_and_again_without_it() {
     ["checkpoint.0", "checkpoint.1"].iter().for_each(|name| std::fs::remove_file(old.join(name)).unwrap());
     ClosedSpool::rebuild(&old, &new).unwrap();
     let (mut it, found) = Consumer::open(&new);
-    let last = seen.last().copied();
-    assert_eq!((found, &it.seen), (Found { unreadable: 0, uncertain: last }, &seen));
+    let last = seen.last().map(|(lsn, _)| *lsn);
+    // Nobody knows any more what was released.
+    assert_eq!((found, it.seen.len()), (Found { unreadable: 0, uncertain: last }, 20));
+    assert!(seen.is_subset(&it.seen));
     let path = it.snapshot(&new);
     it.take(2);
     it.spool.abandon();
