@@ -176,7 +176,9 @@ impl Shared {
             }
         };
         let row = self.packed(id, copied)?;
-        self.enter_pack(row, segments[done - 1].last.get());
+        let last = segments[done - 1].last.get();
+        // All of the segments is packed, also behind the last batch that was copied: none of them is kept to be packed once more.
+        self.enter_pack(row.map(|row| PackRow { first, last, ..row }), last);
         Ok(done)
     }
 
@@ -550,6 +552,35 @@ mod tests {
         // One more, since so many small packs are merged.
         assert_eq!(keep(), 3 + 1);
         assert_eq!(spool.stats().ring.segments_in_service, 16);
+    }
+
+    #[test]
+    fn a_segment_is_packed_once_also_when_its_last_batch_is_not() {
+        let (dir, spool, stream) = spool_of(8);
+        let mut lsns = Vec::new();
+        while spool.stats().ring.segments_in_service < 3 {
+            lsns.push(commit(&spool, stream));
+        }
+        let last = spool.shared.ring.segments()[0].last;
+        // So few that they are copied, and not the last one.
+        let is_released = |lsn: &Lsn| lsn.get() % 2 == 0 || *lsn == last;
+        let also = lsns.iter().copied().filter(is_released).collect();
+        spool.checkpoint().unwrap();
+        spool.advance(stream, lsns[lsns.len() - 1], None, Released { below: Lsn::ZERO, also });
+        let config = spool.shared.config.clone();
+        assert_eq!((spool.pack_oldest(1).unwrap(), spool.stats().packs), (1, 1));
+        spool.checkpoint().unwrap();
+        spool.abandon();
+        let (spool, _) = FileSpool::open(dir.path(), config).unwrap();
+        while spool.stats().ring.segments_in_service < 4 {
+            commit(&spool, stream);
+        }
+        assert!(spool.pack_oldest(2).unwrap() > 0);
+        let packs = spool.shared.core.state().packs.clone();
+        assert!(packs.windows(2).all(|two| two[0].last < two[1].first), "{packs:?}");
+        spool.checkpoint().unwrap();
+        spool.clean_packs().unwrap();
+        assert!(lsns.iter().filter(|lsn| !is_released(lsn)).all(|lsn| spool.read(*lsn, 0..4000).is_ok()));
     }
 
     #[test]

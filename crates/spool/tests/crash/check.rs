@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::io::Read;
 use std::sync::Arc;
 
-use posthaste_spool::{FileSpool, Lsn, Released, Replayed, SnapshotName, Spool, StreamId};
+use posthaste_spool::{ClosedSpool, FileSpool, Lsn, Released, Replayed, SnapshotName, Spool, StreamId};
 
 use crate::life::{Letter, Mark, STREAMS, config, content_of, left_over, number, streams};
 
@@ -189,8 +189,11 @@ impl Promised {
                 }
                 None => 0,
             };
-            let (mut shown, mut is_certain) = (BTreeSet::new(), true);
+            let (mut shown, mut is_certain, mut wrong) = (BTreeSet::new(), true, None);
             let replayed = spool.replay(id, &mut |replayed| match replayed {
+                Replayed::Entry { payload, needs_body: true, .. } if self.cancelled.contains(&number(payload)) => {
+                    wrong = Some(format!("letter {} was cancelled and is shown to stream {stream}", number(payload)));
+                }
                 Replayed::Entry { lsn, .. } => drop(shown.insert(lsn.get())),
                 Replayed::Damaged { lsn } => panic!("{lsn} is damaged"),
                 Replayed::Uncertain { through } => {
@@ -199,8 +202,15 @@ impl Promised {
                 }
             });
             replayed.map_err(|error| error.to_string())?;
-            let has_entry = |letter: usize| self.letters[letter].entries.iter().any(|(to, _)| *to == stream);
-            let is_lost = |(lsn, letter): &(&u64, &usize)| **lsn > base && has_entry(**letter) && !shown.contains(*lsn);
+            wrong.map_or(Ok(()), Err)?;
+            // Whose body it has let go is done with.
+            let is_done = |lsn: u64, needs_body: bool| needs_body && self.asked[stream].has_body(lsn);
+            let has_entry = |lsn: u64, letter: usize| {
+                let mut entries = self.letters[letter].entries.iter();
+                entries.any(|(to, needs_body)| *to == stream && !is_done(lsn, *needs_body))
+            };
+            let is_lost =
+                |(lsn, letter): &(&u64, &usize)| **lsn > base && has_entry(**lsn, **letter) && !shown.contains(*lsn);
             let after = if is_certain { 0 } else { position.get() };
             if let Some((lsn, _)) = self.acknowledged.range(after + 1..).find(is_lost) {
                 return Err(format!("stream {stream} starts from {base} and is not shown batch {lsn}"));
@@ -226,6 +236,18 @@ impl Promised {
             }
         }
         Ok(())
+    }
+}
+
+/// However often a process has begun, no batch is in two packs.
+pub fn check_packs(spool: &FileSpool, dir: &std::path::Path) -> Result<(), String> {
+    spool.pack_oldest(usize::MAX).map_err(|error| error.to_string())?;
+    spool.checkpoint().map_err(|error| error.to_string())?;
+    let closed = ClosedSpool::glance(dir).map_err(|error| error.to_string())?;
+    let packs = closed.inspect().map_err(|error| error.to_string())?.packs;
+    match packs.windows(2).find(|two| two[0].last >= two[1].first) {
+        Some(two) => Err(format!("packs have batches in common: {two:?}")),
+        None => Ok(()),
     }
 }
 

@@ -10,7 +10,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
-use check::{Promised, check_end, opened};
+use check::{Promised, check_end, check_packs, opened};
 use life::{Letter, Log, Mark, STEPS_AFTER_CUT, Trouble, live, lives, spool_dir};
 use posthaste_fsops::{Choice, Cut, Event, Faults, Machine, Recording, Scope, Tree};
 use posthaste_spool::FileSpool;
@@ -115,6 +115,7 @@ impl Run {
         let promised = Promised::new(&log.letters(), &log.marks());
         promised.check(&spool)?;
         promised.check_older(&spool, &dir)?;
+        check_packs(&spool, &dir)?;
         check_end(&spool, &dir)
     }
 }
