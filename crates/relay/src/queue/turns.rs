@@ -6,7 +6,7 @@ use std::sync::Arc;
 use super::destinations::QueueId;
 
 /// A ready queue: a source and a site, for as long as a queue is routed to it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct ReadyId {
     pub(super) place: u32,
     pub(super) serial: u32,

@@ -71,13 +71,7 @@ impl Shared {
         }
         let sites: Vec<Arc<Site>> = self.sites.lock().expect("the sites").values().cloned().collect();
         sites.iter().for_each(|site| self.serve(site));
-        self.forget_unreachable(&sites);
-        if sites.len() > SITES_KEPT {
-            self.sites.lock().expect("the sites").retain(|_, site| {
-                let state = site.state();
-                state.connections > 0 || self.queue().ready(state.ready).is_some()
-            });
-        }
+        self.forget_sites(&sites);
     }
 
     /// Notices of one kind and one message.
@@ -155,5 +149,3 @@ const STEPS: &[&str] = &["", "looking after the queue", "routing"];
 /// A step of it that takes longer is told of.
 const PATIENCE: Duration = Duration::from_secs(120);
 const ROUTES_AT_ONCE: usize = 1000;
-/// Sites without mail stay known up to this number.
-const SITES_KEPT: usize = 10_000;

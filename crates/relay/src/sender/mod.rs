@@ -48,6 +48,7 @@ mod shape;
 mod shaping;
 mod shared;
 mod site;
+mod sites;
 mod snapshots;
 mod source;
 mod source_section;

@@ -1,10 +1,7 @@
 //! From a queue to its sites: which hosts, how they are spoken to, and from which sources.
 
-use std::collections::HashMap;
 use std::future::poll_fn;
-use std::hash::Hash;
-use std::sync::atomic::Ordering;
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 use std::time::Duration;
 
 use posthaste_smtp::Reply;
@@ -196,31 +193,6 @@ impl Shared {
         true
     }
 
-    /// Ends the connections of a site behind their transactions.
-    fn retire(&self, site: &Site) {
-        let mut state = site.state();
-        state.is_retired = true;
-        state.idle.wake_all();
-        if state.standing.retire() {
-            self.unreachable.fetch_sub(1, Ordering::Relaxed);
-        }
-    }
-
-    /// Sites that could not be reached, and that no mail has gone to for long, are not counted as such.
-    pub fn forget_unreachable(&self, sites: &[Arc<Site>]) {
-        let now = Instant::now();
-        for site in sites {
-            let is_gone = |site: &Site| {
-                let state = site.state();
-                state.is_forgotten(now) && self.queue().ready(state.ready).is_none()
-            };
-            let key = (site.source.name().clone(), site.name.clone());
-            if remove_if(&self.sites, &key, site, is_gone) {
-                self.retire(site);
-            }
-        }
-    }
-
     pub fn set_routing(&self, routing: &Routing) {
         self.change_routes(Some(routing));
         self.ahead.forget();
@@ -301,21 +273,6 @@ impl Shared {
     }
 }
 
-/// Removes one that has not been replaced and is gone. Looks under the lock of all, so that no queue is routed to it before it is removed.
-fn remove_if<K: Eq + Hash, V>(
-    all: &Mutex<HashMap<K, Arc<V>>>,
-    key: &K,
-    one: &Arc<V>,
-    is_gone: impl FnOnce(&V) -> bool,
-) -> bool {
-    let mut all = all.lock().expect("the sites");
-    let is_removed = all.get(key).is_some_and(|other| Arc::ptr_eq(other, one)) && is_gone(one);
-    if is_removed {
-        all.remove(key);
-    }
-    is_removed
-}
-
 pub(super) const STEPS: &[&str] = &["", "finding its hosts"];
 pub(super) const LOOKING_UP: u8 = 1;
 /// Look-ups end by themselves before.
@@ -325,19 +282,3 @@ const ENDED_AT_ONCE: usize = 100;
 const ROUTE_SECS_MAX: Secs = 86_400;
 /// How often suspended sources are tried.
 const LOOK_SECS: Secs = 5;
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn nothing_is_routed_to_a_site_that_is_being_removed() {
-        let (one, other) = (Arc::new(1), Arc::new(1));
-        let all = Mutex::new(HashMap::from([("a", one.clone())]));
-        let is_locked = || all.try_lock().is_err();
-        assert!(!remove_if(&all, &"a", &other, |_| true), "replaced");
-        assert!(!remove_if(&all, &"a", &one, |_| !is_locked()), "a queue was routed to it meanwhile");
-        assert!(remove_if(&all, &"a", &one, |_| is_locked()));
-        assert!(all.lock().unwrap().is_empty());
-    }
-}

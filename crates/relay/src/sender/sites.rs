@@ -1,0 +1,155 @@
+//! How a site ends: a known site is replaced or removed here alone, and is retired with that, so that none stays counted as unreachable.
+
+use std::collections::HashMap;
+use std::hash::Hash;
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, Mutex};
+
+use tokio::time::Instant;
+
+use super::shared::Shared;
+use super::site::Site;
+
+impl Shared {
+    /// Ends the connections of a site behind their transactions.
+    pub fn retire(&self, site: &Site) {
+        let mut state = site.state();
+        state.is_retired = true;
+        state.idle.wake_all();
+        if state.standing.retire() {
+            self.unreachable.fetch_sub(1, Ordering::Relaxed);
+        }
+    }
+
+    /// Removes sites that no mail leads to: those that could not be reached, long ago; and of more than [`SITES_KEPT`] all that have no connection.
+    pub fn forget_sites(&self, sites: &[Arc<Site>]) {
+        let (now, is_many) = (Instant::now(), sites.len() > SITES_KEPT);
+        for site in sites {
+            let is_gone = |site: &Site| {
+                let state = site.state();
+                let is_idle = is_many && state.connections == 0 || state.is_forgotten(now);
+                is_idle && self.queue().ready(state.ready).is_none()
+            };
+            let key = (site.source.name().clone(), site.name.clone());
+            if remove_if(&self.sites, &key, site, is_gone) {
+                self.retire(site);
+            }
+        }
+    }
+}
+
+/// Removes one that has not been replaced and is gone. Looks under the lock of all, so that no queue is routed to it before it is removed.
+fn remove_if<K: Eq + Hash, V>(
+    all: &Mutex<HashMap<K, Arc<V>>>,
+    key: &K,
+    one: &Arc<V>,
+    is_gone: impl FnOnce(&V) -> bool,
+) -> bool {
+    let mut all = all.lock().expect("the sites");
+    let is_removed = all.get(key).is_some_and(|other| Arc::ptr_eq(other, one)) && is_gone(one);
+    if is_removed {
+        all.remove(key);
+    }
+    is_removed
+}
+
+/// Sites without mail stay known up to this number.
+const SITES_KEPT: usize = 10_000;
+
+#[cfg(test)]
+mod tests {
+    use posthaste_spool::FileSpool;
+
+    use super::*;
+    use crate::dns::{Resolver, Settings};
+    use crate::queue::{ReadyId, Schedules};
+    use crate::sender::observer::SiteState;
+    use crate::sender::source::{Egress, Source};
+    use crate::sender::{Config, Delivering, Notice, Notifier, Relay};
+    use crate::session::Timeouts;
+
+    #[test]
+    fn nothing_is_routed_to_a_site_that_is_being_removed() {
+        let (one, other) = (Arc::new(1), Arc::new(1));
+        let all = Mutex::new(HashMap::from([("a", one.clone())]));
+        let is_locked = || all.try_lock().is_err();
+        assert!(!remove_if(&all, &"a", &other, |_| true), "replaced");
+        assert!(!remove_if(&all, &"a", &one, |_| !is_locked()), "a queue was routed to it meanwhile");
+        assert!(remove_if(&all, &"a", &one, |_| is_locked()));
+        assert!(all.lock().unwrap().is_empty());
+    }
+
+    struct Nobody;
+
+    impl Notifier for Nobody {
+        fn knows(&self, _: &str) -> bool {
+            false
+        }
+
+        fn deliver(&self, _: Notice) -> Delivering {
+            Box::pin(std::future::ready(Ok(false)))
+        }
+    }
+
+    /// A relay that sends nothing.
+    fn idle(dir: &std::path::Path) -> Relay {
+        let (spool, _) = FileSpool::open(dir, posthaste_spool::Config::default()).unwrap();
+        let settings = Settings { servers: vec!["127.0.0.1:9".parse().unwrap()], ..Settings::default() };
+        let config = Config {
+            host_name: "relay.example".to_owned(),
+            resolver: Arc::new(Resolver::new(&settings).unwrap()),
+            port: 25,
+            routing: Default::default(),
+            room: Default::default(),
+            schedules: Schedules::default(),
+            connections_max: 1,
+            site_connections_max: 1,
+            session_messages_max: 1,
+            recipients_max: 1,
+            shaping: Arc::default(),
+            timeouts: Timeouts::default(),
+            tls: None,
+            eight_bit: Default::default(),
+            memory_bytes: 0,
+            site_pause_secs: 60,
+            returned_bytes_max: 0,
+            bounces: Default::default(),
+            has_crashed: false,
+            notices: Default::default(),
+            notifier: Arc::new(Nobody),
+            witnesses: None,
+            observer: None,
+        };
+        Relay::open_idle(Arc::new(spool), config).unwrap().0
+    }
+
+    #[test]
+    fn sites_above_the_bound_are_retired_and_not_only_removed() {
+        let dir = tempfile::tempdir().unwrap();
+        let relay = idle(dir.path());
+        let shared = &relay.0.shared;
+        let source = Arc::new(Egress::new(Source::new("default")));
+        let manner = Arc::new(shared.config.manner());
+        let destination = shared.resolver().fixed_in_order(&["mx.example".to_owned()]).unwrap();
+        let add = |number: usize| {
+            let (name, limits) = (Arc::from(format!("{number}")), shared.shaper.unlimited("default", ""));
+            let (source, manner, destination) = (source.clone(), manner.clone(), destination.clone());
+            let site = Arc::new(Site::new(source, name, manner, destination, ReadyId::default(), limits));
+            let key = (site.source.name().clone(), site.name.clone());
+            shared.sites.lock().unwrap().insert(key, site.clone());
+            site
+        };
+        let mut sites: Vec<Arc<Site>> = (0..SITES_KEPT).map(add).collect();
+        let pause = sites[0].state().standing.failed("it does not answer", 1, 60, Instant::now()).unwrap();
+        let (source, site) = (sites[0].source.name(), &sites[0].name);
+        let (error, failures, pauses, pause_secs) = ("it does not answer", 1, pause.pauses, pause.secs);
+        shared.observe_site(&SiteState::Unreachable { source, site, error, failures, pauses, pause_secs });
+        sites[1].state().connections = 1;
+        shared.forget_sites(&sites);
+        assert_eq!((shared.sites.lock().unwrap().len(), relay.stats().unreachable), (SITES_KEPT, 1));
+        sites.push(add(SITES_KEPT));
+        shared.forget_sites(&sites);
+        assert_eq!((shared.sites.lock().unwrap().len(), relay.stats().unreachable), (1, 0));
+        assert!(sites[0].state().is_retired && !sites[1].state().is_retired);
+    }
+}
