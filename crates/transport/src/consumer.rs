@@ -125,7 +125,10 @@ impl Shared {
         if !done.is_empty() {
             self.record_done(done, delivered);
         }
-        self.tell(notes, now);
+        // What cannot be recorded happens again after the restart, and is told then.
+        if !self.unrecorded.budget.is_closed() {
+            self.tell(notes, now);
+        }
         self.wake.notify_one();
     }
 

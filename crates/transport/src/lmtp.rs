@@ -113,7 +113,12 @@ impl Session {
         }
     }
 
-    /// Nothing more is sent.
+    /// Nothing more is sent, within a message or after it.
+    pub fn cut(&mut self) {
+        self.client = None;
+    }
+
+    /// Ends in order.
     pub async fn end(self) {
         if let Some(client) = self.client {
             let _ = tokio::time::timeout(QUIT_PATIENCE, client.quit()).await;

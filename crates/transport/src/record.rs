@@ -1,6 +1,9 @@
 //! What was delivered becomes durable. While it cannot, nothing more is begun: it would be delivered again after a restart.
 
+use std::future::poll_fn;
+use std::pin::pin;
 use std::sync::{Arc, Mutex};
+use std::task::Poll;
 use std::time::Instant;
 
 use posthaste_spool::{AppendError, Batch, Body, BudgetChange, Entry, Lsn, OutcomeBudget};
@@ -21,6 +24,8 @@ pub(crate) struct Unrecorded {
     observer: Option<Arc<dyn Observer>>,
     /// Of the scheduler.
     wake: Arc<Notify>,
+    /// Nothing is delivered any more.
+    closed: Notify,
 }
 
 /// What is done, with what the observer says of it.
@@ -35,7 +40,8 @@ struct DoneRecord {
 impl Unrecorded {
     pub fn new(config: &Config, events: &Events, wake: Arc<Notify>) -> Self {
         let (events, observer) = (events.clone(), config.observer.clone());
-        Unrecorded { budget: OutcomeBudget::new(Instant::now()), refused: Mutex::default(), events, observer, wake }
+        let (budget, refused, closed) = (OutcomeBudget::new(Instant::now()), Mutex::default(), Notify::new());
+        Unrecorded { budget, refused, events, observer, wake, closed }
     }
 
     fn recorded(&self, record: &DoneRecord) {
@@ -64,6 +70,7 @@ impl Unrecorded {
         if self.budget.close() {
             let unrecorded = self.budget.unrecorded();
             (self.events.0)(Event::NotRecorded { unrecorded, why: why.clone(), is_final: true });
+            self.closed.notify_waiters();
         }
     }
 }
@@ -71,10 +78,31 @@ impl Unrecorded {
 impl Shared {
     /// Whether something may be delivered: what becomes of it can be recorded.
     pub fn may_begin(&self) -> bool {
+        !self.is_poisoned() && self.unrecorded.budget.may_begin()
+    }
+
+    fn is_poisoned(&self) -> bool {
         if let Some(why) = self.spool.poisoned() {
             self.unrecorded.close(&why);
         }
-        self.unrecorded.budget.may_begin()
+        self.unrecorded.budget.is_closed()
+    }
+
+    /// Goes on with an act until it is done. `None`: the spool is poisoned, so the outcome cannot be recorded; no further step was made.
+    pub async fn unless_poisoned<T>(&self, act: impl Future<Output = T>) -> Option<T> {
+        let (mut act, mut closed) = (pin!(act), pin!(self.unrecorded.closed.notified()));
+        closed.as_mut().enable();
+        poll_fn(|cx| {
+            // Before each step, such as the next command of a session: only the scheduler's look tells of it.
+            if self.is_poisoned() {
+                return Poll::Ready(None);
+            }
+            match act.as_mut().poll(cx) {
+                Poll::Ready(done) => Poll::Ready(Some(done)),
+                Poll::Pending => closed.as_mut().poll(cx).map(|()| None),
+            }
+        })
+        .await
     }
 
     /// Notes what is done, and with it what the observer has to say of what was delivered. What the spool refuses is appended again each second.

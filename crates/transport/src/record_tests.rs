@@ -1,7 +1,10 @@
 //! A spool that takes no records: only so much is delivered meanwhile, and nothing else again behind a restart.
 
-use std::sync::mpsc::{Receiver, channel};
+use std::io::{BufRead, BufReader, ErrorKind, Read, Write};
+use std::net::TcpListener;
+use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex};
+use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
@@ -18,7 +21,10 @@ const WORKERS: usize = 4;
 enum Mode {
     #[default]
     Well,
+    /// Records are refused.
     Poisoned,
+    /// Also those who ask are told of it.
+    Dead,
     Full,
     /// Records are neither taken nor refused.
     Hung,
@@ -34,10 +40,14 @@ impl Hooks for On {
         match *self.0.0.lock().unwrap() {
             _ if !matches!(batch.body, Body::None) => Ok(()),
             Mode::Well => Ok(()),
-            Mode::Poisoned => Err(AppendError::Poisoned("EIO".into())),
+            Mode::Poisoned | Mode::Dead => Err(AppendError::Poisoned("EIO".into())),
             Mode::Full => Err(AppendError::Full("no segment is left".into())),
             Mode::Hung => Err(AppendError::Closed),
         }
+    }
+
+    fn poisoned(&self) -> Option<Arc<str>> {
+        (*self.0.0.lock().unwrap() == Mode::Dead).then(|| "EIO".into())
     }
 
     fn then(&self, then: Then) -> Then {
@@ -82,11 +92,14 @@ impl World {
 
     /// One message for so many recipients of a program.
     fn send(&self, targets: usize) {
-        let program = format!("|/bin/sh -c \"echo $RECIPIENT >> {}/out\"", self.dir.path().display());
+        self.send_to(&format!("|/bin/sh -c \"echo $RECIPIENT >> {}/out\"", self.dir.path().display()), targets);
+    }
+
+    fn send_to(&self, transport: &str, targets: usize) {
         let target = |number: usize| {
             let recipient: Arc<str> = format!("r{number}@example.org").into();
             let original = recipient.clone();
-            Target { transport: program.as_str().into(), recipient, original, detail: "".into() }
+            Target { transport: transport.into(), recipient, original, detail: "".into() }
         };
         let targets = (0..targets).map(target).collect();
         let message = Message { sender: "s@example.net".into(), is_8bit: false, smtputf8: false, targets };
@@ -142,6 +155,54 @@ fn on_a_poisoned_spool_delivery_stops_at_once() {
     let world = world.again();
     world.until_empty();
     assert_eq!(world.delivered(), 30 + before, "those alone are delivered twice");
+}
+
+/// An LMTP server that waits with its answer to DATA, and says what came after that.
+fn lmtp_server(asked: Sender<()>, answer: Receiver<bool>) -> (String, JoinHandle<String>) {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = format!("lmtp:{}", listener.local_addr().unwrap());
+    let server = move || -> std::io::Result<String> {
+        let mut stream = listener.accept()?.0;
+        let mut lines = BufReader::new(stream.try_clone()?);
+        stream.write_all(b"220 lmtp\r\n")?;
+        loop {
+            let mut line = String::new();
+            lines.read_line(&mut line)?;
+            if line.starts_with("DATA") {
+                asked.send(()).unwrap();
+                if answer.recv().unwrap() {
+                    stream.write_all(b"354 go\r\n")?;
+                }
+                // A close with an unread reply is a reset.
+                let mut rest = Vec::new();
+                stream.set_read_timeout(Some(PATIENCE / 4))?;
+                if lines.read_to_end(&mut rest).is_err_and(|error| error.kind() == ErrorKind::WouldBlock) {
+                    rest.extend(b"(open)");
+                }
+                return Ok(String::from_utf8(rest).unwrap());
+            }
+            stream.write_all(b"250 ok\r\n")?;
+        }
+    };
+    (address, std::thread::spawn(move || server().unwrap()))
+}
+
+#[test]
+fn poison_cuts_lmtp_sessions_before_the_next_octet() {
+    for is_answered in [true, false] {
+        let world = World::new();
+        let ((tell, asked), (answers, answer)) = (channel(), channel());
+        let (address, server) = lmtp_server(tell, answer);
+        world.send_to(&address, 1);
+        asked.recv_timeout(PATIENCE).unwrap();
+        world.set(Mode::Dead);
+        answers.send(is_answered).unwrap();
+        assert_eq!(server.join().unwrap(), "", "{is_answered}: not even QUIT");
+        let event = world.events.recv_timeout(PATIENCE).expect("an event");
+        assert!(matches!(&event, Event::NotRecorded { is_final: true, .. }), "{event:?}");
+        until("no worker is left", || world.transports.queues().workers() == 0);
+        assert!(world.events.try_recv().is_err(), "it is told once");
+    }
 }
 
 #[test]

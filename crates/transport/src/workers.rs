@@ -41,7 +41,9 @@ pub(crate) async fn schedule(shared: Arc<Shared>) {
                 next = Some(next.unwrap_or(BUSY_PAUSE).min(BUSY_PAUSE));
             }
         }
-        if shared.unrecorded.budget.unrecorded() > 0 || !shared.unrecorded.budget.may_begin() {
+        let budget = &shared.unrecorded.budget;
+        // Poison ends what is under way.
+        if budget.unrecorded() > 0 || !budget.may_begin() || shared.queues().workers() > 0 {
             next = Some(next.unwrap_or(LOOK_EVERY).min(LOOK_EVERY));
         }
         shared.advance();
@@ -88,7 +90,7 @@ async fn run(shared: &Arc<Shared>, worker: u64, mut work: Work) {
             None => break,
         }
     }
-    session.end().await;
+    shared.unless_poisoned(session.end()).await;
 }
 
 /// One message, for all targets of the work: more than one at an LMTP server alone.
@@ -125,7 +127,13 @@ async fn deliver(shared: &Arc<Shared>, work: &Work, session: &mut Session) -> Ve
                 Err(AppendError::File(error)) => Outcome::Unavailable(error.into()),
             }
         }
-        _ => return session.deliver(work, source).await,
+        _ => {
+            let outcomes = shared.unless_poisoned(session.deliver(work, source)).await;
+            return outcomes.unwrap_or_else(|| {
+                session.cut();
+                vec![Outcome::Unavailable("the spool takes no records".into()); work.targets.len()]
+            });
+        }
     };
     vec![outcome]
 }
