@@ -1,42 +1,37 @@
-//! One connection to a site: through its hosts until one answers, then message after message.
+//! One connection to a site: how it is counted, opened and served, message after message. The [round] is what leads to a host.
+//!
+//! [round]: super::round
 
-use std::collections::VecDeque;
-use std::net::{IpAddr, SocketAddr};
+use std::net::IpAddr;
 use std::sync::Arc;
 use std::task::{Context, Poll};
-use std::time::Duration;
 
-use posthaste_random::Random;
-use posthaste_smtp::Reply;
-use posthaste_smtp::client::{Step, Transfer};
+use posthaste_smtp::client::Transfer;
 use posthaste_spool::watch::Pulse;
 use tokio::sync::oneshot;
-use tokio::time::{Instant, timeout};
+use tokio::time::Instant;
 
 use super::broken_tls;
 use super::dial::DialPermit;
-use super::last_words::LastWords;
 use super::observer::SiteState;
 use super::reuse::{Handed, Key};
 use super::route::Manner;
 use super::shape::Permit;
 use super::shared::Shared;
-use super::site::{Admitted, Site};
+use super::site::Site;
 use super::source::Egress;
 use super::standing::Pause;
-use super::status::{reply_for, status_of};
 use super::traffic::Mail;
-use crate::dns::{Attempt, DnsError, Host};
-use crate::queue::{Outcome, Prefer, Take};
-use crate::session::{Auth, Channel, End, Endpoint, OpenError, STEPS, Session, Settings, Tls, TlsPolicy, steps};
+use crate::dns::Host;
+use crate::session::{Auth, Channel, End, Endpoint, OpenError, Session, Settings, Tls, TlsPolicy};
 
 /// Counts the connection for as long as the task runs, whatever ends it.
-struct Counted {
-    shared: Arc<Shared>,
-    site: Arc<Site>,
+pub(super) struct Counted {
+    pub shared: Arc<Shared>,
+    pub site: Arc<Site>,
     permits: Vec<Permit>,
     /// One of the connections to its address, if these are limited.
-    address: Option<Permit>,
+    pub address: Option<Permit>,
     is_open: bool,
 }
 
@@ -51,7 +46,7 @@ impl Drop for Counted {
 }
 
 /// How a session ended for its site.
-enum Served {
+pub(super) enum Served {
     /// It did something, or nothing was to be done.
     Done,
     /// It has [failed](super::standing): other hosts are tried.
@@ -60,150 +55,19 @@ enum Served {
     UselessTls(String),
 }
 
-/// Sends what waits for a site.
-pub(super) async fn connect(shared: Arc<Shared>, site: Arc<Site>, admitted: Admitted, seed: u64) {
-    let Admitted { permits, tokens } = admitted;
-    let mut counted = Counted { shared: shared.clone(), site: site.clone(), permits, address: None, is_open: false };
-    if shared.config.bounces.suppressed().is_some() {
-        let (asking, of) = (shared.clone(), site.clone());
-        let has_more = tokio::task::spawn_blocking(move || asking.has_unsuppressed(&of)).await;
-        if matches!(has_more, Ok(false)) {
-            return;
-        }
-    }
-    let name = format!("site {} from {}", shortened(&site.name), site.source.name());
-    let worker = shared.watch.worker(name, STEPS, PATIENCE);
-    let mut random = Random::new(seed);
-    let destination = site.state().destination.clone();
-    let resolver = shared.resolver();
-    let mut attempt = Attempt::new(destination, site.manner.port, &mut random);
-    let mut words = LastWords::default();
-    // Of hosts that take no mail (RFC 7504), if none was anything else.
-    let mut takes_none = TakesNone::NotAsked;
-    // Of the first connection.
-    let mut tokens = Some(tokens);
-    let (mut was_tried, mut full, mut put_off) = (false, Vec::new(), VecDeque::new());
-    let mut has_dead = false;
-    loop {
-        worker.pulse().step(steps::LOOKING_UP);
-        let found = {
-            let mut found = std::pin::pin!(attempt.next(&resolver));
-            match timeout(TOKENS_PATIENCE, found.as_mut()).await {
-                Ok(found) => found,
-                Err(_) => {
-                    // Others that share the limits connect meanwhile.
-                    tokens = None;
-                    found.await
-                }
-            }
-        };
-        let next = match found {
-            Ok(Some(next)) if site.state().has_cut(&next.0.name, Instant::now()) => {
-                put_off.push_back(next);
-                continue;
-            }
-            Ok(Some(next)) => Ok(Some(next)),
-            end => put_off.pop_front().map_or(end, |next| Ok(Some(next))),
-        };
-        match next {
-            Ok(Some((host, addresses))) => {
-                let mut was_dialed = false;
-                for address in addresses.order(&mut random) {
-                    let Some(local) = site.source.local(address) else {
-                        let why = format!("{} ({address}): the source has no address of this family", host.name);
-                        words.put(&host.name, why);
-                        continue;
-                    };
-                    let at = SocketAddr::from((address, site.manner.port));
-                    let endpoint = Endpoint::Tcp(at);
-                    let settings = settings_of(&shared, &site, &host, &endpoint, local, worker.pulse());
-                    let mut settings = match settings {
-                        Ok(settings) => settings,
-                        Err(failed) => {
-                            words.put(&host.name, format!("{} ({address}): {failed}", host.name));
-                            takes_none = TakesNone::No;
-                            continue;
-                        }
-                    };
-                    let what = format!("session to {} at {at}", host.name);
-                    // However long another site or a limit has it wait: it is not stuck.
-                    worker.pulse().step(0);
-                    let key = Key::of(&site.source, at, &settings);
-                    if let Some(Handed { session, permit }) = shared.take_over(&site, &key, worker.pulse()).await {
-                        tokens = None;
-                        worker.within(what.clone());
-                        counted.address = permit;
-                        match counted.serve(&host, session, key, worker.pulse(), None).await {
-                            Served::Done => return,
-                            // It may have been closed for its age: that says nothing of the host.
-                            Served::Useless(why) | Served::UselessTls(why) => {
-                                words.put(&host.name, format!("{}: {why}", host.name))
-                            }
-                        }
-                        counted.leave_address();
-                        worker.pulse().step(0);
-                    }
-                    match shared.address_permit(&site, address) {
-                        Ok(permit) => counted.address = permit,
-                        Err(limit) => {
-                            full.push(limit);
-                            continue;
-                        }
-                    }
-                    let Some(permit) = shared.permit_dial(&site, tokens.take()).await else { return };
-                    (was_tried, was_dialed) = (true, true);
-                    worker.within(what);
-                    let opened = open(&shared, &site, &host, &endpoint, &mut settings, permit).await;
-                    let of = (&host, &endpoint, &mut settings);
-                    match counted.serve_opened(opened, of, worker.pulse()).await {
-                        Ok(Served::Done) if has_dead => return site.state().standing.other_host_worked(),
-                        Ok(Served::Done) => return,
-                        Ok(Served::Useless(why) | Served::UselessTls(why)) => {
-                            words.put(&host.name, format!("{}: {why}", host.name));
-                            takes_none = TakesNone::No;
-                        }
-                        Err(OpenError::Source(failed)) => return shared.suspend_source(&site.source, &failed),
-                        Err(failed) => {
-                            words.put(&host.name, format!("{} ({address}): {failed}", host.name));
-                            takes_none.note(&failed);
-                            if let Some((step, reply)) = failed.last_words() {
-                                shared.interrupted_early(&site, &host.name, step, reply);
-                            }
-                        }
-                    }
-                    counted.leave_address();
-                }
-                if was_dialed {
-                    // The next connections begin with the other hosts.
-                    let pause = Duration::from_secs(shared.config.site_pause_secs.into());
-                    site.state().cut_by(&host.name, Instant::now() + pause);
-                    has_dead = true;
-                }
-            }
-            // Nothing is to be had before one of these has room.
-            Ok(None) if !was_tried && !full.is_empty() => return site.state().set_full(full),
-            Ok(None) => {
-                if let (TakesNone::Yes(reply), true, false) = (takes_none, full.is_empty(), attempt.has_unanswered()) {
-                    return give_up(&shared, &site, &reply);
-                }
-                return counted.failed(&words.to_string(), was_tried);
-            }
-            Err(DnsError::Unanswered { name, why }) => {
-                return counted.failed(&format!("DNS: {name}: {why}"), was_tried);
-            }
-            Err(failed) => return give_up(&shared, &site, &reply_for(&failed)),
-        }
-    }
-}
-
 impl Counted {
+    /// Its site has counted it already.
+    pub fn new(shared: Arc<Shared>, site: Arc<Site>, permits: Vec<Permit>) -> Self {
+        Counted { shared, site, permits, address: None, is_open: false }
+    }
+
     /// The connection to its address is over.
-    fn leave_address(&mut self) {
+    pub fn leave_address(&mut self) {
         self.shared.give_back(&mut self.address.take().into_iter().collect());
     }
 
     /// Serves a new session. One whose TLS is of no use is followed by one in the clear, to the same address.
-    async fn serve_opened(
+    pub async fn serve_opened(
         &mut self,
         mut opened: Result<(Session, DialPermit), OpenError>,
         (host, endpoint, settings): (&Host, &Endpoint, &mut Settings),
@@ -225,8 +89,8 @@ impl Counted {
         }
     }
 
-    /// `permit`: of a session of its own.
-    async fn serve(
+    /// Sends what waits. `permit`: of a session of its own.
+    pub async fn serve(
         &mut self,
         host: &Host,
         mut session: Session,
@@ -280,7 +144,7 @@ impl Counted {
     }
 
     /// None of the hosts has done anything. `was_tried`: at least one was connected to.
-    fn failed(&self, error: &str, was_tried: bool) {
+    pub fn failed(&self, error: &str, was_tried: bool) {
         let first_secs = self.shared.config.site_pause_secs;
         let pause = {
             let mut state = self.site.state();
@@ -304,7 +168,7 @@ impl Counted {
 ///
 /// # Errors
 /// It has no name that could be verified.
-fn settings_of(
+pub(super) fn settings_of(
     shared: &Shared,
     site: &Site,
     host: &Host,
@@ -324,7 +188,7 @@ fn settings_of(
 }
 
 /// Connects to one address: with TLS as far as it goes, else once in the clear, and the settings say it then.
-async fn open(
+pub(super) async fn open(
     shared: &Shared,
     site: &Arc<Site>,
     host: &Host,
@@ -409,47 +273,6 @@ pub(super) fn settings_for(
     settings.auth = manner.auth.clone().map(|credentials| Auth { credentials, needs });
     Ok(settings)
 }
-
-/// No host of the site takes mail, and none will: what waits for it fails.
-fn give_up(shared: &Arc<Shared>, site: &Site, reply: &Reply) {
-    let ready = site.state().ready;
-    let take = Take { prefer: Prefer::First, recipients_max: shared.config.recipients_max, across_domains: true };
-    // What is left comes with the next look at the site.
-    while shared.recorder.budget.may_begin() {
-        let next = shared.queue().next(ready, take);
-        let Some(transaction) = next else { return };
-        shared.end_unsent(&transaction, Outcome::Failed(status_of(reply)), reply.clone());
-    }
-}
-
-/// Whether all hosts of a site have said that they take no mail at all: 521 in the greeting (RFC 7504 section 3).
-enum TakesNone {
-    NotAsked,
-    Yes(Reply),
-    No,
-}
-
-impl TakesNone {
-    fn note(&mut self, failed: &OpenError) {
-        *self = match (failed.last_words(), &self) {
-            (Some((Step::Greeting, reply)), Self::NotAsked | Self::Yes(_)) if reply.code() == 521 => {
-                Self::Yes((**reply).clone())
-            }
-            _ => Self::No,
-        };
-    }
-}
-
-/// The name of a site, not too long for a line of the log.
-fn shortened(site: &str) -> &str {
-    &site[..site.floor_char_boundary(SITE_BYTES_MAX)]
-}
-
-/// A look-up that takes longer keeps no token of its connection aside.
-const TOKENS_PATIENCE: Duration = Duration::from_secs(1);
-/// A connection that is in one step for longer is told of.
-const PATIENCE: Duration = Duration::from_secs(300);
-const SITE_BYTES_MAX: usize = 200;
 
 /// What a task polls for the next message while its body is read.
 pub(super) fn poll_join<T>(

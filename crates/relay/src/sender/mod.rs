@@ -39,6 +39,7 @@ mod record;
 mod replies;
 mod reuse;
 mod room;
+mod round;
 mod route;
 mod route_section;
 mod router;

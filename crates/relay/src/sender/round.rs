@@ -1,0 +1,273 @@
+//! One try of all hosts of a site, by preference, until a session with one of them has done something.
+
+use std::collections::VecDeque;
+use std::net::{IpAddr, SocketAddr};
+use std::ops::ControlFlow;
+use std::sync::Arc;
+use std::time::Duration;
+
+use posthaste_random::Random;
+use posthaste_smtp::Reply;
+use posthaste_smtp::client::Step;
+use posthaste_spool::watch::Worker;
+use tokio::time::{Instant, timeout};
+
+use super::connection::{Counted, Served, open, settings_of};
+use super::last_words::LastWords;
+use super::reuse::{Handed, Key};
+use super::shape::{OpenLimit, Tokens};
+use super::shared::Shared;
+use super::site::{Admitted, Site};
+use super::status::{reply_for, status_of};
+use crate::dns::{Addresses, Attempt, DnsError, Host, Resolver};
+use crate::queue::{Outcome, Prefer, Take};
+use crate::session::{Endpoint, OpenError, STEPS, steps};
+
+/// Sends what waits for a site.
+pub(super) async fn connect(shared: Arc<Shared>, site: Arc<Site>, admitted: Admitted, seed: u64) {
+    let Admitted { permits, tokens } = admitted;
+    let counted = Counted::new(shared.clone(), site.clone(), permits);
+    if shared.config.bounces.suppressed().is_some() {
+        let (asking, of) = (shared.clone(), site.clone());
+        let has_more = tokio::task::spawn_blocking(move || asking.has_unsuppressed(&of)).await;
+        if matches!(has_more, Ok(false)) {
+            return;
+        }
+    }
+    let mut round = Round::new(counted, tokens, seed);
+    loop {
+        let next = round.next_host().await;
+        match next {
+            Ok(Some((host, addresses))) => {
+                if round.try_host(&host, &addresses).await.is_break() {
+                    return;
+                }
+            }
+            Ok(None) => return round.no_more(),
+            Err(DnsError::Unanswered { name, why }) => {
+                return round.counted.failed(&format!("DNS: {name}: {why}"), round.was_tried);
+            }
+            Err(failed) => return give_up(&shared, &site, &reply_for(&failed)),
+        }
+    }
+}
+
+struct Round {
+    counted: Counted,
+    attempt: Attempt,
+    resolver: Arc<Resolver>,
+    random: Random,
+    worker: Worker,
+    /// Of the first connection.
+    tokens: Option<Tokens>,
+    /// Hosts that have cut sessions off lately: the others come first.
+    put_off: VecDeque<(Host, Addresses)>,
+    words: LastWords,
+    /// Of hosts that take no mail (RFC 7504), if none was anything else.
+    takes_none: TakesNone,
+    /// Addresses that have as many connections as they may have.
+    full: Vec<Arc<OpenLimit>>,
+    /// A connection was tried.
+    was_tried: bool,
+    /// A host was tried in vain.
+    has_dead: bool,
+}
+
+impl Round {
+    fn new(counted: Counted, tokens: Tokens, seed: u64) -> Self {
+        let (shared, site) = (&counted.shared, &counted.site);
+        let mut random = Random::new(seed);
+        let destination = site.state().destination.clone();
+        let name = format!("site {} from {}", shortened(&site.name), site.source.name());
+        Round {
+            attempt: Attempt::new(destination, site.manner.port, &mut random),
+            resolver: shared.resolver(),
+            worker: shared.watch.worker(name, STEPS, PATIENCE),
+            random,
+            tokens: Some(tokens),
+            put_off: VecDeque::new(),
+            words: LastWords::default(),
+            takes_none: TakesNone::NotAsked,
+            full: Vec::new(),
+            was_tried: false,
+            has_dead: false,
+            counted,
+        }
+    }
+
+    /// `None` after the last.
+    async fn next_host(&mut self) -> Result<Option<(Host, Addresses)>, DnsError> {
+        loop {
+            self.worker.pulse().step(steps::LOOKING_UP);
+            let mut found = std::pin::pin!(self.attempt.next(&self.resolver));
+            let found = match timeout(TOKENS_PATIENCE, found.as_mut()).await {
+                Ok(found) => found,
+                Err(_) => {
+                    // Others that share the limits connect meanwhile.
+                    self.tokens = None;
+                    found.await
+                }
+            };
+            return match found {
+                Ok(Some(next)) if self.counted.site.state().has_cut(&next.0.name, Instant::now()) => {
+                    self.put_off.push_back(next);
+                    continue;
+                }
+                Ok(Some(next)) => Ok(Some(next)),
+                end => self.put_off.pop_front().map_or(end, |next| Ok(Some(next))),
+            };
+        }
+    }
+
+    /// Tries the addresses of a host. Breaks when the connection is done with.
+    async fn try_host(&mut self, host: &Host, addresses: &Addresses) -> ControlFlow<()> {
+        let mut was_dialed = false;
+        for address in addresses.order(&mut self.random) {
+            was_dialed |= self.try_address(host, address).await?;
+        }
+        if was_dialed {
+            // The next connections begin with the other hosts.
+            let pause = Duration::from_secs(self.counted.shared.config.site_pause_secs.into());
+            self.counted.site.state().cut_by(&host.name, Instant::now() + pause);
+            self.has_dead = true;
+        }
+        ControlFlow::Continue(())
+    }
+
+    /// Says whether it was connected to in vain.
+    async fn try_address(&mut self, host: &Host, address: IpAddr) -> ControlFlow<(), bool> {
+        let (shared, site) = (self.counted.shared.clone(), self.counted.site.clone());
+        let Some(local) = site.source.local(address) else {
+            let why = format!("{} ({address}): the source has no address of this family", host.name);
+            self.words.put(&host.name, why);
+            return ControlFlow::Continue(false);
+        };
+        let at = SocketAddr::from((address, site.manner.port));
+        let endpoint = Endpoint::Tcp(at);
+        let settings = settings_of(&shared, &site, host, &endpoint, local, self.worker.pulse());
+        let mut settings = match settings {
+            Ok(settings) => settings,
+            Err(failed) => {
+                self.words.put(&host.name, format!("{} ({address}): {failed}", host.name));
+                self.takes_none = TakesNone::No;
+                return ControlFlow::Continue(false);
+            }
+        };
+        let what = format!("session to {} at {at}", host.name);
+        self.take_over(host, Key::of(&site.source, at, &settings), &what).await?;
+        match shared.address_permit(&site, address) {
+            Ok(permit) => self.counted.address = permit,
+            Err(limit) => {
+                self.full.push(limit);
+                return ControlFlow::Continue(false);
+            }
+        }
+        let Some(permit) = shared.permit_dial(&site, self.tokens.take()).await else { return ControlFlow::Break(()) };
+        self.was_tried = true;
+        self.worker.within(what);
+        let opened = open(&shared, &site, host, &endpoint, &mut settings, permit).await;
+        let of = (host, &endpoint, &mut settings);
+        match self.counted.serve_opened(opened, of, self.worker.pulse()).await {
+            Ok(Served::Done) => {
+                if self.has_dead {
+                    site.state().standing.other_host_worked();
+                }
+                return ControlFlow::Break(());
+            }
+            Ok(Served::Useless(why) | Served::UselessTls(why)) => {
+                self.words.put(&host.name, format!("{}: {why}", host.name));
+                self.takes_none = TakesNone::No;
+            }
+            Err(OpenError::Source(failed)) => {
+                shared.suspend_source(&site.source, &failed);
+                return ControlFlow::Break(());
+            }
+            Err(failed) => {
+                self.words.put(&host.name, format!("{} ({address}): {failed}", host.name));
+                self.takes_none.note(&failed);
+                if let Some((step, reply)) = failed.last_words() {
+                    shared.interrupted_early(&site, &host.name, step, reply);
+                }
+            }
+        }
+        self.counted.leave_address();
+        ControlFlow::Continue(true)
+    }
+
+    /// Serves the site with a session of another one that is alike, if there is an idle one.
+    async fn take_over(&mut self, host: &Host, key: Key, what: &str) -> ControlFlow<()> {
+        let (shared, site) = (self.counted.shared.clone(), self.counted.site.clone());
+        // However long another site or a limit has it wait: it is not stuck.
+        self.worker.pulse().step(0);
+        let Some(Handed { session, permit }) = shared.take_over(&site, &key, self.worker.pulse()).await else {
+            return ControlFlow::Continue(());
+        };
+        self.tokens = None;
+        self.worker.within(what);
+        self.counted.address = permit;
+        match self.counted.serve(host, session, key, self.worker.pulse(), None).await {
+            Served::Done => return ControlFlow::Break(()),
+            // It may have been closed for its age: that says nothing of the host.
+            Served::Useless(why) | Served::UselessTls(why) => {
+                self.words.put(&host.name, format!("{}: {why}", host.name))
+            }
+        }
+        self.counted.leave_address();
+        self.worker.pulse().step(0);
+        ControlFlow::Continue(())
+    }
+
+    /// No host has done anything.
+    fn no_more(self) {
+        let Round { counted, attempt, words, takes_none, full, was_tried, .. } = self;
+        if !was_tried && !full.is_empty() {
+            // Nothing is to be had before one of these has room.
+            return counted.site.state().set_full(full);
+        }
+        if let (TakesNone::Yes(reply), true, false) = (takes_none, full.is_empty(), attempt.has_unanswered()) {
+            return give_up(&counted.shared, &counted.site, &reply);
+        }
+        counted.failed(&words.to_string(), was_tried);
+    }
+}
+
+/// No host of the site takes mail, and none will: what waits for it fails.
+fn give_up(shared: &Arc<Shared>, site: &Site, reply: &Reply) {
+    let ready = site.state().ready;
+    let take = Take { prefer: Prefer::First, recipients_max: shared.config.recipients_max, across_domains: true };
+    // What is left comes with the next look at the site.
+    while shared.recorder.budget.may_begin() {
+        let next = shared.queue().next(ready, take);
+        let Some(transaction) = next else { return };
+        shared.end_unsent(&transaction, Outcome::Failed(status_of(reply)), reply.clone());
+    }
+}
+
+/// Whether all hosts of a site have said that they take no mail at all: 521 in the greeting (RFC 7504 section 3).
+enum TakesNone {
+    NotAsked,
+    Yes(Reply),
+    No,
+}
+
+impl TakesNone {
+    fn note(&mut self, failed: &OpenError) {
+        *self = match (failed.last_words(), &self) {
+            (Some((Step::Greeting, reply)), Self::NotAsked | Self::Yes(_)) if reply.code() == 521 => {
+                Self::Yes((**reply).clone())
+            }
+            _ => Self::No,
+        };
+    }
+}
+
+/// The name of a site, not too long for a line of the log.
+fn shortened(site: &str) -> &str {
+    &site[..site.floor_char_boundary(SITE_BYTES_MAX)]
+}
+
+/// A look-up that takes longer keeps no token of its connection aside.
+const TOKENS_PATIENCE: Duration = Duration::from_secs(1);
+/// A connection that is in one step for longer is told of.
+const PATIENCE: Duration = Duration::from_secs(300);
+const SITE_BYTES_MAX: usize = 200;
