@@ -24,12 +24,25 @@ pub struct Load {
     pub body_bytes_max: u64,
     /// One in this many messages goes to several mailboxes.
     pub several_one_in: u64,
+    /// Some senders are told what becomes of their mail: see [`Asks`].
+    pub is_told: bool,
+}
+
+/// What the sender of a message is owed, beside its delivery.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Asks {
+    /// Nothing.
+    Nothing,
+    /// A notification of success for each recipient (NOTIFY=SUCCESS, RFC 3461).
+    Success,
+    /// One of failure: the next hop refuses each recipient for good.
+    Refusal,
 }
 
 impl Load {
     /// Mixed sizes of 1 to 100 KiB, one in 40 above 1 MiB, every fifth to several mailboxes.
     pub fn mixed(seed: u64) -> Self {
-        Load { seed, mailboxes: 8, large_one_in: 40, body_bytes_max: 100 << 10, several_one_in: 5 }
+        Load { seed, mailboxes: 8, large_one_in: 40, body_bytes_max: 100 << 10, several_one_in: 5, is_told: false }
     }
 
     /// One message.
@@ -44,7 +57,28 @@ impl Load {
         let rest = text(&mut rng, number, bytes as usize);
         let mut octets = stamp::field(stamp::Id { run: self.seed, number }, &rest).into_bytes();
         octets.extend_from_slice(&rest);
-        Letter { recipients, octets }
+        Letter { number, asks: self.asks(number), recipients, octets }
+    }
+
+    /// What its sender is owed.
+    pub fn asks(&self, number: u64) -> Asks {
+        match Random::of(!self.seed, number).below(16) {
+            _ if !self.is_told => Asks::Nothing,
+            0 => Asks::Refusal,
+            1 | 2 => Asks::Success,
+            _ => Asks::Nothing,
+        }
+    }
+
+    /// Whether the next hop refuses it for good.
+    pub fn is_refused(&self, number: u64) -> bool {
+        self.asks(number) == Asks::Refusal
+    }
+
+    /// The addresses of its recipients. A sink refuses those with `permfail` in front.
+    pub fn addresses(&self, number: u64) -> Vec<String> {
+        let asks = self.asks(number);
+        self.recipients(number).into_iter().map(|mailbox| address(asks, mailbox)).collect()
     }
 
     /// The mailboxes of one message: numbers, each once, ascending.
@@ -94,8 +128,15 @@ pub fn messages(marks: impl IntoIterator<Item = u64>) -> u64 {
     marks.into_iter().map(message_of).collect::<HashSet<u64>>().len() as u64
 }
 
+fn address(asks: Asks, mailbox: u64) -> String {
+    let refused = if asks == Asks::Refusal { "permfail-" } else { "" };
+    format!("{refused}{}@{DOMAIN}", user(mailbox))
+}
+
 /// A message and who gets it.
 pub struct Letter {
+    number: u64,
+    asks: Asks,
     /// Numbers of mailboxes, each once, ascending.
     pub recipients: Vec<u64>,
     /// With CRLF line ends.
@@ -113,6 +154,10 @@ pub struct Entry {
 
 /// All mail goes to users of this domain.
 pub const DOMAIN: &str = "rig.example";
+/// A domain that a relaying server serves itself: senders that are told are its user [`SENDER`].
+pub const HERE: &str = "here.example";
+/// See [`HERE`].
+pub const SENDER: &str = "rig";
 
 /// The user that mailbox `number` belongs to.
 pub fn user(number: u64) -> String {
@@ -293,12 +338,18 @@ impl Client {
     fn send_each(&mut self, letter: &Letter, mut promised: impl FnMut(Option<usize>)) -> io::Result<String> {
         // Room is kept for the largest message where its size is not announced, and the rig's disks are small.
         let size = if self.offers_size { format!(" SIZE={}", letter.octets.len()) } else { String::new() };
-        let reply = self.command(&format!("MAIL FROM:<rig@{DOMAIN}>{size}"))?;
+        let mail = match letter.asks {
+            Asks::Nothing => format!("MAIL FROM:<rig@{DOMAIN}>{size}"),
+            // With its number in what the sender is told.
+            _ => format!("MAIL FROM:<{SENDER}@{HERE}>{size} RET=HDRS ENVID={}", letter.number),
+        };
+        let reply = self.command(&mail)?;
         if !reply.starts_with('2') {
             return Ok(reply);
         }
+        let notify = if letter.asks == Asks::Success { " NOTIFY=SUCCESS,FAILURE" } else { "" };
         for recipient in &letter.recipients {
-            let reply = self.command(&format!("RCPT TO:<{}@{DOMAIN}>", user(*recipient)))?;
+            let reply = self.command(&format!("RCPT TO:<{}>{notify}", address(letter.asks, *recipient)))?;
             if !reply.starts_with('2') {
                 self.command("RSET")?;
                 return Ok(reply);

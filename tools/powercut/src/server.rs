@@ -7,7 +7,7 @@ use std::process::Command;
 use posthaste_loadgen::process::{PATIENCE, Process, WaitError};
 use posthaste_loadgen::server::{Server, StartError};
 
-use crate::load::{DOMAIN, Protocol};
+use crate::load::{DOMAIN, HERE, Protocol, SENDER};
 
 /// How to start it, and where it keeps things.
 #[derive(Clone, Debug)]
@@ -89,7 +89,7 @@ impl Setup {
         let domain = match self.next_hop {
             None => format!("[[domain]]\nname = \"{DOMAIN}\"\nusers = \"any\"\n"),
             Some(next_hop) => format!(
-                "[[domain]]\nname = \"here.example\"\n[relay]\nnetworks = [\"127.0.0.1\"]\n[relay.schedule.default]\nfirst_secs = 1\nlongest_secs = 2\n[[relay.route]]\nhost = \"[{}]\"\nport = {}\ntls = \"off\"\n\
+                "[[domain]]\nname = \"{HERE}\"\nusers = [\"{SENDER}\"]\n[relay]\nnetworks = [\"127.0.0.1\"]\n[relay.schedule.default]\nfirst_secs = 1\nlongest_secs = 2\n[[relay.route]]\nhost = \"[{}]\"\nport = {}\ntls = \"off\"\n\
                  [events]\nenabled = true\ndir = {:?}\nfile_bytes = \"1 GiB\"\n",
                 next_hop.ip(),
                 next_hop.port(),

@@ -5,6 +5,7 @@
 mod devices;
 mod limits;
 mod mailboxes;
+mod relay;
 mod space;
 
 use std::path::{Path, PathBuf};
@@ -54,7 +55,7 @@ impl Fault {
 }
 
 /// All faults, in the order in which they are tried.
-pub const ALL: [Fault; 16] = [
+pub const ALL: [Fault; 17] = [
     Fault {
         name: "spool-full",
         promise: "452 4.3.1 while the spool's disk is full, mail again when there is space",
@@ -74,6 +75,11 @@ pub const ALL: [Fault; 16] = [
         name: "spool-flush-error",
         promise: "no 250 from the first EIO to the restart",
         run: devices::spool_flushes_fail,
+    },
+    Fault {
+        name: "relay-spool-error",
+        promise: "nothing is sent from the first EIO to the restart, and all of it after that",
+        run: relay::spool_fails,
     },
     Fault {
         name: "mail-write-error",

@@ -43,8 +43,11 @@ struct State {
     manner: Manner,
     rng: Random,
     connections: u64,
-    /// Recipients put off while it was [busy](Manner::Busy).
+    /// Recipients put off while it was [busy](Manner::Busy), and those taken.
     put_off: u64,
+    taken: u64,
+    /// Those at work.
+    sessions: u64,
     altered: Vec<String>,
 }
 
@@ -56,8 +59,15 @@ impl NextHop {
     pub fn start(load: &Load, disk: &Disk, manner: Manner) -> io::Result<Self> {
         let listener = TcpListener::bind("127.0.0.1:0")?;
         let address = listener.local_addr()?;
-        let state =
-            State { manner, rng: Random::of(load.seed, u64::MAX), connections: 0, put_off: 0, altered: Vec::new() };
+        let state = State {
+            manner,
+            rng: Random::of(load.seed, u64::MAX),
+            connections: 0,
+            put_off: 0,
+            taken: 0,
+            sessions: 0,
+            altered: Vec::new(),
+        };
         let (load, disk) = (load.clone(), disk.clone());
         let shared = Arc::new(Shared { load, disk, state: Mutex::new(state), is_closing: AtomicBool::new(false) });
         let accepting = shared.clone();
@@ -68,7 +78,11 @@ impl NextHop {
                 }
                 let shared = accepting.clone();
                 // It ends with the connection, which is the server's, and may break anywhere.
-                std::thread::spawn(move || shared.serve(stream));
+                std::thread::spawn(move || {
+                    shared.state().sessions += 1;
+                    let _ = shared.serve(stream);
+                    shared.state().sessions -= 1;
+                });
             }
         });
         Ok(NextHop { shared, address })
@@ -82,6 +96,16 @@ impl NextHop {
     /// How many recipients it has put off while it was [busy](Manner::Busy).
     pub fn put_off(&self) -> u64 {
         self.shared.state().put_off
+    }
+
+    /// How many sessions it has.
+    pub fn sessions(&self) -> u64 {
+        self.shared.state().sessions
+    }
+
+    /// How many recipients it has taken.
+    pub fn taken(&self) -> u64 {
+        self.shared.state().taken
     }
 
     /// Messages that have come and are not whole as they were sent, or not for whom they were sent, in words.
@@ -179,7 +203,10 @@ impl Shared {
         let stamp = stamp::find(&body).filter(|found| found.is_intact && found.id.run == self.load.seed);
         for recipient in recipients {
             match stamp.and_then(|found| self.entry(found.id.number, &recipient)) {
-                Some(entry) => self.disk.taken(mark_of(&self.load, entry)),
+                Some(entry) => {
+                    self.disk.taken(mark_of(&self.load, entry));
+                    self.state().taken += 1;
+                }
                 None => self.state().altered.push(format!("to {recipient}: {} octets, {stamp:?}", body.len())),
             }
         }

@@ -1,10 +1,12 @@
 //! kill -9 in a loop while the server sends mail on: everything acknowledged comes to the next hop, whole, and what is recorded as delivered is never
 //! delivered again. The next hop outlives the kills.
 //!
-//! The only duplicates are those between the next hop's 250 and our record of it: a copy too many is no finding, two records of a delivery are one.
+//! The only duplicates are those between the next hop's 250 and our record of it: a copy too many is no finding, two records of a delivery are one, and so are more copies after a kill
+//! than outcomes may be unrecorded. Senders are told of what was refused, and of success where they ask for it.
 
-use std::collections::{BTreeMap, HashSet};
-use std::io;
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs::File;
+use std::io::{self, Read, Seek, SeekFrom};
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -13,9 +15,10 @@ use std::time::{Duration, Instant};
 use posthaste_loadgen::process::{Process, WaitError};
 use posthaste_random::Random;
 
-use super::{lines, recorded};
+use super::notices::Notices;
+use super::{lines_of, recorded};
 use crate::load::{Load, Protocol, Sent, message_of, messages, send_over};
-use crate::rig::{Environment, RigError, SEGMENTS_MIN};
+use crate::rig::{Environment, RigError};
 use crate::server::{ServerError, Setup};
 
 /// What the loop has shown.
@@ -27,10 +30,22 @@ pub struct Relayed {
     pub lost: u64,
     /// Copies too many, each of a delivery that no record tells of.
     pub duplicated: u64,
+    /// The most of these that came after one kill.
+    pub duplicated_max: u64,
     /// Recipients whose delivery is recorded twice.
     pub recorded_twice: u64,
     /// Altered on the way.
     pub half: u64,
+    /// Recipients of which senders were told: delivered (NOTIFY=SUCCESS) or refused.
+    pub told: u64,
+    /// Recipients of acknowledged messages of which their senders were owed a word, and not told.
+    pub untold: u64,
+    /// Told once more.
+    pub told_twice: u64,
+    /// Starts without the last snapshot of the queue, which was damaged or removed: from the one before.
+    pub without_last: u64,
+    /// Of these, starts after which recipients were held, as nobody knew whether they had had their mail.
+    pub uncertain: u64,
     /// In words, whatever was wrong.
     pub findings: Vec<String>,
 }
@@ -42,7 +57,8 @@ impl Relayed {
     }
 }
 
-/// Starts the server, has it receive and send on, kills it at a random moment, `times` times over; then all is accounted for.
+/// Starts the server, has it receive and send on, kills it at a random moment, `times` times over; then all is accounted for. The next hop refuses some recipients,
+/// and before some starts the last snapshot of the queue is damaged or removed.
 ///
 /// # Errors
 /// See [`RigError`].
@@ -53,16 +69,20 @@ pub fn kill_relay(
     mut progress: impl FnMut(u64),
 ) -> Result<Relayed, RigError> {
     let mut rng = Random::new(seed);
-    let load = Load { body_bytes_max: 16 << 10, ..Load::mixed(rng.next()) };
+    let load = Load { body_bytes_max: 16 << 10, is_told: true, ..Load::mixed(rng.next()) };
     let scratch = tempfile::Builder::new().prefix("powercut-relay-").tempdir_in(&environment.scratch)?;
-    let sink = NextHop::start(&environment.program, scratch.path())?;
+    let mut sink = NextHop::start(&environment.program, scratch.path())?;
     let plain = Setup::plain(environment.program.clone(), scratch.path());
-    let setup = Setup { spool_segments: SEGMENTS_MIN, next_hop: Some(sink.address), ..plain };
+    let setup = Setup { next_hop: Some(sink.address), ..plain };
     let (mut sent, mut relayed) = (Sent::default(), Relayed::default());
     while relayed.times < times && environment.go_on().is_ok() {
         let numbers = relayed.times * ROUND_MAX..(relayed.times + 1) * ROUND_MAX;
         let life = Duration::from_micros(20_000 + rng.below(400_000));
+        if relayed.times > 0 && rng.one_in(4) {
+            spoil_snapshots(&setup.spool().join("snapshots"), &mut rng)?;
+        }
         let server = setup.start()?;
+        relayed.note_start(&server.read_log());
         let ways = [(Protocol::Smtp, server.address), (Protocol::Chunking, server.address)];
         sent.add(std::thread::scope(|scope| {
             let load = &load;
@@ -72,47 +92,104 @@ pub fn kill_relay(
             server.kill();
             sending.join().expect("the generator does not panic")
         }));
+        relayed.note_copies(sink.look()?);
         relayed.times += 1;
         progress(relayed.times);
     }
-    let promised: HashSet<u64> = sent.acknowledged.iter().copied().map(message_of).collect();
+    let promised: BTreeSet<u64> = sent.acknowledged.iter().copied().map(message_of).collect();
     relayed.acknowledged = messages(sent.acknowledged.iter().copied());
     let server = setup.start()?;
-    // What was at work in several crashes may be held.
+    relayed.note_start(&server.read_log());
+    // What was at work in several crashes may be held, and what nobody knows of.
     let mut release = Command::new(&environment.program);
     release.args(["queue", "release", "--held", "--config"]).arg(scratch.path().join("posthaste.toml")).output()?;
     let begun = Instant::now();
-    let arrived = loop {
-        let arrived = sink.arrived()?;
-        let is_complete = promised.iter().all(|number| arrived.contains_key(number));
-        if is_complete || begun.elapsed() > DELIVERY_MAX {
-            break arrived;
+    let notices = loop {
+        let arrived = sink.look()?;
+        let is_complete = promised.iter().all(|number| load.is_refused(*number) || arrived.contains_key(number));
+        let notices = Notices::read(&setup.mail())?;
+        let is_told = notices.account(&load, promised.iter().copied()).0.is_empty();
+        if is_complete && is_told || begun.elapsed() > DELIVERY_MAX {
+            break notices;
         }
         std::thread::sleep(LOOK);
     };
+    relayed.note_copies(sink.look()?);
     server.stop()?;
-    relayed.add(&promised, &arrived, &recorded(&setup.data.join("events"))?, load.seed);
+    relayed.add(&load, &promised, sink.look()?, &recorded(&setup.data.join("events"))?);
+    relayed.add_notices(&load, &promised, &notices);
     Ok(relayed)
 }
 
+/// Damages, cuts off or removes all snapshots of the queue but the oldest, if there are several: of the newest the checkpoint may know nothing yet.
+fn spoil_snapshots(dir: &Path, rng: &mut Random) -> io::Result<()> {
+    let mut snapshots = Vec::new();
+    for entry in std::fs::read_dir(dir)? {
+        let entry = entry?;
+        if entry.file_name().to_string_lossy().starts_with("queue-") {
+            snapshots.push((entry.metadata()?.modified()?, entry.path()));
+        }
+    }
+    snapshots.sort();
+    for (_, path) in snapshots.iter().skip(1) {
+        match rng.below(3) {
+            0 => std::fs::remove_file(path)?,
+            1 => std::fs::File::options().write(true).open(path)?.set_len(rng.below(40))?,
+            _ => {
+                let mut octets = std::fs::read(path)?;
+                let at = rng.below(octets.len().max(1) as u64) as usize;
+                octets.get_mut(at).into_iter().for_each(|octet| *octet ^= 1 << rng.below(8));
+                std::fs::write(path, octets)?;
+            }
+        }
+    }
+    Ok(())
+}
+
 impl Relayed {
+    fn note_start(&mut self, log: &str) {
+        self.without_last += u64::from(log.contains("a snapshot of the queue cannot be read"));
+        self.uncertain += u64::from(log.contains("nobody knows whether they have had their mail"));
+    }
+
+    /// To be called after each kill, with all that has come.
+    fn note_copies(&mut self, arrived: &BTreeMap<u64, Arrived>) {
+        let copies = arrived.values().map(|found| found.copies - 1).sum::<u64>();
+        self.duplicated_max = self.duplicated_max.max(copies - self.duplicated);
+        self.duplicated = copies;
+    }
+
     fn add(
         &mut self,
-        promised: &HashSet<u64>,
+        load: &Load,
+        promised: &BTreeSet<u64>,
         arrived: &BTreeMap<u64, Arrived>,
         recorded: &BTreeMap<(u64, u64), u64>,
-        seed: u64,
     ) {
-        let mut lost: Vec<u64> = promised.iter().copied().filter(|number| !arrived.contains_key(number)).collect();
-        lost.sort_unstable();
+        let is_lost = |number: &u64| !load.is_refused(*number) && !arrived.contains_key(number);
+        let lost: Vec<u64> = promised.iter().copied().filter(is_lost).collect();
         let half: Vec<u64> = arrived.iter().filter(|(_, found)| !found.is_intact).map(|(number, _)| *number).collect();
         let twice: Vec<(u64, u64)> = recorded.iter().filter(|(_, times)| **times > 1).map(|(key, _)| *key).collect();
         self.lost += lost.len() as u64;
         self.half += half.len() as u64;
         self.recorded_twice += twice.len() as u64;
-        self.duplicated += arrived.values().map(|found| found.copies - 1).sum::<u64>();
-        if !(lost.is_empty() && half.is_empty() && twice.is_empty()) {
+        self.note_copies(arrived);
+        // A recipient that was held and released has been sent to again, which its operator was told.
+        let is_twice = !twice.is_empty() && self.uncertain == 0;
+        if !(lost.is_empty() && half.is_empty()) || is_twice {
+            let seed = load.seed;
             self.findings.push(format!("series {seed:x}: lost {lost:?}, altered {half:?}, recorded twice {twice:?}"));
+        }
+        if self.duplicated_max > UNRECORDED_MAX && self.uncertain == 0 {
+            self.findings.push(format!("{} copies too many after one kill", self.duplicated_max));
+        }
+    }
+
+    fn add_notices(&mut self, load: &Load, promised: &BTreeSet<u64>, notices: &Notices) {
+        let (untold, twice) = notices.account(load, promised.iter().copied());
+        (self.told, self.untold, self.told_twice) = (notices.len(), untold.len() as u64, twice);
+        if !untold.is_empty() {
+            self.findings.push(format!("series {:x}: senders were not told of {untold:?}", load.seed));
         }
     }
 }
@@ -122,6 +199,9 @@ struct NextHop {
     _process: Process,
     address: SocketAddr,
     account: PathBuf,
+    /// How much of the account was read, and what was in it.
+    read: u64,
+    arrived: BTreeMap<u64, Arrived>,
 }
 
 /// A message at the next hop.
@@ -144,18 +224,24 @@ impl NextHop {
             WaitError::Ended { status, said } => ServerError::Ended { status: status.to_string(), log: said },
             slow => ServerError::Start(io::Error::other(slow)),
         })?;
-        Ok(Self { _process: process, address, account })
+        Ok(Self { _process: process, address, account, read: 0, arrived: BTreeMap::new() })
     }
 
-    fn arrived(&self) -> io::Result<BTreeMap<u64, Arrived>> {
-        let mut arrived: BTreeMap<u64, Arrived> = BTreeMap::new();
-        for line in lines(&self.account)? {
+    /// All that has come.
+    fn look(&mut self) -> io::Result<&BTreeMap<u64, Arrived>> {
+        let mut file = File::open(&self.account)?;
+        file.seek(SeekFrom::Start(self.read))?;
+        let mut text = Vec::new();
+        file.read_to_end(&mut text)?;
+        let whole = text.iter().rposition(|octet| *octet == b'\n').map_or(0, |at| at + 1);
+        self.read += whole as u64;
+        for line in lines_of(&text[..whole]) {
             let Some(number) = line["id"].as_str().and_then(|id| id.split_once('.')?.1.parse().ok()) else { continue };
-            let found = arrived.entry(number).or_insert(Arrived { copies: 0, is_intact: true });
+            let found = self.arrived.entry(number).or_insert(Arrived { copies: 0, is_intact: true });
             found.copies += 1;
             found.is_intact &= line["intact"] == true;
         }
-        Ok(arrived)
+        Ok(&self.arrived)
     }
 }
 
@@ -164,7 +250,9 @@ const CONNECTIONS: usize = 6;
 const ROUND_MAX: u64 = 100_000;
 /// How long the server may take for what is left at the end.
 const DELIVERY_MAX: Duration = Duration::from_secs(120);
-const LOOK: Duration = Duration::from_millis(100);
+const LOOK: Duration = Duration::from_secs(1);
+/// Outcomes that may be sent and not recorded. In the short lives here no second has more.
+const UNRECORDED_MAX: u64 = 1000;
 
 #[cfg(test)]
 mod tests {
@@ -172,13 +260,14 @@ mod tests {
 
     #[test]
     fn what_is_lost_altered_or_recorded_twice_is_found_and_a_copy_too_many_is_counted() {
+        let load = Load::mixed(7);
         let check = |arrived: &[(u64, u64, bool)], recorded: &[(u64, u64)]| {
             let mut relayed = Relayed { acknowledged: 2, ..Relayed::default() };
             let arrived = arrived
                 .iter()
                 .map(|(number, copies, is_intact)| (*number, Arrived { copies: *copies, is_intact: *is_intact }));
             let recorded = recorded.iter().map(|(message, times)| ((*message, 0), *times)).collect();
-            relayed.add(&HashSet::from([1, 2]), &arrived.collect(), &recorded, 7);
+            relayed.add(&load, &BTreeSet::from([1, 2]), &arrived.collect(), &recorded);
             (relayed.lost, relayed.duplicated, relayed.half, relayed.recorded_twice, relayed.is_clean())
         };
         assert_eq!(check(&[(1, 1, true), (2, 1, true), (3, 1, true)], &[(9, 1)]), (0, 0, 0, 0, true));
@@ -186,5 +275,34 @@ mod tests {
         assert_eq!(check(&[(1, 1, true)], &[]), (1, 0, 0, 0, false));
         assert_eq!(check(&[(1, 1, true), (2, 1, false)], &[]), (0, 0, 1, 0, false));
         assert_eq!(check(&[(1, 2, true), (2, 1, true)], &[(9, 2)]), (0, 1, 0, 1, false));
+        assert_eq!(check(&[(1, 1002, true), (2, 1, true)], &[]), (0, 1001, 0, 0, false), "more than may be unrecorded");
+    }
+
+    #[test]
+    fn what_was_refused_need_not_come_and_its_sender_is_told() {
+        let load = Load { is_told: true, ..Load::mixed(7) };
+        let refused = (0..).find(|number| load.is_refused(*number)).unwrap();
+        let mut relayed = Relayed { acknowledged: 1, ..Relayed::default() };
+        relayed.add(&load, &BTreeSet::from([refused]), &BTreeMap::new(), &BTreeMap::new());
+        assert!(relayed.is_clean());
+        relayed.add_notices(&load, &BTreeSet::from([refused]), &Notices::default());
+        assert_eq!((relayed.untold, relayed.is_clean()), (load.addresses(refused).len() as u64, false));
+    }
+
+    #[test]
+    fn the_oldest_snapshot_is_left_as_it_is() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = |name: &str| dir.path().join(name);
+        for seed in 0..20 {
+            for name in ["queue-1-a", "queue-2-b", "other"] {
+                std::fs::write(path(name), [7; 100]).unwrap();
+                // Their times tell their order.
+                let time = std::time::SystemTime::now() + Duration::from_secs(u64::from(name == "queue-2-b"));
+                std::fs::File::options().write(true).open(path(name)).unwrap().set_modified(time).unwrap();
+            }
+            spoil_snapshots(dir.path(), &mut Random::new(seed)).unwrap();
+            let is_whole = |name: &str| std::fs::read(path(name)).is_ok_and(|octets| octets == [7; 100]);
+            assert_eq!(["queue-1-a", "queue-2-b", "other"].map(is_whole), [true, false, true], "{seed}");
+        }
     }
 }

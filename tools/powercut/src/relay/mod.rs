@@ -4,6 +4,7 @@ pub mod cuts;
 pub mod hop;
 pub mod kills;
 pub mod known;
+mod notices;
 mod queue;
 
 use std::collections::BTreeMap;
@@ -34,5 +35,9 @@ pub(crate) fn told(events: &Path, event: &str) -> io::Result<BTreeMap<(u64, u64)
 fn lines(file: &Path) -> io::Result<Vec<Value>> {
     let text = std::fs::read(file)?;
     let whole = text.iter().rposition(|octet| *octet == b'\n').map_or(0, |at| at + 1);
-    Ok(text[..whole].split(|octet| *octet == b'\n').filter_map(|line| serde_json::from_slice(line).ok()).collect())
+    Ok(lines_of(&text[..whole]).collect())
+}
+
+fn lines_of(text: &[u8]) -> impl Iterator<Item = Value> {
+    text.split(|octet| *octet == b'\n').filter_map(|line| serde_json::from_slice(line).ok())
 }

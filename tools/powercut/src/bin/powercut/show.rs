@@ -137,10 +137,15 @@ impl Show {
         if self.as_json("relay", relayed) {
             return;
         }
-        let Relayed { times, acknowledged, lost, duplicated, recorded_twice, half, findings } = relayed;
+        let Relayed { times, acknowledged, lost, duplicated, duplicated_max, recorded_twice, half, .. } = relayed;
         println!(
             "killed {times} times while relaying: {acknowledged} acknowledged, {lost} lost, {recorded_twice} recorded twice, \
-             {half} altered; {duplicated} sent twice, as the kill came between the other host's 250 and the record"
+             {half} altered; {duplicated} sent twice, {duplicated_max} after one kill at most, as it came between the other host's 250 and the record"
+        );
+        let Relayed { told, untold, told_twice, without_last, uncertain, findings, .. } = relayed;
+        println!(
+            "  senders told of {told} recipients, {told_twice} of them again, not told of {untold}; \
+             {without_last} starts without the last snapshot of the queue, {uncertain} of them with mail held"
         );
         findings.iter().for_each(|finding| println!("  {finding}"));
     }
