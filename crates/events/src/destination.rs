@@ -71,3 +71,40 @@ fn name(recipient: &MailRecipient) -> &Arc<str> {
         MailPlace::Remote => &recipient.address,
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use posthaste_intake::ArrivalFacts;
+
+    use super::*;
+
+    struct Came;
+
+    impl Arrival for Came {
+        fn facts(&self, recipients_max: usize) -> ArrivalFacts {
+            assert_eq!(recipients_max, LIST_MAX);
+            ArrivalFacts { id: "x1".into(), recipient_count: 7, bytes: 5, ..ArrivalFacts::default() }
+        }
+    }
+
+    fn recorded(recipients: Vec<MailRecipient>) -> Received {
+        let mail = Mail { recipients, ..Mail::default() };
+        match received(&Came, &mail).kind {
+            Kind::Received(received) => received,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    #[test]
+    fn a_message_is_recorded_with_the_places_that_it_goes_to() {
+        let remote = MailRecipient { address: "c@example.net".into(), ..MailRecipient::to(MailPlace::Remote) };
+        let transport = MailRecipient::to(MailPlace::Transport("|prog".into()));
+        let maildir = |name: &str| MailRecipient::to(MailPlace::Maildir(name.into()));
+        let event = recorded(vec![remote, transport, maildir("ann"), maildir("bob")]);
+        assert_eq!((&*event.id, event.recipient_count, event.bytes), ("x1", 7, 5));
+        let names: Vec<&str> = event.mailboxes.iter().map(|name| &**name).collect();
+        assert_eq!(names, ["ann", "bob", "|prog", "c@example.net"]);
+        let many = recorded((0..LIST_MAX + 3).map(|number| maildir(&number.to_string())).collect());
+        assert_eq!((many.mailboxes.len(), many.mailbox_count as usize), (LIST_MAX, LIST_MAX + 3));
+    }
+}

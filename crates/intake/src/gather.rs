@@ -264,7 +264,12 @@ pub const STORE_PATIENCE: Duration = Duration::from_secs(300);
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+
+    use posthaste_spool::FileSpool;
+
     use super::*;
+    use crate::shares::{Allowance, SpaceShare, SpoolShares};
 
     #[test]
     fn a_body_in_single_octets_is_one_part_and_one_buffer() {
@@ -295,5 +300,128 @@ mod tests {
         let parts = parts.finish();
         assert!(parts.len() <= 2 * LARGE_BODY_BYTES / SMALL_PIECE_BYTES + 3, "{}", parts.len());
         assert_eq!(parts.concat(), sent);
+    }
+
+    /// A body in pieces, then silence or the end.
+    struct Pieces {
+        pieces: std::collections::VecDeque<Bytes>,
+        ends: bool,
+    }
+
+    impl Incoming for Pieces {
+        type Error = &'static str;
+
+        const PIECE_BYTES_MAX: usize = 512 << 10;
+
+        async fn readable(&mut self) -> bool {
+            !self.pieces.is_empty()
+        }
+
+        async fn piece(&mut self) -> Option<Result<Bytes, Self::Error>> {
+            match self.pieces.pop_front() {
+                None if !self.ends => Some(Err("the client is gone")),
+                piece => piece.map(Ok),
+            }
+        }
+
+        async fn within<F: Future<Output: Send> + Send>(&mut self, patience: Duration, work: F) -> Option<F::Output> {
+            timeout(patience, work).await.ok()
+        }
+    }
+
+    /// Holds the last octet back, and refuses a body with a "!".
+    #[derive(Default)]
+    struct Filter {
+        held: Option<u8>,
+        refuses: bool,
+    }
+
+    impl PieceFilter for Filter {
+        type Refusal = ();
+
+        fn push(&mut self, piece: Bytes) -> Bytes {
+            self.refuses |= piece.contains(&b'!');
+            let out: Vec<u8> = self.held.take().into_iter().chain(piece).collect();
+            let (last, out) = out.split_last().map_or((None, &[][..]), |(last, out)| (Some(*last), out));
+            self.held = last;
+            Bytes::copy_from_slice(out)
+        }
+
+        fn end(&mut self) -> Result<Option<Bytes>, ()> {
+            if self.refuses { Err(()) } else { Ok(self.held.take().map(|octet| vec![octet].into())) }
+        }
+    }
+
+    struct Rig {
+        intake: Intake,
+        dir: tempfile::TempDir,
+    }
+
+    impl Rig {
+        fn new() -> Self {
+            let dir = tempfile::tempdir().expect("a directory");
+            let (spool, _) = FileSpool::open(dir.path(), posthaste_spool::Config::default()).expect("opens");
+            Rig { intake: Intake::new(Arc::new(spool), crate::Config::default()), dir }
+        }
+
+        async fn gather(
+            &self,
+            text: &[u8],
+            piece: usize,
+            ends: bool,
+            memory: &MemoryBudget,
+        ) -> Gathering<Pieces, Filter> {
+            let pieces = text.chunks(piece).map(Bytes::copy_from_slice).collect();
+            let (mut pieces, mut filter) = (Pieces { pieces, ends }, Filter::default());
+            let space = SpoolShares::default().begin(None, Allowance { share: SpaceShare::Percent(25), least: 0 });
+            let front = Bytes::from_static(b"front");
+            self.intake.gather((&mut pieces, 0), (front, &mut filter), memory, space).await
+        }
+
+        fn files(&self) -> usize {
+            std::fs::read_dir(self.dir.path().join("bodies")).map_or(0, Iterator::count)
+        }
+    }
+
+    #[tokio::test]
+    async fn a_small_body_stays_in_memory_and_a_large_one_goes_to_a_file() {
+        let (rig, memory) = (Rig::new(), MemoryBudget::new(1 << 30));
+        let gathered = rig.gather(b"hello", 2, true, &memory).await.expect("gathered");
+        let Body::Memory(parts) = &gathered.body else { panic!("in memory") };
+        assert_eq!((parts.concat(), gathered.bytes), (b"fronthello".to_vec(), 5));
+        let large = vec![b'x'; LARGE_BODY_BYTES + 1000];
+        let gathered = rig.gather(&large, 100_000, true, &memory).await.expect("gathered");
+        assert!(matches!(gathered.body, Body::Large(_)));
+        assert_eq!((gathered.body.len(), gathered.bytes), (large.len() as u64 + 5, large.len() as u64));
+        assert_eq!(rig.files(), 1);
+        drop(gathered);
+        assert_eq!(rig.files(), 0, "no message has taken it over");
+    }
+
+    #[tokio::test]
+    async fn without_memory_a_small_body_goes_to_a_file() {
+        let (rig, memory) = (Rig::new(), MemoryBudget::new(0));
+        let mut held = Reservation::default();
+        assert!(memory.try_grow(&mut held, 2 * LARGE_BODY_BYTES));
+        let gathered = rig.gather(b"hello", 2, true, &memory).await.expect("gathered");
+        assert!(matches!(gathered.body, Body::Large(_)));
+        assert_eq!((gathered.body.len(), gathered.bytes), (10, 5));
+    }
+
+    #[tokio::test]
+    async fn a_body_that_is_refused_or_broken_off_leaves_nothing() {
+        let (rig, memory) = (Rig::new(), MemoryBudget::new(1 << 30));
+        let all = memory.available_bytes();
+        let mut large = vec![b'x'; LARGE_BODY_BYTES + 1000];
+        for text in [&b"hello"[..], &large] {
+            let broken = rig.gather(text, 100_000, false, &memory).await;
+            assert!(matches!(broken, Err(NotGathered::Body("the client is gone"))), "{broken:?}");
+        }
+        large.push(b'!');
+        for text in [&b"hello!"[..], &large] {
+            let refused = rig.gather(text, 100_000, true, &memory).await;
+            assert!(matches!(refused, Err(NotGathered::Refused(()))), "{refused:?}");
+        }
+        assert_eq!((rig.files(), memory.available_bytes()), (0, all));
     }
 }
