@@ -82,6 +82,11 @@ impl RemoteHosts {
         self.forwarding().map_or(Back::Ordinary, |forwarding| forwarding.back(path))
     }
 
+    /// Whether senders get signed return paths, by which complaints are known.
+    pub fn signs_return_paths(&self) -> bool {
+        self.relay().is_some_and(|relay| relay.bounces().return_path.is_some())
+    }
+
     /// A complaint of mail that was sent from here, in a message to an ordinary address.
     pub async fn complaint(&self, body: &Body) -> Option<ReturnedMail> {
         returned::complaint(self.relay(), body).await

@@ -9,10 +9,10 @@ use posthaste_smtp::driver::{Body, Peer};
 use posthaste_smtp::{BodyError, Envelope, MessageOutcome, Reply, ReversePath};
 use posthaste_spool::Lsn;
 
-use super::{Receiver, check_login};
+use super::Receiver;
+use super::checks::{self, CHECKS_PATIENCE, ReadMessage, Stop};
 use crate::certificates;
 use crate::events::Origin;
-use crate::future;
 use crate::head::{Head, HeaderLabels, HeaderRefusal};
 use crate::ids::unix_micros;
 use crate::logins::Session;
@@ -34,11 +34,8 @@ impl Receiver {
         log: &mut LogLine,
     ) -> MessageOutcome {
         let settings = self.settings();
-        if let Err(reply) = check_login(session, &settings) {
-            return reply.into();
-        }
-        if let Some(other) = settings.maps.sender(&envelope.mail.reverse_path) {
-            envelope.mail.reverse_path = other;
+        if let Err(stop) = checks::data(session, &settings, &mut envelope.mail.reverse_path) {
+            return stopped(stop, log).into();
         }
         let envelope = &*envelope;
         // Before the body is read: it waits with its client, and takes no memory here.
@@ -51,14 +48,33 @@ impl Receiver {
             Err(why) => return refuse(why, log).into(),
         };
         (log.bytes, log.message_id) = (gathered.bytes, summary.message_id.clone());
-        let checked = self.check_message(session, &settings, &mut transaction, (envelope, &summary, said), log);
-        let mail = match checked {
-            Ok(mail) => mail,
-            Err(reply) => return reply.into(),
+        let mut message = ReadMessage {
+            receiver: self,
+            session,
+            settings: &settings,
+            envelope,
+            summary: &summary,
+            labels: said.labels,
+            body: &gathered.body,
+            transaction: &mut transaction,
+            mail: Mail::default(),
+            complaint: None,
         };
+        match body.within(CHECKS_PATIENCE, checks::message(&mut message)).await {
+            Some(Ok(())) => {}
+            Some(Err(stop)) => return stopped(stop, log).into(),
+            None => return log.too_slow().into(),
+        }
+        let ReadMessage { mail: said, complaint, .. } = message;
+        let mut mail = self.mail(&transaction, envelope);
+        // Many clients say SMTPUTF8 whenever it is offered. The header section is ASCII, so the message needs it only for addresses, which the client's side of a
+        // session looks at.
+        mail.smtputf8 &= !summary.is_ascii;
+        (mail.tenant, mail.campaign, mail.pool) = (said.tenant, said.campaign, said.pool);
+        (mail.hold_secs, mail.expires_secs) = (said.hold_secs, said.expires_secs);
         log.remote = mail.recipients.iter().filter(|recipient| recipient.place == MailPlace::Remote).count();
         (log.mailboxes, log.discarded) = (mail.recipients.len() - log.remote, transaction.discarded());
-        self.accept((session, envelope), transaction, mail, (gathered, body), log).await
+        self.accept((session, envelope), (transaction, complaint), mail, (gathered, body), log).await
     }
 
     /// Reads the body to its end, with the trace field in front.
@@ -83,57 +99,17 @@ impl Receiver {
         Ok((gathered, summary, said))
     }
 
-    /// Checks what is known once a message is read, and adds what the configuration adds to it.
-    fn check_message(
-        &self,
-        session: &Session,
-        settings: &Settings,
-        transaction: &mut Transaction,
-        (envelope, summary, said): (&Envelope, &Summary, HeaderLabels),
-        log: &mut LogLine,
-    ) -> Result<Mail<'static>, Reply> {
-        if transaction.is_forwarded() && summary.own_hops >= FORWARDS_MAX {
-            log.why = Some(format!("forwarded {} times", summary.own_hops));
-            return Err(Reply::new(554, "5.4.6", "Forwarded by this server too often, the message is in a loop"));
-        }
-        if let Some(pool) = settings.tenants.unknown_pool(&said.labels) {
-            log.why = Some(format!("there is no pool {pool}"));
-            return Err(Reply::new(554, "5.6.0", format!("There is no pool {pool}")));
-        }
-        for copy in settings.maps.copies(envelope) {
-            if let Err(reply) = self.add_copy(transaction, &copy) {
-                log.why = Some(format!("no copy to {}: {reply}", copy.forward_path));
-                return Err(Reply::new(451, "4.3.5", "Mail cannot be accepted now, try again later"));
-            }
-        }
-        let mut mail = self.mail(transaction, envelope);
-        // Many clients say SMTPUTF8 whenever it is offered. The header section is ASCII, so the message needs it only for addresses, which the client's side of a
-        // session looks at.
-        mail.smtputf8 &= !summary.is_ascii;
-        if mail.recipients.iter().any(|recipient| recipient.place == MailPlace::Remote) {
-            let login = settings.login(session).map(|(_, login)| login);
-            let by = (settings.is_trusted(session), login);
-            settings.tenants.label(&mut mail, session, &envelope.mail.reverse_path, by, said.labels);
-            if envelope.mail.hold.is_some() || envelope.mail.expires.is_some() {
-                (mail.hold_secs, mail.expires_secs) = future::times(&envelope.mail, unix_micros() / 1_000_000);
-            }
-        }
-        Ok(mail)
-    }
-
     /// Makes a message durable, and tells those who are to hear of it.
     async fn accept(
         &self,
         (session, envelope): (&Session, &Envelope),
-        transaction: Transaction,
+        (transaction, complaint): (Transaction, Option<ReturnedMail>),
         mail: Mail<'static>,
         (gathered, client): (Gathered, &mut Body<'_>),
         log: &mut LogLine,
     ) -> MessageOutcome {
         let Gathered { body: stored, room, space, .. } = gathered;
-        let is_returned = !transaction.returned().is_empty();
-        let complaint = if is_returned { None } else { self.remote().complaint(&stored).await };
-        let report = if is_returned { returned::read(&stored) } else { None };
+        let report = if transaction.returned().is_empty() { None } else { returned::read(&stored) };
         let origin = Origin { session, envelope, line: &*log };
         let destinations = &self.0.destinations;
         let mut mail = mail;
@@ -220,8 +196,11 @@ impl Incoming for SmtpBody<'_, '_> {
     }
 }
 
-/// A message that this server has received so often is in a loop if it would be forwarded once more: each time it may become several.
-const FORWARDS_MAX: usize = 4;
+/// The answer to a message that a check has stopped, and its reason for the log.
+fn stopped(stop: Stop, log: &mut LogLine) -> Reply {
+    log.why = stop.why;
+    stop.reply
+}
 
 /// The answer to a message whose body was not taken, and its reason for the log.
 fn refuse(why: NotGathered<BodyError, HeaderRefusal>, log: &mut LogLine) -> Reply {

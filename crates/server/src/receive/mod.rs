@@ -1,5 +1,6 @@
 //! From a message on the wire to a message in the spool: what the server answers to each recipient and each body.
 
+mod checks;
 mod message;
 mod recipient;
 #[cfg(test)]
@@ -13,18 +14,18 @@ use std::time::{Duration, Instant};
 use posthaste_accounts::{
     LoggedIn, LoginDoor, LoginFailure, LoginGate, LoginOrigin, PasswordClaim, PasswordHash, Quotas,
 };
-use posthaste_intake::{LARGE_BODY_BYTES, MemoryBudget, STORE_PATIENCE, SpoolShares};
+use posthaste_intake::{MemoryBudget, STORE_PATIENCE, SpoolShares};
 use posthaste_smtp::driver::{self, Body, Handler, Peer};
 use posthaste_smtp::sasl::Credentials;
-use posthaste_smtp::{Envelope, MailFrom, MessageOutcome, RcptTo, Reply, Witness};
+use posthaste_smtp::{Envelope, MailFrom, MessageOutcome, RcptTo, Reply, ReversePath, Witness};
 use tokio::time::timeout;
 
+use self::checks::AtMail;
 use self::recipient::RefusedRecipient;
 use crate::certificates;
 use crate::destinations::Destinations;
 use crate::events::{self, Recorder};
-use crate::future;
-use crate::ids::{Ids, unix_micros};
+use crate::ids::Ids;
 use crate::live::Live;
 use crate::logins::{self, Session};
 use crate::message_log::{LogLine, Severity};
@@ -219,7 +220,6 @@ impl Handler for Receiver {
         Ok(name)
     }
 
-    /// A large message goes to a file; who announces one hears now that there is no room for it, not when all of it was sent.
     async fn mail(&self, session: &mut Session, _: &mut Transaction, mail: &MailFrom) -> Result<(), Reply> {
         let outcome = self.check_mail(session, mail).await;
         if let (Some(recorder), Err(reply)) = (self.events(), &outcome) {
@@ -278,36 +278,20 @@ impl Handler for Receiver {
     }
 }
 
-/// Refuses a session whose login a reload has removed or given another password. 421 ends it.
-fn check_login(session: &Session, settings: &Settings) -> Result<(), Reply> {
-    if session.identity.is_some() && settings.login(session).is_none() {
-        return Err(Reply::new(421, "4.7.0", "Your login has changed, connect and log in again"));
-    }
-    Ok(())
-}
-
 impl Receiver {
     async fn check_mail(&self, session: &Session, mail: &MailFrom) -> Result<(), Reply> {
         let settings = self.settings();
-        check_login(session, &settings)?;
-        if settings.lacks_login(session) {
-            return Err(Reply::new(530, "5.7.0", "Authentication required"));
+        let at = AtMail { receiver: self, session, settings: &settings, mail };
+        checks::mail(&at).await.map_err(|stop| stop.reply)
+    }
+
+    /// Logs that a login has sent from an address that is none of its own.
+    fn tell_foreign_sender(&self, session: &Session, user: &str, sender: &ReversePath) {
+        let (peer, from) = (session.peer.to_string(), sender.to_string());
+        match self.0.repeats.is_told(Kind::Refused, client(session), Instant::now()) {
+            true => tracing::info!(peer, user, from, "sender refused: not an address of this login"),
+            false => tracing::debug!(peer, user, from, "sender refused: not an address of this login"),
         }
-        if let Some((name, login)) = settings.login(session)
-            && !logins::may_send_as(login, name, &mail.reverse_path, &settings.directory)
-        {
-            let (peer, from) = (session.peer.to_string(), mail.reverse_path.to_string());
-            match self.0.repeats.is_told(Kind::Refused, client(session), Instant::now()) {
-                true => tracing::info!(peer, user = name, from, "sender refused: not an address of this login"),
-                false => tracing::debug!(peer, user = name, from, "sender refused: not an address of this login"),
-            }
-            // RFC 6409 section 6.1.
-            return Err(Reply::new(553, "5.7.1", "Not an address of yours, you cannot send mail from it"));
-        }
-        if mail.hold.is_some() || mail.expires.is_some() {
-            future::check(mail, unix_micros() / 1_000_000)?;
-        }
-        self.check_size(session, mail).await
     }
 
     /// Logs a login and records its event. Every accepted login is recorded, so that the use of a stolen password can be found; refused ones only as often as they are logged.
@@ -356,11 +340,8 @@ impl Receiver {
         self.check_login((peer, None), "IMAP", claim).await.map(|login| login.name)
     }
 
-    async fn check_size(&self, session: &Session, mail: &MailFrom) -> Result<(), Reply> {
-        let Some(size) = mail.size.filter(|&size| size > LARGE_BODY_BYTES as u64) else { return Ok(()) };
-        if let Err(too_much) =
-            self.0.shares.check(session.peer.network(), size, self.settings().limits(session).allowance)
-        {
+    async fn check_size(&self, session: &Session, settings: &Settings, size: u64) -> Result<(), Reply> {
+        if let Err(too_much) = self.0.shares.check(session.peer.network(), size, settings.limits(session).allowance) {
             let (peer, why) = (session.peer.to_string(), too_much.to_string());
             match self.0.repeats.is_told(Kind::Refused, client(session), Instant::now()) {
                 true => tracing::info!(peer, size, why, "no room for a large message"),

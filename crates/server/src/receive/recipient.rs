@@ -4,7 +4,8 @@ use posthaste_directory::{self as directory, Mailbox, Place, Route};
 use posthaste_intake::{MailPlace, NotTaken, NotTakenCause};
 use posthaste_smtp::{Address, ForwardPath, RcptTo, Reply};
 
-use super::{Receiver, check_login};
+use super::Receiver;
+use super::checks::{self, Stop};
 use crate::forward::Back;
 use crate::logins::Session;
 use crate::maps::Exists;
@@ -35,6 +36,12 @@ enum Clearance {
     Open,
     /// Its next hop was asked, and takes mail for it.
     Asked,
+}
+
+impl From<Stop> for RefusedRecipient {
+    fn from(stop: Stop) -> Self {
+        Self { why: stop.why, ..stop.reply.into() }
+    }
 }
 
 impl From<Reply> for RefusedRecipient {
@@ -133,7 +140,7 @@ impl Receiver {
         let is_open = clearance == Clearance::Open || forwarded_sender.is_some();
         let rcpt = forwarded_sender.as_ref().unwrap_or(rcpt);
         let settings = self.settings();
-        check_login(session, &settings)?;
+        checks::rcpt(session, &settings)?;
         let mapped = settings.maps.recipient(rcpt);
         let rcpt = mapped.as_ref().unwrap_or(rcpt);
         match settings.directory.recipient(&rcpt.forward_path) {

@@ -1,0 +1,311 @@
+//! The checks of a transaction: one list, of which each stage asks all in order; the first that stops the transaction decides the reply.
+//!
+//! A check can refuse or defer at MAIL, before each recipient is looked up, before the body is read, and at the end of data. There it can also add recipients, as the
+//! directory routes them, label the message and hold it. Nothing is refused later but by a destination.
+
+use std::pin::Pin;
+use std::time::Duration;
+
+use posthaste_intake::{Body as StoredBody, LARGE_BODY_BYTES, Mail};
+use posthaste_message::Summary;
+use posthaste_smtp::{Envelope, MailFrom, Reply, ReversePath};
+
+use super::Receiver;
+use crate::future;
+use crate::ids::unix_micros;
+use crate::logins::{self, Session};
+use crate::returned::ReturnedMail;
+use crate::settings::Settings;
+use crate::tenants::Labels;
+use crate::transaction::Transaction;
+
+/// A member of the list. It says something at the stages that it is about.
+pub(super) trait Check: Sync {
+    /// At MAIL.
+    fn mail<'a>(&'a self, at: &'a AtMail<'a>) -> Checking<'a> {
+        let _ = at;
+        Checking::Done(Ok(()))
+    }
+
+    /// At each RCPT, before the recipient is looked up in the directory.
+    fn rcpt(&self, session: &Session, settings: &Settings) -> Result<(), Stop> {
+        let _ = (session, settings);
+        Ok(())
+    }
+
+    /// Before the body is read. The sender may be changed.
+    fn data(&self, session: &Session, settings: &Settings, sender: &mut ReversePath) -> Result<(), Stop> {
+        let _ = (session, settings, sender);
+        Ok(())
+    }
+
+    /// At the end of data.
+    fn message<'a>(&'a self, message: &'a mut ReadMessage<'_>) -> Checking<'a> {
+        let _ = message;
+        Checking::Done(Ok(()))
+    }
+}
+
+/// All checks, in their order.
+static CHECKS: [&dyn Check; 9] = [
+    &ValidLogin,
+    &RequiredLogin,
+    &OwnSender,
+    &ForwardLoop,
+    &Rewriting,
+    &TenantLabels,
+    &ReleaseTimes,
+    &RoomForLarge,
+    &Complaints,
+];
+
+/// All checks of the end of data together take this long at most. Then the client is told to come back.
+pub(super) const CHECKS_PATIENCE: Duration = Duration::from_secs(60);
+
+/// A check under way. Most are done at once, and cost no allocation.
+pub(super) enum Checking<'a> {
+    Done(Result<(), Stop>),
+    Waiting(Pin<Box<dyn Future<Output = Result<(), Stop>> + Send + 'a>>),
+}
+
+/// The transaction or the command ends here.
+#[derive(Debug)]
+pub(super) struct Stop {
+    pub reply: Reply,
+    /// For the operator.
+    pub why: Option<String>,
+}
+
+impl From<Reply> for Stop {
+    fn from(reply: Reply) -> Self {
+        Self { reply, why: None }
+    }
+}
+
+/// MAIL.
+pub(super) struct AtMail<'a> {
+    pub receiver: &'a Receiver,
+    pub session: &'a Session,
+    pub settings: &'a Settings,
+    pub mail: &'a MailFrom,
+}
+
+/// A message that was read to its end.
+pub(super) struct ReadMessage<'a> {
+    pub receiver: &'a Receiver,
+    pub session: &'a Session,
+    pub settings: &'a Settings,
+    pub envelope: &'a Envelope,
+    pub summary: &'a Summary,
+    /// What its header says of tenant, campaign and pool.
+    pub labels: Labels,
+    pub body: &'a StoredBody,
+    /// Whom it goes to.
+    pub transaction: &'a mut Transaction,
+    /// Labels, and for how long it is held and kept. The rest of it follows from the transaction.
+    pub mail: Mail<'static>,
+    /// A complaint that it is.
+    pub complaint: Option<ReturnedMail>,
+}
+
+impl Checking<'_> {
+    async fn ended(self) -> Result<(), Stop> {
+        match self {
+            Checking::Done(checked) => checked,
+            Checking::Waiting(checking) => checking.await,
+        }
+    }
+}
+
+/// The stage MAIL.
+pub(super) async fn mail(at: &AtMail<'_>) -> Result<(), Stop> {
+    for check in &CHECKS {
+        check.mail(at).ended().await?;
+    }
+    Ok(())
+}
+
+/// The stage RCPT.
+pub(super) fn rcpt(session: &Session, settings: &Settings) -> Result<(), Stop> {
+    CHECKS.iter().try_for_each(|check| check.rcpt(session, settings))
+}
+
+/// The stage DATA.
+pub(super) fn data(session: &Session, settings: &Settings, sender: &mut ReversePath) -> Result<(), Stop> {
+    CHECKS.iter().try_for_each(|check| check.data(session, settings, sender))
+}
+
+/// The end of data.
+pub(super) async fn message(message: &mut ReadMessage<'_>) -> Result<(), Stop> {
+    for check in &CHECKS {
+        check.message(message).ended().await?;
+    }
+    Ok(())
+}
+
+/// Stops a session whose login a reload has removed or given another password.
+struct ValidLogin;
+
+impl ValidLogin {
+    fn check(session: &Session, settings: &Settings) -> Result<(), Stop> {
+        match session.identity.is_some() && settings.login(session).is_none() {
+            // 421 ends it.
+            true => Err(Reply::new(421, "4.7.0", "Your login has changed, connect and log in again").into()),
+            false => Ok(()),
+        }
+    }
+}
+
+impl Check for ValidLogin {
+    fn mail<'a>(&'a self, at: &'a AtMail<'a>) -> Checking<'a> {
+        Checking::Done(Self::check(at.session, at.settings))
+    }
+
+    fn rcpt(&self, session: &Session, settings: &Settings) -> Result<(), Stop> {
+        Self::check(session, settings)
+    }
+
+    fn data(&self, session: &Session, settings: &Settings, _: &mut ReversePath) -> Result<(), Stop> {
+        Self::check(session, settings)
+    }
+}
+
+/// Wants a login where the configuration does.
+struct RequiredLogin;
+
+impl Check for RequiredLogin {
+    fn mail<'a>(&'a self, at: &'a AtMail<'a>) -> Checking<'a> {
+        Checking::Done(match at.settings.lacks_login(at.session) {
+            true => Err(Reply::new(530, "5.7.0", "Authentication required").into()),
+            false => Ok(()),
+        })
+    }
+}
+
+/// Whoever has logged in sends from an address of the login (RFC 6409 section 6.1).
+struct OwnSender;
+
+impl Check for OwnSender {
+    fn mail<'a>(&'a self, at: &'a AtMail<'a>) -> Checking<'a> {
+        let AtMail { receiver, session, settings, mail } = at;
+        Checking::Done(match settings.login(session) {
+            Some((name, login)) if !logins::may_send_as(login, name, &mail.reverse_path, &settings.directory) => {
+                receiver.tell_foreign_sender(session, name, &mail.reverse_path);
+                Err(Reply::new(553, "5.7.1", "Not an address of yours, you cannot send mail from it").into())
+            }
+            _ => Ok(()),
+        })
+    }
+}
+
+/// Stops a message that this server has forwarded to itself.
+struct ForwardLoop;
+
+/// A message that this server has received so often is in a loop if it would be forwarded once more: each time it may become several.
+const FORWARDS_MAX: usize = 4;
+
+impl Check for ForwardLoop {
+    fn message<'a>(&'a self, message: &'a mut ReadMessage<'_>) -> Checking<'a> {
+        let own_hops = message.summary.own_hops;
+        Checking::Done(match message.transaction.is_forwarded() && own_hops >= FORWARDS_MAX {
+            true => Err(Stop {
+                reply: Reply::new(554, "5.4.6", "Forwarded by this server too often, the message is in a loop"),
+                why: Some(format!("forwarded {own_hops} times")),
+            }),
+            false => Ok(()),
+        })
+    }
+}
+
+/// Other senders, and who gets copies, as the maps of the configuration say.
+struct Rewriting;
+
+impl Check for Rewriting {
+    fn data(&self, _: &Session, settings: &Settings, sender: &mut ReversePath) -> Result<(), Stop> {
+        if let Some(other) = settings.maps.sender(sender) {
+            *sender = other;
+        }
+        Ok(())
+    }
+
+    fn message<'a>(&'a self, message: &'a mut ReadMessage<'_>) -> Checking<'a> {
+        for copy in message.settings.maps.copies(message.envelope) {
+            if let Err(reply) = message.receiver.add_copy(message.transaction, &copy) {
+                return Checking::Done(Err(Stop {
+                    reply: Reply::new(451, "4.3.5", "Mail cannot be accepted now, try again later"),
+                    why: Some(format!("no copy to {}: {reply}", copy.forward_path)),
+                }));
+            }
+        }
+        Checking::Done(Ok(()))
+    }
+}
+
+/// On whose account mail for other hosts is sent.
+struct TenantLabels;
+
+impl Check for TenantLabels {
+    fn message<'a>(&'a self, message: &'a mut ReadMessage<'_>) -> Checking<'a> {
+        let (settings, session) = (message.settings, message.session);
+        let labels = std::mem::take(&mut message.labels);
+        if let Some(pool) = settings.tenants.unknown_pool(&labels) {
+            return Checking::Done(Err(Stop {
+                reply: Reply::new(554, "5.6.0", format!("There is no pool {pool}")),
+                why: Some(format!("there is no pool {pool}")),
+            }));
+        }
+        if message.transaction.has_remote() {
+            let by = (settings.is_trusted(session), settings.login(session).map(|(_, login)| login));
+            settings.tenants.label(&mut message.mail, session, &message.envelope.mail.reverse_path, by, labels);
+        }
+        Checking::Done(Ok(()))
+    }
+}
+
+/// Mail that is to leave later, or to be given up early (RFC 4865).
+struct ReleaseTimes;
+
+impl Check for ReleaseTimes {
+    fn mail<'a>(&'a self, at: &'a AtMail<'a>) -> Checking<'a> {
+        Checking::Done(match at.mail.hold.is_some() || at.mail.expires.is_some() {
+            true => future::check(at.mail, unix_micros() / 1_000_000).map_err(Stop::from),
+            false => Ok(()),
+        })
+    }
+
+    fn message<'a>(&'a self, message: &'a mut ReadMessage<'_>) -> Checking<'a> {
+        let said = &message.envelope.mail;
+        if message.transaction.has_remote() && (said.hold.is_some() || said.expires.is_some()) {
+            (message.mail.hold_secs, message.mail.expires_secs) = future::times(said, unix_micros() / 1_000_000);
+        }
+        Checking::Done(Ok(()))
+    }
+}
+
+/// A large message goes to a file; who announces one hears now that there is no room for it, not when all of it was sent.
+struct RoomForLarge;
+
+impl Check for RoomForLarge {
+    fn mail<'a>(&'a self, at: &'a AtMail<'a>) -> Checking<'a> {
+        let Some(size) = at.mail.size.filter(|&size| size > LARGE_BODY_BYTES as u64) else {
+            return Checking::Done(Ok(()));
+        };
+        Checking::Waiting(Box::pin(async move { Ok(at.receiver.check_size(at.session, at.settings, size).await?) }))
+    }
+}
+
+/// A complaint of mail that was sent from here is noted once its message is accepted.
+struct Complaints;
+
+impl Check for Complaints {
+    fn message<'a>(&'a self, message: &'a mut ReadMessage<'_>) -> Checking<'a> {
+        let remote = message.receiver.remote();
+        if !remote.signs_return_paths() || !message.transaction.returned().is_empty() {
+            return Checking::Done(Ok(()));
+        }
+        Checking::Waiting(Box::pin(async move {
+            message.complaint = remote.complaint(message.body).await;
+            Ok(())
+        }))
+    }
+}
