@@ -24,7 +24,6 @@ pub const STREAM: &str = "events";
 pub struct EventLog {
     recorder: Recorder,
     inbox: Arc<Inbox>,
-    figures: Arc<Figures>,
     /// Told, or gone, when each thread has ended.
     noting: Mutex<Option<Receiver<()>>>,
     writing: Mutex<Option<Receiver<()>>>,
@@ -43,6 +42,7 @@ impl std::fmt::Debug for EventLog {
 pub struct Recorder {
     stream: StreamId,
     notes: Arc<Notes>,
+    figures: Arc<Figures>,
     watched: Arc<Watched>,
 }
 
@@ -79,9 +79,8 @@ impl EventLog {
             notice: config.notice.clone(),
         };
         let log = EventLog {
-            recorder: Recorder { stream, notes: notes.clone(), watched: watched.clone() },
+            recorder: Recorder { stream, notes: notes.clone(), figures: figures.clone(), watched: watched.clone() },
             inbox: inbox.clone(),
-            figures: figures.clone(),
             noting: Mutex::default(),
             writing: Mutex::default(),
             packing: Mutex::default(),
@@ -122,13 +121,7 @@ impl EventLog {
 
     /// Figures since the opening.
     pub fn stats(&self) -> Stats {
-        let notes = &self.recorder.notes;
-        Stats {
-            lines: self.figures.lines.load(Ordering::Relaxed),
-            left_out: notes.left_out.load(Ordering::Relaxed),
-            is_over: notes.leaves_out(),
-            is_failing: self.figures.is_failing.load(Ordering::Relaxed),
-        }
+        self.recorder.stats()
     }
 
     /// Appends the last events, writes all that the spool has brought, and ends. Recording is to have ended before. Waits so long at most: what is not
@@ -147,7 +140,7 @@ impl EventLog {
         // What it has not compressed is compressed in the next life.
         self.stop_packing.store(true, Ordering::Relaxed);
         wait(&self.packing);
-        noted & written && !self.figures.is_failing.load(Ordering::Relaxed)
+        noted & written && !self.recorder.figures.is_failing.load(Ordering::Relaxed)
     }
 }
 
@@ -158,6 +151,16 @@ impl Drop for EventLog {
 }
 
 impl Recorder {
+    /// Figures of its log since the opening.
+    pub fn stats(&self) -> Stats {
+        Stats {
+            lines: self.figures.lines.load(Ordering::Relaxed),
+            left_out: self.notes.left_out.load(Ordering::Relaxed),
+            is_over: self.notes.leaves_out(),
+            is_failing: self.figures.is_failing.load(Ordering::Relaxed),
+        }
+    }
+
     /// Looks whether the log's writer is stuck, as at a disk that hangs. To be called every few seconds.
     pub fn look_for_stuck(&self, now: Instant) -> Vec<Found> {
         self.watched.watcher.lock().expect("nothing panics while it is held").look(&self.watched.watch, now)
