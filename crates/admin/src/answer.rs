@@ -1,0 +1,82 @@
+//! Answers, all with the same headers.
+
+use hyper::body::Bytes;
+use hyper::header::{ALLOW, CACHE_CONTROL, CONNECTION, CONTENT_TYPE, HeaderName, HeaderValue, RETRY_AFTER};
+use hyper::{Response, StatusCode};
+use serde::Serialize;
+use serde_json::json;
+
+use crate::body::Whole;
+
+pub(crate) type Answer = Response<Whole>;
+
+/// What a browser may do with anything from here: the page's own files and API, and nothing else.
+const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; \
+                      form-action 'self'; base-uri 'none'; frame-ancestors 'none'; require-trusted-types-for 'script'; \
+                      trusted-types 'none'";
+
+const HEADERS: [(&str, &str); 7] = [
+    ("content-security-policy", POLICY),
+    ("x-content-type-options", "nosniff"),
+    ("referrer-policy", "no-referrer"),
+    ("cross-origin-opener-policy", "same-origin"),
+    ("cross-origin-resource-policy", "same-origin"),
+    ("permissions-policy", "camera=(), microphone=(), geolocation=(), clipboard-read=()"),
+    ("cache-control", "no-store"),
+];
+
+/// An answer with all headers that every answer has.
+pub(crate) fn answer(status: StatusCode, content_type: &'static str, body: impl Into<Bytes>) -> Answer {
+    let mut answer = Response::new(Whole::from(body.into()));
+    *answer.status_mut() = status;
+    let headers = answer.headers_mut();
+    for (name, value) in HEADERS {
+        headers.insert(HeaderName::from_static(name), HeaderValue::from_static(value));
+    }
+    headers.insert(CONTENT_TYPE, HeaderValue::from_static(content_type));
+    answer
+}
+
+/// JSON.
+pub(crate) fn json(status: StatusCode, value: &impl Serialize) -> Answer {
+    let text = serde_json::to_vec(value).expect("an answer has a JSON form");
+    answer(status, "application/json", text)
+}
+
+/// A refusal, with its reason.
+pub(crate) fn refused(status: StatusCode, why: &str) -> Answer {
+    json(status, &json!({ "error": why }))
+}
+
+/// A refusal for now.
+pub(crate) fn later(status: StatusCode, why: &str, secs: u16) -> Answer {
+    let mut answer = refused(status, why);
+    answer.headers_mut().insert(RETRY_AFTER, HeaderValue::from(secs));
+    answer
+}
+
+/// One word.
+pub(crate) fn word(status: StatusCode, word: &str) -> Answer {
+    answer(status, "text/plain; charset=utf-8", format!("{word}\n"))
+}
+
+/// A file whose name has its hash: it never changes.
+pub(crate) fn lasting(content_type: &'static str, body: Bytes) -> Answer {
+    let mut answer = answer(StatusCode::OK, content_type, body);
+    let headers = answer.headers_mut();
+    headers.insert(CACHE_CONTROL, HeaderValue::from_static("public, max-age=31536000, immutable"));
+    answer
+}
+
+/// The method is another one.
+pub(crate) fn other_method(allowed: &'static str) -> Answer {
+    let mut answer = refused(StatusCode::METHOD_NOT_ALLOWED, "this path has other methods");
+    answer.headers_mut().insert(ALLOW, HeaderValue::from_static(allowed));
+    answer
+}
+
+/// The last one of its connection.
+pub(crate) fn last(mut answer: Answer) -> Answer {
+    answer.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
+    answer
+}

@@ -1,0 +1,94 @@
+//! The client's address: that of the connection, or the one that a trusted proxy names.
+
+use std::net::{IpAddr, SocketAddr};
+
+use hyper::HeaderMap;
+use posthaste_net::{IpNet, Peer};
+
+/// The address that a client's wrong tokens are counted for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ClientAddress(pub Option<IpAddr>);
+
+/// Proxies that are passed through at most; who names more counts with the address of the last.
+const HOPS_MAX: usize = 16;
+
+impl ClientAddress {
+    /// Walks from the connection outwards as long as each address is one of `proxies`: the last is the client. A proxy that names nobody, or names
+    /// different clients in `Forwarded` (RFC 7239) and `X-Forwarded-For`, counts itself.
+    pub(crate) fn of(peer: &Peer, headers: &HeaderMap, proxies: &[IpNet]) -> Self {
+        let is_proxy = |ip: &IpAddr| proxies.iter().any(|network| network.contains(ip));
+        let Some(mut client) = peer.ip() else { return Self(None) };
+        if !is_proxy(&client) {
+            return Self(Some(client));
+        }
+        let named = match (listed(headers, "forwarded", forwarded_for), listed(headers, "x-forwarded-for", plain)) {
+            (named, other) if named.is_empty() => other,
+            (named, other) if other.is_empty() || other.last() == named.last() => named,
+            _ => return Self(Some(client)),
+        };
+        for next in named.into_iter().rev().take(HOPS_MAX) {
+            let Some(next) = next else { break };
+            client = next;
+            if !is_proxy(&client) {
+                break;
+            }
+        }
+        Self(Some(client))
+    }
+}
+
+/// The elements of a list over all fields of a name; `None` for each that is no address.
+fn listed(headers: &HeaderMap, name: &str, address: fn(&str) -> Option<IpAddr>) -> Vec<Option<IpAddr>> {
+    let fields = headers.get_all(name).iter().map(|value| value.to_str().unwrap_or("?"));
+    fields.flat_map(|field| field.split(',')).map(|element| address(element.trim())).collect()
+}
+
+/// The address in `for=` of an element of `Forwarded`.
+fn forwarded_for(element: &str) -> Option<IpAddr> {
+    let pairs = element.split(';').filter_map(|pair| pair.trim().split_once('='));
+    let (_, node) = pairs.into_iter().find(|(key, _)| key.eq_ignore_ascii_case("for"))?;
+    plain(node.strip_prefix('"').map_or(Some(node), |rest| rest.strip_suffix('"'))?)
+}
+
+/// An address, with or without a port, IPv6 with or without brackets.
+fn plain(text: &str) -> Option<IpAddr> {
+    let bracketed = || text.strip_prefix('[')?.strip_suffix(']')?.parse().ok();
+    let ip = text.parse().ok().or_else(bracketed).or_else(|| text.parse::<SocketAddr>().ok().map(|at| at.ip()));
+    ip.map(|ip: IpAddr| ip.to_canonical())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn check(peer: &str, proxies: &[&str], fields: &[(&'static str, &str)], expected: &str) {
+        let remote = SocketAddr::new(peer.parse().unwrap(), 40_000);
+        let proxies: Vec<IpNet> = proxies.iter().map(|text| posthaste_net::network(text).unwrap()).collect();
+        let mut headers = HeaderMap::new();
+        for (name, value) in fields {
+            headers.append(*name, value.parse().unwrap());
+        }
+        let client = ClientAddress::of(&Peer::Tcp { remote, local: remote }, &headers, &proxies);
+        assert_eq!(client.0, Some(expected.parse().unwrap()), "{peer} {proxies:?} {fields:?}");
+    }
+
+    #[test]
+    fn only_a_trusted_proxy_names_the_client() {
+        let (xff, forwarded) = ("x-forwarded-for", "forwarded");
+        check("192.0.2.1", &[], &[(xff, "198.51.100.1")], "192.0.2.1");
+        check("192.0.2.1", &["192.0.2.9"], &[(xff, "198.51.100.1")], "192.0.2.1");
+        check("127.0.0.1", &["127.0.0.1"], &[], "127.0.0.1");
+        check("127.0.0.1", &["127.0.0.1"], &[(xff, "203.0.113.5, 198.51.100.1")], "198.51.100.1");
+        check("127.0.0.1", &["127.0.0.1", "10.0.0.0/8"], &[(xff, "203.0.113.5"), (xff, "10.0.0.7")], "203.0.113.5");
+        check("127.0.0.1", &["127.0.0.1"], &[(xff, "nonsense")], "127.0.0.1");
+        check("127.0.0.1", &["127.0.0.1"], &[(xff, "198.51.100.1, unknown")], "127.0.0.1");
+        check("127.0.0.1", &["127.0.0.1"], &[(forwarded, "for=198.51.100.1;proto=https;by=_x")], "198.51.100.1");
+        check("127.0.0.1", &["127.0.0.1"], &[(forwarded, "For=\"[2001:db8::1]:4711\"")], "2001:db8::1");
+        check("127.0.0.1", &["127.0.0.1"], &[(forwarded, "proto=https")], "127.0.0.1");
+        // What the client sends in one field does not count against what the proxy adds in the other.
+        check("127.0.0.1", &["127.0.0.1"], &[(forwarded, "for=10.9.9.9"), (xff, "198.51.100.1")], "127.0.0.1");
+        check("127.0.0.1", &["127.0.0.1"], &[(forwarded, "for=198.51.100.1"), (xff, "198.51.100.1")], "198.51.100.1");
+        let all_proxies = vec!["10.0.0.1"; 1000].join(",");
+        check("127.0.0.1", &["127.0.0.1", "10.0.0.0/8"], &[(xff, &all_proxies)], "10.0.0.1");
+    }
+}

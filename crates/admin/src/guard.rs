@@ -1,0 +1,284 @@
+//! Who may ask: the credential of a request, and the checks against other web sites.
+//!
+//! A browser sends requests that its user knows nothing of: to a name that an attacker's DNS points here, or from a page of another site. It sends
+//! `Authorization: Bearer` only when a page of ours has the token, so such requests need no check of their names.
+
+use std::collections::HashSet;
+use std::net::{IpAddr, Ipv6Addr};
+
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
+use hyper::header::{AUTHORIZATION, COOKIE, HOST, HeaderMap, HeaderValue, ORIGIN};
+use hyper::http::request::Parts;
+use hyper::{StatusCode, Version};
+
+/// What a request shows.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Credential {
+    /// Nothing that counts.
+    None,
+    /// A token, or what is meant to be one.
+    Token(String),
+}
+
+/// Why a request is refused before anybody looks at its path.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub(crate) enum GuardRefusal {
+    #[error("the request needs one Host")]
+    NoHost,
+    #[error("more than one Authorization, or one that cannot be read")]
+    Malformed,
+    #[error("this server has another name; `names` below [http] adds one")]
+    OtherHost,
+    #[error("pages of other sites may not ask here")]
+    OtherOrigin,
+    #[error("browsers do not send Basic here")]
+    BasicFromBrowser,
+}
+
+impl GuardRefusal {
+    pub fn status(self) -> StatusCode {
+        match self {
+            Self::NoHost | Self::Malformed => StatusCode::BAD_REQUEST,
+            Self::OtherHost => StatusCode::MISDIRECTED_REQUEST,
+            Self::OtherOrigin | Self::BasicFromBrowser => StatusCode::FORBIDDEN,
+        }
+    }
+}
+
+/// The names by which browsers may know the server.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct HostNames(HashSet<String>);
+
+impl HostNames {
+    /// These, and `localhost`. Without ports.
+    pub fn new(names: impl IntoIterator<Item = String>) -> Self {
+        Self(names.into_iter().map(|name| name.to_ascii_lowercase()).chain(["localhost".to_owned()]).collect())
+    }
+
+    /// `is_loopback`: only this machine can connect to the listener, so an address of its own is no name that an attacker has chosen.
+    fn allow(&self, host: &str, is_loopback: bool) -> bool {
+        let literal = host.strip_prefix('[').and_then(|rest| rest.strip_suffix(']')).unwrap_or(host);
+        let is_own_address = || literal.parse::<IpAddr>().is_ok_and(|ip| ip.to_canonical().is_loopback());
+        let name = host.strip_suffix('.').unwrap_or(host).to_ascii_lowercase();
+        self.0.contains(&name) || (is_loopback && is_own_address())
+    }
+}
+
+/// Checks a request. `is_exempt`: it has nothing that anybody could want to steal, such as the health of the server.
+///
+/// # Errors
+/// See [`GuardRefusal`].
+pub(crate) fn check(
+    parts: &Parts,
+    names: &HostNames,
+    is_loopback: bool,
+    is_exempt: bool,
+) -> Result<Credential, GuardRefusal> {
+    let credential = credential(&parts.headers)?;
+    let is_bound = credential == Credential::None && !is_exempt;
+    let host = host(parts)?;
+    if !is_bound {
+        return Ok(credential);
+    }
+    let host = host.filter(|host| names.allow(&host.name, is_loopback)).ok_or(GuardRefusal::OtherHost)?;
+    for origin in parts.headers.get_all(ORIGIN) {
+        if !origin.to_str().is_ok_and(|origin| is_same(origin, &host)) {
+            return Err(GuardRefusal::OtherOrigin);
+        }
+    }
+    Ok(credential)
+}
+
+/// A host as the client names it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct HostAndPort {
+    name: String,
+    port: Option<u16>,
+}
+
+impl HostAndPort {
+    fn parse(text: &str) -> Option<Self> {
+        let (name, port) = match text.rsplit_once(':') {
+            // An IPv6 address stands in brackets; without a port its last colon is inside of them.
+            Some((name, port)) if !port.ends_with(']') => (name, Some(port.parse().ok()?)),
+            _ => (text, None),
+        };
+        let is_name =
+            !name.is_empty() && name.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-._".contains(&byte));
+        let is_literal = || name.strip_prefix('[')?.strip_suffix(']')?.parse::<Ipv6Addr>().ok();
+        (is_name || is_literal().is_some()).then(|| Self { name: name.to_owned(), port })
+    }
+}
+
+/// The host of a request; `None` where HTTP/1.0 names none. The target and the field are to agree (RFC 9112 section 3.2.2).
+fn host(parts: &Parts) -> Result<Option<HostAndPort>, GuardRefusal> {
+    let mut fields = parts.headers.get_all(HOST).iter();
+    let (field, more) = (fields.next(), fields.next());
+    let field = field.map(|value| value.to_str().ok().and_then(HostAndPort::parse).ok_or(GuardRefusal::NoHost));
+    let field = field.transpose()?;
+    let in_target = parts.uri.authority().map(|authority| HostAndPort::parse(authority.as_str()));
+    match (field, in_target) {
+        _ if more.is_some() => Err(GuardRefusal::NoHost),
+        (Some(field), Some(in_target)) if in_target.as_ref() != Some(&field) => Err(GuardRefusal::NoHost),
+        (None, None | Some(None)) if parts.version > Version::HTTP_10 => Err(GuardRefusal::NoHost),
+        (None, in_target) => Ok(in_target.flatten()),
+        (field, _) => Ok(field),
+    }
+}
+
+/// Whether an origin is that of the host (RFC 6454): a page of ours.
+fn is_same(origin: &str, host: &HostAndPort) -> bool {
+    let (rest, usual) = match (origin.strip_prefix("http://"), origin.strip_prefix("https://")) {
+        (Some(rest), _) => (rest, 80),
+        (_, Some(rest)) => (rest, 443),
+        _ => return false,
+    };
+    HostAndPort::parse(rest).is_some_and(|origin| {
+        origin.name.eq_ignore_ascii_case(&host.name) && origin.port.unwrap_or(usual) == host.port.unwrap_or(usual)
+    })
+}
+
+fn credential(headers: &HeaderMap) -> Result<Credential, GuardRefusal> {
+    // A browser's cookie is no credential here, but it tells that a browser asks: the checks for browsers apply.
+    if headers.get_all(COOKIE).iter().any(has_session) {
+        return Ok(Credential::None);
+    }
+    let mut fields = headers.get_all(AUTHORIZATION).iter();
+    let Some(field) = fields.next() else { return Ok(Credential::None) };
+    if fields.next().is_some() {
+        return Err(GuardRefusal::Malformed);
+    }
+    let field = field.to_str().map_err(|_| GuardRefusal::Malformed)?;
+    let (scheme, value) = field.split_once(' ').ok_or(GuardRefusal::Malformed)?;
+    let value = value.trim_start_matches(' ');
+    if scheme.eq_ignore_ascii_case("bearer") {
+        return Ok(Credential::Token(value.to_owned()));
+    }
+    if !scheme.eq_ignore_ascii_case("basic") {
+        return Err(GuardRefusal::Malformed);
+    }
+    // A browser that has a password for this server adds it to requests from anywhere.
+    if headers.contains_key(ORIGIN) || headers.contains_key("sec-fetch-site") {
+        return Err(GuardRefusal::BasicFromBrowser);
+    }
+    let pair = STANDARD.decode(value).ok().and_then(|octets| String::from_utf8(octets).ok());
+    let pair = pair.ok_or(GuardRefusal::Malformed)?;
+    let (_, password) = pair.split_once(':').ok_or(GuardRefusal::Malformed)?;
+    Ok(Credential::Token(password.to_owned()))
+}
+
+fn has_session(field: &HeaderValue) -> bool {
+    let is_session = |pair: &str| pair.trim_start().starts_with("__Host-posthaste=");
+    field.to_str().map_or(true, |field| field.split(';').any(is_session))
+}
+
+#[cfg(test)]
+mod tests {
+    use hyper::Request;
+
+    use super::*;
+
+    fn parts(target: &str, fields: &[(&str, &str)]) -> Parts {
+        let mut request = Request::builder().uri(target);
+        for (name, value) in fields {
+            request = request.header(*name, *value);
+        }
+        request.body(()).unwrap().into_parts().0
+    }
+
+    fn names() -> HostNames {
+        HostNames::new(["MX.example.org".to_owned(), "page.example.net".to_owned()])
+    }
+
+    fn ask(target: &str, is_loopback: bool, fields: &[(&str, &str)]) -> Result<Credential, GuardRefusal> {
+        check(&parts(target, fields), &names(), is_loopback, false)
+    }
+
+    #[test]
+    fn a_request_without_a_token_names_this_server() {
+        use GuardRefusal::{NoHost, OtherHost};
+        let check = |host: &str, is_loopback, expected: Result<(), GuardRefusal>| {
+            assert_eq!(ask("/", is_loopback, &[("host", host)]).map(drop), expected, "{host} {is_loopback}");
+        };
+        for host in ["mx.example.org", "mx.EXAMPLE.org.", "mx.example.org:1", "page.example.net", "localhost:8025"] {
+            check(host, false, Ok(()));
+        }
+        for host in ["127.0.0.1:8025", "127.9.9.9", "[::1]:8025", "[::ffff:127.0.0.1]"] {
+            check(host, true, Ok(()));
+            check(host, false, Err(OtherHost));
+        }
+        for host in
+            ["evil.example", "192.0.2.1", "mx.example.org.evil.example", "0.0.0.0", "[::]", "127.0.0.1.evil.example"]
+        {
+            check(host, true, Err(OtherHost));
+        }
+        for host in ["", "a b", "mx.example.org:x", "mx.example.org:99999", "mx.example.org@evil.example", "[::1", "é"]
+        {
+            check(host, true, Err(NoHost));
+        }
+        assert_eq!(ask("/", true, &[]), Err(NoHost));
+        assert_eq!(ask("/", true, &[("host", "localhost"), ("host", "localhost")]), Err(NoHost));
+        assert_eq!(ask("http://evil.example/", true, &[("host", "localhost")]), Err(NoHost));
+        assert_eq!(ask("http://evil.example/", true, &[("host", "evil.example")]), Err(OtherHost));
+    }
+
+    #[test]
+    fn a_token_or_an_exempt_path_may_come_under_any_name() {
+        let token = [("host", "evil.example"), ("origin", "http://evil.example"), ("authorization", "Bearer pht_1")];
+        assert_eq!(ask("/", false, &token), Ok(Credential::Token("pht_1".to_owned())));
+        let parts = parts("/health/live", &[("host", "evil.example")]);
+        assert_eq!(check(&parts, &names(), false, true), Ok(Credential::None));
+    }
+
+    #[test]
+    fn a_cookie_makes_a_token_not_count() {
+        let fields =
+            [("host", "evil.example"), ("authorization", "Bearer pht_1"), ("cookie", "a=b; __Host-posthaste=x")];
+        assert_eq!(ask("/", false, &fields), Err(GuardRefusal::OtherHost));
+        let fields = [("host", "localhost"), ("authorization", "Bearer pht_1"), ("cookie", "other=1")];
+        assert_eq!(ask("/", false, &fields), Ok(Credential::Token("pht_1".to_owned())));
+    }
+
+    #[test]
+    fn an_origin_is_that_of_the_host() {
+        let check = |host: &str, origin: &str, is_same: bool| {
+            let answer = ask("/", true, &[("host", host), ("origin", origin)]);
+            let expected = if is_same { Ok(Credential::None) } else { Err(GuardRefusal::OtherOrigin) };
+            assert_eq!(answer, expected, "{host} {origin}");
+        };
+        check("127.0.0.1:8025", "http://127.0.0.1:8025", true);
+        check("[::1]:8025", "http://[::1]:8025", true);
+        check("mx.example.org", "https://MX.example.org", true);
+        check("mx.example.org", "https://mx.example.org:443", true);
+        check("mx.example.org:80", "http://mx.example.org", true);
+        for origin in [
+            "http://127.0.0.1:8026",
+            "http://localhost:8025",
+            "null",
+            "",
+            "http://evil.example",
+            "file://",
+            "127.0.0.1:8025",
+        ] {
+            check("127.0.0.1:8025", origin, false);
+        }
+    }
+
+    #[test]
+    fn basic_has_the_token_as_its_password_and_comes_from_no_browser() {
+        let basic = |pair: &str| format!("Basic {}", STANDARD.encode(pair));
+        let with = |authorization: &str, more: &[(&str, &str)]| {
+            ask("/", true, &[&[("host", "localhost"), ("authorization", authorization)], more].concat())
+        };
+        assert_eq!(with(&basic("any:pht_1"), &[]), Ok(Credential::Token("pht_1".to_owned())));
+        assert_eq!(with(&basic(":a:b"), &[]), Ok(Credential::Token("a:b".to_owned())));
+        for (name, value) in [("origin", "http://localhost"), ("sec-fetch-site", "same-origin")] {
+            assert_eq!(with(&basic("any:pht_1"), &[(name, value)]), Err(GuardRefusal::BasicFromBrowser));
+        }
+        for wrong in [&*basic("no-colon"), "Basic ???", "Digest x", "Bearer", "pht_1"] {
+            assert_eq!(with(wrong, &[]), Err(GuardRefusal::Malformed), "{wrong}");
+        }
+        assert_eq!(with("Bearer a", &[("authorization", "Bearer b")]), Err(GuardRefusal::Malformed));
+    }
+}

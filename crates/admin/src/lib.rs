@@ -1,0 +1,29 @@
+//! The HTTP side of a mail server: tokens, checks of requests, the API and the page.
+//!
+//! For any server that has something to show: it implements [`ServerView`]. Nothing here decides about mail, and nothing here knows how mail is kept.
+#![forbid(unsafe_code)]
+#![warn(missing_docs)]
+
+mod answer;
+mod body;
+mod client;
+mod connection;
+mod guard;
+mod history;
+mod page;
+mod routes;
+mod service;
+mod token;
+mod token_file;
+mod view;
+
+pub use client::ClientAddress;
+pub use guard::HostNames;
+pub use history::Counters;
+pub use service::{AdminApi, AdminService, HttpListener};
+pub use token::{Scope, Secret, Token, TokenError, UnknownScope};
+pub use token_file::{TOKEN_FILE, TokenFile, TokenFileError, TokenFileErrorKind};
+pub use view::{
+    Attention, DestinationCount, DiskRoom, Guess, QueueStatus, Readiness, ServerStatus, ServerView, StreamStatus,
+    Urgency,
+};

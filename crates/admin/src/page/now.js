@@ -1,0 +1,185 @@
+// Now: is mail taken, does it leave, what needs somebody?
+
+import { el, foreign, put } from "./el.js";
+import { bytes, clock, count, duration, percent, rate } from "./format.js";
+
+const RATES = [
+  ["received", "In", "messages a second"],
+  ["delivered", "Out", "deliveries a second"],
+  ["refused", "Refused", "a second"],
+  ["deferred", "Deferred", "attempts a second"],
+];
+const URGENCY = { broken: "broken", warning: "warning", note: "note" };
+const SHAPE = { broken: "■", warning: "▲", note: "●" };
+const SMOOTHED_SECS = 5;
+
+export class NowPage {
+  constructor(whose, logOut) {
+    this.host = el("span", { class: "host" });
+    this.state = el("p", { class: "state" });
+    this.clock = el("span", { class: "clock" });
+    this.failure = el("p", { class: "error", role: "alert" });
+    this.attention = el("section", { "aria-label": "What needs you", "aria-live": "polite" });
+    this.rates = el("div", { class: "tiles" });
+    this.facts = el("dl", { class: "facts" });
+    this.streams = el("section", { "aria-labelledby": "streams" });
+    this.queue = el("section", { "aria-labelledby": "destinations" });
+    const missing = whose.scopes.includes("server:read") ? null
+      : el("p", { class: "hint" }, "The state of the server needs a token with the scope server:read.");
+    this.node = el("div", {},
+      el("a", { class: "skip", href: "#content" }, "To the content"),
+      el("header", {},
+        this.host,
+        el("nav", { "aria-label": "Pages" }, el("a", { href: "#/now", "aria-current": "page" }, "Now")),
+        el("span", { class: "whose" }, "token ", foreign(whose.name)),
+        el("button", { type: "button", class: "quiet", onclick: logOut }, "Log out")),
+      el("main", { id: "content", tabindex: "-1" },
+        el("div", { class: "strip" }, this.state, this.clock),
+        this.failure, missing, this.attention, this.rates, this.facts, this.queue, this.streams));
+    this.shown = new Map();
+  }
+
+  /// Builds a part anew only if what it shows has changed: what is selected in it stays selected.
+  update(node, shows, build) {
+    const text = JSON.stringify(shows);
+    if (this.shown.get(node) === text) return;
+    this.shown.set(node, text);
+    put(node, build());
+  }
+
+  fail(message) {
+    this.update(this.failure, message, () => [message, " What is shown below is old."]);
+    this.node.classList.add("stale");
+  }
+
+  show(now, queue) {
+    this.node.classList.remove("stale");
+    this.update(this.failure, "", () => []);
+    const at = now?.time ?? Math.floor(Date.now() / 1000);
+    put(this.clock, new Date(at * 1000).toLocaleTimeString("en-GB"));
+    const attention = [...(now?.server.attention ?? []), ...(queue?.attention ?? [])].sort(worstFirst);
+    this.update(this.attention, [attention, Math.floor(at / 3600)], () => attentionList(attention, at));
+    if (now) this.showServer(now, attention.length);
+    if (now || queue) this.update(this.facts, factsOf(now, queue, at), () => facts(now, queue, at));
+    if (queue) this.update(this.queue, [queue.destinations, queue.others, Math.floor(at / 10)], () => destinations(queue, at));
+  }
+
+  showServer(now, things) {
+    const { host_name, version, not_taking, not_delivering, streams } = now.server;
+    this.update(this.host, [host_name, version], () => [foreign(host_name), el("small", {}, " Posthaste " + version)]);
+    document.title = (things ? "(" + things + ") " : "") + "Now · " + host_name;
+    this.update(this.state, [not_taking, not_delivering, things], () => [
+      light(not_taking, "taking mail", "not taking mail"),
+      light(not_delivering, "delivering", "not delivering"),
+      el("span", { class: things ? "warning" : "good" },
+        things === 0 ? "nothing needs you" : things === 1 ? "1 thing needs you" : things + " things need you"),
+    ]);
+    this.update(this.rates, now.rates, () => RATES.map(([key, name, unit]) => tile(name, unit, now.rates[key])));
+    this.update(this.streams, streams, () => streamTable(streams));
+  }
+}
+
+function worstFirst(a, b) {
+  const order = Object.keys(URGENCY);
+  return order.indexOf(a.urgency) - order.indexOf(b.urgency) || b.since - a.since;
+}
+
+function light(why, good, bad) {
+  return why ? el("span", { class: "broken" }, bad + ": ", foreign(why)) : el("span", { class: "good" }, good);
+}
+
+function attentionList(attention, at) {
+  if (attention.length === 0) return [];
+  return el("ul", { class: "attention" }, attention.map((one) =>
+    el("li", { class: one.urgency },
+      el("span", { class: "shape", "aria-hidden": "true" }, SHAPE[one.urgency]),
+      el("div", {},
+        el("p", {}, el("strong", {}, URGENCY[one.urgency] + " "), foreign(one.what), el("small", {}, " since " + clock(one.since, at))),
+        one.help ? el("p", { class: "help" }, foreign(one.help)) : null))));
+}
+
+function tile(name, unit, values) {
+  const recent = values.slice(-SMOOTHED_SECS);
+  const now = recent.reduce((sum, value) => sum + value, 0) / Math.max(recent.length, 1);
+  const most = Math.max(0, ...values);
+  return el("div", { class: "tile" },
+    el("h2", {}, name),
+    el("p", { class: "value" }, rate(now), el("small", {}, "/s")),
+    graph(values, name + ", the last minute: at most " + rate(most) + " " + unit),
+    el("p", { class: "unit" }, most > 0 ? "peak " + rate(most) + "/s" : "none for a minute"));
+}
+
+const GRAPH_SECS = 60;
+const GRAPH_HEIGHT = 24;
+
+function graph(values, label) {
+  const most = Math.max(1, ...values);
+  const x = (index) => GRAPH_SECS - values.length + index;
+  const y = (value) => (GRAPH_HEIGHT - 1 - (value / most) * (GRAPH_HEIGHT - 2)).toFixed(1);
+  const points = values.map((value, index) => x(index) + " " + y(value));
+  const line = points.length ? "M" + points.join("L") : "";
+  const area = points.length ? line + "L" + x(values.length - 1) + " " + GRAPH_HEIGHT + "L" + x(0) + " " + GRAPH_HEIGHT + "Z" : "";
+  const box = "0 0 " + (GRAPH_SECS - 1) + " " + GRAPH_HEIGHT;
+  return el("svg", { viewBox: box, preserveAspectRatio: "none", role: "img", "aria-label": label },
+    el("path", { class: "area", d: area }),
+    el("path", { class: "line", d: line, "vector-effect": "non-scaling-stroke" }));
+}
+
+/// What the facts depend on, in the steps in which they are shown.
+function factsOf(now, queue, at) {
+  return [now?.server.spool_fill, now?.server.disks, now?.server.waiting_here, now?.server.queued, queue?.recipients,
+    queue?.oldest && Math.floor((at - queue.oldest) / 10)];
+}
+
+function facts(now, queue, at) {
+  const all = [];
+  const fact = (name, ...value) => all.push(el("div", {}, el("dt", {}, name), el("dd", {}, value)));
+  const queued = queue?.recipients ?? now?.server.queued ?? 0;
+  fact("Waiting for other hosts", count(queued), el("small", {}, queued === 1 ? " recipient" : " recipients"));
+  if (queue) fact("Oldest waiting", queue.oldest ? duration(at - queue.oldest) : "none");
+  if (!now) return all;
+  fact("Waiting for mailboxes here", count(now.server.waiting_here), el("small", {}, now.server.waiting_here === 1 ? " message" : " messages"));
+  fact("Spool", bar("Spool", now.server.spool_fill), percent(now.server.spool_fill));
+  for (const disk of now.server.disks) {
+    const used = disk.total_bytes ? 1 - disk.free_bytes / disk.total_bytes : 1;
+    fact("Disk of " + disk.holds, bar("Disk of " + disk.holds, used), bytes(disk.free_bytes), el("small", {}, " free"));
+  }
+  return all;
+}
+
+function bar(name, share) {
+  return el("progress", { class: share > 0.9 ? "full" : null, max: "1", value: share.toFixed(3), "aria-label": name + " in use" });
+}
+
+function destinations(queue, at) {
+  const rows = queue.destinations.map((one) => el("tr", {},
+    el("th", { scope: "row" }, foreign(one.domain)),
+    number(one.recipients),
+    el("td", { class: "number" }, duration(at - one.oldest)),
+    number(one.deferred), number(one.held), number(one.suspended)));
+  const others = queue.others ? el("p", { class: "hint" }, "and " + count(queue.others) + " others") : null;
+  return [
+    el("h2", { id: "destinations" }, "Busiest destinations"),
+    rows.length === 0 ? el("p", { class: "hint" }, "No mail waits for other hosts.")
+      : table(["destination", "waits", "oldest", "deferred", "held", "suspended"], rows),
+    others,
+  ];
+}
+
+function number(value) {
+  return el("td", { class: value ? "number" : "number zero" }, value ? count(value) : "–");
+}
+
+function streamTable(streams) {
+  const rows = streams.map((one) => el("tr", {},
+    el("th", { scope: "row" }, foreign(one.name), one.name === "local:" ? el("small", {}, " mail directory") : null),
+    el("td", { class: "number" }, count(one.behind)),
+    el("td", { class: one.trouble ? "broken" : "good" }, one.trouble ? ["stuck: ", foreign(one.trouble)] : "works")));
+  return [el("h2", { id: "streams" }, "Streams of the spool"), table(["stream", "batches behind", "state"], rows)];
+}
+
+function table(names, rows) {
+  const head = names.map((name, index) => el("th", { scope: "col", class: index ? "number" : null }, name));
+  return el("div", { class: "scroll", tabindex: "0" },
+    el("table", {}, el("thead", {}, el("tr", {}, head)), el("tbody", {}, rows)));
+}

@@ -1,0 +1,182 @@
+//! The paths, each with the scope that it needs.
+
+use std::sync::Arc;
+
+use hyper::body::Incoming;
+use hyper::{Method, Request, StatusCode};
+use serde_json::json;
+
+use crate::answer::{self, Answer};
+use crate::guard::{self, Credential};
+use crate::service::{Arrival, Shared};
+use crate::token::{Scope, Token};
+use crate::view::{Guess, Readiness, ServerView};
+
+/// Who may ask for a path.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Access {
+    /// Everybody, under any name of the server.
+    Health,
+    /// Everybody, from a page of ours.
+    Open,
+    /// Everybody with a token.
+    AnyToken,
+    /// Everybody whose token has this scope.
+    Scope(Scope),
+}
+
+/// What is done.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Action {
+    Live,
+    Ready,
+    Index,
+    Token,
+    Now,
+    Queue,
+}
+
+struct Route {
+    method: Method,
+    path: &'static str,
+    access: Access,
+    action: Action,
+}
+
+const ROUTES: [Route; 6] = [
+    Route { method: Method::GET, path: "/health/live", access: Access::Health, action: Action::Live },
+    Route { method: Method::GET, path: "/health/ready", access: Access::Health, action: Action::Ready },
+    Route { method: Method::GET, path: "/", access: Access::Open, action: Action::Index },
+    Route { method: Method::GET, path: "/api/token/v1", access: Access::AnyToken, action: Action::Token },
+    Route { method: Method::GET, path: "/api/now/v1", access: Access::Scope(Scope::ServerRead), action: Action::Now },
+    Route {
+        method: Method::GET,
+        path: "/api/queue/v1",
+        access: Access::Scope(Scope::QueueRead),
+        action: Action::Queue,
+    },
+];
+
+const ASSETS: &str = "/assets/";
+
+/// Answers one request.
+pub(crate) async fn serve<V: ServerView>(
+    shared: &Arc<Shared<V>>,
+    arrival: &Arrival,
+    request: Request<Incoming>,
+) -> Answer {
+    let (parts, _) = request.into_parts();
+    let path = parts.uri.path();
+    let of_path = || ROUTES.iter().filter(|route| route.path == path);
+    let is_exempt = of_path().any(|route| route.access == Access::Health);
+    let checked = guard::check(&parts, &shared.names(), arrival.is_loopback, is_exempt);
+    let credential = match checked {
+        Ok(credential) => credential,
+        Err(refusal) => return answer::refused(refusal.status(), &refusal.to_string()),
+    };
+    // HEAD is GET without its body, which hyper leaves out.
+    let method = if parts.method == Method::HEAD { &Method::GET } else { &parts.method };
+    if let Some(name) = path.strip_prefix(ASSETS) {
+        return match shared.page.file(name) {
+            Some(_) if *method != Method::GET => answer::other_method("GET, HEAD"),
+            Some(file) => answer::lasting(file.content_type, file.octets.clone()),
+            None => not_found(),
+        };
+    }
+    let Some(route) = of_path().find(|route| route.method == *method) else {
+        return if of_path().next().is_some() { answer::other_method("GET, HEAD") } else { not_found() };
+    };
+    let token = match route.access {
+        Access::Health | Access::Open => None,
+        Access::AnyToken | Access::Scope(_) => {
+            let client = arrival.client(&parts.headers);
+            match authenticate(shared, credential, client).await {
+                Ok(token) => Some(token),
+                Err(answer) => return answer,
+            }
+        }
+    };
+    if let (Access::Scope(scope), Some(token)) = (route.access, &token)
+        && !token.scopes().contains(&scope)
+    {
+        return answer::refused(StatusCode::FORBIDDEN, &format!("the token has no scope {scope}"));
+    }
+    match route.action {
+        Action::Live => answer::word(StatusCode::OK, "live"),
+        Action::Ready => ready(shared, arrival),
+        Action::Index => answer::answer(StatusCode::OK, "text/html; charset=utf-8", shared.page.index.clone()),
+        Action::Token => token.map_or_else(not_found, |token| whose(&token)),
+        Action::Now => now(shared).await,
+        Action::Queue => queue(shared).await,
+    }
+}
+
+fn not_found() -> Answer {
+    answer::refused(StatusCode::NOT_FOUND, "there is no such path")
+}
+
+/// The token of a request.
+///
+/// # Errors
+/// The answer to a request without a good one, after the wait that a wrong password has.
+async fn authenticate<V: ServerView>(
+    shared: &Arc<Shared<V>>,
+    credential: Credential,
+    client: crate::ClientAddress,
+) -> Result<Arc<Token>, Answer> {
+    let Credential::Token(presented) = credential else {
+        // No `WWW-Authenticate: Basic`: a browser would keep what is typed, and send it with requests of other sites.
+        return Err(answer::refused(StatusCode::UNAUTHORIZED, "a token is needed: Authorization: Bearer pht_…"));
+    };
+    match shared.tokens.find(&presented, crate::service::unix_secs()) {
+        Ok(Some(token)) => Ok(token),
+        Err(_) => Err(answer::later(StatusCode::SERVICE_UNAVAILABLE, "the file of tokens cannot be read", RETRY_SECS)),
+        Ok(None) => Err(match shared.view.wrong_token(client, &presented).await {
+            Guess::Wrong => answer::refused(StatusCode::UNAUTHORIZED, "this token is not good"),
+            Guess::TooMany => {
+                let why = "too many wrong tokens from this address";
+                answer::later(StatusCode::TOO_MANY_REQUESTS, why, GUESS_RETRY_SECS)
+            }
+        }),
+    }
+}
+
+fn ready<V: ServerView>(shared: &Arc<Shared<V>>, arrival: &Arrival) -> Answer {
+    match shared.view.readiness() {
+        _ if arrival.is_draining() => answer::word(StatusCode::SERVICE_UNAVAILABLE, "draining"),
+        Readiness::Ready => answer::word(StatusCode::OK, "ready"),
+        Readiness::NotReady(why) => answer::word(StatusCode::SERVICE_UNAVAILABLE, why),
+    }
+}
+
+fn whose(token: &Token) -> Answer {
+    let scopes: Vec<&str> = token.scopes().iter().map(|scope| scope.name()).collect();
+    answer::json(StatusCode::OK, &json!({ "name": token.name(), "scopes": scopes, "until": token.until() }))
+}
+
+async fn now<V: ServerView>(shared: &Arc<Shared<V>>) -> Answer {
+    match shared.status().await {
+        Some(status) => {
+            let body =
+                json!({ "time": crate::service::unix_secs(), "rates": shared.history.rates(), "server": &*status });
+            answer::json(StatusCode::OK, &body)
+        }
+        None => no_look(),
+    }
+}
+
+async fn queue<V: ServerView>(shared: &Arc<Shared<V>>) -> Answer {
+    match shared.queue().await {
+        Some(queue) => answer::json(StatusCode::OK, &*queue),
+        None => no_look(),
+    }
+}
+
+/// A part of the server holds what is to be looked at, and does not let go.
+fn no_look() -> Answer {
+    answer::later(StatusCode::SERVICE_UNAVAILABLE, "the server does not say how it is: see its log", RETRY_SECS)
+}
+
+const RETRY_SECS: u16 = 5;
+/// As long as wrong passwords count.
+const GUESS_RETRY_SECS: u16 = 600;

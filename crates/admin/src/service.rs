@@ -1,0 +1,325 @@
+//! HTTP on the listeners of `posthaste-net`.
+
+use std::collections::HashMap;
+use std::convert::Infallible;
+use std::future::{Future as _, poll_fn};
+use std::pin::pin;
+use std::sync::{Arc, Mutex, PoisonError, RwLock};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use hyper::HeaderMap;
+use hyper::header::TRANSFER_ENCODING;
+use hyper::server::conn::http1;
+use hyper::service::service_fn;
+use posthaste_net::{Certificate, Connection, CurrentPhase, Goodbye, IpNet, Peer, Phase, Refusal, Service};
+use tokio::sync::Mutex as AsyncMutex;
+use tokio::task::spawn_blocking;
+use tokio::time::{Instant, MissedTickBehavior, interval, timeout};
+
+use crate::answer;
+use crate::connection::{Octets, TokioTimer};
+use crate::history::History;
+use crate::page::Page;
+use crate::routes;
+use crate::token_file::KnownTokens;
+use crate::view::{Attention, QueueStatus, ServerStatus, ServerView, Urgency};
+use crate::{ClientAddress, HostNames, TokenFile};
+
+/// The API and the page of one server. Clones share everything.
+pub struct AdminApi<V>(Arc<Shared<V>>);
+
+impl<V> Clone for AdminApi<V> {
+    fn clone(&self) -> Self {
+        Self(Arc::clone(&self.0))
+    }
+}
+
+/// What all requests share.
+pub(crate) struct Shared<V> {
+    pub view: V,
+    pub tokens: KnownTokens,
+    pub history: History,
+    pub page: Page,
+    names: RwLock<Arc<HostNames>>,
+    status: Cached<ServerStatus>,
+    queue: Cached<QueueStatus>,
+    seen: Seen,
+    seen_in_queue: Seen,
+}
+
+impl<V: ServerView> AdminApi<V> {
+    /// Shows `view` to those with a token of `tokens`, and is known by `names`.
+    pub fn new(view: V, tokens: TokenFile, names: HostNames) -> Self {
+        Self(Arc::new(Shared {
+            view,
+            tokens: KnownTokens::new(tokens),
+            history: History::default(),
+            page: Page::new(),
+            names: RwLock::new(Arc::new(names)),
+            status: Cached::default(),
+            queue: Cached::default(),
+            seen: Seen::default(),
+            seen_in_queue: Seen::default(),
+        }))
+    }
+
+    /// The server that is shown.
+    pub fn view(&self) -> &V {
+        &self.0.view
+    }
+
+    /// Is known by these names from now on.
+    pub fn set_names(&self, names: HostNames) {
+        *self.0.names.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(names);
+    }
+
+    /// Looks at the server each second, for the graphs and for the time since when something needs somebody. Never ends.
+    pub async fn watch(self) {
+        let mut ticks = interval(Duration::from_secs(1));
+        // Each look is of its own time.
+        ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        for tick in 0_u64.. {
+            ticks.tick().await;
+            self.0.history.add(std::time::Instant::now(), self.0.view.counters());
+            if tick % STATUS_TICKS == 0 {
+                self.0.status().await;
+            }
+        }
+    }
+}
+
+/// Seconds between looks at the whole state while nobody asks for it.
+const STATUS_TICKS: u64 = 10;
+
+impl<V: ServerView> Shared<V> {
+    pub fn names(&self) -> Arc<HostNames> {
+        Arc::clone(&self.names.read().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// `None`: the server does not say.
+    pub async fn status(self: &Arc<Self>) -> Option<Arc<ServerStatus>> {
+        let shared = Arc::clone(self);
+        let look = move || {
+            let mut status = shared.view.status();
+            shared.seen.date(&mut status.attention, unix_secs());
+            status
+        };
+        self.status.get(look).await
+    }
+
+    /// `None`: the server does not say.
+    pub async fn queue(self: &Arc<Self>) -> Option<Arc<QueueStatus>> {
+        let shared = Arc::clone(self);
+        let look = move || {
+            let mut queue = shared.view.queue();
+            shared.seen_in_queue.date(&mut queue.attention, unix_secs());
+            queue
+        };
+        self.queue.get(look).await
+    }
+}
+
+/// A look at the server that all pages share.
+#[derive(Debug)]
+struct Cached<T>(AsyncMutex<Option<Look<T>>>);
+
+#[derive(Debug)]
+struct Look<T> {
+    at: Instant,
+    took: Duration,
+    found: Arc<T>,
+}
+
+impl<T> Default for Cached<T> {
+    fn default() -> Self {
+        Self(AsyncMutex::new(None))
+    }
+}
+
+impl<T: Send + Sync + 'static> Cached<T> {
+    /// The last look if it is young enough, else a new one: one at a time, and no more than a hundredth of the time is spent on them. `None`: it takes too long.
+    async fn get(&self, look: impl FnOnce() -> T + Send + 'static) -> Option<Arc<T>> {
+        timeout(LOOK_PATIENCE, async {
+            let mut last = self.0.lock().await;
+            if let Some(Look { at, took, found }) = &*last
+                && at.elapsed() < LOOK_AGE.max(*took * LOOK_SHARE)
+            {
+                return Some(Arc::clone(found));
+            }
+            let at = Instant::now();
+            // Fails only by a panic, which the log has.
+            let found = Arc::new(spawn_blocking(look).await.ok()?);
+            *last = Some(Look { at, took: at.elapsed(), found: Arc::clone(&found) });
+            Some(found)
+        })
+        .await
+        .ok()
+        .flatten()
+    }
+}
+
+const LOOK_PATIENCE: Duration = Duration::from_secs(5);
+/// Pages ask each second.
+const LOOK_AGE: Duration = Duration::from_millis(900);
+const LOOK_SHARE: u32 = 100;
+
+/// Since when each thing has needed somebody.
+#[derive(Debug, Default)]
+struct Seen(Mutex<HashMap<(Urgency, String), u64>>);
+
+impl Seen {
+    /// Dates what is seen; what is not there any more begins anew. `now` is in seconds since 1970.
+    fn date(&self, found: &mut [Attention], now: u64) {
+        let mut seen = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let before = std::mem::take(&mut *seen);
+        for attention in found {
+            let key = (attention.urgency, attention.about.clone());
+            let since = before.get(&key).copied().unwrap_or(now);
+            attention.since = Some(since);
+            seen.insert(key, since);
+        }
+    }
+}
+
+/// What belongs to one listener. A reload replaces its parts.
+#[derive(Debug, Clone)]
+pub struct HttpListener {
+    /// TLS from the first octet on, if there is one.
+    pub certificate: Option<Arc<RwLock<Certificate>>>,
+    /// Only this machine can connect.
+    pub is_loopback: bool,
+    /// Proxies that name their clients in `Forwarded` or `X-Forwarded-For`.
+    pub proxies: Arc<RwLock<Arc<Vec<IpNet>>>>,
+}
+
+/// HTTP as a service of a listener.
+pub struct AdminService<V> {
+    api: AdminApi<V>,
+    listener: HttpListener,
+}
+
+impl<V: ServerView> AdminService<V> {
+    /// Serves `api` at one listener.
+    pub fn new(api: AdminApi<V>, listener: HttpListener) -> Self {
+        Self { api, listener }
+    }
+}
+
+/// From where a request has come.
+pub(crate) struct Arrival {
+    peer: Peer,
+    proxies: Arc<Vec<IpNet>>,
+    phase: Arc<CurrentPhase>,
+    pub is_loopback: bool,
+}
+
+impl Arrival {
+    pub fn client(&self, headers: &HeaderMap) -> ClientAddress {
+        ClientAddress::of(&self.peer, headers, &self.proxies)
+    }
+
+    pub fn is_draining(&self) -> bool {
+        self.phase.reached(Phase::Draining)
+    }
+}
+
+impl<V: ServerView> Service for AdminService<V> {
+    async fn serve(&self, connection: Connection) {
+        let Connection { mut stream, peer, phase, .. } = connection;
+        if let Some(certificate) = &self.listener.certificate {
+            let certificate = certificate.read().unwrap_or_else(PoisonError::into_inner).clone();
+            match timeout(HANDSHAKE_PATIENCE, certificate.accept(stream)).await {
+                Ok(Ok((encrypted, _))) => stream = encrypted,
+                // It spoke no TLS, or was too slow.
+                _ => return,
+            }
+        }
+        let proxies = Arc::clone(&self.listener.proxies.read().unwrap_or_else(PoisonError::into_inner));
+        let is_loopback = self.listener.is_loopback;
+        let arrival = Arc::new(Arrival { peer, proxies, phase: Arc::clone(&phase), is_loopback });
+        let shared = &self.api.0;
+        let serve = service_fn(move |request| {
+            let (shared, arrival) = (Arc::clone(shared), Arc::clone(&arrival));
+            async move {
+                // Where a server in front reads the end of such a body elsewhere than we do, what follows is no request of its client's.
+                let is_chunked = request.headers().contains_key(TRANSFER_ENCODING);
+                let answer = routes::serve(&shared, &arrival, request).await;
+                let is_last = is_chunked || arrival.is_draining();
+                Ok::<_, Infallible>(if is_last { answer::last(answer) } else { answer })
+            }
+        });
+        let mut http = http1::Builder::new();
+        http.timer(TokioTimer).header_read_timeout(HEAD_PATIENCE).max_headers(HEADERS_MAX).max_buf_size(BUFFER_BYTES);
+        let mut serving = pin!(http.serve_connection(Octets(stream), serve));
+        let mut is_told = false;
+        poll_fn(|cx| {
+            if !is_told && phase.reached(Phase::Draining) {
+                is_told = true;
+                serving.as_mut().graceful_shutdown();
+            }
+            // Whatever a client does wrong, and hyper has answered.
+            serving.as_mut().poll(cx).map(drop)
+        })
+        .await;
+    }
+
+    fn refuse(&self, _: &Peer, why: &Refusal) -> Goodbye {
+        // TLS has not begun, and a proxy or a network that may not connect is told nothing.
+        match why {
+            Refusal::NotAllowed | Refusal::NotAProxy | Refusal::Proxy(_) => Goodbye::default(),
+            _ if self.listener.certificate.is_some() => Goodbye::default(),
+            _ => Goodbye::new(BUSY),
+        }
+    }
+}
+
+const BUSY: &str =
+    "HTTP/1.1 503 Service Unavailable\r\nConnection: close\r\nRetry-After: 5\r\nContent-Length: 0\r\n\r\n";
+const HANDSHAKE_PATIENCE: Duration = Duration::from_secs(10);
+/// For a whole head, and for the next request of a connection.
+const HEAD_PATIENCE: Duration = Duration::from_secs(30);
+const HEADERS_MAX: usize = 64;
+/// Of a head, all in all.
+const BUFFER_BYTES: usize = 16 << 10;
+
+/// The wall clock, in seconds since 1970.
+pub(crate) fn unix_secs() -> u64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_needs_somebody_is_dated_from_when_it_was_first_seen() {
+        let seen = Seen::default();
+        let check = |names: &[&str], now, expected: &[u64]| {
+            let mut found: Vec<_> = names
+                .iter()
+                .map(|name| Attention::new(Urgency::Warning, *name, format!("{name} at {now}"), ""))
+                .collect();
+            seen.date(&mut found, now);
+            assert_eq!(found.iter().filter_map(|found| found.since).collect::<Vec<_>>(), expected);
+        };
+        check(&["a", "b"], 1, &[1, 1]);
+        check(&["b", "c"], 2, &[1, 2]);
+        check(&["a", "b"], 3, &[3, 1]);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_look_that_takes_long_is_taken_seldom() {
+        let cached = Cached::default();
+        let look = |number: u32| move || number;
+        assert_eq!(cached.get(look(1)).await.as_deref(), Some(&1));
+        assert_eq!(cached.get(look(2)).await.as_deref(), Some(&1), "all pages share it");
+        tokio::time::advance(LOOK_AGE).await;
+        assert_eq!(cached.get(look(3)).await.as_deref(), Some(&3));
+        let took = Duration::from_secs(2);
+        *cached.0.lock().await = Some(Look { at: Instant::now(), took, found: Arc::new(4) });
+        tokio::time::advance(took * LOOK_SHARE - Duration::from_secs(1)).await;
+        assert_eq!(cached.get(look(5)).await.as_deref(), Some(&4));
+        tokio::time::advance(Duration::from_secs(1)).await;
+        assert_eq!(cached.get(look(6)).await.as_deref(), Some(&6));
+    }
+}

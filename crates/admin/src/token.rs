@@ -1,0 +1,262 @@
+//! Tokens: what programs and people show in place of a password.
+
+use std::collections::BTreeSet;
+use std::fmt;
+use std::str::FromStr;
+
+use ring::digest::{SHA256, digest};
+use ring::rand::{SecureRandom, SystemRandom};
+
+/// What a token opens.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Scope {
+    /// Mail in by HTTP.
+    Inject,
+    /// The queue: counts, addresses, replies. No subject, no body.
+    QueueRead,
+    /// The server's state: rates, streams, disks.
+    ServerRead,
+}
+
+/// All scopes, by their names.
+const SCOPES: [(Scope, &str); 3] =
+    [(Scope::Inject, "inject"), (Scope::QueueRead, "queue:read"), (Scope::ServerRead, "server:read")];
+
+/// A name that is no scope.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("there is no scope `{0}`; there are {all}", all = SCOPES.map(|(_, name)| name).join(", "))]
+pub struct UnknownScope(pub String);
+
+impl Scope {
+    /// Its name, as in `--scope` and in API answers.
+    pub fn name(self) -> &'static str {
+        SCOPES.iter().find(|(scope, _)| *scope == self).map_or("", |(_, name)| name)
+    }
+
+    /// All scopes.
+    pub fn all() -> impl Iterator<Item = Self> {
+        SCOPES.into_iter().map(|(scope, _)| scope)
+    }
+}
+
+impl FromStr for Scope {
+    type Err = UnknownScope;
+
+    fn from_str(text: &str) -> Result<Self, UnknownScope> {
+        let found = SCOPES.iter().find(|(_, name)| *name == text).map(|(scope, _)| *scope);
+        found.ok_or_else(|| UnknownScope(text.chars().take(100).collect()))
+    }
+}
+
+impl fmt::Display for Scope {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+/// The secret of a token: `pht_` and 160 random bits in hexadecimal digits.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Secret(String);
+
+/// What every secret begins with, so that it is found where it does not belong.
+const PREFIX: &str = "pht_";
+/// 160 bits.
+const RANDOM_BYTES: usize = 20;
+
+impl Secret {
+    /// A new one.
+    ///
+    /// # Panics
+    /// When the system has no random numbers.
+    pub fn random() -> Self {
+        let mut bytes = [0; RANDOM_BYTES];
+        SystemRandom::new().fill(&mut bytes).expect("the system has random numbers");
+        Self(format!("{PREFIX}{}", hex(&bytes)))
+    }
+
+    /// The text to show, once.
+    pub fn reveal(&self) -> &str {
+        &self.0
+    }
+
+    /// What is kept of it.
+    pub fn hash(&self) -> TokenHash {
+        hash(&self.0)
+    }
+}
+
+impl fmt::Debug for Secret {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Secret(…)")
+    }
+}
+
+/// SHA-256 of a secret. 160 random bits need no slow hash.
+pub(crate) type TokenHash = [u8; 32];
+
+/// The hash of what somebody presents as a secret.
+pub(crate) fn hash(presented: &str) -> TokenHash {
+    digest(&SHA256, presented.as_bytes()).as_ref().try_into().expect("SHA-256 has 32 octets")
+}
+
+pub(crate) fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+/// A token as it is kept: without its secret.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Token {
+    name: String,
+    hash: TokenHash,
+    scopes: BTreeSet<Scope>,
+    until: Option<u64>,
+}
+
+/// Why there can be no such token.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum TokenError {
+    /// The name.
+    #[error("`{0}` is no name for a token: 1 to 64 letters, digits, and `.`, `_`, `-`, `@`")]
+    Name(String),
+    /// It would open nothing.
+    #[error("a token needs a scope, such as --scope inject")]
+    NoScope,
+}
+
+/// Octets of a name.
+const NAME_BYTES_MAX: usize = 64;
+
+impl Token {
+    /// A token that ends at `until`, in seconds since 1970; `None`: it does not end.
+    ///
+    /// # Errors
+    /// See [`TokenError`].
+    pub fn new(name: &str, secret: &Secret, scopes: BTreeSet<Scope>, until: Option<u64>) -> Result<Self, TokenError> {
+        Self::with_hash(name, secret.hash(), scopes, until)
+    }
+
+    fn with_hash(name: &str, hash: TokenHash, scopes: BTreeSet<Scope>, until: Option<u64>) -> Result<Self, TokenError> {
+        let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || b"._-@".contains(&byte);
+        if name.is_empty() || name.len() > NAME_BYTES_MAX || !name.bytes().all(is_plain) {
+            return Err(TokenError::Name(name.chars().take(100).collect()));
+        }
+        if scopes.is_empty() {
+            return Err(TokenError::NoScope);
+        }
+        Ok(Self { name: name.to_owned(), hash, scopes, until })
+    }
+
+    /// Its name, for the log and for `list`.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// What it opens.
+    pub fn scopes(&self) -> &BTreeSet<Scope> {
+        &self.scopes
+    }
+
+    /// When it ends, in seconds since 1970.
+    pub fn until(&self) -> Option<u64> {
+        self.until
+    }
+
+    pub(crate) fn hash(&self) -> &TokenHash {
+        &self.hash
+    }
+
+    /// Whether it has ended at `now`, in seconds since 1970.
+    pub(crate) fn has_ended(&self, now: u64) -> bool {
+        self.until.is_some_and(|until| until <= now)
+    }
+
+    /// As a line of the file: name, hash, scopes, end.
+    pub(crate) fn to_line(&self) -> String {
+        let scopes: Vec<&str> = self.scopes.iter().map(|scope| scope.name()).collect();
+        let until = self.until.map_or("-".to_owned(), |until| until.to_string());
+        format!("{} {} {} {until}\n", self.name, hex(&self.hash), scopes.join(","))
+    }
+
+    /// Reads such a line. An error does not repeat the hash.
+    pub(crate) fn parse(line: &str) -> Result<Self, String> {
+        let [name, hash, scopes, until] = line.split(' ').collect::<Vec<_>>()[..] else {
+            return Err("a line is `name hash scopes end`".to_owned());
+        };
+        let hash = unhex(hash).ok_or("the second word is no SHA-256")?;
+        let scopes = scopes.split(',').map(str::parse).collect::<Result<_, UnknownScope>>();
+        let scopes = scopes.map_err(|error| error.to_string())?;
+        let until = match until {
+            "-" => None,
+            text => Some(text.parse().map_err(|_| "the last word is neither `-` nor a number of seconds")?),
+        };
+        Self::with_hash(name, hash, scopes, until).map_err(|error| error.to_string())
+    }
+}
+
+fn unhex(text: &str) -> Option<TokenHash> {
+    let mut hash = TokenHash::default();
+    if text.len() != 2 * hash.len() || !text.bytes().all(|digit| matches!(digit, b'0'..=b'9' | b'a'..=b'f')) {
+        return None;
+    }
+    for (byte, digits) in hash.iter_mut().zip(text.as_bytes().chunks_exact(2)) {
+        *byte = u8::from_str_radix(std::str::from_utf8(digits).ok()?, 16).ok()?;
+    }
+    Some(hash)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn token(until: Option<u64>) -> (Secret, Token) {
+        let secret = Secret::random();
+        let token = Token::new("shop", &secret, [Scope::Inject, Scope::QueueRead].into(), until).unwrap();
+        (secret, token)
+    }
+
+    #[test]
+    fn a_secret_has_160_bits_and_hides_in_debug() {
+        let (first, second) = (Secret::random(), Secret::random());
+        assert!(first != second && first.reveal().len() == 4 + 40 && first.reveal().starts_with("pht_"));
+        let (secret, token) = token(None);
+        let shown = format!("{secret:?} {token:?} {}", token.to_line());
+        assert!(!shown.contains(&secret.reveal()[4..]), "{shown}");
+    }
+
+    #[test]
+    fn a_token_survives_its_line() {
+        for until in [None, Some(7)] {
+            let (_, token) = token(until);
+            assert_eq!(Token::parse(token.to_line().trim_end()), Ok(token));
+        }
+    }
+
+    #[test]
+    fn a_line_that_is_wrong_is_refused_without_its_hash() {
+        let (_, token) = token(None);
+        let good = token.to_line().trim_end().to_owned();
+        let hash = hex(token.hash());
+        let check = |line: String, expected: &str| {
+            let why = Token::parse(&line).unwrap_err();
+            assert!(why.contains(expected) && !why.contains(&hash), "{line}: {why}");
+        };
+        check(good.replace("shop", "sh/op"), "no name");
+        check(good.replace("shop", ""), "no name");
+        check(good.replace(&hash, &hash[1..]), "no SHA-256");
+        check(good.replace(&hash, &"G".repeat(64)), "no SHA-256");
+        check(good.replace(&hash, &"é".repeat(32)), "no SHA-256");
+        check(good.replace("inject", "everything"), "no scope `everything`");
+        check(good.replace("inject,queue:read", ""), "no scope ``");
+        check(good.replace(" -", " soon"), "number of seconds");
+        check(good.replace(" -", ""), "a line is");
+        check(good + " more", "a line is");
+    }
+
+    #[test]
+    fn an_unknown_scope_is_named_with_those_there_are() {
+        let error = "queue:all".parse::<Scope>().unwrap_err().to_string();
+        assert_eq!(error, "there is no scope `queue:all`; there are inject, queue:read, server:read");
+        assert!(Scope::all().all(|scope| scope.name().parse() == Ok(scope)));
+    }
+}

@@ -1,0 +1,318 @@
+//! The file of tokens in the data directory: one line a token, written by `rename`, read again when it has changed.
+
+use std::collections::HashMap;
+use std::fs::{File, OpenOptions, Permissions};
+use std::io::{self, ErrorKind, Read, Write};
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use rustix::fs::{FlockOperation, OFlags, flock};
+
+use crate::token::{self, Token, TokenHash};
+
+/// The name of the file in the data directory.
+pub const TOKEN_FILE: &str = "tokens";
+/// Octets of the file: about 10,000 tokens.
+const FILE_BYTES_MAX: u64 = 2 << 20;
+const HEADING: &str = "# name, SHA-256 of the secret, scopes, end; made by `posthaste token`\n";
+
+/// The file of tokens.
+#[derive(Debug, Clone)]
+pub struct TokenFile {
+    dir: PathBuf,
+}
+
+/// Why the file of tokens cannot be used.
+#[derive(Debug, thiserror::Error)]
+#[error("{}: {kind}", path.display())]
+pub struct TokenFileError {
+    /// The file.
+    pub path: PathBuf,
+    /// What is wrong.
+    pub kind: TokenFileErrorKind,
+}
+
+/// What is wrong with the file of tokens, or with a change of it.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum TokenFileErrorKind {
+    /// The system refuses.
+    #[error(transparent)]
+    Io(#[from] io::Error),
+    /// Other users could read or change it.
+    #[error("other users can open it; run chmod 600")]
+    Exposed,
+    /// A line.
+    #[error("line {number}: {why}")]
+    Line {
+        /// From 1.
+        number: usize,
+        /// What is wrong with it.
+        why: String,
+    },
+    /// It is larger than it can be.
+    #[error("it is larger than {FILE_BYTES_MAX} bytes")]
+    TooLarge,
+    /// There is a token of that name.
+    #[error("there is a token `{0}` already")]
+    Known(String),
+    /// There is none of that name.
+    #[error("there is no token `{0}`")]
+    Unknown(String),
+}
+
+impl TokenFile {
+    /// That of a data directory.
+    pub fn in_directory(data: &Path) -> Self {
+        Self { dir: data.to_owned() }
+    }
+
+    fn path(&self) -> PathBuf {
+        self.dir.join(TOKEN_FILE)
+    }
+
+    fn error(&self, kind: impl Into<TokenFileErrorKind>) -> TokenFileError {
+        TokenFileError { path: self.path(), kind: kind.into() }
+    }
+
+    /// All tokens, in the order in which they were made; none if there is no file. Blocks.
+    ///
+    /// # Errors
+    /// The file cannot be read, others can, or a line of it is wrong.
+    pub fn read(&self) -> Result<Vec<Token>, TokenFileError> {
+        self.read_with_stamp().map(|(tokens, _)| tokens).map_err(|kind| self.error(kind))
+    }
+
+    fn read_with_stamp(&self) -> Result<(Vec<Token>, Stamp), TokenFileErrorKind> {
+        let mut file = match OpenOptions::new().read(true).custom_flags(nofollow()).open(self.path()) {
+            Err(error) if error.kind() == ErrorKind::NotFound => return Ok((Vec::new(), Stamp::default())),
+            file => file?,
+        };
+        let found = file.metadata()?;
+        if found.mode() & 0o077 != 0 {
+            return Err(TokenFileErrorKind::Exposed);
+        }
+        let mut text = String::new();
+        Read::by_ref(&mut file).take(FILE_BYTES_MAX + 1).read_to_string(&mut text)?;
+        if text.len() as u64 > FILE_BYTES_MAX {
+            return Err(TokenFileErrorKind::TooLarge);
+        }
+        Ok((parse(&text)?, Stamp::of(&found)))
+    }
+
+    /// Adds a token. Durable once this returns. Blocks.
+    ///
+    /// # Errors
+    /// As [`read`](Self::read); there is one of that name, or the file cannot be written.
+    pub fn add(&self, token: Token) -> Result<(), TokenFileError> {
+        self.change(|tokens| {
+            if tokens.iter().any(|known| known.name() == token.name()) {
+                return Err(TokenFileErrorKind::Known(token.name().to_owned()));
+            }
+            tokens.push(token);
+            Ok(())
+        })
+    }
+
+    /// Removes a token. A running server refuses it from then on. Blocks.
+    ///
+    /// # Errors
+    /// As [`read`](Self::read); there is none of that name, or the file cannot be written.
+    pub fn remove(&self, name: &str) -> Result<(), TokenFileError> {
+        self.change(|tokens| {
+            let at = tokens.iter().position(|known| known.name() == name);
+            tokens.remove(at.ok_or_else(|| TokenFileErrorKind::Unknown(name.chars().take(100).collect()))?);
+            Ok(())
+        })
+    }
+
+    /// One change at a time, on the whole file.
+    fn change(
+        &self,
+        change: impl FnOnce(&mut Vec<Token>) -> Result<(), TokenFileErrorKind>,
+    ) -> Result<(), TokenFileError> {
+        let changed = || {
+            let lock = private().create(true).truncate(false).open(self.dir.join("tokens.lock"))?;
+            flock(&lock, FlockOperation::LockExclusive).map_err(io::Error::from)?;
+            let (mut tokens, _) = self.read_with_stamp()?;
+            change(&mut tokens)?;
+            self.write(&tokens)?;
+            Ok(())
+        };
+        changed().map_err(|kind: TokenFileErrorKind| self.error(kind))
+    }
+
+    fn write(&self, tokens: &[Token]) -> io::Result<()> {
+        let new = self.dir.join("tokens.new");
+        match std::fs::remove_file(&new) {
+            Err(error) if error.kind() != ErrorKind::NotFound => return Err(error),
+            _ => {}
+        }
+        let mut file = private().create_new(true).open(&new)?;
+        // The umask may have taken more away.
+        file.set_permissions(Permissions::from_mode(0o600))?;
+        let text: String = std::iter::once(HEADING.to_owned()).chain(tokens.iter().map(Token::to_line)).collect();
+        file.write_all(text.as_bytes())?;
+        file.sync_all()?;
+        std::fs::rename(&new, self.path())?;
+        File::open(&self.dir)?.sync_all()
+    }
+}
+
+fn private() -> OpenOptions {
+    let mut options = OpenOptions::new();
+    options.write(true).mode(0o600).custom_flags(nofollow());
+    options
+}
+
+fn nofollow() -> i32 {
+    OFlags::NOFOLLOW.bits().cast_signed()
+}
+
+fn parse(text: &str) -> Result<Vec<Token>, TokenFileErrorKind> {
+    let lines = text.lines().enumerate().filter(|(_, line)| !line.is_empty() && !line.starts_with('#'));
+    let token = |(index, line)| Token::parse(line).map_err(|why| TokenFileErrorKind::Line { number: index + 1, why });
+    lines.map(token).collect()
+}
+
+/// By which a changed file is known. All zero: there was none.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+struct Stamp {
+    device: u64,
+    inode: u64,
+    bytes: u64,
+    changed: (i64, i64),
+}
+
+impl Stamp {
+    fn of(found: &std::fs::Metadata) -> Self {
+        let changed = (found.ctime(), found.ctime_nsec());
+        Self { device: found.dev(), inode: found.ino(), bytes: found.len(), changed }
+    }
+}
+
+/// The tokens that are good now: the file is read again when it has changed.
+#[derive(Debug)]
+pub(crate) struct KnownTokens {
+    file: TokenFile,
+    read: Mutex<Option<(Stamp, Arc<ByHash>)>>,
+}
+
+type ByHash = HashMap<TokenHash, Arc<Token>>;
+
+/// The file of tokens cannot be used: nobody is let in, and the log says why.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct TokensUnreadable;
+
+impl KnownTokens {
+    pub fn new(file: TokenFile) -> Self {
+        Self { file, read: Mutex::new(None) }
+    }
+
+    /// The token with this secret, unless it has ended at `now`, in seconds since 1970.
+    ///
+    /// # Errors
+    /// The file cannot be used.
+    pub fn find(&self, presented: &str, now: u64) -> Result<Option<Arc<Token>>, TokensUnreadable> {
+        let known = self.known()?;
+        Ok(known.get(&token::hash(presented)).filter(|token| !token.has_ended(now)).cloned())
+    }
+
+    fn known(&self) -> Result<Arc<ByHash>, TokensUnreadable> {
+        let stamp = std::fs::symlink_metadata(self.file.path()).map(|found| Stamp::of(&found)).unwrap_or_default();
+        let mut read = self.read.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some((of, known)) = &*read
+            && *of == stamp
+        {
+            return Ok(Arc::clone(known));
+        }
+        match self.file.read_with_stamp() {
+            Ok((tokens, stamp)) => {
+                let by_hash = tokens.into_iter().map(|token| (*token.hash(), Arc::new(token)));
+                let known = Arc::new(by_hash.collect::<ByHash>());
+                *read = Some((stamp, Arc::clone(&known)));
+                Ok(known)
+            }
+            Err(kind) => {
+                let error = self.file.error(kind).to_string();
+                // Once for each change: a later success names the next one.
+                if read.take().is_some() {
+                    tracing::error!(error, "the file of tokens cannot be used: no token is good");
+                }
+                Err(TokensUnreadable)
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::token::{Scope, Secret};
+
+    fn token(name: &str, until: Option<u64>) -> (Secret, Token) {
+        let secret = Secret::random();
+        let token = Token::new(name, &secret, [Scope::Inject].into(), until).unwrap();
+        (secret, token)
+    }
+
+    #[test]
+    fn tokens_are_kept_in_a_private_file_without_secrets() {
+        let dir = tempfile::tempdir().unwrap();
+        let file = TokenFile::in_directory(dir.path());
+        assert_eq!(file.read().unwrap(), []);
+        let ((secret, shop), (_, web)) = (token("shop", None), token("web", Some(7)));
+        file.add(shop.clone()).unwrap();
+        file.add(web.clone()).unwrap();
+        assert_eq!(file.read().unwrap(), [shop.clone(), web.clone()]);
+        let error = file.add(token("shop", None).1).unwrap_err().to_string();
+        assert!(error.ends_with("there is a token `shop` already"), "{error}");
+        let path = dir.path().join(TOKEN_FILE);
+        assert_eq!(std::fs::metadata(&path).unwrap().mode() & 0o7777, 0o600);
+        assert!(!std::fs::read_to_string(&path).unwrap().contains(&secret.reveal()[4..]));
+        file.remove("shop").unwrap();
+        assert_eq!(file.read().unwrap(), [web]);
+        assert!(file.remove("shop").unwrap_err().to_string().ends_with("there is no token `shop`"));
+    }
+
+    #[test]
+    fn a_running_server_sees_each_change_at_once() {
+        let dir = tempfile::tempdir().unwrap();
+        let file = TokenFile::in_directory(dir.path());
+        let known = KnownTokens::new(file.clone());
+        let find =
+            |secret: &Secret, now| known.find(secret.reveal(), now).unwrap().map(|token| token.name().to_owned());
+        let ((secret, shop), (short, brief)) = (token("shop", None), token("brief", Some(100)));
+        assert_eq!(find(&secret, 1), None);
+        file.add(shop).unwrap();
+        assert_eq!(find(&secret, 1).as_deref(), Some("shop"));
+        file.add(brief).unwrap();
+        assert_eq!((find(&short, 99).as_deref(), find(&short, 100)), (Some("brief"), None), "a token ends");
+        file.remove("shop").unwrap();
+        assert_eq!(find(&secret, 1), None);
+    }
+
+    #[test]
+    fn a_file_that_others_can_open_or_that_is_wrong_lets_nobody_in() {
+        let dir = tempfile::tempdir().unwrap();
+        let (file, path) = (TokenFile::in_directory(dir.path()), dir.path().join(TOKEN_FILE));
+        let (secret, shop) = token("shop", None);
+        file.add(shop).unwrap();
+        let known = KnownTokens::new(file.clone());
+        assert!(known.find(secret.reveal(), 1).unwrap().is_some());
+        std::fs::set_permissions(&path, Permissions::from_mode(0o640)).unwrap();
+        assert_eq!(known.find(secret.reveal(), 1), Err(TokensUnreadable));
+        assert!(file.read().unwrap_err().to_string().contains("chmod 600"));
+        std::fs::set_permissions(&path, Permissions::from_mode(0o600)).unwrap();
+        assert!(known.find(secret.reveal(), 1).unwrap().is_some());
+        let text = std::fs::read_to_string(&path).unwrap();
+        std::fs::write(&path, text + "nonsense\n").unwrap();
+        assert_eq!(known.find(secret.reveal(), 1), Err(TokensUnreadable));
+        assert!(file.read().unwrap_err().to_string().contains("line 3: "));
+        let elsewhere = dir.path().join("elsewhere");
+        std::fs::rename(&path, &elsewhere).unwrap();
+        std::os::unix::fs::symlink(&elsewhere, &path).unwrap();
+        assert_eq!(known.find(secret.reveal(), 1), Err(TokensUnreadable), "a symbolic link is not followed");
+    }
+}

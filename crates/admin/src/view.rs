@@ -1,0 +1,156 @@
+//! What a server shows by HTTP.
+
+use std::future::Future;
+
+use serde::Serialize;
+
+use crate::{ClientAddress, Counters};
+
+/// A server that can be looked at.
+pub trait ServerView: Send + Sync + 'static {
+    /// Whether it takes mail. Called for each look at the health; does not block.
+    fn readiness(&self) -> Readiness;
+
+    /// What it has done so far. Called each second; does not block.
+    fn counters(&self) -> Counters;
+
+    /// Its state. May block.
+    fn status(&self) -> ServerStatus;
+
+    /// Its queue of mail for other hosts. May block.
+    fn queue(&self) -> QueueStatus;
+
+    /// Counts a wrong token for the client, and waits as long as after a wrong password. Nobody is shut out: a good token is never asked about here.
+    fn wrong_token(&self, client: ClientAddress, presented: &str) -> impl Future<Output = Guess> + Send;
+}
+
+/// The answer to a wrong token.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Guess {
+    /// It is wrong.
+    Wrong,
+    /// So many were wrong that this one was not looked at.
+    TooMany,
+}
+
+/// Whether mail is taken.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Readiness {
+    /// It is.
+    Ready,
+    /// It is not, and why, in one word: `poisoned`, `full`.
+    NotReady(&'static str),
+}
+
+/// The state of the server.
+#[derive(Debug, Clone, PartialEq, Default, Serialize)]
+pub struct ServerStatus {
+    /// The name in its greeting.
+    pub host_name: String,
+    /// Of the program.
+    pub version: String,
+    /// Why mail is not taken, if so.
+    pub not_taking: Option<String>,
+    /// Why mail is not delivered, if so.
+    pub not_delivering: Option<String>,
+    /// What needs somebody, the worst first.
+    pub attention: Vec<Attention>,
+    /// Share of the spool's log that is in use: 0 to 1.
+    pub spool_fill: f64,
+    /// File systems that the server writes to.
+    pub disks: Vec<DiskRoom>,
+    /// Consumers of the spool.
+    pub streams: Vec<StreamStatus>,
+    /// Messages that wait for a mailbox on this machine, each as often as it waits.
+    pub waiting_here: u64,
+    /// Recipients in the queue for other hosts.
+    pub queued: u64,
+}
+
+/// The room on a file system.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct DiskRoom {
+    /// What the server keeps there, such as `spool`.
+    pub holds: String,
+    /// Bytes that the server may still take.
+    pub free_bytes: u64,
+    /// Bytes of the file system.
+    pub total_bytes: u64,
+}
+
+/// A consumer of the spool.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct StreamStatus {
+    /// Its name.
+    pub name: String,
+    /// Batches that it has not passed.
+    pub behind: u64,
+    /// Why it does not go on, if so.
+    pub trouble: Option<String>,
+}
+
+/// Something that needs somebody.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Attention {
+    /// How bad it is.
+    pub urgency: Urgency,
+    /// Which thing it is: the same at each look, as long as it lasts.
+    pub about: String,
+    /// What it is, in one line.
+    pub what: String,
+    /// What to do, as a command or a hint.
+    pub help: String,
+    /// When it was first seen, in seconds since 1970. The API fills it in.
+    pub since: Option<u64>,
+}
+
+impl Attention {
+    /// Seen now for the first time.
+    pub fn new(urgency: Urgency, about: &str, what: impl Into<String>, help: impl Into<String>) -> Self {
+        Self { urgency, about: about.to_owned(), what: what.into(), help: help.into(), since: None }
+    }
+}
+
+/// How bad something is. The worst comes first.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Urgency {
+    /// Mail is refused or stands still.
+    Broken,
+    /// Some mail waits for somebody, or something will break.
+    Warning,
+    /// An operator has done it, and may have forgotten.
+    Note,
+}
+
+/// What waits for other hosts.
+#[derive(Debug, Clone, PartialEq, Default, Serialize)]
+pub struct QueueStatus {
+    /// Recipients.
+    pub recipients: u64,
+    /// When the oldest of them was received, in seconds since 1970.
+    pub oldest: Option<i64>,
+    /// The destinations with most of them.
+    pub destinations: Vec<DestinationCount>,
+    /// Destinations beyond those.
+    pub others: u64,
+    /// What needs somebody.
+    pub attention: Vec<Attention>,
+}
+
+/// What waits for one destination.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct DestinationCount {
+    /// The domain.
+    pub domain: String,
+    /// Recipients.
+    pub recipients: u64,
+    /// Of them, those that were tried in vain.
+    pub deferred: u64,
+    /// Of them, those that an operator holds.
+    pub held: u64,
+    /// Of them, those that are suspended.
+    pub suspended: u64,
+    /// When the oldest was received, in seconds since 1970.
+    pub oldest: i64,
+}

@@ -1,0 +1,288 @@
+//! Requests over real sockets, kind and hostile, at the listeners of `posthaste-net`.
+
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, RwLock};
+use std::time::{Duration, Instant};
+
+use posthaste_admin::{
+    AdminApi, AdminService, ClientAddress, Counters, Guess, HostNames, HttpListener, QueueStatus, Readiness, Scope,
+    Secret, ServerStatus, ServerView, Token, TokenFile,
+};
+use posthaste_net::{Admission, Limits, Listeners, Place, Rules};
+use tokio::runtime::Runtime;
+
+/// A server with nothing behind it.
+#[derive(Default)]
+struct Fake {
+    guesses: Arc<AtomicU64>,
+}
+
+impl ServerView for Fake {
+    fn readiness(&self) -> Readiness {
+        Readiness::NotReady("full")
+    }
+    fn counters(&self) -> Counters {
+        Counters::default()
+    }
+    fn status(&self) -> ServerStatus {
+        ServerStatus { host_name: "mx.example.org".to_owned(), ..ServerStatus::default() }
+    }
+    fn queue(&self) -> QueueStatus {
+        QueueStatus::default()
+    }
+    async fn wrong_token(&self, client: ClientAddress, _: &str) -> Guess {
+        assert_eq!(client.0, Some([127, 0, 0, 1].into()));
+        match self.guesses.fetch_add(1, Ordering::Relaxed) {
+            0 => Guess::Wrong,
+            _ => Guess::TooMany,
+        }
+    }
+}
+
+struct World {
+    address: SocketAddr,
+    /// Opens the queue only.
+    secret: Secret,
+    guesses: Arc<AtomicU64>,
+    runtime: Runtime,
+    listeners: Option<Listeners>,
+    _data: tempfile::TempDir,
+}
+
+impl World {
+    fn new() -> Self {
+        let data = tempfile::tempdir().unwrap();
+        let (tokens, secret) = (TokenFile::in_directory(data.path()), Secret::random());
+        tokens.add(Token::new("q", &secret, [Scope::QueueRead].into(), None).unwrap()).unwrap();
+        let guesses = Arc::<AtomicU64>::default();
+        let names = HostNames::new(["mx.example.org".to_owned()]);
+        let api = AdminApi::new(Fake { guesses: guesses.clone() }, tokens, names);
+        let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
+        let guard = runtime.enter();
+        let mut listeners = Listeners::new(Limits::default()).unwrap();
+        let (bound, ()) =
+            posthaste_net::bind(vec![(Place::Tcp("127.0.0.1:0".into()), ())], &Limits::default()).unwrap().remove(0);
+        let address = bound.local_addr().unwrap();
+        let at = HttpListener { certificate: None, is_loopback: true, proxies: Arc::new(RwLock::default()) };
+        listeners.serve(bound.listen().unwrap(), &Admission::new(Rules::default()), AdminService::new(api, at));
+        drop(guard);
+        Self { address, secret, guesses, runtime, listeners: Some(listeners), _data: data }
+    }
+
+    fn connect(&self) -> TcpStream {
+        let stream = TcpStream::connect(self.address).unwrap();
+        stream.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
+        stream
+    }
+
+    /// All that comes back for these octets until the server closes.
+    fn raw(&self, octets: &[u8]) -> String {
+        let mut stream = self.connect();
+        // It may have closed before all was sent.
+        let _ = stream.write_all(octets);
+        let mut answer = Vec::new();
+        let _ = stream.read_to_end(&mut answer);
+        String::from_utf8_lossy(&answer).into_owned()
+    }
+
+    fn get(&self, path: &str, fields: &str) -> String {
+        self.raw(format!("GET {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n{fields}\r\n").as_bytes())
+    }
+
+    fn bearer(&self) -> String {
+        format!("Authorization: Bearer {}\r\n", self.secret.reveal())
+    }
+}
+
+fn status(answer: &str) -> u16 {
+    answer.get(9..12).and_then(|code| code.parse().ok()).unwrap_or_else(|| panic!("no answer: {answer:?}"))
+}
+
+#[test]
+fn every_answer_has_the_headers_that_protect_the_page() {
+    let world = World::new();
+    let bad_host = world.raw(b"GET / HTTP/1.1\r\nHost: evil.example\r\nConnection: close\r\n\r\n");
+    let all = [
+        (world.get("/", ""), 200),
+        (world.get("/health/live", ""), 200),
+        (world.get("/health/ready", ""), 503),
+        (world.get("/nowhere", ""), 404),
+        (world.get("/assets/nothing.js", ""), 404),
+        (world.get("/api/queue/v1", ""), 401),
+        (world.get("/api/queue/v1", &world.bearer()), 200),
+        (world.get("/api/token/v1", &world.bearer()), 200),
+        (world.get("/api/now/v1", &world.bearer()), 403),
+        (world.raw(b"POST / HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\nContent-Length: 0\r\n\r\n"), 405),
+        (bad_host, 421),
+    ];
+    for (answer, expected) in &all {
+        assert_eq!(status(answer), *expected, "{answer}");
+        let head = answer.split("\r\n\r\n").next().unwrap();
+        for field in [
+            "content-security-policy: default-src 'none'; script-src 'self'; ",
+            "; require-trusted-types-for 'script'; trusted-types 'none'",
+            "x-content-type-options: nosniff",
+            "referrer-policy: no-referrer",
+            "cross-origin-opener-policy: same-origin",
+            "cross-origin-resource-policy: same-origin",
+            "permissions-policy: camera=()",
+            "cache-control: no-store",
+        ] {
+            assert!(head.contains(field), "{field} is missing: {head}");
+        }
+        for field in ["access-control-allow", "www-authenticate", "set-cookie"] {
+            assert!(!head.contains(field), "{head}");
+        }
+    }
+    assert!(all[2].0.ends_with("full\n"));
+    assert!(all[7].0.contains("\"name\":\"q\"") && all[7].0.contains("queue:read"));
+    assert!(all[8].0.contains("the token has no scope server:read"));
+}
+
+#[test]
+fn files_of_the_page_last_and_come_from_here() {
+    let world = World::new();
+    let index = world.get("/", "");
+    assert!(index.contains("content-type: text/html; charset=utf-8"), "{index}");
+    let script = index.split('"').find(|word| word.starts_with("/assets/main.")).expect("a script");
+    let script = world.get(script, "");
+    assert!(
+        status(&script) == 200 && script.contains("cache-control: public, max-age=31536000, immutable"),
+        "{script}"
+    );
+    assert!(script.contains("content-type: text/javascript; charset=utf-8"));
+    let head = world.raw(b"HEAD / HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n");
+    assert!(status(&head) == 200 && head.ends_with("\r\n\r\n"), "{head}");
+}
+
+#[test]
+fn a_wrong_token_is_counted_and_a_good_one_is_never_refused() {
+    let world = World::new();
+    let wrong = "Authorization: Bearer pht_0000000000000000000000000000000000000000\r\n";
+    assert_eq!(status(&world.get("/api/queue/v1", wrong)), 401);
+    let too_many = world.get("/api/queue/v1", wrong);
+    assert!(status(&too_many) == 429 && too_many.contains("retry-after: 600"), "{too_many}");
+    assert_eq!(status(&world.get("/api/queue/v1", &world.bearer())), 200);
+    assert_eq!(world.guesses.load(Ordering::Relaxed), 2);
+}
+
+#[test]
+fn browsers_and_other_sites_are_kept_out() {
+    let world = World::new();
+    for fields in [
+        "Origin: http://evil.example\r\n",
+        "Origin: null\r\n",
+        "Authorization: Basic eDp5\r\nOrigin: http://localhost\r\n",
+        "Authorization: Basic eDp5\r\nSec-Fetch-Site: same-origin\r\n",
+    ] {
+        assert_eq!(status(&world.get("/api/queue/v1", fields)), 403, "{fields}");
+    }
+    let rebound =
+        format!("GET /api/queue/v1 HTTP/1.1\r\nHost: evil.example\r\nConnection: close\r\n{}\r\n", world.bearer());
+    assert_eq!(status(&world.raw(rebound.as_bytes())), 200, "who has a token may use any name");
+    let health = world.raw(b"GET /health/live HTTP/1.1\r\nHost: 10.0.0.1\r\nConnection: close\r\n\r\n");
+    assert!(status(&health) == 200 && health.ends_with("live\n"), "{health}");
+}
+
+#[test]
+fn requests_that_are_read_in_two_ways_are_refused_or_the_last() {
+    let world = World::new();
+    let refused: [&[u8]; 9] = [
+        b"GET / HTTP/1.1\r\nHost: localhost\r\nContent-Length: 3\r\nContent-Length: 4\r\n\r\nabcd",
+        b"GET / HTTP/1.1\r\nHost: localhost\r\nContent-Length: 3, 4\r\n\r\nabcd",
+        b"GET / HTTP/1.1\r\nHost: localhost\r\nContent-Length: +3\r\n\r\nabc",
+        b"GET / HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: gzip\r\n\r\nabc",
+        b"GET / HTTP/1.0\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n",
+        b"GET / HTTP/1.1\r\nHost : localhost\r\n\r\n",
+        b"GET / HTTP/1.1\r\nHost: localhost\r\n folded: x\r\n\r\n",
+        b"GET / HTTP/1.1\nHost: localhost\rX: y\r\n\r\n",
+        b"MAIL FROM:<a@example.org>\r\n\r\n",
+    ];
+    for request in refused {
+        let answer = world.raw(request);
+        assert!(answer.is_empty() || status(&answer) == 400, "{:?}: {answer}", String::from_utf8_lossy(request));
+    }
+    // What a server in front may take for the body of the first is answered by nobody.
+    for body in ["Content-Length: 4\r\nTransfer-Encoding: chunked", "Transfer-Encoding: chunked\r\nContent-Length: 4"] {
+        let request = format!(
+            "GET /health/live HTTP/1.1\r\nHost: localhost\r\n{body}\r\n\r\n0\r\n\r\nGET /health/ready HTTP/1.1\r\nHost: localhost\r\n\r\n"
+        );
+        let answer = world.raw(request.as_bytes());
+        assert_eq!(answer.matches("HTTP/1.1 ").count(), 1, "{answer}");
+        assert!(answer.contains("connection: close"), "{answer}");
+    }
+    let garbage = b"GET /health/live HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\nGET /health/ready HTTP/1.1\r\nHost: localhost\r\n\r\n";
+    assert_eq!(world.raw(garbage).matches("HTTP/1.1 ").count(), 1);
+}
+
+#[test]
+fn pipelined_requests_are_answered_in_order() {
+    let world = World::new();
+    let one = "GET /health/live HTTP/1.1\r\nHost: localhost\r\n\r\n";
+    let last = "GET /health/ready HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n";
+    let answer = world.raw(format!("{}{last}", one.repeat(20)).as_bytes());
+    assert_eq!(answer.matches("HTTP/1.1 200").count(), 20, "{answer}");
+    assert!(answer.ends_with("full\n"));
+}
+
+#[test]
+fn heads_are_bounded() {
+    let world = World::new();
+    let check = |fields: String, expected: &[u16]| {
+        let answer = world.get("/", &fields);
+        assert!(expected.contains(&status(&answer)), "{answer}");
+    };
+    check("X: y\r\n".repeat(60), &[200]);
+    check("X: y\r\n".repeat(100), &[431]);
+    check(format!("X: {}\r\n", "y".repeat(20_000)), &[431]);
+    let target = world.get(&format!("/{}", "x".repeat(30_000)), "");
+    assert!([414, 431].contains(&status(&target)), "{target}");
+}
+
+#[test]
+fn a_shutdown_ends_idle_connections_and_those_without_a_request() {
+    let mut world = World::new();
+    let mut idle = world.connect();
+    idle.write_all(b"GET /health/live HTTP/1.1\r\nHost: localhost\r\n\r\n").unwrap();
+    let mut begin = [0; 12];
+    idle.read_exact(&mut begin).unwrap();
+    assert_eq!(&begin, b"HTTP/1.1 200");
+    let silent = world.connect();
+    let mut half = world.connect();
+    half.write_all(b"GET /health/live HTTP/1.1\r\nHo").unwrap();
+    // Each is served before the shutdown begins.
+    let deadline = Instant::now() + Duration::from_secs(10);
+    while world.listeners.as_ref().unwrap().connections() < 3 {
+        assert!(Instant::now() < deadline);
+        std::thread::yield_now();
+    }
+    let begun = Instant::now();
+    let listeners = world.listeners.take().unwrap();
+    world.runtime.block_on(listeners.shutdown(Duration::from_millis(500)));
+    assert!(begun.elapsed() < Duration::from_secs(5), "{:?}", begun.elapsed());
+    drop((silent, half));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_head_that_does_not_come_is_not_waited_for() {
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+    let data = tempfile::tempdir().unwrap();
+    let api = AdminApi::new(Fake::default(), TokenFile::in_directory(data.path()), HostNames::default());
+    let mut listeners = Listeners::new(Limits::default()).unwrap();
+    let (bound, ()) =
+        posthaste_net::bind(vec![(Place::Tcp("127.0.0.1:0".into()), ())], &Limits::default()).unwrap().remove(0);
+    let address = bound.local_addr().unwrap();
+    let at = HttpListener { certificate: None, is_loopback: true, proxies: Arc::new(RwLock::default()) };
+    listeners.serve(bound.listen().unwrap(), &Admission::new(Rules::default()), AdminService::new(api, at));
+    for begin in ["", "GET / HTTP/1.1\r\nHost: loc"] {
+        let mut slow = tokio::net::TcpStream::connect(address).await.unwrap();
+        slow.write_all(begin.as_bytes()).await.unwrap();
+        let begun = tokio::time::Instant::now();
+        let mut answer = String::new();
+        slow.read_to_string(&mut answer).await.unwrap();
+        assert!(answer.is_empty() || status(&answer) == 408, "{answer}");
+        assert!((29..32).contains(&begun.elapsed().as_secs()), "{:?}", begun.elapsed());
+    }
+}
