@@ -210,6 +210,19 @@ impl LoginGate {
         Err(LoginFailure::Wrong(why))
     }
 
+    /// Counts a wrong token of HTTP for its client, as one more wrong password of who reads, and returns when a wrong password is answered. Clients on this machine count,
+    /// too: no webmail shows tokens for its users.
+    pub async fn wrong_token(&self, network: Option<IpAddr>, presented: &str) -> LoginFailure {
+        let begun = Instant::now();
+        let attempt = match self.guesses.begin(LoginDoor::Reading, network, false) {
+            Ok(attempt) => attempt,
+            Err(why) => return why,
+        };
+        attempt.failed(self.guesses.digest(("token", presented)), "wrong token");
+        sleep_until(begun + FAILURE_DELAY).await;
+        LoginFailure::Wrong("wrong token")
+    }
+
     /// How many passwords were checked by Argon2 since the start. Those that are remembered are not among them.
     pub fn checks_made(&self) -> u64 {
         self.checks_made.load(Ordering::Relaxed)

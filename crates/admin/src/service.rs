@@ -297,7 +297,7 @@ mod tests {
         let check = |names: &[&str], now, expected: &[u64]| {
             let mut found: Vec<_> = names
                 .iter()
-                .map(|name| Attention::new(Urgency::Warning, *name, format!("{name} at {now}"), ""))
+                .map(|name| Attention::new(Urgency::Warning, name, format!("{name} at {now}"), ""))
                 .collect();
             seen.date(&mut found, now);
             assert_eq!(found.iter().filter_map(|found| found.since).collect::<Vec<_>>(), expected);

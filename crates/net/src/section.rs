@@ -41,7 +41,9 @@ keys! {
         allow: Option<Networks> = None, values::some;
         /// Whether proxies connect here, which say with the PROXY protocol whose connection they pass on.
         proxy_protocol: bool = false, Deserialize::deserialize;
-        /// Networks of these proxies; nobody else may connect. Needed with `address`; with `unix` the socket's mode decides.
+        /// Networks of these proxies; nobody else may connect. Needed with `address`; with `unix` the socket's mode decides. Without
+        /// `proxy_protocol`: proxies of another protocol that name their clients, such as those of HTTP; others may connect, too.
+        /// Protocols that know none refuse the key.
         #[serde(skip_serializing_if = "Option::is_none")]
         proxies: Option<Networks> = None, values::some;
     }
@@ -113,7 +115,6 @@ impl Socket {
             }
         }
         match &self.proxies {
-            Some(_) if !self.proxy_protocol => problem("proxies", "only with `proxy_protocol = true`"),
             Some(_) if self.unix.is_some() => {
                 problem("proxies", "only for `address`; the socket's `mode` and `group` say which proxies may connect")
             }

@@ -58,6 +58,7 @@ mod suppression;
 mod tag;
 mod terminal;
 mod threads;
+mod token;
 mod trace;
 mod trace_live;
 mod view;
@@ -102,6 +103,9 @@ enum Command {
     Route(route::RouteArgs),
     /// Read a password from the terminal or standard input and print its hash, for the file of passwords
     Password(password::PasswordArgs),
+    /// Make, list and remove tokens for HTTP: the API and the page
+    #[command(subcommand)]
+    Token(token::TokenCommand),
     /// Index Maildirs for `find`: everything the first time, then only changes
     Index(index::Index),
     /// Find messages in the index
@@ -163,8 +167,11 @@ enum Command {
 impl Command {
     /// Reports whether it reads the server's configuration.
     fn has_config(&self) -> bool {
-        use Command::{Config, Doctor, Queue, Route, Sendmail, Serve, Suppression, Trace};
-        matches!(self, Serve(_) | Doctor(_) | Config(_) | Route(_) | Queue(_) | Suppression(_) | Trace(_) | Sendmail(_))
+        use Command::{Config, Doctor, Queue, Route, Sendmail, Serve, Suppression, Token, Trace};
+        matches!(
+            self,
+            Serve(_) | Doctor(_) | Config(_) | Route(_) | Queue(_) | Suppression(_) | Token(_) | Trace(_) | Sendmail(_)
+        )
     }
 
     /// Reports whether it reads the search index.
@@ -356,6 +363,7 @@ fn run(command: Command) -> Result<ExitCode, Box<dyn std::error::Error>> {
         }
         Command::Route(args) => return route::run(args),
         Command::Password(args) => args.run()?,
+        Command::Token(command) => command.run()?,
         Command::Index(args) => return index::run(args),
         Command::Find(args) => return find::run(args),
         Command::Threads(args) => return threads::run(args),

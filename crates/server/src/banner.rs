@@ -13,14 +13,14 @@ use crate::config::{self, Config, Domain};
 impl Server {
     /// What is printed at the start, as one line of JSON.
     pub fn banner_json(&self) -> String {
-        let unix = self.config.listeners.iter().filter_map(|listener| listener.socket.unix.as_ref());
+        let unix = self.config.mail_listeners().filter_map(|listener| listener.socket.unix.as_ref());
         let listening: Vec<String> = self.addresses().iter().map(ToString::to_string).collect();
         let listening = [listening, unix.map(|path| path.display().to_string()).collect()].concat();
         let domains: Vec<&str> = self.config.domains.iter().flat_map(Domain::names).collect();
         let ReplayReport { messages, restored, deferred, .. } = self.replayed;
         let banner = serde_json::json!({
             "timestamp": crate::logging::timestamp(), "level": "INFO", "message": "ready", "version": env!("CARGO_PKG_VERSION"), "host_name": self.config.host_name,
-            "listening": listening, "imap_preview": self.addresses.imap, "receiving": domains, "mail": self.config.storage.mail,
+            "listening": listening, "http": self.pages(), "imap_preview": self.addresses.imap, "receiving": domains, "mail": self.config.storage.mail,
             "spool_messages": messages, "restored": restored, "deferred": deferred, "damaged": damaged(&self.replayed),
         });
         format!("{banner}\n")
@@ -59,8 +59,11 @@ impl Server {
                 )
             );
         }
-        for path in self.config.listeners.iter().filter_map(|listener| listener.socket.unix.as_ref()) {
+        for path in self.config.mail_listeners().filter_map(|listener| listener.socket.unix.as_ref()) {
             let _ = writeln!(out, "  listening  {}", path.display());
+        }
+        for page in self.pages() {
+            let _ = writeln!(out, "  page       {page}");
         }
         if let Some(address) = self.addresses.imap {
             let _ = writeln!(out, "  imap       {address} (preview: read only, UIDs are of this start)");
@@ -97,6 +100,16 @@ impl Server {
             );
         }
         out + "Ready; Ctrl-C or SIGTERM ends it.\n"
+    }
+}
+
+impl Server {
+    /// Where a browser finds the page.
+    fn pages(&self) -> Vec<String> {
+        let page = |(address, is_encrypted): &(std::net::SocketAddr, bool)| {
+            format!("{}://{address}/", if *is_encrypted { "https" } else { "http" })
+        };
+        self.addresses.http.iter().map(page).collect()
     }
 }
 

@@ -8,22 +8,24 @@ use std::time::{Duration, Instant};
 use posthaste_accounts::{Logins, LoginsError};
 use posthaste_directory::Directory;
 use posthaste_net::section::ConnectionLimitOverrides;
+use posthaste_smtp::Protocol;
 use posthaste_smtp::driver::{
     Backlog, BoundServer, ByNetwork, ConnectionLimits, IpNet, ListenerSettings, NetworkLimits, Proxies, Rules,
-    RunningServer, Server as SmtpServer, ServerBuilder,
+    RunningServer, Server as SmtpServer, ServerBuilder, UnixAccess,
 };
 use posthaste_smtp::server::Config as SmtpConfig;
 
 use crate::certificates::TlsInForce;
-use crate::config::{Config, Listener, ListenerAuth, ListenerTls, Network, Protocol};
+use crate::config::{Config, Listener, ListenerAuth, ListenerTls, Network};
 use crate::error::ServeError;
+use crate::http::BoundHttp;
 use crate::imap::BoundImap;
 use crate::receive::Receiver;
 use crate::services::{Ending, OnFailure, Service, Unfinished};
 use crate::settings::Settings;
 use crate::start_files::{RelayFiles, StartFiles};
 
-/// All listeners, which end together.
+/// All listeners of mail, which end together.
 pub(crate) struct Listeners {
     receiver: Receiver,
     /// Of each, in their order.
@@ -38,6 +40,7 @@ pub(crate) struct Listeners {
 pub(crate) struct Bound {
     pub sockets: Sockets,
     pub relay: RelayFiles,
+    pub http: BoundHttp,
     /// The preview of IMAP, if it was asked for.
     pub imap: Option<BoundImap>,
 }
@@ -59,6 +62,8 @@ pub(crate) struct Addresses {
     pub smtp: Option<SocketAddr>,
     /// Where mail can be read.
     pub imap: Option<SocketAddr>,
+    /// Where the API and the page are, each with whether it has TLS.
+    pub http: Vec<(SocketAddr, bool)>,
     pub backlog: Backlog,
 }
 
@@ -77,6 +82,7 @@ impl Listeners {
             tcp: running.local_addrs().to_vec(),
             smtp: running.local_addr_for(Protocol::Smtp),
             imap: None,
+            http: Vec::new(),
             backlog: running.backlog(),
         };
         Ok((Self { receiver, tls, logins, running: Some(running) }, addresses))
@@ -107,7 +113,7 @@ impl Service for Listeners {
         let Some(running) = &self.running else { return kept };
         running.set_limits(connection_limits(config));
         let mut settings_of = Vec::new();
-        for (listener, tls) in config.listeners.iter().zip(&mut self.tls) {
+        for (listener, tls) in config.mail_listeners().zip(&mut self.tls) {
             if !tls.reload(listener) {
                 kept.push("a certificate");
             }
@@ -145,13 +151,22 @@ const NAME: &str = "listeners";
 /// The first problem of [`StartFiles::read`], or [`ServeError::Listen`].
 pub(crate) fn bind_when_free(config: &Config, directory: &Directory) -> Result<Bound, ServeError> {
     let StartFiles { tls, logins, relay } = StartFiles::read_or_first(config, directory)?;
+    let (mut of_http, mut of_mail) = (Vec::new(), Vec::new());
+    for (listener, tls) in config.listeners.iter().zip(tls) {
+        if listener.is_http() { of_http.push(tls) } else { of_mail.push(tls) }
+    }
+    let tls = of_mail;
     let deadline = Instant::now() + PREDECESSOR_PATIENCE;
     loop {
         match builder(config, &tls).bind() {
             Err(error) if error.error.kind() == std::io::ErrorKind::AddrInUse && Instant::now() < deadline => {
                 std::thread::sleep(Duration::from_millis(50));
             }
-            bound => return Ok(Bound { sockets: Sockets { server: bound?, tls, logins }, relay, imap: None }),
+            bound => {
+                let sockets = Sockets { server: bound?, tls, logins };
+                let http = BoundHttp::bind(config, of_http, deadline)?;
+                return Ok(Bound { sockets, relay, http, imap: None });
+            }
         }
     }
 }
@@ -165,19 +180,22 @@ pub(crate) fn load_logins(config: &Config, directory: &Directory) -> Result<Arc<
 
 fn builder(config: &Config, tls: &[TlsInForce]) -> ServerBuilder {
     let builder = SmtpServer::builder().limits(connection_limits(config));
-    config.listeners.iter().zip(tls).fold(builder, |builder, (listener, tls)| {
+    config.mail_listeners().zip(tls).fold(builder, |builder, (listener, tls)| {
         let builder = builder.settings(settings(config, listener, tls)).implicit_tls(tls.mode == ListenerTls::Implicit);
         match (&listener.socket.address, &listener.socket.unix) {
             (Some(address), _) => builder.listen(address.to_string()),
-            (None, Some(path)) => {
-                let access = listener.unix_access();
-                let mut access = access.unwrap_or_else(|problem| panic!("an unchecked configuration: {problem:?}"));
-                access.group = access.group.or_else(|| crate::privileges::group_to_be(config));
-                builder.listen_unix_with(path, access)
-            }
+            (None, Some(path)) => builder.listen_unix_with(path, unix_access(config, listener)),
             (None, None) => panic!("an unchecked configuration: a listener that listens nowhere"),
         }
     })
+}
+
+/// Who may connect to a UNIX socket: also the group that the server will have.
+pub(crate) fn unix_access(config: &Config, listener: &Listener) -> UnixAccess {
+    let access = listener.unix_access();
+    let mut access = access.unwrap_or_else(|problem| panic!("an unchecked configuration: {problem:?}"));
+    access.group = access.group.or_else(|| crate::privileges::group_to_be(config));
+    access
 }
 
 /// Numbers of connections over all listeners.
@@ -281,7 +299,7 @@ fn smtp_config(config: &Config, listener: &Listener, network: Option<&Network>) 
         (limits, policy) = (network.limits.over(&limits), network.policy.over(&policy));
     }
     SmtpConfig {
-        protocol: listener.protocol,
+        protocol: listener.protocol.of_mail().unwrap_or_default(),
         limits: (&limits.session).into(),
         bare_newlines: policy.bare_newlines,
         forbidden_commands: policy.forbidden_commands,

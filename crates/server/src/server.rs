@@ -15,6 +15,7 @@ use crate::delivery::Delivery;
 use crate::destinations::Destinations;
 use crate::error::ServeError;
 use crate::events::Events;
+use crate::http::HttpService;
 use crate::imap::ImapPreview;
 use crate::indexing::Indexing;
 use crate::listening::{Addresses, Bound, Listeners, bind_when_free};
@@ -167,7 +168,7 @@ async fn start_services(
         services.add_stopping_last(events);
     }
     let memory = MemoryBudget::new(config.limits.process.memory_bytes);
-    let Bound { sockets, relay, imap } = bound;
+    let Bound { sockets, relay, http, imap } = bound;
     let receiver = Receiver::new(
         Settings::new(config, directory, Arc::clone(&sockets.logins)),
         destinations,
@@ -182,6 +183,10 @@ async fn start_services(
     services.add(KnownNetworksService::begin(receiver.clone()));
     let (listeners, mut addresses) = Listeners::start(sockets, receiver.clone())?;
     services.add(listeners);
+    addresses.http = http.addresses();
+    if let Some(http) = HttpService::start(http, config, receiver.clone()).await? {
+        services.add(http);
+    }
     if let Some(bound) = imap {
         addresses.imap = bound.local_addr();
         services.add(ImapPreview::start(bound, config, receiver.clone()).await?);

@@ -28,7 +28,7 @@ pub(crate) struct Settings {
     rates_by_login: HashMap<String, Rates>,
     login_rates: Rates,
     local_rates: Rates,
-    /// For each listener, in their order.
+    /// For each listener of mail, in their order.
     auth: Vec<ByNetwork<ListenerAuth>>,
     /// Whose mail to any domain is taken: what the client's network says, else the listener, else `[relay]`.
     relay_of_network: ByNetwork<Option<bool>>,
@@ -41,7 +41,7 @@ pub(crate) struct Settings {
     pub maps: Maps,
     /// A notification of a failure returns a message up to this size whole.
     pub returned_bytes: u64,
-    /// For each listener, in their order.
+    /// For each listener of mail, in their order.
     limits: Vec<ByNetwork<MessageLimits>>,
     /// For what programs on this machine hand over.
     local: MessageLimits,
@@ -68,10 +68,10 @@ impl From<Limits> for MessageLimits {
 impl Settings {
     /// `directory` is that of `config`.
     pub fn new(config: &Config, directory: Arc<Directory>, logins: Arc<Logins>) -> Self {
-        let limits = config.listeners.iter().map(|listener| limits(config, listener).map(Into::into));
+        let limits = config.mail_listeners().map(|listener| limits(config, listener).map(Into::into));
         let networks = config.relay.networks.0.iter().map(|network| (*network, true)).collect();
         let own = config.networks.iter().flat_map(Network::each).map(|(network, own)| (network, own.relay));
-        let auth = config.listeners.iter().map(|listener| auth(config, listener)).collect();
+        let auth = config.mail_listeners().map(|listener| auth(config, listener)).collect();
         let relay_domains = config.relay.domains.iter().map(|domain| domain.to_lowercase()).collect();
         let rates_by_login = config.auth.rates_by_login(&directory).expect("checked with the configuration");
         Self {
@@ -84,7 +84,7 @@ impl Settings {
             local_rates: config.auth.local_recipient_rate.clone(),
             auth,
             relay_of_network: ByNetwork::new(None, own.collect()),
-            relay_of_listener: config.listeners.iter().map(|listener| listener.relay).collect(),
+            relay_of_listener: config.mail_listeners().map(|listener| listener.relay).collect(),
             relay_networks: ByNetwork::new(false, networks),
             relay_local: config.relay.local_users,
             relay_domains,

@@ -53,7 +53,7 @@ impl Tenants {
             let own = networks.filter(|(_, own)| of_network(own).is_some());
             ByNetwork::new(name(of_listener), own.map(|(network, own)| (network, name(of_network(own)))).collect())
         };
-        let listeners = || config.listeners.iter();
+        let listeners = || config.mail_listeners();
         let if_any = |of_listener: fn(&Listener) -> &Option<String>, of_network: fn(&Network) -> &Option<String>| {
             let has_any = listeners().any(|one| of_listener(one).is_some())
                 || config.networks.iter().any(|one| of_network(one).is_some());

@@ -243,7 +243,8 @@ impl Alerts {
     }
 }
 
-fn trouble_of(mount: &MountStats) -> Option<Arc<str>> {
+/// Why nothing is delivered there, if so.
+pub(crate) fn trouble_of(mount: &MountStats) -> Option<Arc<str>> {
     let hangs = mount.sync_secs.is_some_and(|secs| secs >= SYNC_HANGS_SECS);
     let hanging = hangs.then(|| "it does not answer: a sync of it, or a look at it, has not come back".into());
     mount.absent.clone().or(mount.sync_error.clone()).or(mount.short_of_space.clone()).or(hanging)
@@ -264,7 +265,7 @@ const NAMED_MAX: usize = 10;
 /// A sync that takes longer is told of.
 const SYNC_HANGS_SECS: u64 = 60;
 /// A checkpoint that takes longer is taken to hang.
-const CHECKPOINT_HANGS: Duration = Duration::from_secs(60);
+pub(crate) const CHECKPOINT_HANGS: Duration = Duration::from_secs(60);
 const LOOK_INTERVAL: Duration = Duration::from_secs(2);
 const REPEAT_INTERVAL: Duration = Duration::from_secs(60);
 

@@ -15,6 +15,7 @@ mod documents;
 mod events;
 mod explain;
 mod forms;
+mod http;
 mod imap;
 mod indexing;
 mod keywords;

@@ -8,7 +8,7 @@ use posthaste_units::values::Table;
 use posthaste_units::words::Problem;
 use serde::{Deserialize, Serialize};
 
-use super::{Config, Listener, ListenerTls, Network, Protocol, Rates};
+use super::{Config, Listener, ListenerProtocol, ListenerTls, Network, Rates};
 
 /// Who may log in.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
@@ -91,7 +91,7 @@ impl Listener {
     pub(super) fn check_auth(&self, auth: &Auth) -> Result<(), Problem> {
         let message = match self.auth {
             None | Some(ListenerAuth::Off) => return Ok(()),
-            _ if self.protocol == Protocol::Lmtp => "not with LMTP",
+            _ if self.protocol == ListenerProtocol::Lmtp => "not with LMTP",
             _ if self.auth_needs_tls() && self.tls_mode() == ListenerTls::Off => {
                 "passwords would cross the network in the clear: set `tls`, and `certificate` and `key`"
             }

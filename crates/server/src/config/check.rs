@@ -26,6 +26,7 @@ pub(super) fn check(config: &Config) -> Result<Directory, Problem> {
     config.limits.check()?;
     config.policy.check()?;
     config.tls.check()?;
+    config.http.check()?;
     config.transport.check()?;
     config.relay.check()?;
     config.dns.check()?;
@@ -113,6 +114,7 @@ fn check_listener(listener: &Listener, before: &[Listener]) -> Result<(), Proble
     }
     check_relay(listener)?;
     listener.check_tls()?;
+    listener.check_http()?;
     listener.unix_access().map(drop).map_err(|(key, message)| Problem::new([key.into()], message))
 }
 

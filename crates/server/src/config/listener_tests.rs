@@ -109,3 +109,35 @@ fn what_a_network_says_of_logins_counts_where_there_are_logins() {
     assert_eq!(modes(&config.listeners[0]), [Off; 4]);
     assert_eq!(modes(&config.listeners[1]), [Required, Off, Required, Offered]);
 }
+
+#[test]
+fn an_http_listener_has_no_keys_of_mail_and_no_clear_line() {
+    let tls = "[tls]\ncertificate = 'c'\nkey = 'k'\n";
+    let head = "[[listener]]\nprotocol = 'http'\n";
+    for (more, keys, mode) in [
+        ("", "address = '127.0.0.1:8025'", ListenerTls::Off),
+        (tls, "address = '127.0.0.1:8025'\nproxies = '127.0.0.1'", ListenerTls::Off),
+        (tls, "address = '[::]:443'\nlimits.connections = 7", ListenerTls::Implicit),
+        (tls, "address = '[::]:8443'", ListenerTls::Implicit),
+        ("", "unix = 's'", ListenerTls::Off),
+    ] {
+        let config = Config::parse(Path::new("x"), &format!("{more}{head}{keys}\n")).unwrap();
+        assert_eq!(config.listeners[0].tls_mode(), mode, "{keys}");
+        assert_eq!(Config::parse(Path::new("x"), &config.to_toml()).unwrap(), config);
+        assert_eq!((config.mail_listeners().count(), config.http_listeners().count()), (0, 1));
+    }
+    for (keys, expected) in [
+        ("address = '0.0.0.0:8025'", "tokens would cross the network in the clear"),
+        ("address = '192.0.2.1:8025'", "tokens would cross the network in the clear"),
+        ("address = '127.0.0.1:1'\ntls = 'starttls'\ncertificate = 'c'\nkey = 'k'", "HTTP has \"implicit\" or \"off\""),
+        ("address = '127.0.0.1:1'\nrelay = true", "4:9: not with HTTP"),
+        ("address = '127.0.0.1:1'\ntenant = 'x'", "4:10: not with HTTP"),
+        ("address = '127.0.0.1:1'\nlimits.recipients = 7", "with HTTP only `connections`"),
+        ("address = '127.0.0.1:1'\npolicy.dsn = true", "not with HTTP"),
+    ] {
+        let error = error_of(&format!("{head}{keys}\n"));
+        assert!(error.contains(expected), "{keys}: {error}");
+    }
+    let error = error_of("[http]\nnames = ['a.example', 'a.example:443']\n");
+    assert!(error.contains("2:23: not a host name"), "{error}");
+}

@@ -3,18 +3,42 @@
 use std::path::PathBuf;
 
 use posthaste_net::section::{Networks, Socket};
+use posthaste_smtp::Protocol;
 use posthaste_smtp::driver::{IpNet, UnixAccess};
 use posthaste_smtp::section::PolicyOverrides;
 use posthaste_units::keys::{self, Keys};
 use serde::de::MapAccess;
 use serde::{Deserialize, Deserializer, Serialize};
 
-use super::Protocol;
 use super::auth::ListenerAuth;
 use super::limits::LimitOverrides;
 use super::tls::ListenerTls;
 use super::values::Table;
 use crate::identity;
+
+/// What is spoken at a listener.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum ListenerProtocol {
+    /// SMTP (RFC 5321).
+    #[default]
+    Smtp,
+    /// LMTP (RFC 2033).
+    Lmtp,
+    /// HTTP/1.1: the API and the page.
+    Http,
+}
+
+impl ListenerProtocol {
+    /// The protocol of mail; `None` for HTTP.
+    pub fn of_mail(self) -> Option<Protocol> {
+        match self {
+            Self::Smtp => Some(Protocol::Smtp),
+            Self::Lmtp => Some(Protocol::Lmtp),
+            Self::Http => None,
+        }
+    }
+}
 
 /// One socket that clients connect to.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize)]
@@ -23,7 +47,7 @@ pub struct Listener {
     #[serde(flatten)]
     pub socket: Socket,
     /// The protocol spoken there.
-    pub protocol: Protocol,
+    pub protocol: ListenerProtocol,
     /// The tenant of mail that comes there for other hosts. Not set: none.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub tenant: Option<String>,

@@ -60,7 +60,7 @@ fn the_manual_has_each_key_with_its_default() {
             assert!(["listener", "domain"].contains(&name.as_str()) || top.contains(&name.as_str()), "{name}");
         }
     }
-    assert_eq!(sections, 12, "{all}");
+    assert_eq!(sections, 13, "{all}");
     let in_table = |table: &str, key: &'static str| match key {
         "limits" | "policy" => format!("[{table}.{key}]"),
         "pattern" => format!("[[{table}.{key}]]"),

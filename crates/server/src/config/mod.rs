@@ -6,6 +6,7 @@
 mod auth;
 mod check;
 mod error;
+mod http;
 mod limits;
 #[cfg(test)]
 mod listener_tests;
@@ -29,8 +30,9 @@ use serde::{Deserialize, Serialize};
 
 pub use auth::{Auth, ListenerAuth};
 pub use error::{ConfigError, Position};
+pub use http::Http;
 pub use limits::{LimitOverrides, Limits, ProcessLimits, ReceiveLimitOverrides, ReceiveLimits};
-pub use listeners::{Listener, Network};
+pub use listeners::{Listener, ListenerProtocol, Network};
 pub use place::{FoundFile, SYSTEM_FILE, VARIABLE};
 pub use posthaste_delivery::local::Storage;
 pub use posthaste_directory::{Account, Domain, Pattern, Targets, Users};
@@ -41,7 +43,7 @@ pub use posthaste_relay::dns::Settings as Dns;
 pub use posthaste_relay::sender::Section as Relay;
 pub use posthaste_search::Section as Search;
 pub use posthaste_smtp::section::{Policy, PolicyOverrides};
-pub use posthaste_smtp::{BareNewlines, LongLines, NulOctets, Protocol};
+pub use posthaste_smtp::{BareNewlines, LongLines, NulOctets};
 pub use posthaste_transport::Section as Transport;
 pub use report::{ConfigFindings, check};
 pub(crate) use report::{LOW_PORTS, is_low};
@@ -84,6 +86,9 @@ pub struct Config {
     /// Who may log in.
     #[serde(default, deserialize_with = "values::table")]
     pub auth: Auth,
+    /// What HTTP listeners have in common.
+    #[serde(default, deserialize_with = "values::table")]
+    pub http: Http,
     /// Programs, files and LMTP servers that mail goes to.
     #[serde(default, deserialize_with = "values::table")]
     pub transport: Transport,
@@ -105,7 +110,7 @@ pub struct Config {
     /// The log.
     #[serde(default, deserialize_with = "values::table")]
     pub log: Log,
-    /// Where clients connect. None given: SMTP on the loopback address, port 2525.
+    /// Where clients connect. None given: SMTP on the loopback address, port 2525, and HTTP there, port 8025.
     #[serde(default, rename = "listener", deserialize_with = "values::tables")]
     pub listeners: Vec<Listener>,
     /// Clients for which other limits and policies apply.
@@ -130,6 +135,7 @@ impl Default for Config {
             policy: Policy::default(),
             tls: Tls::default(),
             auth: Auth::default(),
+            http: Http::default(),
             transport: Transport::default(),
             relay: Relay::default(),
             dns: Dns::default(),
@@ -195,7 +201,7 @@ impl Config {
 
     /// Whether clients' mail is taken for other hosts, from anybody.
     pub(crate) fn lets_clients_relay(&self) -> bool {
-        let of_listeners = self.listeners.iter().map(|listener| listener.relay);
+        let of_listeners = self.mail_listeners().map(|listener| listener.relay);
         let mut own = of_listeners.chain(self.networks.iter().map(|network| network.relay));
         self.relay.is_used() || self.has_logins() || own.any(|relay| relay == Some(true))
     }
@@ -234,8 +240,7 @@ impl Config {
             self.pickup.origin.clone_from(&self.host_name);
         }
         if self.listeners.is_empty() {
-            let socket = Socket { address: Some(DEFAULT_ADDRESS.to_owned()), ..Socket::default() };
-            self.listeners.push(Listener { socket, ..Listener::default() });
+            self.listeners.extend(default_listeners());
         }
         self.listeners.iter_mut().for_each(|listener| listener.complete_tls(&self.tls));
         if self.domains.is_empty() {
@@ -326,7 +331,14 @@ fn machine_host_name() -> String {
     }
 }
 
-const DEFAULT_ADDRESS: &str = "127.0.0.1:2525";
+/// Those of a configuration that names none.
+pub(super) fn default_listeners() -> [Listener; 2] {
+    let listener = |address: &str, protocol| {
+        let socket = Socket { address: Some(address.to_owned()), ..Socket::default() };
+        Listener { socket, protocol, ..Listener::default() }
+    };
+    [listener("127.0.0.1:2525", ListenerProtocol::Smtp), listener("127.0.0.1:8025", ListenerProtocol::Http)]
+}
 
 #[cfg(test)]
 mod tests;

@@ -40,8 +40,10 @@ pub fn check(loaded: &Loaded) -> ConfigFindings {
         let _ = writeln!(out, "note: {DEFAULT_FILE} in this directory does not count for root: {why}");
     }
     if !loaded.names_listeners {
-        let listeners: Vec<String> = config.listeners.iter().map(ToString::to_string).collect();
-        let _ = writeln!(out, "note: no [[listener]], so SMTP on {}", listeners.join(", "));
+        let named = |listeners: Vec<String>| listeners.join(", ");
+        let mail = named(config.mail_listeners().map(ToString::to_string).collect());
+        let http = named(config.http_listeners().map(ToString::to_string).collect());
+        let _ = writeln!(out, "note: no [[listener]], so SMTP on {mail} and HTTP on {http}");
     }
     if !loaded.names_domains {
         let domains: Vec<&str> = config.domains.iter().map(|domain| domain.name.as_str()).collect();

@@ -344,7 +344,7 @@ fn a_check_says_what_is_left_to_the_defaults_and_what_would_stop_a_server_here()
     assert_eq!(
         said.lines().skip(1).collect::<Vec<_>>(),
         [
-            "note: no [[listener]], so SMTP on 127.0.0.1:2525",
+            "note: no [[listener]], so SMTP on 127.0.0.1:2525 and HTTP on 127.0.0.1:8025",
             "note: no [[domain]], so mail for any user at localhost and mx.example"
         ]
     );
@@ -461,7 +461,7 @@ fn who_may_connect_and_what_differs_is_checked_like_the_rest() {
         "allow = \"10.0.0.1/8\"",
         "3:9: `10.0.0.1/8` has bits behind its prefix: write 10.0.0.0/8 for the network, or 10.0.0.1 for the one address",
     );
-    first("proxies = \"127.0.0.1\"", "3:11: only with `proxy_protocol = true`");
+    first("proxies = \"127.0.0.1\"", "3:11: only with `proxy_protocol = true`, or with HTTP");
     first("proxy_protocol = true", "needs the proxies' addresses too, such as proxies = [\"192.0.2.7\"]");
     first("alow = \"10.0.0.0/8\"", "3:1: there is no key `alow` here; did you mean `allow`?");
     first("limits = 3", "this has to be a table; it is `3`");

@@ -6,7 +6,7 @@ use posthaste_units::values::Table;
 use posthaste_units::words::Problem;
 use serde::{Deserialize, Serialize};
 
-use super::Listener;
+use super::{Listener, ListenerProtocol};
 
 /// The certificate of listeners that name none.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
@@ -68,9 +68,12 @@ impl Listener {
     pub(crate) fn complete_tls(&mut self, default: &Tls) {
         let (names_none, socket) = (self.certificate.is_none() && self.key.is_none(), &self.socket);
         let has_certificate = !names_none || default.is_set();
+        let is_http = self.protocol == ListenerProtocol::Http;
         let mode = *self.tls.get_or_insert(match &socket.address {
+            // Browsers have no certificate for a loopback address, and a web server in front has its own.
+            Some(address) if is_http && super::check::is_loopback(address) => ListenerTls::Off,
             // A proxy may have done it already.
-            Some(address) if has_certificate && !socket.proxy_protocol => match address.ends_with(":465") {
+            Some(address) if has_certificate && !socket.proxy_protocol => match is_http || address.ends_with(":465") {
                 true => ListenerTls::Implicit,
                 false => ListenerTls::StartTls,
             },

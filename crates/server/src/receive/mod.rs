@@ -6,6 +6,7 @@ mod recipient;
 #[cfg(test)]
 mod tests;
 
+use std::net::IpAddr;
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, PoisonError, RwLock, Weak};
@@ -57,6 +58,7 @@ struct Shared {
     shares: SpoolShares,
     ids: Ids,
     turned_away: AtomicU64,
+    refused: AtomicU64,
     repeats: Arc<Repeats>,
     /// Where the store keeps what it has promised, for messages to the operator.
     spool: String,
@@ -85,6 +87,7 @@ impl Receiver {
             shares,
             ids,
             turned_away,
+            refused: AtomicU64::new(0),
             repeats,
             spool,
             live: Live::default(),
@@ -161,6 +164,15 @@ impl Receiver {
         self.0.turned_away.load(Ordering::Relaxed)
     }
 
+    /// Senders, recipients and messages since the start that were refused.
+    pub fn refused(&self) -> u64 {
+        self.0.refused.load(Ordering::Relaxed)
+    }
+
+    fn count_refused(&self) {
+        self.0.refused.fetch_add(1, Ordering::Relaxed);
+    }
+
     pub fn settings(&self) -> Arc<Settings> {
         Arc::clone(&self.0.settings.read().unwrap_or_else(PoisonError::into_inner))
     }
@@ -222,6 +234,7 @@ impl Handler for Receiver {
 
     async fn mail(&self, session: &mut Session, _: &mut Transaction, mail: &MailFrom) -> Result<(), Reply> {
         let outcome = self.check_mail(session, mail).await;
+        let _ = outcome.as_ref().inspect_err(|_| self.count_refused());
         if let (Some(recorder), Err(reply)) = (self.events(), &outcome) {
             events::command(recorder, session, &mail.reverse_path, None, reply);
         }
@@ -237,6 +250,7 @@ impl Handler for Receiver {
     ) -> Result<(), Reply> {
         let taken = self.take_recipient(session, transaction, rcpt, envelope.mail.hold.is_some()).await;
         let Err(RefusedRecipient { kind, about, reply, why }) = taken else { return Ok(()) };
+        self.count_refused();
         if let Some(recorder) = self.events() {
             events::command(recorder, session, &envelope.mail.reverse_path, Some(&rcpt.forward_path), &reply);
         }
@@ -270,6 +284,9 @@ impl Handler for Receiver {
         let begun = Instant::now();
         let mut log = LogLine { received_id: self.0.ids.next(), ..LogLine::default() };
         let outcome = self.receive(session, transaction, &mut envelope, body, &mut log).await;
+        if !outcome.is_accepted() {
+            self.count_refused();
+        }
         if let Some(recorder) = self.events().filter(|_| log.abandoned || !outcome.is_accepted()) {
             events::message(recorder, &log, session, &envelope, &outcome);
         }
@@ -338,6 +355,15 @@ impl Receiver {
     /// Checks the password of an IMAP client, whose wrong guesses count as those of SMTP, and records the outcome.
     pub async fn check_imap_login(&self, peer: &Peer, claim: PasswordClaim) -> Result<String, LoginFailure> {
         self.check_login((peer, None), "IMAP", claim).await.map(|login| login.name)
+    }
+
+    /// Counts a wrong token of HTTP for its client, and waits as after a wrong password.
+    pub async fn wrong_token(&self, client: Option<IpAddr>, presented: &str) -> LoginFailure {
+        // Without an address it has come by a UNIX socket.
+        let peer = client.map_or(Peer::Unix, |ip| Peer::Tcp { remote: (ip, 0).into(), local: (ip, 0).into() });
+        let failure = self.0.gate.wrong_token(peer.network(), presented).await;
+        self.record_login((&peer, None), "HTTP", "a token", Some(failure));
+        failure
     }
 
     async fn check_size(&self, session: &Session, settings: &Settings, size: u64) -> Result<(), Reply> {

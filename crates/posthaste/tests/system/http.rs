@@ -1,0 +1,124 @@
+//! HTTP through the real server: health, tokens, who may ask, what is shown.
+
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::path::Path;
+use std::time::Instant;
+
+use serde_json::Value;
+
+use crate::support::{ANYBODY, MESSAGE, PATIENCE, Server, command};
+
+const CONFIG: &str = "[[listener]]\naddress = \"127.0.0.1:0\"\nprotocol = \"http\"\n";
+
+/// Where the page is, as the server says it.
+fn page_of(server: &Server) -> SocketAddr {
+    let told = server.banner.lines().find_map(|line| line.trim().strip_prefix("page "));
+    let address = told.and_then(|told| told.trim().strip_prefix("http://")?.strip_suffix('/')?.parse().ok());
+    address.unwrap_or_else(|| panic!("no page: {}", server.banner))
+}
+
+fn serve(dir: &Path) -> (Server, SocketAddr) {
+    let server = Server::start(dir, &format!("{ANYBODY}{CONFIG}"));
+    let address = page_of(&server);
+    (server, address)
+}
+
+/// Makes a token and returns its secret.
+fn token(dir: &Path, name: &str, scopes: &str) -> String {
+    let file = dir.join(format!("{name}.token"));
+    let made = command(dir, &["token", "add", name, "--scope", scopes, "--output"]).arg(&file).output().unwrap();
+    assert!(made.status.success(), "{made:?}");
+    std::fs::read_to_string(file).unwrap().trim_end().to_owned()
+}
+
+/// The status of an answer, and its body.
+fn ask(address: SocketAddr, request: &str) -> (u16, String) {
+    let mut stream = TcpStream::connect(address).unwrap();
+    stream.set_read_timeout(Some(PATIENCE)).unwrap();
+    stream.write_all(request.as_bytes()).unwrap();
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).unwrap();
+    let (head, body) = answer.split_once("\r\n\r\n").unwrap_or_else(|| panic!("no answer: {answer:?}"));
+    (head[9..12].parse().unwrap(), body.to_owned())
+}
+
+fn get(address: SocketAddr, path: &str, secret: Option<&str>) -> (u16, String) {
+    let field = secret.map_or(String::new(), |secret| format!("Authorization: Bearer {secret}\r\n"));
+    ask(address, &format!("GET {path} HTTP/1.1\r\nHost: {address}\r\nConnection: close\r\n{field}\r\n"))
+}
+
+#[test]
+fn health_and_page_are_for_everybody_and_the_rest_needs_a_token() {
+    let dir = tempfile::tempdir().unwrap();
+    let (server, address) = serve(dir.path());
+    assert_eq!(get(address, "/health/live", None), (200, "live\n".to_owned()));
+    assert_eq!(get(address, "/health/ready", None), (200, "ready\n".to_owned()));
+    assert!(get(address, "/", None).1.starts_with("<!doctype html>"));
+    let evil = "GET / HTTP/1.1\r\nHost: evil.example\r\nConnection: close\r\n\r\n";
+    assert_eq!(ask(address, evil).0, 421);
+    assert_eq!(get(address, "/api/now/v1", None).0, 401);
+    let secret = token(dir.path(), "watcher", "server:read");
+    let (status, body) = get(address, "/api/now/v1", Some(&secret));
+    assert!(status == 200 && body.contains("\"host_name\":\"mx.example.org\""), "{body}");
+    assert_eq!(get(address, "/api/queue/v1", Some(&secret)).0, 403);
+    let begun = Instant::now();
+    assert_eq!(get(address, "/api/now/v1", Some(&format!("{secret}0"))).0, 401);
+    assert!(begun.elapsed().as_millis() >= 900, "a wrong token is answered as slowly as a wrong password");
+    server.wait_for_log("login failed");
+    let log = server.log_text();
+    assert!(!log.contains(&secret[4..]), "{log}");
+    let removed = command(dir.path(), &["token", "remove", "watcher"]).output().unwrap();
+    assert!(removed.status.success(), "{removed:?}");
+    assert_eq!(get(address, "/api/now/v1", Some(&secret)).0, 401, "a removed token is refused at once");
+    server.stop();
+}
+
+#[test]
+fn what_the_server_does_is_shown() {
+    let dir = tempfile::tempdir().unwrap();
+    let (server, address) = serve(dir.path());
+    let secret = token(dir.path(), "watcher", "server:read,queue:read");
+    let mut client = server.hello();
+    client.deliver(&["ann@example.org"], MESSAGE);
+    client.expect("MAIL FROM:<a@example.net>", 250);
+    client.expect("RCPT TO:<b@elsewhere.example>", 550);
+    server.wait_for_mail("example.org", "ann", 1);
+    let deadline = Instant::now() + PATIENCE;
+    // Rates are those of the second before.
+    let sum = |values: &Value| values.as_array().unwrap().iter().filter_map(Value::as_f64).sum::<f64>();
+    loop {
+        let (_, body) = get(address, "/api/now/v1", Some(&secret));
+        let now: Value = serde_json::from_str(&body).unwrap();
+        let rates = &now["rates"];
+        if ["received", "delivered", "refused"].iter().all(|of| sum(&rates[of]) > 0.5) {
+            assert_eq!(now["server"]["attention"], serde_json::json!([]), "{body}");
+            assert!(now["server"]["streams"].as_array().unwrap().iter().any(|stream| stream["name"] == "local:"));
+            break;
+        }
+        assert!(Instant::now() < deadline, "{body}");
+        std::thread::sleep(std::time::Duration::from_millis(50));
+    }
+    let (_, body) = get(address, "/api/queue/v1", Some(&secret));
+    let queue: Value = serde_json::from_str(&body).unwrap();
+    assert_eq!((&queue["recipients"], &queue["oldest"]), (&0.into(), &Value::Null));
+}
+
+#[test]
+fn a_secret_is_shown_on_a_terminal_only() {
+    let dir = tempfile::tempdir().unwrap();
+    let (server, _) = serve(dir.path());
+    let piped = command(dir.path(), &["token", "add", "piped", "--scope", "server:read"]).output().unwrap();
+    let said = String::from_utf8_lossy(&piped.stderr);
+    assert!(!piped.status.success() && piped.stdout.is_empty() && said.contains("--output FILE"), "{said}");
+    let secret = token(dir.path(), "kept", "server:read");
+    assert!(secret.starts_with("pht_") && secret.len() == 44, "{secret}");
+    let listed = command(dir.path(), &["token", "list"]).output().unwrap();
+    assert_eq!(String::from_utf8_lossy(&listed.stdout), "kept  server:read  no end\n");
+    let unknown = command(dir.path(), &["token", "add", "x", "--scope", "everything"]).output().unwrap();
+    let said = String::from_utf8_lossy(&unknown.stderr);
+    assert!(unknown.status.code() == Some(2) && said.contains("there is no scope `everything`"), "{said}");
+    let tokens = std::fs::read_to_string(dir.path().join("posthaste-data/tokens")).unwrap();
+    assert!(!tokens.contains(&secret[4..]), "{tokens}");
+    server.stop();
+}

@@ -1,0 +1,99 @@
+//! `[http]`, and what of a `[[listener]]` is about HTTP.
+
+use posthaste_smtp::address::is_domain;
+use posthaste_units::values::Table;
+use posthaste_units::words::Problem;
+use serde::{Deserialize, Serialize};
+
+use super::{Config, LimitOverrides, Listener, ListenerProtocol, ListenerTls, PolicyOverrides, default_listeners};
+
+/// What HTTP listeners have in common.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Http {
+    /// Names by which browsers may ask, beside the host name and `localhost`.
+    pub names: Vec<String>,
+}
+
+impl Table for Http {
+    const NAME: &str = "http";
+}
+
+impl Http {
+    /// Finds values that cannot be meant.
+    pub(super) fn check(&self) -> Result<(), Problem> {
+        let wrong = self.names.iter().position(|name| !name.is_ascii() || !is_domain(name));
+        wrong.map_or(Ok(()), |index| {
+            let message = "not a host name, such as mail.example.org: letters, digits and hyphens, without a port";
+            Err(Problem::new([Self::NAME.into(), "names".into(), index.into()], message))
+        })
+    }
+}
+
+impl Listener {
+    /// Whether HTTP is spoken here.
+    pub(crate) fn is_http(&self) -> bool {
+        self.protocol == ListenerProtocol::Http
+    }
+
+    /// Finds keys that do not go with HTTP.
+    pub(super) fn check_http(&self) -> Result<(), Problem> {
+        if !self.is_http() {
+            return match self.socket.proxies {
+                Some(_) if !self.socket.proxy_protocol => {
+                    Err(Problem::new(["proxies".into()], "only with `proxy_protocol = true`, or with HTTP"))
+                }
+                _ => Ok(()),
+            };
+        }
+        let of_mail = [
+            ("tenant", self.tenant.is_some()),
+            ("campaign", self.campaign.is_some()),
+            ("pool", self.pool.is_some()),
+            ("relay", self.relay.is_some()),
+            ("auth", self.auth.is_some()),
+            ("policy", self.policy != PolicyOverrides::default()),
+            (
+                "limits",
+                self.limits != LimitOverrides { connections: self.limits.connections.clone(), ..Default::default() },
+            ),
+        ];
+        if let Some((key, _)) = of_mail.into_iter().find(|(_, is_set)| *is_set) {
+            let message = match key {
+                "limits" => "with HTTP only `connections` and `connections_per_address`",
+                _ => "not with HTTP",
+            };
+            return Err(Problem::new([key.into()], message));
+        }
+        let is_near = self.socket.address.as_deref().is_none_or(super::check::is_loopback);
+        match self.tls_mode() {
+            ListenerTls::StartTls | ListenerTls::Required => {
+                Err(Problem::new(["tls".into()], "HTTP has \"implicit\" or \"off\""))
+            }
+            ListenerTls::Off if !is_near => {
+                let message = "tokens would cross the network in the clear: set tls = \"implicit\", and `certificate` and `key`, or listen on a loopback address behind a web server";
+                Err(Problem::new(["address".into()], message))
+            }
+            _ => Ok(()),
+        }
+    }
+}
+
+impl Config {
+    /// Where mail comes.
+    pub(crate) fn mail_listeners(&self) -> impl Iterator<Item = &Listener> {
+        self.listeners.iter().filter(|listener| !listener.is_http())
+    }
+
+    /// Where the API and the page are.
+    pub(crate) fn http_listeners(&self) -> impl Iterator<Item = &Listener> {
+        self.listeners.iter().filter(|listener| listener.is_http())
+    }
+
+    /// Whether the configuration names no listener: then the page takes the next port if its own is busy.
+    pub(crate) fn has_default_listeners(&self) -> bool {
+        let mut default = default_listeners();
+        default.iter_mut().for_each(|listener| listener.complete_tls(&self.tls));
+        self.listeners == default
+    }
+}

@@ -1,0 +1,292 @@
+//! The server's state as the page shows it: counters, streams, disks, and what needs somebody.
+
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Mutex, PoisonError};
+use std::time::{Duration, Instant, SystemTime};
+
+use posthaste_accounts::LoginFailure;
+use posthaste_admin::{
+    Attention, ClientAddress, Counters, DestinationCount, DiskRoom, Guess, QueueStatus, Readiness, ServerStatus,
+    ServerView, StreamStatus, Urgency,
+};
+use posthaste_delivery::local::{LocalStats, MountStats};
+use posthaste_relay::queue::{QueueEntry, Secs};
+use posthaste_relay::sender::{CountBy, Filter, Relay, STREAM as QUEUE};
+
+use crate::config::{Config, Storage};
+use crate::receive::Receiver;
+use crate::watch::{CHECKPOINT_HANGS, trouble_of};
+
+/// The server as the page sees it.
+pub(crate) struct Overview {
+    receiver: Receiver,
+    settings: Mutex<Shown>,
+    /// The spool's file system was short of space at the last look.
+    is_short: AtomicBool,
+}
+
+/// What of the configuration is shown.
+struct Shown {
+    config: Config,
+    /// Certificates that expire, and when they were looked at.
+    expiring: Option<(Instant, Vec<String>)>,
+}
+
+/// How often certificates are read.
+const CERTIFICATES_EVERY: Duration = Duration::from_secs(600);
+/// Destinations in a list.
+const DESTINATIONS_MAX: usize = 20;
+/// Suspensions that are named.
+const SUSPENSIONS_MAX: usize = 10;
+
+impl Overview {
+    pub fn new(receiver: Receiver, config: &Config) -> Self {
+        let settings = Mutex::new(Shown { config: config.clone(), expiring: None });
+        Self { receiver, settings, is_short: AtomicBool::new(false) }
+    }
+
+    pub fn reload(&self, config: &Config) {
+        let shown = Shown { config: config.clone(), expiring: None };
+        *self.settings.lock().unwrap_or_else(PoisonError::into_inner) = shown;
+    }
+
+    /// What is configured, and which certificates expire.
+    fn shown(&self) -> (Storage, String, Vec<String>) {
+        let mut shown = self.settings.lock().unwrap_or_else(PoisonError::into_inner);
+        let Shown { config, expiring } = &mut *shown;
+        if expiring.as_ref().is_none_or(|(at, _)| at.elapsed() >= CERTIFICATES_EVERY) {
+            *expiring = Some((Instant::now(), crate::expiry::warnings(config, SystemTime::now())));
+        }
+        let expiring = expiring.as_ref().map(|(_, warnings)| warnings.clone()).unwrap_or_default();
+        (config.storage.clone(), config.host_name.clone(), expiring)
+    }
+}
+
+impl ServerView for Overview {
+    fn readiness(&self) -> Readiness {
+        match () {
+            () if self.receiver.store().intake().spool().poisoned().is_some() => Readiness::NotReady("poisoned"),
+            () if self.is_short.load(Ordering::Relaxed) => Readiness::NotReady("full"),
+            () => Readiness::Ready,
+        }
+    }
+
+    fn counters(&self) -> Counters {
+        let local = self.receiver.store().stats();
+        let transports = self.receiver.transports().map(|transports| transports.stats()).unwrap_or_default();
+        let relay = self.receiver.relay().map(Relay::stats).unwrap_or_default();
+        Counters {
+            received: local.accepted,
+            delivered: local.delivered + transports.delivered + relay.delivered,
+            refused: self.receiver.refused(),
+            deferred: local.failed_attempts + transports.failed_attempts + relay.deferred,
+        }
+    }
+
+    fn status(&self) -> ServerStatus {
+        let (storage, host_name, expiring) = self.shown();
+        let receiver = &self.receiver;
+        let (store, spool) = (receiver.store().stats(), receiver.store().intake().spool());
+        let is_short = is_short(&storage);
+        self.is_short.store(is_short, Ordering::Relaxed);
+        let poisoned = spool.poisoned();
+        let mut attention = Vec::new();
+        if let Some(why) = &poisoned {
+            let help = "mend the disk, then restart the server: acknowledged mail is in the spool";
+            attention.push(Attention::new(Urgency::Broken, "spool", format!("stable storage failed: {why}"), help));
+        }
+        if is_short {
+            let what = format!("the file system of {} is nearly full: mail is refused", storage.spool.display());
+            attention.push(Attention::new(Urgency::Broken, "disk of the spool", what, "free space there"));
+        }
+        if let Some(why) = receiver.remote().stuck() {
+            let what = format!("the queue for other hosts is stuck: {why}");
+            attention.push(Attention::new(Urgency::Broken, "queue", what, "the log says what helps; then restart"));
+        }
+        attention.extend(of_local_delivery(&store, &storage.spool));
+        let events = receiver.events().map(|events| events.stats()).unwrap_or_default();
+        if events.is_failing || events.is_over {
+            let what = "the event log cannot be written as fast as it fills: events are left out";
+            attention.push(Attention::new(Urgency::Warning, "events", what, "look at its disk: events.dir"));
+        }
+        attention.extend(expiring.into_iter().map(|what| {
+            let help = "renew it, then reload the server";
+            Attention::new(Urgency::Warning, &what.clone(), what, help)
+        }));
+        let ring = store.spool.ring;
+        ServerStatus {
+            host_name,
+            version: env!("CARGO_PKG_VERSION").to_owned(),
+            not_taking: poisoned
+                .map(|_| "stable storage failed".to_owned())
+                .or(is_short.then(|| "the disk is full".to_owned())),
+            not_delivering: not_delivering(&store, receiver.remote().stuck()),
+            attention,
+            spool_fill: ring.segments_in_service as f64 / ring.max_segments.max(1) as f64,
+            disks: disks(&storage),
+            streams: streams(receiver, &store, events.is_failing),
+            waiting_here: store.waiting as u64,
+            queued: receiver.relay().map_or(0, |relay| relay.stats().recipients),
+        }
+    }
+
+    fn queue(&self) -> QueueStatus {
+        let Some(relay) = self.receiver.relay() else { return QueueStatus::default() };
+        let all = relay.summary(&Filter::default(), CountBy::Domain);
+        let destination = |(name, count): &(std::sync::Arc<str>, posthaste_relay::sender::Count)| DestinationCount {
+            domain: name.to_string(),
+            recipients: count.recipients,
+            deferred: count.deferred,
+            held: count.held,
+            suspended: count.suspended,
+            oldest: relay.wall(count.oldest),
+        };
+        QueueStatus {
+            recipients: all.iter().map(|(_, count)| count.recipients).sum(),
+            oldest: all.iter().map(|(_, count)| count.oldest).min().map(|oldest| relay.wall(oldest)),
+            destinations: all.iter().take(DESTINATIONS_MAX).map(destination).collect(),
+            others: all.len().saturating_sub(DESTINATIONS_MAX) as u64,
+            attention: of_queue(relay),
+        }
+    }
+
+    async fn wrong_token(&self, client: ClientAddress, presented: &str) -> Guess {
+        match self.receiver.wrong_token(client.0, presented).await {
+            LoginFailure::Wrong(_) => Guess::Wrong,
+            _ => Guess::TooMany,
+        }
+    }
+}
+
+/// Mounts, mailboxes and checkpoints.
+fn of_local_delivery(store: &LocalStats, spool: &Path) -> Vec<Attention> {
+    let mut attention = Vec::new();
+    for (mount, why) in store.mounts.iter().filter_map(|mount| Some((mount, trouble_of(mount)?))) {
+        let what = format!("{} is in trouble: {why}; {} messages wait for it", place_of(mount), mount.messages);
+        let help = "mend it: its mail stays in the spool and is tried again by itself";
+        attention.push(Attention::new(Urgency::Broken, &format!("mount {}", mount.point), what, help));
+    }
+    if store.spool.checkpoint_running.is_some_and(|running| running >= CHECKPOINT_HANGS) {
+        let what = "a checkpoint of the spool hangs: nothing is freed";
+        attention.push(Attention::new(Urgency::Broken, "checkpoint", what, "look at the disk of the spool"));
+    }
+    if store.waiting > 0 {
+        let what = format!("{} messages wait for mailboxes that cannot be written", store.waiting);
+        let help = format!("posthaste spool inspect {}", spool.display());
+        attention.push(Attention::new(Urgency::Warning, "mailboxes", what, help));
+    }
+    attention
+}
+
+fn place_of(mount: &MountStats) -> String {
+    if mount.point.is_empty() { "the mail directory".to_owned() } else { format!("the mail mount {}", mount.point) }
+}
+
+fn not_delivering(store: &LocalStats, relay_stuck: Option<&str>) -> Option<String> {
+    let is_stuck = !store.mounts.is_empty() && store.mounts.iter().all(|mount| trouble_of(mount).is_some());
+    let here = is_stuck.then(|| "no mail mount works".to_owned());
+    here.or(relay_stuck.map(|_| "the queue for other hosts is stuck".to_owned()))
+}
+
+/// What needs somebody in the queue: a bound that is reached, and suspensions, which somebody may have forgotten.
+fn of_queue(relay: &Relay) -> Vec<Attention> {
+    let mut attention = Vec::new();
+    for room in relay.room().into_iter().filter(|room| room.is_full) {
+        let whose = if room.tenant.is_empty() {
+            "the queue".to_owned()
+        } else {
+            format!("the queue of tenant {}", room.tenant)
+        };
+        let what =
+            format!("{whose} is full: {} of {} recipients wait, and more are refused", room.recipients, room.max);
+        attention.push(Attention::new(
+            Urgency::Broken,
+            &format!("room {}", room.tenant),
+            what,
+            "posthaste queue summary",
+        ));
+    }
+    let stats = relay.stats();
+    if stats.unreachable > 0 {
+        let what = match stats.unreachable {
+            1 => "1 destination cannot be reached now".to_owned(),
+            many => format!("{many} destinations cannot be reached now"),
+        };
+        let help = "they are tried again by themselves: posthaste queue summary --by site";
+        attention.push(Attention::new(Urgency::Note, "unreachable", what, help));
+    }
+    let suspensions = relay.suspensions();
+    let named = suspensions.iter().filter_map(|entry| suspension(relay, entry));
+    attention.extend(named.take(SUSPENSIONS_MAX));
+    if let more @ 1.. = suspensions.len().saturating_sub(SUSPENSIONS_MAX) {
+        let what = format!("{more} further suspensions");
+        attention.push(Attention::new(Urgency::Note, "suspensions", what, "posthaste queue suspensions"));
+    }
+    attention
+}
+
+fn suspension(relay: &Relay, entry: &QueueEntry) -> Option<Attention> {
+    let (scope, until, reason, is) = match entry {
+        QueueEntry::Suspended { scope, until, reason } => (scope, until, reason, "suspended"),
+        QueueEntry::Slowed { scope, until, reason, .. } => (scope, until, reason, "slowed down"),
+        _ => return None,
+    };
+    let name = format!("{} {}", scope.kind(), scope.name());
+    let until = Some(*until).filter(|until| *until < Secs::MAX).map(|until| relay.wall(until));
+    let left = until.map(|until| until.saturating_sub(now_secs()).max(0) / 60 + 1);
+    let end = left.map_or("until somebody resumes it".to_owned(), |minutes| format!("for {minutes} more minutes"));
+    let why = if reason.is_empty() { String::new() } else { format!(": {reason}") };
+    let what = format!("mail of {name} is {is} {end}{why}");
+    Some(Attention::new(Urgency::Note, &format!("suspension {name}"), what, "posthaste queue suspensions"))
+}
+
+fn now_secs() -> i64 {
+    crate::ids::unix_micros() / 1_000_000
+}
+
+fn streams(receiver: &Receiver, store: &LocalStats, events_fail: bool) -> Vec<StreamStatus> {
+    let trouble = |name: &str| match name {
+        QUEUE => receiver.remote().stuck().map(str::to_owned),
+        posthaste_events::STREAM => events_fail.then(|| "its files cannot be written".to_owned()),
+        name => {
+            let point = name.strip_prefix("local:")?;
+            let mount = store.mounts.iter().find(|mount| &*mount.point == point)?;
+            trouble_of(mount).map(|why| why.to_string())
+        }
+    };
+    let all = receiver.store().intake().spool().streams().into_iter();
+    let status = |stream: posthaste_spool::StreamStats| StreamStatus {
+        trouble: trouble(&stream.name),
+        name: stream.name,
+        behind: stream.entries,
+    };
+    all.map(status).collect()
+}
+
+/// Each file system once, with all that it holds.
+fn disks(storage: &Storage) -> Vec<DiskRoom> {
+    let places: [(&str, &PathBuf); 3] = [("spool", &storage.spool), ("mail", &storage.mail), ("data", &storage.data)];
+    let mut disks: Vec<(u64, DiskRoom)> = Vec::new();
+    for (holds, path) in places {
+        let (Ok(found), Ok(disk)) = (std::fs::metadata(path), rustix::fs::statvfs(path)) else { continue };
+        match disks.iter_mut().find(|(device, _)| *device == found.dev()) {
+            Some((_, disk)) => disk.holds = format!("{}, {holds}", disk.holds),
+            None => {
+                let bytes = |blocks: u64| blocks.saturating_mul(disk.f_frsize);
+                let (free_bytes, total_bytes) = (bytes(disk.f_bavail), bytes(disk.f_blocks));
+                disks.push((found.dev(), DiskRoom { holds: holds.to_owned(), free_bytes, total_bytes }));
+            }
+        }
+    }
+    disks.into_iter().map(|(_, disk)| disk).collect()
+}
+
+/// Whether the spool takes no mail for want of space.
+fn is_short(storage: &Storage) -> bool {
+    rustix::fs::statvfs(&storage.spool).is_ok_and(|disk| {
+        disk.f_bavail.saturating_mul(disk.f_frsize) < storage.free_bytes_min
+            || (disk.f_files > 0 && disk.f_favail < storage.free_inodes_min as u64)
+    })
+}
