@@ -34,6 +34,7 @@ mod replace;
 mod root;
 mod scan;
 pub mod tree;
+mod uidlist;
 
 pub use batch::{Mounts, Outcomes, Published, StoreError, SyncBy, Synced, Written, deliver_batch, sync};
 pub use cleanup::TMP_AGE_MAX;
@@ -52,3 +53,4 @@ pub use path::{MailboxPath, PathError};
 pub use reader::{ListedName, MaildirReader};
 pub use replace::NewFile;
 pub use root::MailRoot;
+pub use uidlist::{ListedUid, UIDLIST_FILE, UidList, UidListError};
