@@ -4,13 +4,17 @@
 //! disk gives a future. Nothing here knows a protocol's grammar, passwords or sockets.
 //!
 //! [`MaildirStore`] has the mail of existing Maildirs and changes nothing. With feature `fake`, `FakeStore` has mailboxes in memory that a test fills.
+//!
+//! [`ledger`] keeps UIDs and flags durable, for stores that serve them: [entries](entry) of a stream of the spool, and a [`table`] as its snapshot.
 #![forbid(unsafe_code)]
 #![warn(missing_docs)]
 
+pub mod entry;
 mod error;
 #[cfg(feature = "fake")]
 mod fake;
 mod flags;
+pub mod ledger;
 mod line_ends;
 mod listing;
 mod maildirs;
@@ -19,6 +23,7 @@ mod pattern;
 mod row;
 mod snapshot;
 mod store;
+pub mod table;
 
 pub use error::MailstoreError;
 #[cfg(feature = "fake")]

@@ -1,0 +1,396 @@
+//! From entries of the stream to rows of the table.
+
+use std::collections::{BTreeMap, HashMap};
+
+use bytes::Bytes;
+
+use super::columns::{FixedMessage, StateMessage, flag_bits};
+use super::row_set::RowSet;
+use super::values::{
+    AccountRow, GoneRow, MailboxHead, NameRow, OpeningRow, key_of, key_of_gone, key_of_octets, key_of_two,
+};
+use super::{MetaError, RowChanges, TableName, TableReader};
+use crate::entry::{AccountFields, BodyKind, GoneReason, MailEntry, MailboxFields, MessageFacts, StateGroup};
+use crate::flags::MessageFlags;
+use crate::row::NumberRange;
+
+/// Numbers of the whole store.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct StoreNumbers {
+    /// Rows contain all entries up to this LSN.
+    pub applied: u64,
+    /// Raised by each damage that may have taken UIDs.
+    pub skip: u32,
+    /// Ids of accounts begin at 1.
+    pub next_account: u32,
+    /// Ids of mailboxes begin at 1.
+    pub next_mailbox: u32,
+}
+
+const APPLIED: &[u8] = b"applied";
+const SKIP: &[u8] = b"skip";
+const NEXT_ACCOUNT: &[u8] = b"next account";
+const NEXT_MAILBOX: &[u8] = b"next mailbox";
+
+impl StoreNumbers {
+    /// As of the last commit.
+    ///
+    /// # Errors
+    /// Those of reading the table.
+    pub fn read(reader: &TableReader) -> Result<Self, MetaError> {
+        let number = |name: &[u8], default: u64| -> Result<u64, MetaError> {
+            let Some(value) = reader.get(TableName::Store, name)? else { return Ok(default) };
+            let number = <[u8; 8]>::try_from(&value[..]).map(u64::from_le_bytes);
+            number.map_err(|_| MetaError::Value(format!("{} is no number", name.escape_ascii())))
+        };
+        let short = |number: u64| u32::try_from(number).unwrap_or(u32::MAX);
+        Ok(Self {
+            applied: number(APPLIED, 0)?,
+            skip: short(number(SKIP, 0)?),
+            next_account: short(number(NEXT_ACCOUNT, 1)?),
+            next_mailbox: short(number(NEXT_MAILBOX, 1)?),
+        })
+    }
+
+    fn put(&self, changes: &mut RowChanges) {
+        let numbers = [
+            (APPLIED, self.applied),
+            (SKIP, self.skip.into()),
+            (NEXT_ACCOUNT, self.next_account.into()),
+            (NEXT_MAILBOX, self.next_mailbox.into()),
+        ];
+        numbers
+            .into_iter()
+            .for_each(|(name, number)| changes.put(TableName::Store, name, number.to_le_bytes().to_vec()));
+    }
+}
+
+/// Applies entries to what a reader has. An entry may be applied twice: all it says is absolute, and UIDs that were given are not given again.
+#[derive(Debug)]
+pub struct Applier<'a> {
+    reader: &'a TableReader,
+    changes: RowChanges,
+    /// As they become.
+    pub numbers: StoreNumbers,
+    heads: BTreeMap<u32, MailboxHead>,
+    accounts: BTreeMap<u32, AccountRow>,
+    fixed: HashMap<u32, RowSet<FixedMessage>>,
+    state: HashMap<u32, RowSet<StateMessage>>,
+    /// The batch of the last entry, and how many messages it has put somewhere.
+    batch: (u64, u32),
+    /// LSNs of entries that this version does not know or cannot do.
+    pub unknown: Vec<u64>,
+}
+
+impl<'a> Applier<'a> {
+    /// Begins with what the reader has.
+    ///
+    /// # Errors
+    /// Those of reading the table.
+    pub fn new(reader: &'a TableReader) -> Result<Self, MetaError> {
+        Ok(Self {
+            numbers: StoreNumbers::read(reader)?,
+            reader,
+            changes: RowChanges::default(),
+            heads: BTreeMap::new(),
+            accounts: BTreeMap::new(),
+            fixed: HashMap::new(),
+            state: HashMap::new(),
+            batch: (0, 0),
+            unknown: Vec::new(),
+        })
+    }
+
+    /// Applies an entry. Entries come in the order of their LSNs.
+    ///
+    /// # Errors
+    /// Those of reading the table.
+    pub fn apply(&mut self, lsn: u64, entry: &MailEntry) -> Result<(), MetaError> {
+        if self.batch.0 != lsn {
+            self.batch = (lsn, 0);
+        }
+        self.numbers.applied = self.numbers.applied.max(lsn);
+        match entry {
+            MailEntry::Opening { nonce, host } => {
+                let row = OpeningRow { nonce: *nonce, host: host.clone() };
+                self.changes.put(TableName::Openings, &lsn.to_be_bytes(), row.encode());
+            }
+            MailEntry::Account(fields) => self.account_fields(fields)?,
+            MailEntry::Mailbox(fields) => self.mailbox(lsn, fields)?,
+            MailEntry::Keyword { mailbox, bit, name } => {
+                let key = key_of_octets(*mailbox, &[*bit]);
+                self.changes.put(TableName::Keywords, &key, name.to_vec());
+            }
+            MailEntry::Found { mailbox, first_uid, messages } => self.found(lsn, *mailbox, *first_uid, messages)?,
+            MailEntry::State { mailbox, groups } => {
+                groups.iter().try_for_each(|group| self.state(lsn, *mailbox, group))?;
+            }
+            MailEntry::Gone { mailbox, set, reason, when } => {
+                set.iter().try_for_each(|range| self.gone(lsn, *mailbox, *range, (*reason, *when)))?;
+            }
+            MailEntry::Name { mailbox, uid, name } => {
+                self.changes.put(TableName::Foreign, &key_of_two(*mailbox, *uid), name.to_vec());
+                let range = NumberRange { first: *uid, last: *uid };
+                let reader = self.reader;
+                self.state_rows(*mailbox).change(reader, range, |message| {
+                    message.flags |= flag_bits::NAMED;
+                    true
+                })?;
+            }
+            MailEntry::New { .. }
+            | MailEntry::Held { .. }
+            | MailEntry::MailboxGone { .. }
+            | MailEntry::Arrived { .. }
+            | MailEntry::Subscription { .. }
+            | MailEntry::Imported { .. } => self.unknown.push(lsn),
+        }
+        Ok(())
+    }
+
+    /// All changes, for a commit.
+    ///
+    /// # Errors
+    /// Those of reading the table.
+    pub fn finish(mut self) -> Result<RowChanges, MetaError> {
+        for rows in std::mem::take(&mut self.fixed).into_values() {
+            rows.flush(self.reader, &mut self.changes)?;
+        }
+        for rows in std::mem::take(&mut self.state).into_values() {
+            rows.flush(self.reader, &mut self.changes)?;
+        }
+        for (id, head) in &self.heads {
+            self.changes.put(TableName::Mailboxes, &key_of(*id), head.encode());
+        }
+        for (id, account) in &self.accounts {
+            self.changes.put(TableName::Accounts, &key_of(*id), account.encode());
+        }
+        self.numbers.put(&mut self.changes);
+        Ok(self.changes)
+    }
+
+    fn fixed_rows(&mut self, mailbox: u32) -> &mut RowSet<FixedMessage> {
+        self.fixed.entry(mailbox).or_insert_with(|| RowSet::new(TableName::Fixed, mailbox))
+    }
+
+    fn state_rows(&mut self, mailbox: u32) -> &mut RowSet<StateMessage> {
+        self.state.entry(mailbox).or_insert_with(|| RowSet::new(TableName::State, mailbox))
+    }
+
+    fn account(&mut self, id: u32) -> Result<&mut AccountRow, MetaError> {
+        if !self.accounts.contains_key(&id) {
+            let stored = self.reader.get(TableName::Accounts, &key_of(id))?;
+            let row = stored.and_then(|value| AccountRow::decode(&value)).unwrap_or_default();
+            self.accounts.insert(id, row);
+        }
+        Ok(self.accounts.get_mut(&id).expect("it was put there"))
+    }
+
+    fn account_fields(&mut self, fields: &AccountFields) -> Result<(), MetaError> {
+        let AccountFields { id, name, quota_bytes, quota_messages, is_gone } = fields.clone();
+        let row = self.account(id)?;
+        *row = AccountRow { name, quota_bytes, quota_messages, is_gone, ..row.clone() };
+        self.numbers.next_account = self.numbers.next_account.max(id.saturating_add(1));
+        Ok(())
+    }
+
+    /// The head of a mailbox; an empty one for a mailbox that is not made yet: a takeover gives the messages first, and what a crash leaves of it is in no account.
+    fn head(&mut self, mailbox: u32) -> Result<&mut MailboxHead, MetaError> {
+        if !self.heads.contains_key(&mailbox) {
+            let stored = self.reader.get(TableName::Mailboxes, &key_of(mailbox))?;
+            let head = match stored {
+                Some(value) => {
+                    MailboxHead::decode(&value).ok_or_else(|| MetaError::Value(format!("head of mailbox {mailbox}")))?
+                }
+                None => MailboxHead { next_uid: 1, skip: self.numbers.skip, recent_from: 1, ..Default::default() },
+            };
+            self.heads.insert(mailbox, head);
+            self.numbers.next_mailbox = self.numbers.next_mailbox.max(mailbox.saturating_add(1));
+        }
+        Ok(self.heads.get_mut(&mailbox).expect("it was put there"))
+    }
+
+    fn mailbox(&mut self, lsn: u64, fields: &MailboxFields) -> Result<(), MetaError> {
+        let MailboxFields { id, account, uid_validity, form, special_use, name, directory } = fields.clone();
+        let head = self.head(id)?;
+        let was_made = head.account != 0;
+        *head = MailboxHead { account, uid_validity, form, special_use, directory, ..head.clone() };
+        head.highest_modseq = head.highest_modseq.max(lsn);
+        if !was_made {
+            head.gone_from = lsn;
+        }
+        let (exists, bytes) = (head.exists, head.bytes);
+        if was_made {
+            self.forget_name_of(account, id)?;
+        } else {
+            // Those that a takeover gave it before it was made.
+            let row = self.account(account)?;
+            (row.messages, row.bytes) = (row.messages + u64::from(exists), row.bytes + bytes);
+        }
+        let key = key_of_octets(account, &name);
+        let row = NameRow { mailbox: id, is_subscribed: true, last_validity: uid_validity };
+        self.changes.put(TableName::Names, &key, row.encode());
+        let row = self.account(account)?;
+        row.last_validity = row.last_validity.max(uid_validity);
+        Ok(())
+    }
+
+    /// A mailbox has one name.
+    fn forget_name_of(&mut self, account: u32, mailbox: u32) -> Result<(), MetaError> {
+        let rows = rows_of(self.reader, &self.changes, TableName::Names, &key_of(account))?;
+        for (key, value) in rows {
+            if let Some(row) = NameRow::decode(&value).filter(|row| row.mailbox == mailbox) {
+                self.changes.put(TableName::Names, &key, NameRow { mailbox: 0, ..row }.encode());
+            }
+        }
+        Ok(())
+    }
+
+    fn found(
+        &mut self,
+        lsn: u64,
+        mailbox: u32,
+        first_uid: u32,
+        messages: &[(MessageFacts, Bytes)],
+    ) -> Result<(), MetaError> {
+        for (uid, (facts, name)) in (first_uid..u32::MAX).zip(messages) {
+            let target = self.batch.1 as u16;
+            self.batch.1 += 1;
+            let head = self.head(mailbox)?;
+            if uid < head.next_uid {
+                continue;
+            }
+            let MessageFacts { flags, internal_date, save_date, wire_size, line_feeds } = *facts;
+            let kind = BodyKind::Foreign;
+            let fixed = FixedMessage { uid, wire_size, internal_date, save_date, lsn, target, line_feeds, kind };
+            let flags = flags | flag_bits::NAMED;
+            (head.next_uid, head.exists, head.highest_modseq) = (uid + 1, head.exists + 1, lsn);
+            head.bytes += u64::from(wire_size);
+            count(head, 0, flags, true);
+            let account = head.account;
+            self.counted(account, u64::from(wire_size), true)?;
+            let reader = self.reader;
+            self.fixed_rows(mailbox).push(reader, fixed)?;
+            self.state_rows(mailbox).push(reader, StateMessage { uid, flags, modseq: lsn, letters: 0 })?;
+            self.changes.put(TableName::Foreign, &key_of_two(mailbox, uid), name.to_vec());
+        }
+        Ok(())
+    }
+
+    /// Counts a message of an account, or counts it no longer.
+    fn counted(&mut self, account: u32, bytes: u64, is_there: bool) -> Result<(), MetaError> {
+        if account == 0 {
+            return Ok(());
+        }
+        let row = self.account(account)?;
+        (row.messages, row.bytes) = match is_there {
+            true => (row.messages + 1, row.bytes + bytes),
+            false => (row.messages.saturating_sub(1), row.bytes.saturating_sub(bytes)),
+        };
+        Ok(())
+    }
+
+    fn state(&mut self, lsn: u64, mailbox: u32, group: &StateGroup) -> Result<(), MetaError> {
+        let (reader, StateGroup { set, flags, letters }) = (self.reader, group);
+        let mut changed = Vec::new();
+        for range in set {
+            self.state_rows(mailbox).change(reader, *range, |message| {
+                // Applied before, and followed by another change.
+                if message.modseq > lsn {
+                    return true;
+                }
+                let now = flags & !flag_bits::NAMED | message.flags & flag_bits::NAMED;
+                changed.push((message.flags, now));
+                *message = StateMessage { flags: now, modseq: lsn, letters: *letters, ..*message };
+                true
+            })?;
+        }
+        let head = self.head(mailbox)?;
+        head.highest_modseq = head.highest_modseq.max(lsn);
+        changed.into_iter().for_each(|(before, now)| count(head, before, now, false));
+        Ok(())
+    }
+
+    fn gone(
+        &mut self,
+        lsn: u64,
+        mailbox: u32,
+        range: NumberRange,
+        (reason, when): (GoneReason, u32),
+    ) -> Result<(), MetaError> {
+        let reader = self.reader;
+        let (mut removed, mut flags) = (Vec::new(), Vec::new());
+        self.fixed_rows(mailbox).change(reader, range, |message| {
+            removed.push((message.uid, u64::from(message.wire_size)));
+            false
+        })?;
+        self.state_rows(mailbox).change(reader, range, |message| {
+            flags.push(message.flags);
+            false
+        })?;
+        let head = self.head(mailbox)?;
+        head.highest_modseq = head.highest_modseq.max(lsn);
+        head.next_uid = head.next_uid.max(range.last.saturating_add(1));
+        head.exists = head.exists.saturating_sub(removed.len() as u32);
+        head.bytes = head.bytes.saturating_sub(removed.iter().map(|(_, bytes)| bytes).sum());
+        flags.into_iter().for_each(|flags| {
+            head.unseen = head.unseen.saturating_sub(u32::from(is_unseen(flags)));
+            head.deleted = head.deleted.saturating_sub(u32::from(is_deleted(flags)));
+        });
+        let account = head.account;
+        for (uid, bytes) in removed {
+            self.counted(account, bytes, false)?;
+            self.changes.remove(TableName::Foreign, &key_of_two(mailbox, uid));
+        }
+        let row = GoneRow { last: range.last, when, reason };
+        self.changes.put(TableName::Gone, &key_of_gone(mailbox, lsn, range.first), row.encode());
+        Ok(())
+    }
+}
+
+fn is_unseen(flags: u64) -> bool {
+    flags & MessageFlags::SEEN.0 == 0
+}
+
+fn is_deleted(flags: u64) -> bool {
+    flags & MessageFlags::DELETED.0 != 0
+}
+
+/// Counts a message's flags in the head: of a new one, or instead of those that it had before.
+fn count(head: &mut MailboxHead, before: u64, now: u64, is_new: bool) {
+    if !is_new {
+        head.unseen = head.unseen.saturating_sub(u32::from(is_unseen(before)));
+        head.deleted = head.deleted.saturating_sub(u32::from(is_deleted(before)));
+    }
+    head.unseen += u32::from(is_unseen(now));
+    head.deleted += u32::from(is_deleted(now));
+}
+
+/// All whole values whose keys begin with `prefix`, as they are after `changes`.
+///
+/// # Errors
+/// Those of reading the table.
+pub fn rows_of(
+    reader: &TableReader,
+    changes: &RowChanges,
+    table: TableName,
+    prefix: &[u8],
+) -> Result<BTreeMap<Vec<u8>, Vec<u8>>, MetaError> {
+    let mut rows = BTreeMap::new();
+    reader.for_each(table, prefix, &mut |key, value| {
+        if let Some(value) = value {
+            rows.insert(key.to_vec(), value.to_vec());
+        }
+        Ok(())
+    })?;
+    for (key, value) in changes.of(table, prefix) {
+        match value {
+            Some(value) => drop(rows.insert(key.to_vec(), value.to_vec())),
+            None => drop(rows.remove(key)),
+        }
+    }
+    Ok(rows)
+}
+
+#[cfg(test)]
+#[path = "apply_tests.rs"]
+mod tests;

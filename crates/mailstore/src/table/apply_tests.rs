@@ -1,0 +1,233 @@
+//! Rows after any entries are those of a model, and as small as the design says.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+
+use posthaste_random::Random;
+use proptest::prelude::*;
+
+use super::super::columns::{FixedMessage, StateMessage};
+use super::super::{MetaTable, fixed_row, state_row};
+use super::*;
+
+const MAILBOX: u32 = 1;
+
+fn made(table: &MetaTable) {
+    let account = AccountFields { id: 1, name: Bytes::from_static(b"me/Maildir"), ..Default::default() };
+    let mailbox = MailboxFields {
+        id: MAILBOX,
+        account: 1,
+        uid_validity: 7,
+        name: Bytes::from_static(b"INBOX"),
+        ..Default::default()
+    };
+    commit(table, &[(1, MailEntry::Account(account)), (2, MailEntry::Mailbox(mailbox))]);
+}
+
+fn commit(table: &MetaTable, entries: &[(u64, MailEntry)]) {
+    let reader = table.reader().unwrap();
+    let mut applier = Applier::new(&reader).unwrap();
+    entries.iter().for_each(|(lsn, entry)| applier.apply(*lsn, entry).unwrap());
+    assert_eq!(applier.unknown, Vec::<u64>::new());
+    table.commit(&applier.finish().unwrap()).unwrap();
+}
+
+/// All messages, from their rows; no row may be longer than a page.
+fn rows(table: &MetaTable) -> BTreeMap<u32, (FixedMessage, StateMessage)> {
+    let reader = table.reader().unwrap();
+    let (mut fixed, mut state) = (Vec::new(), Vec::new());
+    let first = |key: &[u8]| super::super::values::second_of(key).unwrap();
+    for (key, value) in rows_of(&reader, &RowChanges::default(), TableName::Fixed, &key_of(MAILBOX)).unwrap() {
+        assert!(value.len() + 4 <= super::super::columns::ROW_BYTES_MAX);
+        fixed.extend(fixed_row(&value, first(&key)).unwrap());
+    }
+    for (key, value) in rows_of(&reader, &RowChanges::default(), TableName::State, &key_of(MAILBOX)).unwrap() {
+        assert!(value.len() + 4 <= super::super::columns::ROW_BYTES_MAX);
+        state.extend(state_row(&value, first(&key)).unwrap());
+    }
+    assert!(fixed.is_sorted_by_key(|message| message.uid) && state.is_sorted_by_key(|message| message.uid));
+    assert_eq!(fixed.len(), state.len());
+    fixed.into_iter().zip(state).map(|(fixed, state)| (fixed.uid, (fixed, state))).collect()
+}
+
+fn head(table: &MetaTable) -> MailboxHead {
+    let reader = table.reader().unwrap();
+    MailboxHead::decode(&reader.get(TableName::Mailboxes, &key_of(MAILBOX)).unwrap().unwrap()).unwrap()
+}
+
+fn check_counters(table: &MetaTable, rows: &BTreeMap<u32, (FixedMessage, StateMessage)>) {
+    let head = head(table);
+    let count = |with: fn(u64) -> bool| rows.values().filter(|(_, state)| with(state.flags)).count() as u32;
+    assert_eq!((head.exists, head.unseen, head.deleted), (rows.len() as u32, count(is_unseen), count(is_deleted)));
+    let bytes: u64 = rows.values().map(|(fixed, _)| u64::from(fixed.wire_size)).sum();
+    assert_eq!(head.bytes, bytes);
+    let reader = table.reader().unwrap();
+    let account = AccountRow::decode(&reader.get(TableName::Accounts, &key_of(1)).unwrap().unwrap()).unwrap();
+    assert_eq!((account.messages, account.bytes), (rows.len() as u64, bytes));
+    let names = rows_of(&reader, &RowChanges::default(), TableName::Foreign, &key_of(MAILBOX)).unwrap();
+    assert_eq!(names.len(), rows.len());
+}
+
+#[derive(Debug, Clone)]
+enum Change {
+    Found(Vec<(u64, u32)>),
+    State(u32, u32, u64),
+    Gone(u32, u32),
+    Commit,
+    Again,
+}
+
+fn change() -> impl Strategy<Value = Change> {
+    let uids = (1u32..900, 0u32..300);
+    prop_oneof![
+        3 => prop::collection::vec((0u64..32, any::<u32>()), 1..300).prop_map(Change::Found),
+        2 => (uids.clone(), any::<u64>()).prop_map(|((first, more), flags)| Change::State(first, first + more, flags)),
+        2 => (1u32..900, 0u32..4).prop_map(|(first, more)| Change::State(first, first + more, 1 << 63)),
+        2 => uids.prop_map(|(first, more)| Change::Gone(first, first + more)),
+        1 => Just(Change::Commit),
+        1 => Just(Change::Again),
+    ]
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 48, failure_persistence: None, ..ProptestConfig::default() })]
+
+    #[test]
+    fn rows_are_those_of_a_model_whatever_comes(changes in prop::collection::vec(change(), 1..25)) {
+        let dir = tempfile::tempdir().unwrap();
+        let table = MetaTable::open(dir.path()).unwrap();
+        made(&table);
+        let (mut model, mut next) = (BTreeMap::new(), 1);
+        let (mut waiting, mut last) = (Vec::new(), Vec::new());
+        for (lsn, change) in (10..).zip(changes) {
+            match change {
+                Change::Found(messages) => {
+                    let found = messages.iter().map(|(flags, size)| {
+                        let facts = MessageFacts { flags: *flags, wire_size: *size, ..Default::default() };
+                        (facts, Bytes::from_static(b"name"))
+                    });
+                    let entry = MailEntry::Found { mailbox: MAILBOX, first_uid: next, messages: found.collect() };
+                    for (flags, size) in messages {
+                        model.insert(next, (flags | flag_bits::NAMED, size, lsn));
+                        next += 1;
+                    }
+                    waiting.push((lsn, entry));
+                }
+                Change::State(first, last, flags) => {
+                    let set = vec![NumberRange { first, last }];
+                    let group = StateGroup { set, flags, letters: 0 };
+                    waiting.push((lsn, MailEntry::State { mailbox: MAILBOX, groups: vec![group] }));
+                    for (_, message) in model.range_mut(first..=last) {
+                        (message.0, message.2) = (flags | flag_bits::NAMED, lsn);
+                    }
+                }
+                Change::Gone(first, last) => {
+                    let set = vec![NumberRange { first, last }];
+                    let reason = GoneReason::Missing;
+                    waiting.push((lsn, MailEntry::Gone { mailbox: MAILBOX, set, reason, when: 5 }));
+                    model.retain(|uid, _| !(first..=last).contains(uid));
+                    next = next.max(last + 1);
+                }
+                Change::Commit => {
+                    commit(&table, &waiting);
+                    last = std::mem::take(&mut waiting);
+                }
+                // A commit whose outcome was not known.
+                Change::Again => {
+                    last.append(&mut waiting);
+                    commit(&table, &last);
+                }
+            }
+        }
+        commit(&table, &waiting);
+        let rows = rows(&table);
+        let found: BTreeMap<_, _> =
+            rows.iter().map(|(uid, (fixed, state))| (*uid, (state.flags, fixed.wire_size, state.modseq))).collect();
+        prop_assert_eq!(found, model);
+        prop_assert_eq!(head(&table).next_uid, next);
+        check_counters(&table, &rows);
+    }
+}
+
+#[test]
+fn small_rows_join_and_damaged_ones_cost_their_messages() {
+    let dir = tempfile::tempdir().unwrap();
+    let table = MetaTable::open(dir.path()).unwrap();
+    made(&table);
+    let mut random = Random::new(5);
+    let messages = (0..3000).map(|_| (plausible(&mut random), Bytes::from_static(b"name"))).collect();
+    commit(&table, &[(10, MailEntry::Found { mailbox: MAILBOX, first_uid: 1, messages })]);
+    let fixed = |table: &MetaTable| {
+        rows_of(&table.reader().unwrap(), &RowChanges::default(), TableName::Fixed, &key_of(MAILBOX)).unwrap()
+    };
+    let before = fixed(&table).len();
+    let set: Vec<_> = (0..300).map(|ten| NumberRange { first: ten * 10 + 1, last: ten * 10 + 9 }).collect();
+    commit(&table, &[(11, MailEntry::Gone { mailbox: MAILBOX, set, reason: GoneReason::Missing, when: 0 })]);
+    assert_eq!(rows(&table).len(), 300);
+    assert!(fixed(&table).len() * 3 < before, "{} of {before} rows", fixed(&table).len());
+
+    // Of a damaged row the UIDs stay unused.
+    let last = fixed(&table).into_keys().next_back().unwrap();
+    let mut changes = RowChanges::default();
+    changes.put(TableName::Fixed, &last, vec![0; 50]);
+    table.commit(&changes).unwrap();
+    let messages = vec![(MessageFacts::default(), Bytes::from_static(b"new"))];
+    commit(&table, &[(12, MailEntry::Found { mailbox: MAILBOX, first_uid: 3001, messages })]);
+    let rows = fixed(&table);
+    assert_eq!(rows[&last], vec![0; 50], "nobody writes over it");
+    let new = fixed_row(&rows[&key_of_two(MAILBOX, 3001)[..]], 3001).unwrap();
+    assert_eq!(new.len(), 1);
+}
+
+/// A message as mail is: sizes of 2 KB to some MB, days of a year.
+fn plausible(random: &mut Random) -> MessageFacts {
+    let magnitude = 1 << random.below(11);
+    let wire_size = 1500 + random.below(2000 * magnitude) as u32;
+    let internal_date = 1_760_000_000 + random.below(30_000_000) as u32;
+    let flags = u64::from(random.below(2) == 0) | if random.below(33) == 0 { 1 << 10 } else { 0 };
+    let line_feeds = wire_size / (40 + random.below(30) as u32);
+    MessageFacts { flags, internal_date, save_date: internal_date + random.below(3) as u32, wire_size, line_feeds }
+}
+
+/// Sizes of 100,000 messages in 60 commits, each with flag changes: bytes of live pages in rows, and of all, for each message.
+#[test]
+fn a_hundred_thousand_messages_take_34_bytes_each() {
+    let dir = tempfile::tempdir().unwrap();
+    let table = MetaTable::open(dir.path()).unwrap();
+    made(&table);
+    let mut random = Random::new(1);
+    let (commits, each) = (60u32, 1667u32);
+    for number in 0..commits {
+        let mut entries = Vec::new();
+        let first = number * each + 1;
+        for at in 0..each {
+            let lsn = 10_000 + u64::from(first + at) * 400 + random.below(400);
+            let facts = plausible(&mut random);
+            // A name of our own follows from the row.
+            let messages = vec![(facts, Bytes::new())];
+            entries.push((lsn, MailEntry::Found { mailbox: MAILBOX, first_uid: first + at, messages }));
+        }
+        for at in 0..416u64 {
+            let uid = 1 + random.below(u64::from(first + each - 1)) as u32;
+            let set = vec![NumberRange { first: uid, last: uid }];
+            let groups = vec![StateGroup { set, flags: 1 | random.below(4), letters: 0 }];
+            let lsn = 10_000 + u64::from(first + each) * 400 + at;
+            entries.push((lsn, MailEntry::State { mailbox: MAILBOX, groups }));
+        }
+        commit(&table, &entries);
+    }
+    let messages = f64::from(commits * each);
+    let (rows, all) = live_bytes(dir.path());
+    let (rows, all) = (rows as f64 / messages, all as f64 / messages);
+    println!("{rows:.1} bytes a message in rows, {all:.1} with the names of foreign files");
+    assert!(rows <= 34.0, "{rows}");
+}
+
+fn live_bytes(dir: &Path) -> (u64, u64) {
+    super::super::peek(dir, |reader| {
+        let of = |table| reader.live_bytes(table).unwrap();
+        let rows = of(TableName::Fixed) + of(TableName::State) + of(TableName::Gone) + of(TableName::Mailboxes);
+        Ok((rows, TableName::ALL.into_iter().map(of).sum()))
+    })
+    .unwrap()
+}

@@ -1,0 +1,231 @@
+//! The table's file as the database sees it: through the door of `fsops`, so that simulated power cuts see each write.
+
+use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
+use std::fs::File;
+use std::io::{self, IoSlice};
+use std::path::Path;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use redb::StorageBackend;
+use rustix::fs::{Mode, OFlags};
+use rustix::io::Errno;
+
+/// The first error of a file that the disk gave: it says what may be done next.
+#[derive(Debug, Clone, Default)]
+pub(super) struct FileError(Arc<Mutex<Option<(FileErrorKind, String)>>>);
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum FileErrorKind {
+    /// No room. What was synced is as it was.
+    NoRoom,
+    /// The disk failed: what was written since the last sync may be lost, though it reads well.
+    Disk,
+}
+
+impl FileError {
+    fn note<T>(&self, outcome: io::Result<T>) -> io::Result<T> {
+        outcome.inspect_err(|error| {
+            let kind = match error.kind() {
+                io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded | io::ErrorKind::FileTooLarge => {
+                    FileErrorKind::NoRoom
+                }
+                _ => FileErrorKind::Disk,
+            };
+            self.0.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert((kind, error.to_string()));
+        })
+    }
+
+    pub fn get(&self) -> Option<(FileErrorKind, String)> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+}
+
+/// One process writes it: the spool's lock sees to that.
+#[derive(Debug)]
+pub(super) struct TableFile {
+    file: File,
+    error: FileError,
+}
+
+impl TableFile {
+    pub fn open(path: &Path) -> io::Result<Self> {
+        let flags = OFlags::RDWR | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let file = posthaste_fsops::open(path, flags, Mode::empty())?;
+        Ok(Self { file: file.into(), error: FileError::default() })
+    }
+
+    pub fn open_read_only(path: &Path) -> io::Result<Self> {
+        let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let file = posthaste_fsops::open(path, flags, Mode::empty())?;
+        Ok(Self { file: file.into(), error: FileError::default() })
+    }
+
+    /// An empty file in place of what is there.
+    pub fn create(path: &Path) -> io::Result<Self> {
+        match posthaste_fsops::unlink(path) {
+            Err(Errno::NOENT) => {}
+            removed => removed?,
+        }
+        let flags = OFlags::RDWR | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let file = posthaste_fsops::open(path, flags, Mode::RUSR | Mode::WUSR)?;
+        Ok(Self { file: file.into(), error: FileError::default() })
+    }
+
+    pub fn error(&self) -> FileError {
+        self.error.clone()
+    }
+
+    pub fn try_clone(&self) -> io::Result<File> {
+        self.file.try_clone()
+    }
+}
+
+impl StorageBackend for TableFile {
+    fn len(&self) -> io::Result<u64> {
+        Ok(self.file.metadata()?.len())
+    }
+
+    fn read(&self, offset: u64, out: &mut [u8]) -> io::Result<()> {
+        self.error.note(read_exact_at(&self.file, offset, out))
+    }
+
+    fn set_len(&self, len: u64) -> io::Result<()> {
+        self.error.note(posthaste_fsops::ftruncate(&self.file, len).map_err(io::Error::from))
+    }
+
+    fn sync_data(&self) -> io::Result<()> {
+        self.error.note(posthaste_fsops::fdatasync(&self.file).map_err(io::Error::from))
+    }
+
+    fn write(&self, offset: u64, data: &[u8]) -> io::Result<()> {
+        self.error.note(posthaste_fsops::write_all_parts(&self.file, &mut [IoSlice::new(data)], Some(offset)))
+    }
+}
+
+fn read_exact_at(file: &File, mut offset: u64, mut out: &mut [u8]) -> io::Result<()> {
+    while !out.is_empty() {
+        let read = rustix::io::retry_on_intr(|| posthaste_fsops::pread(file, &mut *out, offset))?;
+        if read == 0 {
+            return Err(io::ErrorKind::UnexpectedEof.into());
+        }
+        offset += read as u64;
+        out = &mut out[read..];
+    }
+    Ok(())
+}
+
+/// A file that stays as it is: what the database writes to repair it is kept in memory.
+#[derive(Debug)]
+pub(super) struct OverlayFile {
+    file: File,
+    changes: Mutex<Overlay>,
+}
+
+#[derive(Debug)]
+struct Overlay {
+    len: u64,
+    /// By number: blocks that differ from the file.
+    blocks: BTreeMap<u64, Box<[u8; BLOCK]>>,
+}
+
+const BLOCK: usize = 4096;
+
+impl OverlayFile {
+    pub fn new(file: File) -> io::Result<Self> {
+        let len = file.metadata()?.len();
+        Ok(Self { file, changes: Mutex::new(Overlay { len, blocks: BTreeMap::new() }) })
+    }
+
+    /// Calls `each` with the number of each block of a range, the octets of it in the range, and where these are in the buffer.
+    fn blocks(offset: u64, len: usize) -> impl Iterator<Item = (u64, std::ops::Range<usize>, std::ops::Range<usize>)> {
+        let mut at = 0;
+        std::iter::from_fn(move || {
+            if at == len {
+                return None;
+            }
+            let from = ((offset + at as u64) % BLOCK as u64) as usize;
+            let taken = (BLOCK - from).min(len - at);
+            let next = ((offset + at as u64) / BLOCK as u64, from..from + taken, at..at + taken);
+            at += taken;
+            Some(next)
+        })
+    }
+
+    fn block(&self, number: u64) -> io::Result<Box<[u8; BLOCK]>> {
+        let mut block = Box::new([0; BLOCK]);
+        let mut filled = 0;
+        while filled < BLOCK {
+            let at = number * BLOCK as u64 + filled as u64;
+            match rustix::io::retry_on_intr(|| posthaste_fsops::pread(&self.file, &mut block[filled..], at))? {
+                0 => break,
+                read => filled += read,
+            }
+        }
+        Ok(block)
+    }
+}
+
+impl StorageBackend for OverlayFile {
+    fn len(&self) -> io::Result<u64> {
+        Ok(self.changes.lock().unwrap_or_else(PoisonError::into_inner).len)
+    }
+
+    fn read(&self, offset: u64, out: &mut [u8]) -> io::Result<()> {
+        let changes = self.changes.lock().unwrap_or_else(PoisonError::into_inner);
+        if offset.checked_add(out.len() as u64).is_none_or(|end| end > changes.len) {
+            return Err(io::ErrorKind::UnexpectedEof.into());
+        }
+        for (number, of_block, of_buffer) in Self::blocks(offset, out.len()) {
+            match changes.blocks.get(&number) {
+                Some(block) => out[of_buffer].copy_from_slice(&block[of_block]),
+                None => out[of_buffer].copy_from_slice(&self.block(number)?[of_block]),
+            }
+        }
+        Ok(())
+    }
+
+    fn set_len(&self, len: u64) -> io::Result<()> {
+        self.changes.lock().unwrap_or_else(PoisonError::into_inner).len = len;
+        Ok(())
+    }
+
+    fn sync_data(&self) -> io::Result<()> {
+        Ok(())
+    }
+
+    fn write(&self, offset: u64, data: &[u8]) -> io::Result<()> {
+        let mut changes = self.changes.lock().unwrap_or_else(PoisonError::into_inner);
+        for (number, of_block, of_data) in Self::blocks(offset, data.len()) {
+            let block = match changes.blocks.entry(number) {
+                Entry::Occupied(known) => known.into_mut(),
+                Entry::Vacant(new) => new.insert(self.block(number)?),
+            };
+            block[of_block].copy_from_slice(&data[of_data]);
+        }
+        changes.len = changes.len.max(offset + data.len() as u64);
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_overlay_reads_its_changes_and_leaves_the_file() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("f");
+        std::fs::write(&path, [1; 10_000]).unwrap();
+        let overlay = OverlayFile::new(File::open(&path).unwrap()).unwrap();
+        overlay.write(4090, &[2; 10]).unwrap();
+        overlay.write(12_000, &[3; 5]).unwrap();
+        assert_eq!(overlay.len().unwrap(), 12_005);
+        let mut read = vec![9; 12_005];
+        overlay.read(0, &mut read).unwrap();
+        let expected = [vec![1; 4090], vec![2; 10], vec![1; 5900], vec![0; 2000], vec![3; 5]].concat();
+        assert!(read == expected);
+        assert!(overlay.read(12_000, &mut [0; 6]).is_err());
+        assert!(std::fs::read(&path).unwrap() == [1; 10_000]);
+    }
+}

@@ -1,0 +1,511 @@
+//! The table: rows of all mailboxes on the disk, as of the last commit.
+//!
+//! Keys are octets in their order, each value ends in a CRC-32C over key and value: the database verifies its own checksums only when it repairs.
+//! [`MetaTable::commit`] is atomic and durable. It is the snapshot of the stream `mailstore`: what it lacks is in the spool.
+
+mod apply;
+mod columns;
+mod file;
+mod row_set;
+mod values;
+
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::io;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::path::{Path, PathBuf};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use redb::{
+    Builder, Database, ReadTransaction, ReadableDatabase, ReadableTableMetadata, StorageBackend, TableDefinition,
+};
+
+use rustix::fs::{Mode, OFlags};
+
+use self::file::{FileError, FileErrorKind, OverlayFile, TableFile};
+pub use apply::{Applier, StoreNumbers, rows_of};
+pub use columns::{FixedMessage, StateMessage, flag_bits};
+pub use values::{AccountRow, GoneRow, MailboxHead, NameRow, OpeningRow};
+pub(crate) use values::{key_of, second_of};
+
+/// Reads a row of the table `fixed` without its checksum; `first` is its key. `None` if it is none.
+pub fn fixed_row(bytes: &[u8], first: u32) -> Option<Vec<FixedMessage>> {
+    columns::decode(bytes, first)
+}
+
+/// Reads a row of the table `state` without its checksum; `first` is its key. `None` if it is none.
+pub fn state_row(bytes: &[u8], first: u32) -> Option<Vec<StateMessage>> {
+    columns::decode(bytes, first)
+}
+
+/// The tables of the database, which [`RowChanges`] and [`TableReader`] address.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum TableName {
+    /// By name: numbers of the store.
+    Store,
+    /// By LSN.
+    Openings,
+    /// By account.
+    Accounts,
+    /// By account and name.
+    Names,
+    /// By mailbox: heads.
+    Mailboxes,
+    /// By mailbox and first UID: rows.
+    Fixed,
+    /// By mailbox and first UID: rows.
+    State,
+    /// By mailbox, MODSEQ and first UID.
+    Gone,
+    /// By mailbox and UID: names of files that do not follow from the row.
+    Foreign,
+    /// By mailbox and bit.
+    Keywords,
+}
+
+impl TableName {
+    const ALL: [Self; 10] = [
+        Self::Store,
+        Self::Openings,
+        Self::Accounts,
+        Self::Names,
+        Self::Mailboxes,
+        Self::Fixed,
+        Self::State,
+        Self::Gone,
+        Self::Foreign,
+        Self::Keywords,
+    ];
+
+    fn definition(self) -> TableDefinition<'static, &'static [u8], &'static [u8]> {
+        TableDefinition::new(match self {
+            Self::Store => "store",
+            Self::Openings => "openings",
+            Self::Accounts => "accounts",
+            Self::Names => "names",
+            Self::Mailboxes => "mailboxes",
+            Self::Fixed => "fixed",
+            Self::State => "state",
+            Self::Gone => "gone",
+            Self::Foreign => "foreign",
+            Self::Keywords => "keywords",
+        })
+    }
+}
+
+/// What a commit puts and removes, by table and key. The last one counts.
+#[derive(Debug, Clone, Default)]
+pub struct RowChanges(BTreeMap<(TableName, Vec<u8>), Option<Vec<u8>>>);
+
+impl RowChanges {
+    /// Puts a value.
+    pub fn put(&mut self, table: TableName, key: &[u8], value: Vec<u8>) {
+        self.0.insert((table, key.to_vec()), Some(value));
+    }
+
+    /// Removes a value, if there is one.
+    pub fn remove(&mut self, table: TableName, key: &[u8]) {
+        self.0.insert((table, key.to_vec()), None);
+    }
+
+    /// All whose keys begin with `prefix`; `None`: it is removed.
+    pub fn of<'a>(&'a self, table: TableName, prefix: &'a [u8]) -> impl Iterator<Item = (&'a [u8], Option<&'a [u8]>)> {
+        let from = self.0.range((table, prefix.to_vec())..);
+        let taken = from.take_while(move |((of, key), _)| *of == table && key.starts_with(prefix));
+        taken.map(|((_, key), value)| (&key[..], value.as_deref()))
+    }
+}
+
+/// Takes keys and values; `None` is a value whose checksum is wrong.
+pub type EachValue<'a> = dyn FnMut(&[u8], Option<&[u8]>) -> Result<(), MetaError> + 'a;
+
+/// Why the table could not be read or written.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum MetaError {
+    /// No room. Nothing was committed, and reading works; a later commit may find room.
+    #[error("no room for the table: {0}")]
+    NoRoom(String),
+    /// The disk failed. Nothing more is committed to this file; the next commit copies the rows of the last one into a new file first.
+    #[error("the disk of the table failed: {0}")]
+    Disk(String),
+    /// The database found damage, or a bug of it was met. It is read as far as it goes, and not written.
+    #[error("the table is damaged: {0}")]
+    Damaged(String),
+    /// One value is damaged, or of a later version.
+    #[error("a value of the table is damaged: {0}")]
+    Value(String),
+    /// It cannot be opened.
+    #[error("cannot open the table: {0}")]
+    Open(String),
+}
+
+/// The open table; one process at a time, the one that has the spool.
+#[derive(Debug)]
+pub struct MetaTable {
+    dir: PathBuf,
+    state: Mutex<State>,
+}
+
+#[derive(Debug)]
+struct State {
+    /// `None` after a failure, until the file was opened again or replaced.
+    open: Option<OpenTable>,
+    /// Why nothing can be committed before that.
+    failed: Option<MetaError>,
+}
+
+#[derive(Debug)]
+struct OpenTable {
+    database: Database,
+    error: FileError,
+}
+
+const FILE: &str = "meta.redb";
+const NEW_FILE: &str = "meta.redb.new";
+/// Beside a file of which a sync has failed: pages of it that read well may not be on the disk, and its length may be another there. So the next opening copies its
+/// rows as well. A power cut may take the mark, and takes what was not on the disk with it.
+const SUSPECT_FILE: &str = "meta.redb.suspect";
+/// A page of the database; a longer one counts as several.
+const PAGE_BYTES: u64 = 4096;
+const CACHE_BYTES: usize = 16 << 20;
+const FORMAT_KEY: &[u8] = b"format";
+const FORMAT: [u8; 4] = 1u32.to_le_bytes();
+/// Rows that are copied into a new file at once.
+const COPIED_AT_ONCE: usize = 4096;
+
+impl MetaTable {
+    /// Opens the table in `dir`, or makes an empty one.
+    ///
+    /// # Errors
+    /// [`MetaError::Open`], [`MetaError::Damaged`]; another format is [`MetaError::Value`].
+    pub fn open(dir: &Path) -> Result<Self, MetaError> {
+        let failed = |error: io::Error| MetaError::Open(format!("{}: {error}", dir.display()));
+        posthaste_fsops::make_dir(dir).map_err(failed)?;
+        if !dir.join(FILE).exists() {
+            create(dir, |_| Ok(()))?;
+        }
+        let is_suspect = dir.join(SUSPECT_FILE).exists();
+        let failed = MetaError::Disk("a sync failed in an earlier run".to_owned());
+        let mut state = State { open: None, failed: is_suspect.then_some(failed) };
+        match is_suspect {
+            true => state.revive(dir)?,
+            false => state.open = Some(OpenTable::open(&dir.join(FILE))?),
+        }
+        let table = Self { dir: dir.to_owned(), state: Mutex::new(state) };
+        check_format(&table.reader()?)?;
+        Ok(table)
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// What the last commit left. A reader sees no later commit, and keeps pages of the file: it is not kept for long.
+    ///
+    /// # Errors
+    /// Those of reading.
+    pub fn reader(&self) -> Result<TableReader, MetaError> {
+        let mut state = self.lock();
+        // What a panic has left reads well. Where nothing can be written, what the last commit left can be read.
+        let is_closed = !matches!(state.failed, None | Some(MetaError::Damaged(_)));
+        if is_closed && state.revive(&self.dir).is_err() {
+            return peek_file(&open_file(&self.dir)?);
+        }
+        let open = state.open.as_ref().ok_or_else(|| MetaError::Open("it was not opened".to_owned()))?;
+        guarded(&open.error, || Ok(open.database.begin_read()?)).map(TableReader::of)
+    }
+
+    /// Makes all changes durable, or none. After an error the next call begins with what is needed to go on: it opens the file again, or, where the
+    /// disk has failed, copies the rows of the last commit into a new file. No page is written twice in the hope that it gets there now.
+    ///
+    /// # Errors
+    /// [`MetaError::NoRoom`], [`MetaError::Disk`], [`MetaError::Damaged`].
+    pub fn commit(&self, changes: &RowChanges) -> Result<(), MetaError> {
+        let mut state = self.lock();
+        state.revive(&self.dir)?;
+        let State { open, failed } = &mut *state;
+        let open = open.as_ref().expect("it was revived");
+        guarded(&open.error, || write(&open.database, changes)).inspect_err(|error| {
+            if matches!(error, MetaError::Disk(_)) {
+                mark_suspect(&self.dir);
+            }
+            *failed = Some(error.clone());
+        })
+    }
+}
+
+/// For the next process. If it cannot be written, that finds a disk that takes nothing.
+fn mark_suspect(dir: &Path) {
+    let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    let _ = posthaste_fsops::open(dir.join(SUSPECT_FILE), flags, Mode::RUSR | Mode::WUSR);
+}
+
+impl State {
+    /// Opens the file again after a failure.
+    fn revive(&mut self, dir: &Path) -> Result<(), MetaError> {
+        match &self.failed {
+            None => return Ok(()),
+            // Nobody may rely on what a damaged file says after another write.
+            Some(MetaError::Damaged(_)) => return Err(self.failed.clone().expect("it is damaged")),
+            Some(MetaError::Disk(_)) => {
+                self.open = None;
+                let source = peek_file(&open_file(dir)?)?;
+                create(dir, |database| {
+                    TableName::ALL.into_iter().try_for_each(|table| copy(&source, database, table))
+                })?;
+                // If it comes back after a power cut, rows are copied once more.
+                let _ = posthaste_fsops::unlink(dir.join(SUSPECT_FILE));
+            }
+            Some(_) => drop(self.open.take()),
+        }
+        self.open = Some(OpenTable::open(&dir.join(FILE))?);
+        self.failed = None;
+        Ok(())
+    }
+}
+
+fn open_file(dir: &Path) -> Result<File, MetaError> {
+    let path = dir.join(FILE);
+    let file = TableFile::open_read_only(&path).and_then(|file| file.try_clone());
+    file.map_err(|error| MetaError::Open(format!("{}: {error}", path.display())))
+}
+
+impl OpenTable {
+    fn open(path: &Path) -> Result<Self, MetaError> {
+        let opened = TableFile::open(path);
+        let backend = opened.map_err(|error| MetaError::Open(format!("{}: {error}", path.display())))?;
+        let error = backend.error();
+        let database = guarded(&error, || open_database(backend))?;
+        Ok(Self { database, error })
+    }
+}
+
+fn open_database(backend: impl StorageBackend) -> Result<Database, redb::Error> {
+    Ok(Builder::new().set_cache_size(CACHE_BYTES).create_with_backend(backend)?)
+}
+
+/// Under another name until it is whole: a file that a kill left half made could not be opened again.
+fn create(dir: &Path, fill: impl FnOnce(&Database) -> Result<(), MetaError>) -> Result<(), MetaError> {
+    let new = dir.join(NEW_FILE);
+    let failed = |error: io::Error| MetaError::Open(format!("{}: {error}", new.display()));
+    let backend = TableFile::create(&new).map_err(failed)?;
+    let error = backend.error();
+    let database = guarded(&error, || {
+        let database = open_database(backend)?;
+        let mut changes = RowChanges::default();
+        changes.put(TableName::Store, FORMAT_KEY, FORMAT.to_vec());
+        write(&database, &changes)?;
+        Ok(database)
+    })?;
+    fill(&database)?;
+    guarded(&error, || Ok(database.close()?))?;
+    let named = || -> io::Result<()> {
+        // The last write of the database is that it was closed.
+        posthaste_fsops::fsync(File::open(&new)?)?;
+        posthaste_fsops::rename(&new, dir.join(FILE))?;
+        Ok(posthaste_fsops::fsync(File::open(dir)?)?)
+    };
+    named().map_err(failed)
+}
+
+fn write(database: &Database, changes: &RowChanges) -> Result<(), redb::Error> {
+    let mut transaction = database.begin_write()?;
+    transaction.set_quick_repair(true);
+    let mut left = changes.0.iter().peekable();
+    for name in TableName::ALL {
+        // Each table is made by the first commit.
+        let mut table = transaction.open_table(name.definition())?;
+        while let Some(((_, key), value)) = left.next_if(|((of, _), _)| *of == name) {
+            match value {
+                Some(value) => drop(table.insert(&key[..], &sealed(key, value)[..])?),
+                None => drop(table.remove(&key[..])?),
+            }
+        }
+    }
+    Ok(transaction.commit()?)
+}
+
+fn copy(from: &TableReader, to: &Database, table: TableName) -> Result<(), MetaError> {
+    let mut changes = RowChanges::default();
+    let flush = |changes: &mut RowChanges| {
+        let written = write(to, &std::mem::take(changes));
+        written.map_err(|error| MetaError::Disk(error.to_string()))
+    };
+    from.for_each(table, &[], &mut |key, value| {
+        // A damaged value is not made whole by a new checksum: it is left out, as a reader would.
+        if let Some(value) = value {
+            changes.put(table, key, value.to_vec());
+        }
+        if changes.0.len() >= COPIED_AT_ONCE { flush(&mut changes) } else { Ok(()) }
+    })?;
+    flush(&mut changes)
+}
+
+fn check_format(reader: &TableReader) -> Result<(), MetaError> {
+    match reader.get(TableName::Store, FORMAT_KEY)? {
+        Some(format) if format == FORMAT => Ok(()),
+        format => Err(MetaError::Value(format!("format {format:?} is none of this version"))),
+    }
+}
+
+/// Calls the database. A panic in it is damage; else the first error of the file says what has happened.
+fn guarded<T>(file: &FileError, call: impl FnOnce() -> Result<T, redb::Error>) -> Result<T, MetaError> {
+    let error = match catch_unwind(AssertUnwindSafe(call)) {
+        Ok(Ok(done)) => return Ok(done),
+        Ok(Err(error)) => error.to_string(),
+        Err(panic) => {
+            let said = panic.downcast_ref::<String>().map(String::as_str);
+            let said = said.or(panic.downcast_ref::<&str>().copied()).unwrap_or_default();
+            return Err(MetaError::Damaged(format!("the database panicked: {said}")));
+        }
+    };
+    Err(match file.get() {
+        Some((FileErrorKind::NoRoom, error)) => MetaError::NoRoom(error),
+        Some((FileErrorKind::Disk, error)) => MetaError::Disk(error),
+        None => MetaError::Damaged(error),
+    })
+}
+
+/// A commit as it was when the reader was made.
+#[derive(Debug)]
+pub struct TableReader {
+    // Before the database that it is of.
+    transaction: ReadTransaction,
+    _database: Option<Database>,
+}
+
+impl TableReader {
+    fn of(transaction: ReadTransaction) -> Self {
+        Self { transaction, _database: None }
+    }
+
+    /// A value.
+    ///
+    /// # Errors
+    /// [`MetaError::Value`] if its checksum is wrong; [`MetaError::Damaged`].
+    pub fn get(&self, table: TableName, key: &[u8]) -> Result<Option<Vec<u8>>, MetaError> {
+        let found = self.call(|| {
+            let value = self.transaction.open_table(table.definition())?.get(key)?;
+            Ok(value.map(|value| value.value().to_vec()))
+        })?;
+        found.map(|value| unsealed(table, key, &value)).transpose()
+    }
+
+    /// The greatest key from `first` to `last`, both included, that `is_wanted` takes.
+    ///
+    /// # Errors
+    /// [`MetaError::Damaged`].
+    pub fn last_key(
+        &self,
+        table: TableName,
+        (first, last): (&[u8], &[u8]),
+        is_wanted: impl Fn(&[u8]) -> bool,
+    ) -> Result<Option<Vec<u8>>, MetaError> {
+        self.call(|| {
+            for entry in self.transaction.open_table(table.definition())?.range(first..=last)?.rev() {
+                let (key, _) = entry?;
+                if is_wanted(key.value()) {
+                    return Ok(Some(key.value().to_vec()));
+                }
+            }
+            Ok(None)
+        })
+    }
+
+    /// Calls `each` for all keys that begin with `prefix`, in their order; `None` is a value whose checksum is wrong.
+    ///
+    /// # Errors
+    /// [`MetaError::Damaged`], and those of `each`.
+    pub fn for_each(&self, table: TableName, prefix: &[u8], each: &mut EachValue<'_>) -> Result<(), MetaError> {
+        let mut failed = None;
+        self.call(|| {
+            for entry in self.transaction.open_table(table.definition())?.range(prefix..)? {
+                let (key, value) = entry?;
+                let (key, value) = (key.value(), value.value());
+                if !key.starts_with(prefix) {
+                    break;
+                }
+                if let Err(error) = each(key, unseal(key, value)) {
+                    failed = Some(error);
+                    break;
+                }
+            }
+            Ok(())
+        })?;
+        failed.map_or(Ok(()), Err)
+    }
+
+    /// Bytes of the pages that a table takes.
+    ///
+    /// # Errors
+    /// [`MetaError::Damaged`].
+    pub fn live_bytes(&self, table: TableName) -> Result<u64, MetaError> {
+        self.call(|| {
+            let stats = self.transaction.open_table(table.definition())?.stats()?;
+            Ok((stats.leaf_pages() + stats.branch_pages()) * PAGE_BYTES)
+        })
+    }
+
+    fn call<T>(&self, call: impl FnOnce() -> Result<T, redb::Error>) -> Result<T, MetaError> {
+        guarded(&FileError::default(), call)
+    }
+}
+
+fn sealed(key: &[u8], value: &[u8]) -> Vec<u8> {
+    [value, &crc(key, value).to_le_bytes()].concat()
+}
+
+fn unseal<'a>(key: &[u8], sealed: &'a [u8]) -> Option<&'a [u8]> {
+    let (value, stored) = sealed.split_last_chunk::<4>()?;
+    (crc(key, value) == u32::from_le_bytes(*stored)).then_some(value)
+}
+
+fn unsealed(table: TableName, key: &[u8], sealed: &[u8]) -> Result<Vec<u8>, MetaError> {
+    let damaged = || MetaError::Value(format!("{table:?} {key:?}: wrong checksum"));
+    unseal(key, sealed).map(<[u8]>::to_vec).ok_or_else(damaged)
+}
+
+fn crc(key: &[u8], value: &[u8]) -> u32 {
+    crc32c::crc32c_append(crc32c::crc32c(key), value)
+}
+
+/// Reads a table that another process may have open: as of one of its commits, without a lock and without a change.
+///
+/// # Errors
+/// [`MetaError::Open`] if there is none; [`MetaError::Damaged`], also if commits follow each other too quickly.
+pub fn peek<T>(dir: &Path, read: impl Fn(&TableReader) -> Result<T, MetaError>) -> Result<T, MetaError> {
+    let failed = |error: io::Error| MetaError::Disk(error.to_string());
+    let mut outcome = Err(MetaError::Damaged("it changes all the time".to_owned()));
+    for _ in 0..PEEKS_MAX {
+        let file = open_file(dir)?;
+        // Pages of a commit stay until the next but one; the first page tells of each.
+        let before = first_page(&file).map_err(failed)?;
+        outcome = peek_file(&file).and_then(|reader| read(&reader));
+        if first_page(&file).map_err(failed)? == before {
+            break;
+        }
+    }
+    outcome
+}
+
+const PEEKS_MAX: usize = 10;
+
+fn first_page(file: &File) -> io::Result<Vec<u8>> {
+    let mut page = vec![0; 4096];
+    let read = posthaste_fsops::pread(file, &mut page[..], 0)?;
+    page.truncate(read);
+    Ok(page)
+}
+
+fn peek_file(file: &File) -> Result<TableReader, MetaError> {
+    let backend = file.try_clone().and_then(OverlayFile::new).map_err(|error| MetaError::Disk(error.to_string()))?;
+    guarded(&FileError::default(), || {
+        let database = open_database(backend)?;
+        Ok(TableReader { transaction: database.begin_read()?, _database: Some(database) })
+    })
+}
+
+#[cfg(test)]
+#[path = "table_tests.rs"]
+mod tests;
