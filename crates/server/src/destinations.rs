@@ -12,6 +12,7 @@ use posthaste_transport::Transports;
 use crate::events::Recorder;
 use crate::receive::Receiver;
 use crate::remote::RemoteHosts;
+use crate::stuck::StuckStreams;
 
 /// The destinations of this server's mail.
 pub(crate) struct Destinations {
@@ -21,6 +22,8 @@ pub(crate) struct Destinations {
     remote: Arc<RemoteHosts>,
     /// All of them, in the order in which their entries stand in a batch.
     list: Vec<Arc<dyn Destination>>,
+    /// Streams that are not open although they should be.
+    stuck: Arc<StuckStreams>,
 }
 
 impl Destinations {
@@ -32,7 +35,7 @@ impl Destinations {
         list.extend(events.clone().map(|recorder| Arc::new(recorder) as Arc<dyn Destination>));
         list.push(transports.clone());
         list.push(remote.clone());
-        Self { maildirs, events, transports, remote, list }
+        Self { maildirs, events, transports, remote, list, stuck: Arc::default() }
     }
 
     /// All of them.
@@ -53,6 +56,11 @@ impl Destinations {
     /// Mail for other hosts.
     pub fn remote(&self) -> &RemoteHosts {
         &self.remote
+    }
+
+    /// Streams of the spool that are not open although they should be.
+    pub fn stuck(&self) -> &Arc<StuckStreams> {
+        &self.stuck
     }
 
     /// Whether mail for a place can be taken now, for so many recipients there.

@@ -50,6 +50,7 @@ mod server;
 mod services;
 mod settings;
 mod start_files;
+mod stuck;
 mod success;
 mod tenants;
 #[cfg(test)]

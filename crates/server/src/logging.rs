@@ -251,7 +251,7 @@ const LEVELS: [(&str, LevelFilter); 6] = [
 /// The crate of nearly all lines.
 const LOGGED: &str = env!("CARGO_CRATE_NAME");
 /// Its modules that have some.
-const MODULES: [&str; 25] = [
+const MODULES: [&str; 26] = [
     "certificates",
     "control",
     "events",
@@ -273,6 +273,7 @@ const MODULES: [&str; 25] = [
     "returned",
     "serve",
     "services",
+    "stuck",
     "tidy",
     "transports",
     "watch",

@@ -95,17 +95,6 @@ fn tell(report: &ReplayReport) {
     tracing::info!(messages, restored, given_up, deferred, "spool replayed");
 }
 
-/// A stream that cannot be opened: its mail waits, the other streams serve.
-pub(crate) fn tell_stuck(stream: &str, error: &dyn std::fmt::Display, help: &str) {
-    let error = error.to_string();
-    tracing::error!(
-        stream,
-        error,
-        help,
-        "this stream of the spool is stuck: its mail is deferred or stays in the spool; the others serve"
-    );
-}
-
 /// `consumer`: whose entries were in the batches.
 pub(crate) fn log_damaged(batches: &[Lsn], consumer: &str) {
     for batch in batches {

@@ -22,7 +22,7 @@ use crate::config::Config;
 use crate::error::ServeError;
 use crate::events::Recorder;
 use crate::forward::Back;
-use crate::opening::{log_damaged, tell_stuck};
+use crate::opening::log_damaged;
 use crate::receive::{Receiver, WeakReceiver};
 use crate::relay_log::RelayLog;
 use crate::services::{Ending, OnFailure, Service, end_blocking};
@@ -228,7 +228,7 @@ fn open(
 }
 
 fn stuck(receiver: &Receiver, error: &dyn std::fmt::Display, help: &str) -> Option<Relay> {
-    tell_stuck(STREAM, error, help);
+    receiver.destinations().stuck().add(STREAM, error, help);
     receiver.remote().set_stuck(format!("{error}; {help}"));
     None
 }

@@ -16,10 +16,11 @@ use crate::config::Config;
 use crate::destinations::Late;
 use crate::error::ServeError;
 use crate::events::{Outcomes, Recorder};
-use crate::opening::{log_damaged, tell_stuck};
+use crate::opening::log_damaged;
 use crate::receive::Receiver;
 use crate::refused::{RefusalNotices, RefusedDelivery};
 use crate::services::{Ending, OnFailure, Service, end_blocking};
+use crate::stuck::StuckStreams;
 
 /// Programs, files and LMTP servers get their mail. Opened when the configuration names the first of them, at the latest by a reload.
 pub(crate) struct TransportService {
@@ -27,6 +28,7 @@ pub(crate) struct TransportService {
     spool: Arc<dyn Spool>,
     recorder: Option<Recorder>,
     notices: RefusalNotices,
+    stuck: Arc<StuckStreams>,
 }
 
 impl TransportService {
@@ -42,11 +44,12 @@ impl TransportService {
         let (settings, of_spool, to, tell) = (config.clone(), spool.clone(), recorder.clone(), notices.clone());
         let opened = spawn_blocking(move || open(&settings, of_spool, to, tell)).await.map_err(std::io::Error::from)?;
         let opened = opened.unwrap_or_else(|error| {
-            tell_stuck(posthaste_transport::STREAM, &error, HELP);
+            receiver.destinations().stuck().add(posthaste_transport::STREAM, &error, HELP);
             None
         });
         opened.into_iter().for_each(|transports| late.open(transports));
-        Ok(Self { opened: late, spool, recorder, notices })
+        let stuck = receiver.destinations().stuck().clone();
+        Ok(Self { opened: late, spool, recorder, notices, stuck })
     }
 }
 
@@ -66,9 +69,12 @@ impl Service for TransportService {
             return Vec::new();
         }
         match open(config, self.spool.clone(), self.recorder.clone(), self.notices.clone()) {
-            Ok(opened) => opened.into_iter().for_each(|transports| self.opened.open(transports)),
+            Ok(opened) => {
+                opened.into_iter().for_each(|transports| self.opened.open(transports));
+                self.stuck.remove(posthaste_transport::STREAM);
+            }
             Err(error) => {
-                tell_stuck(posthaste_transport::STREAM, &error, HELP);
+                self.stuck.add(posthaste_transport::STREAM, &error, HELP);
                 return vec!["transports"];
             }
         }

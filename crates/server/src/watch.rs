@@ -32,6 +32,7 @@ impl Watch {
                 sleep(LOOK_INTERVAL).await;
                 // First: what is stuck may hold a lock that others wait for.
                 report_stuck(receiver.destinations().look_for_stuck(std::time::Instant::now()));
+                receiver.destinations().stuck().tell_again(std::time::Instant::now());
                 alerts.check(&store);
                 repeats::log(&receiver.left_out(false));
                 alerts.report_losses(receiver.turned_away(), crate::logging::dropped_lines() as u64);

@@ -14,6 +14,7 @@ use serde_json::Value;
 use super::tables::text;
 use super::{AnyError, ServerArgs};
 use crate::spool_access::become_owner;
+use crate::terminal::harmless;
 
 /// Asks a server; the lines of its answer but the last.
 pub fn ask(server: &ServerArgs, request: &Request) -> Result<Vec<Value>, AnyError> {
@@ -107,7 +108,11 @@ pub fn answer_in(data: &Path, request: &Request) -> Result<Vec<Value>, AnyError>
         lines.map_err(failed)?.iter().map(|line| serde_json::from_str(line)).collect::<Result<_, _>>()?;
     match lines.last() {
         Some(last) if last.get("error").is_some() => Err(text(last, "error").into()),
-        Some(last) if last.get("done").is_some() => Ok(lines),
+        Some(last) if last.get("done").is_some() => {
+            let stuck = last["stuck"].as_array().into_iter().flatten().filter_map(Value::as_str);
+            stuck.for_each(|why| eprintln!("posthaste: a stream of the spool is stuck: {}", harmless(why)));
+            Ok(lines)
+        }
         _ => Err("the server ended in the middle of its answer".into()),
     }
 }

@@ -109,7 +109,9 @@ fn serves(dir: &Path, next: &Server, ann_before: usize, what: &str) -> usize {
             assert_eq!(code, 451, "{what}: {reply:?}");
             let line = server.wait_for_log("this stream of the spool is stuck");
             assert!(line.contains("error=") && line.contains("help="), "{what}: {line}");
-            assert!(queue(dir, &["list"]).1.contains("the queue is stuck"), "{what}");
+            for shown in ["list", "summary"] {
+                assert!(queue(dir, &[shown]).1.contains("the queue is stuck: "), "{what}");
+            }
             ann_before
         }
     };

@@ -328,8 +328,17 @@ async fn answer(
     write.shutdown().await
 }
 
-/// The last line of the answer.
+/// The last line of the answer. It names streams that are stuck.
 fn perform(request: &Request, uid: u32, receiver: &Receiver, answer: Answer<'_>) -> Outcome {
+    let mut last = perform_alone(request, uid, receiver, answer)?;
+    let stuck = receiver.destinations().stuck().all();
+    if !stuck.is_empty() {
+        last["stuck"] = stuck.into();
+    }
+    Ok(last)
+}
+
+fn perform_alone(request: &Request, uid: u32, receiver: &Receiver, answer: Answer<'_>) -> Outcome {
     if let Request::ForgetMailbox { mailbox } = request {
         return forget_mailbox(receiver, mailbox);
     }
