@@ -14,6 +14,7 @@ use crate::error::ServeError;
 use crate::events::{Events, Outcomes};
 use crate::listening::PREDECESSOR_PATIENCE;
 use crate::repeats::{About, Kind, Repeats};
+use crate::stuck::StuckStreams;
 
 pub(crate) async fn open_store(
     config: &Config,
@@ -93,6 +94,15 @@ fn tell(report: &ReplayReport) {
     log_damaged(&report.damaged, "local delivery");
     let ReplayReport { messages, restored, given_up, deferred, .. } = report;
     tracing::info!(messages, restored, given_up, deferred, "spool replayed");
+}
+
+/// Mail mounts whose streams could not be read.
+pub(crate) fn note_stuck_mounts(store: &LocalDelivery, stuck: &StuckStreams) {
+    for mount in store.stats().mounts.iter().filter(|mount| mount.is_stuck) {
+        let why = mount.absent.as_deref().unwrap_or_default();
+        let help = "once the disk can be read, restart the server; `posthaste spool verify` on a stopped server names what is damaged";
+        stuck.add(&format!("local:{}", mount.point), &why, help);
+    }
 }
 
 /// `consumer`: whose entries were in the batches.

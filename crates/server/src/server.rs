@@ -20,6 +20,7 @@ use crate::imap::ImapPreview;
 use crate::indexing::Indexing;
 use crate::listening::{Addresses, Bound, Listeners, bind_when_free};
 use crate::logins::{self, KnownNetworksService};
+use crate::opening::note_stuck_mounts;
 use crate::pickup::Pickup;
 use crate::receive::Receiver;
 use crate::relay::RelayService;
@@ -177,6 +178,7 @@ async fn start_services(
         repeats,
     )
     .gated(logins::open_gate(&config.storage.data));
+    note_stuck_mounts(&store, receiver.destinations().stuck());
     services.add(TransportService::start(config, &receiver).await?);
     services.add(RelayService::start(config, relay, receiver.clone()).await?);
     // Stopped after the listeners: the last logins are saved as well.

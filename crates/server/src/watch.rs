@@ -150,7 +150,8 @@ impl Alerts {
     /// Names each mount that does not answer or cannot be synced, once, and each that is well again.
     fn report_mounts(&mut self, mounts: &[MountStats]) {
         self.shortages.extend(mounts.iter().filter_map(|mount| mount.short_of_space.clone()));
-        for mount in mounts {
+        // Of a stuck stream the log tells by itself.
+        for mount in mounts.iter().filter(|mount| !mount.is_stuck) {
             let name = if mount.point.is_empty() { "the mail directory" } else { &mount.point };
             let trouble = trouble_of(mount);
             let before = match &trouble {

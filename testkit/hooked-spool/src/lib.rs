@@ -40,6 +40,14 @@ pub trait Hooks: Send + Sync {
         Ok(())
     }
 
+    /// Fails the replay of a stream if it says so.
+    ///
+    /// # Errors
+    /// What the caller of [`Spool::replay`] is to get.
+    fn replay(&self, _stream: StreamId) -> Result<(), ReplayError> {
+        Ok(())
+    }
+
     /// That many octets of a body are read.
     fn read(&self, _octets: u64) {}
 
@@ -141,6 +149,7 @@ impl<H: Hooks> Spool for HookedSpool<H> {
     }
 
     fn replay(&self, stream: StreamId, visitor: &mut dyn FnMut(Replayed<'_>)) -> Result<Lsn, ReplayError> {
+        self.hooks.replay(stream)?;
         self.spool.replay(stream, visitor)
     }
 

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use posthaste_fsops::Space;
 use posthaste_intake::Intake;
-use posthaste_spool::Replayed;
+use posthaste_spool::{ReplayError, Replayed};
 
 use super::common::Common;
 use super::config::{LocalConfig, OpenError};
@@ -83,19 +83,26 @@ impl Core {
             let files = Files::new(common.clone(), point.clone(), floor);
             let stream = spool.stream(&stream_of(point))?;
             let mut history = History::default();
-            let shown_through = spool.replay(stream, &mut |replayed| match replayed {
+            let replayed = spool.replay(stream, &mut |replayed| match replayed {
                 Replayed::Entry { lsn, payload, body_len, .. } => history.show(lsn, payload, body_len),
                 Replayed::Damaged { lsn } => report.damaged.push(lsn),
                 // Of a spool that was rebuilt: what was delivered and moved since may come again, which its operator was told.
                 Replayed::Uncertain { .. } => {}
-            })?;
-            report.messages += history.messages().count();
-            report.unknown.extend_from_slice(history.unknown());
+            });
+            let (history, shown_through) = match replayed {
+                // The disk may read it later: its mail stays where it is, and the other mounts are served.
+                Err(error @ ReplayError::Io { .. }) => (Err(error.to_string().into()), None),
+                replayed => (Ok(history), Some(replayed?)),
+            };
+            if let Ok(history) = &history {
+                report.messages += history.messages().count();
+                report.unknown.extend_from_slice(history.unknown());
+            }
             mounts.push((MailMount::new(files, stream, limits.clone(), history), shown_through));
         }
         // All have been read: now they are shown what comes, and may act.
-        for (mount, shown_through) in &mounts {
-            spool.attach(mount.stream, *shown_through, mount.clone()).inspect_err(|_| {
+        for (mount, shown_through) in mounts.iter().filter_map(|(mount, shown)| Some((mount, (*shown)?))) {
+            spool.attach(mount.stream, shown_through, mount.clone()).inspect_err(|_| {
                 mounts.iter().for_each(|(mount, _)| spool.detach(mount.stream));
             })?;
         }

@@ -127,6 +127,10 @@ impl LocalDelivery {
         for target in &targets {
             MailboxPath::parse(&target.mailbox)
                 .map_err(|error| DeliveryError::BadMailbox(format!("{}: {error}", target.mailbox).into()))?;
+            if self.is_stuck(&target.mailbox) {
+                let why = format!("the stream of the mount of {} cannot be read", target.mailbox);
+                return Err(DeliveryError::Full(std::io::Error::other(why)));
+            }
         }
         let is_for_nobody = targets.is_empty() && also.is_empty();
         if is_for_nobody || targets.len() > TARGETS_MAX {
@@ -171,6 +175,12 @@ impl LocalDelivery {
                 Err(MailboxFull { mailbox: mailbox.into(), bytes: waiting.map_or(all, |(bytes, _)| bytes) })
             }
         }
+    }
+
+    /// Whether the stream of a mailbox's mount could not be read at the opening: mail for it is refused (SMTP 451), and what waits stays in the spool.
+    pub fn is_stuck(&self, mailbox: &str) -> bool {
+        let core = &self.handle.core;
+        core.mounts[core.points.of(mailbox)].is_stuck
     }
 
     /// The messages that wait for mailboxes that cannot be written to, or for mounts that do not answer, in the order in which they came. One that waits on

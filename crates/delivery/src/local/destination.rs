@@ -44,9 +44,10 @@ impl Destination for LocalDelivery {
         Left { messages: remaining.messages, places: remaining.mailboxes }
     }
 
-    /// Refused if too much waits for a mailbox that cannot be written to.
+    /// Refused if too much waits for a mailbox that cannot be written to, or its mount is stuck.
     fn check(&self, place: &MailPlace, _: u64) -> Result<(), NotTaken> {
         let MailPlace::Maildir(mailbox) = place else { return Ok(()) };
+        self.check_open(mailbox)?;
         self.check_mailbox(mailbox).map_err(|full| NotTaken {
             cause: NotTakenCause::PlaceFull,
             code: 452,
@@ -63,6 +64,9 @@ impl Destination for LocalDelivery {
             MailPlace::Transport(_) | MailPlace::Remote => None,
         });
         for (mailbox, _) in mailboxes.clone() {
+            if let Err(stuck) = self.check_open(mailbox) {
+                return Reserving::Done(Err(stuck));
+            }
             if let Err(error) = MailboxPath::parse(mailbox) {
                 let why = format!("not a mailbox: {mailbox}: {error}");
                 return Reserving::Done(Err(unusable(why)));
@@ -74,6 +78,23 @@ impl Destination for LocalDelivery {
         let targets = mailboxes.map(|(mailbox, prefix)| Target { mailbox: mailbox.clone(), prefix: prefix.clone() });
         self.core().reserve(targets, (LineEnds::ToLf, now_secs()), body, reserved);
         Reserving::Done(Ok(()))
+    }
+}
+
+impl LocalDelivery {
+    /// Nobody reads what comes for a mount that is stuck, and it would wait without a bound.
+    fn check_open(&self, mailbox: &str) -> Result<(), NotTaken> {
+        if !self.is_stuck(mailbox) {
+            return Ok(());
+        }
+        Err(NotTaken {
+            cause: NotTakenCause::NotOpen,
+            code: 451,
+            status: "4.3.5",
+            text: "This address cannot be served now, try again later".into(),
+            about: Some(mailbox.into()),
+            why: "the stream of its mount cannot be read".to_owned(),
+        })
     }
 }
 

@@ -38,6 +38,8 @@ pub(crate) struct Limits {
 pub(crate) struct MailMount {
     pub files: Files,
     pub stream: StreamId,
+    /// Its entries could not be read: it takes and delivers nothing until the next opening.
+    pub is_stuck: bool,
     pub(super) limits: Limits,
     pub(super) state: Mutex<State>,
     work: Condvar,
@@ -66,12 +68,20 @@ pub(crate) struct Counters {
 }
 
 impl MailMount {
-    pub fn new(files: Files, stream: StreamId, limits: Limits, history: History) -> Arc<Self> {
+    /// `history`: what it was shown; or why its stream is stuck.
+    pub fn new(files: Files, stream: StreamId, limits: Limits, history: Result<History, Arc<str>>) -> Arc<Self> {
         let now = files.common().seams.now();
-        let state = State::new(now, history);
+        let (history, absent) = match history {
+            Ok(history) => (history, None),
+            Err(why) => (History::default(), Some(why)),
+        };
+        let is_stuck = absent.is_some();
+        let mut state = State::new(now, history);
+        state.absent = absent;
         Arc::new(MailMount {
             files,
             stream,
+            is_stuck,
             limits,
             state: Mutex::new(state),
             work: Condvar::new(),
@@ -96,6 +106,9 @@ impl MailMount {
     /// # Errors
     /// The thread could not be started.
     pub fn start(self: &Arc<Self>) -> io::Result<()> {
+        if self.is_stuck {
+            return Ok(());
+        }
         self.spawn("mail-sync", |mount| mount.run_syncs())
     }
 

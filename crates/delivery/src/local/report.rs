@@ -128,6 +128,8 @@ pub struct MountStats {
     pub messages: usize,
     /// Why nothing can be delivered, if the mount has not answered since the opening, or another file system is there.
     pub absent: Option<Arc<str>>,
+    /// Its stream could not be read, as `absent` says: no mail is taken for it, and what waits stays in the spool until the next opening.
+    pub is_stuck: bool,
     /// Why the mount is not bound to its file system, if so: another one at its place would not be noticed.
     pub unbound: Option<Arc<str>>,
     /// Why mail waits for room on it, if so: its file system would go below the floor.
@@ -279,6 +281,7 @@ impl MailMount {
             point: self.files.point().clone(),
             messages,
             absent: state.absent.clone().or_else(|| self.files.missing()),
+            is_stuck: self.is_stuck,
             unbound: self.files.unbound(),
             short_of_space: self.files.room().short(),
             sync_error: state.syncing.error.clone(),

@@ -10,7 +10,7 @@ use bytes::Bytes;
 use posthaste_fsops::{Machine, Tree};
 use posthaste_hooked_spool::{HookedSpool, Hooks};
 use posthaste_intake::{Clock, Intake};
-use posthaste_spool::{AppendError, Batch, FileSpool, Spool};
+use posthaste_spool::{AppendError, Batch, FileSpool, Lsn, ReplayError, Spool, StreamId};
 use tokio::runtime::Runtime;
 
 use super::message::{LineEnds, Target};
@@ -162,11 +162,20 @@ impl World {
     }
 
     pub fn opened(place: Place, doors: Arc<Doors>, change: impl FnOnce(LocalConfig) -> LocalConfig) -> Self {
+        Self::opened_with(place, doors, Watch::default(), change)
+    }
+
+    pub fn opened_with(
+        place: Place,
+        doors: Arc<Doors>,
+        watch: Watch,
+        change: impl FnOnce(LocalConfig) -> LocalConfig,
+    ) -> Self {
         let clock = Arc::new(Mutex::new(Instant::now()));
         let told = clock.clone();
         let tell: Clock = Arc::new(move || *told.lock().unwrap());
         let seams = Seams { gate: Some(doors.gate()), clock: Some(tell.clone()) };
-        let spool = Arc::new(HookedSpool::new(place.spool(), Watch::default()));
+        let spool = Arc::new(HookedSpool::new(place.spool(), watch));
         let config = change(place.config());
         let intake = Intake::with_clock(spool.clone(), config.intake.clone(), tell);
         let (delivery, report) = LocalDelivery::open_with(intake, false, config, seams).expect("opens");
@@ -269,9 +278,15 @@ pub(super) struct Watch {
     pub refused: AtomicU64,
     /// Large bodies that are refused from now on, as by a full disk.
     pub uploads_refused: AtomicU64,
+    unreadable: Option<StreamId>,
 }
 
 impl Watch {
+    /// The disk does not read the entries of this stream.
+    pub fn not_reading(stream: StreamId) -> Self {
+        Watch { unreadable: Some(stream), ..Watch::default() }
+    }
+
     /// Refuses every batch from now on, as a full disk does.
     pub fn refuse_entries(&self, refuses: bool) {
         self.refuses.store(refuses, Ordering::Relaxed);
@@ -293,6 +308,11 @@ impl Hooks for Watch {
             Ok(_) => Err(std::io::ErrorKind::StorageFull.into()),
             Err(_) => Ok(()),
         }
+    }
+
+    fn replay(&self, stream: StreamId) -> Result<(), ReplayError> {
+        let error = || ReplayError::Io { lsn: Lsn::new(1), error: std::io::Error::other("a test says so") };
+        if self.unreadable == Some(stream) { Err(error()) } else { Ok(()) }
     }
 
     fn read(&self, octets: u64) {

@@ -12,7 +12,7 @@ use posthaste_maildir::{Flags, Maildir};
 use posthaste_spool::{Batch, Entry, Lsn, Spool};
 
 use super::mounts::stream_of;
-use super::test_world::{Door, PATIENCE, Place, World, mailbox, message};
+use super::test_world::{Door, PATIENCE, Place, Watch, World, mailbox, message};
 use super::{Body, Deliver, LocalConfig, LocalEntry, Message, Visible};
 use crate::session::SessionTag;
 use crate::{DeliveryError, LineEnds, Target};
@@ -647,4 +647,29 @@ fn paths_out_of_the_mail_root_are_refused() {
     }
     let nobody = Message { targets: Vec::new(), ..message(&["x"], "text") };
     assert!(matches!(world.place.deliver(&world.delivery, nobody), Err(DeliveryError::BadMailbox(_))));
+}
+
+#[test]
+fn a_stream_that_cannot_be_read_is_stuck_and_the_others_serve() {
+    let world = World::new(&["big"]);
+    world.doors.shut("big/ann/Maildir", Door::Fails);
+    world.deliver(message(&["big/ann"], "waits"));
+    world.until("it waits", || world.waiting() == 1);
+    let stream = world.spool.stream(&stream_of("big")).expect("a stream");
+    let world = World::opened_with(world.end(), Arc::default(), Watch::not_reading(stream), |config| config);
+    let mounts = world.delivery.stats().mounts;
+    let big = mounts.iter().find(|mount| &*mount.point == "big").expect("its mount");
+    assert!(big.is_stuck && big.absent.as_ref().is_some_and(|why| why.contains("cannot read batch")), "{big:?}");
+    world.deliver(message(&["bob"], "served"));
+    world.until("the others' mail", || world.texts("bob").len() == 1);
+    assert!(world.delivery.is_stuck("big/ann/Maildir") && !world.delivery.is_stuck("bob/Maildir"));
+    let refused = world.place.deliver(&world.delivery, message(&["bob", "big/ann"], "no"));
+    assert!(matches!(refused, Err(DeliveryError::Full(_))), "{refused:?}");
+    assert_eq!(world.held("big"), (1, 1));
+    let world = World::opened(world.end(), Arc::default(), |config| config);
+    world.until("its mail", || world.texts("big/ann").len() == 1);
+    assert_eq!(
+        (world.texts("big/ann"), world.texts("bob").len()),
+        (vec!["Delivered-To: big/ann\nwaits".to_owned()], 1)
+    );
 }
