@@ -117,7 +117,8 @@ impl World {
 
     fn until_stopped(&self) -> Event {
         let event = self.events.recv_timeout(PATIENCE).expect("an event");
-        until("no worker is left", || self.transports.stats().delivered as usize == self.delivered());
+        until("no worker is left", || self.transports.queues().workers() == 0);
+        assert_eq!(self.transports.stats().delivered as usize, self.delivered());
         event
     }
 
