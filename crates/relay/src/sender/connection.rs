@@ -119,10 +119,6 @@ impl Counted {
                 if !mail.is_excused() {
                     return Served::Useless(loss.to_string());
                 }
-                if mail.is_broken_off() {
-                    // The permit is not excused: the next connections are paced.
-                    return Served::Done;
-                }
             }
             End::NoMore | End::Idle | End::Full => {
                 let asked = mail.asked().filter(|_| session.is_open());

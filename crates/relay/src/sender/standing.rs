@@ -2,8 +2,8 @@
 //!
 //! A session is *failed* if no recipient got a final reply in it, none was put off by the host, and it did not end by our own will. A site whose last session failed
 //! is connected to [twice a second](PER_WINDOW) at most, until a recipient gets a final reply or another of its hosts works. It pauses once all its hosts have failed so often in a row.
-//! A session in which the host has only put recipients off (greylisting) is neither failed nor good: the count stays. If the host ends it with others on their way, these
-//! are tried at that pace.
+//! A session in which the host has only put recipients off (greylisting) is neither failed nor good: the count stays. If the host ends each such session, their
+//! number is bounded by what is put off: one recipient at least in each, and the rest of a message once it was lost three times.
 
 use std::time::Duration;
 
@@ -13,7 +13,7 @@ use crate::queue::EntryText;
 
 #[derive(Debug, Default)]
 pub(super) struct Standing {
-    /// The last session failed or was broken off, of those that were or got a final reply.
+    /// The last session failed, of those that failed or got a final reply.
     is_failing: bool,
     /// When the last connections were permitted, the oldest first.
     permitted: [Option<Instant>; PER_WINDOW],
@@ -49,7 +49,7 @@ impl Standing {
         self.permitted[PER_WINDOW - 1] = Some(now);
     }
 
-    /// A session failed, or was broken off.
+    /// A session failed.
     pub fn session_failed(&mut self) {
         self.is_failing = true;
     }

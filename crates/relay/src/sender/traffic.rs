@@ -44,8 +44,6 @@ pub(super) struct Mail {
     has_progress: bool,
     /// The host has given a final reply, or put a recipient off.
     has_answered: bool,
-    /// It has given a final reply.
-    has_final: bool,
     /// A message was lost with the connection, or given back with a 421.
     has_lost: bool,
     /// A 421 was told of a message.
@@ -132,7 +130,6 @@ impl Mail {
             has_taken: false,
             has_progress: false,
             has_answered: false,
-            has_final: false,
             has_lost: false,
             has_told: false,
             known,
@@ -155,12 +152,6 @@ impl Mail {
     pub fn is_excused(&self) -> bool {
         let had_nothing = self.idle.is_some() || self.waits_for_records;
         self.must_end() || self.has_answered || had_nothing && !self.has_lost
-    }
-
-    /// Whether the host has put recipients off, done nothing else, and ended the session with others on their way. Such sessions are [paced](super::standing), and do
-    /// not count as failed.
-    pub fn is_broken_off(&self) -> bool {
-        self.has_answered && !self.has_final && self.has_lost
     }
 
     /// Whether the reply that has ended the session was told of a message.
@@ -334,7 +325,6 @@ impl Mail {
         let is_final = |fate: &Fate| matches!(fate, Fate::Delivered(_) | Fate::Refused(..));
         self.has_answered |= fates.iter().any(|fate| is_final(fate) || matches!(fate, Fate::Deferred(..)));
         self.has_lost |= fates.iter().any(|fate| matches!(fate, Fate::NotSent(_) | Fate::Unknown(_)));
-        self.has_final |= fates.iter().any(is_final);
         if fates.iter().any(is_final) && self.site.state().standing.succeeded() {
             self.shared.observe_site(&SiteState::Reached { source: self.site.source.name(), site: &self.site.name });
         }
