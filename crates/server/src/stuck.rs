@@ -43,11 +43,6 @@ impl StuckStreams {
         self.streams().remove(stream);
     }
 
-    /// Why a stream is stuck, and what helps.
-    pub fn why(&self, stream: &str) -> Option<String> {
-        self.streams().get(stream).map(|stuck| format!("{}; {}", stuck.error, stuck.help))
-    }
-
     /// All of them, with why.
     pub fn all(&self) -> Vec<String> {
         let of = |(stream, stuck): (&String, &StuckStream)| format!("{stream}: {}; {}", stuck.error, stuck.help);
@@ -84,9 +79,8 @@ mod tests {
         let line = logged(|| stuck.add("queue", &"snapshots/queue-1 cannot be read", "start it again"));
         assert!(line.len() == 1 && line[0].starts_with("ERROR this stream of the spool is stuck"), "{line:?}");
         assert_eq!((look(590), look(601), look(1190), look(1202)), (vec![], line.clone(), vec![], line));
-        assert_eq!(stuck.why("queue").as_deref(), Some("snapshots/queue-1 cannot be read; start it again"));
-        assert_eq!((stuck.why("transports"), stuck.all().len()), (None, 1));
+        assert_eq!(stuck.all(), ["queue: snapshots/queue-1 cannot be read; start it again"]);
         stuck.remove("queue");
-        assert_eq!((stuck.why("queue"), stuck.all(), look(99_999)), (None, vec![], vec![]));
+        assert_eq!((stuck.all(), look(99_999)), (vec![], vec![]));
     }
 }

@@ -563,7 +563,7 @@ mod tests {
         }
         let last = spool.shared.ring.segments()[0].last;
         // So few that they are copied, and not the last one.
-        let is_released = |lsn: &Lsn| lsn.get() % 2 == 0 || *lsn == last;
+        let is_released = |lsn: &Lsn| lsn.get().is_multiple_of(2) || *lsn == last;
         let also = lsns.iter().copied().filter(is_released).collect();
         spool.checkpoint().unwrap();
         spool.advance(stream, lsns[lsns.len() - 1], None, Released { below: Lsn::ZERO, also });
