@@ -4,8 +4,11 @@ use std::sync::{Arc, OnceLock};
 use std::time::Instant;
 
 use posthaste_delivery::local::LocalDelivery;
-use posthaste_intake::{BodyFacts, Destination, Intake, Mail, MailPlace, NotTaken, NotTakenCause, Reserved, Reserving};
+use posthaste_intake::{
+    BodyFacts, Destination, Guard, Intake, Mail, MailPlace, NotTaken, NotTakenCause, Reserved, Reserving,
+};
 use posthaste_relay::sender::Relay;
+use posthaste_spool::Entry;
 use posthaste_spool::watch::Found;
 use posthaste_transport::Transports;
 
@@ -160,6 +163,14 @@ impl<D: Destination> Destination for Late<D> {
                 Reserving::Done(places.try_for_each(|place| self.not_open(place)))
             }
         }
+    }
+
+    fn discarded(&self, mail: &Mail<'_>) {
+        self.opened().into_iter().for_each(|opened| opened.discarded(mail));
+    }
+
+    fn stamp<'a>(&'a self, entries: &mut [Entry]) -> Option<Box<dyn Guard + 'a>> {
+        self.opened().and_then(|opened| opened.stamp(entries))
     }
 }
 

@@ -3,13 +3,13 @@
 use std::sync::{Arc, OnceLock};
 use std::time::Instant;
 
-use posthaste_intake::{Body, BodyFacts, Destination, Mail, MailPlace, NotTaken, Reserved, Reserving};
+use posthaste_intake::{Body, BodyFacts, Destination, Guard, Left, Mail, MailPlace, NotTaken, Reserved, Reserving};
 use posthaste_relay::dsn::Wording;
 pub(crate) use posthaste_relay::sender::Ahead;
 use posthaste_relay::sender::Relay;
 use posthaste_smtp::{Address, ForwardPath};
-use posthaste_spool::Lsn;
 use posthaste_spool::watch::Found;
+use posthaste_spool::{Entry, Lsn};
 
 use crate::destinations::Late;
 use crate::events::Recorder;
@@ -106,6 +106,10 @@ impl RemoteHosts {
 }
 
 impl Destination for RemoteHosts {
+    fn left(&self) -> Left {
+        self.relay.left()
+    }
+
     fn look_for_stuck(&self, now: Instant) -> Vec<Found> {
         self.relay.look_for_stuck(now)
     }
@@ -116,5 +120,13 @@ impl Destination for RemoteHosts {
 
     fn reserve<'a>(&'a self, mail: &'a Mail<'a>, body: BodyFacts, reserved: &'a mut Reserved) -> Reserving<'a> {
         self.relay.reserve(mail, body, reserved)
+    }
+
+    fn discarded(&self, mail: &Mail<'_>) {
+        self.relay.discarded(mail);
+    }
+
+    fn stamp<'a>(&'a self, entries: &mut [Entry]) -> Option<Box<dyn Guard + 'a>> {
+        self.relay.stamp(entries)
     }
 }

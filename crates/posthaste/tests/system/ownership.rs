@@ -12,7 +12,11 @@ fn config_check_warns_of_a_spool_that_the_user_cannot_write_to() {
     let spool = dir.path().join("posthaste-data/spool");
     std::fs::create_dir_all(&spool).unwrap();
     std::fs::set_permissions(&spool, std::fs::Permissions::from_mode(0o700)).unwrap();
-    std::fs::write(dir.path().join("posthaste.toml"), "user = 65534\ngroup = 65534\n").unwrap();
+    std::fs::write(
+        dir.path().join("posthaste.toml"),
+        "user = 65534\ngroup = 65534\n[[listener]]\naddress = \"127.0.0.1:0\"\n",
+    )
+    .unwrap();
     let said = |args: &[&str]| {
         let output = command(dir.path(), args).output().unwrap();
         String::from_utf8([output.stdout, output.stderr].concat()).unwrap()

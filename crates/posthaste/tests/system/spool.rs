@@ -90,9 +90,9 @@ fn damage_is_named_and_what_has_a_second_copy_is_repaired() {
     fill(dir.path());
     turn_over(&dir.path().join("spool/checkpoint.1"), 30);
     let (code, text, _) = run(dir.path(), &["verify", "spool"]);
-    assert!(code == 0 && text.contains("damaged, but there is a second copy: checkpoint"), "{text}");
+    assert!(code == 0 && text.contains("damaged, but there is a second copy: checkpoint.1"), "{text}");
     let (code, repaired) = json(dir.path(), &["repair", "spool"]);
-    assert_eq!((code, &repaired["repaired"][0]), (0, &"checkpoint".into()));
+    assert_eq!((code, &repaired["repaired"][0]), (0, &"checkpoint.1".into()));
     assert_eq!(json(dir.path(), &["verify", "spool"]).1["spare"], Value::Array(Vec::new()));
     turn_over(&only(dir.path(), "bodies"), 5);
     let (code, checked) = json(dir.path(), &["verify", "spool"]);

@@ -136,7 +136,15 @@ impl Receiver {
                 let returned = ReturnedMail { returned: transaction.into_returned(), report };
                 self.note_returned(returned, complaint, receipt.lsn);
                 if !successes.is_empty() {
-                    self.tell_success(envelope, &successes, &header).await;
+                    let told = client.within(CHECKS_PATIENCE, self.tell_success(envelope, &successes, &header)).await;
+                    if told.is_none() {
+                        // The message is durable: its client must not wait for a disk that hangs now, and send it again.
+                        let sender = envelope.mail.reverse_path.bare();
+                        tracing::warn!(
+                            sender,
+                            "the word to the sender that its message is delivered waits for the spool"
+                        );
+                    }
                 }
                 MessageOutcome::accepted(format!("Kept as {}", receipt.lsn))
             }

@@ -44,7 +44,7 @@ pub struct Relayed {
     pub told_twice: u64,
     /// Starts without the last snapshot of the queue, which was damaged or removed: from the one before.
     pub without_last: u64,
-    /// Of these, starts after which recipients were held, as nobody knew whether they had had their mail.
+    /// Starts after which recipients were held, since it is not known that they have had their mail. Nobody releases them before the end, so all starts after the first count.
     pub uncertain: u64,
     /// In words, whatever was wrong.
     pub findings: Vec<String>,

@@ -145,7 +145,7 @@ impl Show {
         let Relayed { told, untold, told_twice, without_last, uncertain, findings, .. } = relayed;
         println!(
             "  senders told of {told} recipients, {told_twice} of them again, not told of {untold}; \
-             {without_last} starts without the last snapshot of the queue, {uncertain} of them with mail held"
+             {without_last} starts without the last snapshot of the queue, {uncertain} starts with mail held"
         );
         findings.iter().for_each(|finding| println!("  {finding}"));
     }
