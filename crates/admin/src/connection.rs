@@ -11,11 +11,35 @@ use hyper::rt::{Read, ReadBufCursor, Sleep, Timer, Write};
 use posthaste_net::Stream;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
-/// The octets of a connection.
-pub(crate) struct Octets(pub Stream);
+/// The octets of a connection. It fails if a client takes nothing of an answer for [`WRITE_PATIENCE`]: otherwise clients that do not read would hold connections,
+/// and their descriptors, for as long as they like.
+pub(crate) struct Octets {
+    stream: Stream,
+    /// Runs while a write waits for the client.
+    stalled: Option<Pin<Box<tokio::time::Sleep>>>,
+}
+
+impl Octets {
+    pub fn new(stream: Stream) -> Self {
+        Self { stream, stalled: None }
+    }
+
+    /// The outcome of a write, or an error where it has waited for too long.
+    fn within_patience<T>(&mut self, cx: &mut Context<'_>, written: Poll<io::Result<T>>) -> Poll<io::Result<T>> {
+        if written.is_ready() {
+            self.stalled = None;
+            return written;
+        }
+        let stalled = self.stalled.get_or_insert_with(|| Box::pin(tokio::time::sleep(WRITE_PATIENCE)));
+        ready!(stalled.as_mut().poll(cx));
+        Poll::Ready(Err(io::ErrorKind::TimedOut.into()))
+    }
+}
 
 /// Octets that one read takes.
 const READ_BYTES: usize = 8 << 10;
+/// Without an octet that the client takes.
+const WRITE_PATIENCE: Duration = Duration::from_secs(30);
 
 impl Read for Octets {
     /// By a copy: hyper's buffer may be uninitialised, and this crate has no unsafe code.
@@ -23,7 +47,7 @@ impl Read for Octets {
         let mut scratch = [MaybeUninit::uninit(); READ_BYTES];
         let room = to.remaining().min(READ_BYTES);
         let mut read = ReadBuf::uninit(&mut scratch[..room]);
-        ready!(Pin::new(&mut self.0).poll_read(cx, &mut read))?;
+        ready!(Pin::new(&mut self.stream).poll_read(cx, &mut read))?;
         to.put_slice(read.filled());
         Poll::Ready(Ok(()))
     }
@@ -31,7 +55,8 @@ impl Read for Octets {
 
 impl Write for Octets {
     fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, octets: &[u8]) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.0).poll_write(cx, octets)
+        let written = Pin::new(&mut self.stream).poll_write(cx, octets);
+        self.within_patience(cx, written)
     }
 
     fn poll_write_vectored(
@@ -39,19 +64,22 @@ impl Write for Octets {
         cx: &mut Context<'_>,
         slices: &[io::IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.0).poll_write_vectored(cx, slices)
+        let written = Pin::new(&mut self.stream).poll_write_vectored(cx, slices);
+        self.within_patience(cx, written)
     }
 
     fn is_write_vectored(&self) -> bool {
-        self.0.is_write_vectored()
+        self.stream.is_write_vectored()
     }
 
     fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.0).poll_flush(cx)
+        let flushed = Pin::new(&mut self.stream).poll_flush(cx);
+        self.within_patience(cx, flushed)
     }
 
     fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.0).poll_shutdown(cx)
+        let ended = Pin::new(&mut self.stream).poll_shutdown(cx);
+        self.within_patience(cx, ended)
     }
 }
 
@@ -81,5 +109,27 @@ impl Timer for TokioTimer {
 
     fn now(&self) -> Instant {
         tokio::time::Instant::now().into_std()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn a_client_that_takes_nothing_is_given_up() {
+        let (ours, theirs) = tokio::net::UnixStream::pair().unwrap();
+        let mut octets = Octets::new(Stream::Unix(ours));
+        let begun = tokio::time::Instant::now();
+        let error = std::future::poll_fn(|cx| {
+            loop {
+                if let Err(error) = ready!(Pin::new(&mut octets).poll_write(cx, &[b'x'; 4096])) {
+                    return Poll::Ready(error);
+                }
+            }
+        })
+        .await;
+        assert_eq!((error.kind(), begun.elapsed()), (io::ErrorKind::TimedOut, WRITE_PATIENCE));
+        drop(theirs);
     }
 }

@@ -13,7 +13,7 @@ use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use posthaste_net::{Certificate, Connection, CurrentPhase, Goodbye, IpNet, Peer, Phase, Refusal, Service};
 use tokio::sync::Mutex as AsyncMutex;
-use tokio::task::spawn_blocking;
+use tokio::task::{JoinHandle, spawn_blocking};
 use tokio::time::{Instant, MissedTickBehavior, interval, timeout};
 
 use crate::answer;
@@ -121,7 +121,14 @@ impl<V: ServerView> Shared<V> {
 
 /// A look at the server that all pages share.
 #[derive(Debug)]
-struct Cached<T>(AsyncMutex<Option<Look<T>>>);
+struct Cached<T>(AsyncMutex<Looks<T>>);
+
+#[derive(Debug)]
+struct Looks<T> {
+    last: Option<Look<T>>,
+    /// The look under way, and when it began.
+    running: Option<(Instant, JoinHandle<T>)>,
+}
 
 #[derive(Debug)]
 struct Look<T> {
@@ -132,24 +139,28 @@ struct Look<T> {
 
 impl<T> Default for Cached<T> {
     fn default() -> Self {
-        Self(AsyncMutex::new(None))
+        Self(AsyncMutex::new(Looks { last: None, running: None }))
     }
 }
 
 impl<T: Send + Sync + 'static> Cached<T> {
-    /// The last look if it is young enough, else a new one: one at a time, and no more than a hundredth of the time is spent on them. `None`: it takes too long.
+    /// The last look if it is young enough, else a new one: one at a time, and no more than a hundredth of the time is spent on them. `None`: it takes too long. Then it
+    /// goes on, and is the next one's: a disk that hangs holds one thread, however many ask.
     async fn get(&self, look: impl FnOnce() -> T + Send + 'static) -> Option<Arc<T>> {
         timeout(LOOK_PATIENCE, async {
-            let mut last = self.0.lock().await;
-            if let Some(Look { at, took, found }) = &*last
-                && at.elapsed() < LOOK_AGE.max(*took * LOOK_SHARE)
+            let mut looks = self.0.lock().await;
+            if looks.running.is_none()
+                && let Some(Look { at, took, found }) = &looks.last
+                && at.elapsed() < (*took * LOOK_SHARE).clamp(LOOK_AGE, LOOK_AGE_MAX)
             {
                 return Some(Arc::clone(found));
             }
-            let at = Instant::now();
+            let (at, running) = looks.running.get_or_insert_with(|| (Instant::now(), spawn_blocking(look)));
+            let (at, found) = (*at, running.await);
+            looks.running = None;
             // Fails only by a panic, which the log has.
-            let found = Arc::new(spawn_blocking(look).await.ok()?);
-            *last = Some(Look { at, took: at.elapsed(), found: Arc::clone(&found) });
+            let found = Arc::new(found.ok()?);
+            looks.last = Some(Look { at, took: at.elapsed(), found: Arc::clone(&found) });
             Some(found)
         })
         .await
@@ -162,6 +173,8 @@ const LOOK_PATIENCE: Duration = Duration::from_secs(5);
 /// Pages ask each second.
 const LOOK_AGE: Duration = Duration::from_millis(900);
 const LOOK_SHARE: u32 = 100;
+/// After a look that took long, such as one at a disk that hung.
+const LOOK_AGE_MAX: Duration = Duration::from_secs(60);
 
 /// Since when each thing has needed somebody.
 #[derive(Debug, Default)]
@@ -250,7 +263,7 @@ impl<V: ServerView> Service for AdminService<V> {
         });
         let mut http = http1::Builder::new();
         http.timer(TokioTimer).header_read_timeout(HEAD_PATIENCE).max_headers(HEADERS_MAX).max_buf_size(BUFFER_BYTES);
-        let mut serving = pin!(http.serve_connection(Octets(stream), serve));
+        let mut serving = pin!(http.serve_connection(Octets::new(stream), serve));
         let mut is_told = false;
         poll_fn(|cx| {
             if !is_told && phase.reached(Phase::Draining) {
@@ -315,11 +328,33 @@ mod tests {
         assert_eq!(cached.get(look(2)).await.as_deref(), Some(&1), "all pages share it");
         tokio::time::advance(LOOK_AGE).await;
         assert_eq!(cached.get(look(3)).await.as_deref(), Some(&3));
-        let took = Duration::from_secs(2);
-        *cached.0.lock().await = Some(Look { at: Instant::now(), took, found: Arc::new(4) });
+        let took = Duration::from_millis(500);
+        cached.0.lock().await.last = Some(Look { at: Instant::now(), took, found: Arc::new(4) });
         tokio::time::advance(took * LOOK_SHARE - Duration::from_secs(1)).await;
         assert_eq!(cached.get(look(5)).await.as_deref(), Some(&4));
         tokio::time::advance(Duration::from_secs(1)).await;
         assert_eq!(cached.get(look(6)).await.as_deref(), Some(&6));
+    }
+
+    #[tokio::test]
+    async fn a_look_that_hangs_holds_one_thread() {
+        let cached = Arc::new(Cached::default());
+        let (release, released) = std::sync::mpsc::channel::<()>();
+        let begun = Arc::new(std::sync::atomic::AtomicU32::new(0));
+        let first = begun.clone();
+        let hanging = move || {
+            first.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+            let _ = released.recv();
+            1
+        };
+        assert!(timeout(Duration::from_millis(50), cached.get(hanging)).await.is_err(), "whoever asked has gone");
+        for _ in 0..3 {
+            let more = begun.clone();
+            let another = move || more.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+            assert!(timeout(Duration::from_millis(20), cached.get(another)).await.is_err());
+        }
+        release.send(()).unwrap();
+        assert_eq!(cached.get(|| 2).await.as_deref(), Some(&1), "the look under way is everybody's");
+        assert_eq!(begun.load(std::sync::atomic::Ordering::Relaxed), 1);
     }
 }

@@ -40,6 +40,9 @@ pub enum TokenFileErrorKind {
     /// The system refuses.
     #[error(transparent)]
     Io(#[from] io::Error),
+    /// A directory, a pipe or a device.
+    #[error("this is no regular file")]
+    NoFile,
     /// Other users could read or change it.
     #[error("other users can open it; run chmod 600")]
     Exposed,
@@ -90,6 +93,9 @@ impl TokenFile {
             file => file?,
         };
         let found = file.metadata()?;
+        if !found.is_file() {
+            return Err(TokenFileErrorKind::NoFile);
+        }
         if found.mode() & 0o077 != 0 {
             return Err(TokenFileErrorKind::Exposed);
         }
@@ -166,8 +172,9 @@ fn private() -> OpenOptions {
     options
 }
 
+/// A link is not followed, and a pipe in place of the file does not hold up whoever opens it.
 fn nofollow() -> i32 {
-    OFlags::NOFOLLOW.bits().cast_signed()
+    (OFlags::NOFOLLOW | OFlags::NONBLOCK).bits().cast_signed()
 }
 
 fn parse(text: &str) -> Result<Vec<Token>, TokenFileErrorKind> {

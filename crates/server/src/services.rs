@@ -109,16 +109,31 @@ impl Services {
         }
     }
 
-    /// Drains all services, then stops them, both in reverse order. Each of the two steps has one deadline, `grace` from
-    /// its beginning, which the services share; a service that is late in a step has [`LEAST`]. A service that does not
+    /// Drains all services at once, then stops them in reverse order. Each of the two steps has one deadline, `grace` from
+    /// its beginning, which the services share; a service that is late in its stop has [`LEAST`]. A service that does not
     /// come back is abandoned [`OVERTIME`] later. Returns whether all were drained in time.
     pub async fn shutdown(mut self, grace: Duration) -> bool {
         let mut in_time = true;
         let deadline = Instant::now() + grace;
-        for service in self.0.iter_mut().rev() {
-            let name = service.name();
-            in_time &= by(deadline, name, service.drain(deadline)).await;
-        }
+        let mut drains: Vec<_> = (self.0.iter_mut().rev())
+            .map(|service| {
+                let name = service.name();
+                Box::pin(by(deadline, name, service.drain(deadline)))
+            })
+            .collect();
+        // All at once: a client of one service that does not end must not take the time of the others.
+        poll_fn(|cx| {
+            drains.retain_mut(|drain| match drain.as_mut().poll(cx) {
+                Poll::Ready(is_drained) => {
+                    in_time &= is_drained;
+                    false
+                }
+                Poll::Pending => true,
+            });
+            if drains.is_empty() { Poll::Ready(()) } else { Poll::Pending }
+        })
+        .await;
+        drop(drains);
         self.stop(grace).await;
         in_time
     }
@@ -223,7 +238,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn services_drain_and_then_stop_in_reverse_order_by_one_deadline_each() {
+    async fn services_drain_at_once_and_then_stop_in_reverse_order() {
         let (notes, mut services) = (Notes::default(), Services::default());
         let (_alive_first, mut first) = noted("first", OnFailure::Stop, &notes);
         let (_alive_second, second) = noted("second", OnFailure::Stop, &notes);
@@ -232,7 +247,12 @@ mod tests {
         services.add(first);
         services.add(second);
         services.add_stopping_last(last);
+        let begun = Instant::now();
         assert!(!services.shutdown(Duration::from_secs(5)).await, "one hangs, and is left");
+        let drained = notes.lock().unwrap().iter().filter(|(_, act, _)| *act == "drain").count();
+        assert_eq!(drained, 3);
+        // Its drain and its stop, each to its deadline and the overtime.
+        assert!(begun.elapsed() <= 2 * (Duration::from_secs(5) + OVERTIME));
         let notes = notes.lock().unwrap();
         let order: Vec<_> = notes.iter().map(|(name, act, _)| (*name, *act)).collect();
         let names = ["second", "first", "last to stop"];
