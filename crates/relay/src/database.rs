@@ -3,6 +3,7 @@
 use std::fs::File;
 use std::io;
 use std::ops::Bound;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
 
 use redb::backends::FileBackend;
@@ -16,9 +17,14 @@ pub(crate) fn open(path: &Path) -> Result<Database, DatabaseError> {
         if file.metadata()?.len() == 0 {
             return Err(StorageError::Corrupted("the file is empty".to_owned()).into());
         }
-        let mut database = over(file)?;
-        database.check_integrity()?;
-        return Ok(database);
+        // redb panics at some damaged files.
+        let opened = catch_unwind(AssertUnwindSafe(|| {
+            let mut database = over(file)?;
+            database.check_integrity()?;
+            Ok(database)
+        }));
+        return opened
+            .unwrap_or_else(|_| Err(StorageError::Corrupted("its pages do not fit together".to_owned()).into()));
     }
     let unfinished = path.with_extension("new");
     let file = open_file(&unfinished, OFlags::CREATE | OFlags::TRUNC)?;

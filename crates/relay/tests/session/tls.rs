@@ -180,12 +180,12 @@ async fn a_connection_lost_by_tls_may_be_followed_by_clear_text() {
         (At::Ehlo, 1, Act::Close, true),
         (At::Ehlo, 1, Act::Silence, true),
         (At::Ehlo, 1, say("421 4.3.2 busy\r\n"), false),
-        (At::Ehlo, 1, say("554 5.7.1 no\r\n"), false),
+        (At::Ehlo, 1, say("454 4.3.0 not now\r\n"), false),
         (At::Ehlo, 0, Act::Close, false),
     ] {
         for policy in [TlsPolicy::Opportunistic, TlsPolicy::Required] {
             let (channel, _) = site.send(odd(at, number, act.clone()), &site.settings(policy)).await;
-            let may_retry = channel.unwrap_err().may_retry_in_clear();
+            let may_retry = channel.expect_err(&format!("{at:?} {act:?} {policy:?}")).may_retry_in_clear();
             assert_eq!(may_retry, expected && policy == TlsPolicy::Opportunistic, "{at:?} {act:?} {policy:?}");
         }
         let mut with_password = site.settings(TlsPolicy::Opportunistic);
