@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::path::Path;
 
-/// Each `(CODE, "ENHANCED"` of the code below `path`, without its tests.
+/// Each `(CODE, "ENHANCED"` and `code: CODE, status: "ENHANCED"` of the code below `path`, without its tests.
 fn in_source(path: &Path, found: &mut BTreeSet<String>) {
     if path.is_dir() {
         for entry in fs::read_dir(path).unwrap() {
@@ -14,8 +14,12 @@ fn in_source(path: &Path, found: &mut BTreeSet<String>) {
     }
     let text = fs::read_to_string(path).unwrap();
     let code = text.split("#[cfg(test)]\nmod tests {").next().unwrap();
-    for part in code.split('(').skip(1) {
-        let Some((code, rest)) = part.split_once(", \"") else { continue };
+    let told = code.split('(').skip(1).filter_map(|part| part.split_once(", \""));
+    let of_destinations = code.split("code: ").skip(1).filter_map(|part| {
+        let (code, rest) = part.split_once(',')?;
+        Some((code, rest.trim_start().strip_prefix("status: \"")?))
+    });
+    for (code, rest) in told.chain(of_destinations) {
         let is_refusal = code.len() == 3 && code.starts_with(['4', '5']) && code.bytes().all(|b| b.is_ascii_digit());
         let enhanced = rest.split('"').next().unwrap_or_default();
         if is_refusal && enhanced.contains('.') {
@@ -37,7 +41,9 @@ fn in_document(text: &str) -> BTreeSet<String> {
 fn every_refusal_is_in_the_manual() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
     let mut sent = BTreeSet::new();
-    for place in ["server/src", "directory/src"] {
+    let destinations =
+        ["delivery/src/local/destination.rs", "transport/src/destination.rs", "relay/src/sender/destination.rs"];
+    for place in ["server/src", "directory/src"].into_iter().chain(destinations) {
         in_source(&root.join("crates").join(place), &mut sent);
     }
     let of_driver = ["driver/server.rs", "driver/session.rs", "driver/panics.rs"];
