@@ -10,7 +10,7 @@ use crate::body::Whole;
 
 pub(crate) type Answer = Response<Whole>;
 
-/// What a browser may do with anything from here: the page's own files and API, and nothing else.
+/// The policy for browsers: the page's own files and API, and nothing else.
 const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; \
                       form-action 'self'; base-uri 'none'; frame-ancestors 'none'; require-trusted-types-for 'script'; \
                       trusted-types 'none'";

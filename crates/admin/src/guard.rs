@@ -1,4 +1,4 @@
-//! Who may ask: the credential of a request, and the checks against other web sites.
+//! The credential of a request, and the checks against other web sites.
 //!
 //! A browser sends requests that its user knows nothing of: to a name that an attacker's DNS points here, or from a page of another site. It sends
 //! `Authorization: Bearer` only when a page of ours has the token, so such requests need no check of their names.
@@ -12,10 +12,10 @@ use hyper::header::{AUTHORIZATION, COOKIE, HOST, HeaderMap, HeaderValue, ORIGIN}
 use hyper::http::request::Parts;
 use hyper::{StatusCode, Version};
 
-/// What a request shows.
+/// The credential that a request shows.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Credential {
-    /// Nothing that counts.
+    /// No credential.
     None,
     /// A token, or what is meant to be one.
     Token(String),
@@ -127,7 +127,7 @@ fn host(parts: &Parts) -> Result<Option<HostAndPort>, GuardRefusal> {
     }
 }
 
-/// Whether an origin is that of the host (RFC 6454): a page of ours.
+/// Compares an origin with the host (RFC 6454): equal for a page of ours.
 fn is_same(origin: &str, host: &HostAndPort) -> bool {
     let (rest, usual) = match (origin.strip_prefix("http://"), origin.strip_prefix("https://")) {
         (Some(rest), _) => (rest, 80),

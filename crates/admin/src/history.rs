@@ -6,7 +6,7 @@ use std::time::Instant;
 
 use serde::Serialize;
 
-/// What a server has done since its start.
+/// Counters of a server since its start.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Counters {
     /// Messages made durable.

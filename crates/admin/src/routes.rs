@@ -12,7 +12,7 @@ use crate::service::{Arrival, Shared};
 use crate::token::{Scope, Token};
 use crate::view::{Guess, Readiness, ServerView};
 
-/// Who may ask for a path.
+/// The right that a path needs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Access {
     /// Everybody, under any name of the server.
@@ -25,7 +25,7 @@ enum Access {
     Scope(Scope),
 }
 
-/// What is done.
+/// The action.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Action {
     Live,

@@ -34,7 +34,7 @@ impl<V> Clone for AdminApi<V> {
     }
 }
 
-/// What all requests share.
+/// State that all requests share.
 pub(crate) struct Shared<V> {
     pub view: V,
     pub tokens: KnownTokens,
@@ -194,7 +194,7 @@ impl Seen {
     }
 }
 
-/// What belongs to one listener. A reload replaces its parts.
+/// State of one listener. A reload replaces its parts.
 #[derive(Debug, Clone)]
 pub struct HttpListener {
     /// TLS from the first octet on, if there is one.

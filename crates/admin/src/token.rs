@@ -7,7 +7,7 @@ use std::str::FromStr;
 use ring::digest::{SHA256, digest};
 use ring::rand::{SecureRandom, SystemRandom};
 
-/// What a token opens.
+/// A right that a token gives.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Scope {
     /// Mail in by HTTP.
@@ -58,7 +58,7 @@ impl fmt::Display for Scope {
 #[derive(Clone, PartialEq, Eq)]
 pub struct Secret(String);
 
-/// What every secret begins with, so that it is found where it does not belong.
+/// Prefix of every secret, so that it is found where it does not belong.
 const PREFIX: &str = "pht_";
 /// 160 bits.
 const RANDOM_BYTES: usize = 20;
@@ -79,7 +79,7 @@ impl Secret {
         &self.0
     }
 
-    /// What is kept of it.
+    /// The hash, which is all that is kept of it.
     pub fn hash(&self) -> TokenHash {
         hash(&self.0)
     }
@@ -152,7 +152,7 @@ impl Token {
         &self.name
     }
 
-    /// What it opens.
+    /// Its rights.
     pub fn scopes(&self) -> &BTreeSet<Scope> {
         &self.scopes
     }
@@ -166,7 +166,7 @@ impl Token {
         &self.hash
     }
 
-    /// Whether it has ended at `now`, in seconds since 1970.
+    /// True if it has ended at `now`, in seconds since 1970.
     pub(crate) fn has_ended(&self, now: u64) -> bool {
         self.until.is_some_and(|until| until <= now)
     }

@@ -29,11 +29,11 @@ pub struct TokenFile {
 pub struct TokenFileError {
     /// The file.
     pub path: PathBuf,
-    /// What is wrong.
+    /// The defect.
     pub kind: TokenFileErrorKind,
 }
 
-/// What is wrong with the file of tokens, or with a change of it.
+/// A defect of the file of tokens, or of a change of it.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum TokenFileErrorKind {
@@ -51,7 +51,7 @@ pub enum TokenFileErrorKind {
     Line {
         /// From 1.
         number: usize,
-        /// What is wrong with it.
+        /// The defect.
         why: String,
     },
     /// It is larger than it can be.
@@ -66,7 +66,7 @@ pub enum TokenFileErrorKind {
 }
 
 impl TokenFile {
-    /// That of a data directory.
+    /// The file of a data directory.
     pub fn in_directory(data: &Path) -> Self {
         Self { dir: data.to_owned() }
     }

@@ -1,4 +1,4 @@
-//! What a server shows by HTTP.
+//! The state of a server that is shown by HTTP.
 
 use std::future::Future;
 
@@ -8,10 +8,10 @@ use crate::{ClientAddress, Counters};
 
 /// A server that can be looked at.
 pub trait ServerView: Send + Sync + 'static {
-    /// Whether it takes mail. Called for each look at the health; does not block.
+    /// Says whether it takes mail. Called for each look at the health; does not block.
     fn readiness(&self) -> Readiness;
 
-    /// What it has done so far. Called each second; does not block.
+    /// Its counters so far. Called each second; does not block.
     fn counters(&self) -> Counters;
 
     /// Its state. May block.
@@ -33,7 +33,7 @@ pub enum Guess {
     TooMany,
 }
 
-/// Whether mail is taken.
+/// The answer of the health check.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Readiness {
     /// It is.
@@ -53,7 +53,7 @@ pub struct ServerStatus {
     pub not_taking: Option<String>,
     /// Why mail is not delivered, if so.
     pub not_delivering: Option<String>,
-    /// What needs somebody, the worst first.
+    /// Things that need somebody, the worst first.
     pub attention: Vec<Attention>,
     /// Share of the spool's log that is in use: 0 to 1.
     pub spool_fill: f64,
@@ -70,7 +70,7 @@ pub struct ServerStatus {
 /// The room on a file system.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct DiskRoom {
-    /// What the server keeps there, such as `spool`.
+    /// The use of the disk, such as `spool`.
     pub holds: String,
     /// Bytes that the server may still take.
     pub free_bytes: u64,
@@ -94,11 +94,11 @@ pub struct StreamStatus {
 pub struct Attention {
     /// How bad it is.
     pub urgency: Urgency,
-    /// Which thing it is: the same at each look, as long as it lasts.
+    /// Identifies the thing: the same at each look, as long as it lasts.
     pub about: String,
-    /// What it is, in one line.
+    /// The trouble, in one line.
     pub what: String,
-    /// What to do, as a command or a hint.
+    /// The remedy, as a command or a hint.
     pub help: String,
     /// When it was first seen, in seconds since 1970. The API fills it in.
     pub since: Option<u64>,
@@ -123,7 +123,7 @@ pub enum Urgency {
     Note,
 }
 
-/// What waits for other hosts.
+/// Mail that waits for other hosts.
 #[derive(Debug, Clone, PartialEq, Default, Serialize)]
 pub struct QueueStatus {
     /// Recipients.
@@ -134,22 +134,22 @@ pub struct QueueStatus {
     pub destinations: Vec<DestinationCount>,
     /// Destinations beyond those.
     pub others: u64,
-    /// What needs somebody.
+    /// Things that need somebody.
     pub attention: Vec<Attention>,
 }
 
-/// What waits for one destination.
+/// Mail that waits for one destination.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct DestinationCount {
     /// The domain.
     pub domain: String,
     /// Recipients.
     pub recipients: u64,
-    /// Of them, those that were tried in vain.
+    /// Recipients of these that were tried in vain.
     pub deferred: u64,
-    /// Of them, those that an operator holds.
+    /// Recipients of these that an operator holds.
     pub held: u64,
-    /// Of them, those that are suspended.
+    /// Recipients of these that are suspended.
     pub suspended: u64,
     /// When the oldest was received, in seconds since 1970.
     pub oldest: i64,

@@ -13,7 +13,7 @@ use crate::error::IntakeError;
 pub struct LargeBody {
     /// CRLF pairs in it, if it is lossless.
     pub crlfs: u64,
-    /// Whether all its CRs and LFs are in such pairs.
+    /// True if all its CRs and LFs are in such pairs.
     pub is_lossless: bool,
     /// LFs, if it has no CR at all; otherwise 0. What it has more on the wire when it is kept as it is.
     pub lone_lfs: u64,
@@ -37,7 +37,7 @@ impl Body {
         }
     }
 
-    /// What entries may say of it.
+    /// The facts of it that entries may hold.
     pub fn facts(&self) -> BodyFacts {
         let large = match self {
             Body::Memory(_) => None,
@@ -46,13 +46,13 @@ impl Body {
         BodyFacts { len: self.len(), large }
     }
 
-    /// Whether there are none.
+    /// True if there are none.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 }
 
-/// What the entry of a message may say of its body.
+/// Facts of a body that the entry of its message may hold.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct BodyFacts {
     /// Bytes of it.

@@ -24,7 +24,7 @@ impl Budget {
         Budget { units: Arc::new(Semaphore::new(all as usize)), all }
     }
 
-    /// Whether the budget is at least that large.
+    /// True if the budget is at least that large.
     pub(crate) fn covers(&self, units: u64) -> bool {
         units <= u64::from(self.all)
     }
@@ -53,7 +53,7 @@ impl Budget {
         self.units.is_closed()
     }
 
-    /// Whether all of it is free.
+    /// True if all of it is free.
     pub fn is_whole(&self) -> bool {
         self.units.available_permits() == self.all as usize
     }
@@ -78,5 +78,5 @@ pub fn memory_units(bytes: u64) -> u32 {
 }
 
 const UNIT_BYTES: u64 = 1024;
-/// What tokio's semaphore can hold on any machine.
+/// The most that tokio's semaphore can hold on any machine.
 const UNITS_MAX: u32 = u32::MAX >> 3;

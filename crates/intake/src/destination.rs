@@ -21,13 +21,13 @@ pub trait Destination: Send + Sync {
         Left::default()
     }
 
-    /// Which of its workers are stuck, or go on; asked every few seconds.
+    /// Its workers that are stuck, or go on; asked every few seconds.
     fn look_for_stuck(&self, now: Instant) -> Vec<Found> {
         let _ = now;
         Vec::new()
     }
 
-    /// Whether mail for a place can be taken now, and for how many recipients there; asked when a recipient is named, long before its message. A place of
+    /// Checks that mail for a place can be taken now, for so many recipients there; called when a recipient is named, long before its message. A place of
     /// another destination is not its business: `Ok`.
     ///
     /// # Errors
@@ -60,7 +60,7 @@ pub trait Guard {}
 
 impl<T> Guard for T {}
 
-/// What a reservation keeps until its batch is published or given up.
+/// Kept by a reservation until its batch is published or given up.
 pub trait Held: Send + Sync {}
 
 impl<T: Send + Sync> Held for T {}
@@ -73,7 +73,7 @@ pub enum Reserving<'a> {
     Waiting(Pin<Box<dyn Future<Output = Result<(), NotTaken>> + Send + 'a>>),
 }
 
-/// What the destinations of a message have reserved.
+/// The reservations of all destinations of a message.
 #[derive(Default)]
 pub struct Reserved {
     /// The entries of the batch.
@@ -136,7 +136,7 @@ pub struct Mail<'a> {
     pub envid: Arc<str>,
     /// On whose account it is sent to other hosts; empty for none.
     pub tenant: Arc<str>,
-    /// Which mailing it belongs to; empty for none.
+    /// The mailing it belongs to; empty for none.
     pub campaign: Arc<str>,
     /// The pool of sources that it is sent from; empty for that of its tenant.
     pub pool: Arc<str>,
@@ -144,11 +144,11 @@ pub struct Mail<'a> {
     pub hold_secs: u32,
     /// It is given up after so many seconds; 0: not said.
     pub expires_secs: u32,
-    /// Whom it goes to, each place once.
+    /// The recipients, each place once.
     pub recipients: Vec<MailRecipient>,
 }
 
-/// What is known of where a message came from. It is put together only for those who record it.
+/// Facts about where a message came from. It is put together only for those who record it.
 pub trait Arrival: Sync {
     /// All of it, with so many recipients at most.
     fn facts(&self, recipients_max: usize) -> ArrivalFacts;
@@ -159,7 +159,7 @@ pub trait Arrival: Sync {
 pub struct ArrivalFacts {
     /// Its name in the server's log and in `Received`.
     pub id: Arc<str>,
-    /// Who sent it.
+    /// The sender.
     pub peer: Arc<str>,
     /// The name that the client gave itself.
     pub helo: Arc<str>,
@@ -167,13 +167,13 @@ pub struct ArrivalFacts {
     pub with: Arc<str>,
     /// The version of TLS, such as `TLSv1.3`; empty for none.
     pub tls: Arc<str>,
-    /// Who had logged in; empty for nobody.
+    /// The login; empty for none.
     pub user: Arc<str>,
     /// The reverse path, in brackets.
     pub sender: Arc<str>,
     /// The first of the forward paths.
     pub recipients: Vec<Arc<str>>,
-    /// How many there are.
+    /// Their number.
     pub recipient_count: u32,
     /// Bytes of the message as it came.
     pub bytes: u64,
@@ -184,7 +184,7 @@ pub struct ArrivalFacts {
 /// Messages that a destination has not done with: the next start goes on with them.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Left {
-    /// How many.
+    /// Their number.
     pub messages: usize,
     /// The mailboxes, or servers and the like, that they wait for.
     pub places: usize,

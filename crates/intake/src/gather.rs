@@ -42,10 +42,10 @@ pub trait PieceFilter: Send {
     /// Why the message is refused.
     type Refusal: Send;
 
-    /// What is to be kept of a piece, and what was still held of those before.
+    /// Returns what is to be kept of a piece, and what was still held of those before.
     fn push(&mut self, piece: Bytes) -> Bytes;
 
-    /// What is held at the end of the message.
+    /// Returns what is held at the end of the message.
     ///
     /// # Errors
     /// The message is refused; nothing of it is made durable.
@@ -61,7 +61,7 @@ pub struct Gathered {
     pub bytes: u64,
     /// Covers the body until the intake has it in its own books.
     pub room: Reservation,
-    /// The same of the spool's space.
+    /// A share of the spool's space.
     pub space: HeldSpace,
 }
 
@@ -177,7 +177,7 @@ impl Intake {
     }
 }
 
-/// Whether `work`, which may be dropped, is done at once.
+/// Returns whether `work`, which may be dropped, is done at once.
 async fn is_ready_now(work: impl Future) -> bool {
     let mut work = pin!(work);
     poll_fn(|cx| Poll::Ready(work.as_mut().poll(cx).is_ready())).await
@@ -258,7 +258,7 @@ const FIRST_BYTES_MAX: usize = 64 << 10;
 /// A piece below this is copied; above it costs less to keep it where it is.
 const SMALL_PIECE_BYTES: usize = 4 << 10;
 
-/// How long the store may take over a message before the client is told to come back. The client's own patience is ten minutes
+/// The time the store may take over a message before the client is told to come back. The client's own patience is ten minutes
 /// (RFC 5321 section 4.5.3.2.6).
 pub const STORE_PATIENCE: Duration = Duration::from_secs(300);
 

@@ -26,7 +26,7 @@ pub struct Config {
     pub backlog_bytes: u32,
     /// Bodies longer than this go to a file of their own even if they are handed over in memory. 1 MiB by default.
     pub inline_bytes_max: u64,
-    /// How long a message waits for room in a full spool before it is refused. After one timeout others are refused at once, until one finds room.
+    /// The time a message waits for room in a full spool before it is refused. After one timeout others are refused at once, until one finds room.
     pub room_patience: Duration,
 }
 
@@ -281,7 +281,7 @@ impl Intake {
         destinations.iter().for_each(|destination| destination.discarded(mail));
     }
 
-    /// How long to wait before the next message, so that the spool need not refuse it. `queued`: some of it is for a queue that asks for pauses of its own.
+    /// The pause before the next message, so that the spool need not refuse it. `queued`: some of it is for a queue that asks for pauses of its own.
     pub fn pause(&self, queued: bool) -> Duration {
         self.0.spool.pressure().pause(queued)
     }
@@ -311,7 +311,7 @@ impl Intake {
     /// Waits for room for a body of that many bytes, as [`upload_when_room`](Self::upload_when_room) does. Reserves nothing.
     ///
     /// # Errors
-    /// Those of [`upload_when_room`](Self::upload_when_room).
+    /// Like [`upload_when_room`](Self::upload_when_room).
     pub async fn wait_for_room(&self, bytes: u64) -> Result<(), IntakeError> {
         self.when_room(move |spool| spool.check_room(bytes)).await
     }
@@ -366,5 +366,5 @@ impl Pending {
     }
 }
 
-/// How long the last checkpoint is waited for at least.
+/// The least time that the last checkpoint is waited for.
 const END_MIN: Duration = Duration::from_secs(1);

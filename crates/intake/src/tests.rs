@@ -11,7 +11,7 @@ use posthaste_spool::{AppendError, Batch, Entry, FileSpool, Spool, StreamId};
 
 use super::*;
 
-/// What happened, in order.
+/// The events, in order.
 type Notes = Arc<Mutex<Vec<String>>>;
 
 fn note(notes: &Notes, what: impl Into<String>) {
@@ -130,7 +130,7 @@ impl Rig {
         std::mem::take(&mut self.notes.lock().unwrap())
     }
 
-    /// As the destinations do once they have let go of a message.
+    /// Gives units back, like destinations that have let go of a message.
     fn let_go(&self) {
         self.destinations.iter().for_each(|one| drop(self.intake.budget().taken_over(one.units)));
     }

@@ -62,7 +62,7 @@ impl Drop for UnderWay {
 /// Does `work`, which notes in `under_way` what it appends, until `give_up` is done.
 ///
 /// # Errors
-/// Those of `work`, or [`IntakeError::Cancelled`]: then nobody gets the message.
+/// Like `work`, or [`IntakeError::Cancelled`]: then nobody gets the message.
 pub(crate) async fn unless<T>(
     under_way: &UnderWay,
     work: impl Future<Output = Result<T, IntakeError>>,
