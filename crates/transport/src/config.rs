@@ -24,7 +24,7 @@ pub struct Config {
     pub max_age: Duration,
     /// The pause of a message that is held, and after a refusal for good.
     pub held_pause: Duration,
-    /// Bytes that may wait for one transport; beyond, [`Transports::check`](crate::Transports::check) refuses.
+    /// Bytes that may wait for one transport; beyond, [`Transports::check_transport`](crate::Transports::check_transport) refuses.
     pub pending_bytes_max: u64,
     /// Bytes that may wait for all of them.
     pub pending_bytes_max_all: u64,
