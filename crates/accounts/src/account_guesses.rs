@@ -26,7 +26,7 @@ struct GuessedAccount {
 }
 
 impl AccountGuesses {
-    /// Whether so many passwords were wrong that strangers wait for [`ACCOUNT_WAIT`].
+    /// True if so many passwords were wrong that strangers wait for [`ACCOUNT_WAIT`].
     pub fn is_slow(&self, name: &str) -> bool {
         let slots = self.slots.lock().unwrap_or_else(PoisonError::into_inner);
         let guessed = slots.get(&self.slot(name));
@@ -59,9 +59,9 @@ impl AccountGuesses {
 
 /// Wrong passwords of one account within [`ACCOUNT_GUESSES_FOR`].
 pub(crate) const ACCOUNT_FAILURES_MAX: u32 = 100;
-/// How long wrong passwords of an account count, and how long it is slow after the last of too many.
+/// The time that wrong passwords of an account count, and that it is slow after the last of too many.
 pub(crate) const ACCOUNT_GUESSES_FOR: Duration = Duration::from_secs(3600);
-/// How long an attempt at a slow account waits, if nobody has logged in from its network.
+/// The wait of an attempt at a slow account, if nobody has logged in from its network.
 pub(crate) const ACCOUNT_WAIT: Duration = Duration::from_secs(10);
 
 #[cfg(test)]

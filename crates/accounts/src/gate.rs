@@ -70,7 +70,7 @@ struct Lane {
 #[derive(Debug)]
 struct Checks {
     running: Arc<Semaphore>,
-    /// Those that are checked, and those that wait for that.
+    /// Passwords that are checked, or wait for a check.
     places: Semaphore,
 }
 
@@ -126,7 +126,7 @@ pub enum LoginFailure {
 pub struct LoggedIn {
     /// The name, in its one form.
     pub name: String,
-    /// What the password was checked against: with another password it is another login.
+    /// The hash that the password was checked against: with another password it is another login.
     pub hash: Arc<PasswordHash>,
 }
 
@@ -223,7 +223,7 @@ impl LoginGate {
         LoginFailure::Wrong("wrong token")
     }
 
-    /// How many passwords were checked by Argon2 since the start. Those that are remembered are not among them.
+    /// The number of passwords that Argon2 has checked since the start. Those that are remembered are not among them.
     pub fn checks_made(&self) -> u64 {
         self.checks_made.load(Ordering::Relaxed)
     }
@@ -308,14 +308,14 @@ impl Place<'_> {
 
 /// Checks at a time of those who send: about 60 MiB, with the one that is reserved.
 const CHECKS_MAX: usize = 2;
-/// The same of those who read: about 40 MiB.
+/// Places of those who read: about 40 MiB.
 const READING_CHECKS_MAX: usize = 1;
 const RESERVED_CHECKS_MAX: usize = 1;
 /// Passwords that are checked or wait for it at a door: about a second's.
 const PLACES_MAX: usize = 64;
-/// The same for known networks: fewer, so that one with room among everybody's does not wait for long.
+/// Places of known networks: fewer, so that one with room among everybody's does not wait for long.
 const RESERVED_PLACES_MAX: usize = 16;
-/// How long a password waits for its turn.
+/// The longest wait of a password for its turn.
 const TURN_PATIENCE: Duration = Duration::from_secs(10);
 /// A refusal is sent after a whole number of these.
 const FAILURE_DELAY: Duration = Duration::from_secs(1);

@@ -131,7 +131,7 @@ fn wall_clock() -> Duration {
 
 /// Known networks of one /48.
 const PREFIX_NETWORKS_MAX: usize = 16;
-/// How long a network is known from its last login on.
+/// The time that a network is known from its last login on.
 pub(crate) const KNOWN_FOR: Duration = Duration::from_secs(30 * 24 * 3600);
 /// A line takes up to 60 octets.
 const FILE_BYTES_MAX: u64 = 1 << 20;

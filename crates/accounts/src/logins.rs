@@ -1,4 +1,4 @@
-//! Who may log in: the file of passwords.
+//! The file of passwords.
 //!
 //! A line is `user@domain:hash`, as in Dovecot's passwd-file, and may go on with `:` and words about the account.
 
@@ -23,7 +23,7 @@ pub struct Logins {
 /// One of them.
 #[derive(Debug)]
 pub struct Login {
-    /// What its password is checked against.
+    /// The hash that its password is checked against.
     pub hash: Arc<PasswordHash>,
     senders: Senders,
     /// On whose account its mail for other hosts is sent.
@@ -44,7 +44,7 @@ enum Senders {
 pub struct LoginsError {
     /// The file.
     pub file: PathBuf,
-    /// Which line is wrong; `None`: it cannot be read.
+    /// The line that is wrong; `None`: it cannot be read.
     pub line: Option<usize>,
     /// How.
     pub why: String,
@@ -94,7 +94,7 @@ impl Logins {
 }
 
 impl Login {
-    /// Whether mail may be sent from `sender`; `None`: a name without a domain, which is nobody's. `name` is that of this login.
+    /// Says whether mail may be sent from `sender`; `None`: a name without a domain, which is nobody's. `name` is that of this login.
     pub fn may_send_as(&self, sender: Option<&Address>, name: &str, directory: &Directory) -> bool {
         match (&self.senders, sender) {
             (Senders::Any, _) => true,

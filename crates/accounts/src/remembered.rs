@@ -40,7 +40,7 @@ impl Default for RememberedPasswords {
 }
 
 impl RememberedPasswords {
-    /// Whether `password` is known to be right for the login `name`, whose line has `hash`. The comparison takes the same time wherever two passwords differ.
+    /// True if `password` is known to be right for the login `name`, whose line has `hash`. The comparison takes the same time wherever two passwords differ.
     pub fn is_right(&self, name: &str, hash: &PasswordHash, password: &str) -> bool {
         let Some(key) = &self.key else { return false };
         let mut table = self.table.lock().unwrap_or_else(PoisonError::into_inner);
@@ -92,7 +92,7 @@ impl fmt::Debug for RememberedPasswords {
     }
 }
 
-/// How long a password is remembered from its last use on.
+/// The time that a password is remembered from its last use on.
 const REMEMBERED_FOR: Duration = Duration::from_secs(600);
 /// Between two looks for those that are not used any more.
 const SWEEP_INTERVAL: Duration = Duration::from_secs(60);

@@ -62,11 +62,7 @@ impl World {
         let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
         let guard = runtime.enter();
         let mut listeners = Listeners::new(Limits::default()).unwrap();
-        let (bound, ()) =
-            posthaste_net::bind(vec![(Place::Tcp("127.0.0.1:0".into()), ())], &Limits::default()).unwrap().remove(0);
-        let address = bound.local_addr().unwrap();
-        let at = HttpListener { certificate: None, is_loopback: true, proxies: Arc::new(RwLock::default()) };
-        listeners.serve(bound.listen().unwrap(), &Admission::new(Rules::default()), AdminService::new(api, at));
+        let address = serve(&mut listeners, api);
         drop(guard);
         Self { address, secret, guesses, runtime, listeners: Some(listeners), _data: data }
     }
@@ -265,17 +261,23 @@ fn a_shutdown_ends_idle_connections_and_those_without_a_request() {
     drop((silent, half));
 }
 
+/// Serves `api` at a free port of loopback, in the clear.
+fn serve(listeners: &mut Listeners, api: AdminApi<Fake>) -> SocketAddr {
+    let (bound, ()) =
+        posthaste_net::bind(vec![(Place::Tcp("127.0.0.1:0".into()), ())], &Limits::default()).unwrap().remove(0);
+    let address = bound.local_addr().unwrap();
+    let at = HttpListener { certificate: None, is_loopback: true, proxies: Arc::new(RwLock::default()) };
+    listeners.serve(bound.listen().unwrap(), &Admission::new(Rules::default()), AdminService::new(api, at));
+    address
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_head_that_does_not_come_is_not_waited_for() {
     use tokio::io::{AsyncReadExt, AsyncWriteExt};
     let data = tempfile::tempdir().unwrap();
     let api = AdminApi::new(Fake::default(), TokenFile::in_directory(data.path()), HostNames::default());
     let mut listeners = Listeners::new(Limits::default()).unwrap();
-    let (bound, ()) =
-        posthaste_net::bind(vec![(Place::Tcp("127.0.0.1:0".into()), ())], &Limits::default()).unwrap().remove(0);
-    let address = bound.local_addr().unwrap();
-    let at = HttpListener { certificate: None, is_loopback: true, proxies: Arc::new(RwLock::default()) };
-    listeners.serve(bound.listen().unwrap(), &Admission::new(Rules::default()), AdminService::new(api, at));
+    let address = serve(&mut listeners, api);
     for begin in ["", "GET / HTTP/1.1\r\nHost: loc"] {
         let mut slow = tokio::net::TcpStream::connect(address).await.unwrap();
         slow.write_all(begin.as_bytes()).await.unwrap();

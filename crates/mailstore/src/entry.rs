@@ -103,7 +103,7 @@ pub enum MailEntry {
         facts: MessageFacts,
         /// Recipient number of the body.
         target: u16,
-        /// What the body is.
+        /// The kind of the body.
         kind: BodyKind,
     },
     /// A name was subscribed to, or no longer.
@@ -112,7 +112,7 @@ pub enum MailEntry {
         account: u32,
         /// The mailbox's name.
         name: Bytes,
-        /// Whether it is subscribed to.
+        /// True if it is subscribed to.
         is_on: bool,
     },
     /// Digests of imported messages, in the batch of their *new* or *found*.
@@ -150,7 +150,7 @@ pub struct NewMessage {
     pub facts: MessageFacts,
     /// Recipient number of the body.
     pub target: u16,
-    /// What the body is.
+    /// The kind of the body.
     pub kind: BodyKind,
     /// Where the body is.
     pub place: MailPlace,
@@ -163,7 +163,7 @@ pub enum MailPlace {
     Batch,
     /// In an earlier batch that was *held* or *arrived*.
     Earlier(BodyOrigin),
-    /// That of another message: COPY or MOVE.
+    /// The body of another message: COPY or MOVE.
     Copied(BodyOrigin),
 }
 
@@ -178,7 +178,7 @@ pub struct BodyOrigin {
     pub name: Bytes,
 }
 
-/// What a message's body is: column `kind` of the table.
+/// The kind of a message's body: column `kind` of the table.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, PartialOrd, Ord)]
 #[repr(u8)]
 pub enum BodyKind {
@@ -252,7 +252,7 @@ pub struct AccountFields {
     pub quota_bytes: u64,
     /// Messages that it may have; 0: no limit.
     pub quota_messages: u32,
-    /// Whether it was removed.
+    /// True if it was removed.
     pub is_gone: bool,
 }
 

@@ -28,7 +28,7 @@ const ENTRY_BYTES: usize = 128;
 
 /// The mailboxes of a server: the table, and the stream that it is the snapshot of.
 ///
-/// What [`append`](Self::append) has acknowledged survives a power cut. The table follows: entries that it lacks are kept in memory, and in the spool.
+/// Entries that [`append`](Self::append) has acknowledged survive a power cut. The table follows: entries that it lacks are kept in memory, and in the spool.
 #[derive(Debug)]
 pub struct MailLedger {
     shared: Arc<Shared>,
@@ -129,7 +129,7 @@ pub enum LedgerError {
     Thread(std::io::Error),
 }
 
-/// What an opening found.
+/// The findings of an opening.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct LedgerReport {
     /// Entries that the table lacked.
@@ -156,9 +156,9 @@ pub struct StoredMailbox {
 /// A message as it is stored.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct StoredMessage {
-    /// What never changes.
+    /// Facts that never change.
     pub fixed: FixedMessage,
-    /// What changes.
+    /// Facts that change.
     pub state: StateMessage,
     /// Its file's name, where it does not follow from the row.
     pub name: Option<Bytes>,
@@ -366,7 +366,7 @@ impl Shared {
     }
 }
 
-/// What entries change.
+/// The changes that entries make.
 fn applied(
     reader: &crate::table::TableReader,
     entries: &[(u64, Bytes)],

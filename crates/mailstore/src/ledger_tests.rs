@@ -33,7 +33,7 @@ fn found(first_uid: u32, count: u32) -> MailEntry {
     MailEntry::Found { mailbox: MAILBOX, first_uid, messages: (first_uid..first_uid + count).map(message).collect() }
 }
 
-/// What happens, one batch after the other.
+/// The story, one batch after the other.
 fn steps() -> Vec<Vec<MailEntry>> {
     let account = AccountFields { id: 1, name: Bytes::from_static(b"me/Maildir"), ..Default::default() };
     let mailbox = MailboxFields {

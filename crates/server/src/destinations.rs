@@ -46,7 +46,7 @@ impl Destinations {
         &self.list
     }
 
-    /// What accepts their mail.
+    /// The intake that accepts their mail.
     pub fn intake(&self) -> &Intake {
         self.maildirs.intake()
     }
@@ -66,7 +66,7 @@ impl Destinations {
         &self.stuck
     }
 
-    /// Whether mail for a place can be taken now, for so many recipients there.
+    /// Checks that mail for a place can be taken now, for so many recipients there.
     ///
     /// # Errors
     /// Why not.
@@ -82,7 +82,7 @@ impl Destinations {
     }
 }
 
-/// Who serves the operator's commands asks one destination.
+/// Access to one destination, for the operator's commands.
 impl Receiver {
     /// Where mail is kept.
     pub fn store(&self) -> &LocalDelivery {

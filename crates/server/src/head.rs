@@ -67,7 +67,7 @@ impl Head {
         Self { scan, edits, hops_max, heard: Default::default() }
     }
 
-    /// What was found, once all of the message was seen.
+    /// The findings, once all of the message was seen.
     pub fn heard(self) -> (Summary, HeaderLabels) {
         self.heard
     }

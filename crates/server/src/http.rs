@@ -17,7 +17,7 @@ use crate::error::ServeError;
 use crate::listening::{connection_limits, settings, unix_access};
 use crate::overview::Overview;
 use crate::receive::Receiver;
-use crate::services::{Ending, OnFailure, Service, Unfinished};
+use crate::services::{Ending, OnFailure, Service, drain_listeners};
 
 const NAME: &str = "HTTP";
 /// Ports that the page tries where no listener is configured, its own first.
@@ -104,7 +104,7 @@ pub(crate) struct HttpService {
     listeners: Option<Listeners>,
 }
 
-/// What a reload replaces of one listener.
+/// The parts of one listener that a reload replaces.
 struct Served {
     tls: TlsInForce,
     certificate: Option<Arc<RwLock<Certificate>>>,
@@ -192,12 +192,7 @@ impl Service for HttpService {
     }
 
     fn drain(&mut self, deadline: tokio::time::Instant) -> Ending<'_> {
-        Box::pin(async move {
-            let Some(listeners) = self.listeners.take() else { return Ok(()) };
-            let grace = deadline.saturating_duration_since(tokio::time::Instant::now());
-            let in_time = listeners.shutdown(grace).await;
-            in_time.then_some(()).ok_or(Unfinished("open requests of HTTP were ended without an answer"))
-        })
+        drain_listeners(self.listeners.take(), deadline, "open requests of HTTP were ended without an answer")
     }
 
     fn stop(mut self: Box<Self>, deadline: tokio::time::Instant) -> Ending<'static> {

@@ -20,7 +20,7 @@ use crate::config::{Config, Listener, ListenerTls};
 use crate::error::ServeError;
 use crate::listening::{connection_limits, settings};
 use crate::receive::Receiver;
-use crate::services::{Ending, OnFailure, Service, Unfinished};
+use crate::services::{Ending, OnFailure, Service, drain_listeners};
 
 /// Ports that are tried, the one that was asked for first.
 const PORTS_TRIED: u16 = 100;
@@ -156,12 +156,7 @@ impl Service for ImapPreview {
     }
 
     fn drain(&mut self, deadline: tokio::time::Instant) -> Ending<'_> {
-        Box::pin(async move {
-            let Some(listeners) = self.listeners.take() else { return Ok(()) };
-            let grace = deadline.saturating_duration_since(tokio::time::Instant::now());
-            let in_time = listeners.shutdown(grace).await;
-            in_time.then_some(()).ok_or(Unfinished("open sessions of IMAP were ended in the middle of a command"))
-        })
+        drain_listeners(self.listeners.take(), deadline, "open sessions of IMAP were ended in the middle of a command")
     }
 
     fn stop(mut self: Box<Self>, deadline: tokio::time::Instant) -> Ending<'static> {

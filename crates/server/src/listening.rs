@@ -190,7 +190,7 @@ fn builder(config: &Config, tls: &[TlsInForce]) -> ServerBuilder {
     })
 }
 
-/// Who may connect to a UNIX socket: also the group that the server will have.
+/// The rights of a UNIX socket: the group that the server will have may connect, too.
 pub(crate) fn unix_access(config: &Config, listener: &Listener) -> UnixAccess {
     let access = listener.unix_access();
     let mut access = access.unwrap_or_else(|problem| panic!("an unchecked configuration: {problem:?}"));

@@ -28,7 +28,7 @@ pub(crate) fn refusal(failure: LoginFailure) -> Reply {
     }
 }
 
-/// Whether a login may send mail from there. Notifications have no sender, and everybody may send them.
+/// True if a login may send mail from there. Notifications have no sender, and everybody may send them.
 pub(crate) fn may_send_as(login: &Login, name: &str, sender: &ReversePath, directory: &Directory) -> bool {
     *sender == ReversePath::Null || login.may_send_as(sender.address(), name, directory)
 }

@@ -58,7 +58,7 @@ pub struct OutboundRoute {
     /// On whose account it is sent; empty for none.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub tenant: String,
-    /// Which mailing it belongs to; empty for none.
+    /// The mailing it belongs to; empty for none.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub campaign: String,
     /// The next hop is asked for the recipient before it is accepted.

@@ -27,14 +27,14 @@ pub(crate) struct Overview {
     is_short: AtomicBool,
 }
 
-/// What of the configuration is shown.
+/// The part of the configuration that is shown.
 struct Shown {
     config: Config,
     /// Certificates that expire, and when they were looked at.
     expiring: Option<(Instant, Vec<String>)>,
 }
 
-/// How often certificates are read.
+/// The time between two looks at certificates.
 const CERTIFICATES_EVERY: Duration = Duration::from_secs(600);
 /// Destinations in a list.
 const DESTINATIONS_MAX: usize = 20;
@@ -52,7 +52,7 @@ impl Overview {
         *self.settings.lock().unwrap_or_else(PoisonError::into_inner) = shown;
     }
 
-    /// What is configured, and which certificates expire.
+    /// The configuration, and certificates that expire.
     fn shown(&self) -> (Storage, String, Vec<String>) {
         let mut shown = self.settings.lock().unwrap_or_else(PoisonError::into_inner);
         let Shown { config, expiring } = &mut *shown;
@@ -190,7 +190,7 @@ fn not_delivering(store: &LocalStats, relay_stuck: Option<&str>) -> Option<Strin
     here.or(relay_stuck.map(|_| "the queue for other hosts is stuck".to_owned()))
 }
 
-/// What needs somebody in the queue: a bound that is reached, and suspensions, which somebody may have forgotten.
+/// Things in the queue that need somebody: a bound that is reached, and suspensions, which somebody may have forgotten.
 fn of_queue(relay: &Relay) -> Vec<Attention> {
     let mut attention = Vec::new();
     for room in relay.room().into_iter().filter(|room| room.is_full) {
@@ -283,7 +283,7 @@ fn disks(storage: &Storage) -> Vec<DiskRoom> {
     disks.into_iter().map(|(_, disk)| disk).collect()
 }
 
-/// Whether the spool takes no mail for want of space.
+/// True if the spool takes no mail for want of space.
 fn is_short(storage: &Storage) -> bool {
     rustix::fs::statvfs(&storage.spool).is_ok_and(|disk| {
         disk.f_bavail.saturating_mul(disk.f_frsize) < storage.free_bytes_min

@@ -54,12 +54,12 @@ impl RemoteHosts {
         self.relay.opened()
     }
 
-    /// Whether mail for other hosts is taken at all.
+    /// True if mail for other hosts is taken at all.
     pub fn is_open(&self) -> bool {
         self.relay().is_some()
     }
 
-    /// What becomes of senders whose mail is forwarded.
+    /// The treatment of senders whose mail is forwarded.
     pub fn forwarding(&self) -> Option<&Forwarding> {
         self.forwarding.get().filter(|_| self.is_open())
     }
@@ -72,17 +72,17 @@ impl RemoteHosts {
         }
     }
 
-    /// What a recipient is. May read from the disk.
+    /// Classifies a recipient. May read from the disk.
     pub fn return_path(&self, path: &ForwardPath) -> ReturnPath {
         ReturnPath::of(self.relay(), path)
     }
 
-    /// What a recipient in the domain of rewritten senders is.
+    /// Classifies a recipient in the domain of rewritten senders.
     pub fn back(&self, path: &ForwardPath) -> Back {
         self.forwarding().map_or(Back::Ordinary, |forwarding| forwarding.back(path))
     }
 
-    /// Whether senders get signed return paths, by which complaints are known.
+    /// True if senders get signed return paths, by which complaints are known.
     pub fn signs_return_paths(&self) -> bool {
         self.relay().is_some_and(|relay| relay.bounces().return_path.is_some())
     }

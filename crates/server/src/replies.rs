@@ -15,7 +15,7 @@ pub(crate) fn reply_to(error: &IntakeError) -> Reply {
     }
 }
 
-/// What a client is told of a destination that does not take its message.
+/// The reply to a client whose message a destination does not take.
 pub(crate) fn reply_of(not_taken: &NotTaken) -> Reply {
     Reply::new(not_taken.code, not_taken.status, not_taken.text.clone())
 }

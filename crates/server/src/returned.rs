@@ -30,9 +30,9 @@ pub(crate) struct Returned {
 /// A message about mail that was sent from here.
 #[derive(Debug)]
 pub(crate) struct ReturnedMail {
-    /// What it is about.
+    /// The mail that it is about.
     pub returned: Vec<Returned>,
-    /// What it says; `None` if that cannot be read.
+    /// The report; `None` if it cannot be read.
     pub report: Option<Report>,
 }
 

@@ -133,11 +133,11 @@ impl Server {
     }
 }
 
-/// What a reload has not put in force.
+/// Parts that a reload has not put in force.
 pub(crate) struct Reloaded {
     /// Changes that need a restart.
     pub restart: Vec<String>,
-    /// What cannot be used: the old stays in force.
+    /// Parts that cannot be used: the old stays in force.
     pub kept: Vec<&'static str>,
 }
 

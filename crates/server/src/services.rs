@@ -10,6 +10,7 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use posthaste_directory::Directory;
+use posthaste_net::Listeners;
 use tokio::sync::oneshot;
 use tokio::task::spawn_blocking;
 use tokio::time::{Instant, timeout_at};
@@ -53,6 +54,19 @@ pub(crate) fn end_blocking(end: impl FnOnce() + Send + 'static) -> Ending<'stati
         // If the runtime is going down, dropping the last handle does the same.
         let _ = spawn_blocking(end).await;
         Ok(())
+    })
+}
+
+/// Drains listeners that were taken out of their service, so that they are drained once.
+pub(crate) fn drain_listeners(
+    listeners: Option<Listeners>,
+    deadline: Instant,
+    unfinished: &'static str,
+) -> Ending<'static> {
+    Box::pin(async move {
+        let Some(listeners) = listeners else { return Ok(()) };
+        let grace = deadline.saturating_duration_since(Instant::now());
+        listeners.shutdown(grace).await.then_some(()).ok_or(Unfinished(unfinished))
     })
 }
 

@@ -12,7 +12,7 @@ pub(crate) struct StuckStreams(Mutex<BTreeMap<String, StuckStream>>);
 #[derive(Debug)]
 struct StuckStream {
     error: String,
-    /// What the operator can do.
+    /// The remedy.
     help: String,
     /// When the log named it last.
     told: Instant,

@@ -36,7 +36,7 @@ impl StoreNumbers {
     /// As of the last commit.
     ///
     /// # Errors
-    /// Those of reading the table.
+    /// Errors of reading the table.
     pub fn read(reader: &TableReader) -> Result<Self, MetaError> {
         let number = |name: &[u8], default: u64| -> Result<u64, MetaError> {
             let Some(value) = reader.get(TableName::Store, name)? else { return Ok(default) };
@@ -86,7 +86,7 @@ impl<'a> Applier<'a> {
     /// Begins with what the reader has.
     ///
     /// # Errors
-    /// Those of reading the table.
+    /// Errors of reading the table.
     pub fn new(reader: &'a TableReader) -> Result<Self, MetaError> {
         Ok(Self {
             numbers: StoreNumbers::read(reader)?,
@@ -104,7 +104,7 @@ impl<'a> Applier<'a> {
     /// Applies an entry. Entries come in the order of their LSNs.
     ///
     /// # Errors
-    /// Those of reading the table.
+    /// Errors of reading the table.
     pub fn apply(&mut self, lsn: u64, entry: &MailEntry) -> Result<(), MetaError> {
         if self.batch.0 != lsn {
             self.batch = (lsn, 0);
@@ -150,7 +150,7 @@ impl<'a> Applier<'a> {
     /// All changes, for a commit.
     ///
     /// # Errors
-    /// Those of reading the table.
+    /// Errors of reading the table.
     pub fn finish(mut self) -> Result<RowChanges, MetaError> {
         for rows in std::mem::take(&mut self.fixed).into_values() {
             rows.flush(self.reader, &mut self.changes)?;
@@ -368,7 +368,7 @@ fn count(head: &mut MailboxHead, before: u64, now: u64, is_new: bool) {
 /// All whole values whose keys begin with `prefix`, as they are after `changes`.
 ///
 /// # Errors
-/// Those of reading the table.
+/// Errors of reading the table.
 pub fn rows_of(
     reader: &TableReader,
     changes: &RowChanges,

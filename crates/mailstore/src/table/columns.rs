@@ -16,7 +16,7 @@ const COLUMN_HEAD_BYTES: usize = 9;
 
 /// Messages as rows of numbers.
 pub(crate) trait RowMessage: Sized + Clone {
-    /// How many columns there are.
+    /// The number of columns.
     const COLUMNS: usize;
 
     /// The message's UID.
@@ -27,7 +27,7 @@ pub(crate) trait RowMessage: Sized + Clone {
     fn of(values: &[u64], first: u32) -> Option<Self>;
 }
 
-/// What never changes of a message: table `fixed`.
+/// Facts of a message that never change: table `fixed`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct FixedMessage {
     /// UID.
@@ -44,11 +44,11 @@ pub struct FixedMessage {
     pub target: u16,
     /// Line ends without CR in the file.
     pub line_feeds: u32,
-    /// What the body is.
+    /// The kind of the body.
     pub kind: BodyKind,
 }
 
-/// What changes of a message: table `state`.
+/// Facts of a message that change: table `state`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct StateMessage {
     /// UID.
@@ -182,7 +182,7 @@ impl RowSize {
         2 + columns.sum::<usize>() + CRC_BYTES
     }
 
-    /// Whether a row may be so long.
+    /// True if a row may be so long.
     pub fn fits(&self) -> bool {
         self.bytes() <= ROW_BYTES_MAX && self.count <= usize::from(u16::MAX)
     }

@@ -93,7 +93,7 @@ impl TableName {
     }
 }
 
-/// What a commit puts and removes, by table and key. The last one counts.
+/// Rows that a commit puts and removes, by table and key. The last one counts.
 #[derive(Debug, Clone, Default)]
 pub struct RowChanges(BTreeMap<(TableName, Vec<u8>), Option<Vec<u8>>>);
 
@@ -201,10 +201,10 @@ impl MetaTable {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// What the last commit left. A reader sees no later commit, and keeps pages of the file: it is not kept for long.
+    /// The state that the last commit left. A reader sees no later commit, and keeps pages of the file: it is not kept for long.
     ///
     /// # Errors
-    /// Those of reading.
+    /// Errors of reading.
     pub fn reader(&self) -> Result<TableReader, MetaError> {
         let mut state = self.lock();
         // What a panic has left reads well. Where nothing can be written, what the last commit left can be read.

@@ -112,7 +112,7 @@ impl<M: RowMessage> RowSet<M> {
         Ok(())
     }
 
-    /// What a commit has to put and remove. A row that has become too long is cut in two; one below a quarter joins the one before it.
+    /// Rows that a commit has to put and remove. A row that has become too long is cut in two; one below a quarter joins the one before it.
     pub fn flush(mut self, reader: &TableReader, changes: &mut RowChanges) -> Result<(), MetaError> {
         for key in std::mem::take(&mut self.shrunk) {
             self.join(reader, key)?;

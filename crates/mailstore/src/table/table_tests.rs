@@ -28,7 +28,7 @@ fn changes(number: u64) -> RowChanges {
     changes
 }
 
-/// What the table has after so many commits.
+/// The content of the table after so many commits.
 fn model(commits: u64) -> Model {
     let mut model = Model::from([((TableName::Store, FORMAT_KEY.to_vec()), FORMAT.to_vec())]);
     for (at, value) in (1..=commits).flat_map(|number| changes(number).0) {

@@ -105,7 +105,7 @@ pub struct AccountRow {
     pub messages: u64,
     /// The highest UIDVALIDITY of its mailboxes so far.
     pub last_validity: u32,
-    /// Whether it was removed.
+    /// True if it was removed.
     pub is_gone: bool,
 }
 
@@ -145,7 +145,7 @@ impl AccountRow {
 pub struct NameRow {
     /// The mailbox; 0: none now.
     pub mailbox: u32,
-    /// Whether it is subscribed to.
+    /// True if it is subscribed to.
     pub is_subscribed: bool,
     /// UIDVALIDITY of the last mailbox of this name.
     pub last_validity: u32,

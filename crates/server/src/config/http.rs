@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use super::{Config, LimitOverrides, Listener, ListenerProtocol, ListenerTls, PolicyOverrides, default_listeners};
 
-/// What HTTP listeners have in common.
+/// Settings that all HTTP listeners share.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Http {
@@ -31,7 +31,7 @@ impl Http {
 }
 
 impl Listener {
-    /// Whether HTTP is spoken here.
+    /// True if HTTP is spoken here.
     pub(crate) fn is_http(&self) -> bool {
         self.protocol == ListenerProtocol::Http
     }
@@ -90,7 +90,7 @@ impl Config {
         self.listeners.iter().filter(|listener| listener.is_http())
     }
 
-    /// Whether the configuration names no listener: then the page takes the next port if its own is busy.
+    /// True if the configuration names no listener: then the page takes the next port if its own is busy.
     pub(crate) fn has_default_listeners(&self) -> bool {
         let mut default = default_listeners();
         default.iter_mut().for_each(|listener| listener.complete_tls(&self.tls));

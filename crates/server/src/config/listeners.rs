@@ -16,7 +16,7 @@ use super::tls::ListenerTls;
 use super::values::Table;
 use crate::identity;
 
-/// What is spoken at a listener.
+/// The protocol of a listener.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum ListenerProtocol {

@@ -86,7 +86,7 @@ pub struct Config {
     /// Who may log in.
     #[serde(default, deserialize_with = "values::table")]
     pub auth: Auth,
-    /// What HTTP listeners have in common.
+    /// Settings that all HTTP listeners share.
     #[serde(default, deserialize_with = "values::table")]
     pub http: Http,
     /// Programs, files and LMTP servers that mail goes to.
@@ -331,7 +331,7 @@ fn machine_host_name() -> String {
     }
 }
 
-/// Those of a configuration that names none.
+/// The listeners of a configuration that names none.
 pub(super) fn default_listeners() -> [Listener; 2] {
     let listener = |address: &str, protocol| {
         let socket = Socket { address: Some(address.to_owned()), ..Socket::default() };

@@ -97,10 +97,10 @@ pub(super) struct ReadMessage<'a> {
     pub settings: &'a Settings,
     pub envelope: &'a Envelope,
     pub summary: &'a Summary,
-    /// What its header says of tenant, campaign and pool.
+    /// Tenant, campaign and pool that its header names.
     pub labels: Labels,
     pub body: &'a StoredBody,
-    /// Whom it goes to.
+    /// Its recipients.
     pub transaction: &'a mut Transaction,
     /// Labels, and for how long it is held and kept. The rest of it follows from the transaction.
     pub mail: Mail<'static>,
