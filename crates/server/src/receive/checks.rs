@@ -1,8 +1,9 @@
-//! The checks of a transaction: one list, of which each stage asks all in order; the first that stops the transaction decides the reply.
+//! The checks of a session: one list, of which each stage asks all in order; the first that stops decides the reply.
 //!
-//! A check can refuse or defer at MAIL, before each recipient is looked up, before the body is read, and at the end of data. There it can also add recipients, as the
-//! directory routes them, label the message and hold it. Nothing is refused later but by a destination.
+//! Stages: connect, hello, MAIL, RCPT, DATA, end of data. At each a check can refuse or defer. At RCPT it can change the recipient, at DATA the sender; at the end of data
+//! it can add recipients, as the directory routes them, label the message and hold it. Nothing is refused later but by a destination.
 
+use std::borrow::Cow;
 use std::pin::Pin;
 use std::time::Duration;
 
@@ -11,9 +12,11 @@ use posthaste_message::Summary;
 use posthaste_smtp::{Envelope, MailFrom, Reply, ReversePath};
 
 use super::Receiver;
+use super::recipient::{AtRcpt, Directory, NextHop, Places, Quota, ReturnPaths};
 use crate::future;
 use crate::ids::unix_micros;
 use crate::logins::{self, Session};
+use crate::repeats::Kind;
 use crate::returned::ReturnedMail;
 use crate::settings::Settings;
 use crate::tenants::Labels;
@@ -21,16 +24,28 @@ use crate::transaction::Transaction;
 
 /// A member of the list. It says something at the stages that it is about.
 pub(super) trait Check: Sync {
+    /// Before the greeting.
+    fn connect<'a>(&'a self, session: &'a Session) -> Checking<'a> {
+        let _ = session;
+        Checking::Done(Ok(()))
+    }
+
+    /// At HELO, EHLO or LHLO.
+    fn hello<'a>(&'a self, session: &'a Session) -> Checking<'a> {
+        let _ = session;
+        Checking::Done(Ok(()))
+    }
+
     /// At MAIL.
     fn mail<'a>(&'a self, at: &'a AtMail<'a>) -> Checking<'a> {
         let _ = at;
         Checking::Done(Ok(()))
     }
 
-    /// At each RCPT, before the recipient is looked up in the directory.
-    fn rcpt(&self, session: &Session, settings: &Settings) -> Result<(), Stop> {
-        let _ = (session, settings);
-        Ok(())
+    /// At each RCPT. The recipient may be changed.
+    fn rcpt<'a>(&'a self, at: &'a mut AtRcpt<'_>) -> Checking<'a> {
+        let _ = at;
+        Checking::Done(Ok(()))
     }
 
     /// Before the body is read. The sender may be changed.
@@ -46,20 +61,38 @@ pub(super) trait Check: Sync {
     }
 }
 
-/// All checks, in their order.
-static CHECKS: [&dyn Check; 9] = [
+/// Checks in their order, and the time of those at the end of data.
+pub(super) struct CheckList {
+    pub checks: &'static [&'static dyn Check],
+    /// All checks of the end of data together take this long at most. Then the client is told to come back.
+    pub patience: Duration,
+}
+
+impl Default for CheckList {
+    fn default() -> Self {
+        Self { checks: &CHECKS, patience: CHECKS_PATIENCE }
+    }
+}
+
+/// Each recipient is looked up after it was rewritten, and counted last: a refused one is not counted.
+static CHECKS: [&dyn Check; 14] = [
     &ValidLogin,
     &RequiredLogin,
     &OwnSender,
     &ForwardLoop,
+    &ReturnPaths,
     &Rewriting,
-    &TenantLabels,
+    &Directory,
     &ReleaseTimes,
+    &Places,
+    &NextHop,
+    &Quota,
+    &TenantLabels,
     &RoomForLarge,
     &Complaints,
 ];
 
-/// All checks of the end of data together take this long at most. Then the client is told to come back.
+/// As [`CheckList::patience`], by default.
 pub(super) const CHECKS_PATIENCE: Duration = Duration::from_secs(60);
 
 /// A check under way. Most are done at once, and cost no allocation.
@@ -71,14 +104,26 @@ pub(super) enum Checking<'a> {
 /// The transaction or the command ends here.
 #[derive(Debug)]
 pub(super) struct Stop {
+    /// The answer to the client.
     pub reply: Reply,
     /// For the operator.
     pub why: Option<String>,
+    /// Of what kind it is in the log; `None`: of the stage's.
+    pub kind: Option<Kind>,
+    /// The mailbox or the setting that it is about, if it is about one.
+    pub about: Option<String>,
+}
+
+impl Stop {
+    /// With a reason for the operator.
+    pub fn because(reply: Reply, why: String) -> Self {
+        Self { why: Some(why), ..reply.into() }
+    }
 }
 
 impl From<Reply> for Stop {
     fn from(reply: Reply) -> Self {
-        Self { reply, why: None }
+        Self { reply, why: None, kind: None, about: None }
     }
 }
 
@@ -117,30 +162,51 @@ impl Checking<'_> {
     }
 }
 
-/// The stage MAIL.
-pub(super) async fn mail(at: &AtMail<'_>) -> Result<(), Stop> {
-    for check in &CHECKS {
-        check.mail(at).ended().await?;
+impl CheckList {
+    /// The stage before the greeting.
+    pub async fn connect(&self, session: &Session) -> Result<(), Stop> {
+        for check in self.checks {
+            check.connect(session).ended().await?;
+        }
+        Ok(())
     }
-    Ok(())
-}
 
-/// The stage RCPT.
-pub(super) fn rcpt(session: &Session, settings: &Settings) -> Result<(), Stop> {
-    CHECKS.iter().try_for_each(|check| check.rcpt(session, settings))
-}
-
-/// The stage DATA.
-pub(super) fn data(session: &Session, settings: &Settings, sender: &mut ReversePath) -> Result<(), Stop> {
-    CHECKS.iter().try_for_each(|check| check.data(session, settings, sender))
-}
-
-/// The end of data.
-pub(super) async fn message(message: &mut ReadMessage<'_>) -> Result<(), Stop> {
-    for check in &CHECKS {
-        check.message(message).ended().await?;
+    /// The stage HELO, EHLO or LHLO.
+    pub async fn hello(&self, session: &Session) -> Result<(), Stop> {
+        for check in self.checks {
+            check.hello(session).ended().await?;
+        }
+        Ok(())
     }
-    Ok(())
+
+    /// The stage MAIL.
+    pub async fn mail(&self, at: &AtMail<'_>) -> Result<(), Stop> {
+        for check in self.checks {
+            check.mail(at).ended().await?;
+        }
+        Ok(())
+    }
+
+    /// The stage RCPT.
+    pub async fn rcpt(&self, at: &mut AtRcpt<'_>) -> Result<(), Stop> {
+        for check in self.checks {
+            check.rcpt(at).ended().await?;
+        }
+        Ok(())
+    }
+
+    /// The stage DATA.
+    pub fn data(&self, session: &Session, settings: &Settings, sender: &mut ReversePath) -> Result<(), Stop> {
+        self.checks.iter().try_for_each(|check| check.data(session, settings, sender))
+    }
+
+    /// The end of data.
+    pub async fn message(&self, message: &mut ReadMessage<'_>) -> Result<(), Stop> {
+        for check in self.checks {
+            check.message(message).ended().await?;
+        }
+        Ok(())
+    }
 }
 
 /// Stops a session whose login a reload has removed or given another password.
@@ -161,8 +227,8 @@ impl Check for ValidLogin {
         Checking::Done(Self::check(at.session, at.settings))
     }
 
-    fn rcpt(&self, session: &Session, settings: &Settings) -> Result<(), Stop> {
-        Self::check(session, settings)
+    fn rcpt<'a>(&'a self, at: &'a mut AtRcpt<'_>) -> Checking<'a> {
+        Checking::Done(Self::check(at.session, at.settings))
     }
 
     fn data(&self, session: &Session, settings: &Settings, _: &mut ReversePath) -> Result<(), Stop> {
@@ -208,19 +274,26 @@ impl Check for ForwardLoop {
     fn message<'a>(&'a self, message: &'a mut ReadMessage<'_>) -> Checking<'a> {
         let own_hops = message.summary.own_hops;
         Checking::Done(match message.transaction.is_forwarded() && own_hops >= FORWARDS_MAX {
-            true => Err(Stop {
-                reply: Reply::new(554, "5.4.6", "Forwarded by this server too often, the message is in a loop"),
-                why: Some(format!("forwarded {own_hops} times")),
-            }),
+            true => Err(Stop::because(
+                Reply::new(554, "5.4.6", "Forwarded by this server too often, the message is in a loop"),
+                format!("forwarded {own_hops} times"),
+            )),
             false => Ok(()),
         })
     }
 }
 
-/// Other senders, and who gets copies, as the maps of the configuration say.
+/// Other senders and recipients, and who gets copies, as the maps of the configuration say.
 struct Rewriting;
 
 impl Check for Rewriting {
+    fn rcpt<'a>(&'a self, at: &'a mut AtRcpt<'_>) -> Checking<'a> {
+        if let Some(other) = at.settings.maps.recipient(&at.rcpt) {
+            at.rcpt = Cow::Owned(other);
+        }
+        Checking::Done(Ok(()))
+    }
+
     fn data(&self, _: &Session, settings: &Settings, sender: &mut ReversePath) -> Result<(), Stop> {
         if let Some(other) = settings.maps.sender(sender) {
             *sender = other;
@@ -231,10 +304,9 @@ impl Check for Rewriting {
     fn message<'a>(&'a self, message: &'a mut ReadMessage<'_>) -> Checking<'a> {
         for copy in message.settings.maps.copies(message.envelope) {
             if let Err(reply) = message.receiver.add_copy(message.transaction, &copy) {
-                return Checking::Done(Err(Stop {
-                    reply: Reply::new(451, "4.3.5", "Mail cannot be accepted now, try again later"),
-                    why: Some(format!("no copy to {}: {reply}", copy.forward_path)),
-                }));
+                let why = format!("no copy to {}: {reply}", copy.forward_path);
+                let reply = Reply::new(451, "4.3.5", "Mail cannot be accepted now, try again later");
+                return Checking::Done(Err(Stop::because(reply, why)));
             }
         }
         Checking::Done(Ok(()))
@@ -249,10 +321,8 @@ impl Check for TenantLabels {
         let (settings, session) = (message.settings, message.session);
         let labels = std::mem::take(&mut message.labels);
         if let Some(pool) = settings.tenants.unknown_pool(&labels) {
-            return Checking::Done(Err(Stop {
-                reply: Reply::new(554, "5.6.0", format!("There is no pool {pool}")),
-                why: Some(format!("there is no pool {pool}")),
-            }));
+            let reply = Reply::new(554, "5.6.0", format!("There is no pool {pool}"));
+            return Checking::Done(Err(Stop::because(reply, format!("there is no pool {pool}"))));
         }
         if message.transaction.has_remote() {
             let by = (settings.is_trusted(session), settings.login(session).map(|(_, login)| login));
@@ -269,6 +339,16 @@ impl Check for ReleaseTimes {
     fn mail<'a>(&'a self, at: &'a AtMail<'a>) -> Checking<'a> {
         Checking::Done(match at.mail.hold.is_some() || at.mail.expires.is_some() {
             true => future::check(at.mail, unix_micros() / 1_000_000).map_err(Stop::from),
+            false => Ok(()),
+        })
+    }
+
+    fn rcpt<'a>(&'a self, at: &'a mut AtRcpt<'_>) -> Checking<'a> {
+        Checking::Done(match at.is_held && at.stays_here() {
+            true => {
+                let text = "Mail for this address cannot be held back, it is delivered here";
+                Err(Reply::new(550, "5.5.4", text).into())
+            }
             false => Ok(()),
         })
     }

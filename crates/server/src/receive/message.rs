@@ -10,13 +10,14 @@ use posthaste_smtp::{BodyError, Envelope, MessageOutcome, Reply, ReversePath};
 use posthaste_spool::Lsn;
 
 use super::Receiver;
-use super::checks::{self, CHECKS_PATIENCE, ReadMessage, Stop};
+use super::checks::{CHECKS_PATIENCE, ReadMessage, Stop};
 use crate::certificates;
 use crate::events::Origin;
 use crate::head::{Head, HeaderLabels, HeaderRefusal};
 use crate::ids::unix_micros;
 use crate::logins::Session;
 use crate::message_log::LogLine;
+use crate::repeats::Kind;
 use crate::replies::share_is_full;
 use crate::returned::{self, ReturnedMail};
 use crate::settings::Settings;
@@ -34,7 +35,7 @@ impl Receiver {
         log: &mut LogLine,
     ) -> MessageOutcome {
         let settings = self.settings();
-        if let Err(stop) = checks::data(session, &settings, &mut envelope.mail.reverse_path) {
+        if let Err(stop) = self.0.checks.data(session, &settings, &mut envelope.mail.reverse_path) {
             return stopped(stop, log).into();
         }
         let envelope = &*envelope;
@@ -60,10 +61,15 @@ impl Receiver {
             mail: Mail::default(),
             complaint: None,
         };
-        match body.within(CHECKS_PATIENCE, checks::message(&mut message)).await {
+        let checks = &self.0.checks;
+        match body.within(checks.patience, checks.message(&mut message)).await {
             Some(Ok(())) => {}
             Some(Err(stop)) => return stopped(stop, log).into(),
-            None => return log.too_slow().into(),
+            None => {
+                let why = format!("the checks took longer than {} s", checks.patience.as_secs_f32());
+                let reply = Reply::new(451, "4.3.0", "The message could not be checked in time, try again later");
+                return stopped(Stop { kind: Some(Kind::Slow), ..Stop::because(reply, why) }, log).into();
+            }
         }
         let ReadMessage { mail: said, complaint, .. } = message;
         let mut mail = self.mail(&transaction, envelope);
@@ -206,7 +212,7 @@ impl Incoming for SmtpBody<'_, '_> {
 
 /// The answer to a message that a check has stopped, and its reason for the log.
 fn stopped(stop: Stop, log: &mut LogLine) -> Reply {
-    log.why = stop.why;
+    (log.why, log.trouble) = (stop.why, stop.kind);
     stop.reply
 }
 

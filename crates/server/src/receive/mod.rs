@@ -21,8 +21,7 @@ use posthaste_smtp::sasl::Credentials;
 use posthaste_smtp::{Envelope, MailFrom, MessageOutcome, RcptTo, Reply, ReversePath, Witness};
 use tokio::time::timeout;
 
-use self::checks::AtMail;
-use self::recipient::RefusedRecipient;
+use self::checks::{AtMail, CheckList, Stop};
 use crate::certificates;
 use crate::destinations::Destinations;
 use crate::events::{self, Recorder};
@@ -53,6 +52,7 @@ pub(crate) struct Receiver(Arc<Shared>);
 struct Shared {
     settings: RwLock<Arc<Settings>>,
     destinations: Destinations,
+    checks: CheckList,
     store_patience: Duration,
     memory: MemoryBudget,
     shares: SpoolShares,
@@ -82,6 +82,7 @@ impl Receiver {
         Self(Arc::new(Shared {
             settings,
             destinations,
+            checks: CheckList::default(),
             store_patience,
             memory,
             shares,
@@ -117,6 +118,16 @@ impl Receiver {
         let mut shared = Self::new(settings, destinations, memory, Path::new("spool"), Arc::default()).0;
         Arc::get_mut(&mut shared).expect("nobody else has it").store_patience = patience;
         Self(shared)
+    }
+
+    /// With other checks.
+    ///
+    /// # Panics
+    /// When it was cloned already.
+    #[cfg(test)]
+    fn with_checks(mut self, checks: CheckList) -> Self {
+        Arc::get_mut(&mut self.0).expect("nobody else has it yet").checks = checks;
+        self
     }
 
     /// Who looks on.
@@ -218,6 +229,16 @@ impl Handler for Receiver {
         }
     }
 
+    async fn connect(&self, session: &mut Session) -> Result<(), Reply> {
+        let checked = self.0.checks.connect(session).await;
+        checked.map_err(|stop| self.refuse_session(session, stop))
+    }
+
+    async fn hello(&self, session: &mut Session) -> Result<(), Reply> {
+        let checked = self.0.checks.hello(session).await;
+        checked.map_err(|stop| self.refuse_session(session, stop))
+    }
+
     async fn authenticate(
         &self,
         session: &mut Session,
@@ -249,7 +270,8 @@ impl Handler for Receiver {
         rcpt: &RcptTo,
     ) -> Result<(), Reply> {
         let taken = self.take_recipient(session, transaction, rcpt, envelope.mail.hold.is_some()).await;
-        let Err(RefusedRecipient { kind, about, reply, why }) = taken else { return Ok(()) };
+        let Err(Stop { kind, about, reply, why }) = taken else { return Ok(()) };
+        let kind = kind.unwrap_or(Kind::RefusedRecipient);
         self.count_refused();
         if let Some(recorder) = self.events() {
             events::command(recorder, session, &envelope.mail.reverse_path, Some(&rcpt.forward_path), &reply);
@@ -299,7 +321,25 @@ impl Receiver {
     async fn check_mail(&self, session: &Session, mail: &MailFrom) -> Result<(), Reply> {
         let settings = self.settings();
         let at = AtMail { receiver: self, session, settings: &settings, mail };
-        checks::mail(&at).await.map_err(|stop| stop.reply)
+        self.0.checks.mail(&at).await.map_err(|stop| stop.reply)
+    }
+
+    /// Counts, records and logs a client that a check has stopped before MAIL.
+    fn refuse_session(&self, session: &Session, stop: Stop) -> Reply {
+        let Stop { reply, why, kind, .. } = stop;
+        self.count_refused();
+        let (peer, why) = (session.peer.to_string(), why.unwrap_or_else(|| reply.to_string()));
+        let helo = session.helo.as_deref();
+        match self.0.repeats.is_told(kind.unwrap_or(Kind::RefusedConnection), client(session), Instant::now()) {
+            true => {
+                if let Some(recorder) = self.events() {
+                    events::connection(recorder, &session.peer, &why);
+                }
+                tracing::info!(peer, helo, why, "connection refused");
+            }
+            false => tracing::debug!(peer, helo, why, "connection refused"),
+        }
+        reply
     }
 
     /// Logs that a login has sent from an address that is none of its own.

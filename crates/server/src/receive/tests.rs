@@ -1,5 +1,6 @@
-//! What clients see while the spool's disk hangs or its ring is nearly full, and what comes of their messages.
+//! What clients see while the spool's disk hangs or its ring is nearly full, and of the checks of each stage, and what comes of their messages.
 
+use std::borrow::Cow;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
@@ -11,7 +12,10 @@ use posthaste_spool::{Batch, Body, Entry, PAUSE_MAX};
 
 use crate::config::Config;
 use crate::destinations::Destinations;
+use crate::logins::Session;
 use crate::receive::Receiver;
+use crate::receive::checks::{Check, CheckList, Checking, ReadMessage, Stop};
+use crate::receive::recipient::{AtRcpt, Directory, Places};
 use crate::relay::RelayService;
 use crate::services::Service;
 use crate::settings::Settings;
@@ -31,8 +35,12 @@ async fn send_to(server: &RunningServer, protocol: Protocol, rcpt: &str) -> Repl
     let config = client::Config { protocol, ..client::Config::new("c.example") };
     let address = server.local_addr_for(protocol).expect("it listens");
     let mut client = Client::builder("c.example").config(config).connect(address).await.expect("connected");
-    let (mail, rcpt) = ("a@example.net".parse::<Address>().unwrap(), rcpt.parse::<Address>().unwrap());
-    let text = format!("Subject: by {protocol:?}\r\n\r\nx\r\n");
+    send_by(&mut client, "a@example.net", rcpt, &format!("by {protocol:?}")).await
+}
+
+async fn send_by(client: &mut Client, from: &str, to: &str, subject: &str) -> Reply {
+    let (mail, rcpt) = (from.parse::<Address>().unwrap(), to.parse::<Address>().unwrap());
+    let text = format!("Subject: {subject}\r\n\r\nx\r\n");
     let outcome = client.send(MailFrom::new(mail), vec![RcptTo::new(rcpt)], vec![text.into()]).await;
     outcome.expect("sent").recipients.remove(0).reply.into()
 }
@@ -50,6 +58,15 @@ async fn serve(
     patience: Duration,
     has_keeper: bool,
 ) -> (LocalDelivery, RunningServer, RelayService) {
+    serve_checked(machine, patience, has_keeper, CheckList::default()).await
+}
+
+async fn serve_checked(
+    machine: &Machine,
+    patience: Duration,
+    has_keeper: bool,
+    checks: CheckList,
+) -> (LocalDelivery, RunningServer, RelayService) {
     let mut config = LocalConfig::new(machine.path().join("spool"), machine.path().join("mail"));
     (config.spool.ring.segment_bytes, config.spool.ring.max_segments) = (4 << 20, 4);
     config.spool.keeper = has_keeper;
@@ -63,7 +80,8 @@ async fn serve(
         Settings::new(&config, config.directory().into(), Default::default()),
         Destinations::new(store.clone(), None),
         patience,
-    );
+    )
+    .with_checks(checks);
     let files = RelayFiles::read(&config).expect("nothing is missing");
     let relay = RelayService::start(&config, files, receiver.clone()).await.expect("a relay");
     let lmtp = server::Config { protocol: Protocol::Lmtp, ..server::Config::new("mx.example.org") };
@@ -130,4 +148,111 @@ async fn a_message_for_another_host_waits_while_the_queue_asks_for_it() {
     assert!(server.shutdown(LONG).await);
     Box::new(relay).stop(tokio::time::Instant::now() + LONG).await.expect("ended");
     store.shutdown().await;
+}
+
+/// Says something at each stage, of clients and addresses with certain names.
+struct Probe;
+
+impl Check for Probe {
+    fn hello<'a>(&'a self, session: &'a Session) -> Checking<'a> {
+        Checking::Done(match session.helo.as_deref() {
+            Some("unwanted.example") => Err(Reply::new(450, "4.7.1", "Not now").into()),
+            _ => Ok(()),
+        })
+    }
+
+    fn rcpt<'a>(&'a self, at: &'a mut AtRcpt<'_>) -> Checking<'a> {
+        let local = at.rcpt.forward_path.to_string();
+        match local.as_str() {
+            "<moved@example.org>" => at.rcpt = Cow::Owned(RcptTo::new("b@example.org".parse::<Address>().unwrap())),
+            "<gone@example.org>" => return Checking::Waiting(Box::pin(async { Err(refused("has gone").into()) })),
+            _ => {}
+        }
+        Checking::Done(Ok(()))
+    }
+
+    fn message<'a>(&'a self, message: &'a mut ReadMessage<'_>) -> Checking<'a> {
+        match message.envelope.mail.reverse_path.to_string().as_str() {
+            "<spam@example.net>" => Checking::Done(Err(Stop::because(refused("spam"), "it is spam".to_owned()))),
+            "<slow@example.net>" => Checking::Waiting(Box::pin(std::future::pending())),
+            "<copied@example.net>" => {
+                let copy = RcptTo::new("b@example.org".parse::<Address>().unwrap());
+                Checking::Done(message.receiver.add_copy(message.transaction, &copy).map_err(Stop::from))
+            }
+            _ => Checking::Done(Ok(())),
+        }
+    }
+}
+
+fn refused(text: &'static str) -> Reply {
+    Reply::new(550, "5.7.1", text)
+}
+
+/// Lets nobody in.
+struct Closed;
+
+impl Check for Closed {
+    fn connect<'a>(&'a self, _: &'a Session) -> Checking<'a> {
+        Checking::Done(Err(Reply::new(554, "5.7.1", "Closed").into()))
+    }
+}
+
+async fn end(machine: &Machine, (store, server, relay): (LocalDelivery, RunningServer, RelayService)) -> usize {
+    assert!(server.shutdown(LONG).await);
+    Box::new(relay).stop(tokio::time::Instant::now() + LONG).await.expect("ended");
+    store.shutdown().await;
+    messages(&machine.path().join("mail"), Protocol::Smtp)
+}
+
+#[tokio::test]
+async fn a_check_refuses_defers_and_changes_at_each_stage() {
+    static CHECKS: [&dyn Check; 3] = [&Probe, &Directory, &Places];
+    let machine = Machine::new().expect("a machine");
+    let checks = CheckList { checks: &CHECKS, patience: LONG };
+    let served = serve_checked(&machine, LONG, true, checks).await;
+    let address = served.1.local_addr_for(Protocol::Smtp).expect("it listens");
+    let unwanted = Client::builder("unwanted.example").connect(address).await;
+    let told = unwanted.expect_err("deferred").to_string();
+    assert!(told.contains("450 4.7.1 Not now"), "{told}");
+    let mut client = Client::builder("c.example").connect(address).await.expect("connected");
+    let cases = [
+        ("a@example.net", "gone@example.org", "550 5.7.1 has gone"),
+        ("spam@example.net", "b@example.org", "550 5.7.1 spam"),
+        ("a@example.net", "moved@example.org", "250 2."),
+        ("copied@example.net", "c@example.org", "250 2."),
+    ];
+    for (from, to, expected) in cases {
+        let reply = send_by(&mut client, from, to, "by Smtp").await.to_string();
+        assert!(reply.starts_with(expected), "{from} to {to}: {reply}");
+    }
+    drop(client);
+    // One that was sent to another address, and one copy.
+    assert_eq!(end(&machine, served).await, 2);
+}
+
+#[tokio::test]
+async fn a_check_at_connect_is_told_in_place_of_the_greeting() {
+    static CHECKS: [&dyn Check; 1] = [&Closed];
+    let machine = Machine::new().expect("a machine");
+    let checks = CheckList { checks: &CHECKS, patience: LONG };
+    let served = serve_checked(&machine, LONG, true, checks).await;
+    let address = served.1.local_addr_for(Protocol::Smtp).expect("it listens");
+    let told = Client::builder("c.example").connect(address).await.expect_err("refused").to_string();
+    assert!(told.contains("554 5.7.1 Closed"), "{told}");
+    assert_eq!(end(&machine, served).await, 0);
+}
+
+#[tokio::test]
+async fn checks_that_take_too_long_defer_the_message() {
+    static CHECKS: [&dyn Check; 2] = [&Directory, &Probe];
+    let machine = Machine::new().expect("a machine");
+    let checks = CheckList { checks: &CHECKS, patience: Duration::from_millis(20) };
+    let served = serve_checked(&machine, LONG, true, checks).await;
+    let address = served.1.local_addr_for(Protocol::Smtp).expect("it listens");
+    let mut client = Client::builder("c.example").connect(address).await.expect("connected");
+    let reply = send_by(&mut client, "slow@example.net", "b@example.org", "by Smtp").await.to_string();
+    assert_eq!(reply, "451 4.3.0 The message could not be checked in time, try again later");
+    assert!(send_by(&mut client, "a@example.net", "b@example.org", "by Smtp").await.is_positive());
+    drop(client);
+    assert_eq!(end(&machine, served).await, 1);
 }
