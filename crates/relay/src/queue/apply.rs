@@ -18,8 +18,11 @@ impl Queue {
             QueueEntry::Queued(queued) => self.queued(lsn, queued, &[]),
             QueueEntry::Imported(imported) => {
                 self.recorded = self.recorded.max(imported.at);
-                self.imports.note(imported);
                 self.queued(lsn, &imported.queued, &imported.states);
+            }
+            QueueEntry::ImportNoted(noted) => {
+                self.recorded = self.recorded.max(noted.at);
+                self.imports.note(noted);
             }
             QueueEntry::Changes { at, changes } => {
                 self.recorded = self.recorded.max(*at);

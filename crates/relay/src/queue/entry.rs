@@ -15,6 +15,7 @@
 //! | 7 *diverted no more* | scope |
 //! | 8 *slowed* | scope, until (u32), rate of messages (text, empty for none), connections (u32, 0 for no limit), reason (text) |
 //! | 9 *imported* | origin (16 bytes); when (u32); fields of *queued*; each recipient: attempts (u8), bits (u8: 2 held, 4 delay told), next attempt, or reason of the hold (u32; above 3 its end), status (u16 each), text of the last reply |
+//! | 10 *import noted* | origin (16 bytes); when (u32); number of recipients (u16); number of each (u16) |
 
 use std::sync::Arc;
 
@@ -24,7 +25,7 @@ use super::Secs;
 pub use super::change::{Change, HoldReason, Key, Status, What};
 pub use super::codec::EntryText;
 use super::codec::{DecodeError, Fields};
-use super::imported::Imported;
+use super::imported::{ImportNoted, Imported};
 pub use super::queued::{Forwarded, Queued, QueuedRecipient, Ret, notify};
 use super::scope::Scope;
 
@@ -86,6 +87,8 @@ pub enum QueueEntry {
     },
     /// A message of another queue, in the batch of the message.
     Imported(Box<Imported>),
+    /// Its recipients are not imported again, in the same batch.
+    ImportNoted(ImportNoted),
 }
 
 /// Bytes of a reply that are kept.
@@ -103,6 +106,7 @@ const DIVERTED: u8 = 6;
 const NOT_DIVERTED: u8 = 7;
 const SLOWED: u8 = 8;
 const IMPORTED: u8 = 9;
+const IMPORT_NOTED: u8 = 10;
 
 impl QueueEntry {
     /// The message that it brings to the queue.
@@ -170,6 +174,10 @@ impl QueueEntry {
                 out.push(IMPORTED);
                 imported.put(&mut out);
             }
+            Self::ImportNoted(noted) => {
+                out.push(IMPORT_NOTED);
+                noted.put(&mut out);
+            }
         }
         out
     }
@@ -223,6 +231,7 @@ impl QueueEntry {
                 reason: rest.text()?.into(),
             },
             IMPORTED => Self::Imported(Box::new(Imported::take(&mut rest)?)),
+            IMPORT_NOTED => Self::ImportNoted(ImportNoted::take(&mut rest)?),
             _ => return Err(DecodeError::Unknown("kind")),
         };
         rest.end()?;

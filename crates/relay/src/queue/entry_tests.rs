@@ -1,7 +1,7 @@
 use posthaste_random::Random;
 use posthaste_spool::Lsn;
 
-use super::super::imported::{ImportedState, Origin};
+use super::super::imported::{ImportNoted, ImportedState, Origin};
 use super::super::owed::OwedNotice;
 use super::super::scope::{Label, Place};
 use super::*;
@@ -55,6 +55,11 @@ fn imported() -> QueueEntry {
     QueueEntry::Imported(Box::new(Imported { origin, at: 6, queued, states: vec![first, second] }))
 }
 
+fn noted() -> QueueEntry {
+    let QueueEntry::Imported(imported) = imported() else { unreachable!() };
+    QueueEntry::ImportNoted(ImportNoted::of(&imported))
+}
+
 fn samples() -> Vec<QueueEntry> {
     let status = Status { code: 450, enhanced: 2001 };
     let whats = [
@@ -79,7 +84,8 @@ fn samples() -> Vec<QueueEntry> {
     let alone =
         [Scope::Tenant("t".into()), Scope::Campaign("c".into()), Scope::Domain("d".into()), Scope::Site("s".into())];
     let scopes: Vec<Scope> = alone.into_iter().chain(both).collect();
-    let mut all = vec![queued(), imported(), QueueEntry::Replies { text: "try later".into(), keys: vec![key(5, 6)] }];
+    let mut all =
+        vec![queued(), imported(), noted(), QueueEntry::Replies { text: "try later".into(), keys: vec![key(5, 6)] }];
     all.extend(whats.map(changes));
     let QueueEntry::Queued(with_pool) = queued() else { unreachable!("it is queued") };
     all.push(QueueEntry::Queued(Queued { pool: "".into(), ..with_pool }));
@@ -182,6 +188,8 @@ fn what_becomes_of_an_imported_message_follows_its_envelope() {
         &[0, 2, 2, 0, 0, 0, 0, 0, 0, 0, 0, 0],
     ];
     assert_eq!(imported().encode(), expected.concat());
+    let expected = [&[1, 10][..], &origin, &[6, 0, 0, 0], &[2, 0], &[4, 0, 9, 0]];
+    assert_eq!(noted().encode(), expected.concat());
     assert_eq!(sample.origin.to_string().parse(), Ok(sample.origin));
     for wrong in ["", "+f", &"f".repeat(33), &"F".repeat(32), &"+".repeat(32)] {
         assert!(wrong.parse::<Origin>().is_err(), "{wrong}");

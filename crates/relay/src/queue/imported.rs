@@ -26,6 +26,18 @@ pub struct Imported {
     pub states: Vec<ImportedState>,
 }
 
+/// Recipients that were imported, in the batch of their message. Apart from [`Imported`], which needs the body: with an older snapshot the spool shows that entry
+/// only while the body is kept, and this one always.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ImportNoted {
+    /// The message's name in all queues.
+    pub origin: Origin,
+    /// When it was imported.
+    pub at: Secs,
+    /// Numbers of its recipients.
+    pub numbers: Vec<u16>,
+}
+
 /// What had become of a recipient.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct ImportedState {
@@ -62,6 +74,14 @@ impl Origin {
     fn recipient(self, number: u16) -> u128 {
         self.0 ^ u128::from(number)
     }
+
+    fn put(self, out: &mut Vec<u8>) {
+        out.extend(self.0.to_le_bytes());
+    }
+
+    fn take(rest: &mut Fields<'_>) -> Result<Self, DecodeError> {
+        Ok(Origin(u128::from(rest.u64()?) | u128::from(rest.u64()?) << 64))
+    }
 }
 
 impl fmt::Display for Origin {
@@ -82,7 +102,7 @@ impl FromStr for Origin {
 impl Imported {
     pub(super) fn put(&self, out: &mut Vec<u8>) {
         assert_eq!(self.states.len(), self.queued.recipients.len(), "a state for each recipient");
-        out.extend(self.origin.0.to_le_bytes());
+        self.origin.put(out);
         out.extend(self.at.to_le_bytes());
         self.queued.put(out);
         for state in &self.states {
@@ -96,8 +116,7 @@ impl Imported {
     }
 
     pub(super) fn take(rest: &mut Fields<'_>) -> Result<Self, DecodeError> {
-        let origin = u128::from(rest.u64()?) | u128::from(rest.u64()?) << 64;
-        let (at, queued) = (rest.u32()?, Queued::take(rest)?);
+        let (origin, at, queued) = (Origin::take(rest)?, rest.u32()?, Queued::take(rest)?);
         let mut states = Vec::with_capacity(queued.recipients.len());
         for _ in &queued.recipients {
             let (attempts, bits, due) = (rest.u8()?, rest.u8()?, rest.u32()?);
@@ -114,7 +133,29 @@ impl Imported {
                 reply: rest.text()?.into(),
             });
         }
-        Ok(Imported { origin: Origin(origin), at, queued, states })
+        Ok(Imported { origin, at, queued, states })
+    }
+}
+
+impl ImportNoted {
+    /// The note of an import.
+    pub fn of(imported: &Imported) -> Self {
+        let numbers = imported.queued.recipients.iter().map(|recipient| recipient.number).collect();
+        ImportNoted { origin: imported.origin, at: imported.at, numbers }
+    }
+
+    pub(super) fn put(&self, out: &mut Vec<u8>) {
+        self.origin.put(out);
+        out.extend(self.at.to_le_bytes());
+        let count = u16::try_from(self.numbers.len()).expect("at most 65,535 recipients");
+        out.extend(count.to_le_bytes());
+        self.numbers.iter().for_each(|number| out.extend(number.to_le_bytes()));
+    }
+
+    pub(super) fn take(rest: &mut Fields<'_>) -> Result<Self, DecodeError> {
+        let (origin, at) = (Origin::take(rest)?, rest.u32()?);
+        let numbers = (0..rest.u16()?).map(|_| rest.u16()).collect::<Result<_, _>>()?;
+        Ok(ImportNoted { origin, at, numbers })
     }
 }
 
@@ -141,13 +182,13 @@ pub const IMPORTS_MAX: usize = 20_000_000;
 const SWEEP_SECS: Secs = 86_400;
 
 impl Imports {
-    pub fn note(&mut self, imported: &Imported) {
-        for recipient in &imported.queued.recipients {
-            self.restore(imported.origin.recipient(recipient.number), imported.at);
+    pub fn note(&mut self, noted: &ImportNoted) {
+        for number in &noted.numbers {
+            self.restore(noted.origin.recipient(*number), noted.at);
         }
-        if imported.at.saturating_sub(self.swept) >= SWEEP_SECS {
-            self.swept = imported.at;
-            self.known.retain(|_, at| at.saturating_add(IMPORT_KEPT_SECS) > imported.at);
+        if noted.at.saturating_sub(self.swept) >= SWEEP_SECS {
+            self.swept = noted.at;
+            self.known.retain(|_, at| at.saturating_add(IMPORT_KEPT_SECS) > noted.at);
         }
     }
 

@@ -60,7 +60,7 @@ pub use destinations::{QueueId, QueueName};
 pub use divert::Diversion;
 pub use entry::{Change, EntryText, Key, QueueEntry, Queued, QueuedRecipient, Ret, Status, What};
 pub use gate::{Gate, Parked};
-pub use imported::{IMPORT_KEPT_SECS, Imported, ImportedState, Origin};
+pub use imported::{IMPORT_KEPT_SECS, ImportNoted, Imported, ImportedState, Origin};
 pub use notices::Notice;
 pub use owed::{OwedNotice, OwedRecipient};
 pub use ready::{Outcome, Prefer, Take, Taken, Transaction};

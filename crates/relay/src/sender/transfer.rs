@@ -15,7 +15,7 @@ use super::shared::Shared;
 use super::{ControlError, Relay};
 use crate::queue::entry::{Forwarded, HoldReason};
 use crate::queue::{
-    Action, Imported, ImportedState, Key, Origin, QueueEntry, Queued, QueuedRecipient, Secs, Status, Waits,
+    Action, ImportNoted, Imported, ImportedState, Key, Origin, QueueEntry, Queued, QueuedRecipient, Secs, Status, Waits,
 };
 
 /// A message with what has become of its recipients. Times are Unix seconds, as different queues have different clocks.
@@ -215,11 +215,14 @@ impl Relay {
         let imported = shared.imported(origin, message);
         let observer = shared.config.observer.as_ref();
         let event = observer.and_then(|observer| observer.imported(by, &imported, message_id, bytes));
+        let noted = QueueEntry::ImportNoted(ImportNoted::of(&imported)).encode().into();
         let payload = QueueEntry::Imported(Box::new(imported)).encode().into();
-        let entry = Entry { stream: shared.stream, needs_body: true, payload };
+        let stream = shared.stream;
+        let entry = Entry { stream, needs_body: true, payload };
+        let noted = Entry { stream, needs_body: false, payload: noted };
         let (tell, told) = sync_channel(1);
         let then = move |outcome: Result<Lsn, AppendError>| drop(tell.send(outcome));
-        shared.spool.append(Batch { entries: std::iter::once(entry).chain(event).collect(), body }, Box::new(then));
+        shared.spool.append(Batch { entries: [entry, noted].into_iter().chain(event).collect(), body }, Box::new(then));
         match told.recv() {
             Ok(Ok(lsn)) => Ok(Import { message: Some(lsn), recipients, duplicates }),
             Ok(Err(error @ AppendError::TooLarge { .. })) => Err(ImportError::TooLarge(error.to_string())),

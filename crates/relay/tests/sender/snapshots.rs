@@ -2,8 +2,8 @@
 
 use std::path::{Path, PathBuf};
 
-use posthaste_relay::queue::Selection;
-use posthaste_relay::sender::OpenReport;
+use posthaste_relay::queue::{Origin, Selection, Status};
+use posthaste_relay::sender::{Exported, ExportedRecipient, OpenReport};
 
 use super::*;
 
@@ -121,6 +121,52 @@ fn a_byte_flipped_anywhere_in_a_snapshot_costs_nothing() {
         drop(it);
         std::fs::remove_dir_all(&tried).unwrap();
     }
+}
+
+#[test]
+fn the_older_snapshot_knows_later_imports() {
+    let dns = Server::start(zone());
+    let dir = tempfile::tempdir().unwrap();
+    let it = Idle::open(dir.path(), &dns);
+    it.append(outgoing("ann@here.example", &["bob@a.example"], 0));
+    it.end();
+    let before = snapshots(dir.path());
+    let import = |it: &Idle| {
+        let entry = it.relay.entry(outgoing("ann@there.example", &["eve@b.example"], 0));
+        let mut queued = QueueEntry::decode(&entry.payload).unwrap().into_message().unwrap();
+        let to = queued.recipients.remove(0);
+        let moved = Exported {
+            message: Lsn::new(7),
+            queued,
+            received: 1,
+            not_before: 0,
+            expires: 0,
+            recipients: vec![ExportedRecipient {
+                to,
+                is_forwarded: false,
+                attempts: 1,
+                next: 0,
+                status: Status::default(),
+                held: None,
+                delay_told: false,
+                reply: "".into(),
+            }],
+        };
+        let (origin, body) = (Origin::of(Lsn::new(7), b"entry", b"x"), Body::Inline(vec!["x\r\n".into()]));
+        let imported = it.relay.import(&By::default(), origin, moved, "", body).unwrap();
+        (imported.recipients, imported.duplicates)
+    };
+    let it = Idle::open(dir.path(), &dns);
+    assert_eq!(import(&it), (1, 0));
+    // It is done with, and its body released.
+    it.act("b.example", Action::Delete);
+    it.end();
+    let last = snapshots(dir.path()).into_iter().find(|path| !before.contains(path)).expect("a newer one");
+    std::fs::write(last, "").unwrap();
+    let it = Idle::open(dir.path(), &dns);
+    assert_eq!((it.report.unreadable.len(), it.report.uncertain), (1, None));
+    assert_eq!(import(&it), (0, 1));
+    assert_eq!(it.waiting().len(), 1);
 }
 
 /// Others' mail that is done with, until the ring has lost all that was in it.
