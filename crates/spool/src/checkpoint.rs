@@ -36,6 +36,8 @@ pub(crate) struct Checkpoint {
     pub windows: Vec<(u64, u64)>,
     /// What of the ring was durable by then.
     pub proof: Proof,
+    /// Cancelled batches whose cancel entry was not durable by then: nothing else says so where a live file or a snapshot is lost.
+    pub cancelled: Vec<u64>,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -98,6 +100,8 @@ impl Checkpoint {
         }
         content.put_u64_le(self.proof.epoch);
         content.put_u64_le(self.proof.through.get());
+        content.put_u32_le(self.cancelled.len() as u32);
+        self.cancelled.iter().for_each(|lsn| content.put_u64_le(*lsn));
         let mut out = MAGIC.to_vec();
         out.put_u64_le(content.len() as u64);
         out.extend(content);
@@ -134,6 +138,9 @@ impl Checkpoint {
             decoded.windows.push((fields.u64()?, fields.u64()?));
         }
         decoded.proof = Proof { epoch: fields.u64()?, through: Lsn::new(fields.u64()?) };
+        for _ in 0..fields.u32()? {
+            decoded.cancelled.push(fields.u64()?);
+        }
         fields.end()?;
         Some(decoded)
     }
@@ -327,6 +334,7 @@ mod tests {
             packs: vec![PackRow { id: 8, first: 1, last: counter, records: 3, bytes: 4096 }],
             windows: vec![(0, counter), (7, 1)],
             proof: Proof { epoch: 3, through: Lsn::new(counter) },
+            cancelled: (0..counter % 3).collect(),
         }
     }
 

@@ -169,18 +169,26 @@ impl Shared {
         }
     }
 
-    /// Appends an entry for each batch that was cancelled since. A checkpoint after it makes it needless: it leaves out what was cancelled.
+    /// Appends an entry for each batch that was cancelled since. Until it is durable, checkpoints name the batch.
     pub fn append_cancels(&self) {
-        let cancelled = std::mem::take(&mut self.core.state().cancelled);
-        for lsn in cancelled {
+        let new: Vec<u64> = {
+            let mut state = self.core.state();
+            let new = state.cancelled.iter_mut().filter(|(_, is_written)| !**is_written);
+            new.map(|(lsn, is_written)| (*lsn, *is_written = true).0).collect()
+        };
+        for lsn in new {
             let core = self.core.clone();
             let head = Head::cancelling(lsn).encode();
             drop(self.ring.append(
                 vec![head.into()],
                 Vec::new(),
                 move |outcome| match outcome.map_err(AppendError::from) {
-                    Ok(own) => core.state().published = own.get(),
-                    Err(AppendError::Full(_) | AppendError::Busy) => core.state().cancelled.push(lsn),
+                    Ok(own) => {
+                        let mut state = core.state();
+                        state.published = own.get();
+                        state.cancelled.remove(&lsn);
+                    }
+                    Err(AppendError::Full(_) | AppendError::Busy) => drop(core.state().cancelled.insert(lsn, false)),
                     Err(_) => {}
                 },
             ));

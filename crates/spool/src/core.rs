@@ -86,7 +86,7 @@ impl Core {
     pub fn cancelled(&self, lsn: Lsn) {
         let mut state = self.state();
         state.published = lsn.get();
-        state.cancelled.push(lsn.get());
+        state.cancelled.insert(lsn.get(), false);
         drop(state);
         self.bell.ring(Wanted::Look);
     }

@@ -298,7 +298,7 @@ fn find_again(
 ) -> io::Result<()> {
     let (first, last) = lsns_of(window).into_inner();
     let last = last.min(through);
-    let (mut found, mut cancelled) = (Vec::new(), BTreeSet::new());
+    let (mut found, mut cancelled) = (Vec::new(), state.cancelled.keys().copied().collect::<BTreeSet<_>>());
     for row in state.packs.iter().filter(|row| row.first <= last && first <= row.last) {
         let read = packs.get(row.id).and_then(|reader| {
             reader.each(|entry| {

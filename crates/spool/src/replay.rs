@@ -85,12 +85,11 @@ impl Shared {
         position: u64,
         visitor: &mut dyn FnMut(Replayed<'_>),
     ) -> Result<bool, ReplayError> {
-        let needed: Vec<u64> = {
+        let (needed, mut cancelled): (Vec<u64>, BTreeSet<u64>) = {
             let state = self.core.state();
             let found = state.streams.get(&stream.0).ok_or(ReplayError::NoStream(stream))?;
-            found.bodies.iter(after + 1..=position).collect()
+            (found.bodies.iter(after + 1..=position).collect(), state.cancelled.keys().copied().collect())
         };
-        let mut cancelled = BTreeSet::new();
         let all_read = self.ring.visit(Lsn::new(after + 1), &mut |record| {
             cancelled.extend(Head::decode(record.head).iter().flat_map(Head::cancels));
             ControlFlow::Continue(())
@@ -111,8 +110,7 @@ impl Shared {
             }
             match Head::decode(record.head) {
                 Some(mut head) => {
-                    // A released body belongs to a message that is done with, or to a batch that was cancelled: a checkpoint after that leaves it out, and the
-                    // entry that says so may not have become durable.
+                    // A released body belongs to a message that is done with.
                     let is_needed = needed.next_if_eq(&lsn).is_some();
                     head.entries.retain(|entry| is_needed || !entry.needs_body);
                     if !cancelled.contains(&lsn) {

@@ -34,8 +34,8 @@ pub(crate) struct State {
     pub windows: BTreeMap<u64, u64>,
     /// Windows that have changed since.
     pub dirty: BTreeSet<u64>,
-    /// Cancelled batches without a cancel entry yet.
-    pub cancelled: Vec<u64>,
+    /// Cancelled batches without a durable cancel entry. `true`: it is being written.
+    pub cancelled: BTreeMap<u64, bool>,
     /// Body files of refused or cancelled batches: doomed by the next checkpoint, so that they go after the one after it.
     pub unripe_uploads: Vec<u64>,
     /// Streams that no durable checkpoint names yet.
@@ -405,6 +405,7 @@ impl State {
             next_pack: self.next_pack,
             streams: self.streams.iter().map(row).collect(),
             packs: self.packs.clone(),
+            cancelled: self.cancelled.keys().copied().collect(),
             ..Checkpoint::default()
         }
     }
@@ -427,6 +428,7 @@ impl State {
             packs: checkpoint.packs.clone(),
             next_pack: checkpoint.next_pack,
             windows: checkpoint.windows.iter().copied().collect(),
+            cancelled: checkpoint.cancelled.iter().map(|lsn| (*lsn, false)).collect(),
             ..State::default()
         }
     }

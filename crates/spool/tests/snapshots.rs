@@ -40,8 +40,13 @@ struct Found {
 
 impl Consumer {
     fn open(dir: &Path) -> (Self, Found) {
+        Self::open_damaged(dir, 0)
+    }
+
+    /// The opening tells of so much damage.
+    fn open_damaged(dir: &Path, damaged: usize) -> (Self, Found) {
         let (spool, report) = FileSpool::open(dir, config()).unwrap();
-        assert_eq!(report.damage, []);
+        assert_eq!(report.damage.len(), damaged, "{:?}", report.damage);
         let [stream, other] = ["stream", "other"].map(|name| spool.stream(name).unwrap());
         let restored = spool.restore(stream).unwrap();
         let mut content = String::new();
@@ -94,6 +99,19 @@ impl Consumer {
         };
         self.spool.append(batch(self.other, None), Box::new(then));
         Held { called, _go_on: go_on }
+    }
+
+    /// Cancels a batch of the stream that is written.
+    fn cancel_written(&self, bytes: Option<usize>) {
+        let first = self.hold();
+        first.called.recv().unwrap();
+        // In one commit, so that the second is written and not yet told.
+        let second = self.hold();
+        let ticket = self.spool.append(batch(self.stream, bytes), Box::new(|_| panic!("cancelled")));
+        drop(first);
+        second.called.recv().unwrap();
+        let cancelled = ticket.cancel();
+        assert!(matches!(cancelled, Cancelled::Written(_)), "{cancelled:?}");
     }
 
     /// Others' mail, which they have done with: it fills the ring.
@@ -200,27 +218,60 @@ fn a_cancelled_batch_stays_away_with_an_older_snapshot() {
     let (mut it, _) = Consumer::open(&spool);
     it.take(5);
     it.snapshot(&spool);
-    let first = it.hold();
-    first.called.recv().unwrap();
-    // In one commit, so that the second is written and not yet told.
-    let (second, ticket) = (it.hold(), it.spool.append(batch(it.stream, Some(100)), Box::new(|_| panic!("cancelled"))));
-    drop(first);
-    second.called.recv().unwrap();
-    let cancelled = ticket.cancel();
-    assert!(matches!(cancelled, Cancelled::Written(_)), "{cancelled:?}");
-    drop(second);
+    for bytes in [Some(100), None] {
+        it.cancel_written(bytes);
+    }
     it.take(5);
-    // The entry that tells of it does not reach the disk before the kill; the checkpoint does.
-    let third = it.hold();
-    third.called.recv().unwrap();
+    // The entries that tell of it do not reach the disk before the kill; the checkpoint does.
+    let held = it.hold();
+    held.called.recv().unwrap();
     let last = it.snapshot(&spool);
     copy(&spool, &killed);
-    drop(third);
+    drop(held);
     let seen = it.seen.clone();
     it.spool.abandon();
     spoil(&killed.join("snapshots").join(last.file_name().unwrap()), 0);
     let (it, found) = Consumer::open(&killed);
     assert_eq!((&it.seen, found), (&seen, Found { unreadable: 1, uncertain: None }));
+}
+
+#[test]
+fn a_cancelled_batch_stays_away_when_a_live_file_is_lost() {
+    let dir = tempfile::tempdir().unwrap();
+    let (spool, killed) = (dir.path().join("spool"), dir.path().join("killed"));
+    let (mut it, _) = Consumer::open(&spool);
+    it.take(5);
+    for bytes in [Some(100), None] {
+        it.cancel_written(bytes);
+    }
+    it.take(5);
+    let held = it.hold();
+    held.called.recv().unwrap();
+    it.spool.checkpoint().unwrap();
+    copy(&spool, &killed);
+    drop(held);
+    let seen = it.seen.clone();
+    it.spool.abandon();
+    let lose_live_files = || {
+        for file in std::fs::read_dir(killed.join("live")).unwrap() {
+            std::fs::write(file.unwrap().path(), "").unwrap();
+        }
+    };
+    lose_live_files();
+    let looked = ClosedSpool::open(&killed).unwrap();
+    let of_stream = looked.inspect().unwrap().streams.into_iter().find(|stream| stream.name == "stream").unwrap();
+    assert_eq!((of_stream.entries, of_stream.bodies), (seen.len() as u64, 10));
+    drop(looked);
+    let (it, found) = Consumer::open_damaged(&killed, 1);
+    assert_eq!((&it.seen, found), (&seen, Found::default()));
+    // Its entries are made up for, and the next checkpoint names it no more.
+    it.spool.checkpoint().unwrap();
+    it.hold().called.recv().unwrap();
+    it.spool.checkpoint().unwrap();
+    it.spool.abandon();
+    lose_live_files();
+    let (it, found) = Consumer::open_damaged(&killed, 2);
+    assert_eq!((&it.seen, found), (&seen, Found::default()));
 }
 
 #[test]

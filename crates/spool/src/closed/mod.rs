@@ -256,7 +256,7 @@ impl ClosedSpool {
 
     /// Every batch after the checkpoint is needed.
     fn take_in(&mut self, heads: &BTreeMap<u64, Head>) {
-        let cancelled: BTreeSet<u64> = heads.values().flat_map(Head::cancels).collect();
+        let cancelled = self.cancelled(heads);
         for (lsn, head) in heads.range(self.checkpoint.through + 1..).filter(|(lsn, _)| !cancelled.contains(lsn)) {
             for entry in &head.entries {
                 self.state.add_entry(*lsn, entry.stream, entry.needs_body);
@@ -267,7 +267,12 @@ impl ClosedSpool {
         }
     }
 
+    fn cancelled(&self, heads: &BTreeMap<u64, Head>) -> BTreeSet<u64> {
+        heads.values().flat_map(Head::cancels).chain(self.checkpoint.cancelled.iter().copied()).collect()
+    }
+
     fn read_windows(&mut self, heads: &BTreeMap<u64, Head>) -> io::Result<()> {
+        let cancelled = self.cancelled(heads);
         let live = LiveFiles::at(&self.dir);
         for (window, generation) in self.state.windows.clone() {
             if let Some(content) = live.read(window, generation)? {
@@ -281,7 +286,8 @@ impl ClosedSpool {
                 format!("live/{window:x}.{generation:x}"),
                 "cannot be read: the next opening finds again what is needed; of packs this look shows nothing of it",
             );
-            for (lsn, head) in heads.range(first..=last.min(self.checkpoint.through)) {
+            let of_window = heads.range(first..=last.min(self.checkpoint.through));
+            for (lsn, head) in of_window.filter(|(lsn, _)| !cancelled.contains(lsn)) {
                 self.state.find_again(*lsn, head);
             }
         }
