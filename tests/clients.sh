@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Sends mail with real clients through a real server on the loopback address, looks at what lies in the Maildirs and reads it by IMAP.
-# Needs swaks, curl, openssl, python3, neomutt, tmux and smtp-source (in Postfix). POSTHASTE names another binary to test than the debug build.
+# Needs swaks, curl, openssl, python3, neomutt, msmtp, tmux and smtp-source (in Postfix). POSTHASTE names another binary to test than the debug build.
 . "$(dirname "$0")/lib.sh"
 
 openssl req -x509 -newkey rsa:2048 -nodes -days 2 -subj /CN=mx.example.org -addext subjectAltName=IP:127.0.0.1 \
@@ -33,7 +33,7 @@ file = "passwords"
 name = "example.org"
 users = ["alice", "bob", "carol", "dave", "erin", "load", "tls", "login"]
 TOML
-echo secret | "$POSTHASTE" password dave@example.org >"$dir/passwords"
+echo secret | "$POSTHASTE" password --scram dave@example.org >"$dir/passwords"
 (cd "$dir" && exec "$POSTHASTE" serve --imap-preview=127.0.0.1:0 >banner 2>log) &
 server=$!
 for _ in $(seq 600); do
@@ -89,9 +89,18 @@ with_curl_and_login() {
     printf 'Subject: curl\r\n\r\nby a login\r\n' | curl -sS --max-time 30 --cacert "$dir/cert.pem" --user dave@example.org:secret \
         "smtps://127.0.0.1:$submissions" --mail-from dave@example.org --mail-rcpt login@example.org -T -
 }
+# GNU SASL, which msmtp uses for it, also checks that the server has the keys.
+with_msmtp_by_scram() { # with_msmtp_by_scram PASSWORD
+    printf 'Subject: msmtp\r\n\r\nby a login\r\n' | msmtp --host=127.0.0.1 --port="$submissions" --tls=on --tls-starttls=off \
+        --tls-trust-file="$dir/cert.pem" --auth=scram-sha-256 --user=dave@example.org --passwordeval="echo $1" --timeout=30 \
+        --from=dave@example.org login@example.org
+}
+with_msmtp_and_a_wrong_password() {
+    ! with_msmtp_by_scram wrong
+}
 traces_name_logins() {
     local new="$dir/posthaste-data/mail/example.org/login/Maildir/new"
-    [ "$(find "$new" -type f -print0 | xargs -0 grep -l ' with ESMTPSA id ' | wc -l)" -eq 3 ]
+    [ "$(find "$new" -type f -print0 | xargs -0 grep -l ' with ESMTPSA id ' | wc -l)" -eq 4 ]
 }
 with_swaks_unknown_refused() {
     ! swaks --silent 1 --server 127.0.0.1 --port "$port" --from you@example.net --to nobody@example.org
@@ -248,9 +257,11 @@ check "swaks is refused a relay" with_swaks_relay_refused
 check "swaks logs in by PLAIN behind STARTTLS" with_swaks_and_login secret --port "$submission" --tls --auth PLAIN
 check "swaks logs in by LOGIN over implicit TLS" with_swaks_and_login secret --port "$submissions" --tls-on-connect --auth LOGIN
 check "curl logs in over implicit TLS" with_curl_and_login
-check "what they sent is in the Maildir" holds login 3 "by a login"
+check "msmtp logs in by SCRAM-SHA-256" with_msmtp_by_scram secret
+check "what they sent is in the Maildir" holds login 4 "by a login"
 check "its traces tell of logins" traces_name_logins
 check "swaks is refused with a wrong password" with_swaks_and_a_wrong_password
+check "msmtp is refused a wrong password" with_msmtp_and_a_wrong_password
 check "swaks is refused the address of another" with_swaks_as_another
 check "curl delivers" with_curl
 check "what curl sent is in the Maildir" holds bob 1 "sent by curl"

@@ -5,6 +5,8 @@
 //!
 //! At an account that many guess at, networks without a login wait before each check. Nobody is locked out of an account by the guesses of others.
 
+mod scram;
+
 use std::fmt;
 use std::io;
 use std::net::IpAddr;
@@ -19,9 +21,9 @@ use tokio::task::spawn_blocking;
 use tokio::time::{Instant, sleep, sleep_until, timeout};
 
 use crate::account_guesses::{ACCOUNT_WAIT, AccountGuesses};
-use crate::guesses::Guesses;
+use crate::guesses::{Attempt, Guesses};
 use crate::known::KnownNetworks;
-use crate::logins::Logins;
+use crate::logins::{LoginSecrets, Logins};
 use crate::password::{PASSWORD_BYTES_MAX, PasswordHash};
 use crate::remembered::RememberedPasswords;
 
@@ -57,6 +59,15 @@ pub struct LoginOrigin {
     pub door: LoginDoor,
     /// The client's network: an address of IPv4, or a /64 of IPv6. `None`: it has no address.
     pub network: Option<IpAddr>,
+}
+
+/// An attempt that may go on.
+struct Entered<'a> {
+    attempt: Attempt<'a>,
+    /// The network that it counts for.
+    from: Option<IpAddr>,
+    is_known: bool,
+    begun: Instant,
 }
 
 /// Checks of one door.
@@ -126,8 +137,8 @@ pub enum LoginFailure {
 pub struct LoggedIn {
     /// The name, in its one form.
     pub name: String,
-    /// The hash that the password was checked against: with another password it is another login.
-    pub hash: Arc<PasswordHash>,
+    /// The secrets that it was checked against: with another password it is another login.
+    pub secrets: Arc<LoginSecrets>,
 }
 
 /// Without the password.
@@ -168,46 +179,67 @@ impl LoginGate {
         origin: LoginOrigin,
         claim: PasswordClaim,
     ) -> Result<LoggedIn, LoginFailure> {
-        let begun = Instant::now();
-        // Who is on this machine may log in for many, as webmail does.
-        let from = origin.network.filter(|ip| !ip.is_loopback());
-        let is_known = from.is_none_or(|ip| self.known.has(ip));
-        let attempt = self.guesses.begin(origin.door, from, is_known)?;
+        let entered = self.enter(origin)?;
         let PasswordClaim { user, password, acts_for } = claim;
         let name = directory.login_name(&user);
-        if !is_known && name.as_deref().is_some_and(|name| self.account_guesses.is_slow(name)) {
-            // Before anything is compared, or a client that does not wait for the answer would guess as before.
-            sleep(ACCOUNT_WAIT).await;
-        }
+        self.wait_if_slow(&entered, name.as_deref()).await;
         let acts_for = acts_for.map(|acts_for| directory.login_name(&acts_for)).filter(|acts_for| *acts_for != name);
         let login = name.as_deref().and_then(|name| logins.get(name));
-        let hash = login.map(|login| &login.hash).or(logins.decoy()).cloned();
+        let hash = login.map(|login| &login.secrets.hash).or(logins.decoy()).cloned();
         let guess = self.guesses.digest((&name, &acts_for, &password, hash.as_ref().map(|hash| hash.text())));
-        let before = attempt.refused_before(guess);
+        let before = entered.attempt.refused_before(guess);
         let is_right = match &hash {
             // Programs with an old password ask for ever.
             _ if before.is_some() => false,
             Some(hash) if password.len() <= PASSWORD_BYTES_MAX => {
                 let account = name.as_deref().filter(|_| login.is_some());
-                self.is_right((origin.door, is_known), account, hash, &password).await?
+                self.is_right((origin.door, entered.is_known), account, hash, &password).await?
             }
             _ => false,
         };
         let why = match (&name, login) {
             (Some(name), Some(login)) if is_right && acts_for.is_none() => {
-                from.inspect(|ip| self.known.add(*ip));
-                return Ok(LoggedIn { name: name.clone(), hash: Arc::clone(&login.hash) });
+                entered.from.inspect(|ip| self.known.add(*ip));
+                return Ok(LoggedIn { name: name.clone(), secrets: Arc::clone(&login.secrets) });
             }
             (_, Some(_)) if is_right => "it may act for nobody else",
             (_, Some(_)) => "wrong password",
             (_, None) => "no such login",
         };
-        let why = before.unwrap_or(why);
-        if attempt.failed(guess, why) && !is_right {
-            name.inspect(|name| self.account_guesses.failed(name, guess));
+        let guessed_at = name.as_deref().filter(|_| !is_right);
+        Err(self.refuse(entered, guessed_at, guess, before.unwrap_or(why)).await)
+    }
+
+    /// Lets an attempt begin.
+    fn enter(&self, origin: LoginOrigin) -> Result<Entered<'_>, LoginFailure> {
+        let begun = Instant::now();
+        // Who is on this machine may log in for many, as webmail does.
+        let from = origin.network.filter(|ip| !ip.is_loopback());
+        let is_known = from.is_none_or(|ip| self.known.has(ip));
+        Ok(Entered { attempt: self.guesses.begin(origin.door, from, is_known)?, from, is_known, begun })
+    }
+
+    /// Before anything is compared, or a client that does not wait for the answer would guess as before.
+    async fn wait_if_slow(&self, entered: &Entered<'_>, name: Option<&str>) {
+        if !entered.is_known && name.is_some_and(|name| self.account_guesses.is_slow(name)) {
+            sleep(ACCOUNT_WAIT).await;
+        }
+    }
+
+    /// Counts a wrong guess, for an account if it is the password that is wrong, and waits for the time of the answer.
+    async fn refuse(
+        &self,
+        entered: Entered<'_>,
+        guessed_at: Option<&str>,
+        guess: u64,
+        why: &'static str,
+    ) -> LoginFailure {
+        let Entered { attempt, begun, .. } = entered;
+        if attempt.failed(guess, why) {
+            guessed_at.inspect(|name| self.account_guesses.failed(name, guess));
         }
         sleep_until(begun + FAILURE_DELAY * (begun.elapsed().as_secs() as u32 + 1)).await;
-        Err(LoginFailure::Wrong(why))
+        LoginFailure::Wrong(why)
     }
 
     /// Counts a wrong token of HTTP for its client, as one more wrong password of who reads, and returns when a wrong password is answered. Clients on this machine count,

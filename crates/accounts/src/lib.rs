@@ -14,6 +14,6 @@ mod quotas;
 mod remembered;
 
 pub use gate::{LoggedIn, LoginDoor, LoginFailure, LoginGate, LoginOrigin, PasswordClaim};
-pub use logins::{Login, Logins, LoginsError};
-pub use password::{HashError, PASSWORD_BYTES_MAX, PasswordError, PasswordHash, hash_password};
+pub use logins::{Login, LoginSecrets, Logins, LoginsError};
+pub use password::{HashError, PASSWORD_BYTES_MAX, PasswordError, PasswordHash, hash_password, scram_keys};
 pub use quotas::{QuotaReached, Quotas};

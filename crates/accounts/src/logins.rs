@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use posthaste_directory::{Address, Directory};
+use posthaste_scram::{ScramKeys, ScramSecret};
 use posthaste_units::is_name;
 
 use crate::password::PasswordHash;
@@ -18,16 +19,27 @@ pub struct Logins {
     by_name: HashMap<Box<str>, Login>,
     /// The hash that takes longest, for names that nobody has.
     decoy: Option<Arc<PasswordHash>>,
+    /// For SCRAM with names that nobody has; `None`: no login has keys.
+    scram_decoy: Option<ScramSecret>,
 }
 
 /// One of them.
 #[derive(Debug)]
 pub struct Login {
-    /// The hash that its password is checked against.
-    pub hash: Arc<PasswordHash>,
+    /// The secrets that a client is checked against.
+    pub secrets: Arc<LoginSecrets>,
     senders: Senders,
     /// On whose account its mail for other hosts is sent.
     pub tenant: Option<Arc<str>>,
+}
+
+/// What the server keeps of a password. A login with others is another login.
+#[derive(Debug, PartialEq, Eq)]
+pub struct LoginSecrets {
+    /// For a password that the client sends.
+    pub hash: Arc<PasswordHash>,
+    /// For a client that shows by SCRAM-SHA-256 that it has the password.
+    pub scram: Option<ScramKeys>,
 }
 
 /// From whom a login may send.
@@ -71,8 +83,12 @@ impl Logins {
                 continue;
             }
             let (name, login) = read_line(line, directory).map_err(|why| (index + 1, why))?;
-            if logins.decoy.as_ref().is_none_or(|decoy| decoy.cost() < login.hash.cost()) {
-                logins.decoy = Some(Arc::clone(&login.hash));
+            let LoginSecrets { hash, scram } = &*login.secrets;
+            if logins.decoy.as_ref().is_none_or(|decoy| decoy.cost() < hash.cost()) {
+                logins.decoy = Some(Arc::clone(hash));
+            }
+            if logins.scram_decoy.is_none() {
+                logins.scram_decoy = scram.as_ref().map(ScramSecret::like);
             }
             if logins.by_name.contains_key(&*name) {
                 return Err((index + 1, format!("there is a line for {name} already")));
@@ -90,6 +106,18 @@ impl Logins {
     /// What a password is checked against for a name that nobody has, so that the answer takes as long as for any other; `None` if nobody can log in at all.
     pub fn decoy(&self) -> Option<&Arc<PasswordHash>> {
         self.decoy.as_ref()
+    }
+
+    /// Whether any login can show its password by SCRAM-SHA-256.
+    pub fn has_scram(&self) -> bool {
+        self.scram_decoy.is_some()
+    }
+
+    /// Keys for a client that wants to show the password of `name`. Names without keys have invented ones, the same each time, that no password fits; `None` if no
+    /// login has keys.
+    pub(crate) fn scram_keys(&self, name: &str) -> Option<ScramKeys> {
+        let keys = self.get(name).and_then(|login| login.secrets.scram.clone());
+        keys.or_else(|| self.scram_decoy.as_ref().map(|secret| ScramKeys::of_nobody(name, secret)))
     }
 }
 
@@ -122,16 +150,20 @@ fn read_line(line: &str, directory: &Directory) -> Result<(String, Login), Strin
     // As Dovecot's `doveadm pw` writes it.
     let hash = ["{ARGON2ID}", "{ARGON2I}"].iter().find_map(|scheme| hash.strip_prefix(scheme)).unwrap_or(hash);
     let hash = Arc::new(PasswordHash::parse(hash).map_err(|error| error.to_string())?);
-    let mut login = Login { hash, senders: Senders::Own(Vec::new()), tenant: None };
+    let (mut scram, mut allowed, mut of_tenant) = (None, Senders::Own(Vec::new()), None);
     for word in words.split_ascii_whitespace() {
         match word.split_once('=') {
-            Some(("senders", "any")) => login.senders = Senders::Any,
-            Some(("senders", listed)) => login.senders = Senders::Own(senders(listed, directory)?),
-            Some(("tenant", tenant)) if is_name(tenant) => login.tenant = Some(tenant.into()),
-            _ => return Err(format!("`{word}` is not known here; there are `senders=…` and `tenant=…`")),
+            Some(("senders", "any")) => allowed = Senders::Any,
+            Some(("senders", listed)) => allowed = Senders::Own(senders(listed, directory)?),
+            Some(("tenant", tenant)) if is_name(tenant) => of_tenant = Some(tenant.into()),
+            // Keys are not quoted.
+            Some(("scram", keys)) => {
+                scram = Some(keys.parse::<ScramKeys>().map_err(|error| format!("`scram=…` is {error}"))?);
+            }
+            _ => return Err(format!("`{word}` is not known here; there are `senders=…`, `tenant=…` and `scram=…`")),
         }
     }
-    Ok((name, login))
+    Ok((name, Login { secrets: Arc::new(LoginSecrets { hash, scram }), senders: allowed, tenant: of_tenant }))
 }
 
 fn senders(listed: &str, directory: &Directory) -> Result<Vec<Box<str>>, String> {
@@ -172,7 +204,24 @@ mod tests {
         let bob = logins.get("bob@example.org").unwrap();
         assert_eq!((bob.tenant.as_deref(), &bob.senders), (Some("news"), &Senders::Any));
         assert!(logins.get("app@else.example").is_some() && logins.get("ann@else.example").is_none());
-        assert_eq!(logins.decoy(), Some(&bob.hash), "the one that takes longest");
+        assert_eq!(logins.decoy(), Some(&bob.secrets.hash), "the one that takes longest");
+    }
+
+    #[test]
+    fn a_line_may_have_keys_of_scram() {
+        let keys = ScramKeys::new("password", 5000).unwrap();
+        let text = format!("ann:{HASH}:tenant=news scram={keys}\nbob:{HASH}\n");
+        let logins = Logins::parse(&text, &directory()).unwrap();
+        assert_eq!(logins.scram_keys("ann@example.org"), Some(keys));
+        let invented = logins.scram_keys("bob@example.org").unwrap();
+        assert_eq!(logins.scram_keys("bob@example.org"), Some(invented.clone()));
+        assert_ne!(logins.scram_keys("nobody@example.org"), Some(invented.clone()));
+        // After a restart, too, and with as many iterations as those that there are.
+        let again = Logins::parse(&text, &directory()).unwrap();
+        assert_eq!(again.scram_keys("bob@example.org"), Some(invented.clone()));
+        assert!(invented.to_string().starts_with("SCRAM-SHA-256$5000:"), "{invented}");
+        let none = Logins::parse(&format!("ann:{HASH}\n"), &directory()).unwrap();
+        assert!(!none.has_scram() && none.scram_keys("ann@example.org").is_none());
     }
 
     #[test]
@@ -187,6 +236,7 @@ mod tests {
         check("ann@example.org:", "not a hash of Argon2");
         check(&format!("ann@example.org:{HASH}:uid=5"), "`uid=5` is not known here");
         check(&format!("ann@example.org:{HASH}:tenant="), "`tenant=` is not known here");
+        check(&format!("ann@example.org:{HASH}:scram=SCRAM-SHA-256$0:c29tZXNhbHQ$a:b"), "`scram=…` is not of the form");
         check(&format!("ann@example.org:{HASH}:senders=bob"), "`bob` is neither an address nor");
         check(&format!("ann@example.org:{HASH}:senders=@"), "`@` is neither");
         let twice = format!("ann:{HASH}\nANN@example.org:{HASH}\n");

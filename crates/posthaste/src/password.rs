@@ -13,6 +13,9 @@ pub struct PasswordArgs {
     /// Name to log in with, such as ann@example.org: prints a whole line for the file of passwords
     #[arg(value_name = "NAME")]
     name: Option<String>,
+    /// Print keys of SCRAM-SHA-256 as well, for clients that show a password without sending it
+    #[arg(long)]
+    scram: bool,
 }
 
 impl PasswordArgs {
@@ -32,8 +35,11 @@ impl PasswordArgs {
             }
             false => line(&mut stdin.lock(), None)?,
         };
-        let hash = posthaste_accounts::hash_password(&password)?;
-        let line = self.name.as_ref().map_or_else(|| hash.clone(), |name| format!("{name}:{hash}"));
+        let mut line = self.name.as_ref().map_or_else(String::new, |name| format!("{name}:"));
+        line += &posthaste_accounts::hash_password(&password)?;
+        if self.scram {
+            line += &format!(":scram={}", posthaste_accounts::scram_keys(&password)?);
+        }
         print(&(line + "\n"))?;
         Ok(())
     }

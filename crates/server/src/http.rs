@@ -14,7 +14,7 @@ use tokio::task::{JoinHandle, spawn_blocking};
 use crate::certificates::TlsInForce;
 use crate::config::{Config, Listener, ListenerTls};
 use crate::error::ServeError;
-use crate::listening::{connection_limits, settings, unix_access};
+use crate::listening::{connection_limits, rules, unix_access};
 use crate::overview::Overview;
 use crate::receive::Receiver;
 use crate::services::{Ending, OnFailure, Service, drain_listeners};
@@ -133,7 +133,7 @@ impl HttpService {
             let certificate =
                 (tls.mode == ListenerTls::Implicit).then(|| Arc::new(RwLock::new(tls.certificate.clone())));
             let proxies = Arc::new(RwLock::new(Arc::new(proxies(listener))));
-            let admission = Admission::new(settings(config, listener, &tls).rules);
+            let admission = Admission::new(rules(config, listener));
             for socket in sockets {
                 let at = HttpListener {
                     certificate: certificate.clone(),
@@ -183,7 +183,7 @@ impl Service for HttpService {
                 *certificate.write().unwrap_or_else(PoisonError::into_inner) = served.tls.certificate.clone();
             }
             *served.proxies.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(proxies(listener));
-            served.admission.replace(settings(config, listener, &served.tls).rules);
+            served.admission.replace(rules(config, listener));
         }
         if let Some(listeners) = &self.listeners {
             listeners.set_limits(connection_limits(config));

@@ -18,7 +18,7 @@ use tokio::task::spawn_blocking;
 use crate::certificates::TlsInForce;
 use crate::config::{Config, Listener, ListenerTls};
 use crate::error::ServeError;
-use crate::listening::{connection_limits, settings};
+use crate::listening::{connection_limits, rules};
 use crate::receive::Receiver;
 use crate::services::{Ending, OnFailure, Service, drain_listeners};
 
@@ -104,7 +104,7 @@ impl ImapPreview {
             ImapConfig { starttls: tls.mode == ListenerTls::StartTls, ..ImapConfig::new(&config.host_name) };
         let service = ImapService::new(Arc::new(store), Passwords(receiver), imap_config)
             .with_tls(Arc::clone(&certificate), tls.mode == ListenerTls::Implicit);
-        let admission = Admission::new(settings(config, &listener(address, config), &tls).rules);
+        let admission = Admission::new(rules(config, &listener(address, config)));
         let at = socket.local_addr().map(|at| at.to_string());
         let mut listeners = Listeners::new(connection_limits(config)).map_err(failed)?;
         listeners.serve(socket.listen().map_err(failed)?, &admission, service);
@@ -148,7 +148,7 @@ impl Service for ImapPreview {
         if self.tls.certificate.is_there() {
             *self.certificate.write().unwrap_or_else(PoisonError::into_inner) = self.tls.certificate.clone();
         }
-        self.admission.replace(settings(config, &listener, &self.tls).rules);
+        self.admission.replace(rules(config, &listener));
         if let Some(listeners) = &self.listeners {
             listeners.set_limits(connection_limits(config));
         }

@@ -20,6 +20,7 @@ use crate::config::{Config, Listener, ListenerAuth, ListenerTls, Network};
 use crate::error::ServeError;
 use crate::http::BoundHttp;
 use crate::imap::BoundImap;
+use crate::logins::mechanisms;
 use crate::receive::Receiver;
 use crate::services::{Ending, OnFailure, Service, Unfinished};
 use crate::settings::Settings;
@@ -112,12 +113,13 @@ impl Service for Listeners {
         self.receiver.replace(Settings::new(config, Arc::clone(directory), Arc::clone(&self.logins)));
         let Some(running) = &self.running else { return kept };
         running.set_limits(connection_limits(config));
+        let mechanisms = mechanisms(&self.logins);
         let mut settings_of = Vec::new();
         for (listener, tls) in config.mail_listeners().zip(&mut self.tls) {
             if !tls.reload(listener) {
                 kept.push("a certificate");
             }
-            settings_of.push(settings(config, listener, tls));
+            settings_of.push(settings(config, listener, tls, &mechanisms));
         }
         let put = running.reconfigure_each(settings_of);
         put.expect("AUTH is offered where it can be, and what has TLS has a certificate");
@@ -158,7 +160,7 @@ pub(crate) fn bind_when_free(config: &Config, directory: &Directory) -> Result<B
     let tls = of_mail;
     let deadline = Instant::now() + PREDECESSOR_PATIENCE;
     loop {
-        match builder(config, &tls).bind() {
+        match builder(config, &tls, &mechanisms(&logins)).bind() {
             Err(error) if error.error.kind() == std::io::ErrorKind::AddrInUse && Instant::now() < deadline => {
                 std::thread::sleep(Duration::from_millis(50));
             }
@@ -178,10 +180,12 @@ pub(crate) fn load_logins(config: &Config, directory: &Directory) -> Result<Arc<
     }
 }
 
-fn builder(config: &Config, tls: &[TlsInForce]) -> ServerBuilder {
+fn builder(config: &Config, tls: &[TlsInForce], mechanisms: &[String]) -> ServerBuilder {
     let builder = SmtpServer::builder().limits(connection_limits(config));
     config.mail_listeners().zip(tls).fold(builder, |builder, (listener, tls)| {
-        let builder = builder.settings(settings(config, listener, tls)).implicit_tls(tls.mode == ListenerTls::Implicit);
+        let builder = builder
+            .settings(settings(config, listener, tls, mechanisms))
+            .implicit_tls(tls.mode == ListenerTls::Implicit);
         match (&listener.socket.address, &listener.socket.unix) {
             (Some(address), _) => builder.listen(address.to_string()),
             (None, Some(path)) => builder.listen_unix_with(path, unix_access(config, listener)),
@@ -208,12 +212,17 @@ pub(crate) fn connection_limits(config: &Config) -> ConnectionLimits {
     ConnectionLimits { connections, connections_per_address, networks: networks.collect() }
 }
 
-/// What applies at a listener: who may connect, and the sessions of each network.
-pub(crate) fn settings(config: &Config, listener: &Listener, tls: &TlsInForce) -> ListenerSettings {
+/// A listener of mail: who may connect, and the sessions of each network. `mechanisms`: of AUTH, where it is offered.
+pub(crate) fn settings(
+    config: &Config,
+    listener: &Listener,
+    tls: &TlsInForce,
+    mechanisms: &[String],
+) -> ListenerSettings {
     let each = || config.networks.iter().flat_map(Network::each);
     let has_tls = tls.mode != ListenerTls::Off;
     let smtp_config = |network: Option<IpNet>, own| {
-        let smtp_config = with_auth(smtp_config(config, listener, own), listener, own, has_tls);
+        let smtp_config = with_auth(smtp_config(config, listener, own), listener, own, has_tls, mechanisms);
         with_dsn(smtp_config, config, listener, network, own)
     };
     // Networks that may relay have one of their own as well, as those that they are in have it otherwise.
@@ -223,8 +232,17 @@ pub(crate) fn settings(config: &Config, listener: &Listener, tls: &TlsInForce) -
     let trusted = config.relay.networks.0.iter().map(|network| (*network, around(*network).map(|(_, own)| own)));
     let networks = each().map(|(network, own)| (network, Some(own))).chain(trusted);
     let configs = networks.map(|(network, own)| (network, smtp_config(Some(network), own))).collect();
+    let configs = ByNetwork::new(smtp_config(None, None), configs);
+    let starttls = matches!(tls.mode, ListenerTls::StartTls | ListenerTls::Required);
+    let requires_tls = tls.mode == ListenerTls::Required;
+    let configs = configs.map(|config| SmtpConfig { starttls, requires_tls, ..config });
+    ListenerSettings { configs, rules: rules(config, listener), certificate: tls.certificate.clone() }
+}
+
+/// Who may connect to a listener.
+pub(crate) fn rules(config: &Config, listener: &Listener) -> Rules {
     // A network with a number of its own has it everywhere.
-    let networks = each().map(|(network, own)| {
+    let networks = config.networks.iter().flat_map(Network::each).map(|(network, own)| {
         let connections_per_address = own.limits.connections.connections_per_address;
         (network, NetworkLimits { connections: None, connections_per_address })
     });
@@ -234,23 +252,24 @@ pub(crate) fn settings(config: &Config, listener: &Listener, tls: &TlsInForce) -
         networks: networks.collect(),
     };
     let proxies = listener.socket.proxies.as_ref().map(|proxies| proxies.0.clone()).unwrap_or_default();
-    let rules = Rules {
+    Rules {
         allow: listener.socket.allow.as_ref().map(|allow| allow.0.clone()),
         proxies: listener.socket.proxy_protocol.then(|| Proxies::new(proxies)),
         limits,
-    };
-    let configs = ByNetwork::new(smtp_config(None, None), configs);
-    let starttls = matches!(tls.mode, ListenerTls::StartTls | ListenerTls::Required);
-    let requires_tls = tls.mode == ListenerTls::Required;
-    let configs = configs.map(|config| SmtpConfig { starttls, requires_tls, ..config });
-    ListenerSettings { configs, rules, certificate: tls.certificate.clone() }
+    }
 }
 
 /// Offers AUTH if the listener does. Where a password could be read on the way, TLS comes first; without TLS, as when its certificate could not be read again, there is no AUTH.
-fn with_auth(mut config: SmtpConfig, listener: &Listener, network: Option<&Network>, has_tls: bool) -> SmtpConfig {
+fn with_auth(
+    mut config: SmtpConfig,
+    listener: &Listener,
+    network: Option<&Network>,
+    has_tls: bool,
+    mechanisms: &[String],
+) -> SmtpConfig {
     config.auth_needs_tls = listener.auth_needs_tls();
     if listener.auth_mode(network) != ListenerAuth::Off && (has_tls || !config.auth_needs_tls) {
-        config.auth_mechanisms = MECHANISMS.map(String::from).to_vec();
+        config.auth_mechanisms = mechanisms.to_vec();
     }
     config
 }
@@ -278,9 +297,6 @@ fn with_dsn(
     };
     smtp_config
 }
-
-/// PLAIN and LOGIN: what all clients have, and what works with hashes that tell nobody the password.
-const MECHANISMS: [&str; 2] = ["PLAIN", "LOGIN"];
 
 /// What applies to messages that programs on this machine hand over: as for a client at a listener, but the number of recipients is bounded by what a transaction can
 /// keep, and a session is for one message, so that refusals are no reason to end it.
@@ -345,7 +361,7 @@ mod tests {
         let at = &config.listeners[0];
         format!(
             "{:?} {:?} {:?}",
-            settings(&config, at, &TlsInForce::default()),
+            settings(&config, at, &TlsInForce::default(), &[]),
             Settings::new(&config, Arc::clone(directory), Arc::default()),
             connection_limits(&config)
         )
@@ -359,7 +375,7 @@ mod tests {
                  [[network]]\ncidr = ['10.1.0.0/16']\n[[network]]\ncidr = ['192.0.0.0/16']\nlimits.errors = 9\n{keys}"
             );
             let config = Config::parse(std::path::Path::new("test.toml"), &text).unwrap();
-            let settings = settings(&config, &config.listeners[0], &TlsInForce::default());
+            let settings = settings(&config, &config.listeners[0], &TlsInForce::default(), &[]);
             for (ip, to_all, to_logins) in expected {
                 let found = settings.configs.get(Some(ip.parse().unwrap()));
                 assert_eq!((found.dsn, found.dsn_for_logins), (to_all, to_logins), "{ip} with {keys}{of_listener}");

@@ -5,8 +5,9 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-use posthaste_accounts::{Login, LoginFailure, LoginGate, PasswordHash};
+use posthaste_accounts::{Login, LoginFailure, LoginGate, LoginSecrets, Logins};
 use posthaste_directory::Directory;
+use posthaste_smtp::sasl::{MECHANISMS, scram};
 use posthaste_smtp::{Reply, ReversePath, driver};
 use tokio::task::{JoinHandle, spawn_blocking};
 use tokio::time::{Instant, sleep};
@@ -15,7 +16,16 @@ use crate::receive::Receiver;
 use crate::services::{Ending, OnFailure, Service, end_blocking};
 
 /// A session of this server. Its state is what the password of its login was checked against, so that a login ends with its password.
-pub(crate) type Session = driver::Session<Option<Arc<PasswordHash>>>;
+pub(crate) type Session = driver::Session<Option<Arc<LoginSecrets>>>;
+
+/// Mechanisms that are offered: PLAIN and LOGIN are those that all clients have. SCRAM-SHA-256 comes first, as clients take the first that they know, if any login has keys.
+pub(crate) fn mechanisms(logins: &Logins) -> Vec<String> {
+    MECHANISMS
+        .iter()
+        .filter(|name| **name != scram::NAME || logins.has_scram())
+        .map(|name| (*name).to_owned())
+        .collect()
+}
 
 /// The reply to AUTH.
 pub(crate) fn refusal(failure: LoginFailure) -> Reply {

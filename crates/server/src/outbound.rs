@@ -251,7 +251,7 @@ fn session(listener: usize, peer: Peer, login: Option<&str>, logins: &Logins) ->
         extended: true,
         tls: None,
         identity: login.map(identity),
-        state: login.and_then(|name| logins.get(name)).map(|login| login.hash.clone()),
+        state: login.and_then(|name| logins.get(name)).map(|login| login.secrets.clone()),
     }
 }
 

@@ -137,7 +137,7 @@ impl Settings {
     /// Who has logged in, and under which name. A login that a reload has removed, or given another password, is none any more.
     pub fn login<'a>(&'a self, session: &'a Session) -> Option<(&'a str, &'a Login)> {
         let name = &*session.identity.as_ref()?.authorization_id;
-        let login = self.logins.get(name).filter(|login| session.state.as_ref() == Some(&login.hash));
+        let login = self.logins.get(name).filter(|login| session.state.as_ref() == Some(&login.secrets));
         login.map(|login| (name, login))
     }
 

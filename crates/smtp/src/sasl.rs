@@ -1,14 +1,13 @@
 //! SCRAM-SHA-256 (with feature `scram`), PLAIN and LOGIN, both sides: who somebody is and the password that shows it (RFC 4616, RFC 4954, RFC 7677).
 
-#[cfg(feature = "scram")]
-#[cfg_attr(docsrs, doc(cfg(feature = "scram")))]
-pub mod scram;
-
 use std::borrow::Cow;
 use std::fmt;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD as BASE64;
+#[cfg(feature = "scram")]
+#[cfg_attr(docsrs, doc(cfg(feature = "scram")))]
+pub use posthaste_scram as scram;
 
 use crate::reply::Reply;
 use crate::server::AuthStep;
@@ -94,9 +93,17 @@ pub enum Step {
     /// Find the keys of this user, and go on with [`Exchange::keys`].
     #[cfg(feature = "scram")]
     Lookup(String),
-    /// This user has shown the password: [`Machine::auth_done`](crate::server::Machine::auth_done).
+    /// Check this proof, and go on with [`Exchange::proven`] if it is right.
     #[cfg(feature = "scram")]
-    Proven(String),
+    Prove(Box<scram::ScramProof>),
+    /// This user has shown the password, and acts in the name that was given to [`Exchange::proven`]: [`Machine::auth_done`](crate::server::Machine::auth_done).
+    #[cfg(feature = "scram")]
+    Proven {
+        /// As the client wrote it.
+        user: String,
+        /// In whose name the session acts.
+        name: String,
+    },
     /// Give this error to [`Machine::auth_done`](crate::server::Machine::auth_done).
     Refuse(Reply),
 }
@@ -117,13 +124,14 @@ enum Asked {
     #[cfg(feature = "scram")]
     ScramFirst,
     #[cfg(feature = "scram")]
-    ScramKeys(scram::ClientFirst),
+    ScramKeys(scram::ScramFirst),
     #[cfg(feature = "scram")]
-    ScramLast(Box<scram::Server>),
+    ScramLast(Box<scram::ScramServer>),
     /// The answer to the server's last message, which is empty.
     #[cfg(feature = "scram")]
     ScramEnd {
         user: String,
+        name: String,
     },
 }
 
@@ -166,15 +174,17 @@ impl Exchange {
             Asked::LoginPassword { user } => Some(Credentials::new(user, text)),
             #[cfg(feature = "scram")]
             Asked::ScramFirst => {
-                let Some(first) = scram::ClientFirst::parse(&text) else { return ill_formed() };
-                let user = first.user.clone();
+                let Some(first) = scram::ScramFirst::parse(&text) else { return ill_formed() };
+                let user = first.user().to_owned();
                 self.0 = Asked::ScramKeys(first);
                 return Step::Lookup(user);
             }
             #[cfg(feature = "scram")]
-            Asked::ScramLast(server) => return self.scram_last(*server, &text),
+            Asked::ScramLast(server) => {
+                return server.prove(&text).map_or_else(wrong, |proof| Step::Prove(Box::new(proof)));
+            }
             #[cfg(feature = "scram")]
-            Asked::ScramEnd { user } if text.is_empty() => return Step::Proven(user),
+            Asked::ScramEnd { user, name } if text.is_empty() => return Step::Proven { user, name },
             #[cfg(feature = "scram")]
             Asked::ScramKeys(_) | Asked::ScramEnd { .. } => None,
             Asked::Nothing => None,
@@ -186,23 +196,29 @@ impl Exchange {
     #[cfg(feature = "scram")]
     pub fn keys(&mut self, keys: Option<scram::ScramKeys>) -> Step {
         let Asked::ScramKeys(first) = std::mem::take(&mut self.0) else { return ill_formed() };
-        let Some(chance) = scram::process_secret().and_then(scram::Chance::new) else {
+        let invented =
+            || scram::ScramSecret::of_process().map(|secret| scram::ScramKeys::of_nobody(first.user(), &secret));
+        let (Some(keys), Some(nonce)) = (keys.or_else(invented), scram::nonce()) else {
             return Step::Refuse(Reply::new(454, "4.7.0", "Temporary authentication failure"));
         };
-        let server = scram::Server::new(first, keys, &chance);
+        let server = scram::ScramServer::new(first, keys, &nonce);
         let challenge = encode(server.message()).into();
         self.0 = Asked::ScramLast(Box::new(server));
         Step::Challenge(challenge)
     }
 
+    /// Goes on after [`Step::Prove`]: the session may act in the name of `name`. A wrong proof is refused all the same.
     #[cfg(feature = "scram")]
-    fn scram_last(&mut self, server: scram::Server, message: &str) -> Step {
-        let Some(last) = server.finish(message) else {
-            return Step::Refuse(Reply::new(535, "5.7.8", "Authentication credentials invalid"));
-        };
-        self.0 = Asked::ScramEnd { user: server.into_user() };
+    pub fn proven(&mut self, proof: &scram::ScramProof, name: String) -> Step {
+        let Ok(last) = proof.answer() else { return wrong() };
+        self.0 = Asked::ScramEnd { user: proof.user().to_owned(), name };
         Step::Challenge(encode(&last).into())
     }
+}
+
+#[cfg(feature = "scram")]
+fn wrong() -> Step {
+    Step::Refuse(Reply::new(535, "5.7.8", "Authentication credentials invalid"))
 }
 
 fn ill_formed() -> Step {

@@ -14,7 +14,7 @@ use posthaste_smtp::driver::{
     ServerBuilder, Session, SessionEnd, SetupError,
 };
 use posthaste_smtp::sasl::Credentials;
-use posthaste_smtp::sasl::scram::ScramKeys;
+use posthaste_smtp::sasl::scram::{ScramKeys, ScramProof};
 use posthaste_smtp::server::Config;
 use posthaste_smtp::tls::{TlsTrust, client_config, server_config, server_config_from};
 use posthaste_smtp::{Address, Envelope, MailFrom, MessageOutcome, RcptTo, Reply};
@@ -61,6 +61,10 @@ impl Handler for Strict {
     async fn scram_keys(&self, session: &mut Session, user: &str) -> Result<Option<ScramKeys>, Reply> {
         assert!(session.helo.is_some());
         Ok((user == "ann").then(|| ScramKeys::new("secret", 0).unwrap()))
+    }
+    /// A wrong proof is let in: it must not help.
+    async fn scram_proof(&self, _: &mut Session, proof: &ScramProof) -> Result<String, Reply> {
+        Ok(format!("{}@example.org", proof.user()))
     }
     async fn mail(&self, session: &mut Session, _: &mut (), _: &MailFrom) -> Result<(), Reply> {
         match session.identity {
@@ -233,7 +237,7 @@ async fn scram_shows_the_password_without_sending_it() {
     assert!(client.send(mail, rcpts, vec!["x\r\n".into()]).await.unwrap().recipients[0].is_delivered());
     let identity = fixture.messages.recv().await.unwrap().0.identity.expect("she has shown it");
     assert_eq!(identity.mechanism, "SCRAM-SHA-256");
-    assert_eq!((&*identity.authentication_id, &*identity.authorization_id), ("ann", "ann"));
+    assert_eq!((&*identity.authentication_id, &*identity.authorization_id), ("ann", "ann@example.org"));
     assert_eq!(fixture.told.recv().await.unwrap(), "SCRAM-SHA-256 235");
     client.quit().await.unwrap();
     let for_bob = Credentials { acts_for: Some("bob".into()), ..ann() };

@@ -5,6 +5,9 @@ use std::net::SocketAddr;
 use std::path::Path;
 use std::process::Stdio;
 
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use posthaste_smtp::sasl::scram::ScramClient;
 use rustix::process::Signal;
 
 use crate::relay_events::wait_for;
@@ -29,7 +32,11 @@ fn config(next: u16) -> String {
 
 /// The line of a login for the file of passwords, as the program prints it.
 pub fn line(dir: &Path, name: &str, password: &str) -> String {
-    let mut child = command(dir, &["password", name]).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+    printed(dir, &["password", name], password)
+}
+
+fn printed(dir: &Path, args: &[&str], password: &str) -> String {
+    let mut child = command(dir, args).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
     child.stdin.take().unwrap().write_all(format!("{password}\n").as_bytes()).unwrap();
     let output = child.wait_with_output().unwrap();
     assert!(output.status.success());
@@ -391,4 +398,50 @@ fn onlookers_see_no_password_and_the_queue_is_there_without_networks() {
     }
     drop((client, watching));
     server.stop();
+}
+
+/// Shows a password by SCRAM-SHA-256, up to the server's last reply.
+fn scram(client: &mut Client, user: &str, password: &str) -> u16 {
+    let said = |text: &str| String::from_utf8(STANDARD.decode(text).unwrap()).unwrap();
+    let mut scram = ScramClient::new(user, password, None, "abcdef".to_owned());
+    let first = client.expect(&format!("AUTH SCRAM-SHA-256 {}", STANDARD.encode(scram.first())), 334);
+    let last = scram.last(&said(&first.text)).unwrap();
+    assert!(!last.contains(password));
+    let shown = client.command(&STANDARD.encode(last));
+    if shown.code != 334 {
+        return shown.code;
+    }
+    assert!(scram.is_shown(&said(&shown.text)), "the server has the keys");
+    client.command("").code
+}
+
+#[test]
+fn a_login_with_keys_shows_its_password_by_scram() {
+    let dir = tempfile::tempdir().unwrap();
+    certify(dir.path());
+    let passwords = dir.path().join("passwords");
+    let ann = printed(dir.path(), &["password", "--scram", "ann@example.org"], "password");
+    std::fs::write(&passwords, format!("{ann}{}", line(dir.path(), "bob@example.org", "password"))).unwrap();
+    let server = Server::start(dir.path(), &config(unused_port()));
+    let (mut client, text) = hello(at(&server, "127.0.0.3"));
+    assert!(text.lines().any(|line| line == "AUTH SCRAM-SHA-256 PLAIN LOGIN"), "{text}");
+    for (user, password) in [("ann", "passwort"), ("bob", "password"), ("nobody", "password")] {
+        assert_eq!(scram(&mut client, user, password), 535, "{user}");
+    }
+    assert_eq!(scram(&mut client, "ANN", "password"), 235);
+    client.expect("MAIL FROM:<bob@example.org>", 553);
+    client.expect("MAIL FROM:<ann@example.org>", 250);
+    client.expect("RCPT TO:<ann@there.example>", 250);
+    let log = server.wait_for_log("logged in");
+    assert!(log.contains("user=\"ann@example.org\"") && log.contains("mechanism=\"SCRAM-SHA-256\""), "{log}");
+    let (mut other, _) = hello(at(&server, "127.0.0.3"));
+    other.expect(&plain("ann", "password"), 235);
+
+    // Other keys make another login, although the hash is the same; without keys there is no SCRAM.
+    std::fs::write(&passwords, ann.split(":scram=").next().unwrap()).unwrap();
+    server.signal(Signal::HUP);
+    server.wait_for_log("configuration reloaded");
+    client.expect("RSET", 250);
+    client.expect("MAIL FROM:<ann@example.org>", 421);
+    assert!(offers_auth(&hello(at(&server, "127.0.0.3")).1));
 }

@@ -494,7 +494,7 @@ fn a_network_comes_before_a_listener_and_a_listener_before_all() {
     let config = Config::parse(Path::new("x"), &text.replace("group = \"postfix\"\n", "")).unwrap();
     assert_eq!(Config::parse(Path::new("x"), &config.to_toml()).unwrap(), config);
     let message_bytes = |listener: usize, ip: &str| {
-        let settings = crate::listening::settings(&config, &config.listeners[listener], &Default::default());
+        let settings = crate::listening::settings(&config, &config.listeners[listener], &Default::default(), &[]);
         settings.configs.get(Some(ip.parse().unwrap())).limits.message_bytes
     };
     assert_eq!(message_bytes(0, "192.0.2.1"), 25 << 20);

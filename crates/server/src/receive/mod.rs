@@ -13,11 +13,12 @@ use std::sync::{Arc, PoisonError, RwLock, Weak};
 use std::time::{Duration, Instant};
 
 use posthaste_accounts::{
-    LoggedIn, LoginDoor, LoginFailure, LoginGate, LoginOrigin, PasswordClaim, PasswordHash, Quotas,
+    LoggedIn, LoginDoor, LoginFailure, LoginGate, LoginOrigin, LoginSecrets, PasswordClaim, Quotas,
 };
 use posthaste_intake::{MemoryBudget, STORE_PATIENCE, SpoolShares};
 use posthaste_smtp::driver::{self, Body, Handler, Peer};
 use posthaste_smtp::sasl::Credentials;
+use posthaste_smtp::sasl::scram::{self, ScramKeys, ScramProof};
 use posthaste_smtp::{Envelope, MailFrom, MessageOutcome, RcptTo, Reply, ReversePath, Witness};
 use tokio::time::timeout;
 
@@ -190,7 +191,7 @@ impl Receiver {
 }
 
 impl Handler for Receiver {
-    type State = Option<Arc<PasswordHash>>;
+    type State = Option<Arc<LoginSecrets>>;
     type Transaction = Transaction;
 
     fn witness(&self, session: &Session) -> Option<Arc<dyn Witness>> {
@@ -248,8 +249,27 @@ impl Handler for Receiver {
         let Credentials { user, password, acts_for } = credentials;
         let claim = PasswordClaim { user, password, acts_for };
         let checked = self.check_login((&session.peer, Some(session)), mechanism, claim).await;
-        let LoggedIn { name, hash } = checked.map_err(logins::refusal)?;
-        session.state = Some(hash);
+        let LoggedIn { name, secrets } = checked.map_err(logins::refusal)?;
+        session.state = Some(secrets);
+        Ok(name)
+    }
+
+    async fn scram_keys(&self, session: &mut Session, user: &str) -> Result<Option<ScramKeys>, Reply> {
+        let (settings, origin) = (self.settings(), sending(&session.peer));
+        let keys = self.0.gate.scram_keys(&settings.logins, &settings.directory, origin, user).await;
+        keys.map_err(|failure| {
+            self.record_login((&session.peer, Some(session)), scram::NAME, logged(user), Some(failure));
+            logins::refusal(failure)
+        })
+    }
+
+    async fn scram_proof(&self, session: &mut Session, proof: &ScramProof) -> Result<String, Reply> {
+        let (settings, origin) = (self.settings(), sending(&session.peer));
+        let checked = self.0.gate.check_scram(&settings.logins, &settings.directory, origin, proof).await;
+        let name = checked.as_ref().map_or_else(|_| logged(proof.user()), |login| &login.name);
+        self.record_login((&session.peer, Some(session)), scram::NAME, name, checked.as_ref().err().copied());
+        let LoggedIn { name, secrets } = checked.map_err(logins::refusal)?;
+        session.state = Some(secrets);
         Ok(name)
     }
 
@@ -383,9 +403,9 @@ impl Receiver {
         claim: PasswordClaim,
     ) -> Result<LoggedIn, LoginFailure> {
         let settings = self.settings();
-        let user: String = claim.user.chars().take(LOGIN_NAME_LOGGED).collect();
-        let door = if session.is_some() { LoginDoor::Sending } else { LoginDoor::Reading };
-        let origin = LoginOrigin { door, network: peer.network() };
+        let user = logged(&claim.user).to_owned();
+        let reading = || LoginOrigin { door: LoginDoor::Reading, network: peer.network() };
+        let origin = session.map_or_else(reading, |_| sending(peer));
         let checked = self.0.gate.check(&settings.logins, &settings.directory, origin, claim).await;
         let name = checked.as_ref().map_or(&user, |login| &login.name);
         self.record_login((peer, session), mechanism, name, checked.as_ref().err().copied());
@@ -480,7 +500,15 @@ impl Receiver {
 }
 
 /// As much of a login's name as the log has; some type their password there.
-const LOGIN_NAME_LOGGED: usize = 100;
+fn logged(user: &str) -> &str {
+    const BYTES_MAX: usize = 100;
+    &user[..user.floor_char_boundary(BYTES_MAX)]
+}
+
+/// A client of SMTP.
+fn sending(peer: &Peer) -> LoginOrigin {
+    LoginOrigin { door: LoginDoor::Sending, network: peer.network() }
+}
 
 /// Whom lines about a client are counted for.
 fn client(session: &Session) -> About<'static> {

@@ -42,7 +42,7 @@ pub struct Machine {
     /// Mechanisms that were not tried yet, the best first.
     untried: &'static [&'static str],
     #[cfg(feature = "scram")]
-    scram: Option<sasl::scram::Client>,
+    scram: Option<sasl::scram::ScramClient>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -270,7 +270,8 @@ impl Machine {
     #[cfg(feature = "scram")]
     fn begin_scram(&mut self, credentials: &Credentials) -> bool {
         let Some(nonce) = sasl::scram::nonce() else { return false };
-        let scram = sasl::scram::Client::new(credentials, nonce);
+        let Credentials { user, password, acts_for } = credentials;
+        let scram = sasl::scram::ScramClient::new(user, password, acts_for.as_deref(), nonce);
         let line = format!("AUTH {} {}\r\n", sasl::scram::NAME, sasl::encode(&scram.first()));
         self.scram = Some(scram);
         self.command(line.as_bytes(), Expect::ScramFirst);

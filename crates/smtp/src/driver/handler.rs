@@ -24,7 +24,7 @@ use crate::witness::Witness;
 /// | [`connect`](Self::connect) | connected, before the greeting (RFC 5321 section 3.1) | yes |
 /// | [`tls_started`](Self::tls_started) | after a TLS handshake (RFC 3207, RFC 8314) | yes |
 /// | [`hello`](Self::hello) | HELO, EHLO or LHLO (RFC 5321 section 4.1.1.1, RFC 2033 section 4.1) | yes |
-/// | [`authenticate`](Self::authenticate), `scram_keys` | AUTH (RFC 4954) | yes |
+/// | [`authenticate`](Self::authenticate), `scram_keys`, `scram_proof` | AUTH (RFC 4954) | yes |
 /// | [`auth_ended`](Self::auth_ended) | the verdict on AUTH | |
 /// | [`mail`](Self::mail) | MAIL (RFC 5321 section 4.1.1.2) | yes |
 /// | [`rcpt`](Self::rcpt) | each RCPT (RFC 5321 section 4.1.1.3) | yes |
@@ -101,8 +101,8 @@ pub trait Handler: Send + Sync + 'static {
     }
 
     /// A client wants to authenticate as `user` by SCRAM-SHA-256: what is kept of the password; `None` if there is no such user, which the client cannot tell from a
-    /// wrong password where all keys have [`ITERATIONS_MIN`](crate::sasl::scram::ITERATIONS_MIN). Once it has shown the password, the session acts in the name of `user`: [`Session::identity`],
-    /// and [`Handler::authenticate`] is not asked. An error is sent as it is.
+    /// wrong password where all keys have [`ITERATIONS_MIN`](crate::sasl::scram::ITERATIONS_MIN). With its proof, `scram_proof` is asked, and [`Handler::authenticate`] is not.
+    /// An error is sent as it is.
     #[cfg(feature = "scram")]
     #[cfg_attr(docsrs, doc(cfg(feature = "scram")))]
     fn scram_keys(
@@ -112,6 +112,20 @@ pub trait Handler: Send + Sync + 'static {
     ) -> impl Future<Output = Result<Option<crate::sasl::scram::ScramKeys>, Reply>> + Send {
         let _ = (session, user);
         ready(Ok(None))
+    }
+
+    /// The client's proof that it has the password. Returns in whose name the session acts, as [`Handler::authenticate`] does; with a wrong proof the client is refused
+    /// whatever is returned. Nothing has compared it yet, so that there is nothing to be learnt from an answer that the client does not wait for.
+    #[cfg(feature = "scram")]
+    #[cfg_attr(docsrs, doc(cfg(feature = "scram")))]
+    fn scram_proof(
+        &self,
+        session: &mut Session<Self::State>,
+        proof: &crate::sasl::scram::ScramProof,
+    ) -> impl Future<Output = Result<String, Reply>> + Send {
+        let _ = session;
+        let refused = |_| Reply::new(535, "5.7.8", "Authentication credentials invalid");
+        ready(proof.check().map(|()| proof.user().to_owned()).map_err(refused))
     }
 
     /// There is a verdict on AUTH: [`Session::identity`] is set, or the client is told `refusal`, whether of the handler, for a wrong password or for what is not well formed.

@@ -252,6 +252,29 @@ struct Auth {
     mechanism: &'static str,
 }
 
+/// Asks the handler what SCRAM needs to go on; `None`: it has panicked.
+#[cfg(feature = "scram")]
+async fn scram_step<H: Handler>(
+    handler: &H,
+    session: &mut Session<H::State>,
+    exchange: &mut Exchange,
+    step: Step,
+) -> Option<Step> {
+    let id = session.id;
+    let next = match step {
+        Step::Lookup(user) => {
+            let work = async { handler.scram_keys(session, &user).await };
+            sheltered(id, "scram_keys", work).await?.map(|keys| exchange.keys(keys))
+        }
+        Step::Prove(proof) => {
+            let work = async { handler.scram_proof(session, &proof).await };
+            sheltered(id, "scram_proof", work).await?.map(|name| exchange.proven(&proof, name))
+        }
+        step => Ok(step),
+    };
+    Some(next.unwrap_or_else(Step::Refuse))
+}
+
 /// Answers one step of AUTH.
 async fn authenticate<H: Handler>(
     connection: &mut Connection,
@@ -269,36 +292,28 @@ async fn authenticate<H: Handler>(
     let identity = |authentication_id: String, authorization_id: String| {
         Box::new(Identity { mechanism, authentication_id, authorization_id })
     };
-    let verdict = match auth.exchange.step(step) {
-        Step::Challenge(challenge) => {
+    let next = auth.exchange.step(step);
+    #[cfg(feature = "scram")]
+    let next = scram_step(handler, session, &mut auth.exchange, next).await;
+    #[cfg(not(feature = "scram"))]
+    let next = Some(next);
+    let verdict = match next {
+        Some(Step::Challenge(challenge)) => {
             connection.machine.auth_challenge(&challenge);
             return Ok(());
         }
-        Step::Refuse(reply) => Some(Err(reply)),
-        Step::Check(credentials) => {
+        Some(Step::Refuse(reply)) => Some(Err(reply)),
+        Some(Step::Check(credentials)) => {
             let user = credentials.user.clone();
             let work = async { handler.authenticate(session, mechanism, credentials).await };
             let verdict = sheltered(id, "authenticate", work).await;
             verdict.map(|verdict| verdict.map(|name| identity(user, name)))
         }
         #[cfg(feature = "scram")]
-        Step::Lookup(user) => {
-            let work = async { handler.scram_keys(session, &user).await };
-            match sheltered(id, "scram_keys", work).await {
-                Some(Ok(keys)) => match auth.exchange.keys(keys) {
-                    Step::Challenge(challenge) => {
-                        connection.machine.auth_challenge(&challenge);
-                        return Ok(());
-                    }
-                    Step::Refuse(reply) => Some(Err(reply)),
-                    other => unreachable!("{other:?} for keys"),
-                },
-                Some(Err(reply)) => Some(Err(reply)),
-                None => None,
-            }
-        }
+        Some(Step::Proven { user, name }) => Some(Ok(identity(user, name))),
         #[cfg(feature = "scram")]
-        Step::Proven(user) => Some(Ok(identity(user.clone(), user))),
+        Some(step @ (Step::Lookup(_) | Step::Prove(_))) => unreachable!("answered: {step:?}"),
+        None => None,
     };
     let Some(verdict) = verdict else {
         connection.machine.auth_done(Err(internal_error()));

@@ -1,17 +1,19 @@
 //! SCRAM-SHA-256 (RFC 5802, RFC 7677): both sides show that they know the password, and neither it nor anything that could be used in its place is sent. A server
 //! keeps [`ScramKeys`], from which no password can be read.
 //!
-//! Without channel binding (`-PLUS`). Passwords are used as given: prepare those beyond ASCII with SASLprep (RFC 4013) first.
+//! For any protocol with SASL: messages go in and come out as text, and the protocol puts them in base64 lines of its own. Without channel binding (`-PLUS`).
+//! Passwords are used as given: prepare those beyond ASCII with SASLprep (RFC 4013) first.
+#![forbid(unsafe_code)]
+#![warn(missing_docs)]
 
 use std::fmt;
 use std::num::NonZeroU32;
 use std::str::FromStr;
 
 use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD as BASE64;
 use ring::rand::{SecureRandom, SystemRandom};
 use ring::{digest, hmac, pbkdf2};
-
-use super::BASE64;
 
 /// Rounds of PBKDF2 that RFC 7677 section 4 asks for at least.
 pub const ITERATIONS_MIN: u32 = 4096;
@@ -47,12 +49,46 @@ impl ScramKeys {
         Self { salt: salt.to_vec(), iterations, stored_key, server_key: keys.server_key }
     }
 
-    /// For a user that there is not, so that the answers do not tell: the same each time, and no password fits.
-    fn of_nobody(user: &str, secret: &Key) -> Self {
-        let salt = sign(secret, user.as_bytes())[..16].to_vec();
-        let key = sign(secret, &[user.as_bytes(), b"\0"].concat());
+    /// Keys for a user that there is not, so that the answers do not tell: the same each time for the same `secret`, and no password fits.
+    pub fn of_nobody(user: &str, secret: &ScramSecret) -> Self {
+        let ScramSecret { key, iterations } = secret;
+        let salt = sign(key, user.as_bytes())[..16].to_vec();
+        let key = sign(key, &[user.as_bytes(), b"\0"].concat());
+        Self { salt, iterations: *iterations, stored_key: key, server_key: key }
+    }
+}
+
+/// What invented keys are made of.
+#[derive(Clone)]
+pub struct ScramSecret {
+    key: Key,
+    iterations: NonZeroU32,
+}
+
+impl ScramSecret {
+    /// For keys that look like `keys`: the same as long as those are, also in another process.
+    pub fn like(keys: &ScramKeys) -> Self {
+        Self { key: sign(&keys.server_key, b"Nobody"), iterations: keys.iterations }
+    }
+
+    /// One secret for the life of the process, with [`ITERATIONS_MIN`]. `None`: the system has no random numbers.
+    pub fn of_process() -> Option<Self> {
+        static SECRET: std::sync::OnceLock<Key> = std::sync::OnceLock::new();
+        if SECRET.get().is_none() {
+            let mut secret = [0; 32];
+            SystemRandom::new().fill(&mut secret).ok()?;
+            // If another thread was faster, its secret is used.
+            let _ = SECRET.set(secret);
+        }
         let iterations = NonZeroU32::new(ITERATIONS_MIN).expect("not zero");
-        Self { salt, iterations, stored_key: key, server_key: key }
+        SECRET.get().map(|key| Self { key: *key, iterations })
+    }
+}
+
+/// Without the key.
+impl fmt::Debug for ScramSecret {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ScramSecret").field("iterations", &self.iterations).finish_non_exhaustive()
     }
 }
 
@@ -100,49 +136,24 @@ impl FromStr for ScramKeys {
     }
 }
 
-/// The server's secret for users that there are not, and its part of each nonce.
-#[derive(Debug, Clone)]
-pub(super) struct Chance {
-    pub nonce: String,
-    pub secret: Key,
-}
-
-impl Chance {
-    pub fn new(secret: Key) -> Option<Self> {
-        nonce().map(|nonce| Self { nonce, secret })
-    }
-}
-
-/// Random, printable and without commas.
-pub(crate) fn nonce() -> Option<String> {
+/// A nonce: random, printable and without commas. `None`: the system has no random numbers.
+pub fn nonce() -> Option<String> {
     let mut octets = [0; 18];
     SystemRandom::new().fill(&mut octets).ok()?;
     Some(BASE64.encode(octets))
 }
 
-/// One secret for the life of the process.
-pub(super) fn process_secret() -> Option<Key> {
-    static SECRET: std::sync::OnceLock<Key> = std::sync::OnceLock::new();
-    if SECRET.get().is_none() {
-        let mut secret = [0; 32];
-        SystemRandom::new().fill(&mut secret).ok()?;
-        // If another thread was faster, its secret is used.
-        let _ = SECRET.set(secret);
-    }
-    SECRET.get().copied()
-}
-
-/// The client's first message, understood.
+/// The client's first message.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct ClientFirst {
-    pub user: String,
+pub struct ScramFirst {
+    user: String,
     gs2_header: String,
     bare: String,
     nonce: String,
 }
 
-impl ClientFirst {
-    /// `None`: not well formed, or it asks for what is not offered: channel binding, an extension, acting for somebody else.
+impl ScramFirst {
+    /// Reads it. `None`: not well formed, or it asks for what is not offered: channel binding, an extension, acting for somebody else.
     pub fn parse(message: &str) -> Option<Self> {
         // `y`: the client could do channel binding and believes that we cannot, which is so.
         let rest = message.strip_prefix("n,").or_else(|| message.strip_prefix("y,"))?;
@@ -158,21 +169,26 @@ impl ClientFirst {
             user,
         })
     }
+
+    /// Whose password the client wants to show.
+    pub fn user(&self) -> &str {
+        &self.user
+    }
 }
 
 /// The server's side, from its first message on.
 #[derive(Debug)]
-pub(super) struct Server {
-    first: ClientFirst,
+pub struct ScramServer {
+    first: ScramFirst,
     keys: ScramKeys,
     message: String,
     nonce: String,
 }
 
-impl Server {
-    pub fn new(first: ClientFirst, keys: Option<ScramKeys>, chance: &Chance) -> Self {
-        let keys = keys.unwrap_or_else(|| ScramKeys::of_nobody(&first.user, &chance.secret));
-        let nonce = format!("{}{}", first.nonce, chance.nonce);
+impl ScramServer {
+    /// With the keys of the user, and a [`nonce`] of the server.
+    pub fn new(first: ScramFirst, keys: ScramKeys, server_nonce: &str) -> Self {
+        let nonce = format!("{}{server_nonce}", first.nonce);
         let message = format!("r={nonce},s={},i={}", BASE64.encode(&keys.salt), keys.iterations);
         Self { first, keys, message, nonce }
     }
@@ -182,8 +198,8 @@ impl Server {
         &self.message
     }
 
-    /// The server's last message for the client's last, if that shows the password.
-    pub fn finish(&self, client_final: &str) -> Option<String> {
+    /// Reads the client's last message and compares nothing yet. `None`: not well formed, or of another exchange.
+    pub fn prove(self, client_final: &str) -> Option<ScramProof> {
         let (without_proof, proof) = client_final.rsplit_once(",p=")?;
         let (binding, nonce) = without_proof.split_once(',')?;
         let proof: Key = BASE64.decode(proof).ok()?.try_into().ok()?;
@@ -191,20 +207,69 @@ impl Server {
         // No extension is known that could stand after the nonce.
         let is_ours = nonce.strip_prefix("r=")? == self.nonce;
         let said = format!("{},{},{without_proof}", self.first.bare, self.message);
-        let client_key = xor(&proof, &sign(&self.keys.stored_key, said.as_bytes()));
-        let shows_password = is_same(&hash(&client_key), &self.keys.stored_key);
-        let shown = BASE64.encode(sign(&self.keys.server_key, said.as_bytes()));
-        (is_bound && is_ours && shows_password).then(|| format!("v={shown}"))
+        (is_bound && is_ours).then_some(ScramProof { user: self.first.user, keys: self.keys, said, proof })
+    }
+}
+
+/// The client's proof that it has a password.
+#[derive(Clone, PartialEq, Eq)]
+pub struct ScramProof {
+    user: String,
+    keys: ScramKeys,
+    /// Both sides' messages.
+    said: String,
+    proof: Key,
+}
+
+/// The proof is of another password than the server has keys of. It does not tell of which: two of the same wrong password have nothing in common.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("the proof is of another password")]
+pub struct WrongProof;
+
+impl ScramProof {
+    /// Whose password it is to show.
+    pub fn user(&self) -> &str {
+        &self.user
     }
 
-    pub fn into_user(self) -> String {
-        self.first.user
+    /// Both sides' messages: no other exchange has the same.
+    pub fn exchange(&self) -> &str {
+        &self.said
+    }
+
+    /// The keys that it is compared with.
+    pub fn keys(&self) -> &ScramKeys {
+        &self.keys
+    }
+
+    /// Compares it. Takes the same time wherever two keys differ.
+    ///
+    /// # Errors
+    /// [`WrongProof`].
+    pub fn check(&self) -> Result<(), WrongProof> {
+        let client_key = xor(&self.proof, &sign(&self.keys.stored_key, self.said.as_bytes()));
+        if is_same(&hash(&client_key), &self.keys.stored_key) { Ok(()) } else { Err(WrongProof) }
+    }
+
+    /// The server's last message, which shows that it has the keys; for a client whose proof is right.
+    ///
+    /// # Errors
+    /// [`WrongProof`].
+    pub fn answer(&self) -> Result<String, WrongProof> {
+        self.check().map(|()| format!("v={}", BASE64.encode(sign(&self.keys.server_key, self.said.as_bytes()))))
+    }
+}
+
+/// Without the proof.
+impl fmt::Debug for ScramProof {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ScramProof").field("user", &self.user).finish_non_exhaustive()
     }
 }
 
 /// The client's side.
 #[derive(Clone)]
-pub(crate) struct Client {
+pub struct ScramClient {
     password: String,
     acts_for: String,
     bare: String,
@@ -213,18 +278,19 @@ pub(crate) struct Client {
     server_signature: Option<Key>,
 }
 
-impl fmt::Debug for Client {
+impl fmt::Debug for ScramClient {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Client").field("bare", &self.bare).finish_non_exhaustive()
+        f.debug_struct("ScramClient").field("bare", &self.bare).finish_non_exhaustive()
     }
 }
 
-impl Client {
-    pub fn new(credentials: &super::Credentials, nonce: String) -> Self {
+impl ScramClient {
+    /// With a [`nonce`] of the client. `acts_for`: on whose behalf; `None` for its own.
+    pub fn new(user: &str, password: &str, acts_for: Option<&str>, nonce: String) -> Self {
         Self {
-            password: credentials.password.clone(),
-            acts_for: credentials.acts_for.as_deref().map_or(String::new(), |name| format!("a={}", escaped(name))),
-            bare: format!("n={},r={nonce}", escaped(&credentials.user)),
+            password: password.to_owned(),
+            acts_for: acts_for.map_or(String::new(), |name| format!("a={}", escaped(name))),
+            bare: format!("n={},r={nonce}", escaped(user)),
             nonce,
             server_signature: None,
         }
@@ -234,6 +300,7 @@ impl Client {
         format!("n,{},", self.acts_for)
     }
 
+    /// The client's first message.
     pub fn first(&self) -> String {
         self.gs2_header() + &self.bare
     }
@@ -327,13 +394,12 @@ fn unescaped(name: &str) -> Option<String> {
     Some(out)
 }
 
-/// The mechanism.
-pub(crate) const NAME: &str = "SCRAM-SHA-256";
+/// The name of the mechanism.
+pub const NAME: &str = "SCRAM-SHA-256";
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::sasl::Credentials;
 
     // The exchange of RFC 7677 section 3.
     const FIRST: &str = "n,,n=user,r=rOprNGfwEbeRWgbNEkqO";
@@ -343,8 +409,12 @@ mod tests {
         "c=biws,r=rOprNGfwEbeRWgbNEkqO%hvYDpWUa2RaTCAfuxFIlj)hNlF$k0,p=dHzbZapWIk4jUhN+Ute9ytag9zjfMHgsqmmiz7AndVQ=";
     const SERVER_LAST: &str = "v=6rriTRBi23WpRR/wtup+mMhUZUn/dB5nLTJRsjl95G4=";
 
-    fn client() -> Client {
-        Client::new(&Credentials::new("user", "pencil"), "rOprNGfwEbeRWgbNEkqO".into())
+    fn client_with(password: &str) -> ScramClient {
+        ScramClient::new("user", password, None, "rOprNGfwEbeRWgbNEkqO".into())
+    }
+
+    fn client() -> ScramClient {
+        client_with("pencil")
     }
 
     fn keys() -> ScramKeys {
@@ -352,9 +422,13 @@ mod tests {
         ScramKeys::derived("pencil", &salt, NonZeroU32::new(4096).unwrap())
     }
 
-    fn server(keys: Option<ScramKeys>) -> Server {
-        let chance = Chance { nonce: SERVER_NONCE.into(), secret: [7; 32] };
-        Server::new(ClientFirst::parse(FIRST).unwrap(), keys, &chance)
+    fn server(keys: ScramKeys) -> ScramServer {
+        ScramServer::new(ScramFirst::parse(FIRST).unwrap(), keys, SERVER_NONCE)
+    }
+
+    /// What a server says to the client's last message.
+    fn answer(keys: ScramKeys, last: &str) -> Option<Result<String, WrongProof>> {
+        server(keys).prove(last).map(|proof| proof.answer())
     }
 
     #[test]
@@ -362,10 +436,12 @@ mod tests {
         let mut client = client();
         assert_eq!(client.first(), FIRST);
         assert!(!client.is_shown(SERVER_LAST), "not before anything was asked");
-        let server = server(Some(keys()));
+        let server = server(keys());
         assert_eq!(server.message(), SERVER_FIRST);
         assert_eq!(client.last(SERVER_FIRST).as_deref(), Ok(LAST));
-        assert_eq!(server.finish(LAST).as_deref(), Some(SERVER_LAST));
+        let proof = server.prove(LAST).unwrap();
+        assert_eq!((proof.user(), proof.keys(), proof.check()), ("user", &keys(), Ok(())));
+        assert_eq!(proof.answer().as_deref(), Ok(SERVER_LAST));
         assert!(client.is_shown(SERVER_LAST));
         assert!(
             !client.is_shown("v=7rriTRBi23WpRR/wtup+mMhUZUn/dB5nLTJRsjl95G4=") && !client.is_shown("e=other-error")
@@ -373,24 +449,33 @@ mod tests {
     }
 
     #[test]
-    fn what_differs_anywhere_shows_nothing() {
-        let server = server(Some(keys()));
+    fn a_message_with_any_changed_octet_shows_nothing() {
         for at in 0..LAST.len() {
             let mut octets = LAST.as_bytes().to_vec();
             octets[at] ^= 1;
             let changed = String::from_utf8(octets).unwrap();
-            assert_eq!(server.finish(&changed), None, "{changed}");
+            assert!(!matches!(answer(keys(), &changed), Some(Ok(_))), "{changed}");
         }
-        let mut other = Client::new(&Credentials::new("user", "pencils"), "rOprNGfwEbeRWgbNEkqO".into());
-        assert_eq!(server.finish(&other.last(SERVER_FIRST).unwrap()), None);
+        for ill_formed in ["", "c=biws", "c=biws,p=", &LAST.replace(",p=", ",x=1,p="), &LAST[..LAST.len() - 4]] {
+            assert!(answer(keys(), ill_formed).is_none(), "{ill_formed}");
+        }
     }
 
     #[test]
-    fn a_user_that_there_is_not_looks_like_one_and_has_no_password() {
-        let (one, again) = (server(None), server(None));
+    fn an_unknown_user_has_a_stable_salt_and_no_password() {
+        let secret = ScramSecret::like(&keys());
+        let nobody = |user: &str| ScramKeys::of_nobody(user, &secret);
+        let (one, again) = (server(nobody("user")), server(nobody("user")));
         assert_eq!(one.message(), again.message());
-        assert_ne!(one.message(), SERVER_FIRST);
-        assert_eq!(one.finish(&client().last(one.message()).unwrap()), None);
+        assert!(one.message() != SERVER_FIRST && one.message().ends_with(",i=4096"));
+        assert_ne!(one.message(), server(nobody("other")).message());
+        let last = client().last(one.message()).unwrap();
+        assert!(one.prove(&last).unwrap().answer().is_err());
+        let mut other = keys();
+        other.server_key = [7; 32];
+        assert_ne!(ScramKeys::of_nobody("user", &ScramSecret::like(&other)), nobody("user"));
+        let of_process = || ScramKeys::of_nobody("user", &ScramSecret::of_process().unwrap());
+        assert_eq!(of_process(), of_process());
     }
 
     #[test]
@@ -423,12 +508,11 @@ mod tests {
             "n,,n=user,r=a c",
             "n,,n=user",
         ] {
-            assert_eq!(ClientFirst::parse(message), None, "{message}");
+            assert_eq!(ScramFirst::parse(message), None, "{message}");
         }
-        let odd = Credentials { acts_for: Some("a=b,c".into()), ..Credentials::new("a=b,c", "x") };
-        let first = Client::new(&odd, "abc".into()).first();
+        let first = ScramClient::new("a=b,c", "x", Some("a=b,c"), "abc".into()).first();
         assert_eq!(first, "n,a=a=3Db=2Cc,n=a=3Db=2Cc,r=abc");
-        assert_eq!(ClientFirst::parse(&first).unwrap().user, "a=b,c");
+        assert_eq!(ScramFirst::parse(&first).unwrap().user, "a=b,c");
     }
 
     #[test]
@@ -438,6 +522,9 @@ mod tests {
         assert_eq!(text.parse(), Ok(keys()));
         assert_eq!("SCRAM-SHA-256$0:YQ==$YQ==:YQ==".parse::<ScramKeys>(), Err(BadKeys));
         assert_eq!(format!("{:?}", keys()), "ScramKeys { iterations: 4096, .. }");
+        assert_eq!(answer(keys(), &client_with("x").last(SERVER_FIRST).unwrap()), Some(Err(WrongProof)));
+        assert_eq!(format!("{:?}", server(keys()).prove(LAST).unwrap()), "ScramProof { user: \"user\", .. }");
+        assert_eq!(format!("{:?}", ScramSecret::like(&keys())), "ScramSecret { iterations: 4096, .. }");
         let [one, other] = [0, 1].map(|_| ScramKeys::new("pencil", 1).unwrap());
         assert!(one != other && one.iterations.get() == ITERATIONS_MIN);
     }
