@@ -290,12 +290,40 @@ fn a_server_that_does_not_know_the_password_is_not_believed() {
     assert!(matches!(after(&["535 5.7.8 no\r\n"]), ClientError::Auth(reply) if reply.code() == 535));
 }
 
-/// The commands of a client in AUTH to a server that offers mechanisms and says these replies, and whether the session goes on.
-fn auth_dialogue(offered: &str, replies: &[&str]) -> (Vec<String>, bool) {
+/// A client that has read the reply to EHLO with these lines.
+fn greeted(lines: &[&str]) -> client::Machine {
     let mut machine = client::Machine::new(client::Config::new("c.example")).unwrap();
-    let mut input = bytes::BytesMut::from(format!("220 x\r\n250-x\r\n250 AUTH {offered}\r\n").as_str());
+    let lines: String = lines.iter().map(|line| format!("250-{line}\r\n")).collect();
+    let mut input = bytes::BytesMut::from(format!("220 x\r\n250-x\r\n{lines}250 HELP\r\n").as_str());
     assert!(matches!(machine.step(&mut input), Ok(client::Event::Ready)));
     machine.take_output();
+    machine
+}
+
+#[test]
+fn auth_with_an_equals_sign_offers_mechanisms_too() {
+    for (lines, expected) in [
+        (&["AUTH=LOGIN PLAIN"][..], &["LOGIN", "PLAIN"][..]),
+        (&["AUTH=LOGIN"], &["LOGIN"]),
+        (&["auth=plain"], &["PLAIN"]),
+        (&["AUTH= LOGIN"], &["LOGIN"]),
+        (&["AUTH PLAIN LOGIN", "AUTH=PLAIN LOGIN"], &["PLAIN", "LOGIN"]),
+        (&["AUTH=LOGIN", "AUTH CRAM-MD5 PLAIN login"], &["LOGIN", "CRAM-MD5", "PLAIN"]),
+        (&["AUTH", "AUTH="], &[]),
+        (&["AUTHX=LOGIN", "XAUTH LOGIN"], &[]),
+    ] {
+        assert_eq!(greeted(lines).extensions().auth, expected, "{lines:?}");
+    }
+    let many: Vec<String> = (0..40).map(|number| format!("AUTH=M{number} N{number}")).collect();
+    let many: Vec<&str> = many.iter().map(String::as_str).collect();
+    assert_eq!(greeted(&many).extensions().auth.len(), 32);
+    let (said, is_ready) = auth_dialogue("AUTH=LOGIN", &["334 VXNlcm5hbWU6", "334 UGFzc3dvcmQ6", "235 2.7.0 ok"]);
+    assert!(is_ready && said[0] == "AUTH LOGIN", "{said:?}");
+}
+
+/// The commands of a client in AUTH to a server that offers mechanisms in this line of EHLO and says these replies, and whether the session goes on.
+fn auth_dialogue(offered: &str, replies: &[&str]) -> (Vec<String>, bool) {
+    let mut machine = greeted(&[offered]);
     assert!(machine.authenticate(&ann()));
     let mut said = Vec::new();
     for reply in replies {
@@ -322,10 +350,10 @@ fn a_refused_mechanism_is_followed_by_the_next() {
         "500 5.5.1 what?",
         "534 5.7.9 this Mechanism is too weak",
     ] {
-        let (said, is_ready) = auth_dialogue("PLAIN LOGIN", &[&[refusal][..], &login].concat());
+        let (said, is_ready) = auth_dialogue("AUTH PLAIN LOGIN", &[&[refusal][..], &login].concat());
         assert!(is_ready && said[0].starts_with("AUTH PLAIN") && said[1] == "AUTH LOGIN", "{refusal}: {said:?}");
     }
-    let (said, is_ready) = auth_dialogue("SCRAM-SHA-256 PLAIN LOGIN", &[&["504 no"; 2][..], &login].concat());
+    let (said, is_ready) = auth_dialogue("AUTH SCRAM-SHA-256 PLAIN LOGIN", &[&["504 no"; 2][..], &login].concat());
     assert!(is_ready && said.len() == 5, "{said:?}");
     assert!(said[0].starts_with("AUTH SCRAM-SHA-256") && said[1].starts_with("AUTH PLAIN") && said[2] == "AUTH LOGIN");
 }
@@ -341,12 +369,12 @@ fn a_refused_password_is_not_said_twice() {
         // Its parameters are wrong.
         "501 5.5.2 Not what the mechanism asks for",
     ] {
-        let (said, is_ready) = auth_dialogue("PLAIN LOGIN", &[refusal]);
+        let (said, is_ready) = auth_dialogue("AUTH PLAIN LOGIN", &[refusal]);
         assert!(!is_ready && said.len() == 1, "{refusal}: {said:?}");
     }
     // Nor is there another mechanism.
-    assert!(!auth_dialogue("LOGIN PLAIN", &["504 no", "504 no"]).1);
-    assert!(!auth_dialogue("PLAIN", &["504 no"]).1);
+    assert!(!auth_dialogue("AUTH LOGIN PLAIN", &["504 no", "504 no"]).1);
+    assert!(!auth_dialogue("AUTH PLAIN", &["504 no"]).1);
 }
 
 #[tokio::test]

@@ -137,7 +137,13 @@ impl Extensions {
         // The first line is the server's name.
         for line in reply.text().lines().skip(1) {
             let mut words = line.split_ascii_whitespace();
-            match words.next().unwrap_or_default().to_ascii_uppercase().as_str() {
+            let keyword = words.next().unwrap_or_default().to_ascii_uppercase();
+            // `AUTH=LOGIN PLAIN`, the form of drafts before RFC 2554, beside `AUTH` or alone.
+            if let Some(first) = keyword.strip_prefix("AUTH=") {
+                extensions.add_auth([first].into_iter().chain(words));
+                continue;
+            }
+            match keyword.as_str() {
                 "PIPELINING" => extensions.pipelining = true,
                 "SIZE" => {
                     let limit = words.next().and_then(|word| word.parse().ok());
@@ -150,11 +156,7 @@ impl Extensions {
                 "FUTURERELEASE" => extensions.future_release = true,
                 "XEXPIRES" => extensions.expires = true,
                 "STARTTLS" => extensions.starttls = true,
-                "AUTH" => {
-                    // RFC 4422 section 3.1.
-                    let names = words.filter(|name| name.len() <= 20).take(AUTH_MAX);
-                    extensions.auth = names.map(String::from).collect();
-                }
+                "AUTH" => extensions.add_auth(words),
                 "LIMITS" => {
                     for word in words {
                         match word.split_once('=') {
@@ -169,6 +171,16 @@ impl Extensions {
             }
         }
         extensions
+    }
+
+    /// Adds mechanisms, each once.
+    fn add_auth<'a>(&mut self, names: impl Iterator<Item = &'a str>) {
+        // RFC 4422 section 3.1.
+        for name in names.filter(|name| (1..=20).contains(&name.len())) {
+            if self.auth.len() < AUTH_MAX && !self.auth.iter().any(|known| known.eq_ignore_ascii_case(name)) {
+                self.auth.push(name.to_owned());
+            }
+        }
     }
 }
 
