@@ -74,7 +74,10 @@ fn replay_over_tcp(implicit_tls: bool) {
     let trust = client_config(&TlsTrust::Anything).unwrap();
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
     for matrix in matrices().iter().filter(|matrix| !(matrix.secure && implicit_tls)) {
-        let builder = Server::builder().config(config(matrix.secure)).tls(certificate.clone());
+        let mut builder = Server::builder().config(config(matrix.secure));
+        if matrix.secure || implicit_tls {
+            builder = builder.tls(certificate.clone());
+        }
         let starting = builder.implicit_tls(implicit_tls).listen("127.0.0.1:0").start(Rules);
         let server = runtime.block_on(starting).unwrap();
         let address = server.local_addrs()[0];

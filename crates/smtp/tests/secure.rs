@@ -116,7 +116,11 @@ fn offering(mechanisms: &[&str]) -> Config {
 async fn start(config: Config, implicit_tls: bool) -> Fixture {
     let needs_identity = !config.auth_mechanisms.is_empty();
     let (tls, certificate) = identity();
-    let builder = Server::builder().config(config).tls(tls).implicit_tls(implicit_tls).listen("127.0.0.1:0");
+    let has_tls = config.starttls || implicit_tls;
+    let mut builder = Server::builder().config(config).implicit_tls(implicit_tls).listen("127.0.0.1:0");
+    if has_tls {
+        builder = builder.tls(tls);
+    }
     let (messages, received) = mpsc::unbounded_channel();
     let (ends, ended) = mpsc::unbounded_channel();
     let (told, told_of) = mpsc::unbounded_channel();
@@ -592,6 +596,10 @@ async fn settings_that_cannot_be_kept_to_are_refused() {
     assert_eq!(refused(Server::builder().config(auth(&["PLAIN"])).tls(identity().0)).await, SetupError::AuthWithoutTls);
     let in_vain = Config { requires_tls: true, starttls: false, ..offering(&[]) };
     assert_eq!(refused(Server::builder().config(in_vain).tls(identity().0)).await, SetupError::NoTls);
+    // Nor is it there in silence: a program that calls `tls` wants it.
+    assert_eq!(refused(Server::builder().tls(identity().0)).await, SetupError::CertificateUnused);
+    let own = ListenerSettings { certificate: Certificate::new(identity().0), ..offering(&[]).into() };
+    assert_eq!(refused(Server::builder().tls(identity().0).settings(own)).await, SetupError::CertificateUnused);
     let unknown = auth(&["PLAIN", "CRAM-MD5"]);
     assert_eq!(refused(Server::builder().config(unknown)).await, SetupError::Mechanism("CRAM-MD5".into()));
     let server = Server::builder().listen("127.0.0.1:0").start(Nobody).await.unwrap();

@@ -64,7 +64,8 @@ impl ServerBuilder {
         self
     }
 
-    /// The certificate for STARTTLS, which [`Config::starttls`] offers, and for [`ServerBuilder::implicit_tls`]. See
+    /// The certificate for STARTTLS, which [`Config::starttls`] offers, and for [`ServerBuilder::implicit_tls`]. By itself it offers nothing: with neither of the two
+    /// at any listener the start fails with [`SetupError::CertificateUnused`](super::SetupError::CertificateUnused). See
     /// [`tls::server_config`](crate::tls::server_config) for one from PEM files.
     #[cfg(feature = "tls")]
     #[cfg_attr(docsrs, doc(cfg(feature = "tls")))]

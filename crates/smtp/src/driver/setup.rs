@@ -14,6 +14,9 @@ pub enum SetupError {
     /// [`Config::starttls`] or implicit TLS, and neither [`ListenerSettings::certificate`] nor `ServerBuilder::tls`.
     #[error("TLS is enabled without a certificate: call ServerBuilder::tls (feature `tls`)")]
     NoCertificate,
+    /// `ServerBuilder::tls`, and no listener that uses its certificate.
+    #[error("no listener uses the certificate: set Config::starttls or call ServerBuilder::implicit_tls")]
+    CertificateUnused,
     /// [`Config::requires_tls`], and no TLS.
     #[error("no mail would ever be taken: Config::requires_tls needs Config::starttls or implicit TLS")]
     NoTls,
@@ -70,6 +73,12 @@ impl CurrentCertificate {
 }
 
 impl Door {
+    /// Whether a session of these settings shows the server's own certificate.
+    pub fn uses_server_certificate(self, settings: &ListenerSettings) -> bool {
+        let has_tls = self.implicit_tls || settings.configs.values().any(|config| config.starttls);
+        has_tls && !settings.certificate.is_there()
+    }
+
     /// Whether each of `configs` can be kept to with this certificate.
     pub fn check(self, configs: &ByNetwork<Config>, certificate: &Certificate) -> Result<(), SetupError> {
         configs.values().try_for_each(|config| self.check_one(config, certificate))
