@@ -16,11 +16,22 @@ pub fn shaping(file: &Path, is_json: bool) -> Result<ExitCode, AnyError> {
     let converted = convert_kumo(&text).map_err(|error| failed(&error))?;
     match is_json {
         true => {
-            let all = json!({ "shaping": converted.shaping, "ignored": converted.ignored });
+            let all = json!({
+                "shaping": converted.shaping, "tls_policies": converted.tls_policies, "ignored": converted.ignored,
+            });
             print_json(&format!("{all}\n"))?;
         }
         false => {
             print(&converted.shaping)?;
+            if !converted.tls_policies.is_empty() {
+                // Comments, as they belong into another file, and the output is mostly redirected into this one.
+                let lines = converted.tls_policies.lines().map(|line| format!("# {line}\n").replace("# \n", "#\n"));
+                print(&format!(
+                    "\n# From enable_tls, for the server's configuration:\n#\n{}",
+                    lines.collect::<String>()
+                ))?;
+                eprintln!("posthaste: enable_tls: copy the last lines of the output into posthaste.toml");
+            }
             converted.ignored.iter().for_each(|line| eprintln!("posthaste: left out: {line}"));
         }
     }

@@ -130,13 +130,22 @@ fn a_destination_is_explained_as_a_pool_or_a_source_sees_it() {
 fn a_file_of_kumomta_is_converted_and_what_is_left_out_is_listed() {
     let place = tempfile::tempdir().unwrap();
     let dir = place.path();
-    fs::write(dir.join("kumo.toml"), "['a.example']\nconnection_limit = 3\nenable_tls = 'Required'\n").unwrap();
+    fs::write(
+        dir.join("kumo.toml"),
+        "['a.example']\nconnection_limit = 3\nidle_timeout = '60s'\nenable_tls = 'Required'\n",
+    )
+    .unwrap();
     let output = command(dir, &["queue", "import-shaping", "kumo.toml"]).output().unwrap();
     assert_eq!(output.status.code(), Some(1), "{output:?}");
     let (made, left_out) = (String::from_utf8(output.stdout).unwrap(), String::from_utf8(output.stderr).unwrap());
-    assert!(made.contains("connections = 3") && left_out.contains("[a.example] enable_tls"), "{made}{left_out}");
-    fs::write(dir.join("0.toml"), made).unwrap();
-    fs::write(dir.join("posthaste.toml"), "[relay]\nshaping = [\"0.toml\"]\n").unwrap();
+    assert!(made.contains("connections = 3") && left_out.contains("[a.example] idle_timeout"), "{made}{left_out}");
+    assert!(left_out.contains("enable_tls: copy the last lines"), "{left_out}");
+    let (_, policies) = made.split_once("for the server's configuration:\n").unwrap();
+    let policies: String = policies.lines().map(|line| format!("{}\n", line.trim_start_matches(['#', ' ']))).collect();
+    fs::write(dir.join("0.toml"), &made).unwrap();
+    fs::write(dir.join("posthaste.toml"), format!("[relay]\nshaping = [\"0.toml\"]\n{policies}")).unwrap();
+    let route = command(dir, &["route", "ann@a.example"]).output().unwrap();
+    assert!(String::from_utf8_lossy(&route.stdout).contains("verified"), "{route:?}");
     assert_eq!(value(&explain(dir, &["a.example"]), "connections", "site"), "3");
     let missing = command(dir, &["queue", "import-shaping", "none.toml"]).output().unwrap();
     assert_eq!(missing.status.code(), Some(2), "{missing:?}");

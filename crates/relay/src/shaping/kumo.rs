@@ -1,8 +1,11 @@
 //! Shaping files of KumoMTA, converted to ours as far as their terms have an equivalent.
 
+mod tls;
+
 use posthaste_units::Rate;
 use toml::{Table, Value};
 
+use self::tls::TlsPolicies;
 use super::{Rules, ShapingError};
 
 /// What has become of a file.
@@ -10,6 +13,8 @@ use super::{Rules, ShapingError};
 pub struct Converted {
     /// A file of ours, which [`Rules::parse`] reads.
     pub shaping: String,
+    /// Tables `[[relay.tls_policy]]` of the server's configuration, from `enable_tls`, in the order in which they apply.
+    pub tls_policies: String,
     /// What has no equivalent: `section: key: why`.
     pub ignored: Vec<String>,
 }
@@ -38,19 +43,23 @@ pub fn convert(text: &str) -> Result<Converted, KumoError> {
     }
     let file: Table = text.parse().map_err(|error: toml::de::Error| KumoError::Toml(error.message().to_owned()))?;
     let (mut made, mut ignored) = (Table::new(), Ignored(Vec::new()));
+    let mut tls = TlsPolicies::default();
     for (name, value) in file {
         match (name.as_str(), value) {
             ("provider", Value::Table(providers)) => {
-                for (name, value) in providers {
+                for (name, mut value) in providers {
+                    tls.of_provider(&name, &mut value, &mut ignored);
                     let section = section(&format!("provider.{name}"), value, true, &mut ignored);
                     put(&mut made, &["provider", &name], section, &mut ignored);
                 }
             }
-            ("default", value) => {
+            ("default", mut value) => {
+                tls.of_default(&mut value, &mut ignored);
                 let section = section("default", value, false, &mut ignored);
                 put(&mut made, &["default"], section, &mut ignored);
             }
-            (domain, value) => {
+            (domain, mut value) => {
+                tls.of_domain(domain, &mut value, &mut ignored);
                 let section = section(domain, value, false, &mut ignored);
                 put(&mut made, &["domain", &domain.to_lowercase()], section, &mut ignored);
             }
@@ -58,7 +67,7 @@ pub fn convert(text: &str) -> Result<Converted, KumoError> {
     }
     let shaping = made.to_string();
     Rules::parse("shaping.toml", &shaping)?;
-    Ok(Converted { shaping, ignored: ignored.0 })
+    Ok(Converted { shaping, tls_policies: tls.tables(), ignored: ignored.0 })
 }
 
 struct Ignored(Vec<String>);
@@ -310,16 +319,23 @@ mod tests {
         max_deliveries_per_connection = 100
         consecutive_connection_failures_before_delay = 7
         max_message_rate = "100/s,max_burst=200"
-        enable_tls = "OpportunisticInsecure"
+        enable_tls = "RequiredInsecure"
         [provider."big"]
         match = [{MXSuffix=".Big.example"}, {DomainSuffix="big.example"}, {Else="x"}]
         provider_connection_limit = "local:5"
+        enable_tls = "Disabled"
         provider_max_message_rate = "1,000/hr"
         [[provider."big".automation]]
         regex = "\\[TS04\\]"
         action = "Suspend"
         trigger = {Threshold="10/hr"}
         duration = "2 hours"
+        ["Closed.example"]
+        enable_tls = "Required"
+        ["any.example"]
+        enable_tls = "Opportunistic"
+        ["odd.example"]
+        enable_tls = "Sometimes"
         [["Closed.example".automation]]
         regex = ["RL0000", "closed"]
         action = [{SetConfig={name="max_message_rate", value="1/min"}}, "Bounce"]
@@ -372,7 +388,10 @@ mod tests {
         let connections = |source, domain| of(source, domain).connections.unwrap().value;
         assert_eq!((connections("ip-1", "closed.example"), connections("ip 2", "closed.example")), (2, 10));
         let expected = [
-            "[default] enable_tls: there is nothing like it",
+            "[provider.big] enable_tls: a policy is of domains, and MXSuffix names hosts",
+            "[provider.big] enable_tls: a policy is of domains, and Else names hosts",
+            "[any.example] enable_tls: Opportunistic takes any certificate here, or none",
+            "[odd.example] enable_tls: there is nothing like it",
             "[default] sources: KumoMTA applies it to nothing",
             "[provider.big] match Else: there is nothing like it",
             "[Closed.example] automation \"odd one\": an action that there is not",
@@ -384,13 +403,29 @@ mod tests {
         let mut expected = expected.to_vec();
         expected.sort_unstable();
         assert_eq!(ignored, expected);
+        let policies: Table = converted.tls_policies.parse().unwrap();
+        let policy = |table: &Value| {
+            let text = |key: &str| table.get(key).map(|value| value.as_str().unwrap().to_owned());
+            (text("domain").unwrap_or_default(), text("policy").unwrap())
+        };
+        let policies: Vec<_> = policies["relay"]["tls_policy"].as_array().unwrap().iter().map(policy).collect();
+        let expected = [
+            ("closed.example", "verified"),
+            ("any.example", "opportunistic"),
+            (".big.example", "off"),
+            ("", "required"),
+        ];
+        assert_eq!(policies, expected.map(|(domain, policy)| (domain.to_owned(), policy.to_owned())));
     }
 
     #[test]
     fn what_is_no_file_of_theirs_is_an_error() {
         assert!(matches!(convert("[a"), Err(KumoError::Toml(_))));
         assert!(matches!(convert(&" ".repeat(17 << 20)), Err(KumoError::Size)));
-        assert_eq!(convert("").unwrap(), Converted { shaping: String::new(), ignored: Vec::new() });
+        assert_eq!(
+            convert("").unwrap(),
+            Converted { shaping: String::new(), tls_policies: String::new(), ignored: Vec::new() }
+        );
         assert_eq!(convert("x = 1").unwrap().ignored.len(), 1);
     }
 
@@ -399,7 +434,7 @@ mod tests {
         #[test]
         fn any_value_is_converted_or_named(
             key in prop::sample::select(vec![
-                "connection_limit", "max_message_rate", "match", "automation", "provider_connection_limit", "replace_base", "sources", "x",
+                "connection_limit", "max_message_rate", "match", "automation", "provider_connection_limit", "replace_base", "sources", "enable_tls", "x",
             ]),
             value in prop_oneof![
                 any::<i64>().prop_map(|number| number.to_string()),
