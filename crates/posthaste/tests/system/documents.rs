@@ -135,16 +135,26 @@ fn documents_stay_short_enough_to_be_read() {
 #[test]
 fn the_examples_of_the_documents_are_valid() {
     let dir = tempfile::tempdir().unwrap();
-    let documents = [include_str!("../../../../README.md"), include_str!("../../../../docs/configuration.md")];
-    for (number, document) in documents.iter().enumerate() {
-        let example = document.split("```toml\n").nth(1).and_then(|rest| rest.split("```").next()).expect("an example");
+    let first = |document: &str| toml_blocks(document).into_iter().next().expect("an example");
+    let mut examples =
+        vec![first(include_str!("../../../../README.md")), first(include_str!("../../../../docs/configuration.md"))];
+    let guides = documents(&root().join("docs/guides"));
+    examples.extend(guides.iter().flat_map(|guide| toml_blocks(&fs::read_to_string(guide).unwrap())));
+    for example in &examples {
         // A group that every system has: Postfix need not be installed for the tests.
         let example = example.replace("group = \"postfix\"", "group = \"mail\"");
-        fs::write(dir.path().join("posthaste.toml"), example).unwrap();
+        fs::write(dir.path().join("posthaste.toml"), &example).unwrap();
         // The files that it names are not here, so it is read and not checked as a whole.
         let read = command(dir.path(), &["config", "show"]).output().unwrap();
-        assert!(read.status.success(), "document {number}: {read:?}");
+        assert!(read.status.success(), "{example}: {read:?}");
     }
+    assert!(examples.len() > 6, "{examples:?}");
+}
+
+/// Blocks of TOML, also those within a list.
+fn toml_blocks(document: &str) -> Vec<String> {
+    let blocks = document.split("```toml\n").skip(1);
+    blocks.filter_map(|rest| rest.split("```").next()).map(str::to_owned).collect()
 }
 
 #[test]
