@@ -37,10 +37,13 @@ pub(crate) fn answer(status: StatusCode, content_type: &'static str, body: impl 
     answer
 }
 
+/// The type of an answer in JSON.
+pub(crate) const JSON: &str = "application/json";
+
 /// JSON.
 pub(crate) fn json(status: StatusCode, value: &impl Serialize) -> Answer {
     let text = serde_json::to_vec(value).expect("an answer has a JSON form");
-    answer(status, "application/json", text)
+    answer(status, JSON, text)
 }
 
 /// A refusal, with its reason.
@@ -50,8 +53,14 @@ pub(crate) fn refused(status: StatusCode, why: &str) -> Answer {
 
 /// A refusal for now.
 pub(crate) fn later(status: StatusCode, why: &str, secs: u16) -> Answer {
-    let mut answer = refused(status, why);
-    answer.headers_mut().insert(RETRY_AFTER, HeaderValue::from(secs));
+    with_retry(refused(status, why), Some(secs))
+}
+
+/// Says after how many seconds another attempt may help.
+pub(crate) fn with_retry(mut answer: Answer, secs: Option<u16>) -> Answer {
+    if let Some(secs) = secs {
+        answer.headers_mut().insert(RETRY_AFTER, HeaderValue::from(secs));
+    }
     answer
 }
 

@@ -1,10 +1,15 @@
-//! Bodies of answers.
+//! Bodies: what is read of a request, within bounds, and what is sent.
 
 use std::convert::Infallible;
+use std::future::poll_fn;
 use std::pin::Pin;
+use std::sync::Arc;
 use std::task::{Context, Poll};
+use std::time::Duration;
 
-use hyper::body::{Body, Bytes, Frame, SizeHint};
+use hyper::body::{Body, Bytes, Frame, Incoming, SizeHint};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::time::{Instant, timeout, timeout_at};
 
 /// The body of an answer, all of it in memory.
 #[derive(Debug, Default)]
@@ -32,3 +37,108 @@ impl Body for Whole {
         SizeHint::with_exact(self.0.as_ref().map_or(0, |octets| octets.len() as u64))
     }
 }
+
+/// Memory for bodies of requests that are read or worked on.
+#[derive(Debug)]
+pub(crate) struct BodyRoom {
+    free: Arc<Semaphore>,
+    kib_max: u32,
+}
+
+/// A part of it, given back on drop.
+#[derive(Debug, Default)]
+pub(crate) struct BodyShare(Option<OwnedSemaphorePermit>);
+
+impl BodyRoom {
+    /// Room of so many bytes.
+    pub fn new(bytes: u64) -> Self {
+        let kib_max = u32::try_from(bytes >> 10).unwrap_or(u32::MAX).clamp(STEP_KIB, KIB_MAX);
+        Self { free: Arc::new(Semaphore::new(kib_max as usize)), kib_max }
+    }
+
+    /// Lets `share` cover a body of `bytes` octets. The largest bodies have all of the room alone.
+    async fn grow(&self, share: &mut BodyShare, bytes: usize) -> Result<(), BodyReadError> {
+        let wanted = u32::try_from((bytes * COPIES) >> 10).unwrap_or(u32::MAX).min(self.kib_max);
+        let held = share.0.as_ref().map_or(0, |held| held.num_permits() as u32);
+        if held > 0 && wanted <= held {
+            return Ok(());
+        }
+        let more = (wanted - held).max(STEP_KIB).min(self.kib_max - held);
+        let taken = timeout(ROOM_PATIENCE, Arc::clone(&self.free).acquire_many_owned(more)).await;
+        let taken = taken.map_err(|_| BodyReadError::NoRoom)?.expect("the semaphore is never closed");
+        match &mut share.0 {
+            Some(held) => held.merge(taken),
+            none => *none = Some(taken),
+        }
+        Ok(())
+    }
+}
+
+/// A whole body, with the room that it takes.
+#[derive(Debug)]
+pub(crate) struct ReadBody {
+    pub octets: Vec<u8>,
+    /// Kept until the request is answered.
+    pub share: BodyShare,
+}
+
+/// Why a request's body was not read to its end.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub(crate) enum BodyReadError {
+    /// It is longer than what is taken here.
+    #[error("the body is larger than {0} bytes")]
+    TooLarge(u64),
+    /// It did not come in time.
+    #[error("the body did not come in time")]
+    TimedOut,
+    /// The client went away, or sent nonsense in place of a chunk.
+    #[error("the body has no proper end")]
+    Broken,
+    /// Too many bodies are being read.
+    #[error("too many large requests at a time")]
+    NoRoom,
+}
+
+/// Reads a body of at most `bytes_max` octets: each piece comes within [`PIECE_PATIENCE`], and all of it within [`BODY_PATIENCE`]. Room is taken for what has come, not for
+/// what was announced.
+///
+/// # Errors
+/// See [`BodyReadError`]. The rest is not read, and the connection ends with the answer.
+pub(crate) async fn read(mut body: Incoming, bytes_max: u64, room: &BodyRoom) -> Result<ReadBody, BodyReadError> {
+    let announced = body.size_hint();
+    if announced.lower() > bytes_max {
+        return Err(BodyReadError::TooLarge(bytes_max));
+    }
+    let deadline = Instant::now() + BODY_PATIENCE;
+    // Memory that nothing is written to costs nothing.
+    let mut octets = Vec::with_capacity(announced.lower() as usize);
+    let mut share = BodyShare::default();
+    loop {
+        let piece_by = deadline.min(Instant::now() + PIECE_PATIENCE);
+        let frame = timeout_at(piece_by, poll_fn(|cx| Pin::new(&mut body).poll_frame(cx))).await;
+        let frame = match frame.map_err(|_| BodyReadError::TimedOut)? {
+            Some(frame) => frame.map_err(|_| BodyReadError::Broken)?,
+            None => return Ok(ReadBody { octets, share }),
+        };
+        // Trailers say nothing here.
+        let Ok(data) = frame.into_data() else { continue };
+        if (octets.len() + data.len()) as u64 > bytes_max {
+            return Err(BodyReadError::TooLarge(bytes_max));
+        }
+        room.grow(&mut share, octets.len() + data.len()).await?;
+        octets.extend_from_slice(&data);
+    }
+}
+
+/// A body, the text that it is parsed to, and the parser's copy of it.
+const COPIES: usize = 3;
+/// Room is taken in steps of at least this.
+const STEP_KIB: u32 = 32;
+/// More than requests can need at a time.
+const KIB_MAX: u32 = 1 << 24;
+/// For room.
+const ROOM_PATIENCE: Duration = Duration::from_secs(10);
+/// For a piece of a body.
+const PIECE_PATIENCE: Duration = Duration::from_secs(30);
+/// For all of it.
+const BODY_PATIENCE: Duration = Duration::from_secs(300);

@@ -24,6 +24,6 @@ pub use service::{AdminApi, AdminService, HttpListener};
 pub use token::{Scope, Secret, Token, TokenError, UnknownScope};
 pub use token_file::{TOKEN_FILE, TokenFile, TokenFileError, TokenFileErrorKind};
 pub use view::{
-    Attention, DestinationCount, DiskRoom, Guess, QueueStatus, Readiness, ServerStatus, ServerView, StreamStatus,
-    Urgency,
+    Attention, DestinationCount, DiskRoom, Guess, InjectReply, QueueStatus, Readiness, ServerStatus, ServerView,
+    StreamStatus, Urgency,
 };

@@ -3,10 +3,12 @@
 use std::sync::Arc;
 
 use hyper::body::Incoming;
-use hyper::{Method, Request, StatusCode};
+use hyper::header::{CONTENT_ENCODING, CONTENT_TYPE};
+use hyper::{HeaderMap, Method, Request, StatusCode};
 use serde_json::json;
 
 use crate::answer::{self, Answer};
+use crate::body::{self, BodyReadError, ReadBody};
 use crate::guard::{self, Credential};
 use crate::service::{Arrival, Shared};
 use crate::token::{Scope, Token};
@@ -34,6 +36,7 @@ enum Action {
     Token,
     Now,
     Queue,
+    Inject,
 }
 
 struct Route {
@@ -43,7 +46,7 @@ struct Route {
     action: Action,
 }
 
-const ROUTES: [Route; 6] = [
+const ROUTES: [Route; 7] = [
     Route { method: Method::GET, path: "/health/live", access: Access::Health, action: Action::Live },
     Route { method: Method::GET, path: "/health/ready", access: Access::Health, action: Action::Ready },
     Route { method: Method::GET, path: "/", access: Access::Open, action: Action::Index },
@@ -55,6 +58,12 @@ const ROUTES: [Route; 6] = [
         access: Access::Scope(Scope::QueueRead),
         action: Action::Queue,
     },
+    Route {
+        method: Method::POST,
+        path: "/api/inject/v1",
+        access: Access::Scope(Scope::Inject),
+        action: Action::Inject,
+    },
 ];
 
 const ASSETS: &str = "/assets/";
@@ -65,7 +74,7 @@ pub(crate) async fn serve<V: ServerView>(
     arrival: &Arrival,
     request: Request<Incoming>,
 ) -> Answer {
-    let (parts, _) = request.into_parts();
+    let (parts, incoming) = request.into_parts();
     let path = parts.uri.path();
     let of_path = || ROUTES.iter().filter(|route| route.path == path);
     let is_exempt = of_path().any(|route| route.access == Access::Health);
@@ -84,7 +93,9 @@ pub(crate) async fn serve<V: ServerView>(
         };
     }
     let Some(route) = of_path().find(|route| route.method == *method) else {
-        return if of_path().next().is_some() { answer::other_method("GET, HEAD") } else { not_found() };
+        return of_path().next().map_or_else(not_found, |route| {
+            answer::other_method(if route.method == Method::POST { "POST" } else { "GET, HEAD" })
+        });
     };
     let token = match route.access {
         Access::Health | Access::Open => None,
@@ -108,6 +119,10 @@ pub(crate) async fn serve<V: ServerView>(
         Action::Token => token.map_or_else(not_found, |token| whose(&token)),
         Action::Now => now(shared).await,
         Action::Queue => queue(shared).await,
+        Action::Inject => match token {
+            Some(token) => inject(shared, arrival, &token, (&parts.headers, incoming)).await,
+            None => not_found(),
+        },
     }
 }
 
@@ -172,11 +187,63 @@ async fn queue<V: ServerView>(shared: &Arc<Shared<V>>) -> Answer {
     }
 }
 
+/// Takes mail. The fields of the request are looked at before its body is.
+async fn inject<V: ServerView>(
+    shared: &Arc<Shared<V>>,
+    arrival: &Arrival,
+    token: &Token,
+    (headers, incoming): (&HeaderMap, Incoming),
+) -> Answer {
+    if arrival.is_draining() {
+        return answer::last(answer::later(StatusCode::SERVICE_UNAVAILABLE, "draining", RETRY_SECS));
+    }
+    if let Some(refused) = refused_field(headers) {
+        return answer::last(refused);
+    }
+    let ReadBody { octets, share } = match body::read(incoming, BODY_BYTES_MAX, &shared.room).await {
+        Ok(body) => body,
+        Err(error) => return answer::last(unread(error)),
+    };
+    let reply = shared.view.inject(token, arrival.client(headers), octets).await;
+    drop(share);
+    let status = StatusCode::from_u16(reply.status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
+    answer::with_retry(answer::answer(status, answer::JSON, reply.body), reply.retry_secs)
+}
+
+/// Refuses by name what is not taken: a client that sends it counts on it.
+fn refused_field(headers: &HeaderMap) -> Option<Answer> {
+    let content_type = headers.get(CONTENT_TYPE).and_then(|value| value.to_str().ok()).unwrap_or_default();
+    let content_type = content_type.split(';').next().unwrap_or_default().trim();
+    if !content_type.eq_ignore_ascii_case("application/json") {
+        return Some(answer::refused(StatusCode::UNSUPPORTED_MEDIA_TYPE, "Content-Type: application/json is needed"));
+    }
+    if headers.contains_key(CONTENT_ENCODING) {
+        return Some(answer::refused(StatusCode::UNSUPPORTED_MEDIA_TYPE, "Content-Encoding is not taken"));
+    }
+    let why = "the field Idempotency-Key is not taken";
+    headers.contains_key("idempotency-key").then(|| answer::refused(StatusCode::BAD_REQUEST, why))
+}
+
+/// The answer to a body that was not read to its end.
+fn unread(error: BodyReadError) -> Answer {
+    let status = match error {
+        BodyReadError::NoRoom => {
+            return answer::later(StatusCode::SERVICE_UNAVAILABLE, &error.to_string(), RETRY_SECS);
+        }
+        BodyReadError::TooLarge(_) => StatusCode::PAYLOAD_TOO_LARGE,
+        BodyReadError::TimedOut => StatusCode::REQUEST_TIMEOUT,
+        BodyReadError::Broken => StatusCode::BAD_REQUEST,
+    };
+    answer::refused(status, &error.to_string())
+}
+
 /// A part of the server holds what is to be looked at, and does not let go.
 fn no_look() -> Answer {
     answer::later(StatusCode::SERVICE_UNAVAILABLE, "the server does not say how it is: see its log", RETRY_SECS)
 }
 
+/// Of a request that brings mail, on the wire.
+const BODY_BYTES_MAX: u64 = 64 << 20;
 const RETRY_SECS: u16 = 5;
 /// As long as wrong passwords count.
 const GUESS_RETRY_SECS: u16 = 600;

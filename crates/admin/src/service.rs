@@ -17,6 +17,7 @@ use tokio::task::{JoinHandle, spawn_blocking};
 use tokio::time::{Instant, MissedTickBehavior, interval, timeout};
 
 use crate::answer;
+use crate::body::BodyRoom;
 use crate::connection::{Octets, TokioTimer};
 use crate::history::History;
 use crate::page::Page;
@@ -40,6 +41,7 @@ pub(crate) struct Shared<V> {
     pub tokens: KnownTokens,
     pub history: History,
     pub page: Page,
+    pub room: BodyRoom,
     names: RwLock<Arc<HostNames>>,
     status: Cached<ServerStatus>,
     queue: Cached<QueueStatus>,
@@ -48,13 +50,14 @@ pub(crate) struct Shared<V> {
 }
 
 impl<V: ServerView> AdminApi<V> {
-    /// Shows `view` to those with a token of `tokens`, and is known by `names`.
-    pub fn new(view: V, tokens: TokenFile, names: HostNames) -> Self {
+    /// Shows `view` to those with a token of `tokens`, and is known by `names`. Bodies of requests take about `body_bytes` of memory at a time.
+    pub fn new(view: V, tokens: TokenFile, names: HostNames, body_bytes: u64) -> Self {
         Self(Arc::new(Shared {
             view,
             tokens: KnownTokens::new(tokens),
             history: History::default(),
             page: Page::new(),
+            room: BodyRoom::new(body_bytes),
             names: RwLock::new(Arc::new(names)),
             status: Cached::default(),
             queue: Cached::default(),

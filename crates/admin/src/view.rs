@@ -4,7 +4,7 @@ use std::future::Future;
 
 use serde::Serialize;
 
-use crate::{ClientAddress, Counters};
+use crate::{ClientAddress, Counters, Token};
 
 /// A server that can be looked at.
 pub trait ServerView: Send + Sync + 'static {
@@ -20,8 +20,22 @@ pub trait ServerView: Send + Sync + 'static {
     /// Its queue of mail for other hosts. May block.
     fn queue(&self) -> QueueStatus;
 
+    /// Takes the mail of a request, whose body this is. A recipient that the reply counts as a success has it durably.
+    fn inject(&self, token: &Token, client: ClientAddress, body: Vec<u8>) -> impl Future<Output = InjectReply> + Send;
+
     /// Counts a wrong token for the client, and waits as long as after a wrong password. Nobody is shut out: a good token is never asked about here.
     fn wrong_token(&self, client: ClientAddress, presented: &str) -> impl Future<Output = Guess> + Send;
+}
+
+/// The answer to a request that brings mail.
+#[derive(Debug, Clone, PartialEq)]
+pub struct InjectReply {
+    /// The status of HTTP.
+    pub status: u16,
+    /// JSON.
+    pub body: String,
+    /// Seconds until another attempt may help.
+    pub retry_secs: Option<u16>,
 }
 
 /// The answer to a wrong token.

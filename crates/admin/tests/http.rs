@@ -7,8 +7,8 @@ use std::sync::{Arc, RwLock};
 use std::time::{Duration, Instant};
 
 use posthaste_admin::{
-    AdminApi, AdminService, ClientAddress, Counters, Guess, HostNames, HttpListener, QueueStatus, Readiness, Scope,
-    Secret, ServerStatus, ServerView, Token, TokenFile,
+    AdminApi, AdminService, ClientAddress, Counters, Guess, HostNames, HttpListener, InjectReply, QueueStatus,
+    Readiness, Scope, Secret, ServerStatus, ServerView, Token, TokenFile,
 };
 use posthaste_net::{Admission, Limits, Listeners, Place, Rules};
 use tokio::runtime::Runtime;
@@ -32,6 +32,10 @@ impl ServerView for Fake {
     fn queue(&self) -> QueueStatus {
         QueueStatus::default()
     }
+    async fn inject(&self, token: &Token, client: ClientAddress, body: Vec<u8>) -> InjectReply {
+        assert_eq!((token.name(), client.0), ("i", Some([127, 0, 0, 1].into())));
+        InjectReply { status: 503, body: format!("{{\"bytes\":{}}}", body.len()), retry_secs: Some(7) }
+    }
     async fn wrong_token(&self, client: ClientAddress, _: &str) -> Guess {
         assert_eq!(client.0, Some([127, 0, 0, 1].into()));
         match self.guesses.fetch_add(1, Ordering::Relaxed) {
@@ -45,6 +49,8 @@ struct World {
     address: SocketAddr,
     /// Opens the queue only.
     secret: Secret,
+    /// Takes mail only.
+    injects: Secret,
     guesses: Arc<AtomicU64>,
     runtime: Runtime,
     listeners: Option<Listeners>,
@@ -55,16 +61,18 @@ impl World {
     fn new() -> Self {
         let data = tempfile::tempdir().unwrap();
         let (tokens, secret) = (TokenFile::in_directory(data.path()), Secret::random());
+        let injects = Secret::random();
+        tokens.add(Token::new("i", &injects, [Scope::Inject].into(), None).unwrap()).unwrap();
         tokens.add(Token::new("q", &secret, [Scope::QueueRead].into(), None).unwrap()).unwrap();
         let guesses = Arc::<AtomicU64>::default();
         let names = HostNames::new(["mx.example.org".to_owned()]);
-        let api = AdminApi::new(Fake { guesses: guesses.clone() }, tokens, names);
+        let api = AdminApi::new(Fake { guesses: guesses.clone() }, tokens, names, 1 << 20);
         let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
         let guard = runtime.enter();
         let mut listeners = Listeners::new(Limits::default()).unwrap();
         let address = serve(&mut listeners, api);
         drop(guard);
-        Self { address, secret, guesses, runtime, listeners: Some(listeners), _data: data }
+        Self { address, secret, injects, guesses, runtime, listeners: Some(listeners), _data: data }
     }
 
     fn connect(&self) -> TcpStream {
@@ -275,7 +283,7 @@ fn serve(listeners: &mut Listeners, api: AdminApi<Fake>) -> SocketAddr {
 async fn a_head_that_does_not_come_is_not_waited_for() {
     use tokio::io::{AsyncReadExt, AsyncWriteExt};
     let data = tempfile::tempdir().unwrap();
-    let api = AdminApi::new(Fake::default(), TokenFile::in_directory(data.path()), HostNames::default());
+    let api = AdminApi::new(Fake::default(), TokenFile::in_directory(data.path()), HostNames::default(), 0);
     let mut listeners = Listeners::new(Limits::default()).unwrap();
     let address = serve(&mut listeners, api);
     for begin in ["", "GET / HTTP/1.1\r\nHost: loc"] {
@@ -287,4 +295,33 @@ async fn a_head_that_does_not_come_is_not_waited_for() {
         assert!(answer.is_empty() || status(&answer) == 408, "{answer}");
         assert!((29..32).contains(&begun.elapsed().as_secs()), "{:?}", begun.elapsed());
     }
+}
+
+#[test]
+fn an_injection_is_taken_with_its_scope_and_within_bounds() {
+    let world = World::new();
+    let post = |secret: &Secret, fields: &str, body: &str| {
+        let secret = secret.reveal();
+        let head = format!("POST /api/inject/v1 HTTP/1.1\r\nHost: evil.example\r\nAuthorization: Bearer {secret}\r\n");
+        world.raw(format!("{head}Connection: close\r\n{fields}\r\n{body}").as_bytes())
+    };
+    let json = "Content-Type: application/json; charset=utf-8\r\n";
+    let taken = post(&world.injects, &format!("{json}Content-Length: 3\r\n"), "abc");
+    assert!(status(&taken) == 503 && taken.contains("retry-after: 7") && taken.ends_with("{\"bytes\":3}"), "{taken}");
+    let chunked =
+        post(&world.injects, &format!("{json}Transfer-Encoding: chunked\r\n"), "2\r\nab\r\n1\r\nc\r\n0\r\n\r\n");
+    assert!(chunked.ends_with("{\"bytes\":3}"), "{chunked}");
+    for (fields, body, expected) in [
+        (format!("{json}Content-Length: 70000000\r\n"), "abc", 413),
+        (format!("{json}Transfer-Encoding: chunked\r\n"), "zz\r\nabc", 400),
+        (format!("{json}Content-Length: 3\r\nContent-Encoding: gzip\r\n"), "abc", 415),
+        (format!("{json}Content-Length: 3\r\nIdempotency-Key: order-1\r\n"), "abc", 400),
+        ("Content-Type: text/plain\r\nContent-Length: 3\r\n".to_owned(), "abc", 415),
+        ("Content-Length: 3\r\n".to_owned(), "abc", 415),
+    ] {
+        let answer = post(&world.injects, &fields, body);
+        assert_eq!(status(&answer), expected, "{fields}: {answer}");
+    }
+    assert_eq!(status(&post(&world.secret, &format!("{json}Content-Length: 3\r\n"), "abc")), 403);
+    assert_eq!(status(&world.get("/api/inject/v1", &world.bearer())), 405);
 }

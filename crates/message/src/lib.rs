@@ -48,4 +48,4 @@ pub mod utf7;
 pub use date::DateTime;
 pub use edit::{Edit, FIELD_BYTES_MAX, HeaderEditor, RawField};
 pub use scan::{HeaderScan, MAX_HOPS, Summary};
-pub use trace::{Encryption, Received, ReceivedLocally, write_delivered_to, write_return_path};
+pub use trace::{Encryption, LocalSource, Received, ReceivedLocally, write_delivered_to, write_return_path};

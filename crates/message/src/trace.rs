@@ -96,13 +96,13 @@ impl Received<'_> {
     }
 }
 
-/// The Received field of a message that a program on this machine has handed over: it has no client, and of the protocols that are registered for `with` it has none.
+/// The Received field of a message that came by none of the protocols that are registered for `with`. It names no client.
 #[derive(Debug, Clone, Copy)]
 pub struct ReceivedLocally<'a> {
     /// Our own host name.
     pub by: &'a str,
-    /// The user of the program.
-    pub uid: u32,
+    /// The program that has handed it over.
+    pub source: LocalSource,
     /// What our log calls this message.
     pub id: &'a str,
     /// As [`Received::recipient`].
@@ -113,12 +113,25 @@ pub struct ReceivedLocally<'a> {
     pub date: DateTime,
 }
 
+/// The program that has handed over a message.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum LocalSource {
+    /// A program of the user with this number, on this machine.
+    User(u32),
+    /// A client of HTTP. Its address is not told.
+    Http,
+}
+
 impl ReceivedLocally<'_> {
     /// Appends the field, folded over two or three lines, each ended by CRLF.
     pub fn write_to(&self, out: &mut Vec<u8>) {
         out.extend_from_slice(b"Received: by ");
         push_atom(out, self.by, MAX_DOMAIN);
-        out.extend_from_slice(format!(" (Posthaste, from userid {})\r\n\tid ", self.uid).as_bytes());
+        let source = match self.source {
+            LocalSource::User(uid) => format!("from userid {uid}"),
+            LocalSource::Http => "by HTTP".to_owned(),
+        };
+        out.extend_from_slice(format!(" (Posthaste, {source})\r\n\tid ").as_bytes());
         push_atom(out, self.id, MAX_ID);
         match self.recipient {
             Some(path) if is_visible_path(path, self.utf8) => {
@@ -355,7 +368,15 @@ mod tests {
         let field = |recipient| {
             let mut out = Vec::new();
             let date = DateTime::from_unix(0);
-            ReceivedLocally { by: "mx\r\nX: y", uid: 33, id: "1f3a", recipient, utf8: false, date }.write_to(&mut out);
+            ReceivedLocally {
+                by: "mx\r\nX: y",
+                source: LocalSource::User(33),
+                id: "1f3a",
+                recipient,
+                utf8: false,
+                date,
+            }
+            .write_to(&mut out);
             String::from_utf8(out).unwrap()
         };
         let begin = "Received: by mx??X:?y (Posthaste, from userid 33)\r\n\tid 1f3a";

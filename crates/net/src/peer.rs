@@ -2,6 +2,7 @@
 
 use std::fmt;
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
+use std::sync::Arc;
 
 /// Who is at the other end.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -20,6 +21,13 @@ pub enum Peer {
         /// The user's number.
         uid: u32,
     },
+    /// A program that has handed something over by HTTP and has shown a token.
+    Token {
+        /// The token's name.
+        name: Arc<str>,
+        /// The program's address; `None` over a UNIX socket.
+        client: Option<IpAddr>,
+    },
 }
 
 impl Peer {
@@ -27,6 +35,7 @@ impl Peer {
     pub fn ip(&self) -> Option<IpAddr> {
         match self {
             Self::Tcp { remote, .. } => Some(remote.ip().to_canonical()),
+            Self::Token { client, .. } => client.map(|client| client.to_canonical()),
             Self::Unix | Self::Local { .. } => None,
         }
     }
@@ -43,6 +52,8 @@ impl fmt::Display for Peer {
             Self::Tcp { remote, .. } => remote.fmt(f),
             Self::Unix => f.write_str("unix socket"),
             Self::Local { uid } => write!(f, "uid {uid}"),
+            Self::Token { name, client: Some(client) } => write!(f, "{client} (token {name})"),
+            Self::Token { name, client: None } => write!(f, "token {name}"),
         }
     }
 }

@@ -166,30 +166,40 @@ impl<R: BufRead> Reading<R> {
     pub fn store(mut self, completed: Completed, directory: &Directory, facts: &Facts) -> Result<String, SubmitError> {
         let mut entry = Entry::begin(directory, completed.head, facts.message_bytes_max)?;
         entry.write(&completed.header)?;
-        let mut piece = std::mem::take(&mut self.pending);
-        loop {
+        while let Some(piece) = self.piece()? {
             entry.write(&piece)?;
-            piece.clear();
-            if !self.read(&mut piece)? {
-                entry.write(&piece)?;
-                return Ok(entry.finish()?);
-            }
         }
+        Ok(entry.finish()?)
     }
 
-    /// Adds some more of the message to `out`, all that the input has at hand. False: that was the last.
-    fn read(&mut self, out: &mut Vec<u8>) -> Result<bool, SubmitError> {
+    /// The next piece of the body, its lines ended by CRLF: as much as the input has at hand. `None` at the end.
+    ///
+    /// # Errors
+    /// [`SubmitError::Input`].
+    pub fn piece(&mut self) -> Result<Option<Vec<u8>>, SubmitError> {
+        let mut piece = std::mem::take(&mut self.pending);
+        while piece.is_empty() {
+            if self.lines.is_over() {
+                return Ok(None);
+            }
+            self.read(&mut piece)?;
+        }
+        Ok(Some(piece))
+    }
+
+    /// Adds some more of the message to `out`, all that the input has at hand.
+    fn read(&mut self, out: &mut Vec<u8>) -> Result<(), SubmitError> {
         let chunk = filled(&mut self.input)?;
         if chunk.is_empty() {
             self.lines.finish(out);
-            return Ok(false);
+            return Ok(());
         }
         let mut at = 0;
         while at < chunk.len() && !self.lines.is_over() {
             at += self.lines.take(&chunk[at..], out).0;
         }
         self.input.consume(at);
-        Ok(!self.lines.is_over())
+        Ok(())
     }
 
     /// Reads up to the empty line, or to the first line that is not a header's.

@@ -126,7 +126,8 @@ impl HttpService {
         let checked = tokens.clone();
         let checked = spawn_blocking(move || checked.read().map(drop).map_err(io::Error::other)).await;
         checked.map_err(io::Error::from).flatten().map_err(failed)?;
-        let api = AdminApi::new(Overview::new(receiver, config), tokens, host_names(config));
+        let body_bytes = config.limits.process.memory_bytes / 2;
+        let api = AdminApi::new(Overview::new(receiver, config), tokens, host_names(config), body_bytes);
         let mut listeners = Listeners::new(connection_limits(config)).map_err(failed)?;
         let mut each = Vec::new();
         for (listener, (sockets, tls)) in config.http_listeners().zip(bound.0) {

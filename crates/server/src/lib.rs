@@ -21,6 +21,7 @@ mod identity;
 mod ids;
 mod imap;
 mod indexing;
+mod inject;
 mod listening;
 mod live;
 mod log_format;

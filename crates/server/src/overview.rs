@@ -8,20 +8,22 @@ use std::time::{Duration, Instant, SystemTime};
 
 use posthaste_accounts::LoginFailure;
 use posthaste_admin::{
-    Attention, ClientAddress, Counters, DestinationCount, DiskRoom, Guess, QueueStatus, Readiness, ServerStatus,
-    ServerView, StreamStatus, Urgency,
+    Attention, ClientAddress, Counters, DestinationCount, DiskRoom, Guess, InjectReply, QueueStatus, Readiness,
+    ServerStatus, ServerView, StreamStatus, Token, Urgency,
 };
 use posthaste_delivery::local::{LocalStats, MountStats};
 use posthaste_relay::queue::{QueueEntry, Secs};
 use posthaste_relay::sender::{CountBy, Filter, Relay, STREAM as QUEUE};
 
 use crate::config::{Config, Storage};
+use crate::inject::InjectDoor;
 use crate::receive::Receiver;
 use crate::watch::{CHECKPOINT_HANGS, trouble_of};
 
 /// The server as the page sees it.
 pub(crate) struct Overview {
     receiver: Receiver,
+    door: InjectDoor,
     settings: Mutex<Shown>,
     /// The spool's file system was short of space at the last look.
     is_short: AtomicBool,
@@ -44,10 +46,12 @@ const SUSPENSIONS_MAX: usize = 10;
 impl Overview {
     pub fn new(receiver: Receiver, config: &Config) -> Self {
         let settings = Mutex::new(Shown { config: config.clone(), expiring: None });
-        Self { receiver, settings, is_short: AtomicBool::new(false) }
+        let door = InjectDoor::new(receiver.clone(), config);
+        Self { receiver, door, settings, is_short: AtomicBool::new(false) }
     }
 
     pub fn reload(&self, config: &Config) {
+        self.door.reload(config);
         let shown = Shown { config: config.clone(), expiring: None };
         *self.settings.lock().unwrap_or_else(PoisonError::into_inner) = shown;
     }
@@ -150,6 +154,10 @@ impl ServerView for Overview {
             others: all.len().saturating_sub(DESTINATIONS_MAX) as u64,
             attention: of_queue(relay),
         }
+    }
+
+    async fn inject(&self, token: &Token, client: ClientAddress, body: Vec<u8>) -> InjectReply {
+        self.door.inject(token, client, body).await
     }
 
     async fn wrong_token(&self, client: ClientAddress, presented: &str) -> Guess {

@@ -111,6 +111,8 @@ impl Settings {
     pub fn is_trusted_client(&self, session: &Session) -> bool {
         match session.peer {
             Peer::Local { .. } => self.relay_local,
+            // Who has made the token knows its scope.
+            Peer::Token { .. } => true,
             _ => self.relay_said(session).unwrap_or_else(|| *self.relay_networks.get(session.peer.ip())),
         }
     }
@@ -118,15 +120,15 @@ impl Settings {
     /// What is set for the client's network, else for the listener.
     fn relay_said(&self, session: &Session) -> Option<bool> {
         match session.peer {
-            Peer::Local { .. } => None,
+            Peer::Local { .. } | Peer::Token { .. } => None,
             _ => self.relay_of_network.get(session.peer.ip()).or(self.relay_of_listener[session.listener]),
         }
     }
 
     /// Whether this session has to log in before it may bring mail, and has not.
     pub fn lacks_login(&self, session: &Session) -> bool {
-        let is_local = matches!(session.peer, Peer::Local { .. });
-        !is_local && self.auth_mode(session) == ListenerAuth::Required && self.login(session).is_none()
+        let needs_none = matches!(session.peer, Peer::Local { .. } | Peer::Token { .. });
+        !needs_none && self.auth_mode(session) == ListenerAuth::Required && self.login(session).is_none()
     }
 
     /// The mode of AUTH for the client of a session.
@@ -143,13 +145,16 @@ impl Settings {
 
     /// On whose account recipients of this session are counted, and how many it may send to. `None`: any number.
     pub fn quota<'a>(&'a self, session: &'a Session) -> Option<(Cow<'a, str>, &'a [Rate])> {
-        if matches!(session.peer, Peer::Local { .. }) {
-            let Rates(rates) = &self.local_rates;
-            return (!rates.is_empty()).then(|| (session.peer.to_string().into(), &**rates));
-        }
-        let (name, _) = self.login(session)?;
-        let Rates(rates) = self.rates_by_login.get(name).unwrap_or(&self.login_rates);
-        (!rates.is_empty()).then(|| (name.into(), &**rates))
+        let (account, Rates(rates)): (Cow<'a, str>, _) = match &session.peer {
+            Peer::Local { .. } => (session.peer.to_string().into(), &self.local_rates),
+            // No login has a blank in its name.
+            Peer::Token { name, .. } => (format!("token {name}").into(), &self.login_rates),
+            Peer::Tcp { .. } | Peer::Unix => {
+                let (name, _) = self.login(session)?;
+                (name.into(), self.rates_by_login.get(name).unwrap_or(&self.login_rates))
+            }
+        };
+        (!rates.is_empty()).then_some((account, &**rates))
     }
 
     /// Whether mail of this session for a domain that is not ours is sent on.
@@ -160,7 +165,7 @@ impl Settings {
     /// Those of the listener that `session` came to, and of its client's network.
     pub fn limits(&self, session: &Session) -> MessageLimits {
         match session.peer {
-            Peer::Local { .. } => self.local,
+            Peer::Local { .. } | Peer::Token { .. } => self.local,
             _ => *self.limits[session.listener].get(session.peer.ip()),
         }
     }

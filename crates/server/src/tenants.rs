@@ -141,7 +141,7 @@ fn of_sender(senders: &HashMap<String, Arc<str>>, sender: &ReversePath) -> Optio
 /// What is said of clients of a listener or, before that, of their network.
 fn of_client(listeners: &[ByNetwork<Option<Arc<str>>>], session: &Session) -> Option<Arc<str>> {
     match session.peer {
-        Peer::Local { .. } => None,
+        Peer::Local { .. } | Peer::Token { .. } => None,
         _ => listeners.get(session.listener)?.get(session.peer.ip()).clone(),
     }
 }

@@ -9,23 +9,23 @@ use serde_json::Value;
 
 use crate::support::{ANYBODY, MESSAGE, PATIENCE, Server, command};
 
-const CONFIG: &str = "[[listener]]\naddress = \"127.0.0.1:0\"\nprotocol = \"http\"\n";
+pub const CONFIG: &str = "[[listener]]\naddress = \"127.0.0.1:0\"\nprotocol = \"http\"\n";
 
 /// Where the page is, as the server says it.
-fn page_of(server: &Server) -> SocketAddr {
+pub fn page_of(server: &Server) -> SocketAddr {
     let told = server.banner.lines().find_map(|line| line.trim().strip_prefix("page "));
     let address = told.and_then(|told| told.trim().strip_prefix("http://")?.strip_suffix('/')?.parse().ok());
     address.unwrap_or_else(|| panic!("no page: {}", server.banner))
 }
 
-fn serve(dir: &Path) -> (Server, SocketAddr) {
+pub fn serve(dir: &Path) -> (Server, SocketAddr) {
     let server = Server::start(dir, &format!("{ANYBODY}{CONFIG}"));
     let address = page_of(&server);
     (server, address)
 }
 
 /// Makes a token and returns its secret.
-fn token(dir: &Path, name: &str, scopes: &str) -> String {
+pub fn token(dir: &Path, name: &str, scopes: &str) -> String {
     let file = dir.join(format!("{name}.token"));
     let made = command(dir, &["token", "add", name, "--scope", scopes, "--output"]).arg(&file).output().unwrap();
     assert!(made.status.success(), "{made:?}");
@@ -33,7 +33,7 @@ fn token(dir: &Path, name: &str, scopes: &str) -> String {
 }
 
 /// The status of an answer, and its body.
-fn ask(address: SocketAddr, request: &str) -> (u16, String) {
+pub fn ask(address: SocketAddr, request: &str) -> (u16, String) {
     let mut stream = TcpStream::connect(address).unwrap();
     stream.set_read_timeout(Some(PATIENCE)).unwrap();
     stream.write_all(request.as_bytes()).unwrap();

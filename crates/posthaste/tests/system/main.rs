@@ -18,6 +18,7 @@ mod forms;
 mod http;
 mod imap;
 mod indexing;
+mod inject;
 mod keywords;
 mod listeners;
 mod load;

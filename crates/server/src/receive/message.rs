@@ -1,10 +1,11 @@
 //! One message: its body read and kept, and the answer to it.
 
+use std::future::pending;
 use std::time::Duration;
 
 use bytes::Bytes;
 use posthaste_intake::{Body as StoredBody, Gathered, Incoming, Mail, MailPlace, NotGathered};
-use posthaste_message::{DateTime, Encryption, HeaderScan, Received, ReceivedLocally, Summary};
+use posthaste_message::{DateTime, Encryption, HeaderScan, LocalSource, Received, ReceivedLocally, Summary};
 use posthaste_smtp::driver::{Body, Peer};
 use posthaste_smtp::{BodyError, Envelope, MessageOutcome, Reply, ReversePath};
 use posthaste_spool::Lsn;
@@ -26,12 +27,12 @@ use crate::transaction::Transaction;
 
 impl Receiver {
     /// Reads, keeps and answers one message; the log line is the caller's.
-    pub(super) async fn receive(
+    pub(super) async fn receive<B: Incoming<Error = BodyError>>(
         &self,
         session: &Session,
         mut transaction: Transaction,
         envelope: &mut Envelope,
-        body: &mut Body<'_>,
+        body: &mut B,
         log: &mut LogLine,
     ) -> MessageOutcome {
         let settings = self.settings();
@@ -42,7 +43,7 @@ impl Receiver {
         // Before the body is read: it waits with its client, and takes no memory here.
         let pause = self.0.destinations.intake().pause(transaction.has_remote());
         if !pause.is_zero() {
-            body.elapsed(pause).await;
+            elapsed(body, pause).await;
         }
         let (gathered, summary, said) = match self.gather(session, &settings, envelope, body, log).await {
             Ok(gathered) => gathered,
@@ -84,12 +85,12 @@ impl Receiver {
     }
 
     /// Reads the body to its end, with the trace field in front.
-    async fn gather(
+    async fn gather<B: Incoming<Error = BodyError>>(
         &self,
         session: &Session,
         settings: &Settings,
         envelope: &Envelope,
-        body: &mut Body<'_>,
+        body: &mut B,
         log: &LogLine,
     ) -> Result<(Gathered, Summary, HeaderLabels), NotGathered<BodyError, HeaderRefusal>> {
         let limits = settings.limits(session);
@@ -99,19 +100,19 @@ impl Receiver {
         let canonical = settings.maps.canonical().filter(|_| settings.is_trusted(session));
         let scan = HeaderScan::watching(&settings.host_name);
         let mut head = Head::new(scan, limits.hops, fields.cloned(), canonical.cloned());
-        let from = (&mut SmtpBody(body), envelope.mail.size.unwrap_or(0));
+        let from = (body, envelope.mail.size.unwrap_or(0));
         let gathered = self.0.destinations.intake().gather(from, (trace, &mut head), &self.0.memory, space).await?;
         let (summary, said) = head.heard();
         Ok((gathered, summary, said))
     }
 
     /// Makes a message durable, and tells those who are to hear of it.
-    async fn accept(
+    async fn accept<B: Incoming<Error = BodyError>>(
         &self,
         (session, envelope): (&Session, &Envelope),
         (transaction, complaint): (Transaction, Option<ReturnedMail>),
         mail: Mail<'static>,
-        (gathered, client): (Gathered, &mut Body<'_>),
+        (gathered, client): (Gathered, &mut B),
         log: &mut LogLine,
     ) -> MessageOutcome {
         let Gathered { body: stored, room, space, .. } = gathered;
@@ -133,7 +134,7 @@ impl Receiver {
             // A large one is in a file: its notification is without a header.
             _ => Vec::new(),
         };
-        let patience = client.elapsed(self.0.store_patience);
+        let patience = elapsed(client, self.0.store_patience);
         let kept = destinations.intake().accept_unless(destinations.list(), &mail, stored, patience).await;
         drop((room, space));
         match kept {
@@ -189,8 +190,13 @@ impl Receiver {
     }
 }
 
+/// Waits for so long, by the timer that the client has anyway.
+async fn elapsed<B: Incoming>(client: &mut B, patience: Duration) {
+    let _ = client.within(patience, pending::<()>()).await;
+}
+
 /// A body that comes by SMTP or LMTP.
-struct SmtpBody<'b, 'c>(&'b mut Body<'c>);
+pub(super) struct SmtpBody<'b, 'c>(pub &'b mut Body<'c>);
 
 impl Incoming for SmtpBody<'_, '_> {
     type Error = BodyError;
@@ -249,9 +255,14 @@ fn received_field(settings: &Settings, session: &Session, envelope: &Envelope, i
     };
     let mut field = Vec::with_capacity(256);
     let (recipient, date) = (only.as_deref(), DateTime::from_unix(unix_micros() / 1_000_000));
-    if let Peer::Local { uid } = session.peer {
+    let source = match session.peer {
+        Peer::Local { uid } => Some(LocalSource::User(uid)),
+        Peer::Token { .. } => Some(LocalSource::Http),
+        Peer::Tcp { .. } | Peer::Unix => None,
+    };
+    if let Some(source) = source {
         let (by, utf8) = (&*settings.host_name, envelope.mail.smtputf8);
-        ReceivedLocally { by, uid, id, recipient, utf8, date }.write_to(&mut field);
+        ReceivedLocally { by, source, id, recipient, utf8, date }.write_to(&mut field);
         return field.into();
     }
     let cipher = session.tls.as_deref().map(certificates::cipher);

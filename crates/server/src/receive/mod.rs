@@ -1,6 +1,7 @@
 //! From a message on the wire to a message in the spool: what the server answers to each recipient and each body.
 
 mod checks;
+mod injected;
 mod message;
 mod recipient;
 #[cfg(test)]
@@ -15,14 +16,16 @@ use std::time::{Duration, Instant};
 use posthaste_accounts::{
     LoggedIn, LoginDoor, LoginFailure, LoginGate, LoginOrigin, LoginSecrets, PasswordClaim, Quotas,
 };
-use posthaste_intake::{MemoryBudget, STORE_PATIENCE, SpoolShares};
+use posthaste_intake::{Incoming, MemoryBudget, STORE_PATIENCE, SpoolShares};
 use posthaste_smtp::driver::{self, Body, Handler, Peer};
 use posthaste_smtp::sasl::Credentials;
 use posthaste_smtp::sasl::scram::{self, ScramKeys, ScramProof};
-use posthaste_smtp::{Envelope, MailFrom, MessageOutcome, RcptTo, Reply, ReversePath, Witness};
+use posthaste_smtp::{BodyError, Envelope, MailFrom, MessageOutcome, RcptTo, Reply, ReversePath, Witness};
 use tokio::time::timeout;
 
 use self::checks::{AtMail, CheckList, Stop};
+pub(crate) use self::injected::InjectedBody;
+use self::message::SmtpBody;
 use crate::certificates;
 use crate::destinations::Destinations;
 use crate::events::{self, Recorder};
@@ -320,8 +323,21 @@ impl Handler for Receiver {
         &self,
         session: &mut Session,
         transaction: Transaction,
-        mut envelope: Envelope,
+        envelope: Envelope,
         body: &mut Body<'_>,
+    ) -> MessageOutcome {
+        self.take_message(session, transaction, envelope, &mut SmtpBody(body)).await
+    }
+}
+
+impl Receiver {
+    /// Keeps a message, and logs and records the outcome.
+    async fn take_message<B: Incoming<Error = BodyError>>(
+        &self,
+        session: &Session,
+        transaction: Transaction,
+        mut envelope: Envelope,
+        body: &mut B,
     ) -> MessageOutcome {
         let begun = Instant::now();
         let mut log = LogLine { received_id: self.0.ids.next(), ..LogLine::default() };
@@ -335,9 +351,7 @@ impl Handler for Receiver {
         self.log(&log, session, &envelope, &outcome, begun);
         outcome
     }
-}
 
-impl Receiver {
     async fn check_mail(&self, session: &Session, mail: &MailFrom) -> Result<(), Reply> {
         let settings = self.settings();
         let at = AtMail { receiver: self, session, settings: &settings, mail };

@@ -289,10 +289,12 @@ impl<S: Default> Session<S> {
 
 impl<S> Session<S> {
     /// The protocol's name for the `with` clause of a Received field (RFC 3848, RFC 6531 section 3.7.3). What a program on this machine handed over is `local`,
-    /// which is not registered and does not belong into the field.
+    /// and what came by HTTP is `HTTP`: these are not registered and do not belong into the field.
     pub fn with_keyword(&self, smtputf8: bool) -> &'static str {
-        if matches!(self.peer, Peer::Local { .. }) {
-            return "local";
+        match self.peer {
+            Peer::Local { .. } => return "local",
+            Peer::Token { .. } => return "HTTP",
+            Peer::Tcp { .. } | Peer::Unix => {}
         }
         let names = match (self.protocol, self.extended, smtputf8) {
             (Protocol::Smtp, false, _) => return "SMTP",

@@ -1,0 +1,219 @@
+//! Mail in by HTTP through the real server: delivered, relayed, durable, and refused with the right code.
+
+use std::collections::HashSet;
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::sync::Mutex;
+
+use rustix::process::Signal;
+use serde_json::{Value, json};
+
+use crate::http::{CONFIG, page_of, serve, token};
+use crate::relaying::{self, ANYWHERE, next_hop};
+use crate::support::{ANYBODY, PATIENCE, Server, mailbox};
+
+/// A request, with fields of its own.
+fn request(secret: &str, fields: &str, body: &str) -> String {
+    let head = format!("POST /api/inject/v1 HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer {secret}\r\n");
+    let length = body.len();
+    format!("{head}Connection: close\r\n{fields}Content-Length: {length}\r\n\r\n{body}")
+}
+
+const JSON: &str = "Content-Type: application/json\r\n";
+
+/// Head and body of the answer; an error if there is none, or half of one.
+fn try_ask(address: SocketAddr, request: &str) -> std::io::Result<(String, Value)> {
+    let mut stream = TcpStream::connect(address)?;
+    stream.set_read_timeout(Some(PATIENCE))?;
+    stream.write_all(request.as_bytes())?;
+    read_answer(&mut stream)
+}
+
+fn read_answer(stream: &mut TcpStream) -> std::io::Result<(String, Value)> {
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer)?;
+    let (head, body) = answer.split_once("\r\n\r\n").ok_or(std::io::ErrorKind::UnexpectedEof)?;
+    Ok((head.to_owned(), serde_json::from_str(body)?))
+}
+
+fn status(head: &str) -> u16 {
+    head[9..12].parse().unwrap()
+}
+
+/// The status and the body of the answer.
+fn inject(address: SocketAddr, secret: &str, body: &Value) -> (u16, Value) {
+    let (head, answer) = try_ask(address, &request(secret, JSON, &body.to_string())).unwrap();
+    (status(&head), answer)
+}
+
+fn to(recipients: &[&str], content: impl Into<Value>) -> Value {
+    let recipients: Vec<Value> = recipients.iter().map(|email| json!({ "email": email })).collect();
+    json!({ "envelope_sender": "shop@example.net", "recipients": recipients, "content": content.into() })
+}
+
+#[test]
+fn an_injected_message_is_delivered() {
+    let dir = tempfile::tempdir().unwrap();
+    let known = ANYBODY.replace("\"any\"", "[\"ann\", \"bob\"]");
+    let server = Server::start(dir.path(), &format!("{known}{CONFIG}"));
+    let (address, secret) = (page_of(&server), token(dir.path(), "shop", "inject"));
+    let text = "Subject: hello\nBcc: hidden@example.org\nFrom: shop@example.net\n\nbody\n.\n..\nüber\n";
+    let all = ["ann@example.org", "bob@example.org", "ann@example.org", "eve@example.org"];
+    let (status, answer) = inject(address, &secret, &to(&all, text));
+    assert_eq!(status, 200, "{answer}");
+    assert_eq!((&answer["success_count"], &answer["fail_count"]), (&2.into(), &1.into()), "{answer}");
+    assert_eq!(answer["failed_recipients"], json!(["eve@example.org"]));
+    assert!(answer["errors"][0].as_str().unwrap().starts_with("eve@example.org: 550 5.1.1 "), "{answer}");
+    let found = server.wait_for_mail("example.org", "ann", 1).remove(0).text();
+    assert!(found.contains("Return-Path: <shop@example.net>") && found.contains("Subject: hello\n"), "{found}");
+    assert!(found.contains("\nReceived: by mx.example.org (Posthaste, by HTTP)\n"), "{found}");
+    assert!(found.contains("\nDate: ") && found.contains("\nMessage-ID: <") && !found.contains("hidden@"), "{found}");
+    assert!(found.ends_with("\n\nbody\n.\n..\nüber\n") && !found.contains("127.0.0.1"), "{found}");
+    server.wait_for_mail("example.org", "bob", 1);
+    let kept = server.wait_for_log("message kept");
+    assert!(kept.contains("127.0.0.1 (token shop)") && kept.contains("with=\"HTTP\""), "{kept}");
+    let (status, answer) = inject(address, &secret, &to(&["eve@example.org"], text));
+    assert_eq!((status, &answer["success_count"]), (400, &0.into()), "{answer}");
+    server.stop();
+}
+
+#[test]
+fn an_injected_message_is_relayed() {
+    let (here, there) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let next = next_hop(there.path(), ANYWHERE);
+    let config = relaying::config(next.addresses[0].port(), "").replace("networks = [\"127.0.0.1\"]\n", "");
+    let server = Server::start(here.path(), &(config + CONFIG));
+    let secret = token(here.path(), "shop", "inject");
+    let recipients = ["ann@there.example", "bob@there.example", "eve@here.example"];
+    let (status, answer) = inject(page_of(&server), &secret, &to(&recipients, "Subject: x\r\n\r\n.dot\r\n"));
+    assert_eq!((status, &answer["success_count"]), (200, &3.into()), "{answer}");
+    for user in ["ann", "bob"] {
+        let found = next.wait_for_mail("there.example", user, 1).remove(0).text();
+        assert!(found.contains("(Posthaste, by HTTP)") && found.ends_with("\n.dot\n"), "{found}");
+    }
+    server.wait_for_mail("here.example", "eve", 1);
+    server.stop();
+    next.stop();
+}
+
+#[test]
+fn injected_mail_that_was_answered_survives_kill_9() {
+    let dir = tempfile::tempdir().unwrap();
+    let (mut server, address) = serve(dir.path());
+    let secret = token(dir.path(), "shop", "inject");
+    let acknowledged = Mutex::new(HashSet::new());
+    // One in ten is large, and goes to a file of its own.
+    let large = "x".repeat(70).repeat(20_000);
+    std::thread::scope(|scope| {
+        for client in 0..4 {
+            let (acknowledged, secret, large) = (&acknowledged, &secret, &large);
+            scope.spawn(move || {
+                for number in 0.. {
+                    let name = format!("{client}-{number}");
+                    let text = if number % 10 == 5 { large } else { "small" };
+                    let mail = to(&["ann@example.org"], format!("Subject: {name}\n\n{text}\n"));
+                    let Ok((head, answer)) = try_ask(address, &request(secret, JSON, &mail.to_string())) else {
+                        return;
+                    };
+                    assert_eq!(status(&head), 200, "{answer}");
+                    acknowledged.lock().unwrap().insert(name);
+                }
+            });
+        }
+        while acknowledged.lock().unwrap().len() < 100 {
+            std::thread::yield_now();
+        }
+        server.signal(Signal::KILL);
+        server.wait();
+    });
+    let server = Server::start_as_it_is(dir.path());
+    let acknowledged = acknowledged.into_inner().unwrap();
+    server.wait_for_mail("example.org", "ann", acknowledged.len());
+    server.stop();
+    let found: Vec<String> = mailbox(dir.path(), "example.org", "ann").iter().map(|mail| mail.text()).collect();
+    let subject = |text: &String| text.lines().find_map(|line| line.strip_prefix("Subject: ")).unwrap().to_owned();
+    let names: HashSet<String> = found.iter().map(subject).collect();
+    assert_eq!(names.len(), found.len(), "each once");
+    assert!(acknowledged.is_subset(&names), "lost: {:?}", acknowledged.difference(&names));
+}
+
+#[test]
+fn each_refusal_of_a_request_has_its_code() {
+    let dir = tempfile::tempdir().unwrap();
+    let limits = "[limits]\nmessage_bytes = 100000\nheader_bytes = 1024\n[auth]\nrecipient_rate = \"3/day\"\n";
+    let server = Server::start(dir.path(), &format!("{ANYBODY}{CONFIG}{limits}"));
+    let address = page_of(&server);
+    let (secret, other) = (token(dir.path(), "shop", "inject"), token(dir.path(), "watcher", "server:read"));
+    let mail = to(&["ann@example.org"], "Subject: x\n\nx\n");
+    let check = |secret: &str, fields: &str, body: &str, expected: u16, why: &str| {
+        let (head, answer) = try_ask(address, &request(secret, fields, body)).unwrap();
+        let said = answer["error"].as_str().unwrap_or_else(|| answer["errors"][0].as_str().unwrap());
+        assert!(status(&head) == expected && said.contains(why), "{expected} {why}: {head} {answer}");
+        head
+    };
+    let text = mail.to_string();
+    check("pht_0", JSON, &text, 401, "not good");
+    check(&other, JSON, &text, 403, "no scope inject");
+    check(&secret, "", &text, 415, "Content-Type");
+    check(&secret, "Content-Type: text/plain\r\n", &text, 415, "Content-Type");
+    check(&secret, &format!("{JSON}Content-Encoding: gzip\r\n"), &text, 415, "Content-Encoding");
+    check(&secret, &format!("{JSON}Idempotency-Key: order-1\r\n"), &text, 400, "Idempotency-Key");
+    check(&secret, JSON, "{", 400, "EOF");
+    check(&secret, JSON, &to(&[], "x").to_string(), 400, "recipients");
+    check(&secret, JSON, &to(&["ann"], "x").to_string(), 400, "recipients[0].email");
+    check(&secret, JSON, &to(&["ann@example.org"], json!({ "text_body": "x" })).to_string(), 400, "content");
+    check(&secret, JSON, &to(&["ann@example.org"], "Subject: x\r\n\nx\n").to_string(), 400, "LF");
+    let mut more = mail.clone();
+    more["trace_headers"] = json!({});
+    check(&secret, JSON, &more.to_string(), 400, "`trace_headers`");
+    let large = |text: String| to(&["ann@example.org"], text).to_string();
+    check(&secret, JSON, &large(format!("X: {}\n\nx", "x".repeat(2000))), 413, "header is larger");
+    check(&secret, JSON, &large(format!("X: x\n\n{}", "x\n".repeat(50_000))), 413, "larger than 100000 bytes");
+    let hops = "Received: x\n".repeat(60);
+    check(&secret, JSON, &large(format!("{hops}\nx")), 400, "554 5.4.6");
+    assert!(server.mailbox("example.org", "ann").is_empty());
+    // The one above counts as well.
+    assert_eq!(inject(address, &secret, &to(&["ann@example.org", "bob@example.org"], "X: y\n\nx")).0, 200);
+    let head = check(&secret, JSON, &text, 429, "450 4.7.1");
+    assert!(head.contains("retry-after: "), "{head}");
+    server.stop();
+}
+
+#[test]
+fn a_full_spool_takes_no_request_and_says_when_to_come_again() {
+    let dir = tempfile::tempdir().unwrap();
+    // No disk has so much room.
+    let full = "[storage]\nfree_bytes_min = 9000000000000000\n";
+    let server = Server::start(dir.path(), &format!("{ANYBODY}{CONFIG}{full}"));
+    let secret = token(dir.path(), "shop", "inject");
+    let mail = to(&["ann@example.org", "bob@example.org"], "Subject: x\n\nx\n");
+    let (head, answer) = try_ask(page_of(&server), &request(&secret, JSON, &mail.to_string())).unwrap();
+    assert!(status(&head) == 503 && head.contains("retry-after: "), "{head} {answer}");
+    assert_eq!((&answer["success_count"], &answer["fail_count"]), (&0.into(), &2.into()), "{answer}");
+    server.stop();
+    assert!(mailbox(dir.path(), "example.org", "ann").is_empty());
+}
+
+#[test]
+fn a_request_under_way_is_finished_when_the_server_stops() {
+    let dir = tempfile::tempdir().unwrap();
+    let (mut server, address) = serve(dir.path());
+    let secret = token(dir.path(), "shop", "inject");
+    let text = request(&secret, JSON, &to(&["ann@example.org"], "Subject: last\n\nx\n").to_string());
+    let (begin, rest) = text.split_at(text.len() - 5);
+    let mut stream = TcpStream::connect(address).unwrap();
+    stream.set_read_timeout(Some(PATIENCE)).unwrap();
+    stream.write_all(begin.replace("Connection: close\r\n", "Expect: 100-continue\r\n").as_bytes()).unwrap();
+    let mut continues = [0; 25];
+    stream.read_exact(&mut continues).unwrap();
+    assert_eq!(&continues, b"HTTP/1.1 100 Continue\r\n\r\n");
+    server.signal(Signal::TERM);
+    server.wait_for_log("stopping: no new connections");
+    stream.write_all(rest.as_bytes()).unwrap();
+    let (head, answer) = read_answer(&mut stream).unwrap();
+    assert!(status(&head) == 200 && head.contains("connection: close"), "{head} {answer}");
+    assert!(server.wait().success());
+    let server = Server::start_as_it_is(dir.path());
+    server.wait_for_mail("example.org", "ann", 1);
+    server.stop();
+}
