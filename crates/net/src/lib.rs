@@ -46,6 +46,7 @@ mod reserve;
 #[cfg(feature = "config")]
 #[cfg_attr(docsrs, doc(cfg(feature = "config")))]
 pub mod section;
+mod session;
 mod stream;
 #[cfg(feature = "tls")]
 #[cfg_attr(docsrs, doc(cfg(feature = "tls")))]
@@ -60,4 +61,5 @@ pub use networks::{ByNetwork, IpNet, NetworkError, is_much_of_the_internet, netw
 pub use peer::Peer;
 pub use phase::{CurrentPhase, Phase, after};
 pub use proxy::{HEADER_BYTES_MAX, ProxyError, ProxyHeader};
+pub use session::{SessionEnd, SessionStream, Woken};
 pub use stream::{Certificate, ClientCertificate, Stream, TlsFacts, close};

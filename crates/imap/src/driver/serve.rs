@@ -10,12 +10,12 @@ use posthaste_mailstore::{
     BODY_READ_MAX, ListOptions, MailAccount, MailBody, MailboxName, MailboxView, MailstoreError, MessageRow,
     NamePattern, RowOptions, Uid,
 };
-use posthaste_net::{Connection, Peer};
+use posthaste_net::{Connection, Peer, SessionEnd};
 use tokio::sync::Semaphore;
 use tokio::task::yield_now;
 use tokio::time::Instant;
 
-use super::connection::{Line, Stop};
+use super::connection::Line;
 use super::{Authenticator, ImapService, mail};
 use crate::session::{
     ImapCredentials, ImapEvent, ImapMachine, LoginRefusal, MailRefusal, MessageChoice, SelectedMailbox,
@@ -45,15 +45,15 @@ pub(super) async fn serve<A: Authenticator>(service: &ImapService<A>, connection
     line.machine.greet();
     match converse(service, &peer, &mut line).await {
         Ok(()) => {}
-        Err(Stop::Gone) => return,
-        Err(Stop::TimedOut) => line.machine.time_out(),
-        Err(Stop::ShuttingDown) => line.machine.shut_down(),
+        Err(SessionEnd::Gone) => return,
+        Err(SessionEnd::TimedOut) => line.machine.time_out(),
+        Err(SessionEnd::ShuttingDown) => line.machine.shut_down(),
     }
     line.close().await;
 }
 
 /// Boxed futures leave an idle session small.
-async fn converse<A: Authenticator>(service: &ImapService<A>, peer: &Peer, line: &mut Line) -> Result<(), Stop> {
+async fn converse<A: Authenticator>(service: &ImapService<A>, peer: &Peer, line: &mut Line) -> Result<(), SessionEnd> {
     let mut mine = Mine::default();
     let mut event = line.machine.step(&mut line.input);
     loop {
@@ -148,7 +148,7 @@ async fn list(
     account: &dyn MailAccount,
     patterns: &[String],
     options: ListOptions,
-) -> Result<ImapEvent, Stop> {
+) -> Result<ImapEvent, SessionEnd> {
     let patterns: Vec<NamePattern> = patterns.iter().map(|pattern| NamePattern::new(pattern)).collect();
     let mut names = match account.list(&patterns, options).await {
         Ok(names) => {
@@ -183,7 +183,7 @@ async fn messages<A: Authenticator>(
     set: &MessageChoice,
     sizes: bool,
     service: &ImapService<A>,
-) -> Result<ImapEvent, Stop> {
+) -> Result<ImapEvent, SessionEnd> {
     let set = mail::message_set(set);
     let mut rows = view.rows(&set, RowOptions { sizes });
     let mut waiting: VecDeque<MessageRow> = VecDeque::new();
@@ -197,8 +197,8 @@ async fn messages<A: Authenticator>(
                 turn += 1;
                 if turn % ROWS_BEFORE_YIELD == 0 {
                     yield_now().await;
-                    if line.has_ended() {
-                        return Err(Stop::Gone);
+                    if line.stream.has_ended() {
+                        return Err(SessionEnd::Gone);
                     }
                 }
                 if line.machine.is_searching() && begun.elapsed() > line.timeouts.search {
@@ -246,9 +246,9 @@ async fn of_message<'a, T, F: Future<Output = Result<T, MailstoreError>>>(
 }
 
 /// Reads a message, or its beginning, for its structure. Sessions that do so share a bound of memory.
-async fn read(line: &mut Line, body: &dyn MailBody, octets: u64, structures: &Semaphore) -> Result<(), Stop> {
+async fn read(line: &mut Line, body: &dyn MailBody, octets: u64, structures: &Semaphore) -> Result<(), SessionEnd> {
     let room = (octets >> 10) as u32 + 1;
-    let _room = structures.acquire_many(room).await.map_err(|_| Stop::Gone)?;
+    let _room = structures.acquire_many(room).await.map_err(|_| SessionEnd::Gone)?;
     let mut whole = Vec::with_capacity(octets as usize);
     let end = loop {
         if whole.len() as u64 >= octets {
@@ -265,16 +265,16 @@ async fn read(line: &mut Line, body: &dyn MailBody, octets: u64, structures: &Se
 }
 
 /// Sends octets of a message, 64 KiB at a time. The client has been told how many will come: without them the connection ends.
-async fn send(line: &mut Line, body: &dyn MailBody, range: Range<u64>) -> Result<(), Stop> {
+async fn send(line: &mut Line, body: &dyn MailBody, range: Range<u64>) -> Result<(), SessionEnd> {
     line.flush().await?;
     let mut from = range.start;
     while from < range.end {
         let up_to = range.end.min(from + BODY_READ_MAX as u64);
-        let piece: Bytes = body.read(from, up_to).await.map_err(|_| Stop::Gone)?;
+        let piece: Bytes = body.read(from, up_to).await.map_err(|_| SessionEnd::Gone)?;
         if piece.is_empty() {
-            return Err(Stop::Gone);
+            return Err(SessionEnd::Gone);
         }
-        line.write(&piece).await?;
+        line.stream.write(&piece).await?;
         from += piece.len() as u64;
     }
     Ok(())
