@@ -1,0 +1,112 @@
+//! Sessions over sockets, with feature `tokio`: a [`Pop3Service`] for the listeners of `posthaste-net`.
+
+mod serve;
+
+use std::future::Future;
+use std::sync::{Arc, PoisonError, RwLock};
+use std::time::Duration;
+
+use posthaste_mailstore::Mailstore;
+use posthaste_net::{Certificate, Connection, Goodbye, Peer, Refusal, Service};
+
+use crate::session::{Pop3Config, Pop3Credentials, Pop3LoginRefusal};
+
+/// Checks passwords.
+pub trait Pop3Authenticator: Send + Sync + 'static {
+    /// The login whose INBOX the client gets, as [`Mailstore::account`] knows it.
+    ///
+    /// # Errors
+    /// Why there is none.
+    fn login(
+        &self,
+        peer: &Peer,
+        credentials: Pop3Credentials,
+    ) -> impl Future<Output = Result<String, Pop3LoginRefusal>> + Send;
+}
+
+/// Time limits of a session.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Pop3Timeouts {
+    /// From the connection to the login, handshake included. Default 60 s.
+    pub login: Duration,
+    /// Without a command. Default 10 min, the least that RFC 1939 section 3 allows.
+    pub idle: Duration,
+    /// Without an octet taken by the client while there is something to send. Default 2 min.
+    pub write: Duration,
+    /// How long the client's octets are read after the last word. Default 1 s.
+    pub linger: Duration,
+}
+
+impl Default for Pop3Timeouts {
+    fn default() -> Self {
+        let secs = Duration::from_secs;
+        Self { login: secs(60), idle: secs(10 * 60), write: secs(120), linger: secs(1) }
+    }
+}
+
+/// Serves POP3: one value for all connections of a listener.
+///
+/// A session has the list of INBOX as of its login, and holds no lock (RFC 1939 section 8 calls it an exclusive one): other sessions, of IMAP
+/// too, work at the same time. The mailboxes of [`Mailstore`] cannot be changed yet, so QUIT tells that deleted messages were not removed.
+pub struct Pop3Service<A> {
+    store: Arc<dyn Mailstore>,
+    authenticator: A,
+    config: Arc<Pop3Config>,
+    timeouts: Pop3Timeouts,
+    implicit_tls: bool,
+    certificate: Arc<RwLock<Certificate>>,
+}
+
+impl<A: Pop3Authenticator> Pop3Service<A> {
+    /// A service without TLS.
+    pub fn new(store: Arc<dyn Mailstore>, authenticator: A, config: Pop3Config) -> Self {
+        Self {
+            store,
+            authenticator,
+            config: Arc::new(config),
+            timeouts: Pop3Timeouts::default(),
+            implicit_tls: false,
+            certificate: Arc::default(),
+        }
+    }
+
+    /// With other time limits.
+    #[must_use]
+    pub fn with_timeouts(mut self, timeouts: Pop3Timeouts) -> Self {
+        self.timeouts = timeouts;
+        self
+    }
+
+    /// With a certificate, which may be replaced later. STLS is offered if the configuration says so; with `implicit`, sessions are encrypted from
+    /// their first octet on.
+    #[must_use]
+    pub fn with_tls(mut self, certificate: Arc<RwLock<Certificate>>, implicit: bool) -> Self {
+        self.certificate = certificate;
+        self.implicit_tls = implicit;
+        self
+    }
+
+    fn certificate(&self) -> Certificate {
+        self.certificate.read().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+}
+
+impl<A: Pop3Authenticator> Service for Pop3Service<A> {
+    async fn serve(&self, connection: Connection) {
+        serve::serve(self, connection).await;
+    }
+
+    fn refuse(&self, _: &Peer, _: &Refusal) -> Goodbye {
+        // Under implicit TLS the client could not read it.
+        match self.implicit_tls {
+            true => Goodbye::default(),
+            false => Goodbye::new(b"-ERR [SYS/TEMP] Too many connections, try again later\r\n"),
+        }
+    }
+}
+
+impl<A> std::fmt::Debug for Pop3Service<A> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Pop3Service").field("config", &self.config).finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,228 @@
+//! One session from its greeting to its end: the machine asks, the store answers.
+
+use std::collections::VecDeque;
+use std::future::pending;
+use std::sync::Arc;
+
+use bytes::BytesMut;
+use posthaste_mailstore::{
+    BODY_READ_MAX, MailBody, MailboxName, MailboxView, MailstoreError, MessageRow, MessageSet, NumberRange, RowOptions,
+    Uid,
+};
+use posthaste_net::{Connection, Peer, SessionEnd, SessionStream, Woken, after};
+use tokio::task::yield_now;
+use tokio::time::Instant;
+
+use super::{Pop3Authenticator, Pop3Service, Pop3Timeouts};
+use crate::session::{Pop3Credentials, Pop3Event, Pop3LoginRefusal, Pop3Machine, Pop3Refusal, Pop3Row};
+
+/// A session over its stream.
+struct Conversation {
+    machine: Pop3Machine,
+    stream: SessionStream,
+    input: BytesMut,
+    timeouts: Pop3Timeouts,
+    login_deadline: Instant,
+    /// The line that is being waited for, and when it has to be there. Before login that clock decides nothing.
+    command: u64,
+    command_deadline: Instant,
+}
+
+/// Rows between two turns of other tasks: a store that has all in memory never waits by itself.
+const ROWS_BEFORE_YIELD: u32 = 64;
+
+pub(super) async fn serve<A: Pop3Authenticator>(service: &Pop3Service<A>, connection: Connection) {
+    let Connection { stream, peer, phase, .. } = connection;
+    let trusted = peer.ip().is_none_or(|ip| ip.is_loopback());
+    let machine = Pop3Machine::new(Arc::clone(&service.config), trusted);
+    let (timeouts, now) = (service.timeouts, Instant::now());
+    let mut session = Conversation {
+        machine: if service.implicit_tls { machine.encrypted() } else { machine },
+        stream: SessionStream::new(stream, phase, timeouts.write),
+        input: BytesMut::new(),
+        timeouts,
+        login_deadline: after(now, timeouts.login),
+        command: 0,
+        command_deadline: now,
+    };
+    if service.implicit_tls {
+        let certificate = service.certificate();
+        let started = session.stream.start_tls(&certificate, session.login_deadline);
+        if Box::pin(started).await.is_err() {
+            return;
+        }
+    }
+    session.machine.greet();
+    match session.converse(service, &peer).await {
+        Ok(()) => {}
+        // Nothing is said to a client that sleeps (RFC 1939 section 3).
+        Err(SessionEnd::Gone | SessionEnd::TimedOut) => return,
+        Err(SessionEnd::ShuttingDown) => session.machine.shut_down(),
+    }
+    let last = std::mem::take(session.machine.output_mut());
+    session.stream.close(last, timeouts.linger).await;
+}
+
+impl Conversation {
+    /// Boxed futures leave an idle session small.
+    async fn converse<A: Pop3Authenticator>(
+        &mut self,
+        service: &Pop3Service<A>,
+        peer: &Peer,
+    ) -> Result<(), SessionEnd> {
+        let mut inbox = None;
+        let mut event = self.machine.step(&mut self.input);
+        loop {
+            match event {
+                Pop3Event::Close => return Ok(()),
+                Pop3Event::NeedInput => self.fill().await?,
+                Pop3Event::Flush => self.flush().await?,
+                Pop3Event::StartTls => {
+                    self.flush().await?;
+                    Box::pin(self.stream.start_tls(&service.certificate(), self.login_deadline)).await?;
+                    self.machine.tls_started();
+                }
+                Pop3Event::Login(credentials) => {
+                    let view = Box::pin(log_in(service, peer, credentials)).await;
+                    self.machine.logged_in(view.map(|view| inbox.insert(view).exists()));
+                }
+                Pop3Event::Remove => self.machine.removed(remove(opened(&inbox))),
+                Pop3Event::Rows { first, last, sizes } => {
+                    event = Box::pin(self.rows(opened(&inbox), NumberRange { first, last }, sizes)).await?;
+                    continue;
+                }
+                Pop3Event::Open { message } => {
+                    event = Box::pin(self.send(opened(&inbox), message)).await?;
+                    continue;
+                }
+                Pop3Event::NextRow | Pop3Event::Read { .. } => unreachable!("{event:?} is answered elsewhere"),
+            }
+            event = self.machine.step(&mut self.input);
+        }
+    }
+
+    /// Writes the machine's output.
+    async fn flush(&mut self) -> Result<(), SessionEnd> {
+        let out = std::mem::take(self.machine.output_mut());
+        self.stream.write(&out).await?;
+        self.stream.flush().await
+    }
+
+    /// Writes the output, then reads more.
+    async fn fill(&mut self) -> Result<(), SessionEnd> {
+        self.flush().await?;
+        if self.command != self.machine.commands() {
+            self.command = self.machine.commands();
+            self.command_deadline = after(Instant::now(), self.timeouts.idle);
+        }
+        let deadline = match self.machine.is_logged_in() {
+            true => self.command_deadline,
+            false => self.login_deadline,
+        };
+        match self.stream.fill(&mut self.input, pending(), deadline).await? {
+            Woken::Deadline => Err(SessionEnd::TimedOut),
+            Woken::Octets | Woken::Event => Ok(()),
+        }
+    }
+
+    /// Answers a list to its end, and returns the first event that belongs to something else.
+    async fn rows(&mut self, view: &dyn MailboxView, range: NumberRange, sizes: bool) -> Result<Pop3Event, SessionEnd> {
+        let validity = view.uid_validity().get();
+        let mut rows = view.rows(&MessageSet::Numbers(vec![range]), RowOptions { sizes });
+        let mut waiting: VecDeque<MessageRow> = VecDeque::new();
+        let mut turn = 0;
+        loop {
+            match self.machine.step(&mut self.input) {
+                Pop3Event::NextRow => {
+                    turn += 1;
+                    if turn % ROWS_BEFORE_YIELD == 0 {
+                        yield_now().await;
+                        if self.stream.has_ended() {
+                            return Err(SessionEnd::Gone);
+                        }
+                    }
+                    if waiting.is_empty() {
+                        match rows.next().await {
+                            Ok(more) => waiting = more.into(),
+                            Err(error) => {
+                                self.machine.row(Err(refusal(&error)));
+                                continue;
+                            }
+                        }
+                    }
+                    let row = waiting.pop_front().map(|row| listed(&row, validity));
+                    self.machine.row(Ok(row.as_ref()));
+                }
+                Pop3Event::Flush => self.flush().await?,
+                other => return Ok(other),
+            }
+        }
+    }
+
+    /// Sends a message to its end, and returns the first event that belongs to something else.
+    async fn send(&mut self, view: &dyn MailboxView, message: u32) -> Result<Pop3Event, SessionEnd> {
+        let body = open(view, message).await;
+        self.machine.opened(body.as_ref().map(|body| body.len()).map_err(refusal));
+        let Ok(body) = body else { return Ok(self.machine.step(&mut self.input)) };
+        loop {
+            match self.machine.step(&mut self.input) {
+                Pop3Event::Read { from } => {
+                    let piece = body.read(from, from + BODY_READ_MAX as u64).await;
+                    self.machine.octets(piece.as_deref().map_err(refusal));
+                }
+                Pop3Event::Flush => self.flush().await?,
+                other => return Ok(other),
+            }
+        }
+    }
+}
+
+fn opened(inbox: &Option<Box<dyn MailboxView>>) -> &dyn MailboxView {
+    inbox.as_deref().expect("somebody has logged in")
+}
+
+async fn log_in<A: Pop3Authenticator>(
+    service: &Pop3Service<A>,
+    peer: &Peer,
+    credentials: Pop3Credentials,
+) -> Result<Box<dyn MailboxView>, Pop3LoginRefusal> {
+    let login = service.authenticator.login(peer, credentials).await?;
+    let opened = async {
+        let account = service.store.account(&login).await?;
+        let inbox = MailboxName::parse("INBOX").expect("INBOX is a name");
+        let id = account.find(&inbox).await?.ok_or(MailstoreError::NoMailbox)?;
+        // Read-only: POP3 takes no \Recent for itself.
+        account.select(id, true).await
+    };
+    opened.await.map_err(|error| match error {
+        MailstoreError::NoMailbox | MailstoreError::NoPermission => Pop3LoginRefusal::Wrong,
+        _ => Pop3LoginRefusal::Busy,
+    })
+}
+
+/// The store has no way to change a mailbox yet. RFC 1939 section 6 wants it told.
+fn remove(view: &dyn MailboxView) -> Result<(), Pop3Refusal> {
+    debug_assert!(view.read_only(), "a mailbox that can be changed");
+    Err(Pop3Refusal::Impossible)
+}
+
+/// Opens a message by its number.
+async fn open(view: &dyn MailboxView, message: u32) -> Result<Arc<dyn MailBody>, MailstoreError> {
+    let only = NumberRange { first: message, last: message };
+    let rows = view.rows(&MessageSet::Numbers(vec![only]), RowOptions::default()).next().await?;
+    let uid: Uid = rows.first().map(|row| row.uid).ok_or(MailstoreError::Gone)?;
+    view.body(uid).await
+}
+
+/// The unique-id in Dovecot's default form, `%08Xu%08Xv` in lower case.
+fn listed(row: &MessageRow, validity: u32) -> Pop3Row {
+    Pop3Row { message: row.number, size: row.size, unique_id: format!("{:08x}{validity:08x}", row.uid.get()) }
+}
+
+fn refusal(error: &MailstoreError) -> Pop3Refusal {
+    match error {
+        MailstoreError::Gone | MailstoreError::NoMailbox => Pop3Refusal::Gone,
+        MailstoreError::NoPermission | MailstoreError::Damaged(_) => Pop3Refusal::Impossible,
+        _ => Pop3Refusal::Unavailable,
+    }
+}

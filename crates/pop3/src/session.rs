@@ -1,0 +1,126 @@
+//! A session as a state machine: octets in, [`Pop3Event`]s and octets out.
+//!
+//! The owner (a *driver*) calls [`Pop3Machine::step`] with what it has read until the answer is [`Pop3Event::NeedInput`], then writes
+//! [`Pop3Machine::output`] and reads more. Events marked *asks* stand still until they are answered. Message numbers are those of the list that
+//! the driver made at the login; they mean the same messages until the end of the session (RFC 1939 section 5).
+
+mod auth;
+mod machine;
+mod mail;
+mod maildrop;
+
+pub use machine::Pop3Machine;
+pub use maildrop::DeletedMessages;
+
+/// What a [`Pop3Machine`] is told once.
+#[derive(Debug, Clone)]
+pub struct Pop3Config {
+    /// Our name in the greeting.
+    pub host_name: String,
+    /// Offer STLS. Set it only if the driver can do the handshake.
+    pub stls: bool,
+    /// All bounds.
+    pub limits: Pop3Limits,
+}
+
+impl Pop3Config {
+    /// Everything at its default.
+    pub fn new(host_name: impl Into<String>) -> Self {
+        Self { host_name: host_name.into(), stls: false, limits: Pop3Limits::default() }
+    }
+}
+
+/// Bounds of a session.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Pop3Limits {
+    /// Octets of a line with its end. RFC 2449 asks for 255; passwords of AUTH may be longer. Default 4 KiB.
+    pub line_bytes: usize,
+    /// Commands in a row that make no sense; then the client is cut off. Default 20.
+    pub errors: u32,
+}
+
+impl Default for Pop3Limits {
+    fn default() -> Self {
+        Self { line_bytes: 4 << 10, errors: 20 }
+    }
+}
+
+/// The most messages of a session: of a mailbox with more, a driver gives the oldest ones.
+pub const MESSAGES_MAX: u32 = 1_000_000;
+
+/// What the machine wants.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[allow(missing_docs, reason = "each variant says what its fields are")]
+pub enum Pop3Event {
+    /// Everything in the buffer is done: write the output, then read more.
+    NeedInput,
+    /// The output has grown large: write it, then go on.
+    Flush,
+    /// Write the output and close. Nothing more will come.
+    Close,
+    /// *Asks*: write the output, do the handshake, then call [`Pop3Machine::tls_started`]. The input is empty.
+    StartTls,
+    /// *Asks*: answer with [`Pop3Machine::logged_in`].
+    Login(Pop3Credentials),
+    /// The messages that [`Pop3Event::NextRow`] will ask for: numbers from `first` to `last`, both included. `sizes`: sizes are needed.
+    Rows { first: u32, last: u32, sizes: bool },
+    /// *Asks* for the next of these messages. Answer with [`Pop3Machine::row`].
+    NextRow,
+    /// *Asks* for the length of a message, which will be read. Answer with [`Pop3Machine::opened`].
+    Open { message: u32 },
+    /// *Asks* for octets of the open message from `from` on, as many as fit. Answer with [`Pop3Machine::octets`].
+    Read { from: u64 },
+    /// *Asks* to remove the messages of [`Pop3Machine::deleted`], all or none, durably. Answer with [`Pop3Machine::removed`].
+    Remove,
+}
+
+/// Who a client says to be.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Pop3Credentials {
+    /// Whose password it is.
+    pub user: String,
+    /// The password.
+    pub password: String,
+    /// On whose behalf the client wants to act (PLAIN); `None` for its own.
+    pub acts_for: Option<String>,
+}
+
+/// Without the password.
+impl std::fmt::Debug for Pop3Credentials {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Pop3Credentials").field("user", &self.user).finish_non_exhaustive()
+    }
+}
+
+/// Why somebody is not logged in.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Pop3LoginRefusal {
+    /// Another password, or no such name: `-ERR [AUTH]` (RFC 3206).
+    Wrong,
+    /// Passwords cannot be checked now, or the mailbox cannot be opened: `-ERR [SYS/TEMP]`, upon which clients do not ask for another password.
+    Busy,
+    /// The client's address has guessed too often: the connection ends.
+    Blocked,
+}
+
+/// Why a message cannot be had, or not be removed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Pop3Refusal {
+    /// Another session has removed it.
+    Gone,
+    /// It may work later: `-ERR [SYS/TEMP]`.
+    Unavailable,
+    /// It will not work without the operator: `-ERR [SYS/PERM]`.
+    Impossible,
+}
+
+/// A message of the list.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Pop3Row {
+    /// Its number.
+    pub message: u32,
+    /// Its octets, if they were asked for and are known.
+    pub size: Option<u64>,
+    /// Its unique-id (RFC 1939 section 7): 1 to 70 characters from 0x21 to 0x7E.
+    pub unique_id: String,
+}

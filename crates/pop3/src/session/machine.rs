@@ -1,0 +1,274 @@
+//! The states of a session.
+
+use std::sync::Arc;
+
+use bytes::BytesMut;
+
+use super::mail::{Listing, Sending};
+use super::maildrop::{DeletedMessages, Maildrop};
+use super::{Pop3Config, Pop3Event, Pop3Refusal};
+use crate::command::{Pop3Command, parse};
+use crate::line::{LineFrame, LineFramer};
+
+/// One server session. See the [module](super) for how it is driven.
+///
+/// Between two calls of [`Pop3Machine::step`] it holds a bit for each message and unwritten output; what it did not take stays in the caller's buffer.
+#[derive(Debug)]
+pub struct Pop3Machine {
+    pub(super) config: Arc<Pop3Config>,
+    pub(super) state: State,
+    pub(super) out: Vec<u8>,
+    framer: LineFramer,
+    pub(super) tls: bool,
+    /// The connection needs no TLS for a login: it comes from this machine.
+    pub(super) trusted: bool,
+    /// The name of USER, until the next command.
+    pub(super) user: Option<Vec<u8>>,
+    /// From the login on.
+    pub(super) maildrop: Option<Maildrop>,
+    errors: u32,
+    commands: u64,
+}
+
+#[derive(Debug)]
+pub(super) enum State {
+    /// Waits for [`Pop3Machine::greet`].
+    Greeting,
+    /// Waits for a command.
+    Command,
+    /// Waits for the message of PLAIN.
+    AuthPlain,
+    /// Waits for the name of LOGIN.
+    AuthUser,
+    /// Waits for the password of LOGIN.
+    AuthPassword {
+        user: String,
+    },
+    /// Waits for [`Pop3Machine::logged_in`].
+    Login,
+    /// Waits for [`Pop3Machine::tls_started`].
+    Tls,
+    Listing(Listing),
+    /// Waits for [`Pop3Machine::opened`].
+    Opening {
+        lines: Option<u64>,
+    },
+    Sending(Sending),
+    /// Waits for [`Pop3Machine::removed`].
+    Removing,
+    /// Nothing more is read.
+    Closed,
+}
+
+/// Output beyond this is written before the session goes on.
+const OUTPUT_BYTES_MAX: usize = 16 << 10;
+
+impl Pop3Machine {
+    /// A session that waits for [`Pop3Machine::greet`]. `trusted`: logins need no TLS, as the client is on this machine.
+    pub fn new(config: Arc<Pop3Config>, trusted: bool) -> Self {
+        Self {
+            config,
+            state: State::Greeting,
+            out: Vec::new(),
+            framer: LineFramer::default(),
+            tls: false,
+            trusted,
+            user: None,
+            maildrop: None,
+            errors: 0,
+            commands: 0,
+        }
+    }
+
+    /// The session is encrypted from its first octet on (RFC 8314 section 3.3).
+    #[must_use]
+    pub fn encrypted(mut self) -> Self {
+        self.tls = true;
+        self
+    }
+
+    /// Writes the greeting. It has no angle brackets, which would offer APOP.
+    ///
+    /// # Panics
+    /// When it has been written.
+    pub fn greet(&mut self) {
+        assert!(matches!(self.state, State::Greeting), "greeted in {:?}", self.state);
+        let text = format!("+OK {} ready", self.config.host_name);
+        self.line(&text);
+        self.state = State::Command;
+    }
+
+    /// Output that waits to be written.
+    pub fn output(&self) -> &[u8] {
+        &self.out
+    }
+
+    /// Output that waits to be written, for the driver to take.
+    pub fn output_mut(&mut self) -> &mut Vec<u8> {
+        &mut self.out
+    }
+
+    /// Whether somebody has logged in.
+    pub fn is_logged_in(&self) -> bool {
+        self.maildrop.is_some()
+    }
+
+    /// Counts lines that came whole: while it stands still, the same one is being waited for.
+    pub fn commands(&self) -> u64 {
+        self.commands
+    }
+
+    /// The messages that are marked; `None` before the login.
+    pub fn deleted(&self) -> Option<&DeletedMessages> {
+        self.maildrop.as_ref().map(|maildrop| &maildrop.deleted)
+    }
+
+    /// Ends the session because the server shuts down. Nothing is removed. The client reads this as the reply to its next command.
+    pub fn shut_down(&mut self) {
+        self.line("-ERR [SYS/TEMP] Server is shutting down");
+        self.state = State::Closed;
+    }
+
+    /// Goes on with `input`, of which it takes what it can use.
+    ///
+    /// # Panics
+    /// When an event that asks has not been answered, or [`Pop3Machine::greet`] was not called.
+    pub fn step(&mut self, input: &mut BytesMut) -> Pop3Event {
+        loop {
+            if matches!(self.state, State::Closed) {
+                return Pop3Event::Close;
+            }
+            if self.out.len() >= OUTPUT_BYTES_MAX {
+                return Pop3Event::Flush;
+            }
+            match &self.state {
+                State::Command | State::AuthPlain | State::AuthUser | State::AuthPassword { .. } => {}
+                State::Listing(_) => return Pop3Event::NextRow,
+                State::Sending(sending) => return Pop3Event::Read { from: sending.from },
+                state => panic!("stepped in {state:?}"),
+            }
+            let frame = self.framer.next(input, self.config.limits.line_bytes);
+            if frame == LineFrame::Incomplete {
+                return Pop3Event::NeedInput;
+            }
+            self.commands += 1;
+            if let Some(event) = self.take(frame, input) {
+                return event;
+            }
+        }
+    }
+
+    fn take(&mut self, frame: LineFrame, input: &BytesMut) -> Option<Pop3Event> {
+        match frame {
+            LineFrame::Incomplete => None,
+            LineFrame::Endless => {
+                self.line("-ERR That line is too long");
+                self.state = State::Closed;
+                None
+            }
+            LineFrame::TooLong => {
+                (self.state, self.user) = (State::Command, None);
+                self.wrong_command("That line is too long");
+                None
+            }
+            LineFrame::Line(line) => match std::mem::replace(&mut self.state, State::Command) {
+                State::AuthPlain => self.auth_plain(&line),
+                State::AuthUser => self.auth_user(&line),
+                State::AuthPassword { user } => self.auth_password(user, &line),
+                _ => self.command(&line, input),
+            },
+        }
+    }
+
+    fn command(&mut self, line: &[u8], input: &BytesMut) -> Option<Pop3Event> {
+        let command = match parse(line) {
+            Ok(command) => command,
+            Err(why) => {
+                self.wrong_command(&why.to_string());
+                return None;
+            }
+        };
+        let user = self.user.take();
+        match (&command, &self.maildrop) {
+            (Pop3Command::Capa | Pop3Command::Quit, _) => {}
+            (
+                Pop3Command::Stls
+                | Pop3Command::Utf8
+                | Pop3Command::User(_)
+                | Pop3Command::Pass(_)
+                | Pop3Command::Auth { .. },
+                None,
+            ) => {}
+            (
+                Pop3Command::Stls
+                | Pop3Command::Utf8
+                | Pop3Command::User(_)
+                | Pop3Command::Pass(_)
+                | Pop3Command::Auth { .. },
+                Some(_),
+            ) => {
+                self.wrong_command("You are logged in");
+                return None;
+            }
+            (_, None) => {
+                self.wrong_command("Log in first");
+                return None;
+            }
+            (_, Some(_)) => {}
+        }
+        self.errors = 0;
+        match command {
+            Pop3Command::Capa => self.tell_capabilities(),
+            Pop3Command::Quit => return self.quit(),
+            Pop3Command::Stls => return self.start_tls(input),
+            // Messages are sent as they are, with or without it.
+            Pop3Command::Utf8 => self.line("+OK UTF-8 it is"),
+            Pop3Command::User(name) => self.user(name),
+            Pop3Command::Pass(password) => return self.password(user, password),
+            Pop3Command::Auth { mechanism, initial } => return self.auth(mechanism.as_deref(), initial.as_deref()),
+            command => return self.with_mail(command),
+        }
+        None
+    }
+
+    fn quit(&mut self) -> Option<Pop3Event> {
+        if self.maildrop.as_ref().is_some_and(|maildrop| !maildrop.deleted.is_empty()) {
+            self.state = State::Removing;
+            return Some(Pop3Event::Remove);
+        }
+        self.line("+OK Bye");
+        self.state = State::Closed;
+        None
+    }
+
+    /// Answers [`Pop3Event::Remove`].
+    ///
+    /// # Panics
+    /// When it was not asked.
+    pub fn removed(&mut self, removed: Result<(), Pop3Refusal>) {
+        assert!(matches!(self.state, State::Removing), "removed in {:?}", self.state);
+        let count = self.deleted().map_or(0, DeletedMessages::len);
+        match removed {
+            // Another session has removed them: decision of the store, and the same in the end.
+            Ok(()) | Err(Pop3Refusal::Gone) => self.line(&format!("+OK Bye; {count} removed")),
+            Err(Pop3Refusal::Unavailable) => self.line("-ERR [SYS/TEMP] Some deleted messages not removed"),
+            Err(Pop3Refusal::Impossible) => self.line("-ERR [SYS/PERM] Some deleted messages not removed"),
+        }
+        self.state = State::Closed;
+    }
+
+    pub(super) fn line(&mut self, text: &str) {
+        self.out.extend_from_slice(text.as_bytes());
+        self.out.extend_from_slice(b"\r\n");
+    }
+
+    /// `-ERR` to a command that makes no sense, which is counted.
+    pub(super) fn wrong_command(&mut self, why: &str) {
+        self.line(&format!("-ERR {why}"));
+        self.errors += 1;
+        if self.errors >= self.config.limits.errors {
+            self.line("-ERR Too many commands that make no sense");
+            self.state = State::Closed;
+        }
+    }
+}
