@@ -1,7 +1,8 @@
 //! Two other readers over all corpora: mail-parser, and Python's `email` where there is one (`CI_REQUIRE_PEERS=1`: there must be).
 //!
 //! Every difference falls into a kind that was judged once; the kinds with their reasons are [`KINDS`]. A difference of no kind fails the test, and so
-//! does a kind that nothing shows any more: what the project's own corpus lacks is in [`OWN`].
+//! does a kind that nothing shows any more: what the project's own corpus lacks is in [`OWN`]. The fuzz target `message_opinion` looks for differences
+//! of no kind in well-formed mail.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -9,131 +10,19 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-use mail_parser::{MessageParser, MimeHeaders, PartType};
-use posthaste_message::mime::{Address, Encoding, Kind, Message, message_id};
-
-/// What a reader makes of a message.
-#[derive(Debug, Default, PartialEq, Eq)]
-struct Read {
-    subject: String,
-    /// Addresses of From, To and Cc, in lower case, each once.
-    addresses: BTreeSet<String>,
-    date: Option<i64>,
-    message_id: String,
-    /// Media type and octets of all leaves; of text without white space, in which readers differ.
-    leaves: Vec<(String, Vec<u8>)>,
-}
-
-fn ours(bytes: &[u8]) -> Read {
-    let message = Message::parse(bytes);
-    let charset = message.header_charset();
-    let mut read = Read::default();
-    for field in message.root().header().fields() {
-        match String::from_utf8_lossy(field.name).to_ascii_lowercase().as_str() {
-            "subject" if read.subject.is_empty() => read.subject = squeezed(&field.text(charset)),
-            "from" | "to" | "cc" => read.addresses.extend(addresses(field.addresses(charset))),
-            "date" if read.date.is_none() => read.date = field.date().map(|date| date.unix_secs()),
-            "message-id" if read.message_id.is_empty() => read.message_id = message_id(field.value).unwrap_or_default(),
-            _ => {}
-        }
-    }
-    for part in message.parts().filter(|part| part.kind() == Kind::Leaf) {
-        let media_type = part.media_type().into_owned();
-        let is_text = media_type.starts_with("text/") || media_type.starts_with("multipart/");
-        let octets = if is_text { squeezed(&part.text()).into_bytes() } else { part.decoded().into_owned() };
-        read.leaves.push((media_type, octets));
-    }
-    read
-}
-
-fn addresses(found: impl Iterator<Item = Address>) -> impl Iterator<Item = String> {
-    found.filter_map(|address| match address {
-        Address::Mailbox { address, .. } => address.map(|address| address.to_lowercase()),
-        _ => None,
-    })
-}
-
-/// Without white space.
-fn squeezed(text: &str) -> String {
-    text.split_whitespace().collect()
-}
-
-fn mail_parsers(bytes: &[u8]) -> Option<Read> {
-    let message = MessageParser::default().parse(bytes)?;
-    let lists = [message.from(), message.to(), message.cc()];
-    let mailboxes = lists.into_iter().flatten().flat_map(|list| list.iter()).filter_map(|one| one.address());
-    let mut read = Read {
-        subject: squeezed(message.subject().unwrap_or("")),
-        addresses: mailboxes.map(str::to_lowercase).collect(),
-        date: message.date().filter(|date| date.is_valid()).map(|date| date.to_timestamp()),
-        message_id: message.message_id().unwrap_or("").to_owned(),
-        leaves: Vec::new(),
-    };
-    let mut levels = vec![message.parts.iter()];
-    while let Some(level) = levels.last_mut() {
-        let Some(part) = level.next() else {
-            levels.pop();
-            continue;
-        };
-        let kind = part.content_type().map(|kind| match kind.subtype() {
-            Some(subtype) => format!("{}/{subtype}", kind.ctype()).to_lowercase(),
-            None => kind.ctype().to_lowercase(),
-        });
-        let kind = kind.unwrap_or_else(|| "text/plain".to_owned());
-        match &part.body {
-            PartType::Text(text) | PartType::Html(text) => read.leaves.push((kind, squeezed(text).into_bytes())),
-            PartType::Binary(octets) | PartType::InlineBinary(octets) => read.leaves.push((kind, octets.to_vec())),
-            PartType::Message(message) => levels.push(message.parts.iter()),
-            PartType::Multipart(_) => {}
-        }
-    }
-    Some(read)
-}
-
-/// A kind of difference: its name, why ours is right or as good, and whether a difference is of it.
-type KindOf = (&'static str, &'static str, fn(&Case<'_>) -> bool);
-
-/// A difference.
-struct Case<'a> {
-    bytes: &'a [u8],
-    ours: &'a Read,
-    theirs: &'a Read,
-    /// `subject`, `addresses`, `date`, `message_id` or `leaves`.
-    what: &'static str,
-}
-
-impl Case<'_> {
-    /// How often a field stands in the header.
-    fn count(&self, name: &str) -> usize {
-        Message::parse(self.bytes).root().header().fields().filter(|field| field.is(name)).count()
-    }
-
-    fn value(&self, name: &str) -> Vec<u8> {
-        let message = Message::parse(self.bytes);
-        message.root().header().first(name).map(|field| field.value.to_vec()).unwrap_or_default()
-    }
-
-    fn any_part(&self, holds: impl Fn(&posthaste_message::mime::Part<'_, '_>) -> bool) -> bool {
-        Message::parse(self.bytes).parts().any(|part| holds(&part))
-    }
-}
+use posthaste_message::mime::Encoding;
 
 #[path = "second_opinion/kinds.rs"]
 mod kinds;
-use kinds::{KINDS, OWN, PYTHON_KINDS};
-
-fn differences(ours: &Read, theirs: &Read) -> Vec<&'static str> {
-    [
-        ("subject", ours.subject != theirs.subject),
-        ("addresses", ours.addresses != theirs.addresses),
-        ("date", ours.date != theirs.date),
-        ("message_id", ours.message_id != theirs.message_id),
-        ("leaves", ours.leaves != theirs.leaves),
-    ]
-    .into_iter()
-    .filter_map(|(what, differs)| differs.then_some(what))
-    .collect()
-}
+#[path = "second_opinion/malformed.rs"]
+mod malformed;
+#[path = "second_opinion/python.rs"]
+mod python;
+#[path = "second_opinion/readers.rs"]
+mod readers;
+use kinds::KINDS;
+use python::{OWN, PYTHON_KINDS};
+use readers::{Case, KindOf, Read, differences, mail_parsers, ours, shown, squeezed};
 
 /// Judges all differences; returns how many there are of each kind.
 fn judge(kinds: &[KindOf], mail: &[(PathBuf, Vec<u8>)], theirs: &[Option<Read>]) -> BTreeMap<&'static str, usize> {
@@ -157,23 +46,6 @@ fn judge(kinds: &[KindOf], mail: &[(PathBuf, Vec<u8>)], theirs: &[Option<Read>])
     }
     assert!(unknown.is_empty(), "{} differences of no kind that was judged:\n{}", unknown.len(), unknown.join("\n"));
     counts
-}
-
-fn shown(read: &Read, what: &str) -> String {
-    let text = match what {
-        "subject" => read.subject.clone(),
-        "addresses" => format!("{:?}", read.addresses),
-        "date" => format!("{:?}", read.date),
-        "message_id" => read.message_id.clone(),
-        _ => read
-            .leaves
-            .iter()
-            .map(|(kind, octets)| {
-                format!("{kind} {} {}; ", octets.len(), octets[..octets.len().min(60)].escape_ascii())
-            })
-            .collect(),
-    };
-    text.chars().take(600).collect()
 }
 
 fn corpora() -> Vec<(PathBuf, Vec<u8>)> {
@@ -274,4 +146,42 @@ fn python_read(line: &str) -> Option<Read> {
             })
             .collect(),
     })
+}
+
+#[test]
+fn damage_is_told_from_what_is_well_formed() {
+    let malformed = |what: &'static str, bytes: &[u8]| {
+        let (ours, theirs) = (ours(bytes), Read::default());
+        malformed::is_malformed(&Case { bytes, ours: &ours, theirs: &theirs, what })
+    };
+    let good: [(&str, &[u8]); 6] = [
+        ("subject", b"Subject: a\n b: c\nDate: Tue, 4 Mar 2025 10:13:00 +0100\n\nx\n"),
+        ("date", b"Date: 28 Feb 2025 00:00:59 -0000\r\n\r\nx\r\n"),
+        ("message_id", b"Message-ID: <a.b@c.example>\n\n"),
+        ("addresses", b"From: a@b.example, \"B c\" <d@e.example>\n\n\x00"),
+        ("addresses", b"To: Ann Example <ann+x@b.example>,\n <d@e.example>\n\n"),
+        ("leaves", b"Content-Type: text/plain; charset=\"utf-8\"\nContent-Transfer-Encoding: base64\n\neA==\n"),
+    ];
+    for (what, bytes) in good {
+        assert!(!malformed(what, bytes), "{what}: {}", bytes.escape_ascii());
+    }
+    let bad: [(&str, &[u8]); 14] = [
+        ("subject", b"Subject: a\nb\n\nx\n"),
+        ("subject", b"Subject: a\rb\n\nx\n"),
+        ("subject", b"Subject: a\n"),
+        ("subject", b"Subject: a\nDate: soon\n\n"),
+        ("date", b"Date: Tue, 31 Feb 2025 10:13:00 +0100\n\n"),
+        ("date", b"Date: 4 Mar 2025 10:13:00 JST\n\n"),
+        ("message_id", b"Message-ID: <a@b c>\n\n"),
+        ("message_id", b"Message-ID: <a@b> <c@d>\n\n"),
+        ("addresses", b"From: a@b (c)\n\n"),
+        ("addresses", b"From: a@b,\n\n"),
+        ("addresses", b"From: A <a@b\n\n"),
+        ("leaves", b"Content-Type: plain\n\nx\n"),
+        ("leaves", b"Content-Type: text/plain\nContent-Type: text/html\n\nx\n"),
+        ("leaves", b"Subject: x\n\nx\x00\n"),
+    ];
+    for (what, bytes) in bad {
+        assert!(malformed(what, bytes), "{what}: {}", bytes.escape_ascii());
+    }
 }
