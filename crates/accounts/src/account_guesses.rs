@@ -28,9 +28,21 @@ struct GuessedAccount {
 impl AccountGuesses {
     /// True if so many passwords were wrong that strangers wait for [`ACCOUNT_WAIT`].
     pub fn is_slow(&self, name: &str) -> bool {
+        self.of(name).1
+    }
+
+    /// The number of wrong passwords that count, and whether it makes the account slow.
+    pub fn of(&self, name: &str) -> (u32, bool) {
         let slots = self.slots.lock().unwrap_or_else(PoisonError::into_inner);
-        let guessed = slots.get(&self.slot(name));
-        guessed.is_some_and(|of| of.failures >= ACCOUNT_FAILURES_MAX && of.since.elapsed() < ACCOUNT_GUESSES_FOR)
+        let counting = slots.get(&self.slot(name)).filter(|of| of.since.elapsed() < ACCOUNT_GUESSES_FOR);
+        counting.map_or((0, false), |of| (of.failures, of.failures >= ACCOUNT_FAILURES_MAX))
+    }
+
+    /// Forgets the wrong passwords of a name. False: there are none.
+    pub fn forget(&self, name: &str) -> bool {
+        let is_counted = self.of(name).0 > 0;
+        self.slots.lock().unwrap_or_else(PoisonError::into_inner).remove(&self.slot(name));
+        is_counted
     }
 
     /// Counts a wrong password, unless it is the last one again.
@@ -88,6 +100,9 @@ mod tests {
         assert!(!guesses.is_slow("ann@example.org"));
         guesses.failed("ann@example.org", 1002);
         assert!(!guesses.is_slow("ann@example.org"), "the count begins anew");
+        assert_eq!(guesses.of("ann@example.org"), (1, false));
+        assert!(guesses.forget("ann@example.org") && !guesses.forget("ann@example.org"));
+        assert_eq!(guesses.of("ann@example.org"), (0, false));
     }
 
     #[tokio::test(start_paused = true)]

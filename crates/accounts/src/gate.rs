@@ -6,6 +6,7 @@
 //! At an account that many guess at, networks without a login wait before each check. Nobody is locked out of an account by the guesses of others.
 
 mod scram;
+mod status;
 
 use std::fmt;
 use std::io;
@@ -16,6 +17,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use posthaste_directory::Directory;
+pub use status::{Guessed, LoginStatus};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, SemaphorePermit};
 use tokio::task::spawn_blocking;
 use tokio::time::{Instant, sleep, sleep_until, timeout};
@@ -23,7 +25,8 @@ use tokio::time::{Instant, sleep, sleep_until, timeout};
 use crate::account_guesses::{ACCOUNT_WAIT, AccountGuesses};
 use crate::guesses::{Attempt, Guesses};
 use crate::known::KnownNetworks;
-use crate::logins::{LoginSecrets, Logins};
+use crate::last_uses::LastUses;
+use crate::logins::{Login, LoginSecrets, Logins};
 use crate::password::{PASSWORD_BYTES_MAX, PasswordHash};
 use crate::remembered::RememberedPasswords;
 
@@ -36,6 +39,7 @@ pub struct LoginGate {
     guesses: Guesses,
     account_guesses: AccountGuesses,
     remembered: RememberedPasswords,
+    last_uses: LastUses,
     checks_made: AtomicU64,
 }
 
@@ -102,6 +106,7 @@ impl Default for LoginGate {
             guesses: Guesses::default(),
             account_guesses: AccountGuesses::default(),
             remembered: RememberedPasswords::default(),
+            last_uses: LastUses::default(),
             checks_made: AtomicU64::new(0),
         }
     }
@@ -199,8 +204,7 @@ impl LoginGate {
         };
         let why = match (&name, login) {
             (Some(name), Some(login)) if is_right && acts_for.is_none() => {
-                entered.from.inspect(|ip| self.known.add(*ip));
-                return Ok(LoggedIn { name: name.clone(), secrets: Arc::clone(&login.secrets) });
+                return Ok(self.let_in(&entered, (logins, origin), name, login));
             }
             (_, Some(_)) if is_right => "it may act for nobody else",
             (_, Some(_)) => "wrong password",
@@ -224,6 +228,19 @@ impl LoginGate {
         if !entered.is_known && name.is_some_and(|name| self.account_guesses.is_slow(name)) {
             sleep(ACCOUNT_WAIT).await;
         }
+    }
+
+    /// Notes a success.
+    fn let_in(
+        &self,
+        entered: &Entered<'_>,
+        (logins, origin): (&Logins, LoginOrigin),
+        name: &str,
+        login: &Login,
+    ) -> LoggedIn {
+        entered.from.inspect(|ip| self.known.add(*ip));
+        self.last_uses.note(logins, name, origin);
+        LoggedIn { name: name.to_owned(), secrets: Arc::clone(&login.secrets) }
     }
 
     /// Counts a wrong guess, for an account if it is the password that is wrong, and waits for the time of the answer.

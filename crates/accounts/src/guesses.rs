@@ -1,6 +1,7 @@
 //! Wrong guesses, by the client's network.
 
 use std::collections::HashMap;
+use std::fmt;
 use std::hash::{BuildHasher, Hash, RandomState};
 use std::net::{IpAddr, Ipv6Addr};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -51,6 +52,16 @@ impl Network {
         match self {
             Self::Client(_) => IN_FLIGHT_MAX,
             Self::Prefix48(_) => PREFIX_IN_FLIGHT_MAX,
+        }
+    }
+}
+
+impl fmt::Display for Network {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Client(ip @ IpAddr::V4(_)) => ip.fmt(f),
+            Self::Client(ip @ IpAddr::V6(_)) => write!(f, "{ip}/64"),
+            Self::Prefix48(ip) => write!(f, "{ip}/48"),
         }
     }
 }
@@ -136,6 +147,65 @@ impl Guesses {
         }
         counted.in_flight[door as usize] += 1;
         Ok(())
+    }
+}
+
+/// A client, or a /48 of IPv6, that has guessed wrong.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct GuessingClient {
+    /// An address of IPv4, or a prefix of IPv6: `2001:db8::/64`.
+    pub network: String,
+    /// Wrong passwords and tokens that count.
+    pub wrong: u32,
+    /// True if its attempts are turned away without a check.
+    pub is_turned_away: bool,
+    /// Seconds after which they count no more.
+    pub secs_left: u64,
+}
+
+impl Guesses {
+    /// Networks whose failures count: those that are turned away first, then those with the most.
+    pub fn clients(&self) -> Vec<GuessingClient> {
+        let networks = self.lock();
+        let counting = networks.iter().filter(|(_, counted)| counted.failures > 0);
+        let mut clients: Vec<_> = counting
+            .filter_map(|(network, counted)| {
+                let left = GUESSES_FOR.checked_sub(counted.since.elapsed()).filter(|left| !left.is_zero())?;
+                let is_turned_away = counted.failures >= network.failures_max();
+                let secs_left = left.as_secs_f64().ceil() as u64;
+                Some(GuessingClient {
+                    network: network.to_string(),
+                    wrong: counted.failures,
+                    is_turned_away,
+                    secs_left,
+                })
+            })
+            .collect();
+        drop(networks);
+        clients.sort_by(|a, b| {
+            let rank = |of: &GuessingClient| (!of.is_turned_away, u32::MAX - of.wrong);
+            rank(a).cmp(&rank(b)).then_with(|| a.network.cmp(&b.network))
+        });
+        clients
+    }
+
+    /// Forgets the failures of a client and of its /48. False: there are none.
+    pub fn forget(&self, ip: IpAddr) -> bool {
+        let client = match ip {
+            IpAddr::V4(_) => ip,
+            IpAddr::V6(ip) => Ipv6Addr::from_bits(ip.to_bits() >> 64 << 64).into(),
+        };
+        let mut networks = self.lock();
+        let mut is_found = false;
+        for network in Network::all(Some(client)) {
+            let Some(counted) = networks.get_mut(&network) else { continue };
+            is_found |= counted.failures > 0 && counted.since.elapsed() < GUESSES_FOR;
+            (counted.failures, counted.last) = (0, None);
+            if counted.is_idle() {
+                networks.remove(&network);
+            }
+        }
+        is_found
     }
 }
 

@@ -8,12 +8,15 @@ mod account_guesses;
 mod gate;
 mod guesses;
 mod known;
+mod last_uses;
 mod logins;
 mod password;
 mod quotas;
 mod remembered;
 
-pub use gate::{LoggedIn, LoginDoor, LoginFailure, LoginGate, LoginOrigin, PasswordClaim};
+pub use gate::{Guessed, LoggedIn, LoginDoor, LoginFailure, LoginGate, LoginOrigin, LoginStatus, PasswordClaim};
+pub use guesses::GuessingClient;
+pub use last_uses::LastUse;
 pub use logins::{Login, LoginSecrets, Logins, LoginsError};
 pub use password::{HashError, PASSWORD_BYTES_MAX, PasswordError, PasswordHash, hash_password, scram_keys};
 pub use quotas::{QuotaReached, Quotas};

@@ -108,7 +108,16 @@ impl Logins {
         self.decoy.as_ref()
     }
 
-    /// Whether any login can show its password by SCRAM-SHA-256.
+    /// Each with its name, in no order.
+    pub fn all(&self) -> impl Iterator<Item = (&str, &Login)> {
+        self.by_name.iter().map(|(name, login)| (&**name, login))
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.by_name.len()
+    }
+
+    /// True if any login can show its password by SCRAM-SHA-256.
     pub fn has_scram(&self) -> bool {
         self.scram_decoy.is_some()
     }

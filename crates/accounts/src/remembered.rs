@@ -56,6 +56,12 @@ impl RememberedPasswords {
         is_right
     }
 
+    /// True if the password of the login `name`, whose line has `hash`, is remembered.
+    pub fn has(&self, name: &str, hash: &PasswordHash) -> bool {
+        let table = self.table.lock().unwrap_or_else(PoisonError::into_inner);
+        table.by_name.get(name).is_some_and(|found| found.used.elapsed() < REMEMBERED_FOR && *found.hash == *hash)
+    }
+
     /// Remembers a password that was checked.
     pub fn add(&self, name: &str, hash: &Arc<PasswordHash>, password: &str) {
         let Some(key) = &self.key else { return };

@@ -29,6 +29,7 @@ mod index_watch;
 mod info;
 mod layout;
 mod load;
+mod logins;
 mod mail_json;
 mod new;
 mod notmuch_form;
@@ -103,6 +104,8 @@ enum Command {
     Route(route::RouteArgs),
     /// Read a password from the terminal or standard input and print its hash, for the file of passwords
     Password(password::PasswordArgs),
+    /// Show who may log in and has, and who guesses wrong passwords, in a running server; exit status 1 if there is nobody
+    Logins(logins::LoginsArgs),
     /// Make, list and remove tokens for HTTP: the API and the page
     #[command(subcommand)]
     Token(token::TokenCommand),
@@ -167,10 +170,19 @@ enum Command {
 impl Command {
     /// Reports whether it reads the server's configuration.
     fn has_config(&self) -> bool {
-        use Command::{Config, Doctor, Queue, Route, Sendmail, Serve, Suppression, Token, Trace};
+        use Command::{Config, Doctor, Logins, Queue, Route, Sendmail, Serve, Suppression, Token, Trace};
         matches!(
             self,
-            Serve(_) | Doctor(_) | Config(_) | Route(_) | Queue(_) | Suppression(_) | Token(_) | Trace(_) | Sendmail(_)
+            Serve(_)
+                | Doctor(_)
+                | Config(_)
+                | Route(_)
+                | Queue(_)
+                | Suppression(_)
+                | Logins(_)
+                | Token(_)
+                | Trace(_)
+                | Sendmail(_)
         )
     }
 
@@ -385,6 +397,7 @@ fn run(command: Command) -> Result<ExitCode, Box<dyn std::error::Error>> {
         Command::Queue(command) => return queue::run(command),
         Command::Trace(args) => return trace::run(args),
         Command::Suppression(command) => return suppression::run(command),
+        Command::Logins(args) => return logins::run(args),
         Command::Spool(command) => return command.run(),
         Command::Load(load) => return load.run(),
         Command::Account(account) => return account.run(),

@@ -1,7 +1,5 @@
 //! Logins by SCRAM-SHA-256: no check of it is expensive, and wrong proofs count as wrong passwords do.
 
-use std::sync::Arc;
-
 use posthaste_directory::Directory;
 use posthaste_scram::{ScramKeys, ScramProof};
 
@@ -45,8 +43,7 @@ impl LoginGate {
             (Some(name), Some(login))
                 if proof.check().is_ok() && login.secrets.scram.as_ref() == Some(proof.keys()) =>
             {
-                entered.from.inspect(|ip| self.known.add(*ip));
-                return Ok(LoggedIn { name: name.clone(), secrets: Arc::clone(&login.secrets) });
+                return Ok(self.let_in(&entered, (logins, origin), name, login));
             }
             (_, Some(login)) if login.secrets.scram.is_none() => "no SCRAM keys for this login",
             (_, Some(_)) => "wrong password",

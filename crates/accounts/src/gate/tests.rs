@@ -424,3 +424,35 @@ async fn known_networks_are_kept_by_the_gate() {
     rig.check("192.0.2.1", "ann", "password").await.unwrap();
     assert!(begun.elapsed() < FAILURE_DELAY);
 }
+
+#[tokio::test(start_paused = true)]
+async fn an_operator_sees_who_guesses_and_can_forget_it() {
+    let rig = Rig::new();
+    rig.check_at(LoginDoor::Reading, "198.51.100.1", "ann", "password").await.unwrap();
+    for guess in 0..FAILURES_MAX {
+        rig.check("2001:db8:1::1", "ann", &guess.to_string()).await.unwrap_err();
+    }
+    rig.check("192.0.2.1", "nobody", "x").await.unwrap_err();
+    assert_eq!(rig.check("2001:db8:1::2", "ann", "password").await, Err(LoginFailure::Blocked));
+    let ann = &rig.gate.logins(&rig.logins)[0];
+    assert_eq!((&*ann.name, ann.wrong, ann.is_slow, ann.is_remembered), ("ann@example.org", FAILURES_MAX, false, true));
+    let last = ann.last_use.unwrap();
+    assert_eq!((last.door, last.network), (LoginDoor::Reading, network("198.51.100.1")));
+    let clients: Vec<_> =
+        rig.gate.guessing_clients().into_iter().map(|of| (of.network, of.wrong, of.is_turned_away)).collect();
+    let expected =
+        [("2001:db8:1::/64", FAILURES_MAX, true), ("2001:db8:1::/48", FAILURES_MAX, false), ("192.0.2.1", 1, false)];
+    assert_eq!(clients, expected.map(|(network, wrong, is_turned_away)| (network.to_owned(), wrong, is_turned_away)));
+
+    let parse = |text: &str| Guessed::parse(text, &rig.directory);
+    assert_eq!(parse("2001:db8:1::/64"), parse("2001:db8:1::"));
+    assert_eq!(parse("ann").unwrap(), Guessed::Account("ann@example.org".to_owned()));
+    assert_eq!(parse("no name"), None);
+    assert!(rig.gate.forget(&parse("2001:db8:1::9").unwrap()) && !rig.gate.forget(&parse("2001:db8:1::9").unwrap()));
+    assert!(rig.gate.forget(&parse("Ann").unwrap()) && !rig.gate.forget(&parse("ann").unwrap()));
+    assert_eq!(rig.gate.guessing_clients().len(), 1);
+    rig.check("2001:db8:1::2", "ann", "password").await.unwrap();
+    assert_eq!(rig.gate.logins(&rig.logins)[0].wrong, 0);
+    tokio::time::advance(GUESSES_FOR).await;
+    assert!(rig.gate.guessing_clients().is_empty(), "guesses of long ago do not count");
+}

@@ -64,6 +64,8 @@ fn every_command_of_the_server_finds_its_configuration() {
     for words in [
         &["queue", "list"][..],
         &["suppression", "list"],
+        &["logins"],
+        &["logins", "forget", "192.0.2.1"],
         &["trace", "--live"],
         &["trace", "x"],
         &["queue", "export", "--all"],

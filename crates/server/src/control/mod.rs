@@ -13,6 +13,7 @@ mod explain;
 mod export;
 mod import;
 mod list;
+mod logins;
 mod summary;
 mod suppression;
 mod suspend;
@@ -184,6 +185,14 @@ pub enum Request {
         /// Path of the Maildir, or of a directory above it, below the mail directory.
         mailbox: String,
     },
+    /// Logins, and clients that have guessed wrong, one on each line. Answered also where nothing is relayed.
+    Logins,
+    /// Forgets wrong passwords, so that nobody is turned away or slowed for them.
+    #[serde(rename = "forget-guesses")]
+    ForgetGuesses {
+        /// Addresses of clients and names of logins.
+        of: Vec<String>,
+    },
     /// Adds entries to the suppression list.
     Suppress {
         /// Which; without `added` they are added now.
@@ -339,8 +348,11 @@ fn perform(request: &Request, uid: u32, receiver: &Receiver, answer: Answer<'_>)
 }
 
 fn perform_alone(request: &Request, uid: u32, receiver: &Receiver, answer: Answer<'_>) -> Outcome {
-    if let Request::ForgetMailbox { mailbox } = request {
-        return forget_mailbox(receiver, mailbox);
+    match request {
+        Request::ForgetMailbox { mailbox } => return forget_mailbox(receiver, mailbox),
+        Request::Logins => return logins::list(receiver, answer),
+        Request::ForgetGuesses { of } => return logins::forget(receiver, uid, of),
+        _ => {}
     }
     if let Some(why) = receiver.remote().stuck() {
         return Err(format!("the queue is stuck: {why}"));
@@ -365,9 +377,11 @@ fn perform_alone(request: &Request, uid: u32, receiver: &Receiver, answer: Answe
         Request::Suspend { scope, secs, reason } => suspend::suspend(relay, uid, scope, *secs, reason),
         Request::Resume { scope } => suspend::resume(relay, uid, scope),
         Request::Suspensions => suspend::list(relay, answer),
-        Request::List { .. } | Request::Trace { .. } | Request::ForgetMailbox { .. } => {
-            Err("answered elsewhere".to_owned())
-        }
+        Request::List { .. }
+        | Request::Trace { .. }
+        | Request::ForgetMailbox { .. }
+        | Request::Logins
+        | Request::ForgetGuesses { .. } => Err("answered elsewhere".to_owned()),
         Request::Divert { scope, to, secs, reason } => divert::divert(relay, uid, scope, to, *secs, reason),
         Request::Undivert { scope } => divert::end(relay, uid, scope),
         Request::Diversions => divert::list(relay, answer),

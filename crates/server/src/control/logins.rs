@@ -1,0 +1,48 @@
+//! Logins as the gate against guessing knows them.
+
+use posthaste_accounts::{Guessed, GuessingClient, LoginDoor, LoginStatus};
+use serde_json::json;
+
+use super::{Answer, Outcome};
+use crate::receive::Receiver;
+
+/// A line for each login, then for each client that has guessed wrong.
+pub(super) fn list(receiver: &Receiver, answer: Answer<'_>) -> Outcome {
+    let (gate, settings) = (receiver.gate(), receiver.settings());
+    let logins = gate.logins(&settings.logins).into_iter().map(|status| {
+        let LoginStatus { name, tenant, has_scram, last_use, is_remembered, wrong, is_slow } = status;
+        let door = |door| match door {
+            LoginDoor::Sending => "send",
+            LoginDoor::Reading => "read",
+        };
+        json!({
+            "login": name, "tenant": tenant, "scram": has_scram,
+            "last_use": last_use.map(|last| last.at), "last_to": last_use.map(|last| door(last.door)),
+            "last_from": last_use.and_then(|last| last.network),
+            "remembered": is_remembered, "wrong": wrong, "slow": is_slow,
+        })
+    });
+    let clients = gate.guessing_clients().into_iter().map(|client| {
+        let GuessingClient { network, wrong, is_turned_away, secs_left } = client;
+        json!({ "client": network, "wrong": wrong, "turned_away": is_turned_away, "secs": secs_left })
+    });
+    let listened = logins.chain(clients).take_while(|line| answer(line.clone())).count();
+    Ok(json!({ "done": listened }))
+}
+
+/// Forgets wrong passwords. `done`: of how many clients and accounts there were any.
+pub(super) fn forget(receiver: &Receiver, uid: u32, of: &[String]) -> Outcome {
+    let directory = &receiver.settings().directory;
+    let parsed = of.iter().map(|text| {
+        let guessed = Guessed::parse(text, directory);
+        guessed.ok_or_else(|| format!("{text} is neither an address of IP nor the name of a login"))
+    });
+    let mut done = 0;
+    for guessed in parsed.collect::<Result<Vec<_>, _>>()? {
+        if receiver.gate().forget(&guessed) {
+            done += 1;
+            tracing::info!(uid, of = guessed.to_string(), "wrong passwords forgotten");
+        }
+    }
+    Ok(json!({ "done": done }))
+}
