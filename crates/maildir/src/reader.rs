@@ -10,16 +10,17 @@ use rustix::io::Errno;
 
 use crate::dirs::open_beneath;
 use crate::keywords::{Keywords, keywords_at};
-use crate::maildir::Subdir;
+use crate::maildir::{Subdir, check_name, rename_exclusive};
 use crate::mount::keeps_precise_times;
 use crate::path::MailboxPath;
 use crate::root::MailRoot;
-use crate::tree::{FileFacts, Stamp};
+use crate::tree::{FileFacts, Stamp, key_of_name};
+use crate::uidlist::{UIDLIST_FILE, UidList, UidListError};
 
 /// Bytes of directory entries fetched at once.
 const BUFFER_BYTES: usize = 256 * 1024;
 
-/// An open Maildir that nothing is made or changed in.
+/// An open Maildir that nothing is made in, and nothing changed but for [`give_other_key`](Self::give_other_key).
 ///
 /// No symbolic link is followed, and no call waits for anything but the disk: a FIFO in place of a message is opened without waiting for a writer, and is then
 /// no message.
@@ -151,6 +152,56 @@ impl MaildirReader {
         keywords_at(&self.dir)
     }
 }
+
+impl MaildirReader {
+    /// Dovecot's list of UIDs; `None` if there is none. A symbolic link is not followed.
+    ///
+    /// # Errors
+    /// See [`UidListError`].
+    pub fn uid_list(&self, messages_max: usize) -> Result<Option<UidList>, UidListError> {
+        let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::CLOEXEC | OFlags::NONBLOCK;
+        let file = match rustix::fs::openat(&self.dir, UIDLIST_FILE, flags, Mode::empty()) {
+            Err(Errno::NOENT) => return Ok(None),
+            opened => File::from(opened.map_err(io::Error::from)?),
+        };
+        if !file.metadata()?.is_file() {
+            return Err(io::Error::new(io::ErrorKind::InvalidData, "this is no file").into());
+        }
+        UidList::read(file, messages_max).map(Some)
+    }
+
+    /// When Dovecot's list of UIDs last changed; `None` if there is none.
+    ///
+    /// # Errors
+    /// Those of `stat`.
+    pub fn uid_list_stamp(&self) -> io::Result<Option<Stamp>> {
+        match rustix::fs::statat(&self.dir, UIDLIST_FILE, AtFlags::SYMLINK_NOFOLLOW) {
+            Ok(stat) => Ok(Some(Stamp::of(&stat))),
+            Err(Errno::NOENT) => Ok(None),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    /// Renames a file whose key another file has, so that it has one of its own: a number follows the key. Not synced.
+    ///
+    /// # Errors
+    /// `NotFound` if it is gone; `InvalidFilename` if the name would be too long; others of `rename`.
+    pub fn give_other_key(&self, subdir: Subdir, name: &str) -> io::Result<()> {
+        let key = key_of_name(name);
+        for number in 1..=OTHER_KEYS_MAX {
+            let other = format!("{key}_{number}{}", &name[key.len()..]);
+            check_name(&other)?;
+            match rename_exclusive(self.subdir(subdir).as_fd(), name, self.subdir(subdir).as_fd(), &other) {
+                Err(Errno::EXIST) => {}
+                renamed => return Ok(renamed?),
+            }
+        }
+        Err(io::ErrorKind::AlreadyExists.into())
+    }
+}
+
+/// Numbers that are tried for a key.
+const OTHER_KEYS_MAX: u32 = 1000;
 
 fn facts(stat: &Stat) -> Option<FileFacts> {
     let is_file = FileType::from_raw_mode(stat.st_mode) == FileType::RegularFile;

@@ -128,6 +128,27 @@ pub enum MailEntry {
     },
 }
 
+/// An entry's subject, known without reading all of it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum EntryKind {
+    /// The messages of a mailbox, or its keywords.
+    OfMailbox(u32),
+    /// A mailbox itself.
+    Mailbox(u32),
+    /// An account, or the store.
+    Other,
+}
+
+impl EntryKind {
+    /// The mailbox that it concerns.
+    pub fn mailbox(self) -> Option<u32> {
+        match self {
+            Self::OfMailbox(mailbox) | Self::Mailbox(mailbox) => Some(mailbox),
+            Self::Other => None,
+        }
+    }
+}
+
 /// A message's numbers that never change, and its flags when it came.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct MessageFacts {
@@ -357,6 +378,18 @@ impl MailEntry {
             }
         }
         out.into()
+    }
+
+    /// The subject of an entry; `None` if this version does not know it.
+    pub fn kind(payload: &[u8]) -> Option<EntryKind> {
+        let (&[version, kind], rest) = payload.split_first_chunk()?;
+        let mailbox = || rest.first_chunk().copied().map(u32::from_le_bytes);
+        Some(match kind {
+            _ if version != VERSION => return None,
+            1..=3 | 7..=9 => EntryKind::OfMailbox(mailbox()?),
+            5 | 6 => EntryKind::Mailbox(mailbox()?),
+            _ => EntryKind::Other,
+        })
     }
 
     /// Reads an entry; `None` if this version does not know it.

@@ -79,11 +79,13 @@ impl FakeStore {
     pub fn create(&self, name: &str) {
         let mut mailboxes = self.0.lock();
         let id = mailboxes.values().map(|mailbox| mailbox.id.0).max().unwrap_or(0) + 1;
+        let keywords = KeywordTable::default();
+        let empty = Snapshot { messages: Vec::new(), uid_next: 1, highest_modseq: 1, keywords };
         let mailbox = FakeMailbox {
             id: MailboxId(id),
             uid_validity: UidValidity(Uid::new(1000 + id).expect("it is not 0").0),
             recent_from: AtomicU32::new(1),
-            now: watch::Sender::new(Some(Arc::new(Snapshot::empty()))),
+            now: watch::Sender::new(Some(Arc::new(empty))),
         };
         let before = mailboxes.insert(MailboxName::parse(name).expect("a name"), Arc::new(mailbox));
         assert!(before.is_none(), "{name} is there already");
@@ -107,7 +109,8 @@ impl FakeStore {
         self.change(mailbox, |snapshot| {
             let uid = snapshot.uid_next;
             let internal_date = u32::try_from(secs).unwrap_or(u32::MAX);
-            snapshot.messages.push(Message { uid, flags: message.flags, internal_date, file: File(message.octets) });
+            let (flags, modseq, file) = (message.flags, 1, File(message.octets));
+            snapshot.messages.push(Message { uid, flags, modseq, internal_date, file });
             snapshot.uid_next += 1;
             Uid::new(uid).expect("UIDs begin at 1")
         })
@@ -154,8 +157,7 @@ impl FakeStore {
         let mut done = None;
         mailbox.now.send_modify(|now| {
             let old = now.take().expect("it is listed");
-            let mut new =
-                Snapshot { messages: old.messages.clone(), uid_next: old.uid_next, keywords: old.keywords.clone() };
+            let mut new = Snapshot::clone(&old);
             done = Some(change(&mut new));
             *now = Some(Arc::new(new));
         });

@@ -3,9 +3,9 @@
 //! [`Mailstore`] and the traits that it leads to are all that a protocol needs to know. They are object-safe; each call that may read a
 //! disk gives a future. Nothing here knows a protocol's grammar, passwords or sockets.
 //!
-//! [`MaildirStore`] has the mail of existing Maildirs and changes nothing. With feature `fake`, `FakeStore` has mailboxes in memory that a test fills.
+//! [`MaildirStore`] has the mail of Maildirs, also of those that Dovecot or other programs have made. With feature `fake`, `FakeStore` has mailboxes in memory that a test fills.
 //!
-//! [`ledger`] keeps UIDs and flags durable, for stores that serve them: [entries](entry) of a stream of the spool, and a [`table`] as its snapshot.
+//! [`ledger`] keeps its UIDs and flags durable: [entries](entry) of a stream of the spool, and a [`table`] as its snapshot.
 #![forbid(unsafe_code)]
 #![warn(missing_docs)]
 

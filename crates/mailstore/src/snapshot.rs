@@ -13,8 +13,6 @@ use crate::flags::{KeywordTable, MessageFlags};
 use crate::row::{MailboxId, MailboxStatus, MessageRow, MessageSet, ModSeq, NumberRange, Uid, UidValidity};
 use crate::store::{Asked, ExpungedMessage, MailBody, MailboxView, MessageRows, RowOptions, ViewChanges};
 
-/// No store here counts changes.
-const MODSEQ: ModSeq = ModSeq(1);
 /// The most rows of one step.
 const ROWS_AT_ONCE: usize = 256;
 
@@ -41,26 +39,24 @@ pub(crate) trait Source: Send + Sync + 'static {
 pub(crate) struct Message<F> {
     pub uid: u32,
     pub flags: MessageFlags,
+    pub modseq: u64,
     /// Seconds since 1970.
     pub internal_date: u32,
     pub file: F,
 }
 
 /// Never changed: another state of the mailbox is another snapshot.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub(crate) struct Snapshot<F> {
     /// Ascending by UID.
     pub messages: Vec<Message<F>>,
     /// Above all UIDs given so far.
     pub uid_next: u32,
+    pub highest_modseq: u64,
     pub keywords: KeywordTable,
 }
 
 impl<F> Snapshot<F> {
-    pub fn empty() -> Self {
-        Self { messages: Vec::new(), uid_next: 1, keywords: KeywordTable::default() }
-    }
-
     pub fn find(&self, uid: Uid) -> Option<&Message<F>> {
         let at = self.messages.binary_search_by_key(&uid.get(), |message| message.uid).ok()?;
         self.messages.get(at)
@@ -86,7 +82,7 @@ pub(crate) fn status<S: Source>(source: &S, snapshot: &Snapshot<S::File>) -> Mai
         deleted: snapshot.count(|flags| flags.contains(MessageFlags::DELETED)),
         uid_next: uid(snapshot.uid_next),
         uid_validity: source.uid_validity(),
-        highest_modseq: MODSEQ,
+        highest_modseq: ModSeq(snapshot.highest_modseq),
         bytes: None,
     }
 }
@@ -141,7 +137,7 @@ impl<S: Source> SnapshotView<S> {
             uid: uid(message.uid),
             flags: message.flags,
             recent: self.is_recent(message.uid),
-            modseq: MODSEQ,
+            modseq: ModSeq(message.modseq),
             size: None,
             internal_date: UNIX_EPOCH + Duration::from_secs(u64::from(message.internal_date)),
         }
@@ -191,7 +187,9 @@ impl<S: Source> SnapshotView<S> {
 fn with_ghosts<F: Clone>(old: &Snapshot<F>, now: &Snapshot<F>, first_new: usize) -> Snapshot<F> {
     let seen = old.messages.iter().map(|message| now.find(uid(message.uid)).unwrap_or(message));
     let messages = seen.chain(&now.messages[first_new..]).cloned().collect();
-    Snapshot { messages, uid_next: now.uid_next, keywords: now.keywords.clone() }
+    // An expunge that was not told yet holds it back (RFC 7162 section 3.2.5).
+    let highest_modseq = old.highest_modseq;
+    Snapshot { messages, uid_next: now.uid_next, highest_modseq, keywords: now.keywords.clone() }
 }
 
 impl<S: Source> MailboxView for SnapshotView<S> {
@@ -232,7 +230,7 @@ impl<S: Source> MailboxView for SnapshotView<S> {
     }
 
     fn highest_modseq(&self) -> ModSeq {
-        MODSEQ
+        ModSeq(self.seen.highest_modseq)
     }
 
     fn keywords(&self) -> KeywordTable {

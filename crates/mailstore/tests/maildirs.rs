@@ -7,21 +7,31 @@ use std::time::Duration;
 
 use posthaste_maildir::line_ends::crlf_to_lf;
 use posthaste_maildir::{Host, MailboxPath, Maildir, UniqueName};
+use posthaste_mailstore::ledger::MailLedger;
 use posthaste_mailstore::{
     ListOptions, MailAccount, MailBody, MailboxName, MailboxView, MaildirStore, Mailstore, MailstoreError,
     MessageFlags, MessageSet, NamePattern, RowOptions, SpecialUse, Uid,
 };
+use posthaste_spool::{Config, FileSpool};
 
 struct Place {
     dir: tempfile::TempDir,
     store: MaildirStore,
 }
 
+fn open(mail: &Path, data: &Path) -> MaildirStore {
+    let ring = posthaste_ring::Config { segment_bytes: 4 << 20, ..Default::default() };
+    let config = Config { ring, keeper: false, ..Config::default() };
+    let spool = Arc::new(FileSpool::open(&data.join("spool"), config).unwrap().0);
+    let ledger = Arc::new(MailLedger::open(spool, &data.join("mailstore"), "mx", 7).unwrap().0);
+    let find = |login: &str| MailboxPath::parse(&format!("{login}/Maildir")).ok().filter(|_| login != "nobody");
+    MaildirStore::open(mail, ledger, Box::new(find)).unwrap()
+}
+
 impl Place {
     fn new() -> Self {
         let dir = tempfile::tempdir().unwrap();
-        let find = |login: &str| MailboxPath::parse(&format!("{login}/Maildir")).ok().filter(|_| login != "nobody");
-        let store = MaildirStore::open(dir.path(), Box::new(find)).unwrap();
+        let store = open(dir.path(), dir.path());
         Self { dir, store }
     }
 
@@ -128,13 +138,26 @@ async fn an_idle_session_hears_of_mail_flags_and_removal() {
 }
 
 #[tokio::test]
-async fn the_next_start_has_another_uidvalidity() {
-    let place = Place::new();
-    let account = place.account().await;
-    let view = select(&*account, "INBOX").await;
-    assert_eq!(view.uid_validity(), place.store.uid_validity());
-    let next = MaildirStore::open(place.dir.path(), Box::new(|_| None)).unwrap();
-    assert!(next.uid_validity() > view.uid_validity(), "a UID was told in the second of the start");
+async fn the_next_start_has_the_same_uids() {
+    let mut place = Place::new();
+    let (maildir, folder) = (place.make(""), place.make(".Sent"));
+    deliver(&maildir, 1, b"Subject: one\r\n\r\n");
+    fs::write(folder.join("cur/1:2,S"), "Subject: sent\n\n").unwrap();
+    let mut seen = Vec::new();
+    for _ in 0..3 {
+        let account = place.account().await;
+        let (inbox, sent) = (select(&*account, "INBOX").await, select(&*account, "Sent").await);
+        let numbers = |view: &dyn MailboxView| (view.uid_validity(), view.last_uid(), view.exists(), view.id());
+        seen.push((numbers(&*inbox), numbers(&*sent)));
+        drop((inbox, sent, account));
+        let (mail, data) = (place.dir.path().to_owned(), place.dir.path().to_owned());
+        // The spool has one owner at a time.
+        place.store = open(tempfile::tempdir().unwrap().path(), tempfile::tempdir().unwrap().path());
+        place.store = open(&mail, &data);
+    }
+    assert!(seen.iter().all(|numbers| *numbers == seen[0]), "{seen:?}");
+    let ((inbox, last, exists, _), (sent, ..)) = seen[0];
+    assert!(sent > inbox && exists == 1 && last.is_some_and(|uid| uid.get() == 1), "{seen:?}");
 }
 
 /// `POSTHASTE_CORPUS`, else the larger corpus beside the repository, else the project's own.

@@ -222,8 +222,8 @@ struct Serve {
     /// Write `ready` to this descriptor (3 or above) once all listeners are bound and the spool is replayed, as s6's notification-fd expects
     #[arg(long, value_name = "N")]
     ready_fd: Option<u32>,
-    /// Also let the users of `[auth]` read their mail by IMAP at this address, default 127.0.0.1:1143; if the port is busy, at the next free one. A preview: it
-    /// changes no mail, and clients load all mail again after each restart, as UIDs are not kept
+    /// Also let the users of `[auth]` read their mail by IMAP at this address, default 127.0.0.1:1143; if the port is busy, at the next free one. A preview: clients cannot
+    /// change mail yet
     #[arg(long, value_name = "ADDRESS", num_args = 0..=1, require_equals = true, default_missing_value = "127.0.0.1:1143")]
     imap_preview: Option<SocketAddr>,
 }

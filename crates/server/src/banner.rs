@@ -66,7 +66,7 @@ impl Server {
             let _ = writeln!(out, "  page       {page}");
         }
         if let Some(address) = self.addresses.imap {
-            let _ = writeln!(out, "  imap       {address} (preview: read only, UIDs are of this start)");
+            let _ = writeln!(out, "  imap       {address} (preview: read only)");
         }
         let domains: Vec<&str> = self.config.domains.iter().flat_map(Domain::names).collect();
         let _ = writeln!(out, "  receiving  {}", domains.join(", "));

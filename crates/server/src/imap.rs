@@ -1,4 +1,4 @@
-//! `posthaste serve --imap-preview`: users read their mail by IMAP. Nothing is changed, and UIDs are of one start.
+//! `posthaste serve --imap-preview`: users read their mail by IMAP. Nothing is changed yet.
 
 use std::io;
 use std::net::SocketAddr;
@@ -9,11 +9,9 @@ use posthaste_accounts::{LoginFailure, PasswordClaim};
 use posthaste_directory::Directory;
 use posthaste_imap::driver::{Authenticator, ImapService};
 use posthaste_imap::session::{ImapConfig, ImapCredentials, LoginRefusal};
-use posthaste_maildir::MailboxPath;
 use posthaste_mailstore::MaildirStore;
 use posthaste_net::section::Socket;
 use posthaste_net::{Admission, Bound, Certificate, Listeners, Peer, Place, bind};
-use tokio::task::spawn_blocking;
 
 use crate::certificates::TlsInForce;
 use crate::config::{Config, Listener, ListenerTls};
@@ -87,28 +85,28 @@ pub(crate) struct ImapPreview {
 }
 
 impl ImapPreview {
-    /// Serves the mail below the directory of the configuration.
+    /// Serves the mailboxes of a store.
     ///
     /// # Errors
     /// [`ServeError::Service`].
-    pub async fn start(bound: BoundImap, config: &Config, receiver: Receiver) -> Result<Self, ServeError> {
+    pub fn start(
+        bound: BoundImap,
+        config: &Config,
+        store: Arc<MaildirStore>,
+        receiver: Receiver,
+    ) -> Result<Self, ServeError> {
         let failed = |error| ServeError::Service { service: NAME, error };
         let BoundImap { socket, address, tls } = bound;
-        let (mail, users) = (config.storage.mail.clone(), receiver.clone());
-        let find = move |login: &str| MailboxPath::parse(&users.settings().directory.maildir_of(login)?).ok();
-        let store = spawn_blocking(move || MaildirStore::open(&mail, Box::new(find))).await;
-        let store = store.map_err(io::Error::from).flatten().map_err(failed)?;
-        let uid_validity = store.uid_validity().get();
         let certificate = Arc::new(RwLock::new(tls.certificate.clone()));
         let imap_config =
             ImapConfig { starttls: tls.mode == ListenerTls::StartTls, ..ImapConfig::new(&config.host_name) };
-        let service = ImapService::new(Arc::new(store), Passwords(receiver), imap_config)
+        let service = ImapService::new(store, Passwords(receiver), imap_config)
             .with_tls(Arc::clone(&certificate), tls.mode == ListenerTls::Implicit);
         let admission = Admission::new(rules(config, &listener(address, config)));
         let at = socket.local_addr().map(|at| at.to_string());
         let mut listeners = Listeners::new(connection_limits(config)).map_err(failed)?;
         listeners.serve(socket.listen().map_err(failed)?, &admission, service);
-        tracing::info!(address = at, uid_validity, "IMAP preview: read only, UIDs and UIDVALIDITY are of this start");
+        tracing::info!(address = at, "IMAP preview: read only");
         if config.auth.file().is_none() {
             tracing::warn!("IMAP preview: nobody can log in, as auth.file is not set");
         }

@@ -27,6 +27,7 @@ mod live;
 mod log_format;
 pub mod logging;
 mod logins;
+mod mailboxes;
 mod maps;
 mod message_log;
 mod opening;

@@ -20,6 +20,7 @@ use crate::imap::ImapPreview;
 use crate::indexing::Indexing;
 use crate::listening::{Addresses, Bound, Listeners, bind_when_free};
 use crate::logins::{self, KnownNetworksService};
+use crate::mailboxes::Mailboxes;
 use crate::opening::note_stuck_mounts;
 use crate::pickup::Pickup;
 use crate::receive::Receiver;
@@ -191,7 +192,10 @@ async fn start_services(
     }
     if let Some(bound) = imap {
         addresses.imap = bound.local_addr();
-        services.add(ImapPreview::start(bound, config, receiver.clone()).await?);
+        let mailboxes = Mailboxes::open(config, &store, receiver.clone()).await?;
+        let readable = Arc::clone(mailboxes.store());
+        services.add(mailboxes);
+        services.add(ImapPreview::start(bound, config, readable, receiver.clone())?);
     }
     if config.pickup.enabled {
         services.add(Pickup::begin(config, receiver.clone()).await);

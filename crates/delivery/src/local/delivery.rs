@@ -139,6 +139,11 @@ impl LocalDelivery {
         Ok((OneMessage { core: self.core(), targets, line_ends, secs: now_secs(), also }, body))
     }
 
+    /// Random for this opening, and part of the names of files whose mail was accepted in it.
+    pub fn file_nonce(&self) -> u32 {
+        self.core().nonce
+    }
+
     /// Acceptance of mail, which other destinations may share.
     pub fn intake(&self) -> &Intake {
         &self.handle.core.intake

@@ -80,8 +80,8 @@ pub(super) struct FileBody {
 
 impl FileBody {
     /// Blocks: reads the file once, if that was not done before.
-    pub fn new(file: File, message: &MailFile) -> Result<Self, MailstoreError> {
-        let (size, form) = (message.facts.size, message.form());
+    pub fn new(file: File, size: u64, message: &MailFile) -> Result<Self, MailstoreError> {
+        let form = message.form(size);
         let layout = match message.layout.get() {
             Some(layout) => Arc::clone(layout),
             None => {
@@ -126,8 +126,8 @@ impl MailBody for FileBody {
 }
 
 /// The header in the octets that are sent. Blocks.
-pub(super) fn header(file: &File, message: &MailFile) -> Result<Bytes, MailstoreError> {
-    let (size, form) = (message.facts.size, message.form());
+pub(super) fn header(file: &File, size: u64, message: &MailFile) -> Result<Bytes, MailstoreError> {
+    let form = message.form(size);
     let (mut buffer, mut out, mut after_cr, mut chunk) = (vec![0; CHUNK], Vec::new(), false, 0);
     let mut searched = 0;
     while chunk * (CHUNK as u64) < size && out.len() < HEADER_BYTES_MAX {

@@ -4,24 +4,22 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 
 use posthaste_maildir::tree::{FileFacts, flag_letters_of};
-use posthaste_maildir::{Flags, Keywords, Subdir, UniqueName};
+use posthaste_maildir::{Subdir, UniqueName};
 
 use super::body::Layout;
-use crate::flags::{KeywordTable, MessageFlags};
 use crate::line_ends::FileForm;
-
-/// The bit of `$Forwarded`, whose letter is P, where it has none of `a` to `z`.
-const FORWARDED_BIT: u8 = 34;
-const FORWARDED: &str = "$Forwarded";
 
 #[derive(Debug)]
 pub(super) struct MailFile {
     pub subdir: Subdir,
+    /// As it was listed last. Before the first listing its letters are those that follow from the flags.
     pub name: Box<str>,
-    /// As the directory has it.
-    pub inode: u64,
-    /// Of the content that the UID belongs to.
-    pub facts: FileFacts,
+    /// As the directory has it, once it was listed.
+    inode: OnceLock<u64>,
+    /// Of the content that the UID belongs to, once the file was looked at.
+    facts: OnceLock<FileFacts>,
+    /// Bytes of that content, as far as they are known.
+    disk_size: Option<u64>,
     /// The size that is sent, plus one; 0: not known.
     wire_size: AtomicU64,
     /// Of a file that is longer than a chunk.
@@ -29,24 +27,68 @@ pub(super) struct MailFile {
 }
 
 impl MailFile {
+    /// A file that was listed and looked at.
     pub fn new(subdir: Subdir, name: Box<str>, inode: u64, facts: FileFacts) -> Self {
-        let file = Self { subdir, name, inode, facts, wire_size: AtomicU64::new(0), layout: OnceLock::new() };
-        let sizes = UniqueName::parse(&file.name).and_then(|name| Some((name.disk_size()?, name.wire_size()?)));
-        // A name can say anything.
-        if let Some((disk_size, wire_size)) = sizes
-            && disk_size == facts.size
-            && (disk_size..=disk_size.saturating_mul(2)).contains(&wire_size)
-        {
-            file.set_wire_size(wire_size);
-        }
+        let sizes = sizes_of_name(&name).filter(|(disk_size, _)| *disk_size == facts.size);
+        let file = Self::unseen(subdir, name, Some(facts.size), sizes.map(|(_, wire_size)| wire_size));
+        let _ = (file.inode.set(inode), file.facts.set(facts));
         file
     }
 
-    /// The same message under another name.
-    pub fn renamed(&self, subdir: Subdir, name: Box<str>) -> Self {
+    /// A file that was not looked at since the start.
+    pub fn unseen(subdir: Subdir, name: Box<str>, disk_size: Option<u64>, wire_size: Option<u64>) -> Self {
+        let (inode, facts, layout) = (OnceLock::new(), OnceLock::new(), OnceLock::new());
+        let wire_size = AtomicU64::new(wire_size.map_or(0, |size| size.saturating_add(1)));
+        Self { subdir, name, inode, facts, disk_size, wire_size, layout }
+    }
+
+    /// The same message under another name, or in another file.
+    pub fn renamed(&self, subdir: Subdir, name: Box<str>, inode: u64) -> Self {
         let layout = self.layout.get().cloned().map_or_else(OnceLock::new, OnceLock::from);
         let wire_size = AtomicU64::new(self.wire_size.load(Ordering::Relaxed));
-        Self { subdir, name, inode: self.inode, facts: self.facts, wire_size, layout }
+        // Delivery writes a file of ours again after a failed sync, so another inode may have the same content.
+        let facts = self.facts.get().copied().filter(|_| self.inode.get() == Some(&inode));
+        let facts = facts.map_or_else(OnceLock::new, OnceLock::from);
+        Self { subdir, name, inode: inode.into(), facts, disk_size: self.disk_size, wire_size, layout }
+    }
+
+    pub fn inode(&self) -> Option<u64> {
+        self.inode.get().copied()
+    }
+
+    /// The inode of a file that was not listed since the start.
+    pub fn set_inode(&self, inode: u64) {
+        let _ = self.inode.set(inode);
+    }
+
+    /// Whether a file under this message's key has the content that the UID belongs to.
+    pub fn is(&self, facts: &FileFacts) -> bool {
+        let has_size = self.disk_size.is_none_or(|size| size == facts.size);
+        match self.facts.get() {
+            Some(known) if known == facts => true,
+            // No other program makes a name like this, and delivery writes the same content again.
+            Some(_) => has_size && self.is_own(facts.size),
+            None => has_size,
+        }
+    }
+
+    pub fn disk_size(&self) -> Option<u64> {
+        self.disk_size
+    }
+
+    /// Of a file that was looked at.
+    pub fn known_facts(&self) -> FileFacts {
+        self.facts.get().copied().unwrap_or_default()
+    }
+
+    /// The order in which files that were found together get their UIDs: time and name.
+    pub fn age_order(&self) -> (i64, &str) {
+        (self.known_facts().mtime_ns, &self.name)
+    }
+
+    /// Remembers facts of a file that has the right content.
+    pub fn saw(&self, facts: FileFacts) {
+        let _ = self.facts.set(facts);
     }
 
     pub fn wire_size(&self) -> Option<u64> {
@@ -58,18 +100,47 @@ impl MailFile {
     }
 
     /// How it is sent. A name of ours says whether it was stored verbatim; where it does not fit the file, the file counts as foreign.
-    pub fn form(&self) -> FileForm {
-        let name = UniqueName::parse(&self.name).filter(|name| name.unique().is_some_and(is_ours));
-        match name.and_then(|name| Some((name.disk_size()?, name.is_verbatim()?))) {
-            Some((size, true)) if size == self.facts.size => FileForm::Verbatim,
-            Some((size, false)) if size == self.facts.size => FileForm::Lines { replaces_nul: false },
-            _ => FileForm::Lines { replaces_nul: true },
+    pub fn form(&self, size: u64) -> FileForm {
+        match self.is_own(size).then(|| UniqueName::parse(&self.name)?.is_verbatim()).flatten() {
+            Some(true) => FileForm::Verbatim,
+            Some(false) => FileForm::Lines { replaces_nul: false },
+            None => FileForm::Lines { replaces_nul: true },
         }
+    }
+
+    /// Whether delivery has made it, and it has the size that its name says.
+    fn is_own(&self, size: u64) -> bool {
+        let name = UniqueName::parse(&self.name).filter(|name| name.unique().is_some_and(is_ours));
+        name.is_some_and(|name| name.disk_size() == Some(size))
     }
 
     pub fn is_new(&self) -> bool {
         self.subdir == Subdir::New
     }
+}
+
+/// Sizes on the disk and on the wire, as a name says them. A name can say anything.
+fn sizes_of_name(name: &str) -> Option<(u64, u64)> {
+    let name = UniqueName::parse(name)?;
+    let (disk_size, wire_size) = (name.disk_size()?, name.wire_size()?);
+    (disk_size..=disk_size.saturating_mul(2)).contains(&wire_size).then_some((disk_size, wire_size))
+}
+
+/// A name with the letters that flags have in it.
+pub(super) fn name_with_letters(name: &str, subdir: Subdir, letters: &str) -> Box<str> {
+    let base = without_letters(name);
+    let separator = name[base.len()..].chars().next().unwrap_or(':');
+    match subdir {
+        Subdir::New if letters.is_empty() => base.into(),
+        _ => format!("{base}{separator}2,{letters}").into(),
+    }
+}
+
+fn without_letters(name: &str) -> &str {
+    let letters = flag_letters_of(name);
+    let cut = &name[..name.len() - letters.len()];
+    let base = cut.strip_suffix("2,").and_then(|cut| cut.strip_suffix([':', ';', '!']));
+    base.filter(|base| !base.is_empty()).unwrap_or(name)
 }
 
 /// The middle part of names that delivery gives: `J`, hexadecimal, `R`, hexadecimal, `T`, a number.
@@ -85,46 +156,10 @@ fn is_ours(unique: &str) -> bool {
 }
 
 /// INTERNALDATE in seconds: the time in a name of ours, else that of the last change.
-pub(super) fn internal_date(file: &MailFile) -> u32 {
-    let ours = UniqueName::parse(&file.name).filter(|name| name.unique().is_some_and(is_ours));
-    let secs = ours.and_then(|name| name.secs()).unwrap_or(file.facts.mtime_ns.max(0) as u64 / 1_000_000_000);
+pub(super) fn internal_date(name: &str, facts: &FileFacts) -> u32 {
+    let ours = UniqueName::parse(name).filter(|name| name.unique().is_some_and(is_ours));
+    let secs = ours.and_then(|name| name.secs()).unwrap_or(facts.mtime_ns.max(0) as u64 / 1_000_000_000);
     u32::try_from(secs).unwrap_or(u32::MAX)
-}
-
-/// The flags that a name's letters stand for.
-pub(super) fn flags_of(name: &str, keywords: &Keywords) -> MessageFlags {
-    let letters = flag_letters_of(name).chars().filter_map(Flags::letter).fold(Flags::NONE, Flags::with);
-    let system = [
-        (Flags::SEEN, MessageFlags::SEEN),
-        (Flags::REPLIED, MessageFlags::ANSWERED),
-        (Flags::FLAGGED, MessageFlags::FLAGGED),
-        (Flags::TRASHED, MessageFlags::DELETED),
-        (Flags::DRAFT, MessageFlags::DRAFT),
-        (Flags::PASSED, forwarded(keywords)),
-    ];
-    let mut flags = MessageFlags::NONE;
-    for (letter, flag) in system.into_iter().filter(|(letter, _)| letters.contains(*letter)) {
-        debug_assert!(letter != Flags::NONE);
-        flags = flags.with(flag);
-    }
-    let of_keyword = |letter: char| Flags::letter(letter).is_some_and(|flag| letters.contains(flag));
-    keywords.all().filter(|(letter, _)| of_keyword(*letter)).fold(flags, |flags, (letter, _)| flags.with(bit(letter)))
-}
-
-/// The keywords that a mailbox shows.
-pub(super) fn keyword_table(keywords: &Keywords) -> KeywordTable {
-    let named = keywords.all().map(|(letter, name)| (8 + (letter as u8 - b'a'), name.into()));
-    let forwarded = keywords.flag(FORWARDED).is_none().then(|| (FORWARDED_BIT, FORWARDED.into()));
-    KeywordTable::new(named.chain(forwarded).collect())
-}
-
-fn bit(letter: char) -> MessageFlags {
-    MessageFlags::keyword(8 + (letter as u8 - b'a'))
-}
-
-fn forwarded(keywords: &Keywords) -> MessageFlags {
-    let named = keywords.all().find(|(_, name)| name.eq_ignore_ascii_case(FORWARDED));
-    named.map_or(MessageFlags::keyword(FORWARDED_BIT), |(letter, _)| bit(letter))
 }
 
 #[cfg(test)]
@@ -139,7 +174,7 @@ mod tests {
     fn only_names_of_ours_say_how_a_file_is_sent() {
         let check = |name: &str, size: u64, form: FileForm, wire_size: Option<u64>| {
             let file = file(name, size);
-            assert_eq!((file.form(), file.wire_size()), (form, wire_size), "{name}");
+            assert_eq!((file.form(size), file.wire_size()), (form, wire_size), "{name}");
         };
         let (ours, foreign) = (FileForm::Lines { replaces_nul: false }, FileForm::Lines { replaces_nul: true });
         check("1.J1fRabT0.h,S=10,W=12:2,S", 10, ours, Some(12));
@@ -152,11 +187,14 @@ mod tests {
     }
 
     #[test]
-    fn letters_become_flags_and_keywords() {
-        let keywords = Keywords::default();
-        assert_eq!(flags_of("1:2,SRFTDx", &keywords), MessageFlags(0b11111));
-        let forwarded = flags_of("1;2,P", &keywords);
-        assert_eq!(keyword_table(&keywords).names(forwarded).collect::<Vec<_>>(), ["$Forwarded"]);
-        assert_eq!(flags_of("1,S", &keywords), MessageFlags::NONE);
+    fn a_name_gets_other_letters_and_keeps_the_rest() {
+        let check = |name: &str, subdir: Subdir, letters: &str, expected: &str| {
+            assert_eq!(&*name_with_letters(name, subdir, letters), expected);
+        };
+        check("1.a.h,S=4:2,RS", Subdir::Cur, "FS", "1.a.h,S=4:2,FS");
+        check("1.a.h;2,", Subdir::Cur, "S", "1.a.h;2,S");
+        check("1.a.h", Subdir::Cur, "", "1.a.h:2,");
+        check("1.a.h", Subdir::New, "", "1.a.h");
+        check(":2,S", Subdir::Cur, "T", ":2,S:2,T");
     }
 }

@@ -1,13 +1,16 @@
-//! Mailboxes over existing Maildirs, read only: UIDs are kept in memory and are of one run.
+//! Mailboxes over Maildirs: their UIDs and flags are kept by the ledger.
 //!
-//! A file's UID stays the same while its key (the part of its name before flags and sizes), inode, size and time do, whatever happens to its flags.
-//! A UID is never given twice. UIDVALIDITY is the time of the start.
+//! A file's UID stays the same while its key (the part of its name before flags and sizes) does, whatever happens to its flags. A UID is never given twice.
+//! Files that other programs put there get their UIDs when a session looks, durable before any client sees them.
 
 mod body;
 mod file;
+mod keywords;
 mod mailbox;
 mod names;
 mod scan;
+mod state;
+mod takeover;
 #[cfg(test)]
 mod tests;
 
@@ -16,19 +19,19 @@ use std::fmt;
 use std::io;
 use std::path::Path;
 use std::sync::{Arc, Mutex};
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use posthaste_maildir::{MailRoot, MailboxPath};
+use tokio::sync::OnceCell;
 use tokio::task::spawn_blocking;
-use tokio::time::{Instant, sleep_until};
 
 use self::body::ended;
-use self::mailbox::{MaildirMailbox, lock};
+use self::mailbox::{MaildirMailbox, Owner, lock};
 use crate::error::MailstoreError;
+use crate::ledger::{LedgerError, MailLedger};
 use crate::listing::{AccountListing, listed};
 use crate::name::MailboxName;
 use crate::pattern::NamePattern;
-use crate::row::{MailboxId, MailboxStatus, Uid, UidValidity};
+use crate::row::{MailboxId, MailboxStatus};
 use crate::snapshot::{SnapshotView, Source, status};
 use crate::store::{Asked, ListOptions, MailAccount, MailboxListing, MailboxView, Mailstore};
 
@@ -37,12 +40,29 @@ pub type FindMaildir = dyn Fn(&str) -> Option<MailboxPath> + Send + Sync;
 
 /// Mailboxes over the Maildirs below one directory.
 pub struct MaildirStore {
-    root: Arc<MailRoot>,
+    shared: Arc<Shared>,
     find: Box<FindMaildir>,
-    uid_validity: UidValidity,
-    /// Until then a start before this one may have the same UIDVALIDITY.
-    from: Instant,
     accounts: Mutex<HashMap<MailboxPath, Arc<MaildirAccount>>>,
+}
+
+struct Shared {
+    root: Arc<MailRoot>,
+    ledger: Arc<MailLedger>,
+    /// By the path of its INBOX; `None` until it is needed.
+    account_ids: Mutex<Option<HashMap<String, u32>>>,
+}
+
+impl Shared {
+    /// The account of an INBOX, and whether the ledger has it. Blocks.
+    fn owner(&self, inbox: &MailboxPath) -> Result<Owner, LedgerError> {
+        let mut ids = lock(&self.account_ids);
+        if ids.is_none() {
+            let rows = self.ledger.accounts()?.into_iter();
+            *ids = Some(rows.map(|(id, row)| (String::from_utf8_lossy(&row.name).into_owned(), id)).collect());
+        }
+        let known = ids.as_ref().and_then(|ids| ids.get(inbox.as_str()).copied());
+        Ok(Owner::new(known.unwrap_or_else(|| self.ledger.new_account()), inbox.clone(), known.is_some()))
+    }
 }
 
 impl MaildirStore {
@@ -50,35 +70,18 @@ impl MaildirStore {
     ///
     /// # Errors
     /// Those of `open`; see [`MailRoot::open`].
-    pub fn open(root: &Path, find: Box<FindMaildir>) -> io::Result<Self> {
-        let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-        let secs = u32::try_from(since.as_secs()).unwrap_or(u32::MAX);
-        // UIDs are given once this second is over, so the next start has another one.
-        let from = Instant::now() + Duration::from_secs(1) - Duration::from_nanos(since.subsec_nanos().into());
-        Ok(Self {
-            root: Arc::new(MailRoot::open(root)?),
-            find,
-            uid_validity: UidValidity(Uid::new(secs).or(Uid::new(1)).expect("it is not 0").0),
-            from,
-            accounts: Mutex::default(),
-        })
-    }
-
-    /// UIDVALIDITY of all mailboxes, until the next start.
-    pub fn uid_validity(&self) -> UidValidity {
-        self.uid_validity
+    pub fn open(root: &Path, ledger: Arc<MailLedger>, find: Box<FindMaildir>) -> io::Result<Self> {
+        let root = Arc::new(MailRoot::open(root)?);
+        let shared = Arc::new(Shared { root, ledger, account_ids: Mutex::default() });
+        Ok(Self { shared, find, accounts: Mutex::default() })
     }
 
     fn find_account(&self, login: &str) -> Option<Arc<MaildirAccount>> {
         let inbox = (self.find)(login)?;
         let mut accounts = lock(&self.accounts);
         let account = accounts.entry(inbox).or_insert_with_key(|inbox| {
-            Arc::new(MaildirAccount {
-                root: Arc::clone(&self.root),
-                inbox: inbox.clone(),
-                uid_validity: self.uid_validity,
-                mailboxes: Mutex::default(),
-            })
+            let (shared, inbox) = (Arc::clone(&self.shared), inbox.clone());
+            Arc::new(MaildirAccount { shared, inbox, owner: OnceCell::new(), mailboxes: Mutex::default() })
         });
         Some(Arc::clone(account))
     }
@@ -86,7 +89,7 @@ impl MaildirStore {
 
 impl fmt::Debug for MaildirStore {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("MaildirStore").field("uid_validity", &self.uid_validity).finish_non_exhaustive()
+        f.debug_struct("MaildirStore").finish_non_exhaustive()
     }
 }
 
@@ -94,7 +97,7 @@ impl Mailstore for MaildirStore {
     fn account<'a>(&'a self, login: &'a str) -> Asked<'a, Arc<dyn MailAccount>> {
         Box::pin(async move {
             let account = self.find_account(login).ok_or(MailstoreError::NoMailbox)?;
-            sleep_until(self.from).await;
+            account.load().await?;
             Ok(account as _)
         })
     }
@@ -102,25 +105,47 @@ impl Mailstore for MaildirStore {
 
 /// The mailboxes of one Maildir with its folders.
 struct MaildirAccount {
-    root: Arc<MailRoot>,
+    shared: Arc<Shared>,
     inbox: MailboxPath,
-    uid_validity: UidValidity,
+    owner: OnceCell<Arc<Owner>>,
     mailboxes: Mutex<KnownMailboxes>,
 }
 
-/// All mailboxes seen in this run: one that is removed and comes back goes on with its UIDs.
+/// All mailboxes that the ledger has, and those seen since: one that is removed and comes back goes on with its UIDs.
 #[derive(Default)]
 struct KnownMailboxes {
-    by_name: HashMap<MailboxName, MailboxId>,
-    /// That of id 1 first.
-    all: Vec<Arc<MaildirMailbox>>,
+    ids: HashMap<MailboxName, MailboxId>,
+    by_id: HashMap<MailboxId, Arc<MaildirMailbox>>,
     has_told_left_out: bool,
 }
 
 impl MaildirAccount {
+    /// Reads ids from the ledger, once.
+    async fn load(&self) -> Result<&Arc<Owner>, MailstoreError> {
+        let load = async || {
+            let (shared, inbox) = (Arc::clone(&self.shared), self.inbox.clone());
+            let read = move || {
+                let owner = shared.owner(&inbox)?;
+                let names = if owner.is_durable() { shared.ledger.names(owner.id)?.1 } else { BTreeMap::new() };
+                Ok::<_, LedgerError>((owner, names))
+            };
+            let (owner, names) = spawn_blocking(read).await.map_err(ended)?.map_err(|error| {
+                tracing::error!(error = error.to_string(), "the table of mailboxes cannot be read");
+                MailstoreError::Unavailable(error.to_string())
+            })?;
+            let named = names.iter().filter(|(_, row)| row.mailbox != 0).filter_map(|(name, row)| {
+                Some((MailboxName::parse(std::str::from_utf8(name).ok()?).ok()?, MailboxId(row.mailbox)))
+            });
+            lock(&self.mailboxes).ids = named.collect();
+            Ok(Arc::new(owner))
+        };
+        self.owner.get_or_try_init(load).await
+    }
+
     /// Lists the folders that are there now.
     async fn names(&self) -> Result<BTreeMap<MailboxName, MailboxId>, MailstoreError> {
-        let (root, inbox) = (Arc::clone(&self.root), self.inbox.clone());
+        let owner = Arc::clone(self.load().await?);
+        let (root, inbox) = (Arc::clone(&self.shared.root), self.inbox.clone());
         let found = spawn_blocking(move || names::folders(&root, &inbox)).await.map_err(ended)?;
         let found = found.map_err(|error| {
             tracing::warn!(mailbox = self.inbox.as_str(), error = error.to_string(), "cannot list folders");
@@ -134,27 +159,28 @@ impl MaildirAccount {
                 "this folder's name is no mailbox name, or taken; it is left out, further ones are not logged"
             );
         }
-        Ok(found.named.into_iter().map(|(name, path)| (name.clone(), self.id_of(&mut known, name, path))).collect())
+        let named = found.named.into_iter();
+        Ok(named.map(|(name, path)| (name.clone(), self.id_of(&mut known, &owner, name, path))).collect())
     }
 
-    fn id_of(&self, known: &mut KnownMailboxes, name: MailboxName, path: MailboxPath) -> MailboxId {
-        if let Some(id) = known.by_name.get(&name) {
-            let mailbox = &known.all[id.0 as usize - 1];
-            if mailbox.path() != path {
-                mailbox.set_path(path);
+    /// The id of a mailbox. One that the ledger does not know is made by its first look.
+    fn id_of(&self, known: &mut KnownMailboxes, owner: &Arc<Owner>, name: MailboxName, path: MailboxPath) -> MailboxId {
+        let ledger = &self.shared.ledger;
+        let id = *known.ids.entry(name.clone()).or_insert_with(|| MailboxId(ledger.new_mailbox()));
+        match known.by_id.get(&id) {
+            Some(mailbox) if mailbox.path() == path => {}
+            Some(mailbox) => mailbox.set_path(path),
+            None => {
+                let shared = (Arc::clone(&self.shared.root), Arc::clone(ledger));
+                let mailbox = MaildirMailbox::new(shared, Arc::clone(owner), id, name, path);
+                known.by_id.insert(id, Arc::new(mailbox));
             }
-            return *id;
         }
-        let id = MailboxId(known.all.len() as u32 + 1);
-        let mailbox = MaildirMailbox::new(Arc::clone(&self.root), id, path, name.is_inbox(), self.uid_validity);
-        known.all.push(Arc::new(mailbox));
-        known.by_name.insert(name, id);
         id
     }
 
     fn mailbox(&self, id: MailboxId) -> Result<Arc<MaildirMailbox>, MailstoreError> {
-        let at = (id.0 as usize).checked_sub(1).ok_or(MailstoreError::NoMailbox)?;
-        lock(&self.mailboxes).all.get(at).cloned().ok_or(MailstoreError::NoMailbox)
+        lock(&self.mailboxes).by_id.get(&id).cloned().ok_or(MailstoreError::NoMailbox)
     }
 }
 
@@ -172,12 +198,11 @@ impl MailAccount for MaildirAccount {
 
     fn find<'a>(&'a self, name: &'a MailboxName) -> Asked<'a, Option<MailboxId>> {
         Box::pin(async move {
-            let known = lock(&self.mailboxes).by_name.get(name).copied();
-            if let Some(id) = known {
-                let mailbox = self.mailbox(id)?;
-                if spawn_blocking(move || mailbox.is_there()).await.map_err(ended)? {
-                    return Ok(known);
-                }
+            let known = lock(&self.mailboxes).ids.get(name).copied();
+            if let Some(mailbox) = known.and_then(|id| self.mailbox(id).ok())
+                && spawn_blocking(move || mailbox.is_there()).await.map_err(ended)?
+            {
+                return Ok(known);
             }
             Ok(self.names().await?.get(name).copied())
         })

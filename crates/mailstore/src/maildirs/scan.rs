@@ -1,26 +1,26 @@
-//! From the files of a Maildir to messages with UIDs.
+//! From the files of a Maildir to what has changed in it.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::io;
 use std::sync::Arc;
-use std::time::SystemTime;
+use std::time::{SystemTime, UNIX_EPOCH};
 
+use bytes::Bytes;
 use posthaste_maildir::tree::{Stamp, key_of_name};
 use posthaste_maildir::{Keywords, MaildirReader, Subdir};
 
-use super::file::{MailFile, flags_of, internal_date, keyword_table};
-use crate::snapshot::{Message, Snapshot};
+use super::body::FileBody;
+use super::file::{MailFile, internal_date};
+use super::keywords::MailboxKeywords;
+use super::state::{LookedAt, MailboxState};
+use crate::entry::{FOUND_MAX, GoneReason, MailEntry, MessageFacts, StateGroup};
+use crate::ledger::{LedgerError, MailLedger};
+use crate::row::NumberRange;
+use crate::store::MailBody;
+use crate::table::flag_bits;
 
-pub(super) type Messages = Snapshot<Arc<MailFile>>;
-
-/// All that is known of a Maildir. UIDs are of this value: each file gets one once.
-#[derive(Debug)]
-pub(super) struct Scan {
-    /// Of the last listing, if nothing can have changed unseen since.
-    settled: Option<[Stamp; 2]>,
-    keywords: Keywords,
-    now: Arc<Messages>,
-}
+/// Bytes of file names in one batch.
+const NAME_BYTES_MAX: usize = 2 << 20;
 
 /// What the operator should know of a scan.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -33,195 +33,348 @@ pub(super) struct Oddities {
     pub keywords: Option<String>,
     /// All UIDs have been given.
     pub out_of_uids: bool,
+    /// Changes could not be made durable, so they are not shown.
+    pub not_durable: Option<String>,
+    /// A second file with the key of another, and why it could not get a key of its own.
+    pub same_key: Option<String>,
 }
 
 /// A name as it was listed.
-struct Listed {
-    subdir: Subdir,
-    name: String,
-    inode: u64,
+#[derive(Debug, Clone)]
+pub(super) struct Listed {
+    pub subdir: Subdir,
+    pub name: String,
+    pub inode: u64,
 }
 
-impl Scan {
-    pub fn new() -> Self {
-        Self { settled: None, keywords: Keywords::default(), now: Arc::new(Snapshot::empty()) }
-    }
+/// All names of a Maildir, and whether none of them can have been missed.
+pub(super) struct Listing {
+    pub listed: Vec<Listed>,
+    pub stamps: [Stamp; 2],
+    looked_at: SystemTime,
+}
 
-    /// The messages as of the last look.
-    pub fn messages(&self) -> &Arc<Messages> {
-        &self.now
-    }
-
-    /// Looks for changes. A message that is missing is gone only if the directories stood still while they were listed: else `getdents` may have missed it.
-    ///
-    /// The files of `suspects` (UIDs) are looked at: with another content they are other messages.
-    ///
+impl Listing {
     /// # Errors
-    /// Those of `open`, `getdents` and `stat`; the messages are as before.
-    pub fn look(&mut self, reader: &MaildirReader, suspects: &HashSet<u32>, odd: &mut Oddities) -> io::Result<()> {
+    /// Those of `open`, `getdents` and `stat`.
+    pub fn new(reader: &MaildirReader, odd: &mut Oddities) -> io::Result<Self> {
         let looked_at = SystemTime::now();
-        let before = reader.stamps()?;
-        let keywords = reader.keywords().unwrap_or_else(|error| {
-            odd.keywords = Some(error.to_string());
-            self.keywords.clone()
-        });
-        let has_other_keywords = keywords != self.keywords;
-        self.keywords = keywords;
-        if self.settled == Some(before) && suspects.is_empty() {
-            if has_other_keywords {
-                self.take_in(Found::unchanged(&self.now), false, odd);
-            }
-            return Ok(());
+        let stamps = reader.stamps()?;
+        // Those of `new/` first: messages move from there to `cur/`, and seldom back.
+        let mut listed = Vec::new();
+        for subdir in [Subdir::New, Subdir::Cur] {
+            odd.not_utf8 += reader.for_each_name(subdir, |found| match found.is_file {
+                Some(false) => odd.no_file = Some(format!("{:?}: no regular file", found.name)),
+                _ => listed.push(Listed { subdir, name: found.name.to_owned(), inode: found.inode }),
+            })?;
         }
+        Ok(Self { listed, stamps, looked_at })
+    }
+
+    /// Whether the directories stood still while they were listed: else `getdents` may have missed a name or doubled one.
+    pub fn is_quiet(&self, reader: &MaildirReader) -> io::Result<bool> {
         let settle = reader.settle_time()?;
-        let listed = list(reader, odd)?;
-        let found = self.match_up(reader, listed, suspects, odd)?;
-        let is_quiet = reader.stamps()? == before
-            && before.iter().all(|stamp| stamp.is_older_than(settle, looked_at))
-            && !found.has_unclear;
-        self.settled = is_quiet.then_some(before);
-        self.take_in(found, is_quiet, odd);
-        Ok(())
-    }
-
-    fn match_up(
-        &self,
-        reader: &MaildirReader,
-        listed: Vec<Listed>,
-        suspects: &HashSet<u32>,
-        odd: &mut Oddities,
-    ) -> io::Result<Found> {
-        let messages = &self.now.messages;
-        let mut found = Found { old: vec![Old::Missing; messages.len()], new: HashMap::new(), has_unclear: false };
-        // By key and inode: a file that another program puts under a known key is another message.
-        let known: HashMap<(&str, u64), usize> = messages
-            .iter()
-            .enumerate()
-            .map(|(at, message)| ((key_of_name(&message.file.name), message.file.inode), at))
-            .collect();
-        for Listed { subdir, name, inode } in listed {
-            let at = known.get(&(key_of_name(&name), inode)).copied();
-            if let Some(at) = at.filter(|at| !suspects.contains(&messages[*at].uid)) {
-                found.note(at, &messages[at].file, subdir, name);
-                continue;
-            }
-            match reader.facts(subdir, &name) {
-                Ok(Some(facts)) => match at {
-                    Some(at) if facts == messages[at].file.facts => found.note(at, &messages[at].file, subdir, name),
-                    at => {
-                        at.inspect(|at| found.old[*at] = Old::Replaced);
-                        found.add(MailFile::new(subdir, name.into(), inode, facts));
-                    }
-                },
-                // No file, or gone since it was listed, which has changed the directory.
-                Ok(None) => {}
-                Err(error) => {
-                    found.has_unclear = true;
-                    odd.no_file = Some(format!("{name:?}: {error}"));
-                }
-            }
-        }
-        Ok(found)
-    }
-
-    fn take_in(&mut self, found: Found, is_quiet: bool, odd: &mut Oddities) {
-        let Found { old, new, .. } = found;
-        let mut messages = Vec::with_capacity(old.len() + new.len());
-        let mut is_same = new.is_empty();
-        for (message, old) in self.now.messages.iter().zip(old) {
-            let file = match old {
-                Old::Replaced => None,
-                Old::Missing if is_quiet => None,
-                Old::Missing | Old::There => Some(Arc::clone(&message.file)),
-                Old::Renamed(subdir, name) => Some(Arc::new(message.file.renamed(subdir, name))),
-            };
-            let Some(file) = file else {
-                is_same = false;
-                continue;
-            };
-            is_same &= Arc::ptr_eq(&file, &message.file);
-            messages.push(Message { flags: flags_of(&file.name, &self.keywords), file, ..message.clone() });
-        }
-        let mut new: Vec<MailFile> = new.into_values().collect();
-        new.sort_unstable_by(|a, b| (a.facts.mtime_ns, &a.name).cmp(&(b.facts.mtime_ns, &b.name)));
-        let mut uid_next = self.now.uid_next;
-        for file in new {
-            // The last number stays free, so that there always is a next UID to tell.
-            if uid_next == u32::MAX {
-                odd.out_of_uids = true;
-                break;
-            }
-            let (flags, internal_date) = (flags_of(&file.name, &self.keywords), internal_date(&file));
-            messages.push(Message { uid: uid_next, flags, internal_date, file: Arc::new(file) });
-            uid_next += 1;
-        }
-        let keywords = keyword_table(&self.keywords);
-        if !is_same || keywords != self.now.keywords {
-            self.now = Arc::new(Snapshot { messages, uid_next, keywords });
-        }
+        let is_old = self.stamps.iter().all(|stamp| stamp.is_older_than(settle, self.looked_at));
+        Ok(is_old && reader.stamps()? == self.stamps)
     }
 }
 
-/// What became of known messages, and files that are new.
-struct Found {
-    old: Vec<Old>,
-    /// By key and inode.
-    new: HashMap<(Box<str>, u64), MailFile>,
+/// What a listing shows beside what was known.
+#[derive(Debug, Default)]
+pub(super) struct Difference {
+    /// Messages that are missing, by position.
+    missing: Vec<usize>,
+    /// Messages whose file has another content now.
+    replaced: Vec<usize>,
+    /// Files that were renamed.
+    renamed: Vec<(usize, Arc<MailFile>)>,
+    /// In the order of their UIDs to come.
+    found: Vec<Arc<MailFile>>,
+    /// Further files of a key.
+    seconds: Vec<Listed>,
     /// A file could not be looked at.
     has_unclear: bool,
 }
 
-#[derive(Debug, Clone)]
-enum Old {
-    Missing,
-    There,
-    Renamed(Subdir, Box<str>),
-    Replaced,
+/// The file that counts among those of one key.
+#[derive(Debug, Clone, Default)]
+struct Candidate(Option<Listed>);
+
+impl Candidate {
+    /// Of two names of one file, as a rename shows them to a listing, one counts. Of two files that one counts which is known, else the first in the order of bytes.
+    fn add(&mut self, next: Listed, known: Option<u64>, seconds: &mut Vec<Listed>) {
+        let Some(current) = self.0.take() else { return self.0 = Some(next) };
+        let takes_next = match (current.inode == next.inode, known) {
+            (false, Some(known)) if known == next.inode => true,
+            (false, Some(known)) if known == current.inode => false,
+            _ => order(&next) < order(&current),
+        };
+        let is_other = current.inode != next.inode;
+        let (kept, left) = if takes_next { (next, current) } else { (current, next) };
+        self.0 = Some(kept);
+        seconds.extend(is_other.then_some(left));
+    }
 }
 
-impl Found {
-    fn unchanged(now: &Messages) -> Self {
-        Self { old: vec![Old::There; now.messages.len()], new: HashMap::new(), has_unclear: false }
+/// `cur/` comes before `new/`, then the order of bytes decides.
+fn order(listed: &Listed) -> (bool, &str) {
+    (listed.subdir == Subdir::New, &listed.name)
+}
+
+impl Difference {
+    /// # Errors
+    /// Those of `stat`.
+    pub fn new(
+        state: &MailboxState,
+        reader: &MaildirReader,
+        listed: Vec<Listed>,
+        suspects: &HashSet<u32>,
+        odd: &mut Oddities,
+    ) -> Self {
+        let messages = &state.now.messages;
+        let mut difference = Self::default();
+        let keys = messages.iter().enumerate().map(|(at, message)| (key_of_name(&message.file.name), at));
+        let known: HashMap<&str, usize> = keys.collect();
+        let mut old = vec![Candidate::default(); messages.len()];
+        let mut new: HashMap<Box<str>, Candidate> = HashMap::new();
+        for next in listed {
+            match known.get(key_of_name(&next.name)) {
+                Some(at) => old[*at].add(next, messages[*at].file.inode(), &mut difference.seconds),
+                None => {
+                    let key = key_of_name(&next.name).into();
+                    new.entry(key).or_default().add(next, None, &mut difference.seconds);
+                }
+            }
+        }
+        for (at, Candidate(listed)) in old.into_iter().enumerate() {
+            match listed {
+                None => difference.missing.push(at),
+                Some(listed) => {
+                    let is_suspect = suspects.contains(&messages[at].uid);
+                    difference.note(at, &messages[at].file, listed, is_suspect, reader, odd);
+                }
+            }
+        }
+        for listed in new.into_values().filter_map(|candidate| candidate.0) {
+            let facts = difference.facts(reader, &listed, odd);
+            if let Some(facts) = facts {
+                let Listed { subdir, name, inode } = listed;
+                difference.found.push(Arc::new(MailFile::new(subdir, name.into(), inode, facts)));
+            }
+        }
+        difference.found.sort_unstable_by(|a, b| a.age_order().cmp(&b.age_order()));
+        difference
     }
 
-    fn add(&mut self, file: MailFile) {
-        let key = (key_of_name(&file.name).into(), file.inode);
-        let before = self.new.get(&key);
-        if before.is_none_or(|before| !is_first((before.subdir, &before.name), (file.subdir, &file.name))) {
-            self.new.insert(key, file);
+    /// A file under the key of a known message.
+    fn note(
+        &mut self,
+        at: usize,
+        file: &Arc<MailFile>,
+        listed: Listed,
+        is_suspect: bool,
+        reader: &MaildirReader,
+        odd: &mut Oddities,
+    ) {
+        let is_same = file.inode().is_none_or(|inode| inode == listed.inode) && !is_suspect;
+        if !is_same {
+            match self.facts(reader, &listed, odd) {
+                Some(facts) if !file.is(&facts) => {
+                    self.replaced.push(at);
+                    let Listed { subdir, name, inode } = listed;
+                    return self.found.push(Arc::new(MailFile::new(subdir, name.into(), inode, facts)));
+                }
+                Some(_) => {}
+                // Gone since it was listed, or not to be looked at: then it is not missing either.
+                None => return,
+            }
+        }
+        if (listed.subdir, &*listed.name) != (file.subdir, &*file.name)
+            || file.inode().is_some_and(|inode| inode != listed.inode)
+        {
+            let Listed { subdir, name, inode } = listed;
+            self.renamed.push((at, Arc::new(file.renamed(subdir, name.into(), inode))));
+        } else {
+            file.set_inode(listed.inode);
         }
     }
 
-    fn note(&mut self, at: usize, file: &MailFile, subdir: Subdir, name: String) {
-        let before = match &self.old[at] {
-            Old::There => Some((file.subdir, &*file.name)),
-            Old::Renamed(subdir, name) => Some((*subdir, &**name)),
-            Old::Missing | Old::Replaced => None,
-        };
-        if before.is_some_and(|before| is_first(before, (subdir, &name))) {
-            return;
+    fn facts(
+        &mut self,
+        reader: &MaildirReader,
+        listed: &Listed,
+        odd: &mut Oddities,
+    ) -> Option<posthaste_maildir::tree::FileFacts> {
+        // No file, or gone since it was listed, which has changed the directory.
+        reader.facts(listed.subdir, &listed.name).unwrap_or_else(|error| {
+            self.has_unclear = true;
+            odd.no_file = Some(format!("{:?}: {error}", listed.name));
+            None
+        })
+    }
+
+    /// Makes the difference durable and takes it into the state. Without `is_quiet`, missing messages stay. Blocks.
+    pub fn settle(
+        mut self,
+        state: &mut MailboxState,
+        reader: &MaildirReader,
+        (ledger, mailbox): (&MailLedger, u32),
+        (is_quiet, keywords): (bool, Option<&Keywords>),
+        odd: &mut Oddities,
+    ) -> Settled {
+        let is_quiet = is_quiet && !self.has_unclear;
+        let mut changes = Vec::new();
+        let named = keywords.map_or(Vec::new(), |file| state.keywords.missing(file));
+        let mut keywords = state.keywords.clone();
+        for (bit, name) in named {
+            keywords.insert(bit, name.as_bytes());
+            changes.push(MailEntry::Keyword { mailbox, bit, name: Bytes::copy_from_slice(name.as_bytes()) });
         }
-        self.old[at] = match (subdir, &*name) == (file.subdir, &*file.name) {
-            true => Old::There,
-            false => Old::Renamed(subdir, name.into()),
-        };
+        state.rename(std::mem::take(&mut self.renamed));
+        let mut gone = if is_quiet { std::mem::take(&mut self.missing) } else { Vec::new() };
+        gone.append(&mut self.replaced);
+        gone.sort_unstable();
+        changes.extend(entry_of_gone(state, mailbox, &gone));
+        changes.extend(entry_of_states(state, mailbox, &gone, &keywords));
+        let is_done = self.append(state, reader, (ledger, mailbox), changes, &keywords, odd);
+        let has_apart = is_quiet && give_other_keys(reader, &self.seconds, odd);
+        match is_done {
+            true if is_quiet && self.seconds.is_empty() => Settled::Yes,
+            true if has_apart => Settled::LookAgain,
+            _ => Settled::No,
+        }
+    }
+
+    /// In batches, the first of which has all that is not new.
+    fn append(
+        &self,
+        state: &mut MailboxState,
+        reader: &MaildirReader,
+        (ledger, mailbox): (&MailLedger, u32),
+        mut changes: Vec<MailEntry>,
+        keywords: &MailboxKeywords,
+        odd: &mut Oddities,
+    ) -> bool {
+        let mut left = &self.found[..];
+        while !left.is_empty() || !changes.is_empty() {
+            let (now, later) = left.split_at(batch_len(left.iter().map(|file| file.name.len())));
+            let facts = |file: &Arc<MailFile>| (facts_of(reader, file, keywords), name_of(file));
+            let messages: Vec<_> = now.iter().map(facts).collect();
+            let entries = std::mem::take(&mut changes);
+            let done = ledger.append_uids(mailbox, messages.len() as u32, |first_uid| {
+                let found = MailEntry::Found { mailbox, first_uid, messages };
+                entries.into_iter().chain((!now.is_empty()).then_some(found)).collect()
+            });
+            if let Err(error) = done {
+                odd.out_of_uids |= matches!(error, LedgerError::OutOfUids);
+                odd.not_durable = Some(error.to_string());
+                return false;
+            }
+            let looked_at: LookedAt = now.iter().map(|file| (file.name.clone(), Arc::clone(file))).collect();
+            // If it was too much, the next look reads the mailbox again.
+            state.catch_up(ledger, mailbox, &looked_at);
+            left = later;
+        }
+        true
     }
 }
 
-/// Of two names of one file, as a rename shows them to a listing: `cur/` comes before `new/`, then the order of bytes decides.
-fn is_first(one: (Subdir, &str), other: (Subdir, &str)) -> bool {
-    let order = |(subdir, name): (Subdir, _)| (subdir == Subdir::New, name);
-    order(one) < order(other)
+/// How a look has ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Settled {
+    /// As long as the stamps stay, nothing has changed.
+    Yes,
+    /// A change could have been missed, or could not be made durable.
+    No,
+    /// Files were given names of their own.
+    LookAgain,
 }
 
-/// All names, those of `new/` first: messages move from there to `cur/`, and seldom back.
-fn list(reader: &MaildirReader, odd: &mut Oddities) -> io::Result<Vec<Listed>> {
-    let mut listed = Vec::new();
-    for subdir in [Subdir::New, Subdir::Cur] {
-        odd.not_utf8 += reader.for_each_name(subdir, |found| match found.is_file {
-            Some(false) => odd.no_file = Some(format!("{:?}: no regular file", found.name)),
-            _ => listed.push(Listed { subdir, name: found.name.to_owned(), inode: found.inode }),
-        })?;
+/// So many files go into one batch.
+pub(super) fn batch_len(name_bytes: impl Iterator<Item = usize>) -> usize {
+    let mut sum = 0;
+    let fits = |bytes: &usize| {
+        sum += bytes;
+        sum <= NAME_BYTES_MAX
+    };
+    name_bytes.take(FOUND_MAX).take_while(fits).count()
+}
+
+pub(super) fn name_of(file: &MailFile) -> Bytes {
+    Bytes::copy_from_slice(file.name.as_bytes())
+}
+
+/// The facts of a file that gets a UID. Reads it, unless its name has the sizes.
+pub(super) fn facts_of(reader: &MaildirReader, file: &MailFile, keywords: &MailboxKeywords) -> MessageFacts {
+    if file.wire_size().is_none() {
+        // One that cannot be read now has no known size.
+        let opened = reader.open(file.subdir, &file.name).ok().flatten();
+        if let Some((opened, facts)) = opened.filter(|(_, facts)| file.is(facts)) {
+            let _ = FileBody::new(opened, facts.size, file).map(|body| body.len());
+        }
     }
-    Ok(listed)
+    let sizes =
+        file.wire_size().and_then(|wire| Some((u32::try_from(wire).ok()?, wire.checked_sub(file.disk_size()?)?)));
+    let (wire_size, line_feeds) = sizes.map_or((0, 0), |(wire, line_feeds)| (wire, line_feeds as u32));
+    let place = if file.is_new() { flag_bits::IN_NEW } else { 0 };
+    MessageFacts {
+        flags: keywords.flags_of(&file.name).0 | place,
+        internal_date: internal_date(&file.name, &file.known_facts()),
+        save_date: now_secs(),
+        wire_size,
+        line_feeds,
+    }
+}
+
+pub(super) fn now_secs() -> u32 {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    u32::try_from(since.as_secs()).unwrap_or(u32::MAX)
+}
+
+fn entry_of_gone(state: &MailboxState, mailbox: u32, positions: &[usize]) -> Option<MailEntry> {
+    let set = ranges(positions.iter().map(|at| state.now.messages[*at].uid));
+    (!set.is_empty()).then(|| MailEntry::Gone { mailbox, set, reason: GoneReason::Missing, when: now_secs() })
+}
+
+/// Messages whose names say other flags than they have, but those that are gone.
+fn entry_of_states(
+    state: &MailboxState,
+    mailbox: u32,
+    gone: &[usize],
+    keywords: &MailboxKeywords,
+) -> Option<MailEntry> {
+    let mut groups: BTreeMap<u64, Vec<u32>> = BTreeMap::new();
+    for (at, message) in state.now.messages.iter().enumerate() {
+        let flags = keywords.flags_of(&message.file.name);
+        if flags != message.flags && gone.binary_search(&at).is_err() {
+            let place = if message.file.is_new() { flag_bits::IN_NEW } else { 0 };
+            groups.entry(flags.0 | place).or_default().push(message.uid);
+        }
+    }
+    let group = |(flags, uids): (u64, Vec<u32>)| StateGroup { set: ranges(uids.into_iter()), flags, letters: 0 };
+    (!groups.is_empty()).then(|| MailEntry::State { mailbox, groups: groups.into_iter().map(group).collect() })
+}
+
+/// Ascending UIDs as ranges.
+fn ranges(uids: impl Iterator<Item = u32>) -> Vec<NumberRange> {
+    let mut ranges: Vec<NumberRange> = Vec::new();
+    for uid in uids {
+        match ranges.last_mut() {
+            Some(range) if range.last + 1 == uid => range.last = uid,
+            _ => ranges.push(NumberRange { first: uid, last: uid }),
+        }
+    }
+    ranges
+}
+
+/// Files that share their key with another get one of their own, so that each key is one message. False if none could be renamed.
+fn give_other_keys(reader: &MaildirReader, seconds: &[Listed], odd: &mut Oddities) -> bool {
+    let mut has_renamed = false;
+    for Listed { subdir, name, .. } in seconds {
+        match reader.give_other_key(*subdir, name) {
+            Ok(()) => has_renamed = true,
+            Err(error) => odd.same_key = Some(format!("{name:?}: {error}")),
+        }
+    }
+    has_renamed
 }

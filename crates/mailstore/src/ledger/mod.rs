@@ -1,30 +1,25 @@
 //! The stream `mailstore` at work: entries become durable in the spool, and rows of the table a little later.
 
-use std::collections::BTreeMap;
+mod waiting;
+
+use std::collections::{BTreeMap, HashMap};
 use std::path::Path;
-use std::sync::mpsc::sync_channel;
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::mpsc::{Receiver, sync_channel};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
-use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use posthaste_spool::{
-    AppendError, Batch, Body, Consumer, Entry, Lsn, Published, Released, ReplayError, Replayed, Spool, StreamError,
-    StreamId,
+    AppendError, Batch, Body, Entry, Lsn, Released, ReplayError, Replayed, Spool, StreamError, StreamId,
 };
 
-use crate::entry::{MailEntry, STREAM};
+use self::waiting::{ENTRY_BYTES, WAITING_BYTES_MAX, Waiting};
+use crate::entry::{EntryKind, MailEntry, STREAM};
 use crate::table::{
-    Applier, FixedMessage, MailboxHead, MetaError, MetaTable, RowChanges, StateMessage, StoreNumbers, TableName,
-    key_of, rows_of, second_of,
+    AccountRow, Applier, FixedMessage, MailboxHead, MetaError, MetaTable, NameRow, RowChanges, StateMessage,
+    StoreNumbers, TableName, TableReader, key_of, rows_of, second_of,
 };
-
-/// The table is brought up to the stream at least this often.
-const COMMIT_EVERY: Duration = Duration::from_secs(30);
-/// And once so many bytes of entries wait for it.
-const WAITING_BYTES_MAX: usize = 32 << 20;
-/// Memory of an entry beside its payload.
-const ENTRY_BYTES: usize = 128;
 
 /// The mailboxes of a server: the table, and the stream that it is the snapshot of.
 ///
@@ -32,7 +27,11 @@ const ENTRY_BYTES: usize = 128;
 #[derive(Debug)]
 pub struct MailLedger {
     shared: Arc<Shared>,
-    thread: Option<JoinHandle<()>>,
+    thread: Mutex<Option<JoinHandle<()>>>,
+    /// The UID lock: the next UID to give, by mailbox, of those that were followed in this opening. Held until the append returns, so UIDs are in the order of LSNs.
+    uids: Mutex<HashMap<u32, u32>>,
+    next_account: AtomicU32,
+    next_mailbox: AtomicU32,
 }
 
 struct Shared {
@@ -47,64 +46,6 @@ struct Shared {
 impl std::fmt::Debug for Shared {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Shared").field("stream", &self.stream).finish_non_exhaustive()
-    }
-}
-
-/// Entries that the table may lack, in the order of their LSNs. It holds no spool, which holds it.
-#[derive(Default)]
-struct Waiting {
-    state: Mutex<WaitingState>,
-    changed: Condvar,
-}
-
-#[derive(Default)]
-struct WaitingState {
-    entries: Vec<(u64, Bytes)>,
-    bytes: usize,
-    /// All entries of batches up to this LSN are there.
-    complete: u64,
-    is_advance_wanted: bool,
-    is_ending: bool,
-}
-
-impl Waiting {
-    fn lock(&self) -> MutexGuard<'_, WaitingState> {
-        // The ring's thread takes it: a bug of ours must not end it.
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Waits until there is a reason for a commit; `false` at the end.
-    fn wait(&self) -> bool {
-        let due = Instant::now() + COMMIT_EVERY;
-        let mut state = self.lock();
-        loop {
-            let left = due.saturating_duration_since(Instant::now());
-            if state.is_ending {
-                return false;
-            }
-            let is_due = left.is_zero() || state.bytes >= WAITING_BYTES_MAX || state.is_advance_wanted;
-            if is_due {
-                state.is_advance_wanted = false;
-                return true;
-            }
-            state = self.changed.wait_timeout(state, left).unwrap_or_else(PoisonError::into_inner).0;
-        }
-    }
-}
-
-impl Consumer for Waiting {
-    fn published(&self, entry: Published) {
-        let mut state = self.lock();
-        state.bytes += entry.payload.len() + ENTRY_BYTES;
-        state.entries.push((entry.lsn.get(), entry.payload));
-        if state.bytes >= WAITING_BYTES_MAX {
-            self.changed.notify_all();
-        }
-    }
-
-    fn advance_wanted(&self, _: Lsn) {
-        self.lock().is_advance_wanted = true;
-        self.changed.notify_all();
     }
 }
 
@@ -124,6 +65,9 @@ pub enum LedgerError {
     /// The batch was refused: nothing has changed.
     #[error(transparent)]
     Append(#[from] AppendError),
+    /// The mailbox has given all its UIDs.
+    #[error("the mailbox has no UIDs left")]
+    OutOfUids,
     /// The thread that commits could not be started.
     #[error("a thread for the table of mailboxes: {0}")]
     Thread(std::io::Error),
@@ -185,11 +129,20 @@ impl MailLedger {
         let shared = Shared { spool, stream, table, waiting, committing: Mutex::default() };
         let shown = shared.replay(applied, &mut report)?;
         shared.spool.attach(stream, shown, Arc::clone(&shared.waiting) as _)?;
-        let mut ledger = Self { shared: Arc::new(shared), thread: None };
+        let shared = Arc::new(shared);
+        let ledger = Self {
+            shared: Arc::clone(&shared),
+            thread: Mutex::default(),
+            uids: Mutex::default(),
+            next_account: AtomicU32::new(0),
+            next_mailbox: AtomicU32::new(0),
+        };
+        let numbers = ledger.read(|_| true, |_, _, numbers| Ok(numbers))?;
+        ledger.next_account.store(numbers.next_account, Ordering::Relaxed);
+        ledger.next_mailbox.store(numbers.next_mailbox, Ordering::Relaxed);
         ledger.append(&[MailEntry::Opening { nonce, host: Bytes::copy_from_slice(host.as_bytes()) }])?;
-        let shared = Arc::clone(&ledger.shared);
         let thread = std::thread::Builder::new().name("mailstore".to_owned());
-        ledger.thread = Some(thread.spawn(move || shared.run()).map_err(LedgerError::Thread)?);
+        *lock(&ledger.thread) = Some(thread.spawn(move || shared.run()).map_err(LedgerError::Thread)?);
         Ok((ledger, report))
     }
 
@@ -198,16 +151,72 @@ impl MailLedger {
     /// # Errors
     /// [`LedgerError::Append`].
     pub fn append(&self, entries: &[MailEntry]) -> Result<u64, LedgerError> {
+        let outcome = self.begin_append(entries);
+        self.finish_append(&outcome)
+    }
+
+    /// As [`append`](Self::append), of entries that give a mailbox's next UIDs, `count` of them, from the one that `entries` gets.
+    ///
+    /// # Errors
+    /// [`LedgerError::Append`], [`LedgerError::OutOfUids`]: nothing is appended.
+    ///
+    /// # Panics
+    /// If nobody has followed the mailbox.
+    pub fn append_uids(
+        &self,
+        mailbox: u32,
+        count: u32,
+        entries: impl FnOnce(u32) -> Vec<MailEntry>,
+    ) -> Result<u64, LedgerError> {
+        let outcome = {
+            let mut uids = lock(&self.uids);
+            let next = uids.get_mut(&mailbox).expect("the mailbox was followed");
+            let first = *next;
+            // The last number stays free, so that there always is a next UID to tell.
+            *next = first.checked_add(count).ok_or(LedgerError::OutOfUids)?;
+            let outcome = self.begin_append(&entries(first));
+            match outcome.try_recv() {
+                // Nobody has a later one: the lock is held.
+                Ok(Err(error)) => {
+                    *next = first;
+                    return Err(error.into());
+                }
+                Ok(Ok(lsn)) => return Ok(self.appended(lsn)),
+                Err(_) => outcome,
+            }
+        };
+        self.finish_append(&outcome)
+    }
+
+    fn begin_append(&self, entries: &[MailEntry]) -> Receiver<Result<Lsn, AppendError>> {
         let Shared { spool, stream, .. } = &*self.shared;
         let entry = |entry: &MailEntry| Entry { stream: *stream, needs_body: false, payload: entry.encode() };
         let (done, outcome) = sync_channel(1);
         let batch = Batch { entries: entries.iter().map(entry).collect(), body: Body::None };
         // There is room for the one answer, and nobody else sends.
         spool.append(batch, Box::new(move |result| drop(done.send(result))));
-        let lsn = outcome.recv().expect("`then` is called exactly once")?.get();
+        outcome
+    }
+
+    fn finish_append(&self, outcome: &Receiver<Result<Lsn, AppendError>>) -> Result<u64, LedgerError> {
+        Ok(self.appended(outcome.recv().expect("`then` is called exactly once")?))
+    }
+
+    /// The consumer has seen all entries of a batch before its outcome is told.
+    fn appended(&self, lsn: Lsn) -> u64 {
         let mut state = self.shared.waiting.lock();
-        state.complete = state.complete.max(lsn);
-        Ok(lsn)
+        state.complete = state.complete.max(lsn.get());
+        lsn.get()
+    }
+
+    /// An id that no account had.
+    pub fn new_account(&self) -> u32 {
+        self.next_account.fetch_add(1, Ordering::Relaxed)
+    }
+
+    /// An id that no mailbox had.
+    pub fn new_mailbox(&self) -> u32 {
+        self.next_mailbox.fetch_add(1, Ordering::Relaxed)
     }
 
     /// Brings the table up to what is durable now.
@@ -218,12 +227,66 @@ impl MailLedger {
         Ok(self.shared.commit()?)
     }
 
-    /// Ids that the next account and the next mailbox have.
+    /// All accounts by id.
     ///
     /// # Errors
     /// [`LedgerError::Table`].
-    pub fn next_ids(&self) -> Result<(u32, u32), LedgerError> {
-        self.read(|_, _, numbers| Ok((numbers.next_account, numbers.next_mailbox)))
+    pub fn accounts(&self) -> Result<BTreeMap<u32, AccountRow>, LedgerError> {
+        let is_wanted = |kind| kind == EntryKind::Other;
+        self.read(is_wanted, |reader, changes, _| {
+            let rows = rows_of(reader, changes, TableName::Accounts, &[])?.into_iter();
+            let account = |(key, value): (Vec<u8>, Vec<u8>)| {
+                Some((u32::from_be_bytes(key[..].try_into().ok()?), AccountRow::decode(&value)?))
+            };
+            Ok(rows.filter_map(account).filter(|(_, row)| !row.is_gone).collect())
+        })
+    }
+
+    /// The highest UIDVALIDITY that an account has given, and its names with what each stands for.
+    ///
+    /// # Errors
+    /// [`LedgerError::Table`].
+    pub fn names(&self, account: u32) -> Result<(u32, BTreeMap<Bytes, NameRow>), LedgerError> {
+        let is_wanted = |kind| matches!(kind, EntryKind::Other | EntryKind::Mailbox(_));
+        self.read(is_wanted, |reader, changes, _| {
+            let rows = rows_of(reader, changes, TableName::Names, &key_of(account))?.into_iter();
+            let name = |(key, value): (Vec<u8>, Vec<u8>)| {
+                Some((Bytes::copy_from_slice(key.get(4..)?), NameRow::decode(&value)?))
+            };
+            let row = rows_of(reader, changes, TableName::Accounts, &key_of(account))?.into_values().next();
+            let row = row.and_then(|value| AccountRow::decode(&value)).unwrap_or_default();
+            Ok((row.last_validity, rows.filter_map(name).collect()))
+        })
+    }
+
+    /// A mailbox as it is now, whose later entries [`take_tail`](Self::take_tail) gives from here on, in their order; `None` if there is none of that id.
+    ///
+    /// # Errors
+    /// [`LedgerError::Table`].
+    pub fn follow(&self, mailbox: u32) -> Result<Option<StoredMailbox>, LedgerError> {
+        let found = self.read_with(
+            |state| {
+                state.follow(mailbox);
+                state.of(|kind| kind.mailbox() == Some(mailbox))
+            },
+            |reader, changes, _| stored(reader, changes, mailbox),
+        );
+        match &found {
+            // If somebody has given UIDs since, they are in the map already.
+            Ok(Some(stored)) => drop(lock(&self.uids).entry(mailbox).or_insert(stored.head.next_uid)),
+            _ => self.unfollow(mailbox),
+        }
+        found
+    }
+
+    /// Entries of a mailbox since the last call; `None` if they were too many: then the mailbox is to be followed anew.
+    pub fn take_tail(&self, mailbox: u32) -> Option<Vec<(u64, Bytes)>> {
+        self.shared.waiting.lock().take_tail(mailbox)
+    }
+
+    /// Keeps no entries of a mailbox any more.
+    pub fn unfollow(&self, mailbox: u32) {
+        self.shared.waiting.lock().unfollow(mailbox);
     }
 
     /// A mailbox with all its messages; `None` if there is none of that id.
@@ -231,59 +294,75 @@ impl MailLedger {
     /// # Errors
     /// [`LedgerError::Table`].
     pub fn mailbox(&self, id: u32) -> Result<Option<StoredMailbox>, LedgerError> {
-        self.read(|reader, changes, _| {
-            let rows = |table| rows_of(reader, changes, table, &key_of(id));
-            let head = rows(TableName::Mailboxes)?.into_values().find_map(|value| MailboxHead::decode(&value));
-            let Some(head) = head.filter(|head| head.account != 0) else { return Ok(None) };
-            let row = |(key, value): (Vec<u8>, Vec<u8>)| Some((second_of(&key)?, value));
-            let names: BTreeMap<u32, Vec<u8>> = rows(TableName::Foreign)?.into_iter().filter_map(row).collect();
-            let state = rows(TableName::State)?.into_iter().filter_map(row);
-            let state = state.filter_map(|(first, value)| crate::table::state_row(&value, first)).flatten();
-            let state: BTreeMap<u32, StateMessage> = state.map(|message| (message.uid, message)).collect();
-            let fixed = rows(TableName::Fixed)?.into_iter().filter_map(row);
-            let fixed = fixed.filter_map(|(first, value)| crate::table::fixed_row(&value, first)).flatten();
-            let message = |fixed: FixedMessage| {
-                let name = names.get(&fixed.uid).map(|name| Bytes::copy_from_slice(name));
-                Some((fixed.uid, StoredMessage { fixed, state: *state.get(&fixed.uid)?, name }))
-            };
-            let keywords = rows(TableName::Keywords)?.into_iter();
-            let keywords = keywords.filter_map(|(key, name)| Some((*key.get(4)?, Bytes::from(name))));
-            Ok(Some(StoredMailbox {
-                head,
-                messages: fixed.filter_map(message).collect(),
-                keywords: keywords.collect(),
-            }))
-        })
+        self.read(|kind| kind.mailbox() == Some(id), |reader, changes, _| stored(reader, changes, id))
     }
 
-    /// Reads the table with the entries that it lacks.
+    /// Reads the table with those of the entries that it lacks which are wanted.
     fn read<T>(
         &self,
-        read: impl FnOnce(&crate::table::TableReader, &RowChanges, StoreNumbers) -> Result<T, MetaError>,
+        is_wanted: impl Fn(EntryKind) -> bool,
+        read: impl FnOnce(&TableReader, &RowChanges, StoreNumbers) -> Result<T, MetaError>,
+    ) -> Result<T, LedgerError> {
+        self.read_with(|state| state.of(is_wanted), read)
+    }
+
+    fn read_with<T>(
+        &self,
+        entries: impl FnOnce(&mut waiting::WaitingState) -> Vec<(u64, Bytes)>,
+        read: impl FnOnce(&TableReader, &RowChanges, StoreNumbers) -> Result<T, MetaError>,
     ) -> Result<T, LedgerError> {
         // Entries first: those that a commit takes meanwhile are applied twice, and none is missed.
-        let entries = self.shared.waiting.lock().entries.clone();
+        let entries = entries(&mut self.shared.waiting.lock());
         let reader = self.shared.table.reader()?;
         let mut unknown = Vec::new();
         let (changes, numbers) = applied(&reader, &entries, &mut unknown)?;
         Ok(read(&reader, &changes, numbers)?)
     }
-}
 
-impl Drop for MailLedger {
-    fn drop(&mut self) {
+    /// Commits, and shows the stream nothing more. What comes later is in the spool, and the next opening finds it there.
+    pub fn end(&self) {
         let Shared { spool, stream, waiting, .. } = &*self.shared;
-        waiting.lock().is_ending = true;
-        waiting.changed.notify_all();
-        if let Some(thread) = self.thread.take() {
-            let _ = thread.join();
-        }
+        waiting.end();
+        let Some(thread) = lock(&self.thread).take() else { return };
+        let _ = thread.join();
         spool.detach(*stream);
         // Nothing more comes, and what came was whole.
         waiting.lock().complete = u64::MAX;
         // What it cannot write is replayed.
         let _ = self.shared.commit();
     }
+}
+
+impl Drop for MailLedger {
+    fn drop(&mut self) {
+        self.end();
+    }
+}
+
+/// A mailbox of the table, with the changes that it lacks.
+fn stored(reader: &TableReader, changes: &RowChanges, id: u32) -> Result<Option<StoredMailbox>, MetaError> {
+    let rows = |table| rows_of(reader, changes, table, &key_of(id));
+    let head = rows(TableName::Mailboxes)?.into_values().find_map(|value| MailboxHead::decode(&value));
+    let Some(head) = head.filter(|head| head.account != 0) else { return Ok(None) };
+    let row = |(key, value): (Vec<u8>, Vec<u8>)| Some((second_of(&key)?, value));
+    let names: BTreeMap<u32, Vec<u8>> = rows(TableName::Foreign)?.into_iter().filter_map(row).collect();
+    let state = rows(TableName::State)?.into_iter().filter_map(row);
+    let state = state.filter_map(|(first, value)| crate::table::state_row(&value, first)).flatten();
+    let state: BTreeMap<u32, StateMessage> = state.map(|message| (message.uid, message)).collect();
+    let fixed = rows(TableName::Fixed)?.into_iter().filter_map(row);
+    let fixed = fixed.filter_map(|(first, value)| crate::table::fixed_row(&value, first)).flatten();
+    let message = |fixed: FixedMessage| {
+        let name = names.get(&fixed.uid).map(|name| Bytes::copy_from_slice(name));
+        Some((fixed.uid, StoredMessage { fixed, state: *state.get(&fixed.uid)?, name }))
+    };
+    let keywords = rows(TableName::Keywords)?.into_iter();
+    let keywords = keywords.filter_map(|(key, name)| Some((*key.get(4)?, Bytes::from(name))));
+    Ok(Some(StoredMailbox { head, messages: fixed.filter_map(message).collect(), keywords: keywords.collect() }))
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    // Each holder makes one assignment.
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl Shared {
@@ -303,9 +382,7 @@ impl Shared {
                 if is_much && failed.is_none() {
                     failed = self.commit_rows().err();
                 }
-                let mut state = self.waiting.lock();
-                state.bytes += payload.len() + ENTRY_BYTES;
-                state.entries.push((lsn.get(), payload.clone()));
+                self.waiting.lock().push(lsn.get(), payload.clone());
             }
             Replayed::Damaged { lsn } => report.damaged.push(lsn),
             Replayed::Entry { .. } | Replayed::Uncertain { .. } => {}
@@ -368,7 +445,7 @@ impl Shared {
 
 /// The changes that entries make.
 fn applied(
-    reader: &crate::table::TableReader,
+    reader: &TableReader,
     entries: &[(u64, Bytes)],
     unknown: &mut Vec<u64>,
 ) -> Result<(RowChanges, StoreNumbers), MetaError> {

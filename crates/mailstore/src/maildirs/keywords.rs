@@ -1,0 +1,108 @@
+//! Keywords of one mailbox: as its table has them, and as `dovecot-keywords` says.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use posthaste_maildir::tree::flag_letters_of;
+use posthaste_maildir::{Flags, Keywords};
+
+use crate::flags::{KeywordTable, MessageFlags};
+
+/// The bit of `$Forwarded`, whose letter is P, where it has none of `a` to `z`.
+const FORWARDED_BIT: u8 = 34;
+const FORWARDED: &str = "$Forwarded";
+/// The bit of the letter `a`.
+const FIRST_BIT: u8 = 8;
+/// Letters of system flags.
+const SYSTEM: [(char, MessageFlags); 5] = [
+    ('D', MessageFlags::DRAFT),
+    ('F', MessageFlags::FLAGGED),
+    ('R', MessageFlags::ANSWERED),
+    ('S', MessageFlags::SEEN),
+    ('T', MessageFlags::DELETED),
+];
+
+/// Names by bit.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(super) struct MailboxKeywords(BTreeMap<u8, Arc<str>>);
+
+impl MailboxKeywords {
+    /// As the table has them.
+    pub fn stored(keywords: &BTreeMap<u8, Bytes>) -> Self {
+        let text = |(bit, name): (&u8, &Bytes)| Some((*bit, Arc::from(std::str::from_utf8(name).ok()?)));
+        Self(keywords.iter().filter_map(text).collect())
+    }
+
+    pub fn insert(&mut self, bit: u8, name: &[u8]) {
+        if let Ok(name) = std::str::from_utf8(name) {
+            self.0.insert(bit, name.into());
+        }
+    }
+
+    /// Bits that have another name in the file, or none here. A name that the file has lost stays: messages may have it.
+    pub fn missing(&self, file: &Keywords) -> Vec<(u8, Arc<str>)> {
+        let in_file = file.all().map(|(letter, name)| (FIRST_BIT + (letter as u8 - b'a'), Arc::from(name)));
+        in_file.filter(|(bit, name)| self.0.get(bit) != Some(name)).collect()
+    }
+
+    /// What clients see: all of them, and `$Forwarded`, which needs no entry.
+    pub fn table(&self) -> KeywordTable {
+        let forwarded = (self.forwarded() == FORWARDED_BIT).then(|| (FORWARDED_BIT, FORWARDED.into()));
+        KeywordTable::new(self.0.iter().map(|(bit, name)| (*bit, Arc::clone(name))).chain(forwarded).collect())
+    }
+
+    /// The flags that a name's letters stand for; letters without a keyword are passed over.
+    pub fn flags_of(&self, name: &str) -> MessageFlags {
+        let letters = flag_letters_of(name).chars().filter_map(Flags::letter).fold(Flags::NONE, Flags::with);
+        let has = |letter: char| Flags::letter(letter).is_some_and(|flag| letters.contains(flag));
+        let system = SYSTEM.into_iter().filter(|(letter, _)| has(*letter)).map(|(_, flag)| flag);
+        let forwarded = has('P').then(|| MessageFlags::keyword(self.forwarded()));
+        let keywords = self.0.keys().filter(|bit| letter_of(**bit).is_some_and(has));
+        let keywords = keywords.map(|bit| MessageFlags::keyword(*bit));
+        system.chain(forwarded).chain(keywords).fold(MessageFlags::NONE, MessageFlags::with)
+    }
+
+    /// The letters of flags, in the order of names.
+    pub fn letters_of(&self, flags: MessageFlags) -> String {
+        let system = SYSTEM.into_iter().filter(|(_, flag)| flags.contains(*flag)).map(|(letter, _)| letter);
+        let forwarded = flags.contains(MessageFlags::keyword(self.forwarded())).then_some('P');
+        let has_bit = |bit: &u8| flags.contains(MessageFlags::keyword(*bit)) && *bit != self.forwarded();
+        let keywords = (FIRST_BIT..FIRST_BIT + 26).filter(has_bit).filter_map(letter_of);
+        let mut letters: Vec<char> = system.chain(forwarded).chain(keywords).collect();
+        letters.sort_unstable();
+        letters.into_iter().collect()
+    }
+
+    fn forwarded(&self) -> u8 {
+        let mut named = self.0.iter().filter(|(_, name)| name.eq_ignore_ascii_case(FORWARDED));
+        named.next().map_or(FORWARDED_BIT, |(bit, _)| *bit)
+    }
+}
+
+/// The letter that a keyword's bit has in names, if it has one.
+fn letter_of(bit: u8) -> Option<char> {
+    let at = bit.checked_sub(FIRST_BIT).filter(|at| *at < 26)?;
+    Some(char::from(b'a' + at))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn letters_become_flags_and_flags_letters() {
+        let mut keywords = MailboxKeywords::default();
+        assert_eq!(keywords.flags_of("1:2,SRFTDx"), MessageFlags(0b11111));
+        let forwarded = keywords.flags_of("1;2,P");
+        assert_eq!(keywords.table().names(forwarded).collect::<Vec<_>>(), ["$Forwarded"]);
+        assert_eq!(keywords.flags_of("1,S"), MessageFlags::NONE);
+        keywords.insert(10, b"$Junk");
+        let flags = keywords.flags_of("1:2,STPcz");
+        assert_eq!(keywords.letters_of(flags), "PSTc", "z has no keyword");
+        assert_eq!(keywords.letters_of(MessageFlags(u64::MAX)), "DFPRSTabcdefghijklmnopqrstuvwxyz");
+        keywords.insert(9, b"$forwarded");
+        assert_eq!(keywords.letters_of(keywords.flags_of("1:2,P")), "P");
+        assert_eq!(keywords.table().all().count(), 2);
+    }
+}

@@ -1,0 +1,152 @@
+//! The visible state of a mailbox: what the ledger had, and each entry since.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use posthaste_maildir::Subdir;
+use posthaste_maildir::tree::Stamp;
+
+use super::file::{MailFile, name_with_letters};
+use super::keywords::MailboxKeywords;
+use crate::entry::{BodyKind, MailEntry, MessageFacts};
+use crate::flags::MessageFlags;
+use crate::ledger::{MailLedger, StoredMailbox, StoredMessage};
+use crate::row::{NumberRange, Uid, UidValidity};
+use crate::snapshot::{Message, Snapshot};
+use crate::table::flag_bits;
+
+pub(super) type Messages = Snapshot<Arc<MailFile>>;
+/// Files that were looked at and whose entries are on their way, by name.
+pub(super) type LookedAt = HashMap<Box<str>, Arc<MailFile>>;
+
+/// A mailbox as its sessions see it.
+#[derive(Debug)]
+pub(super) struct MailboxState {
+    pub uid_validity: UidValidity,
+    pub keywords: MailboxKeywords,
+    pub now: Arc<Messages>,
+    /// Of the last listing, if nothing can have changed unseen since.
+    pub settled: Option<[Stamp; 2]>,
+}
+
+impl MailboxState {
+    pub fn of(stored: StoredMailbox) -> Self {
+        let StoredMailbox { head, messages, keywords } = stored;
+        let keywords = MailboxKeywords::stored(&keywords);
+        let messages = messages.into_values().filter_map(|message| loaded(message, &keywords)).collect();
+        let now = Snapshot {
+            messages,
+            uid_next: head.next_uid.max(1),
+            highest_modseq: head.highest_modseq.max(head.modseq_floor).max(1),
+            keywords: keywords.table(),
+        };
+        let uid_validity = UidValidity(Uid::new(head.uid_validity).or(Uid::new(1)).expect("it is not 0").0);
+        Self { uid_validity, keywords, now: Arc::new(now), settled: None }
+    }
+
+    /// Takes in what has been published since the last call. False: it was too much, and the mailbox is to be read again.
+    pub fn catch_up(&mut self, ledger: &MailLedger, mailbox: u32, looked_at: &LookedAt) -> bool {
+        let Some(tail) = ledger.take_tail(mailbox) else { return false };
+        if tail.is_empty() {
+            return true;
+        }
+        let mut now = Snapshot::clone(&self.now);
+        for (lsn, payload) in tail {
+            if let Some(entry) = MailEntry::decode(&payload) {
+                self.apply(&mut now, lsn, entry, looked_at);
+                now.highest_modseq = now.highest_modseq.max(lsn);
+            }
+        }
+        now.keywords = self.keywords.table();
+        self.now = Arc::new(now);
+        true
+    }
+
+    fn apply(&mut self, now: &mut Messages, lsn: u64, entry: MailEntry, looked_at: &LookedAt) {
+        match entry {
+            MailEntry::Found { first_uid, messages, .. } => {
+                for (uid, (facts, name)) in (first_uid..u32::MAX).zip(messages) {
+                    if uid < now.uid_next {
+                        continue;
+                    }
+                    now.uid_next = uid + 1;
+                    let Some(file) = found_file(&facts, &name, looked_at) else { continue };
+                    let (flags, internal_date) = (visible(facts.flags), facts.internal_date);
+                    now.messages.push(Message { uid, flags, modseq: lsn, internal_date, file });
+                }
+            }
+            MailEntry::State { groups, .. } => {
+                for group in groups {
+                    for_each_in(&mut now.messages, &group.set, |message| {
+                        (message.flags, message.modseq) = (visible(group.flags), lsn);
+                    });
+                }
+            }
+            MailEntry::Gone { set, .. } => {
+                let is_gone = |uid: u32| {
+                    let at = set.partition_point(|range| range.last < uid);
+                    set.get(at).is_some_and(|range| range.first <= uid)
+                };
+                now.messages.retain(|message| !is_gone(message.uid));
+                let above = set.last().map_or(0, |range| range.last.saturating_add(1));
+                now.uid_next = now.uid_next.max(above);
+            }
+            MailEntry::Keyword { bit, name, .. } => self.keywords.insert(bit, &name),
+            _ => {}
+        }
+    }
+
+    /// Other names of the same files.
+    pub fn rename(&mut self, renamed: Vec<(usize, Arc<MailFile>)>) {
+        if renamed.is_empty() {
+            return;
+        }
+        let mut now = Snapshot::clone(&self.now);
+        renamed.into_iter().for_each(|(at, file)| now.messages[at].file = file);
+        self.now = Arc::new(now);
+    }
+}
+
+/// Calls `change` for the messages of a set.
+fn for_each_in<F>(messages: &mut [Message<F>], set: &[NumberRange], mut change: impl FnMut(&mut Message<F>)) {
+    for range in set {
+        let from = messages.partition_point(|message| message.uid < range.first);
+        let messages = messages[from..].iter_mut();
+        messages.take_while(|message| message.uid <= range.last).for_each(&mut change);
+    }
+}
+
+/// Without the bits that are the table's own.
+fn visible(flags: u64) -> MessageFlags {
+    MessageFlags(flags & !(flag_bits::BEHIND | flag_bits::IN_NEW | flag_bits::NAMED))
+}
+
+fn subdir(flags: u64) -> Subdir {
+    if flags & flag_bits::IN_NEW != 0 { Subdir::New } else { Subdir::Cur }
+}
+
+/// Sizes on the disk and on the wire; 0 octets on the wire: they were not known.
+fn sizes(wire_size: u32, line_feeds: u32) -> Option<(u64, u64)> {
+    (wire_size > 0).then(|| (u64::from(wire_size.saturating_sub(line_feeds)), u64::from(wire_size)))
+}
+
+fn found_file(facts: &MessageFacts, name: &Bytes, looked_at: &LookedAt) -> Option<Arc<MailFile>> {
+    let name = std::str::from_utf8(name).ok()?;
+    if let Some(file) = looked_at.get(name) {
+        return Some(Arc::clone(file));
+    }
+    let (disk_size, wire_size) = sizes(facts.wire_size, facts.line_feeds).unzip();
+    Some(Arc::new(MailFile::unseen(subdir(facts.flags), name.into(), disk_size, wire_size)))
+}
+
+/// `None`: a message of a kind that is not made yet.
+fn loaded(message: StoredMessage, keywords: &MailboxKeywords) -> Option<Message<Arc<MailFile>>> {
+    let StoredMessage { fixed, state, name } = message;
+    let name = name.filter(|_| fixed.kind == BodyKind::Foreign)?;
+    let (flags, subdir) = (visible(state.flags), subdir(state.flags));
+    let name = name_with_letters(std::str::from_utf8(&name).ok()?, subdir, &keywords.letters_of(flags));
+    let (disk_size, wire_size) = sizes(fixed.wire_size, fixed.line_feeds).unzip();
+    let file = Arc::new(MailFile::unseen(subdir, name, disk_size, wire_size));
+    Some(Message { uid: fixed.uid, flags, modseq: state.modseq, internal_date: fixed.internal_date, file })
+}

@@ -1,0 +1,193 @@
+//! A Maildir that the ledger does not know gets its ids, with the UIDs that Dovecot gave it.
+
+use std::collections::HashMap;
+use std::time::Duration;
+
+use bytes::Bytes;
+use posthaste_maildir::tree::key_of_name;
+use posthaste_maildir::{Keywords, MaildirReader, UidList};
+
+use super::file::MailFile;
+use super::keywords::MailboxKeywords;
+use super::mailbox::Owner;
+use super::scan::{Listed, Listing, Oddities, batch_len, facts_of, name_of, now_secs};
+use crate::entry::{AccountFields, GoneReason, MailEntry, MailboxFields, MessageFacts};
+use crate::error::MailstoreError;
+use crate::ledger::{LedgerError, MailLedger};
+use crate::name::{MailboxName, SpecialUse};
+use crate::row::NumberRange;
+
+/// The most messages of a list of UIDs that is read.
+const LISTED_MAX: usize = 4_000_000;
+/// How often a directory is listed until it stands still.
+const LISTINGS_MAX: usize = 20;
+const LISTING_PAUSE: Duration = Duration::from_millis(100);
+/// The most entries of one batch: a list of UIDs with gaps has an entry for each run of UIDs.
+const ENTRIES_MAX: usize = 32_768;
+/// UIDVALIDITY of an account begins above this (2026), and goes at most 30 years beyond the last one, whatever the clock says.
+const VALIDITY_FROM: u32 = 1_767_225_600;
+const VALIDITY_STEP_MAX: u32 = 30 * 366 * 86_400;
+
+/// A mailbox that is to be made.
+pub(super) struct Takeover<'a> {
+    pub ledger: &'a MailLedger,
+    pub owner: &'a Owner,
+    pub id: u32,
+    pub name: &'a MailboxName,
+    pub directory: &'a str,
+}
+
+/// A message with the UID that it gets.
+type Numbered = (u32, MessageFacts, Bytes);
+
+impl Takeover<'_> {
+    /// Makes the mailbox durable with all its messages; without a directory it has none. A kill before the end leaves nothing that anybody sees. Blocks.
+    ///
+    /// # Errors
+    /// [`MailstoreError::Unavailable`]: a list of UIDs that is not understood, a directory that changes all the time, a disk that fails.
+    pub fn run(&self, reader: Option<&MaildirReader>, odd: &mut Oddities) -> Result<(), MailstoreError> {
+        let failed = |error: &dyn std::fmt::Display| MailstoreError::Unavailable(error.to_string());
+        // One at a time: each mailbox of an account has its own UIDVALIDITY.
+        let _one = self.owner.making.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        let mut keywords = MailboxKeywords::default();
+        let mut entries = Vec::new();
+        if !self.owner.is_durable() {
+            let name = Bytes::copy_from_slice(self.owner.path.as_str().as_bytes());
+            entries.push(MailEntry::Account(AccountFields { id: self.owner.id, name, ..Default::default() }));
+        }
+        let (mut list, mut messages) = (None, Vec::new());
+        if let Some(reader) = reader {
+            list = reader.uid_list(LISTED_MAX).map_err(|error| failed(&error))?;
+            let file = reader.keywords().unwrap_or_else(|error| {
+                odd.keywords = Some(error.to_string());
+                Keywords::default()
+            });
+            for (bit, name) in keywords.missing(&file) {
+                keywords.insert(bit, name.as_bytes());
+                let name = Bytes::copy_from_slice(name.as_bytes());
+                entries.push(MailEntry::Keyword { mailbox: self.id, bit, name });
+            }
+            let files = files(reader, list.is_some(), odd)?;
+            messages = numbered(reader, files, list.as_ref(), &keywords, odd);
+        }
+        let validity = match &list {
+            Some(list) => list.validity.get(),
+            None => self.new_validity().map_err(|error| failed(&error))?,
+        };
+        let last_uid = list.as_ref().map_or(0, |list| list.next.get() - 1);
+        let last_uid = if messages.last().is_some_and(|(uid, ..)| *uid >= last_uid) { 0 } else { last_uid };
+        self.append(entries, &messages, (validity, last_uid)).map_err(|error| failed(&error))?;
+        self.owner.set_durable();
+        let (taken_over, messages) = (list.is_some(), messages.len());
+        tracing::info!(mailbox = self.directory, messages, uid_validity = validity, taken_over, "mailbox has its UIDs");
+        Ok(())
+    }
+
+    /// The last batch has the mailbox itself.
+    fn append(
+        &self,
+        mut entries: Vec<MailEntry>,
+        mut left: &[Numbered],
+        (uid_validity, last_uid): (u32, u32),
+    ) -> Result<(), LedgerError> {
+        loop {
+            let (now, later) = left.split_at(batch_len(left.iter().map(|(_, _, name)| name.len())));
+            let (found, taken) = self.found(now);
+            entries.extend(found);
+            left = if taken < now.len() { &left[taken..] } else { later };
+            if left.is_empty() {
+                break;
+            }
+            self.ledger.append(&std::mem::take(&mut entries))?;
+        }
+        if last_uid > 0 {
+            // The next UID is above all that were given.
+            let set = vec![NumberRange { first: last_uid, last: last_uid }];
+            entries.push(MailEntry::Gone { mailbox: self.id, set, reason: GoneReason::Missing, when: now_secs() });
+        }
+        entries.push(MailEntry::Mailbox(MailboxFields {
+            id: self.id,
+            account: self.owner.id,
+            uid_validity,
+            form: 0,
+            special_use: SpecialUse::of_name(self.name).map_or(0, |special| special as u8 + 1),
+            name: Bytes::copy_from_slice(self.name.as_str().as_bytes()),
+            directory: Bytes::copy_from_slice(self.directory.as_bytes()),
+        }));
+        self.ledger.append(&entries).map(drop)
+    }
+
+    /// Entries of messages, one for each run of UIDs, and how many messages they have.
+    fn found(&self, messages: &[Numbered]) -> (Vec<MailEntry>, usize) {
+        let (mut entries, mut taken) = (Vec::new(), 0);
+        for run in messages.chunk_by(|one, next| one.0 + 1 == next.0).take(ENTRIES_MAX) {
+            let messages = run.iter().map(|(_, facts, name)| (*facts, name.clone())).collect();
+            entries.push(MailEntry::Found { mailbox: self.id, first_uid: run[0].0, messages });
+            taken += run.len();
+        }
+        (entries, taken)
+    }
+
+    /// Above all that the account has given (RFC 9051 section 2.3.1.1), whatever the clock says.
+    fn new_validity(&self) -> Result<u32, LedgerError> {
+        let last = self.ledger.names(self.owner.id)?.0.max(VALIDITY_FROM);
+        Ok(now_secs().min(last.saturating_add(VALIDITY_STEP_MAX)).max(last.saturating_add(1)))
+    }
+}
+
+/// All files of a Maildir. With a list of UIDs, a name that a listing misses would get another UID, so the directory has to stand still.
+fn files(reader: &MaildirReader, has_list: bool, odd: &mut Oddities) -> Result<Vec<Listed>, MailstoreError> {
+    let failed = |error: std::io::Error| MailstoreError::Unavailable(error.to_string());
+    for _ in 0..LISTINGS_MAX {
+        let listing = Listing::new(reader, odd).map_err(failed)?;
+        if !has_list || listing.is_quiet(reader).map_err(failed)? {
+            return Ok(listing.listed);
+        }
+        std::thread::sleep(LISTING_PAUSE);
+    }
+    Err(MailstoreError::Unavailable("the Maildir changes all the time".to_owned()))
+}
+
+/// Files of the list have its UIDs; the others follow, in the order of time and name.
+fn numbered(
+    reader: &MaildirReader,
+    files: Vec<Listed>,
+    list: Option<&UidList>,
+    keywords: &MailboxKeywords,
+    odd: &mut Oddities,
+) -> Vec<Numbered> {
+    let listed = list.iter().flat_map(|list| &list.messages);
+    let listed = listed.filter_map(|message| Some((key_of_name(std::str::from_utf8(&message.name).ok()?), message)));
+    let mut uids: HashMap<&str, u32> = HashMap::new();
+    for (key, message) in listed {
+        uids.entry(key).or_insert(message.uid.get());
+    }
+    let (mut known, mut new) = (Vec::new(), Vec::new());
+    let mut keys = std::collections::HashSet::new();
+    for Listed { subdir, name, inode } in files {
+        // A further file of a key gets one of its own at the first look.
+        if !keys.insert(key_of_name(&name).to_owned()) {
+            continue;
+        }
+        let facts = match reader.facts(subdir, &name) {
+            Ok(Some(facts)) => facts,
+            Ok(None) => continue,
+            Err(error) => {
+                odd.no_file = Some(format!("{name:?}: {error}"));
+                continue;
+            }
+        };
+        let uid = uids.get(key_of_name(&name)).copied();
+        let file = MailFile::new(subdir, name.into(), inode, facts);
+        match uid {
+            Some(uid) => known.push((uid, file)),
+            None => new.push(file),
+        }
+    }
+    known.sort_unstable_by_key(|(uid, _)| *uid);
+    new.sort_unstable_by(|a, b| a.age_order().cmp(&b.age_order()));
+    let next = list.map_or(1, |list| list.next.get());
+    odd.out_of_uids |= (u32::MAX - next) < new.len() as u32;
+    let new = (next..u32::MAX).zip(new);
+    known.into_iter().chain(new).map(|(uid, file)| (uid, facts_of(reader, &file, keywords), name_of(&file))).collect()
+}

@@ -1,0 +1,92 @@
+//! The mailboxes with their UIDs and flags, as protocols serve them.
+
+use std::sync::Arc;
+use std::task::{Context, Poll};
+
+use posthaste_delivery::local::LocalDelivery;
+use posthaste_maildir::MailboxPath;
+use posthaste_mailstore::MaildirStore;
+use posthaste_mailstore::ledger::{LedgerReport, MailLedger};
+use tokio::task::spawn_blocking;
+use tokio::time::Instant;
+
+use crate::config::Config;
+use crate::error::ServeError;
+use crate::opening::log_damaged;
+use crate::receive::Receiver;
+use crate::services::{Ending, OnFailure, Service, end_blocking};
+
+const NAME: &str = "mailboxes";
+/// The directory of the table, below that of all data.
+pub(crate) const DIRECTORY: &str = "mailstore";
+
+/// The open mailboxes.
+pub(crate) struct Mailboxes {
+    ledger: Arc<MailLedger>,
+    store: Arc<MaildirStore>,
+}
+
+impl Mailboxes {
+    /// Opens the table, and reads from the spool what it lacks.
+    ///
+    /// # Errors
+    /// [`ServeError::Service`].
+    pub async fn open(config: &Config, delivery: &LocalDelivery, receiver: Receiver) -> Result<Self, ServeError> {
+        let (spool, nonce) = (Arc::clone(delivery.intake().spool()), delivery.file_nonce());
+        let (dir, mail) = (config.storage.data.join(DIRECTORY), config.storage.mail.clone());
+        let host = config.host_name.to_string();
+        let find = move |login: &str| MailboxPath::parse(&receiver.settings().directory.maildir_of(login)?).ok();
+        let open = move || {
+            let (ledger, report) = MailLedger::open(spool, &dir, &host, nonce).map_err(std::io::Error::other)?;
+            let ledger = Arc::new(ledger);
+            let store = Arc::new(MaildirStore::open(&mail, Arc::clone(&ledger), Box::new(find))?);
+            Ok((Self { ledger, store }, report))
+        };
+        let opened = spawn_blocking(open).await.map_err(std::io::Error::from).flatten();
+        let (mailboxes, report) = opened.map_err(|error| ServeError::Service { service: NAME, error })?;
+        tell(&report);
+        Ok(mailboxes)
+    }
+
+    pub fn store(&self) -> &Arc<MaildirStore> {
+        &self.store
+    }
+}
+
+fn tell(report: &LedgerReport) {
+    let LedgerReport { replayed, damaged, lost, unknown } = report;
+    log_damaged(damaged, NAME);
+    if let Some((applied, position)) = lost {
+        tracing::error!(
+            applied,
+            position,
+            "the table of mailboxes lost a commit: UIDs and flags of that time are lost"
+        );
+    }
+    if let Some(first) = unknown.first() {
+        tracing::error!(
+            batches = unknown.len(),
+            first,
+            "entries of mailboxes that a later version wrote are passed over"
+        );
+    }
+    tracing::info!(replayed, "mailboxes opened");
+}
+
+impl Service for Mailboxes {
+    fn name(&self) -> &'static str {
+        NAME
+    }
+
+    fn on_failure(&self) -> OnFailure {
+        OnFailure::GoOn("nobody can read mail")
+    }
+
+    fn stop(self: Box<Self>, _: Instant) -> Ending<'static> {
+        end_blocking(move || self.ledger.end())
+    }
+
+    fn poll_failed(&mut self, _: &mut Context<'_>) -> Poll<()> {
+        Poll::Pending
+    }
+}
