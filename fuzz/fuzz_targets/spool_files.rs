@@ -9,7 +9,7 @@ use std::sync::mpsc::channel;
 
 use libfuzzer_sys::fuzz_target;
 use posthaste_spool::{
-    Batch, Body, ClosedSpool, Config, Entry, ExportedBody, FileSpool, Lsn, Released, Replayed, Spool,
+    Batch, Body, ClosedSpool, Config, Entry, FileSpool, Lsn, Released, Replayed, Spool,
 };
 
 struct Sample {
@@ -103,10 +103,7 @@ fuzz_target!(|data: &[u8]| {
         let _ = closed.export(&mut |batch| {
             assert!(batch.entries.iter().all(|(_, payload)| is_known(payload)), "an entry that nobody wrote");
             let body = match batch.body {
-                Some(Ok(ExportedBody::Memory(body))) => body.to_vec(),
-                Some(Ok(ExportedBody::File(path, len))) => {
-                    std::fs::read(path).expect("a body file")[..len as usize].to_vec()
-                }
+                Some(Ok(body)) => body.read().expect("a body file").to_vec(),
                 Some(Err(_)) | None => return std::ops::ControlFlow::Continue(()),
             };
             assert_eq!(bodies.get(&batch.lsn), Some(&body), "the body of {} is another", batch.lsn);

@@ -4,7 +4,7 @@ use std::io;
 
 use bytes::Bytes;
 use posthaste_maildir::line_ends::LineEndScan;
-use posthaste_spool::{FinishedUpload, Upload};
+use posthaste_spool::{FinishedUpload, FrontFields, Upload};
 
 use crate::error::IntakeError;
 
@@ -19,7 +19,16 @@ pub struct LargeBody {
     pub lone_lfs: u64,
 }
 
-/// The bytes of a message.
+impl LargeBody {
+    /// The facts of the message that begins with front fields.
+    fn behind(self, front: &FrontFields) -> Self {
+        let LargeBody { crlfs, is_lossless, lone_lfs } = self;
+        let lone_lfs = if front.is_empty() { lone_lfs } else { 0 };
+        LargeBody { crlfs: crlfs + front.lines() as u64, is_lossless, lone_lfs }
+    }
+}
+
+/// The bytes of a message, without front fields.
 #[derive(Debug)]
 pub enum Body {
     /// In memory, in the pieces in which they came.
@@ -37,13 +46,13 @@ impl Body {
         }
     }
 
-    /// The facts of it that entries may hold.
-    pub fn facts(&self) -> BodyFacts {
+    /// The facts that entries may hold of it with front fields in front.
+    pub fn facts(&self, front: &FrontFields) -> BodyFacts {
         let large = match self {
             Body::Memory(_) => None,
-            Body::Large(body) => Some(body.facts),
+            Body::Large(body) => Some(body.facts.behind(front)),
         };
-        BodyFacts { len: self.len(), large }
+        BodyFacts { len: front.len() as u64 + self.len(), large }
     }
 
     /// True if there are none.
@@ -52,7 +61,7 @@ impl Body {
     }
 }
 
-/// Facts of a body that the entry of its message may hold.
+/// Facts of a message, front fields included, that its entry may hold.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct BodyFacts {
     /// Bytes of it.

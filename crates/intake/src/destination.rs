@@ -6,8 +6,8 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use bytes::Bytes;
-use posthaste_spool::Entry;
 use posthaste_spool::watch::Found;
+use posthaste_spool::{Entry, FrontFields};
 
 use crate::body::BodyFacts;
 
@@ -122,6 +122,8 @@ pub struct Mail<'a> {
     pub arrival: Option<&'a dyn Arrival>,
     /// Further entries of its batch.
     pub also: Vec<Entry>,
+    /// Header fields that are written in front of it, for every reader.
+    pub front: FrontFields,
     /// The sender's address; empty for none.
     pub sender: String,
     /// The sender that it gets for those to whom it is forwarded, if that is another.

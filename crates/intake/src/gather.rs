@@ -52,12 +52,12 @@ pub trait PieceFilter: Send {
     fn end(&mut self) -> Result<Option<Bytes>, Self::Refusal>;
 }
 
-/// A whole body, the front in front.
+/// A whole body.
 #[derive(Debug)]
 pub struct Gathered {
     /// Its bytes.
     pub body: Body,
-    /// Bytes behind the front.
+    /// Bytes of it.
     pub bytes: u64,
     /// Covers the body until the intake has it in its own books.
     pub room: Reservation,
@@ -91,7 +91,7 @@ impl<E, R> From<ShareExceeded> for NotGathered<E, R> {
 type Gathering<S, F> = Result<Gathered, NotGathered<<S as Incoming>::Error, <F as PieceFilter>::Refusal>>;
 
 impl Intake {
-    /// Reads a body to its end, with `front` in front of it. `announced` is its size as far as the client has said it, else 0.
+    /// Reads a body to its end. `announced` is its size as far as the client has said it, else 0.
     ///
     /// In memory while it is small and `memory` has room, otherwise into a file while it comes.
     ///
@@ -100,12 +100,12 @@ impl Intake {
     pub async fn gather<S: Incoming, F: PieceFilter>(
         &self,
         (body, announced): (&mut S, u64),
-        (front, filter): (Bytes, &mut F),
+        filter: &mut F,
         memory: &MemoryBudget,
         space: HeldSpace,
     ) -> Gathering<S, F> {
         let mut room = Reservation::default();
-        let mut parts = Parts::new(front);
+        let mut parts = Parts::default();
         loop {
             // Room is taken for what comes, not for what was announced, and nobody waits for it: a client that says nothing more
             // holds no more than it sent, and what finds no room goes to a file.
@@ -196,6 +196,7 @@ async fn in_time<S: Incoming, R, T: Send>(
 
 /// The pieces of a body. Small ones are joined, so that their number is bounded by the body's size and not by how it was cut: a
 /// piece of one octet would cost a hundred, and keep the whole buffer alive that it was read into.
+#[derive(Default)]
 struct Parts {
     done: Vec<Bytes>,
     /// Small pieces behind the last of `done`.
@@ -207,10 +208,6 @@ struct Parts {
 }
 
 impl Parts {
-    fn new(trace: Bytes) -> Self {
-        Self { done_bytes: held_bytes(&trace), done: vec![trace], tail: BytesMut::new(), bytes: 0 }
-    }
-
     fn push(&mut self, piece: Bytes) {
         self.bytes += piece.len() as u64;
         if piece.len() < SMALL_PIECE_BYTES {
@@ -273,7 +270,7 @@ mod tests {
 
     #[test]
     fn a_body_in_single_octets_is_one_part_and_one_buffer() {
-        let mut parts = Parts::new(Bytes::from_static(b"trace"));
+        let mut parts = Parts::default();
         // Each is a slice of a read buffer that it would keep alive.
         let buffer = Bytes::from(vec![b'x'; 4096]);
         for at in 0..1_000_000 {
@@ -282,13 +279,13 @@ mod tests {
         assert!(parts.held_bytes() < 3 << 20, "{}", parts.held_bytes());
         assert!(buffer.try_into_mut().is_ok(), "no piece keeps its read buffer");
         let parts = parts.finish();
-        assert_eq!((parts.len(), parts[1].len()), (2, 1_000_000));
+        assert_eq!((parts.len(), parts[0].len()), (1, 1_000_000));
     }
 
     #[test]
     fn the_number_of_parts_is_bounded_by_the_size() {
         // The worst: a small piece between any two that are just not small.
-        let mut parts = Parts::new(Bytes::new());
+        let mut parts = Parts::default();
         let mut sent = Vec::new();
         while parts.bytes <= LARGE_BODY_BYTES as u64 {
             for len in [1, SMALL_PIECE_BYTES] {
@@ -374,8 +371,7 @@ mod tests {
             let pieces = text.chunks(piece).map(Bytes::copy_from_slice).collect();
             let (mut pieces, mut filter) = (Pieces { pieces, ends }, Filter::default());
             let space = SpoolShares::default().begin(None, Allowance { share: SpaceShare::Percent(25), least: 0 });
-            let front = Bytes::from_static(b"front");
-            self.intake.gather((&mut pieces, 0), (front, &mut filter), memory, space).await
+            self.intake.gather((&mut pieces, 0), &mut filter, memory, space).await
         }
 
         fn files(&self) -> usize {
@@ -388,11 +384,11 @@ mod tests {
         let (rig, memory) = (Rig::new(), MemoryBudget::new(1 << 30));
         let gathered = rig.gather(b"hello", 2, true, &memory).await.expect("gathered");
         let Body::Memory(parts) = &gathered.body else { panic!("in memory") };
-        assert_eq!((parts.concat(), gathered.bytes), (b"fronthello".to_vec(), 5));
+        assert_eq!((parts.concat(), gathered.bytes), (b"hello".to_vec(), 5));
         let large = vec![b'x'; LARGE_BODY_BYTES + 1000];
         let gathered = rig.gather(&large, 100_000, true, &memory).await.expect("gathered");
         assert!(matches!(gathered.body, Body::Large(_)));
-        assert_eq!((gathered.body.len(), gathered.bytes), (large.len() as u64 + 5, large.len() as u64));
+        assert_eq!((gathered.body.len(), gathered.bytes), (large.len() as u64, large.len() as u64));
         assert_eq!(rig.files(), 1);
         drop(gathered);
         assert_eq!(rig.files(), 0, "no message has taken it over");
@@ -405,7 +401,7 @@ mod tests {
         assert!(memory.try_grow(&mut held, 2 * LARGE_BODY_BYTES));
         let gathered = rig.gather(b"hello", 2, true, &memory).await.expect("gathered");
         assert!(matches!(gathered.body, Body::Large(_)));
-        assert_eq!((gathered.body.len(), gathered.bytes), (10, 5));
+        assert_eq!((gathered.body.len(), gathered.bytes), (5, 5));
     }
 
     #[tokio::test]

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
-use posthaste_spool::{AppendError, Batch, Entry, FinishedUpload, Lsn, Spool, Then, Ticket};
+use posthaste_spool::{AppendError, Batch, Entry, FinishedUpload, FrontFields, Lsn, Spool, Then, Ticket};
 use tokio::sync::oneshot;
 
 use crate::body::{Body, BodyWriter};
@@ -66,6 +66,7 @@ struct Pending {
     entries: Vec<Entry>,
     units: u64,
     pins: Vec<Arc<dyn Held>>,
+    front: FrontFields,
     parts: Vec<Bytes>,
     large: Option<FinishedUpload>,
 }
@@ -179,9 +180,12 @@ impl Intake {
             reserved = reserve(destinations, mail, &body).await?;
         }
         let Reserved { entries, units, pins } = reserved;
+        let front = mail.front.clone();
         let pending = match body {
-            Body::Memory(parts) => Pending { entries, units, pins, parts, large: None },
-            Body::Large(body) => Pending { entries, units: 0, pins, parts: Vec::new(), large: Some(body.upload) },
+            Body::Memory(parts) => Pending { entries, units, pins, front, parts, large: None },
+            Body::Large(body) => {
+                Pending { entries, units: 0, pins, front, parts: Vec::new(), large: Some(body.upload) }
+            }
         };
         self.keep(destinations, pending, under_way).await
     }
@@ -343,7 +347,7 @@ async fn reserve<D>(destinations: &[D], mail: &Mail<'_>, body: &Body) -> Result<
 where
     D: Deref<Target: Destination> + Sync,
 {
-    let facts = body.facts();
+    let facts = body.facts(&mail.front);
     let mut reserved = Reserved { entries: mail.also.clone(), ..Reserved::default() };
     for destination in destinations {
         let taken = match destination.reserve(mail, facts, &mut reserved) {
@@ -359,8 +363,8 @@ impl Pending {
     fn batch(&self) -> Batch {
         // What is kept here is for the next try, should this one be refused.
         let body = match &self.large {
-            Some(upload) => posthaste_spool::Body::File(upload.clone()),
-            None => posthaste_spool::Body::Inline(self.parts.clone()),
+            Some(upload) => posthaste_spool::Body::FileBehind(self.front.clone(), upload.clone()),
+            None => posthaste_spool::Body::InlineBehind(self.front.clone(), self.parts.clone()),
         };
         Batch { entries: self.entries.clone(), body }
     }

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use posthaste_hooked_spool::{HookedSpool, Hooks};
-use posthaste_spool::{AppendError, Batch, Entry, FileSpool, Spool, StreamId};
+use posthaste_spool::{AppendError, Batch, Entry, FileSpool, FrontFields, Spool, StreamId};
 
 use super::*;
 
@@ -228,6 +228,37 @@ async fn what_no_memory_could_hold_goes_to_a_file() {
     assert_eq!(reserved, ["a reserves", "b reserves", "a reserves of a file", "b reserves of a file"]);
     assert_eq!(rig.spool.stats().large_bodies, 2);
     assert!(rig.intake.budget().is_whole(), "a file takes no memory");
+}
+
+#[tokio::test]
+async fn front_fields_are_the_beginning_of_every_message() {
+    let rig = Rig::new(Config { inline_bytes_max: 10_000, ..Config::default() });
+    let front = FrontFields::new("Received: from there\r\n by here\r\n").expect("lines");
+    for text in ["text\r\n".to_owned(), "text\r\n".repeat(5000)] {
+        let body = Body::Memory(vec![Bytes::copy_from_slice(text.as_bytes())]);
+        let mail = Mail { front: front.clone(), ..Mail::default() };
+        let receipt = rig.intake.accept(&rig.destinations, &mail, body).await.expect("accepted");
+        let whole = [front.bytes(), text.as_bytes()].concat();
+        assert!(rig.spool.read(receipt.lsn, 0..whole.len() as u64).expect("read") == whole);
+    }
+    assert_eq!(rig.spool.stats().large_bodies, 1);
+}
+
+#[tokio::test]
+async fn facts_of_a_large_body_count_its_front_fields() {
+    let rig = Rig::new(Config::default());
+    let front = FrontFields::new("Received: from there\r\n by here\r\n").expect("lines");
+    for (text, with_crlf, lone_lfs) in [("a\r\nb\r\n", 2, 0), ("a\nb\n", 0, 2)] {
+        let mut writer = rig.intake.upload(0).expect("room");
+        writer.write(text.as_bytes()).await.expect("written");
+        let body = Body::Large(writer.finish().await.expect("synced"));
+        let large = |front: &FrontFields| body.facts(front).large.expect("in a file");
+        let (bare, behind) = (large(&FrontFields::default()), large(&front));
+        assert_eq!((bare.crlfs, bare.lone_lfs), (with_crlf, lone_lfs));
+        // With front fields there are CRs, so the rest is sent as it is.
+        assert_eq!((behind.crlfs, behind.lone_lfs, behind.is_lossless), (with_crlf + 2, 0, bare.is_lossless));
+        assert_eq!(body.facts(&front).len, (front.len() + text.len()) as u64);
+    }
 }
 
 #[tokio::test]

@@ -5,7 +5,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use posthaste_delivery::local::LocalEntry;
-use posthaste_spool::{ExportedBatch, ExportedBody};
+use posthaste_spool::ExportedBatch;
 use posthaste_transport::TransportEntry;
 use serde_json::{Value, json};
 
@@ -49,10 +49,7 @@ impl Exporter {
         let lsn = batch.lsn.get();
         match &batch.body {
             None => {}
-            Some(Ok(ExportedBody::Memory(bytes))) => self.put(lsn, "body", &mut &bytes[..])?,
-            Some(Ok(ExportedBody::File(path, len))) => {
-                self.put(lsn, "body", &mut io::Read::take(File::open(path)?, *len))?;
-            }
+            Some(Ok(body)) => self.put(lsn, "body", &mut body.reader()?)?,
             Some(Err(what)) => self.exported.damaged.push((lsn, what.clone())),
         }
         let text = format!("{:#}\n", json!({"batch": lsn, "entries": entries}));

@@ -12,7 +12,7 @@ use std::thread::JoinHandle;
 use bytes::Bytes;
 
 use crate::file::Source;
-use crate::layout::{BLOCK, Lsn};
+use crate::layout::{BLOCK, Lsn, RecordHeader};
 use crate::pool::{Found, Pool, Segment, next_file};
 use crate::queue::{Item, Pending};
 use crate::recovery::{Recovery, read_all};
@@ -286,6 +286,14 @@ impl Ring {
         self.read(lsn, |segment, offset, record| segment.body(offset, record, range))
     }
 
+    /// The header of a record in service.
+    ///
+    /// # Errors
+    /// See [`ReadError`].
+    pub fn record(&self, lsn: Lsn) -> Result<RecordHeader, ReadError> {
+        self.read(lsn, |_, _, record| Ok(*record))
+    }
+
     /// Reads the body of a record again from the disk rather than from the page cache: see [`SegmentReader::body_again`].
     ///
     /// # Errors
@@ -392,7 +400,7 @@ impl Ring {
     fn read<T>(
         &self,
         lsn: Lsn,
-        read: impl FnOnce(&SegmentReader, u32, &crate::layout::RecordHeader) -> Result<T, ReadError>,
+        read: impl FnOnce(&SegmentReader, u32, &RecordHeader) -> Result<T, ReadError>,
     ) -> Result<T, ReadError> {
         let found = self.shared().table().find(lsn);
         let (Segment { file, header, .. }, from) = found.ok_or(ReadError::NotFound(lsn))?;

@@ -5,6 +5,7 @@ use std::hash::{BuildHasher, Hasher, RandomState};
 use bytes::Bytes;
 use posthaste_relay::dsn::{Action, Notification, Recipient, Returned, Wording, Written, header_of};
 use posthaste_smtp::Envelope;
+use posthaste_spool::FrontFields;
 
 use crate::forward::now;
 
@@ -19,9 +20,10 @@ pub(crate) struct Success {
     pub is_mailbox: bool,
 }
 
-/// The header of a message, for its notification.
-pub(crate) fn header(pieces: &[Bytes]) -> Vec<u8> {
-    header_of(pieces, HEADER_BYTES_MAX)
+/// The header of a message, for its notification: front fields first.
+pub(crate) fn header(front: &FrontFields, pieces: &[Bytes]) -> Vec<u8> {
+    let pieces: Vec<Bytes> = std::iter::once(front.bytes()).chain(pieces).cloned().collect();
+    header_of(&pieces, HEADER_BYTES_MAX)
 }
 
 /// Tells the sender of an envelope; there is at least one success.

@@ -102,7 +102,7 @@ pub trait Spool: Send + Sync {
     /// The position of a stream, and its snapshot at that position.
     fn position(&self, stream: StreamId) -> (Lsn, Option<SnapshotName>);
 
-    /// Appends a batch; does not block. `then` is called exactly once, except when the ticket cancels the batch.
+    /// Appends a batch; does not block, and asks no file system. `then` is called exactly once, except when the ticket cancels the batch.
     fn append(&self, batch: Batch, then: Then) -> Ticket;
 
     /// Begins a large body, in a file of its own. `announced` is its size in bytes, 0 if unknown: the file system must have that much free
@@ -124,7 +124,8 @@ pub trait Spool: Send + Sync {
     /// Like [`upload`](Self::upload).
     fn check_room(&self, bytes: u64) -> std::io::Result<()>;
 
-    /// Reads a part of a body that some stream needs, and verifies its checksum first.
+    /// Reads a part of a body that some stream needs, and verifies its checksum first. Offsets begin at the first octet of its [front fields](crate::FrontFields), and so does every
+    /// length of a body that the spool tells.
     ///
     /// # Errors
     /// See [`ReadError`].
@@ -244,7 +245,7 @@ pub struct Published {
 pub enum PublishedBody {
     /// It has none.
     None,
-    /// In memory, as it was handed in.
+    /// In memory, as it was handed in: front fields first.
     Memory(Arc<[Bytes]>),
     /// To be read with [`Spool::read`].
     Stored {

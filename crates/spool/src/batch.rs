@@ -4,6 +4,7 @@ use bytes::{BufMut, Bytes};
 
 use crate::bodies::{BodyFile, FinishedUpload};
 use crate::fields::Fields;
+use crate::front::{FrontFields, FrontRegion};
 
 /// Names a stream of one spool. Never used again for another name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -39,6 +40,29 @@ pub enum Body {
     Inline(Vec<Bytes>),
     /// In a file already.
     File(FinishedUpload),
+    /// In memory, with front fields.
+    InlineBehind(FrontFields, Vec<Bytes>),
+    /// In a file already, with front fields, which are written with the batch.
+    FileBehind(FrontFields, FinishedUpload),
+}
+
+impl Body {
+    /// Bytes of the front fields and the body.
+    pub fn len(&self) -> u64 {
+        let in_memory = |parts: &[Bytes]| parts.iter().map(|part| part.len() as u64).sum::<u64>();
+        match self {
+            Body::None => 0,
+            Body::Inline(parts) => in_memory(parts),
+            Body::File(upload) => upload.len(),
+            Body::InlineBehind(front, parts) => front.len() as u64 + in_memory(parts),
+            Body::FileBehind(front, upload) => front.len() as u64 + upload.len(),
+        }
+    }
+
+    /// True if there are none.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
 }
 
 /// The unit of an append: all of it becomes durable, or nothing.
@@ -54,10 +78,12 @@ pub struct Batch {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum BodyPlace {
     None,
-    /// Behind the head.
+    /// Behind the head and the front fields.
     Record {
         len: u32,
+        front: FrontRegion,
     },
+    /// The record has its front fields.
     File(BodyFile),
 }
 
@@ -83,7 +109,7 @@ pub(crate) const ENTRIES_MAX: usize = u16::MAX as usize;
 impl Head {
     pub fn encode(&self) -> Vec<u8> {
         let payloads: usize = self.entries.iter().map(|entry| 7 + entry.payload.len()).sum();
-        let mut out = Vec::with_capacity(3 + payloads + 21);
+        let mut out = Vec::with_capacity(3 + payloads + 31);
         out.put_u8(FORMAT);
         out.put_u16_le(u16::try_from(self.entries.len()).expect("the number of entries is checked when they come in"));
         for entry in &self.entries {
@@ -96,15 +122,14 @@ impl Head {
         }
         match self.body {
             BodyPlace::None => out.put_u8(0),
-            BodyPlace::Record { len } => {
+            BodyPlace::Record { len, front } => {
                 out.put_u8(1);
                 out.put_u32_le(len);
+                front.encode(&mut out);
             }
             BodyPlace::File(file) => {
                 out.put_u8(2);
-                out.put_u64_le(file.upload);
-                out.put_u64_le(file.len);
-                out.put_u32_le(file.table_crc);
+                file.encode(&mut out);
             }
         }
         out
@@ -124,20 +149,47 @@ impl Head {
         }
         let body = match fields.u8()? {
             0 => BodyPlace::None,
-            1 => BodyPlace::Record { len: fields.u32()? },
-            2 => BodyPlace::File(BodyFile { upload: fields.u64()?, len: fields.u64()?, table_crc: fields.u32()? }),
+            1 => BodyPlace::Record { len: fields.u32()?, front: FrontRegion::decode(&mut fields)? },
+            2 => BodyPlace::File(BodyFile::decode(&mut fields)?),
             _ => return None,
         };
         fields.end()?;
         Some(Head { entries, body })
     }
 
-    /// Bytes of the body.
+    /// Bytes of the front fields and the body.
     pub fn body_len(&self) -> u64 {
         match self.body {
             BodyPlace::None => 0,
-            BodyPlace::Record { len } => len.into(),
-            BodyPlace::File(file) => file.len,
+            BodyPlace::Record { len, front } => u64::from(front.len) + u64::from(len),
+            BodyPlace::File(file) => file.whole_len(),
+        }
+    }
+
+    /// Where in the record's body region the front fields are: at its beginning.
+    pub fn front(&self) -> FrontRegion {
+        match self.body {
+            BodyPlace::None => FrontRegion::default(),
+            BodyPlace::Record { front, .. } => front,
+            BodyPlace::File(file) => file.front,
+        }
+    }
+
+    /// The same batch with other front fields.
+    pub fn with_front(self, front: FrontRegion) -> Self {
+        let body = match self.body {
+            BodyPlace::None => BodyPlace::None,
+            BodyPlace::Record { len, .. } => BodyPlace::Record { len, front },
+            BodyPlace::File(file) => BodyPlace::File(BodyFile { front, ..file }),
+        };
+        Head { body, ..self }
+    }
+
+    /// The same batch once nobody needs its body and its front fields: they stay behind.
+    pub fn without_body(self) -> Self {
+        match self.body {
+            BodyPlace::Record { .. } => Head { body: BodyPlace::None, ..self },
+            BodyPlace::File(_) | BodyPlace::None => self.with_front(FrontRegion::default()),
         }
     }
 
@@ -170,9 +222,15 @@ mod tests {
             };
             entries.into_iter().map(entry).collect()
         });
-        let file = any::<(u64, u64, u32)>()
-            .prop_map(|(upload, len, table_crc)| BodyPlace::File(BodyFile { upload, len, table_crc }));
-        let body = prop_oneof![Just(BodyPlace::None), any::<u32>().prop_map(|len| BodyPlace::Record { len }), file];
+        let front = || {
+            let lines = prop::collection::vec(1..20usize, 0..5);
+            lines.prop_map(|lines| lines.iter().map(|len| format!("A:{}\r\n", "x".repeat(*len))).collect::<String>())
+        };
+        let front = || front().prop_map(|fields| FrontRegion::of(&FrontFields::new(fields).unwrap()));
+        let file = (any::<(u64, u64, u32)>(), front())
+            .prop_map(|((upload, len, table_crc), front)| BodyPlace::File(BodyFile { upload, len, table_crc, front }));
+        let record = (any::<u32>(), front()).prop_map(|(len, front)| BodyPlace::Record { len, front });
+        let body = prop_oneof![Just(BodyPlace::None), record, file];
         (entries, body).prop_map(|(entries, body)| Head { entries, body })
     }
 

@@ -16,16 +16,40 @@ use posthaste_fsops::Space;
 use rustix::fs::OFlags;
 use rustix::io::Errno;
 
+use crate::fields::Fields;
 use crate::files;
+use crate::front::FrontRegion;
 use crate::room::{Reserved, Room};
 
 /// Where a large body is, as its batch says.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct BodyFile {
     pub upload: u64,
+    /// Bytes of the body in the file.
     pub len: u64,
     /// CRC-32C of the table of CRCs after the body.
     pub table_crc: u32,
+    /// The front fields, which the record of the batch has.
+    pub front: FrontRegion,
+}
+
+impl BodyFile {
+    pub fn encode(&self, out: &mut Vec<u8>) {
+        out.put_u64_le(self.upload);
+        out.put_u64_le(self.len);
+        out.put_u32_le(self.table_crc);
+        self.front.encode(out);
+    }
+
+    pub fn decode(fields: &mut Fields<'_>) -> Option<Self> {
+        let (upload, len, table_crc) = (fields.u64()?, fields.u64()?, fields.u32()?);
+        Some(BodyFile { upload, len, table_crc, front: FrontRegion::decode(fields)? })
+    }
+
+    /// Bytes of the front fields and the body.
+    pub fn whole_len(&self) -> u64 {
+        u64::from(self.front.len).saturating_add(self.len)
+    }
 }
 
 /// Bytes that share one checksum.
@@ -266,7 +290,8 @@ impl Upload {
         posthaste_fsops::write_all(&self.writer, &self.table)?;
         posthaste_fsops::fsync(&self.writer)?;
         files::sync_dir(&self.file.bodies.dir)?;
-        let body = BodyFile { upload: self.file.upload, len: self.len, table_crc: crc32c::crc32c(&self.table) };
+        let (upload, len, table_crc) = (self.file.upload, self.len, crc32c::crc32c(&self.table));
+        let body = BodyFile { upload, len, table_crc, front: FrontRegion::default() };
         Ok(FinishedUpload { body, file: Arc::new(self.file) })
     }
 }

@@ -11,6 +11,7 @@ use bytes::Bytes;
 use posthaste_ring::Lsn;
 
 use crate::bodies::{BodyFile, FinishedUpload};
+use crate::front::FrontRegion;
 use crate::showing::Showing;
 use crate::state::State;
 use crate::watch::Watch;
@@ -119,7 +120,7 @@ impl AppendedBody {
         match self {
             AppendedBody::None => PublishedBody::None,
             AppendedBody::Memory(parts) => PublishedBody::Memory(parts.clone()),
-            AppendedBody::File(file) => PublishedBody::Stored { len: file.body.len },
+            AppendedBody::File(file) => PublishedBody::Stored { len: file.body.whole_len() },
         }
     }
 }
@@ -133,9 +134,13 @@ pub(crate) struct FileOfBatch {
 }
 
 impl FileOfBatch {
-    pub fn new(upload: FinishedUpload, core: Arc<Core>) -> Self {
+    pub fn new(upload: FinishedUpload, front: FrontRegion, core: Arc<Core>) -> Self {
         upload.keep();
-        FileOfBatch { body: upload.body, core, upload: Cell::new(Some(upload)) }
+        FileOfBatch { body: BodyFile { front, ..upload.body }, core, upload: Cell::new(Some(upload)) }
+    }
+
+    pub fn body(&self) -> BodyFile {
+        self.body
     }
 
     /// The batch is durable: the file is its body.

@@ -20,6 +20,7 @@ mod error;
 mod events;
 mod fields;
 mod files;
+mod front;
 mod keeper;
 mod live;
 mod lsn_set;
@@ -53,6 +54,7 @@ pub use closed::{ClosedSpool, ExportedBatch, ExportedBody, Inspection, PlaceRepo
 pub use error::{AppendError, CheckpointError, OpenError, ReadError, ReplayError, RestoreError, StreamError};
 pub use events::{Damage, Event, Events};
 pub use fields::{Fields, put_text};
+pub use front::{FrontFields, FrontFieldsError};
 pub use open::OpenReport;
 pub use posthaste_ring::{Cancelled, Lsn};
 pub use pressure::{PAUSE_MAX, Pressure};

@@ -29,7 +29,7 @@ pub(crate) fn lsns_of(window: u64) -> std::ops::RangeInclusive<u64> {
 pub(crate) struct Window {
     /// Stream, whether the words are of bodies (else entries), number of the word, word.
     pub words: Vec<(u16, bool, u64, u64)>,
-    /// Bodies that lie in files of their own: LSN, upload, length, CRC of the table.
+    /// Bodies that lie in files of their own, by their LSNs.
     pub large: Vec<(u64, crate::bodies::BodyFile)>,
 }
 
@@ -57,9 +57,7 @@ impl Window {
         }
         for &(lsn, body) in &self.large {
             out.put_u64_le(lsn);
-            out.put_u64_le(body.upload);
-            out.put_u64_le(body.len);
-            out.put_u32_le(body.table_crc);
+            body.encode(&mut out);
         }
         seal(out)
     }
@@ -77,8 +75,7 @@ impl Window {
         }
         for _ in 0..large {
             let lsn = fields.u64()?;
-            let (upload, len, table_crc) = (fields.u64()?, fields.u64()?, fields.u32()?);
-            decoded.large.push((lsn, crate::bodies::BodyFile { upload, len, table_crc }));
+            decoded.large.push((lsn, crate::bodies::BodyFile::decode(&mut fields)?));
         }
         fields.end()?;
         Some(decoded)
@@ -143,7 +140,9 @@ impl LiveFiles {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::FrontFields;
     use crate::bodies::BodyFile;
+    use crate::front::FrontRegion;
 
     fn sample() -> Window {
         let mut set = LsnSet::default();
@@ -153,7 +152,8 @@ mod tests {
         let mut window = Window::default();
         window.add(1, 3, true, &set);
         window.add(1, 4, false, &set);
-        window.large.push((WINDOW + 9, BodyFile { upload: 77, len: 1 << 40, table_crc: 9 }));
+        let front = FrontRegion::of(&FrontFields::new("A: b\r\n").unwrap());
+        window.large.push((WINDOW + 9, BodyFile { upload: 77, len: 1 << 40, table_crc: 9, front }));
         window
     }
 

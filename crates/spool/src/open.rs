@@ -120,6 +120,7 @@ impl FileSpool {
             dir: dir.to_owned(),
             work: Mutex::new(work),
             is_short_of_space: AtomicBool::new(false),
+            lost_fronts: Mutex::default(),
             pressure,
             checkpoints: AtomicU64::new(0),
             checkpoints_failed: AtomicU64::new(0),

@@ -13,7 +13,7 @@ use posthaste_ring::{Located, Lsn, ReadError, SegmentInfo, SegmentReader};
 use rustix::io::Errno;
 
 use crate::CheckpointError;
-use crate::batch::{BodyPlace, Head};
+use crate::batch::Head;
 use crate::checkpoint::PackRow;
 use crate::events::{Damage, Event};
 use crate::files;
@@ -380,13 +380,11 @@ fn record_of_pack(reader: &PackReader, lsn: u64, is_body_needed: bool) -> Result
     }
 }
 
-/// The head of a batch whose body nobody needs any more: the body stays behind.
+/// The head of a batch whose body nobody needs any more.
 fn without_body(head: Bytes) -> Bytes {
     match Head::decode(head.clone()) {
-        Some(decoded) if matches!(decoded.body, BodyPlace::Record { .. }) => {
-            Head { body: BodyPlace::None, ..decoded }.encode().into()
-        }
-        _ => head,
+        Some(decoded) => decoded.without_body().encode().into(),
+        None => head,
     }
 }
 

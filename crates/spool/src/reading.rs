@@ -7,6 +7,7 @@ use posthaste_ring::Lsn;
 
 use crate::batch::Head;
 use crate::bodies::{BodyError, BodyFile};
+use crate::events::{Damage, Event};
 use crate::pack::PackError;
 use crate::replay::Found;
 use crate::shared::{MOVES_MAX, Shared, moves_too_often};
@@ -21,9 +22,14 @@ impl Shared {
             }
             state.large.get(&lsn.get()).copied()
         };
-        if let Some(body) = large {
-            return self.read_large(lsn, body, range);
+        match large {
+            Some(body) => self.read_large(lsn, body, range),
+            None => self.read_record(lsn, &range),
         }
+    }
+
+    /// Reads the front fields and the body, or of a large body the front fields, out of the record.
+    fn read_record(&self, lsn: Lsn, range: &Range<u64>) -> Result<Bytes, ReadError> {
         // Between the look-up and the reading a batch may have moved from the ring into a pack, or from one pack into another.
         for _ in 0..MOVES_MAX {
             let place = {
@@ -31,9 +37,9 @@ impl Shared {
                 if lsn.get() > state.packed_through { None } else { Some(state.pack_of(lsn.get())) }
             };
             let read = match place {
-                None => self.read_ring(lsn, &range),
+                None => self.read_ring(lsn, range),
                 Some(None) => Err(self.missing(lsn, "it lies nowhere")),
-                Some(Some(pack)) => self.read_pack(pack, lsn, &range),
+                Some(Some(pack)) => self.read_pack(pack, lsn, range),
             };
             let is_there_still = {
                 let state = self.core.state();
@@ -68,12 +74,54 @@ impl Shared {
     }
 
     fn read_large(&self, lsn: Lsn, body: BodyFile, range: Range<u64>) -> Result<Bytes, ReadError> {
-        check_range(lsn, &range, body.len)?;
-        self.bodies.read(body, range).map_err(|error| match error {
+        check_range(lsn, &range, body.whole_len())?;
+        let front_len = u64::from(body.front.len);
+        let within_front = range.start.min(front_len)..range.end.min(front_len);
+        let within_file = range.start.saturating_sub(front_len)..range.end.saturating_sub(front_len);
+        let read = self.bodies.read(body, within_file).map_err(|error| match error {
             BodyError::Damaged(what) => ReadError::Damaged { lsn, what: what.to_owned() },
             BodyError::Missing => ReadError::Unreachable { lsn, what: "its file is missing".to_owned() },
             BodyError::Io(error) => ReadError::Io { lsn, error },
-        })
+        })?;
+        if within_front.is_empty() {
+            return Ok(read);
+        }
+        let front = self.front_of(lsn, body)?;
+        let front = front.slice(within_front.start as usize..within_front.end as usize);
+        Ok(if read.is_empty() { front } else { [front, read].concat().into() })
+    }
+
+    /// The front fields of a large body. If they are lost, the body is whole all the same.
+    pub fn front_of(&self, lsn: Lsn, body: BodyFile) -> Result<Bytes, ReadError> {
+        let len = u64::from(body.front.len);
+        if len == 0 {
+            return Ok(Bytes::new());
+        }
+        match self.read_record(lsn, &(0..len)) {
+            Ok(front) => Ok(front),
+            Err(ReadError::Io { lsn, error }) if !posthaste_fsops::is_of_disk(&error) => {
+                Err(ReadError::Io { lsn, error })
+            }
+            Err(error) => {
+                self.tell_lost_front(lsn, &error.to_string());
+                Ok(body.front.substitute())
+            }
+        }
+    }
+
+    /// The record's body region, if it is damaged in its front fields alone: something else stands in their place.
+    pub fn mended_in_ring(&self, lsn: Lsn) -> Option<Bytes> {
+        let head = Head::decode(self.ring.read_head(lsn).ok()?)?;
+        let (raw, _) = self.ring.read_body_again(lsn).ok()?;
+        head.front().mended(&raw, self.ring.record(lsn).ok()?.body_crc)
+    }
+
+    fn tell_lost_front(&self, lsn: Lsn, what: &str) {
+        let is_new = self.lost_fronts.lock().expect("nothing panics while it is held").insert(lsn.get());
+        if is_new {
+            let what = format!("{LOST_FRONT}: {what}");
+            self.config.events.tell(Event::Damage(Damage { lsn: Some(lsn), place: "front fields".to_owned(), what }));
+        }
     }
 
     /// A body that is needed is never given up because it is not where it should be: that may be put right.
@@ -94,12 +142,18 @@ impl Shared {
         let reader = self.packs.get(pack).map_err(unreachable)?;
         let entry = reader.find(lsn.get()).map_err(unreachable)?;
         let entry = entry.ok_or_else(|| self.missing(lsn, "its pack does not have it"))?;
-        let whole = reader.body(&entry).map_err(|error| match error {
-            PackError::Damaged(what) => ReadError::Damaged { lsn, what: what.to_owned() },
-            PackError::Io(error) => ReadError::Io { lsn, error },
-        })?;
-        check_range(lsn, range, whole.len() as u64)?;
-        Ok(whole.slice(range.start as usize..range.end as usize))
+        let whole = match reader.body(&entry) {
+            Ok(whole) => whole,
+            Err(PackError::Io(error)) => return Err(ReadError::Io { lsn, error }),
+            Err(PackError::Damaged(what)) => match reader.mended(&entry) {
+                Some(mended) => {
+                    self.tell_lost_front(lsn, what);
+                    mended
+                }
+                None => return Err(ReadError::Damaged { lsn, what: what.to_owned() }),
+            },
+        };
+        part(lsn, &whole, range)
     }
 
     pub fn find_in_ring(&self, lsn: u64) -> Result<Found, ReplayError> {
@@ -115,18 +169,22 @@ impl Shared {
 
     fn read_ring(&self, lsn: Lsn, range: &Range<u64>) -> Result<Bytes, ReadError> {
         // The ring cuts off what reaches beyond the body.
-        let read = |end: u64| {
-            let range = u32::try_from(range.start).unwrap_or(u32::MAX)..u32::try_from(end).unwrap_or(u32::MAX);
-            self.ring.read_body(lsn, range).map_err(|error| match error {
-                posthaste_ring::ReadError::NotFound(lsn) => ReadError::NotFound(lsn),
-                posthaste_ring::ReadError::Io(lsn, error) => ReadError::Io { lsn, error },
-                posthaste_ring::ReadError::HeadDamaged(_) => {
-                    ReadError::Unreachable { lsn, what: "the header of its record is damaged".to_owned() }
+        let cut = |at: u64| u32::try_from(at).unwrap_or(u32::MAX);
+        let bytes = match self.ring.read_body(lsn, cut(range.start)..cut(range.end)) {
+            Ok(bytes) => bytes,
+            Err(posthaste_ring::ReadError::NotFound(lsn)) => return Err(ReadError::NotFound(lsn)),
+            Err(posthaste_ring::ReadError::Io(lsn, error)) => return Err(ReadError::Io { lsn, error }),
+            Err(posthaste_ring::ReadError::HeadDamaged(_)) => {
+                return Err(ReadError::Unreachable { lsn, what: "the header of its record is damaged".to_owned() });
+            }
+            Err(error) => match self.mended_in_ring(lsn) {
+                Some(mended) => {
+                    self.tell_lost_front(lsn, &error.to_string());
+                    return part(lsn, &mended, range);
                 }
-                error => ReadError::Damaged { lsn, what: error.to_string() },
-            })
+                None => return Err(ReadError::Damaged { lsn, what: error.to_string() }),
+            },
         };
-        let bytes = read(range.end)?;
         if range.start <= range.end && bytes.len() as u64 == range.end - range.start {
             return Ok(bytes);
         }
@@ -134,6 +192,14 @@ impl Shared {
         Err(ReadError::OutOfRange { lsn, len })
     }
 }
+
+fn part(lsn: Lsn, whole: &Bytes, range: &Range<u64>) -> Result<Bytes, ReadError> {
+    check_range(lsn, range, whole.len() as u64)?;
+    Ok(whole.slice(range.start as usize..range.end as usize))
+}
+
+/// Of a message that is whole but for what acceptance has written in front of it.
+pub(crate) const LOST_FRONT: &str = "the fields in front of a message are damaged, the message is whole";
 
 fn check_range(lsn: Lsn, range: &Range<u64>, len: u64) -> Result<(), ReadError> {
     if range.start <= range.end && range.end <= len { Ok(()) } else { Err(ReadError::OutOfRange { lsn, len }) }

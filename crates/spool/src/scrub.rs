@@ -12,6 +12,7 @@ use crate::FileSpool;
 use crate::checkpoint::PackRow;
 use crate::events::{Damage, Event};
 use crate::pack::{PackError, PackReader, pack_path};
+use crate::reading::LOST_FRONT;
 use crate::shared::Shared;
 use crate::snapshots::{SnapshotError, SnapshotName};
 use crate::state::Stream;
@@ -204,6 +205,9 @@ impl Shared {
                 // Freed meanwhile, or of no use to anybody.
                 Err(ReadError::NotFound(_)) => {}
                 Err(ReadError::BodyDamaged(_)) if !self.is_body_needed(lsn) => {}
+                Err(ReadError::BodyDamaged(_)) if self.mended_in_ring(record.lsn).is_some() => {
+                    report.note(Some(lsn), "ring", LOST_FRONT);
+                }
                 Err(error) if self.is_needed(lsn) => report.note(Some(lsn), "ring", error.to_string()),
                 Err(_) => {}
             }
@@ -313,6 +317,7 @@ pub(crate) fn scrub_pack(
         let read = match (reader.head(&entry), reader.body(&entry)) {
             (Ok(_), Ok(_)) => Ok(u64::from(entry.head_len) + u64::from(entry.body_len)),
             (Err(PackError::Damaged(what)), _) => Err(Broken::Head(what)),
+            (Ok(_), Err(PackError::Damaged(_))) if reader.mended(&entry).is_some() => Err(Broken::Body(LOST_FRONT)),
             (Ok(_), Err(PackError::Damaged(what))) => Err(Broken::Body(what)),
             (Err(error), _) | (_, Err(error)) => return Err(error),
         };

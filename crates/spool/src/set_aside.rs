@@ -52,7 +52,7 @@ impl Shared {
             Reread::Whole => return Ok(SetAside::Whole),
             Reread::Gone(why) => return Ok(SetAside::Gone { why: why.clone() }),
             Reread::Damaged(bytes) => bytes.len() as u64,
-            Reread::DamagedFile(body) => body.len,
+            Reread::DamagedFile(body) => body.whole_len(),
         };
         self.bodies.room().check(len)?;
         let written = (|| {
@@ -60,7 +60,7 @@ impl Shared {
             // Under another name until it is whole. Two who write it at the same time write the same.
             let unfinished = dir.join(format!(".{lsn}.{:016x}", files::random()));
             let copied = match again {
-                Reread::DamagedFile(body) => self.copy(body, &unfinished),
+                Reread::DamagedFile(body) => self.copy(lsn, body, &unfinished),
                 Reread::Damaged(bytes) => files::write_new(&unfinished, &bytes),
                 Reread::Whole | Reread::Gone(_) => unreachable!("there is nothing to write"),
             };
@@ -125,9 +125,12 @@ impl Shared {
         }
     }
 
-    fn copy(&self, body: BodyFile, to: &Path) -> io::Result<()> {
+    /// Copies what there is of a large body, its front fields in front.
+    fn copy(&self, lsn: Lsn, body: BodyFile, to: &Path) -> io::Result<()> {
+        let front = self.front_of(lsn, body).map_err(io::Error::other)?;
         let from = File::open(self.bodies.path(body.upload))?;
         let to = files::create(to)?;
+        posthaste_fsops::write_all(&to, &front)?;
         let mut at = 0;
         while at < body.len {
             let piece = files::read_again(&from, at, PIECE_BYTES.min(body.len - at))?;

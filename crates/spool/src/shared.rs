@@ -1,6 +1,6 @@
 //! What the spool and its threads share.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicU64};
 use std::sync::{Arc, Mutex};
@@ -28,6 +28,8 @@ pub(crate) struct Shared {
     /// Held while a checkpoint or a pack is made: one at a time.
     pub work: Mutex<Work>,
     pub is_short_of_space: AtomicBool,
+    /// Batches whose front fields were found damaged: each is told once.
+    pub lost_fronts: Mutex<BTreeSet<u64>>,
     pub pressure: Pressure,
     pub checkpoints: AtomicU64,
     pub checkpoints_failed: AtomicU64,

@@ -11,7 +11,8 @@ use bytes::Bytes;
 use posthaste_ring::Lsn;
 
 use crate::batch::{BodyPlace, ENTRIES_MAX, Head, HeadEntry};
-use crate::core::{Appended, AppendedBody, FileOfBatch, Wanted};
+use crate::core::{Appended, AppendedBody, Core, FileOfBatch, Wanted};
+use crate::front::FrontRegion;
 use crate::keeper::Keeper;
 use crate::names::Names;
 use crate::scrub::Scrubber;
@@ -21,8 +22,9 @@ use crate::snapshots::{SnapshotError, SnapshotName, SnapshotReader};
 use crate::state::Stream;
 use crate::watch::Found;
 use crate::{
-    AppendError, Batch, Body, CheckpointError, Consumer, Pressure, ReadError, Released, ReplayError, Replayed,
-    RestoreError, Restored, Spool, Stats, StreamError, StreamId, StreamStats, Then, Ticket, Upload,
+    AppendError, Batch, Body, CheckpointError, Consumer, FinishedUpload, FrontFields, Pressure, ReadError, Released,
+    ReplayError, Replayed, RestoreError, Restored, Spool, Stats, StreamError, StreamId, StreamStats, Then, Ticket,
+    Upload,
 };
 
 /// A spool in a directory of a file system.
@@ -168,16 +170,10 @@ impl Spool for FileSpool {
         let entries = batch.entries;
         let (place, body, parts) = match batch.body {
             Body::None => (BodyPlace::None, AppendedBody::None, Vec::new()),
-            Body::Inline(parts) => {
-                let len = parts.iter().map(Bytes::len).sum::<usize>();
-                // Longer than any segment: the ring refuses it.
-                let len = u32::try_from(len).unwrap_or(u32::MAX);
-                (BodyPlace::Record { len }, AppendedBody::Memory(parts.clone().into()), parts)
-            }
-            Body::File(upload) => {
-                let place = BodyPlace::File(upload.body);
-                (place, AppendedBody::File(FileOfBatch::new(upload, shared.core.clone())), Vec::new())
-            }
+            Body::Inline(parts) => inline(FrontFields::default(), parts),
+            Body::InlineBehind(front, parts) => inline(front, parts),
+            Body::File(upload) => in_file(FrontFields::default(), upload, &shared.core),
+            Body::FileBehind(front, upload) => in_file(front, upload, &shared.core),
         };
         if let Err(error) = shared.may_append(&entries, place) {
             body.refused(&error);
@@ -314,6 +310,25 @@ impl Spool for FileSpool {
     }
 }
 
+/// A body that is written with its batch: where it will be, as it is published, and the bytes of the record.
+fn inline(front: FrontFields, mut parts: Vec<Bytes>) -> (BodyPlace, AppendedBody, Vec<Bytes>) {
+    let len = parts.iter().map(Bytes::len).sum::<usize>();
+    // Longer than any segment: the ring refuses it.
+    let len = u32::try_from(len).unwrap_or(u32::MAX);
+    let place = BodyPlace::Record { len, front: FrontRegion::of(&front) };
+    if !front.is_empty() {
+        parts.insert(0, front.bytes().clone());
+    }
+    (place, AppendedBody::Memory(parts.clone().into()), parts)
+}
+
+/// Like [`inline`], of a body that is in a file: the record has its front fields.
+fn in_file(front: FrontFields, upload: FinishedUpload, core: &Arc<Core>) -> (BodyPlace, AppendedBody, Vec<Bytes>) {
+    let file = FileOfBatch::new(upload, FrontRegion::of(&front), core.clone());
+    let parts = if front.is_empty() { Vec::new() } else { vec![front.bytes().clone()] };
+    (BodyPlace::File(file.body()), AppendedBody::File(file), parts)
+}
+
 impl Shared {
     fn restore(&self, stream: StreamId) -> Result<Restored, RestoreError> {
         let rows = self.core.state().streams.get(&stream.0).map_or_else(Vec::new, Stream::snapshots);
@@ -374,20 +389,12 @@ impl Shared {
             return Err(AppendError::NoStream(entry.stream));
         }
         drop(state);
-        if body != BodyPlace::None && self.is_short_of_space() {
+        // Only the keeper asks the file system, once a second and when it is rung: who appends may hold locks.
+        if body != BodyPlace::None && self.is_short_of_space.load(Ordering::Relaxed) {
             self.core.bell.ring(Wanted::Room);
             return Err(AppendError::Full("the file system has too little space or too few inodes left".into()));
         }
         Ok(())
-    }
-
-    /// Whether the file system is below a floor. The keeper checks once a second; if it was below, this checks again, as there may be space by now.
-    fn is_short_of_space(&self) -> bool {
-        let is_short = || self.is_short_of_space.load(Ordering::Relaxed);
-        if is_short() {
-            self.look_at_space();
-        }
-        is_short()
     }
 }
 

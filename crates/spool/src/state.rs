@@ -437,6 +437,7 @@ impl State {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::front::FrontRegion;
 
     fn released(below: u64, also: &[u64]) -> Released {
         Released { below: Lsn::new(below), also: also.iter().copied().map(Lsn::new).collect() }
@@ -490,7 +491,7 @@ mod tests {
     #[test]
     fn large_bodies_and_old_snapshots_are_doomed_once() {
         let mut state = state();
-        let body = |upload| BodyFile { upload, len: 5, table_crc: 6 };
+        let body = |upload| BodyFile { upload, len: 5, table_crc: 6, front: FrontRegion::default() };
         state.add_large(2, body(20));
         state.add_large(3, body(30));
         state.add_large(99, body(40));

@@ -6,8 +6,7 @@ use std::sync::mpsc::channel;
 
 use bytes::Bytes;
 use posthaste_spool::{
-    Batch, Body, ClosedSpool, Config, Entry, ExportedBody, FileSpool, Lsn, OpenError, Released, Repaired, Replayed,
-    Spool, StreamId,
+    Batch, Body, ClosedSpool, Config, Entry, FileSpool, Lsn, OpenError, Released, Repaired, Replayed, Spool, StreamId,
 };
 
 fn config() -> Config {
@@ -50,8 +49,7 @@ fn exported(closed: &ClosedSpool) -> Vec<(Lsn, usize, Vec<u8>)> {
             let body = match batch.body {
                 None => Vec::new(),
                 Some(Err(what)) => what.into_bytes(),
-                Some(Ok(ExportedBody::Memory(bytes))) => bytes.to_vec(),
-                Some(Ok(ExportedBody::File(path, len))) => std::fs::read(path).unwrap()[..len as usize].to_vec(),
+                Some(Ok(body)) => body.read().unwrap().to_vec(),
             };
             all.push((batch.lsn, batch.entries.len(), body));
             ControlFlow::Continue(())

@@ -1,12 +1,11 @@
 //! Shows which mail waits for local delivery, and why, also while a server has the spool open.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
-use std::io::Read;
 use std::path::Path;
 use std::sync::Arc;
 
 use bytes::Bytes;
-use posthaste_spool::{ClosedSpool, ExportedBody, Lsn, OpenError};
+use posthaste_spool::{ClosedSpool, Lsn, OpenError};
 
 use super::entry::{LocalEntry, Trouble};
 use super::mounts::is_of_mount;
@@ -115,14 +114,7 @@ pub fn each_undelivered(dir: &Path, each: &mut dyn FnMut(&Undelivered, &[u8])) -
 }
 
 fn body_of(spool: &ClosedSpool, id: u64) -> Option<Bytes> {
-    match spool.body(Lsn::new(id)).ok()??.ok()? {
-        ExportedBody::Memory(body) => Some(body),
-        ExportedBody::File(path, len) => {
-            let mut body = Vec::new();
-            std::fs::File::open(path).and_then(|file| file.take(len).read_to_end(&mut body)).ok()?;
-            Some(body.into())
-        }
-    }
+    spool.body(Lsn::new(id)).ok()??.ok()?.read().ok()
 }
 
 /// How often is looked for bodies that move meanwhile.

@@ -207,11 +207,7 @@ impl Relay {
         if !shared.has_room(recipients) {
             return Err(ImportError::NoRoom);
         }
-        let bytes = match &body {
-            Body::None => 0,
-            Body::Inline(pieces) => pieces.iter().map(|piece| piece.len() as u64).sum(),
-            Body::File(upload) => upload.len(),
-        };
+        let bytes = body.len();
         let imported = shared.imported(origin, message);
         let observer = shared.config.observer.as_ref();
         let event = observer.and_then(|observer| observer.imported(by, &imported, message_id, bytes));

@@ -1,7 +1,7 @@
 //! The checks of a session: one list, of which each stage asks all in order; the first that stops decides the reply.
 //!
 //! Stages: connect, hello, MAIL, RCPT, DATA, end of data. At each a check can refuse or defer. At RCPT it can change the recipient, at DATA the sender; at the end of data
-//! it can add recipients, as the directory routes them, label the message and hold it. Nothing is refused later but by a destination.
+//! it can add recipients, as the directory routes them, write fields in front of the message, label it and hold it. Nothing is refused later but by a destination.
 
 use std::borrow::Cow;
 use std::pin::Pin;
@@ -12,6 +12,7 @@ use posthaste_message::Summary;
 use posthaste_smtp::{Envelope, MailFrom, Reply, ReversePath};
 
 use super::Receiver;
+use super::message::TraceField;
 use super::recipient::{AtRcpt, Directory, NextHop, Places, Quota, ReturnPaths};
 use crate::future;
 use crate::ids::unix_micros;
@@ -75,7 +76,7 @@ impl Default for CheckList {
 }
 
 /// Each recipient is looked up after it was rewritten, and counted last: a refused one is not counted.
-static CHECKS: [&dyn Check; 14] = [
+static CHECKS: [&dyn Check; 15] = [
     &ValidLogin,
     &RequiredLogin,
     &OwnSender,
@@ -90,6 +91,7 @@ static CHECKS: [&dyn Check; 14] = [
     &TenantLabels,
     &RoomForLarge,
     &Complaints,
+    &TraceField,
 ];
 
 /// As [`CheckList::patience`], by default.
@@ -151,6 +153,10 @@ pub(super) struct ReadMessage<'a> {
     pub mail: Mail<'static>,
     /// A complaint that it is.
     pub complaint: Option<ReturnedMail>,
+    /// Its id in `Received`.
+    pub received_id: &'a str,
+    /// Header fields that are written in front of it, each line ended by CRLF.
+    pub front: Vec<u8>,
 }
 
 impl Checking<'_> {

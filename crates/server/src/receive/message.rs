@@ -8,10 +8,10 @@ use posthaste_intake::{Body as StoredBody, Gathered, Incoming, Mail, MailPlace, 
 use posthaste_message::{DateTime, Encryption, HeaderScan, LocalSource, Received, ReceivedLocally, Summary};
 use posthaste_smtp::driver::{Body, Peer};
 use posthaste_smtp::{BodyError, Envelope, MessageOutcome, Reply, ReversePath};
-use posthaste_spool::Lsn;
+use posthaste_spool::{FrontFields, Lsn};
 
 use super::Receiver;
-use super::checks::{CHECKS_PATIENCE, ReadMessage, Stop};
+use super::checks::{CHECKS_PATIENCE, Check, Checking, ReadMessage, Stop};
 use crate::certificates;
 use crate::events::Origin;
 use crate::head::{Head, HeaderLabels, HeaderRefusal};
@@ -45,7 +45,7 @@ impl Receiver {
         if !pause.is_zero() {
             elapsed(body, pause).await;
         }
-        let (gathered, summary, said) = match self.gather(session, &settings, envelope, body, log).await {
+        let (gathered, summary, said) = match self.gather(session, &settings, envelope, body).await {
             Ok(gathered) => gathered,
             Err(why) => return refuse(why, log).into(),
         };
@@ -61,9 +61,13 @@ impl Receiver {
             transaction: &mut transaction,
             mail: Mail::default(),
             complaint: None,
+            received_id: &log.received_id,
+            front: Vec::new(),
         };
         let checks = &self.0.checks;
-        match body.within(checks.patience, checks.message(&mut message)).await {
+        let checked = body.within(checks.patience, checks.message(&mut message)).await;
+        let ReadMessage { mail: said, complaint, front, .. } = message;
+        match checked {
             Some(Ok(())) => {}
             Some(Err(stop)) => return stopped(stop, log).into(),
             None => {
@@ -72,8 +76,14 @@ impl Receiver {
                 return stopped(Stop { kind: Some(Kind::Slow), ..Stop::because(reply, why) }, log).into();
             }
         }
-        let ReadMessage { mail: said, complaint, .. } = message;
         let mut mail = self.mail(&transaction, envelope);
+        mail.front = match FrontFields::new(front) {
+            Ok(front) => front,
+            Err(error) => {
+                let reply = Reply::new(451, "4.3.0", "The message could not be kept, try again later");
+                return stopped(Stop::because(reply, error.to_string()), log).into();
+            }
+        };
         // Many clients say SMTPUTF8 whenever it is offered. The header section is ASCII, so the message needs it only for addresses, which the client's side of a
         // session looks at.
         mail.smtputf8 &= !summary.is_ascii;
@@ -84,24 +94,22 @@ impl Receiver {
         self.accept((session, envelope), (transaction, complaint), mail, (gathered, body), log).await
     }
 
-    /// Reads the body to its end, with the trace field in front.
+    /// Reads the body to its end.
     async fn gather<B: Incoming<Error = BodyError>>(
         &self,
         session: &Session,
         settings: &Settings,
         envelope: &Envelope,
         body: &mut B,
-        log: &LogLine,
     ) -> Result<(Gathered, Summary, HeaderLabels), NotGathered<BodyError, HeaderRefusal>> {
         let limits = settings.limits(session);
-        let trace = received_field(settings, session, envelope, &log.received_id);
         let space = self.0.shares.begin(session.peer.network(), limits.allowance);
         let fields = settings.tenants.fields().filter(|_| settings.is_trusted_client(session));
         let canonical = settings.maps.canonical().filter(|_| settings.is_trusted(session));
         let scan = HeaderScan::watching(&settings.host_name);
         let mut head = Head::new(scan, limits.hops, fields.cloned(), canonical.cloned());
         let from = (body, envelope.mail.size.unwrap_or(0));
-        let gathered = self.0.destinations.intake().gather(from, (trace, &mut head), &self.0.memory, space).await?;
+        let gathered = self.0.destinations.intake().gather(from, &mut head, &self.0.memory, space).await?;
         let (summary, said) = head.heard();
         Ok((gathered, summary, said))
     }
@@ -130,7 +138,7 @@ impl Receiver {
         let successes =
             if envelope.mail.reverse_path == ReversePath::Null { Vec::new() } else { transaction.successes() };
         let header = match &stored {
-            StoredBody::Memory(pieces) if !successes.is_empty() => success::header(pieces),
+            StoredBody::Memory(pieces) if !successes.is_empty() => success::header(&mail.front, pieces),
             // A large one is in a file: its notification is without a header.
             _ => Vec::new(),
         };
@@ -248,12 +256,23 @@ fn refuse(why: NotGathered<BodyError, HeaderRefusal>, log: &mut LogLine) -> Repl
     }
 }
 
-fn received_field(settings: &Settings, session: &Session, envelope: &Envelope, id: &str) -> Bytes {
+/// Adds `Received` (RFC 5321 section 4.4).
+pub(super) struct TraceField;
+
+impl Check for TraceField {
+    fn message<'a>(&'a self, message: &'a mut ReadMessage<'_>) -> Checking<'a> {
+        write_received(message);
+        Checking::Done(Ok(()))
+    }
+}
+
+fn write_received(message: &mut ReadMessage<'_>) {
+    let ReadMessage { settings, session, envelope, received_id: id, .. } = *message;
+    let field = &mut message.front;
     let only = match envelope.recipients.as_slice() {
         [one] => one.forward_path.address().map(ToString::to_string),
         _ => None,
     };
-    let mut field = Vec::with_capacity(256);
     let (recipient, date) = (only.as_deref(), DateTime::from_unix(unix_micros() / 1_000_000));
     let source = match session.peer {
         Peer::Local { uid } => Some(LocalSource::User(uid)),
@@ -262,8 +281,7 @@ fn received_field(settings: &Settings, session: &Session, envelope: &Envelope, i
     };
     if let Some(source) = source {
         let (by, utf8) = (&*settings.host_name, envelope.mail.smtputf8);
-        ReceivedLocally { by, source, id, recipient, utf8, date }.write_to(&mut field);
-        return field.into();
+        return ReceivedLocally { by, source, id, recipient, utf8, date }.write_to(field);
     }
     let cipher = session.tls.as_deref().map(certificates::cipher);
     let tls = session.tls.as_deref().zip(cipher.as_deref());
@@ -277,8 +295,7 @@ fn received_field(settings: &Settings, session: &Session, envelope: &Envelope, i
         tls: tls.map(|(tls, cipher)| Encryption { cipher, version: certificates::version(tls) }),
         date,
     }
-    .write_to(&mut field);
-    field.into()
+    .write_to(field);
 }
 
 /// Whether the message ended because its client did, in one way or another.

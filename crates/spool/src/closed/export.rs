@@ -1,6 +1,7 @@
 //! Reads needed batches out of a closed spool: their entries and bodies.
 
-use std::io;
+use std::fs::File;
+use std::io::{self, Read};
 use std::ops::ControlFlow;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -11,7 +12,7 @@ use posthaste_ring::{Lsn, SegmentReader};
 
 use super::ClosedSpool;
 use crate::batch::{BodyPlace, Head};
-use crate::bodies::{self, BodyFile};
+use crate::bodies;
 use crate::pack::{IndexEntry, PackError, PackReader};
 
 /// A batch that some stream needs.
@@ -31,8 +32,41 @@ pub struct ExportedBatch {
 pub enum ExportedBody {
     /// All of it.
     Memory(Bytes),
-    /// In a file: its first so many bytes. It was read, and its checksums are right.
-    File(PathBuf, u64),
+    /// In a file, which was read, and whose checksums are right.
+    File {
+        /// Its front fields.
+        front: Bytes,
+        /// The file.
+        path: PathBuf,
+        /// Bytes of the body in it, from the beginning on.
+        len: u64,
+    },
+}
+
+impl ExportedBody {
+    /// All of it, front fields first.
+    ///
+    /// # Errors
+    /// Those of opening its file.
+    pub fn reader(&self) -> io::Result<Box<dyn Read + '_>> {
+        Ok(match self {
+            ExportedBody::Memory(bytes) => Box::new(&bytes[..]),
+            ExportedBody::File { front, path, len } => Box::new(front.chain(File::open(path)?.take(*len))),
+        })
+    }
+
+    /// All of it, in memory.
+    ///
+    /// # Errors
+    /// Those of reading its file.
+    pub fn read(&self) -> io::Result<Bytes> {
+        if let ExportedBody::Memory(bytes) = self {
+            return Ok(bytes.clone());
+        }
+        let mut bytes = Vec::new();
+        self.reader()?.read_to_end(&mut bytes)?;
+        Ok(bytes.into())
+    }
 }
 
 impl ClosedSpool {
@@ -110,27 +144,19 @@ impl ClosedSpool {
     }
 
     fn body_of(&self, head: &Head, place: &Located<'_>) -> io::Result<Option<Result<ExportedBody, String>>> {
-        let body = match (head.body, place) {
-            (BodyPlace::None, _) => return Ok(None),
-            (BodyPlace::File(file), _) => self.exported(file),
-            (BodyPlace::Record { .. }, Located::Ring(reader, offset, header)) => {
-                let body = reader.body(*offset, header, 0..u32::MAX).map_err(|error| error.to_string());
-                body.map(ExportedBody::Memory)
-            }
-            (BodyPlace::Record { .. }, Located::Pack(reader, entry)) => match reader.body(entry) {
-                Err(PackError::Io(error)) => return Err(error),
-                Err(PackError::Damaged(what)) => Err(what.to_owned()),
-                Ok(body) => Ok(ExportedBody::Memory(body)),
+        Ok(Some(match head.body {
+            BodyPlace::None => return Ok(None),
+            BodyPlace::Record { .. } => record_body(head, place)?.map(ExportedBody::Memory),
+            BodyPlace::File(file) => match self.bodies.verify(file) {
+                Ok(()) => {
+                    // Lost fields are no reason to lose the message.
+                    let front = record_body(head, place)?.unwrap_or_else(|_| file.front.substitute());
+                    let path = bodies::dir_of(&self.dir).join(self.bodies.name(file.upload));
+                    Ok(ExportedBody::File { front, path, len: file.len })
+                }
+                Err(error) => Err(error.what().map_or_else(|error| error.to_string(), str::to_owned)),
             },
-        };
-        Ok(Some(body))
-    }
-
-    fn exported(&self, file: BodyFile) -> Result<ExportedBody, String> {
-        match self.bodies.verify(file) {
-            Ok(()) => Ok(ExportedBody::File(bodies::dir_of(&self.dir).join(self.bodies.name(file.upload)), file.len)),
-            Err(error) => Err(error.what().map_or_else(|error| error.to_string(), str::to_owned)),
-        }
+        }))
     }
 
     /// A batch's head, and where its body would be; `None` if its head is lost.
@@ -152,6 +178,27 @@ impl ClosedSpool {
             read => Ok(read?),
         }
     }
+}
+
+/// The front fields and the body, or of a large body the front fields; or why they cannot be read.
+fn record_body(head: &Head, place: &Located<'_>) -> io::Result<Result<Bytes, String>> {
+    Ok(match place {
+        Located::Ring(reader, offset, header) => match reader.body(*offset, header, 0..u32::MAX) {
+            Ok(body) => Ok(body),
+            Err(error) => mended(reader, *offset, header, head).ok_or_else(|| error.to_string()),
+        },
+        Located::Pack(reader, entry) => match reader.body(entry) {
+            Ok(body) => Ok(body),
+            Err(PackError::Io(error)) => return Err(error),
+            Err(PackError::Damaged(what)) => reader.mended(entry).ok_or_else(|| what.to_owned()),
+        },
+    })
+}
+
+/// The body region of a record, if it is damaged in its front fields alone: something else stands in their place.
+pub(super) fn mended(reader: &SegmentReader, offset: u32, header: &RecordHeader, head: &Head) -> Option<Bytes> {
+    let (raw, _) = reader.body_again(offset, header).ok()?;
+    head.front().mended(&raw, header.body_crc)
 }
 
 /// Where a batch was found.

@@ -10,6 +10,7 @@ use bytes::Bytes;
 use posthaste_ring::layout::RecordHeader;
 use posthaste_ring::{Gap, Lsn, SegmentReader};
 
+use super::export::mended;
 use super::{ClosedSpool, lock};
 use crate::batch::{BodyPlace, Head, OWN};
 use crate::bodies::{self, Bodies, BodyError};
@@ -19,6 +20,7 @@ use crate::live::{LiveFiles, window_of};
 use crate::names::Names;
 use crate::open::{LOCK, RING};
 use crate::pack::{self, PackWriter};
+use crate::reading::LOST_FRONT;
 use crate::state::{State, Stream};
 use crate::{OpenError, files};
 
@@ -168,6 +170,18 @@ impl Left {
         last
     }
 
+    /// The body of a batch that has lost its front fields alone, and its head with what stands in their place.
+    fn mend(&mut self, lsn: u64) -> Option<Bytes> {
+        let head = self.heads.get(&lsn)?;
+        let places = &self.places.get(&lsn)?.0;
+        let body =
+            places.iter().find_map(|(at, offset, header)| mended(&self.readers[*at].1, *offset, header, head))?;
+        let head = head.clone();
+        let front = head.front().replaced();
+        self.heads.insert(lsn, head.with_front(front));
+        Some(body)
+    }
+
     fn leave_out_what_is_torn_or_cancelled(&mut self) {
         let behind: Vec<u64> = self.places.range(self.mark + 1..).map(|(lsn, _)| *lsn).collect();
         let torn = behind.into_iter().filter(|lsn| self.body(*lsn).is_err()).collect::<Vec<_>>();
@@ -233,8 +247,9 @@ impl Left {
                 Ok(body) => Some(body),
                 Err(posthaste_ring::ReadError::Io(_, error)) => return Err(error),
                 Err(error) => {
-                    self.note(Some(lsn), "body", error.to_string());
-                    None
+                    let mended = self.mend(lsn);
+                    self.note(Some(lsn), "body", if mended.is_some() { LOST_FRONT.into() } else { error.to_string() });
+                    mended
                 }
             };
             if writer.as_ref().is_some_and(|writer| writer.bytes() >= PACK_BYTES) {

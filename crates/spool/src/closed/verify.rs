@@ -3,8 +3,13 @@
 use std::io;
 use std::ops::ControlFlow;
 
+use posthaste_ring::layout::RecordHeader;
+
+use super::export::mended;
 use crate::ClosedSpool;
+use crate::batch::Head;
 use crate::pack::{self, PackError};
+use crate::reading::LOST_FRONT;
 use crate::scrub::{Broken, ScrubReport, scrub_pack};
 use crate::snapshots::SnapshotName;
 use crate::state::Stream;
@@ -58,6 +63,9 @@ impl ClosedSpool {
                 Ok(_) => report.count(u64::from(header.head_len) + u64::from(header.body_len)),
                 Err(posthaste_ring::ReadError::Io(_, error)) => return Err(error),
                 Err(posthaste_ring::ReadError::BodyDamaged(_)) if !is_body_needed(*lsn) => {}
+                Err(posthaste_ring::ReadError::BodyDamaged(_)) if self.has_lost_front(*at, *offset, header) => {
+                    report.note(Some(*lsn), &segment.name, LOST_FRONT);
+                }
                 Err(error) if is_needed(*lsn) => report.note(Some(*lsn), &segment.name, error.to_string()),
                 Err(_) => {}
             }
@@ -87,6 +95,13 @@ impl ClosedSpool {
             }
         }
         Ok(report)
+    }
+
+    /// True if a record in the ring is damaged in its front fields alone.
+    fn has_lost_front(&self, at: usize, offset: u32, header: &RecordHeader) -> bool {
+        let reader = &self.ring[at].reader;
+        let head = reader.head(offset, header).ok().and_then(Head::decode);
+        head.is_some_and(|head| mended(reader, offset, header, &head).is_some())
     }
 
     /// The snapshots of all streams, the last one of each and the one before.

@@ -10,6 +10,7 @@ use bytes::Bytes;
 use posthaste_ring::SegmentReader;
 use posthaste_ring::layout::RECORD_HEADER;
 
+use crate::batch::Head;
 use crate::files::read_again;
 use crate::pack::index::Index;
 use crate::pack::pieces::Pieces;
@@ -123,6 +124,13 @@ impl PackReader {
     pub fn body(&self, entry: &IndexEntry) -> Result<Bytes, PackError> {
         let offset = entry.offset + RECORD_HEADER as u64 + u64::from(entry.head_len);
         self.part(offset, entry.body_len, entry.body_crc, "a body is damaged")
+    }
+
+    /// The body with something in place of its front fields, if it is damaged in them alone.
+    pub fn mended(&self, entry: &IndexEntry) -> Option<Bytes> {
+        let head = Head::decode(self.head(entry).ok()?)?;
+        let (raw, _) = self.body_again(entry).ok()?;
+        head.front().mended(&raw, entry.body_crc)
     }
 
     /// The body as it is on the disk, not in the page cache, also damaged; and whether its checksum matches.

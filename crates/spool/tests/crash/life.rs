@@ -8,8 +8,8 @@ use std::time::Duration;
 use bytes::Bytes;
 use posthaste_fsops::{Faults, Machine};
 use posthaste_spool::{
-    AppendError, Batch, Body, Cancelled, Config, Consumer, Entry, FileSpool, Lsn, Published, Released, SnapshotName,
-    Spool, StreamId,
+    AppendError, Batch, Body, Cancelled, Config, Consumer, Entry, FileSpool, FrontFields, Lsn, Published, Released,
+    SnapshotName, Spool, StreamId,
 };
 use posthaste_turns::Random;
 use rustix::io::Errno;
@@ -21,6 +21,7 @@ pub const STUCK: usize = 0;
 /// A batch that somebody has tried to append.
 pub struct Letter {
     pub entries: Vec<(usize, bool)>,
+    /// Front fields first.
     pub body: Vec<u8>,
 }
 
@@ -223,11 +224,13 @@ fn append(machine: &Arc<Machine>, log: &Arc<Log>, random: &mut Random, spool: &F
     }
     let len = [0, 300, 9000, 20_000][random.below(4) as usize] + random.below(300);
     let body: Vec<u8> = (0..len).map(|at| (at * 13 + at / 256) as u8 ^ all as u8).collect();
+    let front = if random.below(2) == 0 { "" } else { "Received: from somewhere\r\n by this spool\r\n" };
     let letter = {
         let mut letters = log.letters.lock().unwrap();
-        letters.push(Arc::new(Letter { entries: entries.clone(), body: body.clone() }));
+        letters.push(Arc::new(Letter { entries: entries.clone(), body: [front.as_bytes(), &body].concat() }));
         letters.len() - 1
     };
+    let front = FrontFields::new(front).expect("lines");
     let body = if body.len() > 300 && random.below(4) == 0 {
         let uploaded = (|| {
             let mut upload = spool.upload(0)?;
@@ -235,9 +238,9 @@ fn append(machine: &Arc<Machine>, log: &Arc<Log>, random: &mut Random, spool: &F
             upload.finish()
         })();
         let Ok(upload) = uploaded else { return };
-        Body::File(upload)
+        Body::FileBehind(front, upload)
     } else {
-        Body::Inline(vec![body.into()])
+        Body::InlineBehind(front, vec![body.into()])
     };
     let payload = Bytes::from(letter.to_string());
     let entry =
