@@ -58,6 +58,15 @@ impl InjectAnswer {
         self.failed_recipients.push(recipient);
     }
 
+    /// Adds what became of further messages.
+    pub fn add(&mut self, other: Self) {
+        self.success_count += other.success_count;
+        self.fail_count += other.fail_count;
+        self.failed_recipients.extend(other.failed_recipients);
+        self.errors.extend(other.errors);
+        self.remedy = self.remedy.max(other.remedy);
+    }
+
     /// The answer as JSON.
     ///
     /// # Panics

@@ -1,14 +1,46 @@
-//! The request: one message, whole, and who gets it.
+//! The request: mail and who gets it, checked, and the messages that it becomes.
 
+use std::collections::HashSet;
+
+use minijinja::Value as Variable;
 use posthaste_smtp::{ForwardPath, ReversePath};
 use serde::Deserialize;
+use serde_json::{Map, Value};
 
-/// A message to inject.
-#[derive(Debug, Clone, PartialEq, Eq)]
+use crate::built::{Built, BuiltBody};
+use crate::template::{Piece, Place, Templates};
+
+/// Mail to inject.
+#[derive(Debug)]
 pub struct InjectRequest {
     /// The envelope's sender, checked.
     pub sender: ReversePath,
-    /// Recipients, checked, each once.
+    recipients: Vec<Recipient>,
+    content: Content,
+    templates: Templates,
+    substitutions: Map<String, Value>,
+}
+
+#[derive(Debug)]
+struct Recipient {
+    path: ForwardPath,
+    name: Option<String>,
+    substitutions: Map<String, Value>,
+}
+
+#[derive(Debug)]
+enum Content {
+    /// The same for everybody.
+    Whole(Vec<u8>),
+    /// Whole, but made for each recipient: the header with its empty line, and the rest.
+    Each(Piece, Piece),
+    Built(Box<Built>),
+}
+
+/// One message of a request, for all of its recipients.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct InjectMessage {
+    /// Recipients, checked.
     pub recipients: Vec<ForwardPath>,
     /// The message (RFC 5322). Its lines end all in CRLF or all in LF.
     pub content: Vec<u8>,
@@ -22,14 +54,24 @@ pub struct InjectRequest {
 pub struct InvalidRequest(String);
 
 /// Recipients of a request.
-pub const RECIPIENTS_MAX: usize = 1000;
+pub const RECIPIENTS_MAX: usize = 10_000;
+/// Recipients of one message.
+const BATCH_RECIPIENTS_MAX: usize = 1000;
+/// Octets of the substitutions of a recipient, or of the request, as JSON.
+const SUBSTITUTIONS_BYTES_MAX: usize = 256 << 10;
+/// Lists and objects within each other.
+const DEPTH_MAX: usize = 32;
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct RequestBody {
     envelope_sender: String,
     recipients: Vec<RecipientBody>,
-    content: Content,
+    content: ContentBody,
+    #[serde(default)]
+    substitutions: Map<String, Value>,
+    #[serde(default)]
+    template_dialect: Dialect,
     /// KumoMTA's promise to be quick before it is safe. Taken, and of no effect: 200 means durable.
     #[serde(default, rename = "deferred_generation")]
     _deferred_generation: bool,
@@ -41,44 +83,198 @@ struct RequestBody {
 #[serde(deny_unknown_fields)]
 struct RecipientBody {
     email: String,
+    name: Option<String>,
+    #[serde(default)]
+    substitutions: Map<String, Value>,
 }
 
-/// The builder form is an object.
-#[derive(Deserialize)]
-#[serde(untagged, expecting = "`content` is one text here: the whole message")]
-enum Content {
-    Raw(String),
+/// Handlebars is refused by its name.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize)]
+enum Dialect {
+    #[default]
+    Jinja,
+    Static,
+}
+
+/// The whole message as a text, or its parts.
+enum ContentBody {
+    Whole(String),
+    Parts(Box<BuiltBody>),
+}
+
+impl<'de> Deserialize<'de> for ContentBody {
+    fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Either;
+        impl<'de> serde::de::Visitor<'de> for Either {
+            type Value = ContentBody;
+
+            fn expecting(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                f.write_str("a message as a text, or an object with its parts")
+            }
+
+            fn visit_str<E>(self, text: &str) -> Result<ContentBody, E> {
+                Ok(ContentBody::Whole(text.to_owned()))
+            }
+
+            fn visit_string<E>(self, text: String) -> Result<ContentBody, E> {
+                Ok(ContentBody::Whole(text))
+            }
+
+            fn visit_map<A: serde::de::MapAccess<'de>>(self, map: A) -> Result<ContentBody, A::Error> {
+                let parts = BuiltBody::deserialize(serde::de::value::MapAccessDeserializer::new(map))?;
+                Ok(ContentBody::Parts(Box::new(parts)))
+            }
+        }
+        deserializer.deserialize_any(Either)
+    }
 }
 
 impl InjectRequest {
-    /// Reads a request, as JSON.
+    /// Reads a request, as JSON. Its templates are compiled, and none is rendered yet.
     ///
     /// # Errors
     /// It is no JSON, has a key that is not taken, or something in it cannot be sent as mail.
     pub fn parse(body: &[u8]) -> Result<Self, InvalidRequest> {
         let body: RequestBody = serde_json::from_slice(body).map_err(|error| InvalidRequest(error.to_string()))?;
-        let Content::Raw(content) = body.content;
         if body.recipients.is_empty() || body.recipients.len() > RECIPIENTS_MAX {
             return Err(InvalidRequest(format!("recipients: 1 to {RECIPIENTS_MAX}")));
         }
         let sender = ReversePath::parse(&format!("<{}>", body.envelope_sender));
         let sender = sender.map_err(|error| InvalidRequest(format!("envelope_sender: {error}")))?;
-        let mut recipients: Vec<ForwardPath> = Vec::new();
-        for (index, RecipientBody { email }) in body.recipients.iter().enumerate() {
-            let wrong = |why: String| InvalidRequest(format!("recipients[{index}].email: {why}"));
-            let path = ForwardPath::parse(&format!("<{email}>")).map_err(|error| wrong(error.to_string()))?;
-            if path.address().is_none() {
-                return Err(wrong("an address has a domain".to_owned()));
-            }
-            recipients.push(path);
+        check_substitutions("", &body.substitutions)?;
+        let mut recipients = Vec::with_capacity(body.recipients.len());
+        for (index, recipient) in body.recipients.into_iter().enumerate() {
+            recipients.push(Recipient::new(index, recipient)?);
         }
-        let mut seen = std::collections::HashSet::new();
-        recipients.retain(|path| seen.insert(path.to_string()));
-        let content = content.into_bytes();
-        let bare = bare_newlines(&content).map_err(|why| InvalidRequest(format!("content: {why}")))?;
-        let wire_bytes = content.len() as u64 + bare;
-        Ok(Self { sender, recipients, content, wire_bytes })
+        let mut templates = Templates::new(recipients.len());
+        let is_static = body.template_dialect == Dialect::Static;
+        let content = match body.content {
+            ContentBody::Parts(parts) => {
+                Built::new(*parts, &mut templates, is_static).map(|built| Content::Built(Box::new(built)))
+            }
+            ContentBody::Whole(text) => whole(text, &mut templates, is_static),
+        };
+        let content = content.map_err(InvalidRequest)?;
+        if matches!(content, Content::Whole(_)) {
+            let mut seen = HashSet::new();
+            recipients.retain(|recipient| seen.insert(recipient.path.to_string()));
+        }
+        Ok(Self { sender, recipients, content, templates, substitutions: body.substitutions })
     }
+
+    /// The number of its messages.
+    pub fn messages(&self) -> usize {
+        match self.content {
+            Content::Whole(_) => self.recipients.len().div_ceil(BATCH_RECIPIENTS_MAX),
+            Content::Each(..) | Content::Built(_) => self.recipients.len(),
+        }
+    }
+
+    /// One of its messages, counted from 0. Made anew each time.
+    ///
+    /// # Errors
+    /// A template fails, or makes what cannot be sent as mail.
+    ///
+    /// # Panics
+    /// There are not so many.
+    pub fn message(&self, index: usize) -> Result<InjectMessage, InvalidRequest> {
+        let recipients = self.recipients_of(index).cloned().collect();
+        if let Content::Whole(content) = &self.content {
+            return message(recipients, content.clone()).map_err(InvalidRequest);
+        }
+        let made = self.made_for(&self.recipients[index]).and_then(|content| message(recipients, content));
+        made.map_err(|why| InvalidRequest(format!("{why}, for recipients[{index}]")))
+    }
+
+    /// The recipients of one of its messages.
+    ///
+    /// # Panics
+    /// There are not so many.
+    pub fn recipients_of(&self, index: usize) -> impl Iterator<Item = &ForwardPath> {
+        let each = match self.content {
+            Content::Whole(_) => BATCH_RECIPIENTS_MAX,
+            Content::Each(..) | Content::Built(_) => 1,
+        };
+        let recipients = self.recipients.chunks(each).nth(index).expect("a message of the request");
+        recipients.iter().map(|recipient| &recipient.path)
+    }
+
+    fn made_for(&self, recipient: &Recipient) -> Result<Vec<u8>, String> {
+        let variables = recipient.variables(&self.substitutions);
+        let to = (&recipient.path, recipient.name.as_deref());
+        match &self.content {
+            Content::Whole(content) => Ok(content.clone()),
+            Content::Built(built) => Ok(built.message(&self.templates, to, &variables)?.into_bytes()),
+            Content::Each(header, text) => {
+                let mut made = self.templates.render(header, &variables)?;
+                made.push_str(&self.templates.render(text, &variables)?);
+                // Values may have line ends of another kind than the text around them.
+                Ok(made.replace("\r\n", "\n").into_bytes())
+            }
+        }
+    }
+}
+
+impl Recipient {
+    fn new(index: usize, body: RecipientBody) -> Result<Self, InvalidRequest> {
+        let RecipientBody { email, name, substitutions } = body;
+        let wrong = |why: String| InvalidRequest(format!("recipients[{index}].email: {why}"));
+        let path = ForwardPath::parse(&format!("<{email}>")).map_err(|error| wrong(error.to_string()))?;
+        if path.address().is_none() {
+            return Err(wrong("an address has a domain".to_owned()));
+        }
+        check_substitutions(&format!("recipients[{index}]."), &substitutions)?;
+        Ok(Self { path, name, substitutions })
+    }
+
+    /// Those of the request, its own in place of them, then its name and address.
+    fn variables(&self, of_request: &Map<String, Value>) -> Variable {
+        let mut all = of_request.clone();
+        all.extend(self.substitutions.clone());
+        all.insert("email".to_owned(), self.path.bare().into());
+        if let Some(name) = &self.name {
+            all.insert("name".to_owned(), name.as_str().into());
+        }
+        Variable::from_serialize(all)
+    }
+}
+
+fn check_substitutions(of: &str, substitutions: &Map<String, Value>) -> Result<(), InvalidRequest> {
+    fn bytes(value: &Value, depth: usize) -> Option<usize> {
+        let within = depth.checked_sub(1)?;
+        Some(match value {
+            Value::String(text) => text.len(),
+            Value::Array(items) => items.iter().map(|item| bytes(item, within)).sum::<Option<usize>>()?,
+            Value::Object(map) => of_map(map, within)?,
+            Value::Null | Value::Bool(_) | Value::Number(_) => 8,
+        })
+    }
+    fn of_map(map: &Map<String, Value>, depth: usize) -> Option<usize> {
+        map.iter().map(|(key, value)| Some(key.len() + bytes(value, depth)?)).sum()
+    }
+    match of_map(substitutions, DEPTH_MAX) {
+        Some(..=SUBSTITUTIONS_BYTES_MAX) => Ok(()),
+        Some(_) => Err(InvalidRequest(format!("{of}substitutions: more than {SUBSTITUTIONS_BYTES_MAX} bytes"))),
+        None => Err(InvalidRequest(format!("{of}substitutions: deeper than {DEPTH_MAX}"))),
+    }
+}
+
+/// A whole message; its header and its text are two templates.
+fn whole(text: String, templates: &mut Templates, is_static: bool) -> Result<Content, String> {
+    bare_newlines(text.as_bytes()).map_err(|why| format!("content: {why}"))?;
+    let end =
+        text.find("\r\n\r\n").map(|at| at + 4).or_else(|| text.find("\n\n").map(|at| at + 2)).unwrap_or(text.len());
+    let header = templates.piece("content: header", Place::Header, text[..end].to_owned(), is_static)?;
+    let rest = templates.piece("content: text", Place::Text, text[end..].to_owned(), is_static)?;
+    Ok(match (header, rest) {
+        (Piece::Fixed(_), Piece::Fixed(_)) => Content::Whole(text.into_bytes()),
+        (header, rest) => Content::Each(header, rest),
+    })
+}
+
+fn message(recipients: Vec<ForwardPath>, content: Vec<u8>) -> Result<InjectMessage, String> {
+    let bare = bare_newlines(&content).map_err(|why| format!("content: {why}"))?;
+    Ok(InjectMessage { recipients, wire_bytes: content.len() as u64 + bare, content })
 }
 
 /// The number of lines that end in LF alone: all or none. Text that two servers might read as different messages is refused.
@@ -98,71 +294,4 @@ fn bare_newlines(content: &[u8]) -> Result<u64, &'static str> {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn parse(json: &str) -> Result<InjectRequest, String> {
-        InjectRequest::parse(json.as_bytes()).map_err(|error| error.to_string())
-    }
-
-    fn with(recipients: &str, content: &str, more: &str) -> Result<InjectRequest, String> {
-        parse(&format!(
-            r#"{{"envelope_sender":"shop@example.org","recipients":{recipients},"content":{content}{more}}}"#
-        ))
-    }
-
-    const ANN: &str = r#"[{"email":"ann@example.org"}]"#;
-
-    #[test]
-    fn a_raw_message_is_taken() {
-        let request = with(ANN, r#""Subject: x\n\nhello\n""#, "").unwrap();
-        assert_eq!(request.sender.to_string(), "<shop@example.org>");
-        assert_eq!(request.recipients.iter().map(ToString::to_string).collect::<Vec<_>>(), ["<ann@example.org>"]);
-        assert_eq!((&*request.content, request.wire_bytes), (&b"Subject: x\n\nhello\n"[..], 21));
-        assert_eq!(with(ANN, r#""a\r\n\r\nb\r\n""#, "").unwrap().wire_bytes, 8);
-        let twice = r#"[{"email":"ann@example.org"},{"email":"ann@example.org"}]"#;
-        assert_eq!(with(twice, "\"\"", "").unwrap().recipients.len(), 1);
-        assert!(with(ANN, "\"\"", r#","deferred_spool":true,"deferred_generation":false"#).is_ok());
-        assert!(parse(&format!(r#"{{"envelope_sender":"","recipients":{ANN},"content":""}}"#)).is_ok());
-    }
-
-    #[test]
-    fn keys_that_are_not_taken_are_named() {
-        let check = |answer: Result<InjectRequest, String>, expected: &str| {
-            let why = answer.unwrap_err();
-            assert!(why.contains(expected), "{why}");
-        };
-        check(with(ANN, "\"\"", r#","substitutions":{}"#), "`substitutions`");
-        check(with(ANN, "\"\"", r#","trace_headers":{}"#), "`trace_headers`");
-        check(with(ANN, "\"\"", r#","template_dialect":"Jinja""#), "`template_dialect`");
-        check(with(r#"[{"email":"ann@example.org","name":"Ann"}]"#, "\"\"", ""), "`name`");
-        check(with(ANN, r#"{"text_body":"x"}"#, ""), "`content` is one text here");
-        check(with(ANN, "\"\"", r#","content":"""#), "duplicate field `content`");
-        check(parse("{}"), "missing field `envelope_sender`");
-        check(parse("[]"), "invalid");
-        check(parse(""), "EOF");
-        check(parse(&"[".repeat(100_000)), "");
-        check(parse(&format!(r#"{{"envelope_sender":{}"#, "[".repeat(100_000))), "");
-    }
-
-    #[test]
-    fn what_is_no_mail_is_refused() {
-        let check = |recipients: &str, content: &str, expected: &str| {
-            let why = with(recipients, content, "").unwrap_err();
-            assert!(why.contains(expected), "{recipients} {content}: {why}");
-        };
-        check("[]", "\"\"", "recipients: 1 to 1000");
-        check(&format!("[{}]", vec![r#"{"email":"a@b.example"}"#; 1001].join(",")), "\"\"", "recipients: 1 to 1000");
-        for email in
-            ["", "ann", "postmaster", "a b@example.org", "a@b.example> SIZE=1", "a@b.example\\r\\nRCPT", "@b.example"]
-        {
-            check(&format!(r#"[{{"email":"{email}"}}]"#), "\"\"", "recipients[0].email: ");
-        }
-        let sender = parse(&format!(r#"{{"envelope_sender":"a@b> SIZE=3","recipients":{ANN},"content":""}}"#));
-        assert!(sender.unwrap_err().contains("envelope_sender: "));
-        check(ANN, r#""a\u0000b""#, "NUL");
-        check(ANN, r#""a\rb""#, "bare CR");
-        check(ANN, r#""a\r\nb\n""#, "some lines end in CRLF and some in LF");
-        check(ANN, r#""a\r""#, "bare CR");
-    }
-}
+mod tests;

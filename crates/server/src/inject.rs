@@ -2,25 +2,32 @@
 
 use std::io::{BufReader, Cursor};
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{PoisonError, RwLock};
+use std::sync::{Arc, PoisonError, RwLock};
 
 use posthaste_admin::{ClientAddress, InjectReply, Token};
-use posthaste_inject::{InjectAnswer, InjectRequest};
+use posthaste_inject::{InjectAnswer, InjectMessage, InjectRequest};
 use posthaste_pickup::{Facts, Submission, SubmitError};
 use posthaste_smtp::driver::Peer;
-use posthaste_smtp::{BodyType, ForwardPath, MailFrom};
+use posthaste_smtp::{BodyType, ForwardPath, MailFrom, Reply, ReversePath};
 use serde_json::json;
-use tokio::task::spawn_blocking;
+use tokio::sync::Semaphore;
+use tokio::task::{JoinError, JoinSet, spawn_blocking};
 
 use crate::config::Config;
 use crate::ids::unix_micros;
 use crate::receive::{InjectedBody, Receiver};
 
-/// Takes messages of requests.
-pub(crate) struct InjectDoor {
+/// Takes messages of requests. Clones share it.
+#[derive(Clone)]
+pub(crate) struct InjectDoor(Arc<Shared>);
+
+struct Shared {
     receiver: Receiver,
     bounds: RwLock<Bounds>,
     sessions: AtomicU64,
+    /// Memory for messages that are made of requests, in KiB.
+    room: Arc<Semaphore>,
+    room_kib: u32,
 }
 
 #[derive(Clone)]
@@ -58,41 +65,120 @@ struct Refused {
 
 impl InjectDoor {
     pub fn new(receiver: Receiver, config: &Config) -> Self {
-        Self { receiver, bounds: RwLock::new(Bounds::of(config)), sessions: AtomicU64::new(0) }
+        let room_kib = u32::try_from(config.limits.process.memory_bytes >> 12).unwrap_or(u32::MAX).max(ROOM_KIB_MIN);
+        let room_kib = room_kib.min(ROOM_KIB_MAX);
+        Self(Arc::new(Shared {
+            receiver,
+            bounds: RwLock::new(Bounds::of(config)),
+            sessions: AtomicU64::new(0),
+            room: Arc::new(Semaphore::new(room_kib as usize)),
+            room_kib,
+        }))
     }
 
     pub fn reload(&self, config: &Config) {
-        *self.bounds.write().unwrap_or_else(PoisonError::into_inner) = Bounds::of(config);
+        *self.0.bounds.write().unwrap_or_else(PoisonError::into_inner) = Bounds::of(config);
     }
 
-    /// Receives the message of a request. The answer counts a recipient as a success once the message is durable for it.
+    /// Receives the mail of a request: all of it is checked before the first message is received, then the messages are received at once and share the syncs of the spool.
+    /// The answer counts a recipient as a success once its message is durable.
     pub async fn inject(&self, token: &Token, client: ClientAddress, body: Vec<u8>) -> InjectReply {
-        let bounds = self.bounds.read().unwrap_or_else(PoisonError::into_inner).clone();
-        let id = self.sessions.fetch_add(1, Ordering::Relaxed) + 1;
-        let compose = move || composed(body, &bounds, id);
-        let composed = spawn_blocking(compose).await.unwrap_or_else(|_| {
-            // A panic, which the log has.
-            Err(Refused { status: 500, why: "the request could not be read".to_owned() })
-        });
-        let Composed { mail, recipients, body } = match composed {
-            Ok(composed) => composed,
+        let bounds = self.0.bounds.read().unwrap_or_else(PoisonError::into_inner).clone();
+        let of_check = bounds.clone();
+        let checked = spawn_blocking(move || checked(body, &of_check)).await.unwrap_or_else(|_| Err(panicked()));
+        let (request, sizes) = match checked {
+            Ok(checked) => checked,
             Err(Refused { status, why }) => {
                 return InjectReply { status, body: json!({ "error": why }).to_string(), retry_secs: None };
             }
         };
+        let (request, bounds) = (Arc::new(request), Arc::new(bounds));
         let peer = Peer::Token { name: token.name().into(), client: client.0 };
+        let mut answers: Vec<Option<InjectAnswer>> = vec![None; sizes.len()];
+        let mut receiving = JoinSet::new();
+        for (index, bytes) in sizes.into_iter().enumerate() {
+            let kib = u32::try_from(bytes >> 9).unwrap_or(u32::MAX).clamp(MESSAGE_KIB_MIN, self.0.room_kib);
+            let room = Arc::clone(&self.0.room).acquire_many_owned(kib).await.expect("it is never closed");
+            let (door, request, bounds, peer) = (self.clone(), Arc::clone(&request), Arc::clone(&bounds), peer.clone());
+            receiving.spawn(async move {
+                let answer = door.receive(request, index, bounds, peer).await;
+                drop(room);
+                answer.map(|answer| (index, answer))
+            });
+            while let Some(done) = receiving.try_join_next() {
+                note(&mut answers, done);
+            }
+        }
+        while let Some(done) = receiving.join_next().await {
+            note(&mut answers, done);
+        }
         let mut answer = InjectAnswer::default();
-        self.receiver.inject((id, peer), mail, recipients, body, &mut answer).await;
+        for (index, of_message) in answers.into_iter().enumerate() {
+            match of_message {
+                Some(of_message) => answer.add(of_message),
+                None => request.recipients_of(index).for_each(|path| answer.failed(path, &not_received())),
+            }
+        }
         let status = answer.status();
         InjectReply { status, body: answer.to_json(), retry_secs: matches!(status, 429 | 503).then_some(RETRY_SECS) }
     }
+
+    /// Receives one message of a request. `None`: it could not be made, which it was before.
+    async fn receive(
+        &self,
+        request: Arc<InjectRequest>,
+        index: usize,
+        bounds: Arc<Bounds>,
+        peer: Peer,
+    ) -> Option<InjectAnswer> {
+        let id = self.0.sessions.fetch_add(1, Ordering::Relaxed) + 1;
+        let compose = move || {
+            let message = request.message(index).map_err(|error| Refused { status: 400, why: error.to_string() })?;
+            composed(request.sender.clone(), message, &bounds, id)
+        };
+        let Composed { mail, recipients, body } = spawn_blocking(compose).await.ok()?.ok()?;
+        let mut answer = InjectAnswer::default();
+        self.0.receiver.inject((id, peer), mail, recipients, body, &mut answer).await;
+        Some(answer)
+    }
+}
+
+/// A panic, which the log has, costs its message only.
+fn note(answers: &mut [Option<InjectAnswer>], done: Result<Option<(usize, InjectAnswer)>, JoinError>) {
+    if let Ok(Some((index, answer))) = done {
+        answers[index] = Some(answer);
+    }
+}
+
+fn not_received() -> Reply {
+    Reply::new(451, "4.3.0", "The message could not be received, try again later")
+}
+
+fn panicked() -> Refused {
+    Refused { status: 500, why: "the request could not be read".to_owned() }
+}
+
+/// Makes each message of a request once, and returns its octets.
+fn checked(body: Vec<u8>, bounds: &Bounds) -> Result<(InjectRequest, Vec<u64>), Refused> {
+    let request = InjectRequest::parse(&body).map_err(|error| Refused { status: 400, why: error.to_string() })?;
+    drop(body);
+    let (mut sizes, mut all) = (Vec::with_capacity(request.messages()), 0);
+    for index in 0..request.messages() {
+        let message = request.message(index).map_err(|error| Refused { status: 400, why: error.to_string() })?;
+        sizes.push(message.wire_bytes);
+        all += message.wire_bytes;
+        if all > REQUEST_BYTES_MAX {
+            let why = format!("the messages of the request are larger than {REQUEST_BYTES_MAX} bytes together");
+            return Err(Refused { status: 413, why });
+        }
+        composed(request.sender.clone(), message, bounds, 0)?;
+    }
+    Ok((request, sizes))
 }
 
 /// The message as it is received: lines end in CRLF, Bcc is out, and Date, From and Message-ID are there.
-fn composed(body: Vec<u8>, bounds: &Bounds, id: u64) -> Result<Composed, Refused> {
-    let request = InjectRequest::parse(&body).map_err(|error| Refused { status: 400, why: error.to_string() })?;
-    drop(body);
-    let InjectRequest { sender, recipients, content, wire_bytes } = request;
+fn composed(sender: ReversePath, message: InjectMessage, bounds: &Bounds, id: u64) -> Result<Composed, Refused> {
+    let InjectMessage { recipients, content, wire_bytes } = message;
     if let Some(limit) = bounds.message_bytes.filter(|&limit| wire_bytes > limit) {
         return Err(Refused { status: 413, why: format!("content: larger than {limit} bytes") });
     }
@@ -124,5 +210,11 @@ fn composed(body: Vec<u8>, bounds: &Bounds, id: u64) -> Result<Composed, Refused
     Ok(Composed { mail, recipients, body: InjectedBody::new(completed.header, text) })
 }
 
+/// Octets of all messages of a request.
+const REQUEST_BYTES_MAX: u64 = 1 << 30;
+/// A large message is alone if it takes all of the room.
+const ROOM_KIB_MIN: u32 = 16 << 10;
+const ROOM_KIB_MAX: u32 = 1 << 24;
+const MESSAGE_KIB_MIN: u32 = 16;
 /// Until a full spool or a quota may have room again.
 const RETRY_SECS: u16 = 10;

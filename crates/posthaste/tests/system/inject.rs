@@ -161,7 +161,14 @@ fn each_refusal_of_a_request_has_its_code() {
     check(&secret, JSON, "{", 400, "EOF");
     check(&secret, JSON, &to(&[], "x").to_string(), 400, "recipients");
     check(&secret, JSON, &to(&["ann"], "x").to_string(), 400, "recipients[0].email");
-    check(&secret, JSON, &to(&["ann@example.org"], json!({ "text_body": "x" })).to_string(), 400, "content");
+    check(&secret, JSON, &to(&["ann@example.org"], json!({ "amp_html_body": "x" })).to_string(), 400, "amp_html_body");
+    check(
+        &secret,
+        JSON,
+        &to(&["ann@example.org", "bob@example.org"], "X: y\n\n{{ x ~ x }}").to_string(),
+        400,
+        "operators",
+    );
     check(&secret, JSON, &to(&["ann@example.org"], "Subject: x\r\n\nx\n").to_string(), 400, "LF");
     let mut more = mail.clone();
     more["trace_headers"] = json!({});
@@ -216,4 +223,51 @@ fn a_request_under_way_is_finished_when_the_server_stops() {
     let server = Server::start_as_it_is(dir.path());
     server.wait_for_mail("example.org", "ann", 1);
     server.stop();
+}
+
+#[test]
+fn a_built_message_is_made_for_each_recipient() {
+    const RECIPIENTS: usize = 300;
+    let dir = tempfile::tempdir().unwrap();
+    let (server, address) = serve(dir.path());
+    let secret = token(dir.path(), "shop", "inject");
+    let recipients: Vec<Value> = (0..RECIPIENTS)
+        .map(
+            |n| json!({ "email": format!("u{n}@example.org"), "name": format!("U. {n}"), "substitutions": { "n": n } }),
+        )
+        .collect();
+    let mail = json!({
+        "envelope_sender": "shop@example.net",
+        "recipients": recipients,
+        "substitutions": { "shop": "Müller & Co" },
+        "content": {
+            "from": { "email": "shop@example.net", "name": "{{ shop }}" },
+            "subject": "Order {{ n }}",
+            "text_body": "Dear {{ name }},\nyour order is number {{ n }}.\n",
+            "html_body": "<p>{{ shop }}</p>",
+            "attachments": [{ "data": "aGVsbG8=", "base64": true, "content_type": "text/csv", "file_name": "a.csv" }],
+        },
+    });
+    let (status, answer) = inject(address, &secret, &mail);
+    assert_eq!((status, &answer["success_count"]), (200, &RECIPIENTS.into()), "{answer}");
+    for n in [0, 7, RECIPIENTS - 1] {
+        let found = server.wait_for_mail("example.org", &format!("u{n}"), 1).remove(0).text();
+        for part in [
+            &format!("Subject: Order {n}\n"),
+            &format!("To: \"U. {n}\" <u{n}@example.org>\n"),
+            &format!("Dear U. {n},\nyour order is number {n}.\n"),
+            "From: =?UTF-8?B?TcO8bGxlciAmIENv?= <shop@example.net>\n",
+            "<p>M=C3=BCller &amp; Co</p>",
+            "\nMessage-ID: <",
+        ] {
+            assert!(found.contains(part), "{part} is missing: {found}");
+        }
+    }
+    // One that cannot be made stops all: nothing was received.
+    let mut wrong = mail.clone();
+    wrong["recipients"][RECIPIENTS - 1]["substitutions"]["n"] = "1\r\nBcc: eve@example.org".into();
+    let (status, answer) = inject(address, &secret, &wrong);
+    assert!(status == 400 && answer["error"].as_str().unwrap().contains("recipients[299]"), "{answer}");
+    server.stop();
+    assert_eq!(mailbox(dir.path(), "example.org", "u0").len(), 1);
 }

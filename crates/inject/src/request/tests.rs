@@ -1,0 +1,170 @@
+use posthaste_message::mime::Header;
+
+use super::*;
+
+fn parse(json: &str) -> Result<InjectRequest, String> {
+    InjectRequest::parse(json.as_bytes()).map_err(|error| error.to_string())
+}
+
+fn with(recipients: &str, content: &str, more: &str) -> Result<InjectRequest, String> {
+    parse(&format!(r#"{{"envelope_sender":"shop@example.org","recipients":{recipients},"content":{content}{more}}}"#))
+}
+
+/// All messages, as text.
+fn made(recipients: &str, content: &str, more: &str) -> Result<Vec<String>, String> {
+    let request = with(recipients, content, more)?;
+    let text = |index| request.message(index).map(|message| String::from_utf8(message.content).unwrap());
+    (0..request.messages()).map(text).collect::<Result<_, _>>().map_err(|error: InvalidRequest| error.to_string())
+}
+
+const ANN: &str = r#"[{"email":"ann@example.org"}]"#;
+const TWO: &str =
+    r#"[{"email":"ann@example.org","name":"Ann Lee","substitutions":{"n":1}},{"email":"bob@example.org"}]"#;
+
+#[test]
+fn a_raw_message_is_taken() {
+    let request = with(ANN, r#""Subject: x\n\nhello\n""#, "").unwrap();
+    assert_eq!((request.sender.to_string().as_str(), request.messages()), ("<shop@example.org>", 1));
+    let InjectMessage { recipients, content, wire_bytes } = request.message(0).unwrap();
+    assert_eq!(recipients.iter().map(ToString::to_string).collect::<Vec<_>>(), ["<ann@example.org>"]);
+    assert_eq!((&*content, wire_bytes), (&b"Subject: x\n\nhello\n"[..], 21));
+    assert_eq!(with(ANN, r#""a\r\n\r\nb\r\n""#, "").unwrap().message(0).unwrap().wire_bytes, 8);
+    let twice = r#"[{"email":"ann@example.org"},{"email":"ann@example.org"}]"#;
+    assert_eq!(with(twice, "\"\"", "").unwrap().message(0).unwrap().recipients.len(), 1);
+    assert!(with(ANN, "\"\"", r#","deferred_spool":true,"deferred_generation":false"#).is_ok());
+    assert!(parse(&format!(r#"{{"envelope_sender":"","recipients":{ANN},"content":""}}"#)).is_ok());
+}
+
+#[test]
+fn one_text_is_one_message_for_a_thousand_recipients() {
+    let many: Vec<String> = (0..2500).map(|n| format!(r#"{{"email":"u{n}@example.org"}}"#)).collect();
+    let request = with(&format!("[{}]", many.join(",")), "\"X: y\\n\\nx\"", "").unwrap();
+    let counts: Vec<_> = (0..request.messages()).map(|at| request.message(at).unwrap().recipients.len()).collect();
+    assert_eq!(counts, [1000, 1000, 500]);
+}
+
+#[test]
+fn a_raw_message_is_a_template_too() {
+    let text = r#""Subject: {{ n|default('none') }}\r\n\r\nDear {{ name|default(email) }}, {{ shop }}""#;
+    let all = made(TWO, text, r#","substitutions":{"shop":"a\r\nb"}"#).unwrap();
+    assert_eq!(all, ["Subject: 1\n\nDear Ann Lee, a\nb", "Subject: none\n\nDear bob@example.org, a\nb"]);
+    assert_eq!(made(TWO, "\"X: {{ n }}\\n\\n\"", r#","template_dialect":"Static""#).unwrap(), ["X: {{ n }}\n\n"]);
+    let why = made(TWO, "\"X: {{ n }}\\n\\n\"", r#","substitutions":{"n":"a\nBcc: b"}"#).unwrap_err();
+    assert!(why.contains("line break") && why.contains("recipients[1]"), "{why}");
+}
+
+#[test]
+fn keys_that_are_not_taken_are_named() {
+    let check = |answer: Result<InjectRequest, String>, expected: &str| {
+        let why = answer.unwrap_err();
+        assert!(why.contains(expected), "{why}");
+    };
+    check(with(ANN, "\"\"", r#","trace_headers":{}"#), "`trace_headers`");
+    check(with(ANN, "\"\"", r#","template_dialect":"Handlebars""#), "`Handlebars`");
+    check(with(r#"[{"email":"ann@example.org","phone":"1"}]"#, "\"\"", ""), "`phone`");
+    check(with(ANN, r#"{"text_body":"x","amp_html_body":"x"}"#, ""), "`amp_html_body`");
+    check(with(ANN, "5", ""), "an object with its parts");
+    check(with(ANN, "\"\"", r#","content":"""#), "duplicate field `content`");
+    check(parse("{}"), "missing field `envelope_sender`");
+    check(parse("[]"), "invalid");
+    check(parse(""), "EOF");
+    check(parse(&"[".repeat(100_000)), "");
+    check(
+        with(ANN, "\"\"", &format!(r#","substitutions":{{"x":{}{}}}"#, "[".repeat(100_000), "]".repeat(100_000))),
+        "",
+    );
+    check(
+        with(ANN, "\"\"", &format!(r#","substitutions":{{"x":{}{}}}"#, "[".repeat(40), "]".repeat(40))),
+        "deeper than 32",
+    );
+    let long = "x".repeat(300_000);
+    check(with(ANN, "\"\"", &format!(r#","substitutions":{{"x":"{long}"}}"#)), "substitutions: more than");
+}
+
+#[test]
+fn what_is_no_mail_is_refused() {
+    let check = |recipients: &str, content: &str, expected: &str| {
+        let why = made(recipients, content, "").unwrap_err();
+        assert!(why.contains(expected), "{recipients} {content}: {why}");
+    };
+    check("[]", "\"\"", "recipients: 1 to 10000");
+    check(&format!("[{}]", vec![r#"{"email":"a@b.example"}"#; 10_001].join(",")), "\"\"", "recipients: 1 to 10000");
+    for email in
+        ["", "ann", "postmaster", "a b@example.org", "a@b.example> SIZE=1", "a@b.example\\r\\nRCPT", "@b.example"]
+    {
+        check(&format!(r#"[{{"email":"{email}"}}]"#), "\"\"", "recipients[0].email: ");
+    }
+    let sender = parse(&format!(r#"{{"envelope_sender":"a@b> SIZE=3","recipients":{ANN},"content":""}}"#));
+    assert!(sender.unwrap_err().contains("envelope_sender: "));
+    check(ANN, r#""a\u0000b""#, "NUL");
+    check(ANN, r#""a\rb""#, "bare CR");
+    check(ANN, r#""a\r\nb\n""#, "some lines end in CRLF and some in LF");
+    check(ANN, r#""a\r""#, "bare CR");
+    check(ANN, r#""X: {{ x ~ x }}\n\n""#, "no operators on text");
+    check(ANN, r#""X: {{ x\n\n""#, "content: header: ");
+    check(ANN, "{}", "text_body, html_body or attachments");
+    check(ANN, r#"{"text_body":"x","headers":{"Received":"x"}}"#, "Received is the server's");
+    check(ANN, r#"{"text_body":"x","headers":{"bCC":"x"}}"#, "bCC is the server's");
+    check(ANN, r#"{"text_body":"x","headers":{"X Y":"x"}}"#, "`X Y` is no name");
+    check(ANN, r#"{"text_body":"x","headers":{"X":"x\nBcc: a@b.example"}}"#, "headers.X: a control character");
+    check(ANN, r#"{"text_body":"x","subject":"x\r\ny"}"#, "control character");
+    check(ANN, r#"{"text_body":"x","subject":"x","headers":{"subject":"x"}}"#, "Subject is given twice");
+    check(ANN, r#"{"text_body":"x","headers":{"X-A":"x","x-a":"x"}}"#, "is given twice");
+    check(ANN, r#"{"text_body":"x","headers":{"To":"nobody"}}"#, "headers.To: ");
+    check(ANN, r#"{"text_body":"x","from":{"email":"a@b.example>\r\nX: y"}}"#, "content.from: ");
+    check(ANN, r#"{"attachments":[{"data":"?","content_type":"a/b","base64":true}]}"#, "attachments[0].data");
+    check(ANN, r#"{"attachments":[{"data":"","content_type":"a/b\r\nX: y"}]}"#, "attachments[0].content_type");
+    check(ANN, r#"{"attachments":[{"data":"","content_type":"multipart/mixed"}]}"#, "attachments[0].content_type");
+    check(
+        ANN,
+        r#"{"attachments":[{"data":"","content_type":"a/b","file_name":"a\r\nb"}]}"#,
+        "attachments[0].file_name",
+    );
+    check(ANN, r#"{"attachments":[{"data":"","content_type":"a/b","content_id":"a>b"}]}"#, "attachments[0].content_id");
+}
+
+#[test]
+fn a_message_is_built_of_its_parts() {
+    let content = r#"{"text_body":"Hello {{ name|default('you') }}\n","html_body":"<p>{{ name }}</p><img src=\"cid:logo\">",
+        "subject":"Grüße {{ n }}","from":{"email":"shop@example.org","name":"Shop, the"},
+        "reply_to":{"email":"help@example.org"},"headers":{"X-A":"{{ email }}","Cc":"Jörg <j@example.org>, k@example.org"},
+        "attachments":[{"data":"aGk=","base64":true,"content_type":"image/png","content_id":"logo"},
+                       {"data":"a,b","content_type":"text/csv","file_name":"Überblick.csv"}]}"#;
+    let all = made(TWO, content, "").unwrap();
+    let message = &all[0];
+    assert!(message.is_ascii() && !message.replace("\r\n", "").contains(['\r', '\n']), "{message}");
+    let header = Header::new(message.as_bytes());
+    let field = |name: &str| header.first(name).unwrap().text(None);
+    assert_eq!(field("Subject"), "Grüße 1");
+    assert_eq!(field("From"), "\"Shop, the\" <shop@example.org>");
+    assert_eq!(field("To"), "Ann Lee <ann@example.org>");
+    assert_eq!(field("Cc"), "Jörg <j@example.org>, k@example.org");
+    assert_eq!((field("Reply-To"), field("X-A")), ("help@example.org".into(), "ann@example.org".into()));
+    let order = [
+        "multipart/mixed",
+        "multipart/alternative",
+        "text/plain",
+        "Hello Ann Lee",
+        "multipart/related",
+        "text/html",
+        "<p>Ann Lee</p>",
+        "Content-ID: <logo>",
+        "aGk=",
+        "filename*=UTF-8''%C3%9Cberblick.csv",
+        "YSxi",
+    ];
+    let mut rest = message.as_str();
+    for part in order {
+        rest = rest.split_once(part).unwrap_or_else(|| panic!("{part} is not there or not in order: {message}")).1;
+    }
+    assert!(all[1].contains("To: bob@example.org\r\n") && all[1].contains("Hello you"), "{}", all[1]);
+    let plain = made(ANN, r#"{"text_body":"x"}"#, "").unwrap().remove(0);
+    assert!(
+        plain.ends_with(
+            "Content-Type: text/plain; charset=utf-8\r\nContent-Transfer-Encoding: quoted-printable\r\n\r\nx\r\n"
+        ),
+        "{plain}"
+    );
+    let evil = made(ANN, r#"{"html_body":"{{ x }}"}"#, r#","substitutions":{"x":"<script>"}"#).unwrap();
+    assert!(evil[0].contains("&lt;script&gt;"), "{}", evil[0]);
+}

@@ -1,0 +1,432 @@
+//! Templates in the dialect Jinja, of which no use takes much time or memory.
+//!
+//! The engine can repeat, join and double strings, so the syntax tree is checked before it is compiled: expressions can look up, compare and choose, arithmetic has numbers
+//! only, and filters come from a list. What is left makes no value that is larger than those that came with the request, but for filters, which are metered.
+
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use minijinja::machinery::ast::{BinOpKind, CallArg, Expr, Stmt, UnaryOpKind};
+use minijinja::machinery::{WhitespaceConfig, parse};
+use minijinja::value::ValueKind;
+use minijinja::{AutoEscape, Environment, Error, ErrorKind, Value, escape_formatter, filters};
+
+/// The place for which a template makes text.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Place {
+    /// Header fields: values with line breaks or NUL are refused.
+    Header,
+    /// Plain text.
+    Text,
+    /// HTML: values are escaped unless marked safe.
+    Html,
+}
+
+impl Place {
+    /// Begins the names of templates for it.
+    fn prefix(self) -> &'static str {
+        match self {
+            Place::Header => HEADER,
+            Place::Text => "text:",
+            Place::Html => HTML,
+        }
+    }
+}
+
+const HEADER: &str = "header:";
+const HTML: &str = "html:";
+
+/// A text of the request.
+#[derive(Debug)]
+pub(crate) enum Piece {
+    /// The same for everybody.
+    Fixed(String),
+    /// Made for each recipient, by the template of this name.
+    Template(String),
+}
+
+/// The templates of one request.
+#[derive(Debug)]
+pub(crate) struct Templates {
+    environment: Environment<'static>,
+    /// Octets that filters may still make in the render under way.
+    budget: Arc<AtomicUsize>,
+}
+
+/// Octets of the text that one template makes, and that its filters make.
+pub(crate) const OUTPUT_BYTES_MAX: usize = 10 << 20;
+/// Steps of one template.
+const STEPS_MAX: u64 = 1_000_000;
+/// Steps of a request, over all recipients.
+const REQUEST_STEPS_MAX: u64 = 20_000_000;
+/// Steps that each recipient has at least.
+const STEPS_MIN: u64 = 10_000;
+
+impl Templates {
+    /// For a request with so many recipients.
+    pub fn new(recipients: usize) -> Self {
+        let budget = Arc::new(AtomicUsize::new(0));
+        let mut environment = Environment::empty();
+        environment.set_keep_trailing_newline(true);
+        environment.set_fuel(Some((REQUEST_STEPS_MAX / recipients.max(1) as u64).clamp(STEPS_MIN, STEPS_MAX)));
+        let escape = |name: &str| if name.starts_with(HTML) { AutoEscape::Html } else { AutoEscape::None };
+        environment.set_auto_escape_callback(escape);
+        environment.set_formatter(|out, state, value| {
+            if state.name().starts_with(HEADER) && value.to_string().contains(['\r', '\n', '\0']) {
+                return Err(refused("a value for a header field has a line break or NUL"));
+            }
+            escape_formatter(out, state, value)
+        });
+        add_filters(&mut environment, &budget);
+        Self { environment, budget }
+    }
+
+    /// Takes a text: as it is if it has nothing of a template, or `is_static`. `what` names it in errors.
+    ///
+    /// # Errors
+    /// It is no template, or does something that no template may.
+    pub fn piece(&mut self, what: &str, place: Place, text: String, is_static: bool) -> Result<Piece, String> {
+        if is_static || !["{{", "{%", "{#"].iter().any(|mark| text.contains(mark)) {
+            return Ok(Piece::Fixed(text));
+        }
+        if text.len() > OUTPUT_BYTES_MAX {
+            return Err(format!("{what}: a template has at most {OUTPUT_BYTES_MAX} bytes"));
+        }
+        let named = |error: Error| format!("{what}: {}", told(&error));
+        let whitespace = WhitespaceConfig { keep_trailing_newline: true, ..WhitespaceConfig::default() };
+        let parsed = parse(&text, what, Default::default(), whitespace).map_err(named)?;
+        check_statement(&parsed).map_err(|why| format!("{what}: templates here have no {why}"))?;
+        drop(parsed);
+        let name = format!("{}{what}", place.prefix());
+        self.environment.add_template_owned(name.clone(), text).map_err(named)?;
+        Ok(Piece::Template(name))
+    }
+
+    /// The text for one recipient, whose variables these are.
+    ///
+    /// # Errors
+    /// The template fails, or a bound is reached.
+    pub fn render(&self, piece: &Piece, variables: &Value) -> Result<String, String> {
+        let name = match piece {
+            Piece::Fixed(text) => return Ok(text.clone()),
+            Piece::Template(name) => name,
+        };
+        self.budget.store(OUTPUT_BYTES_MAX, Ordering::Relaxed);
+        let what = name.split_once(':').map_or(&**name, |(_, what)| what);
+        let named = |error: Error| format!("{what}: {}", told(&error));
+        let template = self.environment.get_template(name).map_err(named)?;
+        let mut out = Bounded(Vec::new());
+        template.render_captured_to(variables, &mut out).map_err(named)?;
+        Ok(String::from_utf8(out.0).expect("a template writes text"))
+    }
+}
+
+/// Takes so many octets of output, and no more.
+struct Bounded(Vec<u8>);
+
+impl io::Write for Bounded {
+    fn write(&mut self, octets: &[u8]) -> io::Result<usize> {
+        if self.0.len() + octets.len() > OUTPUT_BYTES_MAX {
+            return Err(io::Error::other("the text is too large"));
+        }
+        self.0.extend_from_slice(octets);
+        Ok(octets.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+fn refused(why: &'static str) -> Error {
+    Error::new(ErrorKind::InvalidOperation, why)
+}
+
+/// An error without the text of the template.
+fn told(error: &Error) -> String {
+    let line = error.line().map_or(String::new(), |line| format!(" (line {line})"));
+    let detail = error.detail().map_or(String::new(), |detail| format!(": {detail}"));
+    format!("{}{detail}{line}", error.kind())
+}
+
+/// Filters that exist. Others are refused before the template is compiled.
+const FILTERS: [&str; 19] = [
+    "abs",
+    "capitalize",
+    "count",
+    "d",
+    "default",
+    "e",
+    "escape",
+    "first",
+    "float",
+    "int",
+    "last",
+    "length",
+    "lower",
+    "round",
+    "safe",
+    "title",
+    "trim",
+    "upper",
+    "string",
+];
+/// Filters whose outcome is a number.
+const NUMBER_FILTERS: [&str; 6] = ["abs", "count", "float", "int", "length", "round"];
+const TESTS: [&str; 8] = ["defined", "undefined", "none", "true", "false", "string", "number", "sequence"];
+
+fn add_filters(environment: &mut Environment<'static>, budget: &Arc<AtomicUsize>) {
+    use minijinja::tests;
+    // Of these each makes a new text as large as its own, or a few times as large.
+    for (name, filter) in [
+        ("lower", str::to_lowercase as fn(&str) -> String),
+        ("upper", str::to_uppercase),
+        ("title", |text| filters::title(text.into())),
+        ("capitalize", capitalized),
+        ("trim", |text| text.trim().to_owned()),
+        ("string", str::to_owned),
+    ] {
+        let budget = Arc::clone(budget);
+        environment.add_filter(name, move |value: Value| -> Result<String, Error> {
+            let text = value.as_str().map_or_else(|| value.to_string(), str::to_owned);
+            let made = filter(&text);
+            spend(&budget, text.len() + made.len())?;
+            Ok(made)
+        });
+    }
+    for name in ["e", "escape"] {
+        let budget = Arc::clone(budget);
+        environment.add_filter(name, move |state: &minijinja::State<'_, '_>, value: Value| -> Result<Value, Error> {
+            let made = filters::escape(state, &value)?;
+            spend(&budget, made.as_str().map_or(0, str::len))?;
+            Ok(made)
+        });
+    }
+    let spends = Arc::clone(budget);
+    environment.add_filter("safe", move |text: String| -> Result<Value, Error> {
+        spend(&spends, text.len())?;
+        Ok(Value::from_safe_string(text))
+    });
+    environment.add_filter("abs", filters::abs);
+    environment.add_filter("round", filters::round);
+    environment.add_filter("int", filters::int);
+    environment.add_filter("float", filters::float);
+    environment.add_filter("first", filters::first);
+    environment.add_filter("last", filters::last);
+    environment.add_filter("length", filters::length);
+    environment.add_filter("count", filters::length);
+    environment.add_filter("default", filters::default);
+    environment.add_filter("d", filters::default);
+    environment.add_test("defined", tests::is_defined);
+    environment.add_test("undefined", tests::is_undefined);
+    environment.add_test("none", tests::is_none);
+    environment.add_test("true", tests::is_true);
+    environment.add_test("false", tests::is_false);
+    environment.add_test("string", |value: &Value| value.kind() == ValueKind::String);
+    environment.add_test("number", |value: &Value| value.kind() == ValueKind::Number);
+    environment.add_test("sequence", |value: &Value| value.kind() == ValueKind::Seq);
+}
+
+fn capitalized(text: &str) -> String {
+    let mut rest = text.chars();
+    rest.next()
+        .map_or(String::new(), |first| first.to_uppercase().chain(rest.as_str().to_lowercase().chars()).collect())
+}
+
+fn spend(budget: &AtomicUsize, bytes: usize) -> Result<(), Error> {
+    let left = budget.load(Ordering::Relaxed).checked_sub(bytes);
+    budget.store(left.unwrap_or(0), Ordering::Relaxed);
+    left.map(drop).ok_or_else(|| refused("filters make too much text"))
+}
+
+/// `Err`: the construct that no template may have.
+fn check_statement(statement: &Stmt<'_>) -> Result<(), String> {
+    let all = |body: &[Stmt<'_>]| body.iter().try_for_each(check_statement);
+    match statement {
+        Stmt::Template(template) => all(&template.children),
+        Stmt::EmitRaw(_) => Ok(()),
+        Stmt::EmitExpr(emit) => check(&emit.expr),
+        Stmt::ForLoop(each) if each.recursive => Err("recursive loops".to_owned()),
+        Stmt::ForLoop(each) => {
+            check_target(&each.target)?;
+            check(&each.iter)?;
+            each.filter_expr.as_ref().map_or(Ok(()), check)?;
+            all(&each.body)?;
+            all(&each.else_body)
+        }
+        Stmt::IfCond(cond) => {
+            check(&cond.expr)?;
+            all(&cond.true_body)?;
+            all(&cond.false_body)
+        }
+        Stmt::Set(set) => {
+            check_target(&set.target)?;
+            check(&set.expr)
+        }
+        _ => Err("blocks but for, if and set".to_owned()),
+    }
+}
+
+/// A name, or several.
+fn check_target(target: &Expr<'_>) -> Result<(), String> {
+    match target {
+        Expr::Var(_) => Ok(()),
+        Expr::List(list) => list.items.iter().try_for_each(check_target),
+        _ => Err("targets but names".to_owned()),
+    }
+}
+
+fn check(expr: &Expr<'_>) -> Result<(), String> {
+    match expr {
+        Expr::Var(_) | Expr::Const(_) => Ok(()),
+        Expr::GetAttr(get) => check(&get.expr),
+        Expr::GetItem(get) => check(&get.expr).and_then(|()| check(&get.subscript_expr)),
+        Expr::UnaryOp(op) if matches!(op.op, UnaryOpKind::Not) || is_number(&op.expr) => check(&op.expr),
+        Expr::BinOp(op) => {
+            let is_allowed = match op.op {
+                BinOpKind::Add
+                | BinOpKind::Sub
+                | BinOpKind::Mul
+                | BinOpKind::Div
+                | BinOpKind::FloorDiv
+                | BinOpKind::Rem => is_number(&op.left) && is_number(&op.right),
+                BinOpKind::Pow | BinOpKind::Concat => false,
+                _ => true,
+            };
+            if !is_allowed {
+                return Err("operators on text: +, - and the like have numbers, such as x|int".to_owned());
+            }
+            check(&op.left)?;
+            check(&op.right)
+        }
+        Expr::Compare(compare) => {
+            check(&compare.expr)?;
+            compare.ops.iter().try_for_each(|op| check(&op.expr))
+        }
+        Expr::IfExpr(cond) => {
+            check(&cond.test_expr)?;
+            check(&cond.true_expr)?;
+            cond.false_expr.as_ref().map_or(Ok(()), check)
+        }
+        Expr::Filter(filter) => {
+            if !FILTERS.contains(&filter.name) {
+                return Err(format!("filter {}; there are {}", filter.name, FILTERS.join(", ")));
+            }
+            filter.expr.as_ref().map_or(Ok(()), check)?;
+            filter.args.iter().try_for_each(check_argument)
+        }
+        Expr::Test(test) => {
+            if !TESTS.contains(&test.name) {
+                return Err(format!("test {}; there are {}", test.name, TESTS.join(", ")));
+            }
+            check(&test.expr)?;
+            test.args.iter().try_for_each(check_argument)
+        }
+        Expr::UnaryOp(_) | Expr::Slice(_) | Expr::Call(_) | Expr::List(_) | Expr::Map(_) => {
+            Err(format!("{}s of this kind", expr.description()))
+        }
+    }
+}
+
+fn check_argument(argument: &CallArg<'_>) -> Result<(), String> {
+    match argument {
+        CallArg::Pos(expr) | CallArg::Kwarg(_, expr) => check(expr),
+        CallArg::PosSplat(_) | CallArg::KwargSplat(_) => Err("splats".to_owned()),
+    }
+}
+
+/// True if it cannot be a text or a list.
+fn is_number(expr: &Expr<'_>) -> bool {
+    match expr {
+        Expr::Const(constant) => constant.value.kind() == ValueKind::Number,
+        Expr::Filter(filter) => NUMBER_FILTERS.contains(&filter.name),
+        Expr::UnaryOp(op) => matches!(op.op, UnaryOpKind::Neg) && is_number(&op.expr),
+        Expr::BinOp(op) => {
+            use BinOpKind::{Add, Div, FloorDiv, Mul, Rem, Sub};
+            matches!(op.op, Add | Sub | Mul | Div | FloorDiv | Rem) && is_number(&op.left) && is_number(&op.right)
+        }
+        _ => false,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn render(place: Place, text: &str, variables: serde_json::Value) -> Result<String, String> {
+        let mut templates = Templates::new(1);
+        let piece = templates.piece("content", place, text.to_owned(), false)?;
+        templates.render(&piece, &Value::from_serialize(variables))
+    }
+
+    #[test]
+    fn a_template_looks_up_chooses_repeats_and_counts() {
+        let check = |text: &str, expected: &str| {
+            let variables = json!({ "name": "Ann & Co", "n": "3", "items": [{"of": "a"}, {"of": "b"}], "none": null });
+            assert_eq!(render(Place::Text, text, variables).as_deref(), Ok(expected), "{text}");
+        };
+        check("Dear {{ name }},\n", "Dear Ann & Co,\n");
+        check("{{ missing }}{{ missing|default('x') }}", "x");
+        check("{% for item in items %}{{ loop.index }}{{ item.of|upper }} {% endfor %}", "1A 2B ");
+        check("{% set m = n|int * 2 + 1 %}{% if m > 6 %}{{ m }}{% else %}few{% endif %}", "7");
+        check("{{ 'yes' if name is defined and items|length == 2 else 'no' }}{{ items[0]['of'] }}", "yesa");
+        check("{# a comment #}{{ name|lower|title|trim }}", "Ann & Co");
+    }
+
+    #[test]
+    fn html_is_escaped_and_a_header_keeps_its_line() {
+        let variables = || json!({ "x": "<b>\r\nBcc: a", "y": "<i>" });
+        assert_eq!(render(Place::Html, "{{ y }}{{ y|safe }}", variables()).as_deref(), Ok("&lt;i&gt;<i>"));
+        assert_eq!(render(Place::Header, "{{ y }}", variables()).as_deref(), Ok("<i>"));
+        for text in ["{{ x }}", "{{ x|safe }}", "{{ x|upper }}", "{% set z = x %}{{ z|e }}"] {
+            let why = render(Place::Header, text, variables()).unwrap_err();
+            assert!(why.contains("line break or NUL"), "{text}: {why}");
+        }
+    }
+
+    #[test]
+    fn bombs_do_not_go_off() {
+        let doubling = (0..64).map(|_| "{% set x = x|string %}{% set x = x ~ x %}").collect::<String>();
+        let loops = "{% for a in l %}".repeat(9) + "x" + &"{% endfor %}".repeat(9);
+        let bombs = [
+            "{{ 'x' * 100000000 }}",
+            "{{ 100000000 * x }}",
+            "{{ [x] * 100000000 }}",
+            "{{ x ~ x }}",
+            "{{ x + x }}",
+            "{{ l + l }}",
+            "{{ 9 ** 9 ** 9 }}",
+            &doubling,
+            &loops,
+            "{% set y %}{{ x }}{{ x }}{% endset %}",
+            "{% filter upper %}{{ x }}{% endfilter %}",
+            "{% for a in l recursive %}{{ loop(l) }}{% endfor %}",
+            "{{ x|replace('x', x) }}",
+            "{{ l|join(x) }}",
+            "{{ x|indent(1000000000) }}",
+            "{{ '%1000000000d'|format(1) }}",
+            "{{ range(1000000000) }}",
+            "{{ x[::1] }}",
+            "{% include 'x' %}",
+            "{% macro m() %}{{ m() }}{% endmacro %}{{ m() }}",
+            "{% autoescape false %}{{ x }}{% endautoescape %}",
+            "{% for a in l %}{% for b in l %}{% for c in l %}{{ x }}{% endfor %}{% endfor %}{% endfor %}",
+            "{% for a in l %}{% for b in l %}{% for c in l %}{% if x|upper == 'y' %}{% endif %}{% endfor %}{% endfor %}{% endfor %}",
+            "{{ ((((((((((((((((((((((((((((((((((((((((((((((((((((((((((((((((((((1))))))))))))))))))))))))))))))))))))))))))))))))))))))))))))))))))))))",
+            "{{ x.y.z }}",
+        ];
+        let deep = format!("{{{{ {}1{} }}}}", "(".repeat(10_000), ")".repeat(10_000));
+        let nested = "{% if x %}".repeat(10_000);
+        let list: Vec<u32> = (0..100).collect();
+        let begun = std::time::Instant::now();
+        for bomb in bombs.into_iter().chain([&*deep, &nested]) {
+            let variables = json!({ "x": "x".repeat(100_000), "l": list });
+            let text: String = bomb.chars().take(100).collect();
+            assert!(render(Place::Text, bomb, variables).is_err(), "{text}");
+        }
+        assert!(begun.elapsed().as_secs() < 60, "{:?}", begun.elapsed());
+    }
+}
