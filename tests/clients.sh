@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Sends mail with real clients through a real server on the loopback address, looks at what lies in the Maildirs and reads it by IMAP.
-# Needs swaks, curl, openssl, python3, neomutt, msmtp, tmux and smtp-source (in Postfix). POSTHASTE names another binary to test than the debug build.
+# Sends mail with real clients through a real server on the loopback address, looks at what lies in the Maildirs and reads it by IMAP and POP3.
+# Needs swaks, curl, openssl, python3, neomutt, msmtp, tmux, fetchmail, mpop and smtp-source (in Postfix). POSTHASTE names another binary to test than the debug build.
 . "$(dirname "$0")/lib.sh"
 
 openssl req -x509 -newkey rsa:2048 -nodes -days 2 -subj /CN=mx.example.org -addext subjectAltName=IP:127.0.0.1 \
@@ -27,6 +27,16 @@ auth = "required"
 address = "127.0.0.1:0"
 tls = "implicit"
 auth = "required"
+[[listener]]
+address = "127.0.0.1:0"
+protocol = "imap"
+[[listener]]
+address = "127.0.0.1:0"
+protocol = "pop3"
+[[listener]]
+address = "127.0.0.1:0"
+protocol = "pop3"
+tls = "implicit"
 [auth]
 file = "passwords"
 [[domain]]
@@ -34,7 +44,7 @@ name = "example.org"
 users = ["alice", "bob", "carol", "dave", "erin", "load", "tls", "login"]
 TOML
 echo secret | "$POSTHASTE" password --scram dave@example.org >"$dir/passwords"
-(cd "$dir" && exec "$POSTHASTE" serve --imap-preview=127.0.0.1:0 >banner 2>log) &
+(cd "$dir" && exec "$POSTHASTE" serve >banner 2>log) &
 server=$!
 for _ in $(seq 600); do
     grep -q '^Ready' "$dir/banner" 2>/dev/null && break
@@ -46,7 +56,9 @@ proxied=$(sed -n 's/^ *listening .*:\([0-9]*\)$/\1/p' "$dir/banner" | sed -n 2p)
 implicit=$(sed -n 's/^ *listening .*:\([0-9]*\)$/\1/p' "$dir/banner" | sed -n 3p)
 submission=$(sed -n 's/^ *listening .*:\([0-9]*\)$/\1/p' "$dir/banner" | sed -n 4p)
 submissions=$(sed -n 's/^ *listening .*:\([0-9]*\)$/\1/p' "$dir/banner" | sed -n 5p)
-imap=$(sed -n 's/^ *imap  *[^ ]*:\([0-9]*\) .*$/\1/p' "$dir/banner")
+imap=$(sed -n 's/^ *imap  *[^ ]*:\([0-9]*\)$/\1/p' "$dir/banner")
+pop3=$(sed -n 's/^ *pop3  *[^ ]*:\([0-9]*\)$/\1/p' "$dir/banner" | sed -n 1p)
+pop3s=$(sed -n 's/^ *pop3  *[^ ]*:\([0-9]*\)$/\1/p' "$dir/banner" | sed -n 2p)
 
 # holds USER COUNT TEXT: the mailbox has COUNT messages, and TEXT is a line of each.
 holds() {
@@ -202,6 +214,66 @@ RC
     tmux -L "posthaste-$$" kill-server 2>/dev/null || true
     grep -x 'Subject: y' "$dir/neomutt.eml" && grep -x 'to dave' "$dir/neomutt.eml"
 }
+with_curl_by_pop3() {
+    curl -sS --max-time 30 -u dave@example.org:secret "pop3://127.0.0.1:$pop3/" | grep -qx $'1 [0-9]*\r' &&
+        curl -sS --max-time 30 --ssl-reqd --cacert "$dir/cert.pem" -u dave@example.org:secret "pop3://127.0.0.1:$pop3/1" | grep -qx $'to dave\r' &&
+        curl -sS --max-time 30 --cacert "$dir/cert.pem" -u dave@example.org:secret "pop3s://127.0.0.1:$pop3s/1" | grep -qx $'to dave\r'
+}
+with_curl_by_pop3_and_a_wrong_password() {
+    ! curl -sS --max-time 30 -u dave@example.org:wrong "pop3://127.0.0.1:$pop3/1"
+}
+# fetchmail remembers by UIDL what it has.
+with_fetchmail() {
+    cat >"$dir/fetchmailrc" <<RC
+set postmaster root
+set no bouncemail
+poll 127.0.0.1 protocol pop3 service $pop3 uidl
+  user "dave@example.org" password "secret" keep
+  sslproto "TLS1.2+" sslcertfile "$dir/cert.pem" sslcertck sslcommonname "mx.example.org"
+  mda "cat >>$dir/fetchmail.mbox"
+RC
+    chmod 600 "$dir/fetchmailrc"
+    HOME=$dir fetchmail -f "$dir/fetchmailrc" --idfile "$dir/fetchids" --nosyslog --nodetach || return 1
+    grep -x 'to dave' "$dir/fetchmail.mbox" || return 1
+    local status=0
+    HOME=$dir fetchmail -f "$dir/fetchmailrc" --idfile "$dir/fetchids" --nosyslog --nodetach || status=$?
+    # 1: there is nothing new.
+    [ "$status" -eq 1 ] && [ "$(grep -cx 'to dave' "$dir/fetchmail.mbox")" -eq 1 ]
+}
+with_mpop() {
+    local options=(--file=/dev/null --host=127.0.0.1 --user=dave@example.org "--passwordeval=echo secret" --auth=user
+        --tls=on --tls-trust-file="$dir/cert.pem" --keep=on --uidls-file="$dir/mpop.uidls" --delivery="mbox,$dir/mpop.mbox")
+    mpop "${options[@]}" --port="$pop3" --tls-starttls=on || return 1
+    mpop "${options[@]}" --port="$pop3s" --tls-starttls=off || return 1
+    [ "$(grep -cx 'to dave' "$dir/mpop.mbox")" -eq 1 ]
+}
+# As README says, at the default ports, in a network of its own.
+the_first_minute() {
+    mkdir "$dir/first" && unshare -n bash -euo pipefail -c '
+        cd "$1"
+        ip link set lo up
+        "$2" serve >banner 2>log &
+        server=$!
+        trap "kill $server; wait $server || true" EXIT
+        refused() { if curl -sS "pop3://127.0.0.1:1110/1" -u "$1"; then echo "$1 got in"; exit 1; fi; }
+        for _ in $(seq 600); do grep -q "^Ready" banner && break; sleep 0.1; done
+        printf "Subject: hello\r\n\r\nworld\r\n" |
+            curl -sS smtp://127.0.0.1:2525 --mail-from you@localhost --mail-rcpt me@localhost -T -
+        for _ in $(seq 300); do ls posthaste-data/mail/localhost/me/Maildir/new/* && break; sleep 0.1; done
+        password=$(cat posthaste-data/password)
+        curl -sS "imap://127.0.0.1:1143/INBOX;MAILINDEX=1" -u "me@localhost:$password" | grep -x $'\''world\r'\''
+        curl -sS "pop3://127.0.0.1:1110/1" -u "me@localhost:$password" | grep -x $'\''world\r'\''
+        refused "you@localhost:$password"
+        refused me@localhost:wrong
+        [ "$(stat -c %a posthaste-data/password)" = 600 ]
+        if grep -F "$password" banner log; then exit 1; fi
+        grep -F posthaste-data/password banner
+        grep -F posthaste-data/password log
+        for guess in $(seq 9); do refused "me@localhost:$guess"; done
+        refused "me@localhost:$password"
+        curl -sS "pop3://127.0.0.1:1110/1" -u "me@localhost:$(cat posthaste-data/password)" | grep -x $'\''world\r'\''
+    ' - "$dir/first" "$POSTHASTE"
+}
 stops() {
     kill -TERM "$server"
     wait "$server"
@@ -283,6 +355,15 @@ check "all 2000 are in the Maildir" load_arrived
 check "curl reads by IMAP, also behind STARTTLS" with_curl_by_imap
 check "curl is refused a wrong password" with_curl_by_imap_and_a_wrong_password
 check "neomutt reads by IMAP" with_neomutt
+check "curl reads by POP3, also behind STLS and with implicit TLS" with_curl_by_pop3
+check "curl is refused a wrong password by POP3" with_curl_by_pop3_and_a_wrong_password
+check "fetchmail reads by POP3, and nothing twice" with_fetchmail
+check "mpop reads by POP3, and nothing twice" with_mpop
+if unshare -n true 2>/dev/null; then
+    check "the first minute: IMAP and POP3 with the password that the server made" the_first_minute
+else
+    skip "the first minute" "this machine gives no network of one's own"
+fi
 check "SIGTERM ends the server well" stops
 check "the sink starts" start_sink
 check "the sink takes mail of swaks, curl, smtp-source and smtplib, and refuses as asked" sink_takes_mail

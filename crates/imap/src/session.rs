@@ -28,6 +28,8 @@ pub struct ImapConfig {
     pub host_name: String,
     /// Offer STARTTLS. Set it only if the driver can do the handshake.
     pub starttls: bool,
+    /// Logins need TLS from this machine, too.
+    pub needs_tls: bool,
     /// What ID answers, keys and values (RFC 2971). Never empty: Microsoft's cloud gives up without an answer.
     pub id: Vec<(String, String)>,
     /// All bounds.
@@ -38,7 +40,7 @@ impl ImapConfig {
     /// Everything at its default.
     pub fn new(host_name: impl Into<String>) -> Self {
         let id = vec![("name".into(), "Posthaste".into())];
-        Self { host_name: host_name.into(), starttls: false, id, limits: ImapLimits::default() }
+        Self { host_name: host_name.into(), starttls: false, needs_tls: false, id, limits: ImapLimits::default() }
     }
 }
 

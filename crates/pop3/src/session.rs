@@ -19,6 +19,8 @@ pub struct Pop3Config {
     pub host_name: String,
     /// Offer STLS. Set it only if the driver can do the handshake.
     pub stls: bool,
+    /// Logins need TLS from this machine, too.
+    pub needs_tls: bool,
     /// All bounds.
     pub limits: Pop3Limits,
 }
@@ -26,7 +28,7 @@ pub struct Pop3Config {
 impl Pop3Config {
     /// Everything at its default.
     pub fn new(host_name: impl Into<String>) -> Self {
-        Self { host_name: host_name.into(), stls: false, limits: Pop3Limits::default() }
+        Self { host_name: host_name.into(), stls: false, needs_tls: false, limits: Pop3Limits::default() }
     }
 }
 

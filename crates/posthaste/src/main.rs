@@ -65,7 +65,6 @@ mod trace_live;
 mod view;
 
 use std::ffi::OsString;
-use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
@@ -222,10 +221,6 @@ struct Serve {
     /// Write `ready` to this descriptor (3 or above) once all listeners are bound and the spool is replayed, as s6's notification-fd expects
     #[arg(long, value_name = "N")]
     ready_fd: Option<u32>,
-    /// Also let the users of `[auth]` read their mail by IMAP at this address, default 127.0.0.1:1143; if the port is busy, at the next free one. A preview: clients cannot
-    /// change mail yet
-    #[arg(long, value_name = "ADDRESS", num_args = 0..=1, require_equals = true, default_missing_value = "127.0.0.1:1143")]
-    imap_preview: Option<SocketAddr>,
 }
 
 #[derive(Clone, Copy, ValueEnum)]
@@ -349,8 +344,8 @@ fn run(command: Command) -> Result<ExitCode, Box<dyn std::error::Error>> {
                 Format::Plain => LogFormat::Plain,
                 Format::Json => LogFormat::Json,
             });
-            let Serve { config, ready_fd, imap_preview, .. } = serve;
-            let options = ServeOptions { config: config.named(), log_format: format, ready_fd, imap_preview };
+            let Serve { config, ready_fd, .. } = serve;
+            let options = ServeOptions { config: config.named(), log_format: format, ready_fd };
             if let Err(ServeFailure { error, log_format }) = posthaste_server::serve(options, || std::process::exit(1))
             {
                 match log_format {

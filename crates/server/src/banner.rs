@@ -1,6 +1,7 @@
 //! What a start prints.
 
 use std::fmt::Write as _;
+use std::io::IsTerminal;
 
 use posthaste_delivery::local::ReplayReport;
 use posthaste_directory::{Place, Route};
@@ -8,7 +9,7 @@ use posthaste_units::{count, wrapped};
 use rustix::process::{Resource, getrlimit};
 
 use crate::Server;
-use crate::config::{self, Config, Domain};
+use crate::config::{self, Config, Domain, ListenerProtocol};
 
 impl Server {
     /// What is printed at the start, as one line of JSON.
@@ -20,7 +21,7 @@ impl Server {
         let ReplayReport { messages, restored, deferred, .. } = self.replayed;
         let banner = serde_json::json!({
             "timestamp": crate::logging::timestamp(), "level": "INFO", "message": "ready", "version": env!("CARGO_PKG_VERSION"), "host_name": self.config.host_name,
-            "listening": listening, "http": self.pages(), "imap_preview": self.addresses.imap, "receiving": domains, "mail": self.config.storage.mail,
+            "listening": listening, "http": self.pages(), "imap": self.readers(ListenerProtocol::Imap), "pop3": self.readers(ListenerProtocol::Pop3), "receiving": domains, "mail": self.config.storage.mail,
             "spool_messages": messages, "restored": restored, "deferred": deferred, "damaged": damaged(&self.replayed),
         });
         format!("{banner}\n")
@@ -65,8 +66,22 @@ impl Server {
         for page in self.pages() {
             let _ = writeln!(out, "  page       {page}");
         }
-        if let Some(address) = self.addresses.imap {
-            let _ = writeln!(out, "  imap       {address} (preview: read only)");
+        for (protocol, name) in [(ListenerProtocol::Imap, "imap"), (ListenerProtocol::Pop3, "pop3")] {
+            for address in self.readers(protocol) {
+                let _ = writeln!(out, "  {name}       {address}");
+            }
+        }
+        if let Some(password) = self.receiver.first_password() {
+            let file = password.file().display();
+            let _ = match std::io::stdout().is_terminal() {
+                true => writeln!(
+                    out,
+                    "  password   {} (to read the mail of any account; also in {file})",
+                    password.reveal()
+                ),
+                // Standard output may be a log.
+                false => writeln!(out, "  password   in {file} (to read the mail of any account)"),
+            };
         }
         let domains: Vec<&str> = self.config.domains.iter().flat_map(Domain::names).collect();
         let _ = writeln!(out, "  receiving  {}", domains.join(", "));
@@ -98,12 +113,26 @@ impl Server {
                 "Try it:\n  printf 'Subject: hello\\r\\n\\r\\nworld\\r\\n' | curl smtp://{address} \
                  --mail-from you@{domain} --mail-rcpt {user}@{domain} -T -\n  {look}\n"
             );
+            let imap = self.readers(ListenerProtocol::Imap);
+            if let (Some(password), Some(address)) = (self.receiver.first_password(), imap.first()) {
+                let file = password.file().display();
+                let _ =
+                    writeln!(out, "  curl 'imap://{address}/INBOX;MAILINDEX=1' -u \"{user}@{domain}:$(cat {file})\"");
+            }
         }
         out + "Ready; Ctrl-C or SIGTERM ends it.\n"
     }
 }
 
 impl Server {
+    /// The addresses where mail is read by a protocol.
+    fn readers(&self, protocol: ListenerProtocol) -> Vec<String> {
+        let of_protocol = self.addresses.reading.iter().filter(|(spoken, _)| *spoken == protocol);
+        let unix = self.config.reading_listeners().filter(|listener| listener.protocol == protocol);
+        let unix = unix.filter_map(|listener| listener.socket.unix.as_ref()).map(|path| path.display().to_string());
+        of_protocol.map(|(_, address)| address.to_string()).chain(unix).collect()
+    }
+
     /// Where a browser finds the page.
     fn pages(&self) -> Vec<String> {
         let page = |(address, is_encrypted): &(std::net::SocketAddr, bool)| {

@@ -5,6 +5,7 @@
 #![forbid(unsafe_code)]
 
 mod banner;
+mod bound;
 mod certificates;
 pub mod config;
 pub mod control;
@@ -13,13 +14,13 @@ mod destinations;
 mod error;
 mod events;
 mod expiry;
+mod first_password;
 mod forward;
 mod future;
 mod head;
 mod http;
 mod identity;
 mod ids;
-mod imap;
 mod indexing;
 mod inject;
 mod listening;
@@ -37,6 +38,7 @@ mod owners;
 mod panics;
 mod pickup;
 mod privileges;
+mod reading;
 mod ready;
 mod receive;
 mod refused;

@@ -15,11 +15,10 @@ use posthaste_smtp::driver::{
 };
 use posthaste_smtp::server::Config as SmtpConfig;
 
+use crate::bound::BoundListeners;
 use crate::certificates::TlsInForce;
-use crate::config::{Config, Listener, ListenerAuth, ListenerTls, Network};
+use crate::config::{Config, Listener, ListenerAuth, ListenerProtocol, ListenerTls, Network};
 use crate::error::ServeError;
-use crate::http::BoundHttp;
-use crate::imap::BoundImap;
 use crate::logins::mechanisms;
 use crate::receive::Receiver;
 use crate::services::{Ending, OnFailure, Service, Unfinished};
@@ -41,9 +40,9 @@ pub(crate) struct Listeners {
 pub(crate) struct Bound {
     pub sockets: Sockets,
     pub relay: RelayFiles,
-    pub http: BoundHttp,
-    /// The preview of IMAP, if it was asked for.
-    pub imap: Option<BoundImap>,
+    pub http: BoundListeners,
+    /// Of IMAP and POP3.
+    pub reading: BoundListeners,
 }
 
 /// Sockets that listen, and what is to be shown there.
@@ -61,8 +60,8 @@ pub(crate) struct Addresses {
     pub tcp: Vec<SocketAddr>,
     /// The first of them that speaks SMTP.
     pub smtp: Option<SocketAddr>,
-    /// Where mail can be read.
-    pub imap: Option<SocketAddr>,
+    /// Where mail can be read, each with its protocol.
+    pub reading: Vec<(ListenerProtocol, SocketAddr)>,
     /// Where the API and the page are, each with whether it has TLS.
     pub http: Vec<(SocketAddr, bool)>,
     pub backlog: Backlog,
@@ -82,7 +81,7 @@ impl Listeners {
         let addresses = Addresses {
             tcp: running.local_addrs().to_vec(),
             smtp: running.local_addr_for(Protocol::Smtp),
-            imap: None,
+            reading: Vec::new(),
             http: Vec::new(),
             backlog: running.backlog(),
         };
@@ -153,9 +152,13 @@ const NAME: &str = "listeners";
 /// The first problem of [`StartFiles::read`], or [`ServeError::Listen`].
 pub(crate) fn bind_when_free(config: &Config, directory: &Directory) -> Result<Bound, ServeError> {
     let StartFiles { tls, logins, relay } = StartFiles::read_or_first(config, directory)?;
-    let (mut of_http, mut of_mail) = (Vec::new(), Vec::new());
+    let (mut of_http, mut of_reading, mut of_mail) = (Vec::new(), Vec::new(), Vec::new());
     for (listener, tls) in config.listeners.iter().zip(tls) {
-        if listener.is_http() { of_http.push(tls) } else { of_mail.push(tls) }
+        match listener.protocol {
+            ListenerProtocol::Http => of_http.push(tls),
+            ListenerProtocol::Imap | ListenerProtocol::Pop3 => of_reading.push(tls),
+            ListenerProtocol::Smtp | ListenerProtocol::Lmtp => of_mail.push(tls),
+        }
     }
     let tls = of_mail;
     let deadline = Instant::now() + PREDECESSOR_PATIENCE;
@@ -166,8 +169,9 @@ pub(crate) fn bind_when_free(config: &Config, directory: &Directory) -> Result<B
             }
             bound => {
                 let sockets = Sockets { server: bound?, tls, logins };
-                let http = BoundHttp::bind(config, of_http, deadline)?;
-                return Ok(Bound { sockets, relay, http, imap: None });
+                let http = BoundListeners::bind(config, config.http_listeners(), of_http, deadline)?;
+                let reading = BoundListeners::bind(config, config.reading_listeners(), of_reading, deadline)?;
+                return Ok(Bound { sockets, relay, http, reading });
             }
         }
     }

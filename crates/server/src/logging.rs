@@ -251,15 +251,16 @@ const LEVELS: [(&str, LevelFilter); 6] = [
 /// The crate of nearly all lines.
 const LOGGED: &str = env!("CARGO_CRATE_NAME");
 /// Its modules that have some.
-const MODULES: [&str; 26] = [
+const MODULES: [&str; 27] = [
     "certificates",
     "control",
     "events",
+    "first_password",
     "forward",
-    "imap",
     "indexing",
     "listening",
     "logins",
+    "mailboxes",
     "message_log",
     "opening",
     "panics",

@@ -1,5 +1,6 @@
 //! Logins in sessions of SMTP, and what outlives a restart of the gate against guessing.
 
+use std::io;
 use std::path::Path;
 use std::sync::Arc;
 use std::task::{Context, Poll};
@@ -12,6 +13,9 @@ use posthaste_smtp::{Reply, ReversePath, driver};
 use tokio::task::{JoinHandle, spawn_blocking};
 use tokio::time::{Instant, sleep};
 
+use crate::config::Config;
+use crate::error::ServeError;
+use crate::first_password::FirstPassword;
 use crate::receive::Receiver;
 use crate::services::{Ending, OnFailure, Service, end_blocking};
 
@@ -51,6 +55,22 @@ pub(crate) fn open_gate(data: &Path) -> LoginGate {
         tracing::warn!(file, error, "networks that have logged in before are not known");
         LoginGate::default()
     })
+}
+
+/// The password of the first minute, if the configuration asks for one. The log has its place only.
+///
+/// # Errors
+/// [`ServeError::Service`]: it can be neither read nor made.
+pub(crate) async fn first_password(config: &Config) -> Result<Option<FirstPassword>, ServeError> {
+    if !config.takes_first_password() {
+        return Ok(None);
+    }
+    let data = config.storage.data.clone();
+    let opened = spawn_blocking(move || FirstPassword::open(&data)).await.map_err(io::Error::from).flatten();
+    let password = opened.map_err(|error| ServeError::Service { service: "the first password", error })?;
+    let file = password.file().display().to_string();
+    tracing::info!(file, "the password in this file opens the mail of every account, from this machine only");
+    Ok(Some(password))
 }
 
 /// Saves now and then which networks have logged in.

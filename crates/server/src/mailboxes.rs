@@ -18,7 +18,7 @@ use crate::services::{Ending, OnFailure, Service, end_blocking};
 
 const NAME: &str = "mailboxes";
 /// The directory of the table, below that of all data.
-pub(crate) const DIRECTORY: &str = "mailstore";
+const DIRECTORY: &str = "mailstore";
 
 /// The open mailboxes.
 pub(crate) struct Mailboxes {
@@ -46,6 +46,11 @@ impl Mailboxes {
         let (mailboxes, report) = opened.map_err(|error| ServeError::Service { service: NAME, error })?;
         tell(&report);
         Ok(mailboxes)
+    }
+
+    /// Whether an earlier start had mailboxes.
+    pub fn are_kept(config: &Config) -> bool {
+        config.storage.data.join(DIRECTORY).is_dir()
     }
 
     pub fn store(&self) -> &Arc<MaildirStore> {

@@ -1,6 +1,5 @@
 //! The process of `posthaste serve`: starting, reloading, stopping.
 
-use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
@@ -11,7 +10,6 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 
 use crate::config::{Config, ConfigError, Loaded, LogFormat};
 use crate::error::ServeError;
-use crate::imap::BoundImap;
 use crate::listening::{Bound, bind_when_free};
 use crate::owners::OwnerRules;
 use crate::ready::Supervisor;
@@ -27,8 +25,6 @@ pub struct ServeOptions {
     pub log_format: Option<LogFormat>,
     /// A descriptor that a line is written to once all listeners are bound and the spool is replayed.
     pub ready_fd: Option<u32>,
-    /// Where mail can be read by IMAP, as a preview. If the port is busy, the next free one is taken.
-    pub imap_preview: Option<SocketAddr>,
 }
 
 /// Runs the server until SIGTERM or SIGINT; what `posthaste serve` does. A second of these signals calls `at_once`, which ends
@@ -56,7 +52,7 @@ fn run_process(
     format: &mut LogFormat,
     at_once: impl FnOnce() -> std::convert::Infallible,
 ) -> Result<(), ServeError> {
-    let ServeOptions { config, log_format, ready_fd, imap_preview } = options;
+    let ServeOptions { config, log_format, ready_fd } = options;
     // Before privileges are dropped: the descriptor belongs to the user that starts the server.
     let mut supervisor = Supervisor::new(ready_fd)?;
     if let Err(error) = crate::transports::close_inherited_on_exec() {
@@ -69,8 +65,7 @@ fn run_process(
     let mut source = Source { file: config, log_format, loaded };
     let config = source.config();
     // Before anything is made: a start that fails leaves nothing behind.
-    let mut bound = bind_when_free(&config, &source.loaded.directory)?;
-    bound.imap = imap_preview.map(|address| BoundImap::bind(address, &config)).transpose()?;
+    let bound = bind_when_free(&config, &source.loaded.directory)?;
     raise_files_max();
     // And before there is a second thread.
     crate::privileges::give_up(&config)?;

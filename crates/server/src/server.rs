@@ -9,20 +9,20 @@ use posthaste_directory::Directory;
 use posthaste_intake::{Destination, Left, MemoryBudget};
 use posthaste_spool::watch::Watch as Workers;
 
-use crate::config::Config;
+use crate::config::{Config, ListenerTls};
 use crate::control::Control;
 use crate::delivery::Delivery;
 use crate::destinations::Destinations;
 use crate::error::ServeError;
 use crate::events::Events;
 use crate::http::HttpService;
-use crate::imap::ImapPreview;
 use crate::indexing::Indexing;
 use crate::listening::{Addresses, Bound, Listeners, bind_when_free};
 use crate::logins::{self, KnownNetworksService};
 use crate::mailboxes::Mailboxes;
 use crate::opening::note_stuck_mounts;
 use crate::pickup::Pickup;
+use crate::reading::{self, ReadingService};
 use crate::receive::Receiver;
 use crate::relay::RelayService;
 use crate::reload::merged;
@@ -170,7 +170,7 @@ async fn start_services(
         services.add_stopping_last(events);
     }
     let memory = MemoryBudget::new(config.limits.process.memory_bytes);
-    let Bound { sockets, relay, http, imap } = bound;
+    let Bound { sockets, relay, http, reading: of_readers } = bound;
     let receiver = Receiver::new(
         Settings::new(config, directory, Arc::clone(&sockets.logins)),
         destinations,
@@ -178,7 +178,8 @@ async fn start_services(
         &config.storage.spool,
         repeats,
     )
-    .gated(logins::open_gate(&config.storage.data));
+    .gated(logins::open_gate(&config.storage.data))
+    .with_first_password(logins::first_password(config).await?);
     note_stuck_mounts(&store, receiver.destinations().stuck());
     services.add(TransportService::start(config, &receiver).await?);
     services.add(RelayService::start(config, relay, receiver.clone()).await?);
@@ -186,16 +187,19 @@ async fn start_services(
     services.add(KnownNetworksService::begin(receiver.clone()));
     let (listeners, mut addresses) = Listeners::start(sockets, receiver.clone())?;
     services.add(listeners);
-    addresses.http = http.addresses();
+    addresses.http = http.tcp().map(|(address, tls)| (address, tls == ListenerTls::Implicit)).collect();
     if let Some(http) = HttpService::start(http, config, receiver.clone()).await? {
         services.add(http);
     }
-    if let Some(bound) = imap {
-        addresses.imap = bound.local_addr();
+    addresses.reading = reading::addresses(&of_readers, config);
+    // Also where nobody reads any more: a stream that nobody advances keeps its entries in the spool.
+    if !of_readers.0.is_empty() || Mailboxes::are_kept(config) {
         let mailboxes = Mailboxes::open(config, &store, receiver.clone()).await?;
         let readable = Arc::clone(mailboxes.store());
         services.add(mailboxes);
-        services.add(ImapPreview::start(bound, config, readable, receiver.clone())?);
+        if !of_readers.0.is_empty() {
+            services.add(ReadingService::start(of_readers, config, readable, &receiver)?);
+        }
     }
     if config.pickup.enabled {
         services.add(Pickup::begin(config, receiver.clone()).await);

@@ -33,7 +33,7 @@ const ROWS_BEFORE_YIELD: u32 = 64;
 
 pub(super) async fn serve<A: Pop3Authenticator>(service: &Pop3Service<A>, connection: Connection) {
     let Connection { stream, peer, phase, .. } = connection;
-    let trusted = peer.ip().is_none_or(|ip| ip.is_loopback());
+    let trusted = !service.config.needs_tls && peer.ip().is_none_or(|ip| ip.is_loopback());
     let machine = Pop3Machine::new(Arc::clone(&service.config), trusted);
     let (timeouts, now) = (service.timeouts, Instant::now());
     let mut session = Conversation {

@@ -1,7 +1,7 @@
-//! `serve --imap-preview`: mail that came by SMTP is read by IMAP.
+//! Mail that came by SMTP is read by IMAP.
 
 use std::io::{BufRead, BufReader, Read, Write};
-use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::net::{SocketAddr, TcpStream};
 use std::path::Path;
 use std::process::{Command, Stdio};
 use std::sync::Arc;
@@ -14,20 +14,21 @@ use crate::support::{MESSAGE, PATIENCE, Server};
 use crate::tls::{certify, tls13};
 
 const CONFIG: &str = "host_name = \"mx.example.org\"\n[auth]\nfile = \"passwords\"\n\
-    [[listener]]\naddress = \"127.0.0.1:0\"\n[[domain]]\nname = \"example.org\"\nusers = [\"ann\", \"bob\"]\n";
-const TLS: &str = "[tls]\ncertificate = \"cert.pem\"\nkey = \"key.pem\"\n";
+    [[listener]]\naddress = \"127.0.0.1:0\"\n[[listener]]\naddress = \"127.0.0.1:0\"\nprotocol = \"imap\"\n\
+    [[listener]]\naddress = \"127.0.0.1:0\"\nprotocol = \"pop3\"\n[[domain]]\nname = \"example.org\"\nusers = [\"ann\", \"bob\"]\n";
+pub(crate) const TLS: &str = "[tls]\ncertificate = \"cert.pem\"\nkey = \"key.pem\"\n";
 
-/// A server for ann, whose password is `secret`, at any free port.
-fn serve(dir: &Path, more: &str, option: &str) -> (Server, SocketAddr) {
+/// A server for ann, whose password is `secret`, at any free port, and where her mail is read by `protocol`.
+pub(crate) fn serve(dir: &Path, more: &str, protocol: &str) -> (Server, SocketAddr) {
     std::fs::write(dir.join("passwords"), line(dir, "ann@example.org", "secret")).unwrap();
-    let server = Server::start_with(dir, &format!("{CONFIG}{more}"), &[option]);
-    let told = server.banner.lines().find_map(|line| line.trim().strip_prefix("imap "));
-    let address = told.and_then(|told| told.trim().split(' ').next()?.parse().ok());
+    let server = Server::start(dir, &format!("{CONFIG}{more}"));
+    let told = server.banner.lines().find_map(|line| line.trim().strip_prefix(&format!("{protocol} ")));
+    let address = told.and_then(|told| told.trim().parse().ok());
     let address = address.unwrap_or_else(|| panic!("no address: {}", server.banner));
     (server, address)
 }
 
-trait Stream: Read + Write + Send {}
+pub(crate) trait Stream: Read + Write + Send {}
 
 impl<T: Read + Write + Send> Stream for T {}
 
@@ -98,7 +99,7 @@ impl Imap {
 }
 
 /// Runs a program that a machine for tests has.
-fn run(command: &mut Command, input: &str) -> String {
+pub(crate) fn run(command: &mut Command, input: &str) -> String {
     let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
     child.stdin.take().unwrap().write_all(input.as_bytes()).unwrap();
     let output = child.wait_with_output().unwrap();
@@ -145,7 +146,7 @@ imap.logout()
 #[test]
 fn mail_is_read_by_imaplib_and_curl_as_it_was_delivered() {
     let dir = tempfile::tempdir().unwrap();
-    let (server, address) = serve(dir.path(), "", "--imap-preview=127.0.0.1:0");
+    let (server, address) = serve(dir.path(), "", "imap");
     let mut client = server.hello();
     client.deliver(&["ann@example.org"], MESSAGE);
     let multipart = "Subject: two\r\nContent-Type: multipart/mixed; boundary=b\r\n\r\n--b\r\n\r\none\r\n--b\r\n\
@@ -171,7 +172,7 @@ fn mail_is_read_by_imaplib_and_curl_as_it_was_delivered() {
 #[test]
 fn every_message_of_the_corpus_is_fetched_as_it_was_kept() {
     let dir = tempfile::tempdir().unwrap();
-    let (server, address) = serve(dir.path(), "", "--imap-preview=127.0.0.1:0");
+    let (server, address) = serve(dir.path(), "", "imap");
     let mut smtp = server.hello();
     let mut accepted = 0;
     for file in messages_in(&corpus_dir()) {
@@ -201,7 +202,7 @@ fn every_message_of_the_corpus_is_fetched_as_it_was_kept() {
 #[test]
 fn an_open_session_hears_of_new_mail_and_of_the_end() {
     let dir = tempfile::tempdir().unwrap();
-    let (mut server, address) = serve(dir.path(), "", "--imap-preview=127.0.0.1:0");
+    let (mut server, address) = serve(dir.path(), "", "imap");
     let mut imap = Imap::logged_in(address);
     // Before the first mail there is no Maildir, but an INBOX.
     assert!(imap.ok("SELECT INBOX").contains("* 0 EXISTS"));
@@ -221,8 +222,11 @@ fn numbers(address: SocketAddr) -> (String, Vec<String>) {
     let selected = imap.ok("SELECT INBOX");
     let code = |name: &str| selected.lines().find(|line| line.contains(name)).unwrap_or_default().to_owned();
     let told = imap.ok("UID FETCH 1:* (UID FLAGS BODY.PEEK[HEADER.FIELDS (SUBJECT)])");
-    let told: Vec<String> =
-        told.split("* ").skip(1).map(|message| message.replace("\r\n", " ").replace("\\Recent", "")).collect();
+    let told: Vec<String> = told
+        .split("* ")
+        .skip(1)
+        .map(|message| message.replace("\r\n", " ").replace(" \\Recent", "").replace("\\Recent", ""))
+        .collect();
     (format!("{} {}", code("UIDVALIDITY"), code("UIDNEXT")), told)
 }
 
@@ -238,7 +242,7 @@ fn uids_are_the_same_after_each_kill_9() {
     std::fs::write(maildir.join("dovecot-uidlist"), "3 V4711 N80 Gx\n77 :1.M2P3.old,S=14\n").unwrap();
     let mut before: Option<(String, Vec<String>)> = None;
     for round in 0..4 {
-        let (mut server, address) = serve(dir.path(), "", "--imap-preview=127.0.0.1:0");
+        let (mut server, address) = serve(dir.path(), "", "imap");
         let found = numbers(address);
         if let Some(before) = before.replace(found.clone()) {
             assert_eq!(before, found, "round {round}");
@@ -266,24 +270,10 @@ fn uids_are_the_same_after_each_kill_9() {
 }
 
 #[test]
-fn a_busy_port_is_passed_over_and_the_banner_says_which_it_is() {
-    let dir = tempfile::tempdir().unwrap();
-    // Another server may take the one after it meanwhile, so only what is free is certain.
-    let busy = TcpListener::bind("127.0.0.1:0").unwrap();
-    let taken = busy.local_addr().unwrap();
-    let (server, address) = serve(dir.path(), "", &format!("--imap-preview={taken}"));
-    assert!(address.port() > taken.port() && address.ip() == taken.ip(), "{address} behind {taken}");
-    Imap::logged_in(address);
-    let told = server.wait_for_log("IMAP preview");
-    assert!(told.contains(&address.to_string()), "{told}");
-    server.stop();
-}
-
-#[test]
 fn starttls_is_offered_with_the_certificate_of_the_server() {
     let dir = tempfile::tempdir().unwrap();
     let certificate = tls13(&certify(dir.path()));
-    let (server, address) = serve(dir.path(), TLS, "--imap-preview=127.0.0.1:0");
+    let (server, address) = serve(dir.path(), TLS, "imap");
     let (mut imap, greeting) = Imap::open(address);
     let offered = format!("{greeting}{}", imap.ok("CAPABILITY"));
     assert!(offered.contains("STARTTLS"), "{offered}");

@@ -27,6 +27,7 @@ mod maps;
 mod mounts;
 mod notices;
 mod ownership;
+mod pop3;
 mod queue;
 mod queue_content;
 mod queue_in_flight;

@@ -48,12 +48,6 @@ impl Server {
         Self::launch(dir, &mut command(dir, &["serve"]))
     }
 
-    /// As [`start`](Self::start), with more arguments.
-    pub fn start_with(dir: &Path, config: &str, arguments: &[&str]) -> Self {
-        configure(dir, config);
-        Self::launch(dir, command(dir, &["serve"]).args(arguments))
-    }
-
     /// As [`start`](Self::start), by a shell that runs `before` first.
     pub fn start_behind(before: &str, dir: &Path, config: &str) -> Self {
         configure(dir, config);

@@ -91,6 +91,8 @@ impl Listener {
     pub(super) fn check_auth(&self, auth: &Auth) -> Result<(), Problem> {
         let message = match self.auth {
             None | Some(ListenerAuth::Off) => return Ok(()),
+            // Those have words of their own about it.
+            _ if self.protocol.of_mail().is_none() => return Ok(()),
             _ if self.protocol == ListenerProtocol::Lmtp => "not with LMTP",
             _ if self.auth_needs_tls() && self.tls_mode() == ListenerTls::Off => {
                 "passwords would cross the network in the clear: set `tls`, and `certificate` and `key`"

@@ -40,10 +40,15 @@ pub(super) fn check(config: &Config) -> Result<Directory, Problem> {
         check_pool(config, network.pool.as_deref()).map_err(|problem| problem.within(at()))?;
         check_overrides(config, &network.limits, &network.policy).map_err(|problem| problem.within(at()))?;
     }
+    // The listeners of a configuration that names none have a password of their own.
+    let is_default = config.has_default_listeners();
     for (index, listener) in config.listeners.iter().enumerate() {
         let at = || vec!["listener".into(), index.into()];
         check_listener(listener, &config.listeners[..index]).map_err(|problem| problem.within(at()))?;
         listener.check_auth(&config.auth).map_err(|problem| problem.within(at()))?;
+        if !is_default {
+            listener.check_reading(&config.auth).map_err(|problem| problem.within(at()))?;
+        }
         check_label("tenant", listener.tenant.as_deref()).map_err(|problem| problem.within(at()))?;
         check_label("campaign", listener.campaign.as_deref()).map_err(|problem| problem.within(at()))?;
         check_pool(config, listener.pool.as_deref()).map_err(|problem| problem.within(at()))?;

@@ -5,7 +5,7 @@ use posthaste_units::values::Table;
 use posthaste_units::words::Problem;
 use serde::{Deserialize, Serialize};
 
-use super::{Config, LimitOverrides, Listener, ListenerProtocol, ListenerTls, PolicyOverrides, default_listeners};
+use super::{Config, Listener, ListenerProtocol, ListenerTls, default_listeners};
 
 /// Settings that all HTTP listeners share.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
@@ -46,25 +46,7 @@ impl Listener {
                 _ => Ok(()),
             };
         }
-        let of_mail = [
-            ("tenant", self.tenant.is_some()),
-            ("campaign", self.campaign.is_some()),
-            ("pool", self.pool.is_some()),
-            ("relay", self.relay.is_some()),
-            ("auth", self.auth.is_some()),
-            ("policy", self.policy != PolicyOverrides::default()),
-            (
-                "limits",
-                self.limits != LimitOverrides { connections: self.limits.connections.clone(), ..Default::default() },
-            ),
-        ];
-        if let Some((key, _)) = of_mail.into_iter().find(|(_, is_set)| *is_set) {
-            let message = match key {
-                "limits" => "with HTTP only `connections` and `connections_per_address`",
-                _ => "not with HTTP",
-            };
-            return Err(Problem::new([key.into()], message));
-        }
+        self.check_no_mail_keys()?;
         let is_near = self.socket.address.as_deref().is_none_or(super::check::is_loopback);
         match self.tls_mode() {
             ListenerTls::StartTls | ListenerTls::Required => {
@@ -82,7 +64,7 @@ impl Listener {
 impl Config {
     /// Where mail comes.
     pub(crate) fn mail_listeners(&self) -> impl Iterator<Item = &Listener> {
-        self.listeners.iter().filter(|listener| !listener.is_http())
+        self.listeners.iter().filter(|listener| listener.protocol.of_mail().is_some())
     }
 
     /// Where the API and the page are.
@@ -90,7 +72,7 @@ impl Config {
         self.listeners.iter().filter(|listener| listener.is_http())
     }
 
-    /// True if the configuration names no listener: then the page takes the next port if its own is busy.
+    /// True if the configuration names no listener: then listeners other than that of SMTP take the next port if their own is busy.
     pub(crate) fn has_default_listeners(&self) -> bool {
         let mut default = default_listeners();
         default.iter_mut().for_each(|listener| listener.complete_tls(&self.tls));

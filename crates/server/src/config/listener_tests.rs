@@ -141,3 +141,39 @@ fn an_http_listener_has_no_keys_of_mail_and_no_clear_line() {
     let error = error_of("[http]\nnames = ['a.example', 'a.example:443']\n");
     assert!(error.contains("2:23: not a host name"), "{error}");
 }
+
+#[test]
+fn a_listener_for_readers_has_logins_and_no_keys_of_mail() {
+    let tls = "[tls]\ncertificate = 'c'\nkey = 'k'\n";
+    let auth = "[auth]\nfile = 'p'\n";
+    for (more, keys, mode) in [
+        ("", "protocol = 'imap'\naddress = '127.0.0.1:143'", ListenerTls::Off),
+        (tls, "protocol = 'imap'\naddress = '[::]:143'\nlimits.connections = 7", ListenerTls::StartTls),
+        (tls, "protocol = 'imap'\naddress = '[::]:993'", ListenerTls::Implicit),
+        (tls, "protocol = 'imap'\naddress = '[::]:995'", ListenerTls::StartTls),
+        (tls, "protocol = 'pop3'\naddress = '[::]:995'\nallow = '10.0.0.0/8'", ListenerTls::Implicit),
+        (tls, "protocol = 'pop3'\naddress = '[::]:110'\ntls = 'required'", ListenerTls::Required),
+        ("", "protocol = 'pop3'\nunix = 's'", ListenerTls::Off),
+    ] {
+        let config = Config::parse(Path::new("x"), &format!("{auth}{more}[[listener]]\n{keys}\n")).unwrap();
+        assert_eq!(config.listeners[0].tls_mode(), mode, "{keys}");
+        assert_eq!(Config::parse(Path::new("x"), &config.to_toml()).unwrap(), config);
+        assert_eq!((config.mail_listeners().count(), config.reading_listeners().count()), (0, 1));
+        assert!(!config.takes_first_password());
+    }
+    let near = "address = '127.0.0.1:1'";
+    for (keys, expected) in [
+        ("address = '0.0.0.0:143'", "4:12: passwords would cross the network in the clear"),
+        ("address = '127.0.0.1:1'\nproxy_protocol = true\nproxies = '127.0.0.1'", "4:12: passwords would cross"),
+        (&format!("{near}\nauth = 'required'"), "not with IMAP: its clients always log in"),
+        (&format!("{near}\nrelay = true"), "not with IMAP"),
+        (&format!("{near}\nlimits.recipients = 7"), "with IMAP only `connections`"),
+        (&format!("{near}\npolicy.dsn = true"), "not with IMAP"),
+        (&format!("{near}\nproxies = '127.0.0.1'"), "only with `proxy_protocol = true`"),
+    ] {
+        let error = error_of(&format!("{auth}[[listener]]\nprotocol = 'imap'\n{keys}\n"));
+        assert!(error.contains(expected), "{keys}: {error}");
+    }
+    let error = error_of(&format!("[[listener]]\nprotocol = 'pop3'\n{near}\n"));
+    assert!(error.contains("2:12: nobody could log in by POP3: set `file` below [auth]"), "{error}");
+}

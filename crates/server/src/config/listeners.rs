@@ -27,14 +27,44 @@ pub enum ListenerProtocol {
     Lmtp,
     /// HTTP/1.1: the API and the page.
     Http,
+    /// IMAP (RFC 3501).
+    Imap,
+    /// POP3 (RFC 1939).
+    Pop3,
 }
 
 impl ListenerProtocol {
-    /// The protocol of mail; `None` for HTTP.
+    /// The protocol by which mail comes; `None` for the others.
     pub fn of_mail(self) -> Option<Protocol> {
         match self {
             Self::Smtp => Some(Protocol::Smtp),
             Self::Lmtp => Some(Protocol::Lmtp),
+            Self::Http | Self::Imap | Self::Pop3 => None,
+        }
+    }
+
+    /// Whether users read their mail by it.
+    pub(crate) fn is_of_readers(self) -> bool {
+        matches!(self, Self::Imap | Self::Pop3)
+    }
+
+    /// Its name in messages.
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::Smtp => "SMTP",
+            Self::Lmtp => "LMTP",
+            Self::Http => "HTTP",
+            Self::Imap => "IMAP",
+            Self::Pop3 => "POP3",
+        }
+    }
+
+    /// The port where TLS begins with the first octet (RFC 8314).
+    pub(crate) fn implicit_tls_port(self) -> Option<u16> {
+        match self {
+            Self::Smtp | Self::Lmtp => Some(465),
+            Self::Imap => Some(993),
+            Self::Pop3 => Some(995),
             Self::Http => None,
         }
     }

@@ -14,6 +14,7 @@ mod listeners;
 #[cfg(test)]
 mod manual_tests;
 mod place;
+mod reading;
 mod report;
 mod tls;
 mod trust;
@@ -110,7 +111,7 @@ pub struct Config {
     /// The log.
     #[serde(default, deserialize_with = "values::table")]
     pub log: Log,
-    /// Where clients connect. None given: SMTP on the loopback address, port 2525, and HTTP there, port 8025.
+    /// Where clients connect. None given: on the loopback address SMTP on port 2525, HTTP on 8025, IMAP on 1143 and POP3 on 1110.
     #[serde(default, rename = "listener", deserialize_with = "values::tables")]
     pub listeners: Vec<Listener>,
     /// Clients for which other limits and policies apply.
@@ -332,12 +333,17 @@ fn machine_host_name() -> String {
 }
 
 /// The listeners of a configuration that names none.
-pub(super) fn default_listeners() -> [Listener; 2] {
+pub(super) fn default_listeners() -> [Listener; 4] {
     let listener = |address: &str, protocol| {
         let socket = Socket { address: Some(address.to_owned()), ..Socket::default() };
         Listener { socket, protocol, ..Listener::default() }
     };
-    [listener("127.0.0.1:2525", ListenerProtocol::Smtp), listener("127.0.0.1:8025", ListenerProtocol::Http)]
+    [
+        listener("127.0.0.1:2525", ListenerProtocol::Smtp),
+        listener("127.0.0.1:8025", ListenerProtocol::Http),
+        listener("127.0.0.1:1143", ListenerProtocol::Imap),
+        listener("127.0.0.1:1110", ListenerProtocol::Pop3),
+    ]
 }
 
 #[cfg(test)]

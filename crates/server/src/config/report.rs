@@ -40,10 +40,9 @@ pub fn check(loaded: &Loaded) -> ConfigFindings {
         let _ = writeln!(out, "note: {DEFAULT_FILE} in this directory does not count for root: {why}");
     }
     if !loaded.names_listeners {
-        let named = |listeners: Vec<String>| listeners.join(", ");
-        let mail = named(config.mail_listeners().map(ToString::to_string).collect());
-        let http = named(config.http_listeners().map(ToString::to_string).collect());
-        let _ = writeln!(out, "note: no [[listener]], so SMTP on {mail} and HTTP on {http}");
+        let each: Vec<_> =
+            config.listeners.iter().map(|listener| format!("{} on {listener}", listener.protocol.name())).collect();
+        let _ = writeln!(out, "note: no [[listener]], so {}", each.join(", "));
     }
     if !loaded.names_domains {
         let domains: Vec<&str> = config.domains.iter().map(|domain| domain.name.as_str()).collect();

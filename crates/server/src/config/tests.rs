@@ -344,7 +344,7 @@ fn a_check_says_what_is_left_to_the_defaults_and_what_would_stop_a_server_here()
     assert_eq!(
         said.lines().skip(1).collect::<Vec<_>>(),
         [
-            "note: no [[listener]], so SMTP on 127.0.0.1:2525 and HTTP on 127.0.0.1:8025",
+            "note: no [[listener]], so SMTP on 127.0.0.1:2525, HTTP on 127.0.0.1:8025, IMAP on 127.0.0.1:1143, POP3 on 127.0.0.1:1110",
             "note: no [[domain]], so mail for any user at localhost and mx.example"
         ]
     );

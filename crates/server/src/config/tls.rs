@@ -73,7 +73,8 @@ impl Listener {
             // Browsers have no certificate for a loopback address, and a web server in front has its own.
             Some(address) if is_http && super::check::is_loopback(address) => ListenerTls::Off,
             // A proxy may have done it already.
-            Some(address) if has_certificate && !socket.proxy_protocol => match is_http || address.ends_with(":465") {
+            Some(address) if has_certificate && !socket.proxy_protocol => match is_http || self.is_at_tls_port(address)
+            {
                 true => ListenerTls::Implicit,
                 false => ListenerTls::StartTls,
             },
@@ -82,6 +83,11 @@ impl Listener {
         if names_none && mode != ListenerTls::Off && default.is_set() {
             (self.certificate, self.key) = (Some(default.certificate.clone()), Some(default.key.clone()));
         }
+    }
+
+    fn is_at_tls_port(&self, address: &str) -> bool {
+        let port = address.rsplit_once(':').and_then(|(_, port)| port.parse().ok());
+        port.is_some_and(|port: u16| self.protocol.implicit_tls_port() == Some(port))
     }
 
     /// Finds what cannot be meant about TLS. Files are not looked at.

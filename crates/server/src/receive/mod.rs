@@ -3,6 +3,7 @@
 mod checks;
 mod injected;
 mod message;
+mod readers;
 mod recipient;
 #[cfg(test)]
 mod tests;
@@ -29,6 +30,7 @@ use self::message::SmtpBody;
 use crate::certificates;
 use crate::destinations::Destinations;
 use crate::events::{self, Recorder};
+use crate::first_password::FirstPassword;
 use crate::ids::Ids;
 use crate::live::Live;
 use crate::logins::{self, Session};
@@ -68,6 +70,7 @@ struct Shared {
     spool: String,
     live: Live,
     gate: LoginGate,
+    first_password: Option<FirstPassword>,
     quotas: Quotas,
 }
 
@@ -97,6 +100,7 @@ impl Receiver {
             spool,
             live: Live::default(),
             gate: LoginGate::default(),
+            first_password: None,
             quotas: Quotas::default(),
         }))
     }
@@ -424,11 +428,6 @@ impl Receiver {
         let name = checked.as_ref().map_or(&user, |login| &login.name);
         self.record_login((peer, session), mechanism, name, checked.as_ref().err().copied());
         checked
-    }
-
-    /// Checks the password of an IMAP client, whose wrong guesses count as those of SMTP, and records the outcome.
-    pub async fn check_imap_login(&self, peer: &Peer, claim: PasswordClaim) -> Result<String, LoginFailure> {
-        self.check_login((peer, None), "IMAP", claim).await.map(|login| login.name)
     }
 
     /// Counts a wrong token of HTTP for its client, and waits as after a wrong password.

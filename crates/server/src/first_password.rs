@@ -1,0 +1,180 @@
+//! The password of the first minute: without `[auth]` and without a `[[listener]]`, it opens the mail of every account, from this machine only.
+
+use std::collections::HashSet;
+use std::fs::{File, OpenOptions};
+use std::hash::{BuildHasher, RandomState};
+use std::io::{self, Write};
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+use std::sync::{Mutex, PoisonError};
+
+use rustix::rand::{GetRandomFlags, getrandom};
+
+/// A password in a file that only the server's user can read.
+#[derive(Debug)]
+pub(crate) struct FirstPassword {
+    file: PathBuf,
+    state: Mutex<State>,
+}
+
+struct State {
+    password: String,
+    /// Of the wrong ones, each once: a program that has an old password asks for ever.
+    wrong: HashSet<u64>,
+    hasher: RandomState,
+}
+
+/// Without the password.
+impl std::fmt::Debug for State {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("State").field("wrong", &self.wrong.len()).finish_non_exhaustive()
+    }
+}
+
+/// The name of the file in the data directory.
+const FILE: &str = "password";
+/// After so many wrong passwords there is a new one.
+const WRONG_MAX: usize = 10;
+/// 100 bits.
+const LETTERS: usize = 20;
+/// What nobody mistakes for something else.
+const ALPHABET: &[u8; 32] = b"abcdefghijkmnpqrstuvwxyz23456789";
+
+impl FirstPassword {
+    /// Reads the file, or makes it. Blocks. A file that others can read, or that has none, is replaced.
+    ///
+    /// # Errors
+    /// It can be neither read nor made.
+    pub fn open(data: &Path) -> io::Result<Self> {
+        let file = data.join(FILE);
+        let kept = std::fs::metadata(&file).ok().filter(|found| found.is_file() && found.mode() & 0o077 == 0);
+        let password = kept.and_then(|_| std::fs::read_to_string(&file).ok()).map(|text| text.trim_end().to_owned());
+        let password = match password.filter(|password| is_password(password)) {
+            Some(password) => password,
+            None => make(&file)?,
+        };
+        Ok(Self { file, state: Mutex::new(State { password, wrong: HashSet::new(), hasher: RandomState::new() }) })
+    }
+
+    /// Where it is kept.
+    pub fn file(&self) -> &Path {
+        &self.file
+    }
+
+    /// For the terminal alone.
+    pub fn reveal(&self) -> String {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner).password.clone()
+    }
+
+    /// Whether this is the password. Blocks: the tenth wrong one makes a new one, which the log tells.
+    pub fn is_right(&self, presented: &str) -> bool {
+        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        if is_same(state.password.as_bytes(), presented.as_bytes()) {
+            return true;
+        }
+        let guess = state.hasher.hash_one(presented);
+        state.wrong.insert(guess);
+        if state.wrong.len() >= WRONG_MAX {
+            let file = self.file.display().to_string();
+            match make(&self.file) {
+                Ok(password) => {
+                    state.password = password;
+                    state.wrong.clear();
+                    tracing::warn!(file, "{WRONG_MAX} wrong passwords: the file has a new one");
+                }
+                Err(error) => {
+                    // Nobody gets in by more guesses.
+                    state.password.clear();
+                    let error = error.to_string();
+                    tracing::error!(
+                        file,
+                        error,
+                        "{WRONG_MAX} wrong passwords, and no new one can be written: none is valid"
+                    );
+                }
+            }
+        }
+        false
+    }
+}
+
+fn is_password(text: &str) -> bool {
+    text.len() >= LETTERS && text.bytes().all(|octet| octet.is_ascii_graphic())
+}
+
+/// Takes the same time wherever the two differ.
+fn is_same(password: &[u8], presented: &[u8]) -> bool {
+    let differ = password.iter().zip(presented).fold(0, |differ, (one, other)| differ | (one ^ other));
+    !password.is_empty() && password.len() == presented.len() && differ == 0
+}
+
+/// Writes a new password beside the file, then puts it in its place.
+fn make(file: &Path) -> io::Result<String> {
+    let mut random = [0; LETTERS];
+    // 256 octets at most come whole.
+    getrandom(&mut random[..], GetRandomFlags::empty())?;
+    let password: String = random.iter().map(|octet| char::from(ALPHABET[usize::from(octet % 32)])).collect();
+    let new = file.with_extension("new");
+    let _ = std::fs::remove_file(&new);
+    let mut writer = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&new)?;
+    writer.write_all(format!("{password}\n").as_bytes())?;
+    writer.sync_all()?;
+    std::fs::rename(&new, file)?;
+    if let Some(parent) = file.parent() {
+        File::open(parent)?.sync_all()?;
+    }
+    Ok(password)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::PermissionsExt;
+
+    use super::*;
+
+    #[test]
+    fn a_password_is_made_once_and_only_its_owner_can_read_it() {
+        let dir = tempfile::tempdir().unwrap();
+        let first = FirstPassword::open(dir.path()).unwrap();
+        let password = first.reveal();
+        assert!(is_password(&password) && password.len() == LETTERS, "{password}");
+        assert_eq!(std::fs::read_to_string(first.file()).unwrap(), format!("{password}\n"));
+        assert_eq!(std::fs::metadata(first.file()).unwrap().mode() & 0o777, 0o600);
+        assert!(first.is_right(&password));
+        for wrong in ["", "x", &password[1..], &format!("{password}x")] {
+            assert!(!first.is_right(wrong), "{wrong}");
+        }
+        assert_eq!(FirstPassword::open(dir.path()).unwrap().reveal(), password);
+        assert!(!format!("{first:?}").contains(&password));
+    }
+
+    #[test]
+    fn a_file_that_others_can_read_or_that_is_damaged_is_replaced() {
+        let dir = tempfile::tempdir().unwrap();
+        let password = FirstPassword::open(dir.path()).unwrap().reveal();
+        let file = dir.path().join(FILE);
+        std::fs::set_permissions(&file, std::fs::Permissions::from_mode(0o640)).unwrap();
+        let other = FirstPassword::open(dir.path()).unwrap().reveal();
+        assert_ne!(other, password);
+        assert_eq!(std::fs::metadata(&file).unwrap().mode() & 0o777, 0o600);
+        std::fs::write(&file, "").unwrap();
+        assert!(is_password(&FirstPassword::open(dir.path()).unwrap().reveal()));
+    }
+
+    #[test]
+    fn the_tenth_wrong_password_makes_a_new_one() {
+        let dir = tempfile::tempdir().unwrap();
+        let first = FirstPassword::open(dir.path()).unwrap();
+        let password = first.reveal();
+        for guess in 0..WRONG_MAX - 1 {
+            assert!(!first.is_right(&guess.to_string()));
+            // The same one again is no other guess.
+            assert!(!first.is_right(&guess.to_string()));
+        }
+        assert!(first.is_right(&password));
+        assert!(!first.is_right("the tenth"));
+        assert!(!first.is_right(&password), "the old one is still valid");
+        assert_eq!(std::fs::read_to_string(first.file()).unwrap().trim_end(), first.reveal());
+        assert!(first.is_right(&first.reveal()));
+    }
+}

@@ -1,0 +1,172 @@
+//! Users read their mail by IMAP and POP3: sockets, certificates, logins. The sessions are those of `posthaste-imap` and `posthaste-pop3`.
+
+use std::io;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+
+use posthaste_accounts::{LoginFailure, PasswordClaim};
+use posthaste_directory::Directory;
+use posthaste_imap::driver::{Authenticator, ImapService};
+use posthaste_imap::session::{ImapConfig, ImapCredentials, LoginRefusal};
+use posthaste_mailstore::MaildirStore;
+use posthaste_net::{Admission, Bound, Listeners, Peer};
+use posthaste_pop3::driver::{Pop3Authenticator, Pop3Service};
+use posthaste_pop3::session::{Pop3Config, Pop3Credentials, Pop3LoginRefusal};
+
+use crate::bound::{BoundListeners, ServedListener};
+use crate::config::{Config, Listener, ListenerProtocol, ListenerTls};
+use crate::error::ServeError;
+use crate::listening::connection_limits;
+use crate::receive::Receiver;
+use crate::services::{Ending, OnFailure, Service, drain_listeners};
+
+const NAME: &str = "IMAP and POP3";
+
+/// The TCP addresses where mail is read, each with its protocol.
+pub(crate) fn addresses(bound: &BoundListeners, config: &Config) -> Vec<(ListenerProtocol, SocketAddr)> {
+    let each = config.reading_listeners().zip(&bound.0);
+    let of = each.flat_map(|(listener, (sockets, _))| {
+        sockets.iter().filter_map(Bound::local_addr).map(|address| (listener.protocol, address))
+    });
+    of.collect()
+}
+
+/// All listeners of IMAP and POP3, which end together.
+pub(crate) struct ReadingService {
+    each: Vec<ServedListener>,
+    /// Until the drain.
+    listeners: Option<Listeners>,
+}
+
+impl ReadingService {
+    /// Serves the mailboxes of `store` to those who connect.
+    ///
+    /// # Errors
+    /// [`ServeError::Service`].
+    pub fn start(
+        bound: BoundListeners,
+        config: &Config,
+        store: Arc<MaildirStore>,
+        receiver: &Receiver,
+    ) -> Result<Self, ServeError> {
+        let failed = |error| ServeError::Service { service: NAME, error };
+        let mut listeners = Listeners::new(connection_limits(config)).map_err(failed)?;
+        let mut each = Vec::new();
+        for (listener, (sockets, tls)) in config.reading_listeners().zip(bound.0) {
+            let served = ServedListener::new(config, listener, tls);
+            let door = Door { config, listener, served: &served, store: &store, receiver };
+            for socket in sockets {
+                door.open(socket, &mut listeners).map_err(failed)?;
+            }
+            each.push(served);
+        }
+        Ok(Self { each, listeners: Some(listeners) })
+    }
+}
+
+/// A listener that is about to serve.
+struct Door<'a> {
+    config: &'a Config,
+    listener: &'a Listener,
+    served: &'a ServedListener,
+    store: &'a Arc<MaildirStore>,
+    receiver: &'a Receiver,
+}
+
+impl Door<'_> {
+    fn open(&self, socket: Bound, listeners: &mut Listeners) -> io::Result<()> {
+        let mode = self.served.tls_mode();
+        let (offers_tls, implicit) = (is_starttls(mode), mode == ListenerTls::Implicit);
+        let (store, users) = (Arc::clone(self.store), Passwords(self.receiver.clone()));
+        let certificate = Arc::clone(&self.served.certificate);
+        let (socket, admission): (_, &Arc<Admission>) = (socket.listen()?, &self.served.admission);
+        // A proxy may be on another machine, whatever the address of its client is.
+        let needs_tls = mode == ListenerTls::Required || self.listener.socket.proxy_protocol;
+        let host_name = &self.config.host_name;
+        match self.listener.protocol {
+            ListenerProtocol::Pop3 => {
+                let config = Pop3Config { stls: offers_tls, needs_tls, ..Pop3Config::new(host_name) };
+                let service = Pop3Service::new(store, users, config).with_tls(certificate, implicit);
+                listeners.serve(socket, admission, service);
+            }
+            _ => {
+                let config = ImapConfig { starttls: offers_tls, needs_tls, ..ImapConfig::new(host_name) };
+                let service = ImapService::new(store, users, config).with_tls(certificate, implicit);
+                listeners.serve(socket, admission, service);
+            }
+        }
+        Ok(())
+    }
+}
+
+fn is_starttls(mode: ListenerTls) -> bool {
+    matches!(mode, ListenerTls::StartTls | ListenerTls::Required)
+}
+
+/// The passwords of `[auth]`.
+struct Passwords(Receiver);
+
+impl Authenticator for Passwords {
+    async fn login(&self, peer: &Peer, credentials: ImapCredentials) -> Result<String, LoginRefusal> {
+        let ImapCredentials { user, password, acts_for } = credentials;
+        let checked = self.0.check_reader(peer, "IMAP", PasswordClaim { user, password, acts_for }).await;
+        checked.map_err(|why| match why {
+            LoginFailure::Wrong(_) => LoginRefusal::Wrong,
+            LoginFailure::Blocked => LoginRefusal::Blocked,
+            LoginFailure::Busy => LoginRefusal::Busy,
+        })
+    }
+}
+
+impl Pop3Authenticator for Passwords {
+    async fn login(&self, peer: &Peer, credentials: Pop3Credentials) -> Result<String, Pop3LoginRefusal> {
+        let Pop3Credentials { user, password, acts_for } = credentials;
+        let checked = self.0.check_reader(peer, "POP3", PasswordClaim { user, password, acts_for }).await;
+        checked.map_err(|why| match why {
+            LoginFailure::Wrong(_) => Pop3LoginRefusal::Wrong,
+            LoginFailure::Blocked => Pop3LoginRefusal::Blocked,
+            LoginFailure::Busy => Pop3LoginRefusal::Busy,
+        })
+    }
+}
+
+impl Service for ReadingService {
+    fn name(&self) -> &'static str {
+        NAME
+    }
+
+    fn on_failure(&self) -> OnFailure {
+        OnFailure::GoOn("nobody can connect by IMAP and POP3")
+    }
+
+    /// For new connections. The users and passwords are those of the receiver.
+    fn reload(&mut self, config: &Config, _: &Arc<Directory>) -> Vec<&'static str> {
+        let mut kept = Vec::new();
+        for (listener, served) in config.reading_listeners().zip(&mut self.each) {
+            if !served.reload(config, listener) {
+                kept.push("a certificate of IMAP or POP3");
+            }
+        }
+        if let Some(listeners) = &self.listeners {
+            listeners.set_limits(connection_limits(config));
+        }
+        kept
+    }
+
+    fn drain(&mut self, deadline: tokio::time::Instant) -> Ending<'_> {
+        drain_listeners(
+            self.listeners.take(),
+            deadline,
+            "open sessions of IMAP and POP3 were ended in the middle of a command",
+        )
+    }
+
+    fn stop(mut self: Box<Self>, deadline: tokio::time::Instant) -> Ending<'static> {
+        Box::pin(async move { self.drain(deadline).await })
+    }
+
+    fn poll_failed(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        self.listeners.as_mut().map_or(Poll::Pending, |listeners| listeners.poll_failed(cx))
+    }
+}

@@ -1,0 +1,159 @@
+//! Logins of clients that read mail: by the passwords of `[auth]`, or by that of the first minute.
+
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use posthaste_accounts::{LoginFailure, PasswordClaim};
+use posthaste_directory::Directory;
+use posthaste_smtp::driver::Peer;
+use tokio::task::spawn_blocking;
+use tokio::time::{Instant, sleep_until};
+
+use super::{Receiver, logged};
+use crate::first_password::FirstPassword;
+
+impl Receiver {
+    /// Takes this password of readers of mail while the configuration allows it.
+    ///
+    /// # Panics
+    /// When it was cloned already.
+    pub fn with_first_password(mut self, password: Option<FirstPassword>) -> Self {
+        Arc::get_mut(&mut self.0).expect("nobody else has it yet").first_password = password;
+        self
+    }
+
+    /// The password of the first minute, if it is valid.
+    pub fn first_password(&self) -> Option<&FirstPassword> {
+        self.0.first_password.as_ref().filter(|_| self.settings().first_password_mail.is_some())
+    }
+
+    /// Checks the password of a client that reads mail by `protocol`, whose wrong guesses count as those of SMTP, and records the outcome.
+    pub async fn check_reader(
+        &self,
+        peer: &Peer,
+        protocol: &str,
+        claim: PasswordClaim,
+    ) -> Result<String, LoginFailure> {
+        let settings = self.settings();
+        match &settings.first_password_mail {
+            Some(mail) if self.0.first_password.is_some() => {
+                let user = logged(&claim.user).to_owned();
+                let checked = self.check_first_password(peer, &settings.directory, mail, claim).await;
+                let name = checked.as_ref().unwrap_or(&user);
+                self.record_login((peer, None), protocol, name, checked.as_ref().err().copied());
+                checked
+            }
+            _ => self.check_login((peer, None), protocol, claim).await.map(|login| login.name),
+        }
+    }
+
+    /// Checks the password of the first minute: for accounts that have mail, and from this machine. A refusal comes after a second.
+    async fn check_first_password(
+        &self,
+        peer: &Peer,
+        directory: &Directory,
+        mail: &Path,
+        claim: PasswordClaim,
+    ) -> Result<String, LoginFailure> {
+        let begun = Instant::now();
+        let name = directory.login_name(&claim.user);
+        let maildir = name.as_deref().and_then(|name| directory.maildir_of(name)).map(|maildir| mail.join(&*maildir));
+        let (receiver, is_near) = (self.clone(), is_near(peer));
+        let checked = spawn_blocking(move || {
+            let is_right = || receiver.0.first_password.as_ref().is_some_and(|first| first.is_right(&claim.password));
+            match (maildir, claim.acts_for) {
+                // Before the password: guesses from elsewhere do not count.
+                _ if !is_near => Err("not from this machine"),
+                _ if !is_right() => Err("wrong password"),
+                (_, Some(_)) => Err("it may act for nobody else"),
+                (Some(maildir), None) if maildir.is_dir() => Ok(()),
+                _ => Err("no mail of that name"),
+            }
+        });
+        let checked = checked.await.map_err(|_| LoginFailure::Busy)?;
+        match (checked, name) {
+            (Ok(()), Some(name)) => Ok(name),
+            (checked, _) => {
+                sleep_until(begun + FIRST_PASSWORD_DELAY).await;
+                Err(LoginFailure::Wrong(checked.err().unwrap_or("no such login")))
+            }
+        }
+    }
+}
+
+/// A refusal of the password of the first minute.
+const FIRST_PASSWORD_DELAY: Duration = Duration::from_secs(1);
+
+/// Whether both ends of the connection are on this machine.
+fn is_near(peer: &Peer) -> bool {
+    match peer {
+        Peer::Tcp { remote, local } => [remote, local].iter().all(|end| end.ip().to_canonical().is_loopback()),
+        Peer::Unix | Peer::Local { .. } => true,
+        Peer::Token { .. } => false,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::SocketAddr;
+
+    use posthaste_delivery::local::{LocalConfig, LocalDelivery};
+
+    use super::*;
+    use crate::config::Config;
+    use crate::destinations::Destinations;
+    use crate::settings::Settings;
+
+    const NEAR: &str = "127.0.0.1:40000";
+
+    fn tcp(remote: &str, local: &str) -> Peer {
+        let address = |text: &str| text.parse::<SocketAddr>().unwrap();
+        Peer::Tcp { remote: address(remote), local: address(local) }
+    }
+
+    fn claim(user: &str, password: &str) -> PasswordClaim {
+        PasswordClaim { user: user.into(), password: password.into(), acts_for: None }
+    }
+
+    #[tokio::test]
+    async fn the_first_password_opens_accounts_with_mail_from_near_only() {
+        let dir = tempfile::tempdir().unwrap();
+        let mail = dir.path().join("mail");
+        let (store, _) = LocalDelivery::open(LocalConfig::new(dir.path().join("spool"), mail.clone())).unwrap();
+        std::fs::create_dir_all(mail.join("localhost/me/Maildir/new")).unwrap();
+        let mut config = Config::default();
+        config.storage.mail = mail;
+        let settings = |config: &Config| Settings::new(config, config.directory().into(), Default::default());
+        let first = FirstPassword::open(dir.path()).unwrap();
+        let password = first.reveal();
+        let receiver = Receiver::with_patience(
+            settings(&config),
+            Destinations::new(store.clone(), None),
+            std::time::Duration::MAX,
+        )
+        .with_first_password(Some(first));
+        let near = tcp(NEAR, "127.0.0.1:1143");
+        let login = async |peer: &Peer, claim| receiver.check_reader(peer, "IMAP", claim).await;
+        for user in ["me@localhost", "me", "Me@LOCALHOST"] {
+            assert_eq!(login(&near, claim(user, &password)).await.as_deref(), Ok("me@localhost"), "{user}");
+        }
+        for (peer, user, given, why) in [
+            (&near, "me@localhost", "wrong", "wrong password"),
+            (&near, "you@localhost", &*password, "no mail of that name"),
+            (&near, "me@elsewhere.example", &*password, "no mail of that name"),
+            (&tcp("192.0.2.1:4", "127.0.0.1:1143"), "me@localhost", &*password, "not from this machine"),
+            (&tcp(NEAR, "192.0.2.1:1143"), "me@localhost", &*password, "not from this machine"),
+        ] {
+            assert_eq!(login(peer, claim(user, given)).await, Err(LoginFailure::Wrong(why)), "{user} from {peer}");
+        }
+        let for_another = PasswordClaim { acts_for: Some("you@localhost".into()), ..claim("me@localhost", &password) };
+        assert!(login(&near, for_another).await.is_err());
+        // A listener of one's own ends it.
+        config.listeners.pop();
+        receiver.replace(settings(&config));
+        assert!(receiver.first_password().is_none());
+        assert!(login(&near, claim("me@localhost", &password)).await.is_err());
+        store.shutdown().await;
+    }
+}
