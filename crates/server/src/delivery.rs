@@ -60,6 +60,7 @@ impl Service for Delivery {
     fn stop(self: Box<Self>, deadline: Instant) -> Ending<'static> {
         Box::pin(async move {
             let intake = self.store.intake().clone();
+            intake.close();
             self.store.shutdown_by(deadline.into_std()).await;
             end_blocking(move || intake.end(deadline.into_std())).await
         })

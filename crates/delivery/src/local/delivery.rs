@@ -123,6 +123,9 @@ impl LocalDelivery {
     }
 
     fn one(&self, message: Message) -> Result<(OneMessage<'_>, Body), DeliveryError> {
+        if self.has_ended() {
+            return Err(DeliveryError::Closed);
+        }
         let Message { targets, body, line_ends, also } = message;
         for target in &targets {
             MailboxPath::parse(&target.mailbox)
@@ -180,6 +183,10 @@ impl LocalDelivery {
                 Err(MailboxFull { mailbox: mailbox.into(), bytes: waiting.map_or(all, |(bytes, _)| bytes) })
             }
         }
+    }
+
+    pub(super) fn has_ended(&self) -> bool {
+        self.handle.core.is_ending.load(Ordering::Acquire)
     }
 
     /// Whether the stream of a mailbox's mount could not be read at the opening: mail for it is refused (SMTP 451), and what waits stays in the spool.
@@ -249,7 +256,8 @@ impl LocalDelivery {
         self.handle.core.sync(Instant::now() + patience)
     }
 
-    /// Accepts nothing more, delivers what was accepted, syncs it and ends the threads, within [`LocalConfig::shutdown_patience`].
+    /// Accepts nothing more for mailboxes, delivers what was accepted, syncs it and ends the threads, within [`LocalConfig::shutdown_patience`]. An intake that it
+    /// was [opened on](Self::open_on) stays open for other destinations; a message for mailboxes that is just being accepted there waits for the next opening.
     pub async fn shutdown(&self) {
         self.shutdown_by(Instant::now() + self.handle.core.config.shutdown_patience).await;
     }
@@ -276,7 +284,9 @@ impl Handle {
         if self.core.is_ending.swap(true, Ordering::AcqRel) {
             return;
         }
-        self.core.intake.close();
+        if self.owns_intake {
+            self.core.intake.close();
+        }
         self.core.end(deadline);
         if let Some(keeper) = self.keeper.lock().expect("the keeper's handle").take() {
             // A panic of the thread was printed when it happened.

@@ -82,18 +82,20 @@ impl Destination for LocalDelivery {
 }
 
 impl LocalDelivery {
-    /// Nobody reads what comes for a mount that is stuck, and it would wait without a bound.
+    /// Nobody reads what comes for a mount that is stuck, or after the end, and it would wait without a bound.
     fn check_open(&self, mailbox: &str) -> Result<(), NotTaken> {
-        if !self.is_stuck(mailbox) {
-            return Ok(());
-        }
+        let why = match self.has_ended() {
+            true => "delivery to mailboxes has ended",
+            false if self.is_stuck(mailbox) => "the stream of its mount cannot be read",
+            false => return Ok(()),
+        };
         Err(NotTaken {
             cause: NotTakenCause::NotOpen,
             code: 451,
             status: "4.3.5",
             text: "This address cannot be served now, try again later".into(),
             about: Some(mailbox.into()),
-            why: "the stream of its mount cannot be read".to_owned(),
+            why: why.to_owned(),
         })
     }
 }

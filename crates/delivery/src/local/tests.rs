@@ -7,7 +7,7 @@ use std::sync::atomic::Ordering;
 
 use bytes::Bytes;
 use posthaste_fsops::Faults;
-use posthaste_intake::IntakeError;
+use posthaste_intake::{BodyFacts, Destination, IntakeError, Mail, MailPlace, MailRecipient, Reserved, Reserving};
 use posthaste_maildir::{Flags, Maildir};
 use posthaste_spool::{Batch, Entry, Lsn, Spool};
 
@@ -24,6 +24,36 @@ fn only_file(world: &World, name: &str) -> PathBuf {
     let files: Vec<_> = files.map(|entry| entry.expect("an entry").path()).collect();
     assert_eq!(files.len(), 1, "{files:?}");
     files.into_iter().next().expect("one")
+}
+
+/// Takes every message for another stream.
+struct Other(posthaste_spool::StreamId);
+
+impl Destination for Other {
+    fn reserve<'a>(&'a self, _: &'a Mail<'a>, _: BodyFacts, reserved: &'a mut Reserved) -> Reserving<'a> {
+        reserved.entries.push(Entry { stream: self.0, needs_body: true, payload: Bytes::from_static(b"x") });
+        Reserving::Done(Ok(()))
+    }
+}
+
+#[test]
+fn an_end_leaves_open_the_intake_of_others() {
+    let world = World::new(&[]);
+    world.deliver(message(&["ann"], "one\r\n"));
+    let (intake, other) = (world.delivery.intake().clone(), Other(world.spool.stream("other").expect("a stream")));
+    world.place.runtime.block_on(world.delivery.shutdown());
+    assert_eq!(world.texts("ann").len(), 1);
+    let closed = world.place.deliver(&world.delivery, message(&["ann"], "two\r\n"));
+    assert!(matches!(closed, Err(DeliveryError::Closed)), "{closed:?}");
+    let to_ann =
+        Mail { recipients: vec![MailRecipient::to(MailPlace::Maildir("ann/Maildir".into()))], ..Mail::default() };
+    let body = || Body::Memory(vec![Bytes::from_static(b"three\r\n")]);
+    let accept = |destinations: &[&dyn Destination], mail| {
+        world.place.runtime.block_on(intake.accept(destinations, mail, body())).map(drop)
+    };
+    let refused = accept(&[&world.delivery], &to_ann);
+    assert!(matches!(refused, Err(IntakeError::NotTaken(_))), "{refused:?}");
+    accept(&[&other], &Mail::default()).expect("others are served");
 }
 
 /// Bodies of more bytes go to files.
