@@ -284,7 +284,7 @@ impl Notifier for Senders {
         let receiver = self.receiver.clone();
         Box::pin(async move {
             let receiver = receiver.upgrade().ok_or("the server ends")?;
-            receiver.notify(&notice.to, notice.written, Some((notice.change, notice.remote))).await
+            receiver.notify(&notice.to, notice.written, Some(notice.change), Some(notice.remote)).await
         })
     }
 }
@@ -327,7 +327,7 @@ impl Receiver {
         self.addressee(sender).is_some_and(|addressee| is_ours(addressee) || self.settings().lets_programs_relay())
     }
 
-    /// Makes a notification for `sender` durable. `of_queue`: what the queue is told in the same batch, and its entry that sends the notification to another host.
+    /// Makes a notification for `sender` durable. `told`: says in the same batch, to the stream that owes it, that it is made. `remote`: the queue's entry that sends it to another host.
     /// Whether the sender can be told at all; if not, nothing is kept.
     ///
     /// # Errors
@@ -336,15 +336,13 @@ impl Receiver {
         &self,
         sender: &str,
         written: Written,
-        of_queue: Option<(Entry, Entry)>,
+        told: Option<Entry>,
+        remote: Option<Entry>,
     ) -> Result<bool, String> {
         let Some(Addressee { path, is_rewritten, mailboxes }) = self.addressee(sender) else { return Ok(false) };
-        let mut also = Vec::new();
-        let has_entry = of_queue.is_some() && !is_rewritten && mailboxes.is_none();
-        if let Some((change, remote)) = of_queue {
-            also.push(change);
-            also.extend(has_entry.then_some(remote));
-        }
+        let remote = remote.filter(|_| !is_rewritten && mailboxes.is_none());
+        let has_entry = remote.is_some();
+        let also = told.into_iter().chain(remote).collect();
         let mail = match mailboxes {
             Some(mailboxes) => self.notified(RcptTo::new(path), mailboxes, &written)?,
             None if has_entry => Mail::default(),

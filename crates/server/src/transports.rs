@@ -18,7 +18,7 @@ use crate::error::ServeError;
 use crate::events::{Outcomes, Recorder};
 use crate::opening::log_damaged;
 use crate::receive::Receiver;
-use crate::refused::{RefusalNotices, RefusedDelivery};
+use crate::refused::RefusalNotices;
 use crate::services::{Ending, OnFailure, Service, end_blocking};
 use crate::stuck::StuckStreams;
 
@@ -110,8 +110,7 @@ fn open(
     if !is_waiting && config.transports().is_empty() {
         return Ok(None);
     }
-    let (transports, report) =
-        Transports::open(spool, settings(config, recorder), Events::new(move |event| hear(event, &notices)))?;
+    let (transports, report) = Transports::open(spool, settings(config, recorder, notices), Events::new(log))?;
     log_damaged(&report.damaged, "transports");
     if let Some(first) = report.unknown.first() {
         let (batches, first) = (report.unknown.len(), first.get());
@@ -123,24 +122,17 @@ fn open(
     Ok(Some(transports))
 }
 
-fn settings(config: &Config, recorder: Option<Recorder>) -> posthaste_transport::Config {
+fn settings(config: &Config, recorder: Option<Recorder>, notices: RefusalNotices) -> posthaste_transport::Config {
     let storage = &config.storage;
     posthaste_transport::Config {
         host_name: config.host_name.clone(),
         observer: recorder.map(|recorder| Arc::new(Outcomes(recorder)) as _),
+        notifier: Some(Arc::new(notices)),
         pending_bytes_max: storage.mailbox_pending_bytes,
         pending_bytes_max_all: storage.pending_bytes,
         shutdown_patience: Duration::from_secs(config.limits.process.shutdown_secs.max(1)),
         ..(&config.transport).into()
     }
-}
-
-fn hear(event: Event, notices: &RefusalNotices) {
-    if let Event::Failed { transport, id, recipient, refused: Some(of), error, .. } = &event {
-        let (transport, recipient, reply) = (transport.clone(), recipient.clone(), error.clone());
-        notices.tell(RefusedDelivery { transport, id: *id, recipient, of: of.clone(), reply });
-    }
-    log(event);
 }
 
 impl Observer for Outcomes {
@@ -254,6 +246,13 @@ fn log(event: Event) {
                 error = text(&lost.error),
                 kept,
                 "MAIL LOST: its body in the spool cannot be read any more; it is given up for this transport"
+            );
+        }
+        Event::NotTold { id, error } => {
+            tracing::warn!(
+                id,
+                error,
+                "nobody can be told yet that a transport refuses this message, and so it may be with others; retrying automatically"
             );
         }
         Event::Recovered { transport } => {

@@ -6,9 +6,10 @@ use std::time::{Duration, Instant};
 use posthaste_directory::TransportKind;
 
 use crate::entry::{Failure, Key};
+use crate::events::short;
 use crate::observer::TargetId;
 use crate::queues::{Queues, Stand, Wake, Worker};
-use crate::work::{Note, Outcome, Part, RefusedMail, Work};
+use crate::work::{Note, Outcome, Part, Work};
 
 impl Queues {
     /// What the next worker does, if there may be one more.
@@ -165,17 +166,13 @@ impl Queues {
         let is_new = job.error.as_ref().is_none_or(|(before, _)| *before != failure);
         job.error = Some((failure, error.clone()));
         job.is_told = true;
-        let is_first_refusal = failure == Failure::Refused && !std::mem::replace(&mut job.was_refused, true);
         let (target, attempts) = (job.target.clone(), job.attempts);
         self.due.insert((due, Wake::Target(key)));
-        let deliver = self.messages.get(&key.0).filter(|_| is_first_refusal).map(|message| message.deliver.clone());
-        let refused = deliver.map(|deliver| RefusedMail {
-            sender: deliver.sender.clone(),
-            original: target.original.clone(),
-            received_secs: deliver.secs,
-        });
+        if failure == Failure::Refused {
+            self.owe_notice(key, short(&error));
+        }
         let (transport, recipient) = (target.transport, target.recipient);
-        Some(Note::Failed { transport, key, recipient, attempts, due, failure, is_new, refused, error })
+        Some(Note::Failed { transport, key, recipient, attempts, due, failure, is_new, error })
     }
 
     /// The targets that are queued for a transport that fails, and of which it was not told that they wait.

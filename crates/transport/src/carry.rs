@@ -2,8 +2,8 @@
 
 use posthaste_spool::{Lsn, Released};
 
-use crate::entry::{Deliver, TransportEntry};
-use crate::queues::{Queues, Stand};
+use crate::entry::{Deliver, Key, TransportEntry};
+use crate::queues::{Queues, RefusalNotice, Stand};
 use crate::work::Note;
 
 impl Queues {
@@ -22,7 +22,7 @@ impl Queues {
     }
 
     /// What is to be written down anew, without bodies: messages that hold up the position at or below `through`; all of them if far more has been shown than
-    /// waits. With each, where its files were before they were appended to.
+    /// waits. With each, where its files were before they were appended to, and of which refusals somebody was told.
     pub fn take_laggards(&mut self, through: Lsn) -> Vec<TransportEntry> {
         let is_much = self.shown > CARRY_ENTRIES + CARRY_RATIO * self.messages.len();
         let through = if is_much { self.seen } else { through };
@@ -41,6 +41,11 @@ impl Queues {
             let begun = message.jobs.iter().filter_map(|(number, job)| Some((*number, job.begun?)));
             entries
                 .extend(begun.map(|(number, file_bytes)| TransportEntry::Begun { key: (*body, number), file_bytes }));
+            let told = message.jobs.iter().filter(|(_, job)| job.notice == RefusalNotice::Told);
+            let told: Vec<Key> = told.map(|(number, _)| (*body, *number)).collect();
+            if !told.is_empty() {
+                entries.push(TransportEntry::Told(told));
+            }
         }
         entries
     }
@@ -57,8 +62,8 @@ impl Queues {
                 let Stand::Waiting(due) = job.stand else { return None };
                 let (failure, error) = job.error.clone()?;
                 let (transport, recipient) = (job.target.transport.clone(), job.target.recipient.clone());
-                let (key, attempts, is_new, refused) = ((*body, *number), job.attempts, false, None);
-                Some(Note::Failed { transport, key, recipient, attempts, due, failure, is_new, refused, error })
+                let (key, attempts, is_new) = ((*body, *number), job.attempts, false);
+                Some(Note::Failed { transport, key, recipient, attempts, due, failure, is_new, error })
             })
         });
         blocked.chain(waiting).take(max).collect()

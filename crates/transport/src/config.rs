@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::observer::Observer;
+use crate::refusals::RefusalNotifier;
 
 /// Bounds and times of the transports.
 #[derive(Debug, Clone)]
@@ -34,6 +35,8 @@ pub struct Config {
     pub shutdown_patience: Duration,
     /// Who hears what becomes of each target.
     pub observer: Option<Arc<dyn Observer>>,
+    /// Who tells of refusals; without it nobody is told.
+    pub notifier: Option<Arc<dyn RefusalNotifier>>,
 }
 
 impl Default for Config {
@@ -52,6 +55,7 @@ impl Default for Config {
             lmtp_bytes_max: 64 << 20,
             shutdown_patience: Duration::from_secs(30),
             observer: None,
+            notifier: None,
         }
     }
 }

@@ -24,6 +24,8 @@ pub(crate) struct Shared {
     pub queues: Mutex<Queues>,
     /// For the scheduler.
     pub wake: Arc<Notify>,
+    /// Some targets owe a notice.
+    pub notices_wanted: Notify,
     /// A worker has ended, or its last target is done.
     pub idle: Condvar,
     /// What the spool wants to be passed.
@@ -160,6 +162,7 @@ impl Shared {
             self.failed_attempts.fetch_add(u64::from(is_failure), Ordering::Relaxed);
             if let Some(trouble) = trouble(&note, now) {
                 self.append(&trouble);
+                self.notices_wanted.notify_one();
             }
             if let Some(observer) = &self.config.observer {
                 observe(&**observer, &note);

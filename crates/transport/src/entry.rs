@@ -45,8 +45,11 @@ pub enum TransportEntry {
         /// Bytes of the file before.
         file_bytes: u64,
     },
-    /// An attempt failed, for `spool inspect`. A later one for the same target takes its place.
+    /// An attempt failed, for `spool inspect`. A later one for the same target takes its place. The first refusal of a target says *notice owed*: somebody is to be
+    /// told, until [`Told`](Self::Told) says that it was done.
     Trouble(Trouble),
+    /// Notices of refusals are made, in the batch of the notice: of these targets nobody is told any more.
+    Told(Vec<Key>),
 }
 
 /// A message for some transports.
@@ -105,6 +108,7 @@ const DELIVER: u8 = 1;
 const DONE: u8 = 2;
 const BEGUN: u8 = 3;
 const TROUBLE: u8 = 4;
+const TOLD: u8 = 5;
 
 const HAS_BODY: u8 = 1;
 const IS_8BIT: u8 = 2;
@@ -125,8 +129,8 @@ impl TransportEntry {
         out.put_u8(VERSION);
         match self {
             Self::Deliver(deliver) => deliver.put(&mut out),
-            Self::Done(keys) => {
-                out.put_u8(DONE);
+            Self::Done(keys) | Self::Told(keys) => {
+                out.put_u8(if matches!(self, Self::Done(_)) { DONE } else { TOLD });
                 keys.iter().for_each(|key| put_key(&mut out, *key));
             }
             Self::Begun { key, file_bytes } => {
@@ -160,9 +164,9 @@ impl TransportEntry {
         }
         let entry = match rest.u8()? {
             DELIVER => Self::Deliver(Deliver::take(&mut rest)?),
-            DONE => {
+            kind @ (DONE | TOLD) => {
                 let keys = (0..rest.len() / KEY_BYTES).map(|_| key(&mut rest)).collect::<Option<_>>()?;
-                Self::Done(keys)
+                if kind == DONE { Self::Done(keys) } else { Self::Told(keys) }
             }
             BEGUN => Self::Begun { key: key(&mut rest)?, file_bytes: rest.u64()? },
             TROUBLE => {
@@ -267,6 +271,7 @@ mod tests {
             deliver(None),
             deliver(Some((Lsn::new(4), 9))),
             TransportEntry::Done(vec![key, (Lsn::new(6), 0)]),
+            TransportEntry::Told(vec![key]),
             TransportEntry::Begun { key, file_bytes: 1 << 40 },
             trouble(None, Failure::Temporary),
             trouble(None, Failure::Overdue),
@@ -282,7 +287,7 @@ mod tests {
             for len in 0..whole.len() {
                 let cut = TransportEntry::decode(whole.slice(..len));
                 // Whole keys less are a shorter list.
-                let is_list = matches!((&entry, &cut), (TransportEntry::Done(_), Some(TransportEntry::Done(_))));
+                let is_list = matches!(cut, Some(TransportEntry::Done(_) | TransportEntry::Told(_)));
                 assert!(cut.is_none() || is_list, "{entry:?}: length {len}");
             }
             assert_eq!(TransportEntry::decode([&whole[..], b"x"].concat().into()), None, "{entry:?}");
@@ -292,7 +297,7 @@ mod tests {
     #[test]
     fn what_a_later_version_writes_is_not_guessed_at() {
         let whole = deliver(None).encode();
-        for (at, value) in [(0, VERSION + 1), (1, TROUBLE + 1), (2, FLAGS + 1)] {
+        for (at, value) in [(0, VERSION + 1), (1, TOLD + 1), (2, FLAGS + 1)] {
             let mut changed = whole.to_vec();
             changed[at] = value;
             assert_eq!(TransportEntry::decode(changed.into()), None, "byte {at}");
@@ -323,5 +328,7 @@ mod tests {
             &[3, 0, b'|', b'/', b't', 2, 0, b'n', b'o'],
         ];
         assert_eq!(refused[..], expected.concat());
+        let told = TransportEntry::Told(vec![(Lsn::new(5), 7)]).encode();
+        assert_eq!(told[..], [&[1, 5][..], &[5, 0, 0, 0, 0, 0, 0, 0, 7, 0]].concat());
     }
 }

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use crate::entry::{ERROR_BYTES_MAX, Failure, TransportEntry, Trouble};
 use crate::observer::{Observer, TargetId};
-use crate::work::{LostMail, Note, RefusedMail};
+use crate::work::{LostMail, Note};
 
 /// What is told to the operator. Must not block.
 #[derive(Clone)]
@@ -42,8 +42,6 @@ pub enum Event {
         failure: Failure,
         /// The attempt before, if there was one since the opening, ended in another way.
         is_new: bool,
-        /// It was refused for good, and never before, not even in an earlier run: whom to tell.
-        refused: Option<RefusedMail>,
         /// What it ended with.
         error: Arc<str>,
         /// When it is tried again.
@@ -73,6 +71,13 @@ pub enum Event {
         /// For the first time since it failed, a message was tried that is older than [`Config::max_age`](crate::Config::max_age).
         is_overdue: bool,
     },
+    /// Nobody could be told of a refusal; it is tried again. With others it may be so, too: at most one event a minute.
+    NotTold {
+        /// The batch of the spool that has the body of the refused message.
+        id: u64,
+        /// Why.
+        error: String,
+    },
     /// The body of a message is lost: it was given up for one target.
     Lost(LostMail),
     /// It takes mail again.
@@ -85,9 +90,9 @@ pub enum Event {
 /// What the operator is told of it.
 pub(crate) fn event(note: Note, now: Instant) -> Option<Event> {
     Some(match note {
-        Note::Failed { transport, key, recipient, attempts, due, failure, is_new, refused, error } => {
+        Note::Failed { transport, key, recipient, attempts, due, failure, is_new, error } => {
             let (id, pause) = (key.0.get(), due - now);
-            Event::Failed { transport, id, recipient, attempts, failure, is_new, refused, error, pause }
+            Event::Failed { transport, id, recipient, attempts, failure, is_new, error, pause }
         }
         Note::Unavailable { transport, attempts, due, is_overdue, error } => {
             Event::Unavailable { transport, attempts, error, pause: due - now, is_overdue }
@@ -127,7 +132,7 @@ pub(crate) fn trouble(note: &Note, now: Instant) -> Option<TransportEntry> {
 }
 
 /// An error as an entry can hold it.
-fn short(error: &Arc<str>) -> Arc<str> {
+pub(crate) fn short(error: &Arc<str>) -> Arc<str> {
     let end = (0..=error.len().min(ERROR_BYTES_MAX)).rev().find(|end| error.is_char_boundary(*end)).unwrap_or(0);
     error[..end].into()
 }

@@ -55,7 +55,7 @@ pub fn undelivered(spool: &ClosedSpool) -> std::io::Result<Vec<Undelivered>> {
                 Some(key) => drop(troubles.insert(key, trouble)),
                 None => drop(of_transports.insert(trouble.transport.clone(), trouble)),
             },
-            Some(TransportEntry::Begun { .. }) | None => {}
+            Some(TransportEntry::Begun { .. } | TransportEntry::Told(_)) | None => {}
         }
     })?;
     for (body, number) in done {

@@ -31,6 +31,9 @@ mod queues_tests;
 mod record;
 #[cfg(test)]
 mod record_tests;
+mod refusals;
+#[cfg(test)]
+mod refusals_tests;
 mod section;
 #[cfg(test)]
 mod tests;
@@ -44,7 +47,8 @@ pub use descriptors::close_inherited_on_exec;
 pub use entry::{Deliver, ERROR_BYTES_MAX, Failure, Key, Target, TransportEntry, Trouble};
 pub use events::{Event, Events};
 pub use observer::{Observer, TargetId};
+pub use refusals::{RefusalNotifier, RefusedMail, Telling};
 pub use section::Section;
 pub use transports::{Message, OpenError, OpenReport, STREAM, Stats, TransportFull, Transports};
 pub use waiting::{TransportWaits, WaitingTarget};
-pub use work::{LostMail, RefusedMail};
+pub use work::LostMail;

@@ -43,8 +43,20 @@ pub(crate) struct Job {
     pub error: Option<(Failure, Arc<str>)>,
     /// It was told that it waits.
     pub is_told: bool,
-    /// It was refused for good, in this run or an earlier one.
-    pub was_refused: bool,
+    /// What is to be told of its refusal.
+    pub notice: RefusalNotice,
+}
+
+/// Whether somebody is told of a refusal.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(crate) enum RefusalNotice {
+    /// It was never refused for good.
+    #[default]
+    None,
+    /// With what the other side said first.
+    Owed(Arc<str>),
+    /// In this run or an earlier one.
+    Told,
 }
 
 pub(crate) struct Queue {
@@ -90,6 +102,8 @@ pub(crate) struct Queues {
     pub ready: VecDeque<Arc<str>>,
     pub due: BTreeSet<(Instant, Wake)>,
     pub released: Vec<Lsn>,
+    /// Targets that owe a notice since the last look.
+    pub owing: Vec<Key>,
     pub is_changed: bool,
     /// Those that replay has shown as done: an entry that stands for an older one may name them.
     pub done: Option<HashSet<Key>>,
@@ -111,6 +125,7 @@ impl Queues {
             ready: VecDeque::new(),
             due: BTreeSet::new(),
             released: Vec::new(),
+            owing: Vec::new(),
             is_changed: false,
             done: Some(HashSet::new()),
             workers: HashMap::new(),
@@ -149,9 +164,15 @@ impl Queues {
                     job.begun = Some(file_bytes);
                 }
             }
-            Some(TransportEntry::Trouble(Trouble { key: Some(key), failure: Failure::Refused, .. })) => {
+            Some(TransportEntry::Trouble(Trouble { key: Some(key), failure: Failure::Refused, error, .. })) => {
                 self.is_changed = true;
-                self.job(key).into_iter().for_each(|job| job.was_refused = true);
+                self.owe_notice(key, error);
+            }
+            Some(TransportEntry::Told(keys)) => {
+                self.is_changed = true;
+                for key in keys {
+                    self.job(key).into_iter().for_each(|job| job.notice = RefusalNotice::Told);
+                }
             }
             Some(_) => self.is_changed = true,
             None => {
@@ -204,7 +225,7 @@ impl Queues {
             begun: None,
             error: None,
             is_told: false,
-            was_refused: false,
+            notice: RefusalNotice::None,
         };
         let jobs = targets.into_iter().map(|(number, target)| (number, job(target))).collect();
         self.entries.insert(lsn);

@@ -16,6 +16,7 @@ use crate::entry::{Deliver, Target, TransportEntry};
 use crate::events::{Events, unix_secs};
 use crate::queues::Queues;
 use crate::record::Unrecorded;
+use crate::refusals::tell_refusals;
 use crate::workers::schedule;
 
 /// The name of the stream of all transports.
@@ -135,6 +136,7 @@ impl Transports {
             events,
             queues: Mutex::new(queues),
             wake,
+            notices_wanted: Notify::new(),
             idle: Condvar::new(),
             wanted: AtomicU64::new(0),
             is_ending: AtomicBool::new(false),
@@ -145,7 +147,10 @@ impl Transports {
             failed_attempts: AtomicU64::new(0),
         });
         shared.spool.attach(stream, shown_through, shared.clone())?;
-        let runtime = runtime.run(schedule(shared.clone()));
+        let (scheduled, told) = (schedule(shared.clone()), tell_refusals(shared.clone()));
+        let runtime = runtime.run(async move {
+            tokio::join!(scheduled, told);
+        });
         Ok((Transports(Arc::new(Handle { shared, runtime })), report))
     }
 

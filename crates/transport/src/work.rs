@@ -69,8 +69,6 @@ pub(crate) enum Note {
         failure: Failure,
         /// The attempt before, if there was one, ended in another way.
         is_new: bool,
-        /// Of the first refusal: whom to tell.
-        refused: Option<RefusedMail>,
         error: Arc<str>,
     },
     /// `is_overdue`: for the first time since it failed, one of its messages was older than it may be.
@@ -89,17 +87,6 @@ pub(crate) enum Note {
     Recovered {
         transport: Arc<str>,
     },
-}
-
-/// A message that a transport has refused for good for the first time, for one recipient.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct RefusedMail {
-    /// The sender's address; empty for none.
-    pub sender: Arc<str>,
-    /// The recipient as the sender has given it.
-    pub original: Arc<str>,
-    /// When the message was received, in seconds since 1970.
-    pub received_secs: u64,
 }
 
 /// A message that was given up for one target: its body in the spool is damaged, or is not there any more.

@@ -55,7 +55,7 @@ pub(super) async fn tell(
     let header = if is_whole { Vec::new() } else { header_of(&body, HEADER_BYTES_MAX) };
     let returned = if is_whole { Returned::Message(&body) } else { Returned::Header(&header) };
     let written = write(&receiver.settings().host_name, &wording, &head, &told, returned);
-    receiver.notify(sender, written, None).await.map(drop).map_err(TellError::NotNow)
+    receiver.notify(sender, written, None, None).await.map(drop).map_err(TellError::NotNow)
 }
 
 /// The envelope and the message, whole if that is returned, else the beginning of it.

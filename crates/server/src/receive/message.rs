@@ -179,7 +179,7 @@ impl Receiver {
         let wording = self.remote().wording();
         let written = success::write(&self.settings().host_name, &wording, envelope, successes, header);
         let sender = envelope.mail.reverse_path.bare();
-        let told = self.notify(&sender, written, None).await;
+        let told = self.notify(&sender, written, None, None).await;
         if let Err(error) = told {
             tracing::warn!(sender, error, "the sender could not be told that its message is delivered");
         }

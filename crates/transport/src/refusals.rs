@@ -1,0 +1,125 @@
+//! Notices of refusals: *notice owed*.
+//!
+//! The entry of the first refusal of a target says that a notice is owed, and the batch of the notice clears it. So a kill, or a notice that cannot be kept now,
+//! costs nobody the word: it is made later, also after a restart.
+
+use std::fmt::Debug;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use posthaste_intake::NoticeSchedule;
+use posthaste_spool::Entry;
+use tokio::task::JoinSet;
+use tokio::time::{Instant, sleep_until};
+
+use crate::consumer::Shared;
+use crate::entry::{Key, TransportEntry};
+use crate::events::Event;
+use crate::queues::{Queues, RefusalNotice};
+use crate::workers::caught;
+
+/// Tells of messages that transports refuse.
+pub trait RefusalNotifier: Debug + Send + Sync {
+    /// Makes the notice durable, with `told` in its batch. Dropped, the future leaves both or none.
+    fn tell(&self, refused: RefusedMail, told: Entry) -> Telling;
+}
+
+/// The future of [`RefusalNotifier::tell`]: whether anybody is to be told. If not, nothing is appended. An error is tried again.
+pub type Telling = Pin<Box<dyn Future<Output = Result<bool, String>> + Send>>;
+
+/// A message that a transport has refused for good, for one recipient.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct RefusedMail {
+    /// The batch of the spool that has the body.
+    pub id: u64,
+    /// Where.
+    pub transport: Arc<str>,
+    /// The recipient.
+    pub recipient: Arc<str>,
+    /// The recipient as the sender has given it.
+    pub original: Arc<str>,
+    /// The sender's address; empty for none.
+    pub sender: Arc<str>,
+    /// When the message was received, in seconds since 1970.
+    pub received_secs: u64,
+    /// What the other side said first.
+    pub reply: Arc<str>,
+}
+
+impl Queues {
+    /// A target was refused: somebody is to be told, once.
+    pub fn owe_notice(&mut self, key: Key, reply: Arc<str>) {
+        if let Some(job) = self.job(key).filter(|job| job.notice == RefusalNotice::None) {
+            job.notice = RefusalNotice::Owed(reply);
+            self.owing.push(key);
+        }
+    }
+
+    /// What is to be told of a target, unless that was done, or the target has its message by now.
+    fn owed_notice(&self, (body, number): Key) -> Option<RefusedMail> {
+        let message = self.messages.get(&body)?;
+        let job = message.jobs.get(&number)?;
+        let RefusalNotice::Owed(reply) = &job.notice else { return None };
+        let (target, deliver) = (&job.target, &message.deliver);
+        Some(RefusedMail {
+            id: body.get(),
+            transport: target.transport.clone(),
+            recipient: target.recipient.clone(),
+            original: target.original.clone(),
+            sender: deliver.sender.clone(),
+            received_secs: deliver.secs,
+            reply: reply.clone(),
+        })
+    }
+}
+
+/// Makes the notices that are owed, until the end.
+pub(crate) async fn tell_refusals(shared: Arc<Shared>) {
+    let Some(notifier) = shared.config.notifier.clone() else { return std::future::pending().await };
+    let (mut schedule, mut making) = (NoticeSchedule::new(Duration::ZERO), JoinSet::new());
+    loop {
+        let now = Instant::now();
+        std::mem::take(&mut shared.queues().owing).into_iter().for_each(|key| schedule.add(key, now, now));
+        // A poisoned spool takes nothing; the next opening knows what is owed.
+        let goes_on = !shared.unrecorded.budget.is_closed() && !shared.is_ending.load(Ordering::Acquire);
+        while goes_on && let Some(key) = schedule.begin(now, false) {
+            let (shared, notifier) = (shared.clone(), notifier.clone());
+            making.spawn(async move {
+                let made = caught(tell(&shared, &*notifier, key)).await;
+                (key, made.unwrap_or_else(|panic| Err(format!("a panic, which is a bug: {panic}"))))
+            });
+        }
+        let due = schedule.next_due(false).filter(|_| goes_on).unwrap_or(now + IDLE);
+        tokio::select! {
+            Some(Ok((key, made))) = making.join_next() => {
+                if let Some(error) = schedule.made(key, made, Instant::now()) {
+                    (shared.events.0)(Event::NotTold { id: key.0.get(), error });
+                }
+            }
+            () = shared.notices_wanted.notified() => {}
+            () = sleep_until(due) => {}
+        }
+    }
+}
+
+async fn tell(shared: &Shared, notifier: &dyn RefusalNotifier, key: Key) -> Result<(), String> {
+    let Some(refused) = shared.queues().owed_notice(key) else { return Ok(()) };
+    let told = TransportEntry::Told(vec![key]);
+    let entry = Entry { stream: shared.stream, needs_body: false, payload: told.encode() };
+    if !notifier.tell(refused, entry).await? {
+        shared.append(&told);
+    }
+    Ok(())
+}
+
+const IDLE: Duration = Duration::from_secs(60);
+
+#[cfg(test)]
+impl Queues {
+    /// Every target that waits was refused, and somebody was told.
+    pub fn are_all_told(&self) -> bool {
+        self.messages.values().flat_map(|message| message.jobs.values()).all(|job| job.notice == RefusalNotice::Told)
+    }
+}
