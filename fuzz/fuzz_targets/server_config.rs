@@ -4,7 +4,7 @@
 use std::path::Path;
 
 use libfuzzer_sys::fuzz_target;
-use posthaste_server::config::Config;
+use posthaste_config::Config;
 
 fuzz_target!(|text: &str| {
     match Config::parse(Path::new("posthaste.toml"), text) {

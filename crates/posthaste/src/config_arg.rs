@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::sync::OnceLock;
 
 use clap::Args;
-use posthaste_server::config::{ConfigError, DEFAULT_FILE, FoundFile, Loaded, SYSTEM_FILE};
+use posthaste_config::{ConfigError, DEFAULT_FILE, FoundFile, Loaded, SYSTEM_FILE};
 
 #[derive(Args, Clone, Default)]
 pub struct ConfigArg {

@@ -12,6 +12,7 @@ use std::time::{Duration, SystemTime};
 
 use clap::Args;
 use indicatif::{ProgressBar, ProgressStyle};
+use posthaste_config::Config;
 use posthaste_loadgen::live::{self, Live};
 use posthaste_loadgen::load::{
     Arrivals, Auth, Outages, Pace, Plan, Pool, Progress, Recipients, Server as LoadServer, Stop, TlsTrust,
@@ -23,7 +24,6 @@ use posthaste_loadgen::scratch::Scratch;
 use posthaste_loadgen::server::ScratchServer;
 use posthaste_loadgen::signals::ending_signals;
 use posthaste_loadgen::values::{Place, Target, TlsStart, WeightedDomain};
-use posthaste_server::config::{self, Config};
 
 use self::options::{MailOptions, PaceOptions, ResultOptions, SessionOptions};
 use crate::terminal::without_error_numbers;
@@ -304,7 +304,7 @@ impl OwnServer {
         let scratch = Scratch::new_in(Path::new("."))?;
         let start = if will_be_killed { ScratchServer::start_to_kill } else { ScratchServer::start };
         let server = start(&std::env::current_exe()?, scratch.path(), config)?;
-        let made = scratch.path().join(config::DEFAULT_FILE);
+        let made = scratch.path().join(posthaste_config::DEFAULT_FILE);
         let storage = Config::load(Some(config.unwrap_or(&made)))?.storage;
         Ok(Self { server, spool: scratch.path().join(storage.spool), _scratch: scratch })
     }

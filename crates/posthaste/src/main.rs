@@ -69,7 +69,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::{Args, CommandFactory, Parser, Subcommand, ValueEnum};
-use posthaste_server::config::{self, LogFormat};
+use posthaste_config::LogFormat;
 use posthaste_server::{ServeError, ServeFailure, ServeOptions};
 
 use crate::alone::Alone;
@@ -359,7 +359,7 @@ fn run(command: Command) -> Result<ExitCode, Box<dyn std::error::Error>> {
         Command::Sink(args) => return sink::run(*args),
         Command::Doctor(args) => return doctor::run(args),
         Command::Config(ConfigCommand::Check { file, config }) => {
-            let checked = config::check(&config.or(file).load()?);
+            let checked = posthaste_server::check_config(&config.or(file).load()?);
             print(&without_error_numbers(&checked.text))?;
             checked.errors.iter().for_each(|error| complain(&without_error_numbers(error)));
             return Ok(if checked.errors.is_empty() { ExitCode::SUCCESS } else { ExitCode::from(2) });

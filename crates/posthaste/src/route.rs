@@ -5,8 +5,8 @@ use std::net::IpAddr;
 use std::process::ExitCode;
 
 use clap::Args;
+use posthaste_config::{Config, Loaded};
 use posthaste_directory::{Place, Route, Rule, Step};
-use posthaste_server::config::{Config, Loaded};
 use posthaste_server::outbound::{self, HopPreview, MailSender, OutboundError, OutboundRoute, OutboundRoutes};
 use posthaste_smtp::{ForwardPath, ReversePath};
 use serde_json::{Value, json};

@@ -10,10 +10,10 @@ use std::process::ExitCode;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use clap::Args;
+use posthaste_config::{FoundFile, Loaded};
 use posthaste_directory::{Refusal, Route};
 use posthaste_message::DateTime;
 use posthaste_pickup::{Directory, EntryError, Facts, SubmitError, dialogue};
-use posthaste_server::config::{FoundFile, Loaded};
 use posthaste_smtp::{ForwardPath, Reply};
 
 use crate::sendmail_options::{Mode, Options, parse};

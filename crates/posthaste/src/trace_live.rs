@@ -5,7 +5,7 @@ use std::os::unix::net::UnixStream;
 use std::process::ExitCode;
 
 use jiff::Timestamp;
-use posthaste_server::config::Config;
+use posthaste_config::Config;
 use posthaste_server::control::{Request, SOCKET};
 use serde_json::Value;
 

@@ -1,18 +1,18 @@
 //! Local delivery and its spool as a service.
 
-use std::sync::Arc;
+use std::sync::{Arc, PoisonError, RwLock};
 use std::task::{Context, Poll};
 
+use posthaste_delivery::Owners;
 use posthaste_delivery::local::{LocalDelivery, ReplayReport};
 use posthaste_directory::Directory;
 use posthaste_spool::watch::Watch as Workers;
 use tokio::time::Instant;
 
-use crate::config::Config;
+use crate::config::{Config, OwnerRules};
 use crate::error::ServeError;
 use crate::events::Events;
 use crate::opening::open_store;
-use crate::owners::{Current, OwnerRules};
 use crate::panics;
 use crate::repeats::Repeats;
 use crate::services::{Ended, Ending, OnFailure, Service, end_blocking};
@@ -68,5 +68,25 @@ impl Service for Delivery {
 
     fn poll_failed(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         self.failed.poll(cx)
+    }
+}
+
+/// The rules in force, which a reload replaces.
+#[derive(Debug, Clone)]
+struct Current(Arc<RwLock<OwnerRules>>);
+
+impl Current {
+    fn new(rules: OwnerRules) -> Self {
+        Self(Arc::new(RwLock::new(rules)))
+    }
+
+    fn replace(&self, rules: OwnerRules) {
+        *self.0.write().unwrap_or_else(PoisonError::into_inner) = rules;
+    }
+
+    /// For code that makes files.
+    fn owners(&self) -> Owners {
+        let rules = self.0.clone();
+        Owners::new(move |path| rules.read().unwrap_or_else(PoisonError::into_inner).ownership(path))
     }
 }

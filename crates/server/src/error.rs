@@ -5,7 +5,8 @@ use std::path::PathBuf;
 use posthaste_delivery::local::OpenError;
 use posthaste_smtp::driver::ListenError;
 
-use crate::config::{self, ConfigError};
+use crate::config::ConfigError;
+use crate::config_check;
 use crate::privileges::PrivilegeError;
 
 /// Why the server did not start, or has ended.
@@ -88,6 +89,6 @@ pub enum ServeError {
 fn hint(error: &ListenError) -> String {
     let port = error.place.rsplit_once(':').and_then(|(_, port)| port.parse().ok());
     let is_refused = error.error.kind() == std::io::ErrorKind::PermissionDenied;
-    port.filter(|&port| is_refused && config::is_low(port))
-        .map_or(String::new(), |_| format!(": {}", config::LOW_PORTS))
+    port.filter(|&port| is_refused && config_check::is_low(port))
+        .map_or(String::new(), |_| format!(": {}", config_check::LOW_PORTS))
 }

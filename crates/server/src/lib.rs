@@ -7,7 +7,7 @@
 mod banner;
 mod bound;
 mod certificates;
-pub mod config;
+mod config_check;
 pub mod control;
 mod delivery;
 mod destinations;
@@ -19,7 +19,6 @@ mod forward;
 mod future;
 mod head;
 mod http;
-mod identity;
 mod ids;
 mod indexing;
 mod inject;
@@ -34,7 +33,6 @@ mod message_log;
 mod opening;
 pub mod outbound;
 mod overview;
-mod owners;
 mod panics;
 mod pickup;
 mod privileges;
@@ -65,7 +63,9 @@ mod transports;
 mod watch;
 mod webhooks;
 
+pub use config_check::{ConfigFindings, check_config};
 pub use error::ServeError;
+use posthaste_config as config;
 pub use posthaste_intake::Left;
 pub use privileges::PrivilegeError;
 pub use serve::{ServeFailure, ServeOptions, serve};
@@ -75,6 +75,3 @@ pub use server::{Server, Stopped};
 pub fn local_session(config: &config::Config) -> posthaste_smtp::server::Config {
     listening::local_config(config)
 }
-
-/// What each mailbox is called, within the directory of its user.
-pub(crate) const MAILDIR: &str = "Maildir";

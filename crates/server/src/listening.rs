@@ -217,12 +217,7 @@ pub(crate) fn connection_limits(config: &Config) -> ConnectionLimits {
 }
 
 /// A listener of mail: who may connect, and the sessions of each network. `mechanisms`: of AUTH, where it is offered.
-pub(crate) fn settings(
-    config: &Config,
-    listener: &Listener,
-    tls: &TlsInForce,
-    mechanisms: &[String],
-) -> ListenerSettings {
+fn settings(config: &Config, listener: &Listener, tls: &TlsInForce, mechanisms: &[String]) -> ListenerSettings {
     let each = || config.networks.iter().flat_map(Network::each);
     let has_tls = tls.mode != ListenerTls::Off;
     let smtp_config = |network: Option<IpNet>, own| {
@@ -418,5 +413,25 @@ mod tests {
                 }
             }
         }
+    }
+
+    #[test]
+    fn a_network_comes_before_a_listener_and_this_before_all() {
+        // The example of the manual.
+        let manual =
+            std::fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/configuration.md")).unwrap();
+        let text = manual.split("```toml\n").find(|block| block.contains("\n[[network]]\n")).unwrap();
+        let text = text.split("```").next().unwrap();
+        // The user of the tests need not have the group.
+        let config = Config::parse(std::path::Path::new("x"), &text.replace("group = \"postfix\"\n", "")).unwrap();
+        let message_bytes = |listener: usize, ip: &str| {
+            let settings = settings(&config, &config.listeners[listener], &TlsInForce::default(), &[]);
+            settings.configs.get(Some(ip.parse().unwrap())).limits.message_bytes
+        };
+        assert_eq!(message_bytes(0, "192.0.2.1"), 25 << 20);
+        assert_eq!(message_bytes(0, "198.51.100.7"), 100 << 20);
+        assert_eq!(message_bytes(1, "192.0.2.1"), 50 << 20);
+        let limits = connection_limits(&config);
+        assert_eq!((limits.connections, limits.networks[0].1.connections), (20_000, Some(2000)));
     }
 }

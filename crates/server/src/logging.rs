@@ -11,9 +11,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
-use posthaste_units::values::Table;
-use serde::{Deserialize, Serialize};
-use tracing_subscriber::filter::{LevelFilter, Targets};
+use tracing_subscriber::filter::Targets;
 use tracing_subscriber::fmt::MakeWriter;
 use tracing_subscriber::fmt::format::Writer;
 use tracing_subscriber::fmt::time::{FormatTime, SystemTime};
@@ -21,38 +19,8 @@ use tracing_subscriber::layer::SubscriberExt;
 use tracing_subscriber::util::SubscriberInitExt;
 use tracing_subscriber::{Layer, fmt};
 
+use crate::config::{Log, LogDirective, LogFormat};
 use crate::log_format::{JsonLines, PlainFields};
-
-/// The log, written to standard error.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(default, deny_unknown_fields)]
-pub struct Log {
-    /// `plain` or `json`.
-    pub format: LogFormat,
-    /// `error`, `warn`, `info`, `debug` or `trace`, or a filter such as `warn,posthaste_server=info`.
-    pub level: String,
-}
-
-/// How log lines look.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum LogFormat {
-    /// For people.
-    #[default]
-    Plain,
-    /// One JSON object a line.
-    Json,
-}
-
-impl Table for Log {
-    const NAME: &str = "log";
-}
-
-impl Default for Log {
-    fn default() -> Self {
-        Self { format: LogFormat::default(), level: "info".to_owned() }
-    }
-}
 
 /// Writes what is left in the log when it is dropped, and waits a second for that at most.
 #[must_use = "dropping it ends the log"]
@@ -65,7 +33,11 @@ pub struct LogGuard(Lines);
 /// When `log` was not checked, as [`Config::parse`](crate::config::Config::parse) does.
 pub fn start(log: &Log) -> LogGuard {
     let lines = Lines::to(io::stderr());
-    let filter = filter(&log.level).unwrap_or_else(|problem| panic!("an unchecked configuration: {problem}"));
+    let directives = log.directives().unwrap_or_else(|problem| panic!("an unchecked configuration: {problem}"));
+    let filter = directives.into_iter().fold(Targets::new(), |targets, LogDirective { part, level }| match part {
+        None => targets.with_default(level),
+        Some(part) => targets.with_target(part, level),
+    });
     let stderr = fmt::layer().with_writer(lines.clone());
     let layer = match log.format {
         LogFormat::Plain => {
@@ -199,90 +171,6 @@ impl<'a> MakeWriter<'a> for Lines {
     }
 }
 
-/// The filter that `log.level` means.
-///
-/// # Errors
-/// It is none, or one that would never match: a misspelled level would otherwise be taken for a part of the program, and silence all others.
-pub(crate) fn filter(level: &str) -> Result<Targets, String> {
-    let mut targets = Targets::new();
-    for directive in level.split(',') {
-        let (part, level) = match directive.split_once('=') {
-            Some((part, level)) => (Some(part.trim()), level.trim()),
-            None => (None, directive.trim()),
-        };
-        let Some((_, found)) = LEVELS.iter().find(|(name, _)| name.eq_ignore_ascii_case(level)) else {
-            let names = "error, warn, info, debug, trace or off";
-            return Err(format!(
-                "there is no log level `{level}`: write {names}, or a filter such as \"warn,{LOGGED}=info\""
-            ));
-        };
-        targets = match part {
-            None => targets.with_default(*found),
-            Some(part) if has_lines(part) => targets.with_target(part, *found),
-            Some(part) => {
-                return Err(format!(
-                    "`{part}` has no log lines; targets are {LOGGED}, {} and their parts, such as {LOGGED}::message_log",
-                    LOGGED_TOO.join(", ")
-                ));
-            }
-        };
-    }
-    Ok(targets)
-}
-
-/// Whether lines come from this part of the program.
-fn has_lines(part: &str) -> bool {
-    let within = |name: &str| part.strip_prefix(name).is_some_and(|rest| rest.is_empty() || rest.starts_with("::"));
-    match part.strip_prefix(LOGGED) {
-        Some("") => true,
-        Some(rest) => rest.strip_prefix("::").is_some_and(|module| MODULES.contains(&module)),
-        None => LOGGED_TOO.into_iter().any(within),
-    }
-}
-
-const LEVELS: [(&str, LevelFilter); 6] = [
-    ("off", LevelFilter::OFF),
-    ("error", LevelFilter::ERROR),
-    ("warn", LevelFilter::WARN),
-    ("info", LevelFilter::INFO),
-    ("debug", LevelFilter::DEBUG),
-    ("trace", LevelFilter::TRACE),
-];
-/// The crate of nearly all lines.
-const LOGGED: &str = env!("CARGO_CRATE_NAME");
-/// Its modules that have some.
-const MODULES: [&str; 27] = [
-    "certificates",
-    "control",
-    "events",
-    "first_password",
-    "forward",
-    "indexing",
-    "listening",
-    "logins",
-    "mailboxes",
-    "message_log",
-    "opening",
-    "panics",
-    "pickup",
-    "ready",
-    "receive",
-    "refused",
-    "relay",
-    "relay_log",
-    "repeats",
-    "returned",
-    "serve",
-    "services",
-    "stuck",
-    "tidy",
-    "transports",
-    "watch",
-    "webhooks",
-];
-/// Tell of handshakes that fail, and of a panic within a session or beside it.
-const LOGGED_TOO: [&str; 2] = ["posthaste_smtp", "posthaste_net"];
-
 static STARTED: OnceLock<Lines> = OnceLock::new();
 /// Octets of lines that wait to be written, about 10,000 of them; as many again may be with the thread that writes.
 const WAITING_BYTES_MAX: usize = 4 << 20;
@@ -328,20 +216,6 @@ mod tests {
     }
 
     #[test]
-    fn a_filter_names_only_parts_that_have_lines() {
-        for (level, good) in [
-            ("warn,posthaste_server::receive=info", true),
-            ("posthaste_server=debug,posthaste_smtp::driver=off", true),
-            ("warn,posthaste_server::recieve=info", false),
-            ("warn,posthaste_server::=info", false),
-            ("warn,posthaste_servers=info", false),
-            ("warn,posthaste_smtpd=info", false),
-        ] {
-            assert_eq!(filter(level).is_ok(), good, "{level}");
-        }
-    }
-
-    #[test]
     fn every_module_with_lines_can_be_named_in_a_filter() {
         let files_of = |path: &Path| match path.is_dir() {
             true => std::fs::read_dir(path).unwrap().map(|entry| entry.unwrap().path()).collect(),
@@ -350,7 +224,7 @@ mod tests {
         let has_lines = |path: &PathBuf| {
             let text = std::fs::read_to_string(path).unwrap();
             // A macro may have the level as an argument.
-            let mut levels = LEVELS.iter().map(|(level, _)| *level).chain(["$level"]);
+            let mut levels = ["error", "warn", "info", "debug", "trace"].into_iter().chain(["$level"]);
             levels.any(|level| text.contains(&format!("tracing::{level}!(")))
         };
         let found = std::fs::read_dir(concat!(env!("CARGO_MANIFEST_DIR"), "/src")).unwrap();
@@ -360,7 +234,7 @@ mod tests {
             .map(|path| path.file_stem().unwrap().to_str().unwrap().to_owned())
             .collect();
         names.sort();
-        assert_eq!(names, MODULES);
+        assert_eq!(names, crate::config::LOG_MODULES);
     }
 
     #[test]

@@ -9,9 +9,7 @@ use rustix::fs::{Access, Gid, Mode, OFlags, Uid, access};
 use rustix::process::{getegid, geteuid};
 use rustix::thread::{set_thread_groups, set_thread_res_gid, set_thread_res_uid};
 
-use crate::config::{Config, Loaded};
-use crate::identity::Identity;
-use crate::owners::{OwnerRules, Rights};
+use crate::config::{Config, Identity, Loaded, OwnerRules, Rights};
 
 /// Why the server does not run as the user that it should.
 #[derive(Debug, thiserror::Error)]
@@ -257,19 +255,6 @@ fn check_directories(directories: &[PathBuf], identity: &Identity) -> Result<(),
 /// What the server does with files and directories of its own.
 fn needed(metadata: &Metadata) -> Access {
     if metadata.is_dir() { Access::WRITE_OK | Access::EXEC_OK } else { Access::WRITE_OK }
-}
-
-impl Identity {
-    /// Whether owner and permission bits let this user write to it, and pass through if it is a directory.
-    fn may_write(&self, metadata: &Metadata) -> bool {
-        let needed = if metadata.is_dir() { 0o3 } else { 0o2 };
-        let shift = match metadata {
-            _ if metadata.uid() == self.uid => 6,
-            _ if metadata.gid() == self.gid || self.groups.contains(&metadata.gid()) => 3,
-            _ => 0,
-        };
-        metadata.mode() >> shift & needed == needed
-    }
 }
 
 /// `may_write` decides of each file and directory.

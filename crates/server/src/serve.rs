@@ -8,10 +8,9 @@ use posthaste_directory::Directory;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
-use crate::config::{Config, ConfigError, Loaded, LogFormat};
+use crate::config::{Config, ConfigError, Loaded, LogFormat, OwnerRules};
 use crate::error::ServeError;
 use crate::listening::{Bound, bind_when_free};
-use crate::owners::OwnerRules;
 use crate::ready::Supervisor;
 use crate::server::{Reloaded, Server, Stopped};
 use crate::start_files::StartFiles;

@@ -2,7 +2,7 @@
 
 use std::process::ExitCode;
 
-use posthaste_server::config::Config;
+use posthaste_config::Config;
 use posthaste_server::control::{Doing, Request, Which};
 
 use super::socket::{answer, answer_of};

@@ -2,8 +2,8 @@
 
 use std::fmt::Write as _;
 
+use posthaste_config::Config;
 use posthaste_message::DateTime;
-use posthaste_server::config::Config;
 use posthaste_server::control::{Request, Which};
 
 use super::AnyError;

@@ -6,7 +6,7 @@ use std::path::Path;
 use std::sync::mpsc::sync_channel;
 use std::thread::JoinHandle;
 
-use posthaste_server::config::Config;
+use posthaste_config::Config;
 use posthaste_server::control::{ClosedQueue, Request, SOCKET};
 use rustix::process::getuid;
 use serde_json::Value;

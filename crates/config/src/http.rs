@@ -32,7 +32,7 @@ impl Http {
 
 impl Listener {
     /// True if HTTP is spoken here.
-    pub(crate) fn is_http(&self) -> bool {
+    pub fn is_http(&self) -> bool {
         self.protocol == ListenerProtocol::Http
     }
 
@@ -63,17 +63,17 @@ impl Listener {
 
 impl Config {
     /// Where mail comes.
-    pub(crate) fn mail_listeners(&self) -> impl Iterator<Item = &Listener> {
+    pub fn mail_listeners(&self) -> impl Iterator<Item = &Listener> {
         self.listeners.iter().filter(|listener| listener.protocol.of_mail().is_some())
     }
 
     /// Where the API and the page are.
-    pub(crate) fn http_listeners(&self) -> impl Iterator<Item = &Listener> {
+    pub fn http_listeners(&self) -> impl Iterator<Item = &Listener> {
         self.listeners.iter().filter(|listener| listener.is_http())
     }
 
     /// True if the configuration names no listener: then listeners other than that of SMTP take the next port if their own is busy.
-    pub(crate) fn has_default_listeners(&self) -> bool {
+    pub fn has_default_listeners(&self) -> bool {
         let mut default = default_listeners();
         default.iter_mut().for_each(|listener| listener.complete_tls(&self.tls));
         self.listeners == default

@@ -11,11 +11,9 @@ use posthaste_relay::dns::SetupError;
 use rustix::fs::{Access, access};
 use rustix::thread::{CapabilitySet, capabilities};
 
-use crate::owners::{OwnerRules, Rights};
+use crate::config::{Config, DEFAULT_FILE, Listener, Loaded, OwnerRules, Rights, SYSTEM_FILE, Storage, Users};
 use crate::privileges::PrivilegeError;
 use crate::start_files::StartFiles;
-
-use super::{Config, DEFAULT_FILE, Listener, Loaded, SYSTEM_FILE, Storage, Users};
 
 /// The findings of `config check`.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -28,7 +26,7 @@ pub struct ConfigFindings {
 
 /// Reads everything that a server reads at its start, and looks at what it opens: says why it would not start, what is left to the defaults, and what may be
 /// otherwise for the server's user or on its machine.
-pub fn check(loaded: &Loaded) -> ConfigFindings {
+pub fn check_config(loaded: &Loaded) -> ConfigFindings {
     let config = &loaded.config;
     let (errors, of_user): (Vec<_>, Vec<_>) = problems(loaded).into_iter().partition(|problem| !problem.is_of_user);
     let mut out = match &loaded.file {
@@ -307,4 +305,103 @@ fn may_take_low_ports() -> bool {
 /// The directory that a relative path begins in has an empty name.
 fn here(path: &Path) -> &Path {
     if path.as_os_str().is_empty() { Path::new(".") } else { path }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn check_of(text: &str) -> String {
+        said_of(&Loaded::parse(Path::new("x"), text).unwrap())
+    }
+
+    /// Errors first.
+    fn said_of(loaded: &Loaded) -> String {
+        let ConfigFindings { errors, text } = check_config(loaded);
+        errors.iter().map(|error| format!("error: {error}\n")).collect::<String>() + &text
+    }
+
+    #[test]
+    fn a_check_says_what_is_left_to_the_defaults_and_what_would_stop_a_server_here() {
+        let dir = tempfile::tempdir().unwrap();
+        let file = dir.path().join("posthaste.toml");
+        std::fs::write(&file, "host_name = \"mx.example\"\n").unwrap();
+        let said = said_of(&Loaded::load(Some(&file)).unwrap());
+        assert_eq!(
+            said.lines().skip(1).collect::<Vec<_>>(),
+            [
+                "note: no [[listener]], so SMTP on 127.0.0.1:2525, HTTP on 127.0.0.1:8025, IMAP on 127.0.0.1:1143, POP3 on 127.0.0.1:1110",
+                "note: no [[domain]], so mail for any user at localhost and mx.example"
+            ]
+        );
+        let missing = dir.path().join("missing/lmtp.sock");
+        let text = format!("[[listener]]\nunix = \"{}\"\n[[domain]]\nname = \"a.example\"\n", missing.display());
+        std::fs::write(&file, text).unwrap();
+        let said = said_of(&Loaded::load(Some(&file)).unwrap());
+        assert!(said.starts_with(&format!("error: listener {}: ", missing.display())), "{said}");
+    }
+
+    #[test]
+    fn a_check_names_listeners_that_cannot_be_had_here() {
+        let text =
+            "[[listener]]\naddress = \"192.0.2.1:2525\"\n[[listener]]\naddress = \"no-such-host.invalid:2525\"\n";
+        let file = tempfile::NamedTempFile::new().unwrap();
+        std::fs::write(&file, text).unwrap();
+        let said = said_of(&Loaded::load(Some(file.path())).unwrap());
+        assert!(said.contains("listener 192.0.2.1:2525: this machine does not have the address 192.0.2.1\n"), "{said}");
+        assert!(said.contains("listener no-such-host.invalid:2525: the host name cannot be resolved"), "{said}");
+    }
+
+    #[test]
+    fn a_check_tells_of_directories_that_cannot_be_made_and_of_domains_that_take_nobody() {
+        let said = |text: &str| check_of(text);
+        let out = said("[storage]\ndata = \"/proc/nope\"\n[[domain]]\nname = \"a.example\"\n");
+        for expected in [
+            "storage.spool = /proc/nope/spool: /proc ",
+            "storage.mail = /proc/nope/mail: /proc ",
+            "note: `a.example` has no users and no catch_all, so only postmaster is taken there",
+        ] {
+            assert!(out.contains(expected), "{out}");
+        }
+        let dir = tempfile::tempdir().unwrap();
+        std::fs::write(dir.path().join("file"), "").unwrap();
+        let out = said(&format!("[storage]\ndata = \"{}\"\n", dir.path().join("file/data").display()));
+        assert!(out.contains("file is not a directory"), "{out}");
+        let out = said(&format!("[storage]\ndata = \"{}\"\n", dir.path().join("a/b").display()));
+        assert!(!out.contains("storage"), "{out}");
+        assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 1, "nothing is left of what was tried");
+    }
+
+    #[test]
+    fn a_floor_of_the_mail_that_is_not_below_that_of_the_spool_is_warned_of() {
+        let warns = |text: &str| check_of(text).contains("mail is accepted that cannot be delivered");
+        assert!(
+            warns("[storage]\nmail_free_bytes_min = \"64M\"\n") && warns("[storage]\nmail_free_inodes_min = 1000\n")
+        );
+        assert!(!warns("") && !warns("[storage]\nfree_bytes_min = 0\nfree_inodes_min = 0\n"));
+        assert!(!warns("[storage]\nmail_free_bytes_min = \"64M\"\nmail = \"/proc/mail\"\n"), "another file system");
+    }
+
+    #[test]
+    fn a_log_that_the_disk_has_no_room_for_is_warned_of() {
+        let warns = |text: &str| check_of(text).contains("the log will stay smaller");
+        assert!(warns("[storage]\nspool = \"/proc/spool\"\n"), "a file system without blocks");
+        assert!(!warns("[storage]\nspool_segments = 4\nspool_segment_bytes = \"4M\"\nfree_bytes_min = 0\n"));
+    }
+
+    #[test]
+    fn a_port_that_takes_privileges_is_told_of_where_they_are_missing() {
+        let limit = std::fs::read_to_string("/proc/sys/net/ipv4/ip_unprivileged_port_start");
+        let limit: u16 = limit.ok().and_then(|limit| limit.trim().parse().ok()).unwrap_or(1024);
+        assert_eq!([0, limit, 65_535].map(is_low), [false; 3]);
+        assert!(limit == 0 || is_low(limit - 1));
+        let sets = rustix::thread::capabilities(None).unwrap();
+        let has_right = sets.effective.contains(rustix::thread::CapabilitySet::NET_BIND_SERVICE);
+        let said = check_of("[[listener]]\naddress = \"127.0.0.1:25\"\n");
+        assert_eq!(
+            said.contains("listener 127.0.0.1:25: ports below 1024 need root"),
+            is_low(25) && !has_right,
+            "{said}"
+        );
+    }
 }

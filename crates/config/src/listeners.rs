@@ -44,12 +44,12 @@ impl ListenerProtocol {
     }
 
     /// Whether users read their mail by it.
-    pub(crate) fn is_of_readers(self) -> bool {
+    pub fn is_of_readers(self) -> bool {
         matches!(self, Self::Imap | Self::Pop3)
     }
 
     /// Its name in messages.
-    pub(crate) fn name(self) -> &'static str {
+    pub fn name(self) -> &'static str {
         match self {
             Self::Smtp => "SMTP",
             Self::Lmtp => "LMTP",
@@ -60,7 +60,7 @@ impl ListenerProtocol {
     }
 
     /// The port where TLS begins with the first octet (RFC 8314).
-    pub(crate) fn implicit_tls_port(self) -> Option<u16> {
+    pub fn implicit_tls_port(self) -> Option<u16> {
         match self {
             Self::Smtp | Self::Lmtp => Some(465),
             Self::Imap => Some(993),
@@ -204,7 +204,7 @@ impl Listener {
     ///
     /// # Errors
     /// The key that is wrong, and how.
-    pub(crate) fn unix_access(&self) -> Result<UnixAccess, (&'static str, String)> {
+    pub fn unix_access(&self) -> Result<UnixAccess, (&'static str, String)> {
         let mut access = UnixAccess::default();
         if let Some(mode) = &self.socket.mode {
             access.mode = identity::permission_bits(mode)
@@ -219,7 +219,7 @@ impl Listener {
 
 impl Network {
     /// The networks by themselves, all with the same limits and policies.
-    pub(crate) fn each(&self) -> impl Iterator<Item = (IpNet, &Self)> {
+    pub fn each(&self) -> impl Iterator<Item = (IpNet, &Self)> {
         self.cidr.0.iter().map(move |network| (*network, self))
     }
 }

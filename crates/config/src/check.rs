@@ -9,8 +9,7 @@ use posthaste_smtp::driver::IpNet;
 use posthaste_units::is_name;
 use posthaste_units::words::Problem;
 
-use super::{Config, LimitOverrides, Listener, Network, PolicyOverrides};
-use crate::owners::OwnerRules;
+use super::{Config, LimitOverrides, Listener, Network, OwnerRules, PolicyOverrides};
 
 /// Finds the first problem of a completed configuration. Without one it returns who receives what, as that is made to check the domains.
 pub(super) fn check(config: &Config) -> Result<Directory, Problem> {
@@ -55,7 +54,7 @@ pub(super) fn check(config: &Config) -> Result<Directory, Problem> {
         check_overrides(config, &listener.limits, &listener.policy).map_err(|problem| problem.within(at()))?;
     }
     super::trust::check(config)?;
-    crate::logging::filter(&config.log.level).map_err(|why| Problem::new(["log".into(), "level".into()], why))?;
+    config.log.check()?;
     let directory = Directory::new(&config.domains, crate::MAILDIR)?;
     config.auth.rates_by_login(&directory)?;
     check_owners(config)?;

@@ -43,7 +43,7 @@ impl Table for Auth {
 
 impl Auth {
     /// The file, if there is one.
-    pub(crate) fn file(&self) -> Option<&std::path::Path> {
+    pub fn file(&self) -> Option<&std::path::Path> {
         Some(&*self.file).filter(|file| !file.as_os_str().is_empty())
     }
 
@@ -51,7 +51,7 @@ impl Auth {
     ///
     /// # Errors
     /// A name that no login can have, or that is there twice.
-    pub(crate) fn rates_by_login(&self, directory: &Directory) -> Result<HashMap<String, Rates>, Problem> {
+    pub fn rates_by_login(&self, directory: &Directory) -> Result<HashMap<String, Rates>, Problem> {
         let mut by_login = HashMap::new();
         for (written, rates) in &self.recipient_rates {
             let problem = |message: String| {
@@ -70,7 +70,7 @@ impl Auth {
 
 impl Listener {
     /// Whether clients log in here, those of `network` if one is given. What a network says counts at listeners that have logins.
-    pub(crate) fn auth_mode(&self, network: Option<&Network>) -> ListenerAuth {
+    pub fn auth_mode(&self, network: Option<&Network>) -> ListenerAuth {
         match self.auth {
             None | Some(ListenerAuth::Off) => ListenerAuth::Off,
             Some(own) => network.and_then(|network| network.auth).unwrap_or(own),
@@ -78,12 +78,12 @@ impl Listener {
     }
 
     /// Whether only programs of this machine can connect.
-    pub(crate) fn is_local(&self) -> bool {
+    pub fn is_local(&self) -> bool {
         self.socket.address.as_deref().is_none_or(super::check::is_loopback) && !self.socket.proxy_protocol
     }
 
     /// Whether a password that is sent here can be read on the way (RFC 4954 section 4).
-    pub(crate) fn auth_needs_tls(&self) -> bool {
+    pub fn auth_needs_tls(&self) -> bool {
         !self.is_local() || self.tls_mode() == ListenerTls::Required
     }
 
@@ -119,7 +119,7 @@ impl Network {
 
 impl Config {
     /// Whether clients can log in anywhere.
-    pub(crate) fn has_logins(&self) -> bool {
+    pub fn has_logins(&self) -> bool {
         self.listeners.iter().any(|listener| listener.auth_mode(None) != ListenerAuth::Off)
     }
 }

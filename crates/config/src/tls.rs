@@ -54,18 +54,18 @@ impl Tls {
 
 impl Listener {
     /// How clients come to TLS here.
-    pub(crate) fn tls_mode(&self) -> ListenerTls {
+    pub fn tls_mode(&self) -> ListenerTls {
         self.tls.unwrap_or_default()
     }
 
     /// The files of the certificate and of its key, if there is TLS.
-    pub(crate) fn certificate_files(&self) -> Option<(&Path, &Path)> {
+    pub fn certificate_files(&self) -> Option<(&Path, &Path)> {
         let files = self.certificate.as_deref().zip(self.key.as_deref());
         files.filter(|_| self.tls_mode() != ListenerTls::Off)
     }
 
     /// Fills in what `[tls]` says.
-    pub(crate) fn complete_tls(&mut self, default: &Tls) {
+    pub fn complete_tls(&mut self, default: &Tls) {
         let (names_none, socket) = (self.certificate.is_none() && self.key.is_none(), &self.socket);
         let has_certificate = !names_none || default.is_set();
         let is_http = self.protocol == ListenerProtocol::Http;

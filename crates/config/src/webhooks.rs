@@ -106,7 +106,7 @@ pub(super) fn check(webhooks: &[Webhook], has_events: bool) -> Result<(), Proble
 
 fn check_url(url: &str) -> Result<(), String> {
     let wrong = || format!("`{url}` is not a URL such as https://hooks.example.org/mail");
-    let parsed: ureq::http::Uri = url.parse().map_err(|_| wrong())?;
+    let parsed: http::Uri = url.parse().map_err(|_| wrong())?;
     let is_http = matches!(parsed.scheme_str(), Some("http" | "https"));
     if is_http && parsed.host().is_some_and(|host| !host.is_empty()) { Ok(()) } else { Err(wrong()) }
 }

@@ -1,20 +1,27 @@
 //! Users and groups of the machine, as /etc/passwd and /etc/group have them; those of another directory service can be given as numbers.
 
+use std::fs::Metadata;
+use std::os::unix::fs::MetadataExt;
+
 /// What `setuid(2)`, `setgid(2)` and `chown(2)` take for "as it is".
 const UNCHANGED: u32 = u32::MAX;
 
 /// Whom a process can become.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Identity {
+pub struct Identity {
     /// As it was given.
     pub name: String,
+    /// The user.
     pub uid: u32,
+    /// The group.
     pub gid: u32,
     /// The groups that the user is a member of, `gid` among them.
     pub groups: Vec<u32>,
 }
 
 impl Identity {
+    /// A user by name or number, with the own group or another.
+    ///
     /// # Errors
     /// The key that is wrong, `user` or `group`, and how.
     pub fn of(user: &str, group_key: Option<&str>) -> Result<Self, (&'static str, String)> {
@@ -59,13 +66,24 @@ impl Identity {
         member_of.dedup();
         Ok(Self { name: user.to_owned(), uid, gid, groups: member_of })
     }
+
+    /// True if owner and permission bits let this user write to it, and pass through if it is a directory.
+    pub fn may_write(&self, metadata: &Metadata) -> bool {
+        let needed = if metadata.is_dir() { 0o3 } else { 0o2 };
+        let shift = match metadata {
+            _ if metadata.uid() == self.uid => 6,
+            _ if metadata.gid() == self.gid || self.groups.contains(&metadata.gid()) => 3,
+            _ => 0,
+        };
+        metadata.mode() >> shift & needed == needed
+    }
 }
 
 /// User and group of `user`, `user:group` or `:group`; a user alone brings his own group along.
 ///
 /// # Errors
 /// Which of them there is not.
-pub(crate) fn owner(text: &str) -> Result<(Option<u32>, Option<u32>), String> {
+pub fn owner(text: &str) -> Result<(Option<u32>, Option<u32>), String> {
     let (user, group_key) = match text.split_once(':') {
         Some((user, group)) => (user, Some(group)),
         None => (text, None),
@@ -86,7 +104,7 @@ pub(crate) fn owner(text: &str) -> Result<(Option<u32>, Option<u32>), String> {
 }
 
 /// The bits of `text`, in octal.
-pub(crate) fn permission_bits(text: &str) -> Option<u32> {
+pub fn permission_bits(text: &str) -> Option<u32> {
     u32::from_str_radix(text, 8).ok().filter(|bits| *bits <= 0o777)
 }
 
@@ -94,7 +112,7 @@ pub(crate) fn permission_bits(text: &str) -> Option<u32> {
 ///
 /// # Errors
 /// There is none of that name.
-pub(crate) fn group(group: &str) -> Result<u32, String> {
+pub fn group(group: &str) -> Result<u32, String> {
     group_among(&std::fs::read_to_string("/etc/group").unwrap_or_default(), group)
 }
 

@@ -6,7 +6,7 @@ use super::{Auth, Config, LimitOverrides, Listener, ListenerTls, PolicyOverrides
 
 impl Listener {
     /// True if users read their mail here.
-    pub(crate) fn is_for_reading(&self) -> bool {
+    pub fn is_for_reading(&self) -> bool {
         self.protocol.is_of_readers()
     }
 
@@ -55,12 +55,12 @@ impl Listener {
 
 impl Config {
     /// True if neither `[auth]` nor a listener is configured: then mail is read with a password that the server makes.
-    pub(crate) fn takes_first_password(&self) -> bool {
+    pub fn takes_first_password(&self) -> bool {
         self.has_default_listeners() && self.auth.file().is_none()
     }
 
     /// Where users read their mail.
-    pub(crate) fn reading_listeners(&self) -> impl Iterator<Item = &Listener> {
+    pub fn reading_listeners(&self) -> impl Iterator<Item = &Listener> {
         self.listeners.iter().filter(|listener| listener.is_for_reading())
     }
 }

@@ -7,7 +7,7 @@ use serde_json::Value;
 
 use super::{Config, Domain, Listener};
 
-const MANUAL: &str = include_str!("../../../../docs/configuration.md");
+const MANUAL: &str = include_str!("../../../docs/configuration.md");
 
 /// The keys of a section of the manual, and what stands there as their default.
 fn section(heading: &str) -> BTreeMap<&'static str, &'static str> {

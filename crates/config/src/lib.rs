@@ -2,20 +2,26 @@
 //!
 //! [`Config`] is the effective configuration: every key has a value, so that `config show` prints what really applies.
 //! A file that sets nothing is valid, and so is no file at all.
+//!
+//! For whoever reads, makes or checks a configuration without running a server. Files that it names are looked at by the server alone.
+#![forbid(unsafe_code)]
+#![warn(missing_docs)]
 
 mod auth;
 mod check;
 mod error;
 mod http;
+mod identity;
 mod limits;
 #[cfg(test)]
 mod listener_tests;
 mod listeners;
+mod log;
 #[cfg(test)]
 mod manual_tests;
+mod owners;
 mod place;
 mod reading;
-mod report;
 mod tls;
 mod trust;
 mod values;
@@ -32,8 +38,11 @@ use serde::{Deserialize, Serialize};
 pub use auth::{Auth, ListenerAuth};
 pub use error::{ConfigError, Position};
 pub use http::Http;
+pub use identity::Identity;
 pub use limits::{LimitOverrides, Limits, ProcessLimits, ReceiveLimitOverrides, ReceiveLimits};
 pub use listeners::{Listener, ListenerProtocol, Network};
+pub use log::{LOG_MODULES, Log, LogDirective, LogFormat};
+pub use owners::{OwnerRightsMissing, OwnerRules, Rights};
 pub use place::{FoundFile, SYSTEM_FILE, VARIABLE};
 pub use posthaste_delivery::local::Storage;
 pub use posthaste_directory::{Account, Domain, Pattern, Targets, Users};
@@ -46,18 +55,14 @@ pub use posthaste_search::Section as Search;
 pub use posthaste_smtp::section::{Policy, PolicyOverrides};
 pub use posthaste_smtp::{BareNewlines, LongLines, NulOctets};
 pub use posthaste_transport::Section as Transport;
-pub use report::{ConfigFindings, check};
-pub(crate) use report::{LOW_PORTS, is_low};
 pub use tls::{ListenerTls, Tls};
 pub use values::{Rates, SpoolShare};
 pub use webhooks::Webhook;
 
-use crate::identity::Identity;
-pub use crate::logging::{Log, LogFormat};
-use crate::owners::Rights;
-
 /// The name under which a configuration is looked for in the working directory.
 pub const DEFAULT_FILE: &str = "posthaste.toml";
+/// The name of each mailbox, within the directory of its user.
+pub const MAILDIR: &str = "Maildir";
 
 /// The whole configuration. See `docs/configuration.md` for every key.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -174,7 +179,7 @@ impl Config {
     ///
     /// # Errors
     /// The key that is wrong, and how.
-    pub(crate) fn identity(&self) -> Result<Option<Identity>, (&'static str, String)> {
+    pub fn identity(&self) -> Result<Option<Identity>, (&'static str, String)> {
         match (&self.user, &self.group) {
             (None, None) => Ok(None),
             (None, Some(_)) => Err(("group", "only with `user`".to_owned())),
@@ -186,7 +191,7 @@ impl Config {
     ///
     /// # Panics
     /// When the configuration was not checked.
-    pub(crate) fn rights(&self) -> Option<Rights> {
+    pub fn rights(&self) -> Option<Rights> {
         let identity = self.identity().unwrap_or_else(|problem| panic!("an unchecked configuration: {problem:?}"));
         identity.as_ref().map(Rights::of)
     }
@@ -196,19 +201,19 @@ impl Config {
     /// # Panics
     /// When the configuration was not made by [`Config::parse`] or one like it, which find what is wrong with its domains.
     pub fn directory(&self) -> Directory {
-        Directory::new(&self.domains, crate::MAILDIR)
+        Directory::new(&self.domains, MAILDIR)
             .unwrap_or_else(|problem| panic!("an unchecked configuration: {problem:?}"))
     }
 
     /// Whether clients' mail is taken for other hosts, from anybody.
-    pub(crate) fn lets_clients_relay(&self) -> bool {
+    pub fn lets_clients_relay(&self) -> bool {
         let of_listeners = self.mail_listeners().map(|listener| listener.relay);
         let mut own = of_listeners.chain(self.networks.iter().map(|network| network.relay));
         self.relay.is_used() || self.has_logins() || own.any(|relay| relay == Some(true))
     }
 
     /// Every transport that mail can go to, each once.
-    pub(crate) fn transports(&self) -> Vec<posthaste_directory::Transport> {
+    pub fn transports(&self) -> Vec<posthaste_directory::Transport> {
         let mut all: Vec<_> = self.domains.iter().flat_map(Domain::transports).collect();
         all.sort_by(|a, b| a.text().cmp(b.text()));
         all.dedup();
@@ -291,7 +296,11 @@ impl Loaded {
         Ok(Self { passed_over, ..Self::parse(&file, text)? })
     }
 
-    fn parse(file: &Path, text: &str) -> Result<Self, ConfigError> {
+    /// As [`Config::parse`].
+    ///
+    /// # Errors
+    /// As [`Config::parse`].
+    pub fn parse(file: &Path, text: &str) -> Result<Self, ConfigError> {
         let config: Config = toml::from_str(text).map_err(|error| ConfigError::syntax(file, text, &error))?;
         let (names_listeners, names_domains) = (!config.listeners.is_empty(), !config.domains.is_empty());
         let config = config.completed();
@@ -302,7 +311,7 @@ impl Loaded {
     }
 
     /// What is wrong with it as a whole.
-    pub(crate) fn error(&self, message: String) -> ConfigError {
+    pub fn error(&self, message: String) -> ConfigError {
         ConfigError::whole(self.file.as_deref().unwrap_or(Path::new(DEFAULT_FILE)), message)
     }
 
@@ -333,7 +342,7 @@ fn machine_host_name() -> String {
 }
 
 /// The listeners of a configuration that names none.
-pub(super) fn default_listeners() -> [Listener; 4] {
+fn default_listeners() -> [Listener; 4] {
     let listener = |address: &str, protocol| {
         let socket = Socket { address: Some(address.to_owned()), ..Socket::default() };
         Listener { socket, protocol, ..Listener::default() }

@@ -3,9 +3,8 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
-use std::sync::{Arc, PoisonError, RwLock};
 
-use posthaste_delivery::{Owners, Ownership};
+use posthaste_delivery::Ownership;
 use posthaste_directory::names::{directory_name, folded, folded_domain};
 use posthaste_directory::{Domain, Users};
 use posthaste_units::words::{Key, Problem};
@@ -16,7 +15,7 @@ use crate::identity::{Identity, owner, permission_bits};
 
 /// What the configuration says of each mailbox.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub(crate) struct OwnerRules {
+pub struct OwnerRules {
     /// By directory name.
     domains: HashMap<String, DomainRules>,
 }
@@ -31,12 +30,18 @@ struct DomainRules {
 }
 
 impl OwnerRules {
+    /// The rules of domains that were checked.
+    ///
     /// # Panics
-    /// When the configuration of the domains was not checked.
+    /// When they were not.
     pub fn of(domains: &[Domain]) -> Self {
         Self::new(domains).unwrap_or_else(|problem| panic!("an unchecked configuration: {problem:?}"))
     }
 
+    /// The rules of these domains.
+    ///
+    /// # Errors
+    /// An owner or a mode that makes no sense, or an account of nobody.
     pub fn new(domains: &[Domain]) -> Result<Self, Problem> {
         let mut by_directory = HashMap::new();
         for (index, domain) in domains.iter().enumerate() {
@@ -49,7 +54,7 @@ impl OwnerRules {
     }
 
     /// Of what is made at this path below the mail directory.
-    fn ownership(&self, path: &str) -> Ownership {
+    pub fn ownership(&self, path: &str) -> Ownership {
         let mut levels = path.split('/');
         let Some(rules) = levels.next().and_then(|domain| self.domains.get(domain)) else {
             return Ownership::default();
@@ -187,7 +192,7 @@ fn may_search(path: &Path, uid: u32, gid: Option<u32>) -> bool {
 
 /// The process lacks the rights to give the mail of a domain to its owner.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct OwnerRightsMissing {
+pub struct OwnerRightsMissing {
     domain: String,
     to: String,
 }
@@ -204,7 +209,8 @@ impl std::fmt::Display for OwnerRightsMissing {
 
 /// What a process may do with the owners of files.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Rights {
+pub struct Rights {
+    /// Its user.
     pub uid: u32,
     /// Its groups, to each of which it may give its own files.
     pub groups: Vec<u32>,
@@ -227,26 +233,6 @@ impl Rights {
     }
 }
 
-/// The rules in force, which a reload replaces.
-#[derive(Debug, Clone)]
-pub(crate) struct Current(Arc<RwLock<OwnerRules>>);
-
-impl Current {
-    pub fn new(rules: OwnerRules) -> Self {
-        Self(Arc::new(RwLock::new(rules)))
-    }
-
-    pub fn replace(&self, rules: OwnerRules) {
-        *self.0.write().unwrap_or_else(PoisonError::into_inner) = rules;
-    }
-
-    /// For code that makes files.
-    pub fn owners(&self) -> Owners {
-        let rules = self.0.clone();
-        Owners::new(move |path| rules.read().unwrap_or_else(PoisonError::into_inner).ownership(path))
-    }
-}
-
 /// The server has to read and write what it makes.
 const OWNERS: u32 = 0o600;
 const EXECUTE: u32 = 0o111;
@@ -255,7 +241,7 @@ const SEARCH_FOR_ALL: u32 = 0o011;
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::config::Config;
+    use crate::Config;
 
     fn rules(domain: &str) -> Result<OwnerRules, Problem> {
         let text = format!("host_name = \"mx.example\"\n[[domain]]\nname = \"example.org\"\n{domain}");

@@ -1,0 +1,153 @@
+//! `[log]`: the form of log lines, and which there are.
+
+use posthaste_units::values::Table;
+use posthaste_units::words::Problem;
+use serde::{Deserialize, Serialize};
+use tracing::level_filters::LevelFilter;
+
+/// The log, written to standard error.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Log {
+    /// `plain` or `json`.
+    pub format: LogFormat,
+    /// `error`, `warn`, `info`, `debug` or `trace`, or a filter such as `warn,posthaste_server=info`.
+    pub level: String,
+}
+
+/// How log lines look.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum LogFormat {
+    /// For people.
+    #[default]
+    Plain,
+    /// One JSON object a line.
+    Json,
+}
+
+impl Table for Log {
+    const NAME: &str = "log";
+}
+
+impl Default for Log {
+    fn default() -> Self {
+        Self { format: LogFormat::default(), level: "info".to_owned() }
+    }
+}
+
+/// A part of `log.level`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct LogDirective<'a> {
+    /// The part of the program that it is for; `None`: all others.
+    pub part: Option<&'a str>,
+    /// The least important lines that are written.
+    pub level: LevelFilter,
+}
+
+impl Log {
+    pub(super) fn check(&self) -> Result<(), Problem> {
+        let why = self.directives().err();
+        why.map_or(Ok(()), |why| Err(Problem::new([Self::NAME.into(), "level".into()], why)))
+    }
+
+    /// The filter that `level` means.
+    ///
+    /// # Errors
+    /// It is none, or one that would never match: a misspelled level would otherwise be taken for a part of the program, and silence all others.
+    pub fn directives(&self) -> Result<Vec<LogDirective<'_>>, String> {
+        self.level.split(',').map(directive).collect()
+    }
+}
+
+fn directive(text: &str) -> Result<LogDirective<'_>, String> {
+    let (part, level) = match text.split_once('=') {
+        Some((part, level)) => (Some(part.trim()), level.trim()),
+        None => (None, text.trim()),
+    };
+    let Some((_, level)) = LEVELS.iter().find(|(name, _)| name.eq_ignore_ascii_case(level)) else {
+        let names = "error, warn, info, debug, trace or off";
+        return Err(format!(
+            "there is no log level `{level}`: write {names}, or a filter such as \"warn,{LOGGED}=info\""
+        ));
+    };
+    match part.filter(|part| !has_lines(part)) {
+        None => Ok(LogDirective { part, level: *level }),
+        Some(part) => Err(format!(
+            "`{part}` has no log lines; targets are {LOGGED}, {} and their parts, such as {LOGGED}::message_log",
+            LOGGED_TOO.join(", ")
+        )),
+    }
+}
+
+/// True if lines come from this part of the program.
+fn has_lines(part: &str) -> bool {
+    let within = |name: &str| part.strip_prefix(name).is_some_and(|rest| rest.is_empty() || rest.starts_with("::"));
+    match part.strip_prefix(LOGGED) {
+        Some("") => true,
+        Some(rest) => rest.strip_prefix("::").is_some_and(|module| LOG_MODULES.contains(&module)),
+        None => LOGGED_TOO.into_iter().any(within),
+    }
+}
+
+const LEVELS: [(&str, LevelFilter); 6] = [
+    ("off", LevelFilter::OFF),
+    ("error", LevelFilter::ERROR),
+    ("warn", LevelFilter::WARN),
+    ("info", LevelFilter::INFO),
+    ("debug", LevelFilter::DEBUG),
+    ("trace", LevelFilter::TRACE),
+];
+/// The crate of nearly all lines.
+const LOGGED: &str = "posthaste_server";
+/// Its modules that have some: a test of the server compares them with its files.
+pub const LOG_MODULES: [&str; 27] = [
+    "certificates",
+    "control",
+    "events",
+    "first_password",
+    "forward",
+    "indexing",
+    "listening",
+    "logins",
+    "mailboxes",
+    "message_log",
+    "opening",
+    "panics",
+    "pickup",
+    "ready",
+    "receive",
+    "refused",
+    "relay",
+    "relay_log",
+    "repeats",
+    "returned",
+    "serve",
+    "services",
+    "stuck",
+    "tidy",
+    "transports",
+    "watch",
+    "webhooks",
+];
+/// Tell of handshakes that fail, and of a panic within a session or beside it.
+const LOGGED_TOO: [&str; 2] = ["posthaste_smtp", "posthaste_net"];
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_filter_names_only_parts_that_have_lines() {
+        for (level, good) in [
+            ("warn,posthaste_server::receive=info", true),
+            ("posthaste_server=debug,posthaste_smtp::driver=off", true),
+            ("warn,posthaste_server::recieve=info", false),
+            ("warn,posthaste_server::=info", false),
+            ("warn,posthaste_servers=info", false),
+            ("warn,posthaste_smtpd=info", false),
+        ] {
+            assert_eq!(Log { level: level.to_owned(), ..Log::default() }.directives().is_ok(), good, "{level}");
+        }
+    }
+}
