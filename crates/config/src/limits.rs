@@ -8,6 +8,7 @@ use posthaste_units::{A_YEAR, check_bounds};
 use serde::de::MapAccess;
 use serde::{Deserialize, Deserializer, Serialize};
 
+use super::reload::Reload;
 use super::values::{self, SpoolShare, Table};
 
 /// How much of anything is accepted. The reply at each bound is in `docs/smtp.md`.
@@ -63,6 +64,13 @@ posthaste_units::keys! {
 
 impl Table for Limits {
     const NAME: &str = "limits";
+}
+
+impl Reload for Limits {
+    fn merged(&self, new: &Self) -> Self {
+        let process = ProcessLimits { memory_bytes: self.process.memory_bytes, ..new.process.clone() };
+        Self { process, ..new.clone() }
+    }
 }
 
 impl Keys for Limits {

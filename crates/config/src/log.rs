@@ -5,6 +5,8 @@ use posthaste_units::words::Problem;
 use serde::{Deserialize, Serialize};
 use tracing::level_filters::LevelFilter;
 
+use super::reload::Reload;
+
 /// The log, written to standard error.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
@@ -29,6 +31,8 @@ pub enum LogFormat {
 impl Table for Log {
     const NAME: &str = "log";
 }
+
+impl Reload for Log {}
 
 impl Default for Log {
     fn default() -> Self {

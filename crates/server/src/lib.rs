@@ -42,7 +42,6 @@ mod receive;
 mod refused;
 mod relay;
 mod relay_log;
-mod reload;
 mod remote;
 mod repeats;
 mod replies;

@@ -260,7 +260,8 @@ fn reload(server: &mut Server, source: &mut Source) {
             let file = source.loaded.file.as_deref().map(|file| file.display().to_string());
             let Reloaded { restart, kept } = server.reload_with(config, &source.loaded.directory);
             if !restart.is_empty() {
-                tracing::warn!(changes = restart.join(", "), "these changes need a restart");
+                let changes: Vec<String> = restart.iter().map(ToString::to_string).collect();
+                tracing::warn!(changes = changes.join(", "), "these changes need a restart");
             }
             // The last line tells whether all is well.
             match kept.is_empty() {

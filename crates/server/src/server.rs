@@ -9,7 +9,7 @@ use posthaste_directory::Directory;
 use posthaste_intake::{Destination, Left, MemoryBudget};
 use posthaste_spool::watch::Watch as Workers;
 
-use crate::config::{Config, ListenerTls};
+use crate::config::{Config, ListenerTls, NeedsRestart};
 use crate::control::Control;
 use crate::delivery::Delivery;
 use crate::destinations::Destinations;
@@ -25,7 +25,6 @@ use crate::pickup::Pickup;
 use crate::reading::{self, ReadingService};
 use crate::receive::Receiver;
 use crate::relay::RelayService;
-use crate::reload::merged;
 use crate::repeats::Repeats;
 use crate::services::Services;
 use crate::settings::Settings;
@@ -98,18 +97,20 @@ impl Server {
     ///
     /// # Panics
     /// When the configuration was not checked, as [`Config::parse`] does.
-    pub fn reload(&mut self, config: Config) -> Vec<String> {
+    pub fn reload(&mut self, config: Config) -> Vec<NeedsRestart> {
         let directory = Arc::new(config.directory());
         self.reload_with(config, &directory).restart
     }
 
     /// As [`reload`](Self::reload), with the directory of `config`.
     pub(crate) fn reload_with(&mut self, config: Config, directory: &Arc<Directory>) -> Reloaded {
-        let (config, mut restart) = merged(&self.config, config);
+        let (config, mut restart) = self.config.reloaded(config);
         // It was not opened, as nothing could come to it.
-        if !self.receiver.remote().is_open() && config.lets_clients_relay() && !restart.iter().any(|key| key == "relay")
+        if !self.receiver.remote().is_open()
+            && config.lets_clients_relay()
+            && !restart.iter().any(|change| change.is_of("relay"))
         {
-            restart.push("relay".to_owned());
+            restart.push(NeedsRestart::new("relay"));
         }
         self.config = config;
         let kept = self.services.reload(&self.config, directory);
@@ -137,7 +138,7 @@ impl Server {
 /// Parts that a reload has not put in force.
 pub(crate) struct Reloaded {
     /// Changes that need a restart.
-    pub restart: Vec<String>,
+    pub restart: Vec<NeedsRestart>,
     /// Parts that cannot be used: the old stays in force.
     pub kept: Vec<&'static str>,
 }

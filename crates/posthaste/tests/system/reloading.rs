@@ -22,11 +22,11 @@ fn sighup_reloads_and_keeps_sessions() {
         + "[limits]\nmessage_bytes = 4096\nconnections = 30\n[log]\nformat = \"json\"\n";
     server.reload(&with_carol);
     server.wait_for_log("configuration reloaded");
-    assert!(server.wait_for_log("need a restart").contains("\"log\""));
+    assert!(server.wait_for_log("need a restart").contains("\"log.format\""));
     let and_memory = with_carol.replace("connections = 30\n", "connections = 30\nmemory_bytes = 8388608\n");
     server.reload(&and_memory);
     let line = server.wait_for_log("limits.memory_bytes");
-    assert!(line.contains("\"log, limits.memory_bytes\""), "they still do: {line}");
+    assert!(line.contains("\"log.format, limits.memory_bytes\""), "they still do: {line}");
     session.expect("RCPT TO:<carol@example.org>", 250);
     let mut fresh = server.connect();
     let hello = fresh.expect("EHLO client.example.net", 250);

@@ -172,7 +172,7 @@ impl Section {
 
     /// What is in force once a running server has read `new`: who may use it, whose mail it is, its routes, TLS policies,
     /// sources, pools, classes of replies and notices; all else as it is.
-    pub fn reloaded(&self, new: &Self) -> Self {
+    pub fn merged_with(&self, new: &Self) -> Self {
         Self {
             shaping: new.shaping.clone(),
             route: new.route.clone(),
