@@ -3,11 +3,11 @@
 use std::process::ExitCode;
 
 use clap::{Args, Subcommand};
+use posthaste_control::{ClientLine, LoginLine, LoginPurpose, LoginsLine, Request};
 use posthaste_message::DateTime;
-use posthaste_server::control::Request;
 use serde_json::Value;
 
-use crate::queue::{AnyError, ServerArgs, answer, ask, columns, number, show, text};
+use crate::queue::{AnyError, ServerArgs, answer, ask, columns, number, show};
 use crate::terminal::{print, print_json};
 
 #[derive(Args)]
@@ -47,32 +47,42 @@ pub fn run(args: LoginsArgs) -> Result<ExitCode, AnyError> {
 
 /// A table of logins, and one of clients if any has guessed wrong.
 fn tables(lines: &[Value]) -> String {
-    let (logins, clients): (Vec<&Value>, Vec<&Value>) = lines.iter().partition(|line| line["login"].is_string());
-    let when =
-        |line: &Value| line["last_use"].as_i64().map_or("-".to_owned(), |at| DateTime::from_unix(at).to_string());
-    let flag = |is: bool, word: &'static str| if is { word } else { "" };
-    let rows = logins.iter().map(|line| {
-        let is = |key: &str| line[key].as_bool().unwrap_or_default();
-        let state = [flag(is("remembered"), "remembered"), flag(is("slow"), "slow")];
-        let state = state.iter().filter(|word| !word.is_empty()).copied().collect::<Vec<_>>().join(", ");
-        [
-            text(line, "login"),
-            when(line),
-            text(line, "last_to"),
-            text(line, "last_from"),
-            number(line, "wrong").to_string(),
-            state,
-        ]
-    });
-    let mut out = columns(["login", "last use", "to", "from", "wrong", "state"], rows, "nobody may log in");
+    let (mut logins, mut clients) = (Vec::new(), Vec::new());
+    for line in lines {
+        match serde_json::from_value(line.clone()) {
+            Ok(LoginsLine::Login(login)) => logins.push(login_row(&login)),
+            Ok(LoginsLine::Client(client)) => clients.push(client_row(&client)),
+            // Of a newer server.
+            Err(_) => {}
+        }
+    }
+    let heading = ["login", "last use", "to", "from", "wrong", "state"];
+    let mut out = columns(heading, logins.into_iter(), "nobody may log in");
     if !clients.is_empty() {
-        let rows = clients.iter().map(|line| {
-            let state = flag(line["turned_away"] == true, "turned away");
-            let left = format!("{} s", number(line, "secs"));
-            [text(line, "client"), number(line, "wrong").to_string(), left, state.to_owned()]
-        });
         out += "\n";
-        out += &columns(["client", "wrong", "for", "state"], rows, "");
+        out += &columns(["client", "wrong", "for", "state"], clients.into_iter(), "");
     }
     out
+}
+
+fn login_row(of: &LoginLine) -> [String; 6] {
+    let time = |at: u64| DateTime::from_unix(at.cast_signed()).to_string();
+    let to = of.last_to.map_or("", |to| match to {
+        LoginPurpose::Send => "send",
+        LoginPurpose::Read => "read",
+    });
+    let state = [(of.remembered, "remembered"), (of.slow, "slow")].into_iter().filter(|(is, _)| *is);
+    [
+        of.login.clone(),
+        of.last_use.map_or("-".to_owned(), time),
+        to.to_owned(),
+        of.last_from.map_or(String::new(), |ip| ip.to_string()),
+        of.wrong.to_string(),
+        state.map(|(_, word)| word).collect::<Vec<_>>().join(", "),
+    ]
+}
+
+fn client_row(of: &ClientLine) -> [String; 4] {
+    let state = if of.turned_away { "turned away" } else { "" };
+    [of.client.clone(), of.wrong.to_string(), format!("{} s", of.secs), state.to_owned()]
 }

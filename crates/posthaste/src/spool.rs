@@ -6,8 +6,8 @@ use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 use clap::Subcommand;
+use posthaste_control::{Request, SOCKET};
 use posthaste_delivery::local::{BoundMounts, remove_mailbox};
-use posthaste_server::control::{Request, SOCKET};
 use posthaste_spool::{ClosedSpool, FileSpool, OpenError, StreamStats};
 use serde_json::{Value, json};
 

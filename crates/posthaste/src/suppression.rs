@@ -7,8 +7,8 @@ use std::process::ExitCode;
 use std::time::{Duration, SystemTime};
 
 use clap::{Args, Subcommand, ValueEnum};
+use posthaste_control::{Request, Source, Suppressed, Wanted};
 use posthaste_message::DateTime;
-use posthaste_server::control::{Request, Source, Suppressed, Wanted};
 use serde_json::{Value, json};
 
 use crate::queue::{AnyError, ServerArgs, answer, ask, columns, number, show, text};

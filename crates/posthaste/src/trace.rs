@@ -7,9 +7,9 @@ use std::time::{Duration, SystemTime};
 
 use clap::Args;
 use jiff::Timestamp;
+use posthaste_control::Request;
 use posthaste_events::packed_name;
 use posthaste_events::read::{Next, Reader};
-use posthaste_server::control::Request;
 use regex::bytes::{Regex, RegexBuilder};
 use serde_json::{Value, json};
 

@@ -6,7 +6,7 @@ use std::process::ExitCode;
 
 use jiff::Timestamp;
 use posthaste_config::Config;
-use posthaste_server::control::{Request, SOCKET};
+use posthaste_control::{Request, SOCKET};
 use serde_json::Value;
 
 use crate::terminal::{complain, harmless, harmless_json};

@@ -8,7 +8,7 @@ mod banner;
 mod bound;
 mod certificates;
 mod config_check;
-pub mod control;
+mod control;
 mod delivery;
 mod destinations;
 mod error;
@@ -63,6 +63,7 @@ mod watch;
 mod webhooks;
 
 pub use config_check::{ConfigFindings, check_config};
+pub use control::{ClosedQueue, ClosedQueueError};
 pub use error::ServeError;
 use posthaste_config as config;
 pub use posthaste_intake::Left;

@@ -5,7 +5,7 @@ use std::process::ExitCode;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
-use posthaste_server::control::Request;
+use posthaste_control::Request;
 
 use super::socket::ask;
 use super::tables::text;

@@ -3,7 +3,7 @@
 use std::process::ExitCode;
 
 use posthaste_config::Config;
-use posthaste_server::control::{Doing, Request, Which};
+use posthaste_control::{Doing, Request, Which};
 
 use super::socket::{answer, answer_of};
 use super::tables::number;

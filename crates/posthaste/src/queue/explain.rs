@@ -3,7 +3,7 @@
 use std::process::ExitCode;
 
 use clap::Args;
-use posthaste_server::control::{Defaults, Explained, Request, SOCKET};
+use posthaste_control::{Defaults, Explained, Request, SOCKET};
 
 use super::socket::answer_of;
 use super::tables::columns;

@@ -3,8 +3,8 @@
 use std::fmt::Write as _;
 
 use posthaste_config::Config;
+use posthaste_control::{Request, Which};
 use posthaste_message::DateTime;
-use posthaste_server::control::{Request, Which};
 
 use super::AnyError;
 use super::socket::answer_of;

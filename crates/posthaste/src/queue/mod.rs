@@ -16,8 +16,8 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use clap::{Args, Subcommand, ValueEnum};
+use posthaste_control::{By, Doing, Named, Request, Which};
 use posthaste_message::DateTime;
-use posthaste_server::control::{By, Doing, Named, Request, Which};
 use serde_json::{Value, json};
 
 use crate::config_arg::ConfigArg;

@@ -7,7 +7,8 @@ use std::sync::mpsc::sync_channel;
 use std::thread::JoinHandle;
 
 use posthaste_config::Config;
-use posthaste_server::control::{ClosedQueue, Request, SOCKET};
+use posthaste_control::{Request, SOCKET};
+use posthaste_server::ClosedQueue;
 use rustix::process::getuid;
 use serde_json::Value;
 

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use clap::Args;
-use posthaste_server::control::{Request, Which};
+use posthaste_control::{Request, Which};
 use serde_json::Value;
 
 use super::socket::connect;

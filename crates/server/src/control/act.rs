@@ -1,42 +1,23 @@
 //! What an operator does with recipients.
 
+use posthaste_control::{Doing, Which};
 use posthaste_relay::queue::{Action, Secs, Status};
 use posthaste_relay::sender::{By, Relay};
 use posthaste_smtp::Reply;
-use serde::{Deserialize, Serialize};
 use serde_json::json;
 
-use super::{Outcome, Which};
+use super::Outcome;
+use super::scopes::filter;
 
-/// What is done with recipients.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Doing {
-    /// They are not tried, and do not expire.
-    Hold,
-    /// Held ones are tried again.
-    Release,
-    /// They are tried now.
-    Flush,
-    /// They are tried now, as if for the first time.
-    Requeue,
-    /// They are removed without a word.
-    Delete,
-    /// They are given up, and their senders are told.
-    Bounce,
-}
-
-impl Doing {
-    /// `until`: when a hold ends.
-    fn of_queue(self, until: Option<Secs>) -> Action {
-        match self {
-            Self::Hold => Action::Hold(until),
-            Self::Release => Action::Release,
-            Self::Flush => Action::Flush,
-            Self::Requeue => Action::Requeue,
-            Self::Delete => Action::Delete,
-            Self::Bounce => Action::Bounce(Status { code: 554, enhanced: 0 }),
-        }
+/// `until`: when a hold ends.
+fn of_queue(action: Doing, until: Option<Secs>) -> Action {
+    match action {
+        Doing::Hold => Action::Hold(until),
+        Doing::Release => Action::Release,
+        Doing::Flush => Action::Flush,
+        Doing::Requeue => Action::Requeue,
+        Doing::Delete => Action::Delete,
+        Doing::Bounce => Action::Bounce(Status { code: 554, enhanced: 0 }),
     }
 }
 
@@ -45,12 +26,12 @@ pub(super) fn act(relay: &Relay, uid: u32, of: &Which, action: Doing, secs: Opti
     if secs.is_some() && action != Doing::Hold {
         return Err("only a hold has an end".to_owned());
     }
-    let of_queue = action.of_queue(secs.map(|secs| relay.after(secs)));
+    let of_queue = of_queue(action, secs.map(|secs| relay.after(secs)));
     let text = if reason.is_empty() { "given up by the operator" } else { reason };
     let text: String = text.chars().filter(|c| matches!(c, ' '..='~')).take(REASON_CHARS_MAX).collect();
     let by = By { uid, reason: reason.to_owned() };
     let reply = Reply::new(GIVEN_UP, "5.0.0", text);
-    let done = relay.act(&of.filter(), of_queue, &reply, &by).map_err(|error| error.to_string())?;
+    let done = relay.act(&filter(of), of_queue, &reply, &by).map_err(|error| error.to_string())?;
     let of = serde_json::to_string(of).unwrap_or_default();
     let (changed, follow, outranked) = (done.changed, done.follows, done.outranked);
     tracing::info!(uid, action = ?action, of, secs, reason, changed, follow, outranked, "the operator has changed the queue");

@@ -6,6 +6,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
+use posthaste_control::Request;
 use posthaste_delivery::local::LocalConfig;
 use posthaste_relay::dns::{Resolver, Settings as DnsSettings};
 use posthaste_relay::sender::{Bounces, Config as RelayConfig, Delivering, Notice, Notices, Notifier, Relay, Routing};
@@ -15,7 +16,7 @@ use posthaste_spool::{ClosedSpool, FileSpool, OpenError};
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, BufReader};
 use tokio::net::UnixStream;
 
-use super::{REQUEST_BYTES_MAX, Request, answer, export, import};
+use super::{REQUEST_BYTES_MAX, answer, export, import};
 use crate::config::Config;
 use crate::events::Events;
 use crate::relay_log::RelayLog;

@@ -1,23 +1,24 @@
 //! What goes to another next hop than the configuration has.
 
+use posthaste_control::Named;
 use posthaste_relay::queue::{Diversion, Secs};
 use posthaste_relay::sender::{By, Relay};
 use serde_json::{Value, json};
 
-use super::suspend::{Named, failed};
-use super::{Answer, Outcome};
+use super::suspend::failed;
+use super::{Answer, Outcome, scopes};
 
 /// Has mail of a scope go to another next hop.
 pub(super) fn divert(relay: &Relay, uid: u32, scope: &Named, to: &str, secs: Option<Secs>, reason: &str) -> Outcome {
     let by = By { uid, reason: reason.to_owned() };
-    relay.divert(scope.scope()?, to, secs, &by).map_err(failed)?;
+    relay.divert(scopes::scope(scope)?, to, secs, &by).map_err(failed)?;
     tracing::info!(uid, scope = ?scope, to, secs, reason, "the operator has diverted mail");
     Ok(json!({ "done": 1 }))
 }
 
 /// Has it go where it would go.
 pub(super) fn end(relay: &Relay, uid: u32, scope: &Named) -> Outcome {
-    let had = relay.end_diversion(scope.scope()?, &By { uid, ..By::default() }).map_err(failed)?;
+    let had = relay.end_diversion(scopes::scope(scope)?, &By { uid, ..By::default() }).map_err(failed)?;
     tracing::info!(uid, scope = ?scope, "the operator has ended a diversion");
     Ok(json!({ "done": u8::from(had) }))
 }
@@ -31,7 +32,7 @@ pub(super) fn list(relay: &Relay, answer: Answer<'_>) -> Outcome {
 
 fn line(relay: &Relay, diversion: &Diversion) -> Value {
     let Diversion { scope, until, to, reason } = diversion;
-    let (kind, name, of) = (scope.kind(), scope.name(), Named::of(scope));
+    let (kind, name, of) = (scope.kind(), scope.name(), scopes::named(scope));
     let until = Some(*until).filter(|until| *until < Secs::MAX).map(|until| relay.wall(until));
     json!({ "kind": kind, "name": name, "scope": of, "to": &**to, "until": until, "reason": &**reason })
 }

@@ -2,12 +2,14 @@
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
+use posthaste_control::Which;
 use posthaste_relay::sender::{By, ControlError, Exported, Relay};
 use ring::digest::{Context, SHA256};
 use serde_json::{Value, json};
 
+use super::scopes::filter;
 use super::transfer::{End, FORMAT, Head, Line, Recipient, VERSION, hex};
-use super::{Answer, Outcome, Which};
+use super::{Answer, Outcome};
 use crate::ids::unix_micros;
 
 /// Those that fit, each in several lines. `hold`: they are held here from then on.
@@ -29,7 +31,7 @@ pub(super) fn export(relay: &Relay, uid: u32, host: &str, of: &Which, hold: bool
             answer(as_json(&Line::Broken { broken: error.to_string() }))
         }
     };
-    let count = relay.export(&of.filter(), hold.then_some(&by), &mut show).map_err(|error| error.to_string())?;
+    let count = relay.export(&filter(of), hold.then_some(&by), &mut show).map_err(|error| error.to_string())?;
     let (recipients, under_way) = (count.recipients, count.under_way);
     tracing::info!(uid, messages, recipients, under_way, broken, hold, "the operator has exported mail of the queue");
     Ok(as_json(&Line::Last { done: messages, recipients, under_way, broken }))

@@ -5,6 +5,7 @@ use std::ops::ControlFlow;
 use std::path::Path;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
+use posthaste_control::Which;
 use posthaste_events::last::{Deferral, last_deferrals};
 use posthaste_relay::queue::entry::HoldReason;
 use posthaste_relay::queue::{Secs, Status, Waits};
@@ -13,7 +14,8 @@ use posthaste_spool::Lsn;
 use posthaste_transport::{TransportWaits, Transports, WaitingTarget};
 use serde_json::{Value, json};
 
-use super::{Answer, Outcome, Which};
+use super::scopes::filter;
+use super::{Answer, Outcome};
 
 /// Those that fit, one on each line: of the relay, then of the transports.
 pub(super) fn list(
@@ -84,7 +86,7 @@ fn list_relay(relay: &Relay, of: &Which, most: u64, events: Option<&Path>, answe
     let mut count = 0;
     if most > 0 {
         let logged = of.message.map(|message| Logged::look(relay, of, Lsn::new(message), events));
-        relay.waiting(&of.filter(), &mut |waiting| {
+        relay.waiting(&filter(of), &mut |waiting| {
             count += 1;
             let mut line = as_json(&waiting, relay);
             if let Some(logged) = &logged {
@@ -106,7 +108,7 @@ struct Logged {
 impl Logged {
     fn look(relay: &Relay, of: &Which, message: Lsn, events: Option<&Path>) -> Self {
         let mut wanted = HashSet::new();
-        relay.waiting(&of.filter(), &mut |waiting| {
+        relay.waiting(&filter(of), &mut |waiting| {
             if lacks_reply(&waiting) {
                 wanted.insert(waiting.state.key.number);
             }

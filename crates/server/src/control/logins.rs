@@ -1,6 +1,7 @@
 //! Logins as the gate against guessing knows them.
 
 use posthaste_accounts::{Guessed, GuessingClient, LoginDoor, LoginStatus};
+use posthaste_control::{ClientLine, LoginLine, LoginPurpose, LoginsLine};
 use serde_json::json;
 
 use super::{Answer, Outcome};
@@ -11,23 +12,32 @@ pub(super) fn list(receiver: &Receiver, answer: Answer<'_>) -> Outcome {
     let (gate, settings) = (receiver.gate(), receiver.settings());
     let logins = gate.logins(&settings.logins).into_iter().map(|status| {
         let LoginStatus { name, tenant, has_scram, last_use, is_remembered, wrong, is_slow } = status;
-        let door = |door| match door {
-            LoginDoor::Sending => "send",
-            LoginDoor::Reading => "read",
-        };
-        json!({
-            "login": name, "tenant": tenant, "scram": has_scram,
-            "last_use": last_use.map(|last| last.at), "last_to": last_use.map(|last| door(last.door)),
-            "last_from": last_use.and_then(|last| last.network),
-            "remembered": is_remembered, "wrong": wrong, "slow": is_slow,
+        LoginsLine::Login(LoginLine {
+            login: name,
+            tenant,
+            scram: has_scram,
+            last_use: last_use.map(|last| last.at),
+            last_to: last_use.map(|last| purpose(last.door)),
+            last_from: last_use.and_then(|last| last.network),
+            remembered: is_remembered,
+            wrong,
+            slow: is_slow,
         })
     });
     let clients = gate.guessing_clients().into_iter().map(|client| {
         let GuessingClient { network, wrong, is_turned_away, secs_left } = client;
-        json!({ "client": network, "wrong": wrong, "turned_away": is_turned_away, "secs": secs_left })
+        LoginsLine::Client(ClientLine { client: network, wrong, turned_away: is_turned_away, secs: secs_left })
     });
-    let listened = logins.chain(clients).take_while(|line| answer(line.clone())).count();
+    let is_heard = |line: &LoginsLine| serde_json::to_value(line).is_ok_and(answer);
+    let listened = logins.chain(clients).take_while(is_heard).count();
     Ok(json!({ "done": listened }))
+}
+
+fn purpose(door: LoginDoor) -> LoginPurpose {
+    match door {
+        LoginDoor::Sending => LoginPurpose::Send,
+        LoginDoor::Reading => LoginPurpose::Read,
+    }
 }
 
 /// Forgets wrong passwords. `done`: of how many clients and accounts there were any.

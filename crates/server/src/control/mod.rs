@@ -14,12 +14,12 @@ mod export;
 mod import;
 mod list;
 mod logins;
+mod scopes;
 mod summary;
 mod suppression;
 mod suspend;
 mod trace;
 mod transfer;
-mod which;
 
 use std::io;
 use std::os::unix::fs::PermissionsExt;
@@ -28,185 +28,19 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-pub use act::Doing;
 pub use closed::{ClosedQueue, ClosedQueueError};
-use posthaste_relay::queue::Secs;
+use posthaste_control::{Doing, Request, SOCKET};
 use posthaste_relay::sender::OfMail;
-pub use posthaste_relay::shaping::explain::{Defaults, Explained};
-pub use posthaste_relay::shaping::kumo::convert as convert_kumo;
-pub use posthaste_relay::suppression::{Source, Suppressed, Wanted};
-use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
-pub use summary::By;
-pub use suspend::Named;
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
 use tokio::net::unix::OwnedWriteHalf;
 use tokio::net::{UnixListener, UnixStream};
 use tokio::sync::{Semaphore, mpsc};
 use tokio::task::{JoinHandle, spawn_blocking};
 use tokio::time::{Instant, timeout};
-pub use which::Which;
 
 use crate::receive::Receiver;
 use crate::services::{Ending, OnFailure, Service};
-
-/// The name of the socket in the data directory.
-pub const SOCKET: &str = "control.sock";
-
-/// What is asked.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(tag = "ask", rename_all = "lowercase", deny_unknown_fields)]
-pub enum Request {
-    /// The recipients that wait, one on each line.
-    List {
-        /// Which.
-        #[serde(default)]
-        of: Which,
-        /// How many at most; not set: all.
-        #[serde(default, skip_serializing_if = "Option::is_none")]
-        limit: Option<u64>,
-    },
-    /// How many wait, one name on each line.
-    Summary {
-        /// Which.
-        #[serde(default)]
-        of: Which,
-        /// What names.
-        #[serde(default)]
-        by: By,
-    },
-    /// The octets of a message, in pieces.
-    Cat {
-        /// Its number.
-        message: u64,
-        /// Whether only the header is wanted.
-        #[serde(default)]
-        header: bool,
-    },
-    /// Messages for another queue, each in several lines, and a first and a last line about all.
-    Export {
-        /// Which.
-        of: Which,
-        /// They are held here from then on.
-        #[serde(default)]
-        hold: bool,
-    },
-    /// Takes messages of another queue: the answer to [`Export`](Self::Export) follows the request. A line about each message is the answer.
-    Import {
-        /// What an operator has held there is tried here.
-        #[serde(default)]
-        release: bool,
-    },
-    /// Does something with recipients; the answer has how many are `changed`, and how many are under way and `follow`.
-    Act {
-        /// Which.
-        of: Which,
-        /// What.
-        action: Doing,
-        /// After so many seconds a hold ends by itself; not set: without an end. Of nothing else.
-        #[serde(default, skip_serializing_if = "Option::is_none")]
-        secs: Option<Secs>,
-        /// Why: for the log, and for those who are told that their mail is given up.
-        #[serde(default)]
-        reason: String,
-    },
-    /// Tries nothing of a scope.
-    Suspend {
-        /// Of what.
-        scope: Named,
-        /// For how long, in seconds; not set: without an end.
-        secs: Option<Secs>,
-        /// Why.
-        #[serde(default)]
-        reason: String,
-    },
-    /// Ends a suspension.
-    Resume {
-        /// Of what.
-        scope: Named,
-    },
-    /// What is suspended, one on each line.
-    Suspensions,
-    /// Dialogues of sessions that begin from now on, a line each, until the client goes.
-    Trace {
-        /// Of clients.
-        inbound: bool,
-        /// With other hosts.
-        outbound: bool,
-        /// With this address, or in this network.
-        #[serde(default)]
-        peer: Option<String>,
-        /// That name this recipient.
-        #[serde(default)]
-        recipient: Option<String>,
-    },
-    /// Has mail go to another next hop.
-    Divert {
-        /// Which; no site.
-        scope: Named,
-        /// Where to: a host or an address in brackets, with a port behind a colon if it is not 25.
-        to: String,
-        /// For how long, in seconds; not set: without an end.
-        secs: Option<Secs>,
-        /// Why.
-        #[serde(default)]
-        reason: String,
-    },
-    /// Has it go where it would go.
-    Undivert {
-        /// Which.
-        scope: Named,
-    },
-    /// What is diverted, one on each line.
-    Diversions,
-    /// Which limits apply to a destination, and which of them mail waits for; one line.
-    Explain {
-        /// The domain.
-        domain: String,
-        /// Of this tenant's mail; empty for none.
-        #[serde(default)]
-        tenant: String,
-        /// Of mail that was received for this pool; empty for the tenant's.
-        #[serde(default)]
-        pool: String,
-        /// From this source alone; empty for all.
-        #[serde(default)]
-        source: String,
-    },
-    /// Entries of the suppression list, one on each line.
-    Suppressions {
-        /// Which.
-        #[serde(default)]
-        of: Wanted,
-    },
-    /// Mail accepted for a mailbox until now, and for those below it, is not delivered any more. Answered also where nothing is relayed.
-    #[serde(rename = "forget-mailbox")]
-    ForgetMailbox {
-        /// Path of the Maildir, or of a directory above it, below the mail directory.
-        mailbox: String,
-    },
-    /// Logins, and clients that have guessed wrong, one on each line. Answered also where nothing is relayed.
-    Logins,
-    /// Forgets wrong passwords, so that nobody is turned away or slowed for them.
-    #[serde(rename = "forget-guesses")]
-    ForgetGuesses {
-        /// Addresses of clients and names of logins.
-        of: Vec<String>,
-    },
-    /// Adds entries to the suppression list.
-    Suppress {
-        /// Which; without `added` they are added now.
-        entries: Vec<Suppressed>,
-    },
-    /// Removes addresses from the suppression list.
-    Unsuppress {
-        /// Whose; empty: of the entries for everybody.
-        #[serde(default)]
-        tenant: String,
-        /// Which.
-        addresses: Vec<String>,
-    },
-}
 
 /// Answers requests.
 pub(crate) struct Control {

@@ -3,13 +3,14 @@
 use std::io;
 use std::time::Duration;
 
+use posthaste_control::Request;
 use posthaste_smtp::driver::IpNet;
 use serde_json::{Value, json};
 use tokio::io::AsyncWriteExt;
 use tokio::net::unix::OwnedWriteHalf;
 use tokio::time::timeout;
 
-use super::{PATIENCE, Request};
+use super::PATIENCE;
 use crate::live::{Live, Shown};
 
 /// What a request wants to see.

@@ -1,0 +1,209 @@
+//! Requests to a running server and its answers, as they cross the control socket.
+//!
+//! For whoever asks: the command line, HTTP, a program of the operator's. A request is one line of JSON, the answer lines of JSON; the last has `done` or `error`.
+#![forbid(unsafe_code)]
+#![warn(missing_docs)]
+
+mod logins;
+mod which;
+
+pub use logins::{ClientLine, LoginLine, LoginPurpose, LoginsLine};
+pub use posthaste_relay::shaping::explain::{Defaults, Explained};
+pub use posthaste_relay::suppression::{Source, Suppressed, Wanted};
+use serde::{Deserialize, Serialize};
+pub use which::{By, Doing, Named, Which};
+
+/// The name of the socket in the data directory.
+pub const SOCKET: &str = "control.sock";
+
+/// What is asked.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "ask", rename_all = "lowercase", deny_unknown_fields)]
+pub enum Request {
+    /// The recipients that wait, one on each line.
+    List {
+        /// Which.
+        #[serde(default)]
+        of: Which,
+        /// How many at most; not set: all.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        limit: Option<u64>,
+    },
+    /// How many wait, one name on each line.
+    Summary {
+        /// Which.
+        #[serde(default)]
+        of: Which,
+        /// What names.
+        #[serde(default)]
+        by: By,
+    },
+    /// The octets of a message, in pieces.
+    Cat {
+        /// Its number.
+        message: u64,
+        /// Whether only the header is wanted.
+        #[serde(default)]
+        header: bool,
+    },
+    /// Messages for another queue, each in several lines, and a first and a last line about all.
+    Export {
+        /// Which.
+        of: Which,
+        /// They are held here from then on.
+        #[serde(default)]
+        hold: bool,
+    },
+    /// Takes messages of another queue: the answer to [`Export`](Self::Export) follows the request. A line about each message is the answer.
+    Import {
+        /// What an operator has held there is tried here.
+        #[serde(default)]
+        release: bool,
+    },
+    /// Does something with recipients; the answer has how many are `changed`, and how many are under way and `follow`.
+    Act {
+        /// Which.
+        of: Which,
+        /// What.
+        action: Doing,
+        /// After so many seconds a hold ends by itself; not set: without an end. Of nothing else.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        secs: Option<u32>,
+        /// Why: for the log, and for those who are told that their mail is given up.
+        #[serde(default)]
+        reason: String,
+    },
+    /// Tries nothing of a scope.
+    Suspend {
+        /// Of what.
+        scope: Named,
+        /// For how long, in seconds; not set: without an end.
+        secs: Option<u32>,
+        /// Why.
+        #[serde(default)]
+        reason: String,
+    },
+    /// Ends a suspension.
+    Resume {
+        /// Of what.
+        scope: Named,
+    },
+    /// What is suspended, one on each line.
+    Suspensions,
+    /// Dialogues of sessions that begin from now on, a line each, until the client goes.
+    Trace {
+        /// Of clients.
+        inbound: bool,
+        /// With other hosts.
+        outbound: bool,
+        /// With this address, or in this network.
+        #[serde(default)]
+        peer: Option<String>,
+        /// That name this recipient.
+        #[serde(default)]
+        recipient: Option<String>,
+    },
+    /// Has mail go to another next hop.
+    Divert {
+        /// Which; no site.
+        scope: Named,
+        /// Where to: a host or an address in brackets, with a port behind a colon if it is not 25.
+        to: String,
+        /// For how long, in seconds; not set: without an end.
+        secs: Option<u32>,
+        /// Why.
+        #[serde(default)]
+        reason: String,
+    },
+    /// Has it go where it would go.
+    Undivert {
+        /// Which.
+        scope: Named,
+    },
+    /// What is diverted, one on each line.
+    Diversions,
+    /// Which limits apply to a destination, and which of them mail waits for; one line.
+    Explain {
+        /// The domain.
+        domain: String,
+        /// Of this tenant's mail; empty for none.
+        #[serde(default)]
+        tenant: String,
+        /// Of mail that was received for this pool; empty for the tenant's.
+        #[serde(default)]
+        pool: String,
+        /// From this source alone; empty for all.
+        #[serde(default)]
+        source: String,
+    },
+    /// Entries of the suppression list, one on each line.
+    Suppressions {
+        /// Which.
+        #[serde(default)]
+        of: Wanted,
+    },
+    /// Mail accepted for a mailbox until now, and for those below it, is not delivered any more. Answered also where nothing is relayed.
+    #[serde(rename = "forget-mailbox")]
+    ForgetMailbox {
+        /// Path of the Maildir, or of a directory above it, below the mail directory.
+        mailbox: String,
+    },
+    /// Logins, and clients that have guessed wrong, one on each line. Answered also where nothing is relayed.
+    Logins,
+    /// Forgets wrong passwords, so that nobody is turned away or slowed for them.
+    #[serde(rename = "forget-guesses")]
+    ForgetGuesses {
+        /// Addresses of clients and names of logins.
+        of: Vec<String>,
+    },
+    /// Adds entries to the suppression list.
+    Suppress {
+        /// Which; without `added` they are added now.
+        entries: Vec<Suppressed>,
+    },
+    /// Removes addresses from the suppression list.
+    Unsuppress {
+        /// Whose; empty: of the entries for everybody.
+        #[serde(default)]
+        tenant: String,
+        /// Which.
+        addresses: Vec<String>,
+    },
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn requests_are_what_the_manual_says() {
+        let read = |text: &str| serde_json::from_str::<Request>(text);
+        let of = Which { domain: Some("there.example".into()), ..Which::default() };
+        let list = Request::List { of, limit: None };
+        assert_eq!(read(r#"{"ask":"list","of":{"domain":"there.example"}}"#).unwrap(), list);
+        assert_eq!(serde_json::to_string(&list).unwrap(), r#"{"ask":"list","of":{"domain":"there.example"}}"#);
+        let forget = Request::ForgetGuesses { of: vec!["192.0.2.1".into()] };
+        assert_eq!(read(r#"{"ask":"forget-guesses","of":["192.0.2.1"]}"#).unwrap(), forget);
+        assert!(read(r#"{"ask":"list","off":{}}"#).is_err() && read(r#"{"ask":"nothing"}"#).is_err());
+    }
+
+    #[test]
+    fn lines_about_logins_are_told_apart() {
+        let client = ClientLine { client: "192.0.2.1".into(), wrong: 3, turned_away: false, secs: 600 };
+        let login = LoginLine {
+            login: "ann@example.org".into(),
+            tenant: None,
+            scram: true,
+            last_use: Some(1),
+            last_to: Some(LoginPurpose::Send),
+            last_from: None,
+            remembered: false,
+            wrong: 0,
+            slow: false,
+        };
+        for line in [LoginsLine::Client(client), LoginsLine::Login(login)] {
+            let text = serde_json::to_string(&line).unwrap();
+            assert_eq!(serde_json::from_str::<LoginsLine>(&text).unwrap(), line, "{text}");
+        }
+    }
+}

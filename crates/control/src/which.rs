@@ -1,0 +1,96 @@
+//! The part of a queue that a request is about, and the act.
+
+use serde::{Deserialize, Serialize};
+
+/// Recipients that are meant. Nothing set: all.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Which {
+    /// The number of their message.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub message: Option<u64>,
+    /// Their number within it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub number: Option<u16>,
+    /// From this sender; empty for notifications.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub sender: Option<String>,
+    /// To this address.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub recipient: Option<String>,
+    /// To this domain.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub domain: Option<String>,
+    /// Of this tenant.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub tenant: Option<String>,
+    /// Of this campaign.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub campaign: Option<String>,
+    /// Held ones, or those that are not.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub held: Option<bool>,
+}
+
+/// What is suspended: a tenant or a campaign, a domain or a site, or one of the former at one of the latter.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Named {
+    /// Mail of a tenant.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub tenant: Option<String>,
+    /// A mailing.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub campaign: Option<String>,
+    /// Mail to a domain.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub domain: Option<String>,
+    /// Mail to a set of mail hosts, as the log names it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub site: Option<String>,
+}
+
+/// What is done with recipients.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Doing {
+    /// They are not tried, and do not expire.
+    Hold,
+    /// Held ones are tried again.
+    Release,
+    /// They are tried now.
+    Flush,
+    /// They are tried now, as if for the first time.
+    Requeue,
+    /// They are removed without a word.
+    Delete,
+    /// They are given up, and their senders are told.
+    Bounce,
+}
+
+/// What recipients are counted by.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum By {
+    /// Their domain.
+    #[default]
+    Domain,
+    /// Whose mail it is.
+    Tenant,
+    /// The mailing.
+    Campaign,
+    /// The set of mail hosts; an empty name for those of which none is known yet.
+    Site,
+}
+
+impl By {
+    /// The key of the name in an answer.
+    pub fn key(self) -> &'static str {
+        match self {
+            Self::Domain => "domain",
+            Self::Tenant => "tenant",
+            Self::Campaign => "campaign",
+            Self::Site => "site",
+        }
+    }
+}
