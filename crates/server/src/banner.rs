@@ -9,7 +9,7 @@ use posthaste_units::{count, wrapped};
 use rustix::process::{Resource, getrlimit};
 
 use crate::Server;
-use crate::config::{self, Config, Domain, ListenerProtocol};
+use crate::config::{self, Config, Domain, ListenerAuth, ListenerProtocol, ListenerTls};
 
 impl Server {
     /// What is printed at the start, as one line of JSON.
@@ -94,7 +94,8 @@ impl Server {
         if let Some(damaged) = damaged(&self.replayed) {
             let _ = writeln!(out, "  DAMAGED    {damaged}");
         }
-        if let (Some(address), [domain, ..]) = (self.addresses.smtp, domains.as_slice()) {
+        let open = self.addresses.smtp.filter(|_| takes_plain_mail(&self.config));
+        if let (Some(address), [domain, ..]) = (open, domains.as_slice()) {
             let user = example_user(&self.config);
             // As it is on disk: a name of the configuration may be in capitals, or have letters that a directory's has not.
             let found = match self.receiver.settings().directory.resolve(&user, Some(domain)) {
@@ -171,6 +172,15 @@ fn damaged(report: &ReplayReport) -> Option<String> {
     let batches = report.damaged.len();
     let (places_text, batches_text) = (count(places, "damaged place"), count(batches, "unreadable batch"));
     (places + batches > 0).then(|| format!("spool: {places_text}, {batches_text}; see the log"))
+}
+
+/// True if the first SMTP listener takes mail in the clear and without a login, as the example of the banner sends it.
+fn takes_plain_mail(config: &Config) -> bool {
+    let first = config.mail_listeners().find(|listener| listener.protocol == ListenerProtocol::Smtp);
+    first.is_some_and(|listener| {
+        !matches!(listener.tls, Some(ListenerTls::Required | ListenerTls::Implicit))
+            && listener.auth != Some(ListenerAuth::Required)
+    })
 }
 
 /// A user that the banner can name: the first that there is.
