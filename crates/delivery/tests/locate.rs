@@ -59,3 +59,12 @@ async fn a_path_outside_the_root_is_told_with_the_root() {
         assert_eq!(executor.locate(&path, &id).unwrap_err().to_string(), refused.to_string());
     }
 }
+
+#[tokio::test]
+async fn a_spool_in_use_is_named_with_what_helps() {
+    let dir = tempfile::tempdir().unwrap();
+    let _first = DeliveryExecutor::with_journal(dir.path()).unwrap();
+    let said = DeliveryExecutor::with_journal(dir.path()).err().unwrap().to_string();
+    let expected = format!("{}: the spool is in use: stop the process", dir.path().join("spool").display());
+    assert!(said.starts_with(&expected), "{said}");
+}

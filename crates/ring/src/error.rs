@@ -1,6 +1,7 @@
 //! Why something was refused or failed: one variant for each thing that a caller can do about it.
 
 use std::io;
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use crate::Lsn;
@@ -40,11 +41,19 @@ pub enum AppendError {
 #[non_exhaustive]
 pub enum OpenError {
     /// Another process, or another ring in this one, has it open.
-    #[error("the log is in use by another process")]
-    Locked,
+    #[error("the log in {} is in use: stop the process that has it open, or use another directory", dir.display())]
+    Locked {
+        /// The log's directory.
+        dir: PathBuf,
+    },
     /// The file system failed; nothing that was found is lost.
-    #[error("cannot open the log: {0}")]
-    Io(#[from] io::Error),
+    #[error("cannot open the log in {}: {error}", dir.display())]
+    Io {
+        /// The log's directory.
+        dir: PathBuf,
+        /// What the file system said.
+        error: io::Error,
+    },
 }
 
 /// Why a record could not be read back.

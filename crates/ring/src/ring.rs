@@ -150,11 +150,15 @@ impl Ring {
     /// # Errors
     /// [`OpenError::Locked`] if another process has it; [`OpenError::Io`] if the file system fails.
     pub fn open(dir: &Path, config: Config, on_record: OnRecord) -> Result<(Self, Recovery), OpenError> {
-        let config = config.within_bounds();
-        let storage = Storage::open(dir).map_err(|error| match error.kind() {
-            io::ErrorKind::WouldBlock => OpenError::Locked,
-            _ => OpenError::Io(error),
-        })?;
+        Self::recover(dir, config.within_bounds(), on_record).map_err(|error| match error.kind() {
+            // Only the lock is asked for without a wait.
+            io::ErrorKind::WouldBlock => OpenError::Locked { dir: dir.to_owned() },
+            _ => OpenError::Io { dir: dir.to_owned(), error },
+        })
+    }
+
+    fn recover(dir: &Path, config: Config, on_record: OnRecord) -> io::Result<(Self, Recovery)> {
+        let storage = Storage::open(dir)?;
         let contents = read_all(&storage, on_record)?;
         contents.make_durable()?;
         let mut total = contents.names.len();

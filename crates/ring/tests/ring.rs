@@ -168,7 +168,7 @@ fn a_full_ring_opens_however_often_and_is_no_fuller() {
     let lsns = fill(&ring, &[7; 5000]).0;
     for _ in 0..4 {
         let again = Ring::open(dir.path(), config(), OnRecord::default());
-        assert!(matches!(again, Err(posthaste_ring::OpenError::Locked)));
+        assert!(matches!(again, Err(posthaste_ring::OpenError::Locked { dir: named }) if named == dir.path()));
     }
     drop(ring);
     for _ in 0..4 {

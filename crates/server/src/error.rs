@@ -16,10 +16,13 @@ pub enum ServeError {
     /// The configuration cannot be used; nothing was touched.
     #[error(transparent)]
     Config(#[from] ConfigError),
-    /// The spool or the mail directory cannot be used, for example because another server uses it.
+    /// The spool cannot be used, for example because another server uses it.
+    #[error(transparent)]
+    Spool(OpenError),
+    /// The mail directory or a stream of the spool cannot be used.
     #[error("{}: {error}", dir.display())]
     Storage {
-        /// The spool's directory, or the data directory.
+        /// The data directory.
         dir: PathBuf,
         /// What is wrong with it.
         error: OpenError,

@@ -37,9 +37,9 @@ pub(crate) async fn open_store(
         Ok((store, ReplayReport { spool: Some(found), ..report }, events))
     };
     let opened = tokio::task::spawn_blocking(open).await;
-    let (store, report, events) = opened.map_err(std::io::Error::from)?.map_err(|error| {
-        let dir = if matches!(error, OpenError::Spool(_)) { &config.storage.spool } else { &config.storage.data };
-        ServeError::Storage { dir: dir.clone(), error }
+    let (store, report, events) = opened.map_err(std::io::Error::from)?.map_err(|error| match error {
+        OpenError::Spool { .. } => ServeError::Spool(error),
+        error => ServeError::Storage { dir: config.storage.data.clone(), error },
     })?;
     tell(&report);
     Ok((store, report, events))
@@ -68,7 +68,7 @@ fn open_when_free(config: &LocalConfig) -> Result<(FileSpool, OpenReport), OpenE
             Err(posthaste_spool::OpenError::Locked) if Instant::now() < deadline => {
                 std::thread::sleep(Duration::from_millis(50));
             }
-            opened => return Ok(opened?),
+            opened => return opened.map_err(|error| OpenError::Spool { dir: config.spool_dir.clone(), error }),
         }
     }
 }

@@ -47,7 +47,7 @@ pub enum AppendError {
 #[non_exhaustive]
 pub enum OpenError {
     /// Another process has it open.
-    #[error("the spool is in use by another process")]
+    #[error("the spool is in use: stop the process that has it open, or use another directory")]
     Locked,
     /// Both checkpoints are damaged, gone or unreadable, and there is something to lose.
     #[error(

@@ -78,7 +78,7 @@ impl FileSpool {
             OnRecord { low: checkpoint.ring_low, known: Lsn::new(checkpoint.through), proof: checkpoint.proof };
         let opened = Ring::open(&dir.join(RING), ring_config, on_record);
         let (ring, recovery) = opened.map_err(|error| match error {
-            posthaste_ring::OpenError::Locked => OpenError::Locked,
+            posthaste_ring::OpenError::Locked { .. } => OpenError::Locked,
             other => OpenError::Ring(other),
         })?;
         // A failed sync may have dropped writes of any file on the device, so no later sync there is trusted, whatever part of the program asked.

@@ -78,8 +78,13 @@ impl LocalConfig {
 #[non_exhaustive]
 pub enum OpenError {
     /// The spool: in use by another process, or its file system failed.
-    #[error(transparent)]
-    Spool(#[from] posthaste_spool::OpenError),
+    #[error("{}: {error}", dir.display())]
+    Spool {
+        /// Its directory.
+        dir: PathBuf,
+        /// Why it cannot be opened.
+        error: posthaste_spool::OpenError,
+    },
     /// A mount's stream could not be registered.
     #[error(transparent)]
     Stream(#[from] posthaste_spool::StreamError),

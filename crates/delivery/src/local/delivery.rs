@@ -50,7 +50,8 @@ impl LocalDelivery {
     /// # Errors
     /// See [`OpenError`]. A mailbox that cannot be written to is not an error: its mail waits.
     pub fn open(config: LocalConfig) -> Result<(Self, ReplayReport), OpenError> {
-        let (spool, found) = FileSpool::open(&config.spool_dir, config.spool.clone())?;
+        let opened = FileSpool::open(&config.spool_dir, config.spool.clone());
+        let (spool, found) = opened.map_err(|error| OpenError::Spool { dir: config.spool_dir.clone(), error })?;
         let intake = Intake::new(Arc::new(spool), config.intake.clone());
         let (delivery, report) = Self::open_with(intake, true, config, Seams::default())?;
         Ok((delivery, ReplayReport { spool: Some(found), ..report }))
