@@ -11,11 +11,12 @@ use serde::{Deserialize, Serialize};
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Section {
-    /// Whether the server takes mail from the directory.
+    /// Take mail from the directory.
     pub enabled: bool,
-    /// The directory. Not set: `pickup` in `storage.data`.
+    /// Directory of messages from `posthaste sendmail`. The server makes it with mode 0700, so that by default only root and the server's own user can send;
+    /// to open it to others, see [sendmail.md](sendmail.md#for-all-programs-of-a-machine). Default: `pickup` in `storage.data`.
     pub directory: PathBuf,
-    /// The domain of addresses without one. Not set: the host name.
+    /// The domain of addresses without one. Default: `host_name`.
     pub origin: String,
 }
 

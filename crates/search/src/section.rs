@@ -9,9 +9,10 @@ use serde::{Deserialize, Serialize};
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Section {
-    /// Whether mail is indexed as it is delivered.
+    /// Index mail as it is delivered, for `posthaste find --index DIR`: one index of all mailboxes, about a second behind. Indexing runs on a thread
+    /// of the lowest priority and takes about 250 bytes of memory for each message.
     pub index: bool,
-    /// The index's directory. Not set: `search` in `storage.data`.
+    /// Directory of the index; only its owner can read it. Default: `search` in `storage.data`.
     pub dir: PathBuf,
 }
 

@@ -51,17 +51,21 @@ keys! {
 keys! {
     /// What is done with messages that break the rules of the line.
     pub struct Policy, overridden by PolicyOverrides {
-        /// A CR or LF that is not part of a CRLF.
+        /// CR or LF alone in a message: `"reject"`, `"fix"`, `"accept"`. Each has dangers: read [smtp.md](smtp.md).
         bare_newlines: BareNewlines = BareNewlines::default(), Deserialize::deserialize;
-        /// A text line longer than `limits.text_line_bytes`.
+        /// Text lines longer than `limits.text_line_bytes`: `"accept"` keeps them unchanged, `"reject"`.
         long_lines: LongLines = LongLines::default(), Deserialize::deserialize;
-        /// Whether DSN is offered (RFC 3461). Not set: to clients that may send mail anywhere.
+        /// DSN (RFC 3461) is offered: NOTIFY, RET, ENVID and ORCPT. Not set: to clients that may send mail anywhere, by their network, their
+        /// listener or a login; where `auth = "required"`, to all, unless `relay` is `false` there. With `true` also to strangers, who can have a
+        /// success notification sent to whatever sender they give. Default: not set.
         dsn: Option<bool> = None, Deserialize::deserialize;
-        /// Take paths without angle brackets, and a HELO with blanks or nothing behind it, as some devices send.
+        /// Take `MAIL FROM:a@b` without brackets, and a HELO with blanks in its name or without one, as RAID controllers, UPSs and
+        /// printers send. For their `[[network]]`.
         lenient_commands: bool = false, Deserialize::deserialize;
-        /// A NUL octet.
+        /// NUL in a message: `"reject"` or `"accept"`.
         nul_octets: NulOctets = NulOctets::default(), Deserialize::deserialize;
-        /// Commands of other protocols: a client that says one, or something like a header field, is cut off with 502.
+        /// Commands of other protocols. A client that sends one, or a line that looks like a header field, gets 502 5.7.0 and is disconnected. `[]`:
+        /// never. See [smtp.md](smtp.md). Default: `["GET", "HEAD", "POST", "PUT", "DELETE", "CONNECT", "OPTIONS", "TRACE", "PATCH", "PRI"]`.
         forbidden_commands: Vec<String> = FORBIDDEN_COMMANDS.map(String::from).to_vec(), Deserialize::deserialize;
     }
 }

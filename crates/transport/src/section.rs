@@ -13,19 +13,19 @@ use crate::Config;
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Section {
-    /// Seconds that a program may run; then it is killed.
+    /// Time that a program may run; then its process group is killed.
     #[serde(deserialize_with = "values::secs")]
     pub program_secs: u64,
-    /// Seconds that an LMTP server may take for a reply.
+    /// Time that an LMTP server may take for a reply.
     #[serde(deserialize_with = "values::secs")]
     pub lmtp_secs: u64,
-    /// Seconds between two attempts at most.
+    /// Longest pause between two attempts.
     #[serde(deserialize_with = "values::secs")]
     pub retry_secs: u64,
-    /// A message that still fails so many seconds after it was received is held: the log names it once, and it is tried less often.
+    /// A message that still fails after this time is held: the log names it once, and it is tried less often.
     #[serde(deserialize_with = "values::secs")]
     pub max_age_secs: u64,
-    /// Seconds until a message is tried again that is held, or was refused for good.
+    /// Time until a message is tried again that is held, or was refused for good.
     #[serde(deserialize_with = "values::secs")]
     pub refused_retry_secs: u64,
 }

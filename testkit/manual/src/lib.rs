@@ -5,9 +5,11 @@
 #![forbid(unsafe_code)]
 
 mod commands;
+mod keys;
 mod links;
 
 pub use commands::{commands, commands_in_blocks, spans};
+pub use keys::{DeclaredKey, DeclaredTable, declared_table};
 pub use links::{anchors, links};
 
 use std::collections::HashMap;

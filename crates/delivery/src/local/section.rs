@@ -14,40 +14,49 @@ use super::LocalConfig;
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Storage {
-    /// The directory that holds everything that is not placed elsewhere.
+    /// Holds everything without a place of its own; only one server at a time can use it. Default: `posthaste-data`.
     pub data: PathBuf,
-    /// The spool's directory; may lie on another file system. Not set: `spool` in `data`.
+    /// Accepted mail that is not durable in all its mailboxes; a fast disk here makes every reply fast. It may be on another file system than `mail`.
+    /// Default: `spool` in `data`.
     pub spool: PathBuf,
-    /// The directory of the mailboxes. Not set: `mail` in `data`.
+    /// The mailboxes: `mail/<domain>/<user>/Maildir`. Default: `mail` in `data`.
     pub mail: PathBuf,
-    /// Octets of one file of the spool's ring.
+    /// Size of one log file of the spool: 4 MiB to 1 GiB, a multiple of 4096. Files of another size are replaced as they become free. Smaller files
+    /// suit a small disk.
     #[serde(deserialize_with = "values::bytes")]
     pub spool_segment_bytes: u64,
-    /// Files of the ring at most. Mail that waits for its mailbox moves from them into packs.
+    /// Maximum number of log files, at least 4; by default the log takes up to 4 GiB, but never so much that less than `free_bytes_min` stays free.
+    /// It keeps its size after a backlog, until the disk needs the space. Mail that waits longer moves to other files of the spool, which only the
+    /// disk limits.
     #[serde(deserialize_with = "values::count")]
     pub spool_segments: usize,
-    /// Octets that the spool leaves free on its file system: with less, mail is refused with 452.
+    /// Bytes that stay free on the spool's file system: below, new mail gets 452 4.3.1.
     #[serde(deserialize_with = "values::bytes")]
     pub free_bytes_min: u64,
-    /// As `free_bytes_min`, of inodes.
+    /// The same for inodes.
     #[serde(deserialize_with = "values::count")]
     pub free_inodes_min: usize,
-    /// Octets that deliveries leave free on each file system of the mail: what does not fit waits in the spool. Not set: half of `free_bytes_min`.
+    /// Bytes that stay free on each mail file system, half of `free_bytes_min` if not set: a message that does not fit above that waits in the spool,
+    /// and is delivered when there is space. If spool and mail share a file system, keep it below `free_bytes_min`: new mail is then refused while
+    /// accepted mail can still be delivered.
     #[serde(deserialize_with = "some_bytes")]
     pub mail_free_bytes_min: Option<u64>,
-    /// As `mail_free_bytes_min`, of inodes. Not set: half of `free_inodes_min`.
+    /// The same for inodes, half of `free_inodes_min` if not set.
     #[serde(deserialize_with = "some_count")]
     pub mail_free_inodes_min: Option<u64>,
-    /// Octets that may wait for one mailbox that cannot be written to; beyond, its mail is refused with 452.
+    /// Bytes that may wait for one mailbox that cannot be written. Above that its recipients get 452 4.2.2 at RCPT; other mailboxes are not affected.
+    /// `posthaste spool inspect` shows what waits, and why.
     #[serde(deserialize_with = "values::bytes")]
     pub mailbox_pending_bytes: u64,
-    /// Octets that may wait for all such mailboxes together, and for mail file systems that do not answer; beyond, mail for any of them is refused with 452.
+    /// Bytes that may wait for all such mailboxes together, and for mail file systems that are full or do not answer. Above that recipients in these
+    /// mailboxes get 452 4.2.2. Mail for programs, files and LMTP hosts has as much of its own.
     #[serde(deserialize_with = "values::bytes")]
     pub pending_bytes: u64,
-    /// Octets received after which the mailboxes are made durable and the files of the ring used again.
+    /// A mail file system is synced after this many bytes of delivered mail, the spool's progress is recorded after this many bytes of received mail;
+    /// at least 1 MiB. Both happen earlier if the log is short of space.
     #[serde(deserialize_with = "values::bytes")]
     pub checkpoint_bytes: u64,
-    /// Seconds after which the same is done if anything was received at all.
+    /// Longest time between two of these if mail was received. A start after a crash reads what came after the last one.
     #[serde(deserialize_with = "values::secs")]
     pub checkpoint_secs: u64,
 }

@@ -11,22 +11,22 @@ use serde::{Deserialize, Deserializer, Serialize, de};
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Settings {
-    /// Caching resolvers to ask, as `192.0.2.53`, `192.0.2.53:5353` or `[2001:db8::53]:53`. None: those of `/etc/resolv.conf`.
+    /// Resolvers, such as `["192.0.2.53", "192.0.2.54:5353"]`; none: those of `/etc/resolv.conf`.
     #[serde(deserialize_with = "servers")]
     pub servers: Vec<SocketAddr>,
-    /// A file in the form of `/etc/hosts`. A name in it is not asked for: neither its MX hosts nor its addresses.
+    /// A file in the form of `/etc/hosts`; names in it are not asked for. Default: not set.
     pub hosts_file: Option<PathBuf>,
-    /// Addresses of names, as in `hosts_file`. For a name in both, these count.
+    /// Addresses of names, such as `{ "mx.example.org" = ["192.0.2.1"] }`; these count before the file.
     pub hosts: BTreeMap<String, Vec<IpAddr>>,
-    /// Which addresses of a host are used, and which first.
+    /// Addresses that are used: `ipv6-first`, `ipv4-first`, `ipv4-only` or `ipv6-only`.
     pub ip: IpStrategy,
-    /// Seconds for a question, repetitions included.
+    /// Time for a question, repetitions included.
     #[serde(deserialize_with = "values::secs")]
     pub timeout_secs: u64,
-    /// Questions in flight; others wait.
+    /// Questions in flight; others wait. [Slow ones](dns.md#names-that-do-not-answer) have half of it.
     #[serde(deserialize_with = "values::count")]
     pub questions_max: usize,
-    /// MX hosts of a domain that are used: the best, by preference and then by name.
+    /// Mail hosts of a domain that are used, at most 200.
     #[serde(deserialize_with = "values::count")]
     pub mx_hosts_max: usize,
     /// Domains in the cache.
@@ -35,16 +35,16 @@ pub struct Settings {
     /// Hosts in the cache.
     #[serde(deserialize_with = "values::count")]
     pub hosts_max: usize,
-    /// Seconds that any answer is used at least, whatever its TTL.
+    /// Shortest time that an answer is used.
     #[serde(deserialize_with = "values::secs")]
     pub ttl_min_secs: u64,
-    /// Seconds that an answer is used at most.
+    /// Longest time that an answer is used.
     #[serde(deserialize_with = "values::secs")]
     pub ttl_max_secs: u64,
-    /// Seconds that a negative answer is used at most: no such domain, no address.
+    /// Longest time that a negative answer is used.
     #[serde(deserialize_with = "values::secs")]
     pub negative_ttl_max_secs: u64,
-    /// Seconds until a question is asked again that got no answer, or a failure. RFC 2308 section 7 has 300 at most.
+    /// Time until a question is asked again that got no answer.
     #[serde(deserialize_with = "values::secs")]
     pub failure_secs: u64,
 }
