@@ -21,7 +21,13 @@ struct Pop3 {
 impl Pop3 {
     /// Connects and reads the greeting.
     fn open(address: SocketAddr) -> Self {
-        let tcp = TcpStream::connect(address).unwrap();
+        Self::open_with(address, "")
+    }
+
+    /// As [`open`](Self::open), with a header of a proxy.
+    fn open_with(address: SocketAddr, header: &str) -> Self {
+        let mut tcp = TcpStream::connect(address).unwrap();
+        tcp.write_all(header.as_bytes()).unwrap();
         tcp.set_read_timeout(Some(PATIENCE)).unwrap();
         let stream = BufReader::new(Box::new(tcp.try_clone().unwrap()) as Box<dyn Stream>);
         let mut client = Self { stream, tcp };
@@ -195,7 +201,7 @@ fn what_cannot_be_deleted_yet_is_told_at_quit() {
 }
 
 #[test]
-fn stls_and_implicit_tls_have_the_certificate_of_the_server() {
+fn stls_has_the_certificate_of_the_server() {
     let dir = tempfile::tempdir().unwrap();
     let certificate = tls13(&certify(dir.path()));
     let (server, address) = serve(dir.path(), TLS, "pop3");
@@ -206,5 +212,21 @@ fn stls_and_implicit_tls_have_the_certificate_of_the_server() {
     pop3.encrypt(&certificate);
     assert!(!String::from_utf8_lossy(&pop3.lines("CAPA")).contains("STLS"));
     pop3.ok("AUTH PLAIN AGFubkBleGFtcGxlLm9yZwBzZWNyZXQ=");
+    server.stop();
+}
+
+#[test]
+fn a_proxy_that_names_this_machine_gets_no_password_without_tls() {
+    let dir = tempfile::tempdir().unwrap();
+    certify(dir.path());
+    let behind = "[[listener]]\naddress = \"127.0.0.1:0\"\nprotocol = \"pop3\"\nproxy_protocol = true\nproxies = \"127.0.0.1\"\ntls = \"starttls\"\n";
+    let (server, near) = serve(dir.path(), &format!("{behind}{TLS}"), "pop3");
+    let told = server.banner.lines().filter_map(|line| line.trim().strip_prefix("pop3 ")?.trim().parse().ok());
+    let proxied: SocketAddr = told.last().unwrap();
+    assert_ne!(near, proxied);
+    Pop3::open(near).ok("USER ann@example.org");
+    let mut pop3 = Pop3::open_with(proxied, "PROXY TCP4 127.0.0.1 127.0.0.1 4000 110\r\n");
+    assert_eq!(pop3.ask("USER ann@example.org"), "-ERR Passwords are taken with TLS only\r\n");
+    assert!(String::from_utf8_lossy(&pop3.lines("CAPA")).contains("STLS\r\n"));
     server.stop();
 }
