@@ -21,7 +21,7 @@ use crate::config::{Config, Listener, ListenerAuth, ListenerProtocol, ListenerTl
 use crate::error::ServeError;
 use crate::logins::mechanisms;
 use crate::receive::Receiver;
-use crate::services::{Ending, OnFailure, Service, Unfinished};
+use crate::services::{Ending, OnFailure, Service, drain_listeners};
 use crate::settings::Settings;
 use crate::start_files::{RelayFiles, StartFiles};
 
@@ -126,12 +126,8 @@ impl Service for Listeners {
     }
 
     fn drain(&mut self, deadline: tokio::time::Instant) -> Ending<'_> {
-        Box::pin(async move {
-            let Some(running) = self.running.take() else { return Ok(()) };
-            let grace = deadline.saturating_duration_since(tokio::time::Instant::now());
-            let in_time = running.shutdown(grace).await;
-            in_time.then_some(()).ok_or(Unfinished("open sessions were ended before their transactions"))
-        })
+        let listeners = self.running.take().map(RunningServer::into_listeners);
+        drain_listeners(listeners, deadline, "open sessions were ended before their transactions")
     }
 
     /// The drain has ended all sessions; without one, the sockets are closed.

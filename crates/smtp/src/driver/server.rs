@@ -153,6 +153,11 @@ impl RunningServer {
         self.listeners.poll_failed(cx)
     }
 
+    /// Its listeners, for who ends those of several protocols in one way.
+    pub fn into_listeners(self) -> Listeners {
+        self.listeners
+    }
+
     /// Stops in order: no more connections are taken, idle sessions are told 421 4.3.2 at once, those with an open
     /// transaction when it is done. What is left after `grace` is told the same in the middle of it, and a handler
     /// that is still at work a second later is dropped; its client never got a reply. Returns whether all sessions
