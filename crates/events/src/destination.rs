@@ -28,24 +28,13 @@ impl Destination for Recorder {
 }
 
 fn received(arrival: &dyn Arrival, mail: &Mail<'_>) -> Event {
-    let facts = arrival.facts(LIST_MAX);
     let mut mailboxes = Vec::with_capacity(mail.recipients.len().min(LIST_MAX));
     for wanted in [is_maildir, is_transport, is_remote] {
         let some = mail.recipients.iter().filter(|recipient| wanted(recipient)).map(name);
         mailboxes.extend(some.take(LIST_MAX - mailboxes.len()).cloned());
     }
     Event::now(Kind::Received(Received {
-        id: facts.id,
-        peer: facts.peer,
-        helo: facts.helo,
-        with: facts.with,
-        tls: facts.tls,
-        user: facts.user,
-        sender: facts.sender,
-        recipients: facts.recipients,
-        recipient_count: facts.recipient_count,
-        bytes: facts.bytes,
-        message_id: facts.message_id,
+        facts: arrival.facts(LIST_MAX),
         mailboxes,
         mailbox_count: u32::try_from(mail.recipients.len()).unwrap_or(u32::MAX),
     }))
@@ -101,7 +90,7 @@ mod tests {
         let transport = MailRecipient::to(MailPlace::Transport("|prog".into()));
         let maildir = |name: &str| MailRecipient::to(MailPlace::Maildir(name.into()));
         let event = recorded(vec![remote, transport, maildir("ann"), maildir("bob")]);
-        assert_eq!((&*event.id, event.recipient_count, event.bytes), ("x1", 7, 5));
+        assert_eq!((&*event.facts.id, event.facts.recipient_count, event.facts.bytes), ("x1", 7, 5));
         let names: Vec<&str> = event.mailboxes.iter().map(|name| &**name).collect();
         assert_eq!(names, ["ann", "bob", "|prog", "c@example.net"]);
         let many = recorded((0..LIST_MAX + 3).map(|number| maildir(&number.to_string())).collect());

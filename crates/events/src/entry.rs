@@ -7,6 +7,7 @@ mod relay;
 use std::sync::Arc;
 
 use bytes::{BufMut, Bytes, BytesMut};
+use posthaste_intake::ArrivalFacts;
 use posthaste_spool::{Fields, put_text};
 
 use crate::event::{
@@ -59,12 +60,12 @@ pub(crate) fn put(out: &mut BytesMut, event: &Event) {
     out.put_u64_le(event.at_us);
     match &event.kind {
         Kind::Received(received) => {
-            let Received { id, peer, helo, with, sender, message_id, .. } = received;
+            let ArrivalFacts { id, peer, helo, with, sender, message_id, .. } = &received.facts;
             [id, peer, helo, with, sender, message_id].into_iter().for_each(|text| put_short(out, text));
-            out.put_u64_le(received.bytes);
-            put_list(out, &received.recipients, received.recipient_count);
+            out.put_u64_le(received.facts.bytes);
+            put_list(out, &received.facts.recipients, received.facts.recipient_count);
             put_list(out, &received.mailboxes, received.mailbox_count);
-            [&received.tls, &received.user].into_iter().for_each(|text| put_short(out, text));
+            [&received.facts.tls, &received.facts.user].into_iter().for_each(|text| put_short(out, text));
         }
         Kind::Delivered(Delivered { targets }) => targets.iter().for_each(|target| put_target(out, target)),
         Kind::Waiting(Waiting { target, error }) | Kind::GivenUp(Waiting { target, error }) => {
@@ -170,7 +171,7 @@ fn of_kind(rest: &mut Fields<'_>, kind: u8) -> Option<Kind> {
             let (recipients, recipient_count) = list(rest)?;
             let (mailboxes, mailbox_count) = list(rest)?;
             let (tls, user) = (text(rest)?, text(rest)?);
-            Kind::Received(Received {
+            let facts = ArrivalFacts {
                 id,
                 peer,
                 helo,
@@ -182,9 +183,8 @@ fn of_kind(rest: &mut Fields<'_>, kind: u8) -> Option<Kind> {
                 recipient_count,
                 bytes,
                 message_id,
-                mailboxes,
-                mailbox_count,
-            })
+            };
+            Kind::Received(Received { facts, mailboxes, mailbox_count })
         }
         DELIVERED => {
             let mut targets = Vec::new();

@@ -105,7 +105,7 @@ fn kind() -> impl Strategy<Value = Kind> {
         |([id, peer, helo, with, tls, user, sender, message_id], bytes, recipients, mailboxes)| {
             let (recipients, recipient_count) = recipients;
             let (mailboxes, mailbox_count) = mailboxes;
-            Kind::Received(Received {
+            let facts = ArrivalFacts {
                 id,
                 peer,
                 helo,
@@ -117,9 +117,8 @@ fn kind() -> impl Strategy<Value = Kind> {
                 recipient_count,
                 bytes,
                 message_id,
-                mailboxes,
-                mailbox_count,
-            })
+            };
+            Kind::Received(Received { facts, mailboxes, mailbox_count })
         },
     );
     let stages = [Stage::Connection, Stage::Mail, Stage::Recipient, Stage::Message, Stage::Aborted];
@@ -206,17 +205,18 @@ proptest! {
 #[test]
 fn long_texts_and_lists_are_cut_off() {
     let long: Arc<str> = "ä".repeat(TEXT_MAX).into();
-    let received = Received {
+    let facts = ArrivalFacts {
         sender: long.clone(),
         recipients: vec![long; 2 * LIST_MAX],
         recipient_count: 2 * LIST_MAX as u32,
-        ..Received::default()
+        ..ArrivalFacts::default()
     };
+    let received = Received { facts, ..Received::default() };
     let bytes = encode(&[Event { at_us: 1, kind: Kind::Received(received) }]);
     assert!(bytes.len() < (LIST_MAX + 2) * (TEXT_MAX + 2));
     let [Event { kind: Kind::Received(received), .. }] = &decode(bytes).expect("an entry")[..] else {
         panic!("another event")
     };
-    assert_eq!((received.sender.len(), received.recipients.len()), (TEXT_MAX, LIST_MAX));
-    assert_eq!(received.recipient_count, 2 * LIST_MAX as u32);
+    assert_eq!((received.facts.sender.len(), received.facts.recipients.len()), (TEXT_MAX, LIST_MAX));
+    assert_eq!(received.facts.recipient_count, 2 * LIST_MAX as u32);
 }

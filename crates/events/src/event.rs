@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 
+use posthaste_intake::ArrivalFacts;
 use posthaste_spool::Lsn;
 
 /// Something that has happened.
@@ -72,31 +73,11 @@ pub enum Kind {
 /// A message that was received.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Received {
-    /// Its name in the server's log and in `Received`.
-    pub id: Arc<str>,
-    /// Who sent it.
-    pub peer: Arc<str>,
-    /// What the client called itself.
-    pub helo: Arc<str>,
-    /// The protocol, as in `Received`.
-    pub with: Arc<str>,
-    /// The version of TLS, such as `TLSv1.3`; empty for none.
-    pub tls: Arc<str>,
-    /// Who had logged in; empty for nobody.
-    pub user: Arc<str>,
-    /// The reverse path, in brackets.
-    pub sender: Arc<str>,
-    /// The forward paths; the first [`LIST_MAX`] of [`recipient_count`](Self::recipient_count).
-    pub recipients: Vec<Arc<str>>,
-    /// How many there are.
-    pub recipient_count: u32,
-    /// Bytes of the message as it came.
-    pub bytes: u64,
-    /// Its `Message-ID`; empty if it has none.
-    pub message_id: Arc<str>,
+    /// Where it came from, with the first [`LIST_MAX`] of its recipients.
+    pub facts: ArrivalFacts,
     /// The mailboxes; the first [`LIST_MAX`] of [`mailbox_count`](Self::mailbox_count). None: it is discarded.
     pub mailboxes: Vec<Arc<str>>,
-    /// How many there are.
+    /// The number of mailboxes.
     pub mailbox_count: u32,
 }
 

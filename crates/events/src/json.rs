@@ -61,19 +61,20 @@ fn write_event(out: &mut Vec<u8>, lsn: Lsn, event: &Event) {
 }
 
 fn write_received(object: Object<'_>, lsn: Lsn, received: &Received) {
+    let facts = &received.facts;
     object
         .number("message", lsn.get())
-        .text("received_id", &received.id)
-        .text("peer", &received.peer)
-        .text("helo", &received.helo)
-        .text("with", &received.with)
-        .text("tls", &received.tls)
-        .text("user", &received.user)
-        .text("from", &received.sender)
-        .list("to", &received.recipients)
-        .number("recipients", received.recipient_count.into())
-        .number("bytes", received.bytes)
-        .text("message_id", &received.message_id)
+        .text("received_id", &facts.id)
+        .text("peer", &facts.peer)
+        .text("helo", &facts.helo)
+        .text("with", &facts.with)
+        .text("tls", &facts.tls)
+        .text("user", &facts.user)
+        .text("from", &facts.sender)
+        .list("to", &facts.recipients)
+        .number("recipients", facts.recipient_count.into())
+        .number("bytes", facts.bytes)
+        .text("message_id", &facts.message_id)
         .list("mailboxes", &received.mailboxes)
         .number("mailbox_count", received.mailbox_count.into())
         .end();
@@ -284,13 +285,14 @@ impl<'a> Object<'a> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::ArrivalFacts;
     use crate::event::{AdminTarget, Delivered, Event};
 
     #[test]
     fn lines_are_as_documented() {
         let mut out = Vec::new();
         let at_us = 1_700_000_000_000_001;
-        let received = Received {
+        let facts = ArrivalFacts {
             id: "t.1".into(),
             peer: "192.0.2.1:25".into(),
             with: "ESMTP".into(),
@@ -298,10 +300,9 @@ mod tests {
             recipients: vec!["<\"a b\"@example.org>".into()],
             recipient_count: 1,
             bytes: 10,
-            mailboxes: vec!["example.org/a/Maildir".into()],
-            mailbox_count: 1,
-            ..Received::default()
+            ..ArrivalFacts::default()
         };
+        let received = Received { facts, mailboxes: vec!["example.org/a/Maildir".into()], mailbox_count: 1 };
         let target = Target { message: Lsn::new(3), number: 0, mailbox: "example.org/a/Maildir".into() };
         let of = |fate, error: &str| {
             let (transport, recipient) = ("lmtp:d:24".into(), "a@example.org".into());

@@ -33,4 +33,5 @@ pub use event::{
 pub use files::{Cursor, file_name, packed_name};
 pub use json::lines;
 pub use log::{EventLog, Recorder, STREAM, give_up};
+pub use posthaste_intake::ArrivalFacts;
 pub use section::Section;

@@ -7,7 +7,8 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use posthaste_events::{
-    Config, Delivered, Event, EventLog, Kind, Notice, Received, Recorder, Refused, STREAM, Stage, Target, file_name,
+    ArrivalFacts, Config, Delivered, Event, EventLog, Kind, Notice, Received, Recorder, Refused, STREAM, Stage, Target,
+    file_name,
 };
 use posthaste_spool::{Batch, Body, Consumer, Entry, FileSpool, Lsn, Published, Released, Spool, StreamId};
 use serde_json::Value;
@@ -25,8 +26,8 @@ fn config(dir: &Path) -> Config {
 }
 
 fn received(id: u64) -> Event {
-    let id = id.to_string().into();
-    Event::now(Kind::Received(Received { id, ..Received::default() }))
+    let facts = ArrivalFacts { id: id.to_string().into(), ..ArrivalFacts::default() };
+    Event::now(Kind::Received(Received { facts, ..Received::default() }))
 }
 
 fn refused(id: u64) -> Event {

@@ -4,7 +4,7 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use posthaste_events::{Config, Event, EventLog, Kind, Received};
+use posthaste_events::{ArrivalFacts, Config, Event, EventLog, Kind, Received};
 use posthaste_hooked_spool::{HookedSpool, Hooks};
 use posthaste_spool::watch::Became;
 use posthaste_spool::{Batch, Body, FileSpool, Spool};
@@ -41,7 +41,8 @@ fn a_writer_that_waits_for_a_disk_is_named_once_and_when_it_goes_on() {
     assert_eq!((look(0), look(60)), (vec![], vec![]));
     assert_eq!(look(61), [(name.to_owned(), Became::Stuck)]);
     drop(go_on);
-    let event = Event { at_us: 1, kind: Kind::Received(Received { id: "1".into(), ..Received::default() }) };
+    let facts = ArrivalFacts { id: "1".into(), ..ArrivalFacts::default() };
+    let event = Event { at_us: 1, kind: Kind::Received(Received { facts, ..Received::default() }) };
     let entries = recorder.entry(&event).into_iter().collect();
     spool.append(Batch { entries, body: Body::None }, Box::new(|_| ()));
     let end = Instant::now() + Duration::from_secs(60);

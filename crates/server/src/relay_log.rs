@@ -1,6 +1,7 @@
 //! What the logs say of the relay.
 
 use posthaste_events::{Admin, AdminTarget, Event, Kind, LIST_MAX, OfRelay, Received, Recorder, RelayFate};
+use posthaste_intake::ArrivalFacts;
 use posthaste_relay::queue::{Action, Imported, QueueEntry, Secs};
 use posthaste_relay::sender::{ActedOn, Attempt, AttemptResult, By, Observer, RecordingState, RoomState, SiteState};
 use posthaste_spool::{Entry, Lsn};
@@ -63,7 +64,7 @@ impl Observer for RelayLog {
 
     fn imported(&self, by: &By, message: &Imported, message_id: &str, bytes: u64) -> Option<Entry> {
         let paths = message.queued.recipients.iter().map(|to| format!("<{}>", to.address).into());
-        self.recorder.as_ref()?.entry(&Event::now(Kind::Received(Received {
+        let facts = ArrivalFacts {
             id: message.origin.to_string().into(),
             peer: format!("import by user {}", by.uid).into(),
             helo: "".into(),
@@ -75,9 +76,9 @@ impl Observer for RelayLog {
             recipient_count: message.queued.recipients.len() as u32,
             bytes,
             message_id: message_id.into(),
-            mailboxes: Vec::new(),
-            mailbox_count: 0,
-        })))
+        };
+        let received = Received { facts, ..Received::default() };
+        self.recorder.as_ref()?.entry(&Event::now(Kind::Received(received)))
     }
 
     fn site(&self, state: &SiteState<'_>) {
