@@ -48,40 +48,20 @@ pub enum DeliveryError {
     /// concerned; trying again helps once somebody has repaired it.
     #[error("the mailbox cannot be written to: {0}")]
     Mailbox(#[source] io::Error),
-    /// No space, no inodes or no quota left for it: try again later (452 4.2.2 or 4.3.1).
-    #[error("no space left for the mailbox: {0}")]
-    Full(#[source] io::Error),
-    /// A sync failed that was to cover it, so it counts as lost; the whole batch on that file system did. Deliver it again, and tell the operator: the
-    /// device is failing or the file system has gone read-only.
-    #[error("the message could not be made durable: {0}")]
-    Sync(#[source] io::Error),
     /// The path names no mailbox that could be: never try it again (550 5.1.3).
     #[error("not a mailbox: {0}")]
     BadMailbox(Arc<str>),
-    /// Message and recipients together are larger than a record of the spool can be: never try it again (552 5.3.4).
-    #[error("a message of {bytes} bytes with its recipients is over the limit of {limit}")]
-    TooLarge {
-        /// Bytes of its record.
-        bytes: usize,
-        /// Bytes that fit.
-        limit: usize,
-    },
-    /// More mail waits to be written than may; nothing was written: try again soon (451 4.3.2).
-    #[error("too much mail waits to be written")]
-    Busy,
-    /// Its sender gave it up before it was durable: no mailbox gets it.
-    #[error("the message was given up before it was durable")]
-    Cancelled,
-    /// The executor was shut down; nothing was written.
-    #[error("the delivery executor was shut down")]
-    Closed,
+    /// The message was not accepted, or could not be made durable: nobody gets it. Without a spool [`IntakeError::Sync`] is a failed sync that was to cover it, so it counts as lost, as the
+    /// whole batch on that file system does: deliver it again, and tell the operator.
+    #[error(transparent)]
+    Intake(#[from] IntakeError),
 }
 
 impl DeliveryError {
     /// Sorts an error of a mailbox by what can be done.
     pub(crate) fn of_mailbox(e: io::Error) -> Self {
         match e.kind() {
-            io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => Self::Full(e),
+            io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => IntakeError::Full(e).into(),
             _ => Self::Mailbox(e),
         }
     }
@@ -90,22 +70,8 @@ impl DeliveryError {
 impl From<StoreError> for DeliveryError {
     fn from(e: StoreError) -> Self {
         match e {
-            StoreError::Sync(e) => Self::Sync(e),
+            StoreError::Sync(e) => IntakeError::Sync(e).into(),
             StoreError::Message(e) => Self::of_mailbox(e),
-            other => Self::Mailbox(io::Error::other(other)),
-        }
-    }
-}
-
-impl From<IntakeError> for DeliveryError {
-    fn from(error: IntakeError) -> Self {
-        match error {
-            IntakeError::Full(error) => Self::Full(error),
-            IntakeError::Sync(error) => Self::Sync(error),
-            IntakeError::TooLarge { bytes, limit } => Self::TooLarge { bytes, limit },
-            IntakeError::Busy => Self::Busy,
-            IntakeError::Cancelled => Self::Cancelled,
-            IntakeError::Closed => Self::Closed,
             other => Self::Mailbox(io::Error::other(other)),
         }
     }

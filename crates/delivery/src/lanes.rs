@@ -6,6 +6,7 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use posthaste_intake::IntakeError;
 use tokio::sync::{Semaphore, mpsc};
 
 use crate::cache::Recent;
@@ -73,7 +74,7 @@ impl Lanes {
 
     async fn look_up(&self, path: PathBuf) -> Result<u64, DeliveryError> {
         // The permit goes with the blocking call, so a caller that gives up on a file system that hangs frees no place.
-        let permit = self.lookups.clone().acquire_owned().await.map_err(|_| DeliveryError::Closed)?;
+        let permit = self.lookups.clone().acquire_owned().await.map_err(|_| IntakeError::Closed)?;
         let look_up = move || {
             let device = device_of(&path);
             drop(permit);
@@ -87,7 +88,7 @@ impl Lanes {
 
     fn sender(&self, device: u64) -> Result<mpsc::Sender<Request>, DeliveryError> {
         let mut state = self.lock();
-        let alive = state.alive.clone().ok_or(DeliveryError::Closed)?;
+        let alive = state.alive.clone().ok_or(IntakeError::Closed)?;
         if let Some(sender) = state.senders.get(&device) {
             return Ok(sender.clone());
         }

@@ -49,6 +49,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
+pub use posthaste_intake::IntakeError;
 use posthaste_maildir::{MailboxPath, Maildir};
 pub use posthaste_maildir::{Owners, Ownership};
 

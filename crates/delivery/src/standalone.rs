@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use bytes::Bytes;
+use posthaste_intake::IntakeError;
 use tokio::sync::{Mutex, mpsc, oneshot};
 
 use crate::error::{DeliveryError, MessageId};
@@ -36,10 +37,10 @@ impl Standalone {
         let lane = self.inner.lanes.for_path(path).await?;
         let (reply, outcome) = oneshot::channel();
         let request = Request { path: path.into(), body, reply, queued: Instant::now() };
-        lane.send(request).await.map_err(|_| DeliveryError::Closed)?;
+        lane.send(request).await.map_err(|_| IntakeError::Closed)?;
         drop(lane);
         // The flusher answers every request it takes, so a missing answer means that it is no more.
-        outcome.await.unwrap_or(Err(DeliveryError::Closed))
+        outcome.await.unwrap_or(Err(IntakeError::Closed.into()))
     }
 
     pub(crate) fn stats(&self) -> Stats {

@@ -5,7 +5,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use posthaste_delivery::{DeliveryError, DeliveryExecutor};
+use posthaste_delivery::{DeliveryError, DeliveryExecutor, IntakeError};
 
 fn place() -> (tempfile::TempDir, impl Fn(&str) -> PathBuf) {
     let dir = tempfile::tempdir().expect("a temporary directory");
@@ -162,7 +162,7 @@ async fn shutdown_waits_for_what_nobody_waits_for_and_then_refuses() {
     executor.clone().shutdown().await;
     assert_eq!(messages_in(&at("ann")), 21);
     let refused = executor.deliver(at("ann"), "late\n").await;
-    assert!(matches!(refused, Err(DeliveryError::Closed)), "{refused:?}");
+    assert!(matches!(refused, Err(DeliveryError::Intake(IntakeError::Closed))), "{refused:?}");
     executor.shutdown().await;
 }
 

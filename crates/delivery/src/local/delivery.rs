@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use posthaste_intake::{Body, Intake, Mail};
+use posthaste_intake::{Body, Intake, IntakeError, Mail};
 use posthaste_maildir::MailboxPath;
 use posthaste_spool::FileSpool;
 
@@ -101,8 +101,7 @@ impl LocalDelivery {
     /// cannot be written to gets it when it can. Dropping the future does not take a message back once it is appended.
     ///
     /// # Errors
-    /// [`DeliveryError::BadMailbox`], [`TooLarge`](DeliveryError::TooLarge), [`Full`](DeliveryError::Full), [`Busy`](DeliveryError::Busy),
-    /// [`Sync`](DeliveryError::Sync) and [`Closed`](DeliveryError::Closed): the message is not accepted for any recipient.
+    /// [`DeliveryError::BadMailbox`] and [`DeliveryError::Intake`]: the message is not accepted for any recipient.
     pub async fn deliver_message(&self, message: Message) -> Result<LocalReceipt, DeliveryError> {
         let (one, body) = self.one(message)?;
         let accepted = self.intake().accept(&[&one], &Mail::default(), body).await?;
@@ -112,7 +111,7 @@ impl LocalDelivery {
     /// Like [`deliver_message`](Self::deliver_message), until `give_up` is done: see [`Intake::accept_unless`].
     ///
     /// # Errors
-    /// Like [`deliver_message`](Self::deliver_message), and [`DeliveryError::Cancelled`].
+    /// Like [`deliver_message`](Self::deliver_message), and [`IntakeError::Cancelled`].
     pub async fn deliver_unless(
         &self,
         message: Message,
@@ -125,7 +124,7 @@ impl LocalDelivery {
 
     fn one(&self, message: Message) -> Result<(OneMessage<'_>, Body), DeliveryError> {
         if self.has_ended() {
-            return Err(DeliveryError::Closed);
+            return Err(IntakeError::Closed.into());
         }
         let Message { targets, body, line_ends, also } = message;
         for target in &targets {
@@ -133,7 +132,7 @@ impl LocalDelivery {
                 .map_err(|error| DeliveryError::BadMailbox(format!("{}: {error}", target.mailbox).into()))?;
             if self.is_stuck(&target.mailbox) {
                 let why = format!("the stream of the mount of {} cannot be read", target.mailbox);
-                return Err(DeliveryError::Full(std::io::Error::other(why)));
+                return Err(IntakeError::Full(std::io::Error::other(why)).into());
             }
         }
         let is_for_nobody = targets.is_empty() && also.is_empty();

@@ -44,7 +44,7 @@ fn an_end_leaves_open_the_intake_of_others() {
     world.place.runtime.block_on(world.delivery.shutdown());
     assert_eq!(world.texts("ann").len(), 1);
     let closed = world.place.deliver(&world.delivery, message(&["ann"], "two\r\n"));
-    assert!(matches!(closed, Err(DeliveryError::Closed)), "{closed:?}");
+    assert!(matches!(closed, Err(DeliveryError::Intake(posthaste_intake::IntakeError::Closed))), "{closed:?}");
     let to_ann =
         Mail { recipients: vec![MailRecipient::to(MailPlace::Maildir("ann/Maildir".into()))], ..Mail::default() };
     let body = || Body::Memory(vec![Bytes::from_static(b"three\r\n")]);
@@ -694,7 +694,7 @@ fn a_stream_that_cannot_be_read_is_stuck_and_the_others_serve() {
     world.until("the others' mail", || world.texts("bob").len() == 1);
     assert!(world.delivery.is_stuck("big/ann/Maildir") && !world.delivery.is_stuck("bob/Maildir"));
     let refused = world.place.deliver(&world.delivery, message(&["bob", "big/ann"], "no"));
-    assert!(matches!(refused, Err(DeliveryError::Full(_))), "{refused:?}");
+    assert!(matches!(refused, Err(DeliveryError::Intake(IntakeError::Full(_)))), "{refused:?}");
     // With the note of its failure.
     assert_eq!(world.held("big"), (2, 1));
     let world = World::opened(world.end(), Arc::default(), |config| config);

@@ -4,6 +4,7 @@ use std::future::{pending, ready};
 use std::sync::Arc;
 
 use posthaste_fsops::{Event, Faults};
+use posthaste_intake::IntakeError;
 use posthaste_spool::Spool;
 
 use super::test_world::{PATIENCE, Place, World, message};
@@ -63,10 +64,10 @@ fn what_is_given_up_while_the_disk_hangs_is_never_delivered_and_leaves_nothing()
         let hang = Hang::begin(&world, "written");
         // One is being written, the others wait behind it.
         let written = delivery.deliver_unless(message(&["ann"], "written"), hang.written()).await;
-        assert!(matches!(written, Err(DeliveryError::Cancelled)), "{written:?}");
+        assert!(matches!(written, Err(DeliveryError::Intake(IntakeError::Cancelled))), "{written:?}");
         for message in [message(&["ann"], "waits"), large] {
             let outcome = delivery.deliver_unless(message, ready(())).await;
-            assert!(matches!(outcome, Err(DeliveryError::Cancelled)), "{outcome:?}");
+            assert!(matches!(outcome, Err(DeliveryError::Intake(IntakeError::Cancelled))), "{outcome:?}");
         }
         drop(hang);
         delivery.deliver_unless(message(&["ann"], "wanted"), pending()).await.expect("the disk goes on");
@@ -129,7 +130,7 @@ fn a_message_is_delivered_once_or_cancelled_and_never_both() {
         };
         match world.place.runtime.block_on(delivery.deliver_unless(message(&["ann"], &text), give_up)) {
             Ok(_) => kept.push(format!("Delivered-To: ann\n{text}")),
-            Err(DeliveryError::Cancelled) => cancelled += 1,
+            Err(DeliveryError::Intake(IntakeError::Cancelled)) => cancelled += 1,
             Err(error) => panic!("{error}"),
         }
     }
@@ -155,7 +156,7 @@ fn a_kill_before_the_cancellation_is_durable_delivers_it_once_after_all() {
     let cut = world.place.runtime.block_on(async {
         let hang = Hang::begin(&world, "given up");
         let outcome = world.delivery.deliver_unless(message(&["ann"], "given up"), hang.written()).await;
-        assert!(matches!(outcome, Err(DeliveryError::Cancelled)), "{outcome:?}");
+        assert!(matches!(outcome, Err(DeliveryError::Intake(IntakeError::Cancelled))), "{outcome:?}");
         // As the page cache has it.
         machine.recording().cached()
     });
@@ -173,7 +174,7 @@ fn what_was_refused_for_want_of_room_is_not_tried_again_once_it_is_given_up() {
     world.spool.hooks.refuse_entries(true);
     let given_up = world.delivery.deliver_unless(message(&["ann"], "x"), ready(()));
     let outcome = world.place.runtime.block_on(given_up);
-    assert!(matches!(outcome, Err(DeliveryError::Cancelled)), "{outcome:?}");
+    assert!(matches!(outcome, Err(DeliveryError::Intake(IntakeError::Cancelled))), "{outcome:?}");
     world.spool.hooks.refuse_entries(false);
     world.sync();
     assert_eq!(world.texts("ann"), [] as [&str; 0]);
