@@ -13,7 +13,7 @@ use posthaste_smtp::{Envelope, MailFrom, Reply, ReversePath};
 
 use super::Receiver;
 use super::message::TraceField;
-use super::recipient::{AtRcpt, Directory, NextHop, Places, Quota, ReturnPaths};
+use super::recipient::{AtRcpt, DirectoryLookup, NextHopVerify, PlaceBounds, RecipientQuota, ReturnPathLookup};
 use crate::future;
 use crate::ids::unix_micros;
 use crate::logins::{self, Session};
@@ -81,13 +81,13 @@ static CHECKS: [&dyn Check; 15] = [
     &RequiredLogin,
     &OwnSender,
     &ForwardLoop,
-    &ReturnPaths,
+    &ReturnPathLookup,
     &Rewriting,
-    &Directory,
+    &DirectoryLookup,
     &ReleaseTimes,
-    &Places,
-    &NextHop,
-    &Quota,
+    &PlaceBounds,
+    &NextHopVerify,
+    &RecipientQuota,
     &TenantLabels,
     &RoomForLarge,
     &Complaints,

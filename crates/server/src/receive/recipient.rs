@@ -87,9 +87,9 @@ impl From<Full> for Stop {
 }
 
 /// Mail to a return path of ours goes on to the sender behind it; if nobody knows that any more, it is read and goes nowhere.
-pub(super) struct ReturnPaths;
+pub(super) struct ReturnPathLookup;
 
-impl ReturnPaths {
+impl ReturnPathLookup {
     fn look_up(at: &mut AtRcpt<'_>) -> Result<(), Stop> {
         let remote = at.receiver.remote();
         match remote.return_path(&at.rcpt.forward_path) {
@@ -121,16 +121,16 @@ impl ReturnPaths {
     }
 }
 
-impl Check for ReturnPaths {
+impl Check for ReturnPathLookup {
     fn rcpt<'a>(&'a self, at: &'a mut AtRcpt<'_>) -> Checking<'a> {
         Checking::Done(Self::look_up(at))
     }
 }
 
 /// Asks the directory where the mail goes. Mail for another host is taken of clients that may relay, and for recipients of whom every client may send.
-pub(super) struct Directory;
+pub(super) struct DirectoryLookup;
 
-impl Directory {
+impl DirectoryLookup {
     fn look_up(at: &mut AtRcpt<'_>) -> Result<(), Stop> {
         if at.goes.is_some() {
             return Ok(());
@@ -156,16 +156,16 @@ impl Directory {
     }
 }
 
-impl Check for Directory {
+impl Check for DirectoryLookup {
     fn rcpt<'a>(&'a self, at: &'a mut AtRcpt<'_>) -> Checking<'a> {
         Checking::Done(Self::look_up(at))
     }
 }
 
 /// Each place takes mail now: bounds of what waits for a mailbox that cannot be written, and of the queue for other hosts, are felt here.
-pub(super) struct Places;
+pub(super) struct PlaceBounds;
 
-impl Places {
+impl PlaceBounds {
     fn ask(at: &AtRcpt<'_>) -> Result<(), Stop> {
         let destinations = &at.receiver.0.destinations;
         let remotes = match &at.goes {
@@ -186,16 +186,16 @@ impl Places {
     }
 }
 
-impl Check for Places {
+impl Check for PlaceBounds {
     fn rcpt<'a>(&'a self, at: &'a mut AtRcpt<'_>) -> Checking<'a> {
         Checking::Done(Self::ask(at))
     }
 }
 
 /// Asks the next hop of a recipient at another host for it, if the configuration says so.
-pub(super) struct NextHop;
+pub(super) struct NextHopVerify;
 
-impl NextHop {
+impl NextHopVerify {
     async fn ask(receiver: &Receiver, address: Address) -> Result<(), Stop> {
         match receiver.remote().ask_ahead(&address).await {
             Ahead::Taken => Ok(()),
@@ -209,7 +209,7 @@ impl NextHop {
     }
 }
 
-impl Check for NextHop {
+impl Check for NextHopVerify {
     fn rcpt<'a>(&'a self, at: &'a mut AtRcpt<'_>) -> Checking<'a> {
         match at.asked_for.take() {
             None => Checking::Done(Ok(())),
@@ -219,9 +219,9 @@ impl Check for NextHop {
 }
 
 /// Counts a recipient against the quota of the login or local user.
-pub(super) struct Quota;
+pub(super) struct RecipientQuota;
 
-impl Check for Quota {
+impl Check for RecipientQuota {
     fn rcpt<'a>(&'a self, at: &'a mut AtRcpt<'_>) -> Checking<'a> {
         let Some((account, rates)) = at.settings.quota(at.session) else { return Checking::Done(Ok(())) };
         Checking::Done(match at.receiver.0.quotas.take(&account, rates) {

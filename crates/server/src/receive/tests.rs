@@ -15,7 +15,7 @@ use crate::destinations::Destinations;
 use crate::logins::Session;
 use crate::receive::Receiver;
 use crate::receive::checks::{Check, CheckList, Checking, ReadMessage, Stop};
-use crate::receive::recipient::{AtRcpt, Directory, Places};
+use crate::receive::recipient::{AtRcpt, DirectoryLookup, PlaceBounds};
 use crate::relay::RelayService;
 use crate::services::Service;
 use crate::settings::Settings;
@@ -206,7 +206,7 @@ async fn end(machine: &Machine, (store, server, relay): (LocalDelivery, RunningS
 
 #[tokio::test]
 async fn a_check_refuses_defers_and_changes_at_each_stage() {
-    static CHECKS: [&dyn Check; 3] = [&Probe, &Directory, &Places];
+    static CHECKS: [&dyn Check; 3] = [&Probe, &DirectoryLookup, &PlaceBounds];
     let machine = Machine::new().expect("a machine");
     let checks = CheckList { checks: &CHECKS, patience: LONG };
     let served = serve_checked(&machine, LONG, true, checks).await;
@@ -244,7 +244,7 @@ async fn a_check_at_connect_is_told_in_place_of_the_greeting() {
 
 #[tokio::test]
 async fn checks_that_take_too_long_defer_the_message() {
-    static CHECKS: [&dyn Check; 2] = [&Directory, &Probe];
+    static CHECKS: [&dyn Check; 2] = [&DirectoryLookup, &Probe];
     let machine = Machine::new().expect("a machine");
     let checks = CheckList { checks: &CHECKS, patience: Duration::from_millis(20) };
     let served = serve_checked(&machine, LONG, true, checks).await;
