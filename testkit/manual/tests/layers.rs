@@ -1,0 +1,185 @@
+//! The layers of the workspace: a crate uses only crates below it, and files name only what is theirs to know.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+use std::path::{Path, PathBuf};
+
+/// From the top down. Crates of one row do not use each other.
+const LAYERS: &[&[&str]] = &[
+    &["posthaste"],
+    &["server"],
+    &["admin"],
+    &["control"],
+    &["config"],
+    &["receive"],
+    &["inject"],
+    &["imap", "pop3"],
+    &["policy"],
+    &["relay"],
+    &["notify"],
+    &["queue"],
+    &["shaping"],
+    &["mailstore"],
+    &["delivery"],
+    &["transport", "events", "pickup"],
+    &["search"],
+    &["intake"],
+    &["cluster"],
+    &["accounts"],
+    &["directory"],
+    &["consumer"],
+    &["spool"],
+    &["ring"],
+    &["smtp"],
+    &["dns"],
+    &["net"],
+    &["maildir"],
+    &["message"],
+    &["fsops"],
+    &["units", "random", "scram"],
+];
+/// Owners of streams. What two of them share is a trait of a crate below, and the server joins them.
+const CONSUMERS: [&str; 5] = ["delivery", "transport", "relay", "events", "mailstore"];
+/// The server's files that name `transport` and `delivery`: the wiring, and what the log and the commands tell of them.
+const WIRING: [(&str, &[&str]); 2] = [
+    ("transport", &["control/list.rs", "destinations.rs", "refused.rs", "transports.rs"]),
+    (
+        "delivery",
+        &[
+            "banner.rs",
+            "control/closed.rs",
+            "delivery.rs",
+            "destinations.rs",
+            "error.rs",
+            "events.rs",
+            "mailboxes.rs",
+            "opening.rs",
+            "overview.rs",
+            "server.rs",
+            "watch.rs",
+        ],
+    ),
+];
+/// A protocol is a state machine: outside its driver it has no clock, no file and no socket.
+const IO: [&str; 7] =
+    ["Instant::now", "SystemTime", "std::fs", "std::net::Tcp", "std::os::unix::net", "tokio::net", "tokio::time"];
+
+fn root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
+}
+
+/// The crates of the product, by name without prefix, and those of them that each uses.
+fn uses() -> BTreeMap<String, BTreeSet<String>> {
+    let mut all = BTreeMap::new();
+    for entry in fs::read_dir(root().join("crates")).unwrap() {
+        let dir = entry.unwrap().path();
+        let Ok(manifest) = fs::read_to_string(dir.join("Cargo.toml")) else { continue };
+        let (mut used, mut section) = (BTreeSet::new(), String::new());
+        for line in manifest.lines() {
+            if line.starts_with('[') {
+                section = line.trim_matches(['[', ']']).to_owned();
+            }
+            // Also `[dependencies.name]` and those of one platform.
+            let (of, name) = match section.split_once("dependencies") {
+                Some((of, "")) if line.starts_with("posthaste-") => (of, line),
+                Some((of, rest)) if line.starts_with('[') && rest.starts_with('.') => (of, &rest[1..]),
+                _ => continue,
+            };
+            let name = name.split(['.', '=', ' ']).next().unwrap_or_default();
+            if let Some(name) = name.strip_prefix("posthaste-").filter(|_| !of.ends_with("dev-")) {
+                used.insert(name.to_owned());
+            }
+        }
+        all.insert(dir.file_name().unwrap().to_str().unwrap().to_owned(), used);
+    }
+    assert!(all.len() > 20 && all["server"].contains("intake"), "{all:?}");
+    all
+}
+
+/// Each Rust file below `dir` without its tests, by its path there.
+fn sources(dir: &Path) -> BTreeMap<String, String> {
+    let (mut found, mut left) = (BTreeMap::new(), vec![dir.to_owned()]);
+    while let Some(next) = left.pop() {
+        for path in fs::read_dir(&next).unwrap().map(|entry| entry.unwrap().path()) {
+            let name = path.strip_prefix(dir).unwrap().to_str().unwrap().to_owned();
+            if path.is_dir() {
+                left.push(path);
+            } else if name.ends_with(".rs") && !name.ends_with("tests.rs") {
+                let text = fs::read_to_string(&path).unwrap();
+                found.insert(name, text.split("#[cfg(test)]\nmod tests {").next().unwrap().to_owned());
+            }
+        }
+    }
+    assert!(!found.is_empty(), "{}", dir.display());
+    found
+}
+
+#[test]
+fn a_crate_uses_only_layers_below_it() {
+    let layer = |name: &str| LAYERS.iter().position(|row| row.contains(&name));
+    for (name, used) in uses() {
+        let own = layer(&name).unwrap_or_else(|| panic!("`{name}` has no layer here: add it"));
+        for other in used {
+            // The load generator is a tool; the program contains it.
+            let is_tool = name == "posthaste" && other == "loadgen";
+            let below = layer(&other).is_some_and(|other| other > own);
+            assert!(is_tool || below, "`{name}` uses `{other}`, which is not below it");
+        }
+    }
+}
+
+#[test]
+fn the_map_of_crates_has_each_crate_above_those_it_uses() {
+    let text = fs::read_to_string(root().join("ARCHITECTURE.md")).unwrap();
+    let rows: Vec<&str> = text.lines().filter_map(|line| line.strip_prefix("| `")?.split('`').next()).collect();
+    let row = |name: &str| rows.iter().position(|row| *row == name);
+    for (name, used) in uses() {
+        let own = row(&name).unwrap_or_else(|| panic!("ARCHITECTURE.md has no row for `{name}`"));
+        for other in used.iter().filter(|other| *other != "loadgen") {
+            assert!(row(other).is_some_and(|other| other > own), "`{other}` is not below `{name}` in ARCHITECTURE.md");
+        }
+    }
+}
+
+#[test]
+fn owners_of_streams_do_not_use_each_other() {
+    let uses = uses();
+    for name in CONSUMERS {
+        let others: Vec<_> = uses[name].iter().filter(|other| CONSUMERS.contains(&other.as_str())).collect();
+        assert!(others.is_empty(), "`{name}` uses {others:?}");
+    }
+}
+
+#[test]
+fn only_the_wiring_of_the_server_names_destinations() {
+    let server = sources(&root().join("crates/server/src"));
+    for (name, expected) in WIRING {
+        let module = format!("posthaste_{name}");
+        let naming: Vec<_> =
+            server.iter().filter(|(_, text)| text.contains(&module)).map(|(file, _)| &**file).collect();
+        assert_eq!(naming, expected, "files of the server that name `{name}`");
+    }
+}
+
+#[test]
+fn acceptance_names_no_destination() {
+    for dir in ["crates/server/src/receive", "crates/intake/src"] {
+        for (file, text) in sources(&root().join(dir)) {
+            for name in CONSUMERS {
+                assert!(!text.contains(&format!("posthaste_{name}")), "{dir}/{file} names `{name}`");
+            }
+        }
+    }
+}
+
+#[test]
+fn protocols_have_no_clock_no_file_and_no_socket() {
+    for name in ["smtp", "imap", "pop3"] {
+        let sources = sources(&root().join("crates").join(name).join("src"));
+        for (file, text) in sources.iter().filter(|(file, _)| !file.starts_with("driver")) {
+            for io in IO {
+                assert!(!text.contains(io), "crates/{name}/src/{file} has {io}");
+            }
+        }
+    }
+}
