@@ -221,8 +221,9 @@ fn a_proxy_that_names_this_machine_gets_no_password_without_tls() {
     certify(dir.path());
     let behind = "[[listener]]\naddress = \"127.0.0.1:0\"\nprotocol = \"pop3\"\nproxy_protocol = true\nproxies = \"127.0.0.1\"\ntls = \"starttls\"\n";
     let (server, near) = serve(dir.path(), &format!("{behind}{TLS}"), "pop3");
-    let told = server.banner.lines().filter_map(|line| line.trim().strip_prefix("pop3 ")?.trim().parse().ok());
-    let proxied: SocketAddr = told.last().unwrap();
+    let told = server.banner.lines().rev();
+    let mut told = told.filter_map(|line| line.trim().strip_prefix("pop3 ")?.trim().parse().ok());
+    let proxied: SocketAddr = told.next().unwrap();
     assert_ne!(near, proxied);
     Pop3::open(near).ok("USER ann@example.org");
     let mut pop3 = Pop3::open_with(proxied, "PROXY TCP4 127.0.0.1 127.0.0.1 4000 110\r\n");
