@@ -89,3 +89,16 @@ pub(crate) fn last(mut answer: Answer) -> Answer {
     answer.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
     answer
 }
+
+/// An answer as it goes over the wire, where hyper does not write it.
+pub(crate) fn octets(answer: Answer) -> Vec<u8> {
+    let (parts, body) = answer.into_parts();
+    let body = body.into_octets();
+    let mut out = format!("HTTP/1.1 {}\r\n", parts.status).into_bytes();
+    for (name, value) in &parts.headers {
+        out.extend([name.as_str().as_bytes(), b": ", value.as_bytes(), b"\r\n"].concat());
+    }
+    out.extend(format!("content-length: {}\r\n\r\n", body.len()).into_bytes());
+    out.extend(body);
+    out
+}

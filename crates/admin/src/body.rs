@@ -21,6 +21,13 @@ impl From<Bytes> for Whole {
     }
 }
 
+impl Whole {
+    /// All of it.
+    pub fn into_octets(self) -> Bytes {
+        self.0.unwrap_or_default()
+    }
+}
+
 impl Body for Whole {
     type Data = Bytes;
     type Error = Infallible;

@@ -11,17 +11,30 @@ use hyper::rt::{Read, ReadBufCursor, Sleep, Timer, Write};
 use posthaste_net::Stream;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
+use crate::heads::{HeadRefusal, Heads};
+
 /// The octets of a connection. It fails if a client takes nothing of an answer for [`WRITE_PATIENCE`]: otherwise clients that do not read would hold connections,
 /// and their descriptors, for as long as they like.
 pub(crate) struct Octets {
     stream: Stream,
     /// Runs while a write waits for the client.
     stalled: Option<Pin<Box<tokio::time::Sleep>>>,
+    heads: Heads,
 }
 
 impl Octets {
     pub fn new(stream: Stream) -> Self {
-        Self { stream, stalled: None }
+        Self { stream, stalled: None, heads: Heads::default() }
+    }
+
+    /// The first head, if that was refused: then nothing was answered yet.
+    pub fn refused_at_once(&self) -> Option<HeadRefusal> {
+        self.heads.refusal().filter(|_| !self.heads.had_any())
+    }
+
+    /// The connection itself.
+    pub fn into_stream(self) -> Stream {
+        self.stream
     }
 
     /// The outcome of a write, or an error where it has waited for too long.
@@ -42,14 +55,27 @@ const READ_BYTES: usize = 8 << 10;
 const WRITE_PATIENCE: Duration = Duration::from_secs(30);
 
 impl Read for Octets {
-    /// By a copy: hyper's buffer may be uninitialised, and this crate has no unsafe code.
+    /// Whole heads that are good, and bodies. By a copy: hyper's buffer may be uninitialised, and this crate has no unsafe code.
     fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, mut to: ReadBufCursor<'_>) -> Poll<io::Result<()>> {
-        let mut scratch = [MaybeUninit::uninit(); READ_BYTES];
-        let room = to.remaining().min(READ_BYTES);
-        let mut read = ReadBuf::uninit(&mut scratch[..room]);
-        ready!(Pin::new(&mut self.stream).poll_read(cx, &mut read))?;
-        to.put_slice(read.filled());
-        Poll::Ready(Ok(()))
+        loop {
+            let ready = self.heads.ready();
+            if !ready.is_empty() {
+                let part = ready.split_to(ready.len().min(to.remaining()));
+                to.put_slice(&part);
+                return Poll::Ready(Ok(()));
+            }
+            if let Some(refusal) = self.heads.refusal() {
+                return Poll::Ready(Err(io::Error::new(io::ErrorKind::InvalidData, refusal)));
+            }
+            let mut scratch = [MaybeUninit::uninit(); READ_BYTES];
+            let mut read = ReadBuf::uninit(&mut scratch);
+            ready!(Pin::new(&mut self.stream).poll_read(cx, &mut read))?;
+            if read.filled().is_empty() {
+                return Poll::Ready(Ok(()));
+            }
+            // Good octets in front of a refused head are given out first.
+            let _ = self.heads.push(read.filled());
+        }
     }
 }
 

@@ -60,8 +60,7 @@ impl HostNames {
     fn allow(&self, host: &str, is_loopback: bool) -> bool {
         let literal = host.strip_prefix('[').and_then(|rest| rest.strip_suffix(']')).unwrap_or(host);
         let is_own_address = || literal.parse::<IpAddr>().is_ok_and(|ip| ip.to_canonical().is_loopback());
-        let name = host.strip_suffix('.').unwrap_or(host).to_ascii_lowercase();
-        self.0.contains(&name) || (is_loopback && is_own_address())
+        self.0.contains(host.strip_suffix('.').unwrap_or(host)) || (is_loopback && is_own_address())
     }
 }
 
@@ -90,7 +89,7 @@ pub(crate) fn check(
     Ok(credential)
 }
 
-/// A host as the client names it.
+/// A host as the client names it, in lower case. An empty port is none (RFC 3986 section 3.2.3).
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct HostAndPort {
     name: String,
@@ -101,13 +100,14 @@ impl HostAndPort {
     fn parse(text: &str) -> Option<Self> {
         let (name, port) = match text.rsplit_once(':') {
             // An IPv6 address stands in brackets; without a port its last colon is inside of them.
+            Some((name, "")) => (name, None),
             Some((name, port)) if !port.ends_with(']') => (name, Some(port.parse().ok()?)),
             _ => (text, None),
         };
         let is_name =
             !name.is_empty() && name.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-._".contains(&byte));
         let is_literal = || name.strip_prefix('[')?.strip_suffix(']')?.parse::<Ipv6Addr>().ok();
-        (is_name || is_literal().is_some()).then(|| Self { name: name.to_owned(), port })
+        (is_name || is_literal().is_some()).then(|| Self { name: name.to_ascii_lowercase(), port })
     }
 }
 
@@ -134,9 +134,8 @@ fn is_same(origin: &str, host: &HostAndPort) -> bool {
         (_, Some(rest)) => (rest, 443),
         _ => return false,
     };
-    HostAndPort::parse(rest).is_some_and(|origin| {
-        origin.name.eq_ignore_ascii_case(&host.name) && origin.port.unwrap_or(usual) == host.port.unwrap_or(usual)
-    })
+    HostAndPort::parse(rest)
+        .is_some_and(|origin| origin.name == host.name && origin.port.unwrap_or(usual) == host.port.unwrap_or(usual))
 }
 
 fn credential(headers: &HeaderMap) -> Result<Credential, GuardRefusal> {
@@ -169,9 +168,11 @@ fn credential(headers: &HeaderMap) -> Result<Credential, GuardRefusal> {
 }
 
 fn has_session(field: &HeaderValue) -> bool {
-    let is_session = |pair: &str| pair.trim_start().starts_with("__Host-posthaste=");
-    field.to_str().map_or(true, |field| field.split(';').any(is_session))
+    // Cookies of other programs on the host may have any octets.
+    field.as_bytes().split(|&octet| octet == b';').any(|pair| pair.trim_ascii_start().starts_with(SESSION))
 }
+
+const SESSION: &[u8] = b"__Host-posthaste=";
 
 #[cfg(test)]
 mod tests {
@@ -201,7 +202,15 @@ mod tests {
         let check = |host: &str, is_loopback, expected: Result<(), GuardRefusal>| {
             assert_eq!(ask("/", is_loopback, &[("host", host)]).map(drop), expected, "{host} {is_loopback}");
         };
-        for host in ["mx.example.org", "mx.EXAMPLE.org.", "mx.example.org:1", "page.example.net", "localhost:8025"] {
+        for host in [
+            "mx.example.org",
+            "mx.EXAMPLE.org.",
+            "mx.example.org:1",
+            "page.example.net",
+            "localhost:8025",
+            "localhost:",
+            "LOCALHOST",
+        ] {
             check(host, false, Ok(()));
         }
         for host in ["127.0.0.1:8025", "127.9.9.9", "[::1]:8025", "[::ffff:127.0.0.1]"] {
@@ -221,6 +230,7 @@ mod tests {
         assert_eq!(ask("/", true, &[("host", "localhost"), ("host", "localhost")]), Err(NoHost));
         assert_eq!(ask("http://evil.example/", true, &[("host", "localhost")]), Err(NoHost));
         assert_eq!(ask("http://evil.example/", true, &[("host", "evil.example")]), Err(OtherHost));
+        assert_eq!(ask("http://LocalHost/", true, &[("host", "localhost")]).map(drop), Ok(()));
     }
 
     #[test]
@@ -236,8 +246,13 @@ mod tests {
         let fields =
             [("host", "evil.example"), ("authorization", "Bearer pht_1"), ("cookie", "a=b; __Host-posthaste=x")];
         assert_eq!(ask("/", false, &fields), Err(GuardRefusal::OtherHost));
-        let fields = [("host", "localhost"), ("authorization", "Bearer pht_1"), ("cookie", "other=1")];
-        assert_eq!(ask("/", false, &fields), Ok(Credential::Token("pht_1".to_owned())));
+        for cookie in ["other=1", "other=\u{e9}", "x__Host-posthaste=1"] {
+            let fields = [("host", "localhost"), ("authorization", "Bearer pht_1"), ("cookie", cookie)];
+            assert_eq!(ask("/", false, &fields), Ok(Credential::Token("pht_1".to_owned())));
+        }
+        let fields =
+            [("host", "evil.example"), ("cookie", "\u{e9}; __Host-posthaste=x"), ("authorization", "Bearer x")];
+        assert_eq!(ask("/", false, &fields), Err(GuardRefusal::OtherHost));
     }
 
     #[test]

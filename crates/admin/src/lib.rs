@@ -9,6 +9,7 @@ mod body;
 mod client;
 mod connection;
 mod guard;
+mod heads;
 mod history;
 mod page;
 mod routes;

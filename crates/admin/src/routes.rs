@@ -78,6 +78,12 @@ pub(crate) async fn serve<V: ServerView>(
     let path = parts.uri.path();
     let of_path = || ROUTES.iter().filter(|route| route.path == path);
     let is_exempt = of_path().any(|route| route.access == Access::Health);
+    if arrival.is_draining() && path != "/health/live" {
+        return match path {
+            "/health/ready" => answer::word(StatusCode::SERVICE_UNAVAILABLE, "draining"),
+            _ => answer::later(StatusCode::SERVICE_UNAVAILABLE, "draining", RETRY_SECS),
+        };
+    }
     let checked = guard::check(&parts, &shared.names(), arrival.is_loopback, is_exempt);
     let credential = match checked {
         Ok(credential) => credential,
@@ -114,7 +120,7 @@ pub(crate) async fn serve<V: ServerView>(
     }
     match route.action {
         Action::Live => answer::word(StatusCode::OK, "live"),
-        Action::Ready => ready(shared, arrival),
+        Action::Ready => ready(shared),
         Action::Index => answer::answer(StatusCode::OK, "text/html; charset=utf-8", shared.page.index.clone()),
         Action::Token => token.map_or_else(not_found, |token| whose(&token)),
         Action::Now => now(shared).await,
@@ -143,11 +149,12 @@ async fn authenticate<V: ServerView>(
         // No `WWW-Authenticate: Basic`: a browser would keep what is typed, and send it with requests of other sites.
         return Err(answer::refused(StatusCode::UNAUTHORIZED, "a token is needed: Authorization: Bearer pht_…"));
     };
-    match shared.tokens.find(&presented, crate::service::unix_secs()) {
+    match shared.tokens.find(&presented, crate::service::unix_secs()).await {
         Ok(Some(token)) => Ok(token),
         Err(_) => Err(answer::later(StatusCode::SERVICE_UNAVAILABLE, "the file of tokens cannot be read", RETRY_SECS)),
         Ok(None) => Err(match shared.view.wrong_token(client, &presented).await {
             Guess::Wrong => answer::refused(StatusCode::UNAUTHORIZED, "this token is not good"),
+            Guess::Busy => answer::later(StatusCode::SERVICE_UNAVAILABLE, "tokens cannot be checked now", RETRY_SECS),
             Guess::TooMany => {
                 let why = "too many wrong tokens from this address";
                 answer::later(StatusCode::TOO_MANY_REQUESTS, why, GUESS_RETRY_SECS)
@@ -156,9 +163,8 @@ async fn authenticate<V: ServerView>(
     }
 }
 
-fn ready<V: ServerView>(shared: &Arc<Shared<V>>, arrival: &Arrival) -> Answer {
+fn ready<V: ServerView>(shared: &Arc<Shared<V>>) -> Answer {
     match shared.view.readiness() {
-        _ if arrival.is_draining() => answer::word(StatusCode::SERVICE_UNAVAILABLE, "draining"),
         Readiness::Ready => answer::word(StatusCode::OK, "ready"),
         Readiness::NotReady(why) => answer::word(StatusCode::SERVICE_UNAVAILABLE, why),
     }
@@ -194,9 +200,6 @@ async fn inject<V: ServerView>(
     token: &Token,
     (headers, incoming): (&HeaderMap, Incoming),
 ) -> Answer {
-    if arrival.is_draining() {
-        return answer::last(answer::later(StatusCode::SERVICE_UNAVAILABLE, "draining", RETRY_SECS));
-    }
     if let Some(refused) = refused_field(headers) {
         return answer::last(refused);
     }

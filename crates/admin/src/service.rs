@@ -2,8 +2,8 @@
 
 use std::collections::HashMap;
 use std::convert::Infallible;
-use std::future::{Future as _, poll_fn};
-use std::pin::pin;
+use std::future::poll_fn;
+use std::pin::Pin;
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -19,6 +19,7 @@ use tokio::time::{Instant, MissedTickBehavior, interval, timeout};
 use crate::answer;
 use crate::body::BodyRoom;
 use crate::connection::{Octets, TokioTimer};
+use crate::heads::{FIELDS_MAX, HEAD_BYTES_MAX};
 use crate::history::History;
 use crate::page::Page;
 use crate::routes;
@@ -256,27 +257,32 @@ impl<V: ServerView> Service for AdminService<V> {
         let shared = &self.api.0;
         let serve = service_fn(move |request| {
             let (shared, arrival) = (Arc::clone(shared), Arc::clone(&arrival));
-            async move {
-                // Where a server in front reads the end of such a body elsewhere than we do, what follows is no request of its client's.
+            Box::pin(async move {
                 let is_chunked = request.headers().contains_key(TRANSFER_ENCODING);
                 let answer = routes::serve(&shared, &arrival, request).await;
                 let is_last = is_chunked || arrival.is_draining();
                 Ok::<_, Infallible>(if is_last { answer::last(answer) } else { answer })
-            }
+            })
         });
         let mut http = http1::Builder::new();
-        http.timer(TokioTimer).header_read_timeout(HEAD_PATIENCE).max_headers(HEADERS_MAX).max_buf_size(BUFFER_BYTES);
-        let mut serving = pin!(http.serve_connection(Octets::new(stream), serve));
+        http.timer(TokioTimer).header_read_timeout(HEAD_PATIENCE).max_headers(FIELDS_MAX).max_buf_size(HEAD_BYTES_MAX);
+        let mut serving = http.serve_connection(Octets::new(stream), serve);
         let mut is_told = false;
         poll_fn(|cx| {
             if !is_told && phase.reached(Phase::Draining) {
                 is_told = true;
-                serving.as_mut().graceful_shutdown();
+                Pin::new(&mut serving).graceful_shutdown();
             }
-            // Whatever a client does wrong, and hyper has answered.
-            serving.as_mut().poll(cx).map(drop)
+            // Whatever a client does wrong is answered.
+            serving.poll_without_shutdown(cx).map(drop)
         })
         .await;
+        let octets = serving.into_parts().io;
+        let last = octets.refused_at_once().map_or_else(Vec::new, |refusal| {
+            answer::octets(answer::last(answer::refused(refusal.status(), &refusal.to_string())))
+        });
+        // A client that still sends would lose its answer with a reset.
+        posthaste_net::close(octets.into_stream(), last, LINGER).await;
     }
 
     fn refuse(&self, _: &Peer, why: &Refusal) -> Goodbye {
@@ -294,9 +300,8 @@ const BUSY: &str =
 const HANDSHAKE_PATIENCE: Duration = Duration::from_secs(10);
 /// For a whole head, and for the next request of a connection.
 const HEAD_PATIENCE: Duration = Duration::from_secs(30);
-const HEADERS_MAX: usize = 64;
-/// Of a head, all in all.
-const BUFFER_BYTES: usize = 16 << 10;
+/// For a client to read its last answer.
+const LINGER: Duration = Duration::from_secs(1);
 
 /// The wall clock, in seconds since 1970.
 pub(crate) fn unix_secs() -> u64 {

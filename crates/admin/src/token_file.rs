@@ -5,9 +5,13 @@ use std::fs::{File, OpenOptions, Permissions};
 use std::io::{self, ErrorKind, Read, Write};
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
+use std::time::Duration;
 
 use rustix::fs::{FlockOperation, OFlags, flock};
+use tokio::sync::Mutex as AsyncMutex;
+use tokio::task::{JoinHandle, spawn_blocking};
+use tokio::time::timeout;
 
 use crate::token::{self, Token, TokenHash};
 
@@ -203,10 +207,19 @@ impl Stamp {
 #[derive(Debug)]
 pub(crate) struct KnownTokens {
     file: TokenFile,
-    read: Mutex<Option<(Stamp, Arc<ByHash>)>>,
+    looks: AsyncMutex<Looks>,
 }
 
 type ByHash = HashMap<TokenHash, Arc<Token>>;
+
+#[derive(Debug, Default)]
+struct Looks {
+    read: Option<(Stamp, Arc<ByHash>)>,
+    /// A look that nobody waits for any more, since the disk did not answer.
+    left: Option<JoinHandle<Look>>,
+}
+
+type Look = Result<(Stamp, Arc<ByHash>), TokenFileErrorKind>;
 
 /// The file of tokens cannot be used: nobody is let in, and the log says why.
 #[derive(Debug, PartialEq, Eq)]
@@ -214,37 +227,39 @@ pub(crate) struct TokensUnreadable;
 
 impl KnownTokens {
     pub fn new(file: TokenFile) -> Self {
-        Self { file, read: Mutex::new(None) }
+        Self { file, looks: AsyncMutex::default() }
     }
 
     /// The token with this secret, unless it has ended at `now`, in seconds since 1970.
     ///
     /// # Errors
-    /// The file cannot be used.
-    pub fn find(&self, presented: &str, now: u64) -> Result<Option<Arc<Token>>, TokensUnreadable> {
-        let known = self.known()?;
+    /// The file cannot be used, or its disk does not answer within [`LOOK_PATIENCE`].
+    pub async fn find(&self, presented: &str, now: u64) -> Result<Option<Arc<Token>>, TokensUnreadable> {
+        let known = timeout(LOOK_PATIENCE, self.known()).await.unwrap_or(Err(TokensUnreadable))?;
         Ok(known.get(&token::hash(presented)).filter(|token| !token.has_ended(now)).cloned())
     }
 
-    fn known(&self) -> Result<Arc<ByHash>, TokensUnreadable> {
-        let stamp = std::fs::symlink_metadata(self.file.path()).map(|found| Stamp::of(&found)).unwrap_or_default();
-        let mut read = self.read.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some((of, known)) = &*read
-            && *of == stamp
-        {
-            return Ok(Arc::clone(known));
+    /// One look at a time, by a thread that may block: a disk that hangs holds one, however many ask.
+    async fn known(&self) -> Result<Arc<ByHash>, TokensUnreadable> {
+        let mut looks = self.looks.lock().await;
+        if let Some(left) = &mut looks.left {
+            // It began before this request did, so that its outcome may be too old.
+            let _ = left.await;
+            looks.left = None;
         }
-        match self.file.read_with_stamp() {
-            Ok((tokens, stamp)) => {
-                let by_hash = tokens.into_iter().map(|token| (*token.hash(), Arc::new(token)));
-                let known = Arc::new(by_hash.collect::<ByHash>());
-                *read = Some((stamp, Arc::clone(&known)));
+        let (file, before) = (self.file.clone(), looks.read.clone());
+        let look = looks.left.insert(spawn_blocking(move || look(&file, before)));
+        let found = look.await;
+        looks.left = None;
+        match found.unwrap_or_else(|error| Err(io::Error::from(error).into())) {
+            Ok((stamp, known)) => {
+                looks.read = Some((stamp, Arc::clone(&known)));
                 Ok(known)
             }
             Err(kind) => {
                 let error = self.file.error(kind).to_string();
                 // Once for each change: a later success names the next one.
-                if read.take().is_some() {
+                if looks.read.take().is_some() {
                     tracing::error!(error, "the file of tokens cannot be used: no token is good");
                 }
                 Err(TokensUnreadable)
@@ -252,6 +267,19 @@ impl KnownTokens {
         }
     }
 }
+
+/// The tokens as they were read `before`, if the file is the same. Blocks.
+fn look(file: &TokenFile, before: Option<(Stamp, Arc<ByHash>)>) -> Look {
+    let stamp = std::fs::symlink_metadata(file.path()).map(|found| Stamp::of(&found)).unwrap_or_default();
+    if let Some(before) = before.filter(|(of, _)| *of == stamp) {
+        return Ok(before);
+    }
+    let (tokens, stamp) = file.read_with_stamp()?;
+    let by_hash = tokens.into_iter().map(|token| (*token.hash(), Arc::new(token)));
+    Ok((stamp, Arc::new(by_hash.collect())))
+}
+
+const LOOK_PATIENCE: Duration = Duration::from_secs(5);
 
 #[cfg(test)]
 mod tests {
@@ -283,43 +311,44 @@ mod tests {
         assert!(file.remove("shop").unwrap_err().to_string().ends_with("there is no token `shop`"));
     }
 
-    #[test]
-    fn a_running_server_sees_each_change_at_once() {
+    #[tokio::test]
+    async fn a_running_server_sees_each_change_at_once() {
         let dir = tempfile::tempdir().unwrap();
         let file = TokenFile::in_directory(dir.path());
         let known = KnownTokens::new(file.clone());
-        let find =
-            |secret: &Secret, now| known.find(secret.reveal(), now).unwrap().map(|token| token.name().to_owned());
+        let find = async |secret: &Secret, now| {
+            known.find(secret.reveal(), now).await.unwrap().map(|token| token.name().to_owned())
+        };
         let ((secret, shop), (short, brief)) = (token("shop", None), token("brief", Some(100)));
-        assert_eq!(find(&secret, 1), None);
+        assert_eq!(find(&secret, 1).await, None);
         file.add(shop).unwrap();
-        assert_eq!(find(&secret, 1).as_deref(), Some("shop"));
+        assert_eq!(find(&secret, 1).await.as_deref(), Some("shop"));
         file.add(brief).unwrap();
-        assert_eq!((find(&short, 99).as_deref(), find(&short, 100)), (Some("brief"), None), "a token ends");
+        assert_eq!((find(&short, 99).await.as_deref(), find(&short, 100).await), (Some("brief"), None), "a token ends");
         file.remove("shop").unwrap();
-        assert_eq!(find(&secret, 1), None);
+        assert_eq!(find(&secret, 1).await, None);
     }
 
-    #[test]
-    fn a_file_that_others_can_open_or_that_is_wrong_lets_nobody_in() {
+    #[tokio::test]
+    async fn a_file_that_others_can_open_or_that_is_wrong_lets_nobody_in() {
         let dir = tempfile::tempdir().unwrap();
         let (file, path) = (TokenFile::in_directory(dir.path()), dir.path().join(TOKEN_FILE));
         let (secret, shop) = token("shop", None);
         file.add(shop).unwrap();
         let known = KnownTokens::new(file.clone());
-        assert!(known.find(secret.reveal(), 1).unwrap().is_some());
+        assert!(known.find(secret.reveal(), 1).await.unwrap().is_some());
         std::fs::set_permissions(&path, Permissions::from_mode(0o640)).unwrap();
-        assert_eq!(known.find(secret.reveal(), 1), Err(TokensUnreadable));
+        assert_eq!(known.find(secret.reveal(), 1).await, Err(TokensUnreadable));
         assert!(file.read().unwrap_err().to_string().contains("chmod 600"));
         std::fs::set_permissions(&path, Permissions::from_mode(0o600)).unwrap();
-        assert!(known.find(secret.reveal(), 1).unwrap().is_some());
+        assert!(known.find(secret.reveal(), 1).await.unwrap().is_some());
         let text = std::fs::read_to_string(&path).unwrap();
         std::fs::write(&path, text + "nonsense\n").unwrap();
-        assert_eq!(known.find(secret.reveal(), 1), Err(TokensUnreadable));
+        assert_eq!(known.find(secret.reveal(), 1).await, Err(TokensUnreadable));
         assert!(file.read().unwrap_err().to_string().contains("line 3: "));
         let elsewhere = dir.path().join("elsewhere");
         std::fs::rename(&path, &elsewhere).unwrap();
         std::os::unix::fs::symlink(&elsewhere, &path).unwrap();
-        assert_eq!(known.find(secret.reveal(), 1), Err(TokensUnreadable), "a symbolic link is not followed");
+        assert_eq!(known.find(secret.reveal(), 1).await, Err(TokensUnreadable), "a symbolic link is not followed");
     }
 }

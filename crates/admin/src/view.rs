@@ -45,6 +45,8 @@ pub enum Guess {
     Wrong,
     /// So many were wrong that this one was not looked at.
     TooMany,
+    /// Too much is being checked.
+    Busy,
 }
 
 /// The answer of the health check.

@@ -49,7 +49,7 @@ pub struct AddArgs {
     #[arg(long, value_name = "SCOPES", required = true, value_delimiter = ',')]
     scope: Vec<Scope>,
     /// It ends after this time, such as 12h; default: never
-    #[arg(long = "for", value_name = "TIME", value_parser = posthaste_units::duration)]
+    #[arg(long = "for", value_name = "TIME", value_parser = end_after)]
     time: Option<Duration>,
     /// Write the secret into this new file, which only its owner can read, instead of to the terminal
     #[arg(long, value_name = "FILE")]
@@ -84,6 +84,14 @@ impl AddArgs {
         let made = writeln!(out, "{}", secret.reveal()).and_then(|()| out.sync_all()).map_err(|error| at(error).into());
         let made = made.and_then(|()| Ok(file(&self.config)?.add(token)?));
         made.inspect_err(|_: &AnyError| _ = std::fs::remove_file(path))
+    }
+}
+
+/// A time after which a token ends: one that has ended already opens nothing.
+fn end_after(text: &str) -> Result<Duration, String> {
+    match posthaste_units::duration(text).map_err(|error| error.to_string())? {
+        time if time < Duration::from_secs(1) => Err(format!("`{text}` is no time for a token: at least 1s")),
+        time => Ok(time),
     }
 }
 

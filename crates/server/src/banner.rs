@@ -66,6 +66,9 @@ impl Server {
         for page in self.pages() {
             let _ = writeln!(out, "  page       {page}");
         }
+        if !self.pages().is_empty() {
+            let _ = writeln!(out, "  token      posthaste token add me --scope server:read,queue:read");
+        }
         for (protocol, name) in [(ListenerProtocol::Imap, "imap"), (ListenerProtocol::Pop3, "pop3")] {
             for address in self.readers(protocol) {
                 let _ = writeln!(out, "  {name}       {address}");

@@ -163,7 +163,8 @@ impl ServerView for Overview {
     async fn wrong_token(&self, client: ClientAddress, presented: &str) -> Guess {
         match self.receiver.wrong_token(client.0, presented).await {
             LoginFailure::Wrong(_) => Guess::Wrong,
-            _ => Guess::TooMany,
+            LoginFailure::Busy => Guess::Busy,
+            LoginFailure::Blocked => Guess::TooMany,
         }
     }
 }

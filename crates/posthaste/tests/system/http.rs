@@ -118,6 +118,9 @@ fn a_secret_is_shown_on_a_terminal_only() {
     let unknown = command(dir.path(), &["token", "add", "x", "--scope", "everything"]).output().unwrap();
     let said = String::from_utf8_lossy(&unknown.stderr);
     assert!(unknown.status.code() == Some(2) && said.contains("there is no scope `everything`"), "{said}");
+    let ended = command(dir.path(), &["token", "add", "x", "--scope", "inject", "--for", "0s"]).output().unwrap();
+    let said = String::from_utf8_lossy(&ended.stderr);
+    assert!(ended.status.code() == Some(2) && said.contains("at least 1s"), "{said}");
     let tokens = std::fs::read_to_string(dir.path().join("posthaste-data/tokens")).unwrap();
     assert!(!tokens.contains(&secret[4..]), "{tokens}");
     server.stop();

@@ -1,0 +1,245 @@
+//! Heads of requests, as they come: each is read whole and checked before hyper sees an octet of it.
+//!
+//! A server in front of this one may read the end of a request elsewhere than we do, and then what follows is no request of its client's. So whatever can be read in two ways
+//! is refused, and nothing behind it is read.
+
+use bytes::{Buf, BytesMut};
+use hyper::{StatusCode, Uri};
+
+/// Octets of a head, all in all.
+pub(crate) const HEAD_BYTES_MAX: usize = 16 << 10;
+/// Fields of a head.
+pub(crate) const FIELDS_MAX: usize = 64;
+
+/// Why a head is refused. The connection ends.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub(crate) enum HeadRefusal {
+    #[error("the head of the request is larger than {HEAD_BYTES_MAX} bytes, or has more than {FIELDS_MAX} fields")]
+    TooLarge,
+    #[error("lines of a head end in CRLF")]
+    BareNewline,
+    #[error("this is no request of HTTP/1")]
+    Malformed,
+    #[error("the end of the request's body can be read in two ways")]
+    TwoEnds,
+}
+
+impl HeadRefusal {
+    pub fn status(self) -> StatusCode {
+        match self {
+            Self::TooLarge => StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE,
+            Self::BareNewline | Self::Malformed | Self::TwoEnds => StatusCode::BAD_REQUEST,
+        }
+    }
+}
+
+/// The rest of what a request has behind its head.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum BodyEnd {
+    /// After so many octets.
+    After(u64),
+    /// By chunks. The request is the last of its connection, so its end is not looked for.
+    Chunked,
+}
+
+/// Takes octets of a connection, and gives out those of whole heads and of bodies.
+#[derive(Debug, Default)]
+pub(crate) struct Heads {
+    /// Octets of a head that is not whole.
+    pending: BytesMut,
+    /// Octets of it that have no end of a head.
+    scanned: usize,
+    /// Octets to be given out.
+    ready: BytesMut,
+    body: Option<BodyEnd>,
+    had_any: bool,
+    refusal: Option<HeadRefusal>,
+}
+
+impl Heads {
+    /// Takes what was read.
+    ///
+    /// # Errors
+    /// A head is refused, of which nothing is given out. Nothing more is taken.
+    pub fn push(&mut self, octets: &[u8]) -> Result<(), HeadRefusal> {
+        if let Some(refusal) = self.refusal {
+            return Err(refusal);
+        }
+        self.pending.extend_from_slice(octets);
+        self.sort().inspect_err(|refusal| self.refusal = Some(*refusal))
+    }
+
+    /// Octets for hyper.
+    pub fn ready(&mut self) -> &mut BytesMut {
+        &mut self.ready
+    }
+
+    /// True once a head was given out.
+    pub fn had_any(&self) -> bool {
+        self.had_any
+    }
+
+    /// The reason for which a head was refused.
+    pub fn refusal(&self) -> Option<HeadRefusal> {
+        self.refusal
+    }
+
+    fn sort(&mut self) -> Result<(), HeadRefusal> {
+        loop {
+            match &mut self.body {
+                Some(BodyEnd::After(left)) => {
+                    let part = self.pending.len().min(usize::try_from(*left).unwrap_or(usize::MAX));
+                    *left -= part as u64;
+                    let is_over = *left == 0;
+                    self.ready.unsplit(self.pending.split_to(part));
+                    if !is_over {
+                        return Ok(());
+                    }
+                    self.body = None;
+                }
+                Some(BodyEnd::Chunked) => {
+                    self.ready.unsplit(self.pending.split());
+                    return Ok(());
+                }
+                None => match self.head_end()? {
+                    Some(end) => {
+                        let head = self.pending.split_to(end);
+                        self.scanned = 0;
+                        self.body = body_end(&head)?;
+                        self.had_any = true;
+                        self.ready.unsplit(head);
+                    }
+                    None => return Ok(()),
+                },
+            }
+        }
+    }
+
+    /// Where a head ends that is whole by now.
+    fn head_end(&mut self) -> Result<Option<usize>, HeadRefusal> {
+        // A server should ignore empty lines before a request (RFC 9112 section 2.2).
+        while self.scanned == 0 && self.pending.starts_with(b"\r\n") {
+            self.pending.advance(2);
+        }
+        while let Some(at) = self.pending[self.scanned..].iter().position(|&octet| octet == b'\n') {
+            let line_end = self.scanned + at;
+            if line_end == 0 || self.pending[line_end - 1] != b'\r' {
+                return Err(HeadRefusal::BareNewline);
+            }
+            self.scanned = line_end + 1;
+            if self.pending[..line_end - 1].ends_with(b"\r\n") {
+                return if self.scanned > HEAD_BYTES_MAX { Err(HeadRefusal::TooLarge) } else { Ok(Some(self.scanned)) };
+            }
+        }
+        if self.pending.len() > HEAD_BYTES_MAX { Err(HeadRefusal::TooLarge) } else { Ok(None) }
+    }
+}
+
+/// Checks a whole head, and says where its body ends. `None`: it has none.
+fn body_end(head: &[u8]) -> Result<Option<BodyEnd>, HeadRefusal> {
+    let mut fields = [httparse::EMPTY_HEADER; FIELDS_MAX];
+    let mut request = httparse::Request::new(&mut fields);
+    match request.parse(head) {
+        Ok(httparse::Status::Complete(_)) => {}
+        Err(httparse::Error::TooManyHeaders) => return Err(HeadRefusal::TooLarge),
+        Ok(httparse::Status::Partial) | Err(_) => return Err(HeadRefusal::Malformed),
+    }
+    if request.path.is_none_or(|target| target.parse::<Uri>().is_err()) {
+        return Err(HeadRefusal::Malformed);
+    }
+    let all = |name: &'static str| request.headers.iter().filter(move |field| field.name.eq_ignore_ascii_case(name));
+    let (mut lengths, mut codings) = (all("content-length"), all("transfer-encoding"));
+    match (lengths.next(), codings.next()) {
+        _ if lengths.next().is_some() || codings.next().is_some() => Err(HeadRefusal::TwoEnds),
+        (None, None) => Ok(None),
+        (Some(_), Some(_)) => Err(HeadRefusal::TwoEnds),
+        // HTTP/1.0 has no chunks (RFC 9112 section 6.1).
+        (None, Some(coding)) if request.version == Some(1) && coding.value.eq_ignore_ascii_case(b"chunked") => {
+            Ok(Some(BodyEnd::Chunked))
+        }
+        (None, Some(_)) => Err(HeadRefusal::TwoEnds),
+        (Some(length), None) => match length_of(length.value) {
+            Some(0) => Ok(None),
+            Some(length) => Ok(Some(BodyEnd::After(length))),
+            None => Err(HeadRefusal::TwoEnds),
+        },
+    }
+}
+
+fn length_of(value: &[u8]) -> Option<u64> {
+    let is_number = !value.is_empty() && value.len() <= 18 && value.iter().all(u8::is_ascii_digit);
+    std::str::from_utf8(value).ok().filter(|_| is_number)?.parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const GET: &str = "GET / HTTP/1.1\r\nHost: localhost\r\n\r\n";
+
+    /// What is given out of octets that come in pieces, and how it ends.
+    fn sorted(octets: &[u8], piece: usize) -> (Vec<u8>, Option<HeadRefusal>) {
+        let mut heads = Heads::default();
+        for piece in octets.chunks(piece) {
+            if heads.push(piece).is_err() {
+                break;
+            }
+        }
+        (heads.ready().to_vec(), heads.refusal())
+    }
+
+    #[test]
+    fn whole_heads_and_bodies_come_out_however_they_are_cut() {
+        let post = "POST / HTTP/1.1\r\nContent-Length: 5\r\n\r\na\nb\n\nGET";
+        let all = format!("\r\n{GET}\r\n{post} / HTTP/1.1\r\n\r\nGET /half");
+        let expected = format!("{GET}{post} / HTTP/1.1\r\n\r\n");
+        for piece in 1..=all.len() {
+            assert_eq!(sorted(all.as_bytes(), piece), (expected.clone().into_bytes(), None), "{piece}");
+        }
+        let chunked = "POST / HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n1\r\na\r\n0\r\n\r\nanything\n";
+        assert_eq!(sorted(chunked.as_bytes(), 7), (chunked.into(), None));
+    }
+
+    #[test]
+    fn a_head_that_can_be_read_in_two_ways_is_refused_with_all_behind_it() {
+        use HeadRefusal::{BareNewline, Malformed, TooLarge, TwoEnds};
+        let check = |head: &str, expected: HeadRefusal| {
+            for piece in [1, 3, usize::MAX] {
+                let all = format!("{GET}{head}\r\n\r\n{GET}");
+                assert_eq!(sorted(all.as_bytes(), piece), (GET.into(), Some(expected)), "{head:?}");
+            }
+        };
+        let fields = |fields: &str| format!("POST / HTTP/1.1\r\nHost: x\r\n{fields}");
+        check("GET / HTTP/1.1\nHost: x", BareNewline);
+        check(&fields("X: y\nContent-Length: 3"), BareNewline);
+        check("\nGET / HTTP/1.1", BareNewline);
+        check(&fields("Content-Length: 3\r\nTransfer-Encoding: chunked"), TwoEnds);
+        check(&fields("Transfer-Encoding: chunked\r\nContent-Length: 3"), TwoEnds);
+        check(&fields("Content-Length: 3\r\nContent-Length: 3"), TwoEnds);
+        check(&fields("Transfer-Encoding: chunked\r\nTransfer-Encoding: chunked"), TwoEnds);
+        for value in ["gzip", "gzip, chunked", "chunked, chunked", "xchunked", "chunked;q=1", ""] {
+            check(&fields(&format!("Transfer-Encoding: {value}")), TwoEnds);
+        }
+        for value in ["", "+3", "-3", "3, 3", "0x3", "3.0", "99999999999999999999", "3 3"] {
+            check(&fields(&format!("Content-Length: {value}")), TwoEnds);
+        }
+        check("POST / HTTP/1.0\r\nTransfer-Encoding: chunked", TwoEnds);
+        check("MAIL FROM:<a@example.org>", Malformed);
+        check(&fields("X : y"), Malformed);
+        check(&fields("X: y\r\n folded"), Malformed);
+        check(&fields("X: y\rZ: z"), Malformed);
+        check(&fields("no field"), Malformed);
+        check("PRI * HTTP/2.0", Malformed);
+        check("GET http://[::1/ HTTP/1.1", Malformed);
+        check(&fields(&"X: y\r\n".repeat(FIELDS_MAX)), TooLarge);
+        check(&fields(&format!("X: {}", "y".repeat(HEAD_BYTES_MAX))), TooLarge);
+    }
+
+    #[test]
+    fn a_head_without_an_end_takes_a_bounded_memory() {
+        let mut heads = Heads::default();
+        let refused = (0..1000).find_map(|_| heads.push(&[b'x'; 1000]).err());
+        assert_eq!(refused, Some(HeadRefusal::TooLarge));
+        assert!(heads.pending.len() <= HEAD_BYTES_MAX + 1000);
+    }
+}
