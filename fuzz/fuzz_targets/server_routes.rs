@@ -7,10 +7,10 @@ use std::path::Path;
 use std::sync::LazyLock;
 
 use libfuzzer_sys::fuzz_target;
+use posthaste_config::Config;
 use posthaste_directory::{Directory, Mailbox, Refusal, Route, Rule, Step};
 use posthaste_maildir::MailboxPath;
 use posthaste_message::write_delivered_to;
-use posthaste_config::Config;
 use posthaste_smtp::ForwardPath;
 use posthaste_smtp::address::Domain;
 

@@ -8,9 +8,7 @@ use std::sync::LazyLock;
 use std::sync::mpsc::channel;
 
 use libfuzzer_sys::fuzz_target;
-use posthaste_spool::{
-    Batch, Body, ClosedSpool, Config, Entry, FileSpool, Lsn, Released, Replayed, Spool,
-};
+use posthaste_spool::{Batch, Body, ClosedSpool, Config, Entry, FileSpool, Lsn, Released, Replayed, Spool};
 
 struct Sample {
     /// By their paths in the directory.
