@@ -16,7 +16,10 @@ use crate::opening::log_damaged;
 use crate::receive::Receiver;
 use crate::services::{Ending, OnFailure, Service, end_blocking};
 
-const NAME: &str = "mailboxes";
+pub(crate) const NAME: &str = "mailboxes";
+/// The remedy where they cannot be opened.
+pub(crate) const HELP: &str =
+    "mail is received, and nobody can read it by IMAP or POP3: repair the cause, then restart the server";
 /// The directory of the table, below that of all data.
 const DIRECTORY: &str = "mailstore";
 

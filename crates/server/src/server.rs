@@ -19,7 +19,7 @@ use crate::http::HttpService;
 use crate::indexing::Indexing;
 use crate::listening::{Addresses, Bound, Listeners, bind_when_free};
 use crate::logins::{self, KnownNetworksService};
-use crate::mailboxes::Mailboxes;
+use crate::mailboxes::{self, Mailboxes};
 use crate::opening::note_stuck_mounts;
 use crate::pickup::Pickup;
 use crate::reading::{self, ReadingService};
@@ -192,14 +192,19 @@ async fn start_services(
     if let Some(http) = HttpService::start(http, config, receiver.clone()).await? {
         services.add(http);
     }
-    addresses.reading = reading::addresses(&of_readers, config);
     // Also where nobody reads any more: a stream that nobody advances keeps its entries in the spool.
     if !of_readers.0.is_empty() || Mailboxes::are_kept(config) {
-        let mailboxes = Mailboxes::open(config, &store, receiver.clone()).await?;
-        let readable = Arc::clone(mailboxes.store());
-        services.add(mailboxes);
-        if !of_readers.0.is_empty() {
-            services.add(ReadingService::start(of_readers, config, readable, &receiver)?);
+        match Mailboxes::open(config, &store, receiver.clone()).await {
+            Ok(mailboxes) => {
+                let readable = Arc::clone(mailboxes.store());
+                services.add(mailboxes);
+                if !of_readers.0.is_empty() {
+                    addresses.reading = reading::addresses(&of_readers, config);
+                    services.add(ReadingService::start(of_readers, config, readable, &receiver)?);
+                }
+            }
+            // Mail is received and kept without them.
+            Err(error) => receiver.destinations().stuck().add(mailboxes::NAME, &error, mailboxes::HELP),
         }
     }
     if config.pickup.enabled {

@@ -294,3 +294,22 @@ fn starttls_is_offered_with_the_certificate_of_the_server() {
     assert!(refused.starts_with("NO"), "{refused}");
     server.stop();
 }
+
+#[test]
+fn mail_is_received_where_mailboxes_cannot_be_opened() {
+    let dir = tempfile::tempdir().unwrap();
+    serve(dir.path(), "", "imap").0.stop();
+    let table = dir.path().join("posthaste-data/mailstore/meta.redb");
+    std::fs::remove_file(&table).unwrap();
+    std::fs::create_dir(&table).unwrap();
+    let server = Server::start_as_it_is(dir.path());
+    assert!(!server.banner.contains("imap "), "{}", server.banner);
+    server.hello().deliver(&["ann@example.org"], MESSAGE);
+    server.wait_for_mail("example.org", "ann", 1);
+    server.wait_for_log("this stream of the spool is stuck");
+    server.stop();
+    std::fs::remove_dir(&table).unwrap();
+    let server = Server::start_as_it_is(dir.path());
+    assert!(server.banner.contains("imap "), "{}", server.banner);
+    server.stop();
+}
