@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use minijinja::machinery::ast::{BinOpKind, CallArg, Expr, Stmt, UnaryOpKind};
-use minijinja::machinery::{WhitespaceConfig, parse};
+use minijinja::machinery::{Token, WhitespaceConfig, parse, tokenize};
 use minijinja::value::ValueKind;
 use minijinja::{AutoEscape, Environment, Error, ErrorKind, Value, escape_formatter, filters};
 
@@ -94,6 +94,7 @@ impl Templates {
             return Err(format!("{what}: a template has at most {OUTPUT_BYTES_MAX} bytes"));
         }
         let named = |error: Error| format!("{what}: {}", told(&error));
+        check_lengths(&text).map_err(|why| format!("{what}: {why}"))?;
         let whitespace = WhitespaceConfig { keep_trailing_newline: true, ..WhitespaceConfig::default() };
         let parsed = parse(&text, what, Default::default(), whitespace).map_err(named)?;
         check_statement(&parsed).map_err(|why| format!("{what}: templates here have no {why}"))?;
@@ -238,6 +239,29 @@ fn spend(budget: &AtomicUsize, bytes: usize) -> Result<(), Error> {
     let left = budget.load(Ordering::Relaxed).checked_sub(bytes);
     budget.store(left.unwrap_or(0), Ordering::Relaxed);
     left.map(drop).ok_or_else(|| refused("filters make too much text"))
+}
+
+/// Tokens of one tag, and branches `elif` of one template. Parser, checks and compiler recurse for each: a stack has room for these.
+const TAG_TOKENS_MAX: usize = 300;
+
+/// Refuses tags that would use up the stack. Mistakes of other kinds are the parser's to tell.
+fn check_lengths(text: &str) -> Result<(), String> {
+    let (mut tokens, mut branches) = (0, 0);
+    for token in tokenize(text, false, Default::default(), WhitespaceConfig::default()) {
+        match token {
+            Ok((Token::VariableStart | Token::BlockStart, _)) => tokens = 0,
+            Ok((Token::Ident("elif"), _)) => branches += 1,
+            Ok(_) => tokens += 1,
+            Err(_) => return Ok(()),
+        }
+        if tokens > TAG_TOKENS_MAX {
+            return Err(format!("a tag has at most {TAG_TOKENS_MAX} names, numbers and signs"));
+        }
+        if branches > TAG_TOKENS_MAX {
+            return Err(format!("a template has at most {TAG_TOKENS_MAX} branches elif"));
+        }
+    }
+    Ok(())
 }
 
 /// `Err`: the construct that no template may have.
@@ -385,6 +409,35 @@ mod tests {
             let why = render(Place::Header, text, variables()).unwrap_err();
             assert!(why.contains("line break or NUL"), "{text}: {why}");
         }
+    }
+
+    #[test]
+    fn tags_that_would_use_up_the_stack_are_refused() {
+        let chain = |begin: &str, link: &str, end: &str| format!("{begin}{}{end}", link.repeat(100_000));
+        for text in [
+            chain("{{ x", ".a", " }}"),
+            chain("{{ x", "|e", " }}"),
+            chain("{{ x", "[0]", " }}"),
+            chain("{{ x", " and x", " }}"),
+            chain("{{ x", " if x else x", " }}"),
+            chain("{{ ", "not ", "x }}"),
+            chain("{{ ", "- ", "1 }}"),
+            chain("{{ 1", " + 1", " }}"),
+            chain("{{ x", " == x", " }}"),
+            chain("{{ x", " is defined", " }}"),
+            chain("{% set x = x", ".a", " %}"),
+            chain("{% if x %}", "{% elif x %}", "{% endif %}"),
+        ] {
+            let why = render(Place::Text, &text, json!({ "x": "x" })).unwrap_err();
+            assert!(why.contains("at most"), "{:.40}: {why}", text);
+        }
+        let longest = format!("{{{{ 1{} }}}}", " + 1".repeat(TAG_TOKENS_MAX / 2 - 2));
+        assert_eq!(render(Place::Text, &longest, json!({})).as_deref(), Ok("149"));
+        let branches = "{% elif x %}".repeat(TAG_TOKENS_MAX);
+        assert_eq!(
+            render(Place::Text, &format!("{{% if x %}}{branches}{{% else %}}y{{% endif %}}"), json!({})).as_deref(),
+            Ok("y")
+        );
     }
 
     #[test]
