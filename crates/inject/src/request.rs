@@ -57,8 +57,14 @@ pub struct InvalidRequest(String);
 pub const RECIPIENTS_MAX: usize = 10_000;
 /// Recipients of one message.
 const BATCH_RECIPIENTS_MAX: usize = 1000;
-/// Octets of the substitutions of a recipient, or of the request, as JSON.
+/// Octets of the substitutions of a recipient, or of the request, with [`VALUE_BYTES`] for each value.
 const SUBSTITUTIONS_BYTES_MAX: usize = 256 << 10;
+/// Memory that a value takes apart from its text.
+const VALUE_BYTES: usize = 64;
+/// Memory that the values of a request may take before any of it is looked at, apart from their texts.
+const REQUEST_VALUES_BYTES_MAX: usize = 128 << 20;
+/// Memory of an object with one member.
+const OBJECT_BYTES: usize = 640;
 /// Lists and objects within each other.
 const DEPTH_MAX: usize = 32;
 
@@ -135,6 +141,9 @@ impl InjectRequest {
     /// # Errors
     /// It is no JSON, has a key that is not taken, or something in it cannot be sent as mail.
     pub fn parse(body: &[u8]) -> Result<Self, InvalidRequest> {
+        if values_bytes(body) > REQUEST_VALUES_BYTES_MAX {
+            return Err(InvalidRequest("the request has too many values".to_owned()));
+        }
         let body: RequestBody = serde_json::from_slice(body).map_err(|error| InvalidRequest(error.to_string()))?;
         if body.recipients.is_empty() || body.recipients.len() > RECIPIENTS_MAX {
             return Err(InvalidRequest(format!("recipients: 1 to {RECIPIENTS_MAX}")));
@@ -239,14 +248,31 @@ impl Recipient {
     }
 }
 
+/// Memory that the values of a JSON text take at most when they are read, apart from their texts. Bodies of few octets can have many values: `[{"":0},{"":0}]`.
+fn values_bytes(json: &[u8]) -> usize {
+    let (mut bytes, mut is_text, mut is_escaped) = (0_usize, false, false);
+    for octet in json {
+        match octet {
+            _ if is_escaped => is_escaped = false,
+            b'\\' if is_text => is_escaped = true,
+            b'"' => is_text = !is_text,
+            _ if is_text => {}
+            b',' | b'[' => bytes += VALUE_BYTES,
+            b'{' => bytes += OBJECT_BYTES,
+            _ => {}
+        }
+    }
+    bytes
+}
+
 fn check_substitutions(of: &str, substitutions: &Map<String, Value>) -> Result<(), InvalidRequest> {
     fn bytes(value: &Value, depth: usize) -> Option<usize> {
         let within = depth.checked_sub(1)?;
         Some(match value {
-            Value::String(text) => text.len(),
-            Value::Array(items) => items.iter().map(|item| bytes(item, within)).sum::<Option<usize>>()?,
-            Value::Object(map) => of_map(map, within)?,
-            Value::Null | Value::Bool(_) | Value::Number(_) => 8,
+            Value::String(text) => VALUE_BYTES + text.len(),
+            Value::Array(items) => VALUE_BYTES + items.iter().map(|item| bytes(item, within)).sum::<Option<usize>>()?,
+            Value::Object(map) => VALUE_BYTES + of_map(map, within)?,
+            Value::Null | Value::Bool(_) | Value::Number(_) => VALUE_BYTES,
         })
     }
     fn of_map(map: &Map<String, Value>, depth: usize) -> Option<usize> {

@@ -168,3 +168,19 @@ fn a_message_is_built_of_its_parts() {
     let evil = made(ANN, r#"{"html_body":"{{ x }}"}"#, r#","substitutions":{"x":"<script>"}"#).unwrap();
     assert!(evil[0].contains("&lt;script&gt;"), "{}", evil[0]);
 }
+
+#[test]
+fn many_small_values_are_refused_before_they_take_memory() {
+    let text = r#"{"text_body":"{{ n }}"}"#;
+    for value in ["[]", "{}", r#"{"":0}"#, "0", r#""""#, "[[]]"] {
+        let of = |count: usize| {
+            let list = vec![value; count].join(",");
+            made(ANN, text, &format!(r#","substitutions":{{"l":[{list}]}}"#)).unwrap_err()
+        };
+        assert!(of(5_000).contains("substitutions: more than"), "{value}");
+        assert_eq!(of(2_100_000), "the request has too many values", "{value}");
+    }
+    // What is in a text is no value.
+    let content = format!(r#""X: \"\n\n{}""#, ",[{".repeat(200_000));
+    assert_eq!(made(ANN, &content, "").unwrap().len(), 1);
+}
