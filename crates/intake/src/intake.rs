@@ -9,7 +9,7 @@ use bytes::Bytes;
 use posthaste_spool::{AppendError, Batch, Entry, FinishedUpload, FrontFields, Lsn, Spool, Then, Ticket};
 use tokio::sync::oneshot;
 
-use crate::body::{Body, BodyWriter};
+use crate::body::{Body, BodyWriter, blocking};
 use crate::budget::{Budget, BudgetShare};
 use crate::destination::{Destination, Held, Mail, Reserved, Reserving};
 use crate::error::IntakeError;
@@ -201,6 +201,7 @@ impl Intake {
         D: Deref<Target: Destination> + Sync,
     {
         let mut wait = RoomWait::begin(self, &self.0.is_full);
+        let mut has_looked = false;
         loop {
             let (outcome, ticket) = self.append(destinations, &mut pending).await?;
             if let Some(under_way) = under_way {
@@ -217,13 +218,23 @@ impl Intake {
                     if under_way.is_some_and(|under_way| !under_way.may_append_again()) {
                         return Err(error.into());
                     }
-                    if !wait.goes_on().await {
+                    if wait.goes_on().await {
+                        continue;
+                    }
+                    // The last wait was in vain. Appending asks no file system, so one look finds the space that somebody has made since.
+                    if has_looked || !self.has_room().await {
                         return Err(error.into());
                     }
+                    has_looked = true;
                 }
                 Err(error) => return Err(error.into()),
             }
         }
+    }
+
+    async fn has_room(&self) -> bool {
+        let spool = Arc::clone(&self.0.spool);
+        blocking(move || spool.check_room(0)).await.is_ok()
     }
 
     /// Takes the memory, and appends once.

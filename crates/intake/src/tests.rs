@@ -188,8 +188,19 @@ async fn without_room_a_message_is_refused_and_the_next_at_once() {
     let tries = rig.notes().iter().filter(|what| what.starts_with("append")).count();
     assert!(tries > 1, "{tries}");
     assert!(matches!(rig.accept("x").await, Err(IntakeError::Full(_))));
-    assert_eq!(rig.notes().iter().filter(|what| what.starts_with("append")).count(), 1);
+    assert_eq!(rig.notes().iter().filter(|what| what.starts_with("append")).count(), 2, "again after one look");
     assert!(rig.intake.budget().is_whole());
+}
+
+#[tokio::test]
+async fn the_first_message_behind_a_full_spool_is_accepted() {
+    let rig = Rig::new(Config { room_patience: Duration::from_millis(30), ..Config::default() });
+    rig.spool.hooks.refusals.store(u64::MAX, Ordering::Relaxed);
+    assert!(matches!(rig.accept("x").await, Err(IntakeError::Full(_))));
+    // As after space was made, which the spool's keeper has not seen yet.
+    rig.spool.hooks.refusals.store(1, Ordering::Relaxed);
+    rig.accept("x").await.expect("accepted");
+    rig.let_go();
 }
 
 #[tokio::test]

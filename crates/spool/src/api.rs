@@ -118,7 +118,8 @@ pub trait Spool: Send + Sync {
     /// Those of asking the file system.
     fn room(&self) -> std::io::Result<u64>;
 
-    /// Whether a large body of that many bytes would find room now. Makes nothing and reserves nothing; blocks as [`upload`](Self::upload) does.
+    /// Whether a large body of that many bytes would find room now. Makes nothing and reserves nothing; blocks as [`upload`](Self::upload) does. After batches were refused for lack
+    /// of space it looks for these, too: the next [`append`](Self::append) finds space that there is by now.
     ///
     /// # Errors
     /// Like [`upload`](Self::upload).

@@ -213,6 +213,9 @@ impl Spool for FileSpool {
     }
 
     fn check_room(&self, bytes: u64) -> std::io::Result<()> {
+        if self.shared.is_short_of_space.load(Ordering::Relaxed) {
+            self.shared.look_at_space();
+        }
         self.shared.bodies.room().check(bytes).inspect_err(|error| self.ask_for_room(error))
     }
 
