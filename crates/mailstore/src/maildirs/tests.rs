@@ -560,7 +560,7 @@ async fn shown_uids_stay_after_a_cut_at_any_call() {
     }
 }
 
-/// Scenario 27 of the design: ext4 reuses the inode of a deleted file at once.
+/// ext4 reuses the inode of a deleted file at once.
 #[tokio::test]
 async fn a_reused_inode_is_another_message() {
     let mut place = Place::new();
