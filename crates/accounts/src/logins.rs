@@ -33,7 +33,7 @@ pub struct Login {
     pub tenant: Option<Arc<str>>,
 }
 
-/// What the server keeps of a password. A login with others is another login.
+/// Facts kept of a password. A login with others is another login.
 #[derive(Debug, PartialEq, Eq)]
 pub struct LoginSecrets {
     /// For a password that the client sends.

@@ -177,7 +177,7 @@ mod tests {
 
     const GET: &str = "GET / HTTP/1.1\r\nHost: localhost\r\n\r\n";
 
-    /// What is given out of octets that come in pieces, and how it ends.
+    /// Cuts octets that come in pieces into requests: the output, and the end.
     fn sorted(octets: &[u8], piece: usize) -> (Vec<u8>, Option<HeadRefusal>) {
         let mut heads = Heads::default();
         for piece in octets.chunks(piece) {

@@ -43,7 +43,7 @@ impl ListenerProtocol {
         }
     }
 
-    /// Whether users read their mail by it.
+    /// True if users read their mail by it.
     pub fn is_of_readers(self) -> bool {
         matches!(self, Self::Imap | Self::Pop3)
     }

@@ -1,4 +1,4 @@
-//! What of a `[[listener]]` is about IMAP and POP3, by which users read their mail.
+//! Keys of a `[[listener]]` for IMAP and POP3, by which users read their mail.
 
 use posthaste_units::words::Problem;
 

@@ -16,25 +16,25 @@ pub use which::{By, Doing, Named, Which};
 /// The name of the socket in the data directory.
 pub const SOCKET: &str = "control.sock";
 
-/// What is asked.
+/// A request.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "ask", rename_all = "lowercase", deny_unknown_fields)]
 pub enum Request {
     /// The recipients that wait, one on each line.
     List {
-        /// Which.
+        /// Recipients to list.
         #[serde(default)]
         of: Which,
-        /// How many at most; not set: all.
+        /// Maximum number; not set: all.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         limit: Option<u64>,
     },
-    /// How many wait, one name on each line.
+    /// Numbers of recipients that wait, one name on each line.
     Summary {
-        /// Which.
+        /// Recipients to count.
         #[serde(default)]
         of: Which,
-        /// What names.
+        /// The kind of name that they are counted by.
         #[serde(default)]
         by: By,
     },
@@ -42,13 +42,13 @@ pub enum Request {
     Cat {
         /// Its number.
         message: u64,
-        /// Whether only the header is wanted.
+        /// Only the header is wanted.
         #[serde(default)]
         header: bool,
     },
     /// Messages for another queue, each in several lines, and a first and a last line about all.
     Export {
-        /// Which.
+        /// Recipients to export.
         of: Which,
         /// They are held here from then on.
         #[serde(default)]
@@ -56,15 +56,15 @@ pub enum Request {
     },
     /// Takes messages of another queue: the answer to [`Export`](Self::Export) follows the request. A line about each message is the answer.
     Import {
-        /// What an operator has held there is tried here.
+        /// Messages that an operator has held there are tried here.
         #[serde(default)]
         release: bool,
     },
     /// Does something with recipients; the answer has how many are `changed`, and how many are under way and `follow`.
     Act {
-        /// Which.
+        /// Recipients to act on.
         of: Which,
-        /// What.
+        /// The action.
         action: Doing,
         /// After so many seconds a hold ends by itself; not set: without an end. Of nothing else.
         #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -85,10 +85,10 @@ pub enum Request {
     },
     /// Ends a suspension.
     Resume {
-        /// Of what.
+        /// The scope of a suspension.
         scope: Named,
     },
-    /// What is suspended, one on each line.
+    /// Suspensions, one on each line.
     Suspensions,
     /// Dialogues of sessions that begin from now on, a line each, until the client goes.
     Trace {
@@ -105,7 +105,7 @@ pub enum Request {
     },
     /// Has mail go to another next hop.
     Divert {
-        /// Which; no site.
+        /// Scope to divert; no site.
         scope: Named,
         /// Where to: a host or an address in brackets, with a port behind a colon if it is not 25.
         to: String,
@@ -115,14 +115,14 @@ pub enum Request {
         #[serde(default)]
         reason: String,
     },
-    /// Has it go where it would go.
+    /// Undoes a diversion.
     Undivert {
-        /// Which.
+        /// Scope of the diversion to end.
         scope: Named,
     },
-    /// What is diverted, one on each line.
+    /// Diversions, one on each line.
     Diversions,
-    /// Which limits apply to a destination, and which of them mail waits for; one line.
+    /// Limits of a destination, with those that mail waits for; one line.
     Explain {
         /// The domain.
         domain: String,
@@ -138,7 +138,7 @@ pub enum Request {
     },
     /// Entries of the suppression list, one on each line.
     Suppressions {
-        /// Which.
+        /// Entries to list.
         #[serde(default)]
         of: Wanted,
     },
@@ -158,7 +158,7 @@ pub enum Request {
     },
     /// Adds entries to the suppression list.
     Suppress {
-        /// Which; without `added` they are added now.
+        /// Entries to add; without `added` they are added now.
         entries: Vec<Suppressed>,
     },
     /// Removes addresses from the suppression list.
@@ -166,7 +166,7 @@ pub enum Request {
         /// Whose; empty: of the entries for everybody.
         #[serde(default)]
         tenant: String,
-        /// Which.
+        /// Addresses to remove.
         addresses: Vec<String>,
     },
 }

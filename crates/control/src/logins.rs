@@ -37,7 +37,7 @@ pub struct LoginLine {
     pub slow: bool,
 }
 
-/// What a client logs in for.
+/// The door of a login.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum LoginPurpose {

@@ -32,7 +32,7 @@ pub struct Which {
     pub held: Option<bool>,
 }
 
-/// What is suspended: a tenant or a campaign, a domain or a site, or one of the former at one of the latter.
+/// Scope of a suspension: a tenant or a campaign, a domain or a site, or one of the former at one of the latter.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Named {
@@ -50,7 +50,7 @@ pub struct Named {
     pub site: Option<String>,
 }
 
-/// What is done with recipients.
+/// An action on recipients.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Doing {
@@ -68,7 +68,7 @@ pub enum Doing {
     Bounce,
 }
 
-/// What recipients are counted by.
+/// The name that recipients are counted by.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum By {

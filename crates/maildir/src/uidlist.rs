@@ -45,7 +45,7 @@ pub enum UidListError {
     Line {
         /// Counted from 1.
         line: u64,
-        /// What is wrong with it.
+        /// The mistake in it.
         why: &'static str,
     },
 }

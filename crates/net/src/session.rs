@@ -57,7 +57,7 @@ impl SessionStream {
         Self { stream, phase, write_patience }
     }
 
-    /// Whether [`Phase::Ending`] has come, for work that neither reads nor writes.
+    /// True once [`Phase::Ending`] has come, for work that neither reads nor writes.
     pub fn has_ended(&self) -> bool {
         self.phase.reached(Phase::Ending)
     }

@@ -33,7 +33,7 @@ pub struct Pop3Timeouts {
     pub idle: Duration,
     /// Without an octet taken by the client while there is something to send. Default 2 min.
     pub write: Duration,
-    /// How long the client's octets are read after the last word. Default 1 s.
+    /// Time for which the client's octets are read after the last word. Default 1 s.
     pub linger: Duration,
 }
 

@@ -12,7 +12,7 @@ mod maildrop;
 pub use machine::Pop3Machine;
 pub use maildrop::DeletedMessages;
 
-/// What a [`Pop3Machine`] is told once.
+/// Settings of a session.
 #[derive(Debug, Clone)]
 pub struct Pop3Config {
     /// Our name in the greeting.
@@ -50,7 +50,7 @@ impl Default for Pop3Limits {
 /// The most messages of a session: of a mailbox with more, a driver gives the oldest ones.
 pub const MESSAGES_MAX: u32 = 1_000_000;
 
-/// What the machine wants.
+/// Requests of the machine to its driver.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[allow(missing_docs, reason = "each variant says what its fields are")]
 pub enum Pop3Event {
@@ -76,7 +76,7 @@ pub enum Pop3Event {
     Remove,
 }
 
-/// Who a client says to be.
+/// Credentials of a client.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Pop3Credentials {
     /// Whose password it is.

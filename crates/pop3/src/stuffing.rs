@@ -20,7 +20,7 @@ impl Stuffer {
         Self { lines_left: lines, in_header: true, last: *b"\r\n", line_octets: 0, is_done: false }
     }
 
-    /// Whether the rest of the message is not needed.
+    /// True if the rest of the message is not needed.
     pub fn is_done(&self) -> bool {
         self.is_done
     }

@@ -51,7 +51,7 @@ pub enum OpenError {
     Io {
         /// The log's directory.
         dir: PathBuf,
-        /// What the file system said.
+        /// Error of the file system.
         error: io::Error,
     },
 }

@@ -58,7 +58,7 @@ impl ScramKeys {
     }
 }
 
-/// What invented keys are made of.
+/// Secret that invented keys are made of.
 #[derive(Clone)]
 pub struct ScramSecret {
     key: Key,
@@ -426,7 +426,7 @@ mod tests {
         ScramServer::new(ScramFirst::parse(FIRST).unwrap(), keys, SERVER_NONCE)
     }
 
-    /// What a server says to the client's last message.
+    /// The server's answer to the client's last message.
     fn answer(keys: ScramKeys, last: &str) -> Option<Result<String, WrongProof>> {
         server(keys).prove(last).map(|proof| proof.answer())
     }

@@ -37,7 +37,7 @@ const FILE: &str = "password";
 const WRONG_MAX: usize = 10;
 /// 100 bits.
 const LETTERS: usize = 20;
-/// What nobody mistakes for something else.
+/// Characters that nobody mistakes for others.
 const ALPHABET: &[u8; 32] = b"abcdefghijkmnpqrstuvwxyz23456789";
 
 impl FirstPassword {
@@ -66,7 +66,7 @@ impl FirstPassword {
         self.state.lock().unwrap_or_else(PoisonError::into_inner).password.clone()
     }
 
-    /// Whether this is the password. Blocks: the tenth wrong one makes a new one, which the log tells.
+    /// True if this is the password. Blocks: the tenth wrong one makes a new one, which the log tells.
     pub fn is_right(&self, presented: &str) -> bool {
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         if is_same(state.password.as_bytes(), presented.as_bytes()) {

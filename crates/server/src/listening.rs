@@ -234,7 +234,7 @@ fn settings(config: &Config, listener: &Listener, tls: &TlsInForce, mechanisms: 
     ListenerSettings { configs, rules: rules(config, listener), certificate: tls.certificate.clone() }
 }
 
-/// Who may connect to a listener.
+/// Rules of who may connect to a listener.
 pub(crate) fn rules(config: &Config, listener: &Listener) -> Rules {
     // A network with a number of its own has it everywhere.
     let networks = config.networks.iter().flat_map(Network::each).map(|(network, own)| {

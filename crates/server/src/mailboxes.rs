@@ -51,7 +51,7 @@ impl Mailboxes {
         Ok(mailboxes)
     }
 
-    /// Whether an earlier start had mailboxes.
+    /// True if an earlier start had mailboxes.
     pub fn are_kept(config: &Config) -> bool {
         config.storage.data.join(DIRECTORY).is_dir()
     }

@@ -55,7 +55,7 @@ impl RefusalNotifier for RefusalNotices {
     }
 }
 
-/// Who is told.
+/// The reader of a notice.
 struct Reader {
     address: String,
     is_postmaster: bool,

@@ -99,7 +99,7 @@ pub enum Step {
     /// This user has shown the password, and acts in the name that was given to [`Exchange::proven`]: [`Machine::auth_done`](crate::server::Machine::auth_done).
     #[cfg(feature = "scram")]
     Proven {
-        /// As the client wrote it.
+        /// Text of the client.
         user: String,
         /// In whose name the session acts.
         name: String,

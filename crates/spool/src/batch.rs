@@ -78,7 +78,7 @@ pub struct Batch {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum BodyPlace {
     None,
-    /// Behind the head and the front fields.
+    /// Place behind the head and the front fields.
     Record {
         len: u32,
         front: FrontRegion,
@@ -185,7 +185,7 @@ impl Head {
         Head { body, ..self }
     }
 
-    /// The same batch once nobody needs its body and its front fields: they stay behind.
+    /// Drops body and front fields, which nobody needs any more: they stay behind.
     pub fn without_body(self) -> Self {
         match self.body {
             BodyPlace::Record { .. } => Head { body: BodyPlace::None, ..self },

@@ -127,7 +127,7 @@ impl FrontRegion {
     }
 }
 
-/// What stands in place of lost fields.
+/// Text in place of lost fields.
 const NAME: &[u8] = b"X-Lost:";
 /// A field of one letter without a value.
 const SHORTEST: usize = b"X:\r\n".len();

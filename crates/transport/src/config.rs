@@ -35,7 +35,7 @@ pub struct Config {
     pub shutdown_patience: Duration,
     /// Who hears what becomes of each target.
     pub observer: Option<Arc<dyn Observer>>,
-    /// Who tells of refusals; without it nobody is told.
+    /// Teller of refusals; without it nobody is told.
     pub notifier: Option<Arc<dyn RefusalNotifier>>,
 }
 

@@ -71,7 +71,7 @@ pub enum Event {
         /// For the first time since it failed, a message was tried that is older than [`Config::max_age`](crate::Config::max_age).
         is_overdue: bool,
     },
-    /// Nobody could be told of a refusal; it is tried again. With others it may be so, too: at most one event a minute.
+    /// A refusal could not be told to anybody; it is tried again. With others it may be so, too: at most one event a minute.
     NotTold {
         /// The batch of the spool that has the body of the refused message.
         id: u64,

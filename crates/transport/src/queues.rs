@@ -43,17 +43,17 @@ pub(crate) struct Job {
     pub error: Option<(Failure, Arc<str>)>,
     /// It was told that it waits.
     pub is_told: bool,
-    /// What is to be told of its refusal.
+    /// Facts to tell of its refusal.
     pub notice: RefusalNotice,
 }
 
-/// Whether somebody is told of a refusal.
+/// State of the notice about a refusal.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) enum RefusalNotice {
     /// It was never refused for good.
     #[default]
     None,
-    /// With what the other side said first.
+    /// Owed, with the first reply of the other side.
     Owed(Arc<str>),
     /// In this run or an earlier one.
     Told,

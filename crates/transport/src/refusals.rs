@@ -44,7 +44,7 @@ pub struct RefusedMail {
     pub sender: Arc<str>,
     /// When the message was received, in seconds since 1970.
     pub received_secs: u64,
-    /// What the other side said first.
+    /// Reply of the other side.
     pub reply: Arc<str>,
 }
 
@@ -57,7 +57,7 @@ impl Queues {
         }
     }
 
-    /// What is to be told of a target, unless that was done, or the target has its message by now.
+    /// Facts to tell of a target, unless that was done, or the target has its message by now.
     fn owed_notice(&self, (body, number): Key) -> Option<RefusedMail> {
         let message = self.messages.get(&body)?;
         let job = message.jobs.get(&number)?;

@@ -43,7 +43,7 @@ pub trait Hooks: Send + Sync {
     /// Fails the replay of a stream if it says so.
     ///
     /// # Errors
-    /// What the caller of [`Spool::replay`] is to get.
+    /// Outcome for the caller of [`Spool::replay`].
     fn replay(&self, _stream: StreamId) -> Result<(), ReplayError> {
         Ok(())
     }

@@ -28,7 +28,7 @@ pub struct Load {
     pub is_told: bool,
 }
 
-/// What the sender of a message is owed, beside its delivery.
+/// Notices that the sender of a message is owed, beside its delivery.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Asks {
     /// Nothing.
@@ -60,7 +60,7 @@ impl Load {
         Letter { number, asks: self.asks(number), recipients, octets }
     }
 
-    /// What its sender is owed.
+    /// Notice that its sender is owed.
     pub fn asks(&self, number: u64) -> Asks {
         match Random::of(!self.seed, number).below(16) {
             _ if !self.is_told => Asks::Nothing,
@@ -70,7 +70,7 @@ impl Load {
         }
     }
 
-    /// Whether the next hop refuses it for good.
+    /// True if the next hop refuses it for good.
     pub fn is_refused(&self, number: u64) -> bool {
         self.asks(number) == Asks::Refusal
     }

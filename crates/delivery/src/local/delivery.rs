@@ -189,7 +189,7 @@ impl LocalDelivery {
         self.handle.core.is_ending.load(Ordering::Acquire)
     }
 
-    /// Whether the stream of a mailbox's mount could not be read at the opening: mail for it is refused (SMTP 451), and what waits stays in the spool.
+    /// True if the stream of a mailbox's mount could not be read at the opening: mail for it is refused (SMTP 451), and what waits stays in the spool.
     pub fn is_stuck(&self, mailbox: &str) -> bool {
         let core = &self.handle.core;
         core.mounts[core.points.of(mailbox)].is_stuck

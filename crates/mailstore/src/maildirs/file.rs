@@ -12,9 +12,9 @@ use crate::line_ends::FileForm;
 #[derive(Debug)]
 pub(super) struct MailFile {
     pub subdir: Subdir,
-    /// As it was listed last. Before the first listing its letters are those that follow from the flags.
+    /// Name of the last listing. Before the first listing its letters are those that follow from the flags.
     pub name: Box<str>,
-    /// As the directory has it, once it was listed.
+    /// Facts from the directory, once it was listed.
     inode: OnceLock<u64>,
     /// Of the content that the UID belongs to, once the file was looked at.
     facts: OnceLock<FileFacts>,
@@ -61,7 +61,7 @@ impl MailFile {
         let _ = self.inode.set(inode);
     }
 
-    /// Whether a file under this message's key has the content that the UID belongs to.
+    /// True if a file under this message's key has the content that the UID belongs to.
     pub fn is(&self, facts: &FileFacts) -> bool {
         let has_size = self.disk_size.is_none_or(|size| size == facts.size);
         match self.facts.get() {
@@ -108,7 +108,7 @@ impl MailFile {
         }
     }
 
-    /// Whether delivery has made it, and it has the size that its name says.
+    /// True if delivery has made it, and it has the size that its name says.
     fn is_own(&self, size: u64) -> bool {
         let name = UniqueName::parse(&self.name).filter(|name| name.unique().is_some_and(is_ours));
         name.is_some_and(|name| name.disk_size() == Some(size))

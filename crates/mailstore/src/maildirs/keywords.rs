@@ -46,7 +46,7 @@ impl MailboxKeywords {
         in_file.filter(|(bit, name)| self.0.get(bit) != Some(name)).collect()
     }
 
-    /// What clients see: all of them, and `$Forwarded`, which needs no entry.
+    /// Keywords that clients see: all of them, and `$Forwarded`, which needs no entry.
     pub fn table(&self) -> KeywordTable {
         let forwarded = (self.forwarded() == FORWARDED_BIT).then(|| (FORWARDED_BIT, FORWARDED.into()));
         KeywordTable::new(self.0.iter().map(|(bit, name)| (*bit, Arc::clone(name))).chain(forwarded).collect())

@@ -33,7 +33,7 @@ const LOOK_PATIENCE: Duration = Duration::from_millis(200);
 pub(super) const MESSAGE_BYTES_MAX: u64 = u32::MAX as u64;
 /// How often an idle session has the mailbox looked at.
 const POLL_EVERY: Duration = Duration::from_secs(1);
-/// How often files are given other keys in one look.
+/// Rounds in which files are given other keys in one look.
 const RENAMES_MAX: usize = 3;
 
 /// The account of a mailbox.
@@ -52,7 +52,7 @@ impl Owner {
         Self { id, path, is_durable: AtomicBool::new(is_durable), making: Mutex::default() }
     }
 
-    /// Whether the ledger has it.
+    /// True once the ledger has it.
     pub fn is_durable(&self) -> bool {
         self.is_durable.load(Ordering::Relaxed)
     }
@@ -95,7 +95,7 @@ struct Looks {
     known: Option<Known>,
 }
 
-/// What looks remember. Only a look changes it, so what it computes holds until it is durable: others only add messages meanwhile.
+/// Memory of looks. Only a look changes it, so what it computes holds until it is durable: others only add messages meanwhile.
 #[derive(Debug, Default)]
 struct Known {
     /// `None` until the mailbox is read from the ledger.

@@ -56,7 +56,7 @@ pub(super) struct Listing {
 
 impl Listing {
     /// # Errors
-    /// Those of `open`, `getdents` and `stat`.
+    /// Errors of `open`, `getdents` and `stat`.
     pub fn new(reader: &MaildirReader, odd: &mut Oddities) -> io::Result<Self> {
         let looked_at = SystemTime::now();
         let stamps = reader.stamps()?;
@@ -71,7 +71,7 @@ impl Listing {
         Ok(Self { listed, stamps, looked_at })
     }
 
-    /// Whether the directories stood still while they were listed: else `getdents` may have missed a name or doubled one.
+    /// True if the directories stood still while they were listed: else `getdents` may have missed a name or doubled one.
     pub fn is_quiet(&self, reader: &MaildirReader) -> io::Result<bool> {
         let settle = reader.settle_time()?;
         let is_old = self.stamps.iter().all(|stamp| stamp.is_older_than(settle, self.looked_at));
@@ -79,7 +79,7 @@ impl Listing {
     }
 }
 
-/// What a listing shows beside what was known.
+/// Differences between a listing and what was known.
 #[derive(Debug, Default)]
 pub(super) struct Difference {
     /// Messages that are missing, by position.
@@ -123,7 +123,7 @@ fn order(listed: &Listed) -> (bool, &str) {
 
 impl Difference {
     /// # Errors
-    /// Those of `stat`.
+    /// Errors of `stat`.
     pub fn new(
         state: &MailboxState,
         reader: &MaildirReader,

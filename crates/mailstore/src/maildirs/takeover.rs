@@ -19,7 +19,7 @@ use crate::row::NumberRange;
 
 /// The most messages of a list of UIDs that is read.
 const LISTED_MAX: usize = 4_000_000;
-/// How often a directory is listed until it stands still.
+/// Listings of a directory until it stands still, at most.
 const LISTINGS_MAX: usize = 20;
 const LISTING_PAUSE: Duration = Duration::from_millis(100);
 /// The most entries of one batch: a list of UIDs with gaps has an entry for each run of UIDs.

@@ -1,11 +1,11 @@
-//! What two readers make of a message, and how they differ.
+//! Two readers of a message, and how they differ.
 
 use std::collections::BTreeSet;
 
 use mail_parser::{MessageParser, MimeHeaders, PartType};
 use posthaste_message::mime::{Address, Kind, Message, message_id};
 
-/// What a reader makes of a message.
+/// A reader's view of a message.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Read {
     pub subject: String,
@@ -96,7 +96,7 @@ pub struct Case<'a> {
 }
 
 impl Case<'_> {
-    /// How often a field stands in the header.
+    /// Number of fields of that name in the header.
     pub fn count(&self, name: &str) -> usize {
         Message::parse(self.bytes).root().header().fields().filter(|field| field.is(name)).count()
     }

@@ -108,7 +108,7 @@ impl Pop3Machine {
         &mut self.out
     }
 
-    /// Whether somebody has logged in.
+    /// True once somebody has logged in.
     pub fn is_logged_in(&self) -> bool {
         self.maildrop.is_some()
     }

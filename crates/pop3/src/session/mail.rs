@@ -66,7 +66,7 @@ impl Pop3Machine {
         self.maildrop.as_mut().expect("somebody has logged in")
     }
 
-    /// Whether there is such a message; otherwise says so.
+    /// True if there is such a message; otherwise says so.
     fn check(&mut self, message: u32) -> bool {
         let has = self.maildrop().has(message);
         if !has {

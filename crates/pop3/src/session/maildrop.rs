@@ -21,7 +21,7 @@ impl Maildrop {
         Self { messages, deleted: DeletedMessages::default(), octets: None }
     }
 
-    /// Whether there is a message of that number that is not marked.
+    /// True if there is a message of that number that is not marked.
     pub fn has(&self, message: u32) -> bool {
         (1..=self.messages).contains(&message) && !self.deleted.contains(message)
     }
@@ -32,17 +32,17 @@ impl Maildrop {
 }
 
 impl DeletedMessages {
-    /// How many.
+    /// Number of messages, marked ones included.
     pub fn len(&self) -> u32 {
         self.count
     }
 
-    /// Whether there are none.
+    /// True without any message.
     pub fn is_empty(&self) -> bool {
         self.count == 0
     }
 
-    /// Whether this one is marked.
+    /// True if this one is marked.
     pub fn contains(&self, message: u32) -> bool {
         let (word, bit) = place(message);
         self.bits.get(word).is_some_and(|bits| bits & bit != 0)

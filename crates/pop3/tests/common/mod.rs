@@ -26,7 +26,7 @@ pub fn judge(credentials: &Pop3Credentials) -> Result<String, Pop3LoginRefusal> 
     }
 }
 
-/// What becomes of deleted messages.
+/// Answer of the store to a deletion.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Removal {
     Works,

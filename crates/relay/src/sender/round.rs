@@ -243,7 +243,7 @@ fn give_up(shared: &Arc<Shared>, site: &Site, reply: &Reply) {
     }
 }
 
-/// Whether all hosts of a site have said that they take no mail at all: 521 in the greeting (RFC 7504 section 3).
+/// True if all hosts of a site have said that they take no mail at all: 521 in the greeting (RFC 7504 section 3).
 enum TakesNone {
     NotAsked,
     Yes(Reply),

@@ -85,7 +85,7 @@ impl Receiver {
 /// A refusal of the password of the first minute.
 const FIRST_PASSWORD_DELAY: Duration = Duration::from_secs(1);
 
-/// Whether both ends of the connection are on this machine.
+/// True if both ends of the connection are on this machine.
 fn is_near(peer: &Peer) -> bool {
     match peer {
         Peer::Tcp { remote, local } => [remote, local].iter().all(|end| end.ip().to_canonical().is_loopback()),

@@ -25,7 +25,7 @@ pub(super) struct AtRcpt<'a> {
     pub settings: &'a Settings,
     /// Without this recipient.
     pub transaction: &'a mut Transaction,
-    /// As the client has named it, or as a check has changed it.
+    /// Address from the client, or from a check that has changed it.
     pub rcpt: Cow<'a, RcptTo>,
     /// The message is to leave later.
     pub is_held: bool,

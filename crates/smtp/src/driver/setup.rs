@@ -73,7 +73,7 @@ impl CurrentCertificate {
 }
 
 impl Door {
-    /// Whether a session of these settings shows the server's own certificate.
+    /// True if a session of these settings shows the server's own certificate.
     pub fn uses_server_certificate(self, settings: &ListenerSettings) -> bool {
         let has_tls = self.implicit_tls || settings.configs.values().any(|config| config.starttls);
         has_tls && !settings.certificate.is_there()

@@ -47,7 +47,7 @@ impl ExportedBody {
     /// All of it, front fields first.
     ///
     /// # Errors
-    /// Those of opening its file.
+    /// Errors of opening its file.
     pub fn reader(&self) -> io::Result<Box<dyn Read + '_>> {
         Ok(match self {
             ExportedBody::Memory(bytes) => Box::new(&bytes[..]),
@@ -58,7 +58,7 @@ impl ExportedBody {
     /// All of it, in memory.
     ///
     /// # Errors
-    /// Those of reading its file.
+    /// Errors of reading its file.
     pub fn read(&self) -> io::Result<Bytes> {
         if let ExportedBody::Memory(bytes) = self {
             return Ok(bytes.clone());

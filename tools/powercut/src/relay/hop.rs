@@ -98,12 +98,12 @@ impl NextHop {
         self.shared.state().put_off
     }
 
-    /// How many sessions it has.
+    /// Number of sessions.
     pub fn sessions(&self) -> u64 {
         self.shared.state().sessions
     }
 
-    /// How many recipients it has taken.
+    /// Number of recipients taken.
     pub fn taken(&self) -> u64 {
         self.shared.state().taken
     }

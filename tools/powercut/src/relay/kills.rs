@@ -199,7 +199,7 @@ struct NextHop {
     _process: Process,
     address: SocketAddr,
     account: PathBuf,
-    /// How much of the account was read, and what was in it.
+    /// Length of the account that was read, and its content.
     read: u64,
     arrived: BTreeMap<u64, Arrived>,
 }

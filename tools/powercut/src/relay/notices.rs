@@ -1,4 +1,4 @@
-//! What senders were told, as the files of their mailbox have it.
+//! Notices to senders, as the files of their mailbox have them.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -6,7 +6,7 @@ use std::path::Path;
 
 use crate::load::{Asks, HERE, Load, SENDER};
 
-/// How often the sender was told of each recipient of a message, by its number and address.
+/// Number of notices for each recipient of a message, by its number and address.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Notices {
     relayed: BTreeMap<(u64, String), u64>,
@@ -15,7 +15,7 @@ pub(super) struct Notices {
 
 impl Notices {
     /// # Errors
-    /// Those of reading.
+    /// Errors of reading.
     pub fn read(mail: &Path) -> io::Result<Self> {
         let mut notices = Self::default();
         for sub in ["new", "cur"] {
@@ -45,7 +45,7 @@ impl Notices {
         }
     }
 
-    /// Which of these messages' recipients the sender was not told of, and how often it was told once more than once.
+    /// Recipients of these messages of whom the sender was not told, and the number of notices beyond the first.
     pub fn account(&self, load: &Load, messages: impl Iterator<Item = u64>) -> (Vec<(u64, String)>, u64) {
         let mut missing = Vec::new();
         for message in messages {
