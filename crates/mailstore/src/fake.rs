@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::pin::Pin;
-use std::sync::atomic::AtomicU32;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -38,6 +38,7 @@ pub struct FakeMessage {
 #[derive(Debug)]
 struct Account {
     login: String,
+    is_unreadable: AtomicBool,
     mailboxes: Mutex<BTreeMap<MailboxName, Arc<FakeMailbox>>>,
 }
 
@@ -67,9 +68,18 @@ impl FakeMessage {
 impl FakeStore {
     /// A store that knows this login only.
     pub fn new(login: &str) -> Self {
-        let store = Self(Arc::new(Account { login: login.to_owned(), mailboxes: Mutex::default() }));
+        let store = Self(Arc::new(Account {
+            login: login.to_owned(),
+            is_unreadable: AtomicBool::new(false),
+            mailboxes: Mutex::default(),
+        }));
         store.create("INBOX");
         store
+    }
+
+    /// Refuses to open the account from now on, as where its files may not be read.
+    pub fn make_unreadable(&self) {
+        self.0.is_unreadable.store(true, Ordering::Relaxed);
     }
 
     /// Makes a mailbox; UIDVALIDITY is 1000 and its id.
@@ -179,7 +189,13 @@ impl Mailstore for FakeStore {
     fn account<'a>(&'a self, login: &'a str) -> Asked<'a, Arc<dyn MailAccount>> {
         let account: Arc<dyn MailAccount> = self.0.clone();
         let known = self.0.login == login;
-        Box::pin(async move { known.then_some(account).ok_or(MailstoreError::NoMailbox) })
+        let is_unreadable = self.0.is_unreadable.load(Ordering::Relaxed);
+        Box::pin(async move {
+            if is_unreadable {
+                return Err(MailstoreError::NoPermission);
+            }
+            known.then_some(account).ok_or(MailstoreError::NoMailbox)
+        })
     }
 }
 

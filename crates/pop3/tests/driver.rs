@@ -164,3 +164,12 @@ async fn a_shutdown_ends_sessions_between_commands() {
     assert_eq!(client.hear("\r\n").await, "");
     assert!(ended.await.unwrap(), "a session is left over");
 }
+
+#[tokio::test]
+async fn an_unreadable_mailbox_is_no_wrong_password() {
+    let store = store();
+    store.make_unreadable();
+    let (mut client, _serving) = open(&store, Pop3Timeouts::default());
+    let refused = client.log_in().await;
+    assert!(refused.starts_with("-ERR [SYS/TEMP]"), "{refused}");
+}

@@ -97,7 +97,7 @@ async fn log_in<A: Authenticator>(
 ) -> Result<Arc<dyn MailAccount>, LoginRefusal> {
     let login = service.authenticator.login(peer, credentials).await?;
     service.store.account(&login).await.map_err(|error| match error {
-        MailstoreError::NoMailbox | MailstoreError::NoPermission => LoginRefusal::Wrong,
+        MailstoreError::NoMailbox => LoginRefusal::Wrong,
         _ => LoginRefusal::Busy,
     })
 }

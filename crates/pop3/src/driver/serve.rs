@@ -195,7 +195,7 @@ async fn log_in<A: Pop3Authenticator>(
         account.select(id, true).await
     };
     opened.await.map_err(|error| match error {
-        MailstoreError::NoMailbox | MailstoreError::NoPermission => Pop3LoginRefusal::Wrong,
+        MailstoreError::NoMailbox => Pop3LoginRefusal::Wrong,
         _ => Pop3LoginRefusal::Busy,
     })
 }
