@@ -9,7 +9,7 @@ use posthaste_units::{count, wrapped};
 use rustix::process::{Resource, getrlimit};
 
 use crate::Server;
-use crate::config::{self, Config, Domain, ListenerAuth, ListenerProtocol, ListenerTls};
+use posthaste_config::{self, Config, Domain, ListenerAuth, ListenerProtocol, ListenerTls};
 
 impl Server {
     /// What is printed at the start, as one line of JSON.
@@ -189,7 +189,7 @@ fn takes_plain_mail(config: &Config) -> bool {
 /// A user that the banner can name: the first that there is.
 fn example_user(config: &Config) -> String {
     match config.domains.first().map(|domain| &domain.users) {
-        Some(config::Users::Listed(users)) => users.first().map_or("postmaster", String::as_str).to_owned(),
+        Some(posthaste_config::Users::Listed(users)) => users.first().map_or("postmaster", String::as_str).to_owned(),
         _ => "me".to_owned(),
     }
 }

@@ -8,8 +8,8 @@ use std::time::{Duration, Instant};
 use posthaste_net::{Admission, Bound, Certificate, ListenError, Place, bind};
 
 use crate::certificates::TlsInForce;
-use crate::config::{Config, Listener, ListenerTls};
 use crate::listening::{connection_limits, rules, unix_access};
+use posthaste_config::{Config, Listener, ListenerTls};
 
 /// Ports that are tried where no listener is configured, the default first.
 const PORTS_TRIED: u16 = 100;

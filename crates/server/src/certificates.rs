@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use posthaste_smtp::driver::{Certificate, TlsFacts};
 use posthaste_smtp::tls::{TlsError, server_config};
 
-use crate::config::{Config, Listener, ListenerTls};
+use posthaste_config::{Config, Listener, ListenerTls};
 
 /// The TLS that is in force at a listener.
 #[derive(Debug, Clone, Default)]

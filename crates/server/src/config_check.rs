@@ -11,9 +11,9 @@ use posthaste_relay::dns::SetupError;
 use rustix::fs::{Access, access};
 use rustix::thread::{CapabilitySet, capabilities};
 
-use crate::config::{Config, DEFAULT_FILE, Listener, Loaded, OwnerRules, Rights, SYSTEM_FILE, Storage, Users};
 use crate::privileges::PrivilegeError;
 use crate::start_files::StartFiles;
+use posthaste_config::{Config, DEFAULT_FILE, Listener, Loaded, OwnerRules, Rights, SYSTEM_FILE, Storage, Users};
 
 /// The findings of `config check`.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]

@@ -9,13 +9,13 @@ use posthaste_directory::Directory;
 use posthaste_spool::watch::Watch as Workers;
 use tokio::time::Instant;
 
-use crate::config::{Config, OwnerRules};
 use crate::error::ServeError;
 use crate::events::Events;
 use crate::opening::open_store;
 use crate::panics;
 use crate::repeats::Repeats;
 use crate::services::{Ended, Ending, OnFailure, Service, end_blocking};
+use posthaste_config::{Config, OwnerRules};
 
 /// What was accepted is written into mailboxes.
 pub(crate) struct Delivery {

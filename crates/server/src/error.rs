@@ -5,9 +5,9 @@ use std::path::PathBuf;
 use posthaste_delivery::local::OpenError;
 use posthaste_smtp::driver::ListenError;
 
-use crate::config::ConfigError;
 use crate::config_check;
 use crate::privileges::PrivilegeError;
+use posthaste_config::ConfigError;
 
 /// Why the server did not start, or has ended.
 #[derive(Debug, thiserror::Error)]

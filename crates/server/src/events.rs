@@ -17,10 +17,10 @@ use posthaste_spool::{Entry, FileSpool};
 use tokio::time::Instant;
 
 use crate::certificates;
-use crate::config::Config;
 use crate::logins::{Session, refusal};
 use crate::message_log::LogLine;
 use crate::services::{Ended, Ending, OnFailure, Service, Unfinished};
+use posthaste_config::Config;
 
 /// The event log at work.
 #[derive(Debug)]

@@ -6,7 +6,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use rustls::pki_types::CertificateDer;
 use rustls::pki_types::pem::PemObject;
 
-use crate::config::Config;
+use posthaste_config::Config;
 
 /// Certificates of listeners that have expired or soon will. Blocks. Files that cannot be read are left out: others tell of them.
 pub(crate) fn warnings(config: &Config, now: SystemTime) -> Vec<String> {

@@ -10,12 +10,12 @@ use posthaste_net::{IpNet, Listeners};
 use tokio::task::{JoinHandle, spawn_blocking};
 
 use crate::bound::{BoundListeners, ServedListener};
-use crate::config::{Config, Listener, ListenerTls};
 use crate::error::ServeError;
 use crate::listening::connection_limits;
 use crate::overview::Overview;
 use crate::receive::Receiver;
 use crate::services::{Ending, OnFailure, Service, drain_listeners};
+use posthaste_config::{Config, Listener, ListenerTls};
 
 const NAME: &str = "HTTP";
 

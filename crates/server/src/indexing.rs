@@ -11,8 +11,8 @@ use posthaste_search::{HookRunner, IndexError, Report, Stop, UpdateOptions, Watc
 
 use tokio::time::Instant;
 
-use crate::config::Search;
 use crate::services::{Ended, Ending, OnFailure, Service, Unfinished};
+use posthaste_config::Search;
 
 /// Bytes for the terms of new messages.
 const MEMORY_BYTES: usize = 64 << 20;

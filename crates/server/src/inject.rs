@@ -13,9 +13,9 @@ use serde_json::json;
 use tokio::sync::Semaphore;
 use tokio::task::{JoinError, JoinSet, spawn_blocking};
 
-use crate::config::Config;
 use crate::ids::unix_micros;
 use crate::receive::{InjectedBody, Receiver};
+use posthaste_config::Config;
 
 /// Takes messages of requests. Clones share it.
 #[derive(Clone)]

@@ -65,13 +65,12 @@ mod webhooks;
 pub use config_check::{ConfigFindings, check_config};
 pub use control::{ClosedQueue, ClosedQueueError};
 pub use error::ServeError;
-use posthaste_config as config;
 pub use posthaste_intake::Left;
 pub use privileges::PrivilegeError;
 pub use serve::{ServeFailure, ServeOptions, serve};
 pub use server::{Server, Stopped};
 
 /// What applies to a session of SMTP with a program on this machine, such as that of `sendmail -bs`.
-pub fn local_session(config: &config::Config) -> posthaste_smtp::server::Config {
+pub fn local_session(config: &posthaste_config::Config) -> posthaste_smtp::server::Config {
     listening::local_config(config)
 }

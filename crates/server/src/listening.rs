@@ -17,13 +17,13 @@ use posthaste_smtp::server::Config as SmtpConfig;
 
 use crate::bound::BoundListeners;
 use crate::certificates::TlsInForce;
-use crate::config::{Config, Listener, ListenerAuth, ListenerProtocol, ListenerTls, Network};
 use crate::error::ServeError;
 use crate::logins::mechanisms;
 use crate::receive::Receiver;
 use crate::services::{Ending, OnFailure, Service, drain_listeners};
 use crate::settings::Settings;
 use crate::start_files::{RelayFiles, StartFiles};
+use posthaste_config::{Config, Listener, ListenerAuth, ListenerProtocol, ListenerTls, Network};
 
 /// All listeners of mail, which end together.
 pub(crate) struct Listeners {
@@ -330,7 +330,7 @@ mod tests {
     use posthaste_units::keys::Keys;
 
     use super::*;
-    use crate::config::LimitOverrides;
+    use posthaste_config::LimitOverrides;
 
     /// A value other than the default.
     fn value_of(key: &str) -> &'static str {

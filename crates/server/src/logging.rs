@@ -19,8 +19,8 @@ use tracing_subscriber::layer::SubscriberExt;
 use tracing_subscriber::util::SubscriberInitExt;
 use tracing_subscriber::{Layer, fmt};
 
-use crate::config::{Log, LogDirective, LogFormat};
 use crate::log_format::{JsonLines, PlainFields};
+use posthaste_config::{Log, LogDirective, LogFormat};
 
 /// Writes what is left in the log when it is dropped, and waits a second for that at most.
 #[must_use = "dropping it ends the log"]
@@ -30,7 +30,7 @@ pub struct LogGuard(Lines);
 /// Starts the log of this process. When one was started before, as an embedding program may have done, that one stays.
 ///
 /// # Panics
-/// When `log` was not checked, as [`Config::parse`](crate::config::Config::parse) does.
+/// When `log` was not checked, as [`Config::parse`](posthaste_config::Config::parse) does.
 pub fn start(log: &Log) -> LogGuard {
     let lines = Lines::to(io::stderr());
     let directives = log.directives().unwrap_or_else(|problem| panic!("an unchecked configuration: {problem}"));
@@ -234,7 +234,7 @@ mod tests {
             .map(|path| path.file_stem().unwrap().to_str().unwrap().to_owned())
             .collect();
         names.sort();
-        assert_eq!(names, crate::config::LOG_MODULES);
+        assert_eq!(names, posthaste_config::LOG_MODULES);
     }
 
     #[test]

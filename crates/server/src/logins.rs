@@ -13,11 +13,11 @@ use posthaste_smtp::{Reply, ReversePath, driver};
 use tokio::task::{JoinHandle, spawn_blocking};
 use tokio::time::{Instant, sleep};
 
-use crate::config::Config;
 use crate::error::ServeError;
 use crate::first_password::FirstPassword;
 use crate::receive::Receiver;
 use crate::services::{Ending, OnFailure, Service, end_blocking};
+use posthaste_config::Config;
 
 /// A session of this server. Its state is what the password of its login was checked against, so that a login ends with its password.
 pub(crate) type Session = driver::Session<Option<Arc<LoginSecrets>>>;

@@ -10,11 +10,11 @@ use posthaste_mailstore::ledger::{LedgerReport, MailLedger};
 use tokio::task::spawn_blocking;
 use tokio::time::Instant;
 
-use crate::config::Config;
 use crate::error::ServeError;
 use crate::opening::log_damaged;
 use crate::receive::Receiver;
 use crate::services::{Ending, OnFailure, Service, end_blocking};
+use posthaste_config::Config;
 
 pub(crate) const NAME: &str = "mailboxes";
 /// The remedy where they cannot be opened.

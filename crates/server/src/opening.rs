@@ -9,12 +9,12 @@ use posthaste_intake::{Intake, LARGE_BODY_BYTES, MemoryBudget};
 use posthaste_spool::watch::Watch as Workers;
 use posthaste_spool::{Event, FileSpool, Lsn, OpenReport};
 
-use crate::config::Config;
 use crate::error::ServeError;
 use crate::events::{Events, Outcomes};
 use crate::listening::PREDECESSOR_PATIENCE;
 use crate::repeats::{About, Kind, Repeats};
 use crate::stuck::StuckStreams;
+use posthaste_config::Config;
 
 pub(crate) async fn open_store(
     config: &Config,

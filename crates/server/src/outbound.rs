@@ -16,13 +16,13 @@ use posthaste_smtp::{ForwardPath, Protocol, RcptTo, Reply, ReversePath};
 use serde::Serialize;
 use tokio::runtime::Runtime;
 
-use crate::config::{Config, ListenerAuth, Loaded};
 use crate::error::ServeError;
 use crate::listening::load_logins;
 use crate::logins::{self, Session};
 use crate::maps::{Exists, Maps};
 use crate::settings::Settings;
 use crate::tenants::Labels;
+use posthaste_config::{Config, ListenerAuth, Loaded};
 
 /// The sender of the mail that is asked for. With neither `client` nor `login`: a program on this machine.
 #[derive(Debug, Clone, Default)]

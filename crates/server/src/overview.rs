@@ -15,10 +15,10 @@ use posthaste_delivery::local::{LocalStats, MountStats};
 use posthaste_relay::queue::{QueueEntry, Secs};
 use posthaste_relay::sender::{CountBy, Filter, Relay, STREAM as QUEUE};
 
-use crate::config::{Config, Storage};
 use crate::inject::InjectDoor;
 use crate::receive::Receiver;
 use crate::watch::{CHECKPOINT_HANGS, trouble_of};
+use posthaste_config::{Config, Storage};
 
 /// The server as the page sees it.
 pub(crate) struct Overview {

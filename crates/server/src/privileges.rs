@@ -9,7 +9,7 @@ use rustix::fs::{Access, Gid, Mode, OFlags, Uid, access};
 use rustix::process::{getegid, geteuid};
 use rustix::thread::{set_thread_groups, set_thread_res_gid, set_thread_res_uid};
 
-use crate::config::{Config, Identity, Loaded, OwnerRules, Rights};
+use posthaste_config::{Config, Identity, Loaded, OwnerRules, Rights};
 
 /// Why the server does not run as the user that it should.
 #[derive(Debug, thiserror::Error)]

@@ -15,11 +15,11 @@ use posthaste_pop3::driver::{Pop3Authenticator, Pop3Service};
 use posthaste_pop3::session::{Pop3Config, Pop3Credentials, Pop3LoginRefusal};
 
 use crate::bound::{BoundListeners, ServedListener};
-use crate::config::{Config, Listener, ListenerProtocol, ListenerTls};
 use crate::error::ServeError;
 use crate::listening::connection_limits;
 use crate::receive::Receiver;
 use crate::services::{Ending, OnFailure, Service, drain_listeners};
+use posthaste_config::{Config, Listener, ListenerProtocol, ListenerTls};
 
 const NAME: &str = "IMAP and POP3";
 

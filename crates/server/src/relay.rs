@@ -18,7 +18,6 @@ use posthaste_spool::{Entry, Spool};
 use tokio::task::spawn_blocking;
 use tokio::time::Instant;
 
-use crate::config::Config;
 use crate::error::ServeError;
 use crate::events::Recorder;
 use crate::forward::Back;
@@ -28,6 +27,7 @@ use crate::relay_log::RelayLog;
 use crate::services::{Ending, OnFailure, Service, end_blocking};
 use crate::start_files::RelayFiles;
 use crate::transaction::Transaction;
+use posthaste_config::Config;
 
 /// Mail to other hosts. Open if the configuration lets anybody relay and hosts can be found, or if mail waits.
 pub(crate) struct RelayService {

@@ -8,12 +8,12 @@ use posthaste_directory::Directory;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
-use crate::config::{Config, ConfigError, Loaded, LogFormat, OwnerRules};
 use crate::error::ServeError;
 use crate::listening::{Bound, bind_when_free};
 use crate::ready::Supervisor;
 use crate::server::{Reloaded, Server, Stopped};
 use crate::start_files::StartFiles;
+use posthaste_config::{Config, ConfigError, Loaded, LogFormat, OwnerRules};
 
 /// What the command line of `posthaste serve` says.
 #[derive(Debug, Clone, Default)]

@@ -9,7 +9,6 @@ use posthaste_directory::Directory;
 use posthaste_intake::{Destination, Left, MemoryBudget};
 use posthaste_spool::watch::Watch as Workers;
 
-use crate::config::{Config, ListenerTls, NeedsRestart};
 use crate::control::Control;
 use crate::delivery::Delivery;
 use crate::destinations::Destinations;
@@ -32,6 +31,7 @@ use crate::tidy::Tidy;
 use crate::transports::TransportService;
 use crate::watch::{OpeningWatch, Watch};
 use crate::webhooks::Webhooks;
+use posthaste_config::{Config, ListenerTls, NeedsRestart};
 
 /// How a server has ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -15,7 +15,7 @@ use tokio::sync::oneshot;
 use tokio::task::spawn_blocking;
 use tokio::time::{Instant, timeout_at};
 
-use crate::config::Config;
+use posthaste_config::Config;
 
 /// A part of the server. Its constructor starts it.
 pub(crate) trait Service: Send + Sync {

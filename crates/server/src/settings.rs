@@ -11,10 +11,10 @@ use posthaste_intake::{Allowance, SpaceShare};
 use posthaste_smtp::driver::{ByNetwork, Peer};
 use posthaste_units::Rate;
 
-use crate::config::{Config, Limits, Listener, ListenerAuth, Network, Rates, SpoolShare};
 use crate::logins::Session;
 use crate::maps::Maps;
 use crate::tenants::Tenants;
+use posthaste_config::{Config, Limits, Listener, ListenerAuth, Network, Rates, SpoolShare};
 
 /// What a reload replaces while sessions go on.
 #[derive(Debug)]

@@ -10,9 +10,9 @@ use posthaste_relay::sender::{BounceFiles, Notices, Routing};
 use posthaste_relay::shaping::Rules;
 
 use crate::certificates::TlsInForce;
-use crate::config::Config;
 use crate::error::ServeError;
 use crate::forward::Forwarding;
+use posthaste_config::Config;
 
 /// What a start has read.
 #[derive(Debug)]

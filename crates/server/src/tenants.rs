@@ -10,8 +10,8 @@ use posthaste_smtp::ReversePath;
 use posthaste_smtp::driver::{ByNetwork, Peer};
 use posthaste_units::is_name;
 
-use crate::config::{Config, Listener, Network};
 use crate::logins::Session;
+use posthaste_config::{Config, Listener, Network};
 
 /// What the configuration says of tenants.
 #[derive(Debug, Default)]

@@ -12,7 +12,6 @@ use posthaste_transport::{Event, Events, Failure, Observer, OpenError, TargetId,
 use tokio::task::spawn_blocking;
 use tokio::time::Instant;
 
-use crate::config::Config;
 use crate::destinations::Late;
 use crate::error::ServeError;
 use crate::events::{Outcomes, Recorder};
@@ -21,6 +20,7 @@ use crate::receive::Receiver;
 use crate::refused::RefusalNotices;
 use crate::services::{Ending, OnFailure, Service, end_blocking};
 use crate::stuck::StuckStreams;
+use posthaste_config::Config;
 
 /// Programs, files and LMTP servers get their mail. Opened when the configuration names the first of them, at the latest by a reload.
 pub(crate) struct TransportService {

@@ -17,9 +17,9 @@ use tokio::io::{AsyncBufReadExt, AsyncReadExt, BufReader};
 use tokio::net::UnixStream;
 
 use super::{REQUEST_BYTES_MAX, answer, export, import};
-use crate::config::Config;
 use crate::events::Events;
 use crate::relay_log::RelayLog;
+use posthaste_config::Config;
 
 /// The queue, open. Others cannot open it meanwhile, a server neither.
 pub struct ClosedQueue {

@@ -204,8 +204,8 @@ mod tests {
     use posthaste_spool::{Batch, Body, Entry, FileSpool, Spool};
 
     use super::*;
-    use crate::config::Config;
     use crate::control::ClosedQueue;
+    use posthaste_config::Config;
 
     /// A queue with one message for three recipients, two of them deferred, whose replies nobody has kept; and the message.
     fn queue(config: &Config) -> (ClosedQueue, Lsn) {

@@ -27,11 +27,11 @@ use tokio::sync::watch as tokio_watch;
 use tokio::task::{JoinHandle, JoinSet, spawn_blocking};
 use tokio::time::{Instant, sleep, sleep_until};
 
-use crate::config::Config;
 use crate::events;
 use crate::listening::local_config;
 use crate::receive::Receiver;
 use crate::services::{Alive, Ended, Ending, OnFailure, Service, Unfinished};
+use posthaste_config::Config;
 
 use self::files::{Files, Found};
 use self::handover::{Fates, HandoverError, Refused, hand_over};

@@ -101,9 +101,9 @@ mod tests {
     use posthaste_delivery::local::{LocalConfig, LocalDelivery};
 
     use super::*;
-    use crate::config::Config;
     use crate::destinations::Destinations;
     use crate::settings::Settings;
+    use posthaste_config::Config;
 
     const NEAR: &str = "127.0.0.1:40000";
 

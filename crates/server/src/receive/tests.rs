@@ -10,7 +10,6 @@ use posthaste_smtp::driver::{Client, RunningServer, Server};
 use posthaste_smtp::{Address, MailFrom, Protocol, RcptTo, Reply, client, server};
 use posthaste_spool::{Batch, Body, Entry, PAUSE_MAX};
 
-use crate::config::Config;
 use crate::destinations::Destinations;
 use crate::logins::Session;
 use crate::receive::Receiver;
@@ -20,6 +19,7 @@ use crate::relay::RelayService;
 use crate::services::Service;
 use crate::settings::Settings;
 use crate::start_files::RelayFiles;
+use posthaste_config::Config;
 
 /// Nothing here takes longer unless it hangs.
 const LONG: Duration = Duration::from_secs(60);

@@ -11,7 +11,7 @@ use super::Stop;
 use super::batch::{Batch, read};
 use super::place::{self, Place};
 use super::post::Poster;
-use crate::config::Webhook;
+use posthaste_config::Webhook;
 
 pub(super) struct Hook {
     /// Of the event log.

@@ -17,9 +17,9 @@ use std::time::Duration;
 use posthaste_directory::Directory;
 use tokio::time::Instant;
 
-use crate::config::{Config, Webhook};
 use crate::services::{Ending, OnFailure, Service, Unfinished};
 use hook::Hook;
+use posthaste_config::{Config, Webhook};
 
 /// The webhooks at work.
 pub(crate) struct Webhooks {

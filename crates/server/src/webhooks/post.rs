@@ -8,7 +8,7 @@ use ring::hmac;
 use rustls::crypto::ring::default_provider;
 use ureq::tls::{PemItem, RootCerts, TlsConfig, TlsProvider, parse_pem};
 
-use crate::config::Webhook;
+use posthaste_config::Webhook;
 
 /// Posts bodies to a webhook.
 pub(super) struct Poster {

@@ -13,7 +13,7 @@ use rustls::pki_types::PrivatePkcs8KeyDer;
 use rustls::{ServerConfig, ServerConnection, StreamOwned};
 
 use super::Poster;
-use crate::config::Webhook;
+use posthaste_config::Webhook;
 
 /// An authority, with its certificate in a file.
 struct Authority {
