@@ -40,7 +40,7 @@ static SAMPLE: LazyLock<Sample> = LazyLock::new(|| {
     };
     for number in 0..40 {
         let body = format!("body {number}. ").repeat(1 + number * 97 % 700).into_bytes();
-        bodies.insert(append(number, Body::Inline(vec![body.clone().into()])), body);
+        bodies.insert(append(number, Body::inline(vec![body.clone().into()])), body);
         if number == 25 {
             spool.pack_oldest(2).expect("packs");
             spool.checkpoint().expect("a checkpoint");
@@ -49,7 +49,7 @@ static SAMPLE: LazyLock<Sample> = LazyLock::new(|| {
     let large = vec![7; 300_000];
     let mut upload = spool.upload(0).expect("an upload");
     upload.write(&large).expect("written");
-    bodies.insert(append(40, Body::File(upload.finish().expect("finished"))), large);
+    bodies.insert(append(40, Body::file(upload.finish().expect("finished"))), large);
     let released = bodies.keys().copied().nth(3).expect("there are more");
     spool.advance(streams[0], released, None, Released { below: Lsn::ZERO, also: Vec::new() });
     spool.checkpoint().expect("a checkpoint");

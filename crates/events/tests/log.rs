@@ -55,7 +55,7 @@ fn append(spool: &FileSpool, mut entries: Vec<Entry>, other: Option<StreamId>, b
     entries.extend(other.map(entry));
     loop {
         let (tell, told) = channel();
-        let batch = Batch { entries: entries.clone(), body: Body::Inline(vec![Bytes::copy_from_slice(body)]) };
+        let batch = Batch { entries: entries.clone(), body: Body::inline(vec![Bytes::copy_from_slice(body)]) };
         spool.append(batch, Box::new(move |outcome| drop(tell.send(outcome))));
         match told.recv().unwrap() {
             Ok(lsn) => return lsn,

@@ -374,8 +374,8 @@ impl Pending {
     fn batch(&self) -> Batch {
         // What is kept here is for the next try, should this one be refused.
         let body = match &self.large {
-            Some(upload) => posthaste_spool::Body::FileBehind(self.front.clone(), upload.clone()),
-            None => posthaste_spool::Body::InlineBehind(self.front.clone(), self.parts.clone()),
+            Some(upload) => posthaste_spool::Body::File(self.front.clone(), upload.clone()),
+            None => posthaste_spool::Body::Inline(self.front.clone(), self.parts.clone()),
         };
         Batch { entries: self.entries.clone(), body }
     }

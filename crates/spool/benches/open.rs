@@ -94,7 +94,7 @@ fn append(spool: &FileSpool, count: u64, streams: impl Fn(u64) -> Vec<StreamId>,
         let payload = Bytes::from_static(b"somebody@example.org");
         let entry = |stream| Entry { stream, needs_body: true, payload: payload.clone() };
         let entries = streams(sent).into_iter().map(entry).collect();
-        let batch = Batch { entries, body: Body::Inline(vec![body.clone()]) };
+        let batch = Batch { entries, body: Body::inline(vec![body.clone()]) };
         let then = move |outcome: Result<Lsn, AppendError>| match outcome {
             Ok(lsn) => {
                 last.store(lsn.get(), Ordering::Release);

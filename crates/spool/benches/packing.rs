@@ -95,7 +95,7 @@ fn drive(spool: &FileSpool, stream: StreamId, mut goes_on: impl FnMut(Lsn, u64) 
     let (tell, told) = channel();
     let append = || {
         let entry = Entry { stream, needs_body: true, payload: Bytes::from_static(b"somebody@example.org") };
-        let batch = Batch { entries: vec![entry], body: Body::Inline(vec![body.clone()]) };
+        let batch = Batch { entries: vec![entry], body: Body::inline(vec![body.clone()]) };
         let (tell, begun) = (tell.clone(), Instant::now());
         let then = move |outcome: Result<Lsn, AppendError>| {
             tell.send((outcome.expect("durable"), begun.elapsed())).expect("somebody listens");

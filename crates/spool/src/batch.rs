@@ -30,32 +30,35 @@ pub struct Entry {
     pub payload: Bytes,
 }
 
-/// The body of a batch.
+/// The body of a batch, behind its front fields, which are written with the batch.
 #[derive(Debug, Default)]
 pub enum Body {
     /// No body.
     #[default]
     None,
     /// In memory; written with the batch.
-    Inline(Vec<Bytes>),
+    Inline(FrontFields, Vec<Bytes>),
     /// In a file already.
-    File(FinishedUpload),
-    /// In memory, with front fields.
-    InlineBehind(FrontFields, Vec<Bytes>),
-    /// In a file already, with front fields, which are written with the batch.
-    FileBehind(FrontFields, FinishedUpload),
+    File(FrontFields, FinishedUpload),
 }
 
 impl Body {
+    /// A body in memory without front fields.
+    pub fn inline(parts: Vec<Bytes>) -> Self {
+        Body::Inline(FrontFields::default(), parts)
+    }
+
+    /// A body in a file without front fields.
+    pub fn file(upload: FinishedUpload) -> Self {
+        Body::File(FrontFields::default(), upload)
+    }
+
     /// Bytes of the front fields and the body.
     pub fn len(&self) -> u64 {
-        let in_memory = |parts: &[Bytes]| parts.iter().map(|part| part.len() as u64).sum::<u64>();
         match self {
             Body::None => 0,
-            Body::Inline(parts) => in_memory(parts),
-            Body::File(upload) => upload.len(),
-            Body::InlineBehind(front, parts) => front.len() as u64 + in_memory(parts),
-            Body::FileBehind(front, upload) => front.len() as u64 + upload.len(),
+            Body::Inline(front, parts) => front.len() as u64 + parts.iter().map(|part| part.len() as u64).sum::<u64>(),
+            Body::File(front, upload) => front.len() as u64 + upload.len(),
         }
     }
 

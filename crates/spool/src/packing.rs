@@ -476,7 +476,7 @@ mod tests {
     fn commit(spool: &FileSpool, stream: StreamId) -> Lsn {
         let (tell, told) = std::sync::mpsc::channel();
         let entry = Entry { stream, needs_body: true, payload: Bytes::new() };
-        let batch = Batch { entries: vec![entry], body: Body::Inline(vec![vec![7; 4000].into()]) };
+        let batch = Batch { entries: vec![entry], body: Body::inline(vec![vec![7; 4000].into()]) };
         spool.append(batch, Box::new(move |outcome| tell.send(outcome).unwrap()));
         told.recv().unwrap().unwrap()
     }

@@ -170,10 +170,8 @@ impl Spool for FileSpool {
         let entries = batch.entries;
         let (place, body, parts) = match batch.body {
             Body::None => (BodyPlace::None, AppendedBody::None, Vec::new()),
-            Body::Inline(parts) => inline(FrontFields::default(), parts),
-            Body::InlineBehind(front, parts) => inline(front, parts),
-            Body::File(upload) => in_file(FrontFields::default(), upload, &shared.core),
-            Body::FileBehind(front, upload) => in_file(front, upload, &shared.core),
+            Body::Inline(front, parts) => inline(front, parts),
+            Body::File(front, upload) => in_file(front, upload, &shared.core),
         };
         if let Err(error) = shared.may_append(&entries, place) {
             body.refused(&error);

@@ -35,7 +35,7 @@ fn start(spool: &FileSpool, batch: Batch) -> Receiver<Result<Lsn, AppendError>> 
 fn append(spool: &FileSpool, streams: &[StreamId], body: &[u8]) -> Result<Lsn, AppendError> {
     let entry = |stream: &StreamId| Entry { stream: *stream, needs_body: true, payload: "for you".into() };
     let entries = streams.iter().map(entry).collect();
-    let batch = Batch { entries, body: Body::Inline(vec![Bytes::copy_from_slice(body)]) };
+    let batch = Batch { entries, body: Body::inline(vec![Bytes::copy_from_slice(body)]) };
     start(spool, batch).recv().unwrap()
 }
 
@@ -249,7 +249,7 @@ fn a_stuck_stream_that_needs_no_bodies_keeps_none() {
     for _ in 0..100 {
         let entry = |stream, needs_body| Entry { stream, needs_body, payload: "for you".into() };
         let entries = vec![entry(mail, true), entry(log, false)];
-        let batch = Batch { entries, body: Body::Inline(vec![Bytes::from(vec![7; 4000])]) };
+        let batch = Batch { entries, body: Body::inline(vec![Bytes::from(vec![7; 4000])]) };
         let lsn = start(&spool, batch).recv().unwrap().unwrap();
         spool.advance(mail, lsn, None, Released { below: Lsn::new(lsn.get() + 1), also: Vec::new() });
         appended.push(lsn.get());
@@ -414,7 +414,7 @@ fn damage(dir: &Path, holding: &[u8]) -> PathBuf {
 fn upload(spool: &FileSpool, stream: StreamId, bytes: &[u8]) -> Lsn {
     let mut upload = spool.upload(0).unwrap();
     upload.write(bytes).unwrap();
-    let body = Body::File(upload.finish().unwrap());
+    let body = Body::file(upload.finish().unwrap());
     let entry = Entry { stream, needs_body: true, payload: "large".into() };
     start(spool, Batch { entries: vec![entry], body }).recv().unwrap().unwrap()
 }
@@ -475,7 +475,7 @@ fn a_damaged_record_keeps_its_octets_when_its_segment_is_packed() {
         while spool.stats().ring.segments_in_service < 5 {
             if lsn == Lsn::ZERO && spool.stats().ring.segments_in_service == 3 {
                 let entry = Entry { stream, needs_body: true, payload: "entry of it".into() };
-                let batch = Batch { entries: vec![entry], body: Body::Inline(vec![vec![0xC0; 999].into()]) };
+                let batch = Batch { entries: vec![entry], body: Body::inline(vec![vec![0xC0; 999].into()]) };
                 lsn = start(&spool, batch).recv().unwrap().unwrap();
             }
             needed.push(append(&spool, &[stream], &[4; 999]).unwrap());

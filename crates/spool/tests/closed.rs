@@ -26,7 +26,7 @@ fn append(spool: &FileSpool, streams: &[StreamId], body: Body) -> Lsn {
 fn spool(dir: &Path) -> (Vec<Lsn>, Lsn) {
     let (spool, _) = FileSpool::open(dir, config()).unwrap();
     let [one, other] = ["one", "other"].map(|name| spool.stream(name).unwrap());
-    let body = |n: u8| Body::Inline(vec![Bytes::from(vec![n; 7000])]);
+    let body = |n: u8| Body::inline(vec![Bytes::from(vec![n; 7000])]);
     let lsns: Vec<Lsn> = (0..30).map(|n| append(&spool, &[one, other], body(n))).collect();
     spool.pack_oldest(1).unwrap();
     let released = Released { below: lsns[15], also: Vec::new() };
@@ -35,7 +35,7 @@ fn spool(dir: &Path) -> (Vec<Lsn>, Lsn) {
     spool.pack_oldest(1).unwrap();
     let mut upload = spool.upload(0).unwrap();
     upload.write(&[77; 400_000]).unwrap();
-    let large = append(&spool, &[one], Body::File(upload.finish().unwrap()));
+    let large = append(&spool, &[one], Body::file(upload.finish().unwrap()));
     spool.checkpoint().unwrap();
     let last = append(&spool, &[other], body(30));
     spool.abandon();
@@ -64,11 +64,11 @@ fn a_last_checkpoint_is_made_once() {
     let counter = || ClosedSpool::open(dir.path()).unwrap().inspect().unwrap().checkpoint;
     let (spool, _) = FileSpool::open(dir.path(), config()).unwrap();
     let stream = spool.stream("one").unwrap();
-    append(&spool, &[stream], Body::Inline(vec!["text".into()]));
+    append(&spool, &[stream], Body::inline(vec!["text".into()]));
     drop(spool);
     let before = counter();
     let (spool, _) = FileSpool::open(dir.path(), config()).unwrap();
-    append(&spool, &[stream], Body::Inline(vec!["text".into()]));
+    append(&spool, &[stream], Body::inline(vec!["text".into()]));
     spool.checkpoint().unwrap();
     drop(spool);
     assert_eq!(counter(), before + 1);
@@ -136,7 +136,7 @@ fn a_head_that_is_damaged_in_the_pack_or_in_the_index_is_read_from_the_other_one
     let dir = tempfile::tempdir().unwrap();
     let (spool, _) = FileSpool::open(dir.path(), config()).unwrap();
     let [slow, quick] = ["slow", "quick"].map(|name| spool.stream(name).unwrap());
-    let body = |n: u8| Body::Inline(vec![Bytes::from(vec![n; 7000])]);
+    let body = |n: u8| Body::inline(vec![Bytes::from(vec![n; 7000])]);
     let is_quick = |n: u8| (9..13).contains(&n);
     let stream = |n: u8| if is_quick(n) { quick } else { slow };
     let lsns: Vec<Lsn> = (0..30).map(|n| append(&spool, &[stream(n)], body(n))).collect();
@@ -204,7 +204,7 @@ fn a_repair_of_an_index_drops_no_record_that_is_needed() {
     let (spool, _) = FileSpool::open(dir.path(), config.clone()).unwrap();
     let stream = spool.stream("one").unwrap();
     for n in 0..260 {
-        append(&spool, &[stream], Body::Inline(vec![Bytes::from(vec![n as u8; 3000])]));
+        append(&spool, &[stream], Body::inline(vec![Bytes::from(vec![n as u8; 3000])]));
     }
     assert_eq!(spool.pack_oldest(1).unwrap(), 1);
     spool.checkpoint().unwrap();
@@ -396,7 +396,7 @@ fn a_rebuild_takes_no_hole_in_a_pack_for_damage() {
     let (spool, _) = FileSpool::open(&from, config()).unwrap();
     let stream = spool.stream("one").unwrap();
     let lsns: Vec<Lsn> =
-        (0..40).map(|_| append(&spool, &[stream], Body::Inline(vec![Bytes::from(vec![1; 3000])]))).collect();
+        (0..40).map(|_| append(&spool, &[stream], Body::inline(vec![Bytes::from(vec![1; 3000])]))).collect();
     let also = lsns.iter().copied().step_by(2).collect();
     spool.advance(stream, lsns[39], None, Released { below: Lsn::ZERO, also });
     assert_eq!(spool.pack_oldest(1).unwrap(), 1);

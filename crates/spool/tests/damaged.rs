@@ -41,13 +41,13 @@ enum Where {
 fn spool(dir: &Path, place: Where) -> (FileSpool, [StreamId; 2], Lsn) {
     let spool = open(dir);
     let streams = ["one", "other"].map(|name| spool.stream(name).unwrap());
-    let inline = |byte: u8| Body::Inline(vec![Bytes::from(vec![byte; LEN])]);
+    let inline = |byte: u8| Body::inline(vec![Bytes::from(vec![byte; LEN])]);
     append(&spool, &streams, inline(1));
     let lsn = match place {
         Where::Large => {
             let mut upload = spool.upload(0).unwrap();
             upload.write(&vec![BYTE; LEN_LARGE]).unwrap();
-            append(&spool, &streams, Body::File(upload.finish().unwrap()))
+            append(&spool, &streams, Body::file(upload.finish().unwrap()))
         }
         _ => append(&spool, &streams, inline(BYTE)),
     };
@@ -182,8 +182,8 @@ fn what_a_checkpoint_covers_is_no_torn_tail() {
         let dir = tempfile::tempdir().unwrap();
         let spool = open(dir.path());
         let stream = spool.stream("one").unwrap();
-        append(&spool, &[stream], Body::Inline(vec![Bytes::from(vec![1; LEN])]));
-        let lsn = append(&spool, &[stream], Body::Inline(vec![Bytes::from(vec![BYTE; LEN])]));
+        append(&spool, &[stream], Body::inline(vec![Bytes::from(vec![1; LEN])]));
+        let lsn = append(&spool, &[stream], Body::inline(vec![Bytes::from(vec![BYTE; LEN])]));
         if with_checkpoint {
             spool.checkpoint().unwrap();
         }

@@ -41,7 +41,7 @@ impl Fixture {
         let events = Events::new(move |event| drop(tell.lock().unwrap().send(event)));
         let (spool, _) = FileSpool::open(&machine.path().join("spool"), Config { events, ..config() }).unwrap();
         let stream = spool.stream("a").unwrap();
-        let body = |n: u8| Body::Inline(vec![Bytes::from(vec![n; 9000])]);
+        let body = |n: u8| Body::inline(vec![Bytes::from(vec![n; 9000])]);
         let lsns: Vec<Lsn> = (0..10).map(|n| append(&spool, stream, body(n)).unwrap()).collect();
         // With a live file, which the next one replaces.
         spool.checkpoint().unwrap();
@@ -138,7 +138,7 @@ fn a_segment_with_a_body_that_cannot_be_read_is_adopted_whole() {
     let bad = b"in a bad sector";
     // In a block with no other record.
     let text = |n: usize| if n == 3 { [&[3; 4500][..], bad, &[3; 4485]].concat() } else { vec![n as u8; 9000] };
-    let lsns: Vec<Lsn> = (0..10).map(|n| append(&spool, stream, Body::Inline(vec![text(n).into()])).unwrap()).collect();
+    let lsns: Vec<Lsn> = (0..10).map(|n| append(&spool, stream, Body::inline(vec![text(n).into()])).unwrap()).collect();
     // Two of the four of the first segment: they would be copied.
     spool.advance(stream, lsns[1], None, Released { below: lsns[2], also: Vec::new() });
     machine.set_faults(Faults { bad_sectors: Some(bad.to_vec()), ..Faults::default() });

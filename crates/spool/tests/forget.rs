@@ -26,7 +26,7 @@ fn append(spool: &FileSpool, streams: &[StreamId], body: Body) -> Lsn {
 fn large(spool: &FileSpool, byte: u8) -> Body {
     let mut upload = spool.upload(0).unwrap();
     upload.write(&vec![byte; 70_000]).unwrap();
-    Body::File(upload.finish().unwrap())
+    Body::file(upload.finish().unwrap())
 }
 
 /// What streams have: batches of the one that goes, of the one that stays, and of both; some in packs, some with a large body.
@@ -37,7 +37,7 @@ struct Had {
 
 fn fill(spool: &FileSpool) -> Had {
     let [goes, stays] = ["goes", "stays"].map(|name| spool.stream(name).unwrap());
-    let body = |n: u8| Body::Inline(vec![Bytes::from(vec![n; 3000])]);
+    let body = |n: u8| Body::inline(vec![Bytes::from(vec![n; 3000])]);
     let mut had = Had { goes: BTreeSet::new(), stays: BTreeSet::new() };
     let sets = [vec![goes], vec![stays], vec![goes, stays]];
     for n in 0..40 {

@@ -28,7 +28,7 @@ impl World {
     fn append(&self) -> Result<Lsn, AppendError> {
         let (tell, told) = channel();
         let entry = Entry { stream: self.stream, needs_body: true, payload: "x".into() };
-        let batch = Batch { entries: vec![entry], body: Body::Inline(vec![Bytes::from_static(&[7; 3500])]) };
+        let batch = Batch { entries: vec![entry], body: Body::inline(vec![Bytes::from_static(&[7; 3500])]) };
         self.spool.append(batch, Box::new(move |outcome| drop(tell.send(outcome))));
         told.recv().unwrap()
     }

@@ -155,12 +155,12 @@ impl Run {
             BodyKind::Inline(len) => {
                 let content = bytes(len);
                 let (one, two) = content.split_at(len / 3);
-                (Body::Inline(vec![Bytes::copy_from_slice(one), Bytes::copy_from_slice(two)]), content)
+                (Body::inline(vec![Bytes::copy_from_slice(one), Bytes::copy_from_slice(two)]), content)
             }
             BodyKind::File(len) => {
                 let (mut upload, content) = (self.spool().upload(0).unwrap(), bytes(len));
                 upload.write(&content).unwrap();
-                (Body::File(upload.finish().unwrap()), content)
+                (Body::file(upload.finish().unwrap()), content)
             }
         };
         let entries: Vec<_> = entries

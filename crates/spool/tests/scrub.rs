@@ -22,7 +22,7 @@ fn fill(dir: &Path, config: Config) -> (FileSpool, [Lsn; 2]) {
         upload.write(&vec![byte; 300_000]).unwrap();
         let (tell, told) = channel();
         let entry = Entry { stream, needs_body: true, payload: "for you".into() };
-        let batch = Batch { entries: vec![entry], body: Body::File(upload.finish().unwrap()) };
+        let batch = Batch { entries: vec![entry], body: Body::file(upload.finish().unwrap()) };
         spool.append(batch, Box::new(move |outcome| drop(tell.send(outcome))));
         told.recv().unwrap().unwrap()
     });

@@ -148,7 +148,7 @@ impl Consumer {
 
 fn batch(stream: StreamId, bytes: Option<usize>) -> Batch {
     let entry = Entry { stream, needs_body: bytes.is_some(), payload: "x".into() };
-    let body = bytes.map_or(Body::None, |bytes| Body::Inline(vec![Bytes::from(vec![7; bytes])]));
+    let body = bytes.map_or(Body::None, |bytes| Body::inline(vec![Bytes::from(vec![7; bytes])]));
     Batch { entries: vec![entry], body }
 }
 

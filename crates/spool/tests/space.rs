@@ -52,7 +52,7 @@ impl Disk {
     fn append(&self) -> Result<Lsn, AppendError> {
         let (tell, told) = channel();
         let entry = Entry { stream: self.stream, needs_body: true, payload: "x".into() };
-        let batch = Batch { entries: vec![entry], body: Body::Inline(vec![Bytes::from_static(&[7; 9000])]) };
+        let batch = Batch { entries: vec![entry], body: Body::inline(vec![Bytes::from_static(&[7; 9000])]) };
         self.spool.append(batch, Box::new(move |outcome| drop(tell.send(outcome))));
         told.recv().unwrap()
     }
@@ -171,17 +171,17 @@ fn a_large_body_that_is_refused_can_be_appended_again_and_leaves_no_file_if_it_i
     let entries = (0..10_000).find(|_| is_full(append(false, Body::None)));
     assert!(entries.is_some(), "it is never refused");
     for upload in [&kept, &dropped] {
-        assert!(is_full(append(true, Body::File(upload.clone()))));
+        assert!(is_full(append(true, Body::file(upload.clone()))));
     }
     assert_eq!(files(), 3);
     drop(dropped);
     assert_eq!(files(), 2);
     // Nobody else has this one: a checkpoint removes it.
-    assert!(is_full(append(true, Body::File(handed_over))));
+    assert!(is_full(append(true, Body::file(handed_over))));
     disk.release(disk.spool.stats().published);
     (0..2).for_each(|_| disk.spool.checkpoint().unwrap());
     assert_eq!(files(), 1);
-    let lsn = append(true, Body::File(kept.clone())).unwrap();
+    let lsn = append(true, Body::file(kept.clone())).unwrap();
     drop(kept);
     (0..3).for_each(|_| disk.spool.checkpoint().unwrap());
     assert_eq!((files(), disk.spool.stats().large_bodies), (1, 1));

@@ -322,7 +322,7 @@ mod tests {
             let spool: Arc<dyn Spool> = Arc::new(spool);
             let (tell, told) = std::sync::mpsc::channel();
             let entry = Entry { stream: spool.stream("x").unwrap(), needs_body: true, payload: "x".into() };
-            let batch = Batch { entries: vec![entry], body: Body::Inline(vec![body.to_vec().into()]) };
+            let batch = Batch { entries: vec![entry], body: Body::inline(vec![body.to_vec().into()]) };
             spool.append(batch, Box::new(move |outcome| drop(tell.send(outcome))));
             let source = Source { spool, lsn: told.recv().unwrap().unwrap(), len: body.len() as u64 };
             let (sender, secs) = ("s@example.net".into(), 784_111_777);

@@ -103,7 +103,7 @@ impl World {
         };
         let targets = (0..targets).map(target).collect();
         let message = Message { sender: "s@example.net".into(), is_8bit: false, smtputf8: false, targets };
-        let body = Body::Inline(vec![Bytes::from_static(b"text\r\n")]);
+        let body = Body::inline(vec![Bytes::from_static(b"text\r\n")]);
         let (tell, told) = channel();
         let batch = Batch { entries: vec![self.transports.entry(message)], body };
         self.spool.append(batch, Box::new(move |outcome| drop(tell.send(outcome))));

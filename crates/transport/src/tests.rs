@@ -97,7 +97,7 @@ impl World {
 
 pub(crate) fn append(spool: &dyn Spool, entry: Entry, body: &[u8]) -> u64 {
     let (tell, told) = channel();
-    let body = Body::Inline(vec![body.to_vec().into()]);
+    let body = Body::inline(vec![body.to_vec().into()]);
     spool.append(Batch { entries: vec![entry], body }, Box::new(move |outcome| drop(tell.send(outcome))));
     told.recv().unwrap().unwrap().get()
 }

@@ -105,7 +105,7 @@ fn spool(dir: &Path, body: &Bytes, callers: usize, time: Duration) -> Result<f64
             // Nobody waits for the last ones.
             let _ = tell.send(outcome);
         };
-        spool.append(Batch { entries, body: Body::Inline(vec![body.clone()]) }, Box::new(then));
+        spool.append(Batch { entries, body: Body::inline(vec![body.clone()]) }, Box::new(then));
     };
     (0..callers).for_each(|_| begin());
     // The first segment is made with the first record, which no server that runs has to wait for.

@@ -82,7 +82,7 @@ pub(super) fn killed_with(
         let batch = Batch {
             entries: vec![Entry { stream, needs_body: body.is_some(), payload }],
             body: body.map_or(posthaste_spool::Body::None, |body| {
-                posthaste_spool::Body::Inline(vec![Bytes::copy_from_slice(body.as_bytes())])
+                posthaste_spool::Body::inline(vec![Bytes::copy_from_slice(body.as_bytes())])
             }),
         };
         spool.append(batch, Box::new(move |outcome| drop(tell.send(outcome))));

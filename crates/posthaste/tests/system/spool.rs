@@ -28,11 +28,11 @@ fn fill(dir: &Path) -> Lsn {
     let spool = open(dir);
     let [one, two] = ["local:one", "local:two"].map(|name| spool.stream(name).unwrap());
     for n in 0..10_u8 {
-        append(&spool, &[one, two], Body::Inline(vec![vec![n; 3000].into()]));
+        append(&spool, &[one, two], Body::inline(vec![vec![n; 3000].into()]));
     }
     let mut upload = spool.upload(0).unwrap();
     upload.write(&[99; 300_000]).unwrap();
-    append(&spool, &[one], Body::File(upload.finish().unwrap()))
+    append(&spool, &[one], Body::file(upload.finish().unwrap()))
 }
 
 fn run(dir: &Path, args: &[&str]) -> (i32, String, String) {

@@ -118,7 +118,7 @@ fn live(machine: &Arc<Machine>, log: Log, random: &mut Random, steps: usize) -> 
             number
         };
         let needs_body = matches!(entry, QueueEntry::Queued(_));
-        let body = if needs_body { Body::Inline(vec![body(number)]) } else { Body::None };
+        let body = if needs_body { Body::inline(vec![body(number)]) } else { Body::None };
         let entries = vec![Entry { stream, needs_body, payload }];
         spool.append(
             Batch { entries, body },

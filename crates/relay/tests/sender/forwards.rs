@@ -116,7 +116,7 @@ fn the_other_sender_survives_a_restart_and_moves_to_another_queue() {
     let other = Sink::start();
     let second = rig_with(zone(), other.port(), |_| ());
     let (origin, body) =
-        (Origin::of(message.message, b"entry", b"x"), Body::Inline(vec![Bytes::from_static(b"x\r\n")]));
+        (Origin::of(message.message, b"entry", b"x"), Body::inline(vec![Bytes::from_static(b"x\r\n")]));
     let imported = second.relay.import(&By::default(), origin, message, "", body).unwrap();
     assert_eq!(imported.recipients, 2);
     second.flush();

@@ -68,7 +68,7 @@ impl Notifier for Back {
         }
         self.written.lock().unwrap().push((notice.to.to_string(), text));
         let (tell, told) = tokio::sync::oneshot::channel();
-        let batch = Batch { entries: vec![notice.change, notice.remote], body: Body::Inline(notice.written.message) };
+        let batch = Batch { entries: vec![notice.change, notice.remote], body: Body::inline(notice.written.message) };
         self.spool.append(batch, Box::new(move |outcome| drop(tell.send(outcome))));
         Box::pin(async move { told.await.unwrap().map(|_| true).map_err(|error| error.to_string()) })
     }
@@ -264,7 +264,7 @@ impl Rig {
     }
 
     fn append_octets(&self, message: Outgoing, body: &[u8]) {
-        let body = Body::Inline(vec![Bytes::copy_from_slice(body)]);
+        let body = Body::inline(vec![Bytes::copy_from_slice(body)]);
         let batch = Batch { entries: vec![self.relay.entry(message)], body };
         let (tell, told) = std::sync::mpsc::channel();
         self.spool.append(batch, Box::new(move |outcome| tell.send(outcome).unwrap()));

@@ -41,7 +41,7 @@ fn purging_ten_thousand_messages_reads_no_bodies() {
     for number in 0..MESSAGES {
         let (sender, to) = (format!("ann{}@here.example", number % 100), format!("bob@d{}.example", number % 1000));
         let message = Outgoing { hold_secs: 86_400, ..outgoing(&sender, &[&to], 0) };
-        let body = Body::Inline(vec![Bytes::from(format!("Subject: {number}\r\n\r\nx\r\n"))]);
+        let body = Body::inline(vec![Bytes::from(format!("Subject: {number}\r\n\r\nx\r\n"))]);
         let tell = tell.clone();
         let then = move |outcome: Result<Lsn, _>| tell.send(outcome.is_ok()).unwrap();
         spool.append(Batch { entries: vec![relay.entry(message)], body }, Box::new(then));

@@ -87,7 +87,7 @@ impl Rig {
         let mut told = Vec::new();
         for number in 0..messages {
             let entry = self.relay.entry(outgoing("ann@here.example", &[&format!("r{number}@a.example")], 0));
-            let batch = Batch { entries: vec![entry], body: Body::Inline(vec!["x\r\n".into()]) };
+            let batch = Batch { entries: vec![entry], body: Body::inline(vec!["x\r\n".into()]) };
             let (tell, this) = std::sync::mpsc::channel();
             self.spool.append(batch, Box::new(move |outcome| tell.send(outcome).unwrap()));
             told.push(this);

@@ -25,7 +25,7 @@ fn limited(text: &str, sink: &Sink) -> Rig {
 
 impl Rig {
     fn send_of(&self, tenant: &str, to: &str) {
-        let body = Body::Inline(vec![Bytes::from_static(b"Subject: x\r\n\r\nx\r\n")]);
+        let body = Body::inline(vec![Bytes::from_static(b"Subject: x\r\n\r\nx\r\n")]);
         let message = Outgoing { tenant: Arc::from(tenant), ..outgoing("ann@here.example", &[to], 0) };
         let batch = Batch { entries: vec![self.relay.entry(message)], body };
         let (tell, told) = std::sync::mpsc::channel();

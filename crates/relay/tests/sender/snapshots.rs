@@ -46,7 +46,7 @@ impl Idle {
     }
 
     fn append_entry(&self, entry: Entry, body: &[u8]) {
-        let batch = Batch { entries: vec![entry], body: Body::Inline(vec![Bytes::copy_from_slice(body)]) };
+        let batch = Batch { entries: vec![entry], body: Body::inline(vec![Bytes::copy_from_slice(body)]) };
         let (tell, told) = std::sync::mpsc::channel();
         self.spool.append(batch, Box::new(move |outcome| tell.send(outcome).unwrap()));
         told.recv().unwrap().unwrap();
@@ -152,7 +152,7 @@ fn the_older_snapshot_knows_later_imports() {
                 reply: "".into(),
             }],
         };
-        let (origin, body) = (Origin::of(Lsn::new(7), b"entry", b"x"), Body::Inline(vec!["x\r\n".into()]));
+        let (origin, body) = (Origin::of(Lsn::new(7), b"entry", b"x"), Body::inline(vec!["x\r\n".into()]));
         let imported = it.relay.import(&By::default(), origin, moved, "", body).unwrap();
         (imported.recipients, imported.duplicates)
     };

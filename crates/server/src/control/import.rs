@@ -225,9 +225,9 @@ impl Incoming {
         let import = move || {
             let body = match large {
                 Some(upload) => {
-                    Body::File(upload.finish().map_err(|error| format!("a large message cannot be kept: {error}"))?)
+                    Body::file(upload.finish().map_err(|error| format!("a large message cannot be kept: {error}"))?)
                 }
-                None => Body::Inline(pieces),
+                None => Body::inline(pieces),
             };
             let by = By { uid, reason: "imported".to_owned() };
             Ok::<_, String>(relay.import(&by, origin, message, &message_id, body))

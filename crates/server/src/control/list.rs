@@ -241,7 +241,7 @@ mod tests {
             pool: "".into(),
             recipients: (0..3).map(recipient).collect(),
         };
-        let message = append(QueueEntry::Queued(queued), true, Body::Inline(vec!["x\r\n".into()]));
+        let message = append(QueueEntry::Queued(queued), true, Body::inline(vec!["x\r\n".into()]));
         let status = Status { code: 450, enhanced: 2001 };
         let deferred = What::Deferred { attempts: 1, next: 2_000_000, status };
         let changes = [0, 1].map(|number| Change { key: Key { message, number }, what: deferred }).into();

@@ -238,9 +238,9 @@ fn append(machine: &Arc<Machine>, log: &Arc<Log>, random: &mut Random, spool: &F
             upload.finish()
         })();
         let Ok(upload) = uploaded else { return };
-        Body::FileBehind(front, upload)
+        Body::File(front, upload)
     } else {
-        Body::InlineBehind(front, vec![body.into()])
+        Body::Inline(front, vec![body.into()])
     };
     let payload = Bytes::from(letter.to_string());
     let entry =

@@ -50,7 +50,7 @@ pub fn write(dir: &Path, count: u64) -> Result<(), SideError> {
             let entries = vec![Entry { stream, needs_body: true, payload }];
             let tell = tell.clone();
             spool.append(
-                Batch { entries, body: Body::Inline(vec![body(sent)]) },
+                Batch { entries, body: Body::inline(vec![body(sent)]) },
                 Box::new(move |outcome| drop(tell.send(outcome))),
             );
             sent += 1;
