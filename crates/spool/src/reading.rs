@@ -102,6 +102,8 @@ impl Shared {
             Err(ReadError::Io { lsn, error }) if !posthaste_fsops::is_of_disk(&error) => {
                 Err(ReadError::Io { lsn, error })
             }
+            // Released meanwhile, and then its record is gone, or was packed without them: nothing is lost.
+            Err(_) if !self.core.state().is_body_needed(lsn.get()) => Err(ReadError::NotFound(lsn)),
             Err(error) => {
                 self.tell_lost_front(lsn, &error.to_string());
                 Ok(body.front.substitute())
@@ -203,4 +205,48 @@ pub(crate) const LOST_FRONT: &str = "the fields in front of a message are damage
 
 fn check_range(lsn: Lsn, range: &Range<u64>, len: u64) -> Result<(), ReadError> {
     if range.start <= range.end && range.end <= len { Ok(()) } else { Err(ReadError::OutOfRange { lsn, len }) }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::mpsc::channel;
+
+    use super::*;
+    use crate::{Batch, Body, Config, Entry, Events, FileSpool, FrontFields, Released, Spool};
+
+    #[test]
+    fn front_fields_released_during_a_read_are_not_lost() {
+        for is_entry_needed in [false, true] {
+            let dir = tempfile::tempdir().unwrap();
+            let (tell, told) = channel();
+            let events = Events::new(move |event| drop(tell.send(event)));
+            let ring = posthaste_ring::Config { segment_bytes: 64 << 10, max_segments: 8, ..Default::default() };
+            let config = Config { ring, keeper: false, events, ..Config::default() };
+            let (spool, _) = FileSpool::open(dir.path(), config).unwrap();
+            let (one, other) = (spool.stream("one").unwrap(), spool.stream("other").unwrap());
+            let append = |body: Body| {
+                let (tell, told) = channel();
+                let entry = |stream, needs_body| Entry { stream, needs_body, payload: Bytes::new() };
+                let batch = Batch { entries: vec![entry(one, true), entry(other, false)], body };
+                spool.append(batch, Box::new(move |outcome| tell.send(outcome).unwrap()));
+                told.recv().unwrap().unwrap()
+            };
+            let mut upload = spool.upload(0).unwrap();
+            upload.write(&[7; 5000]).unwrap();
+            let front = FrontFields::new("Received: x\r\n").unwrap();
+            let lsn = append(Body::File(front, upload.finish().unwrap()));
+            let others: Vec<Lsn> = (0..30).map(|_| append(Body::inline(vec![vec![1; 7000].into()]))).collect();
+            let body = spool.shared.core.state().large[&lsn.get()];
+            // A reader has looked by now whether the body is needed. One other body has its segment copied.
+            let also = [&[lsn], &others[1..]].concat();
+            spool.advance(one, others[29], None, Released { below: Lsn::ZERO, also });
+            if !is_entry_needed {
+                spool.advance(other, others[29], None, Released::default());
+            }
+            spool.checkpoint().unwrap();
+            assert_eq!(spool.pack_oldest(1).unwrap(), 1);
+            assert!(matches!(spool.shared.front_of(lsn, body), Err(ReadError::NotFound(_))));
+            assert!(!told.try_iter().any(|event| matches!(event, Event::Damage(_))), "{is_entry_needed}");
+        }
+    }
 }
