@@ -10,9 +10,9 @@ use libfuzzer_sys::fuzz_target;
 use posthaste_config::Config;
 use posthaste_directory::{Directory, Mailbox, Refusal, Route, Rule, Step};
 use posthaste_maildir::MailboxPath;
+use posthaste_message::address::Domain;
 use posthaste_message::write_delivered_to;
 use posthaste_smtp::ForwardPath;
-use posthaste_smtp::address::Domain;
 
 const CONFIG: &str = r#"
     host_name = "mx.example"

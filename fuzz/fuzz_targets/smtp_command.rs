@@ -2,7 +2,7 @@
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
-use posthaste_smtp::address::PATH_BYTES_MAX;
+use posthaste_message::address::PATH_BYTES_MAX;
 use posthaste_smtp::command::{self, Command};
 
 fuzz_target!(|line: &[u8]| {

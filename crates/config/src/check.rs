@@ -4,7 +4,7 @@ use std::collections::HashSet;
 use std::net::{Ipv6Addr, SocketAddr};
 
 use posthaste_directory::Directory;
-use posthaste_smtp::address::is_domain;
+use posthaste_message::address::is_domain;
 use posthaste_smtp::driver::IpNet;
 use posthaste_units::is_name;
 use posthaste_units::words::Problem;

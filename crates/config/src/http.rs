@@ -1,6 +1,6 @@
 //! `[http]`, and what of a `[[listener]]` is about HTTP.
 
-use posthaste_smtp::address::is_domain;
+use posthaste_message::address::is_domain;
 use posthaste_units::values::Table;
 use posthaste_units::words::Problem;
 use serde::{Deserialize, Serialize};

@@ -33,7 +33,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use posthaste_directory::Directory;
-use posthaste_smtp::address::is_domain;
+use posthaste_message::address::is_domain;
 use serde::{Deserialize, Serialize};
 
 pub use auth::{Auth, ListenerAuth};

@@ -5,8 +5,7 @@ use std::collections::hash_map::Entry;
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
-use posthaste_smtp::ForwardPath;
-use posthaste_smtp::address::{is_domain, quoted};
+use posthaste_message::address::{ForwardPath, is_domain, quoted};
 use posthaste_units::words::{Key, Problem};
 
 use crate::aliases::{self, Action, AliasId, Aliases, Checked, Target, Wrong};

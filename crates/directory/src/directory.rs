@@ -4,8 +4,7 @@ use std::borrow::Cow;
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
-use posthaste_smtp::ForwardPath;
-use posthaste_smtp::address::{Domain as Host, quoted};
+use posthaste_message::address::{Domain as Host, ForwardPath, quoted};
 
 use crate::aliases::{Action, AliasId, Aliases, Found, Target};
 use crate::names::{directory_name, folded, folded_domain, user_name};

@@ -28,7 +28,7 @@ mod transport;
 
 pub use config::{Account, Domain, Pattern, Targets, Users};
 pub use directory::Directory;
-pub use posthaste_smtp::Address;
+pub use posthaste_message::address::Address;
 pub use route::{Mailbox, Mailboxes, Place, Refusal, Route};
 pub use step::{Rule, Step};
 pub use transport::{Transport, TransportKind};

@@ -2,8 +2,7 @@
 
 use std::sync::Arc;
 
-use posthaste_smtp::address::Domain as Host;
-use posthaste_smtp::{Address, ForwardPath};
+use posthaste_message::address::{Address, Domain as Host, ForwardPath};
 
 use crate::aliases::AliasId;
 use crate::directory::{Directory, Table};

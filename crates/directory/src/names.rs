@@ -117,7 +117,7 @@ const MAX_DIRECTORY_NAME: usize = 240;
 
 #[cfg(test)]
 mod tests {
-    use posthaste_smtp::address::is_domain;
+    use posthaste_message::address::is_domain;
 
     use super::*;
 

@@ -5,7 +5,7 @@ use std::hash::{Hash, Hasher};
 use std::path::{Component, Path, PathBuf};
 use std::sync::Arc;
 
-use posthaste_smtp::address::is_domain;
+use posthaste_message::address::is_domain;
 
 /// Where mail goes that does not go into a Maildir. Two are equal if they are written alike.
 #[derive(Debug, Clone)]

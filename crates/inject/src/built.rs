@@ -1,7 +1,7 @@
 //! Mail that is built of its parts: texts, attachments, fields.
 
 use minijinja::Value;
-use posthaste_message::mime::{Address, Addresses};
+use posthaste_message::mime::{Addresses, DecodedAddress};
 use posthaste_smtp::ForwardPath;
 use serde::Deserialize;
 
@@ -206,7 +206,7 @@ fn line(value: &str) -> Result<String, &'static str> {
 fn addresses(value: &str) -> Result<String, &'static str> {
     let mut all = Vec::new();
     for address in Addresses::new(value.as_bytes(), None) {
-        let Address::Mailbox { name, address: Some(address) } = address else {
+        let DecodedAddress::Mailbox { name, address: Some(address) } = address else {
             return Err("an address is missing, or is a group");
         };
         let path = ForwardPath::parse(&format!("<{address}>")).map_err(|_| "this is no list of addresses")?;

@@ -4,14 +4,16 @@
 //! counts hops, and finds the Message-ID while a message comes in. It owns no socket, opens no file and reads no clock.
 //! Nothing that is passed in, however hostile, can add a line to the fields that it writes.
 //!
+//! [`address`] reads and writes the addresses of an envelope, as MAIL and RCPT have them.
+//!
 //! [`mime`] takes a whole message apart: parts with their exact places, decoded header fields and texts. It reads mail as it is; no octets are an error.
 //!
 //! ```
-//! use posthaste_message::mime::{Address, Message};
+//! use posthaste_message::mime::{DecodedAddress, Message};
 //!
 //! let message = Message::parse(b"From: =?iso-8859-1?Q?J=FCrgen?= <j@example.org>\nContent-Type: text/plain; charset=koi8r\n\n\xf0\xd2\xc9\n");
 //! let from = message.root().header().first("From").unwrap();
-//! let sender = Address::Mailbox { name: Some("Jürgen".into()), address: Some("j@example.org".into()) };
+//! let sender = DecodedAddress::Mailbox { name: Some("Jürgen".into()), address: Some("j@example.org".into()) };
 //! assert_eq!(from.addresses(message.header_charset()).collect::<Vec<_>>(), [sender]);
 //! assert_eq!(message.root().text(), "При\n");
 //! ```
@@ -38,6 +40,7 @@
 //! ```
 #![forbid(unsafe_code)]
 
+pub mod address;
 mod date;
 mod edit;
 pub mod mime;

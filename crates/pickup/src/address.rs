@@ -1,7 +1,7 @@
 //! Addresses as programs write them: with or without brackets, with or without a domain.
 
-use posthaste_message::mime::{Address, Addresses};
-use posthaste_smtp::address::{AddressError, quoted};
+use posthaste_message::address::{AddressError, quoted};
+use posthaste_message::mime::{Addresses, DecodedAddress};
 use posthaste_smtp::{ForwardPath, ReversePath};
 
 /// Reads a recipient with or without brackets; one without a domain belongs to `origin`.
@@ -35,11 +35,11 @@ pub(crate) fn listed(text: &str, origin: &str) -> Result<Vec<ForwardPath>, Addre
     for address in Addresses::new(text.as_bytes(), None) {
         match address {
             // A tolerant reader may have put one together of pieces.
-            Address::Mailbox { address: Some(address), .. } if text.contains(&address) => {
+            DecodedAddress::Mailbox { address: Some(address), .. } if text.contains(&address) => {
                 found.push(recipient(&address, origin)?);
             }
-            Address::Mailbox { .. } => return Err(why),
-            Address::Group(_) | Address::GroupEnd => {}
+            DecodedAddress::Mailbox { .. } => return Err(why),
+            DecodedAddress::Group(_) | DecodedAddress::GroupEnd => {}
         }
     }
     if found.is_empty() { Err(why) } else { Ok(found) }

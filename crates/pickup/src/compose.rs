@@ -3,7 +3,7 @@
 use std::fmt::Write as _;
 
 use posthaste_message::DateTime;
-use posthaste_message::mime::{Address, Field, Header};
+use posthaste_message::mime::{DecodedAddress, Field, Header};
 
 /// What is written into a header where it is missing.
 #[derive(Debug, Clone)]
@@ -39,9 +39,9 @@ pub(crate) fn recipients(header: &[u8]) -> Result<Vec<String>, String> {
     for field in header.fields().filter(|field| names.iter().any(|name| field.is(name))) {
         for address in field.addresses(None) {
             match address {
-                Address::Mailbox { address: Some(address), .. } => found.push(address),
-                Address::Mailbox { name, address: None } => return Err(name.unwrap_or_default()),
-                Address::Group(_) | Address::GroupEnd => {}
+                DecodedAddress::Mailbox { address: Some(address), .. } => found.push(address),
+                DecodedAddress::Mailbox { name, address: None } => return Err(name.unwrap_or_default()),
+                DecodedAddress::Group(_) | DecodedAddress::GroupEnd => {}
             }
         }
     }

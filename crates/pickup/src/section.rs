@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use posthaste_smtp::address::is_domain;
+use posthaste_message::address::is_domain;
 use posthaste_units::values::Table;
 use posthaste_units::words::Problem;
 use serde::{Deserialize, Serialize};

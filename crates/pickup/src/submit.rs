@@ -4,7 +4,7 @@ use std::collections::HashSet;
 use std::io::{self, BufRead};
 
 use posthaste_message::DateTime;
-use posthaste_smtp::address::AddressError;
+use posthaste_message::address::AddressError;
 use posthaste_smtp::command::Hold;
 use posthaste_smtp::{BodyType, MailFrom, Notify, RcptTo, Ret};
 

@@ -2,7 +2,7 @@
 
 use std::borrow::Cow;
 
-use posthaste_message::mime::{Address, Encoding, Header, Kind, Message as Mail, Part};
+use posthaste_message::mime::{DecodedAddress, Encoding, Header, Kind, Message as Mail, Part};
 use serde_json::{Map, Value, json};
 
 /// Which parts are told with their content.
@@ -55,8 +55,8 @@ pub fn addresses(mail: &Mail<'_>, header: &Header<'_>, name: &str) -> Vec<(Strin
     let fields = header.fields().filter(|field| field.is(name));
     let all = fields.flat_map(|field| field.addresses(charset).collect::<Vec<_>>());
     let one = |address| match address {
-        Address::Mailbox { name, address } => Some((name.unwrap_or_default(), address.unwrap_or_default())),
-        Address::Group(_) | Address::GroupEnd => None,
+        DecodedAddress::Mailbox { name, address } => Some((name.unwrap_or_default(), address.unwrap_or_default())),
+        DecodedAddress::Group(_) | DecodedAddress::GroupEnd => None,
     };
     all.filter_map(one).collect()
 }

@@ -3,8 +3,8 @@
 use std::collections::HashMap;
 
 use bytes::Bytes;
+use posthaste_message::address::{Address, quoted};
 use posthaste_message::{Edit, HeaderEditor, RawField};
-use posthaste_smtp::address::{Address, quoted};
 
 /// Which addresses become which. A key is an address, or `@` and a domain for all others of it; so is a value, and `@` with a domain keeps the local part.
 /// The case of letters does not matter. A result is not looked up again.

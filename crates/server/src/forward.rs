@@ -4,9 +4,9 @@ use std::time::SystemTime;
 
 use posthaste_directory::Directory;
 use posthaste_message::DateTime;
+use posthaste_message::address::Domain;
 use posthaste_relay::sender::SrsSection;
 use posthaste_relay::srs::{ReverseError, Srs};
-use posthaste_smtp::address::Domain;
 use posthaste_smtp::{ForwardPath, ReversePath};
 
 use crate::error::ServeError;

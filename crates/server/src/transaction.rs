@@ -6,8 +6,8 @@ use std::sync::Arc;
 use bytes::Bytes;
 use posthaste_directory::{Mailbox, Mailboxes, Place};
 use posthaste_intake::{Mail, MailPlace, MailRecipient, MemoryBudget, NotifyWhen, Reservation, ReturnedPart};
+use posthaste_message::address::PATH_BYTES_MAX;
 use posthaste_message::{write_delivered_to, write_return_path};
-use posthaste_smtp::address::PATH_BYTES_MAX;
 use posthaste_smtp::{BodyType, Envelope, RcptTo, Ret, ReversePath};
 
 use crate::returned::Returned;

@@ -5,8 +5,8 @@ mod hold;
 mod params;
 mod xtext;
 
-use crate::address::{AddressError, Domain, ForwardPath, ReversePath, parse_literal};
 use crate::reply::Reply;
+use posthaste_message::address::{AddressError, DOMAIN_BYTES_MAX, Domain, ForwardPath, ReversePath};
 
 pub use envelope::{BodyType, MailFrom, Notify, RcptTo, Ret};
 use hold::parse_secs;
@@ -223,11 +223,11 @@ pub fn parse(line: &[u8]) -> Result<Command<'_>, CommandError> {
 /// A name that may go into a Received field as it is: a domain (leniently), or an address literal.
 fn helo_name(text: &str) -> Result<&str, CommandError> {
     const BAD: CommandError = CommandError::Argument("a host name or address literal is needed");
-    if text.is_empty() || text.len() > crate::address::DOMAIN_BYTES_MAX {
+    if text.is_empty() || text.len() > DOMAIN_BYTES_MAX {
         return Err(BAD);
     }
     if let Some(literal) = text.strip_prefix('[').and_then(|rest| rest.strip_suffix(']')) {
-        return parse_literal(literal).map(|_: Domain| text).map_err(|_| BAD);
+        return Domain::parse_literal(literal).map(|_| text).map_err(|_| BAD);
     }
     if text.contains(is_unfit_for_name) { Err(BAD) } else { Ok(text) }
 }
@@ -254,7 +254,7 @@ pub(crate) fn mended(line: &[u8]) -> Option<String> {
 
 fn mended_name(text: &str) -> String {
     let name: String = text.chars().map(|c| if is_unfit_for_name(c) { '-' } else { c }).collect();
-    let name = &name[..name.floor_char_boundary(crate::address::DOMAIN_BYTES_MAX)];
+    let name = &name[..name.floor_char_boundary(DOMAIN_BYTES_MAX)];
     match name.trim_matches('-') {
         "" => "unknown".to_owned(),
         name => name.to_owned(),

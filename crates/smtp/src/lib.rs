@@ -5,7 +5,7 @@
 //!
 //! - `driver::Server` and `driver::Client` (feature `tokio`) are where most programs begin;
 //! - [`server::Machine`] is the receiving side, [`client::Machine`] the sending side, for drivers of one's own;
-//! - [`address`], [`command`], [`reply`] and [`sasl`] are the parsers, usable alone;
+//! - [`command`], [`reply`] and [`sasl`] are the parsers, usable alone; [`address`] is that of `posthaste-message`;
 //! - [`Limits`] and the policies beside it name every bound and what happens at it.
 //!
 //! Features: `tokio`; `tls` (STARTTLS and implicit TLS by rustls with `ring`; includes `tokio` and `scram`); `scram` (SCRAM-SHA-256 for AUTH);
@@ -14,7 +14,6 @@
 #![warn(missing_docs)]
 #![cfg_attr(docsrs, feature(doc_cfg))]
 
-pub mod address;
 mod body_error;
 pub mod client;
 pub mod command;
@@ -31,10 +30,11 @@ pub mod section;
 pub mod server;
 mod witness;
 
-pub use address::{Address, Domain, ForwardPath, LocalPart, ReversePath};
 pub use body_error::BodyError;
 pub use command::{BodyType, MailFrom, Notify, RcptTo, Ret};
 pub use limits::{BareNewlines, Limits, LongLines, NulOctets, Timeouts};
+#[doc(no_inline)]
+pub use posthaste_message::address::{self, Address, Domain, ForwardPath, LocalPart, ReversePath};
 #[cfg(feature = "tls")]
 #[cfg_attr(docsrs, doc(cfg(feature = "tls")))]
 pub use posthaste_net::tls;

@@ -8,7 +8,7 @@ use super::words::{decode_text, encoded_word_len, unfold};
 
 /// One item of an address list.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Address {
+pub enum DecodedAddress {
     /// Somebody. At least one of both is there.
     Mailbox {
         /// The display name, decoded, with the comments beside it: `Ann Lee (Example Inc.)`. Without one the comment alone.
@@ -25,11 +25,11 @@ pub enum Address {
 /// One item of an address list as it is written: encoded words and octets above ASCII stay.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum RawAddress {
-    /// As [`Address::Mailbox`].
+    /// As [`DecodedAddress::Mailbox`].
     Mailbox {
         /// The display name without its quotes and comments, else the first comment.
         name: Option<Vec<u8>>,
-        /// The address, as in [`Address::Mailbox`].
+        /// The address, as in [`DecodedAddress::Mailbox`].
         address: Option<Vec<u8>>,
     },
     /// A group begins; its members follow.
@@ -50,16 +50,16 @@ impl<'a> Addresses<'a> {
 }
 
 impl Iterator for Addresses<'_> {
-    type Item = Address;
+    type Item = DecodedAddress;
 
-    fn next(&mut self) -> Option<Address> {
+    fn next(&mut self) -> Option<DecodedAddress> {
         let text = |octets| String::from_utf8(octets).expect("decoded text is UTF-8");
         Some(match self.0.next()? {
             RawAddress::Mailbox { name, address } => {
-                Address::Mailbox { name: name.map(text), address: address.map(text) }
+                DecodedAddress::Mailbox { name: name.map(text), address: address.map(text) }
             }
-            RawAddress::Group(name) => Address::Group(text(name)),
-            RawAddress::GroupEnd => Address::GroupEnd,
+            RawAddress::Group(name) => DecodedAddress::Group(text(name)),
+            RawAddress::GroupEnd => DecodedAddress::GroupEnd,
         })
     }
 }
@@ -436,11 +436,11 @@ mod tests {
     /// Items as text: `name|address`, `name:` where a group begins, `;` where it ends.
     fn list(value: &[u8]) -> Vec<String> {
         let item = |address| match address {
-            Address::Mailbox { name, address } => {
+            DecodedAddress::Mailbox { name, address } => {
                 format!("{}|{}", name.unwrap_or_default(), address.unwrap_or_default())
             }
-            Address::Group(name) => format!("{name}:"),
-            Address::GroupEnd => ";".to_owned(),
+            DecodedAddress::Group(name) => format!("{name}:"),
+            DecodedAddress::GroupEnd => ";".to_owned(),
         };
         Addresses::new(value, None).map(item).collect()
     }

@@ -16,7 +16,7 @@ mod shifted;
 mod transfer;
 mod words;
 
-pub use address::{Address, Addresses, RawAddress, RawAddresses};
+pub use address::{Addresses, DecodedAddress, RawAddress, RawAddresses};
 pub use charset::{Charset, decode_body};
 pub use field::{Field, Fields, Header};
 pub use flowed::unflow;

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use mail_parser::{MessageParser, MimeHeaders, PartType};
-use posthaste_message::mime::{Address, Kind, Message, message_id};
+use posthaste_message::mime::{DecodedAddress, Kind, Message, message_id};
 
 /// A reader's view of a message.
 #[derive(Debug, Default, PartialEq, Eq)]
@@ -39,9 +39,9 @@ pub fn ours(bytes: &[u8]) -> Read {
     read
 }
 
-fn addresses(found: impl Iterator<Item = Address>) -> impl Iterator<Item = String> {
+fn addresses(found: impl Iterator<Item = DecodedAddress>) -> impl Iterator<Item = String> {
     found.filter_map(|address| match address {
-        Address::Mailbox { address, .. } => address.map(|address| address.to_lowercase()),
+        DecodedAddress::Mailbox { address, .. } => address.map(|address| address.to_lowercase()),
         _ => None,
     })
 }

@@ -9,8 +9,8 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
+use posthaste_message::address::Address;
 use posthaste_random::{Random, mix};
-use posthaste_smtp::address::Address;
 use posthaste_smtp::{RcptTo, Reply};
 use tokio::runtime::Handle;
 use tokio::sync::Semaphore;

@@ -72,7 +72,7 @@ fn bounce() -> String {
 impl ReturnPathSection {
     pub(super) fn mistake(&self) -> Option<(&'static str, String)> {
         let nobody = Secrets::new(["only the prefix is checked"]).expect("it is long enough");
-        if !posthaste_smtp::address::is_domain(&self.domain) {
+        if !posthaste_message::address::is_domain(&self.domain) {
             return Some(("domain", format!("`{}` is not a domain", self.domain)));
         }
         ReturnPaths::new(&nobody, &self.prefix).err().map(|error| ("prefix", error.to_string()))

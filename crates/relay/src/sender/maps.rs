@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::path::PathBuf;
 
-use posthaste_smtp::address::{Address, is_domain};
+use posthaste_message::address::{Address, is_domain};
 use posthaste_units::values::one_or_list;
 use posthaste_units::words::{Key, Problem};
 use serde::de::{self, MapAccess, Visitor};

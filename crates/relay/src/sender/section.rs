@@ -232,12 +232,12 @@ impl Section {
             ("campaign_header", &self.campaign_header),
             ("pool_header", &self.pool_header),
         ])?;
-        if let Some(srs) = self.srs.as_ref().filter(|srs| !posthaste_smtp::address::is_domain(&srs.domain)) {
+        if let Some(srs) = self.srs.as_ref().filter(|srs| !posthaste_message::address::is_domain(&srs.domain)) {
             let at = vec![Self::NAME.into(), "srs".into(), "domain".into()];
             return Err(Problem::new(at, format!("`{}` is not a domain", srs.domain)));
         }
         for (index, domain) in self.domains.iter().enumerate() {
-            if posthaste_smtp::address::is_domain(domain) && domain.is_ascii() {
+            if posthaste_message::address::is_domain(domain) && domain.is_ascii() {
                 continue;
             }
             let at = vec![Self::NAME.into(), "domains".into(), index.into()];

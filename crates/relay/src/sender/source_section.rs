@@ -98,7 +98,7 @@ impl SourceSection {
         is_mistake(self.name.is_empty(), "name", "a source needs a name")
             .or_else(|| is_mistake(others.iter().filter(is_same).count() > 1, "name", "two sources have this name"))
             .or_else(|| {
-                let is_name = |ehlo: &String| posthaste_smtp::address::is_domain(ehlo) && ehlo.is_ascii();
+                let is_name = |ehlo: &String| posthaste_message::address::is_domain(ehlo) && ehlo.is_ascii();
                 is_mistake(!self.ehlo.as_ref().is_none_or(is_name), "ehlo", "not a host name")
             })
             .or_else(|| self.proxy_parts().err().map(|text| ("proxy", text)))

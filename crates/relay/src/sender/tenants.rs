@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use posthaste_smtp::address::is_domain;
+use posthaste_message::address::is_domain;
 use posthaste_units::is_name;
 use posthaste_units::words::{Key, Problem};
 use serde::{Deserialize, Serialize};

@@ -227,5 +227,5 @@ fn check_total(total: &Total, from: &Arc<str>) -> Result<(), ShapingError> {
 fn is_pattern(text: &str) -> bool {
     let name = text.strip_prefix('.').unwrap_or(text);
     let is_literal = name.len() > 2 && name.starts_with('[') && name.ends_with(']') && name.is_ascii();
-    is_literal || posthaste_smtp::address::is_domain(name)
+    is_literal || posthaste_message::address::is_domain(name)
 }

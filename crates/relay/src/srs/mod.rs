@@ -12,7 +12,7 @@
 //! use posthaste_message::DateTime;
 //! use posthaste_relay::secrets::Secrets;
 //! use posthaste_relay::srs::Srs;
-//! use posthaste_smtp::address::{Address, Domain};
+//! use posthaste_message::address::{Address, Domain};
 //! use posthaste_smtp::ReversePath;
 //!
 //! let srs = Srs::new(&Secrets::new(["twenty-four random octets"]).unwrap());
@@ -27,8 +27,8 @@ mod tests;
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD_NO_PAD;
 use posthaste_message::DateTime;
+use posthaste_message::address::{Address, Domain, quoted};
 use posthaste_smtp::ReversePath;
-use posthaste_smtp::address::{Address, Domain, quoted};
 use ring::hmac;
 
 use crate::secrets::{Keys, Secrets, base32_digit, base32_number, is_same};
@@ -123,7 +123,7 @@ impl Srs {
             format!("SRS0={hash}={day}={host}={local}")
         };
         let written = quoted(&rewritten).to_string();
-        if written.len() > posthaste_smtp::address::LOCAL_PART_BYTES_MAX {
+        if written.len() > posthaste_message::address::LOCAL_PART_BYTES_MAX {
             return Err(ForwardError::TooLong);
         }
         let rewritten = Address::parse(&format!("{written}@{our_domain}")).map_err(|_| ForwardError::Unsuitable)?;

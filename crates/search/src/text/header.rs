@@ -2,7 +2,9 @@
 
 use std::collections::HashSet;
 
-use posthaste_message::mime::{Address, Addresses, Charset, Field, Message, in_reply_to, message_id, references};
+use posthaste_message::mime::{
+    Addresses, Charset, DecodedAddress, Field, Message, in_reply_to, message_id, references,
+};
 
 use super::extracted::{Extracted, ITEMS_MAX, Priority};
 use crate::header_names::HeaderNames;
@@ -177,9 +179,9 @@ impl AddressText {
                 return;
             }
             match address {
-                Address::Mailbox { name, address } => self.mailbox(name, address),
-                Address::Group(name) => self.group(&one_line(&name)),
-                Address::GroupEnd => {
+                DecodedAddress::Mailbox { name, address } => self.mailbox(name, address),
+                DecodedAddress::Group(name) => self.group(&one_line(&name)),
+                DecodedAddress::GroupEnd => {
                     self.text.push_str(if std::mem::take(&mut self.is_in_group) { ";" } else { "" });
                     self.opens_group = false;
                 }
@@ -322,12 +324,12 @@ mod tests {
         let mut group = None;
         for address in Addresses::new(value, None) {
             match address {
-                Address::Mailbox { name, address } => {
+                DecodedAddress::Mailbox { name, address } => {
                     group = None;
                     all.push((text(name), text(address)));
                 }
-                Address::Group(name) => group = Some(one_line(&name)),
-                Address::GroupEnd => all.extend(group.take().map(|name| (name, String::new()))),
+                DecodedAddress::Group(name) => group = Some(one_line(&name)),
+                DecodedAddress::GroupEnd => all.extend(group.take().map(|name| (name, String::new()))),
             }
         }
         all.retain(|(name, address)| !name.is_empty() || !address.is_empty());

@@ -120,7 +120,7 @@ fn is_u_label_char(c: char) -> bool {
     !c.is_ascii() && !c.is_control() && !c.is_whitespace()
 }
 
-pub(crate) fn parse_literal(inner: &str) -> Result<Domain, AddressError> {
+pub(super) fn parse_literal(inner: &str) -> Result<Domain, AddressError> {
     if let Ok(ip) = inner.parse::<Ipv4Addr>() {
         return Ok(Domain::Ip(ip.into()));
     }

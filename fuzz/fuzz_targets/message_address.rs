@@ -2,9 +2,8 @@
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
+use posthaste_message::address::{ForwardPath, PATH_BYTES_MAX, ReversePath};
 use posthaste_message::{write_delivered_to, write_return_path};
-use posthaste_smtp::address::PATH_BYTES_MAX;
-use posthaste_smtp::{ForwardPath, ReversePath};
 
 fuzz_target!(|text: &str| {
     // Quotes that are added where dots stand in odd places may make a path of the greatest length two octets too long.

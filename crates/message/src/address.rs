@@ -6,7 +6,6 @@ use std::fmt;
 use std::net::IpAddr;
 
 pub use self::syntax::is_domain;
-pub(crate) use self::syntax::parse_literal;
 use self::syntax::{drop_source_route, parse_domain, split_brackets, split_local_part, write_local_part};
 
 /// Longest local part in octets as written, quotes included (RFC 5321 section 4.5.3.1.1).
@@ -25,6 +24,13 @@ pub enum Domain {
     Ip(IpAddr),
     /// Another tagged literal, without the brackets (`tag:content`).
     Literal(String),
+}
+
+impl Domain {
+    /// An address literal, given without its brackets (RFC 5321 section 4.1.3): an address of IPv4, `IPv6:` and one, or `tag:content`.
+    pub fn parse_literal(inner: &str) -> Result<Self, AddressError> {
+        syntax::parse_literal(inner)
+    }
 }
 
 impl fmt::Display for Domain {
@@ -153,8 +159,8 @@ impl ReversePath {
         if rest.is_empty() { Ok(path) } else { Err(AddressError::Trailing) }
     }
 
-    /// Reads a path at the start of `text` and returns what follows it.
-    pub(crate) fn split(text: &str) -> Result<(Self, &str), AddressError> {
+    /// Reads a path at the start of `text`, and returns it with the text behind it.
+    pub fn split(text: &str) -> Result<(Self, &str), AddressError> {
         match text.strip_prefix("<>") {
             Some(rest) => Ok((Self::Null, rest)),
             None => ForwardPath::split(text).map(|(path, rest)| (Self::of(path), rest)),
@@ -246,8 +252,8 @@ impl ForwardPath {
         if rest.is_empty() { Ok(path) } else { Err(AddressError::Trailing) }
     }
 
-    /// Reads a path at the start of `text` and returns what follows it.
-    pub(crate) fn split(text: &str) -> Result<(Self, &str), AddressError> {
+    /// Reads a path at the start of `text`, and returns it with the text behind it.
+    pub fn split(text: &str) -> Result<(Self, &str), AddressError> {
         let (inner, rest) = split_brackets(text)?;
         Ok((Self::read(drop_source_route(inner)?)?, rest))
     }
