@@ -116,13 +116,23 @@ impl<A: Authenticator> Service for ImapService<A> {
         serve::serve(self, connection).await;
     }
 
-    fn refuse(&self, _: &Peer, _: &Refusal) -> Goodbye {
+    fn refuse(&self, _: &Peer, why: &Refusal) -> Goodbye {
         // Under implicit TLS the client could not read it.
         match self.implicit_tls {
             true => Goodbye::default(),
-            false => Goodbye::new(b"* BYE [UNAVAILABLE] Too many connections, try again later\r\n"),
+            false => goodbye_to(why),
         }
     }
+}
+
+/// Nothing for a peer that is no client: a proxy that is none, or that does not say whose connection it passes on.
+fn goodbye_to(why: &Refusal) -> Goodbye {
+    let line: &[u8] = match why {
+        Refusal::NotAProxy | Refusal::Proxy(_) => return Goodbye::default(),
+        Refusal::NotAllowed => b"* BYE Clients of your address may not connect here\r\n",
+        _ => b"* BYE [UNAVAILABLE] Too many connections, try again later\r\n",
+    };
+    Goodbye::new(line)
 }
 
 impl<A> std::fmt::Debug for ImapService<A> {

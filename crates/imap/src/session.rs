@@ -138,6 +138,8 @@ pub enum LoginRefusal {
     Wrong,
     /// Passwords cannot be checked now: `NO [UNAVAILABLE]`, upon which clients do not ask for another password.
     Busy,
+    /// The password is right, and the mailboxes cannot be opened: `NO [UNAVAILABLE]`.
+    Unavailable,
     /// The client's address has guessed too often: BYE.
     Blocked,
 }

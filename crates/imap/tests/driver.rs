@@ -13,7 +13,9 @@ use posthaste_imap::driver::{Authenticator, ImapService, ImapTimeouts};
 use posthaste_imap::session;
 use posthaste_imap::session::{ImapConfig, ImapCredentials, LoginRefusal};
 use posthaste_mailstore::{FakeMessage, FakeStore, Uid};
-use posthaste_net::{Admission, Connection, CurrentPhase, Limits, Listeners, Peer, Place, Rules, Service, Stream};
+use posthaste_net::{
+    Admission, Connection, CurrentPhase, Limits, Listeners, Peer, Place, Proxies, Rules, Service, Stream,
+};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::net::{TcpStream, UnixStream};
 use tokio::task::JoinHandle;
@@ -183,4 +185,24 @@ async fn a_shutdown_says_bye_to_idle_sessions() {
         assert_eq!(client.hear("\r\n").await, "");
     }
     assert!(ended.await.unwrap(), "a session is left over");
+}
+
+/// Who may not connect is told so, and a proxy whose header is broken is no client.
+#[tokio::test]
+async fn refused_connections_hear_the_right_reason() {
+    let networks = |text: &str| vec![text.parse().unwrap()];
+    let elsewhere = Rules { allow: Some(networks("192.0.2.0/24")), ..Rules::default() };
+    let proxied = Rules { proxies: Some(Proxies::new(networks("127.0.0.1/32"))), ..Rules::default() };
+    for (rules, told) in [(elsewhere, "* BYE Clients of your address may not connect here\r\n"), (proxied, "")] {
+        let mut listeners = Listeners::new(Limits::default()).unwrap();
+        let places = vec![(Place::Tcp("127.0.0.1:0".into()), ())];
+        let (bound, ()) = posthaste_net::bind(places, &Limits::default()).unwrap().remove(0);
+        let address = bound.local_addr().unwrap();
+        let service = ImapService::new(Arc::new(common::store()), Judge, ImapConfig::new("mail.example.org"));
+        listeners.serve(bound.listen().unwrap(), &Admission::new(rules), service);
+        let mut client = Client { stream: TcpStream::connect(address).await.unwrap(), heard: Vec::new() };
+        client.say("no header of a proxy\r\n").await;
+        assert_eq!(client.hear("\r\n").await, told);
+        listeners.shutdown(Duration::ZERO).await;
+    }
 }

@@ -99,8 +99,10 @@ impl std::fmt::Debug for Pop3Credentials {
 pub enum Pop3LoginRefusal {
     /// Another password, or no such name: `-ERR [AUTH]` (RFC 3206).
     Wrong,
-    /// Passwords cannot be checked now, or the mailbox cannot be opened: `-ERR [SYS/TEMP]`, upon which clients do not ask for another password.
+    /// Passwords cannot be checked now: `-ERR [SYS/TEMP]`, upon which clients do not ask for another password.
     Busy,
+    /// The password is right, and the mailbox cannot be opened: `-ERR [SYS/TEMP]`.
+    Unavailable,
     /// The client's address has guessed too often: the connection ends.
     Blocked,
 }

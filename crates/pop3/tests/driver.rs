@@ -7,7 +7,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use posthaste_mailstore::{FakeMessage, FakeStore, Uid};
-use posthaste_net::{Admission, Connection, CurrentPhase, Limits, Listeners, Peer, Place, Rules, Service, Stream};
+use posthaste_net::{
+    Admission, Connection, CurrentPhase, Limits, Listeners, Peer, Place, Proxies, Rules, Service, Stream,
+};
 use posthaste_pop3::driver::{Pop3Authenticator, Pop3Service, Pop3Timeouts};
 use posthaste_pop3::session::{Pop3Config, Pop3Credentials, Pop3LoginRefusal};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
@@ -172,4 +174,26 @@ async fn an_unreadable_mailbox_is_no_wrong_password() {
     let (mut client, _serving) = open(&store, Pop3Timeouts::default());
     let refused = client.log_in().await;
     assert!(refused.starts_with("-ERR [SYS/TEMP]"), "{refused}");
+}
+
+/// Who may not connect is told so, and a proxy whose header is broken is no client.
+#[tokio::test]
+async fn refused_connections_hear_the_right_reason() {
+    let networks = |text: &str| vec![text.parse().unwrap()];
+    let elsewhere = Rules { allow: Some(networks("192.0.2.0/24")), ..Rules::default() };
+    let proxied = Rules { proxies: Some(Proxies::new(networks("127.0.0.1/32"))), ..Rules::default() };
+    for (rules, told) in
+        [(elsewhere, "-ERR [SYS/PERM] Clients of your address may not connect here\r\n"), (proxied, "")]
+    {
+        let mut listeners = Listeners::new(Limits::default()).unwrap();
+        let places = vec![(Place::Tcp("127.0.0.1:0".into()), ())];
+        let (bound, ()) = posthaste_net::bind(places, &Limits::default()).unwrap().remove(0);
+        let address = bound.local_addr().unwrap();
+        let service = Pop3Service::new(Arc::new(store()), Judge, Pop3Config::new("mail.example.org"));
+        listeners.serve(bound.listen().unwrap(), &Admission::new(rules), service);
+        let mut client = Client { stream: TcpStream::connect(address).await.unwrap(), heard: Vec::new() };
+        client.say("no header of a proxy\r\n").await;
+        assert_eq!(client.hear("\r\n").await, told);
+        listeners.shutdown(Duration::ZERO).await;
+    }
 }

@@ -98,7 +98,7 @@ async fn log_in<A: Authenticator>(
     let login = service.authenticator.login(peer, credentials).await?;
     service.store.account(&login).await.map_err(|error| match error {
         MailstoreError::NoMailbox => LoginRefusal::Wrong,
-        _ => LoginRefusal::Busy,
+        _ => LoginRefusal::Unavailable,
     })
 }
 

@@ -161,6 +161,9 @@ impl ImapMachine {
             Err(LoginRefusal::Busy) => {
                 self.reply(&tag, "NO [UNAVAILABLE] Logins cannot be checked now, try again later")
             }
+            Err(LoginRefusal::Unavailable) => {
+                self.reply(&tag, "NO [UNAVAILABLE] Your mailboxes cannot be opened now, try again later")
+            }
             Err(LoginRefusal::Blocked) => self.bye("Too many wrong passwords from your address, try again later"),
         }
     }

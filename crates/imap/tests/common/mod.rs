@@ -44,6 +44,7 @@ pub fn store() -> FakeStore {
 pub fn judge(credentials: &ImapCredentials) -> Result<String, LoginRefusal> {
     match (credentials.user.as_str(), credentials.password.as_str()) {
         (_, "busy") => Err(LoginRefusal::Busy),
+        (_, "closed") => Err(LoginRefusal::Unavailable),
         (_, "blocked") => Err(LoginRefusal::Blocked),
         ("ann", "secret") if credentials.acts_for.is_none() => Ok("ann".into()),
         _ => Err(LoginRefusal::Wrong),

@@ -196,7 +196,7 @@ async fn log_in<A: Pop3Authenticator>(
     };
     opened.await.map_err(|error| match error {
         MailstoreError::NoMailbox => Pop3LoginRefusal::Wrong,
-        _ => Pop3LoginRefusal::Busy,
+        _ => Pop3LoginRefusal::Unavailable,
     })
 }
 

@@ -193,6 +193,9 @@ impl Pop3Machine {
             }
             Err(Pop3LoginRefusal::Wrong) => drop(self.wrong()),
             Err(Pop3LoginRefusal::Busy) => self.line("-ERR [SYS/TEMP] Logins cannot be checked now, try again later"),
+            Err(Pop3LoginRefusal::Unavailable) => {
+                self.line("-ERR [SYS/TEMP] Your mailbox cannot be opened now, try again later");
+            }
             Err(Pop3LoginRefusal::Blocked) => {
                 self.line("-ERR [SYS/TEMP] Too many wrong passwords from your address, try again later");
                 self.state = State::Closed;

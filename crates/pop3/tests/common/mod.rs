@@ -20,6 +20,7 @@ pub fn inbox() -> Vec<Result<Vec<u8>, Pop3Refusal>> {
 pub fn judge(credentials: &Pop3Credentials) -> Result<String, Pop3LoginRefusal> {
     match (credentials.user.as_str(), credentials.password.as_str()) {
         (_, "busy") => Err(Pop3LoginRefusal::Busy),
+        (_, "closed") => Err(Pop3LoginRefusal::Unavailable),
         (_, "blocked") => Err(Pop3LoginRefusal::Blocked),
         ("ann", "secret" | "two words ") if credentials.acts_for.is_none() => Ok("ann".into()),
         _ => Err(Pop3LoginRefusal::Wrong),
