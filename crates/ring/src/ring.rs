@@ -100,6 +100,9 @@ impl Config {
     }
 }
 
+/// LSNs between the highest that somebody else has on record and the first of a log that took another's place.
+const SEEN_GAP: u64 = 1 << 32;
+
 /// Facts about the ring from its owner's own durable records.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct OnRecord {
@@ -107,6 +110,9 @@ pub struct OnRecord {
     pub low: u64,
     /// The highest known LSN; new ones begin above it. A ring whose segments are all free does not know its last LSN.
     pub known: Lsn,
+    /// The highest LSN of this log that somebody else has on record. If new ones would not be above it, this is another log, and they begin a good deal higher:
+    /// that somebody may have seen later ones.
+    pub seen: Lsn,
     /// What [`Ring::proof`] said last. Without it the last record of the log, of which no later one says that it was durable, counts as torn if it is damaged.
     pub proof: Proof,
 }
@@ -190,6 +196,7 @@ impl Ring {
         }
         // A record that was written but torn away may have had a number above any that was found.
         let next_lsn = (contents.max_lsn.get() + 1 + LSN_GAP).max(on_record.known.get() + 1);
+        let next_lsn = if next_lsn > on_record.seen.get() { next_lsn } else { on_record.seen.get() + SEEN_GAP };
         let opened = Opened { epoch, first: Lsn::new(next_lsn), last: recovery.last, found: contents.found };
         let shared = Arc::new(Shared::new(config, pool, table, opened));
         // No segment is taken before the first append: opening a full ring takes no space.

@@ -38,6 +38,9 @@ pub struct Config {
     pub scrub_every: Duration,
     /// Limit of a scrub in bytes a second; 0: no scrub.
     pub scrub_bytes_per_sec: u64,
+    /// The highest LSN of this spool that its owner has on record elsewhere. If this is another spool, whose LSNs end below it, new ones begin above it, and above all that the first one
+    /// may have given since. Zero if the owner has none.
+    pub lsns_above: Lsn,
     /// Callback for failures.
     pub events: Events,
     /// Gets the spool's workers. [`Spool::look_for_stuck`] looks at it as well; who keeps a clone can look while consumers are opened.
@@ -57,6 +60,7 @@ impl Default for Config {
             keeper: true,
             scrub_every: Duration::from_secs(86_400),
             scrub_bytes_per_sec: 8 << 20,
+            lsns_above: Lsn::ZERO,
             events: Events::default(),
             watch: Watch::default(),
         }

@@ -74,8 +74,12 @@ impl FileSpool {
             room: Arc::new(move || room.free()),
             ..config.ring.clone()
         };
-        let on_record =
-            OnRecord { low: checkpoint.ring_low, known: Lsn::new(checkpoint.through), proof: checkpoint.proof };
+        let on_record = OnRecord {
+            low: checkpoint.ring_low,
+            known: Lsn::new(checkpoint.through),
+            seen: config.lsns_above,
+            proof: checkpoint.proof,
+        };
         let opened = Ring::open(&dir.join(RING), ring_config, on_record);
         let (ring, recovery) = opened.map_err(|error| match error {
             posthaste_ring::OpenError::Locked { .. } => OpenError::Locked,
