@@ -23,7 +23,7 @@ fn open(mail: &Path, data: &Path) -> MaildirStore {
     let ring = posthaste_ring::Config { segment_bytes: 4 << 20, ..Default::default() };
     let config = Config { ring, keeper: false, ..Config::default() };
     let spool = Arc::new(FileSpool::open(&data.join("spool"), config).unwrap().0);
-    let ledger = Arc::new(MailLedger::open(spool, &data.join("mailstore"), "mx", 7).unwrap().0);
+    let ledger = Arc::new(MailLedger::open(spool, &[], &data.join("mailstore"), "mx", 7).unwrap().0);
     let find = |login: &str| MailboxPath::parse(&format!("{login}/Maildir")).ok().filter(|_| login != "nobody");
     MaildirStore::open(mail, ledger, Box::new(find)).unwrap()
 }

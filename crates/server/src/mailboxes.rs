@@ -6,7 +6,8 @@ use std::task::{Context, Poll};
 use posthaste_delivery::local::LocalDelivery;
 use posthaste_maildir::MailboxPath;
 use posthaste_mailstore::MaildirStore;
-use posthaste_mailstore::ledger::{LedgerReport, MailLedger};
+use posthaste_mailstore::ledger::{LedgerReport, MailLedger, applied_in};
+use posthaste_spool::{Damage, Lsn};
 use tokio::task::spawn_blocking;
 use tokio::time::Instant;
 
@@ -23,6 +24,11 @@ pub(crate) const HELP: &str =
 /// The directory of the table, below that of all data.
 const DIRECTORY: &str = "mailstore";
 
+/// The last batch that the table of mailboxes has. A table that cannot be read is told when it is opened.
+pub(crate) fn last_lsn(config: &Config) -> Lsn {
+    Lsn::new(applied_in(&config.storage.data.join(DIRECTORY)).unwrap_or(0))
+}
+
 /// The open mailboxes.
 pub(crate) struct Mailboxes {
     ledger: Arc<MailLedger>,
@@ -34,13 +40,21 @@ impl Mailboxes {
     ///
     /// # Errors
     /// [`ServeError::Service`].
-    pub async fn open(config: &Config, delivery: &LocalDelivery, receiver: Receiver) -> Result<Self, ServeError> {
+    ///
+    /// `damage`: of the spool, as its opening reported it.
+    pub async fn open(
+        config: &Config,
+        damage: &[Damage],
+        delivery: &LocalDelivery,
+        receiver: Receiver,
+    ) -> Result<Self, ServeError> {
         let (spool, nonce) = (Arc::clone(delivery.intake().spool()), delivery.file_nonce());
         let (dir, mail) = (config.storage.data.join(DIRECTORY), config.storage.mail.clone());
-        let host = config.host_name.to_string();
+        let (host, damage) = (config.host_name.to_string(), damage.to_vec());
         let find = move |login: &str| MailboxPath::parse(&receiver.settings().directory.maildir_of(login)?).ok();
         let open = move || {
-            let (ledger, report) = MailLedger::open(spool, &dir, &host, nonce).map_err(std::io::Error::other)?;
+            let (ledger, report) =
+                MailLedger::open(spool, &damage, &dir, &host, nonce).map_err(std::io::Error::other)?;
             let ledger = Arc::new(ledger);
             let store = Arc::new(MaildirStore::open(&mail, Arc::clone(&ledger), Box::new(find))?);
             Ok((Self { ledger, store }, report))
@@ -62,7 +76,7 @@ impl Mailboxes {
 }
 
 fn tell(report: &LedgerReport) {
-    let LedgerReport { replayed, damaged, lost, unknown } = report;
+    let LedgerReport { replayed, damaged, lost, other_spool, has_skipped, unknown } = report;
     log_damaged(damaged, NAME);
     if let Some((applied, position)) = lost {
         tracing::error!(
@@ -70,6 +84,12 @@ fn tell(report: &LedgerReport) {
             position,
             "the table of mailboxes lost a commit: UIDs and flags of that time are lost"
         );
+    }
+    if let Some((applied, last)) = other_spool {
+        tracing::error!(applied, last, "the spool ends before the table of mailboxes: this is another spool");
+    }
+    if *has_skipped {
+        tracing::error!("each mailbox leaves out 1,048,576 UIDs: some of those that were given may be lost");
     }
     if let Some(first) = unknown.first() {
         tracing::error!(

@@ -12,6 +12,7 @@ use posthaste_spool::{Event, FileSpool, Lsn, OpenReport};
 use crate::error::ServeError;
 use crate::events::{Events, Outcomes};
 use crate::listening::PREDECESSOR_PATIENCE;
+use crate::mailboxes;
 use crate::repeats::{About, Kind, Repeats};
 use crate::stuck::StuckStreams;
 use posthaste_config::Config;
@@ -24,6 +25,7 @@ pub(crate) async fn open_store(
 ) -> Result<(LocalDelivery, ReplayReport, Option<Events>), ServeError> {
     let mut local = local_config(config, owners, repeats);
     local.spool.watch = workers;
+    local.spool.lsns_above = mailboxes::last_lsn(config);
     let settings = config.clone();
     let open = move || {
         let path = settings.storage.mail.clone();

@@ -194,7 +194,8 @@ async fn start_services(
     }
     // Also where nobody reads any more: a stream that nobody advances keeps its entries in the spool.
     if !of_readers.0.is_empty() || Mailboxes::are_kept(config) {
-        match Mailboxes::open(config, &store, receiver.clone()).await {
+        let damage = replayed.spool.as_ref().map_or(&[][..], |found| &found.damage);
+        match Mailboxes::open(config, damage, &store, receiver.clone()).await {
             Ok(mailboxes) => {
                 let readable = Arc::clone(mailboxes.store());
                 services.add(mailboxes);

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use posthaste_fsops::{Choice, Cut, Machine};
-use posthaste_spool::{Config, FileSpool};
+use posthaste_spool::{Config, Consumer, FileSpool};
 
 use super::*;
 use crate::entry::{AccountFields, GoneReason, MailboxFields, MessageFacts, StateGroup};
@@ -12,17 +12,29 @@ use crate::row::NumberRange;
 const MAILBOX: u32 = 1;
 
 fn open_spool(machine: &Machine) -> Arc<FileSpool> {
+    open_spool_above(machine, 0).0
+}
+
+/// A spool whose new LSNs are above one that the table has, and the damage to it.
+fn open_spool_above(machine: &Machine, lsn: u64) -> (Arc<FileSpool>, Vec<Damage>) {
     let ring = posthaste_ring::Config { segment_bytes: 64 << 10, max_segments: 8, ..Default::default() };
-    let config = Config { ring, keeper: false, free_bytes_min: 0, free_inodes_min: 0, ..Config::default() };
-    Arc::new(FileSpool::open(&machine.path().join("spool"), config).unwrap().0)
+    let lsns_above = Lsn::new(lsn);
+    let config = Config { ring, keeper: false, free_bytes_min: 0, free_inodes_min: 0, lsns_above, ..Config::default() };
+    let (spool, found) = FileSpool::open(&machine.path().join("spool"), config).unwrap();
+    (Arc::new(spool), found.damage)
 }
 
 fn open(machine: &Machine) -> (MailLedger, LedgerReport) {
-    open_with(machine, open_spool(machine))
+    let (spool, damage) = open_spool_above(machine, 0);
+    open_damaged(machine, spool, &damage)
 }
 
 fn open_with(machine: &Machine, spool: Arc<FileSpool>) -> (MailLedger, LedgerReport) {
-    MailLedger::open(spool, &machine.path().join("mailstore"), "mx", 7).unwrap()
+    open_damaged(machine, spool, &[])
+}
+
+fn open_damaged(machine: &Machine, spool: Arc<FileSpool>, damage: &[Damage]) -> (MailLedger, LedgerReport) {
+    MailLedger::open(spool, damage, &machine.path().join("mailstore"), "mx", 7).unwrap()
 }
 
 fn found(first_uid: u32, count: u32) -> MailEntry {
@@ -129,18 +141,241 @@ fn kills_without_a_commit_lose_no_uid() {
     }
 }
 
-#[test]
-fn a_table_that_lost_a_commit_is_told() {
-    let machine = Machine::new().unwrap();
-    let spool = open_spool(&machine);
-    let (ledger, _) = open_with(&machine, Arc::clone(&spool));
-    let old = std::fs::read(machine.path().join("mailstore/meta.redb")).unwrap();
-    steps().iter().for_each(|step| assert!(ledger.append(step).is_ok()));
+/// Copies the table as it is now, to be put back later.
+fn table_of(machine: &Machine) -> Vec<u8> {
+    std::fs::read(machine.path().join("mailstore/meta.redb")).unwrap()
+}
+
+/// Appends the first five steps and lets the table have them, of which it loses the last three. Returns the UID that was next, and the last MODSEQ that was told.
+fn lose_a_commit(machine: &Machine) -> (u32, u64) {
+    let spool = open_spool(machine);
+    let (ledger, _) = open_with(machine, Arc::clone(&spool));
+    steps()[..2].iter().for_each(|step| assert!(ledger.append(step).is_ok()));
     ledger.commit().unwrap();
-    drop(ledger);
+    let old = table_of(machine);
+    steps()[2..5].iter().for_each(|step| assert!(ledger.append(step).is_ok()));
+    let head = ledger.mailbox(MAILBOX).unwrap().unwrap().head;
+    ledger.commit().unwrap();
     spool.checkpoint().unwrap();
+    drop(ledger);
     drop(spool);
     std::fs::write(machine.path().join("mailstore/meta.redb"), old).unwrap();
-    let (_, report) = open(&machine);
+    (head.next_uid, head.highest_modseq)
+}
+
+/// Scenarios 28 and 32 of the design.
+#[test]
+fn uids_of_a_lost_commit_are_left_out_once() {
+    let machine = Machine::new().unwrap();
+    let (next_uid, told) = lose_a_commit(&machine);
+    let (ledger, report) = open(&machine);
     assert!(report.lost.is_some_and(|(applied, position)| applied < position), "{report:?}");
+    assert!(report.has_skipped);
+    let head = ledger.mailbox(MAILBOX).unwrap().unwrap().head;
+    assert!(head.next_uid > next_uid && head.modseq_floor > told && head.gone_from > told, "{head:?}");
+    ledger.follow(MAILBOX).unwrap();
+    ledger.append_uids(MAILBOX, 1, |first| vec![found(first, 1)]).unwrap();
+    let first = head.next_uid;
+    drop(ledger);
+    for _ in 0..3 {
+        let (ledger, report) = open(&machine);
+        assert_eq!((report.lost, report.has_skipped), (None, false));
+        let stored = ledger.mailbox(MAILBOX).unwrap().unwrap();
+        assert_eq!((stored.head.next_uid, stored.messages.contains_key(&first)), (first + 1, true));
+    }
+}
+
+#[test]
+fn a_lost_table_leaves_uids_out() {
+    let machine = Machine::new().unwrap();
+    lose_a_commit(&machine);
+    std::fs::remove_dir_all(machine.path().join("mailstore")).unwrap();
+    let (ledger, report) = open(&machine);
+    assert!(report.lost.is_some_and(|(applied, _)| applied == 0) && report.has_skipped, "{report:?}");
+    assert_eq!((ledger.skip(), ledger.mailbox(MAILBOX).unwrap()), (1, None));
+    drop(ledger);
+    let (ledger, report) = open(&machine);
+    assert_eq!((report.lost, report.has_skipped, ledger.skip()), (None, false, 1));
+    drop(ledger);
+    // The number of losses is not lost with the table.
+    std::fs::remove_dir_all(machine.path().join("mailstore")).unwrap();
+    assert_eq!(open(&machine).0.skip(), 2);
+}
+
+/// Scenarios 4 and 32: a batch that gave UIDs cannot be read any more.
+#[test]
+fn uids_of_a_damaged_batch_are_left_out_once() {
+    let machine = Machine::new().unwrap();
+    let (ledger, _) = open(&machine);
+    steps().iter().for_each(|step| assert!(ledger.append(step).is_ok()));
+    machine.kill();
+    drop(ledger);
+    machine.go_on();
+    // UIDs 8 to 10 are given in the fourth step.
+    damage(&machine, b"10.M1P2.host");
+    let (ledger, report) = open(&machine);
+    assert!(report.has_skipped, "{report:?}");
+    let stored = ledger.mailbox(MAILBOX).unwrap().unwrap();
+    assert_eq!((stored.head.next_uid, stored.messages.contains_key(&100)), (101 + (1 << 20), true));
+    drop(ledger);
+    let (ledger, report) = open(&machine);
+    assert!(!report.has_skipped, "{report:?}");
+    assert_eq!(ledger.mailbox(MAILBOX).unwrap().unwrap().head.next_uid, 101 + (1 << 20));
+}
+
+/// Flips a bit of the record that has these octets.
+fn damage(machine: &Machine, octets: &[u8]) {
+    for segment in std::fs::read_dir(machine.path().join("spool/ring")).unwrap() {
+        let path = segment.unwrap().path();
+        let mut bytes = std::fs::read(&path).unwrap();
+        if let Some(at) = bytes.windows(octets.len()).position(|found| found == octets) {
+            bytes[at] ^= 1;
+            return std::fs::write(&path, bytes).unwrap();
+        }
+    }
+    panic!("no segment has these octets");
+}
+
+/// Scenarios 22 and 29.
+#[test]
+fn another_spool_gives_later_uids_and_modseqs() {
+    let machine = Machine::new().unwrap();
+    let (ledger, _) = open(&machine);
+    steps().iter().for_each(|step| assert!(ledger.append(step).is_ok()));
+    let before = ledger.mailbox(MAILBOX).unwrap().unwrap().head;
+    drop(ledger);
+    std::fs::remove_dir_all(machine.path().join("spool")).unwrap();
+    let applied = applied_in(&machine.path().join("mailstore")).unwrap();
+    let (ledger, report) = open_with(&machine, open_spool_above(&machine, applied).0);
+    assert!(report.other_spool.is_some() && report.lost.is_none() && report.has_skipped, "{report:?}");
+    let head = ledger.mailbox(MAILBOX).unwrap().unwrap().head;
+    assert!(head.next_uid > before.next_uid && head.modseq_floor > before.highest_modseq, "{head:?}");
+    ledger.follow(MAILBOX).unwrap();
+    let modseq = ledger.append_uids(MAILBOX, 1, |first| vec![found(first, 1)]).unwrap();
+    assert!(modseq > applied + (1 << 32));
+    let now = shape(ledger.mailbox(MAILBOX).unwrap());
+    drop(ledger);
+    let (ledger, report) = open_with(&machine, open_spool_above(&machine, modseq).0);
+    assert_eq!((report.other_spool, report.has_skipped), (None, false));
+    assert_eq!(shape(ledger.mailbox(MAILBOX).unwrap()), now);
+}
+
+/// A server that turns IMAP on later: its spool is old, and nothing is lost.
+#[test]
+fn a_new_table_beside_an_old_spool_has_lost_nothing() {
+    let machine = Machine::new().unwrap();
+    let spool = open_spool(&machine);
+    let other = spool.stream("other").unwrap();
+    let (done, is_done) = sync_channel(1);
+    let entries = vec![Entry { stream: other, needs_body: false, payload: Bytes::from_static(b"x") }];
+    spool.append(Batch { entries, body: Body::None }, Box::new(move |result| drop(done.send(result))));
+    let lsn = is_done.recv().unwrap().unwrap();
+    spool.advance(other, lsn, None, Released::default());
+    spool.checkpoint().unwrap();
+    drop(spool);
+    let before = machine.position();
+    let (ledger, report) = open(&machine);
+    assert_eq!(report, LedgerReport::default());
+    drop(ledger);
+    let recording = machine.recording();
+    for position in before..=recording.events.len() {
+        let choice = Choice::Seed(position as u64);
+        let machine = Machine::boot(&recording.cut(Cut { position, choice }), true, false).unwrap();
+        let (ledger, report) = open(&machine);
+        assert_eq!((report.lost, report.other_spool, report.has_skipped), (None, None, false), "{position}");
+        assert_eq!(ledger.skip(), 0, "{position}");
+    }
+}
+
+#[test]
+fn a_commit_during_replay_takes_whole_batches() {
+    let first = Machine::new().unwrap();
+    let (ledger, _) = open(&first);
+    steps().iter().for_each(|step| assert!(ledger.append(step).is_ok()));
+    let expected = shape(ledger.mailbox(MAILBOX).unwrap());
+    first.kill();
+    drop(ledger);
+    let recording = first.recording();
+    let position = recording.events.len();
+    let machine = Machine::boot(&recording.cut(Cut { position, choice: Choice::Seed(0) }), true, false).unwrap();
+    let opened = |machine: &Machine| {
+        let dir = machine.path().join("mailstore");
+        MailLedger::open_bounded(open_spool(machine), &[], &dir, ("mx", 7), 1).unwrap().0
+    };
+    drop(opened(&machine));
+    let recording = machine.recording();
+    for position in 0..=recording.events.len() {
+        let choice = Choice::Seed(position as u64 * 3);
+        let machine = Machine::boot(&recording.cut(Cut { position, choice }), true, false).unwrap();
+        assert_eq!(shape(opened(&machine).mailbox(MAILBOX).unwrap()), expected, "{position}");
+    }
+}
+
+#[test]
+fn a_full_spool_leaves_mailboxes_readable_and_is_left_behind() {
+    let machine = Machine::new().unwrap();
+    let (ledger, _) = open(&machine);
+    steps().iter().for_each(|step| assert!(ledger.append(step).is_ok()));
+    let expected = shape(ledger.mailbox(MAILBOX).unwrap());
+    ledger.commit().unwrap();
+    drop(ledger);
+    let spool = open_spool(&machine);
+    let stream = spool.stream("mailstore").unwrap();
+    fill(&spool, stream);
+    let (ledger, _) = open_with(&machine, Arc::clone(&spool));
+    assert_eq!(shape(ledger.follow(MAILBOX).unwrap()), expected);
+    let refused = ledger.append_uids(MAILBOX, 1, |first| vec![found(first, 1)]);
+    assert!(matches!(refused, Err(LedgerError::Append(AppendError::Full(_)))), "{refused:?}");
+    ledger.commit().unwrap();
+    spool.checkpoint().unwrap();
+    let lsn = ledger.append_uids(MAILBOX, 1, |first| vec![found(first, 1)]).unwrap();
+    let openings = read_with(
+        &ledger.shared,
+        |state| state.of(|_| true),
+        |reader, changes, _| rows_of(reader, changes, TableName::Openings, &[]),
+    );
+    let last = openings.unwrap().into_keys().last().unwrap();
+    assert!(u64::from_be_bytes(last.try_into().unwrap()) < lsn, "the opening comes first");
+    // The spool lets its consumer go.
+    drop(ledger);
+    let (ledger, _) = open_with(&machine, spool);
+    assert_eq!(ledger.mailbox(MAILBOX).unwrap().unwrap().head.next_uid, 102);
+}
+
+/// Fills a spool with entries that say nothing.
+fn fill(spool: &FileSpool, stream: StreamId) {
+    let nothing = MailEntry::Keyword { mailbox: 99, bit: 8, name: Bytes::from(vec![b'x'; 900]) }.encode();
+    loop {
+        let (done, is_done) = sync_channel(1);
+        let entries = vec![Entry { stream, needs_body: false, payload: nothing.clone() }];
+        spool.append(Batch { entries, body: Body::None }, Box::new(move |result| drop(done.send(result))));
+        match is_done.recv().unwrap() {
+            Ok(_) => {}
+            Err(AppendError::Full(_)) => return,
+            Err(error) => panic!("{error}"),
+        }
+    }
+}
+
+#[test]
+fn changes_are_refused_while_too_much_waits_for_the_table() {
+    let machine = Machine::new().unwrap();
+    let (ledger, _) = open(&machine);
+    ledger.shared.waiting.lock().bytes += REFUSED_BYTES;
+    assert!(matches!(ledger.append(&steps()[0]), Err(LedgerError::TooMuchWaits)));
+    ledger.shared.waiting.lock().bytes -= REFUSED_BYTES;
+    ledger.append(&steps()[0]).unwrap();
+}
+
+#[test]
+fn a_failed_commit_is_not_tried_again_at_once() {
+    let waiting = Waiting::default();
+    waiting.advance_wanted(Lsn::new(1));
+    let (begun, back_off) = (std::time::Instant::now(), Duration::from_millis(50));
+    assert!(waiting.wait(Some(back_off)));
+    assert!(begun.elapsed() >= back_off);
+    waiting.advance_wanted(Lsn::new(1));
+    assert!(waiting.wait(None));
+    waiting.end();
+    assert!(!waiting.wait(Some(Duration::MAX / 4)));
 }

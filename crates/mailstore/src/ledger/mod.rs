@@ -1,5 +1,7 @@
 //! The stream `mailstore` at work: entries become durable in the spool, and rows of the table a little later.
 
+mod opening;
+mod skip_file;
 mod waiting;
 
 use std::collections::{BTreeMap, HashMap};
@@ -8,14 +10,17 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::mpsc::{Receiver, sync_channel};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
+use std::time::Duration;
 
 use bytes::Bytes;
 use posthaste_spool::{
-    AppendError, Batch, Body, Entry, Lsn, Released, ReplayError, Replayed, Spool, StreamError, StreamId,
+    AppendError, Batch, Body, Damage, Entry, Lsn, Released, ReplayError, Spool, StreamError, StreamId,
 };
 
-use self::waiting::{ENTRY_BYTES, WAITING_BYTES_MAX, Waiting};
-use crate::entry::{EntryKind, MailEntry, STREAM};
+use self::opening::Beginning;
+pub use self::opening::{LedgerReport, applied_in};
+use self::waiting::{ENTRY_BYTES, REFUSED_BYTES, WAITING_BYTES_MAX, Waiting};
+use crate::entry::{EntryKind, MailEntry};
 use crate::table::{
     AccountRow, Applier, FixedMessage, MailboxHead, MetaError, MetaTable, NameRow, RowChanges, StateMessage,
     StoreNumbers, TableName, TableReader, key_of, rows_of, second_of,
@@ -30,6 +35,10 @@ pub struct MailLedger {
     thread: Mutex<Option<JoinHandle<()>>>,
     /// The UID lock: the next UID to give, by mailbox, of those that were followed in this opening. Held until the append returns, so UIDs are in the order of LSNs.
     uids: Mutex<HashMap<u32, u32>>,
+    /// The entry *opening*, until it is durable. It comes before all others of this opening.
+    opening: Mutex<Option<MailEntry>>,
+    /// The table's `skip` in this opening.
+    skip: u32,
     next_account: AtomicU32,
     next_mailbox: AtomicU32,
 }
@@ -49,6 +58,10 @@ impl std::fmt::Debug for Shared {
     }
 }
 
+/// A commit that failed is tried again after this time, and then after twice the last time.
+const BACK_OFF_MIN: Duration = Duration::from_secs(1);
+const BACK_OFF_MAX: Duration = Duration::from_secs(30);
+
 /// Why the mailboxes cannot be opened or changed.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
@@ -65,25 +78,18 @@ pub enum LedgerError {
     /// The batch was refused: nothing has changed.
     #[error(transparent)]
     Append(#[from] AppendError),
+    /// The table cannot be written for long, and no more changes are kept in memory.
+    #[error("too many changes wait for the table of mailboxes")]
+    TooMuchWaits,
     /// The mailbox has given all its UIDs.
     #[error("the mailbox has no UIDs left")]
     OutOfUids,
+    /// The file beside the table that counts losses.
+    #[error("the file of skipped UIDs: {0}")]
+    SkipFile(std::io::Error),
     /// The thread that commits could not be started.
     #[error("a thread for the table of mailboxes: {0}")]
     Thread(std::io::Error),
-}
-
-/// The findings of an opening.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct LedgerReport {
-    /// Entries that the table lacked.
-    pub replayed: usize,
-    /// Batches that cannot be read any more.
-    pub damaged: Vec<Lsn>,
-    /// The last LSN of the table and the stream's position beyond it: a commit of the table was lost, and with it what lies between.
-    pub lost: Option<(u64, u64)>,
-    /// Batches that a later version has written.
-    pub unknown: Vec<u64>,
 }
 
 /// A mailbox as it is stored.
@@ -109,48 +115,86 @@ pub struct StoredMessage {
 }
 
 impl MailLedger {
-    /// Opens the table in `dir`, reads what it lacks from the spool, and makes an entry *opening* durable.
+    /// Opens the table in `dir`, and reads what it lacks from the spool. `damage`: of the spool, as its opening reported it. UIDs that damage or a lost commit may have
+    /// taken are left out from now on.
+    ///
+    /// A spool that takes nothing now is no error: the entry *opening* becomes durable before the first change.
     ///
     /// # Errors
     /// See [`LedgerError`].
     pub fn open(
         spool: Arc<dyn Spool>,
+        damage: &[Damage],
         dir: &Path,
         host: &str,
         nonce: u32,
     ) -> Result<(Self, LedgerReport), LedgerError> {
+        Self::open_bounded(spool, damage, dir, (host, nonce), WAITING_BYTES_MAX)
+    }
+
+    fn open_bounded(
+        spool: Arc<dyn Spool>,
+        damage: &[Damage],
+        dir: &Path,
+        (host, nonce): (&str, u32),
+        bytes_max: usize,
+    ) -> Result<(Self, LedgerReport), LedgerError> {
         let table = MetaTable::open(dir)?;
-        let stream = spool.stream(STREAM)?;
-        let applied = StoreNumbers::read(&table.reader()?)?.applied;
+        let beginning = Beginning::new(&*spool, &table)?;
+        let (stream, waiting) = (beginning.stream, Arc::<Waiting>::default());
+        let shared = Arc::new(Shared { spool, stream, table, waiting, committing: Mutex::default() });
         let mut report = LedgerReport::default();
-        let position = spool.position(stream).0.get();
-        report.lost = (applied < position).then_some((applied, position));
-        let waiting = Arc::<Waiting>::default();
-        let shared = Shared { spool, stream, table, waiting, committing: Mutex::default() };
-        let shown = shared.replay(applied, &mut report)?;
+        let shown = shared.restore(dir, &beginning, damage, bytes_max, &mut report)?;
+        let numbers = read_with(&shared, |state| state.of(|_| true), |_, _, numbers| Ok(numbers))?;
         shared.spool.attach(stream, shown, Arc::clone(&shared.waiting) as _)?;
-        let shared = Arc::new(shared);
+        // From here on an error detaches it again.
         let ledger = Self {
             shared: Arc::clone(&shared),
             thread: Mutex::default(),
             uids: Mutex::default(),
-            next_account: AtomicU32::new(0),
-            next_mailbox: AtomicU32::new(0),
+            opening: Mutex::new(Some(MailEntry::Opening { nonce, host: Bytes::copy_from_slice(host.as_bytes()) })),
+            skip: numbers.skip,
+            next_account: AtomicU32::new(numbers.next_account),
+            next_mailbox: AtomicU32::new(numbers.next_mailbox),
         };
-        let numbers = ledger.read(|_| true, |_, _, numbers| Ok(numbers))?;
-        ledger.next_account.store(numbers.next_account, Ordering::Relaxed);
-        ledger.next_mailbox.store(numbers.next_mailbox, Ordering::Relaxed);
-        ledger.append(&[MailEntry::Opening { nonce, host: Bytes::copy_from_slice(host.as_bytes()) }])?;
+        if let Err(error) = ledger.begin() {
+            let error = error.to_string();
+            tracing::warn!(error, "mailboxes can be read and not changed: the spool takes nothing now");
+        }
         let thread = std::thread::Builder::new().name("mailstore".to_owned());
         *lock(&ledger.thread) = Some(thread.spawn(move || shared.run()).map_err(LedgerError::Thread)?);
         Ok((ledger, report))
     }
 
+    /// Makes the entry *opening* durable, if it is not yet.
+    fn begin(&self) -> Result<(), LedgerError> {
+        let mut opening = lock(&self.opening);
+        if let Some(entry) = &*opening {
+            self.finish_append(&self.begin_append(std::slice::from_ref(entry)))?;
+            *opening = None;
+        }
+        Ok(())
+    }
+
+    /// Refuses changes before the entry *opening* is durable, and while too much waits for the table.
+    fn check_open(&self) -> Result<(), LedgerError> {
+        if self.shared.waiting.lock().bytes >= REFUSED_BYTES {
+            return Err(LedgerError::TooMuchWaits);
+        }
+        self.begin()
+    }
+
+    /// Times that UIDs were left out since the table was made. A mailbox whose UIDs another server gave, or an earlier table, leaves out as many.
+    pub(crate) fn skip(&self) -> u32 {
+        self.skip
+    }
+
     /// Makes entries durable, all or none, and returns the LSN of their batch. Blocks for a sync of the spool.
     ///
     /// # Errors
-    /// [`LedgerError::Append`].
+    /// [`LedgerError::Append`], [`LedgerError::TooMuchWaits`].
     pub fn append(&self, entries: &[MailEntry]) -> Result<u64, LedgerError> {
+        self.check_open()?;
         let outcome = self.begin_append(entries);
         self.finish_append(&outcome)
     }
@@ -158,7 +202,7 @@ impl MailLedger {
     /// As [`append`](Self::append), of entries that give a mailbox's next UIDs, `count` of them, from the one that `entries` gets.
     ///
     /// # Errors
-    /// [`LedgerError::Append`], [`LedgerError::OutOfUids`]: nothing is appended.
+    /// [`LedgerError::Append`], [`LedgerError::TooMuchWaits`], [`LedgerError::OutOfUids`]: nothing is appended.
     ///
     /// # Panics
     /// If nobody has followed the mailbox.
@@ -168,6 +212,7 @@ impl MailLedger {
         count: u32,
         entries: impl FnOnce(u32) -> Vec<MailEntry>,
     ) -> Result<u64, LedgerError> {
+        self.check_open()?;
         let outcome = {
             let mut uids = lock(&self.uids);
             let next = uids.get_mut(&mailbox).expect("the mailbox was followed");
@@ -269,7 +314,7 @@ impl MailLedger {
                 state.follow(mailbox);
                 state.of(|kind| kind.mailbox() == Some(mailbox))
             },
-            |reader, changes, _| stored(reader, changes, mailbox),
+            |reader, changes, numbers| stored(reader, changes, numbers, mailbox),
         );
         match &found {
             // If somebody has given UIDs since, they are in the map already.
@@ -294,7 +339,7 @@ impl MailLedger {
     /// # Errors
     /// [`LedgerError::Table`].
     pub fn mailbox(&self, id: u32) -> Result<Option<StoredMailbox>, LedgerError> {
-        self.read(|kind| kind.mailbox() == Some(id), |reader, changes, _| stored(reader, changes, id))
+        self.read(|kind| kind.mailbox() == Some(id), |reader, changes, numbers| stored(reader, changes, numbers, id))
     }
 
     /// Reads the table with those of the entries that it lacks which are wanted.
@@ -311,20 +356,18 @@ impl MailLedger {
         entries: impl FnOnce(&mut waiting::WaitingState) -> Vec<(u64, Bytes)>,
         read: impl FnOnce(&TableReader, &RowChanges, StoreNumbers) -> Result<T, MetaError>,
     ) -> Result<T, LedgerError> {
-        // Entries first: those that a commit takes meanwhile are applied twice, and none is missed.
-        let entries = entries(&mut self.shared.waiting.lock());
-        let reader = self.shared.table.reader()?;
-        let mut unknown = Vec::new();
-        let (changes, numbers) = applied(&reader, &entries, &mut unknown)?;
-        Ok(read(&reader, &changes, numbers)?)
+        read_with(&self.shared, entries, read)
     }
 
     /// Commits, and shows the stream nothing more. What comes later is in the spool, and the next opening finds it there.
     pub fn end(&self) {
         let Shared { spool, stream, waiting, .. } = &*self.shared;
-        waiting.end();
-        let Some(thread) = lock(&self.thread).take() else { return };
-        let _ = thread.join();
+        if waiting.end() {
+            return;
+        }
+        if let Some(thread) = lock(&self.thread).take() {
+            let _ = thread.join();
+        }
         spool.detach(*stream);
         // Nothing more comes, and what came was whole.
         waiting.lock().complete = u64::MAX;
@@ -340,10 +383,16 @@ impl Drop for MailLedger {
 }
 
 /// A mailbox of the table, with the changes that it lacks.
-fn stored(reader: &TableReader, changes: &RowChanges, id: u32) -> Result<Option<StoredMailbox>, MetaError> {
+fn stored(
+    reader: &TableReader,
+    changes: &RowChanges,
+    numbers: StoreNumbers,
+    id: u32,
+) -> Result<Option<StoredMailbox>, MetaError> {
     let rows = |table| rows_of(reader, changes, table, &key_of(id));
     let head = rows(TableName::Mailboxes)?.into_values().find_map(|value| MailboxHead::decode(&value));
-    let Some(head) = head.filter(|head| head.account != 0) else { return Ok(None) };
+    let Some(mut head) = head.filter(|head| head.account != 0) else { return Ok(None) };
+    head.skip_to(&numbers);
     let row = |(key, value): (Vec<u8>, Vec<u8>)| Some((second_of(&key)?, value));
     let names: BTreeMap<u32, Vec<u8>> = rows(TableName::Foreign)?.into_iter().filter_map(row).collect();
     let state = rows(TableName::State)?.into_iter().filter_map(row);
@@ -366,44 +415,20 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl Shared {
-    /// Collects what the table lacks. Returns the last LSN that was shown.
-    fn replay(&self, applied: u64, report: &mut LedgerReport) -> Result<Lsn, LedgerError> {
-        let mut failed = None;
-        let shown = self.spool.replay(self.stream, &mut |replayed| match replayed {
-            Replayed::Entry { lsn, payload, .. } if lsn.get() > applied => {
-                report.replayed += 1;
-                if MailEntry::decode(payload).is_none() {
-                    report.unknown.push(lsn.get());
-                }
-                let mut state = self.waiting.lock();
-                state.complete = lsn.get() - 1;
-                let is_much = state.bytes >= WAITING_BYTES_MAX;
-                drop(state);
-                if is_much && failed.is_none() {
-                    failed = self.commit_rows().err();
-                }
-                self.waiting.lock().push(lsn.get(), payload.clone());
-            }
-            Replayed::Damaged { lsn } => report.damaged.push(lsn),
-            Replayed::Entry { .. } | Replayed::Uncertain { .. } => {}
-        })?;
-        self.waiting.lock().complete = shown.get();
-        failed.map_or(Ok(shown), |error| Err(error.into()))
-    }
-
     fn run(&self) {
-        let mut is_failing = false;
-        while self.waiting.wait() {
+        let mut back_off = None;
+        while self.waiting.wait(back_off) {
             let outcome = self.commit();
             match &outcome {
-                Err(error) if !is_failing => {
+                Err(error) if back_off.is_none() => {
                     let error = error.to_string();
                     tracing::error!(error, "the table of mailboxes cannot be written: changes wait in the spool");
                 }
-                Ok(()) if is_failing => tracing::info!("the table of mailboxes is written again"),
+                Ok(()) if back_off.is_some() => tracing::info!("the table of mailboxes is written again"),
                 _ => {}
             }
-            is_failing = outcome.is_err();
+            let longer = back_off.map_or(BACK_OFF_MIN, |last| (last * 2).min(BACK_OFF_MAX));
+            back_off = outcome.is_err().then_some(longer);
         }
     }
 
@@ -412,26 +437,29 @@ impl Shared {
         if let Some(why) = self.spool.poisoned() {
             return Err(MetaError::Disk(why.to_string()));
         }
-        let Some(applied) = self.commit_rows()? else { return Ok(()) };
+        // The ring's thread may be handing over the entries of the last batch one by one.
+        let before_last = self.spool.stats().published.get().saturating_sub(1);
+        let complete = self.waiting.lock().complete.max(before_last);
+        let Some(applied) = self.commit_rows(complete, |_, _| ())? else { return Ok(()) };
         self.spool.advance(self.stream, Lsn::new(applied), None, Released::default());
         Ok(())
     }
 
-    /// Commits what waits now; `None` if nothing does.
-    fn commit_rows(&self) -> Result<Option<u64>, MetaError> {
+    /// Commits what waits of batches up to `complete`, which must be whole, and what `also` changes. Returns the last batch, if there was one.
+    fn commit_rows(
+        &self,
+        complete: u64,
+        also: impl FnOnce(&mut StoreNumbers, &mut RowChanges),
+    ) -> Result<Option<u64>, MetaError> {
         let _one = self.committing.lock().unwrap_or_else(PoisonError::into_inner);
-        // The ring's thread may be handing over the entries of the last batch one by one.
-        let before_last = self.spool.stats().published.get().saturating_sub(1);
-        let entries = {
-            let state = self.waiting.lock();
-            let complete = state.complete.max(before_last);
-            state.entries[..state.entries.partition_point(|(lsn, _)| *lsn <= complete)].to_vec()
-        };
-        let Some((last, _)) = entries.last() else { return Ok(None) };
+        let entries = self.waiting.lock().up_to(complete);
+        let last = entries.last().map(|(lsn, _)| *lsn);
         let reader = self.table.reader()?;
         let mut unknown = Vec::new();
-        let (changes, _) = applied(&reader, &entries, &mut unknown)?;
+        let (mut changes, mut numbers) = applied(&reader, &entries, &mut unknown)?;
         drop(reader);
+        also(&mut numbers, &mut changes);
+        numbers.put(&mut changes);
         if let Some(lsn) = unknown.first() {
             tracing::error!(batch = lsn, "an entry of mailboxes that a later version wrote is passed over");
         }
@@ -439,8 +467,22 @@ impl Shared {
         let mut state = self.waiting.lock();
         state.entries.drain(..entries.len());
         state.bytes -= entries.iter().map(|(_, payload)| payload.len() + ENTRY_BYTES).sum::<usize>();
-        Ok(Some(*last))
+        Ok(last)
     }
+}
+
+/// Reads the table with those of the entries that it lacks which `entries` takes.
+fn read_with<T>(
+    shared: &Shared,
+    entries: impl FnOnce(&mut waiting::WaitingState) -> Vec<(u64, Bytes)>,
+    read: impl FnOnce(&TableReader, &RowChanges, StoreNumbers) -> Result<T, MetaError>,
+) -> Result<T, LedgerError> {
+    // Entries first: those that a commit takes meanwhile are applied twice, and none is missed.
+    let entries = entries(&mut shared.waiting.lock());
+    let reader = shared.table.reader()?;
+    let mut unknown = Vec::new();
+    let (changes, numbers) = applied(&reader, &entries, &mut unknown)?;
+    Ok(read(&reader, &changes, numbers)?)
 }
 
 /// The changes that entries make.

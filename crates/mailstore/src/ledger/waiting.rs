@@ -13,6 +13,8 @@ use crate::entry::{EntryKind, MailEntry};
 const COMMIT_EVERY: Duration = Duration::from_secs(30);
 /// And once so many bytes of entries wait for it.
 pub(super) const WAITING_BYTES_MAX: usize = 32 << 20;
+/// With so many, changes are refused: the table has not been written for long.
+pub(super) const REFUSED_BYTES: usize = 128 << 20;
 /// Memory of an entry beside its payload.
 pub(super) const ENTRY_BYTES: usize = 128;
 /// Entries of a tail. A longer one is dropped: who follows the mailbox reads it from the table again.
@@ -43,22 +45,24 @@ impl Waiting {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    pub fn end(&self) {
-        self.lock().is_ending = true;
+    /// Ends all waits. True if they had ended before.
+    pub fn end(&self) -> bool {
+        let had_ended = std::mem::replace(&mut self.lock().is_ending, true);
         self.changed.notify_all();
+        had_ended
     }
 
-    /// Waits until there is a reason for a commit; `false` at the end.
-    pub fn wait(&self) -> bool {
-        let due = Instant::now() + COMMIT_EVERY;
+    /// Waits until there is a reason for a commit, or for all of `back_off` after one that failed; `false` at the end.
+    pub fn wait(&self, back_off: Option<Duration>) -> bool {
+        let due = Instant::now() + back_off.unwrap_or(COMMIT_EVERY);
         let mut state = self.lock();
         loop {
             let left = due.saturating_duration_since(Instant::now());
             if state.is_ending {
                 return false;
             }
-            let is_due = left.is_zero() || state.bytes >= WAITING_BYTES_MAX || state.is_advance_wanted;
-            if is_due {
+            let is_wanted = state.bytes >= WAITING_BYTES_MAX || state.is_advance_wanted;
+            if left.is_zero() || back_off.is_none() && is_wanted {
                 state.is_advance_wanted = false;
                 return true;
             }
@@ -71,6 +75,11 @@ impl WaitingState {
     pub fn push(&mut self, lsn: u64, payload: Bytes) {
         self.bytes += payload.len() + ENTRY_BYTES;
         self.entries.push((lsn, payload));
+    }
+
+    /// Entries of batches up to an LSN.
+    pub fn up_to(&self, lsn: u64) -> Vec<(u64, Bytes)> {
+        self.entries[..self.entries.partition_point(|(of, _)| *of <= lsn)].to_vec()
     }
 
     /// Entries that wait and concern an account or a mailbox.

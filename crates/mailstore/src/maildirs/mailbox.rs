@@ -71,6 +71,10 @@ struct Inner {
     ledger: Arc<MailLedger>,
     owner: Arc<Owner>,
     id: u32,
+    /// Set once entries name the id.
+    is_spent: AtomicBool,
+    /// A takeover that had spent the id has failed.
+    is_broken: AtomicBool,
     name: MailboxName,
     /// Another program can change how it writes the name.
     path: Mutex<MailboxPath>,
@@ -143,6 +147,8 @@ impl MaildirMailbox {
             ledger,
             owner,
             id: id.0,
+            is_spent: AtomicBool::new(false),
+            is_broken: AtomicBool::new(false),
             name,
             path: Mutex::new(path),
             uid_validity: AtomicU32::new(0),
@@ -165,6 +171,11 @@ impl MaildirMailbox {
     /// Whether its directory is there. Blocks.
     pub fn is_there(&self) -> bool {
         self.0.name.is_inbox() || self.0.reader().is_ok()
+    }
+
+    /// True after a takeover that began and failed: the mailbox needs another id, and this one is of no more use.
+    pub fn is_broken(&self) -> bool {
+        self.0.is_broken.load(Ordering::Relaxed)
     }
 
     /// Asks for a look that begins after now, and gives its number.
@@ -278,7 +289,8 @@ impl Inner {
             Err(error) => return Err(self.failed(&error)),
         };
         self.check_alone(known, reader.as_ref())?;
-        self.load(&mut known.state, reader.as_ref(), odd)?;
+        // Before the takeover the list may be mended.
+        self.load(&mut known.state, reader.as_ref(), odd).inspect_err(|_| known.uid_list = None)?;
         let state = known.state.as_mut().expect("it was loaded");
         let Some(reader) = reader else {
             // One that has mail has not lost it with its mount.
@@ -332,10 +344,16 @@ impl Inner {
         }
         let mut stored = self.ledger.follow(self.id).map_err(failed)?;
         if stored.is_none() {
+            // What entries say of it is a part of the mailbox: a second attempt must not add to it.
+            if self.is_spent.load(Ordering::Relaxed) {
+                self.is_broken.store(true, Ordering::Relaxed);
+                return Err(MailstoreError::Unavailable("taking over the mailbox failed".to_owned()));
+            }
             let directory = lock(&self.path).to_string();
             let (ledger, owner, name) = (&*self.ledger, &*self.owner, &self.name);
             let takeover = Takeover { ledger, owner, id: self.id, name, directory: &directory };
-            takeover.run(reader, odd).inspect_err(|error| {
+            takeover.run(reader, &self.is_spent, odd).inspect_err(|error| {
+                self.is_broken.store(self.is_spent.load(Ordering::Relaxed), Ordering::Relaxed);
                 if first(&self.told.not_taken) {
                     let error = error.to_string();
                     tracing::error!(

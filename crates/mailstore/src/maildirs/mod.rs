@@ -166,6 +166,12 @@ impl MaildirAccount {
     /// The id of a mailbox. One that the ledger does not know is made by its first look.
     fn id_of(&self, known: &mut KnownMailboxes, owner: &Arc<Owner>, name: MailboxName, path: MailboxPath) -> MailboxId {
         let ledger = &self.shared.ledger;
+        if let Some(id) = known.ids.get(&name).copied()
+            && known.by_id.get(&id).is_some_and(|mailbox| mailbox.is_broken())
+        {
+            known.ids.remove(&name);
+            known.by_id.remove(&id);
+        }
         let id = *known.ids.entry(name.clone()).or_insert_with(|| MailboxId(ledger.new_mailbox()));
         match known.by_id.get(&id) {
             Some(mailbox) if mailbox.path() == path => {}
@@ -199,7 +205,7 @@ impl MailAccount for MaildirAccount {
     fn find<'a>(&'a self, name: &'a MailboxName) -> Asked<'a, Option<MailboxId>> {
         Box::pin(async move {
             let known = lock(&self.mailboxes).ids.get(name).copied();
-            if let Some(mailbox) = known.and_then(|id| self.mailbox(id).ok())
+            if let Some(mailbox) = known.and_then(|id| self.mailbox(id).ok()).filter(|mailbox| !mailbox.is_broken())
                 && spawn_blocking(move || mailbox.is_there()).await.map_err(ended)?
             {
                 return Ok(known);

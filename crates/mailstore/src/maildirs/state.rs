@@ -14,7 +14,7 @@ use crate::flags::MessageFlags;
 use crate::ledger::{MailLedger, StoredMailbox, StoredMessage};
 use crate::row::{NumberRange, Uid, UidValidity};
 use crate::snapshot::{Message, Snapshot};
-use crate::table::flag_bits;
+use crate::table::{MailboxHead, flag_bits};
 
 pub(super) type Messages = Snapshot<Arc<MailFile>>;
 /// Files that were looked at and whose entries are on their way, by name.
@@ -34,7 +34,7 @@ impl MailboxState {
     pub fn of(stored: StoredMailbox) -> Self {
         let StoredMailbox { head, messages, keywords } = stored;
         let keywords = MailboxKeywords::stored(&keywords);
-        let messages = messages.into_values().filter_map(|message| loaded(message, &keywords)).collect();
+        let messages = messages.into_values().filter_map(|message| loaded(message, &keywords, &head)).collect();
         let now = Snapshot {
             messages,
             uid_next: head.next_uid.max(1),
@@ -141,12 +141,13 @@ fn found_file(facts: &MessageFacts, name: &Bytes, looked_at: &LookedAt) -> Optio
 }
 
 /// `None`: a message of a kind that is not made yet.
-fn loaded(message: StoredMessage, keywords: &MailboxKeywords) -> Option<Message<Arc<MailFile>>> {
+fn loaded(message: StoredMessage, keywords: &MailboxKeywords, head: &MailboxHead) -> Option<Message<Arc<MailFile>>> {
     let StoredMessage { fixed, state, name } = message;
+    let modseq = state.modseq.max(head.modseq_floor);
     let name = name.filter(|_| fixed.kind == BodyKind::Foreign)?;
     let (flags, subdir) = (visible(state.flags), subdir(state.flags));
     let name = name_with_letters(std::str::from_utf8(&name).ok()?, subdir, &keywords.letters_of(flags));
     let (disk_size, wire_size) = sizes(fixed.wire_size, fixed.line_feeds).unzip();
     let file = Arc::new(MailFile::unseen(subdir, name, disk_size, wire_size));
-    Some(Message { uid: fixed.uid, flags, modseq: state.modseq, internal_date: fixed.internal_date, file })
+    Some(Message { uid: fixed.uid, flags, modseq, internal_date: fixed.internal_date, file })
 }

@@ -1,6 +1,7 @@
 //! A Maildir that the ledger does not know gets its ids, with the UIDs that Dovecot gave it.
 
 use std::collections::HashMap;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -16,6 +17,7 @@ use crate::error::MailstoreError;
 use crate::ledger::{LedgerError, MailLedger};
 use crate::name::{MailboxName, SpecialUse};
 use crate::row::NumberRange;
+use crate::table::SKIPPED_UIDS;
 
 /// The most messages of a list of UIDs that is read.
 const LISTED_MAX: usize = 4_000_000;
@@ -27,6 +29,8 @@ const ENTRIES_MAX: usize = 32_768;
 /// UIDVALIDITY of an account begins above this (2026), and goes at most 30 years beyond the last one, whatever the clock says.
 const VALIDITY_FROM: u32 = 1_767_225_600;
 const VALIDITY_STEP_MAX: u32 = 30 * 366 * 86_400;
+/// After a loss that may have taken mailboxes, UIDVALIDITY begins so far ahead of the clock: each mailbox of a burst had one more than the last.
+const VALIDITY_SKIPPED: u32 = 1 << 16;
 
 /// A mailbox that is to be made.
 pub(super) struct Takeover<'a> {
@@ -43,9 +47,16 @@ type Numbered = (u32, MessageFacts, Bytes);
 impl Takeover<'_> {
     /// Makes the mailbox durable with all its messages; without a directory it has none. A kill before the end leaves nothing that anybody sees. Blocks.
     ///
+    /// `is_spent` becomes true once the id is in an entry: after an error then, another attempt needs a new one.
+    ///
     /// # Errors
     /// [`MailstoreError::Unavailable`]: a list of UIDs that is not understood, a directory that changes all the time, a disk that fails.
-    pub fn run(&self, reader: Option<&MaildirReader>, odd: &mut Oddities) -> Result<(), MailstoreError> {
+    pub fn run(
+        &self,
+        reader: Option<&MaildirReader>,
+        is_spent: &AtomicBool,
+        odd: &mut Oddities,
+    ) -> Result<(), MailstoreError> {
         let failed = |error: &dyn std::fmt::Display| MailstoreError::Unavailable(error.to_string());
         // One at a time: each mailbox of an account has its own UIDVALIDITY.
         let _one = self.owner.making.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
@@ -68,19 +79,26 @@ impl Takeover<'_> {
                 entries.push(MailEntry::Keyword { mailbox: self.id, bit, name });
             }
             let files = files(reader, list.is_some(), odd)?;
-            messages = numbered(reader, files, list.as_ref(), &keywords, odd);
+            messages = numbered(reader, files, (list.as_ref(), self.next_uid(list.as_ref())), &keywords, odd);
         }
         let validity = match &list {
             Some(list) => list.validity.get(),
             None => self.new_validity().map_err(|error| failed(&error))?,
         };
-        let last_uid = list.as_ref().map_or(0, |list| list.next.get() - 1);
+        let last_uid = self.next_uid(list.as_ref()) - 1;
         let last_uid = if messages.last().is_some_and(|(uid, ..)| *uid >= last_uid) { 0 } else { last_uid };
+        is_spent.store(true, Ordering::Relaxed);
         self.append(entries, &messages, (validity, last_uid)).map_err(|error| failed(&error))?;
         self.owner.set_durable();
         let (taken_over, messages) = (list.is_some(), messages.len());
         tracing::info!(mailbox = self.directory, messages, uid_validity = validity, taken_over, "mailbox has its UIDs");
         Ok(())
+    }
+
+    /// The UID that the first new message gets. This server may have given UIDs above those of the list, if it lost its own table since.
+    fn next_uid(&self, list: Option<&UidList>) -> u32 {
+        let skipped = self.ledger.skip().saturating_mul(SKIPPED_UIDS);
+        list.map_or(1, |list| list.next.get().saturating_add(skipped))
     }
 
     /// The last batch has the mailbox itself.
@@ -131,7 +149,8 @@ impl Takeover<'_> {
     /// Above all that the account has given (RFC 9051 section 2.3.1.1), whatever the clock says.
     fn new_validity(&self) -> Result<u32, LedgerError> {
         let last = self.ledger.names(self.owner.id)?.0.max(VALIDITY_FROM);
-        Ok(now_secs().min(last.saturating_add(VALIDITY_STEP_MAX)).max(last.saturating_add(1)))
+        let now = now_secs().saturating_add(self.ledger.skip().saturating_mul(VALIDITY_SKIPPED));
+        Ok(now.min(last.saturating_add(VALIDITY_STEP_MAX)).max(last.saturating_add(1)))
     }
 }
 
@@ -152,7 +171,7 @@ fn files(reader: &MaildirReader, has_list: bool, odd: &mut Oddities) -> Result<V
 fn numbered(
     reader: &MaildirReader,
     files: Vec<Listed>,
-    list: Option<&UidList>,
+    (list, next): (Option<&UidList>, u32),
     keywords: &MailboxKeywords,
     odd: &mut Oddities,
 ) -> Vec<Numbered> {
@@ -186,7 +205,6 @@ fn numbered(
     }
     known.sort_unstable_by_key(|(uid, _)| *uid);
     new.sort_unstable_by(|a, b| a.age_order().cmp(&b.age_order()));
-    let next = list.map_or(1, |list| list.next.get());
     odd.out_of_uids |= (u32::MAX - next) < new.len() as u32;
     let new = (next..u32::MAX).zip(new);
     known.into_iter().chain(new).map(|(uid, file)| (uid, facts_of(reader, &file, keywords), name_of(&file))).collect()

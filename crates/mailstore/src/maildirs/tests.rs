@@ -15,13 +15,16 @@ use std::sync::Arc;
 use posthaste_fsops::{Choice, Cut, Machine};
 use posthaste_spool::{Config, FileSpool};
 
+use super::MaildirStore;
 use super::mailbox::{MaildirMailbox, Owner};
 use super::state::Messages;
+use crate::entry::MailEntry;
 use crate::error::MailstoreError;
 use crate::ledger::MailLedger;
 use crate::name::MailboxName;
 use crate::row::{MailboxId, Uid};
 use crate::snapshot::Source;
+use crate::store::Mailstore;
 
 /// A Maildir whose directories have stood still whenever the test says so.
 struct Place {
@@ -36,7 +39,7 @@ fn open_ledger(dir: &Path) -> Arc<MailLedger> {
     let ring = posthaste_ring::Config { segment_bytes: 1 << 20, max_segments: 16, ..Default::default() };
     let config = Config { ring, keeper: false, free_bytes_min: 0, free_inodes_min: 0, ..Config::default() };
     let spool = Arc::new(FileSpool::open(&dir.join("spool"), config).unwrap().0);
-    Arc::new(MailLedger::open(spool, &dir.join("mailstore"), "mx", 7).unwrap().0)
+    Arc::new(MailLedger::open(spool, &[], &dir.join("mailstore"), "mx", 7).unwrap().0)
 }
 
 /// The INBOX of the Maildir in `mail`, as the ledger in `data` has it.
@@ -502,6 +505,98 @@ async fn uids_and_keywords_of_dovecot_are_taken_over() {
     assert!(matches!(mailbox.look_patiently().await, Err(MailstoreError::Unavailable(_))));
 }
 
+/// The table is lost, and with it the UIDs from Dovecot's next one on.
+#[tokio::test]
+async fn a_second_takeover_gives_no_uid_of_the_first() {
+    let (mail, data) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    dovecots(mail.path());
+    let mailbox = open_mailbox(mail.path(), data.path());
+    assert_eq!(shown(&mailbox.look_patiently().await.unwrap())["0"], 20);
+    drop(mailbox);
+    fs::remove_dir_all(data.path().join("mailstore")).unwrap();
+    let mailbox = open_mailbox(mail.path(), data.path());
+    let messages = mailbox.look_patiently().await.unwrap();
+    let expected = [("a", 3), ("b", 4), ("c", 12), ("0", 20 + (1 << 20))].map(|(key, uid)| (key.into(), uid));
+    assert_eq!((shown(&messages), mailbox.uid_validity().get()), (expected.into(), 77));
+}
+
+/// A mailbox without a list of UIDs has another UIDVALIDITY then, also where the clock has not gone on.
+#[tokio::test]
+async fn a_lost_table_changes_uidvalidity() {
+    let (mail, data) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    Maildir::open_or_create(mail.path().join("Maildir")).unwrap();
+    let mut validities = Vec::new();
+    for _ in 0..3 {
+        let mailbox = open_mailbox(mail.path(), data.path());
+        mailbox.look_patiently().await.unwrap();
+        validities.push(mailbox.uid_validity().get());
+        drop(mailbox);
+        fs::remove_dir_all(data.path().join("mailstore")).unwrap();
+    }
+    assert!(validities.is_sorted_by(|one, next| one + 1000 < *next), "{validities:?}");
+}
+
+/// The first batch of a takeover is durable, and the second finds no room.
+#[tokio::test]
+async fn a_takeover_that_failed_is_made_with_another_id() {
+    let (mail, data) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let maildir = mail.path().join("Maildir");
+    Maildir::open_or_create(&maildir).unwrap();
+    let name = |number: usize| format!("{number:02}.{}", "x".repeat(100));
+    for number in 0..70 {
+        fs::write(maildir.join("cur").join(format!("{}:2,", name(number))), "x").unwrap();
+    }
+    settle_in(mail.path(), 0);
+    let ring = posthaste_ring::Config { segment_bytes: 64 << 10, max_segments: 3, ..Default::default() };
+    let config = Config { ring, keeper: false, free_bytes_min: 0, free_inodes_min: 0, ..Config::default() };
+    let spool = Arc::new(FileSpool::open(&data.path().join("spool"), config).unwrap().0);
+    let ledger = Arc::new(MailLedger::open(spool.clone(), &[], &data.path().join("mailstore"), "mx", 7).unwrap().0);
+    // A batch of the takeover takes two blocks of the ring, and one of these takes one.
+    let filler = [MailEntry::Keyword { mailbox: 99, bit: 8, name: vec![b'x'; 900].into() }];
+    let mut blocks = 0;
+    while ledger.append(&filler).is_ok() {
+        blocks += 1;
+    }
+    ledger.commit().unwrap();
+    spool.checkpoint().unwrap();
+    let find = |_: &str| MailboxPath::parse("Maildir").ok();
+    let store = MaildirStore::open(mail.path(), Arc::clone(&ledger), Box::new(find)).unwrap();
+    let account = store.account("me").await.unwrap();
+    let mut refused = 0;
+    // The room that is left goes down by a block with each attempt, so that one stops between the batches.
+    for left in (2..blocks).rev() {
+        let id = account.find(&MailboxName::inbox()).await.unwrap().unwrap();
+        for _ in 0..left {
+            let _ = ledger.append(&filler);
+        }
+        match account.select(id, false).await {
+            Err(_) => refused += 1,
+            Ok(view) => {
+                assert_eq!(view.exists(), 70);
+                assert_eq!(view.last_uid().unwrap().get(), 70);
+                break;
+            }
+        }
+        ledger.commit().unwrap();
+        spool.checkpoint().unwrap();
+    }
+    assert!(refused > 0);
+}
+
+/// No part of such a name stays while flags change.
+#[tokio::test]
+async fn a_name_without_a_key_is_no_message() {
+    let mut place = Place::new();
+    for name in ["cur/:2,S", "new/,S=1", "new/1.a"] {
+        fs::write(place.path(name), "x").unwrap();
+    }
+    for _ in 0..2 {
+        let messages = place.settled_look().await;
+        assert_eq!((uids(&messages), messages.uid_next), (vec![1], 2));
+        place.reopen();
+    }
+}
+
 #[tokio::test]
 async fn a_list_that_is_not_understood_gives_no_uids() {
     let (mail, data) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
@@ -510,10 +605,9 @@ async fn a_list_that_is_not_understood_gives_no_uids() {
     let mailbox = open_mailbox(mail.path(), data.path());
     let Err(MailstoreError::Unavailable(why)) = mailbox.look_patiently().await else { panic!("it was served") };
     assert!(why.contains("line 4"), "{why}");
-    drop(mailbox);
+    // It is mended, and tried again.
     fs::write(mail.path().join("Maildir/dovecot-uidlist"), UID_LIST).unwrap();
-    let messages = open_mailbox(mail.path(), data.path()).look_patiently().await.unwrap();
-    assert_eq!(messages.uid_next, 21);
+    assert_eq!(mailbox.look_patiently().await.unwrap().uid_next, 21);
 }
 
 /// A takeover, a delivery, flags and a removal by others, with the power cut at each call: a UID that was shown stays, and is no other message's.

@@ -21,6 +21,8 @@ pub struct StoreNumbers {
     pub applied: u64,
     /// Raised by each damage that may have taken UIDs.
     pub skip: u32,
+    /// The MODSEQ floor of heads that skip UIDs: above all LSNs that were given before `skip` was raised.
+    pub floor: u64,
     /// Ids of accounts begin at 1.
     pub next_account: u32,
     /// Ids of mailboxes begin at 1.
@@ -29,6 +31,7 @@ pub struct StoreNumbers {
 
 const APPLIED: &[u8] = b"applied";
 const SKIP: &[u8] = b"skip";
+const FLOOR: &[u8] = b"floor";
 const NEXT_ACCOUNT: &[u8] = b"next account";
 const NEXT_MAILBOX: &[u8] = b"next mailbox";
 
@@ -47,15 +50,18 @@ impl StoreNumbers {
         Ok(Self {
             applied: number(APPLIED, 0)?,
             skip: short(number(SKIP, 0)?),
+            floor: number(FLOOR, 0)?,
             next_account: short(number(NEXT_ACCOUNT, 1)?),
             next_mailbox: short(number(NEXT_MAILBOX, 1)?),
         })
     }
 
-    fn put(&self, changes: &mut RowChanges) {
+    /// Puts the numbers into a commit, instead of those that it had.
+    pub fn put(&self, changes: &mut RowChanges) {
         let numbers = [
             (APPLIED, self.applied),
             (SKIP, self.skip.into()),
+            (FLOOR, self.floor),
             (NEXT_ACCOUNT, self.next_account.into()),
             (NEXT_MAILBOX, self.next_mailbox.into()),
         ];
@@ -206,7 +212,9 @@ impl<'a> Applier<'a> {
             self.heads.insert(mailbox, head);
             self.numbers.next_mailbox = self.numbers.next_mailbox.max(mailbox.saturating_add(1));
         }
-        Ok(self.heads.get_mut(&mailbox).expect("it was put there"))
+        let head = self.heads.get_mut(&mailbox).expect("it was put there");
+        head.skip_to(&self.numbers);
+        Ok(head)
     }
 
     fn mailbox(&mut self, lsn: u64, fields: &MailboxFields) -> Result<(), MetaError> {

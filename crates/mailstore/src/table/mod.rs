@@ -26,7 +26,7 @@ use self::file::{FileError, FileErrorKind, OverlayFile, TableFile};
 pub use apply::{Applier, StoreNumbers, rows_of};
 pub use columns::{FixedMessage, StateMessage, flag_bits};
 pub use values::{AccountRow, GoneRow, MailboxHead, NameRow, OpeningRow};
-pub(crate) use values::{key_of, second_of};
+pub(crate) use values::{SKIPPED_UIDS, key_of, second_of};
 
 /// Reads a row of the table `fixed` without its checksum; `first` is its key. `None` if it is none.
 pub fn fixed_row(bytes: &[u8], first: u32) -> Option<Vec<FixedMessage>> {
@@ -161,7 +161,7 @@ struct OpenTable {
     error: FileError,
 }
 
-const FILE: &str = "meta.redb";
+pub(crate) const FILE: &str = "meta.redb";
 const NEW_FILE: &str = "meta.redb.new";
 /// Beside a file of which a sync has failed: pages of it that read well may not be on the disk, and its length may be another there. So the next opening copies its
 /// rows as well. A power cut may take the mark, and takes what was not on the disk with it.

@@ -3,7 +3,11 @@
 use bytes::{BufMut, Bytes};
 use posthaste_spool::Fields;
 
+use super::apply::StoreNumbers;
 use crate::entry::{GoneReason, put_octets};
+
+/// UIDs that a mailbox leaves out for each damage that may have taken some: more than are given between two commits of the table.
+pub(crate) const SKIPPED_UIDS: u32 = 1 << 20;
 
 /// The head of a mailbox: its numbers.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
@@ -58,6 +62,17 @@ impl MailboxHead {
         out.put_slice(&[self.form, self.special_use, 0, 0]);
         put_octets(&mut out, &self.directory);
         out
+    }
+
+    /// Leaves out UIDs and MODSEQs that may have been given and were lost, once for each time that the store's `skip` was raised since this head was written.
+    pub fn skip_to(&mut self, numbers: &StoreNumbers) {
+        let steps = numbers.skip.saturating_sub(self.skip);
+        if steps > 0 {
+            self.next_uid = self.next_uid.saturating_add(steps.saturating_mul(SKIPPED_UIDS));
+            self.skip = numbers.skip;
+            self.modseq_floor = self.modseq_floor.max(numbers.floor);
+            self.gone_from = self.gone_from.max(numbers.floor);
+        }
     }
 
     /// Reads a head; `None` if it is none.

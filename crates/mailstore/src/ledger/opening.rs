@@ -1,0 +1,159 @@
+//! Opening a ledger: losses are found, and UIDs that they may have taken are left out.
+
+use std::collections::BTreeSet;
+use std::path::Path;
+
+use posthaste_spool::{Damage, Lsn, Replayed, Spool, StreamId};
+
+use super::{LedgerError, Shared, skip_file};
+use crate::entry::{MailEntry, STREAM};
+use crate::table::{FILE, MetaError, MetaTable, RowChanges, StoreNumbers, TableName, TableReader, peek};
+
+/// The findings of an opening.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct LedgerReport {
+    /// Entries that the table lacked.
+    pub replayed: usize,
+    /// Batches that cannot be read any more.
+    pub damaged: Vec<Lsn>,
+    /// The last LSN of the table and the stream's position beyond it: a commit of the table was lost, and with it all that lies between.
+    pub lost: Option<(u64, u64)>,
+    /// The last LSN of the table and that of the spool below it: this is another spool than the one that the table was written with.
+    pub other_spool: Option<(u64, u64)>,
+    /// True if UIDs were left out, because a loss that was not known before may have taken some.
+    pub has_skipped: bool,
+    /// Batches that a later version has written.
+    pub unknown: Vec<u64>,
+}
+
+/// The last LSN that the table in `dir` has, for the opening of its spool: LSNs of another one that took its place begin above. Zero without a table.
+///
+/// # Errors
+/// [`MetaError`], if the table cannot be read.
+pub fn applied_in(dir: &Path) -> Result<u64, MetaError> {
+    match dir.join(FILE).exists() {
+        true => peek(dir, |reader| Ok(StoreNumbers::read(reader)?.applied)),
+        false => Ok(0),
+    }
+}
+
+/// Present in the table while its stream is being registered: until then the stream has no entry, so a table without any has lost nothing.
+const BEGINS: &[u8] = b"begins";
+/// Checksums of damage to the spool for which UIDs were left out already.
+const DAMAGE: &[u8] = b"damage";
+/// Damage that is remembered; more is told as new at each opening.
+const DAMAGE_MAX: usize = 10_000;
+
+/// The stream of a table, and what the table knew of it.
+pub(super) struct Beginning {
+    pub stream: StreamId,
+    pub applied: u64,
+    /// The stream is new, and so is the table.
+    begins: bool,
+    other_spool: bool,
+    /// Damage that the table remembers.
+    known_damage: BTreeSet<u32>,
+}
+
+impl Beginning {
+    /// Finds the stream, or registers it.
+    pub fn new(spool: &dyn Spool, table: &MetaTable) -> Result<Self, LedgerError> {
+        let reader = table.reader()?;
+        let StoreNumbers { applied, .. } = StoreNumbers::read(&reader)?;
+        let known_damage = known_damage(&reader)?;
+        let has_stream = spool.streams().iter().any(|found| found.name == STREAM);
+        let mut begins = reader.get(TableName::Store, BEGINS)?.is_some();
+        drop(reader);
+        if !has_stream && applied == 0 && !begins {
+            let mut changes = RowChanges::default();
+            changes.put(TableName::Store, BEGINS, Vec::new());
+            table.commit(&changes)?;
+            begins = true;
+        }
+        let other_spool = !begins && (!has_stream || spool.stats().published.get() < applied);
+        Ok(Self { stream: spool.stream(STREAM)?, applied, begins, other_spool, known_damage })
+    }
+}
+
+fn known_damage(reader: &TableReader) -> Result<BTreeSet<u32>, MetaError> {
+    let value = reader.get(TableName::Store, DAMAGE)?.unwrap_or_default();
+    Ok(value.chunks_exact(4).map(|four| u32::from_le_bytes(four.try_into().expect("4 octets"))).collect())
+}
+
+fn checksum(damage: &Damage) -> u32 {
+    crc32c::crc32c(damage.to_string().as_bytes())
+}
+
+impl Shared {
+    /// Collects the entries that the table lacks. If some may be lost, the table has that before this returns, with all that was collected. `damage`: of the spool, as its
+    /// opening reported it. Returns the last LSN that was shown.
+    pub(super) fn restore(
+        &self,
+        dir: &Path,
+        beginning: &Beginning,
+        damage: &[Damage],
+        bytes_max: usize,
+        report: &mut LedgerReport,
+    ) -> Result<Lsn, LedgerError> {
+        let Beginning { applied, begins, other_spool, known_damage, .. } = beginning;
+        let position = self.spool.position(self.stream).0.get();
+        report.lost = (!begins && !other_spool && *applied < position).then_some((*applied, position));
+        report.other_spool = other_spool.then(|| (*applied, self.spool.stats().published.get()));
+        let shown = self.replay(*applied, bytes_max, report)?;
+        let now: BTreeSet<u32> = damage.iter().take(DAMAGE_MAX).map(checksum).collect();
+        let has_lost = report.lost.is_some() || *other_spool || !report.damaged.is_empty();
+        // Before it began there was no UID to lose.
+        report.has_skipped = !begins && (has_lost || !now.is_subset(known_damage));
+        if *begins || report.has_skipped || now != *known_damage {
+            let last = shown.get().max(position).max(*applied);
+            let skip = match report.has_skipped {
+                true => self.next_skip(dir)?,
+                false => 0,
+            };
+            self.commit_rows(shown.get(), |numbers, changes| {
+                numbers.applied = last;
+                if report.has_skipped {
+                    numbers.skip = skip;
+                    // Above every MODSEQ that was told: later batches have later LSNs.
+                    numbers.floor = last + 1;
+                }
+                changes.remove(TableName::Store, BEGINS);
+                changes.put(TableName::Store, DAMAGE, now.iter().flat_map(|sum| sum.to_le_bytes()).collect());
+            })?;
+        }
+        Ok(shown)
+    }
+
+    /// The next value of `skip`, durable beside the table. A table that is new had none itself.
+    fn next_skip(&self, dir: &Path) -> Result<u32, LedgerError> {
+        let known = StoreNumbers::read(&self.table.reader()?)?.skip;
+        let skip = known.max(skip_file::read(dir).map_err(LedgerError::SkipFile)?).saturating_add(1);
+        skip_file::write(dir, skip).map_err(LedgerError::SkipFile)?;
+        Ok(skip)
+    }
+
+    /// Entries above `applied`. More than `bytes_max` of them are committed on the way, whole batches only.
+    fn replay(&self, applied: u64, bytes_max: usize, report: &mut LedgerReport) -> Result<Lsn, LedgerError> {
+        let mut failed = None;
+        let shown = self.spool.replay(self.stream, &mut |replayed| match replayed {
+            Replayed::Entry { lsn, payload, .. } if lsn.get() > applied => {
+                report.replayed += 1;
+                if MailEntry::decode(payload).is_none() {
+                    report.unknown.push(lsn.get());
+                }
+                if self.waiting.lock().bytes >= bytes_max && failed.is_none() {
+                    // The batch of this entry may have begun already.
+                    failed = self.commit_rows(lsn.get() - 1, |_, _| ()).err();
+                }
+                self.waiting.lock().push(lsn.get(), payload.clone());
+            }
+            // What the table has is not lost.
+            Replayed::Damaged { lsn } | Replayed::Uncertain { through: lsn } if lsn.get() > applied => {
+                report.damaged.push(lsn);
+            }
+            Replayed::Entry { .. } | Replayed::Damaged { .. } | Replayed::Uncertain { .. } => {}
+        })?;
+        self.waiting.lock().complete = shown.get();
+        failed.map_or(Ok(shown), |error| Err(error.into()))
+    }
+}
