@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 use bytes::Bytes;
 use posthaste_spool::watch::Worker;
 use posthaste_spool::{Lsn, Released, Replayed, Spool, StreamId};
+use posthaste_units::BackOff;
 
 use crate::config::{Config, Notice};
 use crate::files::{Cursor, Files, file_name};
@@ -60,7 +61,7 @@ struct Session {
 impl Writer {
     /// Until it is stopped and all is written. Trouble with the files is told once, and they are tried again.
     pub fn run(self) {
-        let mut pause = PAUSE_MIN;
+        let mut back_off = RETRY;
         loop {
             self.spool.detach(self.stream);
             self.inbox.clear();
@@ -70,21 +71,20 @@ impl Writer {
                     (self.config.notice)(Notice::Working);
                 }
             };
-            let Err(error) = self.session(&mut pause, &works) else { break };
+            let Err(error) = self.session(&mut back_off, &works) else { break };
             if !self.figures.is_failing.swap(true, Ordering::Relaxed) {
                 (self.config.notice)(Notice::Failing { error: error.to_string() });
             }
             self.worker.pulse().step(0);
-            if self.inbox.wait_for_stop(pause) {
+            if self.inbox.wait_for_stop(back_off.failed()) {
                 break;
             }
-            pause = (pause * 2).min(PAUSE_MAX);
         }
         self.spool.detach(self.stream);
     }
 
     /// Writes from the stream's position on until it is stopped, or until something fails.
-    fn session(&self, pause: &mut Duration, works: &dyn Fn()) -> io::Result<()> {
+    fn session(&self, back_off: &mut BackOff, works: &dyn Fn()) -> io::Result<()> {
         self.worker.pulse().step(2);
         let (position, name) = self.spool.position(self.stream);
         let cursor = name.as_ref().and_then(Cursor::parse);
@@ -106,7 +106,7 @@ impl Writer {
         loop {
             self.catch_up(&mut session)?;
             works();
-            *pause = PAUSE_MIN;
+            back_off.succeeded();
             if self.follow(&mut session)? {
                 return Ok(());
             }
@@ -207,8 +207,7 @@ impl Writer {
     }
 }
 
-/// After a failure it is tried again so soon, then after twice as long each time.
-const PAUSE_MIN: Duration = Duration::from_secs(1);
-const PAUSE_MAX: Duration = Duration::from_secs(60);
+/// After a failure.
+const RETRY: BackOff = BackOff::new(Duration::from_secs(1), Duration::from_secs(60));
 /// The one that is written and the one before.
 const FILES_MIN: u64 = 2;

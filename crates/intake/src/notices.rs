@@ -4,6 +4,7 @@ use std::collections::{BTreeSet, HashMap};
 use std::hash::Hash;
 use std::time::Duration;
 
+use posthaste_units::BackOff;
 use tokio::time::Instant;
 
 /// Which owed notices wait, and until when. A bounded number is made at a time; while none can be made, one is tried now and then.
@@ -75,11 +76,11 @@ impl<K: Copy + Ord + Hash> NoticeSchedule<K> {
         let waiting = self.waiting.get_mut(&key).expect("what is made waits");
         waiting.is_making = false;
         waiting.failures = waiting.failures.saturating_add(1);
-        waiting.due = now + pause(waiting.failures, PAUSE_MAX);
+        waiting.due = now + RETRY.after(waiting.failures);
         self.due[FAILED].insert((waiting.due, key));
         self.failures = self.failures.saturating_add(1);
         // One that fails is no reason for others to wait.
-        self.not_before = (self.failures > 1).then(|| now + pause(self.failures, GAP_MAX));
+        self.not_before = (self.failures > 1).then(|| now + GAP.after(self.failures));
         let is_new = self.told.is_none_or(|told| now.duration_since(told) >= TOLD_EVERY);
         is_new.then(|| {
             self.told = Some(now);
@@ -100,19 +101,14 @@ impl<K: Copy + Ord + Hash> NoticeSchedule<K> {
     }
 }
 
-fn pause(failures: u32, most: Duration) -> Duration {
-    PAUSE_MIN.saturating_mul(1 << failures.saturating_sub(1).min(20)).min(most)
-}
-
 const FRESH: usize = 0;
 const FAILED: usize = 1;
 /// Notices that are made at once: each is a message in memory.
 const AT_ONCE: usize = 64;
 /// Between two attempts to make the same notice.
-const PAUSE_MIN: Duration = Duration::from_millis(100);
-const PAUSE_MAX: Duration = Duration::from_secs(30);
+const RETRY: BackOff = BackOff::new(Duration::from_millis(100), Duration::from_secs(30));
 /// Between two attempts to make any while none can be made.
-const GAP_MAX: Duration = Duration::from_secs(1);
+const GAP: BackOff = BackOff::new(Duration::from_millis(100), Duration::from_secs(1));
 /// The log has one line of it in so long.
 const TOLD_EVERY: Duration = Duration::from_secs(60);
 
@@ -131,11 +127,11 @@ mod tests {
         assert_eq!(told, ["0"], "one line a minute");
         assert_eq!(schedule.begin(now, false), None);
         let then = schedule.next_due(false).unwrap();
-        assert!(then > now && then <= now + GAP_MAX);
+        assert!(then > now && then <= now + GAP.after(u32::MAX));
         // Notices that were not tried yet come first.
         assert_eq!((schedule.begin(then, false), schedule.begin(then, false)), (Some(AT_ONCE as u32), None));
         assert_eq!(schedule.made(AT_ONCE as u32, Ok(()), then), None);
-        let rest = std::iter::from_fn(|| schedule.begin(then + PAUSE_MAX, false)).count();
+        let rest = std::iter::from_fn(|| schedule.begin(then + RETRY.after(u32::MAX), false)).count();
         assert_eq!(rest, AT_ONCE);
     }
 

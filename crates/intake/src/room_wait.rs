@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use posthaste_spool::Spool;
+use posthaste_units::BackOff;
 
 use crate::body::blocking;
 use crate::error::IntakeError;
@@ -15,13 +16,13 @@ pub(crate) struct RoomWait<'a> {
     intake: &'a Intake,
     is_full: &'a AtomicBool,
     deadline: Instant,
-    pause: Duration,
+    back_off: BackOff,
 }
 
 impl<'a> RoomWait<'a> {
     /// `is_full`: whether the last wait of this kind was in vain.
     pub fn begin(intake: &'a Intake, is_full: &'a AtomicBool) -> Self {
-        RoomWait { intake, is_full, deadline: intake.now() + intake.config().room_patience, pause: PAUSE_MIN }
+        RoomWait { intake, is_full, deadline: intake.now() + intake.config().room_patience, back_off: LOOK_AGAIN }
     }
 
     /// After an attempt that found room.
@@ -38,8 +39,7 @@ impl<'a> RoomWait<'a> {
             self.is_full.store(true, Ordering::Relaxed);
             return false;
         }
-        tokio::time::sleep(self.pause).await;
-        self.pause = (self.pause * 2).min(PAUSE_MAX);
+        tokio::time::sleep(self.back_off.failed()).await;
         true
     }
 }
@@ -71,5 +71,4 @@ impl Intake {
     }
 }
 
-const PAUSE_MIN: Duration = Duration::from_millis(10);
-const PAUSE_MAX: Duration = Duration::from_millis(500);
+const LOOK_AGAIN: BackOff = BackOff::new(Duration::from_millis(10), Duration::from_millis(500));

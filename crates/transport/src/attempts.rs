@@ -125,11 +125,11 @@ impl Queues {
         }
         // It may be gone with its last target.
         let Some(queue) = self.queues.get_mut(transport) else { return (done, notes) };
-        let (min, max) = (self.config.retry_min, self.config.retry_max);
+        let back_off = self.config.retry;
         match unavailable {
             Some(error) => {
                 queue.attempts = queue.attempts.saturating_add(1);
-                let (due, attempts) = (now + pause(min, max, queue.attempts), queue.attempts);
+                let (due, attempts) = (now + back_off.after(queue.attempts), queue.attempts);
                 (queue.blocked_until, queue.error) = (Some(due), Some(error.clone()));
                 let is_overdue = is_overdue && !std::mem::replace(&mut queue.is_overdue, true);
                 self.due.insert((due, Wake::Transport(transport.clone())));
@@ -158,10 +158,10 @@ impl Queues {
 
     /// An attempt has failed for one target, which waits.
     fn failed(&mut self, key: Key, failure: Failure, error: Arc<str>, now: Instant) -> Option<Note> {
-        let (min, max, held) = (self.config.retry_min, self.config.retry_max, self.config.held_pause);
+        let (back_off, held) = (self.config.retry, self.config.held_pause);
         let job = self.job(key)?;
         job.attempts = job.attempts.saturating_add(1);
-        let due = now + if failure.is_held() { held } else { pause(min, max, job.attempts) };
+        let due = now + if failure.is_held() { held } else { back_off.after(job.attempts) };
         job.stand = Stand::Waiting(due);
         let is_new = job.error.as_ref().is_none_or(|(before, _)| *before != failure);
         job.error = Some((failure, error.clone()));
@@ -253,10 +253,6 @@ impl Queues {
 fn worker_at(work: &Work, since: Instant) -> Worker {
     let targets = work.targets.iter().map(|part| (work.body, part.number)).collect();
     Worker { transport: work.transport.text().clone(), since, targets }
-}
-
-pub(crate) fn pause(min: Duration, max: Duration, attempts: u32) -> Duration {
-    min.saturating_mul(1 << attempts.saturating_sub(1).min(20)).min(max)
 }
 
 /// Workers that have not been at it for long.

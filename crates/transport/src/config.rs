@@ -3,6 +3,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use posthaste_units::BackOff;
+
 use crate::observer::Observer;
 use crate::refusals::RefusalNotifier;
 
@@ -17,10 +19,8 @@ pub struct Config {
     pub lmtp_time: Duration,
     /// How long a lock of a file is waited for.
     pub lock_time: Duration,
-    /// The pause after the first failure. It doubles with each further one.
-    pub retry_min: Duration,
-    /// And is at most this.
-    pub retry_max: Duration,
+    /// Pauses after failures.
+    pub retry: BackOff,
     /// A message that cannot be delivered is held when it is older than this.
     pub max_age: Duration,
     /// The pause of a message that is held, and after a refusal for good.
@@ -46,8 +46,7 @@ impl Default for Config {
             program_time: Duration::from_secs(1000),
             lmtp_time: Duration::from_secs(300),
             lock_time: Duration::from_secs(30),
-            retry_min: Duration::from_secs(5),
-            retry_max: Duration::from_secs(1800),
+            retry: BackOff::new(RETRY_FIRST, Duration::from_secs(1800)),
             max_age: Duration::from_secs(5 * 86_400),
             held_pause: Duration::from_secs(86_400),
             pending_bytes_max: 1 << 30,
@@ -59,3 +58,6 @@ impl Default for Config {
         }
     }
 }
+
+/// The pause after the first failure.
+pub(crate) const RETRY_FIRST: Duration = Duration::from_secs(5);

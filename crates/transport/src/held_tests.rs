@@ -5,6 +5,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use posthaste_spool::{ClosedSpool, Entry, Spool};
+use posthaste_units::BackOff;
 
 use crate::inspect::undelivered;
 use crate::tests::{World, append, quick, read};
@@ -70,7 +71,7 @@ fn damage(spool: &Path, text: &str) {
 fn a_message_whose_body_is_lost_is_given_up_with_a_word_and_a_copy() {
     for transport in ["|/bin/sh -c \"test -e DIR/go || exit 75; cat\"", "DIR/go/file"] {
         let long = Duration::from_secs(1000);
-        let world = World::new(Config { retry_min: long, retry_max: long, ..Config::default() });
+        let world = World::new(Config { retry: BackOff::new(long, long), ..Config::default() });
         let transport = transport.replace("DIR", world.path("").to_str().unwrap().trim_end_matches('/'));
         let id = world.send(&[(&transport, "a@example.org")], b"BAD text\r\n");
         assert!(matches!(world.event(), Event::Failed { .. } | Event::Unavailable { .. }));

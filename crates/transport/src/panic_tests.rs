@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 use bytes::Bytes;
 use posthaste_hooked_spool::{HookedSpool, Hooks};
 use posthaste_spool::{Batch, Body, FileSpool, Spool};
+use posthaste_units::BackOff;
 
 use crate::{Config, Event, Events, Failure, Message, Target, Transports};
 
@@ -55,7 +56,7 @@ impl World {
             assert!(!tell_panics || sent.is_err(), "this test wants a panic");
         });
         let moment = Duration::from_millis(10);
-        let config = Config { retry_min: moment, retry_max: moment, ..Config::default() };
+        let config = Config { retry: BackOff::new(moment, moment), ..Config::default() };
         let (transports, _) = Transports::open(spool.clone(), config, tell).unwrap();
         World { transports, spool, events, dir }
     }

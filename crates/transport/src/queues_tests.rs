@@ -6,7 +6,6 @@ use std::time::{Duration, Instant};
 use posthaste_random::Random;
 use posthaste_spool::Lsn;
 
-use crate::attempts::pause;
 use crate::config::Config;
 use crate::entry::{Deliver, Key, Target, TransportEntry};
 use crate::queues::Queues;
@@ -156,10 +155,4 @@ fn any_order_of_attempts_entries_written_anew_and_cuts_loses_nothing() {
         let (position, released) = queues.take_advance().expect("something has changed");
         assert_eq!((position.get(), released.below.get()), (log.last, log.last + 1), "seed {seed}");
     }
-}
-
-#[test]
-fn pauses_double_up_to_a_bound() {
-    let pause = |attempts| pause(Duration::from_secs(5), Duration::from_secs(1800), attempts).as_secs();
-    assert_eq!([1, 2, 3, 9, 10, u32::MAX].map(pause), [5, 10, 20, 1280, 1800, 1800]);
 }

@@ -4,10 +4,11 @@ use std::time::Duration;
 
 use posthaste_units::values::{self, Table};
 use posthaste_units::words::Problem;
-use posthaste_units::{A_YEAR, check_bounds};
+use posthaste_units::{A_YEAR, BackOff, check_bounds};
 use serde::{Deserialize, Serialize};
 
 use crate::Config;
+use crate::config::RETRY_FIRST;
 
 /// Times of programs, files and LMTP servers that mail goes to.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -64,7 +65,7 @@ impl From<&Section> for Config {
         Self {
             program_time: Duration::from_secs(section.program_secs),
             lmtp_time: Duration::from_secs(section.lmtp_secs),
-            retry_max: Duration::from_secs(section.retry_secs),
+            retry: BackOff::new(RETRY_FIRST, Duration::from_secs(section.retry_secs)),
             max_age: Duration::from_secs(section.max_age_secs),
             held_pause: Duration::from_secs(section.refused_retry_secs),
             ..Self::default()

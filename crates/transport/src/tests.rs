@@ -8,6 +8,7 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use posthaste_spool::{Batch, Body, ClosedSpool, Entry, FileSpool, OpenError, Spool};
+use posthaste_units::BackOff;
 
 use crate::inspect::undelivered;
 use crate::{Config, Event, Events, Failure, Message, Target, TransportWaits, Transports, WaitingTarget};
@@ -105,7 +106,7 @@ pub(crate) fn append(spool: &dyn Spool, entry: Entry, body: &[u8]) -> u64 {
 /// Retries at once, as far as a test waits for them.
 pub(crate) fn quick() -> Config {
     let moment = Duration::from_millis(10);
-    Config { retry_min: moment, retry_max: moment, ..Config::default() }
+    Config { retry: BackOff::new(moment, moment), ..Config::default() }
 }
 
 pub(crate) fn read(path: impl AsRef<Path>) -> String {
@@ -278,7 +279,7 @@ fn mail_for_a_transport_has_a_bound_of_its_own() {
 
 #[test]
 fn a_stuck_transport_holds_only_its_own_mail_in_the_spool() {
-    let world = World::new(Config { retry_min: PATIENCE, ..quick() });
+    let world = World::new(Config { retry: BackOff::new(PATIENCE, PATIENCE), ..quick() });
     let stuck = world.send(&[("|/no/such/program", "a@example.org")], b"stuck\r\n");
     assert!(matches!(world.event(), Event::Unavailable { .. }));
     let good = world.script("cat > /dev/null");

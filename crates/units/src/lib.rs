@@ -1,8 +1,10 @@
-//! What people write in a configuration or on a command line: sizes, times, rates and names, and [mistakes](words) told in their words; the [`Bucket`] that keeps to a rate.
+//! What people write in a configuration or on a command line: sizes, times, rates and names, and [mistakes](words) told in their words; the [`Bucket`] that keeps to a rate,
+//! and the [`BackOff`] between attempts.
 //!
 //! For any program that has such values. It knows no keys and no limits of theirs; it reads no file.
 #![forbid(unsafe_code)]
 
+mod back_off;
 mod bounds;
 mod bucket;
 #[cfg(feature = "serde")]
@@ -15,6 +17,7 @@ pub mod words;
 use std::fmt;
 use std::time::Duration;
 
+pub use back_off::BackOff;
 pub use bounds::{A_YEAR, check_bounds};
 pub use bucket::{Bucket, Refused};
 pub use rate::{Rate, RateError};

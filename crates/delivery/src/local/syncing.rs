@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use posthaste_spool::Lsn;
+use posthaste_units::BackOff;
 
 /// When a mount is synced next, and how it went.
 pub(super) struct Syncing {
@@ -87,7 +88,7 @@ impl Syncing {
 
     /// Whether it is time, also if nothing was visible: the spool may forget what was shown.
     pub fn is_due(&mut self, now: Instant, interval: Duration) -> bool {
-        let pause = interval.saturating_mul(1 << self.failures.min(FAILURES_MAX));
+        let pause = BackOff::new(interval, interval.saturating_mul(PAUSE_RATIO_MAX)).after(self.failures + 1);
         self.wanted |= now.saturating_duration_since(self.last) >= pause;
         self.wanted
     }
@@ -104,8 +105,8 @@ impl Syncing {
 
 /// How long a sync may take before mail for its mount counts as waiting.
 const SYNC_HANGS: Duration = Duration::from_secs(60);
-/// The pause between syncs that fail doubles so many times.
-const FAILURES_MAX: u32 = 4;
+/// The longest pause between syncs that fail, in intervals.
+const PAUSE_RATIO_MAX: u32 = 16;
 /// Entries that may be shown while messages wait, and how many more for each of those, before they are rewritten.
 const CARRY_ENTRIES: usize = 4096;
 const CARRY_RATIO: usize = 8;

@@ -7,6 +7,8 @@ use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use posthaste_units::BackOff;
+
 use super::mounts::is_at_or_below;
 use super::table::Key;
 
@@ -101,8 +103,8 @@ impl Troubles {
             return false;
         }
         broken.probe = broken.probe.filter(|_| !was_probe);
-        broken.due = now + RETRY_FIRST.saturating_mul(1 << broken.attempts.min(16)).min(RETRY_MAX);
         broken.attempts += 1;
+        broken.due = now + RETRY.after(broken.attempts);
         broken.error = error.clone();
         true
     }
@@ -206,7 +208,7 @@ impl Broken {
 /// Mailboxes of which it is remembered that they have recovered.
 const RECOVERED_MAX: usize = 10_000;
 const RETRY_FIRST: Duration = Duration::from_secs(1);
-const RETRY_MAX: Duration = Duration::from_secs(300);
+const RETRY: BackOff = BackOff::new(RETRY_FIRST, Duration::from_secs(300));
 
 #[cfg(test)]
 mod tests {

@@ -1,9 +1,11 @@
 //! When a recipient is tried again, and when it is given up.
 
+use std::time::Duration;
+
 use posthaste_random::mix;
 use posthaste_units::values;
 use posthaste_units::words::Problem;
-use posthaste_units::{A_YEAR, check_bounds};
+use posthaste_units::{A_YEAR, BackOff, check_bounds};
 use serde::{Deserialize, Serialize};
 
 use super::Secs;
@@ -62,8 +64,8 @@ impl Schedule {
 
     /// Seconds from a failed attempt, number `attempts` from 1, to the next. The random part follows from the seed, the recipient and the attempt.
     pub fn pause(&self, attempts: u8, key: Key, seed: u64) -> u32 {
-        let doublings = u32::from(attempts.saturating_sub(1)).min(32);
-        let pause = self.first_secs.saturating_mul(1 << doublings).min(self.longest_secs);
+        let [first, longest] = [self.first_secs, self.longest_secs].map(Duration::from_secs);
+        let pause = BackOff::new(first, longest).after(attempts.into()).as_secs();
         let most = pause * self.jitter_percent / 100;
         let which = key.message.get() ^ u64::from(key.number) << 48 ^ u64::from(attempts) << 40;
         (pause + mix(seed ^ mix(which)) % (most + 1)) as u32

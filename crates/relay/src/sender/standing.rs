@@ -7,6 +7,7 @@
 
 use std::time::Duration;
 
+use posthaste_units::BackOff;
 use tokio::time::Instant;
 
 use crate::queue::EntryText;
@@ -90,9 +91,9 @@ impl Standing {
             return None;
         }
         self.pauses = self.pauses.saturating_add(1);
-        let secs = first_secs.saturating_mul(1 << (self.pauses - 1).min(16)).min(PAUSE_SECS_MAX);
-        self.paused_until = Some(now + Duration::from_secs(secs.into()));
-        Some(Pause { secs, pauses: self.pauses, failures: self.failures })
+        let pause = BackOff::new(Duration::from_secs(first_secs.into()), PAUSE_MAX).after(self.pauses);
+        self.paused_until = Some(now + pause);
+        Some(Pause { secs: pause.as_secs() as u32, pauses: self.pauses, failures: self.failures })
     }
 
     /// When its pause ends. Open connections go on meanwhile; none is made.
@@ -141,7 +142,7 @@ const WINDOW: Duration = Duration::from_secs(1);
 /// A site whose sessions fail for so long pauses, however few they are.
 const FAILING_FOR: Duration = Duration::from_secs(60);
 /// The longest pause of a site that does not answer.
-const PAUSE_SECS_MAX: u32 = 1800;
+const PAUSE_MAX: Duration = Duration::from_secs(1800);
 /// How long it is remembered that a site has paused.
 const FORGOTTEN: Duration = Duration::from_secs(3600);
 

@@ -15,6 +15,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use posthaste_maildir::tree::{TreeOptions, walk};
+use posthaste_units::BackOff;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::FlockOperation;
 use serde::{Deserialize, Serialize};
@@ -96,7 +97,7 @@ pub fn watch(
         .create(dir)
         .map_err(|error| StateError::Io { dir: dir.to_owned(), error })?;
     let sign = Sign::raise(dir)?;
-    let (mut was_ready, mut pause) = (false, PAUSE_MIN);
+    let (mut was_ready, mut back_off) = (false, RETRY);
     loop {
         let began = Instant::now();
         // Those that were named are known by then, and one that has gone is no reason to leave the others alone.
@@ -105,21 +106,22 @@ pub fn watch(
             .and_then(|watch| watch.map_or(Ok(()), |mut watch| watch.run(named, stop, &mut was_ready)));
         match ended {
             Err(error) if was_ready => {
-                pause = if began.elapsed() > PAUSE_MAX { PAUSE_MIN } else { pause };
+                if began.elapsed() > RETRY.after(u32::MAX) {
+                    back_off.succeeded();
+                }
+                let pause = back_off.failed();
                 tell(WatchEvent::Trouble { error: &error, pause });
                 if stop.wait(pause) {
                     return Ok(());
                 }
-                pause = (2 * pause).min(PAUSE_MAX);
             }
             ended => return ended,
         }
     }
 }
 
-/// Before a watch that met with trouble begins again: doubled each time.
-const PAUSE_MIN: Duration = Duration::from_secs(1);
-const PAUSE_MAX: Duration = Duration::from_secs(60);
+/// Before a watch that met with trouble begins again.
+const RETRY: BackOff = BackOff::new(Duration::from_secs(1), Duration::from_secs(60));
 /// While changes wait to be committed, others are gathered this long before they are looked at: waking up for each of them would cost as much as
 /// the work.
 const GATHER: Duration = Duration::from_millis(100);

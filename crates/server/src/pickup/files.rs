@@ -5,6 +5,7 @@ use std::collections::{BTreeSet, HashMap, HashSet, VecDeque};
 use std::ffi::{OsStr, OsString};
 use std::time::Duration;
 
+use posthaste_units::BackOff;
 use tokio::time::Instant;
 
 use super::handover::Refused;
@@ -24,8 +25,8 @@ pub(super) struct Files {
 struct File {
     /// Whom it belonged to when it was found.
     uid: u32,
-    /// The last one before an attempt.
-    pause: Duration,
+    /// Attempts that failed.
+    failures: u32,
     /// What its message's end asks for, if that was not done.
     unsettled: Option<Settlement>,
     /// Recipients that earlier transactions of the same file have refused: they are in the file still, and their sender is told of all at once.
@@ -123,9 +124,9 @@ impl Files {
     /// The file waits, twice as long as the last time.
     pub fn later(&mut self, name: OsString, unsettled: Option<Settlement>, now: Instant) {
         let Some(file) = self.known.get_mut(&name) else { return };
-        file.pause = (file.pause * 2).clamp(PAUSE_MIN, PAUSE_MAX);
+        file.failures = file.failures.saturating_add(1);
         file.unsettled = unsettled;
-        self.waiting.insert((now + file.pause, name));
+        self.waiting.insert((now + RETRY.after(file.failures), name));
     }
 
     /// When the next of those that wait is due.
@@ -171,8 +172,7 @@ impl Look {
 const FOUND_MAX: usize = 1000;
 /// Files that are known. One user's are at most half of them.
 const KNOWN_MAX: usize = 100_000;
-const PAUSE_MIN: Duration = Duration::from_secs(5);
-const PAUSE_MAX: Duration = Duration::from_secs(300);
+const RETRY: BackOff = BackOff::new(Duration::from_secs(5), Duration::from_secs(300));
 
 #[cfg(test)]
 mod tests {

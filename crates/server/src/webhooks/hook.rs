@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 
 use posthaste_events::read::{Reader, end};
 use posthaste_spool::{BudgetChange, OutcomeBudget};
+use posthaste_units::BackOff;
 
 use super::Stop;
 use super::batch::{Batch, read};
@@ -24,7 +25,7 @@ impl Hook {
     /// Until it is told to stop.
     pub fn run(&self) {
         let name = &self.webhook.name;
-        let mut trouble = Trouble { name, pause: PAUSE_MIN, is_told: false };
+        let mut trouble = Trouble { name, back_off: RETRY, is_told: false };
         while !self.stop.is_set() {
             match self.follow(&mut trouble) {
                 Ok(()) => return,
@@ -193,7 +194,7 @@ impl<'a> Saving<'a> {
 /// What the log says of a hook that fails: once, and when it works again.
 struct Trouble<'a> {
     name: &'a str,
-    pause: Duration,
+    back_off: BackOff,
     is_told: bool,
 }
 
@@ -210,22 +211,19 @@ impl Trouble<'_> {
         } else {
             tracing::debug!(webhook, error, "a webhook cannot be told");
         }
-        let pause = self.pause;
-        self.pause = (pause * 2).min(PAUSE_MAX);
-        pause
+        self.back_off.failed()
     }
 
     fn ends(&mut self) {
-        self.pause = PAUSE_MIN;
+        self.back_off.succeeded();
         if std::mem::take(&mut self.is_told) {
             tracing::info!(webhook = self.name, "a webhook is told again");
         }
     }
 }
 
-/// How soon it is tried again after a failure, then after twice as long each time.
-const PAUSE_MIN: Duration = Duration::from_millis(500);
-const PAUSE_MAX: Duration = Duration::from_secs(300);
+/// After a failure.
+const RETRY: BackOff = BackOff::new(Duration::from_millis(500), Duration::from_secs(300));
 const UNSAVED_BYTES_MAX: u64 = 1 << 20;
 /// How long after a failure a place is saved again.
 const SAVE_PAUSE: Duration = Duration::from_secs(5);
