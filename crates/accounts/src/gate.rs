@@ -37,6 +37,8 @@ pub struct LoginGate {
     lanes: [Lane; LoginDoor::COUNT],
     known: KnownNetworks,
     guesses: Guesses,
+    /// Wrong tokens of HTTP: a program with an old token keeps nobody of its address from reading mail.
+    token_guesses: Guesses,
     account_guesses: AccountGuesses,
     remembered: RememberedPasswords,
     last_uses: LastUses,
@@ -104,6 +106,7 @@ impl Default for LoginGate {
             lanes: [Lane::new(CHECKS_MAX), Lane::new(READING_CHECKS_MAX)],
             known: KnownNetworks::default(),
             guesses: Guesses::default(),
+            token_guesses: Guesses::default(),
             account_guesses: AccountGuesses::default(),
             remembered: RememberedPasswords::default(),
             last_uses: LastUses::default(),
@@ -259,15 +262,15 @@ impl LoginGate {
         LoginFailure::Wrong(why)
     }
 
-    /// Counts a wrong token of HTTP for its client, as one more wrong password of who reads, and returns when a wrong password is answered. Clients on this machine count,
-    /// too: no webmail shows tokens for its users.
+    /// Counts a wrong token of HTTP for its client, apart from wrong passwords, and returns when a wrong password is answered. Clients on this machine count, too: no webmail
+    /// shows tokens for its users.
     pub async fn wrong_token(&self, network: Option<IpAddr>, presented: &str) -> LoginFailure {
         let begun = Instant::now();
-        let attempt = match self.guesses.begin(LoginDoor::Reading, network, false) {
+        let attempt = match self.token_guesses.begin(LoginDoor::Reading, network, false) {
             Ok(attempt) => attempt,
             Err(why) => return why,
         };
-        attempt.failed(self.guesses.digest(("token", presented)), "wrong token");
+        attempt.failed(self.token_guesses.digest(presented), "wrong token");
         sleep_until(begun + FAILURE_DELAY).await;
         LoginFailure::Wrong("wrong token")
     }

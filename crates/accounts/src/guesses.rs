@@ -155,7 +155,7 @@ impl Guesses {
 pub struct GuessingClient {
     /// An address of IPv4, or a prefix of IPv6: `2001:db8::/64`.
     pub network: String,
-    /// Wrong passwords and tokens that count.
+    /// Wrong passwords, or wrong tokens, that count.
     pub wrong: u32,
     /// True if its attempts are turned away without a check.
     pub is_turned_away: bool,
@@ -163,12 +163,19 @@ pub struct GuessingClient {
     pub secs_left: u64,
 }
 
+impl GuessingClient {
+    /// Those that are turned away first, then those with the most.
+    pub(crate) fn rank(&self) -> (bool, u32, &str) {
+        (!self.is_turned_away, u32::MAX - self.wrong, &self.network)
+    }
+}
+
 impl Guesses {
-    /// Networks whose failures count: those that are turned away first, then those with the most.
+    /// Networks whose failures count.
     pub fn clients(&self) -> Vec<GuessingClient> {
         let networks = self.lock();
         let counting = networks.iter().filter(|(_, counted)| counted.failures > 0);
-        let mut clients: Vec<_> = counting
+        counting
             .filter_map(|(network, counted)| {
                 let left = GUESSES_FOR.checked_sub(counted.since.elapsed()).filter(|left| !left.is_zero())?;
                 let is_turned_away = counted.failures >= network.failures_max();
@@ -180,13 +187,7 @@ impl Guesses {
                     secs_left,
                 })
             })
-            .collect();
-        drop(networks);
-        clients.sort_by(|a, b| {
-            let rank = |of: &GuessingClient| (!of.is_turned_away, u32::MAX - of.wrong);
-            rank(a).cmp(&rank(b)).then_with(|| a.network.cmp(&b.network))
-        });
-        clients
+            .collect()
     }
 
     /// Forgets the failures of a client and of its /48. False: there are none.

@@ -82,13 +82,15 @@ impl LoginGate {
 
     /// Clients whose wrong passwords, or tokens, count now: those that are turned away first, then those with the most.
     pub fn guessing_clients(&self) -> Vec<GuessingClient> {
-        self.guesses.clients()
+        let mut all = [self.guesses.clients(), self.token_guesses.clients()].concat();
+        all.sort_by(|a, b| a.rank().cmp(&b.rank()));
+        all
     }
 
     /// Forgets wrong passwords of a client or for an account: it is neither turned away nor slow for them. False: there are none.
     pub fn forget(&self, of: &Guessed) -> bool {
         match of {
-            Guessed::Client(ip) => self.guesses.forget(*ip),
+            Guessed::Client(ip) => self.guesses.forget(*ip) | self.token_guesses.forget(*ip),
             Guessed::Account(name) => self.account_guesses.forget(name),
         }
     }

@@ -456,3 +456,23 @@ async fn an_operator_sees_who_guesses_and_can_forget_it() {
     tokio::time::advance(GUESSES_FOR).await;
     assert!(rig.gate.guessing_clients().is_empty(), "guesses of long ago do not count");
 }
+
+#[tokio::test(start_paused = true)]
+async fn wrong_tokens_keep_nobody_from_reading_mail() {
+    let rig = Rig::new();
+    let ip = network("192.0.2.1");
+    for guess in 0..FAILURES_MAX {
+        assert_eq!(rig.gate.wrong_token(ip, &guess.to_string()).await, LoginFailure::Wrong("wrong token"));
+    }
+    assert_eq!(rig.gate.wrong_token(ip, "more").await, LoginFailure::Blocked);
+    rig.check_at(LoginDoor::Reading, "192.0.2.1", "ann", "password").await.unwrap();
+    let clients = rig.gate.guessing_clients();
+    assert!(clients.len() == 1 && clients[0].is_turned_away, "{clients:?}");
+    assert!(rig.gate.forget(&Guessed::Client(ip.unwrap())) && rig.gate.guessing_clients().is_empty());
+    for guess in 0..FAILURES_MAX {
+        rig.check_at(LoginDoor::Reading, "192.0.2.1", "ann", &guess.to_string()).await.unwrap_err();
+    }
+    let blocked = rig.check_at(LoginDoor::Reading, "192.0.2.1", "ann", "password").await;
+    assert_eq!(blocked.err(), Some(LoginFailure::Blocked));
+    assert_eq!(rig.gate.wrong_token(ip, "0").await, LoginFailure::Wrong("wrong token"), "and not the other way round");
+}
