@@ -11,6 +11,7 @@ mod config_check;
 mod control;
 mod delivery;
 mod destinations;
+mod disks;
 mod error;
 mod events;
 mod expiry;

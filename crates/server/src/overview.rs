@@ -1,20 +1,20 @@
 //! The server's state as the page shows it: counters, streams, disks, and what needs somebody.
 
-use std::os::unix::fs::MetadataExt;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant, SystemTime};
 
 use posthaste_accounts::LoginFailure;
 use posthaste_admin::{
-    Attention, ClientAddress, Counters, DestinationCount, DiskRoom, Guess, InjectReply, QueueStatus, Readiness,
-    ServerStatus, ServerView, StreamStatus, Token, Urgency,
+    Attention, ClientAddress, Counters, DestinationCount, Guess, InjectReply, QueueStatus, Readiness, ServerStatus,
+    ServerView, StreamStatus, Token, Urgency,
 };
 use posthaste_delivery::local::{LocalStats, MountStats};
 use posthaste_relay::queue::{QueueEntry, Secs};
 use posthaste_relay::sender::{CountBy, Filter, Relay, STREAM as QUEUE};
 
+use crate::disks::{Disks, FileSystem};
 use crate::inject::InjectDoor;
 use crate::receive::Receiver;
 use crate::watch::{CHECKPOINT_HANGS, trouble_of};
@@ -25,6 +25,7 @@ pub(crate) struct Overview {
     receiver: Receiver,
     door: InjectDoor,
     settings: Mutex<Shown>,
+    disks: Disks,
     /// The spool's file system was short of space at the last look.
     is_short: AtomicBool,
 }
@@ -47,7 +48,7 @@ impl Overview {
     pub fn new(receiver: Receiver, config: &Config) -> Self {
         let settings = Mutex::new(Shown { config: config.clone(), expiring: None });
         let door = InjectDoor::new(receiver.clone(), config);
-        Self { receiver, door, settings, is_short: AtomicBool::new(false) }
+        Self { receiver, door, settings, disks: Disks::of(&config.storage), is_short: AtomicBool::new(false) }
     }
 
     pub fn reload(&self, config: &Config) {
@@ -93,10 +94,11 @@ impl ServerView for Overview {
         let (storage, host_name, expiring) = self.shown();
         let receiver = &self.receiver;
         let (store, spool) = (receiver.store().stats(), receiver.store().intake().spool());
-        let is_short = is_short(&storage);
+        let disks = self.disks.report();
+        let is_short = disks.spool.is_some_and(|disk| is_short(&storage, disk));
         self.is_short.store(is_short, Ordering::Relaxed);
         let poisoned = spool.poisoned();
-        let mut attention = Vec::new();
+        let mut attention = disks.attention;
         if let Some(why) = &poisoned {
             let help = "mend the disk, then restart the server: acknowledged mail is in the spool";
             attention.push(Attention::new(Urgency::Broken, "spool", format!("stable storage failed: {why}"), help));
@@ -129,7 +131,7 @@ impl ServerView for Overview {
             not_delivering: not_delivering(&store, receiver.remote().stuck()),
             attention,
             spool_fill: ring.segments_in_service as f64 / ring.max_segments.max(1) as f64,
-            disks: disks(&storage),
+            disks: disks.rooms,
             streams: streams(receiver, &store, events.is_failing),
             waiting_here: store.waiting as u64,
             queued: receiver.relay().map_or(0, |relay| relay.stats().recipients),
@@ -274,28 +276,8 @@ fn streams(receiver: &Receiver, store: &LocalStats, events_fail: bool) -> Vec<St
     all.map(status).collect()
 }
 
-/// Each file system once, with all that it holds.
-fn disks(storage: &Storage) -> Vec<DiskRoom> {
-    let places: [(&str, &PathBuf); 3] = [("spool", &storage.spool), ("mail", &storage.mail), ("data", &storage.data)];
-    let mut disks: Vec<(u64, DiskRoom)> = Vec::new();
-    for (holds, path) in places {
-        let (Ok(found), Ok(disk)) = (std::fs::metadata(path), rustix::fs::statvfs(path)) else { continue };
-        match disks.iter_mut().find(|(device, _)| *device == found.dev()) {
-            Some((_, disk)) => disk.holds = format!("{}, {holds}", disk.holds),
-            None => {
-                let bytes = |blocks: u64| blocks.saturating_mul(disk.f_frsize);
-                let (free_bytes, total_bytes) = (bytes(disk.f_bavail), bytes(disk.f_blocks));
-                disks.push((found.dev(), DiskRoom { holds: holds.to_owned(), free_bytes, total_bytes }));
-            }
-        }
-    }
-    disks.into_iter().map(|(_, disk)| disk).collect()
-}
-
 /// True if the spool takes no mail for want of space.
-fn is_short(storage: &Storage) -> bool {
-    rustix::fs::statvfs(&storage.spool).is_ok_and(|disk| {
-        disk.f_bavail.saturating_mul(disk.f_frsize) < storage.free_bytes_min
-            || (disk.f_files > 0 && disk.f_favail < storage.free_inodes_min as u64)
-    })
+fn is_short(storage: &Storage, disk: FileSystem) -> bool {
+    disk.free_bytes < storage.free_bytes_min
+        || disk.free_inodes.is_some_and(|free| free < storage.free_inodes_min as u64)
 }
