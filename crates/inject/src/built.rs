@@ -1,36 +1,36 @@
 //! Mail that is built of its parts: texts, attachments, fields.
 
-use minijinja::Value;
 use posthaste_message::mime::{Addresses, DecodedAddress};
 use posthaste_smtp::ForwardPath;
 use serde::Deserialize;
 
+use crate::json::Object;
 use crate::mime::{Part, base64_lines, from_base64, mailbox, write_field, write_text_field};
 use crate::template::{Piece, Place, Templates};
 
 /// `content` as an object.
-#[derive(Debug, Deserialize)]
+#[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct BuiltBody {
     text_body: Option<String>,
     html_body: Option<String>,
     subject: Option<String>,
-    from: Option<MailboxBody>,
-    reply_to: Option<MailboxBody>,
+    from: Option<Object<MailboxBody>>,
+    reply_to: Option<Object<MailboxBody>>,
     #[serde(default)]
     headers: std::collections::BTreeMap<String, String>,
     #[serde(default)]
-    attachments: Vec<AttachmentBody>,
+    attachments: Vec<Object<AttachmentBody>>,
 }
 
-#[derive(Debug, Deserialize)]
+#[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct MailboxBody {
     email: String,
     name: Option<String>,
 }
 
-#[derive(Debug, Deserialize)]
+#[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct AttachmentBody {
     data: String,
@@ -40,6 +40,9 @@ struct AttachmentBody {
     #[serde(default)]
     base64: bool,
 }
+
+/// Makes a text for one recipient.
+type Render<'a> = &'a dyn Fn(&Piece) -> Result<String, String>;
 
 /// Fields that are ours, or that the parts decide.
 const NOT_GIVEN: [&str; 9] = [
@@ -90,7 +93,7 @@ impl Built {
         }
         let mut mailboxes = Vec::new();
         for (name, what, mailbox) in [("From", "from", body.from), ("Reply-To", "reply_to", body.reply_to)] {
-            let Some(MailboxBody { email, name: shown }) = mailbox else { continue };
+            let Some(Object(MailboxBody { email, name: shown })) = mailbox else { continue };
             let email = piece(&format!("{what}.email"), Place::Header, email)?;
             let shown = shown.map(|shown| piece(&format!("{what}.name"), Place::Header, shown)).transpose()?;
             mailboxes.push((name, email, shown));
@@ -109,7 +112,7 @@ impl Built {
         let text = body.text_body.map(|text| piece("text_body", Place::Text, text)).transpose()?;
         let html = body.html_body.map(|html| piece("html_body", Place::Html, html)).transpose()?;
         let (mut inline, mut attached) = (Vec::new(), Vec::new());
-        for (index, attachment) in body.attachments.into_iter().enumerate() {
+        for (index, Object(attachment)) in body.attachments.into_iter().enumerate() {
             let is_inline = attachment.content_id.is_some() && html.is_some();
             let part = part_of(attachment).map_err(|why| format!("content.attachments[{index}].{why}"))?;
             if is_inline { inline.push(part) } else { attached.push(part) }
@@ -120,20 +123,15 @@ impl Built {
         Ok(Self { fields, mailboxes, text, html, inline, attached })
     }
 
-    /// The message for one recipient.
+    /// The message for one recipient, whose texts `render` makes.
     ///
     /// # Errors
     /// A template fails, or makes a field that cannot be sent.
-    pub fn message(
-        &self,
-        templates: &Templates,
-        to: (&ForwardPath, Option<&str>),
-        variables: &Value,
-    ) -> Result<String, String> {
+    pub fn message(&self, render: Render<'_>, to: (&ForwardPath, Option<&str>)) -> Result<String, String> {
         let mut out = String::new();
         for (name, email, shown) in &self.mailboxes {
-            let email = templates.render(email, variables)?;
-            let shown = shown.as_ref().map(|shown| templates.render(shown, variables)).transpose()?;
+            let email = render(email)?;
+            let shown = shown.as_ref().map(render).transpose()?;
             let wrong = |why: &str| format!("content.{}: {why}", name.to_lowercase().replace('-', "_"));
             let path =
                 ForwardPath::parse(&format!("<{email}>")).map_err(|error| wrong(&format!("{email}: {error}")))?;
@@ -148,7 +146,7 @@ impl Built {
         }
         for (name, value) in &self.fields {
             let wrong = |why: &str| format!("content.headers.{name}: {why}");
-            let value = line(&templates.render(value, variables)?).map_err(wrong)?;
+            let value = line(&render(value)?).map_err(wrong)?;
             let written = match ADDRESSES.iter().any(|known| known.eq_ignore_ascii_case(name)) {
                 true => addresses(&value).and_then(|value| write_field(&mut out, name, &value)),
                 false => write_text_field(&mut out, name, &value),
@@ -156,14 +154,14 @@ impl Built {
             written.map_err(wrong)?;
         }
         out.push_str("MIME-Version: 1.0\r\n");
-        out.push_str(&self.body(templates, variables)?.0);
+        out.push_str(&self.body(render)?.0);
         Ok(out)
     }
 
     /// Text and HTML as alternatives, HTML with what it shows, and all of it with attachments.
-    fn body(&self, templates: &Templates, variables: &Value) -> Result<Part, String> {
-        let text = self.text.as_ref().map(|text| templates.render(text, variables)).transpose()?;
-        let html = self.html.as_ref().map(|html| templates.render(html, variables)).transpose()?;
+    fn body(&self, render: Render<'_>) -> Result<Part, String> {
+        let text = self.text.as_ref().map(render).transpose()?;
+        let html = self.html.as_ref().map(render).transpose()?;
         let text = text.map(|text| Part::text("plain", &text));
         let html = html.map(|html| Part::text("html", &html)).map(|html| match self.inline.is_empty() {
             true => html,

@@ -7,9 +7,11 @@
 
 mod answer;
 mod built;
+mod json;
 mod mime;
 mod request;
 mod template;
 
 pub use answer::InjectAnswer;
 pub use request::{InjectMessage, InjectRequest, InvalidRequest, RECIPIENTS_MAX};
+pub use template::MayGoOn;

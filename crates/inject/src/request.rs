@@ -2,13 +2,17 @@
 
 use std::collections::HashSet;
 
+use std::sync::Arc;
+
 use minijinja::Value as Variable;
+use minijinja::value::Object as Lookup;
 use posthaste_smtp::{ForwardPath, ReversePath};
 use serde::Deserialize;
 use serde_json::{Map, Value};
 
 use crate::built::{Built, BuiltBody};
-use crate::template::{Piece, Place, Templates};
+use crate::json::{self, Object};
+use crate::template::{MayGoOn, Piece, Place, Templates};
 
 /// Mail to inject.
 #[derive(Debug)]
@@ -18,7 +22,8 @@ pub struct InjectRequest {
     recipients: Vec<Recipient>,
     content: Content,
     templates: Templates,
-    substitutions: Map<String, Value>,
+    /// Of the request: one value that all messages look into.
+    substitutions: Variable,
 }
 
 #[derive(Debug)]
@@ -72,17 +77,17 @@ const DEPTH_MAX: usize = 32;
 #[serde(deny_unknown_fields)]
 struct RequestBody {
     envelope_sender: String,
-    recipients: Vec<RecipientBody>,
+    recipients: Vec<Object<RecipientBody>>,
     content: ContentBody,
     #[serde(default)]
     substitutions: Map<String, Value>,
     #[serde(default)]
     template_dialect: Dialect,
-    /// KumoMTA's promise to be quick before it is safe. Taken, and of no effect: 200 means durable.
-    #[serde(default, rename = "deferred_generation")]
-    _deferred_generation: bool,
-    #[serde(default, rename = "deferred_spool")]
-    _deferred_spool: bool,
+    /// KumoMTA's ways to answer before mail is safe. `false` is what is done here; `true` is refused.
+    #[serde(default)]
+    deferred_generation: bool,
+    #[serde(default)]
+    deferred_spool: bool,
 }
 
 #[derive(Deserialize)]
@@ -144,18 +149,26 @@ impl InjectRequest {
         if values_bytes(body) > REQUEST_VALUES_BYTES_MAX {
             return Err(InvalidRequest("the request has too many values".to_owned()));
         }
-        let body: RequestBody = serde_json::from_slice(body).map_err(|error| InvalidRequest(error.to_string()))?;
+        let body: RequestBody = json::read(body).map_err(InvalidRequest)?;
+        let deferred = [("deferred_generation", body.deferred_generation), ("deferred_spool", body.deferred_spool)];
+        if let Some((key, _)) = deferred.into_iter().find(|(_, is_set)| *is_set) {
+            let why = "true is not taken: mail is durable before the answer";
+            return Err(InvalidRequest(format!("{key}: {why}")));
+        }
         if body.recipients.is_empty() || body.recipients.len() > RECIPIENTS_MAX {
             return Err(InvalidRequest(format!("recipients: 1 to {RECIPIENTS_MAX}")));
         }
         let sender = ReversePath::parse(&format!("<{}>", body.envelope_sender));
         let sender = sender.map_err(|error| InvalidRequest(format!("envelope_sender: {error}")))?;
-        check_substitutions("", &body.substitutions)?;
+        let of_request = check_substitutions("", &body.substitutions)?;
+        let mut of_recipients = 0;
         let mut recipients = Vec::with_capacity(body.recipients.len());
-        for (index, recipient) in body.recipients.into_iter().enumerate() {
-            recipients.push(Recipient::new(index, recipient)?);
+        for (index, Object(recipient)) in body.recipients.into_iter().enumerate() {
+            let (recipient, bytes) = Recipient::new(index, recipient)?;
+            recipients.push(recipient);
+            of_recipients = of_recipients.max(bytes);
         }
-        let mut templates = Templates::new(recipients.len());
+        let mut templates = Templates::new(recipients.len(), of_request + of_recipients);
         let is_static = body.template_dialect == Dialect::Static;
         let content = match body.content {
             ContentBody::Parts(parts) => {
@@ -168,7 +181,13 @@ impl InjectRequest {
             let mut seen = HashSet::new();
             recipients.retain(|recipient| seen.insert(recipient.path.to_string()));
         }
-        Ok(Self { sender, recipients, content, templates, substitutions: body.substitutions })
+        let substitutions = Variable::from_serialize(body.substitutions);
+        Ok(Self { sender, recipients, content, templates, substitutions })
+    }
+
+    /// True if its messages are made by templates, which takes time.
+    pub fn has_templates(&self) -> bool {
+        self.templates.has_any()
     }
 
     /// The number of its messages.
@@ -179,19 +198,19 @@ impl InjectRequest {
         }
     }
 
-    /// One of its messages, counted from 0. Made anew each time.
+    /// One of its messages, counted from 0. Made anew each time. `may_go_on` is asked before each template, of which each takes a second or so at most.
     ///
     /// # Errors
-    /// A template fails, or makes what cannot be sent as mail.
+    /// A template fails, or makes what cannot be sent as mail; or it may not go on.
     ///
     /// # Panics
     /// There are not so many.
-    pub fn message(&self, index: usize) -> Result<InjectMessage, InvalidRequest> {
+    pub fn message(&self, index: usize, may_go_on: MayGoOn<'_>) -> Result<InjectMessage, InvalidRequest> {
         let recipients = self.recipients_of(index).cloned().collect();
         if let Content::Whole(content) = &self.content {
             return message(recipients, content.clone()).map_err(InvalidRequest);
         }
-        let made = self.made_for(&self.recipients[index]).and_then(|content| message(recipients, content));
+        let made = self.made_for(&self.recipients[index], may_go_on).and_then(|content| message(recipients, content));
         made.map_err(|why| InvalidRequest(format!("{why}, for recipients[{index}]")))
     }
 
@@ -208,15 +227,16 @@ impl InjectRequest {
         recipients.iter().map(|recipient| &recipient.path)
     }
 
-    fn made_for(&self, recipient: &Recipient) -> Result<Vec<u8>, String> {
-        let variables = recipient.variables(&self.substitutions);
+    fn made_for(&self, recipient: &Recipient, may_go_on: MayGoOn<'_>) -> Result<Vec<u8>, String> {
+        let variables = Variables::of(recipient, &self.substitutions);
+        let render = |piece: &Piece| self.templates.render(piece, &variables, may_go_on);
         let to = (&recipient.path, recipient.name.as_deref());
         match &self.content {
             Content::Whole(content) => Ok(content.clone()),
-            Content::Built(built) => Ok(built.message(&self.templates, to, &variables)?.into_bytes()),
+            Content::Built(built) => Ok(built.message(&render, to)?.into_bytes()),
             Content::Each(header, text) => {
-                let mut made = self.templates.render(header, &variables)?;
-                made.push_str(&self.templates.render(text, &variables)?);
+                let mut made = render(header)?;
+                made.push_str(&render(text)?);
                 // Values may have line ends of another kind than the text around them.
                 Ok(made.replace("\r\n", "\n").into_bytes())
             }
@@ -225,26 +245,53 @@ impl InjectRequest {
 }
 
 impl Recipient {
-    fn new(index: usize, body: RecipientBody) -> Result<Self, InvalidRequest> {
+    /// With the memory of its substitutions.
+    fn new(index: usize, body: RecipientBody) -> Result<(Self, usize), InvalidRequest> {
         let RecipientBody { email, name, substitutions } = body;
         let wrong = |why: String| InvalidRequest(format!("recipients[{index}].email: {why}"));
         let path = ForwardPath::parse(&format!("<{email}>")).map_err(|error| wrong(error.to_string()))?;
         if path.address().is_none() {
             return Err(wrong("an address has a domain".to_owned()));
         }
-        check_substitutions(&format!("recipients[{index}]."), &substitutions)?;
-        Ok(Self { path, name, substitutions })
+        let bytes = check_substitutions(&format!("recipients[{index}]."), &substitutions)?;
+        Ok((Self { path, name, substitutions }, bytes))
+    }
+}
+
+/// The names that a template of one recipient knows: its address and name, its substitutions, then those of the request, which all recipients share.
+#[derive(Debug)]
+struct Variables {
+    email: Variable,
+    name: Option<Variable>,
+    own: Variable,
+    of_request: Variable,
+}
+
+impl Variables {
+    fn of(recipient: &Recipient, of_request: &Variable) -> Variable {
+        Variable::from_object(Self {
+            email: recipient.path.bare().into(),
+            name: recipient.name.as_deref().map(Variable::from),
+            own: Variable::from_serialize(&recipient.substitutions),
+            of_request: of_request.clone(),
+        })
+    }
+}
+
+impl Lookup for Variables {
+    fn get_value(self: &Arc<Self>, key: &Variable) -> Option<Variable> {
+        self.get_value_by_str(key.as_str()?)
     }
 
-    /// Those of the request, its own in place of them, then its name and address.
-    fn variables(&self, of_request: &Map<String, Value>) -> Variable {
-        let mut all = of_request.clone();
-        all.extend(self.substitutions.clone());
-        all.insert("email".to_owned(), self.path.bare().into());
-        if let Some(name) = &self.name {
-            all.insert("name".to_owned(), name.as_str().into());
+    fn get_value_by_str(self: &Arc<Self>, key: &str) -> Option<Variable> {
+        match (key, &self.name) {
+            ("email", _) => Some(self.email.clone()),
+            ("name", Some(name)) => Some(name.clone()),
+            _ => {
+                let given = |of: &Variable| of.get_attr(key).ok().filter(|found| !found.is_undefined());
+                given(&self.own).or_else(|| given(&self.of_request))
+            }
         }
-        Variable::from_serialize(all)
     }
 }
 
@@ -265,7 +312,8 @@ fn values_bytes(json: &[u8]) -> usize {
     bytes
 }
 
-fn check_substitutions(of: &str, substitutions: &Map<String, Value>) -> Result<(), InvalidRequest> {
+/// Memory that substitutions take.
+fn check_substitutions(of: &str, substitutions: &Map<String, Value>) -> Result<usize, InvalidRequest> {
     fn bytes(value: &Value, depth: usize) -> Option<usize> {
         let within = depth.checked_sub(1)?;
         Some(match value {
@@ -279,7 +327,7 @@ fn check_substitutions(of: &str, substitutions: &Map<String, Value>) -> Result<(
         map.iter().map(|(key, value)| Some(key.len() + bytes(value, depth)?)).sum()
     }
     match of_map(substitutions, DEPTH_MAX) {
-        Some(..=SUBSTITUTIONS_BYTES_MAX) => Ok(()),
+        Some(bytes @ ..=SUBSTITUTIONS_BYTES_MAX) => Ok(bytes),
         Some(_) => Err(InvalidRequest(format!("{of}substitutions: more than {SUBSTITUTIONS_BYTES_MAX} bytes"))),
         None => Err(InvalidRequest(format!("{of}substitutions: deeper than {DEPTH_MAX}"))),
     }

@@ -52,7 +52,11 @@ pub(crate) struct Templates {
     environment: Environment<'static>,
     /// Octets that filters may still make in the render under way.
     budget: Arc<AtomicUsize>,
+    has_any: bool,
 }
+
+/// Asked before each template. False: no more are rendered.
+pub type MayGoOn<'a> = &'a dyn Fn() -> bool;
 
 /// Octets of the text that one template makes, and that its filters make.
 pub(crate) const OUTPUT_BYTES_MAX: usize = 10 << 20;
@@ -62,14 +66,22 @@ const STEPS_MAX: u64 = 1_000_000;
 const REQUEST_STEPS_MAX: u64 = 20_000_000;
 /// Steps that each recipient has at least.
 const STEPS_MIN: u64 = 10_000;
+/// One step, such as `x == y`, may look at all variables: with so many octets of them more, a template has half of its steps, a third, and so on.
+const STEP_BYTES: usize = 16 << 10;
+/// Octets of a value that a filter makes: a step may look at it, too.
+const FILTERED_BYTES_MAX: usize = 512 << 10;
+/// Octets of a name or a text in a tag.
+const TOKEN_BYTES_MAX: usize = 1000;
 
 impl Templates {
-    /// For a request with so many recipients.
-    pub fn new(recipients: usize) -> Self {
+    /// For a request with so many recipients, whose variables take `variables_bytes` for each at most.
+    pub fn new(recipients: usize, variables_bytes: usize) -> Self {
         let budget = Arc::new(AtomicUsize::new(0));
         let mut environment = Environment::empty();
         environment.set_keep_trailing_newline(true);
-        environment.set_fuel(Some((REQUEST_STEPS_MAX / recipients.max(1) as u64).clamp(STEPS_MIN, STEPS_MAX)));
+        let steps = (REQUEST_STEPS_MAX / recipients.max(1) as u64).min(STEPS_MAX);
+        let steps = steps / (1 + variables_bytes / STEP_BYTES) as u64;
+        environment.set_fuel(Some(steps.max(STEPS_MIN)));
         let escape = |name: &str| if name.starts_with(HTML) { AutoEscape::Html } else { AutoEscape::None };
         environment.set_auto_escape_callback(escape);
         environment.set_formatter(|out, state, value| {
@@ -79,7 +91,7 @@ impl Templates {
             escape_formatter(out, state, value)
         });
         add_filters(&mut environment, &budget);
-        Self { environment, budget }
+        Self { environment, budget, has_any: false }
     }
 
     /// Takes a text: as it is if it has nothing of a template, or `is_static`. `what` names it in errors.
@@ -101,18 +113,27 @@ impl Templates {
         drop(parsed);
         let name = format!("{}{what}", place.prefix());
         self.environment.add_template_owned(name.clone(), text).map_err(named)?;
+        self.has_any = true;
         Ok(Piece::Template(name))
+    }
+
+    /// True if there is a template, and not only fixed texts.
+    pub fn has_any(&self) -> bool {
+        self.has_any
     }
 
     /// The text for one recipient, whose variables these are.
     ///
     /// # Errors
-    /// The template fails, or a bound is reached.
-    pub fn render(&self, piece: &Piece, variables: &Value) -> Result<String, String> {
+    /// The template fails, or a bound is reached; or it may not go on.
+    pub fn render(&self, piece: &Piece, variables: &Value, may_go_on: MayGoOn<'_>) -> Result<String, String> {
         let name = match piece {
             Piece::Fixed(text) => return Ok(text.clone()),
             Piece::Template(name) => name,
         };
+        if !may_go_on() {
+            return Err("the templates take too much time".to_owned());
+        }
         self.budget.store(OUTPUT_BYTES_MAX, Ordering::Relaxed);
         let what = name.split_once(':').map_or(&**name, |(_, what)| what);
         let named = |error: Error| format!("{what}: {}", told(&error));
@@ -192,7 +213,7 @@ fn add_filters(environment: &mut Environment<'static>, budget: &Arc<AtomicUsize>
         environment.add_filter(name, move |value: Value| -> Result<String, Error> {
             let text = value.as_str().map_or_else(|| value.to_string(), str::to_owned);
             let made = filter(&text);
-            spend(&budget, text.len() + made.len())?;
+            spend(&budget, text.len(), made.len())?;
             Ok(made)
         });
     }
@@ -200,13 +221,13 @@ fn add_filters(environment: &mut Environment<'static>, budget: &Arc<AtomicUsize>
         let budget = Arc::clone(budget);
         environment.add_filter(name, move |state: &minijinja::State<'_, '_>, value: Value| -> Result<Value, Error> {
             let made = filters::escape(state, &value)?;
-            spend(&budget, made.as_str().map_or(0, str::len))?;
+            spend(&budget, 0, made.as_str().map_or(0, str::len))?;
             Ok(made)
         });
     }
     let spends = Arc::clone(budget);
     environment.add_filter("safe", move |text: String| -> Result<Value, Error> {
-        spend(&spends, text.len())?;
+        spend(&spends, 0, text.len())?;
         Ok(Value::from_safe_string(text))
     });
     environment.add_filter("abs", filters::abs);
@@ -235,10 +256,11 @@ fn capitalized(text: &str) -> String {
         .map_or(String::new(), |first| first.to_uppercase().chain(rest.as_str().to_lowercase().chars()).collect())
 }
 
-fn spend(budget: &AtomicUsize, bytes: usize) -> Result<(), Error> {
-    let left = budget.load(Ordering::Relaxed).checked_sub(bytes);
+/// Meters a filter that has read and made so many octets.
+fn spend(budget: &AtomicUsize, read: usize, made: usize) -> Result<(), Error> {
+    let left = budget.load(Ordering::Relaxed).checked_sub(read + made);
     budget.store(left.unwrap_or(0), Ordering::Relaxed);
-    left.map(drop).ok_or_else(|| refused("filters make too much text"))
+    left.filter(|_| made <= FILTERED_BYTES_MAX).map(drop).ok_or_else(|| refused("filters make too much text"))
 }
 
 /// Tokens of one tag, and branches `elif` of one template. Parser, checks and compiler recurse for each: a stack has room for these.
@@ -246,11 +268,14 @@ const TAG_TOKENS_MAX: usize = 300;
 
 /// Refuses tags that would use up the stack. Mistakes of other kinds are the parser's to tell.
 fn check_lengths(text: &str) -> Result<(), String> {
+    let long = || format!("a name or a text in a tag has at most {TOKEN_BYTES_MAX} bytes");
     let (mut tokens, mut branches) = (0, 0);
     for token in tokenize(text, false, Default::default(), WhitespaceConfig::default()) {
         match token {
             Ok((Token::VariableStart | Token::BlockStart, _)) => tokens = 0,
             Ok((Token::Ident("elif"), _)) => branches += 1,
+            Ok((Token::Ident(text) | Token::Str(text), _)) if text.len() > TOKEN_BYTES_MAX => return Err(long()),
+            Ok((Token::String(text), _)) if text.len() > TOKEN_BYTES_MAX => return Err(long()),
             Ok(_) => tokens += 1,
             Err(_) => return Ok(()),
         }
@@ -381,9 +406,9 @@ mod tests {
     use super::*;
 
     fn render(place: Place, text: &str, variables: serde_json::Value) -> Result<String, String> {
-        let mut templates = Templates::new(1);
+        let mut templates = Templates::new(1, variables.to_string().len());
         let piece = templates.piece("content", place, text.to_owned(), false)?;
-        templates.render(&piece, &Value::from_serialize(variables))
+        templates.render(&piece, &Value::from_serialize(variables), &|| true)
     }
 
     #[test]
@@ -438,6 +463,18 @@ mod tests {
             render(Place::Text, &format!("{{% if x %}}{branches}{{% else %}}y{{% endif %}}"), json!({})).as_deref(),
             Ok("y")
         );
+    }
+
+    #[test]
+    fn steps_cost_more_where_they_look_at_more() {
+        let loops = format!("{0}{0}{0}{{% if x == x %}}{{% endif %}}{1}{1}{1}", "{% for a in l %}", "{% endfor %}");
+        let of = |bytes: usize| json!({ "x": "x".repeat(bytes), "l": vec![0; 50] });
+        assert!(render(Place::Text, &loops, of(1)).is_ok());
+        assert!(render(Place::Text, &loops, of(10 * STEP_BYTES)).unwrap_err().contains("out of fuel"));
+        let text = format!("{{% if x == '{}' %}}{{% endif %}}", "x".repeat(TOKEN_BYTES_MAX + 1));
+        assert!(render(Place::Text, &text, json!({})).unwrap_err().contains("at most 1000 bytes"));
+        let amps = json!({ "x": "&".repeat(FILTERED_BYTES_MAX / 4) });
+        assert!(render(Place::Html, "{{ x|e }}", amps).unwrap_err().contains("filters make too much text"));
     }
 
     #[test]

@@ -3,9 +3,10 @@
 use std::io::{BufReader, Cursor};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, PoisonError, RwLock};
+use std::time::Instant;
 
 use posthaste_admin::{ClientAddress, InjectReply, Token};
-use posthaste_inject::{InjectAnswer, InjectMessage, InjectRequest};
+use posthaste_inject::{InjectAnswer, InjectMessage, InjectRequest, InvalidRequest};
 use posthaste_pickup::{Facts, Submission, SubmitError};
 use posthaste_smtp::driver::Peer;
 use posthaste_smtp::{BodyType, ForwardPath, MailFrom, Reply, ReversePath};
@@ -16,6 +17,7 @@ use tokio::task::{JoinError, JoinSet, spawn_blocking};
 use crate::ids::unix_micros;
 use crate::receive::{InjectedBody, Receiver};
 use posthaste_config::Config;
+use crate::renders::{PART_TIME, RenderFailure, Rendering, Renders};
 
 /// Takes messages of requests. Clones share it.
 #[derive(Clone)]
@@ -28,6 +30,7 @@ struct Shared {
     /// Memory for messages that are made of requests, in KiB.
     room: Arc<Semaphore>,
     room_kib: u32,
+    renders: Renders,
 }
 
 #[derive(Clone)]
@@ -58,9 +61,32 @@ struct Composed {
 }
 
 /// A request of which nothing is received.
+#[derive(Debug)]
 struct Refused {
     status: u16,
     why: String,
+}
+
+impl From<Refused> for InjectReply {
+    fn from(refused: Refused) -> Self {
+        let Refused { status, why } = refused;
+        InjectReply { status, body: json!({ "error": why }).to_string(), retry_secs: retry_secs(status) }
+    }
+}
+
+impl From<InvalidRequest> for Refused {
+    fn from(error: InvalidRequest) -> Self {
+        Self { status: 400, why: error.to_string() }
+    }
+}
+
+impl From<RenderFailure> for Refused {
+    fn from(failure: RenderFailure) -> Self {
+        match failure {
+            RenderFailure::Busy => Self { status: 503, why: "too many templates are rendered now".to_owned() },
+            RenderFailure::Panicked => Self { status: 500, why: "the request could not be read".to_owned() },
+        }
+    }
 }
 
 impl InjectDoor {
@@ -73,6 +99,7 @@ impl InjectDoor {
             sessions: AtomicU64::new(0),
             room: Arc::new(Semaphore::new(room_kib as usize)),
             room_kib,
+            renders: Renders::new(std::thread::available_parallelism().map_or(1, usize::from)),
         }))
     }
 
@@ -84,15 +111,12 @@ impl InjectDoor {
     /// The answer counts a recipient as a success once its message is durable.
     pub async fn inject(&self, token: &Token, client: ClientAddress, body: Vec<u8>) -> InjectReply {
         let bounds = self.0.bounds.read().unwrap_or_else(PoisonError::into_inner).clone();
-        let of_check = bounds.clone();
-        let checked = spawn_blocking(move || checked(body, &of_check)).await.unwrap_or_else(|_| Err(panicked()));
-        let (request, sizes) = match checked {
+        let rendering = self.0.renders.begin();
+        let (request, sizes) = match checked(&rendering, body, &bounds).await {
             Ok(checked) => checked,
-            Err(Refused { status, why }) => {
-                return InjectReply { status, body: json!({ "error": why }).to_string(), retry_secs: None };
-            }
+            Err(refused) => return refused.into(),
         };
-        let (request, bounds) = (Arc::new(request), Arc::new(bounds));
+        let bounds = Arc::new(bounds);
         let peer = Peer::Token { name: token.name().into(), client: client.0 };
         let mut answers: Vec<Option<InjectAnswer>> = vec![None; sizes.len()];
         let mut receiving = JoinSet::new();
@@ -100,8 +124,9 @@ impl InjectDoor {
             let kib = u32::try_from(bytes >> 9).unwrap_or(u32::MAX).clamp(MESSAGE_KIB_MIN, self.0.room_kib);
             let room = Arc::clone(&self.0.room).acquire_many_owned(kib).await.expect("it is never closed");
             let (door, request, bounds, peer) = (self.clone(), Arc::clone(&request), Arc::clone(&bounds), peer.clone());
+            let rendering = self.0.renders.begin();
             receiving.spawn(async move {
-                let answer = door.receive(request, index, bounds, peer).await;
+                let answer = door.receive(request, rendering, index, (bounds, peer)).await;
                 drop(room);
                 answer.map(|answer| (index, answer))
             });
@@ -120,23 +145,27 @@ impl InjectDoor {
             }
         }
         let status = answer.status();
-        InjectReply { status, body: answer.to_json(), retry_secs: matches!(status, 429 | 503).then_some(RETRY_SECS) }
+        InjectReply { status, body: answer.to_json(), retry_secs: retry_secs(status) }
     }
 
     /// Receives one message of a request. `None`: it could not be made, which it was before.
     async fn receive(
         &self,
         request: Arc<InjectRequest>,
+        rendering: Rendering,
         index: usize,
-        bounds: Arc<Bounds>,
-        peer: Peer,
+        (bounds, peer): (Arc<Bounds>, Peer),
     ) -> Option<InjectAnswer> {
         let id = self.0.sessions.fetch_add(1, Ordering::Relaxed) + 1;
-        let compose = move || {
-            let message = request.message(index).map_err(|error| Refused { status: 400, why: error.to_string() })?;
-            composed(request.sender.clone(), message, &bounds, id)
+        let has_templates = request.has_templates();
+        let compose = move |may_go_on: &dyn Fn() -> bool| {
+            composed(request.sender.clone(), request.message(index, may_go_on)?, &bounds, id)
         };
-        let Composed { mail, recipients, body } = spawn_blocking(compose).await.ok()?.ok()?;
+        let composed = match has_templates {
+            true => rendering.again(compose).await.ok()?,
+            false => spawn_blocking(move || compose(&|| true)).await.ok()?,
+        };
+        let Composed { mail, recipients, body } = composed.ok()?;
         let mut answer = InjectAnswer::default();
         self.0.receiver.inject((id, peer), mail, recipients, body, &mut answer).await;
         Some(answer)
@@ -154,17 +183,40 @@ fn not_received() -> Reply {
     Reply::new(451, "4.3.0", "The message could not be received, try again later")
 }
 
-fn panicked() -> Refused {
-    Refused { status: 500, why: "the request could not be read".to_owned() }
+fn retry_secs(status: u16) -> Option<u16> {
+    matches!(status, 429 | 503).then_some(RETRY_SECS)
 }
 
-/// Makes each message of a request once, and returns its octets.
-fn checked(body: Vec<u8>, bounds: &Bounds) -> Result<(InjectRequest, Vec<u64>), Refused> {
-    let request = InjectRequest::parse(&body).map_err(|error| Refused { status: 400, why: error.to_string() })?;
-    drop(body);
-    let (mut sizes, mut all) = (Vec::with_capacity(request.messages()), 0);
-    for index in 0..request.messages() {
-        let message = request.message(index).map_err(|error| Refused { status: 400, why: error.to_string() })?;
+/// Makes each message of a request once, and returns its octets. Whatever is checked of one request gives way to others now and then.
+async fn checked(
+    rendering: &Rendering,
+    body: Vec<u8>,
+    bounds: &Bounds,
+) -> Result<(Arc<InjectRequest>, Vec<u64>), Refused> {
+    let parse = move || InjectRequest::parse(&body).map(Arc::new);
+    let request = spawn_blocking(parse).await.map_err(|_| RenderFailure::Panicked)??;
+    let mut sizes = Vec::with_capacity(request.messages());
+    while sizes.len() < request.messages() {
+        let (of_part, bounds) = (Arc::clone(&request), bounds.clone());
+        let check = move |may_go_on: &dyn Fn() -> bool| checked_part(&of_part, sizes, &bounds, may_go_on);
+        sizes = match request.has_templates() {
+            true => rendering.part(check).await??,
+            false => spawn_blocking(move || check(&|| true)).await.map_err(|_| RenderFailure::Panicked)??,
+        };
+    }
+    Ok((request, sizes))
+}
+
+/// Makes messages behind those whose octets are known, for [`PART_TIME`].
+fn checked_part(
+    request: &InjectRequest,
+    mut sizes: Vec<u64>,
+    bounds: &Bounds,
+    may_go_on: &dyn Fn() -> bool,
+) -> Result<Vec<u64>, Refused> {
+    let (begun, mut all) = (Instant::now(), sizes.iter().sum::<u64>());
+    while sizes.len() < request.messages() && (begun.elapsed() < PART_TIME || !request.has_templates()) {
+        let message = request.message(sizes.len(), may_go_on)?;
         sizes.push(message.wire_bytes);
         all += message.wire_bytes;
         if all > REQUEST_BYTES_MAX {
@@ -173,7 +225,7 @@ fn checked(body: Vec<u8>, bounds: &Bounds) -> Result<(InjectRequest, Vec<u64>), 
         }
         composed(request.sender.clone(), message, bounds, 0)?;
     }
-    Ok((request, sizes))
+    Ok(sizes)
 }
 
 /// The message as it is received: lines end in CRLF, Bcc is out, and Date, From and Message-ID are there.

@@ -44,6 +44,7 @@ mod refused;
 mod relay;
 mod relay_log;
 mod remote;
+mod renders;
 mod repeats;
 mod replies;
 mod returned;

@@ -13,7 +13,7 @@ fn with(recipients: &str, content: &str, more: &str) -> Result<InjectRequest, St
 /// All messages, as text.
 fn made(recipients: &str, content: &str, more: &str) -> Result<Vec<String>, String> {
     let request = with(recipients, content, more)?;
-    let text = |index| request.message(index).map(|message| String::from_utf8(message.content).unwrap());
+    let text = |index| request.message(index, &|| true).map(|message| String::from_utf8(message.content).unwrap());
     (0..request.messages()).map(text).collect::<Result<_, _>>().map_err(|error: InvalidRequest| error.to_string())
 }
 
@@ -25,13 +25,13 @@ const TWO: &str =
 fn a_raw_message_is_taken() {
     let request = with(ANN, r#""Subject: x\n\nhello\n""#, "").unwrap();
     assert_eq!((request.sender.to_string().as_str(), request.messages()), ("<shop@example.org>", 1));
-    let InjectMessage { recipients, content, wire_bytes } = request.message(0).unwrap();
+    let InjectMessage { recipients, content, wire_bytes } = request.message(0, &|| true).unwrap();
     assert_eq!(recipients.iter().map(ToString::to_string).collect::<Vec<_>>(), ["<ann@example.org>"]);
     assert_eq!((&*content, wire_bytes), (&b"Subject: x\n\nhello\n"[..], 21));
-    assert_eq!(with(ANN, r#""a\r\n\r\nb\r\n""#, "").unwrap().message(0).unwrap().wire_bytes, 8);
+    assert_eq!(with(ANN, r#""a\r\n\r\nb\r\n""#, "").unwrap().message(0, &|| true).unwrap().wire_bytes, 8);
     let twice = r#"[{"email":"ann@example.org"},{"email":"ann@example.org"}]"#;
-    assert_eq!(with(twice, "\"\"", "").unwrap().message(0).unwrap().recipients.len(), 1);
-    assert!(with(ANN, "\"\"", r#","deferred_spool":true,"deferred_generation":false"#).is_ok());
+    assert_eq!(with(twice, "\"\"", "").unwrap().message(0, &|| true).unwrap().recipients.len(), 1);
+    assert!(with(ANN, "\"\"", r#","deferred_spool":false,"deferred_generation":false"#).is_ok());
     assert!(parse(&format!(r#"{{"envelope_sender":"","recipients":{ANN},"content":""}}"#)).is_ok());
 }
 
@@ -39,7 +39,8 @@ fn a_raw_message_is_taken() {
 fn one_text_is_one_message_for_a_thousand_recipients() {
     let many: Vec<String> = (0..2500).map(|n| format!(r#"{{"email":"u{n}@example.org"}}"#)).collect();
     let request = with(&format!("[{}]", many.join(",")), "\"X: y\\n\\nx\"", "").unwrap();
-    let counts: Vec<_> = (0..request.messages()).map(|at| request.message(at).unwrap().recipients.len()).collect();
+    let counts: Vec<_> =
+        (0..request.messages()).map(|at| request.message(at, &|| true).unwrap().recipients.len()).collect();
     assert_eq!(counts, [1000, 1000, 500]);
 }
 
@@ -59,15 +60,20 @@ fn keys_that_are_not_taken_are_named() {
         let why = answer.unwrap_err();
         assert!(why.contains(expected), "{why}");
     };
-    check(with(ANN, "\"\"", r#","trace_headers":{}"#), "`trace_headers`");
-    check(with(ANN, "\"\"", r#","template_dialect":"Handlebars""#), "`Handlebars`");
-    check(with(r#"[{"email":"ann@example.org","phone":"1"}]"#, "\"\"", ""), "`phone`");
+    check(with(ANN, "\"\"", r#","trace_headers":{}"#), "there is no key `trace_headers`; there are envelope_sender, ");
+    check(
+        with(ANN, "\"\"", r#","template_dialect":"Handlebars""#),
+        "there is no `Handlebars`; there are Jinja, Static",
+    );
+    check(
+        with(r#"[{"email":"ann@example.org","phone":"1"}]"#, "\"\"", ""),
+        "`phone`; there are email, name, substitutions",
+    );
     check(with(ANN, r#"{"text_body":"x","amp_html_body":"x"}"#, ""), "`amp_html_body`");
-    check(with(ANN, "5", ""), "an object with its parts");
-    check(with(ANN, "\"\"", r#","content":"""#), "duplicate field `content`");
-    check(parse("{}"), "missing field `envelope_sender`");
-    check(parse("[]"), "invalid");
-    check(parse(""), "EOF");
+    for key in ["deferred_spool", "deferred_generation"] {
+        let why = format!("{key}: true is not taken");
+        check(with(ANN, "\"\"", &format!(r#","{key}":true"#)), &why);
+    }
     check(parse(&"[".repeat(100_000)), "");
     check(
         with(ANN, "\"\"", &format!(r#","substitutions":{{"x":{}{}}}"#, "[".repeat(100_000), "]".repeat(100_000))),
@@ -79,6 +85,102 @@ fn keys_that_are_not_taken_are_named() {
     );
     let long = "x".repeat(300_000);
     check(with(ANN, "\"\"", &format!(r#","substitutions":{{"x":"{long}"}}"#)), "substitutions: more than");
+}
+
+#[test]
+fn mistakes_in_json_are_told_in_its_own_words() {
+    let check = |body: &str, expected: &str| {
+        let why = parse(body).unwrap_err();
+        assert_eq!(why, expected, "{body}");
+    };
+    let with = |recipients: &str, content: &str, more: &str| {
+        format!(r#"{{"envelope_sender":"a@b.example","recipients":{recipients},"content":{content}{more}}}"#)
+    };
+    check("{}", "`envelope_sender` is missing");
+    check("[]", "expected an object, found an array");
+    check("5", "expected an object, found a number");
+    check(r#"["a@b.example",[],"x"]"#, "expected an object, found an array");
+    check(r#"{"envelope_sender":5}"#, "envelope_sender: expected a string, found a number");
+    check(r#"{"envelope_sender":{}}"#, "envelope_sender: expected a string, found an object");
+    check(&with("{}", "\"\"", ""), "recipients: expected an array, found an object");
+    check(
+        &with("[\n{\"email\":\n\"a\",\n\"name\":1.5}]", "\"\"", ""),
+        "recipients[0].name: expected a string, found a number",
+    );
+    check(&with(r#"[{"email":"a@b.example"},{}]"#, "\"\"", ""), "recipients[1]: `email` is missing");
+    check(&with(r#"[{"email":"a"},"b"]"#, "\"\"", ""), "recipients[1]: expected an object, found a string");
+    check(&with(r#"[["b",null,{}]]"#, "\"\"", ""), "recipients[0]: expected an object, found an array");
+    check(
+        &with(r#"[{"email":"a","substitutions":[]}]"#, "\"\"", ""),
+        "recipients[0].substitutions: expected an object, found an array",
+    );
+    check(
+        &with("[]", "true", ""),
+        "content: expected a message as a text, or an object with its parts, found a boolean",
+    );
+    check(&with("[]", r#"{"from":"x\"]"}"#, ""), "content.from: expected an object, found a string");
+    check(
+        &with("[]", r#"{"attachments":[{"data":"","content_type":null}]}"#, ""),
+        "content.attachments[0].content_type: expected a string, found null",
+    );
+    check(
+        &with("[]", r#"{"headers":{"X, {":"y","Z":false}}"#, ""),
+        "content.headers.Z: expected a string, found a boolean",
+    );
+    check(&with("[]", "\"\"", r#","content":"""#), "content: `content` is there twice");
+    check(&with("[]", "\"\"", r#","deferred_spool":"yes""#), "deferred_spool: expected a boolean, found a string");
+    let long = parse(&with("[]", "\"\"", &format!(r#","{0}":"{0}""#, "x".repeat(100_000)))).unwrap_err();
+    assert!(long.len() < 500 && long.contains("there is no key `xxx"), "{long:.600}");
+    let long = parse(&with(&format!("\"{}\"", "x".repeat(100_000)), "\"\"", "")).unwrap_err();
+    assert_eq!(long, "recipients: expected an array, found a string");
+    assert!(parse("").unwrap_err().starts_with("the body is no JSON: EOF"));
+    assert!(parse(r#"{"envelope_sender":}"#).unwrap_err().starts_with("the body is no JSON: expected value at line 1"));
+    assert!(parse("{\"envelope_sender\":\"\u{1}\"}").unwrap_err().contains("no JSON"));
+}
+
+#[test]
+fn recipients_share_what_the_request_gives_all() {
+    let request = with(
+        TWO,
+        r#""X: {{ n }} {{ shop }} {{ email }}\n\n""#,
+        r#","substitutions":{"n":0,"shop":"s","email":"other","name":"N"}"#,
+    );
+    let request = request.unwrap();
+    let texts: Vec<_> = (0..2).map(|at| request.message(at, &|| true).unwrap().content).collect();
+    assert_eq!(texts, [b"X: 1 s ann@example.org\n\n", b"X: 0 s bob@example.org\n\n"]);
+    let of = |recipient: usize| Variables::of(&request.recipients[recipient], &request.substitutions);
+    // The text itself is in memory once.
+    let shop = |of: Variable| of.get_attr("shop").unwrap().as_str().unwrap().as_ptr();
+    let long = "x".repeat(1000);
+    let shared = with(TWO, "\"{{ shop }}\"", &format!(r#","substitutions":{{"shop":"{long}"}}"#)).unwrap();
+    let of_shared = |recipient: usize| Variables::of(&shared.recipients[recipient], &shared.substitutions);
+    assert_eq!(shop(of_shared(0)), shop(of_shared(1)));
+    assert!(of(0).get_attr("missing").unwrap().is_undefined());
+}
+
+#[test]
+fn comparing_large_lists_ends_soon() {
+    let list: Vec<String> = (0..1800).map(|n| format!("\"{n}\"")).collect();
+    let variables = format!(r#","substitutions":{{"x":[{0}],"y":[{0}],"l":[{1}0]}}"#, list.join(","), "0,".repeat(99));
+    let begun = std::time::Instant::now();
+    for inner in ["{% if x == y %}{% endif %}", "{% if 'z' in x %}{% endif %}", "{% if x < y %}{% endif %}"] {
+        let text = format!("{0}{0}{0}{inner}{1}{1}{1}", "{% for a in l %}", "{% endfor %}");
+        let why = made(ANN, &format!("\"X: y\\n\\n{text}\""), &variables).unwrap_err();
+        assert!(why.contains("out of fuel"), "{why}");
+    }
+    assert!(begun.elapsed().as_secs() < 60, "{:?}", begun.elapsed());
+}
+
+#[test]
+fn templates_are_not_rendered_on_once_they_may_not() {
+    let request = with(TWO, r#""X: {{ n }}\n\n{{ n }}""#, "").unwrap();
+    assert!(request.has_templates());
+    let asked = std::cell::Cell::new(0);
+    let once = || asked.replace(asked.get() + 1) == 0;
+    let why = request.message(0, &once).unwrap_err().to_string();
+    assert_eq!((why.as_str(), asked.get()), ("the templates take too much time, for recipients[0]", 2));
+    let fixed = with(TWO, "\"X: y\\n\\n\"", "").unwrap();
+    assert!(!fixed.has_templates() && fixed.message(0, &|| false).is_ok());
 }
 
 #[test]
