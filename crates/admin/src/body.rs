@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-use hyper::body::{Body, Bytes, Frame, Incoming, SizeHint};
+use hyper::body::{Body, Bytes, Frame, SizeHint};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::{Instant, timeout, timeout_at};
 
@@ -111,14 +111,15 @@ pub(crate) enum BodyReadError {
 ///
 /// # Errors
 /// See [`BodyReadError`]. The rest is not read, and the connection ends with the answer.
-pub(crate) async fn read(mut body: Incoming, bytes_max: u64, room: &BodyRoom) -> Result<ReadBody, BodyReadError> {
-    let announced = body.size_hint();
-    if announced.lower() > bytes_max {
+pub(crate) async fn read<B>(mut body: B, bytes_max: u64, room: &BodyRoom) -> Result<ReadBody, BodyReadError>
+where
+    B: Body<Data = Bytes> + Unpin,
+{
+    if body.size_hint().lower() > bytes_max {
         return Err(BodyReadError::TooLarge(bytes_max));
     }
     let deadline = Instant::now() + BODY_PATIENCE;
-    // Memory that nothing is written to costs nothing.
-    let mut octets = Vec::with_capacity(announced.lower() as usize);
+    let mut octets = Vec::new();
     let mut share = BodyShare::default();
     loop {
         let piece_by = deadline.min(Instant::now() + PIECE_PATIENCE);
@@ -149,3 +150,47 @@ const ROOM_PATIENCE: Duration = Duration::from_secs(10);
 const PIECE_PATIENCE: Duration = Duration::from_secs(30);
 /// For all of it.
 const BODY_PATIENCE: Duration = Duration::from_secs(300);
+
+#[cfg(test)]
+mod tests {
+    use std::collections::VecDeque;
+
+    use super::*;
+
+    /// Announces much, and sends these pieces.
+    struct Announced(u64, VecDeque<&'static [u8]>);
+
+    impl Body for Announced {
+        type Data = Bytes;
+        type Error = Infallible;
+
+        fn poll_frame(mut self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
+            Poll::Ready(self.1.pop_front().map(|piece| Ok(Frame::data(Bytes::from_static(piece)))))
+        }
+
+        fn size_hint(&self) -> SizeHint {
+            SizeHint::with_exact(self.0)
+        }
+    }
+
+    #[tokio::test]
+    async fn memory_is_taken_for_what_has_come() {
+        let room = BodyRoom::new(1 << 20);
+        let body = read(Announced(60 << 20, [&b"ab"[..], b"c"].into()), 64 << 20, &room).await.unwrap();
+        assert!(body.octets == b"abc" && body.octets.capacity() < 1 << 10, "{}", body.octets.capacity());
+        assert_eq!(room.free.available_permits() as u32, room.kib_max - STEP_KIB);
+        drop(body);
+        assert_eq!(room.free.available_permits() as u32, room.kib_max);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_body_without_room_is_refused() {
+        let room = BodyRoom::new(1 << 20);
+        let all = room.free.acquire_many(room.kib_max).await.unwrap();
+        let refused = read(Announced(2, [&b"ab"[..]].into()), 64, &room).await;
+        assert_eq!(refused.err(), Some(BodyReadError::NoRoom));
+        drop(all);
+        let long = read(Announced(0, [&b"ab"[..]; 40].into()), 64, &room).await;
+        assert_eq!(long.err(), Some(BodyReadError::TooLarge(64)));
+    }
+}

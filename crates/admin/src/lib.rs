@@ -12,6 +12,7 @@ mod guard;
 mod heads;
 mod history;
 mod page;
+mod rates;
 mod routes;
 mod service;
 mod token;
@@ -21,7 +22,7 @@ mod view;
 pub use client::ClientAddress;
 pub use guard::HostNames;
 pub use history::Counters;
-pub use service::{AdminApi, AdminService, HttpListener};
+pub use service::{AdminApi, AdminService, HttpListener, HttpSettings};
 pub use token::{Scope, Secret, Token, TokenError, UnknownScope};
 pub use token_file::{TOKEN_FILE, TokenFile, TokenFileError, TokenFileErrorKind};
 pub use view::{

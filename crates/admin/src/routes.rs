@@ -150,7 +150,10 @@ async fn authenticate<V: ServerView>(
         return Err(answer::refused(StatusCode::UNAUTHORIZED, "a token is needed: Authorization: Bearer pht_…"));
     };
     match shared.tokens.find(&presented, crate::service::unix_secs()).await {
-        Ok(Some(token)) => Ok(token),
+        Ok(Some(token)) => match shared.rates.take(token.hash()) {
+            Ok(()) => Ok(token),
+            Err(secs) => Err(answer::later(StatusCode::TOO_MANY_REQUESTS, "this token makes too many requests", secs)),
+        },
         Err(_) => Err(answer::later(StatusCode::SERVICE_UNAVAILABLE, "the file of tokens cannot be read", RETRY_SECS)),
         Ok(None) => Err(match shared.view.wrong_token(client, &presented).await {
             Guess::Wrong => answer::refused(StatusCode::UNAUTHORIZED, "this token is not good"),

@@ -12,6 +12,7 @@ use hyper::header::TRANSFER_ENCODING;
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use posthaste_net::{Certificate, Connection, CurrentPhase, Goodbye, IpNet, Peer, Phase, Refusal, Service};
+use posthaste_units::Rate;
 use tokio::sync::Mutex as AsyncMutex;
 use tokio::task::{JoinHandle, spawn_blocking};
 use tokio::time::{Instant, MissedTickBehavior, interval, timeout};
@@ -22,6 +23,7 @@ use crate::connection::{Octets, TokioTimer};
 use crate::heads::{FIELDS_MAX, HEAD_BYTES_MAX};
 use crate::history::History;
 use crate::page::Page;
+use crate::rates::TokenRates;
 use crate::routes;
 use crate::token_file::KnownTokens;
 use crate::view::{Attention, QueueStatus, ServerStatus, ServerView, Urgency};
@@ -43,6 +45,7 @@ pub(crate) struct Shared<V> {
     pub history: History,
     pub page: Page,
     pub room: BodyRoom,
+    pub rates: TokenRates,
     names: RwLock<Arc<HostNames>>,
     status: Cached<ServerStatus>,
     queue: Cached<QueueStatus>,
@@ -50,16 +53,26 @@ pub(crate) struct Shared<V> {
     seen_in_queue: Seen,
 }
 
+/// Settings that all listeners share.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct HttpSettings {
+    /// Names by which browsers may ask.
+    pub names: HostNames,
+    /// Requests of each token.
+    pub token_rate: Rate,
+}
+
 impl<V: ServerView> AdminApi<V> {
-    /// Shows `view` to those with a token of `tokens`, and is known by `names`. Bodies of requests take about `body_bytes` of memory at a time.
-    pub fn new(view: V, tokens: TokenFile, names: HostNames, body_bytes: u64) -> Self {
+    /// Shows `view` to those with a token of `tokens`. Bodies of requests take about `body_bytes` of memory at a time.
+    pub fn new(view: V, tokens: TokenFile, settings: HttpSettings, body_bytes: u64) -> Self {
         Self(Arc::new(Shared {
             view,
             tokens: KnownTokens::new(tokens),
             history: History::default(),
             page: Page::new(),
             room: BodyRoom::new(body_bytes),
-            names: RwLock::new(Arc::new(names)),
+            rates: TokenRates::new(settings.token_rate),
+            names: RwLock::new(Arc::new(settings.names)),
             status: Cached::default(),
             queue: Cached::default(),
             seen: Seen::default(),
@@ -72,9 +85,10 @@ impl<V: ServerView> AdminApi<V> {
         &self.0.view
     }
 
-    /// Is known by these names from now on.
-    pub fn set_names(&self, names: HostNames) {
-        *self.0.names.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(names);
+    /// For requests from now on.
+    pub fn set(&self, settings: HttpSettings) {
+        self.0.rates.set(settings.token_rate);
+        *self.0.names.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(settings.names);
     }
 
     /// Looks at the server each second, for the graphs and for the time since when something needs somebody. Never ends.

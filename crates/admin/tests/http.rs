@@ -7,8 +7,8 @@ use std::sync::{Arc, RwLock};
 use std::time::{Duration, Instant};
 
 use posthaste_admin::{
-    AdminApi, AdminService, ClientAddress, Counters, Guess, HostNames, HttpListener, InjectReply, QueueStatus,
-    Readiness, Scope, Secret, ServerStatus, ServerView, Token, TokenFile,
+    AdminApi, AdminService, ClientAddress, Counters, Guess, HostNames, HttpListener, HttpSettings, InjectReply,
+    QueueStatus, Readiness, Scope, Secret, ServerStatus, ServerView, Token, TokenFile,
 };
 use posthaste_net::{Admission, Limits, Listeners, Place, Rules};
 use tokio::runtime::Runtime;
@@ -66,7 +66,8 @@ impl World {
         tokens.add(Token::new("q", &secret, [Scope::QueueRead].into(), None).unwrap()).unwrap();
         let guesses = Arc::<AtomicU64>::default();
         let names = HostNames::new(["mx.example.org".to_owned()]);
-        let api = AdminApi::new(Fake { guesses: guesses.clone() }, tokens, names, 1 << 20);
+        let settings = HttpSettings { names, token_rate: "100/hour, burst 20".parse().unwrap() };
+        let api = AdminApi::new(Fake { guesses: guesses.clone() }, tokens, settings, 1 << 20);
         let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
         let guard = runtime.enter();
         let mut listeners = Listeners::new(Limits::default()).unwrap();
@@ -170,6 +171,19 @@ fn a_wrong_token_is_counted_and_a_good_one_is_never_refused() {
     assert!(status(&too_many) == 429 && too_many.contains("retry-after: 600"), "{too_many}");
     assert_eq!(status(&world.get("/api/queue/v1", &world.bearer())), 200);
     assert_eq!(world.guesses.load(Ordering::Relaxed), 2);
+}
+
+#[test]
+fn a_token_has_a_limit_of_requests() {
+    let world = World::new();
+    for _ in 0..20 {
+        assert_eq!(status(&world.get("/api/token/v1", &world.bearer())), 200);
+    }
+    let refused = world.get("/api/queue/v1", &world.bearer());
+    assert!(status(&refused) == 429 && refused.contains("retry-after: 3"), "{refused}");
+    let other = format!("Authorization: Bearer {}\r\n", world.injects.reveal());
+    assert_eq!(status(&world.get("/api/token/v1", &other)), 200);
+    assert_eq!(status(&world.get("/health/live", &world.bearer())), 200);
 }
 
 #[test]
@@ -309,7 +323,8 @@ fn serve(listeners: &mut Listeners, api: AdminApi<Fake>) -> SocketAddr {
 async fn a_head_that_does_not_come_is_not_waited_for() {
     use tokio::io::{AsyncReadExt, AsyncWriteExt};
     let data = tempfile::tempdir().unwrap();
-    let api = AdminApi::new(Fake::default(), TokenFile::in_directory(data.path()), HostNames::default(), 0);
+    let settings = HttpSettings { names: HostNames::default(), token_rate: "1/second".parse().unwrap() };
+    let api = AdminApi::new(Fake::default(), TokenFile::in_directory(data.path()), settings, 0);
     let mut listeners = Listeners::new(Limits::default()).unwrap();
     let address = serve(&mut listeners, api);
     for begin in ["", "GET / HTTP/1.1\r\nHost: loc"] {

@@ -1,6 +1,7 @@
 //! `[http]`, and what of a `[[listener]]` is about HTTP.
 
 use posthaste_message::address::is_domain;
+use posthaste_units::Rate;
 use posthaste_units::values::Table;
 use posthaste_units::words::Problem;
 use serde::{Deserialize, Serialize};
@@ -8,11 +9,20 @@ use serde::{Deserialize, Serialize};
 use super::{Config, Listener, ListenerProtocol, ListenerTls, default_listeners};
 
 /// Settings that all HTTP listeners share.
-#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Http {
     /// Names by which browsers may ask, beside the host name and `localhost`.
     pub names: Vec<String>,
+    /// Requests that each token may make.
+    pub token_rate: Rate,
+}
+
+impl Default for Http {
+    fn default() -> Self {
+        // Above what the spool takes on fast disks, one message a request.
+        Self { names: Vec::new(), token_rate: Rate::new(20_000, 1, 20_000).expect("a rate") }
+    }
 }
 
 impl Table for Http {

@@ -4,7 +4,7 @@ use std::io;
 use std::sync::{Arc, PoisonError, RwLock};
 use std::task::{Context, Poll};
 
-use posthaste_admin::{AdminApi, AdminService, HostNames, HttpListener, TokenFile};
+use posthaste_admin::{AdminApi, AdminService, HostNames, HttpListener, HttpSettings, TokenFile};
 use posthaste_directory::Directory;
 use posthaste_net::{IpNet, Listeners};
 use tokio::task::{JoinHandle, spawn_blocking};
@@ -46,7 +46,7 @@ impl HttpService {
         let checked = spawn_blocking(move || checked.read().map(drop).map_err(io::Error::other)).await;
         checked.map_err(io::Error::from).flatten().map_err(failed)?;
         let body_bytes = config.limits.process.memory_bytes / 2;
-        let api = AdminApi::new(Overview::new(receiver, config), tokens, host_names(config), body_bytes);
+        let api = AdminApi::new(Overview::new(receiver, config), tokens, settings(config), body_bytes);
         let mut listeners = Listeners::new(connection_limits(config)).map_err(failed)?;
         let mut each = Vec::new();
         for (listener, (sockets, tls)) in config.http_listeners().zip(bound.0) {
@@ -68,9 +68,9 @@ impl HttpService {
     }
 }
 
-/// Names by which browsers may ask.
-fn host_names(config: &Config) -> HostNames {
-    HostNames::new(config.http.names.iter().cloned().chain([config.host_name.clone()]))
+fn settings(config: &Config) -> HttpSettings {
+    let names = config.http.names.iter().cloned().chain([config.host_name.clone()]);
+    HttpSettings { names: HostNames::new(names), token_rate: config.http.token_rate }
 }
 
 /// Proxies that name their clients in a field of the request.
@@ -91,7 +91,7 @@ impl Service for HttpService {
     /// For new connections.
     fn reload(&mut self, config: &Config, _: &Arc<Directory>) -> Vec<&'static str> {
         let mut kept = Vec::new();
-        self.api.set_names(host_names(config));
+        self.api.set(settings(config));
         self.api.view().reload(config);
         for (listener, (served, named)) in config.http_listeners().zip(&mut self.each) {
             if !served.reload(config, listener) {
