@@ -187,7 +187,20 @@ impl Intake {
                 Pending { entries, units: 0, pins, front, parts: Vec::new(), large: Some(body.upload) }
             }
         };
-        self.keep(destinations, pending, under_way).await
+        let kept = self.keep(destinations, pending, under_way).await;
+        self.0.accepted.fetch_add(u64::from(kept.is_ok()), Ordering::Relaxed);
+        kept
+    }
+
+    /// Makes entries durable that belong to no message, as it would make one.
+    ///
+    /// # Errors
+    /// As [`accept`](Self::accept).
+    pub async fn note(&self, entries: Vec<Entry>) -> Result<Lsn, IntakeError> {
+        let (front, parts, pins) = (FrontFields::default(), Vec::new(), Vec::new());
+        let pending = Pending { entries, units: 0, pins, front, parts, large: None };
+        let nowhere: &[Box<dyn Destination>] = &[];
+        self.keep(nowhere, pending, None).await.map(|receipt| receipt.lsn)
     }
 
     /// Appends until there is room, and waits for the commit.
@@ -209,7 +222,6 @@ impl Intake {
             }
             match outcome.await.map_err(|_| IntakeError::Closed)? {
                 Ok(lsn) => {
-                    self.0.accepted.fetch_add(1, Ordering::Relaxed);
                     wait.found();
                     return Ok(Receipt { lsn, entries: pending.entries });
                 }
@@ -375,6 +387,7 @@ impl Pending {
         // What is kept here is for the next try, should this one be refused.
         let body = match &self.large {
             Some(upload) => posthaste_spool::Body::File(self.front.clone(), upload.clone()),
+            None if self.parts.is_empty() && self.front.is_empty() => posthaste_spool::Body::None,
             None => posthaste_spool::Body::Inline(self.front.clone(), self.parts.clone()),
         };
         Batch { entries: self.entries.clone(), body }
