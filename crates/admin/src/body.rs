@@ -52,9 +52,9 @@ pub(crate) struct BodyRoom {
     kib_max: u32,
 }
 
-/// A part of it, given back on drop.
+/// Memory that a request's body takes, given back on drop.
 #[derive(Debug, Default)]
-pub(crate) struct BodyShare(Option<OwnedSemaphorePermit>);
+pub struct BodyShare(Option<OwnedSemaphorePermit>);
 
 impl BodyRoom {
     /// Room of so many bytes.

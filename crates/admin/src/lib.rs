@@ -19,13 +19,15 @@ mod token;
 mod token_file;
 mod view;
 
+pub use body::BodyShare;
 pub use client::ClientAddress;
 pub use guard::HostNames;
 pub use history::Counters;
+pub use routes::INJECT_PATH;
 pub use service::{AdminApi, AdminService, HttpListener, HttpSettings};
-pub use token::{Scope, Secret, Token, TokenError, UnknownScope};
+pub use token::{Scope, Secret, Token, TokenError, TokenHash, UnknownScope};
 pub use token_file::{TOKEN_FILE, TokenFile, TokenFileError, TokenFileErrorKind};
 pub use view::{
-    Attention, DestinationCount, DiskRoom, Guess, InjectReply, QueueStatus, Readiness, ServerStatus, ServerView,
-    StreamStatus, Urgency,
+    Attention, DestinationCount, DiskRoom, Guess, InjectCall, InjectReply, QueueStatus, Readiness, ServerStatus,
+    ServerView, StreamStatus, Urgency,
 };

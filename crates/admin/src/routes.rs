@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use hyper::body::Incoming;
-use hyper::header::{CONTENT_ENCODING, CONTENT_TYPE};
+use hyper::header::{CONTENT_ENCODING, CONTENT_TYPE, HeaderValue};
 use hyper::{HeaderMap, Method, Request, StatusCode};
 use serde_json::json;
 
@@ -12,7 +12,7 @@ use crate::body::{self, BodyReadError, ReadBody};
 use crate::guard::{self, Credential};
 use crate::service::{Arrival, Shared};
 use crate::token::{Scope, Token};
-use crate::view::{Guess, Readiness, ServerView};
+use crate::view::{Guess, InjectCall, Readiness, ServerView};
 
 /// The right that a path needs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -58,14 +58,13 @@ const ROUTES: [Route; 7] = [
         access: Access::Scope(Scope::QueueRead),
         action: Action::Queue,
     },
-    Route {
-        method: Method::POST,
-        path: "/api/inject/v1",
-        access: Access::Scope(Scope::Inject),
-        action: Action::Inject,
-    },
+    Route { method: Method::POST, path: INJECT_PATH, access: Access::Scope(Scope::Inject), action: Action::Inject },
 ];
 
+/// Where mail comes in. Keys of requests are of this path.
+pub const INJECT_PATH: &str = "/api/inject/v1";
+const IDEMPOTENCY_KEY: &str = "idempotency-key";
+const KEY_BYTES_MAX: usize = 255;
 const ASSETS: &str = "/assets/";
 
 /// Answers one request.
@@ -206,14 +205,31 @@ async fn inject<V: ServerView>(
     if let Some(refused) = refused_field(headers) {
         return answer::last(refused);
     }
-    let ReadBody { octets, share } = match body::read(incoming, BODY_BYTES_MAX, &shared.room).await {
+    let key = match idempotency_key(headers) {
+        Ok(key) => key,
+        Err(why) => return answer::last(answer::refused(StatusCode::BAD_REQUEST, why)),
+    };
+    let ReadBody { octets: body, share } = match body::read(incoming, BODY_BYTES_MAX, &shared.room).await {
         Ok(body) => body,
         Err(error) => return answer::last(unread(error)),
     };
-    let reply = shared.view.inject(token, arrival.client(headers), octets).await;
-    drop(share);
+    let reply = shared.view.inject(InjectCall { token, client: arrival.client(headers), key, body, share }).await;
     let status = StatusCode::from_u16(reply.status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
-    answer::with_retry(answer::answer(status, answer::JSON, reply.body), reply.retry_secs)
+    let mut answer = answer::with_retry(answer::answer(status, answer::JSON, reply.body), reply.retry_secs);
+    if reply.is_replayed {
+        answer.headers_mut().insert("idempotent-replayed", HeaderValue::from_static("true"));
+    }
+    answer
+}
+
+/// The key by which a client repeats a request.
+fn idempotency_key(headers: &HeaderMap) -> Result<Option<&str>, &'static str> {
+    let mut keys = headers.get_all(IDEMPOTENCY_KEY).iter();
+    let Some(key) = keys.next() else { return Ok(None) };
+    let is_key =
+        |key: &&str| (1..=KEY_BYTES_MAX).contains(&key.len()) && key.bytes().all(|octet| octet.is_ascii_graphic());
+    let key = key.to_str().ok().filter(is_key).filter(|_| keys.next().is_none());
+    key.map(Some).ok_or("Idempotency-Key: one, of 1 to 255 visible characters of ASCII")
 }
 
 /// Refuses by name what is not taken: a client that sends it counts on it.
@@ -223,11 +239,8 @@ fn refused_field(headers: &HeaderMap) -> Option<Answer> {
     if !content_type.eq_ignore_ascii_case("application/json") {
         return Some(answer::refused(StatusCode::UNSUPPORTED_MEDIA_TYPE, "Content-Type: application/json is needed"));
     }
-    if headers.contains_key(CONTENT_ENCODING) {
-        return Some(answer::refused(StatusCode::UNSUPPORTED_MEDIA_TYPE, "Content-Encoding is not taken"));
-    }
-    let why = "the field Idempotency-Key is not taken";
-    headers.contains_key("idempotency-key").then(|| answer::refused(StatusCode::BAD_REQUEST, why))
+    let is_encoded = headers.contains_key(CONTENT_ENCODING);
+    is_encoded.then(|| answer::refused(StatusCode::UNSUPPORTED_MEDIA_TYPE, "Content-Encoding is not taken"))
 }
 
 /// The answer to a body that was not read to its end.

@@ -92,7 +92,7 @@ impl fmt::Debug for Secret {
 }
 
 /// SHA-256 of a secret. 160 random bits need no slow hash.
-pub(crate) type TokenHash = [u8; 32];
+pub type TokenHash = [u8; 32];
 
 /// The hash of what somebody presents as a secret.
 pub(crate) fn hash(presented: &str) -> TokenHash {
@@ -162,7 +162,8 @@ impl Token {
         self.until
     }
 
-    pub(crate) fn hash(&self) -> &TokenHash {
+    /// The hash of its secret.
+    pub fn hash(&self) -> &TokenHash {
         &self.hash
     }
 

@@ -4,6 +4,7 @@ use std::future::Future;
 
 use serde::Serialize;
 
+use crate::body::BodyShare;
 use crate::{ClientAddress, Counters, Token};
 
 /// A server that can be looked at.
@@ -20,15 +21,30 @@ pub trait ServerView: Send + Sync + 'static {
     /// Its queue of mail for other hosts. May block.
     fn queue(&self) -> QueueStatus;
 
-    /// Takes the mail of a request, whose body this is. A recipient that the reply counts as a success has it durably.
-    fn inject(&self, token: &Token, client: ClientAddress, body: Vec<u8>) -> impl Future<Output = InjectReply> + Send;
+    /// Takes the mail of a request. A recipient that the reply counts as a success has it durably.
+    fn inject(&self, call: InjectCall<'_>) -> impl Future<Output = InjectReply> + Send;
 
     /// Counts a wrong token for the client, and waits as long as after a wrong password. Nobody is shut out: a good token is never asked about here.
     fn wrong_token(&self, client: ClientAddress, presented: &str) -> impl Future<Output = Guess> + Send;
 }
 
+/// A request that brings mail.
+#[derive(Debug)]
+pub struct InjectCall<'a> {
+    /// The token that it came with.
+    pub token: &'a Token,
+    /// From where it came.
+    pub client: ClientAddress,
+    /// Its `Idempotency-Key`.
+    pub key: Option<&'a str>,
+    /// Its body.
+    pub body: Vec<u8>,
+    /// The memory of its body: kept until the work is done.
+    pub share: BodyShare,
+}
+
 /// The answer to a request that brings mail.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct InjectReply {
     /// The status of HTTP.
     pub status: u16,
@@ -36,7 +52,25 @@ pub struct InjectReply {
     pub body: String,
     /// Seconds until another attempt may help.
     pub retry_secs: Option<u16>,
+    /// The answer was given before, and nothing was received now.
+    pub is_replayed: bool,
 }
+
+impl InjectReply {
+    /// An answer without a body.
+    pub fn of(status: u16) -> Self {
+        // 409: another request is at it.
+        let retry_secs = match status {
+            409 => Some(1),
+            429 | 503 => Some(INJECT_RETRY_SECS),
+            _ => None,
+        };
+        Self { status, body: String::new(), retry_secs, is_replayed: false }
+    }
+}
+
+/// Until a full spool or a quota may have room again.
+const INJECT_RETRY_SECS: u16 = 10;
 
 /// The answer to a wrong token.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

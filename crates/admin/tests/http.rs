@@ -7,8 +7,8 @@ use std::sync::{Arc, RwLock};
 use std::time::{Duration, Instant};
 
 use posthaste_admin::{
-    AdminApi, AdminService, ClientAddress, Counters, Guess, HostNames, HttpListener, HttpSettings, InjectReply,
-    QueueStatus, Readiness, Scope, Secret, ServerStatus, ServerView, Token, TokenFile,
+    AdminApi, AdminService, ClientAddress, Counters, Guess, HostNames, HttpListener, HttpSettings, InjectCall,
+    InjectReply, QueueStatus, Readiness, Scope, Secret, ServerStatus, ServerView, Token, TokenFile,
 };
 use posthaste_net::{Admission, Limits, Listeners, Place, Rules};
 use tokio::runtime::Runtime;
@@ -32,9 +32,11 @@ impl ServerView for Fake {
     fn queue(&self) -> QueueStatus {
         QueueStatus::default()
     }
-    async fn inject(&self, token: &Token, client: ClientAddress, body: Vec<u8>) -> InjectReply {
-        assert_eq!((token.name(), client.0), ("i", Some([127, 0, 0, 1].into())));
-        InjectReply { status: 503, body: format!("{{\"bytes\":{}}}", body.len()), retry_secs: Some(7) }
+    async fn inject(&self, call: InjectCall<'_>) -> InjectReply {
+        assert_eq!((call.token.name(), call.client.0), ("i", Some([127, 0, 0, 1].into())));
+        let key = call.key.map_or(String::new(), |key| format!(",\"key\":\"{key}\""));
+        let body = format!("{{\"bytes\":{}{key}}}", call.body.len());
+        InjectReply { status: 503, body, retry_secs: Some(7), is_replayed: call.key == Some("old") }
     }
     async fn wrong_token(&self, client: ClientAddress, _: &str) -> Guess {
         assert_eq!(client.0, Some([127, 0, 0, 1].into()));
@@ -356,12 +358,20 @@ fn an_injection_is_taken_with_its_scope_and_within_bounds() {
         (format!("{json}Content-Length: 70000000\r\n"), "abc", 413),
         (format!("{json}Transfer-Encoding: chunked\r\n"), "zz\r\nabc", 400),
         (format!("{json}Content-Length: 3\r\nContent-Encoding: gzip\r\n"), "abc", 415),
-        (format!("{json}Content-Length: 3\r\nIdempotency-Key: order-1\r\n"), "abc", 400),
+        (format!("{json}Content-Length: 3\r\nIdempotency-Key: a b\r\n"), "abc", 400),
+        (format!("{json}Content-Length: 3\r\nIdempotency-Key:\r\n"), "abc", 400),
+        (format!("{json}Content-Length: 3\r\nIdempotency-Key: a\r\nIdempotency-Key: a\r\n"), "abc", 400),
+        (format!("{json}Content-Length: 3\r\nIdempotency-Key: {}\r\n", "k".repeat(256)), "abc", 400),
         ("Content-Type: text/plain\r\nContent-Length: 3\r\n".to_owned(), "abc", 415),
         ("Content-Length: 3\r\n".to_owned(), "abc", 415),
     ] {
         let answer = post(&world.injects, &fields, body);
         assert_eq!(status(&answer), expected, "{fields}: {answer}");
+    }
+    for (key, is_replayed) in [("new", false), ("old", true)] {
+        let answer = post(&world.injects, &format!("{json}Content-Length: 3\r\nIdempotency-Key: {key}\r\n"), "abc");
+        assert!(answer.ends_with(&format!("{{\"bytes\":3,\"key\":\"{key}\"}}")), "{answer}");
+        assert_eq!(answer.contains("idempotent-replayed: true\r\n"), is_replayed, "{answer}");
     }
     assert_eq!(status(&post(&world.secret, &format!("{json}Content-Length: 3\r\n"), "abc")), 403);
     assert_eq!(status(&world.get("/api/inject/v1", &world.bearer())), 405);

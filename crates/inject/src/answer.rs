@@ -1,6 +1,8 @@
 //! The answer to an injection.
 
-use posthaste_smtp::{EnhancedCode, ForwardPath, Reply};
+use std::sync::Arc;
+
+use posthaste_smtp::{ForwardPath, Reply};
 use serde::Serialize;
 
 /// The reason why a request failed as a whole. The last counts.
@@ -17,19 +19,45 @@ enum Remedy {
     Later,
 }
 
-impl Remedy {
-    fn of(reply: &Reply) -> Self {
-        match reply.code() {
-            552 => Self::Smaller,
-            450 if reply.enhanced() == Some(OVER_QUOTA) => Self::Slower,
-            _ if reply.is_permanent() => Self::None,
-            _ => Self::Later,
+/// Why a recipient does not get its message.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Refusal {
+    /// The code of the reply (RFC 5321 section 4.2).
+    pub(crate) code: u16,
+    /// The reply.
+    pub(crate) line: Arc<str>,
+}
+
+impl Refusal {
+    /// The reply, cut to a length that can be kept.
+    pub fn of(reply: &Reply) -> Self {
+        let mut line = reply.to_string();
+        if let Some((end, _)) = line.char_indices().nth(LINE_CHARS_MAX) {
+            line.truncate(end);
+        }
+        Self { code: reply.code(), line: line.into() }
+    }
+
+    /// True if another attempt would not help.
+    pub fn is_permanent(&self) -> bool {
+        (500..600).contains(&self.code)
+    }
+
+    fn remedy(&self) -> Remedy {
+        match self.code {
+            552 => Remedy::Smaller,
+            450 if self.line.get(3..).is_some_and(|rest| rest.trim_start().starts_with(OVER_QUOTA)) => Remedy::Slower,
+            _ if self.is_permanent() => Remedy::None,
+            _ => Remedy::Later,
         }
     }
 }
 
+/// Characters of a reply.
+const LINE_CHARS_MAX: usize = 300;
+
 /// A recipient quota is spent.
-const OVER_QUOTA: EnhancedCode = EnhancedCode::new(4, 7, 1);
+const OVER_QUOTA: &str = "4.7.1 ";
 
 /// KumoMTA's answer: how many recipients will get the message, and why the others will not.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
@@ -50,21 +78,12 @@ impl InjectAnswer {
     }
 
     /// A recipient does not get it.
-    pub fn failed(&mut self, recipient: &ForwardPath, reply: &Reply) {
+    pub fn failed(&mut self, recipient: &ForwardPath, refusal: &Refusal) {
         let recipient = recipient.bare();
         self.fail_count += 1;
-        self.remedy = self.remedy.max(Remedy::of(reply));
-        self.errors.push(format!("{recipient}: {reply}"));
+        self.remedy = self.remedy.max(refusal.remedy());
+        self.errors.push(format!("{recipient}: {}", refusal.line));
         self.failed_recipients.push(recipient);
-    }
-
-    /// Adds what became of further messages.
-    pub fn add(&mut self, other: Self) {
-        self.success_count += other.success_count;
-        self.fail_count += other.fail_count;
-        self.failed_recipients.extend(other.failed_recipients);
-        self.errors.extend(other.errors);
-        self.remedy = self.remedy.max(other.remedy);
     }
 
     /// The answer as JSON.
@@ -95,15 +114,16 @@ mod tests {
     #[test]
     fn an_answer_counts_and_names_what_failed() {
         let path = |text: &str| ForwardPath::parse(text).unwrap();
+        let refusal = |code, enhanced, text: &'static str| Refusal::of(&Reply::new(code, enhanced, text));
         let mut answer = InjectAnswer::default();
-        answer.failed(&path("<a@example.org>"), &Reply::new(550, "5.1.1", "No such user"));
+        answer.failed(&path("<a@example.org>"), &refusal(550, "5.1.1", "No such user"));
         assert_eq!(answer.status(), 400);
         let mut other = answer.clone();
-        other.failed(&path("<b@example.org>"), &Reply::new(552, "5.3.4", "Too large"));
+        other.failed(&path("<b@example.org>"), &refusal(552, "5.3.4", "Too large"));
         assert_eq!(other.status(), 413);
-        other.failed(&path("<b@example.org>"), &Reply::new(450, "4.7.1", "Too many recipients"));
+        other.failed(&path("<b@example.org>"), &refusal(450, "4.7.1", "Too many recipients"));
         assert_eq!(other.status(), 429);
-        answer.failed(&path("<b@example.org>"), &Reply::new(452, "4.3.1", "Too much mail waits"));
+        answer.failed(&path("<b@example.org>"), &refusal(452, "4.3.1", "Too much mail waits"));
         assert_eq!(answer.status(), 503);
         answer.accepted(2);
         assert_eq!(answer.status(), 200);

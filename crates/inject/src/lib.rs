@@ -8,10 +8,11 @@
 mod answer;
 mod built;
 mod json;
+pub mod keys;
 mod mime;
 mod request;
 mod template;
 
-pub use answer::InjectAnswer;
+pub use answer::{InjectAnswer, Refusal};
 pub use request::{InjectMessage, InjectRequest, InvalidRequest, RECIPIENTS_MAX};
 pub use template::MayGoOn;

@@ -2,6 +2,7 @@
 
 use std::collections::HashSet;
 
+use std::ops::Range;
 use std::sync::Arc;
 
 use minijinja::Value as Variable;
@@ -206,7 +207,7 @@ impl InjectRequest {
     /// # Panics
     /// There are not so many.
     pub fn message(&self, index: usize, may_go_on: MayGoOn<'_>) -> Result<InjectMessage, InvalidRequest> {
-        let recipients = self.recipients_of(index).cloned().collect();
+        let recipients = self.indexes_of(index).map(|index| self.recipient(index).clone()).collect();
         if let Content::Whole(content) = &self.content {
             return message(recipients, content.clone()).map_err(InvalidRequest);
         }
@@ -214,17 +215,27 @@ impl InjectRequest {
         made.map_err(|why| InvalidRequest(format!("{why}, for recipients[{index}]")))
     }
 
-    /// The recipients of one of its messages.
+    /// The number of its recipients, each counted once. Their indexes are the same whenever the request is read.
+    pub fn recipients(&self) -> u32 {
+        self.recipients.len() as u32
+    }
+
+    /// A recipient by its index.
     ///
     /// # Panics
     /// There are not so many.
-    pub fn recipients_of(&self, index: usize) -> impl Iterator<Item = &ForwardPath> {
+    pub fn recipient(&self, index: u32) -> &ForwardPath {
+        &self.recipients[index as usize].path
+    }
+
+    /// The recipients of one of its messages, by their indexes.
+    pub fn indexes_of(&self, message: usize) -> Range<u32> {
         let each = match self.content {
             Content::Whole(_) => BATCH_RECIPIENTS_MAX,
             Content::Each(..) | Content::Built(_) => 1,
         };
-        let recipients = self.recipients.chunks(each).nth(index).expect("a message of the request");
-        recipients.iter().map(|recipient| &recipient.path)
+        let first = message * each;
+        first as u32..(first + each).min(self.recipients.len()) as u32
     }
 
     fn made_for(&self, recipient: &Recipient, may_go_on: MayGoOn<'_>) -> Result<Vec<u8>, String> {

@@ -11,6 +11,7 @@ use tokio::task::{JoinHandle, spawn_blocking};
 
 use crate::bound::{BoundListeners, ServedListener};
 use crate::error::ServeError;
+use crate::inject::InjectKeys;
 use crate::listening::connection_limits;
 use crate::overview::Overview;
 use crate::receive::Receiver;
@@ -36,7 +37,12 @@ impl HttpService {
     ///
     /// # Errors
     /// [`ServeError::Service`]: also if others can read the file of tokens.
-    pub async fn start(bound: BoundListeners, config: &Config, receiver: Receiver) -> Result<Option<Self>, ServeError> {
+    pub async fn start(
+        bound: BoundListeners,
+        config: &Config,
+        receiver: Receiver,
+        keys: InjectKeys,
+    ) -> Result<Option<Self>, ServeError> {
         let failed = |error| ServeError::Service { service: NAME, error };
         if bound.0.is_empty() {
             return Ok(None);
@@ -46,7 +52,7 @@ impl HttpService {
         let checked = spawn_blocking(move || checked.read().map(drop).map_err(io::Error::other)).await;
         checked.map_err(io::Error::from).flatten().map_err(failed)?;
         let body_bytes = config.limits.process.memory_bytes / 2;
-        let api = AdminApi::new(Overview::new(receiver, config), tokens, settings(config), body_bytes);
+        let api = AdminApi::new(Overview::new(receiver, keys, config), tokens, settings(config), body_bytes);
         let mut listeners = Listeners::new(connection_limits(config)).map_err(failed)?;
         let mut each = Vec::new();
         for (listener, (sockets, tls)) in config.http_listeners().zip(bound.0) {

@@ -7,15 +7,15 @@ use std::time::{Duration, Instant, SystemTime};
 
 use posthaste_accounts::LoginFailure;
 use posthaste_admin::{
-    Attention, ClientAddress, Counters, DestinationCount, Guess, InjectReply, QueueStatus, Readiness, ServerStatus,
-    ServerView, StreamStatus, Token, Urgency,
+    Attention, ClientAddress, Counters, DestinationCount, Guess, InjectCall, InjectReply, QueueStatus, Readiness,
+    ServerStatus, ServerView, StreamStatus, Urgency,
 };
 use posthaste_delivery::local::{LocalStats, MountStats};
 use posthaste_relay::queue::{QueueEntry, Secs};
 use posthaste_relay::sender::{CountBy, Filter, Relay, STREAM as QUEUE};
 
 use crate::disks::{Disks, FileSystem};
-use crate::inject::InjectDoor;
+use crate::inject::{InjectDoor, InjectKeys};
 use crate::receive::Receiver;
 use crate::watch::{CHECKPOINT_HANGS, trouble_of};
 use posthaste_config::{Config, Storage};
@@ -45,9 +45,9 @@ const DESTINATIONS_MAX: usize = 20;
 const SUSPENSIONS_MAX: usize = 10;
 
 impl Overview {
-    pub fn new(receiver: Receiver, config: &Config) -> Self {
+    pub fn new(receiver: Receiver, keys: InjectKeys, config: &Config) -> Self {
         let settings = Mutex::new(Shown { config: config.clone(), expiring: None });
-        let door = InjectDoor::new(receiver.clone(), config);
+        let door = InjectDoor::new(receiver.clone(), keys, config);
         Self { receiver, door, settings, disks: Disks::of(&config.storage), is_short: AtomicBool::new(false) }
     }
 
@@ -158,8 +158,8 @@ impl ServerView for Overview {
         }
     }
 
-    async fn inject(&self, token: &Token, client: ClientAddress, body: Vec<u8>) -> InjectReply {
-        self.door.inject(token, client, body).await
+    async fn inject(&self, call: InjectCall<'_>) -> InjectReply {
+        self.door.inject(call).await
     }
 
     async fn wrong_token(&self, client: ClientAddress, presented: &str) -> Guess {

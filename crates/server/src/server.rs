@@ -16,6 +16,7 @@ use crate::error::ServeError;
 use crate::events::Events;
 use crate::http::HttpService;
 use crate::indexing::Indexing;
+use crate::inject::InjectKeys;
 use crate::listening::{Addresses, Bound, Listeners, bind_when_free};
 use crate::logins::{self, KnownNetworksService};
 use crate::mailboxes::{self, Mailboxes};
@@ -189,7 +190,9 @@ async fn start_services(
     let (listeners, mut addresses) = Listeners::start(sockets, receiver.clone())?;
     services.add(listeners);
     addresses.http = http.tcp().map(|(address, tls)| (address, tls == ListenerTls::Implicit)).collect();
-    if let Some(http) = HttpService::start(http, config, receiver.clone()).await? {
+    let keys = InjectKeys::start(&receiver).await;
+    services.add(keys.service());
+    if let Some(http) = HttpService::start(http, config, receiver.clone(), keys).await? {
         services.add(http);
     }
     // Also where nobody reads any more: a stream that nobody advances keeps its entries in the spool.

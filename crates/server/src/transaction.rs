@@ -9,6 +9,7 @@ use posthaste_intake::{Mail, MailPlace, MailRecipient, MemoryBudget, NotifyWhen,
 use posthaste_message::address::PATH_BYTES_MAX;
 use posthaste_message::{write_delivered_to, write_return_path};
 use posthaste_smtp::{BodyType, Envelope, RcptTo, Ret, ReversePath};
+use posthaste_spool::Entry;
 
 use crate::returned::Returned;
 use crate::success::Success;
@@ -26,6 +27,8 @@ pub(crate) struct Transaction {
     discarded: usize,
     /// Recipients that are signed return paths.
     returned: Vec<Returned>,
+    /// Entries for its batch that are no destination's.
+    also: Vec<Entry>,
     /// Octets that the recipients take, here, in the envelope and in the spool's record.
     bytes: usize,
     room: Reservation,
@@ -89,6 +92,11 @@ impl Transaction {
         self.bytes = bytes;
         self.remote.push(rcpt.clone());
         Ok(())
+    }
+
+    /// Adds an entry to the batch of the message.
+    pub fn add_entry(&mut self, entry: Entry) {
+        self.also.push(entry);
     }
 
     /// Recipients at other hosts that were added as such.
@@ -163,6 +171,7 @@ impl Transaction {
             envid: said.envid.as_deref().map_or_else(Arc::default, Arc::from),
             sender,
             recipients,
+            also: self.also.clone(),
             ..Mail::default()
         }
     }

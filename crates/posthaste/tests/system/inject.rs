@@ -13,16 +13,16 @@ use crate::relaying::{self, ANYWHERE, next_hop};
 use crate::support::{ANYBODY, PATIENCE, Server, mailbox};
 
 /// A request, with fields of its own.
-fn request(secret: &str, fields: &str, body: &str) -> String {
+pub fn request(secret: &str, fields: &str, body: &str) -> String {
     let head = format!("POST /api/inject/v1 HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer {secret}\r\n");
     let length = body.len();
     format!("{head}Connection: close\r\n{fields}Content-Length: {length}\r\n\r\n{body}")
 }
 
-const JSON: &str = "Content-Type: application/json\r\n";
+pub const JSON: &str = "Content-Type: application/json\r\n";
 
 /// Head and body of the answer; an error if there is none, or half of one.
-fn try_ask(address: SocketAddr, request: &str) -> std::io::Result<(String, Value)> {
+pub fn try_ask(address: SocketAddr, request: &str) -> std::io::Result<(String, Value)> {
     let mut stream = TcpStream::connect(address)?;
     stream.set_read_timeout(Some(PATIENCE))?;
     stream.write_all(request.as_bytes())?;
@@ -36,7 +36,7 @@ fn read_answer(stream: &mut TcpStream) -> std::io::Result<(String, Value)> {
     Ok((head.to_owned(), serde_json::from_str(body)?))
 }
 
-fn status(head: &str) -> u16 {
+pub fn status(head: &str) -> u16 {
     head[9..12].parse().unwrap()
 }
 
@@ -46,7 +46,7 @@ fn inject(address: SocketAddr, secret: &str, body: &Value) -> (u16, Value) {
     (status(&head), answer)
 }
 
-fn to(recipients: &[&str], content: impl Into<Value>) -> Value {
+pub fn to(recipients: &[&str], content: impl Into<Value>) -> Value {
     let recipients: Vec<Value> = recipients.iter().map(|email| json!({ "email": email })).collect();
     json!({ "envelope_sender": "shop@example.net", "recipients": recipients, "content": content.into() })
 }
@@ -157,7 +157,7 @@ fn each_refusal_of_a_request_has_its_code() {
     check(&secret, "", &text, 415, "Content-Type");
     check(&secret, "Content-Type: text/plain\r\n", &text, 415, "Content-Type");
     check(&secret, &format!("{JSON}Content-Encoding: gzip\r\n"), &text, 415, "Content-Encoding");
-    check(&secret, &format!("{JSON}Idempotency-Key: order-1\r\n"), &text, 400, "Idempotency-Key");
+    check(&secret, &format!("{JSON}Idempotency-Key: a b\r\n"), &text, 400, "Idempotency-Key");
     check(&secret, JSON, "{", 400, "EOF");
     check(&secret, JSON, &to(&[], "x").to_string(), 400, "recipients");
     check(&secret, JSON, &to(&["ann"], "x").to_string(), 400, "recipients[0].email");

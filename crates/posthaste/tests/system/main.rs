@@ -19,6 +19,7 @@ mod http;
 mod imap;
 mod indexing;
 mod inject;
+mod inject_keys;
 mod keywords;
 mod listeners;
 mod load;

@@ -1,59 +1,105 @@
 //! A message that comes without a session of SMTP: asked about and kept as any other.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::io::{BufReader, Cursor};
 use std::time::Duration;
 
 use bytes::Bytes;
-use posthaste_inject::InjectAnswer;
+use posthaste_inject::Refusal;
+use posthaste_inject::keys::Indexes;
 use posthaste_intake::Incoming;
 use posthaste_pickup::Reading;
 use posthaste_smtp::driver::{Handler, Peer};
-use posthaste_smtp::{BodyError, Envelope, ForwardPath, MailFrom, MessageOutcome, Protocol, RcptTo};
+use posthaste_smtp::{BodyError, Envelope, ForwardPath, MailFrom, MessageOutcome, Protocol, RcptTo, Reply};
+use posthaste_spool::Entry;
 use tokio::time::timeout;
 
 use super::Receiver;
 use crate::logins::Session;
 use crate::transaction::Transaction;
 
+/// What becomes of the recipients of a message, by their index in the request. `Ok`: it is durable for them.
+pub(crate) type Outcomes = BTreeMap<u32, Result<(), Refusal>>;
+
+/// A message of a request, for those of its recipients that have these indexes there.
+pub(crate) struct InjectedMail {
+    /// Of a session that has no other message.
+    pub id: u64,
+    pub peer: Peer,
+    pub mail: MailFrom,
+    pub recipients: Vec<(u32, ForwardPath)>,
+    pub body: InjectedBody,
+}
+
+/// Makes the entry that settles recipients, with those of them that have failed for good.
+pub(crate) type Settles<'a> = &'a (dyn Fn(Indexes, BTreeMap<u32, Refusal>) -> Entry + Send + Sync);
+
 impl Receiver {
-    /// Receives one message for all of its recipients, in one batch, and notes in `answer` who gets it. Those that are counted as successes have it durably.
-    pub async fn inject(
-        &self,
-        (id, peer): (u64, Peer),
-        mail: MailFrom,
-        recipients: Vec<ForwardPath>,
-        mut body: InjectedBody,
-        answer: &mut InjectAnswer,
-    ) {
+    /// Receives one message for all of its recipients, in one batch. With `settles`, the batch has an entry for them and for those that have failed for good; where there is no
+    /// batch, the entry has its own.
+    pub async fn inject(&self, injected: InjectedMail, settles: Option<Settles<'_>>) -> Outcomes {
+        let InjectedMail { id, peer, mail, recipients, mut body } = injected;
         let mut session = session(id, peer);
         let mut transaction = Transaction::default();
         let mut envelope = Envelope { mail, recipients: Vec::with_capacity(recipients.len()) };
-        if let Err(reply) = Handler::mail(self, &mut session, &mut transaction, &envelope.mail).await {
-            recipients.iter().for_each(|path| answer.failed(path, &reply));
-            return;
-        }
-        for path in recipients {
-            let rcpt = RcptTo::new(path);
-            match self.rcpt(&mut session, &mut transaction, &envelope, &rcpt).await {
-                Ok(()) => envelope.recipients.push(rcpt),
-                Err(reply) => answer.failed(&rcpt.forward_path, &reply),
-            }
-        }
-        if envelope.recipients.is_empty() {
-            return;
-        }
-        let asked = envelope.recipients.clone();
-        match self.take_message(&session, transaction, envelope, &mut body).await {
-            MessageOutcome::All(reply) if reply.is_positive() => answer.accepted(asked.len()),
-            MessageOutcome::All(reply) => asked.iter().for_each(|rcpt| answer.failed(&rcpt.forward_path, &reply)),
-            MessageOutcome::Each(replies) => {
-                for (rcpt, reply) in asked.iter().zip(&replies) {
-                    if reply.is_positive() { answer.accepted(1) } else { answer.failed(&rcpt.forward_path, reply) }
+        let mut outcomes = Outcomes::new();
+        let mut asked = Vec::with_capacity(recipients.len());
+        match Handler::mail(self, &mut session, &mut transaction, &envelope.mail).await {
+            Err(reply) => outcomes.extend(recipients.iter().map(|(index, _)| (*index, Err(Refusal::of(&reply))))),
+            Ok(_) => {
+                for (index, path) in recipients {
+                    let rcpt = RcptTo::new(path);
+                    match self.rcpt(&mut session, &mut transaction, &envelope, &rcpt).await {
+                        Ok(()) => {
+                            envelope.recipients.push(rcpt);
+                            asked.push(index);
+                        }
+                        Err(reply) => drop(outcomes.insert(index, Err(Refusal::of(&reply)))),
+                    }
                 }
             }
         }
+        let mut is_settled = settles.is_none();
+        if !asked.is_empty() {
+            if let Some(entry) = settles {
+                let failed = failed_for_good(&outcomes);
+                let settled = asked.iter().chain(failed.keys()).copied().collect();
+                transaction.add_entry(entry(settled, failed));
+            }
+            let outcome = self.take_message(&session, transaction, envelope, &mut body).await;
+            let replies = match outcome {
+                MessageOutcome::All(reply) => vec![reply; asked.len()],
+                MessageOutcome::Each(replies) => replies,
+            };
+            is_settled |= replies.iter().any(Reply::is_positive);
+            outcomes.extend(
+                asked
+                    .into_iter()
+                    .zip(replies)
+                    .map(|(index, reply)| (index, if reply.is_positive() { Ok(()) } else { Err(Refusal::of(&reply)) })),
+            );
+        }
+        let failed = failed_for_good(&outcomes);
+        if let Some(entry) = settles.filter(|_| !is_settled && !failed.is_empty()) {
+            let noted =
+                self.destinations().intake().note(vec![entry(failed.keys().copied().collect(), failed.clone())]);
+            if let Err(error) = noted.await {
+                // A repeated request asks again.
+                tracing::warn!(
+                    error = error.to_string(),
+                    "refused recipients of a request with a key could not be noted"
+                );
+                let later = Refusal::of(&Reply::new(451, "4.3.0", "Refused, and that could not be noted"));
+                outcomes.extend(failed.into_keys().map(|index| (index, Err(later.clone()))));
+            }
+        }
+        outcomes
     }
+}
+
+fn failed_for_good(outcomes: &Outcomes) -> BTreeMap<u32, Refusal> {
+    let failed = outcomes.iter().filter_map(|(index, outcome)| Some((*index, outcome.as_ref().err()?)));
+    failed.filter(|(_, refusal)| refusal.is_permanent()).map(|(index, refusal)| (index, refusal.clone())).collect()
 }
 
 fn session(id: u64, peer: Peer) -> Session {

@@ -130,6 +130,11 @@ impl Receiver {
         let mut mail = mail;
         mail.arrival = Some(&origin);
         if mail.recipients.is_empty() {
+            if !mail.also.is_empty()
+                && let Err(error) = destinations.intake().note(std::mem::take(&mut mail.also)).await
+            {
+                return log.refused(&error).into();
+            }
             destinations.intake().discard(destinations.list(), &mail);
             let returned = ReturnedMail { returned: transaction.into_returned(), report };
             self.note_returned(returned, complaint, Lsn::ZERO);

@@ -25,7 +25,7 @@ use posthaste_smtp::{BodyError, Envelope, MailFrom, MessageOutcome, RcptTo, Repl
 use tokio::time::timeout;
 
 use self::checks::{AtMail, CheckList, Stop};
-pub(crate) use self::injected::InjectedBody;
+pub(crate) use self::injected::{InjectedBody, InjectedMail, Outcomes};
 use self::message::SmtpBody;
 use crate::certificates;
 use crate::destinations::Destinations;

@@ -1,0 +1,259 @@
+//! The stream of keys at work: entries of batches come to the table, and the table goes to snapshots.
+
+use std::io::{self, Read};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+use posthaste_spool::{
+    Consumer, Damage, Entry, Lsn, Published, Released, ReplayError, Replayed, RestoreError, SnapshotName, Spool,
+    StreamError, StreamId,
+};
+
+use super::entry::{BodyDigest, KeyId, Settled};
+use super::table::{FoundKey, KeyRefusal, KeyTable};
+
+/// The name of the stream.
+pub const KEY_STREAM: &str = "inject";
+/// Keys of all tokens, of about 100 bytes each.
+const KEYS_MAX: usize = 1_000_000;
+
+/// The keys of requests, durable with the mail that they stand for.
+#[derive(Debug)]
+pub struct KeyLog {
+    shared: Arc<Shared>,
+    thread: Mutex<Option<JoinHandle<()>>>,
+}
+
+struct Shared {
+    spool: Arc<dyn Spool>,
+    stream: StreamId,
+    table: Arc<KeyTable>,
+    progress: Mutex<Progress>,
+    changed: Condvar,
+    /// Numbers the names of snapshots.
+    snapshots: AtomicU64,
+}
+
+#[derive(Debug, Default)]
+struct Progress {
+    /// The last batch whose entry is in the table.
+    seen: Lsn,
+    /// The last batch whose entry is in a snapshot.
+    written: Lsn,
+    /// The spool is short of room.
+    is_wanted: bool,
+    is_over: bool,
+}
+
+/// The findings of an opening.
+#[derive(Debug, Default)]
+pub struct KeyReport {
+    /// Snapshots that are missing or damaged.
+    pub unreadable: Vec<Damage>,
+    /// Batches that cannot be read any more, or have an entry of another version.
+    pub damaged: Vec<Lsn>,
+    /// Keys of batches up to here may be forgotten.
+    pub uncertain: Option<Lsn>,
+}
+
+/// Why the keys cannot be opened.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum KeyLogError {
+    /// The stream could not be registered.
+    #[error(transparent)]
+    Stream(#[from] StreamError),
+    /// The snapshot could not be read.
+    #[error(transparent)]
+    Restore(#[from] RestoreError),
+    /// The stream could not be read.
+    #[error(transparent)]
+    Replay(#[from] ReplayError),
+    /// The snapshot, or the thread that writes it.
+    #[error("the keys of requests: {0}")]
+    Io(#[from] io::Error),
+}
+
+impl std::fmt::Debug for Shared {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Shared").field("stream", &self.stream).finish_non_exhaustive()
+    }
+}
+
+impl KeyLog {
+    /// Reads the keys of the last day. Blocks.
+    ///
+    /// # Errors
+    /// See [`KeyLogError`].
+    pub fn open(spool: Arc<dyn Spool>) -> Result<(Self, KeyReport), KeyLogError> {
+        let (table, now) = (Arc::new(KeyTable::new(KEYS_MAX)), unix_secs());
+        let stream = spool.stream(KEY_STREAM)?;
+        let restored = spool.restore(stream)?;
+        let mut report = KeyReport { unreadable: restored.unreadable, ..KeyReport::default() };
+        if let Some(mut snapshot) = restored.snapshot {
+            read_snapshot(&mut snapshot, |settled| table.apply(settled, now))?;
+            table.sort();
+        }
+        let through = spool.replay(stream, &mut |replayed| match replayed {
+            Replayed::Entry { lsn, payload, .. } => match Settled::decode(payload) {
+                Some(settled) => table.apply(settled, now),
+                None => report.damaged.push(lsn),
+            },
+            Replayed::Damaged { lsn } => report.damaged.push(lsn),
+            Replayed::Uncertain { through } => report.uncertain = Some(through),
+        })?;
+        let progress = Progress { seen: through, written: spool.position(stream).0, ..Progress::default() };
+        let (progress, changed) = (Mutex::new(progress), Condvar::new());
+        let shared = Arc::new(Shared { spool, stream, table, progress, changed, snapshots: AtomicU64::new(0) });
+        shared.spool.attach(stream, through, Arc::clone(&shared) as _)?;
+        let of_thread = Arc::clone(&shared);
+        let thread = std::thread::Builder::new().name("inject-keys".to_owned()).spawn(move || of_thread.run())?;
+        Ok((Self { shared, thread: Mutex::new(Some(thread)) }, report))
+    }
+
+    /// Begins a request with a key.
+    ///
+    /// # Errors
+    /// See [`KeyRefusal`].
+    pub fn begin(&self, id: KeyId, digest: BodyDigest) -> Result<FoundKey, KeyRefusal> {
+        self.shared.table.begin(id, digest, unix_secs())
+    }
+
+    /// An entry for the batch that settles this.
+    pub fn entry(&self, settled: &Settled) -> Entry {
+        Entry { stream: self.shared.stream, needs_body: false, payload: settled.encode() }
+    }
+
+    /// Writes no more snapshots, and takes no more entries: they wait in the spool for the next opening. Blocks while a snapshot is written.
+    pub fn end(&self) {
+        self.shared.lock().is_over = true;
+        self.shared.changed.notify_all();
+        let Some(thread) = self.thread.lock().unwrap_or_else(PoisonError::into_inner).take() else { return };
+        let _ = thread.join();
+        self.shared.spool.detach(self.shared.stream);
+    }
+}
+
+impl Drop for KeyLog {
+    fn drop(&mut self) {
+        self.end();
+    }
+}
+
+impl Consumer for Shared {
+    fn published(&self, entry: Published) {
+        // One of ours that is none would be a bug; the next opening tells of it.
+        if let Some(settled) = Settled::decode(&entry.payload) {
+            self.table.apply(settled, unix_secs());
+        }
+        self.lock().seen = entry.lsn;
+    }
+
+    fn advance_wanted(&self, _: Lsn) {
+        self.lock().is_wanted = true;
+        self.changed.notify_all();
+    }
+}
+
+impl Shared {
+    fn lock(&self) -> MutexGuard<'_, Progress> {
+        self.progress.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Writes a snapshot now and then, if there are new entries.
+    fn run(&self) {
+        let (mut due, mut wanted_at) = (Instant::now() + EVERY, Instant::now());
+        let mut is_failing = false;
+        loop {
+            let progress = self.lock();
+            let wait = |progress: &mut Progress| {
+                let now = Instant::now();
+                !progress.is_over && now < due && !(progress.is_wanted && now >= wanted_at)
+            };
+            let (mut progress, _) =
+                self.changed.wait_timeout_while(progress, LOOK_EVERY, wait).unwrap_or_else(PoisonError::into_inner);
+            if progress.is_over {
+                return;
+            }
+            if wait(&mut progress) {
+                continue;
+            }
+            progress.is_wanted = false;
+            drop(progress);
+            let begun = Instant::now();
+            let outcome = self.write();
+            if let Err(error) = &outcome
+                && !is_failing
+            {
+                tracing::error!(
+                    error = error.to_string(),
+                    "keys of requests cannot be written: they stay in the spool's log"
+                );
+            }
+            is_failing = outcome.is_err();
+            // Many keys take their time: a tenth of the whole at most, a fifth while the spool wants room.
+            let (took, now) = (begun.elapsed(), Instant::now());
+            (due, wanted_at) = (now + EVERY.max(took * 9), now + LOOK_EVERY.max(took * 4));
+        }
+    }
+
+    /// Writes a snapshot, and passes all entries that are in it.
+    fn write(&self) -> io::Result<()> {
+        let Progress { seen, written, .. } = *self.lock();
+        if (seen <= written && !self.spool.wants_snapshot(self.stream)) || self.spool.poisoned().is_some() {
+            return Ok(());
+        }
+        // Entries that come while it is written may be in it, too: they settle the same when they are shown again.
+        let unique = self.snapshots.fetch_add(1, Ordering::Relaxed);
+        let name =
+            SnapshotName::new(&format!("{KEY_STREAM}-{seen}-{unique:x}")).expect("letters and digits are a name");
+        self.spool.write_snapshot(&name, &mut |out| {
+            let mut number = 0;
+            while let Some(part) = self.table.part(number) {
+                for settled in part {
+                    let octets = settled.encode();
+                    out.write_all(&(octets.len() as u32).to_le_bytes())?;
+                    out.write_all(&octets)?;
+                }
+                number += 1;
+            }
+            Ok(())
+        })?;
+        let released = Released { below: Lsn::new(seen.get() + 1), also: Vec::new() };
+        self.spool.advance(self.stream, seen, Some(name), released);
+        self.lock().written = seen;
+        Ok(())
+    }
+}
+
+/// Reads records: each its length in octets (u32), then an entry.
+fn read_snapshot(from: &mut impl Read, mut each: impl FnMut(Settled)) -> io::Result<()> {
+    let wrong = || io::Error::new(io::ErrorKind::InvalidData, "the snapshot has another format");
+    loop {
+        let mut length = [0; 4];
+        match from.read(&mut length[..1])? {
+            0 => return Ok(()),
+            _ => from.read_exact(&mut length[1..])?,
+        }
+        let length = u32::from_le_bytes(length);
+        if length > ENTRY_BYTES_MAX {
+            return Err(wrong());
+        }
+        let mut octets = vec![0; length as usize];
+        from.read_exact(&mut octets)?;
+        each(Settled::decode(&octets).ok_or_else(wrong)?);
+    }
+}
+
+/// The wall clock, in seconds since 1970.
+pub(super) fn unix_secs() -> u32 {
+    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs() as u32)
+}
+
+/// More than any request can settle.
+const ENTRY_BYTES_MAX: u32 = 64 << 20;
+/// Between snapshots, if there are new entries.
+const EVERY: Duration = Duration::from_secs(10);
+const LOOK_EVERY: Duration = Duration::from_millis(250);

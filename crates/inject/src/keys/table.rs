@@ -1,0 +1,408 @@
+//! Keys in memory: what each has settled, which are at work, and how many a token may have.
+
+use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use super::entry::{BodyDigest, Indexes, KeyId, Settled};
+use crate::answer::Refusal;
+
+/// The keys of a server.
+#[derive(Debug)]
+pub(super) struct KeyTable {
+    state: Mutex<State>,
+    /// Weight of the keys of all tokens together: each has the same share of it.
+    weight_max: usize,
+}
+
+#[derive(Debug)]
+struct State {
+    /// By the first octet of the key, so that a snapshot holds the lock for a part at a time.
+    shards: [HashMap<KeyId, Known>; SHARDS],
+    tokens: HashMap<[u8; 8], OfToken>,
+    running: HashSet<KeyId>,
+}
+
+#[derive(Debug, Default)]
+struct OfToken {
+    /// Weight of its keys.
+    weight: usize,
+    /// Keys in the order in which they were last settled, each with that time. Places of keys that were settled again since are stale.
+    order: VecDeque<(u32, [u8; 16])>,
+}
+
+#[derive(Debug)]
+struct Known {
+    digest: BodyDigest,
+    begun: u32,
+    at: u32,
+    total: u32,
+    /// `None`: all of them.
+    open: Option<Box<Indexes>>,
+    failed: BTreeMap<u32, Refusal>,
+}
+
+/// The outcome of a request so far.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct KeyOutcome {
+    /// Recipients that are settled.
+    pub settled: Indexes,
+    /// Those of them that have failed.
+    pub failed: BTreeMap<u32, Refusal>,
+}
+
+/// A key, as a request with it finds it.
+#[derive(Debug)]
+pub enum FoundKey {
+    /// All recipients are settled.
+    Complete(KeyOutcome),
+    /// Some are not, or it is new: the request may go on with them.
+    Open(RunningKey),
+}
+
+/// Why a request with a key is not looked at.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum KeyRefusal {
+    /// Another request with it has no answer yet.
+    #[error("a request with this Idempotency-Key is running")]
+    Running,
+    /// It came with another body before.
+    #[error("this Idempotency-Key came with another body before")]
+    OtherBody,
+    /// The token has as many as it may, and none is old enough to go.
+    #[error("this token has too many keys of the last hour")]
+    TooMany,
+}
+
+/// A key at work: no other request may use it until this is dropped.
+#[derive(Debug)]
+pub struct RunningKey {
+    table: Arc<KeyTable>,
+    id: KeyId,
+    digest: BodyDigest,
+    begun: u32,
+    before: KeyOutcome,
+}
+
+impl RunningKey {
+    /// The outcome of earlier requests with it.
+    pub fn before(&self) -> &KeyOutcome {
+        &self.before
+    }
+
+    /// An entry for a batch.
+    pub fn settles(&self, total: u32, indexes: Indexes, failed: BTreeMap<u32, Refusal>, now: u32) -> Settled {
+        let Self { id, digest, begun, .. } = *self;
+        Settled { id, digest, begun, at: now, total, indexes, failed }
+    }
+}
+
+impl Drop for RunningKey {
+    fn drop(&mut self) {
+        self.table.lock().running.remove(&self.id);
+    }
+}
+
+impl Known {
+    fn is_complete(&self) -> bool {
+        self.open.is_none()
+    }
+
+    fn outcome(&self) -> KeyOutcome {
+        let settled = self.open.as_deref().cloned().unwrap_or_else(|| Indexes::all_of(self.total));
+        KeyOutcome { settled, failed: self.failed.clone() }
+    }
+
+    /// Memory in keys of about 100 bytes.
+    fn weight(&self) -> usize {
+        let ranges = self.open.as_ref().map_or(0, |open| open.ranges());
+        1 + ranges / 8 + self.failed.len() / 2
+    }
+
+    fn add(&mut self, settled: Settled) {
+        self.at = self.at.max(settled.at);
+        if let Some(mut open) = self.open.take() {
+            open.add_all(&settled.indexes);
+            self.open = (!open.are_all_of(self.total)).then_some(open);
+        }
+        self.failed.extend(settled.failed);
+    }
+}
+
+impl KeyTable {
+    pub fn new(weight_max: usize) -> Self {
+        let shards = std::array::from_fn(|_| HashMap::new());
+        Self { state: Mutex::new(State { shards, tokens: HashMap::new(), running: HashSet::new() }), weight_max }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Begins a request with a key, at `now` in seconds since 1970.
+    pub fn begin(self: &Arc<Self>, id: KeyId, digest: BodyDigest, now: u32) -> Result<FoundKey, KeyRefusal> {
+        let mut state = self.lock();
+        state.forget_expired(id.token, now);
+        if state.running.contains(&id) {
+            return Err(KeyRefusal::Running);
+        }
+        let (begun, before) = match state.shard(id).get(&id) {
+            Some(known) if known.digest != digest => return Err(KeyRefusal::OtherBody),
+            Some(known) if known.is_complete() => return Ok(FoundKey::Complete(known.outcome())),
+            Some(known) => (known.begun, known.outcome()),
+            None => {
+                let share = self.weight_max / state.tokens.len().max(1);
+                if !state.make_room(id.token, share, now) {
+                    return Err(KeyRefusal::TooMany);
+                }
+                (now, KeyOutcome::default())
+            }
+        };
+        state.running.insert(id);
+        drop(state);
+        Ok(FoundKey::Open(RunningKey { table: Arc::clone(self), id, digest, begun, before }))
+    }
+
+    /// Notes what is durable. Entries may come again, and in any order within one life of a key.
+    pub fn apply(&self, settled: Settled, now: u32) {
+        let mut state = self.lock();
+        let (id, at) = (settled.id, settled.at);
+        state.forget_expired(id.token, now);
+        if now.saturating_sub(at) >= KEPT_MAX_SECS {
+            return;
+        }
+        let known = state.shards[shard_of(id)].remove(&id);
+        let (before, placed_at) = known.as_ref().map_or((0, None), |known| (known.weight(), Some(known.at)));
+        let known = match known {
+            Some(known) if known.begun > settled.begun => known,
+            Some(mut known) if known.begun == settled.begun => {
+                known.add(settled);
+                known
+            }
+            // What an earlier life of the key has settled does not count.
+            _ => {
+                let Settled { digest, begun, total, .. } = settled;
+                let mut known = Known { digest, begun, at, total, open: Some(Box::default()), failed: BTreeMap::new() };
+                known.add(settled);
+                known
+            }
+        };
+        let of = state.tokens.entry(id.token).or_default();
+        of.weight = of.weight + known.weight() - before;
+        if placed_at != Some(known.at) {
+            of.order.push_back((known.at, id.key));
+        }
+        state.shards[shard_of(id)].insert(id, known);
+    }
+
+    /// Keys of all tokens.
+    #[cfg(test)]
+    pub fn len(&self) -> usize {
+        self.lock().shards.iter().map(HashMap::len).sum()
+    }
+
+    /// A part of the keys, as entries that settle the same. `None`: there are no more parts.
+    pub fn part(&self, number: usize) -> Option<Vec<Settled>> {
+        let state = self.lock();
+        let shard = state.shards.get(number)?;
+        Some(
+            shard
+                .iter()
+                .map(|(id, known)| {
+                    let KeyOutcome { settled: indexes, failed } = known.outcome();
+                    let Known { digest, begun, at, total, .. } = *known;
+                    Settled { id: *id, digest, begun, at, total, indexes, failed }
+                })
+                .collect(),
+        )
+    }
+
+    /// Puts the places of keys in the order of their times, after a snapshot was read.
+    pub fn sort(&self) {
+        self.lock().tokens.values_mut().for_each(|of| of.order.make_contiguous().sort_unstable());
+    }
+}
+
+impl State {
+    fn shard(&self, id: KeyId) -> &HashMap<KeyId, Known> {
+        &self.shards[shard_of(id)]
+    }
+
+    /// Forgets keys of a token that are a day old.
+    fn forget_expired(&mut self, token: [u8; 8], now: u32) {
+        while self
+            .tokens
+            .get(&token)
+            .and_then(|of| of.order.front())
+            .is_some_and(|(at, _)| now.saturating_sub(*at) >= KEPT_MAX_SECS)
+        {
+            self.forget_first(token);
+        }
+    }
+
+    /// Forgets the oldest complete keys of a token until it has fewer than `share`. False: the rest is too young, or not complete.
+    fn make_room(&mut self, token: [u8; 8], share: usize, now: u32) -> bool {
+        // Keys that stay are put back.
+        let mut kept = Vec::new();
+        while let Some(of) = self.tokens.get_mut(&token).filter(|of| of.weight >= share) {
+            let Some(&(at, key)) = of.order.front().filter(|(at, _)| now.saturating_sub(*at) >= KEPT_MIN_SECS) else {
+                break;
+            };
+            let id = KeyId { token, key };
+            match self.shards[shard_of(id)].get(&id) {
+                Some(known) if known.at == at && (!known.is_complete() || self.running.contains(&id)) => {
+                    of.order.pop_front();
+                    kept.push((at, key));
+                }
+                _ => self.forget_first(token),
+            }
+        }
+        let of = self.tokens.get_mut(&token);
+        let has_room = of.as_ref().is_none_or(|of| of.weight < share);
+        if let Some(of) = of {
+            kept.into_iter().rev().for_each(|place| of.order.push_front(place));
+        }
+        has_room
+    }
+
+    /// Takes the first place of a token, and with it the key, unless that was settled again since or is at work.
+    fn forget_first(&mut self, token: [u8; 8]) {
+        let Some(of) = self.tokens.get_mut(&token) else { return };
+        let Some((at, key)) = of.order.pop_front() else { return };
+        let id = KeyId { token, key };
+        let shard = &mut self.shards[shard_of(id)];
+        if shard.get(&id).is_some_and(|known| known.at == at) && !self.running.contains(&id) {
+            of.weight -= shard.remove(&id).map_or(0, |known| known.weight());
+        }
+        if of.weight == 0 && of.order.is_empty() {
+            self.tokens.remove(&token);
+        }
+    }
+}
+
+fn shard_of(id: KeyId) -> usize {
+    usize::from(id.key[0]) % SHARDS
+}
+
+const SHARDS: usize = 64;
+/// A client that repeats a request does so within this.
+const KEPT_MAX_SECS: u32 = 24 * 3600;
+/// No key goes before this.
+const KEPT_MIN_SECS: u32 = 3600;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::keys::entry::body_digest;
+
+    const HOUR: u32 = 3600;
+
+    fn id(token: u8, key: u32) -> KeyId {
+        KeyId::new(&[token; 32], "/", &key.to_string())
+    }
+
+    fn begin(table: &Arc<KeyTable>, id: KeyId, now: u32) -> Result<FoundKey, KeyRefusal> {
+        table.begin(id, body_digest(b"{}"), now)
+    }
+
+    fn open(found: Result<FoundKey, KeyRefusal>) -> RunningKey {
+        match found {
+            Ok(FoundKey::Open(running)) => running,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    fn refused(indexes: &[u32]) -> BTreeMap<u32, Refusal> {
+        indexes.iter().map(|index| (*index, Refusal { code: 550, line: "550 5.1.1 No".into() })).collect()
+    }
+
+    /// Settles some of three recipients.
+    fn settle(table: &Arc<KeyTable>, id: KeyId, indexes: &[u32], failed: &[u32], now: u32) {
+        let running = open(begin(table, id, now));
+        let settled = running.settles(3, indexes.iter().copied().collect(), refused(failed), now);
+        table.apply(settled, now);
+    }
+
+    #[test]
+    fn a_key_is_complete_once_all_recipients_are_settled() {
+        let table = Arc::new(KeyTable::new(100));
+        settle(&table, id(1, 1), &[0, 2], &[2], 10);
+        let running = open(begin(&table, id(1, 1), 11));
+        assert_eq!(running.before(), &KeyOutcome { settled: [0, 2].into_iter().collect(), failed: refused(&[2]) });
+        assert_eq!(begin(&table, id(1, 1), 11).unwrap_err(), KeyRefusal::Running);
+        table.apply(running.settles(3, [1].into_iter().collect(), BTreeMap::new(), 12), 12);
+        drop(running);
+        let Ok(FoundKey::Complete(outcome)) = begin(&table, id(1, 1), 13) else { panic!("not complete") };
+        assert_eq!((outcome.settled, outcome.failed), (Indexes::all_of(3), refused(&[2])));
+        assert_eq!(table.begin(id(1, 1), body_digest(b"[]"), 13).unwrap_err(), KeyRefusal::OtherBody);
+        assert!(begin(&table, id(2, 1), 13).is_ok_and(|found| matches!(found, FoundKey::Open(_))), "of another token");
+    }
+
+    #[test]
+    fn a_request_that_settles_nothing_leaves_no_key() {
+        let table = Arc::new(KeyTable::new(100));
+        drop(open(begin(&table, id(1, 1), 10)));
+        assert_eq!(table.len(), 0);
+        assert!(table.begin(id(1, 1), body_digest(b"[]"), 13).is_ok());
+    }
+
+    #[test]
+    fn keys_are_forgotten_after_a_day_and_may_begin_anew() {
+        let table = Arc::new(KeyTable::new(100));
+        settle(&table, id(1, 1), &[0, 1, 2], &[], 10);
+        let old = table.part(shard_of(id(1, 1))).unwrap().remove(0);
+        assert!(matches!(begin(&table, id(1, 1), 9 + 24 * HOUR), Ok(FoundKey::Complete(_))));
+        let now = 10 + 24 * HOUR;
+        settle(&table, id(1, 1), &[0], &[], now);
+        // Entries of both lives are shown again after a restart.
+        let new = table.part(shard_of(id(1, 1))).unwrap().remove(0);
+        for entries in [[&old, &new], [&new, &old]] {
+            let table = Arc::new(KeyTable::new(100));
+            entries.into_iter().for_each(|entry| table.apply(entry.clone(), 11));
+            let running = open(begin(&table, id(1, 1), now));
+            assert_eq!(running.before().settled, [0].into_iter().collect());
+        }
+    }
+
+    #[test]
+    fn a_token_over_its_share_loses_its_oldest_complete_keys() {
+        let table = Arc::new(KeyTable::new(10));
+        settle(&table, id(1, 0), &[0], &[], 0);
+        (1..10).for_each(|key| settle(&table, id(1, key), &[0, 1, 2], &[], key));
+        assert_eq!(begin(&table, id(1, 10), HOUR - 1).unwrap_err(), KeyRefusal::TooMany);
+        assert!(matches!(begin(&table, id(1, 1), HOUR), Ok(FoundKey::Complete(_))), "a known key is answered");
+        settle(&table, id(1, 10), &[0, 1, 2], &[], HOUR + 2);
+        assert_eq!(open(begin(&table, id(1, 0), HOUR + 2)).before().settled, [0].into_iter().collect(), "not complete");
+        drop(open(begin(&table, id(1, 1), HOUR + 2)));
+        // Another token has a share of its own, and that of the first is smaller now.
+        settle(&table, id(2, 0), &[0, 1, 2], &[], HOUR + 3);
+        drop(open(begin(&table, id(1, 1), HOUR + 20)));
+        assert_eq!(table.lock().tokens[&id(1, 0).token].weight, 4);
+        assert_eq!(open(begin(&table, id(1, 0), HOUR + 20)).before().settled, [0].into_iter().collect());
+    }
+
+    #[test]
+    fn failed_recipients_count_against_the_share() {
+        let table = Arc::new(KeyTable::new(10));
+        let running = open(begin(&table, id(1, 1), 1));
+        let all: Vec<u32> = (0..30).collect();
+        table.apply(running.settles(30, all.iter().copied().collect(), refused(&all), 1), 1);
+        drop(running);
+        assert_eq!(begin(&table, id(1, 2), 2).unwrap_err(), KeyRefusal::TooMany);
+        drop(open(begin(&table, id(1, 2), HOUR + 1)));
+        assert!(table.lock().tokens.is_empty());
+    }
+
+    #[test]
+    fn keys_that_settle_and_expire_leave_nothing() {
+        let table = Arc::new(KeyTable::new(1000));
+        for key in 0..100 {
+            settle(&table, id(1, key), &[0], &[], key);
+            settle(&table, id(1, key), &[1, 2], &[2], key + 1);
+        }
+        assert_eq!(table.len(), 100);
+        table.sort();
+        drop(open(begin(&table, id(1, 1000), 25 * HOUR)));
+        let state = table.lock();
+        assert!(state.tokens.is_empty() && state.shards.iter().all(HashMap::is_empty) && state.running.is_empty());
+    }
+}
