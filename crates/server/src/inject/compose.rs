@@ -9,10 +9,10 @@ use posthaste_pickup::{Facts, Submission, SubmitError};
 use posthaste_smtp::{BodyType, ForwardPath, MailFrom, ReversePath};
 use tokio::task::spawn_blocking;
 
-use posthaste_config::Config;
 use crate::ids::unix_micros;
 use crate::receive::InjectedBody;
 use crate::renders::{PART_TIME, RenderFailure, Rendering};
+use posthaste_config::Config;
 
 #[derive(Clone)]
 pub(super) struct Bounds {

@@ -18,9 +18,9 @@ use tokio::task::{JoinError, JoinSet, spawn_blocking};
 use self::compose::{Bounds, Composed, Refused, checked, composed};
 pub(crate) use self::keys::InjectKeys;
 use self::keys::KeyedRequest;
-use posthaste_config::Config;
 use crate::receive::{InjectedMail, Outcomes, Receiver};
 use crate::renders::{RenderFailure, Rendering, Renders};
+use posthaste_config::Config;
 
 /// Takes messages of requests. Clones share it.
 #[derive(Clone)]
