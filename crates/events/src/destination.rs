@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use posthaste_intake::{Arrival, BodyFacts, Destination, Mail, MailPlace, MailRecipient, Reserved, Reserving};
-use posthaste_spool::watch::Found;
+use posthaste_watch::Found;
 
 use crate::event::{Event, Kind, LIST_MAX, Received};
 use crate::log::Recorder;

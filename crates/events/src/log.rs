@@ -6,8 +6,8 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use posthaste_spool::watch::{Found, Watch, Watcher};
 use posthaste_spool::{Entry, Released, Spool, StreamId};
+use posthaste_watch::{Found, Watcher};
 
 use crate::config::{Config, Notice, OpenError, Stats};
 use crate::entry;
@@ -43,14 +43,7 @@ pub struct Recorder {
     stream: StreamId,
     notes: Arc<Notes>,
     figures: Arc<Figures>,
-    watched: Arc<Watched>,
-}
-
-/// Whether the log's writer goes on.
-#[derive(Default)]
-struct Watched {
-    watch: Watch,
-    watcher: Mutex<Watcher>,
+    watcher: Arc<Watcher>,
 }
 
 impl std::fmt::Debug for Recorder {
@@ -71,7 +64,7 @@ impl EventLog {
         // Until the spool was read nobody knows how much of it waits.
         figures.is_behind.store(true, Ordering::Relaxed);
         let notes = Arc::new(Notes::default());
-        let watched = Arc::<Watched>::default();
+        let watcher = Arc::<Watcher>::default();
         let behind = Behind {
             inbox: inbox.clone(),
             figures: figures.clone(),
@@ -79,7 +72,7 @@ impl EventLog {
             notice: config.notice.clone(),
         };
         let log = EventLog {
-            recorder: Recorder { stream, notes: notes.clone(), figures: figures.clone(), watched: watched.clone() },
+            recorder: Recorder { stream, notes: notes.clone(), figures: figures.clone(), watcher: watcher.clone() },
             inbox: inbox.clone(),
             noting: Mutex::default(),
             writing: Mutex::default(),
@@ -107,7 +100,7 @@ impl EventLog {
         // If the other cannot be started, this one ends with the log.
         let noting = spawn(NOTES_THREAD, move || notes.run(&*noted, stream, &behind), notes_failed);
         *log.noting.lock().expect("a thread's end") = Some(noting?);
-        let worker = watched.watch.worker("event log", STEPS, STUCK);
+        let worker = watcher.watch().worker("event log", STEPS, STUCK);
         let writer = Writer { spool, stream, config, inbox, figures, closed, worker };
         let writing = spawn(LOG_THREAD, move || writer.run(), log_failed);
         *log.writing.lock().expect("a thread's end") = Some(writing?);
@@ -163,7 +156,7 @@ impl Recorder {
 
     /// Looks whether the log's writer is stuck, as at a disk that hangs. To be called every few seconds.
     pub fn look_for_stuck(&self, now: Instant) -> Vec<Found> {
-        self.watched.watcher.lock().expect("nothing panics while it is held").look(&self.watched.watch, now)
+        self.watcher.look(now)
     }
 
     /// An event for a batch of the caller's: as durable as what else is in it. One for each batch. `None`: it is left out, because too much waits.

@@ -7,9 +7,9 @@ use std::sync::mpsc::Sender;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
-use posthaste_spool::watch::Worker;
 use posthaste_spool::{Lsn, Released, Replayed, Spool, StreamId};
 use posthaste_units::BackOff;
+use posthaste_watch::Worker;
 
 use crate::config::{Config, Notice};
 use crate::files::{Cursor, Files, file_name};

@@ -6,8 +6,8 @@ use std::time::{Duration, Instant};
 
 use posthaste_events::{ArrivalFacts, Config, Event, EventLog, Kind, Received};
 use posthaste_hooked_spool::{HookedSpool, Hooks};
-use posthaste_spool::watch::Became;
 use posthaste_spool::{Batch, Body, FileSpool, Spool};
+use posthaste_watch::Became;
 
 /// Its first call to let the log advance does not come back before it may.
 struct Hangs(Mutex<Option<(Sender<()>, Receiver<()>)>>);

@@ -6,8 +6,8 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use bytes::Bytes;
-use posthaste_spool::watch::Found;
 use posthaste_spool::{Entry, FrontFields};
+use posthaste_watch::Found;
 
 use crate::body::BodyFacts;
 

@@ -14,7 +14,6 @@ mod error;
 mod gather;
 mod intake;
 mod memory;
-mod notices;
 mod room_wait;
 mod shares;
 #[cfg(test)]
@@ -31,5 +30,4 @@ pub use error::IntakeError;
 pub use gather::{Gathered, Incoming, NotGathered, PieceFilter, STORE_PATIENCE};
 pub use intake::{Clock, Config, Intake, Receipt};
 pub use memory::{LARGE_BODY_BYTES, MemoryBudget, Reservation, default_memory_bytes};
-pub use notices::NoticeSchedule;
 pub use shares::{Allowance, HeldSpace, ShareExceeded, SpaceShare, SpoolShares};

@@ -6,7 +6,7 @@ use std::task::{Context, Poll};
 use posthaste_delivery::Owners;
 use posthaste_delivery::local::{LocalDelivery, ReplayReport};
 use posthaste_directory::Directory;
-use posthaste_spool::watch::Watch as Workers;
+use posthaste_watch::Watch as Workers;
 use tokio::time::Instant;
 
 use crate::error::ServeError;

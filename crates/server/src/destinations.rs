@@ -9,8 +9,8 @@ use posthaste_intake::{
 };
 use posthaste_relay::sender::Relay;
 use posthaste_spool::Entry;
-use posthaste_spool::watch::Found;
 use posthaste_transport::Transports;
+use posthaste_watch::Found;
 
 use crate::events::Recorder;
 use crate::receive::Receiver;

@@ -6,8 +6,8 @@ use std::time::{Duration, Instant};
 use posthaste_delivery::Owners;
 use posthaste_delivery::local::{LocalConfig, LocalDelivery, Losses, LostMail, OpenError, ReplayReport};
 use posthaste_intake::{Intake, LARGE_BODY_BYTES, MemoryBudget};
-use posthaste_spool::watch::Watch as Workers;
 use posthaste_spool::{Event, FileSpool, Lsn, OpenReport};
+use posthaste_watch::Watch as Workers;
 
 use crate::error::ServeError;
 use crate::events::{Events, Outcomes};

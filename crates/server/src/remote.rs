@@ -8,8 +8,8 @@ use posthaste_relay::dsn::Wording;
 pub(crate) use posthaste_relay::sender::Ahead;
 use posthaste_relay::sender::Relay;
 use posthaste_smtp::{Address, ForwardPath};
-use posthaste_spool::watch::Found;
 use posthaste_spool::{Entry, Lsn};
+use posthaste_watch::Found;
 
 use crate::destinations::Late;
 use crate::events::Recorder;

@@ -7,7 +7,7 @@ use std::time::Duration;
 use posthaste_delivery::local::ReplayReport;
 use posthaste_directory::Directory;
 use posthaste_intake::{Destination, Left, MemoryBudget};
-use posthaste_spool::watch::Watch as Workers;
+use posthaste_watch::Watch as Workers;
 
 use crate::control::Control;
 use crate::delivery::Delivery;

@@ -8,7 +8,7 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use posthaste_delivery::local::{LocalDelivery, MountStats, RecoveredMailbox, WaitingMailbox};
-use posthaste_spool::watch::{Became, Found, Watch as Workers, Watcher};
+use posthaste_watch::{Became, Found, Watch as Workers, Watcher};
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep};
 
@@ -48,10 +48,10 @@ pub(crate) struct OpeningWatch(JoinHandle<()>);
 impl OpeningWatch {
     pub fn begin(workers: Workers) -> Self {
         Self(tokio::spawn(async move {
-            let mut watcher = Watcher::default();
+            let watcher = Watcher::of(workers);
             loop {
                 sleep(LOOK_INTERVAL).await;
-                report_stuck(watcher.look(&workers, Instant::now().into_std()));
+                report_stuck(watcher.look(Instant::now().into_std()));
             }
         }))
     }
@@ -379,12 +379,12 @@ mod tests {
 
     #[test]
     fn a_hung_worker_is_found_by_the_watch_and_logged_once() {
-        let workers = posthaste_spool::watch::Watch::default();
-        let mut watcher = posthaste_spool::watch::Watcher::default();
-        let worker = workers.worker("records of the queue", &["", "waiting for the spool"], Duration::from_secs(60));
+        let watcher = Watcher::default();
+        let worker =
+            watcher.watch().worker("records of the queue", &["", "waiting for the spool"], Duration::from_secs(60));
         worker.pulse().step(1);
         let begun = std::time::Instant::now();
-        let mut look = |secs| logged(|| report_stuck(watcher.look(&workers, begun + Duration::from_secs(secs))));
+        let look = |secs| logged(|| report_stuck(watcher.look(begun + Duration::from_secs(secs))));
         assert_eq!((look(0), look(59)), (vec![], vec![]));
         let stuck = "WARN a worker is stuck worker=\"records of the queue > waiting for the spool\" seconds=61";
         assert_eq!((look(61), look(63)), (vec![stuck.to_owned()], vec![]));

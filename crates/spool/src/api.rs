@@ -7,12 +7,12 @@ use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use posthaste_ring::{Cancelled, Lsn};
+use posthaste_watch::{Found, Watch};
 
 use crate::events::{Damage, Events};
 use crate::pressure::Pressure;
 use crate::set_aside::SetAside;
 use crate::snapshots::{SnapshotError, SnapshotName, SnapshotReader};
-use crate::watch::{Found, Watch};
 use crate::{AppendError, Batch, CheckpointError, ReadError, ReplayError, RestoreError, StreamError, StreamId, Upload};
 
 /// How a spool behaves.

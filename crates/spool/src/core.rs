@@ -9,12 +9,12 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use posthaste_ring::Lsn;
+use posthaste_watch::Watch;
 
 use crate::bodies::{BodyFile, FinishedUpload};
 use crate::front::FrontRegion;
 use crate::showing::Showing;
 use crate::state::State;
-use crate::watch::Watch;
 use crate::{AppendError, Consumer, Entry, Published, PublishedBody};
 
 #[derive(Default)]

@@ -177,6 +177,12 @@ pub enum ReplayError {
     },
 }
 
+impl From<ReplayError> for io::Error {
+    fn from(error: ReplayError) -> Self {
+        io::Error::other(error)
+    }
+}
+
 impl From<posthaste_ring::AppendError> for AppendError {
     fn from(error: posthaste_ring::AppendError) -> Self {
         use posthaste_ring::AppendError as Ring;

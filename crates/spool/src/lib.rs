@@ -10,7 +10,6 @@
 mod api;
 mod batch;
 mod bodies;
-mod budget;
 mod checkpoint;
 mod checkpointing;
 mod closed;
@@ -33,8 +32,6 @@ mod pressure;
 mod reading;
 mod replay;
 mod room;
-#[cfg(feature = "tokio")]
-pub mod runtime;
 mod scrub;
 mod set_aside;
 mod shared;
@@ -42,14 +39,12 @@ mod showing;
 mod snapshots;
 mod spool;
 mod state;
-pub mod watch;
 
 pub use api::{
     Config, Consumer, Published, PublishedBody, Released, Replayed, Restored, Spool, Stats, StreamStats, Then, Ticket,
 };
 pub use batch::{Batch, Body, Entry, StreamId};
 pub use bodies::{FinishedUpload, Upload};
-pub use budget::{BudgetChange, BudgetWait, OutcomeBudget, UNRECORDED_MAX};
 pub use closed::{ClosedSpool, ExportedBatch, ExportedBody, Inspection, PlaceReport, Rebuilt, Repaired};
 pub use error::{AppendError, CheckpointError, OpenError, ReadError, ReplayError, RestoreError, StreamError};
 pub use events::{Damage, Event, Events};

@@ -1,19 +1,17 @@
 //! Whether the ring's thread comes back from those it calls: a consumer that hangs there stops all.
 
-use std::sync::Mutex;
 use std::sync::atomic::{AtomicU16, Ordering};
 use std::time::{Duration, Instant};
 
-use crate::watch::{Found, Watch, Watcher, Worker};
+use posthaste_watch::{Found, Watch, Watcher, Worker};
 
 /// What the ring's thread does once a batch is durable.
 #[derive(Debug)]
 pub(crate) struct Showing {
-    watch: Watch,
     worker: Worker,
     /// The stream whose consumer is called; 0 for none.
     stream: AtomicU16,
-    watcher: Mutex<Watcher>,
+    watcher: Watcher,
 }
 
 impl Default for Showing {
@@ -25,7 +23,7 @@ impl Default for Showing {
 impl Showing {
     pub fn new(watch: Watch) -> Self {
         let worker = watch.worker("commits of the spool", STEPS, PATIENCE);
-        Showing { watch, worker, stream: AtomicU16::new(0), watcher: Mutex::default() }
+        Showing { worker, stream: AtomicU16::new(0), watcher: Watcher::of(watch) }
     }
 
     /// It waits until consumers may be called.
@@ -58,7 +56,7 @@ impl Showing {
         let stream = Some(self.stream.load(Ordering::Relaxed)).filter(|stream| *stream != 0);
         let name = stream.and_then(name).map_or_else(String::new, |name| format!("stream {name}"));
         self.worker.within(name);
-        self.watcher.lock().expect("nothing panics while it is held").look(&self.watch, now)
+        self.watcher.look(now)
     }
 }
 

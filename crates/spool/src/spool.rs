@@ -20,12 +20,12 @@ use crate::set_aside::{self, SetAside};
 use crate::shared::Shared;
 use crate::snapshots::{SnapshotError, SnapshotName, SnapshotReader};
 use crate::state::Stream;
-use crate::watch::Found;
 use crate::{
     AppendError, Batch, Body, CheckpointError, Consumer, FinishedUpload, FrontFields, Pressure, ReadError, Released,
     ReplayError, Replayed, RestoreError, Restored, Spool, Stats, StreamError, StreamId, StreamStats, Then, Ticket,
     Upload,
 };
+use posthaste_watch::Found;
 
 /// A spool in a directory of a file system.
 ///

@@ -4,8 +4,8 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use posthaste_spool::watch::{Became, Watch, Watcher};
 use posthaste_spool::{Batch, Body, Config, Consumer, Entry, FileSpool, Lsn, Published, Spool};
+use posthaste_watch::{Became, Watch, Watcher};
 
 /// Tells that it is called, and waits until it may go on.
 struct Hangs(Mutex<(Sender<()>, Receiver<()>)>);
@@ -79,9 +79,9 @@ fn a_consumer_that_hangs_in_its_replay_is_missed_by_who_has_the_watch() {
         });
         is_called.recv().unwrap();
         // As a server that is still opening its consumers.
-        let (mut watcher, begun) = (Watcher::default(), Instant::now());
-        let mut look = |secs| {
-            let found = watcher.look(&watch, begun + Duration::from_secs(secs));
+        let (watcher, begun) = (Watcher::of(watch.clone()), Instant::now());
+        let look = |secs| {
+            let found = watcher.look(begun + Duration::from_secs(secs));
             found.into_iter().map(|found| (found.states, found.what)).collect::<Vec<_>>()
         };
         assert_eq!((look(0), look(60)), (vec![], vec![]));

@@ -3,7 +3,7 @@
 use std::time::Instant;
 
 use posthaste_intake::{BodyFacts, Destination, Left, Mail, MailPlace, NotTaken, NotTakenCause, Reserved, Reserving};
-use posthaste_spool::watch::Found;
+use posthaste_watch::Found;
 
 use crate::entry::Target;
 use crate::transports::{Message, Transports};

@@ -6,7 +6,8 @@ use std::sync::{Arc, Mutex};
 use std::task::Poll;
 use std::time::Instant;
 
-use posthaste_spool::{AppendError, Batch, Body, BudgetChange, Entry, Lsn, OutcomeBudget};
+use posthaste_consumer::{BudgetChange, OutcomeBudget};
+use posthaste_spool::{AppendError, Batch, Body, Entry, Lsn};
 use tokio::sync::Notify;
 
 use crate::config::Config;

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use posthaste_intake::NoticeSchedule;
+use posthaste_consumer::NoticeSchedule;
 use posthaste_spool::Entry;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep_until};

@@ -5,9 +5,9 @@ use std::sync::{Arc, Condvar, Mutex};
 use std::task::{Context, Poll};
 use std::time::{Instant, SystemTime};
 
-use posthaste_spool::runtime::{ConsumerRuntime, NewRuntime};
-use posthaste_spool::watch::Found;
+use posthaste_consumer::{ConsumerRuntime, NewRuntime};
 use posthaste_spool::{Entry, Lsn, ReplayError, Replayed, Spool, StreamError};
+use posthaste_watch::Found;
 use tokio::sync::{Notify, Semaphore};
 
 use crate::config::Config;

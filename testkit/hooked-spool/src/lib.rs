@@ -5,12 +5,12 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use bytes::Bytes;
-use posthaste_spool::watch::Found;
 use posthaste_spool::{
     AppendError, Batch, CheckpointError, Consumer, FileSpool, Lsn, Pressure, ReadError, Released, ReplayError,
     Replayed, RestoreError, Restored, SetAside, SnapshotError, SnapshotName, SnapshotReader, Spool, Stats, StreamError,
     StreamId, StreamStats, Then, Ticket, Upload,
 };
+use posthaste_watch::Found;
 
 /// Called before the spool is.
 pub trait Hooks: Send + Sync {

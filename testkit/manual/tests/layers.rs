@@ -36,7 +36,7 @@ const LAYERS: &[&[&str]] = &[
     &["maildir"],
     &["message"],
     &["fsops"],
-    &["units", "random", "scram"],
+    &["units", "random", "scram", "watch"],
 ];
 /// Owners of streams. What two of them share is a trait of a crate below, and the server joins them.
 const CONSUMERS: [&str; 5] = ["delivery", "transport", "relay", "events", "mailstore"];

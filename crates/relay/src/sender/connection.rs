@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 
 use posthaste_smtp::client::Transfer;
-use posthaste_spool::watch::Pulse;
+use posthaste_watch::Pulse;
 use tokio::sync::oneshot;
 use tokio::time::Instant;
 

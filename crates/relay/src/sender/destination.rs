@@ -5,7 +5,7 @@ use std::time::Instant;
 use posthaste_intake::{
     BodyFacts, Destination, Mail, MailPlace, NotTaken, NotTakenCause, Reserved, Reserving, ReturnedPart,
 };
-use posthaste_spool::watch::Found;
+use posthaste_watch::Found;
 
 use super::{Outgoing, Relay};
 use crate::queue::entry::{Forwarded, notify};

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 use std::time::Duration;
 
-use posthaste_intake::NoticeSchedule;
+use posthaste_consumer::NoticeSchedule;
 use posthaste_spool::Lsn;
 use tokio::sync::Notify;
 use tokio::time::{Instant, timeout};

@@ -69,9 +69,9 @@ use std::sync::atomic::Ordering;
 use std::task::{Context, Poll};
 use std::time::{Duration, Instant, SystemTime};
 
-use posthaste_spool::runtime::{ConsumerRuntime, NewRuntime};
-use posthaste_spool::watch::Found;
+use posthaste_consumer::{ConsumerRuntime, NewRuntime};
 use posthaste_spool::{Damage, Entry, Lsn, ReplayError, Replayed, Spool, StreamError};
+use posthaste_watch::Found;
 
 pub use ahead::Ahead;
 pub use bounces::{

@@ -3,8 +3,9 @@
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 use std::time::{Instant, SystemTime};
 
-use posthaste_spool::watch::{Watch, Worker};
-use posthaste_spool::{AppendError, Batch, Body, BudgetChange, Entry, OutcomeBudget, Spool, StreamId};
+use posthaste_consumer::{BudgetChange, OutcomeBudget};
+use posthaste_spool::{AppendError, Batch, Body, Entry, Spool, StreamId};
+use posthaste_watch::{Watch, Worker};
 
 use super::observer::{Attempt, Observer, RecordingState};
 use super::replies;

@@ -15,7 +15,7 @@ use std::time::Duration;
 
 use posthaste_smtp::Protocol;
 use posthaste_smtp::client::Transfer;
-use posthaste_spool::watch::Pulse;
+use posthaste_watch::Pulse;
 use tokio::sync::oneshot;
 use tokio::time::Instant;
 

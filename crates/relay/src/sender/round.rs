@@ -9,7 +9,7 @@ use std::time::Duration;
 use posthaste_random::Random;
 use posthaste_smtp::Reply;
 use posthaste_smtp::client::Step;
-use posthaste_spool::watch::Worker;
+use posthaste_watch::Worker;
 use tokio::time::{Instant, timeout};
 
 use super::connection::{Counted, Served, open, settings_of};

@@ -4,8 +4,8 @@ use std::future::poll_fn;
 use std::sync::Arc;
 use std::time::Duration;
 
+use posthaste_consumer::BudgetWait;
 use posthaste_smtp::Reply;
-use posthaste_spool::BudgetWait;
 use tokio::time::Instant;
 
 use super::route::{Manner, Route};

@@ -5,8 +5,8 @@ use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 
 use posthaste_random::mix;
-use posthaste_spool::watch::Watch;
 use posthaste_spool::{Consumer, Entry, Lsn, Published, Spool, StreamId};
+use posthaste_watch::Watch;
 use tokio::runtime::Handle;
 use tokio::sync::Notify;
 

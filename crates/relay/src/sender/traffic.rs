@@ -3,10 +3,10 @@
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker, ready};
 
+use posthaste_consumer::BudgetWait;
 use posthaste_smtp::command::Notify;
 use posthaste_smtp::{BodyType, ForwardPath, MailFrom, RcptTo, Reply, Ret, ReversePath};
-use posthaste_spool::BudgetWait;
-use posthaste_spool::watch::Pulse;
+use posthaste_watch::Pulse;
 use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
 use tokio::time::Instant;

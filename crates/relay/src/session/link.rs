@@ -9,7 +9,7 @@ use std::time::Duration;
 use bytes::{Buf, BytesMut};
 use posthaste_net::Stream;
 use posthaste_smtp::client::{Event, Machine, Step};
-use posthaste_spool::watch::Pulse;
+use posthaste_watch::Pulse;
 use tokio::io::{AsyncReadExt, AsyncWrite};
 use tokio::time::{Instant, Sleep};
 

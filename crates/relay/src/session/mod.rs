@@ -50,7 +50,7 @@ use bytes::{Buf, Bytes};
 use posthaste_net::Stream;
 use posthaste_smtp::client::{Event, Extensions, MessageBody, Step};
 use posthaste_smtp::{MailFrom, RcptTo, Reply};
-use posthaste_spool::watch::Pulse;
+use posthaste_watch::Pulse;
 use tokio::io::AsyncWriteExt;
 use tokio::time::timeout;
 

@@ -8,7 +8,7 @@ use std::time::Duration;
 use posthaste_smtp::client::{EightBit, Step, Transfer};
 use posthaste_smtp::sasl::Credentials;
 use posthaste_smtp::{Protocol, Witness};
-use posthaste_spool::watch::Pulse;
+use posthaste_watch::Pulse;
 use rustls::ClientConfig;
 use rustls::pki_types::ServerName;
 

@@ -2,7 +2,7 @@
 
 use posthaste_smtp::client::Step;
 
-/// Their names, for [`Watch::worker`](posthaste_spool::watch::Watch::worker): a session tells [`Settings::pulse`](super::Settings::pulse) which it is in.
+/// Their names, for [`Watch::worker`](posthaste_watch::Watch::worker): a session tells [`Settings::pulse`](super::Settings::pulse) which it is in.
 pub const STEPS: &[&str] = &[
     "",
     "connecting",

@@ -3,7 +3,7 @@
 use std::sync::{Condvar, Mutex};
 
 use posthaste_hooked_spool::{HookedSpool, Hooks};
-use posthaste_spool::watch::{Became, Found};
+use posthaste_watch::{Became, Found};
 
 use super::*;
 

@@ -4,8 +4,8 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use posthaste_consumer::{BudgetChange, OutcomeBudget};
 use posthaste_events::read::{Reader, end};
-use posthaste_spool::{BudgetChange, OutcomeBudget};
 use posthaste_units::BackOff;
 
 use super::Stop;

@@ -7,10 +7,9 @@ use std::sync::{Mutex, PoisonError};
 use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
+use posthaste_watch::{Found, Watch, Watcher, Worker};
 use tokio::runtime::{Builder, Handle, Runtime};
 use tokio::task::JoinHandle;
-
-use crate::watch::{Found, Watch, Watcher, Worker};
 
 /// A runtime of two threads with one main task.
 #[derive(Debug)]
@@ -18,10 +17,9 @@ pub struct ConsumerRuntime {
     name: &'static str,
     runtime: Mutex<Option<Runtime>>,
     main: Mutex<JoinHandle<()>>,
-    watch: Watch,
     /// Tasks that show whether its threads go on: one for those of tasks, one for those of blocking calls.
     probes: [Worker; 2],
-    watcher: Mutex<Watcher>,
+    watcher: Watcher,
 }
 
 /// A runtime whose main task has not begun.
@@ -72,7 +70,7 @@ impl NewRuntime {
         let probe = |steps| watch.worker(name, steps, THREADS_PATIENCE);
         let probes =
             [probe(&["", "waiting for one of the threads"]), probe(&["", "waiting for a thread for blocking calls"])];
-        ConsumerRuntime { name, runtime: Mutex::new(Some(runtime)), main, watch, probes, watcher: Mutex::default() }
+        ConsumerRuntime { name, runtime: Mutex::new(Some(runtime)), main, probes, watcher: Watcher::of(watch) }
     }
 }
 
@@ -98,7 +96,7 @@ impl ConsumerRuntime {
                 runtime.spawn_blocking(move || pulse.step(0));
             }
         }
-        self.watcher.lock().unwrap_or_else(PoisonError::into_inner).look(&self.watch, now)
+        self.watcher.look(now)
     }
 
     /// Begins the end, while tasks still run. `None` if another call has begun it.
@@ -190,7 +188,7 @@ mod tests {
         let end = Instant::now() + Duration::from_secs(60);
         while went_on < 2 {
             assert!(Instant::now() < end, "they do not go on");
-            went_on += look(65).iter().filter(|found| found.what == crate::watch::Became::WentOn).count();
+            went_on += look(65).iter().filter(|found| found.what == posthaste_watch::Became::WentOn).count();
             std::thread::yield_now();
         }
     }

@@ -1,21 +1,24 @@
 //! Finds workers that are stuck: they have work and do not go on.
 //!
-//! A worker says which step it is in, by a [`Pulse`]: one store in memory, without a look at a clock. Somebody outside of its threads looks now and then, by
-//! [`Watcher::look`]: a worker that is in the same step since an earlier look, for longer than its patience, is stuck. Each is told of once, with the nested states that it is in, and
+//! For any program with threads or tasks that may hang. It reads no clock and starts no thread.
+//!
+//! A worker says which step it is in, by a [`Pulse`]: one store in memory, without a look at a clock. Somebody outside of its threads looks now and then, by [`Watcher::look`]: a worker that is in the same step since an earlier look, for longer than its patience, is stuck. Each is told of once, with the nested states that it is in, and
 //! once more when it goes on or ends.
 //!
 //! ```
 //! use std::time::{Duration, Instant};
-//! use posthaste_spool::watch::{Watch, Watcher};
+//! use posthaste_watch::Watcher;
 //!
-//! let (watch, mut watcher, begun) = (Watch::default(), Watcher::default(), Instant::now());
-//! let worker = watch.worker("site mx.example", &["", "waiting for the reply"], Duration::from_secs(300));
+//! let (watcher, begun) = (Watcher::default(), Instant::now());
+//! let worker = watcher.watch().worker("site mx.example", &["", "waiting for the reply"], Duration::from_secs(300));
 //! worker.within("session to 192.0.2.1:25");
 //! worker.pulse().step(1);
-//! assert!(watcher.look(&watch, begun).is_empty());
-//! let stuck = watcher.look(&watch, begun + Duration::from_secs(400)).remove(0);
+//! assert!(watcher.look(begun).is_empty());
+//! let stuck = watcher.look(begun + Duration::from_secs(400)).remove(0);
 //! assert_eq!(stuck.to_string(), "site mx.example > session to 192.0.2.1:25 > waiting for the reply for 400 s");
 //! ```
+#![forbid(unsafe_code)]
+#![warn(missing_docs)]
 
 use std::collections::HashMap;
 use std::fmt;
@@ -150,9 +153,12 @@ impl fmt::Display for Found {
     }
 }
 
-/// Looks at a [`Watch`], always the same.
+/// Looks at the workers of a [`Watch`].
 #[derive(Debug, Default)]
-pub struct Watcher(HashMap<u64, Seen>);
+pub struct Watcher {
+    watch: Watch,
+    seen: Mutex<HashMap<u64, Seen>>,
+}
 
 #[derive(Debug)]
 struct Seen {
@@ -163,12 +169,23 @@ struct Seen {
 }
 
 impl Watcher {
+    /// Looks at these workers.
+    pub fn of(watch: Watch) -> Self {
+        Watcher { watch, seen: Mutex::default() }
+    }
+
+    /// Its workers.
+    pub fn watch(&self) -> &Watch {
+        &self.watch
+    }
+
     /// What is new. Those that are stuck for the longest come first.
-    pub fn look(&mut self, watch: &Watch, now: Instant) -> Vec<Found> {
-        let workers: HashMap<u64, Arc<WorkerState>> = watch.workers().clone();
+    pub fn look(&self, now: Instant) -> Vec<Found> {
+        let workers: HashMap<u64, Arc<WorkerState>> = self.watch.workers().clone();
+        let mut all_seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
         let mut found = Vec::new();
         let time = |seen: &Seen| now.saturating_duration_since(seen.since);
-        self.0.retain(|serial, seen| {
+        all_seen.retain(|serial, seen| {
             let has_ended = !workers.contains_key(serial);
             if has_ended && let Some(states) = seen.told.take() {
                 found.push(Found { states, time: time(seen), what: Became::Ended });
@@ -177,7 +194,7 @@ impl Watcher {
         });
         for (serial, state) in workers {
             let pulse = state.pulse.load(Ordering::Relaxed);
-            let seen = self.0.entry(serial).or_insert(Seen { pulse, since: now, told: None });
+            let seen = all_seen.entry(serial).or_insert(Seen { pulse, since: now, told: None });
             let time = time(seen);
             if seen.pulse != pulse {
                 if let Some(states) = seen.told.take() {
@@ -211,8 +228,9 @@ mod tests {
 
     #[test]
     fn a_worker_is_told_of_once_and_again_when_it_goes_on_or_ends() {
-        let (watch, mut watcher, begun) = (Watch::default(), Watcher::default(), Instant::now());
-        let mut look = |secs: u32| texts(watcher.look(&watch, begun + secs * SECOND));
+        let (watch, begun) = (Watch::default(), Instant::now());
+        let watcher = Watcher::of(watch.clone());
+        let look = |secs: u32| texts(watcher.look(begun + secs * SECOND));
         let (one, other) = (watch.worker("one", STEPS, 10 * SECOND), watch.worker("other", STEPS, 20 * SECOND));
         let one_stuck = ("one > working for 11 s".to_owned(), Became::Stuck);
         one.pulse().step(1);
@@ -239,16 +257,16 @@ mod tests {
         one.pulse().step(0);
         assert_eq!((look(33).len(), look(1000)), (1, vec![]), "who has nothing to do is not stuck");
         drop(one);
-        assert!(watch.workers().is_empty() && look(2000).is_empty() && watcher.0.is_empty());
+        assert!(watch.workers().is_empty() && look(2000).is_empty() && watcher.seen.lock().unwrap().is_empty());
     }
 
     #[test]
     fn a_worker_that_goes_on_between_looks_is_not_stuck() {
-        let (watch, mut watcher, begun) = (Watch::default(), Watcher::default(), Instant::now());
-        let worker = watch.worker("busy", STEPS, SECOND);
+        let (watcher, begun) = (Watcher::default(), Instant::now());
+        let worker = watcher.watch().worker("busy", STEPS, SECOND);
         for hour in 0..100 {
             worker.pulse().step(1);
-            assert!(watcher.look(&watch, begun + hour * 3600 * SECOND).is_empty(), "hour {hour}");
+            assert!(watcher.look(begun + hour * 3600 * SECOND).is_empty(), "hour {hour}");
         }
     }
 }

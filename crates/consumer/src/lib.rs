@@ -1,0 +1,27 @@
+//! The common part of all owners of streams of a [`Spool`](posthaste_spool::Spool).
+//!
+//! For any program in which a stream has a state that follows from its entries, and which acts on the world for it. It does not know what entries say.
+//!
+//! An owner goes through the same steps. It [registers](StreamHandle::register) its stream; [`replay`](StreamHandle::replay) applies every entry to its [state](StreamState); the
+//! [`ReplayedStream`] is [attached](ReplayedStream::attach), and from then on the owner is shown what comes. Only an [`AttachedStream`] may act, and it is detached when it is dropped:
+//! an opening that fails later leaves no dead consumer behind.
+//!
+//! | owner | its state | position | a damaged batch | lost entries | acts on the world |
+//! | --- | --- | --- | --- | --- | --- |
+//! | `delivery`, a stream for each mount | messages in flight | the first of them | told | told by the repair | files; `visible` and `sync begun` are entries |
+//! | `transport` | queues | the first message that waits | told | told by the repair | programs, files, LMTP; [`OutcomeBudget`] |
+//! | `relay` | the queue, from a snapshot | its snapshot | told | recipients are held | sessions; [`OutcomeBudget`] |
+//! | `events` | a place in files | that place | a line in the log | nothing | files that are cut back to the place |
+//! | `mailstore` | rows, from a table | the last commit of the table | told | nothing | nothing |
+#![forbid(unsafe_code)]
+#![warn(missing_docs)]
+
+mod budget;
+mod notices;
+mod runtime;
+mod stream;
+
+pub use budget::{BudgetChange, BudgetWait, OutcomeBudget, UNRECORDED_MAX};
+pub use notices::NoticeSchedule;
+pub use runtime::{ConsumerRuntime, Ending, NewRuntime};
+pub use stream::{AttachedStream, ReplayedEntry, ReplayedStream, StreamHandle, StreamState};

@@ -1,0 +1,276 @@
+//! A stream from its registration to its end.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use posthaste_spool::{
+    AppendError, Batch, Body, Consumer, Entry, Lsn, Released, ReplayError, Replayed, SnapshotName, Spool, StreamError,
+    StreamId,
+};
+
+/// A stream of a spool, for its owner. Clones are the same stream.
+#[derive(Clone)]
+pub struct StreamHandle {
+    spool: Arc<dyn Spool>,
+    id: StreamId,
+}
+
+impl std::fmt::Debug for StreamHandle {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_tuple("StreamHandle").field(&self.id).finish()
+    }
+}
+
+/// The state of a stream: it follows from the entries alone, without a clock, a quota or a configuration.
+pub trait StreamState {
+    /// Why its entries cannot be applied.
+    type Error: From<ReplayError>;
+
+    /// Applies an entry.
+    ///
+    /// # Errors
+    /// The stream cannot be opened: nothing more is applied.
+    fn apply(&mut self, entry: ReplayedEntry<'_>) -> Result<(), Self::Error>;
+
+    /// A batch had an entry for the stream and cannot be read any more. [`ReplayedStream::damaged`] has it too.
+    ///
+    /// # Errors
+    /// Like [`apply`](Self::apply).
+    fn damaged(&mut self, lsn: Lsn) -> Result<(), Self::Error> {
+        let _ = lsn;
+        Ok(())
+    }
+
+    /// Entries up to `through` are missing, and nobody knows which: see [`Replayed::Uncertain`].
+    fn uncertain(&mut self, stream: &StreamHandle, through: Lsn) {
+        let _ = (stream, through);
+    }
+}
+
+/// An entry that is applied to a state.
+#[derive(Debug, Clone, Copy)]
+pub struct ReplayedEntry<'a> {
+    /// Its batch.
+    pub lsn: Lsn,
+    /// Content, in the stream's own format.
+    pub payload: &'a Bytes,
+    /// Bytes of the batch's body.
+    pub body_len: u64,
+}
+
+/// A stream whose state is up to date.
+#[derive(Debug)]
+#[must_use = "the owner is shown what comes once it is attached"]
+pub struct ReplayedStream {
+    stream: StreamHandle,
+    through: Lsn,
+    /// Batches that cannot be read any more.
+    pub damaged: Vec<Lsn>,
+}
+
+/// A stream whose owner is shown what comes. Dropped, it is detached.
+#[derive(Debug)]
+pub struct AttachedStream(StreamHandle);
+
+impl StreamHandle {
+    /// The stream with this name, registered if it is new: that blocks for a checkpoint.
+    ///
+    /// # Errors
+    /// See [`StreamError`].
+    pub fn register(spool: Arc<dyn Spool>, name: &str) -> Result<Self, StreamError> {
+        let id = spool.stream(name)?;
+        Ok(StreamHandle { spool, id })
+    }
+
+    /// Its spool.
+    pub fn spool(&self) -> &Arc<dyn Spool> {
+        &self.spool
+    }
+
+    /// Its id.
+    pub fn id(&self) -> StreamId {
+        self.id
+    }
+
+    /// Its position, and its snapshot there.
+    pub fn position(&self) -> (Lsn, Option<SnapshotName>) {
+        self.spool.position(self.id)
+    }
+
+    /// An entry of it that needs no body.
+    pub fn entry(&self, payload: impl Into<Bytes>) -> Entry {
+        Entry { stream: self.id, needs_body: false, payload: payload.into() }
+    }
+
+    /// An entry of it that needs its batch's body until the stream releases that.
+    pub fn entry_of_body(&self, payload: impl Into<Bytes>) -> Entry {
+        Entry { needs_body: true, ..self.entry(payload) }
+    }
+
+    /// Appends entries as one batch without a body; does not block.
+    pub fn append(
+        &self,
+        payloads: impl IntoIterator<Item: Into<Bytes>>,
+        then: impl FnOnce(Result<Lsn, AppendError>) + Send + 'static,
+    ) {
+        let entries = payloads.into_iter().map(|payload| self.entry(payload)).collect();
+        self.spool.append(Batch { entries, body: Body::None }, Box::new(then));
+    }
+
+    /// Like [`append`](Self::append), and waits until the batch is durable. Blocks.
+    ///
+    /// # Errors
+    /// The batch was refused.
+    pub fn append_durably(&self, payloads: impl IntoIterator<Item: Into<Bytes>>) -> Result<Lsn, AppendError> {
+        let (tell, told) = std::sync::mpsc::sync_channel(1);
+        self.append(payloads, move |outcome| drop(tell.send(outcome)));
+        told.recv().unwrap_or(Err(AppendError::Closed))
+    }
+
+    /// Everything up to `position` is processed: see [`Spool::advance`].
+    pub fn advance(&self, position: Lsn, snapshot: Option<SnapshotName>, released: Released) {
+        self.spool.advance(self.id, position, snapshot, released);
+    }
+
+    /// Applies every entry after the stream's position to `state`.
+    ///
+    /// # Errors
+    /// The spool cannot be read, or the state refuses an entry. A part may be applied.
+    pub fn replay<S: StreamState>(self, state: &mut S) -> Result<ReplayedStream, S::Error> {
+        let (mut damaged, mut applied) = (Vec::new(), Ok(()));
+        let through = self.spool.replay(self.id, &mut |replayed| {
+            if applied.is_err() {
+                return;
+            }
+            match replayed {
+                Replayed::Entry { lsn, payload, body_len, .. } => {
+                    applied = state.apply(ReplayedEntry { lsn, payload, body_len });
+                }
+                Replayed::Damaged { lsn } => {
+                    damaged.push(lsn);
+                    applied = state.damaged(lsn);
+                }
+                Replayed::Uncertain { through } => state.uncertain(&self, through),
+            }
+        });
+        applied?;
+        Ok(ReplayedStream { through: through?, stream: self, damaged })
+    }
+}
+
+impl ReplayedStream {
+    /// The stream.
+    pub fn stream(&self) -> &StreamHandle {
+        &self.stream
+    }
+
+    /// Shows `consumer` what has come since the replay, on this thread, and then everything that comes.
+    ///
+    /// # Errors
+    /// See [`ReplayError`]; nothing is attached then.
+    pub fn attach(self, consumer: Arc<dyn Consumer>) -> Result<AttachedStream, ReplayError> {
+        self.stream.spool.attach(self.stream.id, self.through, consumer)?;
+        Ok(AttachedStream(self.stream))
+    }
+}
+
+impl AttachedStream {
+    /// The stream.
+    pub fn stream(&self) -> &StreamHandle {
+        &self.0
+    }
+
+    /// Shows the consumer nothing more: what comes waits for the next replay. When this returns, no call to it is in progress. Not to be called by the consumer.
+    pub fn detach(&self) {
+        self.0.spool.detach(self.0.id);
+    }
+}
+
+impl Drop for AttachedStream {
+    fn drop(&mut self) {
+        self.detach();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Mutex;
+
+    use posthaste_spool::{Config, FileSpool, Published};
+
+    use super::*;
+
+    #[derive(Default)]
+    struct Shown(Mutex<Vec<Bytes>>);
+
+    impl Consumer for Shown {
+        fn published(&self, entry: Published) {
+            self.0.lock().unwrap().push(entry.payload);
+        }
+
+        fn advance_wanted(&self, _: Lsn) {}
+    }
+
+    /// Takes entries until one says "stop".
+    #[derive(Default)]
+    struct Applied(Vec<Bytes>);
+
+    impl StreamState for Applied {
+        type Error = std::io::Error;
+
+        fn apply(&mut self, entry: ReplayedEntry<'_>) -> std::io::Result<()> {
+            self.0.push(entry.payload.clone());
+            if entry.payload == "stop" { Err(std::io::Error::other("as it says")) } else { Ok(()) }
+        }
+    }
+
+    fn stream(dir: &std::path::Path) -> StreamHandle {
+        let (spool, _) = FileSpool::open(dir, Config { keeper: false, ..Config::default() }).unwrap();
+        StreamHandle::register(Arc::new(spool), "one").unwrap()
+    }
+
+    #[test]
+    fn an_owner_is_shown_each_entry_once() {
+        let dir = tempfile::tempdir().unwrap();
+        let stream = stream(dir.path());
+        stream.append_durably(["a", "b"]).unwrap();
+        let mut applied = Applied::default();
+        let replayed = stream.clone().replay(&mut applied).unwrap();
+        stream.append_durably(["c"]).unwrap();
+        let shown = Arc::<Shown>::default();
+        let attached = replayed.attach(shown.clone()).unwrap();
+        stream.append_durably(["d"]).unwrap();
+        assert_eq!(applied.0, ["a", "b"]);
+        assert_eq!(*shown.0.lock().unwrap(), ["c", "d"]);
+        attached.detach();
+        stream.append_durably(["e"]).unwrap();
+        assert_eq!(shown.0.lock().unwrap().len(), 2);
+    }
+
+    #[test]
+    fn an_opening_that_fails_leaves_no_consumer_behind() {
+        let dir = tempfile::tempdir().unwrap();
+        let stream = stream(dir.path());
+        let open = || {
+            stream
+                .clone()
+                .replay(&mut Applied::default())?
+                .attach(Arc::<Shown>::default())
+                .map_err(std::io::Error::from)
+        };
+        let attached = open().unwrap();
+        assert!(open().is_err(), "one consumer at a time");
+        drop(attached);
+        open().unwrap();
+    }
+
+    #[test]
+    fn an_entry_that_cannot_be_applied_ends_the_replay() {
+        let dir = tempfile::tempdir().unwrap();
+        let stream = stream(dir.path());
+        stream.append_durably(["a", "stop", "b"]).unwrap();
+        let mut applied = Applied::default();
+        assert_eq!(stream.replay(&mut applied).unwrap_err().to_string(), "as it says");
+        assert_eq!(applied.0, ["a", "stop"]);
+    }
+}
