@@ -4,7 +4,8 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 use std::time::{Duration, Instant, SystemTime};
 
-use posthaste_spool::{Batch, Body, Consumer, Entry, Lsn, Published, PublishedBody, Spool, StreamId};
+use posthaste_consumer::StreamHandle;
+use posthaste_spool::{Consumer, Lsn, Published, PublishedBody};
 use tokio::sync::{Notify, Semaphore};
 
 use crate::body::Source;
@@ -17,8 +18,7 @@ use crate::record::Unrecorded;
 use crate::work::{LostMail, Note, Outcome, Work};
 
 pub(crate) struct Shared {
-    pub spool: Arc<dyn Spool>,
-    pub stream: StreamId,
+    pub stream: StreamHandle,
     pub config: Config,
     pub events: Events,
     pub queues: Mutex<Queues>,
@@ -79,23 +79,12 @@ impl Shared {
 
     /// Appends an entry that nobody waits for.
     pub fn append(&self, entry: &TransportEntry) {
-        self.spool.append(self.batch(entry), Box::new(|_| ()));
+        self.stream.append([entry.encode()], |_| ());
     }
 
     /// Appends an entry and waits until it is durable. Blocks.
     pub fn append_durably(&self, entry: &TransportEntry) -> Result<(), String> {
-        let (tell, told) = std::sync::mpsc::channel();
-        self.spool.append(self.batch(entry), Box::new(move |outcome| drop(tell.send(outcome))));
-        match told.recv() {
-            Ok(Ok(_)) => Ok(()),
-            Ok(Err(error)) => Err(format!("the spool: {error}")),
-            Err(_) => Err("the spool is closed".to_owned()),
-        }
-    }
-
-    fn batch(&self, entry: &TransportEntry) -> Batch {
-        let entry = Entry { stream: self.stream, needs_body: false, payload: entry.encode() };
-        Batch { entries: vec![entry], body: Body::None }
+        self.stream.append_durably([entry.encode()]).map(drop).map_err(|error| format!("the spool: {error}"))
     }
 
     /// Says how far the stream has come, and writes down anew what holds it up.
@@ -108,7 +97,7 @@ impl Shared {
             (queues.take_advance(), laggards, troubles)
         };
         if let Some((position, released)) = advance {
-            self.spool.advance(self.stream, position, None, released);
+            self.stream.advance(position, None, released);
         }
         laggards.iter().for_each(|entry| self.append(entry));
         let now = Instant::now();
@@ -172,7 +161,7 @@ impl Shared {
     }
 
     pub fn source(&self, work: &Work) -> Source {
-        Source { spool: self.spool.clone(), lsn: work.body, len: work.body_len }
+        Source { spool: self.stream.spool().clone(), lsn: work.body, len: work.body_len }
     }
 }
 

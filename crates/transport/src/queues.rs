@@ -4,8 +4,9 @@ use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet, VecDeque};
 use std::sync::Arc;
 use std::time::Instant;
 
+use posthaste_consumer::{ReplayedEntry, StreamState};
 use posthaste_directory::{Transport, TransportKind};
-use posthaste_spool::Lsn;
+use posthaste_spool::{Lsn, ReplayError};
 
 use crate::config::Config;
 use crate::entry::{Deliver, Failure, Key, Target, TransportEntry, Trouble};
@@ -327,6 +328,15 @@ impl Queues {
     /// Entries that this version cannot read.
     pub fn unknown(&self) -> &[Lsn] {
         &self.unknown
+    }
+}
+
+impl StreamState for Queues {
+    type Error = ReplayError;
+
+    fn apply(&mut self, ReplayedEntry { lsn, payload, body_len }: ReplayedEntry<'_>) -> Result<(), ReplayError> {
+        self.show(lsn, TransportEntry::decode(payload.clone()), body_len);
+        Ok(())
     }
 }
 

@@ -83,7 +83,7 @@ impl Shared {
     }
 
     fn is_poisoned(&self) -> bool {
-        if let Some(why) = self.spool.poisoned() {
+        if let Some(why) = self.stream.spool().poisoned() {
             self.unrecorded.close(&why);
         }
         self.unrecorded.budget.is_closed()
@@ -109,8 +109,7 @@ impl Shared {
     /// Notes what is done, and with it what the observer has to say of what was delivered. What the spool refuses is appended again each second.
     pub fn record_done(&self, done: Vec<Key>, delivered: Vec<TargetId>) {
         let (targets, count) = (done.len(), delivered.len() as u64);
-        let mut entries =
-            vec![Entry { stream: self.stream, needs_body: false, payload: TransportEntry::Done(done).encode() }];
+        let mut entries = vec![self.stream.entry(TransportEntry::Done(done).encode())];
         let observer = self.config.observer.as_ref().filter(|_| !delivered.is_empty());
         let observed = observer.and_then(|observer| observer.delivered(delivered));
         let is_observed = observed.is_some();
@@ -125,7 +124,7 @@ impl Shared {
             Ok(_) => unrecorded.recorded(&record),
             Err(error) => unrecorded.refused(record, &error),
         };
-        self.spool.append(Batch { entries, body: Body::None }, Box::new(then));
+        self.stream.spool().append(Batch { entries, body: Body::None }, Box::new(then));
     }
 
     /// Appends what the spool has refused, and tells of trouble with records. To be called each second while nothing may begin.

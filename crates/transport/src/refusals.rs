@@ -107,8 +107,7 @@ pub(crate) async fn tell_refusals(shared: Arc<Shared>) {
 async fn tell(shared: &Shared, notifier: &dyn RefusalNotifier, key: Key) -> Result<(), String> {
     let Some(refused) = shared.queues().owed_notice(key) else { return Ok(()) };
     let told = TransportEntry::Told(vec![key]);
-    let entry = Entry { stream: shared.stream, needs_body: false, payload: told.encode() };
-    if !notifier.tell(refused, entry).await? {
+    if !notifier.tell(refused, shared.stream.entry(told.encode())).await? {
         shared.append(&told);
     }
     Ok(())

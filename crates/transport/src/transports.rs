@@ -5,8 +5,8 @@ use std::sync::{Arc, Condvar, Mutex};
 use std::task::{Context, Poll};
 use std::time::{Instant, SystemTime};
 
-use posthaste_consumer::{ConsumerRuntime, NewRuntime};
-use posthaste_spool::{Entry, Lsn, ReplayError, Replayed, Spool, StreamError};
+use posthaste_consumer::{AttachedStream, ConsumerRuntime, NewRuntime, StreamHandle};
+use posthaste_spool::{Entry, Lsn, ReplayError, Spool, StreamError};
 use posthaste_watch::Found;
 use tokio::sync::{Notify, Semaphore};
 
@@ -35,6 +35,7 @@ impl std::fmt::Debug for Transports {
 /// The last handle ends it.
 struct Handle {
     shared: Arc<Shared>,
+    attached: AttachedStream,
     /// Its main task is the scheduler.
     runtime: ConsumerRuntime,
 }
@@ -110,28 +111,18 @@ impl Transports {
     /// # Errors
     /// See [`OpenError`].
     pub fn open(spool: Arc<dyn Spool>, config: Config, events: Events) -> Result<(Self, OpenReport), OpenError> {
-        let stream = spool.stream(STREAM)?;
         let mut queues = Queues::new(config.clone());
-        let mut report = OpenReport::default();
-        let shown_through = spool.replay(stream, &mut |replayed| match replayed {
-            Replayed::Entry { lsn, payload, body_len, .. } => {
-                queues.show(lsn, TransportEntry::decode(payload.clone()), body_len);
-            }
-            Replayed::Damaged { lsn } => report.damaged.push(lsn),
-            // Of a spool that was rebuilt.
-            Replayed::Uncertain { .. } => {}
-        })?;
+        let mut replayed = StreamHandle::register(spool, STREAM)?.replay(&mut queues)?;
         queues.replayed();
-        report.messages = queues.messages();
-        report.unknown.extend_from_slice(queues.unknown());
+        let (messages, damaged) = (queues.messages(), std::mem::take(&mut replayed.damaged));
+        let report = OpenReport { messages, damaged, unknown: queues.unknown().to_vec() };
         let runtime = NewRuntime::new("transport", BLOCKING_THREADS_MAX)?;
         let lmtp_memory_kib =
             u32::try_from(config.lmtp_bytes_max / 1024).unwrap_or(u32::MAX >> 3).clamp(1, u32::MAX >> 3);
         let wake = Arc::<Notify>::default();
         let unrecorded = Arc::new(Unrecorded::new(&config, &events, wake.clone()));
         let shared = Arc::new(Shared {
-            spool,
-            stream,
+            stream: replayed.stream().clone(),
             config,
             events,
             queues: Mutex::new(queues),
@@ -146,12 +137,12 @@ impl Transports {
             delivered: AtomicU64::new(0),
             failed_attempts: AtomicU64::new(0),
         });
-        shared.spool.attach(stream, shown_through, shared.clone())?;
+        let attached = replayed.attach(shared.clone())?;
         let (scheduled, told) = (schedule(shared.clone()), tell_refusals(shared.clone()));
         let runtime = runtime.run(async move {
             tokio::join!(scheduled, told);
         });
-        Ok((Transports(Arc::new(Handle { shared, runtime })), report))
+        Ok((Transports(Arc::new(Handle { shared, attached, runtime })), report))
     }
 
     /// The entry of a message for the batch that keeps it.
@@ -160,7 +151,7 @@ impl Transports {
         let secs = unix_secs(SystemTime::now());
         let targets = (0..).zip(targets).collect();
         let deliver = Deliver { secs, sender, is_8bit, smtputf8, body: None, targets };
-        Entry { stream: self.0.shared.stream, needs_body: true, payload: TransportEntry::Deliver(deliver).encode() }
+        self.0.shared.stream.entry_of_body(TransportEntry::Deliver(deliver).encode())
     }
 
     /// Whether mail for a transport can be taken: not if too much waits for it already, or for all of them (SMTP 452 4.2.2).
@@ -223,7 +214,7 @@ impl Handle {
         shared.wake.notify_one();
         shared.wait_until(deadline, |queues| queues.workers() == 0);
         shared.look_at_records();
-        shared.spool.detach(shared.stream);
+        self.attached.detach();
         shared.advance();
         // What still hangs is dropped, and with it its program.
         ending.shut_down();
