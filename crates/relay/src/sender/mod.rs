@@ -69,8 +69,8 @@ use std::sync::atomic::Ordering;
 use std::task::{Context, Poll};
 use std::time::{Duration, Instant, SystemTime};
 
-use posthaste_consumer::{ConsumerRuntime, NewRuntime};
-use posthaste_spool::{Damage, Entry, Lsn, ReplayError, Replayed, Spool, StreamError};
+use posthaste_consumer::{AttachedStream, ConsumerRuntime, NewRuntime, ReplayedEntry, StreamHandle, StreamState};
+use posthaste_spool::{Damage, Entry, Lsn, ReplayError, Spool, StreamError};
 use posthaste_watch::Found;
 
 pub use ahead::Ahead;
@@ -129,6 +129,7 @@ impl std::fmt::Debug for Relay {
 /// The last handle ends it.
 struct Opened {
     shared: Arc<Shared>,
+    attached: AttachedStream,
     /// Its main task is the dispatcher.
     runtime: ConsumerRuntime,
 }
@@ -208,6 +209,31 @@ pub struct OpenReport {
     pub uncertain_recipients: u64,
 }
 
+/// The queue while its entries are applied.
+struct Restoring {
+    queue: Queue,
+    replies: Replies,
+    uncertain: Option<Lsn>,
+    uncertain_recipients: u64,
+}
+
+impl StreamState for Restoring {
+    type Error = OpenError;
+
+    fn apply(&mut self, ReplayedEntry { lsn, payload, .. }: ReplayedEntry<'_>) -> Result<(), OpenError> {
+        let entry = QueueEntry::decode(payload).map_err(|error| OpenError::Entry { batch: lsn, error })?;
+        self.queue.apply(lsn, &entry);
+        self.replies.apply(lsn, &entry);
+        Ok(())
+    }
+
+    fn uncertain(&mut self, stream: &StreamHandle, through: Lsn) {
+        self.uncertain = Some(through);
+        let needs = |message| stream.spool().needs_body(stream.id(), message);
+        self.uncertain_recipients = self.queue.make_uncertain(needs);
+    }
+}
+
 impl Relay {
     /// Restores the queue and begins to send.
     ///
@@ -226,33 +252,19 @@ impl Relay {
     }
 
     fn restore(spool: Arc<dyn Spool>, config: Config, sends: bool) -> Result<(Self, OpenReport), OpenError> {
-        let stream = spool.stream(STREAM)?;
+        let stream = StreamHandle::register(spool.clone(), STREAM)?;
         let seed = seed();
-        let restored = spool.restore(stream)?;
-        let (mut queue, replies) = match restored.snapshot {
+        let restored = spool.restore(stream.id())?;
+        let (queue, replies) = match restored.snapshot {
             Some(mut from) => (Queue::restore(&mut from, config.schedules.clone(), seed)?, Replies::read(from)?),
             None => (Queue::new(config.schedules.clone(), seed), Replies::default()),
         };
-        let mut report = OpenReport { unreadable: restored.unreadable, ..OpenReport::default() };
-        let mut failed = None;
-        let shown_through = spool.replay(stream, &mut |replayed| match replayed {
-            Replayed::Entry { lsn, payload, .. } => match QueueEntry::decode(payload) {
-                Ok(entry) => {
-                    queue.apply(lsn, &entry);
-                    replies.apply(lsn, &entry);
-                }
-                Err(error) => drop(failed.get_or_insert(OpenError::Entry { batch: lsn, error })),
-            },
-            Replayed::Damaged { lsn } => report.damaged.push(lsn),
-            Replayed::Uncertain { through } => {
-                report.uncertain = Some(through);
-                report.uncertain_recipients = queue.make_uncertain(|message| spool.needs_body(stream, message));
-            }
-        })?;
-        if let Some(failed) = failed {
-            return Err(failed);
-        }
-        queue.pass(spool.position(stream).0);
+        let mut restoring = Restoring { queue, replies, uncertain: None, uncertain_recipients: 0 };
+        let mut replayed = stream.clone().replay(&mut restoring)?;
+        let Restoring { mut queue, replies, uncertain, uncertain_recipients } = restoring;
+        let (unreadable, damaged) = (restored.unreadable, std::mem::take(&mut replayed.damaged));
+        let mut report = OpenReport { unreadable, damaged, uncertain, uncertain_recipients, ..OpenReport::default() };
+        queue.pass(stream.position().0);
         replies.retain(|key| queue.show(key).is_some() || queue.is_owed(key));
         let wall = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).map_or(0, |since| since.as_secs());
         let time = Time::start(queue.recorded(), wall);
@@ -260,9 +272,10 @@ impl Relay {
         (report.recipients, report.quarantined) = (queue.recipients(), held.len());
         let runtime = NewRuntime::new("relay", BLOCKING_THREADS_MAX)?;
         let (handle, watch) = (runtime.handle().clone(), runtime.watch().clone());
+        let stream = stream.id();
         let shared =
             Arc::new(Shared::new(Parts { spool, stream, config, queue, replies, time, runtime: handle, watch, seed }));
-        shared.spool.attach(stream, shown_through, shared.clone())?;
+        let attached = replayed.attach(shared.clone())?;
         shared.record(held);
         let runtime = if sends {
             runtime.handle().spawn(shaping::run(shared.clone()));
@@ -274,7 +287,7 @@ impl Relay {
             // Connections begin with the dispatcher alone.
             runtime.run(std::future::pending())
         };
-        Ok((Relay(Arc::new(Opened { shared, runtime })), report))
+        Ok((Relay(Arc::new(Opened { shared, attached, runtime })), report))
     }
 
     /// The entry of a message for the batch that keeps it.
@@ -363,7 +376,7 @@ impl Opened {
         shared.recorder.wait_until(deadline);
         shared.notices_to_make.end(deadline);
         shared.flush_bounces();
-        shared.spool.detach(shared.stream);
+        self.attached.detach();
         if let Err(error) = shared.advance() {
             shared.warn(shared.spool.stats().published, &format!("the snapshot of the queue: {error}"));
         }
