@@ -6,6 +6,7 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
+use posthaste_consumer::StreamHandle;
 use posthaste_spool::{Entry, Released, Spool, StreamId};
 use posthaste_watch::{Found, Watcher};
 
@@ -58,7 +59,7 @@ impl EventLog {
     /// # Errors
     /// See [`OpenError`].
     pub fn open(spool: Arc<dyn Spool>, config: Config) -> Result<Self, OpenError> {
-        let stream = spool.stream(STREAM)?;
+        let stream = StreamHandle::register(spool, STREAM)?;
         let inbox = Arc::new(Inbox::new(config.queue_bytes_max));
         let figures = Arc::new(Figures::default());
         // Until the spool was read nobody knows how much of it waits.
@@ -72,7 +73,12 @@ impl EventLog {
             notice: config.notice.clone(),
         };
         let log = EventLog {
-            recorder: Recorder { stream, notes: notes.clone(), figures: figures.clone(), watcher: watcher.clone() },
+            recorder: Recorder {
+                stream: stream.id(),
+                notes: notes.clone(),
+                figures: figures.clone(),
+                watcher: watcher.clone(),
+            },
             inbox: inbox.clone(),
             noting: Mutex::default(),
             writing: Mutex::default(),
@@ -96,12 +102,12 @@ impl EventLog {
         let (closed, told) = channel();
         let packing = spawn(PACK_THREAD, move || packer.run(&told), pack_failed);
         *log.packing.lock().expect("a thread's end") = Some(packing?);
-        let (noted, notes) = (spool.clone(), notes.clone());
+        let (noted, notes) = (stream.clone(), notes.clone());
         // If the other cannot be started, this one ends with the log.
-        let noting = spawn(NOTES_THREAD, move || notes.run(&*noted, stream, &behind), notes_failed);
+        let noting = spawn(NOTES_THREAD, move || notes.run(&**noted.spool(), noted.id(), &behind), notes_failed);
         *log.noting.lock().expect("a thread's end") = Some(noting?);
         let worker = watcher.watch().worker("event log", STEPS, STUCK);
-        let writer = Writer { spool, stream, config, inbox, figures, closed, worker };
+        let writer = Writer { stream, config, inbox, figures, closed, worker };
         let writing = spawn(LOG_THREAD, move || writer.run(), log_failed);
         *log.writing.lock().expect("a thread's end") = Some(writing?);
         Ok(log)

@@ -7,7 +7,8 @@ use std::sync::mpsc::Sender;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
-use posthaste_spool::{Lsn, Released, Replayed, Spool, StreamId};
+use posthaste_consumer::{AttachedStream, ReplayedEntry, StreamHandle, StreamState};
+use posthaste_spool::{Lsn, Released};
 use posthaste_units::BackOff;
 use posthaste_watch::Worker;
 
@@ -17,8 +18,7 @@ use crate::inbox::{Inbox, Taken};
 use crate::json;
 
 pub(crate) struct Writer {
-    pub spool: Arc<dyn Spool>,
-    pub stream: StreamId,
+    pub stream: StreamHandle,
     pub config: Config,
     pub inbox: Arc<Inbox>,
     pub figures: Arc<Figures>,
@@ -58,12 +58,31 @@ struct Session {
     lines: Vec<u8>,
 }
 
+/// Writes the entries that the spool has.
+struct CatchUp<'a> {
+    writer: &'a Writer,
+    session: &'a mut Session,
+}
+
+impl StreamState for CatchUp<'_> {
+    type Error = io::Error;
+
+    fn apply(&mut self, ReplayedEntry { lsn, payload, .. }: ReplayedEntry<'_>) -> io::Result<()> {
+        self.writer.worker.pulse().step(1);
+        self.writer.add(self.session, lsn, Some(payload.clone()))
+    }
+
+    fn damaged(&mut self, lsn: Lsn) -> io::Result<()> {
+        self.writer.worker.pulse().step(1);
+        self.writer.add(self.session, lsn, None)
+    }
+}
+
 impl Writer {
     /// Until it is stopped and all is written. Trouble with the files is told once, and they are tried again.
     pub fn run(self) {
         let mut back_off = RETRY;
         loop {
-            self.spool.detach(self.stream);
             self.inbox.clear();
             self.figures.is_behind.store(true, Ordering::Relaxed);
             let works = || {
@@ -80,13 +99,12 @@ impl Writer {
                 break;
             }
         }
-        self.spool.detach(self.stream);
     }
 
     /// Writes from the stream's position on until it is stopped, or until something fails.
     fn session(&self, back_off: &mut BackOff, works: &dyn Fn()) -> io::Result<()> {
         self.worker.pulse().step(2);
-        let (position, name) = self.spool.position(self.stream);
+        let (position, name) = self.stream.position();
         let cursor = name.as_ref().and_then(Cursor::parse);
         let files = Files::open(&self.config.dir, self.config.file_bytes, cursor, position)?;
         let is_file_new = cursor != Some(files.cursor());
@@ -100,44 +118,31 @@ impl Writer {
         }
         let has_packer = self.config.compress || !self.config.max_age.is_zero();
         // Files in front of a durable cursor are closed for good.
-        if has_packer && self.spool.checkpoint().is_ok() {
+        if has_packer && self.stream.spool().checkpoint().is_ok() {
             let _ = self.closed.send(session.files.cursor().file);
         }
         loop {
-            self.catch_up(&mut session)?;
+            let attached = self.catch_up(&mut session)?;
             works();
             back_off.succeeded();
             if self.follow(&mut session)? {
                 return Ok(());
             }
-            self.spool.detach(self.stream);
+            drop(attached);
             self.inbox.clear();
         }
     }
 
     /// Writes what the spool has, and lets it bring what comes.
-    fn catch_up(&self, session: &mut Session) -> io::Result<()> {
+    fn catch_up(&self, session: &mut Session) -> io::Result<AttachedStream> {
         self.figures.is_behind.store(true, Ordering::Relaxed);
         self.worker.pulse().step(1);
-        let mut outcome = Ok(());
-        let shown = self.spool.replay(self.stream, &mut |replayed| {
-            if outcome.is_err() {
-                return;
-            }
-            self.worker.pulse().step(1);
-            outcome = match replayed {
-                Replayed::Entry { lsn, payload, .. } => self.add(session, lsn, Some(payload.clone())),
-                Replayed::Damaged { lsn } => self.add(session, lsn, None),
-                Replayed::Uncertain { .. } => Ok(()),
-            };
-        });
-        outcome?;
-        let shown = shown.map_err(io::Error::other)?;
+        let replayed = self.stream.clone().replay(&mut CatchUp { writer: self, session })?;
         session.files.cut_off_rest()?;
         self.advance(session)?;
-        self.spool.attach(self.stream, shown, self.inbox.clone()).map_err(io::Error::other)?;
+        let attached = replayed.attach(self.inbox.clone())?;
         self.figures.is_behind.store(false, Ordering::Relaxed);
-        Ok(())
+        Ok(attached)
     }
 
     /// Writes what comes until it is stopped. False: more has come than there is room for.
@@ -194,11 +199,11 @@ impl Writer {
         session.files.sync()?;
         session.unsynced = None;
         let cursor = session.files.cursor().name();
-        self.spool.advance(self.stream, session.written, Some(cursor), Released::default());
+        self.stream.advance(session.written, Some(cursor), Released::default());
         if std::mem::take(&mut session.is_file_new) {
             self.worker.pulse().step(4);
             // A file goes only when it is durable that the cursor is behind it. A failure is an event of the spool, and the next new file tries again.
-            if self.spool.checkpoint().is_ok() {
+            if self.stream.spool().checkpoint().is_ok() {
                 session.files.keep(self.config.files.max(FILES_MIN))?;
                 let _ = self.closed.send(session.files.cursor().file);
             }
