@@ -5,9 +5,10 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex};
 use std::time::{Duration, Instant};
 
+use posthaste_consumer::{AttachedStream, StreamHandle};
 use posthaste_fsops::Space;
 use posthaste_intake::Intake;
-use posthaste_spool::{ReplayError, Replayed};
+use posthaste_spool::ReplayError;
 
 use super::common::Common;
 use super::config::{LocalConfig, OpenError};
@@ -29,6 +30,8 @@ pub(super) struct Core {
     pub points: MountPoints,
     /// In the order of `points`.
     pub mounts: Vec<Arc<MailMount>>,
+    /// Streams of mounts that could be read.
+    attached: Vec<AttachedStream>,
     /// The end has begun: nothing is tried again.
     pub is_ending: AtomicBool,
     pub stop: AtomicBool,
@@ -78,40 +81,36 @@ impl Core {
             sync_interval: config.sync_interval,
         };
         let floor = Space { bytes: config.free_bytes_min, inodes: config.free_inodes_min };
-        let mut mounts = Vec::new();
+        let (mut mounts, mut replays) = (Vec::new(), Vec::new());
         for point in points.iter() {
             let files = Files::new(common.clone(), point.clone(), floor);
-            let stream = spool.stream(&stream_of(point))?;
-            let mut history = History::default();
-            let replayed = spool.replay(stream, &mut |replayed| match replayed {
-                Replayed::Entry { lsn, payload, body_len, .. } => history.show(lsn, payload, body_len),
-                Replayed::Damaged { lsn } => report.damaged.push(lsn),
-                // Of a spool that was rebuilt: what was delivered and moved since may come again, which its operator was told.
-                Replayed::Uncertain { .. } => {}
-            });
-            let (history, shown_through) = match replayed {
+            let stream = StreamHandle::register(spool.clone(), &stream_of(point))?;
+            let (id, mut history) = (stream.id(), History::default());
+            let (history, replayed) = match stream.replay(&mut history) {
                 // The disk may read it later: its mail stays where it is, and the other mounts are served.
                 Err(error @ ReplayError::Io { .. }) => (Err(error.to_string().into()), None),
                 replayed => (Ok(history), Some(replayed?)),
             };
-            if let Ok(history) = &history {
+            if let (Ok(history), Some(replayed)) = (&history, &replayed) {
                 report.messages += history.messages().count();
                 report.unknown.extend_from_slice(history.unknown());
+                report.damaged.extend_from_slice(&replayed.damaged);
             }
-            mounts.push((MailMount::new(files, stream, limits.clone(), history), shown_through));
+            replays.push(replayed);
+            mounts.push(MailMount::new(files, id, limits.clone(), history));
         }
         // All have been read: now they are shown what comes, and may act.
-        for (mount, shown_through) in mounts.iter().filter_map(|(mount, shown)| Some((mount, (*shown)?))) {
-            spool.attach(mount.stream, shown_through, mount.clone()).inspect_err(|_| {
-                mounts.iter().for_each(|(mount, _)| spool.detach(mount.stream));
-            })?;
+        let mut attached = Vec::new();
+        for (mount, replayed) in mounts.iter().zip(replays) {
+            attached.extend(replayed.map(|replayed| replayed.attach(mount.clone())).transpose()?);
         }
         Ok(Core {
             nonce: random_nonce(),
             host: config.host.as_str().into(),
             intake,
             points,
-            mounts: mounts.into_iter().map(|(mount, _)| mount).collect(),
+            mounts,
+            attached,
             is_ending: AtomicBool::new(false),
             stop: AtomicBool::new(false),
             tick: (Mutex::default(), Condvar::new()),
@@ -165,10 +164,8 @@ impl Core {
         self.stop.store(true, Ordering::Release);
         drop(self.tick.0.lock());
         self.tick.1.notify_all();
-        for mount in &self.mounts {
-            self.intake.spool().detach(mount.stream);
-            mount.stop(deadline);
-        }
+        self.attached.iter().for_each(AttachedStream::detach);
+        self.mounts.iter().for_each(|mount| mount.stop(deadline));
     }
 }
 

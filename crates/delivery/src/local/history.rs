@@ -4,7 +4,8 @@ use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
 use bytes::Bytes;
-use posthaste_spool::Lsn;
+use posthaste_consumer::{ReplayedEntry, StreamState};
+use posthaste_spool::{Lsn, ReplayError};
 
 use super::entry::{Deliver, LocalEntry, Visible};
 use super::removals::Removals;
@@ -30,6 +31,16 @@ pub(crate) struct Shown {
     pub entry: Lsn,
     pub deliver: Arc<Deliver>,
     pub body_len: u64,
+}
+
+/// Of a spool that was rebuilt, mail that was delivered and moved since may come again, which its operator was told.
+impl StreamState for History {
+    type Error = ReplayError;
+
+    fn apply(&mut self, ReplayedEntry { lsn, payload, body_len }: ReplayedEntry<'_>) -> Result<(), ReplayError> {
+        self.show(lsn, payload, body_len);
+        Ok(())
+    }
 }
 
 impl History {
