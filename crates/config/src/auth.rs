@@ -14,13 +14,14 @@ use super::{Config, Listener, ListenerProtocol, ListenerTls, Network, Rates};
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Auth {
-    /// The file of passwords. Empty: nobody.
+    /// The file of passwords, with a line for each login.
     pub file: PathBuf,
-    /// How many recipients each login may send to.
+    /// How many recipients each login may send to: `"200/hour"`, or several rates that all apply, `["200/hour", "500/day"]`. `[]`: any number. See
+    /// [submission.md](submission.md#how-much-a-login-may-send).
     pub recipient_rate: Rates,
-    /// The same for each user of this machine, who sends through the pickup directory.
+    /// The same for each user of this machine, who sends through [`posthaste sendmail`](sendmail.md): mail above it waits in the pickup directory.
     pub local_recipient_rate: Rates,
-    /// The same for single logins, in place of `recipient_rate`.
+    /// The same for single logins, in place of `recipient_rate`: `{ "app@example.org" = "5000/hour", "news@example.org" = [] }`.
     pub recipient_rates: BTreeMap<String, Rates>,
 }
 

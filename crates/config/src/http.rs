@@ -12,9 +12,10 @@ use super::{Config, Listener, ListenerProtocol, ListenerTls, default_listeners};
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Http {
-    /// Names by which browsers may ask, beside the host name and `localhost`.
+    /// Host names by which browsers may ask, beside `host_name` and `localhost`, without ports. A request by another name gets 421, so that no other site
+    /// can reach the page through its own DNS.
     pub names: Vec<String>,
-    /// Requests that each token may make.
+    /// Requests that each token may make; more get 429.
     pub token_rate: Rate,
 }
 

@@ -70,13 +70,13 @@ pub const MAILDIR: &str = "Maildir";
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Config {
-    /// What we call ourselves in the greeting and in Received fields.
+    /// The server's name in the greeting and in Received fields. Default: the machine's name, or `localhost`.
     #[serde(default = "machine_host_name")]
     pub host_name: String,
-    /// The user that the server becomes once it listens, by name or number; it must be started as root. Not set: the user that starts it.
+    /// The server switches to this user (name or number) after binding its sockets; it must be started as root. Default: the user that starts the server.
     #[serde(default, skip_serializing_if = "Option::is_none", deserialize_with = "values::account")]
     pub user: Option<String>,
-    /// The group that it becomes. Not set: the user's own.
+    /// The server switches to this group; only with `user`. Default: the primary group of `user`.
     #[serde(default, skip_serializing_if = "Option::is_none", deserialize_with = "values::account")]
     pub group: Option<String>,
     /// Where things are kept.

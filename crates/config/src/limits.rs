@@ -45,9 +45,10 @@ pub struct LimitOverrides {
 posthaste_units::keys! {
     /// Bounds of a message that the protocol does not know.
     pub struct ReceiveLimits, overridden by ReceiveLimitOverrides {
-        /// Received fields in a message before it is taken to be in a loop.
+        /// Received fields that mark a message as looping.
         hops: usize = posthaste_message::MAX_HOPS, values::count;
-        /// What large messages under way from one client address may hold of the spool's space.
+        /// Space for large messages in progress from one client address (IPv6: one /64): a share of the space that the spool's disk has for such
+        /// messages, or a size such as `"2G"`. A single message always fits. Above it only this client gets 452 4.3.1. UNIX sockets have no such limit.
         spool_per_address: SpoolShare = SpoolShare::Percent(25), values::share;
     }
 }
@@ -55,9 +56,12 @@ posthaste_units::keys! {
 posthaste_units::keys! {
     /// Bounds of the process.
     pub struct ProcessLimits {
-        /// Octets of all messages that are held in memory at a time.
+        /// Memory for all messages; the default is at least 256 MiB and at most 4 GiB, and counts the memory of the machine or its cgroup's limit. A
+        /// quarter for arriving messages and long recipient lists, a quarter for buffers of messages that go to files, half for accepted messages not yet
+        /// in their mailboxes. At the limit bodies go to files. At least 1 MiB; values below 18 MiB count as 18 MiB. Default: a sixteenth of the memory.
         memory_bytes: u64 = posthaste_intake::default_memory_bytes(), values::bytes;
-        /// Seconds that sessions have to finish when the server stops.
+        /// Time for sessions to finish after SIGTERM, and again for the mailbox writes. What a hanging disk has not written by then stays in the spool; 0
+        /// for none.
         shutdown_secs: u64 = 30, values::secs;
     }
 }

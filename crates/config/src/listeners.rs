@@ -76,36 +76,41 @@ pub struct Listener {
     /// Where it is, and who may connect.
     #[serde(flatten)]
     pub socket: Socket,
-    /// The protocol spoken there.
+    /// `"smtp"` (RFC 5321), `"lmtp"` (RFC 2033: one reply for each recipient), `"http"` ([http.md](http.md)), `"imap"` or `"pop3"`
+    /// ([imap-pop3.md](imap-pop3.md)). The last three have only the keys about the socket, TLS and numbers of connections. Default: `"smtp"`.
     pub protocol: ListenerProtocol,
-    /// The tenant of mail that comes there for other hosts. Not set: none.
+    /// The tenant of mail for other hosts that comes here ([relay.md](relay.md#tenants-and-campaigns)).
     #[serde(skip_serializing_if = "Option::is_none")]
     pub tenant: Option<String>,
-    /// The campaign of that mail. Not set: none.
+    /// The campaign of that mail.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub campaign: Option<String>,
-    /// The pool of sources that it is sent from. Not set: that of the tenant.
+    /// The pool of sources that mail is sent from that comes here ([sources.md](sources.md#which-source)).
     #[serde(skip_serializing_if = "Option::is_none")]
     pub pool: Option<String>,
-    /// Whether its clients may send mail anywhere. Not set: those in `relay.networks` may.
+    /// `true`: its clients may send mail anywhere; `false`: they may not. `true` needs a loopback address, a UNIX socket or `allow`
+    /// ([relay.md](relay.md#who-may-send)). Default: as `[relay]` says.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub relay: Option<bool>,
-    /// Whether its clients log in. Not set: they cannot.
+    /// Logins of clients: `"off"`, `"offered"`, or `"required"`: MAIL before it is refused with 530 5.7.0 ([submission.md](submission.md)). Needs
+    /// `[auth]` and TLS; on a loopback address and a UNIX socket it goes without TLS. Not with LMTP. Default: `"off"`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub auth: Option<ListenerAuth>,
-    /// How clients come to TLS. Not set: by what `[tls]` has and where the listener is.
+    /// `"off"`, `"starttls"`, `"required"` or `"implicit"`; with HTTP `"off"` on a loopback address, else `"implicit"`. With IMAP and POP3 `"required"`
+    /// means before a password. Default: see [below](#tls).
     #[serde(skip_serializing_if = "Option::is_none")]
     pub tls: Option<ListenerTls>,
-    /// The chain of certificates in PEM, the own one first. Not set: that of `[tls]`.
+    /// Another certificate for this listener, with its `key`. Default: that of `[tls]`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub certificate: Option<PathBuf>,
-    /// Its private key in PEM.
+    /// Its private key. Default: that of `[tls]`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub key: Option<PathBuf>,
-    /// In place of `[limits]`; the numbers of connections hold beside those.
+    /// Limits for this listener. `connections` and `connections_per_address` count this listener's connections, and apply in addition to those of
+    /// `[limits]`; the others replace those of `[limits]`. Not possible: `memory_bytes`, `shutdown_secs`. Default: those of `[limits]`.
     #[serde(skip_serializing_if = "LimitOverrides::is_empty")]
     pub limits: LimitOverrides,
-    /// In place of `[policy]`.
+    /// Policies for this listener. Default: that of `[policy]`.
     #[serde(skip_serializing_if = "PolicyOverrides::is_empty")]
     pub policy: PolicyOverrides,
 }
@@ -114,27 +119,28 @@ pub struct Listener {
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Network {
-    /// Which.
+    /// An address or network, or a list of them. Default: (required).
     pub cidr: Networks,
-    /// The tenant of their mail for other hosts, in place of the listener's.
+    /// The tenant of mail for other hosts that comes from there. Default: the listener's.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub tenant: Option<String>,
-    /// The campaign of that mail, in place of the listener's.
+    /// The campaign of that mail. Default: the listener's.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub campaign: Option<String>,
-    /// The pool of sources that it is sent from, in place of the listener's.
+    /// The pool of sources that it is sent from. Default: the listener's.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub pool: Option<String>,
-    /// Whether these clients may send mail anywhere, in place of the listener's.
+    /// `true`: these clients may send mail anywhere ([relay.md](relay.md#who-may-send)). Default: the listener's.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub relay: Option<bool>,
-    /// Whether these clients log in, at listeners where clients can. Not set: as at the listener.
+    /// `"offered"` or `"required"`: logins of these clients, at listeners where `auth` is not `"off"`. Default: the listener's.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub auth: Option<ListenerAuth>,
-    /// In place of those of the listener and of `[limits]`. `connections` is that of each of the networks, in all.
+    /// Limits that replace those of the listener and of `[limits]`; the same keys as in `[listener.limits]`. `connections` counts the connections of each
+    /// network, over all listeners. Default: the listener's.
     #[serde(skip_serializing_if = "LimitOverrides::is_empty")]
     pub limits: LimitOverrides,
-    /// In place of those of the listener and of `[policy]`.
+    /// Policies that replace those of the listener and of `[policy]`. Default: the listener's.
     #[serde(skip_serializing_if = "PolicyOverrides::is_empty")]
     pub policy: PolicyOverrides,
 }

@@ -11,9 +11,10 @@ use super::reload::Reload;
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Log {
-    /// `plain` or `json`.
+    /// `"plain"` or `"json"`; `"json"` also prints the start as a line of JSON. `serve --log-format` overrides it.
     pub format: LogFormat,
-    /// `error`, `warn`, `info`, `debug` or `trace`, or a filter such as `warn,posthaste_server=info`.
+    /// `error`, `warn`, `info`, `debug`, `trace`, `off`, or a filter such as `"warn,posthaste_server::message_log=info"`, which leaves one line for each
+    /// message and warnings.
     pub level: String,
 }
 

@@ -12,9 +12,9 @@ use super::{Listener, ListenerProtocol};
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Tls {
-    /// The chain of certificates in PEM, the own one first. Empty: none.
+    /// The chain of certificates, your own first, such as certbot's `fullchain.pem`.
     pub certificate: PathBuf,
-    /// Its private key in PEM.
+    /// Its private key: PKCS #8, PKCS #1 or SEC 1, without a password.
     pub key: PathBuf,
 }
 

@@ -11,23 +11,23 @@ use serde::{Deserialize, Serialize};
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Webhook {
-    /// The name of its cursor.
+    /// At most 64 letters, digits and hyphens; the webhook's progress is kept under this name. Default: (required).
     pub name: String,
-    /// Where events are posted.
+    /// The address that events are posted to, `http://` or `https://`. Default: (required).
     pub url: String,
-    /// Which; none: all.
+    /// Kinds of events, such as `["bounced", "expired", "feedback"]`; none: all. Default: `[]`.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub events: Vec<String>,
-    /// Events in one request at most.
+    /// Events in one request at most; up to 10,000. Default: `100`.
     #[serde(default = "batch", deserialize_with = "values::count")]
     pub batch: usize,
-    /// For one request.
+    /// A request that takes longer has failed; at most 10 minutes. Default: `30`.
     #[serde(default = "timeout_secs", deserialize_with = "values::secs")]
     pub timeout_secs: u64,
-    /// The secret that signs requests.
+    /// A file with the secret that signs each request, at least 8 bytes; the server's user must be able to read it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub secret_file: Option<PathBuf>,
-    /// Certificates of the authorities that are trusted.
+    /// Certificates of the authorities that are trusted for `https://`. Default: `/etc/ssl/certs/ca-certificates.crt`.
     #[serde(default = "ca_file")]
     pub ca_file: PathBuf,
 }

@@ -13,36 +13,40 @@ use crate::transport::Transport;
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Domain {
-    /// The domain as it stands behind the `@`.
+    /// The domain, in letters (`bücher.example`) or as in DNS (`xn--bcher-kva.example`): either form covers both. Default: (required).
     pub name: String,
-    /// Other domains that are this one: their addresses are looked up here, and mail for them says so.
+    /// Other domains that mean this one. Default: `[]`.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub domain_aliases: Vec<String>,
-    /// Who has a mailbox: a list of local parts, or `"any"`.
+    /// Local parts that have a mailbox, or `"any"`: the first message creates the mailbox. Default: `[]`.
     #[serde(default)]
     pub users: Users,
-    /// Where mail for everybody else goes.
+    /// Where mail for unknown recipients goes; the same values as for an alias. Not with `users = "any"`.
     #[serde(default, skip_serializing_if = "Option::is_none", deserialize_with = "values::some")]
     pub catch_all: Option<Targets>,
-    /// What separates a user from a detail, as in `alice+lists`; empty for none.
+    /// The character between user and detail (`alice+lists@…` goes to `alice`); empty for none. Default: `"+"`.
     #[serde(default = "default_sub_addressing")]
     pub sub_addressing: String,
-    /// Other names and lists: local part to a user of this domain, an address in any domain, or several.
+    /// Other names: each is a user or alias of this domain, an address in any domain, a list of them, a program, file or LMTP server, `{ discard = true
+    /// }` or `{ refuse = "TEXT" }`. Default: `{}`.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub aliases: BTreeMap<String, Targets>,
-    /// Aliases by regular expression; the first that matches decides.
+    /// Aliases by regular expression: `match` and `to`.
     #[serde(default, rename = "pattern", skip_serializing_if = "Vec::is_empty", deserialize_with = "values::tables")]
     pub patterns: Vec<Pattern>,
-    /// Where mail for its users goes instead of Maildirs: see [`Transport::parse`](crate::Transport::parse).
+    /// Where mail for the users goes instead of Maildirs: a program, a file or an LMTP server ([transports.md](transports.md)).
     #[serde(default, skip_serializing_if = "Option::is_none", deserialize_with = "values::some")]
     pub transport: Option<String>,
-    /// Whose the mailboxes are: `user`, `user:group` or `:group`, by name or number. Not set: the server's.
+    /// Owner of the mailboxes: `"vmail"`, `"vmail:mail"` or `":mail"`, by name or number. A user alone means also that user's group in `/etc/passwd`.
+    /// Default: the server's.
     #[serde(default, skip_serializing_if = "Option::is_none", deserialize_with = "values::account")]
     pub owner: Option<String>,
-    /// Permission bits of mail files, in octal; directories get x where these have r. Not set: `0600`.
+    /// Permission bits of mail files, in octal, at least 0600 and without x. Directories also get x wherever files have r: `"0640"` gives directories
+    /// 0750. Default: `"0600"`.
     #[serde(default, skip_serializing_if = "Option::is_none", deserialize_with = "values::mode")]
     pub mode: Option<String>,
-    /// Users whose mailboxes have another owner, mode or transport than the domain's.
+    /// What is special to users: `[domain.accounts.alice]` with `owner`, `mode`, `transport`, or `forward` (addresses that get the user's mail instead;
+    /// with `keep_copy = true` the mailbox gets it too). Default: `{}`.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub accounts: BTreeMap<String, Account>,
 }

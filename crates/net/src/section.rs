@@ -14,9 +14,10 @@ use crate::{IpNet, network};
 keys! {
     /// What of `[limits]` counts connections.
     pub struct ConnectionLimits, overridden by ConnectionLimitOverrides {
-        /// Connections at a time, over all listeners.
+        /// Simultaneous connections, over all listeners. Each needs a file descriptor: the server raises its soft limit to the hard limit, and warns when
+        /// that is too low.
         connections: usize = 20_000, values::count;
-        /// Connections at a time from one address.
+        /// Simultaneous connections from one address.
         connections_per_address: usize = 5_000, values::count;
     }
 }
@@ -24,26 +25,28 @@ keys! {
 keys! {
     /// What of `[[listener]]` is about its socket: where it is, and who may connect.
     pub struct Socket {
-        /// IP address or host name, and port; port 0 takes a free one.
+        /// IP address or host name, and port: `"0.0.0.0:25"`, `"[::]:25"`, `"localhost:25"`. Port 0 takes a free port, which is printed. A name is
+        /// resolved once, at the start.
         #[serde(skip_serializing_if = "Option::is_none")]
         address: Option<String> = None, address;
-        /// Path of a UNIX socket.
+        /// Path of a UNIX socket, instead of `address`. Its directory must exist, also after a reboot: below `/run`, use systemd's `RuntimeDirectory=`
+        /// ([install.md](install.md)). A dead server's socket is replaced, any other file never.
         #[serde(skip_serializing_if = "Option::is_none")]
         unix: Option<PathBuf> = None, Deserialize::deserialize;
-        /// Permission bits of that socket, in octal: who may write may connect. Not set: `0660`.
+        /// Permission bits of the UNIX socket, in octal. Write permission allows connecting. Default: `"0660"`.
         #[serde(skip_serializing_if = "Option::is_none")]
         mode: Option<String> = None, values::mode;
-        /// The group that the socket is given to, by name or number. Not set: the server's own.
+        /// Group of the UNIX socket: a name in `/etc/group`, or a number. Default: the server's own.
         #[serde(skip_serializing_if = "Option::is_none")]
         group: Option<String> = None, values::account;
-        /// Networks whose clients may connect; others are refused. Not set: all.
+        /// Client addresses and networks that may connect, such as `["10.0.0.0/8", "2001:db8::/32", "192.0.2.7"]`; others get 554 5.7.1 instead of the
+        /// greeting. Default: all.
         #[serde(skip_serializing_if = "Option::is_none")]
         allow: Option<Networks> = None, values::some;
-        /// Whether proxies connect here, which say with the PROXY protocol whose connection they pass on.
+        /// `true` if proxies connect here instead of clients: see below. Default: `false`.
         proxy_protocol: bool = false, Deserialize::deserialize;
-        /// Networks of these proxies; nobody else may connect. Needed with `address`; with `unix` the socket's mode decides. Without
-        /// `proxy_protocol`: proxies of another protocol that name their clients, such as those of HTTP; others may connect, too.
-        /// Protocols that know none refuse the key.
+        /// Addresses and networks of these proxies; all others are refused. Required with `address`; not possible with `unix`, where `mode` and `group`
+        /// decide. With HTTP also without `proxy_protocol`: these web servers name their clients ([http.md](http.md#behind-a-web-server)).
         #[serde(skip_serializing_if = "Option::is_none")]
         proxies: Option<Networks> = None, values::some;
     }

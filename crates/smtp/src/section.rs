@@ -13,37 +13,38 @@ use crate::server::FORBIDDEN_COMMANDS;
 keys! {
     /// What of `[limits]` is about a session. The reply at each bound is that of [`Limits`].
     pub struct SessionLimits, overridden by SessionLimitOverrides {
-        /// Octets of a message; announced as SIZE. 0 for no limit.
+        /// Size of a message; announced with SIZE; 0 for no limit.
         message_bytes: u64 = Limits::default().message_bytes, values::bytes;
-        /// Octets of a message's header.
+        /// Size of a message's header, at least 1024.
         header_bytes: u64 = Limits::default().header_bytes, values::bytes;
         /// Recipients of one message.
         recipients: usize = Limits::default().recipients, values::count;
-        /// Messages in one session. 0 for no limit.
+        /// Messages in one session; 0 for no limit.
         messages_per_session: u32 = Limits::default().messages.unwrap_or(0), values::count;
-        /// Seconds that a message may be held back (RFC 4865 FUTURERELEASE). 0: not offered.
+        /// Time that a client may have mail for other hosts held back (FUTURERELEASE, RFC 4865); 0: not offered. For clients that you trust, by
+        /// `[[network]]`.
         future_release_secs: u64 = 0, values::secs;
-        /// Octets of a command line without extensions, CRLF included.
+        /// Length of a command line with its CRLF, at least 512; extensions add to it.
         command_line_bytes: usize = Limits::default().command_line_bytes, values::bytes;
-        /// Octets of a text line, CRLF not included; see `policy.long_lines`.
+        /// Length of a text line without its CRLF, at least 998; applies with `policy.long_lines = "reject"`.
         text_line_bytes: u64 = Limits::default().text_line_bytes, values::bytes;
-        /// Octets that are thrown away after a message already refused.
+        /// Bytes of a refused message that are read and discarded, so that the client sees the reply.
         discard_bytes: u64 = Limits::default().discard_bytes, values::bytes;
         /// Commands answered with 5yz since the last accepted message.
         errors: u32 = Limits::default().errors, values::count;
         /// Recipients answered with 4yz since the last accepted message.
         deferred_recipients: u32 = Limits::default().deferred_recipients, values::count;
-        /// Commands that moved nothing forward since the last accepted message.
+        /// Commands without progress, empty chunks included, since the last accepted message; at least 5.
         idle_commands: u32 = Limits::default().idle_commands, values::count;
-        /// Seconds for a whole command line.
+        /// Time for a whole command line. This and the following times: at most a year.
         command_secs: u64 = Timeouts::default().command.as_secs(), values::secs;
-        /// Seconds between two reads of a message body.
+        /// Time between two reads of a body.
         body_read_secs: u64 = Timeouts::default().body_read.as_secs(), values::secs;
-        /// Seconds for a whole message body.
+        /// Time for a whole body, including the commands between its chunks.
         body_total_secs: u64 = Timeouts::default().body_total.as_secs(), values::secs;
-        /// Seconds for the client to take a reply.
+        /// Time for the client to take a reply.
         write_secs: u64 = Timeouts::default().write.as_secs(), values::secs;
-        /// Seconds that a connection which we close keeps reading, so that the last reply is not lost.
+        /// Time that the server goes on reading from a connection it closes, so that the last reply is not lost; 0 for none.
         linger_secs: u64 = Timeouts::default().linger.as_secs(), values::secs;
     }
 }

@@ -3,12 +3,12 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use posthaste_manual::{Program, anchors, commands_in_blocks, declared_table, documents, links, spans};
+use posthaste_manual::{Program, anchors, commands_in_blocks, documents, links, spans};
 
 use crate::search::Place;
 use crate::support::*;
 
-fn root() -> PathBuf {
+pub(crate) fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").canonicalize().unwrap()
 }
 
@@ -155,55 +155,6 @@ fn the_examples_of_the_documents_are_valid() {
 fn toml_blocks(document: &str) -> Vec<String> {
     let blocks = document.split("```toml\n").skip(1);
     blocks.filter_map(|rest| rest.split("```").next()).map(str::to_owned).collect()
-}
-
-/// Sections whose tables in `docs/configuration.md` are made of the doc comments of a struct, with its file below `crates/`.
-const DECLARED: [(&str, &str, &str); 7] = [
-    ("storage", "delivery/src/local/section.rs", "Storage"),
-    ("policy", "smtp/src/section.rs", "Policy"),
-    ("transport", "transport/src/section.rs", "Section"),
-    ("dns", "relay/src/dns/section.rs", "Settings"),
-    ("search", "search/src/section.rs", "Section"),
-    ("events", "events/src/section.rs", "Section"),
-    ("pickup", "pickup/src/section.rs", "Section"),
-];
-
-/// With `POSTHASTE_RENEW=1` the document is written instead of compared.
-#[test]
-fn tables_of_keys_are_the_doc_comments() {
-    let dir = tempfile::tempdir().unwrap();
-    let shown = command(dir.path(), &["config", "show", "--json"]).output().unwrap();
-    let defaults: serde_json::Value = serde_json::from_slice(&shown.stdout).unwrap();
-    let path = root().join("docs/configuration.md");
-    let document = fs::read_to_string(&path).unwrap();
-    let mut renewed = document.clone();
-    for (section, file, name) in DECLARED {
-        let source = fs::read_to_string(root().join("crates").join(file)).unwrap();
-        let table = declared_table(&source, name).unwrap_or_else(|| panic!("{file} has no struct {name}"));
-        let rows = table.keys.iter().map(|key| key.row(&default_text(&defaults[section][&key.name])));
-        let rows: String = rows.collect();
-        let heading = format!("\n## `[{section}]`\n");
-        let from = renewed.find(&heading).unwrap_or_else(|| panic!("no heading {heading}")) + heading.len();
-        let from = from + renewed[from..].find("\n| `").unwrap() + 1;
-        let to = renewed[from..].find("\n\n").map_or(renewed.len(), |end| from + end + 1);
-        renewed.replace_range(from..to, &rows);
-    }
-    if std::env::var_os("POSTHASTE_RENEW").is_some() {
-        return fs::write(path, renewed).unwrap();
-    }
-    for (old, new) in document.lines().zip(renewed.lines()) {
-        assert_eq!(old, new, "a row differs from its doc comment: POSTHASTE_RENEW=1 writes the tables anew");
-    }
-    assert_eq!(document.lines().count(), renewed.lines().count());
-}
-
-/// A default as the tables have it.
-fn default_text(value: &serde_json::Value) -> String {
-    match value {
-        serde_json::Value::Null => String::new(),
-        serde_json::Value::Number(number) => number.to_string(),
-        value => format!("`{value}`"),
-    }
 }
 
 #[test]

@@ -52,6 +52,7 @@ mod server_log;
 mod sink;
 mod spool;
 mod support;
+mod tables_of_keys;
 mod tagging;
 mod tenants;
 mod terminal;

@@ -15,19 +15,19 @@ use super::change::Key;
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Schedule {
-    /// Seconds from the first attempt to the second.
+    /// Time from the first attempt to the second. It doubles with each further attempt.
     #[serde(deserialize_with = "values::secs")]
     pub first_secs: u64,
-    /// Seconds between two attempts at most, without the random part.
+    /// The longest pause.
     #[serde(deserialize_with = "values::secs")]
     pub longest_secs: u64,
-    /// A pause is longer by up to so many percent, so that what failed together is not tried together.
+    /// Each pause is longer by a random part, up to this percentage.
     #[serde(deserialize_with = "values::count")]
     pub jitter_percent: u64,
-    /// A recipient is given up so many seconds after its message was received.
+    /// Time from the reception until a recipient is given up. Mail that is [sent later](relay.md#mail-that-is-sent-later) counts from its release.
     #[serde(deserialize_with = "values::secs")]
     pub max_age_secs: u64,
-    /// The sender is told of the delay after so many seconds, once.
+    /// Time from there until a sender who asked for it (NOTIFY=DELAY) is told of the delay.
     #[serde(deserialize_with = "values::secs")]
     pub delay_notice_secs: u64,
 }

@@ -23,14 +23,14 @@ use crate::suppression::{Source, Suppressed, SuppressionError, Suppressions};
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct BounceSection {
-    /// A file of rules for classes of replies, in front of those that are built in.
+    /// A file of rules for classes of replies, in front of those that are built in. SIGHUP reads it again.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub classes_file: Option<PathBuf>,
-    /// Whether addresses that other hosts refuse as bad come on the suppression list.
+    /// Put addresses that other hosts refuse as bad on the suppression list.
     pub suppress_bounces: bool,
-    /// Whether recipients that complain do.
+    /// Put recipients that complain on it. Complaints are recognized only with `[relay.return_path]`.
     pub suppress_complaints: bool,
-    /// How long they stay on it; 0 for ever.
+    /// How long they stay on it, 180 days if not set; 0: for ever.
     #[serde(deserialize_with = "values::secs")]
     pub suppress_secs: u64,
 }
@@ -56,11 +56,11 @@ impl BounceSection {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ReturnPathSection {
-    /// The domain of the signed senders. Its mail has to come here.
+    /// The domain of the signed senders. Its mail has to come here. Default: (required).
     pub domain: String,
-    /// A file with secrets, one on each line. The first signs, all are valid.
+    /// A file with secrets of at least 8 bytes, one on each line. The first signs, all are valid. Default: (required).
     pub secret_file: PathBuf,
-    /// What stands before the signature.
+    /// What stands before the `+` in the signed senders. Default: `"bounce"`.
     #[serde(default = "bounce")]
     pub prefix: String,
 }

@@ -16,13 +16,13 @@ use crate::rewrite::AddressMap;
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct MapsSection {
-    /// Senders and recipients of mail that is received; of trusted clients also the addresses of its header.
+    /// Senders and recipients of mail that comes in.
     #[serde(skip_serializing_if = "Pairs::is_empty")]
     pub canonical: Pairs,
-    /// Senders and recipients of mail for other hosts, and the addresses of its header, as it leaves.
+    /// Addresses of mail that goes to other hosts.
     #[serde(skip_serializing_if = "Pairs::is_empty")]
     pub generic: Pairs,
-    /// Who gets a copy of all mail. Empty: nobody.
+    /// An address that gets a copy of all mail.
     pub always_bcc: String,
     /// Who gets a copy of mail from a sender.
     #[serde(skip_serializing_if = "Pairs::is_empty")]
@@ -36,12 +36,12 @@ pub struct MapsSection {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct RecipientsSection {
-    /// The domain.
+    /// The domain. Default: (required).
     pub domain: String,
-    /// Local parts. Not set: the next hop is asked.
+    /// Local parts, `["ann", "joe"]`, or the name of a file with one a line. Case does not matter.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub users: Option<Users>,
-    /// Whether the next hop is asked for each.
+    /// Instead of `users`, the next hop is asked at RCPT whether a recipient exists ([relay.md](relay.md#recipients-of-other-domains)). Default: `false`.
     #[serde(default)]
     pub call_ahead: bool,
 }

@@ -17,12 +17,12 @@ use crate::dsn::{Wording, WordingError};
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct NoticeSection {
-    /// A directory with templates of notifications. Not set: they have the words that are built in.
+    /// A directory with [your own words](notices.md#your-own-words) for notifications. Not set: those built in.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub templates: Option<PathBuf>,
-    /// Who gets a copy of what failed and has no sender that could be told. Empty: nobody.
+    /// The address that gets copies of double bounces. Empty: none.
     pub double_bounce_to: String,
-    /// How many copies at most.
+    /// The highest rate of these copies, in the form of [shaping.md](shaping.md).
     pub double_bounce_rate: Rate,
 }
 

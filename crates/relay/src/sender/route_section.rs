@@ -19,51 +19,54 @@ use crate::session::TlsPolicy;
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct RouteSection {
-    /// For mail to this domain, or with a dot in front to the domains below it. Not set: for all.
+    /// For this domain, or with a dot in front for the domains below it. Not set: for all.
     #[serde(default)]
     pub domain: String,
-    /// For mail of these tenants. None: of all.
+    /// For mail of these tenants, such as `["news"]`. Not set: for all.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub tenants: Vec<String>,
-    /// A host name, or an address literal such as `[192.0.2.7]`; or several, of which the first that answers is used.
+    /// A host name, or an address in brackets such as `"[192.0.2.7]"`. With several, as in `["a.example.net", "b.example.net"]`, the first that answers
+    /// is used. Default: (required).
     pub host: Hosts,
-    /// Its port.
+    /// Its port, also with `lmtp`. Default: 25.
     #[serde(default = "smtp_port")]
     pub port: u16,
-    /// Whether the mail hosts of `host` are looked up.
+    /// `true`: the mail hosts of `host` are looked up. Default: `false`.
     #[serde(default)]
     pub mx: bool,
-    /// Whether LMTP is spoken instead of SMTP.
+    /// LMTP instead of SMTP. Default: `false`.
     #[serde(default)]
     pub lmtp: bool,
-    /// How connections are encrypted. Not set: `verified` with a password, else as `tls` of the section says.
+    /// `"verified"` (its certificate is trusted and has its name), `"required"` (encrypted, with any certificate), `"opportunistic"` (where it is
+    /// offered) or `"off"`. Not set: `"verified"` with a password, else as `tls` of `[relay]`: `"opportunistic"`, or `"off"` for `false`. With a password
+    /// `"opportunistic"` is a mistake, and `"off"` sends the password in the clear.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tls: Option<RouteEncryption>,
-    /// Whether they are from the first octet on, without STARTTLS. Not set: on port 465.
+    /// Encrypted from the first byte, without STARTTLS. Not set: on port 465.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub implicit_tls: Option<bool>,
-    /// Certificates of the authorities that are trusted, in a PEM file: for `verified`.
+    /// The authorities that are trusted, in PEM. Default: `"/etc/ssl/certs/ca-certificates.crt"`.
     #[serde(default = "system_authorities")]
     pub ca_file: PathBuf,
-    /// Our certificates, the own one first, in a PEM file. Not set: none.
+    /// Our certificates in PEM, the own one first, for hosts that ask for one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cert_file: Option<PathBuf>,
-    /// The key of the first of them, in a PEM file.
+    /// The private key of the first of them, in PEM.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub key_file: Option<PathBuf>,
-    /// The name for AUTH. Not set: none.
+    /// Name for AUTH, together with `password_file`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub username: Option<String>,
     /// A file with the password in its first line.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub password_file: Option<PathBuf>,
-    /// The pool of sources. Not set: that of the tenant.
+    /// The [pool](#sources-and-pools) whose sources its mail leaves from. Not set: that of the message, else of the tenant.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pool: Option<String>,
-    /// Only while no host can be reached that the mail would go to otherwise.
+    /// Only while no host can be reached that the mail would go to otherwise, or DNS does not answer. Default: `false`.
     #[serde(default)]
     pub fallback: bool,
-    /// Of a fallback: also for recipients that have had so many attempts. Not set: not for them.
+    /// Of a fallback, also for recipients that have had so many attempts, 1 to 200. Not set: not for them.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub after_attempts: Option<u8>,
 }

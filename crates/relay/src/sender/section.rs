@@ -25,31 +25,32 @@ use crate::shaping::{Rules, ShapingError};
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Section {
-    /// Clients whose mail to any domain is taken. None: nobody's.
+    /// Clients whose mail to any domain is taken, such as `["127.0.0.1", "10.0.0.0/8"]`.
     pub networks: Networks,
-    /// Whether mail of local users, through the pickup directory, is taken for any domain.
+    /// Mail of local users through `posthaste sendmail` is taken for any domain.
     pub local_users: bool,
-    /// Domains for which mail is taken from everybody and sent on, as a backup or a gateway does.
+    /// Domains for which mail is taken from everybody and sent on.
     pub domains: Vec<String>,
-    /// The recipients of some of them; others of theirs are refused.
+    /// Recipients of a domain in `domains`: [below](#recipients).
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub recipients: Vec<RecipientsSection>,
-    /// What becomes of addresses, and who gets copies.
+    /// What becomes of addresses, and who gets copies. Default: [below](#maps).
     pub maps: MapsSection,
-    /// Those on whose account mail is sent.
+    /// Customers on whose account mail is sent: [below](#tenants).
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub tenant: Vec<TenantSection>,
-    /// The header field in which trusted clients name the tenant; it is removed. Empty: none.
+    /// The header field in which trusted clients name the tenant of a message, such as `"X-Tenant"`; it is removed. Who is trusted:
+    /// [relay.md](relay.md#tenants-and-campaigns).
     pub tenant_header: String,
-    /// The header field in which trusted clients name the campaign; it is removed. Empty: none.
+    /// The same for the campaign.
     pub campaign_header: String,
-    /// The header field in which trusted clients name the pool of sources; it is removed. Empty: none.
+    /// The same for the pool of sources ([sources.md](sources.md#which-source)).
     pub pool_header: String,
     /// The port of mail hosts.
     pub port: u16,
-    /// Whether connections are encrypted where the other host offers it (RFC 7435).
+    /// Connections are encrypted where the other host offers it; its certificate is not verified.
     pub tls: bool,
-    /// What becomes of mail with octets above 127 for hosts that do not offer 8BITMIME.
+    /// Mail with octets above 127 for a host that does not offer 8BITMIME: `"send"` as it is, or `"refuse"`: it is given up.
     pub eight_bit: EightBitMail,
     /// Connections at a time.
     #[serde(deserialize_with = "values::count")]
@@ -60,45 +61,48 @@ pub struct Section {
     /// Messages that one connection carries.
     #[serde(deserialize_with = "values::count")]
     pub messages_per_connection: u64,
-    /// Recipients of one message that go in one transaction.
+    /// Recipients that go in one transaction.
     #[serde(deserialize_with = "values::count")]
     pub recipients_per_message: usize,
-    /// Recipients that may wait; mail for more is refused for the time being.
+    /// Recipients at other hosts that may wait; mail for more is refused with 452 4.3.1 ([overload.md](overload.md#a-full-queue)). Ten million take about
+    /// 400 MB of memory.
     #[serde(deserialize_with = "values::count")]
     pub queue_recipients: u64,
-    /// Bytes of messages that are kept in memory until their first attempt; above it they are read from the spool.
+    /// Messages that are kept in memory until their first attempt; above it they are read from the spool. Intake slows before that
+    /// ([overload.md](overload.md#delivery-before-intake)).
     #[serde(deserialize_with = "values::bytes")]
     pub memory_bytes: u64,
-    /// Seconds until mail hosts are tried again none of which has answered; doubled with each failure, up to half an hour.
+    /// Pause after a domain's mail hosts have [failed](shaping.md#hosts-that-fail) several times in a row; doubled with each further failure, at most
+    /// half an hour.
     #[serde(deserialize_with = "values::secs")]
     pub unreachable_secs: u64,
-    /// A notification returns messages up to so many bytes whole, and of others the header.
+    /// A notification returns a message up to this size whole, of a larger one the header.
     #[serde(deserialize_with = "values::bytes")]
     pub returned_bytes: u64,
-    /// When recipients are tried again, and when they are given up.
+    /// When recipients are tried again and given up. Default: [below](#schedule).
     pub schedule: Schedules,
-    /// What is done about bounces.
+    /// Classes of replies, and the suppression list. Default: [below](#bounces).
     pub bounces: BounceSection,
-    /// How senders are told.
+    /// Who is told of what cannot be delivered. Default: [below](#notices).
     pub notices: NoticeSection,
-    /// How senders of outgoing mail are signed. Not set: they are not.
+    /// Signs the senders of outgoing mail: [below](#return-path).
     #[serde(skip_serializing_if = "Option::is_none")]
     pub return_path: Option<ReturnPathSection>,
-    /// Files with limits for destinations, tenants and domains; a later one overrides the earlier.
+    /// Files with limits for destinations, tenants and domains: [shaping.md](shaping.md). A later file overrides the earlier.
     pub shaping: Vec<PathBuf>,
-    /// How senders of forwarded mail are rewritten. Not set: they stay.
+    /// Rewrites the senders of forwarded mail: [below](#forwarded-mail).
     #[serde(skip_serializing_if = "Option::is_none")]
     pub srs: Option<SrsSection>,
-    /// Where mail goes instead of to the mail hosts of its domain; the first that fits.
+    /// Fixed next hops: [below](#routes).
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub route: Vec<RouteSection>,
-    /// How mail hosts are spoken to; the first that fits.
+    /// Encryption for recipient domains: [below](#tls-policies).
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub tls_policy: Vec<TlsSection>,
-    /// Where mail leaves from.
+    /// Addresses that mail is sent from: [below](#sources-and-pools).
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub source: Vec<SourceSection>,
-    /// Which sources are used for what; the first that fits.
+    /// Sets of sources: [below](#sources-and-pools).
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub pool: Vec<PoolSection>,
 }
@@ -107,9 +111,9 @@ pub struct Section {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct SrsSection {
-    /// The domain of the rewritten senders. Its mail has to come here.
+    /// The domain of the rewritten senders. Its mail has to come here. Default: (required).
     pub domain: String,
-    /// A file with secrets, one on each line. The first signs, all are valid.
+    /// A file with secrets of at least 8 bytes, one on each line. The first signs, all are valid. Default: (required).
     pub secret_file: PathBuf,
 }
 

@@ -16,27 +16,27 @@ use crate::session::Proxy;
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct SourceSection {
-    /// Its name, for pools and logs.
+    /// Its name, for pools and logs. Default: (required).
     pub name: String,
-    /// The address that IPv4 connections are made from.
+    /// The address that IPv4 connections are made from. Not set: none, and with neither address the system chooses.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ipv4: Option<Ipv4Addr>,
-    /// The address that IPv6 connections are made from. With neither the system chooses; with one of them the source has that family alone.
+    /// The same for IPv6.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ipv6: Option<Ipv6Addr>,
-    /// Its name in EHLO. Not set: `host_name`.
+    /// Its name in EHLO. Default: `host_name`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ehlo: Option<String>,
-    /// Who makes its connections: `socks5://192.0.2.7:1080`, or `proxy://192.0.2.7:2000` for the PROXY protocol.
+    /// Proxy that makes its connections: `"socks5://192.0.2.7:1080"`, or `"proxy://192.0.2.7:2000"` for the PROXY protocol.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub proxy: Option<String>,
-    /// The name for the SOCKS5 proxy.
+    /// Name for the login at the SOCKS5 proxy, together with `proxy_password_file`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub proxy_username: Option<String>,
     /// A file with the password for it in its first line.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub proxy_password_file: Option<PathBuf>,
-    /// How much it sends on its first days. Not set: no limit.
+    /// How much it sends on its first days, such as `{ since = "2026-11-01", per_day = [50, 100, 500] }`. Not set: no limit.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub warm_up: Option<WarmUpSection>,
 }
@@ -55,11 +55,12 @@ pub struct WarmUpSection {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct PoolSection {
-    /// Its name, for routes.
+    /// Its name, for routes. Default: (required).
     pub name: String,
-    /// Names of its sources with their weights.
+    /// Names of sources with their weights, such as `{ mx1 = 3, mx2 = 1 }`. Default: (required).
     pub sources: BTreeMap<String, u32>,
-    /// The tenants whose mail it sends; of an empty list only mail that names it. Not set: everybody's.
+    /// The tenants whose mail it sends. Not set: all mail. `[]`: only mail that names the pool. The first pool that fits is used; without any, the system
+    /// chooses the address.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tenants: Option<Vec<String>>,
 }
@@ -68,21 +69,21 @@ pub struct PoolSection {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct TlsSection {
-    /// For mail to this domain, or with a dot in front to the domains below it. Not set: for all.
+    /// For this domain, or with a dot in front for the domains below it. Not set: for all.
     #[serde(default)]
     pub domain: String,
-    /// What is demanded.
+    /// `"off"`, `"opportunistic"`, `"required"` or `"verified"`, as `tls` of routes. Default: (required).
     pub policy: RouteEncryption,
-    /// The name that the certificate has to have. Not set: that of the mail host.
+    /// The name that the certificate must have, for `"verified"`. Not set: that of the mail host, which is only as trustworthy as DNS.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub name: Option<String>,
-    /// Certificates of the authorities that are trusted, in a PEM file: for `verified`.
+    /// The authorities that are trusted, in PEM. Default: `"/etc/ssl/certs/ca-certificates.crt"`.
     #[serde(default = "system_authorities")]
     pub ca_file: PathBuf,
-    /// Our certificates, the own one first, in a PEM file. Not set: none.
+    /// Our certificates in PEM, the own one first, for hosts that ask for one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cert_file: Option<PathBuf>,
-    /// The key of the first of them, in a PEM file.
+    /// The private key of the first of them, in PEM.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub key_file: Option<PathBuf>,
 }
