@@ -11,7 +11,7 @@
 //!   is made of ([`Maildir::write_tmp`], [`Maildir::publish`]) are there for callers that hold the message in a journal and [sync](MailRoot::sync) later.
 //! * A file's name tells its size on disk (`S=`) and on the wire (`W=`), see [`UniqueName`]; line ends are described in [`line_ends`].
 //!
-//! Linux only (5.6 or later, for `openat2`).
+//! Linux only.
 #![warn(missing_docs)]
 
 mod batch;

@@ -8,11 +8,11 @@ use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use posthaste_fsops::{PARTS_AT_ONCE_MAX, write_all_parts};
-use rustix::fs::{AtFlags, Mode, OFlags, RenameFlags, ResolveFlags};
+use rustix::fs::{AtFlags, Mode, OFlags, RenameFlags};
 use rustix::io::Errno;
 
 use crate::dir_sync::{DirSync, FailedDirs};
-use crate::dirs::{Identity, identity, open_beneath};
+use crate::dirs::{Identity, identity, open_beneath, open_file};
 use crate::mount::MountFacts;
 use crate::name::key_of;
 use crate::owners::Ownership;
@@ -341,15 +341,8 @@ impl Maildir {
     /// Those of `open`: `NotFound` if it was moved or removed meanwhile.
     pub fn open_message(&self, dir: Subdir, name: &str) -> io::Result<File> {
         check_name(name)?;
-        let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::CLOEXEC | OFlags::NONBLOCK;
-        let file = rustix::fs::openat2(
-            self.dir(dir),
-            name,
-            flags,
-            Mode::empty(),
-            ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS,
-        )?;
-        Ok(File::from(file))
+        let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK;
+        Ok(File::from(open_file(self.dir(dir), name, flags)?))
     }
 
     /// Reads a whole message as it is on disk.

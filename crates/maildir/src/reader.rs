@@ -5,10 +5,10 @@ use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::time::Duration;
 
-use rustix::fs::{AtFlags, FileType, Mode, OFlags, RawDir, ResolveFlags, Stat};
+use rustix::fs::{AtFlags, FileType, Mode, OFlags, RawDir, Stat};
 use rustix::io::Errno;
 
-use crate::dirs::open_beneath;
+use crate::dirs::{open_beneath, open_file};
 use crate::keywords::{Keywords, keywords_at};
 use crate::maildir::{Subdir, check_name, rename_exclusive};
 use crate::mount::keeps_precise_times;
@@ -46,7 +46,7 @@ impl MailRoot {
     /// Opens a mailbox for reading.
     ///
     /// # Errors
-    /// `NotFound` if it, or its `new` or `cur`, does not exist; others of `openat2`, such as `FilesystemLoop` for a symbolic link on the way.
+    /// `NotFound` if it, or its `new` or `cur`, does not exist; others of `openat`, such as `FilesystemLoop` for a symbolic link on the way.
     pub fn reader(&self, path: &MailboxPath) -> io::Result<MaildirReader> {
         let dir = self.open_dir(path)?;
         Ok(MaildirReader { new: open_beneath(&dir, "new")?, cur: open_beneath(&dir, "cur")?, dir })
@@ -55,7 +55,7 @@ impl MailRoot {
     /// The directory of a mailbox, which changes when folders are made or removed in it.
     ///
     /// # Errors
-    /// `NotFound` if it does not exist; others of `openat2` and `stat`.
+    /// `NotFound` if it does not exist; others of `openat` and `stat`.
     pub fn stamp(&self, path: &MailboxPath) -> io::Result<Stamp> {
         Ok(Stamp::of(&rustix::fs::fstat(self.open_dir(path)?)?))
     }
@@ -130,15 +130,11 @@ impl MaildirReader {
     /// # Errors
     /// Those of `open`, such as `PermissionDenied`.
     pub fn open(&self, subdir: Subdir, name: &str) -> io::Result<Option<(File, FileFacts)>> {
-        let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::CLOEXEC | OFlags::NONBLOCK | OFlags::NOCTTY;
-        let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS;
-        let file = loop {
-            match rustix::fs::openat2(self.subdir(subdir), name, flags, Mode::empty(), resolve) {
-                Err(Errno::AGAIN | Errno::INTR) => {}
-                // Gone, a link, a socket.
-                Err(Errno::NOENT | Errno::LOOP | Errno::NXIO) => return Ok(None),
-                opened => break opened?,
-            }
+        let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK | OFlags::NOCTTY;
+        let file = match open_file(self.subdir(subdir).as_fd(), name, flags) {
+            // Gone, a link, a socket.
+            Err(Errno::NOENT | Errno::LOOP | Errno::NXIO) => return Ok(None),
+            opened => opened?,
         };
         let found = facts(&rustix::fs::fstat(&file)?);
         Ok(found.map(|facts| (File::from(file), facts)))

@@ -64,7 +64,7 @@ impl MailRoot {
     /// fails, no mailbox below that directory can be written to until the root is opened again.
     ///
     /// # Errors
-    /// Those of `mkdir`, `fchown`, `fchmod` and `openat2`: `FilesystemLoop` (ELOOP) for a symbolic link on the way, `NotADirectory` for a file
+    /// Those of `mkdir`, `fchown`, `fchmod` and `openat`: `FilesystemLoop` (ELOOP) for a symbolic link on the way, `NotADirectory` for a file
     /// in its place, `PermissionDenied`, `StorageFull`.
     pub fn mailbox(&self, path: &MailboxPath) -> io::Result<Maildir> {
         let (dir, created) = self.open_or_create(path)?;

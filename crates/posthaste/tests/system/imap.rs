@@ -13,7 +13,7 @@ use crate::corpus::{corpus_dir, messages_in, to_crlf, to_wire};
 use crate::support::{MESSAGE, PATIENCE, Server};
 use crate::tls::{certify, tls13};
 
-const CONFIG: &str = "host_name = \"mx.example.org\"\n[auth]\nfile = \"passwords\"\n\
+pub(crate) const CONFIG: &str = "host_name = \"mx.example.org\"\n[auth]\nfile = \"passwords\"\n\
     [[listener]]\naddress = \"127.0.0.1:0\"\n[[listener]]\naddress = \"127.0.0.1:0\"\nprotocol = \"imap\"\n\
     [[listener]]\naddress = \"127.0.0.1:0\"\nprotocol = \"pop3\"\n[[domain]]\nname = \"example.org\"\nusers = [\"ann\", \"bob\"]\n";
 pub(crate) const TLS: &str = "[tls]\ncertificate = \"cert.pem\"\nkey = \"key.pem\"\n";
@@ -22,10 +22,15 @@ pub(crate) const TLS: &str = "[tls]\ncertificate = \"cert.pem\"\nkey = \"key.pem
 pub(crate) fn serve(dir: &Path, more: &str, protocol: &str) -> (Server, SocketAddr) {
     std::fs::write(dir.join("passwords"), line(dir, "ann@example.org", "secret")).unwrap();
     let server = Server::start(dir, &format!("{CONFIG}{more}"));
+    let address = address_of(&server, protocol);
+    (server, address)
+}
+
+/// Where mail is read by `protocol`.
+pub(crate) fn address_of(server: &Server, protocol: &str) -> SocketAddr {
     let told = server.banner.lines().find_map(|line| line.trim().strip_prefix(&format!("{protocol} ")));
     let address = told.and_then(|told| told.trim().parse().ok());
-    let address = address.unwrap_or_else(|| panic!("no address: {}", server.banner));
-    (server, address)
+    address.unwrap_or_else(|| panic!("no address: {}", server.banner))
 }
 
 pub(crate) trait Stream: Read + Write + Send {}

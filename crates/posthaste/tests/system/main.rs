@@ -45,6 +45,7 @@ mod relay_pressure;
 mod relaying;
 mod reloading;
 mod routes;
+mod sandbox;
 mod search;
 mod sendmail;
 mod serve;

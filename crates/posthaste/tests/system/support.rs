@@ -56,7 +56,8 @@ impl Server {
         Self::launch(dir, shell.current_dir(dir))
     }
 
-    fn launch(dir: &Path, command: &mut Command) -> Self {
+    /// Starts the server in `dir` by `command` and waits until it is ready.
+    pub fn launch(dir: &Path, command: &mut Command) -> Self {
         let own = tempfile::tempdir().expect("a directory for its log");
         let started = server::Server::launch(command, &own.path().join("server"));
         let server::Server { process, banner, addresses, .. } = started.unwrap_or_else(|error| panic!("{error}"));
