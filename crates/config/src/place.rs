@@ -1,6 +1,7 @@
 //! Where the configuration is looked for if nobody names a file.
 
 use std::ffi::OsStr;
+use std::io::ErrorKind;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
@@ -41,13 +42,14 @@ impl FoundFile {
 
 /// `only`: the user to whom the file `here` and its directory have to belong.
 fn find(named: Option<&Path>, variable: Option<&OsStr>, here: &Path, system: &Path, only: Option<u32>) -> FoundFile {
-    // A file that cannot be looked at is there: reading it says why it cannot.
+    // A file that cannot be looked at is there: reading it says why it cannot. But who may not look into the working directory keeps no configuration there.
     let is_there = |path: &Path| path.try_exists().unwrap_or(true);
+    let is_barred = |error: std::io::Error| error.kind() == ErrorKind::PermissionDenied;
     let variable = variable.filter(|value| !value.is_empty()).map(Path::new);
     if let Some(path) = named.or(variable) {
         return FoundFile { path: Some(path.to_owned()), passed_over: None };
     }
-    let is_here = is_there(here);
+    let is_here = here.try_exists().unwrap_or_else(|error| !is_barred(error));
     let passed_over = only.filter(|_| is_here).and_then(|owner| changed_by_others(here, owner));
     let path = if is_here && passed_over.is_none() { Some(here) } else { Some(system).filter(|path| is_there(path)) };
     FoundFile { path: path.map(Path::to_owned), passed_over }
@@ -90,6 +92,31 @@ mod tests {
         check(None, Some(""), Some(&here));
         check(None, Some("no-such"), Some(Path::new("no-such")));
         check(Some("named"), Some("no-such"), Some(Path::new("named")));
+    }
+
+    #[test]
+    fn a_directory_that_may_not_be_searched_holds_none() {
+        let dir = tempfile::tempdir().unwrap();
+        let (closed, system) = (dir.path().join("closed"), dir.path().join("system.toml"));
+        create_dir(&closed).unwrap();
+        for file in [&closed.join(DEFAULT_FILE), &system] {
+            write(file, "").unwrap();
+        }
+        set_permissions(&closed, Permissions::from_mode(0o000)).unwrap();
+        set_permissions(dir.path(), Permissions::from_mode(0o755)).unwrap();
+        // Root may search all: only this thread gives that up.
+        let nobody = rustix::process::Uid::from_raw(65_534);
+        let found = std::thread::scope(|scope| {
+            let find = || {
+                if rustix::process::geteuid().is_root() {
+                    rustix::thread::set_thread_res_uid(nobody, nobody, nobody).unwrap();
+                }
+                find(None, None, &closed.join(DEFAULT_FILE), &system, None)
+            };
+            scope.spawn(find).join().unwrap()
+        });
+        set_permissions(&closed, Permissions::from_mode(0o755)).unwrap();
+        assert_eq!(found, FoundFile { path: Some(system), passed_over: None });
     }
 
     #[test]

@@ -141,6 +141,10 @@ fn a_wrong_type_is_pointed_at_in_words_of_the_file() {
     first("[limits]\nhops = 5\nhops = 6\n", "3:1: this name is there already");
     first("[search]\nindex = \"yes\"\n", "this has to be true or false, without quotes; it is \"yes\"");
     first("host_name = 5\n", "this has to be text in quotes; it is `5`");
+    let table = "this has to be a table, with a heading of its own or as { name = \"value\" }; it is \"x\"";
+    first("[relay]\nnotices = \"x\"\n", table);
+    first("[relay]\nschedule = \"x\"\n", table);
+    first("[relay]\nbounces = \"x\"\n", table);
     first("[storage]\ndata = 5\n", "this has to be text in quotes; it is `5`");
     first("[log]\nformat = 5\n", "this has to be text in quotes");
     first(

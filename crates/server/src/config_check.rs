@@ -1,6 +1,7 @@
 //! What `config check` says of a configuration that can be used.
 
 use std::fmt::Write as _;
+use std::io::ErrorKind;
 use std::net::{SocketAddr, ToSocketAddrs, UdpSocket};
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::Path;
@@ -8,6 +9,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use posthaste_directory::{Transport, TransportKind};
 use posthaste_relay::dns::SetupError;
+use posthaste_units::{about_bytes, show_bytes};
 use rustix::fs::{Access, access};
 use rustix::thread::{CapabilitySet, capabilities};
 
@@ -57,7 +59,7 @@ pub fn check_config(loaded: &Loaded) -> ConfigFindings {
         }
     }
     let of_user = of_user.into_iter().map(|problem| problem.text);
-    for warning in of_user.chain(warnings(config)).chain(unknown_logins(loaded)) {
+    for warning in of_user.chain(warnings(config)).chain(unknown_logins(loaded)).chain(out_of_reach(loaded)) {
         let _ = writeln!(out, "warning, on this machine and for this user: {warning}");
     }
     ConfigFindings { errors: errors.into_iter().map(|problem| problem.text).collect(), text: out }
@@ -66,7 +68,7 @@ pub fn check_config(loaded: &Loaded) -> ConfigFindings {
 /// A reason why a server would not start.
 struct Problem {
     text: String,
-    /// The server's user may have rights that this one lacks.
+    /// The server's user may have rights that this one lacks, or a supervisor makes what is missing.
     is_of_user: bool,
 }
 
@@ -89,12 +91,27 @@ fn problems(loaded: &Loaded) -> Vec<Problem> {
     };
     all.extend(of_privileges(crate::privileges::check_file(loaded)));
     all.extend(of_privileges(crate::privileges::check_storage(config)));
-    all.extend(config.listeners.iter().filter_map(unix_listener).map(problem));
+    all.extend(
+        config
+            .listeners
+            .iter()
+            .filter_map(unix_listener)
+            .map(|(text, is_of_user)| Problem { is_of_user: is_of_user || problem(text.clone()).is_of_user, text }),
+    );
     let storage = &config.storage;
     for (key, path) in [("spool", &storage.spool), ("mail", &storage.mail), ("data", &storage.data)] {
         all.extend(unmakeable(&format!("storage.{key}"), path).map(problem));
     }
     all
+}
+
+/// Files that root has read and the server's user cannot: it reads them at a reload, and a server that is not started as root also at its start.
+fn out_of_reach(loaded: &Loaded) -> Vec<String> {
+    let read = || StartFiles::read(&loaded.config, &loaded.directory).err().unwrap_or_default();
+    let denied = std::io::Error::from(rustix::io::Errno::ACCESS).to_string();
+    let Some((user, errors)) = crate::privileges::as_servers_user(&loaded.config, read) else { return Vec::new() };
+    let errors = errors.iter().map(ToString::to_string).filter(|error| error.contains(&denied));
+    errors.map(|error| format!("the server's user, uid {}, cannot read this: {error}", user.uid)).collect()
 }
 
 /// Why a directory could not be made, or nothing in it.
@@ -124,7 +141,9 @@ fn warnings(config: &Config) -> Vec<String> {
     }
     warnings.extend(owners.barred(&storage.mail));
     warnings.extend(config.transports().iter().filter_map(unusable));
-    if let Err(why) = crate::privileges::check_transports(config) {
+    if let Err(why) = crate::privileges::check_transports(config)
+        && crate::privileges::servers_user(config).is_none()
+    {
         warnings.push(why.to_string());
     }
     let index = Some(("search.dir", &config.search.dir)).filter(|_| config.search.index);
@@ -170,8 +189,11 @@ fn log_size(storage: &Storage) -> Option<String> {
     let disk = rustix::fs::statvfs(at).ok().map(|disk| disk.f_blocks.saturating_mul(disk.f_frsize))?;
     (disk < wanted).then(|| {
         format!(
-            "the spool's file system has {disk} bytes; storage.spool_segments = {} files of {} and storage.free_bytes_min = {} are more: the log will stay smaller, and a burst of mail is told sooner to wait",
-            storage.spool_segments, storage.spool_segment_bytes, storage.free_bytes_min
+            "the spool's file system has {}; storage.spool_segments = {} files of {} and storage.free_bytes_min = {} are more: the log will stay smaller, and a burst of mail is told sooner to wait",
+            about_bytes(disk),
+            storage.spool_segments,
+            show_bytes(storage.spool_segment_bytes),
+            show_bytes(storage.free_bytes_min)
         )
     })
 }
@@ -252,10 +274,21 @@ fn tcp_listener(listener: &Listener) -> Option<String> {
     tcp(address).map(|why| format!("listener {address}: {why}"))
 }
 
-fn unix_listener(listener: &Listener) -> Option<String> {
+/// Why the server could not listen there, and whether that is so only now.
+fn unix_listener(listener: &Listener) -> Option<(String, bool)> {
     let path = listener.socket.unix.as_ref()?;
     let dir = here(path.parent().unwrap_or(Path::new("")));
+    // It is empty after a boot, and units have their directories there only while they run.
+    let is_made_at_start = |error: &std::io::Error| error.kind() == ErrorKind::NotFound && dir.starts_with("/run/");
     let why = match std::fs::metadata(dir) {
+        Err(error) if is_made_at_start(&error) => {
+            let text = format!(
+                "listener {}: {} is not there now; `RuntimeDirectory=` of a systemd unit makes it at each start",
+                path.display(),
+                dir.display()
+            );
+            return Some((text, true));
+        }
         Err(error) => format!("{}: {error}", dir.display()),
         Ok(metadata) if !metadata.is_dir() => format!("{} is not a directory", dir.display()),
         Ok(_) => match access(dir, Access::WRITE_OK | Access::EXEC_OK) {
@@ -266,7 +299,7 @@ fn unix_listener(listener: &Listener) -> Option<String> {
             Ok(()) => return None,
         },
     };
-    Some(format!("listener {}: {why}", path.display()))
+    Some((format!("listener {}: {why}", path.display()), false))
 }
 
 /// Why the server could not listen there.
@@ -339,6 +372,19 @@ mod tests {
         std::fs::write(&file, text).unwrap();
         let said = said_of(&Loaded::load(Some(&file)).unwrap());
         assert!(said.starts_with(&format!("error: listener {}: ", missing.display())), "{said}");
+    }
+
+    #[test]
+    fn a_directory_that_a_unit_makes_is_no_error() {
+        let text = |path: &str| format!("[[listener]]\nunix = \"{path}\"\nprotocol = \"lmtp\"\n");
+        let said = check_of(&text("/run/no-such-unit/lmtp.sock"));
+        assert!(
+            said.contains(": listener /run/no-such-unit/lmtp.sock: /run/no-such-unit is not there now; "),
+            "{said}"
+        );
+        assert!(!said.contains("error: listener"), "{said}");
+        let said = check_of(&text("/var/no-such-dir/lmtp.sock"));
+        assert!(said.contains("error: listener /var/no-such-dir/lmtp.sock: /var/no-such-dir: No such file"), "{said}");
     }
 
     #[test]

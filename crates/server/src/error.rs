@@ -92,6 +92,10 @@ pub enum ServeError {
 fn hint(error: &ListenError) -> String {
     let port = error.place.rsplit_once(':').and_then(|(_, port)| port.parse().ok());
     let is_refused = error.error.kind() == std::io::ErrorKind::PermissionDenied;
+    // Only a change of the group of a socket fails so: to bind in a directory of others is EACCES.
+    if port.is_none() && error.error.raw_os_error() == Some(rustix::io::Errno::PERM.raw_os_error()) {
+        return ": only root, and members of the listener's `group`, can give the socket to it; with systemd, set `SupplementaryGroups=`".to_owned();
+    }
     port.filter(|&port| is_refused && config_check::is_low(port))
         .map_or(String::new(), |_| format!(": {}", config_check::LOW_PORTS))
 }

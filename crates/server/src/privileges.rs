@@ -214,16 +214,42 @@ fn become_user(identity: &Identity) -> io::Result<()> {
     if threads != 1 {
         return Err(io::Error::other(format!("{threads} threads are running already")));
     }
+    set_identity_of_thread(identity)?;
+    if identity.uid != 0 && set_thread_res_uid(Uid::ROOT, Uid::ROOT, Uid::ROOT).is_ok() {
+        return Err(io::Error::other("root privileges could be regained"));
+    }
+    Ok(())
+}
+
+fn set_identity_of_thread(identity: &Identity) -> io::Result<()> {
     let (uid, gid) = (Uid::from_raw(identity.uid), Gid::from_raw(identity.gid));
     let groups: Vec<Gid> = identity.groups.iter().map(|&group| Gid::from_raw(group)).collect();
     // In this order: without the user's rights the others could not be set any more.
     set_thread_groups(&groups)?;
     set_thread_res_gid(gid, gid, gid)?;
-    set_thread_res_uid(uid, uid, uid)?;
-    if identity.uid != 0 && set_thread_res_uid(Uid::ROOT, Uid::ROOT, Uid::ROOT).is_ok() {
-        return Err(io::Error::other("root privileges could be regained"));
-    }
-    Ok(())
+    Ok(set_thread_res_uid(uid, uid, uid)?)
+}
+
+/// The server's user, if this process is root and that user is another: the user of the configuration or, where a supervisor sets the user, the owner of the
+/// data directory.
+pub(crate) fn servers_user(config: &Config) -> Option<Identity> {
+    let owner = || {
+        let found = std::fs::metadata(&config.storage.data).ok()?;
+        Identity::of(&found.uid().to_string(), Some(&found.gid().to_string())).ok()
+    };
+    let identity = config.identity().ok().flatten().or_else(owner);
+    identity.filter(|identity| geteuid().is_root() && identity.uid != 0)
+}
+
+/// Runs `act` with the rights of the [server's user](servers_user), if there is one, and returns the user as well.
+pub(crate) fn as_servers_user<T: Send>(config: &Config, act: impl FnOnce() -> T + Send) -> Option<(Identity, T)> {
+    let identity = servers_user(config)?;
+    // The kernel has users of threads: this one ends with its own.
+    let done = std::thread::scope(|scope| {
+        let thread = scope.spawn(|| set_identity_of_thread(&identity).ok().map(|()| act()));
+        thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+    });
+    done.map(|done| (identity, done))
 }
 
 /// Sees whether the user of the configuration could use the directories that exist. Needs no change of the user: root judges by owner and

@@ -91,6 +91,8 @@ fn wrong_type(found: &str, wanted: &str) -> String {
         "a map" => "a table, such as { name = \"value\" }",
         "f64" => "a number",
         "u64" | "u32" | "usize" => "a whole number, not negative",
+        // Of the program: nobody outside knows its name.
+        other if other.starts_with("struct ") => "a table, with a heading of its own or as { name = \"value\" }",
         other => other,
     };
     // The reader has made a decimal number of what may be octal in the file.

@@ -31,6 +31,42 @@ fn config_check_warns_of_a_spool_that_the_user_cannot_write_to() {
 }
 
 #[test]
+fn config_check_warns_of_files_that_the_user_cannot_read() {
+    use std::os::unix::fs::{PermissionsExt, chown};
+    let dir = tempfile::tempdir().unwrap();
+    std::fs::set_permissions(dir.path(), std::fs::Permissions::from_mode(0o755)).unwrap();
+    let data = dir.path().join("posthaste-data");
+    std::fs::create_dir(&data).unwrap();
+    let password = dir.path().join("password");
+    std::fs::write(&password, "secret\n").unwrap();
+    std::fs::set_permissions(&password, std::fs::Permissions::from_mode(0o600)).unwrap();
+    let aliases = "aliases = { log = \"/var/tmp/mbox\" }\n";
+    let route = "[[relay.route]]\nhost = \"next.example\"\nusername = \"u\"\npassword_file = \"password\"\n";
+    let said = |user: &str| {
+        std::fs::write(dir.path().join("posthaste.toml"), format!("{user}{ANYBODY}{aliases}{route}")).unwrap();
+        let output = command(dir.path(), &["config", "check"]).output().unwrap();
+        assert!(output.status.success(), "{output:?}");
+        String::from_utf8(output.stdout).unwrap()
+    };
+    let warning = "warning, on this machine and for this user: the server's user, uid 65534, cannot read this: \
+                   relay.route: the password in password: Permission denied\n";
+    assert!(!said("").contains("cannot read this"));
+    let of_root = "programs and files are not used as root";
+    if !rustix::process::geteuid().is_root() {
+        return;
+    }
+    assert!(said("").contains(of_root));
+    // A supervisor such as systemd sets the user: the data are that user's.
+    chown(&data, Some(65_534), Some(65_534)).unwrap();
+    assert!(said("").contains(warning), "{}", said(""));
+    chown(&password, Some(65_534), None).unwrap();
+    assert!(!said("").contains("cannot read this") && !said("").contains(of_root));
+    chown(&password, Some(0), None).unwrap();
+    let user = "user = 65534\ngroup = 65534\n";
+    assert!(said(user).contains(warning), "{}", said(user));
+}
+
+#[test]
 fn mail_belongs_to_the_owner_of_its_domain_or_account_before_and_after_a_kill() {
     use std::os::unix::fs::MetadataExt;
     let dir = tempfile::tempdir().unwrap();
