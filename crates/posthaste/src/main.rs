@@ -370,7 +370,7 @@ fn run(command: Command) -> Result<ExitCode, Box<dyn std::error::Error>> {
         }
         Command::Route(args) => return route::run(args),
         Command::Password(args) => args.run()?,
-        Command::Token(command) => command.run()?,
+        Command::Token(command) => return command.run(),
         Command::Index(args) => return index::run(args),
         Command::Find(args) => return find::run(args),
         Command::Threads(args) => return threads::run(args),

@@ -5,6 +5,7 @@ use std::fs::OpenOptions;
 use std::io::{self, IsTerminal, Write};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::PathBuf;
+use std::process::ExitCode;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use clap::{Args, Subcommand};
@@ -57,12 +58,14 @@ pub struct AddArgs {
 }
 
 impl TokenCommand {
-    pub fn run(self) -> Result<(), AnyError> {
+    /// Exit status 1: there is no token to list.
+    pub fn run(self) -> Result<ExitCode, AnyError> {
         match self {
-            Self::Add(args) => args.run(),
-            Self::List { config, json } => list(&config, json),
-            Self::Remove { config, name } => Ok(file(&config)?.remove(&name)?),
+            Self::Add(args) => args.run()?,
+            Self::List { config, json } => return list(&config, json),
+            Self::Remove { config, name } => file(&config)?.remove(&name)?,
         }
+        Ok(ExitCode::SUCCESS)
     }
 }
 
@@ -95,22 +98,28 @@ fn end_after(text: &str) -> Result<Duration, String> {
     }
 }
 
-fn list(config: &ConfigArg, as_json: bool) -> Result<(), AnyError> {
+fn list(config: &ConfigArg, as_json: bool) -> Result<ExitCode, AnyError> {
     let tokens = file(config)?.read()?;
+    let status = ExitCode::from(u8::from(tokens.is_empty()));
     if as_json {
         let token = |token: &Token| {
             let scopes: Vec<&str> = token.scopes().iter().map(|scope| scope.name()).collect();
             json!({ "name": token.name(), "scopes": scopes, "until": token.until() })
         };
         let tokens: Vec<_> = tokens.iter().map(token).collect();
-        return Ok(print_json(&format!("{:#}\n", json!(tokens)))?);
+        print_json(&format!("{:#}\n", json!(tokens)))?;
+        return Ok(status);
+    }
+    if tokens.is_empty() {
+        print("there are no tokens\n")?;
     }
     let width = tokens.iter().map(|token| token.name().len()).max().unwrap_or_default();
     let line = |token: &Token| {
         let scopes: Vec<&str> = token.scopes().iter().map(|scope| scope.name()).collect();
         format!("{:width$}  {}  {}\n", token.name(), scopes.join(","), end(token.until()))
     };
-    Ok(print(&tokens.iter().map(line).collect::<String>())?)
+    print(&tokens.iter().map(line).collect::<String>())?;
+    Ok(status)
 }
 
 fn end(until: Option<u64>) -> String {

@@ -117,6 +117,8 @@ struct Search {
     /// As it stands in lines.
     pattern: Regex,
     what: String,
+    /// The mailbox of an address, up to its own directories: an alias leads there.
+    mailbox: Option<String>,
     /// Only the login that sent it is asked for.
     is_user: bool,
     since: Option<String>,
@@ -138,12 +140,17 @@ impl Search {
     fn new(args: &Trace, user: Option<String>) -> Result<Self, AnyError> {
         let is_user = user.is_some();
         let what = user.unwrap_or_else(|| bare(args.what.as_deref().unwrap_or_default()).to_lowercase());
-        let quoted = serde_json::to_string(&what)?;
-        let pattern = regex::escape(quoted.trim_matches('"'));
+        let mailbox = what.rsplit_once('@').map(|(user, domain)| format!("{domain}/{user}/"));
+        let pattern = [Some(&what), mailbox.as_ref()].into_iter().flatten().map(|text| {
+            let quoted = serde_json::to_string(text)?;
+            Ok(regex::escape(quoted.trim_matches('"')))
+        });
+        let pattern = pattern.collect::<Result<Vec<_>, serde_json::Error>>()?.join("|");
         let bound = |time: Timestamp| format!("{time:.6}");
         Ok(Self {
             pattern: RegexBuilder::new(&pattern).case_insensitive(true).build()?,
             what,
+            mailbox,
             is_user,
             since: args.since.map(bound),
             until: args.until.map(bound),
@@ -217,8 +224,16 @@ impl Search {
         self.is(&event["user"]) && event["event"] != "login" && event["stage"] != "login"
     }
 
+    /// As the client named it, or as an alias has led to it.
     fn names_recipient(&self, event: &Value) -> bool {
-        self.is(&event["recipient"]) || event["to"].as_array().is_some_and(|to| to.iter().any(|to| self.is(to)))
+        let is_mailbox = |place: &Value| {
+            let (Some(mailbox), Some(place)) = (&self.mailbox, place.as_str()) else { return false };
+            place.get(..mailbox.len()).is_some_and(|start| start.eq_ignore_ascii_case(mailbox))
+        };
+        let each = |key: &str| event[key].as_array().into_iter().flatten();
+        self.is(&event["recipient"])
+            || each("to").any(|to| self.is(to))
+            || each("mailboxes").any(|place| self.is(place) || is_mailbox(place))
     }
 }
 

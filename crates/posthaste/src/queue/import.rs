@@ -17,7 +17,7 @@ pub fn shaping(file: &Path, is_json: bool) -> Result<ExitCode, AnyError> {
     match is_json {
         true => {
             let all = json!({
-                "shaping": converted.shaping, "tls_policies": converted.tls_policies, "ignored": converted.ignored,
+                "shaping": converted.shaping, "tls_policies": converted.tls_policies, "ignored": converted.ignored, "sources": converted.sources,
             });
             print_json(&format!("{all}\n"))?;
         }
@@ -31,6 +31,11 @@ pub fn shaping(file: &Path, is_json: bool) -> Result<ExitCode, AnyError> {
                     lines.collect::<String>()
                 ))?;
                 eprintln!("posthaste: enable_tls: copy the last lines of the output into posthaste.toml");
+            }
+            for source in &converted.sources {
+                eprintln!(
+                    "posthaste: needed: a [[relay.source]] named `{source}` in posthaste.toml; else remove its sections here"
+                );
             }
             converted.ignored.iter().for_each(|line| eprintln!("posthaste: left out: {line}"));
         }

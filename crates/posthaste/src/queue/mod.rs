@@ -289,13 +289,14 @@ impl ScopeArgs {
 pub fn run(command: QueueCommand) -> Result<ExitCode, AnyError> {
     match command {
         QueueCommand::List { which, limit, server } => {
-            let lines = ask(&server, &Request::List { of: which.which(), limit })?;
-            show(&server, &lines, list)
+            let of = which.which();
+            let lines = ask(&server, &Request::List { of: of.clone(), limit })?;
+            show(&server, &lines, |lines| list(lines, &nothing_of(&of)))
         }
         QueueCommand::Show { id: (message, number), server } => {
             let of = Which { message: Some(message), number, ..Which::default() };
-            let lines = ask(&server, &Request::List { of, limit: None })?;
-            show(&server, &lines, details)
+            let lines = ask(&server, &Request::List { of: of.clone(), limit: None })?;
+            show(&server, &lines, |lines| details(lines, &nothing_of(&of)))
         }
         QueueCommand::Cat { id: (message, _), header, server } => cat(&server, message, header),
         QueueCommand::Summary { which, by, watch, server } => {
@@ -342,14 +343,27 @@ pub fn run(command: QueueCommand) -> Result<ExitCode, AnyError> {
     }
 }
 
+/// What is said where nothing fits.
+fn nothing_of(which: &Which) -> String {
+    match which {
+        Which { message: Some(id), .. } => {
+            format!("{id} does not wait; `posthaste trace {id}` tells what became of it")
+        }
+        which if *which == Which::default() => "nothing waits".to_owned(),
+        _ => "nothing that fits waits".to_owned(),
+    }
+}
+
 /// The counts as they are printed, and whether nothing waits.
 fn summary_now(server: &ServerArgs, of: &Which, by: By) -> Result<(String, bool), AnyError> {
     let mut lines = answer(server, &Request::Summary { of: of.clone(), by })?;
     let end = lines.pop().unwrap_or_default();
     let room_now = &end["room"];
+    // What waits for transports is not counted.
+    let empty = if *of == Which::default() { "nothing waits for other hosts".to_owned() } else { nothing_of(of) };
     let text = match server.json {
         true => json!({ "counts": lines, "room": room_now }).to_string() + "\n",
-        false => summary(&lines, by.key()) + &room(room_now),
+        false => summary(&lines, by.key(), &empty) + &room(room_now),
     };
     Ok((text, lines.is_empty()))
 }

@@ -7,7 +7,8 @@ use serde_json::Value;
 
 use crate::terminal::harmless;
 
-pub(super) fn list(lines: &[Value]) -> String {
+/// `empty`: what to say of no lines.
+pub(super) fn list(lines: &[Value], empty: &str) -> String {
     let rows = lines.iter().map(|line| {
         let state = match line["until"].as_i64() {
             Some(until) => format!("{} until {}", text(line, "state"), DateTime::from_unix(until)),
@@ -22,10 +23,11 @@ pub(super) fn list(lines: &[Value]) -> String {
             text(line, "recipient"),
         ]
     });
-    columns(["id", "attempts", "status", "state", "sender", "recipient"], rows, "nothing waits")
+    columns(["id", "attempts", "status", "state", "sender", "recipient"], rows, empty)
 }
 
-pub(super) fn details(lines: &[Value]) -> String {
+/// `empty`: what to say of no lines.
+pub(super) fn details(lines: &[Value], empty: &str) -> String {
     let time = |secs: Option<i64>| secs.map_or(String::new(), |secs| DateTime::from_unix(secs).to_string());
     let mut out = String::new();
     for line in lines {
@@ -57,16 +59,17 @@ pub(super) fn details(lines: &[Value]) -> String {
         }
         out.push('\n');
     }
-    if lines.is_empty() { "nothing waits\n".to_owned() } else { out }
+    if lines.is_empty() { format!("{empty}\n") } else { out }
 }
 
-pub(super) fn summary(rows: &[Value], by: &'static str) -> String {
+/// `empty`: what to say of no lines.
+pub(super) fn summary(rows: &[Value], by: &'static str, empty: &str) -> String {
     let rows = rows.iter().map(|row| {
         let oldest = DateTime::from_unix(number(row, "oldest").cast_signed()).to_string();
         let count = |key| number(row, key).to_string();
         [text(row, by), count("recipients"), count("deferred"), count("held"), count("suspended"), oldest]
     });
-    columns([by, "recipients", "deferred", "held", "suspended", "oldest"], rows, "nothing waits")
+    columns([by, "recipients", "deferred", "held", "suspended", "oldest"], rows, empty)
 }
 
 /// What waits of what may, in all; and of each tenant that has a limit and of which something was refused.

@@ -132,7 +132,9 @@ fn a_file_of_kumomta_is_converted_and_what_is_left_out_is_listed() {
     let dir = place.path();
     fs::write(
         dir.join("kumo.toml"),
-        "['a.example']\nconnection_limit = 3\nidle_timeout = '60s'\nenable_tls = 'Required'\n",
+        "['a.example']\nconnection_limit = 3\nidle_timeout = '60s'\nenable_tls = 'Required'\n\
+         ['b.example'.sources.'ip 1']\nconnection_limit = 2\n[provider.p]\nenable_tls = 'Required'\n\
+         match = [{ MXSuffix = '.a.example' }, { MXSuffix = '.b.example' }]\n",
     )
     .unwrap();
     let output = command(dir, &["queue", "import-shaping", "kumo.toml"]).output().unwrap();
@@ -140,10 +142,16 @@ fn a_file_of_kumomta_is_converted_and_what_is_left_out_is_listed() {
     let (made, left_out) = (String::from_utf8(output.stdout).unwrap(), String::from_utf8(output.stderr).unwrap());
     assert!(made.contains("connections = 3") && left_out.contains("[a.example] idle_timeout"), "{made}{left_out}");
     assert!(left_out.contains("enable_tls: copy the last lines"), "{left_out}");
+    assert!(left_out.contains("needed: a [[relay.source]] named `ip 1`"), "{left_out}");
+    assert_eq!(left_out.matches("[provider.p] enable_tls").count(), 1, "{left_out}");
     let (_, policies) = made.split_once("for the server's configuration:\n").unwrap();
     let policies: String = policies.lines().map(|line| format!("{}\n", line.trim_start_matches(['#', ' ']))).collect();
     fs::write(dir.join("0.toml"), &made).unwrap();
-    fs::write(dir.join("posthaste.toml"), format!("[relay]\nshaping = [\"0.toml\"]\n{policies}")).unwrap();
+    fs::write(
+        dir.join("posthaste.toml"),
+        format!("[relay]\nshaping = [\"0.toml\"]\n[[relay.source]]\nname = \"ip 1\"\n{policies}"),
+    )
+    .unwrap();
     let route = command(dir, &["route", "ann@a.example"]).output().unwrap();
     assert!(String::from_utf8_lossy(&route.stdout).contains("verified"), "{route:?}");
     assert_eq!(value(&explain(dir, &["a.example"]), "connections", "site"), "3");

@@ -108,6 +108,8 @@ fn what_the_server_does_is_shown() {
 fn a_secret_is_shown_on_a_terminal_only() {
     let dir = tempfile::tempdir().unwrap();
     let (server, _) = serve(dir.path());
+    let none = command(dir.path(), &["token", "list"]).output().unwrap();
+    assert_eq!((none.status.code(), &*none.stdout), (Some(1), &b"there are no tokens\n"[..]));
     let piped = command(dir.path(), &["token", "add", "piped", "--scope", "server:read"]).output().unwrap();
     let said = String::from_utf8_lossy(&piped.stderr);
     assert!(!piped.status.success() && piped.stdout.is_empty() && said.contains("--output FILE"), "{said}");

@@ -170,3 +170,27 @@ fn the_story_of_a_message_is_told_also_from_compressed_files() {
     assert_eq!(trace(dir, &["ann@there.example", "--since", "2h"]).0, 0);
     assert_eq!(trace(dir, &["ann@there.example", "--since", "soon"]).0, 2);
 }
+
+#[test]
+fn a_recipient_is_found_behind_an_alias() {
+    let dir = tempfile::tempdir().unwrap();
+    let config = "host_name = \"mx.example.org\"\n[[listener]]\naddress = \"127.0.0.1:0\"\n[[domain]]\n\
+                  name = \"example.org\"\nusers = [\"ann\", \"anna\"]\n\
+                  aliases = { team = [\"ann\"], all = [\"anna\"], root = \"admin@there.example\" }\n\
+                  [[relay.route]]\nhost = \"[127.0.0.1]\"\nport = 1\n";
+    let server = Server::start(dir.path(), config);
+    let mut client = server.hello();
+    for to in ["team@example.org", "all@example.org", "root@example.org"] {
+        let message = format!("Message-ID: <{to}>\r\n\r\n");
+        client.deliver(&[to], message.as_bytes());
+    }
+    server.stop();
+    for (address, message_id) in
+        [("ANN@example.org", "team"), ("anna@example.org", "all"), ("admin@there.example", "root")]
+    {
+        let (code, found) = trace(dir.path(), &[address]);
+        assert!(code == 0 && found.contains("  received "), "{address}: {found}");
+        assert!(found.starts_with("message ") && found.contains(&format!("<{message_id}@example.org>")), "{found}");
+        assert_eq!(found.matches("message ").count(), 1, "{address}: {found}");
+    }
+}

@@ -17,6 +17,8 @@ pub struct Converted {
     pub tls_policies: String,
     /// What has no equivalent: `section: key: why`.
     pub ignored: Vec<String>,
+    /// Sources with limits of their own, each once: the configuration must have them.
+    pub sources: Vec<String>,
 }
 
 /// Why a file cannot be converted.
@@ -66,8 +68,10 @@ pub fn convert(text: &str) -> Result<Converted, KumoError> {
         }
     }
     let shaping = made.to_string();
-    Rules::parse("shaping.toml", &shaping)?;
-    Ok(Converted { shaping, tls_policies: tls.tables(), ignored: ignored.0 })
+    let rules = Rules::parse("shaping.toml", &shaping)?;
+    // One for each entry of a list.
+    ignored.0.dedup();
+    Ok(Converted { shaping, tls_policies: tls.tables(), ignored: ignored.0, sources: rules.sources() })
 }
 
 struct Ignored(Vec<String>);
@@ -424,7 +428,7 @@ mod tests {
         assert!(matches!(convert(&" ".repeat(17 << 20)), Err(KumoError::Size)));
         assert_eq!(
             convert("").unwrap(),
-            Converted { shaping: String::new(), tls_policies: String::new(), ignored: Vec::new() }
+            Converted { shaping: String::new(), tls_policies: String::new(), ignored: Vec::new(), sources: Vec::new() }
         );
         assert_eq!(convert("x = 1").unwrap().ignored.len(), 1);
     }

@@ -1,6 +1,6 @@
 //! Files become rules.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use super::automation::Builder;
@@ -159,6 +159,12 @@ impl Rules {
 }
 
 impl Rules {
+    /// The sources with limits of their own, each once.
+    pub(super) fn sources(&self) -> Vec<String> {
+        let named = self.sections.iter().filter_map(|section| section.source.as_ref());
+        named.map(|source| source.value.to_string()).collect::<BTreeSet<_>>().into_iter().collect()
+    }
+
     /// Finds limits for sources that there are not.
     ///
     /// # Errors
@@ -166,7 +172,10 @@ impl Rules {
     pub fn check_sources(&self, known: &[&str]) -> Result<(), ShapingError> {
         let mut named = self.sections.iter().filter_map(|section| section.source.as_ref());
         let Some(unknown) = named.find(|source| !known.contains(&&*source.value)) else { return Ok(()) };
-        let why = format!("there is no source `{}`", unknown.value);
+        let why = format!(
+            "there is no source `{}`: add a [[relay.source]] of that name, or remove the section",
+            unknown.value
+        );
         Err(ShapingError::Meaning { section: unknown.from.to_string(), why })
     }
 }

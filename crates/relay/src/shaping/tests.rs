@@ -77,7 +77,8 @@ fn what_a_section_says_of_a_source_stands_before_what_it_says_of_all() {
     assert_eq!(titles, [&expected[..], &["domain a.example from new"]].concat());
     assert!(rules.check_sources(&["default", "new"]).is_ok());
     let error = rules.check_sources(&["default", "old"]).unwrap_err();
-    assert_eq!(error.to_string(), "a.toml: default: there is no source `new`");
+    let expected = "there is no source `new`: add a [[relay.source]] of that name, or remove the section";
+    assert_eq!(error.to_string(), format!("a.toml: default: {expected}"));
 }
 
 #[test]
