@@ -164,6 +164,11 @@ impl ReplayedStream {
         &self.stream
     }
 
+    /// The last batch that was applied, or passed over.
+    pub fn through(&self) -> Lsn {
+        self.through
+    }
+
     /// Shows `consumer` what has come since the replay, on this thread, and then everything that comes.
     ///
     /// # Errors

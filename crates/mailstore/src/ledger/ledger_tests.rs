@@ -6,7 +6,7 @@ use posthaste_fsops::{Choice, Cut, Machine};
 use posthaste_spool::{Config, Consumer, FileSpool};
 
 use super::*;
-use crate::entry::{AccountFields, GoneReason, MailboxFields, MessageFacts, StateGroup};
+use crate::entry::{AccountFields, GoneReason, MailboxFields, MessageFacts, STREAM, StateGroup};
 use crate::row::NumberRange;
 
 const MAILBOX: u32 = 1;
@@ -265,13 +265,11 @@ fn another_spool_gives_later_uids_and_modseqs() {
 fn a_new_table_beside_an_old_spool_has_lost_nothing() {
     let machine = Machine::new().unwrap();
     let spool = open_spool(&machine);
-    let other = spool.stream("other").unwrap();
-    let (done, is_done) = sync_channel(1);
-    let entries = vec![Entry { stream: other, needs_body: false, payload: Bytes::from_static(b"x") }];
-    spool.append(Batch { entries, body: Body::None }, Box::new(move |result| drop(done.send(result))));
-    let lsn = is_done.recv().unwrap().unwrap();
-    spool.advance(other, lsn, None, Released::default());
+    let other = StreamHandle::register(spool.clone(), "other").unwrap();
+    let lsn = other.append_durably(["x"]).unwrap();
+    other.advance(lsn, None, Released::default());
     spool.checkpoint().unwrap();
+    drop(other);
     drop(spool);
     let before = machine.position();
     let (ledger, report) = open(&machine);
@@ -320,8 +318,7 @@ fn a_full_spool_leaves_mailboxes_readable_and_is_left_behind() {
     ledger.commit().unwrap();
     drop(ledger);
     let spool = open_spool(&machine);
-    let stream = spool.stream("mailstore").unwrap();
-    fill(&spool, stream);
+    fill(&StreamHandle::register(spool.clone(), STREAM).unwrap());
     let (ledger, _) = open_with(&machine, Arc::clone(&spool));
     assert_eq!(shape(ledger.follow(MAILBOX).unwrap()), expected);
     let refused = ledger.append_uids(MAILBOX, 1, |first| vec![found(first, 1)]);
@@ -343,13 +340,10 @@ fn a_full_spool_leaves_mailboxes_readable_and_is_left_behind() {
 }
 
 /// Fills a spool with entries that say nothing.
-fn fill(spool: &FileSpool, stream: StreamId) {
+fn fill(stream: &StreamHandle) {
     let nothing = MailEntry::Keyword { mailbox: 99, bit: 8, name: Bytes::from(vec![b'x'; 900]) }.encode();
     loop {
-        let (done, is_done) = sync_channel(1);
-        let entries = vec![Entry { stream, needs_body: false, payload: nothing.clone() }];
-        spool.append(Batch { entries, body: Body::None }, Box::new(move |result| drop(done.send(result))));
-        match is_done.recv().unwrap() {
+        match stream.append_durably([nothing.clone()]) {
             Ok(_) => {}
             Err(AppendError::Full(_)) => return,
             Err(error) => panic!("{error}"),

@@ -13,9 +13,9 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use bytes::Bytes;
-use posthaste_spool::{
-    AppendError, Batch, Body, Damage, Entry, Lsn, Released, ReplayError, Spool, StreamError, StreamId,
-};
+use posthaste_consumer::{AttachedStream, StreamHandle};
+use posthaste_spool::{AppendError, Damage, Lsn, Released, ReplayError, Spool, StreamError};
+use posthaste_units::BackOff;
 
 use self::opening::Beginning;
 pub use self::opening::{LedgerReport, applied_in};
@@ -32,6 +32,7 @@ use crate::table::{
 #[derive(Debug)]
 pub struct MailLedger {
     shared: Arc<Shared>,
+    attached: AttachedStream,
     thread: Mutex<Option<JoinHandle<()>>>,
     /// The UID lock: the next UID to give, by mailbox, of those that were followed in this opening. Held until the append returns, so UIDs are in the order of LSNs.
     uids: Mutex<HashMap<u32, u32>>,
@@ -44,8 +45,7 @@ pub struct MailLedger {
 }
 
 struct Shared {
-    spool: Arc<dyn Spool>,
-    stream: StreamId,
+    stream: StreamHandle,
     table: MetaTable,
     waiting: Arc<Waiting>,
     /// Held by the one commit at work.
@@ -58,9 +58,8 @@ impl std::fmt::Debug for Shared {
     }
 }
 
-/// A commit that failed is tried again after this time, and then after twice the last time.
-const BACK_OFF_MIN: Duration = Duration::from_secs(1);
-const BACK_OFF_MAX: Duration = Duration::from_secs(30);
+/// After a commit that failed.
+const RETRY: BackOff = BackOff::new(Duration::from_secs(1), Duration::from_secs(30));
 
 /// Why the mailboxes cannot be opened or changed.
 #[derive(Debug, thiserror::Error)]
@@ -140,16 +139,16 @@ impl MailLedger {
         bytes_max: usize,
     ) -> Result<(Self, LedgerReport), LedgerError> {
         let table = MetaTable::open(dir)?;
-        let beginning = Beginning::new(&*spool, &table)?;
-        let (stream, waiting) = (beginning.stream, Arc::<Waiting>::default());
-        let shared = Arc::new(Shared { spool, stream, table, waiting, committing: Mutex::default() });
+        let beginning = Beginning::new(spool, &table)?;
+        let (stream, waiting) = (beginning.stream.clone(), Arc::<Waiting>::default());
+        let shared = Arc::new(Shared { stream, table, waiting, committing: Mutex::default() });
         let mut report = LedgerReport::default();
-        let shown = shared.restore(dir, &beginning, damage, bytes_max, &mut report)?;
+        let replayed = shared.restore(dir, &beginning, damage, bytes_max, &mut report)?;
         let numbers = read_with(&shared, |state| state.of(|_| true), |_, _, numbers| Ok(numbers))?;
-        shared.spool.attach(stream, shown, Arc::clone(&shared.waiting) as _)?;
-        // From here on an error detaches it again.
+        let attached = replayed.attach(Arc::clone(&shared.waiting) as _)?;
         let ledger = Self {
             shared: Arc::clone(&shared),
+            attached,
             thread: Mutex::default(),
             uids: Mutex::default(),
             opening: Mutex::new(Some(MailEntry::Opening { nonce, host: Bytes::copy_from_slice(host.as_bytes()) })),
@@ -234,12 +233,9 @@ impl MailLedger {
     }
 
     fn begin_append(&self, entries: &[MailEntry]) -> Receiver<Result<Lsn, AppendError>> {
-        let Shared { spool, stream, .. } = &*self.shared;
-        let entry = |entry: &MailEntry| Entry { stream: *stream, needs_body: false, payload: entry.encode() };
         let (done, outcome) = sync_channel(1);
-        let batch = Batch { entries: entries.iter().map(entry).collect(), body: Body::None };
         // There is room for the one answer, and nobody else sends.
-        spool.append(batch, Box::new(move |result| drop(done.send(result))));
+        self.shared.stream.append(entries.iter().map(MailEntry::encode), move |result| drop(done.send(result)));
         outcome
     }
 
@@ -361,14 +357,14 @@ impl MailLedger {
 
     /// Commits, and shows the stream nothing more. What comes later is in the spool, and the next opening finds it there.
     pub fn end(&self) {
-        let Shared { spool, stream, waiting, .. } = &*self.shared;
+        let waiting = &self.shared.waiting;
         if waiting.end() {
             return;
         }
         if let Some(thread) = lock(&self.thread).take() {
             let _ = thread.join();
         }
-        spool.detach(*stream);
+        self.attached.detach();
         // Nothing more comes, and what came was whole.
         waiting.lock().complete = u64::MAX;
         // What it cannot write is replayed.
@@ -416,32 +412,34 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 
 impl Shared {
     fn run(&self) {
-        let mut back_off = None;
-        while self.waiting.wait(back_off) {
+        let (mut back_off, mut pause) = (RETRY, None);
+        while self.waiting.wait(pause) {
             let outcome = self.commit();
             match &outcome {
-                Err(error) if back_off.is_none() => {
+                Err(error) if pause.is_none() => {
                     let error = error.to_string();
                     tracing::error!(error, "the table of mailboxes cannot be written: changes wait in the spool");
                 }
-                Ok(()) if back_off.is_some() => tracing::info!("the table of mailboxes is written again"),
+                Ok(()) if pause.is_some() => tracing::info!("the table of mailboxes is written again"),
                 _ => {}
             }
-            let longer = back_off.map_or(BACK_OFF_MIN, |last| (last * 2).min(BACK_OFF_MAX));
-            back_off = outcome.is_err().then_some(longer);
+            if outcome.is_ok() {
+                back_off.succeeded();
+            }
+            pause = outcome.is_err().then(|| back_off.failed());
         }
     }
 
     fn commit(&self) -> Result<(), MetaError> {
         // After a failed sync on the spool's device nothing may count as durable.
-        if let Some(why) = self.spool.poisoned() {
+        if let Some(why) = self.stream.spool().poisoned() {
             return Err(MetaError::Disk(why.to_string()));
         }
         // The ring's thread may be handing over the entries of the last batch one by one.
-        let before_last = self.spool.stats().published.get().saturating_sub(1);
+        let before_last = self.stream.spool().stats().published.get().saturating_sub(1);
         let complete = self.waiting.lock().complete.max(before_last);
         let Some(applied) = self.commit_rows(complete, |_, _| ())? else { return Ok(()) };
-        self.spool.advance(self.stream, Lsn::new(applied), None, Released::default());
+        self.stream.advance(Lsn::new(applied), None, Released::default());
         Ok(())
     }
 

@@ -2,8 +2,10 @@
 
 use std::collections::BTreeSet;
 use std::path::Path;
+use std::sync::Arc;
 
-use posthaste_spool::{Damage, Lsn, Replayed, Spool, StreamId};
+use posthaste_consumer::{ReplayedEntry, ReplayedStream, StreamHandle, StreamState};
+use posthaste_spool::{Damage, Lsn, Spool};
 
 use super::{LedgerError, Shared, skip_file};
 use crate::entry::{MailEntry, STREAM};
@@ -46,7 +48,7 @@ const DAMAGE_MAX: usize = 10_000;
 
 /// The stream of a table, and what the table knew of it.
 pub(super) struct Beginning {
-    pub stream: StreamId,
+    pub stream: StreamHandle,
     pub applied: u64,
     /// The stream is new, and so is the table.
     begins: bool,
@@ -57,7 +59,7 @@ pub(super) struct Beginning {
 
 impl Beginning {
     /// Finds the stream, or registers it.
-    pub fn new(spool: &dyn Spool, table: &MetaTable) -> Result<Self, LedgerError> {
+    pub fn new(spool: Arc<dyn Spool>, table: &MetaTable) -> Result<Self, LedgerError> {
         let reader = table.reader()?;
         let StoreNumbers { applied, .. } = StoreNumbers::read(&reader)?;
         let known_damage = known_damage(&reader)?;
@@ -71,7 +73,7 @@ impl Beginning {
             begins = true;
         }
         let other_spool = !begins && (!has_stream || spool.stats().published.get() < applied);
-        Ok(Self { stream: spool.stream(STREAM)?, applied, begins, other_spool, known_damage })
+        Ok(Self { stream: StreamHandle::register(spool, STREAM)?, applied, begins, other_spool, known_damage })
     }
 }
 
@@ -86,7 +88,7 @@ fn checksum(damage: &Damage) -> u32 {
 
 impl Shared {
     /// Collects the entries that the table lacks. If some may be lost, the table has that before this returns, with all that was collected. `damage`: of the spool, as its
-    /// opening reported it. Returns the last LSN that was shown.
+    /// opening reported it.
     pub(super) fn restore(
         &self,
         dir: &Path,
@@ -94,23 +96,26 @@ impl Shared {
         damage: &[Damage],
         bytes_max: usize,
         report: &mut LedgerReport,
-    ) -> Result<Lsn, LedgerError> {
+    ) -> Result<ReplayedStream, LedgerError> {
         let Beginning { applied, begins, other_spool, known_damage, .. } = beginning;
-        let position = self.spool.position(self.stream).0.get();
+        let position = self.stream.position().0.get();
         report.lost = (!begins && !other_spool && *applied < position).then_some((*applied, position));
-        report.other_spool = other_spool.then(|| (*applied, self.spool.stats().published.get()));
-        let shown = self.replay(*applied, bytes_max, report)?;
+        report.other_spool = other_spool.then(|| (*applied, self.stream.spool().stats().published.get()));
+        let mut missing = MissingEntries { shared: self, applied: *applied, bytes_max, report };
+        let replayed = self.stream.clone().replay(&mut missing)?;
+        let shown = replayed.through().get();
+        self.waiting.lock().complete = shown;
         let now: BTreeSet<u32> = damage.iter().take(DAMAGE_MAX).map(checksum).collect();
         let has_lost = report.lost.is_some() || *other_spool || !report.damaged.is_empty();
         // Before it began there was no UID to lose.
         report.has_skipped = !begins && (has_lost || !now.is_subset(known_damage));
         if *begins || report.has_skipped || now != *known_damage {
-            let last = shown.get().max(position).max(*applied);
+            let last = shown.max(position).max(*applied);
             let skip = match report.has_skipped {
                 true => self.next_skip(dir)?,
                 false => 0,
             };
-            self.commit_rows(shown.get(), |numbers, changes| {
+            self.commit_rows(shown, |numbers, changes| {
                 numbers.applied = last;
                 if report.has_skipped {
                     numbers.skip = skip;
@@ -121,7 +126,7 @@ impl Shared {
                 changes.put(TableName::Store, DAMAGE, now.iter().flat_map(|sum| sum.to_le_bytes()).collect());
             })?;
         }
-        Ok(shown)
+        Ok(replayed)
     }
 
     /// The next value of `skip`, durable beside the table. A table that is new had none itself.
@@ -131,29 +136,42 @@ impl Shared {
         skip_file::write(dir, skip).map_err(LedgerError::SkipFile)?;
         Ok(skip)
     }
+}
 
-    /// Entries above `applied`. More than `bytes_max` of them are committed on the way, whole batches only.
-    fn replay(&self, applied: u64, bytes_max: usize, report: &mut LedgerReport) -> Result<Lsn, LedgerError> {
-        let mut failed = None;
-        let shown = self.spool.replay(self.stream, &mut |replayed| match replayed {
-            Replayed::Entry { lsn, payload, .. } if lsn.get() > applied => {
-                report.replayed += 1;
-                if MailEntry::decode(payload).is_none() {
-                    report.unknown.push(lsn.get());
-                }
-                if self.waiting.lock().bytes >= bytes_max && failed.is_none() {
-                    // The batch of this entry may have begun already.
-                    failed = self.commit_rows(lsn.get() - 1, |_, _| ()).err();
-                }
-                self.waiting.lock().push(lsn.get(), payload.clone());
-            }
-            // What the table has is not lost.
-            Replayed::Damaged { lsn } | Replayed::Uncertain { through: lsn } if lsn.get() > applied => {
-                report.damaged.push(lsn);
-            }
-            Replayed::Entry { .. } | Replayed::Damaged { .. } | Replayed::Uncertain { .. } => {}
-        })?;
-        self.waiting.lock().complete = shown.get();
-        failed.map_or(Ok(shown), |error| Err(error.into()))
+/// Takes the entries above `applied`. More than `bytes_max` of them are committed on the way, whole batches only.
+struct MissingEntries<'a> {
+    shared: &'a Shared,
+    applied: u64,
+    bytes_max: usize,
+    report: &'a mut LedgerReport,
+}
+
+impl StreamState for MissingEntries<'_> {
+    type Error = LedgerError;
+
+    fn apply(&mut self, ReplayedEntry { lsn, payload, .. }: ReplayedEntry<'_>) -> Result<(), LedgerError> {
+        if lsn.get() <= self.applied {
+            return Ok(());
+        }
+        self.report.replayed += 1;
+        if MailEntry::decode(payload).is_none() {
+            self.report.unknown.push(lsn.get());
+        }
+        if self.shared.waiting.lock().bytes >= self.bytes_max {
+            // The batch of this entry may have begun already.
+            self.shared.commit_rows(lsn.get() - 1, |_, _| ())?;
+        }
+        self.shared.waiting.lock().push(lsn.get(), payload.clone());
+        Ok(())
+    }
+
+    /// What the table has is not lost.
+    fn damaged(&mut self, lsn: Lsn) -> Result<(), LedgerError> {
+        self.report.damaged.extend((lsn.get() > self.applied).then_some(lsn));
+        Ok(())
+    }
+
+    fn uncertain(&mut self, _: &StreamHandle, through: Lsn) {
+        self.report.damaged.extend((through.get() > self.applied).then_some(through));
     }
 }
