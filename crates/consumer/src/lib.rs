@@ -12,7 +12,8 @@
 //! | `transport` | queues | the first message that waits | told | told by the repair | programs, files, LMTP; [`OutcomeBudget`] |
 //! | `relay` | the queue, from a snapshot | its snapshot | told | recipients are held | sessions; [`OutcomeBudget`] |
 //! | `events` | a place in files | that place | a line in the log | nothing | files that are cut back to the place |
-//! | `mailstore` | rows, from a table | the last commit of the table | told | nothing | nothing |
+//! | `mailstore` | rows, from a table | the last commit of the table | UIDs are left out | UIDs are left out | nothing |
+//! | `inject` | keys of requests, from a snapshot | its snapshot | told | told | nothing |
 #![forbid(unsafe_code)]
 #![warn(missing_docs)]
 

@@ -6,9 +6,9 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
+use posthaste_consumer::{AttachedStream, ReplayedEntry, StreamHandle, StreamState};
 use posthaste_spool::{
-    Consumer, Damage, Entry, Lsn, Published, Released, ReplayError, Replayed, RestoreError, SnapshotName, Spool,
-    StreamError, StreamId,
+    Consumer, Damage, Entry, Lsn, Published, Released, ReplayError, RestoreError, SnapshotName, Spool, StreamError,
 };
 
 use super::entry::{BodyDigest, KeyId, Settled};
@@ -23,12 +23,12 @@ const KEYS_MAX: usize = 1_000_000;
 #[derive(Debug)]
 pub struct KeyLog {
     shared: Arc<Shared>,
+    attached: AttachedStream,
     thread: Mutex<Option<JoinHandle<()>>>,
 }
 
 struct Shared {
-    spool: Arc<dyn Spool>,
-    stream: StreamId,
+    stream: StreamHandle,
     table: Arc<KeyTable>,
     progress: Mutex<Progress>,
     changed: Condvar,
@@ -82,6 +82,34 @@ impl std::fmt::Debug for Shared {
     }
 }
 
+/// The table while entries are applied.
+struct Restoring<'a> {
+    table: &'a KeyTable,
+    now: u32,
+    report: &'a mut KeyReport,
+}
+
+impl StreamState for Restoring<'_> {
+    type Error = KeyLogError;
+
+    fn apply(&mut self, ReplayedEntry { lsn, payload, .. }: ReplayedEntry<'_>) -> Result<(), KeyLogError> {
+        match Settled::decode(payload) {
+            Some(settled) => self.table.apply(settled, self.now),
+            None => self.report.damaged.push(lsn),
+        }
+        Ok(())
+    }
+
+    fn damaged(&mut self, lsn: Lsn) -> Result<(), KeyLogError> {
+        self.report.damaged.push(lsn);
+        Ok(())
+    }
+
+    fn uncertain(&mut self, _: &StreamHandle, through: Lsn) {
+        self.report.uncertain = Some(through);
+    }
+}
+
 impl KeyLog {
     /// Reads the keys of the last day. Blocks.
     ///
@@ -89,28 +117,21 @@ impl KeyLog {
     /// See [`KeyLogError`].
     pub fn open(spool: Arc<dyn Spool>) -> Result<(Self, KeyReport), KeyLogError> {
         let (table, now) = (Arc::new(KeyTable::new(KEYS_MAX)), unix_secs());
-        let stream = spool.stream(KEY_STREAM)?;
-        let restored = spool.restore(stream)?;
+        let stream = StreamHandle::register(spool, KEY_STREAM)?;
+        let restored = stream.spool().restore(stream.id())?;
         let mut report = KeyReport { unreadable: restored.unreadable, ..KeyReport::default() };
         if let Some(mut snapshot) = restored.snapshot {
             read_snapshot(&mut snapshot, |settled| table.apply(settled, now))?;
             table.sort();
         }
-        let through = spool.replay(stream, &mut |replayed| match replayed {
-            Replayed::Entry { lsn, payload, .. } => match Settled::decode(payload) {
-                Some(settled) => table.apply(settled, now),
-                None => report.damaged.push(lsn),
-            },
-            Replayed::Damaged { lsn } => report.damaged.push(lsn),
-            Replayed::Uncertain { through } => report.uncertain = Some(through),
-        })?;
-        let progress = Progress { seen: through, written: spool.position(stream).0, ..Progress::default() };
+        let replayed = stream.clone().replay(&mut Restoring { table: &table, now, report: &mut report })?;
+        let progress = Progress { seen: replayed.through(), written: stream.position().0, ..Progress::default() };
         let (progress, changed) = (Mutex::new(progress), Condvar::new());
-        let shared = Arc::new(Shared { spool, stream, table, progress, changed, snapshots: AtomicU64::new(0) });
-        shared.spool.attach(stream, through, Arc::clone(&shared) as _)?;
+        let shared = Arc::new(Shared { stream, table, progress, changed, snapshots: AtomicU64::new(0) });
+        let attached = replayed.attach(Arc::clone(&shared) as _)?;
         let of_thread = Arc::clone(&shared);
         let thread = std::thread::Builder::new().name("inject-keys".to_owned()).spawn(move || of_thread.run())?;
-        Ok((Self { shared, thread: Mutex::new(Some(thread)) }, report))
+        Ok((Self { shared, attached, thread: Mutex::new(Some(thread)) }, report))
     }
 
     /// Begins a request with a key.
@@ -123,7 +144,7 @@ impl KeyLog {
 
     /// An entry for the batch that settles this.
     pub fn entry(&self, settled: &Settled) -> Entry {
-        Entry { stream: self.shared.stream, needs_body: false, payload: settled.encode() }
+        self.shared.stream.entry(settled.encode())
     }
 
     /// Writes no more snapshots, and takes no more entries: they wait in the spool for the next opening. Blocks while a snapshot is written.
@@ -132,7 +153,7 @@ impl KeyLog {
         self.shared.changed.notify_all();
         let Some(thread) = self.thread.lock().unwrap_or_else(PoisonError::into_inner).take() else { return };
         let _ = thread.join();
-        self.shared.spool.detach(self.shared.stream);
+        self.attached.detach();
     }
 }
 
@@ -202,14 +223,15 @@ impl Shared {
     /// Writes a snapshot, and passes all entries that are in it.
     fn write(&self) -> io::Result<()> {
         let Progress { seen, written, .. } = *self.lock();
-        if (seen <= written && !self.spool.wants_snapshot(self.stream)) || self.spool.poisoned().is_some() {
+        let spool = self.stream.spool();
+        if (seen <= written && !spool.wants_snapshot(self.stream.id())) || spool.poisoned().is_some() {
             return Ok(());
         }
         // Entries that come while it is written may be in it, too: they settle the same when they are shown again.
         let unique = self.snapshots.fetch_add(1, Ordering::Relaxed);
         let name =
             SnapshotName::new(&format!("{KEY_STREAM}-{seen}-{unique:x}")).expect("letters and digits are a name");
-        self.spool.write_snapshot(&name, &mut |out| {
+        spool.write_snapshot(&name, &mut |out| {
             let mut number = 0;
             while let Some(part) = self.table.part(number) {
                 for settled in part {
@@ -222,7 +244,7 @@ impl Shared {
             Ok(())
         })?;
         let released = Released { below: Lsn::new(seen.get() + 1), also: Vec::new() };
-        self.spool.advance(self.stream, seen, Some(name), released);
+        self.stream.advance(seen, Some(name), released);
         self.lock().written = seen;
         Ok(())
     }
