@@ -40,7 +40,6 @@ mod privileges;
 mod reading;
 mod ready;
 mod receive;
-mod refused;
 mod relay;
 mod relay_log;
 mod remote;

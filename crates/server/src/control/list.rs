@@ -1,9 +1,7 @@
 //! The recipients that wait, and why.
 
 use std::collections::{HashMap, HashSet};
-use std::ops::ControlFlow;
 use std::path::Path;
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use posthaste_control::Which;
 use posthaste_events::last::{Deferral, last_deferrals};
@@ -11,78 +9,13 @@ use posthaste_relay::queue::entry::HoldReason;
 use posthaste_relay::queue::{Secs, Status, Waits};
 use posthaste_relay::sender::{Relay, Waiting};
 use posthaste_spool::Lsn;
-use posthaste_transport::{TransportWaits, Transports, WaitingTarget};
 use serde_json::{Value, json};
 
+use super::Answer;
 use super::scopes::filter;
-use super::{Answer, Outcome};
 
-/// Those that fit, one on each line: of the relay, then of the transports.
-pub(super) fn list(
-    relay: Option<&Relay>,
-    transports: Option<&Transports>,
-    of: &Which,
-    limit: Option<u64>,
-    events: Option<&Path>,
-    answer: Answer<'_>,
-) -> Outcome {
-    let most = limit.unwrap_or(u64::MAX);
-    let mut count = relay.map_or(0, |relay| list_relay(relay, of, most, events, answer));
-    if let Some(transports) = transports.filter(|_| count < most) {
-        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-        transports.waiting(&mut |target| {
-            if !is_meant(&target, of) {
-                return ControlFlow::Continue(());
-            }
-            count += 1;
-            let goes_on = answer(of_transport(&target, now)) && count < most;
-            if goes_on { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
-        });
-    }
-    Ok(json!({ "done": count }))
-}
-
-fn is_meant(target: &WaitingTarget, of: &Which) -> bool {
-    let Which { message, number, sender, recipient, domain, tenant, campaign, held } = of;
-    let is =
-        |wanted: &Option<String>, text: &str| wanted.as_ref().is_none_or(|wanted| wanted.eq_ignore_ascii_case(text));
-    message.is_none_or(|message| message == target.id)
-        // Numbers are those of recipients of the relay.
-        && number.is_none()
-        && is(sender, &target.sender)
-        && is(recipient, &target.recipient)
-        && is(domain, target.recipient.rsplit_once('@').map_or("", |(_, domain)| domain))
-        && tenant.as_ref().is_none_or(String::is_empty)
-        && campaign.as_ref().is_none_or(String::is_empty)
-        && held.is_none_or(|held| held == matches!(target.waits, TransportWaits::Held(_)))
-}
-
-/// `now`: since 1970.
-fn of_transport(target: &WaitingTarget, now: Duration) -> Value {
-    let (kind, pause) = match target.waits {
-        TransportWaits::Due => ("due", None),
-        TransportWaits::Running => ("under way", None),
-        TransportWaits::Retry(pause) => ("scheduled", Some(pause)),
-        TransportWaits::Held(pause) => ("held", Some(pause)),
-    };
-    json!({
-        "id": target.id.to_string(),
-        "sender": &*target.sender,
-        "recipient": &*target.recipient,
-        "domain": target.recipient.rsplit_once('@').map(|(_, domain)| domain),
-        "transport": &*target.transport,
-        "bytes": target.bytes,
-        "received": target.received_secs,
-        "attempts": target.attempts,
-        "state": kind,
-        "until": pause.map(|pause| (now + pause).as_secs()),
-        "held_by": matches!(target.waits, TransportWaits::Held(_)).then_some("transport"),
-        "why": target.why.as_deref(),
-    })
-}
-
-/// Of one message, replies that are not in memory any more are looked up in `events`, the directory of the event log. Returns how many there are.
-fn list_relay(relay: &Relay, of: &Which, most: u64, events: Option<&Path>, answer: Answer<'_>) -> u64 {
+/// The recipients of the relay that fit, one on each line. Of one message, replies that are not in memory any more are looked up in `events`, the directory of the event log. Returns how many there are.
+pub(super) fn list(relay: &Relay, of: &Which, most: u64, events: Option<&Path>, answer: Answer<'_>) -> u64 {
     let mut count = 0;
     if most > 0 {
         let logged = of.message.map(|message| Logged::look(relay, of, Lsn::new(message), events));
@@ -262,7 +195,7 @@ mod tests {
                 lines.lock().unwrap().push(line);
                 true
             };
-            list(Some(queue.relay()), None, &of, None, events, &answer).unwrap();
+            list(queue.relay(), &of, u64::MAX, events, &answer);
             let lines = std::mem::take(&mut *lines.lock().unwrap());
             let keys = ["why", "class", "why_unknown"];
             lines.iter().map(|line| keys.map(|key| line[key].as_str().unwrap_or("").to_owned())).collect::<Vec<_>>()

@@ -192,8 +192,12 @@ fn perform_alone(request: &Request, uid: u32, receiver: &Receiver, answer: Answe
         return Err(format!("the queue is stuck: {why}"));
     }
     if let Request::List { of, limit } = request {
-        let events = receiver.settings().events.clone();
-        return list::list(receiver.relay(), receiver.transports(), of, *limit, events.as_deref(), answer);
+        let (most, events) = (limit.unwrap_or(u64::MAX), receiver.settings().events.clone());
+        let of_relay = receiver.relay().map_or(0, |relay| list::list(relay, of, most, events.as_deref(), answer));
+        let transports = receiver.transports().filter(|_| of_relay < most);
+        let others =
+            transports.map_or(0, |transports| crate::transports::list(transports, of, most - of_relay, answer));
+        return Ok(json!({ "done": of_relay + others }));
     }
     let Some(relay) = receiver.relay() else {
         return match request {

@@ -1,5 +1,8 @@
 //! The transports of the configuration: opened with the store, and what the log says of them.
 
+mod listing;
+mod refusals;
+
 use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
@@ -17,10 +20,12 @@ use crate::error::ServeError;
 use crate::events::{Outcomes, Recorder};
 use crate::opening::log_damaged;
 use crate::receive::Receiver;
-use crate::refused::RefusalNotices;
 use crate::services::{Ending, OnFailure, Service, end_blocking};
 use crate::stuck::StuckStreams;
 use posthaste_config::Config;
+use refusals::RefusalNotices;
+
+pub(crate) use listing::list;
 
 /// Programs, files and LMTP servers get their mail. Opened when the configuration names the first of them, at the latest by a reload.
 pub(crate) struct TransportService {
