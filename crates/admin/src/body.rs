@@ -64,7 +64,7 @@ impl BodyRoom {
     }
 
     /// Lets `share` cover a body of `bytes` octets. The largest bodies have all of the room alone.
-    async fn grow(&self, share: &mut BodyShare, bytes: usize) -> Result<(), BodyReadError> {
+    pub async fn grow(&self, share: &mut BodyShare, bytes: usize) -> Result<(), BodyReadError> {
         let wanted = u32::try_from((bytes * COPIES) >> 10).unwrap_or(u32::MAX).min(self.kib_max);
         let held = share.0.as_ref().map_or(0, |held| held.num_permits() as u32);
         if held > 0 && wanted <= held {
@@ -101,6 +101,12 @@ pub(crate) enum BodyReadError {
     /// The client went away, or sent nonsense in place of a chunk.
     #[error("the body has no proper end")]
     Broken,
+    /// It is compressed, and too large for what it is or would become.
+    #[error("the body is larger than 128 MiB, or than 100 times its compressed size")]
+    TooLargeUnpacked,
+    /// It is not compressed in the way that it says.
+    #[error("the body is not what Content-Encoding says")]
+    NotPacked,
     /// Too many bodies are being read.
     #[error("too many large requests at a time")]
     NoRoom,

@@ -17,6 +17,7 @@ mod routes;
 mod service;
 mod token;
 mod token_file;
+mod unpack;
 mod view;
 
 pub use body::BodyShare;

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use hyper::body::Incoming;
-use hyper::header::{CONTENT_ENCODING, CONTENT_TYPE, HeaderValue};
+use hyper::header::{CONTENT_TYPE, HeaderValue};
 use hyper::{HeaderMap, Method, Request, StatusCode};
 use serde_json::json;
 
@@ -12,6 +12,7 @@ use crate::body::{self, BodyReadError, ReadBody};
 use crate::guard::{self, Credential};
 use crate::service::{Arrival, Shared};
 use crate::token::{Scope, Token};
+use crate::unpack::{ContentCoding, unpack};
 use crate::view::{Guess, InjectCall, Readiness, ServerView};
 
 /// The right that a path needs.
@@ -202,14 +203,24 @@ async fn inject<V: ServerView>(
     token: &Token,
     (headers, incoming): (&HeaderMap, Incoming),
 ) -> Answer {
-    if let Some(refused) = refused_field(headers) {
-        return answer::last(refused);
+    if !is_json(headers) {
+        let why = "Content-Type: application/json is needed";
+        return answer::last(answer::refused(StatusCode::UNSUPPORTED_MEDIA_TYPE, why));
     }
     let key = match idempotency_key(headers) {
         Ok(key) => key,
         Err(why) => return answer::last(answer::refused(StatusCode::BAD_REQUEST, why)),
     };
-    let ReadBody { octets: body, share } = match body::read(incoming, BODY_BYTES_MAX, &shared.room).await {
+    let Some(coding) = ContentCoding::of(headers) else {
+        let why = "Content-Encoding: gzip and zstd are taken";
+        return answer::last(answer::refused(StatusCode::UNSUPPORTED_MEDIA_TYPE, why));
+    };
+    let read = body::read(incoming, BODY_BYTES_MAX, &shared.room).await;
+    let read = match (read, coding) {
+        (Ok(body), ContentCoding::Gzip | ContentCoding::Zstd) => unpack(coding, body, &shared.room).await,
+        (read, _) => read,
+    };
+    let ReadBody { octets: body, share } = match read {
         Ok(body) => body,
         Err(error) => return answer::last(unread(error)),
     };
@@ -232,15 +243,10 @@ fn idempotency_key(headers: &HeaderMap) -> Result<Option<&str>, &'static str> {
     key.map(Some).ok_or("Idempotency-Key: one, of 1 to 255 visible characters of ASCII")
 }
 
-/// Refuses by name what is not taken: a client that sends it counts on it.
-fn refused_field(headers: &HeaderMap) -> Option<Answer> {
+/// True if the body is JSON, as the request says.
+fn is_json(headers: &HeaderMap) -> bool {
     let content_type = headers.get(CONTENT_TYPE).and_then(|value| value.to_str().ok()).unwrap_or_default();
-    let content_type = content_type.split(';').next().unwrap_or_default().trim();
-    if !content_type.eq_ignore_ascii_case("application/json") {
-        return Some(answer::refused(StatusCode::UNSUPPORTED_MEDIA_TYPE, "Content-Type: application/json is needed"));
-    }
-    let is_encoded = headers.contains_key(CONTENT_ENCODING);
-    is_encoded.then(|| answer::refused(StatusCode::UNSUPPORTED_MEDIA_TYPE, "Content-Encoding is not taken"))
+    content_type.split(';').next().unwrap_or_default().trim().eq_ignore_ascii_case("application/json")
 }
 
 /// The answer to a body that was not read to its end.
@@ -249,9 +255,9 @@ fn unread(error: BodyReadError) -> Answer {
         BodyReadError::NoRoom => {
             return answer::later(StatusCode::SERVICE_UNAVAILABLE, &error.to_string(), RETRY_SECS);
         }
-        BodyReadError::TooLarge(_) => StatusCode::PAYLOAD_TOO_LARGE,
+        BodyReadError::TooLarge(_) | BodyReadError::TooLargeUnpacked => StatusCode::PAYLOAD_TOO_LARGE,
         BodyReadError::TimedOut => StatusCode::REQUEST_TIMEOUT,
-        BodyReadError::Broken => StatusCode::BAD_REQUEST,
+        BodyReadError::Broken | BodyReadError::NotPacked => StatusCode::BAD_REQUEST,
     };
     answer::refused(status, &error.to_string())
 }

@@ -357,7 +357,8 @@ fn an_injection_is_taken_with_its_scope_and_within_bounds() {
     for (fields, body, expected) in [
         (format!("{json}Content-Length: 70000000\r\n"), "abc", 413),
         (format!("{json}Transfer-Encoding: chunked\r\n"), "zz\r\nabc", 400),
-        (format!("{json}Content-Length: 3\r\nContent-Encoding: gzip\r\n"), "abc", 415),
+        (format!("{json}Content-Length: 3\r\nContent-Encoding: br\r\n"), "abc", 415),
+        (format!("{json}Content-Length: 3\r\nContent-Encoding: gzip\r\n"), "abc", 400),
         (format!("{json}Content-Length: 3\r\nIdempotency-Key: a b\r\n"), "abc", 400),
         (format!("{json}Content-Length: 3\r\nIdempotency-Key:\r\n"), "abc", 400),
         (format!("{json}Content-Length: 3\r\nIdempotency-Key: a\r\nIdempotency-Key: a\r\n"), "abc", 400),

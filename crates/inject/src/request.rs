@@ -25,6 +25,7 @@ pub struct InjectRequest {
     templates: Templates,
     /// Of the request: one value that all messages look into.
     substitutions: Variable,
+    names_client: bool,
 }
 
 #[derive(Debug)]
@@ -89,6 +90,21 @@ struct RequestBody {
     deferred_generation: bool,
     #[serde(default)]
     deferred_spool: bool,
+    trace_headers: Option<Object<TraceBody>>,
+}
+
+/// KumoMTA's fields of trace. Names of a field that is not written are taken.
+#[derive(Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct TraceBody {
+    #[serde(default)]
+    received_header: bool,
+    #[serde(default)]
+    supplemental_header: bool,
+    #[serde(rename = "header_name")]
+    _header_name: Option<String>,
+    #[serde(rename = "include_meta_names")]
+    _include_meta_names: Option<Vec<String>>,
 }
 
 #[derive(Deserialize)]
@@ -159,6 +175,11 @@ impl InjectRequest {
         if body.recipients.is_empty() || body.recipients.len() > RECIPIENTS_MAX {
             return Err(InvalidRequest(format!("recipients: 1 to {RECIPIENTS_MAX}")));
         }
+        let trace = body.trace_headers.map(|Object(trace)| trace).unwrap_or_default();
+        if trace.supplemental_header {
+            let why = "trace_headers.supplemental_header: true is not taken: complaints are known by the return path";
+            return Err(InvalidRequest(why.to_owned()));
+        }
         let sender = ReversePath::parse(&format!("<{}>", body.envelope_sender));
         let sender = sender.map_err(|error| InvalidRequest(format!("envelope_sender: {error}")))?;
         let of_request = check_substitutions("", &body.substitutions)?;
@@ -183,7 +204,12 @@ impl InjectRequest {
             recipients.retain(|recipient| seen.insert(recipient.path.to_string()));
         }
         let substitutions = Variable::from_serialize(body.substitutions);
-        Ok(Self { sender, recipients, content, templates, substitutions })
+        Ok(Self { sender, recipients, content, templates, substitutions, names_client: trace.received_header })
+    }
+
+    /// True if the client is to be named in `Received`.
+    pub fn names_client(&self) -> bool {
+        self.names_client
     }
 
     /// True if its messages are made by templates, which takes time.

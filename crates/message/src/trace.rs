@@ -118,8 +118,8 @@ pub struct ReceivedLocally<'a> {
 pub enum LocalSource {
     /// A program of the user with this number, on this machine.
     User(u32),
-    /// A client of HTTP. Its address is not told.
-    Http,
+    /// A client of HTTP, whose address is told if there is one.
+    Http(Option<IpAddr>),
 }
 
 impl ReceivedLocally<'_> {
@@ -129,7 +129,8 @@ impl ReceivedLocally<'_> {
         push_atom(out, self.by, MAX_DOMAIN);
         let source = match self.source {
             LocalSource::User(uid) => format!("from userid {uid}"),
-            LocalSource::Http => "by HTTP".to_owned(),
+            LocalSource::Http(None) => "by HTTP".to_owned(),
+            LocalSource::Http(Some(client)) => format!("by HTTP from [{client}]"),
         };
         out.extend_from_slice(format!(" (Posthaste, {source})\r\n\tid ").as_bytes());
         push_atom(out, self.id, MAX_ID);
@@ -384,6 +385,19 @@ mod tests {
         assert_eq!(field(Some("a@x")), format!("{begin}\r\n\tfor <a@x>{date}"));
         assert_eq!(field(None), format!("{begin}{date}"));
         assert_eq!(field(Some("jörg@x")), format!("{begin}{date}"));
+    }
+
+    #[test]
+    fn a_client_of_http_is_named_only_where_it_is_given() {
+        let field = |client: Option<&str>| {
+            let mut out = Vec::new();
+            let source = LocalSource::Http(client.map(|ip| ip.parse().unwrap()));
+            let date = DateTime::from_unix(0);
+            ReceivedLocally { by: "mx", source, id: "1", recipient: None, utf8: false, date }.write_to(&mut out);
+            String::from_utf8(out).unwrap()
+        };
+        assert!(field(None).starts_with("Received: by mx (Posthaste, by HTTP)\r\n"));
+        assert!(field(Some("2001:db8::1")).starts_with("Received: by mx (Posthaste, by HTTP from [2001:db8::1])\r\n"));
     }
 
     #[test]

@@ -27,6 +27,8 @@ pub(crate) struct Transaction {
     discarded: usize,
     /// Recipients that are signed return paths.
     returned: Vec<Returned>,
+    /// The client of HTTP is named in `Received`.
+    names_client: bool,
     /// Entries for its batch that are no destination's.
     also: Vec<Entry>,
     /// Octets that the recipients take, here, in the envelope and in the spool's record.
@@ -92,6 +94,16 @@ impl Transaction {
         self.bytes = bytes;
         self.remote.push(rcpt.clone());
         Ok(())
+    }
+
+    /// Names the client of HTTP in `Received`.
+    pub fn name_client(&mut self) {
+        self.names_client = true;
+    }
+
+    /// Whether it is named.
+    pub fn names_client(&self) -> bool {
+        self.names_client
     }
 
     /// Adds an entry to the batch of the message.

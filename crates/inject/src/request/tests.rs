@@ -36,6 +36,14 @@ fn a_raw_message_is_taken() {
 }
 
 #[test]
+fn a_client_is_named_only_if_it_asks_for_that() {
+    let names = |more: &str| with(ANN, "\"\"", more).unwrap().names_client();
+    assert!(!names("") && !names(r#","trace_headers":{}"#) && !names(r#","trace_headers":null"#));
+    assert!(!names(r#","trace_headers":{"received_header":false,"supplemental_header":false,"header_name":"X-Ref"}"#));
+    assert!(names(r#","trace_headers":{"received_header":true,"include_meta_names":["a"]}"#));
+}
+
+#[test]
 fn one_text_is_one_message_for_a_thousand_recipients() {
     let many: Vec<String> = (0..2500).map(|n| format!(r#"{{"email":"u{n}@example.org"}}"#)).collect();
     let request = with(&format!("[{}]", many.join(",")), "\"X: y\\n\\nx\"", "").unwrap();
@@ -60,7 +68,15 @@ fn keys_that_are_not_taken_are_named() {
         let why = answer.unwrap_err();
         assert!(why.contains(expected), "{why}");
     };
-    check(with(ANN, "\"\"", r#","trace_headers":{}"#), "there is no key `trace_headers`; there are envelope_sender, ");
+    check(with(ANN, "\"\"", r#","meta":{}"#), "there is no key `meta`; there are envelope_sender, ");
+    check(
+        with(ANN, "\"\"", r#","trace_headers":{"supplemental_header":true}"#),
+        "trace_headers.supplemental_header: true",
+    );
+    check(
+        with(ANN, "\"\"", r#","trace_headers":{"x":true}"#),
+        "trace_headers.x: there is no key `x`; there are received_header",
+    );
     check(
         with(ANN, "\"\"", r#","template_dialect":"Handlebars""#),
         "there is no `Handlebars`; there are Jinja, Static",

@@ -20,6 +20,7 @@ mod imap;
 mod indexing;
 mod inject;
 mod inject_keys;
+mod inject_moving;
 mod keywords;
 mod listeners;
 mod load;

@@ -134,7 +134,7 @@ impl InjectDoor {
     ) -> Option<Outcomes> {
         let id = self.0.sessions.fetch_add(1, Ordering::Relaxed) + 1;
         let (has_templates, total) = (request.has_templates(), request.recipients());
-        let first = request.indexes_of(number).start;
+        let (first, names_client) = (request.indexes_of(number).start, request.names_client());
         let compose = move |may_go_on: &dyn Fn() -> bool| {
             composed(request.sender.clone(), request.message(number, may_go_on)?, &bounds, id)
         };
@@ -145,7 +145,7 @@ impl InjectDoor {
         let Composed { mail, recipients, body } = composed.ok()?;
         let recipients =
             indexes.into_iter().map(|index| (index, recipients[(index - first) as usize].clone())).collect();
-        let injected = InjectedMail { id, peer, mail, recipients, body };
+        let injected = InjectedMail { id, peer, mail, recipients, body, names_client };
         let Some(key) = key else { return Some(self.0.receiver.inject(injected, None).await) };
         let settles = |settled, failed| key.entry(total, settled, failed);
         Some(self.0.receiver.inject(injected, Some(&settles)).await)

@@ -29,6 +29,8 @@ pub(crate) struct InjectedMail {
     pub mail: MailFrom,
     pub recipients: Vec<(u32, ForwardPath)>,
     pub body: InjectedBody,
+    /// The client is named in `Received`.
+    pub names_client: bool,
 }
 
 /// Makes the entry that settles recipients, with those of them that have failed for good.
@@ -38,9 +40,12 @@ impl Receiver {
     /// Receives one message for all of its recipients, in one batch. With `settles`, the batch has an entry for them and for those that have failed for good; where there is no
     /// batch, the entry has its own.
     pub async fn inject(&self, injected: InjectedMail, settles: Option<Settles<'_>>) -> Outcomes {
-        let InjectedMail { id, peer, mail, recipients, mut body } = injected;
+        let InjectedMail { id, peer, mail, recipients, mut body, names_client } = injected;
         let mut session = session(id, peer);
         let mut transaction = Transaction::default();
+        if names_client {
+            transaction.name_client();
+        }
         let mut envelope = Envelope { mail, recipients: Vec::with_capacity(recipients.len()) };
         let mut outcomes = Outcomes::new();
         let mut asked = Vec::with_capacity(recipients.len());

@@ -281,7 +281,7 @@ fn write_received(message: &mut ReadMessage<'_>) {
     let (recipient, date) = (only.as_deref(), DateTime::from_unix(unix_micros() / 1_000_000));
     let source = match session.peer {
         Peer::Local { uid } => Some(LocalSource::User(uid)),
-        Peer::Token { .. } => Some(LocalSource::Http),
+        Peer::Token { client, .. } => Some(LocalSource::Http(client.filter(|_| message.transaction.names_client()))),
         Peer::Tcp { .. } | Peer::Unix => None,
     };
     if let Some(source) = source {

@@ -1,0 +1,194 @@
+//! Bodies that come compressed: unpacked a piece at a time, within the same bounds as others.
+
+use std::io::{self, Cursor, Read};
+
+use flate2::read::MultiGzDecoder;
+use hyper::HeaderMap;
+use hyper::header::CONTENT_ENCODING;
+use ruzstd::decoding::StreamingDecoder;
+use tokio::task::spawn_blocking;
+
+use crate::body::{BodyReadError, BodyRoom, ReadBody};
+
+/// A coding of a body (RFC 9110 section 8.4).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum ContentCoding {
+    /// As it is.
+    Identity,
+    /// RFC 1952.
+    Gzip,
+    /// RFC 8878.
+    Zstd,
+}
+
+impl ContentCoding {
+    /// The coding of a request; `None`: one that is not taken, or several.
+    pub fn of(headers: &HeaderMap) -> Option<Self> {
+        let mut fields = headers.get_all(CONTENT_ENCODING).iter();
+        let Some(field) = fields.next() else { return Some(Self::Identity) };
+        let field = field.to_str().ok().filter(|_| fields.next().is_none())?;
+        match field.trim().to_ascii_lowercase().as_str() {
+            "identity" => Some(Self::Identity),
+            "gzip" | "x-gzip" => Some(Self::Gzip),
+            "zstd" => Some(Self::Zstd),
+            _ => None,
+        }
+    }
+}
+
+type Decoder = Box<dyn Read + Send>;
+
+/// Unpacks a body.
+///
+/// # Errors
+/// It is larger than [`UNPACKED_BYTES_MAX`] or [`RATIO_MAX`] times its packed size, it is not in this coding, or there is no room for it.
+pub(crate) async fn unpack(
+    coding: ContentCoding,
+    packed: ReadBody,
+    room: &BodyRoom,
+) -> Result<ReadBody, BodyReadError> {
+    let ReadBody { octets: packed, mut share } = packed;
+    let bytes_max = (packed.len() * RATIO_MAX).min(UNPACKED_BYTES_MAX);
+    let packed_bytes = packed.len();
+    let opened = spawn_blocking(move || decoder(coding, packed)).await;
+    let mut decoder = opened.map_err(io::Error::from).flatten().map_err(|_| BodyReadError::NotPacked)?;
+    let mut octets = Vec::new();
+    loop {
+        room.grow(&mut share, packed_bytes + octets.len() + STEP_BYTES).await?;
+        let before = octets.len();
+        let step = move || {
+            let read = decoder.by_ref().take(STEP_BYTES as u64).read_to_end(&mut octets);
+            read.map(|_| (decoder, octets))
+        };
+        let done = spawn_blocking(step).await.map_err(io::Error::from).flatten();
+        (decoder, octets) = done.map_err(|_| BodyReadError::NotPacked)?;
+        if octets.len() > bytes_max {
+            return Err(BodyReadError::TooLargeUnpacked);
+        }
+        if octets.len() == before {
+            return Ok(ReadBody { octets, share });
+        }
+    }
+}
+
+fn decoder(coding: ContentCoding, packed: Vec<u8>) -> io::Result<Decoder> {
+    let packed = Cursor::new(packed);
+    Ok(match coding {
+        ContentCoding::Identity => Box::new(packed),
+        ContentCoding::Gzip => Box::new(MultiGzDecoder::new(packed)),
+        ContentCoding::Zstd => Box::new(Frames { packed: Some(packed), frame: None }),
+    })
+}
+
+/// One frame of zstd after the other (RFC 8878 section 3).
+struct Frames {
+    /// `None` while a frame has it.
+    packed: Option<Cursor<Vec<u8>>>,
+    frame: Option<Box<StreamingDecoder<Cursor<Vec<u8>>, ruzstd::decoding::FrameDecoder>>>,
+}
+
+impl Read for Frames {
+    fn read(&mut self, to: &mut [u8]) -> io::Result<usize> {
+        loop {
+            match &mut self.frame {
+                Some(frame) => match frame.read(to)? {
+                    0 => self.packed = self.frame.take().map(|frame| frame.into_inner()),
+                    read => return Ok(read),
+                },
+                None => {
+                    let Some(packed) = self.packed.take() else { return Ok(0) };
+                    if packed.position() >= packed.get_ref().len() as u64 {
+                        return Ok(0);
+                    }
+                    let frame = StreamingDecoder::new(packed).map_err(io::Error::other)?;
+                    self.frame = Some(Box::new(frame));
+                }
+            }
+        }
+    }
+}
+
+/// Octets of a body that is unpacked.
+const UNPACKED_BYTES_MAX: usize = 128 << 20;
+/// Of the packed size.
+const RATIO_MAX: usize = 100;
+/// Octets that are unpacked at a time.
+const STEP_BYTES: usize = 1 << 20;
+
+#[cfg(test)]
+mod tests {
+    use std::io::Write;
+
+    use ruzstd::encoding::{CompressionLevel, compress_to_vec};
+
+    use super::*;
+
+    fn gzip(text: &[u8]) -> Vec<u8> {
+        let mut packer = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::best());
+        packer.write_all(text).unwrap();
+        packer.finish().unwrap()
+    }
+
+    fn zstd(text: &[u8]) -> Vec<u8> {
+        compress_to_vec(text, CompressionLevel::Fastest)
+    }
+
+    async fn unpacked(coding: ContentCoding, packed: Vec<u8>) -> Result<Vec<u8>, BodyReadError> {
+        let room = BodyRoom::new(64 << 20);
+        let body = ReadBody { octets: packed, share: Default::default() };
+        unpack(coding, body, &room).await.map(|body| body.octets)
+    }
+
+    #[tokio::test]
+    async fn bodies_are_unpacked_with_all_their_parts() {
+        use ContentCoding::{Gzip, Zstd};
+        // More than one step, and hard to pack.
+        let mut octet = 1_u32;
+        let noise = std::iter::repeat_with(|| {
+            octet = octet.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+            (octet >> 24) as u8
+        });
+        let noise = noise.take(STEP_BYTES * 2 + 7).collect::<Vec<u8>>();
+        for text in [&b"{}"[..], &noise] {
+            assert_eq!(unpacked(Gzip, gzip(text)).await.as_deref(), Ok(text));
+            assert_eq!(unpacked(Zstd, zstd(text)).await.as_deref(), Ok(text));
+            let twice = [text, text].concat();
+            assert_eq!(unpacked(Gzip, [gzip(text), gzip(text)].concat()).await, Ok(twice.clone()));
+            assert_eq!(unpacked(Zstd, [zstd(text), zstd(text)].concat()).await, Ok(twice));
+        }
+    }
+
+    #[tokio::test]
+    async fn bombs_and_what_is_not_packed_are_refused() {
+        use BodyReadError::{NotPacked, TooLargeUnpacked};
+        use ContentCoding::{Gzip, Zstd};
+        let spaces = vec![b' '; 20 << 20];
+        assert_eq!(unpacked(Gzip, gzip(&spaces)).await, Err(TooLargeUnpacked));
+        assert_eq!(unpacked(Zstd, zstd(&spaces)).await, Err(TooLargeUnpacked));
+        for (coding, packed) in [(Gzip, gzip(b"hello")), (Zstd, zstd(b"hello"))] {
+            let other = if coding == Gzip { Zstd } else { Gzip };
+            assert_eq!(unpacked(other, packed.clone()).await, Err(NotPacked));
+            for end in 1..packed.len() {
+                assert_eq!(unpacked(coding, packed[..end].to_vec()).await, Err(NotPacked), "{coding:?} {end}");
+            }
+            assert_eq!(unpacked(coding, [&packed[..], b"x"].concat()).await, Err(NotPacked));
+        }
+    }
+
+    #[test]
+    fn one_coding_is_taken_and_others_are_not() {
+        let of = |fields: &[&str]| {
+            let mut headers = HeaderMap::new();
+            for field in fields {
+                headers.append(CONTENT_ENCODING, field.parse().unwrap());
+            }
+            ContentCoding::of(&headers)
+        };
+        assert_eq!(of(&[]), Some(ContentCoding::Identity));
+        assert_eq!(of(&["GZip"]), Some(ContentCoding::Gzip));
+        assert_eq!(of(&["zstd"]), Some(ContentCoding::Zstd));
+        for other in [&["br"][..], &["gzip, zstd"], &["gzip", "gzip"], &[""]] {
+            assert_eq!(of(other), None, "{other:?}");
+        }
+    }
+}
