@@ -263,6 +263,7 @@ the_first_minute() {
         password=$(cat posthaste-data/password)
         curl -sS "imap://127.0.0.1:1143/INBOX;MAILINDEX=1" -u "me@localhost:$password" | grep -x $'\''world\r'\''
         curl -sS "pop3://127.0.0.1:1110/1" -u "me@localhost:$password" | grep -x $'\''world\r'\''
+        curl -sS http://127.0.0.1:8025/api/now/v1 -H "Authorization: Bearer $password" | grep -F '\''"not_taking":null'\''
         refused "you@localhost:$password"
         refused me@localhost:wrong
         [ "$(stat -c %a posthaste-data/password)" = 600 ]

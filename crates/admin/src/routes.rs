@@ -106,8 +106,7 @@ pub(crate) async fn serve<V: ServerView>(
     let token = match route.access {
         Access::Health | Access::Open => None,
         Access::AnyToken | Access::Scope(_) => {
-            let client = arrival.client(&parts.headers);
-            match authenticate(shared, credential, client).await {
+            match authenticate(shared, credential, arrival, &parts.headers).await {
                 Ok(token) => Some(token),
                 Err(answer) => return answer,
             }
@@ -143,13 +142,20 @@ fn not_found() -> Answer {
 async fn authenticate<V: ServerView>(
     shared: &Arc<Shared<V>>,
     credential: Credential,
-    client: crate::ClientAddress,
+    arrival: &Arrival,
+    headers: &HeaderMap,
 ) -> Result<Arc<Token>, Answer> {
     let Credential::Token(presented) = credential else {
         // No `WWW-Authenticate: Basic`: a browser would keep what is typed, and send it with requests of other sites.
         return Err(answer::refused(StatusCode::UNAUTHORIZED, "a token is needed: Authorization: Bearer pht_…"));
     };
-    match shared.tokens.find(&presented, crate::service::unix_secs()).await {
+    let known = shared.tokens.find(&presented, crate::service::unix_secs()).await;
+    let found = match known {
+        Ok(None) if arrival.is_loopback => Ok(shared.of_password(&presented).await),
+        known => known,
+    };
+    let client = arrival.client(headers);
+    match found {
         Ok(Some(token)) => match shared.rates.take(token.hash()) {
             Ok(()) => Ok(token),
             Err(secs) => Err(answer::later(StatusCode::TOO_MANY_REQUESTS, "this token makes too many requests", secs)),

@@ -27,7 +27,7 @@ use crate::rates::TokenRates;
 use crate::routes;
 use crate::token_file::KnownTokens;
 use crate::view::{Attention, QueueStatus, ServerStatus, ServerView, Urgency};
-use crate::{ClientAddress, HostNames, TokenFile};
+use crate::{ClientAddress, HostNames, Token, TokenFile};
 
 /// The API and the page of one server. Clones share everything.
 pub struct AdminApi<V>(Arc<Shared<V>>);
@@ -112,6 +112,13 @@ const STATUS_TICKS: u64 = 10;
 impl<V: ServerView> Shared<V> {
     pub fn names(&self) -> Arc<HostNames> {
         Arc::clone(&self.names.read().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// The token that the first password is; `None`: this is another text.
+    pub async fn of_password(self: &Arc<Self>, presented: &str) -> Option<Arc<Token>> {
+        let (shared, presented) = (Arc::clone(self), presented.to_owned());
+        let look = move || shared.view.is_first_password(&presented).then(|| Token::of_password(&presented));
+        spawn_blocking(look).await.ok().flatten().map(Arc::new)
     }
 
     /// `None`: the server does not say.

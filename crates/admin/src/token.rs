@@ -124,6 +124,8 @@ pub enum TokenError {
     NoScope,
 }
 
+/// The name under which a password counts as a token.
+const PASSWORD_NAME: &str = "first-password";
 /// Octets of a name.
 const NAME_BYTES_MAX: usize = 64;
 
@@ -145,6 +147,11 @@ impl Token {
             return Err(TokenError::NoScope);
         }
         Ok(Self { name: name.to_owned(), hash, scopes, until })
+    }
+
+    /// The token that a password is for who opens the page before there is a configuration: with all scopes.
+    pub(crate) fn of_password(password: &str) -> Self {
+        Self { name: PASSWORD_NAME.to_owned(), hash: hash(password), scopes: Scope::all().collect(), until: None }
     }
 
     /// Its name, for the log and for `list`.

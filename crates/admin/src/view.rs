@@ -24,6 +24,10 @@ pub trait ServerView: Send + Sync + 'static {
     /// Takes the mail of a request. A recipient that the reply counts as a success has it durably.
     fn inject(&self, call: InjectCall<'_>) -> impl Future<Output = InjectReply> + Send;
 
+    /// Says whether this is the password by which the page is opened while there are no listeners of a configuration. Asked about what comes from this machine and is no token. May
+    /// block.
+    fn is_first_password(&self, presented: &str) -> bool;
+
     /// Counts a wrong token for the client, and waits as long as after a wrong password. Nobody is shut out: a good token is never asked about here.
     fn wrong_token(&self, client: ClientAddress, presented: &str) -> impl Future<Output = Guess> + Send;
 }

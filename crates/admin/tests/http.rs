@@ -38,6 +38,9 @@ impl ServerView for Fake {
         let body = format!("{{\"bytes\":{}{key}}}", call.body.len());
         InjectReply { status: 503, body, retry_secs: Some(7), is_replayed: call.key == Some("old") }
     }
+    fn is_first_password(&self, presented: &str) -> bool {
+        presented == "kelp-orbit"
+    }
     async fn wrong_token(&self, client: ClientAddress, _: &str) -> Guess {
         assert_eq!(client.0, Some([127, 0, 0, 1].into()));
         match self.guesses.fetch_add(1, Ordering::Relaxed) {
@@ -61,6 +64,10 @@ struct World {
 
 impl World {
     fn new() -> Self {
+        Self::at(true)
+    }
+
+    fn at(is_loopback: bool) -> Self {
         let data = tempfile::tempdir().unwrap();
         let (tokens, secret) = (TokenFile::in_directory(data.path()), Secret::random());
         let injects = Secret::random();
@@ -73,7 +80,7 @@ impl World {
         let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
         let guard = runtime.enter();
         let mut listeners = Listeners::new(Limits::default()).unwrap();
-        let address = serve(&mut listeners, api);
+        let address = serve(&mut listeners, api, is_loopback);
         drop(guard);
         Self { address, secret, injects, guesses, runtime, listeners: Some(listeners), _data: data }
     }
@@ -173,6 +180,19 @@ fn a_wrong_token_is_counted_and_a_good_one_is_never_refused() {
     assert!(status(&too_many) == 429 && too_many.contains("retry-after: 600"), "{too_many}");
     assert_eq!(status(&world.get("/api/queue/v1", &world.bearer())), 200);
     assert_eq!(world.guesses.load(Ordering::Relaxed), 2);
+}
+
+#[test]
+fn the_first_password_opens_everything_from_this_machine() {
+    let world = World::new();
+    let field = "Authorization: Bearer kelp-orbit\r\n";
+    let whose = world.get("/api/token/v1", field);
+    assert!(status(&whose) == 200 && whose.contains("\"name\":\"first-password\""), "{whose}");
+    for path in ["/api/now/v1", "/api/queue/v1"] {
+        assert_eq!(status(&world.get(path, field)), 200);
+    }
+    let far = World::at(false);
+    assert_eq!(status(&far.get("/api/token/v1", field)), 401, "not where others can connect");
 }
 
 #[test]
@@ -312,11 +332,11 @@ fn a_drain_ends_idle_connections_and_finishes_requests() {
 }
 
 /// Serves `api` at a free port of loopback, in the clear.
-fn serve(listeners: &mut Listeners, api: AdminApi<Fake>) -> SocketAddr {
+fn serve(listeners: &mut Listeners, api: AdminApi<Fake>, is_loopback: bool) -> SocketAddr {
     let (bound, ()) =
         posthaste_net::bind(vec![(Place::Tcp("127.0.0.1:0".into()), ())], &Limits::default()).unwrap().remove(0);
     let address = bound.local_addr().unwrap();
-    let at = HttpListener { certificate: None, is_loopback: true, proxies: Arc::new(RwLock::default()) };
+    let at = HttpListener { certificate: None, is_loopback, proxies: Arc::new(RwLock::default()) };
     listeners.serve(bound.listen().unwrap(), &Admission::new(Rules::default()), AdminService::new(api, at));
     address
 }
@@ -328,7 +348,7 @@ async fn a_head_that_does_not_come_is_not_waited_for() {
     let settings = HttpSettings { names: HostNames::default(), token_rate: "1/second".parse().unwrap() };
     let api = AdminApi::new(Fake::default(), TokenFile::in_directory(data.path()), settings, 0);
     let mut listeners = Listeners::new(Limits::default()).unwrap();
-    let address = serve(&mut listeners, api);
+    let address = serve(&mut listeners, api, true);
     for begin in ["", "GET / HTTP/1.1\r\nHost: loc"] {
         let mut slow = tokio::net::TcpStream::connect(address).await.unwrap();
         slow.write_all(begin.as_bytes()).await.unwrap();

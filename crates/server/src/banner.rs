@@ -66,7 +66,7 @@ impl Server {
         for page in self.pages() {
             let _ = writeln!(out, "  page       {page}");
         }
-        if !self.pages().is_empty() {
+        if !self.pages().is_empty() && self.receiver.first_password().is_none() {
             let _ = writeln!(out, "  token      posthaste token add me --scope server:read,queue:read");
         }
         for (protocol, name) in [(ListenerProtocol::Imap, "imap"), (ListenerProtocol::Pop3, "pop3")] {
@@ -79,11 +79,11 @@ impl Server {
             let _ = match std::io::stdout().is_terminal() {
                 true => writeln!(
                     out,
-                    "  password   {} (to read the mail of any account; also in {file})",
+                    "  password   {} (opens the mail of any account, and the page; also in {file})",
                     password.reveal()
                 ),
                 // Standard output may be a log.
-                false => writeln!(out, "  password   in {file} (to read the mail of any account)"),
+                false => writeln!(out, "  password   in {file} (opens the mail of any account, and the page)"),
             };
         }
         let domains: Vec<&str> = self.config.domains.iter().flat_map(Domain::names).collect();

@@ -1,4 +1,4 @@
-//! The password of the first minute: without `[auth]` and without a `[[listener]]`, it opens the mail of every account, from this machine only.
+//! The password of the first minute: without `[auth]` and without a `[[listener]]`, it opens the mail of every account and the page, from this machine only.
 
 use std::collections::HashSet;
 use std::fs::{File, OpenOptions};
@@ -66,6 +66,12 @@ impl FirstPassword {
         self.state.lock().unwrap_or_else(PoisonError::into_inner).password.clone()
     }
 
+    /// As [`is_right`](Self::is_right), for the page: what has not the form of a password is a wrong token, and no guess at the password.
+    pub fn opens_page(&self, presented: &str) -> bool {
+        let is_guess = presented.len() == LETTERS && presented.bytes().all(|octet| ALPHABET.contains(&octet));
+        is_guess && self.is_right(presented)
+    }
+
     /// True if this is the password. Blocks: the tenth wrong one makes a new one, which the log tells.
     pub fn is_right(&self, presented: &str) -> bool {
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
@@ -131,6 +137,21 @@ mod tests {
     use std::os::unix::fs::PermissionsExt;
 
     use super::*;
+
+    #[test]
+    fn wrong_tokens_are_no_guesses_at_the_password() {
+        let dir = tempfile::tempdir().unwrap();
+        let first = FirstPassword::open(dir.path()).unwrap();
+        let password = first.reveal();
+        for number in 0..WRONG_MAX * 2 {
+            assert!(!first.opens_page(&format!("pht_{number:040}")) && !first.opens_page(&format!("x{number}")));
+        }
+        assert!(first.opens_page(&password));
+        for guess in ALPHABET.iter().take(WRONG_MAX + 1) {
+            assert!(!first.opens_page(&char::from(*guess).to_string().repeat(LETTERS)));
+        }
+        assert!(!first.opens_page(&password) && first.opens_page(&first.reveal()), "guesses make a new one");
+    }
 
     #[test]
     fn a_password_is_made_once_and_only_its_owner_can_read_it() {

@@ -162,6 +162,10 @@ impl ServerView for Overview {
         self.door.inject(call).await
     }
 
+    fn is_first_password(&self, presented: &str) -> bool {
+        self.receiver.first_password().is_some_and(|first| first.opens_page(presented))
+    }
+
     async fn wrong_token(&self, client: ClientAddress, presented: &str) -> Guess {
         match self.receiver.wrong_token(client.0, presented).await {
             LoginFailure::Wrong(_) => Guess::Wrong,

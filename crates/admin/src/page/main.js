@@ -13,7 +13,7 @@ function login(message) {
   // For programs that keep passwords.
   const user = el("input", { type: "text", name: "username", autocomplete: "username", value: "token", hidden: true });
   const field = el("input", {
-    id: "token", name: "token", type: "password", autocomplete: "current-password", required: true, spellcheck: "false", placeholder: "pht_…",
+    id: "token", name: "token", type: "password", autocomplete: "current-password", required: true, spellcheck: "false", placeholder: "pht_… or the first password",
   });
   const button = el("button", { type: "submit" }, "Open");
   const enter = async (event) => {
@@ -34,11 +34,12 @@ function login(message) {
   const form = el("form", { class: "login", onsubmit: enter },
     el("h1", {}, "Posthaste"),
     user,
-    el("label", { for: "token" }, "Token"),
+    el("label", { for: "token" }, "Token or password"),
     field,
     button,
     said,
-    el("p", { class: "hint" }, "On the server: ", el("code", {}, "posthaste token add me --scope server:read,queue:read")));
+    el("p", { class: "hint" }, "On the server: ", el("code", {}, "posthaste token add me --scope server:read,queue:read"),
+      ". Without a configuration, the password in ", el("code", {}, "posthaste-data/password"), " opens it."));
   put(app, el("main", { class: "narrow" }, form));
   field.focus();
 }
