@@ -13,18 +13,24 @@ pub(crate) const FIELDS_MAX: usize = 64;
 
 /// Why a head is refused. The connection ends.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-pub(crate) enum HeadRefusal {
+#[non_exhaustive]
+pub enum HeadRefusal {
+    /// It has too many octets or fields.
     #[error("the head of the request is larger than {HEAD_BYTES_MAX} bytes, or has more than {FIELDS_MAX} fields")]
     TooLarge,
+    /// A line of it ends in LF alone.
     #[error("lines of a head end in CRLF")]
     BareNewline,
+    /// It is no head.
     #[error("this is no request of HTTP/1")]
     Malformed,
+    /// `Content-Length` and `Transfer-Encoding` do not name one end.
     #[error("the end of the request's body can be read in two ways")]
     TwoEnds,
 }
 
 impl HeadRefusal {
+    /// The status of the answer.
     pub fn status(self) -> StatusCode {
         match self {
             Self::TooLarge => StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE,
@@ -44,7 +50,7 @@ enum BodyEnd {
 
 /// Takes octets of a connection, and gives out those of whole heads and of bodies.
 #[derive(Debug, Default)]
-pub(crate) struct Heads {
+pub struct Heads {
     /// Octets of a head that is not whole.
     pending: BytesMut,
     /// Octets of it that have no end of a head.

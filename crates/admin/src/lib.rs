@@ -23,6 +23,7 @@ mod view;
 pub use body::BodyShare;
 pub use client::ClientAddress;
 pub use guard::HostNames;
+pub use heads::{HeadRefusal, Heads};
 pub use history::Counters;
 pub use routes::INJECT_PATH;
 pub use service::{AdminApi, AdminService, HttpListener, HttpSettings};
