@@ -11,6 +11,7 @@ mod connection;
 mod guard;
 mod heads;
 mod history;
+mod metrics;
 mod page;
 mod rates;
 mod routes;

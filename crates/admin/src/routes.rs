@@ -10,6 +10,7 @@ use serde_json::json;
 use crate::answer::{self, Answer};
 use crate::body::{self, BodyReadError, ReadBody};
 use crate::guard::{self, Credential};
+use crate::metrics;
 use crate::service::{Arrival, Shared};
 use crate::token::{Scope, Token};
 use crate::unpack::{ContentCoding, unpack};
@@ -37,6 +38,7 @@ enum Action {
     Token,
     Now,
     Queue,
+    Metrics,
     Inject,
 }
 
@@ -47,7 +49,7 @@ struct Route {
     action: Action,
 }
 
-const ROUTES: [Route; 7] = [
+const ROUTES: [Route; 8] = [
     Route { method: Method::GET, path: "/health/live", access: Access::Health, action: Action::Live },
     Route { method: Method::GET, path: "/health/ready", access: Access::Health, action: Action::Ready },
     Route { method: Method::GET, path: "/", access: Access::Open, action: Action::Index },
@@ -59,6 +61,7 @@ const ROUTES: [Route; 7] = [
         access: Access::Scope(Scope::QueueRead),
         action: Action::Queue,
     },
+    Route { method: Method::GET, path: "/metrics", access: Access::Scope(Scope::Metrics), action: Action::Metrics },
     Route { method: Method::POST, path: INJECT_PATH, access: Access::Scope(Scope::Inject), action: Action::Inject },
 ];
 
@@ -105,12 +108,10 @@ pub(crate) async fn serve<V: ServerView>(
     };
     let token = match route.access {
         Access::Health | Access::Open => None,
-        Access::AnyToken | Access::Scope(_) => {
-            match authenticate(shared, credential, arrival, &parts.headers).await {
-                Ok(token) => Some(token),
-                Err(answer) => return answer,
-            }
-        }
+        Access::AnyToken | Access::Scope(_) => match authenticate(shared, credential, arrival, &parts.headers).await {
+            Ok(token) => Some(token),
+            Err(answer) => return answer,
+        },
     };
     if let (Access::Scope(scope), Some(token)) = (route.access, &token)
         && !token.scopes().contains(&scope)
@@ -124,6 +125,7 @@ pub(crate) async fn serve<V: ServerView>(
         Action::Token => token.map_or_else(not_found, |token| whose(&token)),
         Action::Now => now(shared).await,
         Action::Queue => queue(shared).await,
+        Action::Metrics => metrics(shared).await,
         Action::Inject => match token {
             Some(token) => inject(shared, arrival, &token, (&parts.headers, incoming)).await,
             None => not_found(),
@@ -193,6 +195,12 @@ async fn now<V: ServerView>(shared: &Arc<Shared<V>>) -> Answer {
         }
         None => no_look(),
     }
+}
+
+async fn metrics<V: ServerView>(shared: &Arc<Shared<V>>) -> Answer {
+    let (status, queue) = (shared.status().await, shared.queue().await);
+    let text = metrics::text(&shared.view.readiness(), shared.view.counters(), status.as_deref(), queue.as_deref());
+    answer::answer(StatusCode::OK, "text/plain; version=0.0.4; charset=utf-8", text)
 }
 
 async fn queue<V: ServerView>(shared: &Arc<Shared<V>>) -> Answer {

@@ -16,11 +16,17 @@ pub enum Scope {
     QueueRead,
     /// The server's state: rates, streams, disks.
     ServerRead,
+    /// The metrics for Prometheus.
+    Metrics,
 }
 
 /// All scopes, by their names.
-const SCOPES: [(Scope, &str); 3] =
-    [(Scope::Inject, "inject"), (Scope::QueueRead, "queue:read"), (Scope::ServerRead, "server:read")];
+const SCOPES: [(Scope, &str); 4] = [
+    (Scope::Inject, "inject"),
+    (Scope::QueueRead, "queue:read"),
+    (Scope::ServerRead, "server:read"),
+    (Scope::Metrics, "metrics"),
+];
 
 /// A name that is no scope.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -264,7 +270,7 @@ mod tests {
     #[test]
     fn an_unknown_scope_is_named_with_those_there_are() {
         let error = "queue:all".parse::<Scope>().unwrap_err().to_string();
-        assert_eq!(error, "there is no scope `queue:all`; there are inject, queue:read, server:read");
+        assert_eq!(error, "there is no scope `queue:all`; there are inject, queue:read, server:read, metrics");
         assert!(Scope::all().all(|scope| scope.name().parse() == Ok(scope)));
     }
 }

@@ -191,6 +191,13 @@ fn the_first_password_opens_everything_from_this_machine() {
     for path in ["/api/now/v1", "/api/queue/v1"] {
         assert_eq!(status(&world.get(path, field)), 200);
     }
+    let metrics = world.get("/metrics", field);
+    assert!(metrics.contains("content-type: text/plain; version=0.0.4; charset=utf-8\r\n"), "{metrics}");
+    assert!(
+        metrics.contains("\nposthaste_ready 0\n") && metrics.contains("\nposthaste_queue_recipients 0\n"),
+        "{metrics}"
+    );
+    assert_eq!(status(&world.get("/metrics", &world.bearer())), 403);
     let far = World::at(false);
     assert_eq!(status(&far.get("/api/token/v1", field)), 401, "not where others can connect");
 }

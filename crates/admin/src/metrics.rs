@@ -1,0 +1,190 @@
+//! The server's state as Prometheus reads it: its text format, version 0.0.4.
+//!
+//! No label has an address, a message, a client or free text. Destinations are the busiest of the queue, and `other`.
+
+use std::fmt::Write as _;
+
+use crate::view::{Readiness, Urgency};
+use crate::{Counters, QueueStatus, ServerStatus};
+
+/// A metric: name, type, help.
+pub(crate) struct Metric(pub &'static str, pub &'static str, pub &'static str);
+
+/// All metrics, in their order.
+pub(crate) static METRICS: [Metric; 17] = [
+    Metric("posthaste_build_info", "gauge", "1, with the version of the program as a label."),
+    Metric("posthaste_ready", "gauge", "1 while mail is taken, as /health/ready says."),
+    Metric("posthaste_messages_received_total", "counter", "Messages made durable since the start."),
+    Metric("posthaste_recipients_delivered_total", "counter", "Recipients that got their message since the start."),
+    Metric("posthaste_refusals_total", "counter", "Senders, recipients and messages refused since the start."),
+    Metric("posthaste_attempts_deferred_total", "counter", "Attempts that failed for now since the start."),
+    Metric("posthaste_attention", "gauge", "Things that need somebody, by urgency."),
+    Metric("posthaste_spool_fill_ratio", "gauge", "Share of the spool's log that is in use, 0 to 1."),
+    Metric("posthaste_disk_free_bytes", "gauge", "Bytes free on a file system, by its use."),
+    Metric("posthaste_disk_size_bytes", "gauge", "Bytes of a file system, by its use."),
+    Metric("posthaste_stream_behind_batches", "gauge", "Batches that a consumer of the spool has not passed."),
+    Metric("posthaste_stream_in_trouble", "gauge", "1 while a consumer of the spool does not go on."),
+    Metric("posthaste_mailboxes_waiting_messages", "gauge", "Messages that wait for a mailbox here, each as often."),
+    Metric("posthaste_queue_recipients", "gauge", "Recipients that wait for other hosts."),
+    Metric("posthaste_queue_oldest_timestamp_seconds", "gauge", "When the oldest of them was received; 0 for none."),
+    Metric("posthaste_queue_destination_recipients", "gauge", "Recipients that wait, by destination."),
+    Metric("posthaste_queue_destinations", "gauge", "Destinations that recipients wait for."),
+];
+
+/// The name of the destination for all that have no name here.
+const OTHER: &str = "other";
+
+/// Lines for all that can be told. Without a status or a queue, their metrics are missing: they are not 0.
+pub(crate) fn text(
+    readiness: &Readiness,
+    counters: Counters,
+    status: Option<&ServerStatus>,
+    queue: Option<&QueueStatus>,
+) -> String {
+    let mut out = Lines::default();
+    out.labelled("posthaste_build_info", status.map(|status| (("version", &*status.version), 1.0)));
+    out.one("posthaste_ready", f64::from(u8::from(*readiness == Readiness::Ready)));
+    out.one("posthaste_messages_received_total", counters.received as f64);
+    out.one("posthaste_recipients_delivered_total", counters.delivered as f64);
+    out.one("posthaste_refusals_total", counters.refused as f64);
+    out.one("posthaste_attempts_deferred_total", counters.deferred as f64);
+    if let Some(status) = status {
+        let urgencies = [(Urgency::Broken, "broken"), (Urgency::Warning, "warning"), (Urgency::Note, "note")];
+        let count = |of: Urgency| status.attention.iter().filter(|attention| attention.urgency == of).count() as f64;
+        out.labelled("posthaste_attention", urgencies.map(|(of, name)| (("urgency", name), count(of))));
+        out.one("posthaste_spool_fill_ratio", status.spool_fill);
+        let disks = status.disks.iter();
+        out.labelled(
+            "posthaste_disk_free_bytes",
+            disks.clone().map(|disk| (("disk", &*disk.holds), disk.free_bytes as f64)),
+        );
+        out.labelled("posthaste_disk_size_bytes", disks.map(|disk| (("disk", &*disk.holds), disk.total_bytes as f64)));
+        let streams = status.streams.iter();
+        out.labelled(
+            "posthaste_stream_behind_batches",
+            streams.clone().map(|stream| (("stream", &*stream.name), stream.behind as f64)),
+        );
+        let is_in_trouble = |trouble: &Option<String>| f64::from(u8::from(trouble.is_some()));
+        out.labelled(
+            "posthaste_stream_in_trouble",
+            streams.map(|stream| (("stream", &*stream.name), is_in_trouble(&stream.trouble))),
+        );
+        out.one("posthaste_mailboxes_waiting_messages", status.waiting_here as f64);
+    }
+    if let Some(queue) = queue {
+        out.one("posthaste_queue_recipients", queue.recipients as f64);
+        out.one("posthaste_queue_oldest_timestamp_seconds", queue.oldest.unwrap_or(0) as f64);
+        // A domain of that name would be told twice.
+        let named = queue.destinations.iter().filter(|of| of.domain != OTHER);
+        let in_named: u64 = named.clone().map(|of| of.recipients).sum();
+        let others = (("destination", OTHER), queue.recipients.saturating_sub(in_named) as f64);
+        let named = named.map(|of| (("destination", &*of.domain), of.recipients as f64));
+        out.labelled("posthaste_queue_destination_recipients", named.chain([others]));
+        out.one("posthaste_queue_destinations", queue.destinations.len() as f64 + queue.others as f64);
+    }
+    out.0
+}
+
+#[derive(Default)]
+struct Lines(String);
+
+impl Lines {
+    fn one(&mut self, name: &'static str, value: f64) {
+        self.head(name);
+        let _ = writeln!(self.0, "{name} {value}");
+    }
+
+    fn labelled<'a>(&mut self, name: &'static str, lines: impl IntoIterator<Item = ((&'static str, &'a str), f64)>) {
+        let mut lines = lines.into_iter().peekable();
+        if lines.peek().is_none() {
+            return;
+        }
+        self.head(name);
+        for ((label, text), value) in lines {
+            let text = text.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n");
+            let _ = writeln!(self.0, "{name}{{{label}=\"{text}\"}} {value}");
+        }
+    }
+
+    fn head(&mut self, name: &'static str) {
+        let Metric(_, kind, help) =
+            METRICS.iter().find(|Metric(known, ..)| *known == name).expect("a metric of the list");
+        let _ = writeln!(self.0, "# HELP {name} {help}\n# TYPE {name} {kind}");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Attention, DestinationCount, DiskRoom, StreamStatus};
+
+    fn all() -> String {
+        let status = ServerStatus {
+            version: "0.1.0".to_owned(),
+            attention: vec![Attention::new(Urgency::Broken, "a", "b", "c")],
+            spool_fill: 0.25,
+            disks: vec![DiskRoom { holds: "spool, mail".to_owned(), free_bytes: 5_000_000_000_000, total_bytes: 10 }],
+            streams: vec![StreamStatus { name: "relay".to_owned(), behind: 3, trouble: Some("x".to_owned()) }],
+            waiting_here: 4,
+            ..ServerStatus::default()
+        };
+        let destination = |domain: &str, recipients| DestinationCount {
+            domain: domain.to_owned(),
+            recipients,
+            deferred: 0,
+            held: 0,
+            suspended: 0,
+            oldest: 0,
+        };
+        let queue = QueueStatus {
+            recipients: 1_000_000,
+            oldest: Some(1_700_000_000),
+            destinations: vec![destination("a\"\\\n.example", 7), destination("other", 2)],
+            others: 999,
+            ..QueueStatus::default()
+        };
+        let counters = Counters { received: 12, delivered: 11, refused: 1, deferred: 2 };
+        text(&Readiness::Ready, counters, Some(&status), Some(&queue))
+    }
+
+    #[test]
+    fn each_metric_is_told_with_its_type() {
+        let text = all();
+        for Metric(name, kind, help) in &METRICS {
+            assert!(text.contains(&format!("# HELP {name} {help}\n# TYPE {name} {kind}\n{name}")), "{name}: {text}");
+            assert_eq!(*kind == "counter", name.ends_with("_total"), "{name}");
+        }
+        for line in [
+            "posthaste_ready 1",
+            "posthaste_messages_received_total 12",
+            "posthaste_attention{urgency=\"broken\"} 1",
+            "posthaste_attention{urgency=\"note\"} 0",
+            "posthaste_disk_free_bytes{disk=\"spool, mail\"} 5000000000000",
+            "posthaste_stream_in_trouble{stream=\"relay\"} 1",
+            "posthaste_queue_destination_recipients{destination=\"a\\\"\\\\\\n.example\"} 7",
+            "posthaste_queue_destination_recipients{destination=\"other\"} 999993",
+            "posthaste_queue_destinations 1001",
+        ] {
+            assert!(text.contains(&format!("\n{line}\n")), "{line}: {text}");
+        }
+    }
+
+    #[test]
+    fn what_is_not_known_is_missing() {
+        let text = text(&Readiness::NotReady("full"), Counters::default(), None, None);
+        assert!(
+            text.contains("\nposthaste_ready 0\n") && !text.contains("queue") && !text.contains("build_info"),
+            "{text}"
+        );
+    }
+
+    #[test]
+    fn the_documented_table_has_each_metric() {
+        let page = include_str!("../../../docs/metrics.md");
+        let rows = page.lines().filter_map(|line| line.strip_prefix("| `posthaste_"));
+        let rows: Vec<String> = rows.map(|row| format!("| `posthaste_{row}")).collect();
+        let row = |Metric(name, kind, help): &Metric| format!("| `{name}` | {kind} | {help} |");
+        let expected: Vec<String> = METRICS.iter().map(row).collect();
+        assert_eq!(rows, expected);
+    }
+}
