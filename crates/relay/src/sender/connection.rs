@@ -150,7 +150,7 @@ impl Counted {
             let (before_pause, now) = (state.limits.failures_before_pause, Instant::now());
             match was_tried {
                 true => state.standing.failed(error, before_pause, first_secs, now),
-                false => state.standing.not_tried(error, first_secs, now),
+                false => state.standing.failed_for_now(error, first_secs, now),
             }
         };
         let Some(Pause { secs: pause_secs, pauses, failures }) = pause else { return };

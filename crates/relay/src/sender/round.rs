@@ -69,6 +69,8 @@ struct Round {
     full: Vec<Arc<OpenLimit>>,
     /// A connection was tried.
     was_tried: bool,
+    /// A host has refused our login for good.
+    is_login_refused: bool,
     /// A host was tried in vain.
     has_dead: bool,
 }
@@ -90,6 +92,7 @@ impl Round {
             takes_none: TakesNone::NotAsked,
             full: Vec::new(),
             was_tried: false,
+            is_login_refused: false,
             has_dead: false,
             counted,
         }
@@ -186,6 +189,7 @@ impl Round {
                 self.words.put(&host.name, format!("{} ({address}): {failed}", host.name));
                 self.takes_none.note(&failed);
                 if let Some((step, reply)) = failed.last_words() {
+                    self.is_login_refused |= step == Step::Auth && reply.code() >= 500;
                     shared.interrupted_early(&site, &host.name, step, reply);
                 }
             }
@@ -219,7 +223,7 @@ impl Round {
 
     /// No host has done anything.
     fn no_more(self) {
-        let Round { counted, attempt, words, takes_none, full, was_tried, .. } = self;
+        let Round { counted, attempt, words, takes_none, full, was_tried, is_login_refused, .. } = self;
         if !was_tried && !full.is_empty() {
             // Nothing is to be had before one of these has room.
             return counted.site.state().set_full(full);
@@ -227,7 +231,8 @@ impl Round {
         if let (TakesNone::Yes(reply), true, false) = (takes_none, full.is_empty(), attempt.has_unanswered()) {
             return give_up(&counted.shared, &counted.site, &reply);
         }
-        counted.failed(&words.to_string(), was_tried);
+        // Providers lock accounts after a few wrong passwords: the first one begins a pause.
+        counted.failed(&words.to_string(), was_tried && !is_login_refused);
     }
 }
 

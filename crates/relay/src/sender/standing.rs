@@ -77,8 +77,8 @@ impl Standing {
         is_enough.then(|| self.begin_pause(first_secs, now)).flatten()
     }
 
-    /// No host could even be connected to, as DNS does not answer: the pause that begins now.
-    pub fn not_tried(&mut self, error: &str, first_secs: u32, now: Instant) -> Option<Pause> {
+    /// Another try at once would change nothing, as DNS does not answer or the login was refused: the pause that begins now.
+    pub fn failed_for_now(&mut self, error: &str, first_secs: u32, now: Instant) -> Option<Pause> {
         self.failures = self.failures.saturating_add(1);
         self.failing_since.get_or_insert(now);
         self.error = error.into();
@@ -207,7 +207,7 @@ mod tests {
         tokio::time::advance(secs(1)).await;
         assert!(standing.failed("timed out", 100, 60, Instant::now()).is_some());
         let mut standing = Standing::default();
-        assert_eq!(standing.not_tried("DNS", 60, Instant::now()).map(|pause| pause.secs), Some(60));
+        assert_eq!(standing.failed_for_now("DNS", 60, Instant::now()).map(|pause| pause.secs), Some(60));
         assert!(!standing.is_forgotten(Instant::now() + secs(3660)));
         assert!(standing.is_forgotten(Instant::now() + secs(3661)));
     }

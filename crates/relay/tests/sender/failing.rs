@@ -17,6 +17,7 @@ pub enum At {
     Greeting,
     /// Directly behind its reply to EHLO.
     Hello,
+    Auth,
     Mail,
     Rcpt,
     Data,
@@ -84,7 +85,9 @@ fn serve(mut stream: TcpStream, (at, last): (At, &str), taken: &AtomicUsize) -> 
             return Ok(());
         }
         (stage, usual) = match line.get(..4).unwrap_or("") {
+            "EHLO" if at == At::Auth => (At::Hello, "250-ending\r\n250 AUTH PLAIN\r\n"),
             "EHLO" => (At::Hello, "250 ending\r\n"),
+            "AUTH" => (At::Auth, ""),
             "MAIL" => (At::Mail, "250 2.1.0 ok\r\n"),
             "RCPT" => (At::Rcpt, "250 2.1.5 ok\r\n"),
             "DATA" if at == At::Data => (At::Data, ""),
@@ -147,6 +150,20 @@ fn check_failing(act: Act, reason: &str) {
     rig.send("ann@here.example", &["eve@a.example"], "x\r\n");
     wait(&what, || rig.attempts().len() == messages + 1);
     assert_eq!((ending.connections(), rig.relay.stats().connections), (3, 0), "{what}");
+}
+
+#[test]
+fn a_refused_login_begins_a_pause_at_once() {
+    let ending = Ending::start(|_| (At::Auth, "535 5.7.8 no\r\n"));
+    let rig = rig_with(zone(), 1, |config| {
+        config.schedules = schedules(3600, 86_400);
+        (config.site_pause_secs, config.site_connections_max) = (3600, 1);
+        let auth = Some(posthaste_smtp::sasl::Credentials::new("ann", "wrong"));
+        config.routing.routes = vec![Route { auth, ..Route::new("[127.0.0.1]", ending.address.port()) }.into()];
+    });
+    rig.send("ann@here.example", &["bob@any.example"], "x\r\n");
+    wait("it pauses", || rig.unreachable().is_some_and(|line| line.contains("535 5.7.8 no")));
+    assert_eq!(ending.connections(), 1);
 }
 
 #[test]
