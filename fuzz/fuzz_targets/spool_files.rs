@@ -19,6 +19,7 @@ struct Sample {
 fn config() -> Config {
     let mut config = Config { keeper: false, scrub_bytes_per_sec: 0, ..Config::default() };
     (config.ring.segment_bytes, config.ring.max_segments, config.pack_bytes) = (64 << 10, 16, 128 << 10);
+    config.ring.gives_up_missing = true;
     config
 }
 

@@ -41,7 +41,7 @@ pub trait StreamState {
         Ok(())
     }
 
-    /// Entries up to `through` are missing, and nobody knows which: see [`Replayed::Uncertain`].
+    /// Entries up to `through` are missing, and nobody knows what they said: see [`Replayed::Uncertain`]. Also after [`damaged`](Self::damaged) of an entry without a body.
     fn uncertain(&mut self, stream: &StreamHandle, through: Lsn) {
         let _ = (stream, through);
     }
@@ -149,6 +149,10 @@ impl StreamHandle {
                 Replayed::Damaged { lsn } => {
                     damaged.push(lsn);
                     applied = state.damaged(lsn);
+                    // No message: it said what became of others.
+                    if !self.spool.needs_body(self.id, lsn) {
+                        state.uncertain(&self, lsn);
+                    }
                 }
                 Replayed::Uncertain { through } => state.uncertain(&self, through),
             }

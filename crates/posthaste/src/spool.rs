@@ -60,7 +60,7 @@ pub enum SpoolCommand {
         /// If both checkpoint files are lost: build a new spool here from the remaining data. Every stream sees all of it again
         #[arg(long, value_name = "DIR")]
         rebuild: Option<PathBuf>,
-        /// Also stop waiting for bodies that cannot be read: what is left of each is copied to kept/ in the spool, and its message is not delivered
+        /// Also stop waiting for bodies that cannot be read and for missing segments: what is left of a body is copied to kept/ in the spool, and its message is not delivered
         #[arg(long, conflicts_with = "rebuild")]
         give_up_damaged: bool,
     },
@@ -221,30 +221,34 @@ fn repair(spool: &Spool, give_up_damaged: bool) -> Result<ExitCode, AnyError> {
     let closed = spool.open()?;
     let repaired = closed.repair()?;
     drop(closed);
-    let given_up = if give_up_damaged { spool_give_up::give_up(&spool.dir, spool.open()?)? } else { Vec::new() };
+    let given_up =
+        if give_up_damaged { spool_give_up::give_up(&spool.dir, spool.open()?)? } else { GivenUp::default() };
     // What is left now.
     let report = spool.open()?.verify()?;
     let mut text: String = repaired.files.iter().map(|name| format!("repaired: {name}\n")).collect();
     for (name, why) in &repaired.failed {
         text += &format!("cannot be repaired: {name}: {why}\n");
     }
-    text += &given_up.iter().map(GivenUp::text).collect::<String>();
+    text += &given_up.text();
     text += &damage_text(&report.damage, "DAMAGED, and kept nowhere else");
     let is_sound = report.damage.is_empty() && repaired.failed.is_empty();
     if is_sound {
         let is_unchanged = repaired.files.is_empty() && given_up.is_empty();
         text += if is_unchanged { "sound: nothing had to be repaired\n" } else { "sound\n" };
-    } else if !give_up_damaged && !spool.open()?.unreadable_bodies()?.is_empty() {
-        text +=
-            "with `--give-up-damaged`, what is left of damaged messages is kept and nothing waits for them any more\n";
+    } else if !give_up_damaged && has_what_may_be_given_up(&spool.open()?)? {
+        text += "with `--give-up-damaged`, what is left of damaged messages is kept and nothing waits for them and for missing segments any more\n";
     }
     let failed: Vec<Value> = repaired.failed.iter().map(|(name, why)| json!({"name": name, "why": why})).collect();
     let json = json!({
         "sound": is_sound, "repaired": repaired.files, "failed": failed, "damage": damage_json(&report.damage),
-        "given_up": given_up.iter().map(GivenUp::json).collect::<Vec<_>>(),
+        "given_up": given_up.json(), "given_up_segments": given_up.segments_json(),
     });
     spool.print(&json, &text)?;
     Ok(ExitCode::from(u8::from(!is_sound)))
+}
+
+fn has_what_may_be_given_up(closed: &ClosedSpool) -> std::io::Result<bool> {
+    Ok(!closed.missing().is_empty() || !closed.unreadable_bodies()?.is_empty())
 }
 
 fn rebuild(spool: &Spool, to: &Path) -> Result<ExitCode, AnyError> {

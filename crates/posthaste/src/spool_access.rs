@@ -72,14 +72,22 @@ pub fn become_owner(dir: &Path) -> Result<(), AnyError> {
     Ok(())
 }
 
-/// No thread of its own, and segments as they are: files of another size would be removed.
+/// No thread of its own, and segments as they are: files of another size would be removed. One that was cut off is no measure.
 pub fn config_for(dir: &Path) -> io::Result<Config> {
     let mut config = Config { keeper: false, ..Config::default() };
-    for entry in std::fs::read_dir(dir.join("ring"))? {
+    let entries = match std::fs::read_dir(dir.join("ring")) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(config),
+        entries => entries?,
+    };
+    let mut longest = 0;
+    for entry in entries {
         let entry = entry?;
         if entry.path().extension().is_some_and(|extension| extension == "seg") {
-            config.ring.segment_bytes = entry.metadata()?.len();
+            longest = entry.metadata()?.len().max(longest);
         }
+    }
+    if longest > 0 {
+        config.ring.segment_bytes = longest;
     }
     Ok(config)
 }

@@ -1,69 +1,140 @@
-//! Has a spool let go of bodies that cannot be read, and names the mail that is lost with them.
+//! Has a spool let go of what cannot be read or is missing, and names the mail that is lost with it.
 
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 
-use posthaste_spool::{ClosedSpool, FileSpool, Lsn, SetAside, Spool};
+use posthaste_relay::queue::QueueEntry;
+use posthaste_relay::sender::STREAM as QUEUE;
+use posthaste_spool::{ClosedSpool, Damage, FileSpool, Lsn, SetAside, Spool};
 use serde_json::{Value, json};
 
 use crate::spool_access::config_for;
+use crate::spool_inspect::{damage_json, damage_text};
 use crate::spool_waiting::{Waiting, all, date};
+use crate::terminal::harmless;
+
+/// What nothing waits for any more.
+#[derive(Default)]
+pub struct GivenUp {
+    /// Segments of the log that are missing, and what was in them.
+    segments: Vec<u64>,
+    lost: Vec<Damage>,
+    bodies: Vec<LostBody>,
+}
 
 /// A body that nothing waits for any more.
-pub struct GivenUp {
+struct LostBody {
     batch: u64,
     why: String,
     /// What is left of it, if anything is.
     kept: Option<PathBuf>,
     /// The message, if a mailbox or transport waited for it.
     message: Option<Waiting>,
+    /// Recipients at other hosts, with those that have had it. Empty if their names are lost.
+    remote: Option<Vec<String>>,
 }
 
-/// Keeps what is left of each body that cannot be read, and lets go of it. One that turns out to be whole stays.
-pub fn give_up(dir: &Path, closed: ClosedSpool) -> Result<Vec<GivenUp>, Box<dyn std::error::Error>> {
+/// Goes on without segments that are missing. Keeps what is left of each body that cannot be read, and lets go of it. One that turns out to be whole stays.
+pub fn give_up(dir: &Path, closed: ClosedSpool) -> Result<GivenUp, Box<dyn std::error::Error>> {
     let unreadable = closed.unreadable_bodies()?;
+    let mut given_up = GivenUp { segments: closed.missing().to_vec(), ..GivenUp::default() };
     let mut messages: HashMap<u64, Waiting> = all(&closed)?.into_iter().map(|message| (message.id, message)).collect();
+    let mut recipients = remote(&closed)?;
+    let is_remote: Vec<bool> = unreadable.iter().map(|(lsn, _)| closed.needed_by(*lsn).contains(&QUEUE)).collect();
     drop(closed);
-    if unreadable.is_empty() {
-        return Ok(Vec::new());
+    if unreadable.is_empty() && given_up.segments.is_empty() {
+        return Ok(given_up);
     }
-    let (spool, _) = FileSpool::open(dir, config_for(dir)?)?;
-    let mut given_up = Vec::new();
-    for (lsn, why) in unreadable {
+    let mut config = config_for(dir)?;
+    config.ring.gives_up_missing = true;
+    let (spool, report) = FileSpool::open(dir, config)?;
+    if !given_up.segments.is_empty() {
+        given_up.lost = report.damage;
+    }
+    for ((lsn, why), is_remote) in unreadable.into_iter().zip(is_remote) {
         let kept = match spool.set_aside(lsn) {
             Ok(SetAside::Whole) => continue,
             Ok(SetAside::Kept(path)) => Some(path),
             Ok(SetAside::Gone { .. }) => None,
             Err(error) => return Err(format!("nothing is given up: batch {lsn} cannot be kept: {error}").into()),
         };
-        given_up.push(GivenUp { batch: lsn.get(), why, kept, message: messages.remove(&lsn.get()) });
+        let message = messages.remove(&lsn.get());
+        let remote = is_remote.then(|| recipients.remove(&lsn.get()).unwrap_or_default());
+        given_up.bodies.push(LostBody { batch: lsn.get(), why, kept, message, remote });
     }
-    spool.give_up_bodies(&given_up.iter().map(|one| Lsn::new(one.batch)).collect::<Vec<_>>())?;
+    spool.give_up_bodies(&given_up.bodies.iter().map(|one| Lsn::new(one.batch)).collect::<Vec<_>>())?;
     Ok(given_up)
 }
 
+/// The recipients at other hosts of each message.
+fn remote(closed: &ClosedSpool) -> std::io::Result<HashMap<u64, Vec<String>>> {
+    let mut all = HashMap::new();
+    closed.entries(&mut |stream, lsn, payload, _| {
+        let queued = QueueEntry::decode(payload).ok().filter(|_| stream == QUEUE).and_then(QueueEntry::into_message);
+        if let Some(queued) = queued {
+            let names = queued.recipients.iter().map(|recipient| harmless(&recipient.address)).collect();
+            all.insert(lsn.get(), names);
+        }
+    })?;
+    Ok(all)
+}
+
 impl GivenUp {
+    pub fn is_empty(&self) -> bool {
+        self.segments.is_empty() && self.bodies.is_empty()
+    }
+
     pub fn text(&self) -> String {
+        let mut text = String::new();
+        if !self.segments.is_empty() {
+            let numbers: Vec<String> = self.segments.iter().map(u64::to_string).collect();
+            text += &format!("GIVEN UP: segments of the log: {}\n", numbers.join(", "));
+            text += &damage_text(&self.lost, "LOST");
+            text += "recipients that other hosts may have had mail for are held from the next start on: `posthaste queue list --held`\n";
+        }
+        text + &self.bodies.iter().map(LostBody::text).collect::<String>()
+    }
+
+    pub fn json(&self) -> Value {
+        self.bodies.iter().map(LostBody::json).collect()
+    }
+
+    pub fn segments_json(&self) -> Value {
+        json!({"segments": self.segments, "lost": damage_json(&self.lost)})
+    }
+}
+
+impl LostBody {
+    fn text(&self) -> String {
         let kept = self.kept.as_ref().map_or_else(
             || "nothing is left of it".to_owned(),
             |kept| format!("what is left of it: {}", kept.display()),
         );
-        let message = match &self.message {
-            None => "nothing waited for it".to_owned(),
-            Some(message) => {
-                let (received, places) = (date(message.received_secs), message.places().join(", "));
-                format!("received {received}, {} bytes, not delivered to {places}", message.bytes)
-            }
-        };
-        format!("GIVEN UP: batch {}: {}; {message}; {kept}\n", self.batch, self.why)
+        let mut waited = Vec::new();
+        if let Some(message) = &self.message {
+            let (received, places) = (date(message.received_secs), message.places().join(", "));
+            waited.push(format!("received {received}, {} bytes, not delivered to {places}", message.bytes));
+        }
+        match self.remote.as_deref() {
+            None => {}
+            Some([]) => waited.push("not sent to recipients at other hosts, whose names are lost with it".to_owned()),
+            Some(names) => waited.push(format!(
+                "for other hosts, not sent to those that had not had it yet, and the sender is told: {}",
+                names.join(", ")
+            )),
+        }
+        if waited.is_empty() {
+            waited.push("nothing waited for it".to_owned());
+        }
+        format!("GIVEN UP: batch {}: {}; {}; {kept}\n", self.batch, self.why, waited.join("; "))
     }
 
-    pub fn json(&self) -> Value {
+    fn json(&self) -> Value {
         let message = self.message.as_ref();
         json!({
             "batch": self.batch, "why": self.why, "kept": self.kept,
             "received": message.map(|message| message.received_secs), "bytes": message.map(|message| message.bytes),
-            "mailboxes": message.map(Waiting::places),
+            "mailboxes": message.map(Waiting::places), "remote": self.remote,
         })
     }
 }

@@ -25,4 +25,6 @@ pub struct Damage {
 pub(crate) struct Read {
     pub segment: Segment,
     pub scan: Scan,
+    /// The file is shorter than it was made.
+    pub is_cut: bool,
 }

@@ -46,6 +46,15 @@ pub enum OpenError {
         /// The log's directory.
         dir: PathBuf,
     },
+    /// Segments that were in use are not there, or nothing of them can be read. Nothing was changed: put the files back, or open it with
+    /// [`Config::gives_up_missing`](crate::Config::gives_up_missing).
+    #[error("{}", missing_text(.numbers, .unreadable))]
+    Missing {
+        /// Their numbers.
+        numbers: Vec<u64>,
+        /// Files that cannot be told apart any more, which may have been some of them, and what is wrong with each.
+        unreadable: Vec<(String, &'static str)>,
+    },
     /// The file system failed; nothing that was found is lost.
     #[error("cannot open the log in {}: {error}", dir.display())]
     Io {
@@ -55,6 +64,21 @@ pub enum OpenError {
         error: io::Error,
     },
 }
+
+fn missing_text(numbers: &[u64], unreadable: &[(String, &str)]) -> String {
+    let shown: Vec<String> = numbers.iter().take(SHOWN).map(u64::to_string).collect();
+    let mut text = format!("segments of the log are missing: number {}", shown.join(", "));
+    if numbers.len() > SHOWN {
+        text += &format!(" and {} more", numbers.len() - SHOWN);
+    }
+    for (name, what) in unreadable.iter().take(SHOWN) {
+        text += &format!("; {name}: {what}");
+    }
+    text
+}
+
+/// Of missing segments, in one line.
+const SHOWN: usize = 8;
 
 /// Why a record could not be read back.
 #[derive(Debug, thiserror::Error)]

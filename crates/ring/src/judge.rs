@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use crate::damage::{Damage, Read};
 use crate::scan::LSN_GAP;
-use crate::{Lsn, Proof};
+use crate::{Lsn, OnRecord, Proof};
 
 /// What one opening of the ring, an epoch, has left.
 #[derive(Default)]
@@ -24,7 +24,7 @@ pub(crate) struct Epoch {
 /// The epochs of these segments, in order, with what each has promised, by its records, by those of the next, and by what the ring's owner has on record.
 pub(crate) fn epochs(segments: &BTreeMap<u64, Read>, proof: Proof) -> BTreeMap<u64, Epoch> {
     let mut epochs: BTreeMap<u64, Epoch> = BTreeMap::new();
-    for (number, Read { segment, scan }) in segments {
+    for (number, Read { segment, scan, .. }) in segments {
         let epoch = epochs.entry(segment.header.epoch).or_default();
         epoch.segments.push(*number);
         epoch.mark = epoch.mark.max(scan.mark);
@@ -49,29 +49,84 @@ pub(crate) fn epochs(segments: &BTreeMap<u64, Read>, proof: Proof) -> BTreeMap<u
     epochs
 }
 
+/// What must be there beside the segments that were found.
+pub(crate) struct Expected<'a> {
+    /// Segments that are missing, in order.
+    pub missing: &'a [u64],
+    pub on_record: OnRecord,
+    /// The highest LSN that may have been given.
+    pub end: Lsn,
+}
+
 /// Classifies damage: lost promised records, or a torn tail. Within one epoch, records up to the mark of a later record were promised, and so were
-/// those that the next epoch found. What follows was still being written when the power failed. `low` is the first segment that is needed.
+/// those that the next epoch found. What follows was still being written when the power failed, unless a file is gone or was cut off, which no power failure does.
 ///
 /// Returns the damage, and up to which record everything has been found that the last epoch can have promised.
-pub(crate) fn judge(segments: &BTreeMap<u64, Read>, epochs: &BTreeMap<u64, Epoch>, low: u64) -> (Vec<Damage>, Lsn) {
-    let (mut damage, mut found) = (Vec::new(), Lsn::ZERO);
-    let mut expected = (low > 0).then_some(low);
-    for epoch in epochs.values() {
-        // Numbers have no gaps. One within an epoch shows in the LSNs, too, which tell more.
-        let first = epoch.segments[0];
-        if expected.is_some_and(|expected| first > expected) {
-            let what = "a segment is missing";
-            damage.push(Damage { segment: String::new(), offset: 0, lsns: None, promised: true, what });
+pub(crate) fn judge(
+    segments: &BTreeMap<u64, Read>,
+    epochs: &mut BTreeMap<u64, Epoch>,
+    expected: &Expected<'_>,
+) -> (Vec<Damage>, Lsn) {
+    let mut damage = expected.missing_between(segments);
+    let mut found = Lsn::ZERO;
+    let is_end_lost = expected.is_end_lost(segments);
+    let last = epochs.keys().next_back().copied();
+    for (number, epoch) in epochs {
+        let durable = epoch.mark;
+        if is_end_lost && Some(*number) == last {
+            epoch.mark = expected.end;
         }
-        expected = epoch.segments.last().map(|last| last + 1);
         let here = epoch.damage(segments);
         let whole = epoch.segments.iter().map(|number| segments[number].scan.whole).max().unwrap_or_default();
         let unpromised = here.iter().filter(|damage| !damage.promised);
         let torn = unpromised.map(|damage| damage.lsns.map_or(0, |(first, _)| first.get())).min();
-        found = torn.map_or(whole, |torn| whole.min(Lsn::new(torn.saturating_sub(1)))).max(epoch.mark);
+        found = torn.map_or(whole, |torn| whole.min(Lsn::new(torn.saturating_sub(1)))).max(durable);
         damage.extend(here);
     }
     (damage, found)
+}
+
+impl Expected<'_> {
+    /// Nothing after the last record that was found tells whether it was the last.
+    fn is_end_lost(&self, segments: &BTreeMap<u64, Read>) -> bool {
+        let Some((last, read)) = segments.last_key_value() else { return false };
+        read.is_cut || self.missing.last().is_some_and(|missing| missing > last)
+    }
+
+    /// Missing segments that no segment of the same epoch stands on both sides of: those show in the LSNs, and so do those at the end.
+    fn missing_between(&self, segments: &BTreeMap<u64, Read>) -> Vec<Damage> {
+        let freed = self.on_record.freed;
+        let mut damage: Vec<Damage> = Vec::new();
+        let mut note = |first: Lsn, last: Lsn| {
+            let lsns = Some((Lsn::new(first.get() + 1), last)).filter(|(first, last)| first <= last);
+            let what = "a segment is missing";
+            let new = Damage { segment: String::new(), offset: 0, lsns, promised: true, what };
+            if damage.last() != Some(&new) {
+                damage.push(new);
+            }
+        };
+        for number in self.missing {
+            let (before, after) = (segments.range(..number).next_back(), segments.range(number..).next());
+            let last = before.and_then(|(_, read)| Some(read.scan.lsns()?.1)).unwrap_or(freed);
+            match (before, after) {
+                (None, None) => note(freed, self.end),
+                (Some(_), None) => {}
+                (Some((_, before)), Some((_, after))) if before.segment.header.epoch == after.segment.header.epoch => {}
+                (_, Some((_, after))) => {
+                    let first = after.scan.lsns().map_or(self.end, |(first, _)| Lsn::new(first.get() - 1));
+                    note(last, first);
+                }
+            }
+        }
+        // The segments are there, and nothing is in them of an epoch that had got further than any that was freed.
+        let Proof { epoch, through } = self.on_record.proof;
+        let is_left = segments.values().any(|read| read.segment.header.epoch == epoch);
+        if self.missing.is_empty() && through > freed && !is_left {
+            let lsns = Some((Lsn::new(freed.get() + 1), through));
+            damage.push(Damage { segment: String::new(), offset: 0, lsns, promised: true, what: "records missing" });
+        }
+        damage
+    }
 }
 
 /// The end of what is left of some segments.
@@ -158,10 +213,10 @@ mod tests {
     /// A segment with records from `first` to `last` that says: durable up to `mark`, found up to `found`.
     fn segment(number: u64, epoch: u64, (first, last): (u64, u64), mark: u64, found: u64) -> (u64, Read) {
         let file = Arc::new(SegmentFile::open_to_read(std::path::Path::new("/dev/null")).unwrap());
-        let header = SegmentHeader { number, epoch, salt: 0 };
+        let header = SegmentHeader { number, epoch, salt: 0, bytes: 0 };
         let [first, last, mark, found] = [first, last, mark, found].map(Lsn::new);
         let scan = Scan { first, last, whole: last, mark, found, end: 9000, ..Scan::default() };
-        (number, Read { segment: Segment { name: format!("{number}"), file, header }, scan })
+        (number, Read { segment: Segment { name: format!("{number}"), file, header }, scan, is_cut: false })
     }
 
     fn with_gap((number, mut read): (u64, Read), lsns: Option<(u64, u64)>) -> (u64, Read) {
@@ -171,16 +226,25 @@ mod tests {
     }
 
     /// Segment, first and last LSN, whether it was promised.
-    type Expected = (&'static str, Option<(u64, u64)>, bool);
+    type Told = (&'static str, Option<(u64, u64)>, bool);
 
     #[track_caller]
-    fn check<const N: usize>(low: u64, segments: [(u64, Read); N], expected: &[Expected], found: u64) {
+    fn check<const N: usize>(low: u64, segments: [(u64, Read); N], expected: &[Told], found: u64) {
         check_proved(low, Proof::default(), BTreeMap::from(segments), expected, found);
     }
 
     #[track_caller]
-    fn check_proved(low: u64, proof: Proof, segments: BTreeMap<u64, Read>, expected: &[Expected], found: u64) {
-        let (damage, upto) = judge(&segments, &epochs(&segments, proof), low);
+    fn check_proved(low: u64, proof: Proof, segments: BTreeMap<u64, Read>, expected: &[Told], found: u64) {
+        let high = segments.keys().next_back().map_or(0, |last| last + 1);
+        let missing: Vec<u64> = (low..high).filter(|number| low > 0 && !segments.contains_key(number)).collect();
+        let on_record = OnRecord { low, proof, freed: Lsn::new(9), ..OnRecord::default() };
+        let expected_of = Expected { missing: &missing, on_record, end: Lsn::new(END) };
+        check_expected(&expected_of, segments, expected, found);
+    }
+
+    #[track_caller]
+    fn check_expected(of: &Expected<'_>, segments: BTreeMap<u64, Read>, expected: &[Told], found: u64) {
+        let (damage, upto) = judge(&segments, &mut epochs(&segments, of.on_record.proof), of);
         let told: Vec<_> = damage
             .iter()
             .map(|damage| {
@@ -192,6 +256,8 @@ mod tests {
         assert_eq!(upto, Lsn::new(found));
     }
 
+    /// No record comes after it.
+    const END: u64 = 9_000_000;
     /// LSNs of the second opening begin here.
     const SECOND: u64 = 3_000_000;
 
@@ -224,7 +290,7 @@ mod tests {
     fn what_the_owner_has_on_record_is_promised_in_its_epoch_alone() {
         let first = || with_gap(segment(1, 1, (10, 20), 15, 0), Some((18, 18)));
         let second = || with_gap(segment(2, 2, (SECOND, SECOND + 9), SECOND + 2, 17), Some((SECOND + 5, SECOND + 5)));
-        let check = |epoch, through, segments: Vec<(u64, Read)>, expected: &[Expected], found| {
+        let check = |epoch, through, segments: Vec<(u64, Read)>, expected: &[Told], found| {
             let proof = Proof { epoch, through: Lsn::new(through) };
             check_proved(1, proof, segments.into_iter().collect(), expected, found);
         };
@@ -236,7 +302,8 @@ mod tests {
         check(2, SECOND + 4, vec![first(), second()], &told, SECOND + 4);
         let told = [("1", Some((18, 18)), false), ("2", Some(lost), true)];
         check(2, SECOND + 5, vec![first(), second()], &told, SECOND + 9);
-        check(2, SECOND + 5, vec![first()], &[("1", Some((18, 18)), false)], 17);
+        // Of the second epoch nothing is left, and it had got further than what was freed.
+        check(2, SECOND + 5, vec![first()], &[("", Some((10, SECOND + 5)), true), ("1", Some((18, 18)), false)], 17);
         // Records that are gone from the end.
         check(1, 25, vec![segment(1, 1, (10, 20), 15, 0)], &[("1", Some((21, 25)), true)], 25);
     }
@@ -264,9 +331,31 @@ mod tests {
 
     #[test]
     fn a_missing_segment_is_told_by_its_number() {
-        check(1, [segment(2, 1, (21, 30), 29, 0)], &[("", None, true)], 30);
+        check(1, [segment(2, 1, (21, 30), 29, 0)], &[("", Some((10, 20)), true)], 30);
+        check(1, [segment(3, 1, (21, 30), 29, 0)], &[("", Some((10, 20)), true)], 30);
         check(0, [segment(2, 1, (21, 30), 29, 0)], &[], 30);
         let second_epoch = segment(3, 2, (SECOND + 9, SECOND + 10), SECOND + 9, 0);
-        check(1, [segment(1, 1, (10, 20), 19, 0), second_epoch], &[("", None, true)], SECOND + 10);
+        check(1, [segment(1, 1, (10, 20), 19, 0), second_epoch], &[("", Some((21, SECOND + 8)), true)], SECOND + 10);
+    }
+
+    #[test]
+    fn whatever_may_have_followed_a_lost_end_is_missing() {
+        let check = |missing: &[u64], segments: Vec<(u64, Read)>, expected: &[Told], found| {
+            let proof = Proof { epoch: 1, through: Lsn::new(12) };
+            let on_record = OnRecord { low: 1, proof, freed: Lsn::new(9), ..OnRecord::default() };
+            let of = Expected { missing, on_record, end: Lsn::new(END) };
+            check_expected(&of, segments.into_iter().collect(), expected, found);
+        };
+        let one = || segment(1, 1, (10, 20), 15, 0);
+        check(&[2], vec![one()], &[("1", Some((21, END)), true)], 20);
+        // All that is left was promised then, as no power cut takes a file away.
+        let torn = with_gap(one(), Some((18, 18)));
+        check(&[2, 3], vec![torn], &[("1", Some((18, 18)), true), ("1", Some((21, END)), true)], 20);
+        check(&[1, 2], vec![], &[("", Some((10, END)), true)], 0);
+        let (number, read) = one();
+        check(&[], vec![(number, Read { is_cut: true, ..read })], &[("1", Some((21, END)), true)], 20);
+        // One that was cut off behind its last record has lost nothing, as the next one tells.
+        let (number, read) = one();
+        check(&[], vec![(number, Read { is_cut: true, ..read }), segment(2, 1, (21, 30), 29, 0)], &[], 30);
     }
 }

@@ -56,6 +56,8 @@ pub struct SegmentHeader {
     /// Random for each use: a record belongs to this use only when it carries this tag, so neither a record left over
     /// from an earlier use nor a message that imitates one is ever taken for real.
     pub salt: u64,
+    /// Bytes of the file: one that is shorter was cut off. 0: not known.
+    pub bytes: u64,
 }
 
 impl SegmentHeader {
@@ -66,6 +68,7 @@ impl SegmentHeader {
         copy[8..16].copy_from_slice(&self.number.to_le_bytes());
         copy[16..24].copy_from_slice(&self.epoch.to_le_bytes());
         copy[24..32].copy_from_slice(&self.salt.to_le_bytes());
+        copy[32..40].copy_from_slice(&self.bytes.to_le_bytes());
         let crc = crc32c::crc32c(&copy[..SEGMENT_HEADER - 4]);
         copy[SEGMENT_HEADER - 4..].copy_from_slice(&crc.to_le_bytes());
         let mut blocks = vec![0u8; FIRST_RECORD];
@@ -83,6 +86,7 @@ impl SegmentHeader {
                 number: u64_at(copy, 8),
                 epoch: u64_at(copy, 16),
                 salt: u64_at(copy, 24),
+                bytes: u64_at(copy, 32),
             })
         })
     }
@@ -176,7 +180,7 @@ pub(crate) fn u64_at(bytes: &[u8], at: usize) -> u64 {
     u64::from_le_bytes(bytes[at..at + 8].try_into().expect("eight bytes"))
 }
 
-fn u32_at(bytes: &[u8], at: usize) -> u32 {
+pub(crate) fn u32_at(bytes: &[u8], at: usize) -> u32 {
     u32::from_le_bytes(bytes[at..at + 4].try_into().expect("four bytes"))
 }
 
@@ -186,7 +190,7 @@ const _: () = assert!(RECORD_HEADER.is_multiple_of(ALIGN));
 mod tests {
     use super::*;
 
-    const SEGMENT: SegmentHeader = SegmentHeader { number: 7, epoch: 3, salt: 0xfeed };
+    const SEGMENT: SegmentHeader = SegmentHeader { number: 7, epoch: 3, salt: 0xfeed, bytes: 1 << 20 };
     const RECORD: RecordHeader =
         RecordHeader { lsn: Lsn(9), durable: Lsn(7), head_len: 6, body_len: 5, head_crc: 4, body_crc: 3 };
 

@@ -10,6 +10,7 @@ use rustix::io::Errno;
 use crate::Room;
 use crate::file::SegmentFile;
 use crate::layout::SegmentHeader;
+use crate::roster::Roster;
 use crate::storage::{MakeError, SEGMENT, Storage};
 
 /// A segment file with a durable header of its own, in service or about to be.
@@ -71,7 +72,7 @@ pub(crate) struct Pool {
     epoch: u64,
     inner: Mutex<Inner>,
     // Held over the slow part of making a segment ready, so that ready segments queue in the order of their numbers.
-    preparing: Mutex<()>,
+    preparing: Mutex<Roster>,
     hurry: Hurry,
     pause_after: fn(Duration) -> Duration,
 }
@@ -96,7 +97,7 @@ pub(crate) struct Found {
 }
 
 impl Pool {
-    pub fn new(storage: Storage, limits: (u64, usize, Room), epoch: u64, found: Found) -> Self {
+    pub fn new(storage: Storage, roster: Roster, limits: (u64, usize, Room), epoch: u64, found: Found) -> Self {
         let (segment_bytes, max_segments, room) = limits;
         let inner = Inner {
             free: found.free,
@@ -105,7 +106,7 @@ impl Pool {
             next_number: found.next_number,
             next_file: found.next_file,
         };
-        let (inner, preparing, hurry) = (Mutex::new(inner), Mutex::default(), Hurry::default());
+        let (inner, preparing, hurry) = (Mutex::new(inner), Mutex::new(roster), Hurry::default());
         Pool { storage, segment_bytes, max_segments, room, epoch, inner, preparing, hurry, pause_after }
     }
 
@@ -143,20 +144,24 @@ impl Pool {
     /// # Errors
     /// Like [`take`](Self::take).
     pub fn prepare_ahead(&self, wanted: usize) -> Result<(), PoolError> {
-        let _one_at_a_time = self.preparing.lock().expect("prepare lock");
+        let mut roster = self.preparing.lock().expect("prepare lock");
         if self.ready() >= wanted {
             return Ok(());
+        }
+        if roster.has_failed {
+            return Err(PoolError::Device("the list of segments could not be written".to_owned()));
         }
         let (name, file) = self.file()?;
         // Nobody else changes it meanwhile. It is used up only when the header is durable: numbers have no gaps.
         let number = self.inner.lock().expect("pool lock").next_number;
         let ready = random_salt().map_err(MakeError::from).and_then(|salt| {
-            let header = SegmentHeader { number, epoch: self.epoch, salt };
+            let header = SegmentHeader { number, epoch: self.epoch, salt, bytes: self.segment_bytes };
             file.write_all_at(&mut [IoSlice::new(&header.encode_blocks())], 0)?;
             // Before any record: a cut that left records and no header would look like damage to all of them.
             file.sync().map_err(MakeError::Sync)?;
             Ok(Segment { name: name.clone(), file, header })
         });
+        let ready = ready.and_then(|segment| roster.enter(number, self.epoch).map(|()| segment));
         let mut inner = self.inner.lock().expect("pool lock");
         match ready {
             Ok(segment) => {
@@ -164,6 +169,8 @@ impl Pool {
                 inner.ready.push_back(segment);
                 Ok(())
             }
+            // The roster may name it, so it stays. Nothing more is made.
+            Err(error) if roster.has_failed => Err(error.into()),
             Err(error) => {
                 // A failed sync is final for this file: nothing was promised in it, and nothing ever will be.
                 inner.total -= 1;
@@ -312,6 +319,7 @@ mod tests {
     use posthaste_fsops::{Faults, Machine};
 
     use super::*;
+    use crate::roster::Entered;
     use crate::shared::{Opened, Shared};
     use crate::table::Table;
     use crate::{Config, Event};
@@ -326,7 +334,8 @@ mod tests {
     fn pool_in(dir: &std::path::Path, segment_bytes: u64) -> Pool {
         let found = Found { next_number: 1, ..Found::default() };
         let limits: (u64, usize, Room) = (segment_bytes, 8, Arc::new(|| Ok(u64::MAX)));
-        Pool::new(Storage::open(dir).expect("a directory"), limits, 1, found)
+        let storage = Storage::open(dir).expect("a directory");
+        Pool::new(storage, Roster::new(dir.join("roster"), Entered::default()), limits, 1, found)
     }
 
     /// What `act` returns, as long as it does.

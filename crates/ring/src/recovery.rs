@@ -1,18 +1,21 @@
 //! Recovery of a ring: finds its records and its damage.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io::{self, IoSlice};
 use std::ops::{ControlFlow, Range};
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use crate::damage::{Damage, Read};
 use crate::file::{SegmentFile, Source, Staging};
-use crate::judge::{epochs, judge};
+use crate::judge::{Expected, epochs, judge};
 use crate::layout::{BLOCK, FIRST_RECORD, RECORD_HEADER, SegmentHeader};
 use crate::pool::Segment;
-use crate::scan::{Gap, Scan, scan};
-use crate::storage::{SET_ASIDE, Storage};
+use crate::ring::{ROSTER, SEEN_GAP};
+use crate::roster::{Entered, Roster};
+use crate::scan::{Gap, LSN_GAP, Scan, scan};
+use crate::storage::{MakeError, SET_ASIDE, Storage};
 use crate::window::Window;
 use crate::{Lsn, OnRecord, Proof};
 
@@ -26,6 +29,8 @@ pub struct Recovery {
     pub records: u64,
     /// The last record that was found; zero if none was.
     pub last: Lsn,
+    /// Records up to here may be lost that were promised; zero if none was. All that are appended from now on come after it.
+    pub lost_through: Lsn,
     /// Bytes of segments that were read.
     pub bytes_read: u64,
     /// The number of this opening; grows with each.
@@ -42,7 +47,13 @@ pub(crate) struct Contents {
     pub damage: Vec<Damage>,
     /// The last epoch, up to where everything was found, but for damage that was reported as a broken promise.
     pub found: Proof,
-    pub max_lsn: Lsn,
+    pub next_lsn: u64,
+    /// Segments that must be there and are not, and that were not given up.
+    pub missing: Vec<u64>,
+    unused_numbers: Vec<u64>,
+    /// Files that may have been some of them, and what is wrong with each.
+    pub unreadable: Vec<(String, &'static str)>,
+    pub lost_through: Lsn,
     pub next_number: u64,
     pub max_epoch: u64,
     pub bytes_read: u64,
@@ -51,18 +62,26 @@ pub(crate) struct Contents {
     unproven: Vec<(u64, Range<u64>)>,
 }
 
-/// Reads the segments that are still needed.
-pub(crate) fn read_all(storage: &Storage, on_record: OnRecord) -> io::Result<Contents> {
+/// Reads the segments that are still needed. Changes nothing.
+pub(crate) fn read_all(storage: &Storage, on_record: OnRecord, roster: Option<&Entered>) -> io::Result<Contents> {
     let low = on_record.low;
     let mut out = Contents { names: storage.list()?, next_number: low.max(1), ..Contents::default() };
-    let (segments, unreadable) = out.read_headers(storage)?;
-    out.max_epoch = segments.iter().map(|(segment, _)| segment.header.epoch).max().unwrap_or_default();
+    let segments = out.read_headers(storage)?;
+    // The segments of the last one may be missing.
+    let known = [on_record.proof.epoch, roster.map_or(0, |roster| roster.epoch)].into_iter();
+    out.max_epoch = segments.iter().map(|(segment, _)| segment.header.epoch).chain(known).max().unwrap_or_default();
     let (free, segments): (Vec<_>, Vec<_>) = segments.into_iter().partition(|(segment, _)| segment.header.number < low);
     out.free.extend(free.into_iter().map(|(segment, _)| segment));
     let scans = scan_all(&segments)?;
+    // Made ready and never written to.
+    let mut ready = BTreeSet::new();
     for ((segment, copies), scan) in segments.into_iter().zip(scans) {
         out.bytes_read += scan.bytes_read;
         if !scan.has_any() {
+            // Earlier openings have left such numbers to be used again.
+            if roster.is_none_or(|roster| roster.epoch == segment.header.epoch) {
+                ready.insert(segment.header.number);
+            }
             out.free.push(segment);
             continue;
         }
@@ -71,25 +90,47 @@ pub(crate) fn read_all(storage: &Storage, on_record: OnRecord) -> io::Result<Con
             let (segment, what) = (segment.name.clone(), "one copy of the segment header is damaged, the other serves");
             out.damage.push(Damage { segment, offset: 0, lsns: None, promised: false, what });
         }
-        out.enter(Read { segment, scan });
+        let is_cut = segment.file.len()? < segment.header.bytes;
+        out.enter(Read { segment, scan, is_cut });
     }
-    // Each of those that cannot be read may have been the last of the ring: no other segment gets its number.
-    out.next_number += unreadable;
-    let epochs = epochs(&out.in_service, on_record.proof);
+    let gone = out.find_missing(low.max(1), &ready, roster);
+    let mut epochs = epochs(&out.in_service, on_record.proof);
     for read in out.in_service.values_mut() {
         read.check_bodies_behind(epochs[&read.segment.header.epoch].mark)?;
     }
-    let (damage, found) = judge(&out.in_service, &epochs, low);
+    out.find_next_lsn(on_record, gone.len());
+    let expected = Expected { missing: &gone, on_record, end: Lsn::new(out.next_lsn - 1) };
+    let (damage, found) = judge(&out.in_service, &mut epochs, &expected);
+    let through = |damage: &Damage| damage.lsns.map_or(expected.end, |(_, last)| last);
+    out.lost_through = damage.iter().filter(|damage| damage.promised).map(through).max().unwrap_or_default();
     out.damage.extend(damage);
     let epoch = epochs.keys().next_back().copied().unwrap_or_default();
     out.found = Proof { epoch, through: found };
     let mark = out.in_service.values().map(|read| read.scan.mark.max(read.scan.found)).max().unwrap_or_default();
     for (number, read) in &out.in_service {
-        out.max_lsn = out.max_lsn.max(read.scan.last).max(read.scan.mark).max(read.scan.found);
         out.unproven.extend(read.blocks_behind(mark)?.map(|blocks| (*number, blocks)));
     }
-    out.set_aside(storage);
     Ok(out)
+}
+
+/// What is damaged in a ring, without opening it.
+#[derive(Debug)]
+#[non_exhaustive]
+pub struct Examined {
+    /// Damaged places: see [`Recovery::damage`].
+    pub damage: Vec<Damage>,
+    /// Segments that are missing, which an opening refuses: see [`OpenError::Missing`](crate::OpenError::Missing).
+    pub missing: Vec<u64>,
+}
+
+/// Looks for damage in the ring in `dir`, which another process may have open. Changes nothing. `roster`: see [`Config::roster`](crate::Config::roster).
+///
+/// # Errors
+/// Those of reading. A directory that is not there counts as empty.
+pub fn examine(dir: &Path, roster: Option<&Path>, on_record: OnRecord) -> io::Result<Examined> {
+    let roster = roster.map_or_else(|| dir.join(ROSTER), Path::to_owned);
+    let contents = read_all(&Storage::to_read(dir), on_record, Entered::read(&roster)?.as_ref())?;
+    Ok(Examined { damage: contents.damage, missing: contents.missing })
 }
 
 /// Scans segments, several at a time: a single reader keeps neither the device nor the processors busy.
@@ -119,24 +160,64 @@ fn scan_all(segments: &[(Segment, usize)]) -> io::Result<Vec<Scan>> {
 }
 
 impl Contents {
-    /// The segments with a header and how many whole copies each has, sorted by number and epoch; and how many files have none.
-    fn read_headers(&mut self, storage: &Storage) -> io::Result<(Vec<(Segment, usize)>, u64)> {
-        let (mut segments, mut unreadable) = (Vec::new(), 0);
+    /// The segments with a header and how many whole copies each has, sorted by number and epoch.
+    fn read_headers(&mut self, storage: &Storage) -> io::Result<Vec<(Segment, usize)>> {
+        let mut segments = Vec::new();
         for name in &self.names {
             match read_header(storage, name)? {
                 Header::Whole(file, header, copies) => {
                     segments.push((Segment { name: name.clone(), file, header }, copies));
                 }
                 Header::NeverUsed => self.unused.push(name.clone()),
-                Header::Damaged(what) => {
-                    unreadable += 1;
-                    let segment = name.clone();
-                    self.damage.push(Damage { segment, offset: 0, lsns: None, promised: true, what });
-                }
+                Header::Damaged(what) => self.unreadable.push((name.clone(), what)),
             }
         }
         segments.sort_by_key(|(segment, _)| (segment.header.number, segment.header.epoch));
-        Ok((segments, unreadable))
+        Ok(segments)
+    }
+
+    /// The segments from `low` on that must be there and are not, with those that were given up.
+    fn find_missing(&mut self, low: u64, ready: &BTreeSet<u64>, roster: Option<&Entered>) -> Vec<u64> {
+        // Without a roster the numbers alone tell, which have no gaps.
+        let high = roster.map_or(self.next_number, |roster| roster.high).max(self.next_number);
+        let is_gone = |number: &u64| !self.in_service.contains_key(number) && !ready.contains(number);
+        let gone: Vec<u64> = (low..high).filter(is_gone).collect();
+        let is_known = |number: &u64| roster.is_some_and(|roster| roster.is_given_up(*number));
+        self.missing = gone.iter().copied().filter(|number| !is_known(number)).collect();
+        // Each of the files that cannot be read may have been one of those, also one that nothing else tells of.
+        let is_any_unknown = roster.is_none() || !self.missing.is_empty();
+        for (name, what) in &self.unreadable {
+            let segment = name.clone();
+            self.damage.push(Damage { segment, offset: 0, lsns: None, promised: is_any_unknown, what });
+        }
+        if roster.is_none() {
+            self.next_number += self.unreadable.len() as u64;
+        }
+        self.next_number = self.next_number.max(gone.last().map_or(0, |last| last + 1));
+        // Those that are ready before a missing one are used again under other numbers.
+        self.unused_numbers = ready.iter().copied().filter(|number| *number < self.next_number).collect();
+        gone
+    }
+
+    /// A record that was written but torn away may have had a number above any that was found, and so may those of missing segments.
+    fn find_next_lsn(&mut self, on_record: OnRecord, gone: usize) {
+        let lsns = |read: &Read| read.scan.last.max(read.scan.mark).max(read.scan.found);
+        let found = self.in_service.values().map(lsns).max().unwrap_or_default();
+        let known = found.max(on_record.known).max(on_record.proof.through);
+        let (next, seen) = (known.get() + 1 + LSN_GAP * (1 + gone as u64), on_record.seen.get());
+        self.next_lsn = if next > seen { next } else { seen + SEEN_GAP };
+    }
+
+    /// Has the roster name the segments in service and those that are given up now, before any other file is removed.
+    pub fn bring_up_to_date(&self, roster: &mut Roster, low: u64, is_there: bool) -> io::Result<()> {
+        let mut entered = Entered { high: self.next_number, ..roster.entered.clone() };
+        entered.give_up(&[&self.missing[..], &self.unused_numbers].concat(), low);
+        // The first one is written with the first segment: opening takes no space.
+        if entered == roster.entered || !is_there && self.missing.is_empty() {
+            roster.entered = entered;
+            return Ok(());
+        }
+        roster.write(entered).map_err(|(MakeError::Sync(error) | MakeError::Other(error))| error)
     }
 
     /// Takes a segment with records into service.
@@ -152,7 +233,7 @@ impl Contents {
     }
 
     /// Keeps the bytes of promised records that are damaged, for a person to look at.
-    fn set_aside(&self, storage: &Storage) {
+    pub fn set_aside(&self, storage: &Storage) {
         for read in self.in_service.values() {
             for gap in &read.scan.gaps {
                 let is_promised = |damage: &&Damage| {
@@ -271,8 +352,9 @@ enum Header {
 fn read_header(storage: &Storage, name: &str) -> io::Result<Header> {
     let file = storage.segment(name)?;
     let mut window = Window::new(&file, Source::Disk, FIRST_RECORD)?;
-    if window.file_len() < FIRST_RECORD as u64 {
-        return Ok(Header::Damaged("the segment is shorter than its header"));
+    // Of one that is cut off within its first record nothing tells that it had one.
+    if window.file_len() < (FIRST_RECORD + BLOCK) as u64 {
+        return Ok(Header::Damaged("the file was cut off at its header"));
     }
     let blocks = window.get(0, FIRST_RECORD)?;
     if let Some(header) = SegmentHeader::decode_blocks(blocks) {

@@ -3,7 +3,7 @@
 use std::fmt;
 use std::io;
 use std::ops::{ControlFlow, Range};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::sync_channel;
 use std::sync::{Arc, Mutex};
@@ -15,8 +15,9 @@ use crate::file::Source;
 use crate::layout::{BLOCK, Lsn, RecordHeader};
 use crate::pool::{Found, Pool, Segment, next_file};
 use crate::queue::{Item, Pending};
-use crate::recovery::{Recovery, read_all};
-use crate::scan::{LSN_GAP, scan};
+use crate::recovery::{Contents, Recovery, read_all};
+use crate::roster::{Entered, Roster};
+use crate::scan::scan;
 use crate::segment::SegmentReader;
 use crate::shared::{Opened, Shared};
 use crate::storage::Storage;
@@ -42,6 +43,10 @@ pub struct Config {
     pub max_pending_bytes: usize,
     /// Called for events that no append reports. By default they are dropped.
     pub events: Events,
+    /// The file that says which segments must be there: outside of the ring's directory it tells when all of that is gone. `roster` in the directory by default.
+    pub roster: Option<PathBuf>,
+    /// Opens the ring without the segments that are missing, and remembers that. False by default: see [`OpenError::Missing`].
+    pub gives_up_missing: bool,
 }
 
 /// Callback for [`Event`]s, called on the ring's threads or the caller's. Must not block. The ring holds no lock during the call.
@@ -74,13 +79,15 @@ impl Default for Config {
             max_batch: 1024,
             max_pending_bytes: 256 << 20,
             events: Arc::new(|_| ()),
+            roster: None,
+            gives_up_missing: false,
         }
     }
 }
 
 impl fmt::Debug for Config {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Config { segment_bytes, max_segments, room: _, max_batch, max_pending_bytes, events: _ } = self;
+        let Config { segment_bytes, max_segments, room: _, max_batch, max_pending_bytes, .. } = self;
         f.debug_struct("Config")
             .field("segment_bytes", segment_bytes)
             .field("max_segments", max_segments)
@@ -101,7 +108,7 @@ impl Config {
 }
 
 /// LSNs between the highest that somebody else has on record and the first of a log that took another's place.
-const SEEN_GAP: u64 = 1 << 32;
+pub(crate) const SEEN_GAP: u64 = 1 << 32;
 
 /// Facts about the ring from its owner's own durable records.
 #[derive(Debug, Clone, Copy, Default)]
@@ -115,6 +122,8 @@ pub struct OnRecord {
     pub seen: Lsn,
     /// What [`Ring::proof`] said last. Without it the last record of the log, of which no later one says that it was durable, counts as torn if it is damaged.
     pub proof: Proof,
+    /// No segment from `low` on has a record up to this one.
+    pub freed: Lsn,
 }
 
 /// All records of an epoch up to an LSN are durable.
@@ -154,18 +163,28 @@ impl Ring {
     /// Takes no space; whatever is appended belongs to a new epoch, which is durable before the first of it.
     ///
     /// # Errors
-    /// [`OpenError::Locked`] if another process has it; [`OpenError::Io`] if the file system fails.
+    /// [`OpenError::Locked`] if another process has it; [`OpenError::Missing`]; [`OpenError::Io`] if the file system fails.
     pub fn open(dir: &Path, config: Config, on_record: OnRecord) -> Result<(Self, Recovery), OpenError> {
-        Self::recover(dir, config.within_bounds(), on_record).map_err(|error| match error.kind() {
+        let failed = |error: io::Error| match error.kind() {
             // Only the lock is asked for without a wait.
             io::ErrorKind::WouldBlock => OpenError::Locked { dir: dir.to_owned() },
             _ => OpenError::Io { dir: dir.to_owned(), error },
-        })
+        };
+        let config = config.within_bounds();
+        let path = config.roster.clone().unwrap_or_else(|| dir.join(ROSTER));
+        let storage = Storage::open(dir).map_err(failed)?;
+        let entered = Entered::read(&path).map_err(failed)?;
+        let contents = read_all(&storage, on_record, entered.as_ref()).map_err(failed)?;
+        if !contents.missing.is_empty() && !config.gives_up_missing {
+            return Err(OpenError::Missing { numbers: contents.missing, unreadable: contents.unreadable });
+        }
+        contents.set_aside(&storage);
+        let mut roster = Roster::new(path, entered.clone().unwrap_or_default());
+        contents.bring_up_to_date(&mut roster, on_record.low, entered.is_some()).map_err(failed)?;
+        Self::recover(storage, roster, config, contents).map_err(failed)
     }
 
-    fn recover(dir: &Path, config: Config, on_record: OnRecord) -> io::Result<(Self, Recovery)> {
-        let storage = Storage::open(dir)?;
-        let contents = read_all(&storage, on_record)?;
+    fn recover(storage: Storage, roster: Roster, config: Config, contents: Contents) -> io::Result<(Self, Recovery)> {
         contents.make_durable()?;
         let mut total = contents.names.len();
         let mut free = Vec::new();
@@ -182,11 +201,13 @@ impl Ring {
         let (next_number, next_file) = (contents.next_number, next_file(&contents.names));
         let epoch = contents.max_epoch + 1;
         let found = Found { total, free, next_number, next_file };
-        let pool = Pool::new(storage, (config.segment_bytes, config.max_segments, config.room.clone()), epoch, found);
+        let pool =
+            Pool::new(storage, roster, (config.segment_bytes, config.max_segments, config.room.clone()), epoch, found);
         let recovery = Recovery {
             damage: contents.damage,
             records: contents.in_service.values().map(|read| read.scan.records).sum(),
             last: contents.in_service.values().map(|read| read.scan.whole).max().unwrap_or_default(),
+            lost_through: contents.lost_through,
             bytes_read: contents.bytes_read,
             epoch,
         };
@@ -194,9 +215,7 @@ impl Ring {
         for (number, read) in contents.in_service {
             table.segments.insert(number, InService::found(read)?);
         }
-        // A record that was written but torn away may have had a number above any that was found.
-        let next_lsn = (contents.max_lsn.get() + 1 + LSN_GAP).max(on_record.known.get() + 1);
-        let next_lsn = if next_lsn > on_record.seen.get() { next_lsn } else { on_record.seen.get() + SEEN_GAP };
+        let next_lsn = contents.next_lsn;
         let opened = Opened { epoch, first: Lsn::new(next_lsn), last: recovery.last, found: contents.found };
         let shared = Arc::new(Shared::new(config, pool, table, opened));
         // No segment is taken before the first append: opening a full ring takes no space.
@@ -467,4 +486,6 @@ impl Drop for Threads {
     }
 }
 
+/// The roster, in the directory of the ring.
+pub(crate) const ROSTER: &str = "roster";
 const SEGMENT_BLOCKS_MIN: u64 = 16;

@@ -266,7 +266,7 @@ mod tests {
     use super::*;
     use crate::segment::SegmentReader;
 
-    const SEGMENT: SegmentHeader = SegmentHeader { number: 7, epoch: 3, salt: 0x5a17 };
+    const SEGMENT: SegmentHeader = SegmentHeader { number: 7, epoch: 3, salt: 0x5a17, bytes: 0 };
 
     /// Commits of records with these lengths of head and body, from LSN 100 on, in a file of 16 blocks.
     fn segment(commits: &[&[(usize, usize)]]) -> (Vec<u8>, Vec<(usize, RecordHeader)>) {

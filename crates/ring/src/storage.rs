@@ -14,8 +14,8 @@ use crate::file::{OWNER, SegmentFile, Staging};
 pub(crate) struct Storage {
     dir: PathBuf,
     staging: Arc<Mutex<Staging>>,
-    // Held for its lock: a second ring on the same directory must not start.
-    _lock: File,
+    // Held for its lock: a second ring on the same directory must not start. `None`: nothing is changed.
+    lock: Option<File>,
 }
 
 /// Why a segment file could not be made or taken into use. A failed sync concerns the whole device, so it has its own variant.
@@ -55,7 +55,12 @@ impl Storage {
                 posthaste_fsops::unlink(path)?;
             }
         }
-        Ok(Storage { dir: dir.to_owned(), staging: Arc::default(), _lock: lock })
+        Ok(Storage { dir: dir.to_owned(), staging: Arc::default(), lock: Some(lock) })
+    }
+
+    /// Reads `dir`, which somebody may have open, and changes nothing.
+    pub fn to_read(dir: &Path) -> Self {
+        Storage { dir: dir.to_owned(), staging: Arc::default(), lock: None }
     }
 
     /// The names of all segment files, sorted.
@@ -114,8 +119,11 @@ impl Storage {
         Ok(segment)
     }
 
-    /// Opens a segment file for reading and writing.
+    /// Opens a segment file for reading and, if this has the lock, writing.
     pub fn segment(&self, name: &str) -> io::Result<Arc<SegmentFile>> {
+        if self.lock.is_none() {
+            return SegmentFile::open_to_read(&self.path(name)).map(Arc::new);
+        }
         SegmentFile::open(&self.path(name), OFlags::empty(), self.staging.clone()).map(Arc::new)
     }
 

@@ -68,7 +68,7 @@ impl InService {
 
     /// One that opening has found.
     pub fn found(read: Read) -> std::io::Result<Self> {
-        let Read { segment, scan } = read;
+        let Read { segment, scan, .. } = read;
         let len = segment.file.len()?;
         let mut torn = scan.torn;
         torn.sort_unstable();

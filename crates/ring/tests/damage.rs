@@ -7,13 +7,37 @@ use std::sync::mpsc::channel;
 
 use bytes::Bytes;
 use posthaste_ring::layout::{BLOCK, FIRST_RECORD, RECORD_HEADER};
-use posthaste_ring::{Config, Lsn, OnRecord, ReadError, Recovery, Ring};
+use posthaste_ring::{Config, Damage, Lsn, OnRecord, OpenError, ReadError, Recovery, Ring};
 
 const SEGMENT: u64 = 64 << 10;
 
+fn try_open(dir: &Path, low: u64, gives_up_missing: bool) -> Result<(Ring, Recovery), OpenError> {
+    let config = Config { segment_bytes: SEGMENT, gives_up_missing, ..Config::default() };
+    Ring::open(dir, config, OnRecord { low, ..OnRecord::default() })
+}
+
 fn open(dir: &Path, low: u64) -> (Ring, Recovery) {
-    Ring::open(dir, Config { segment_bytes: SEGMENT, ..Config::default() }, OnRecord { low, ..OnRecord::default() })
-        .expect("ring opens")
+    try_open(dir, low, false).expect("ring opens")
+}
+
+/// It is refused, and changes nothing; then it is opened without the segments that are missing.
+fn open_without(dir: &Path, low: u64, expected: &[u64]) -> (Ring, Recovery) {
+    let before = content(dir);
+    let refused = try_open(dir, low, false).err().expect("it is refused");
+    assert!(matches!(&refused, OpenError::Missing { numbers, .. } if numbers.starts_with(expected)), "{refused}");
+    assert!(content(dir) == before, "it was changed");
+    let examined = posthaste_ring::examine(dir, None, OnRecord { low, ..OnRecord::default() }).unwrap();
+    assert!(examined.missing.starts_with(expected) && examined.missing.len() < expected.len() + 3, "{examined:?}");
+    let (ring, recovery) = try_open(dir, low, true).expect("ring opens");
+    let told = |damage: &[Damage]| damage.iter().filter(|damage| damage.promised).cloned().collect::<Vec<_>>();
+    assert_eq!(told(&examined.damage), told(&recovery.damage));
+    assert!(recovery.lost_through > Lsn::ZERO);
+    (ring, recovery)
+}
+
+fn content(dir: &Path) -> BTreeMap<PathBuf, Vec<u8>> {
+    let paths = std::fs::read_dir(dir).unwrap().map(|entry| entry.unwrap().path());
+    paths.map(|path| (path.clone(), std::fs::read(path).unwrap())).collect()
 }
 
 fn append(ring: &Ring, head: &str, body: &[u8]) -> Lsn {
@@ -182,7 +206,7 @@ fn without_any_header_a_segment_is_named_and_left_alone() {
         let mut bytes = std::fs::read(&path).unwrap();
         bytes[..FIRST_RECORD].fill(0xA5);
         std::fs::write(&path, &bytes).unwrap();
-        let (ring, recovery) = open(damaged.path(), 1);
+        let (ring, recovery) = open_without(damaged.path(), 1, &[number]);
         let name = path.file_name().unwrap().to_str().unwrap();
         assert!(
             recovery.damage.iter().any(|damage| damage.promised && damage.segment == name),
@@ -193,7 +217,7 @@ fn without_any_header_a_segment_is_named_and_left_alone() {
         assert_eq!(all.len() - left.len(), [3, 2, 1][number as usize - 1]);
         // Nothing is written over it, and no other segment gets a number that may be its own.
         let later = append(&ring, "later", b"");
-        assert_eq!(ring.segments().last().map(|info| (info.number, info.first)), Some((5 - number / 3, later)));
+        assert_eq!(ring.segments().last().map(|info| (info.number, info.first)), Some((4, later)));
         drop(ring);
         assert_eq!(std::fs::read(&path).unwrap(), bytes);
     }
@@ -204,17 +228,81 @@ fn a_segment_that_is_missing_is_told() {
     let (dir, all) = sample();
     let paths = segments(dir.path());
     let lsns: Vec<Lsn> = all.keys().copied().collect();
-    for (number, expected) in [(1, None), (2, Some((lsns[3], lsns[4])))] {
-        let damaged = copy(dir.path());
-        std::fs::remove_file(damaged.path().join(paths[&number].file_name().unwrap())).unwrap();
-        let (_, recovery) = open(damaged.path(), 1);
-        let told: Vec<_> = recovery.damage.iter().map(|damage| (damage.promised, damage.what)).collect();
-        assert_eq!(told, [(true, "a segment is missing")], "{expected:?}");
-        // What is not needed any more is not missing.
-        let (_, recovery) = open(damaged.path(), number + 1);
-        assert_eq!(recovery.damage, []);
+    let lost = [vec![1], vec![2], vec![3], vec![2, 3], vec![1, 2, 3]];
+    for numbers in lost {
+        for how in ["removed", "emptied", "cut off at its header"] {
+            let damaged = copy(dir.path());
+            // The last ones are ready, and hold nothing.
+            let goes = paths.iter().filter(|(number, _)| numbers.contains(number) || numbers.len() == 3);
+            for path in goes.map(|(_, path)| damaged.path().join(path.file_name().unwrap())) {
+                match how {
+                    "removed" => std::fs::remove_file(path).unwrap(),
+                    "emptied" => std::fs::write(path, "").unwrap(),
+                    _ => std::fs::File::options().write(true).open(path).unwrap().set_len(9000).unwrap(),
+                }
+            }
+            let (ring, recovery) = open_without(damaged.path(), 1, &numbers);
+            let left = found(&ring);
+            let gone: Vec<Lsn> = lsns.iter().filter(|lsn| !left.contains_key(lsn)).copied().collect();
+            let told: Vec<_> = recovery.damage.iter().filter_map(|damage| damage.lsns).collect();
+            let is_told = |lsn: &Lsn| told.iter().any(|(first, last)| (first..=last).contains(&lsn));
+            assert!(gone.iter().all(is_told), "{numbers:?} {how}: {:?}", recovery.damage);
+            assert!(left.keys().all(|lsn| !is_told(lsn)), "{numbers:?} {how}: {:?}", recovery.damage);
+            assert!(gone.iter().all(|lsn| *lsn <= recovery.lost_through));
+            let later = append(&ring, "later", b"");
+            assert!(later > recovery.lost_through, "no LSN is used twice");
+            drop(ring);
+            // It was given up, once and for all.
+            let (ring, again) = open(damaged.path(), 1);
+            assert_eq!((again.lost_through, found(&ring).len()), (recovery.lost_through, left.len() + 1));
+            drop(ring);
+            // What is not needed any more is not missing.
+            let (_, recovery) = open(damaged.path(), numbers.last().unwrap() + 1);
+            let promised: Vec<_> = recovery.damage.iter().filter(|damage| damage.promised).collect();
+            assert!(promised.is_empty(), "{numbers:?} {how}: {promised:?}");
+        }
     }
-    // Whether the last one existed nothing in the ring tells.
+}
+
+#[test]
+fn without_the_roster_a_ring_is_opened_and_writes_a_new_one() {
+    let (dir, all) = sample();
+    let roster = dir.path().join("roster");
+    for how in ["removed", "emptied", "cut off", "damaged"] {
+        let damaged = copy(dir.path());
+        let path = damaged.path().join("roster");
+        match how {
+            "removed" => std::fs::remove_file(&path).unwrap(),
+            "emptied" => std::fs::write(&path, "").unwrap(),
+            "cut off" => std::fs::File::options().write(true).open(&path).unwrap().set_len(20).unwrap(),
+            _ => std::fs::write(&path, [0xA5; 2 * BLOCK]).unwrap(),
+        }
+        let (ring, recovery) = open(damaged.path(), 0);
+        assert_eq!((recovery.damage, found(&ring) == all), (vec![], true), "{how}");
+        append(&ring, "later", b"");
+        assert_eq!(std::fs::metadata(&path).unwrap().len(), std::fs::metadata(&roster).unwrap().len(), "{how}");
+        drop(ring);
+        let last = segments(damaged.path()).into_iter().next_back().unwrap();
+        std::fs::remove_file(last.1).unwrap();
+        assert!(matches!(try_open(damaged.path(), 0, false), Err(OpenError::Missing { .. })), "{how}");
+    }
+}
+
+#[test]
+fn an_end_that_was_cut_off_is_told_and_a_ready_segment_costs_nothing() {
+    let (dir, all) = sample();
+    let lsns: Vec<Lsn> = all.keys().copied().collect();
+    for (number, path) in segments(dir.path()) {
+        let damaged = copy(dir.path());
+        let path = damaged.path().join(path.file_name().unwrap());
+        std::fs::File::options().write(true).open(path).unwrap().set_len(SEGMENT / 2).unwrap();
+        let (ring, recovery) = open(damaged.path(), 1);
+        assert_eq!(found(&ring), all, "nothing was in the other half");
+        // Only of the last one nobody knows that.
+        let promised: Vec<_> = recovery.damage.iter().map(|damage| (damage.promised, damage.lsns.unwrap().0)).collect();
+        let expected = (number == 3).then(|| (true, Lsn::new(lsns[5].get() + 1)));
+        assert_eq!(promised, expected.into_iter().collect::<Vec<_>>(), "segment {number}");
+    }
 }
 
 #[test]

@@ -37,7 +37,7 @@ fn a_segment_that_cannot_be_made_is_not_always_a_full_disk() {
         drop(open(&dir));
         for entry in std::fs::read_dir(&dir).unwrap() {
             let path = entry.unwrap().path();
-            if path.extension().is_some_and(|extension| extension == "seg") {
+            if !path.ends_with("lock") {
                 posthaste_fsops::unlink(path).unwrap();
             }
         }

@@ -91,7 +91,7 @@ fn what_was_appended_is_read_visited_and_found_again() {
     drop(ring);
     let ring =
         Ring::open(dir.path(), config(), OnRecord { known: Lsn::new(1 << 40), ..OnRecord::default() }).unwrap().0;
-    assert_eq!(append(&ring, "above", b"").unwrap(), Lsn::new((1 << 40) + 1));
+    assert_eq!(append(&ring, "above", b"").unwrap(), Lsn::new((1 << 40) + 1 + (1 << 20)));
 }
 
 #[test]

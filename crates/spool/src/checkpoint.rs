@@ -7,7 +7,7 @@ use std::fs::File;
 use std::io::{self, IoSlice};
 use std::path::{Path, PathBuf};
 
-use posthaste_ring::{Lsn, Proof};
+use posthaste_ring::{Lsn, OnRecord, Proof};
 use rustix::fs::OFlags;
 
 use bytes::BufMut;
@@ -27,6 +27,8 @@ pub(crate) struct Checkpoint {
     pub through: u64,
     /// The first segment of the ring that is still needed.
     pub ring_low: u64,
+    /// No segment from there on has a batch up to this LSN.
+    pub freed: u64,
     /// Ids are never used again.
     pub next_stream: u16,
     pub next_pack: u64,
@@ -48,6 +50,8 @@ pub(crate) struct StreamRow {
     pub position: u64,
     /// Nobody knows what the entries up to here said: no snapshot of the stream can be read, or the spool was rebuilt. 0: they are known.
     pub uncertain: u64,
+    /// Entries after the position and up to here may be lost: the ring lost batches that no checkpoint tells of. 0: none is.
+    pub lost: u64,
     /// The last snapshot, and the one that the checkpoint before had, if these differ: in case that the last one cannot be read.
     pub snapshots: Vec<SnapshotRow>,
 }
@@ -69,11 +73,18 @@ pub(crate) struct PackRow {
 }
 
 impl Checkpoint {
+    /// What the ring is told of itself.
+    pub fn on_record(&self) -> OnRecord {
+        let (low, known, freed) = (self.ring_low, Lsn::new(self.through), Lsn::new(self.freed));
+        OnRecord { low, known, proof: self.proof, freed, ..OnRecord::default() }
+    }
+
     fn encode(&self) -> Vec<u8> {
         let mut content = Vec::new();
         content.put_u64_le(self.counter);
         content.put_u64_le(self.through);
         content.put_u64_le(self.ring_low);
+        content.put_u64_le(self.freed);
         content.put_u16_le(self.next_stream);
         content.put_u64_le(self.next_pack);
         content.put_u32_le(self.streams.len() as u32);
@@ -82,6 +93,7 @@ impl Checkpoint {
             put_text(&mut content, &stream.name);
             content.put_u64_le(stream.position);
             content.put_u64_le(stream.uncertain);
+            content.put_u64_le(stream.lost);
             content.put_u8(stream.snapshots.len() as u8);
             for snapshot in &stream.snapshots {
                 content.put_u64_le(snapshot.position);
@@ -120,15 +132,16 @@ impl Checkpoint {
             counter: fields.u64()?,
             through: fields.u64()?,
             ring_low: fields.u64()?,
+            freed: fields.u64()?,
             next_stream: fields.u16()?,
             next_pack: fields.u64()?,
             ..Checkpoint::default()
         };
         for _ in 0..fields.u32()? {
             let (id, name) = (fields.u16()?, fields.text()?);
-            let (position, uncertain) = (fields.u64()?, fields.u64()?);
+            let (position, uncertain, lost) = (fields.u64()?, fields.u64()?, fields.u64()?);
             let snapshots = (0..fields.u8()?).map(|_| SnapshotRow::take(&mut fields)).collect::<Option<_>>()?;
-            decoded.streams.push(StreamRow { id, name, position, uncertain, snapshots });
+            decoded.streams.push(StreamRow { id, name, position, uncertain, lost, snapshots });
         }
         for _ in 0..fields.u32()? {
             let (id, first, last) = (fields.u64()?, fields.u64()?, fields.u64()?);
@@ -321,10 +334,12 @@ mod tests {
             name: format!("local:{id}"),
             position: counter * 10,
             uncertain: counter % 3,
+            lost: counter % 5,
             snapshots: (0..u64::from(id) % 3).map(|before| snapshot(id, counter, before)).collect(),
         };
         Checkpoint {
             counter,
+            freed: counter * 9,
             through: counter * 11,
             ring_low: counter / 2,
             next_stream: 4,

@@ -69,6 +69,7 @@ impl Shared {
         }
         {
             let mut state = self.core.state();
+            state.freed = taken.checkpoint.freed;
             taken.doomed.snapshots.extend(state.made_durable(&taken.checkpoint));
             let named = taken.checkpoint.windows.iter().copied().collect();
             let before = std::mem::replace(&mut state.windows, named);
@@ -85,7 +86,8 @@ impl Shared {
     fn take(&self, work: &mut Work) -> Taken {
         work.counter += 1;
         // Before the state is held: a segment that fills up meanwhile is needed anyway.
-        let (segments, proof) = (self.ring.segments(), self.ring.proof());
+        let proof = self.ring.proof();
+        let segments = self.ring.segments();
         let is_pressed = self.is_pressed();
         self.core.bytes.store(0, Ordering::Relaxed);
         let mut state = self.core.state();
@@ -112,7 +114,12 @@ impl Shared {
         // Nothing after the last batch: its number may be given again if every file of the ring is lost.
         let proof = Proof { through: proof.through.min(Lsn::new(state.published)), ..proof };
         state.keep_up();
-        let mut checkpoint = Checkpoint { counter: work.counter, ring_low: kept_low, proof, ..state.rows() };
+        let (gone, kept) = segments.split_at(segments.partition_point(|segment| segment.number < kept_low));
+        let mut freed = gone.iter().map(|segment| segment.last.get()).fold(state.freed, u64::max);
+        if kept.iter().all(|segment| segment.first == Lsn::ZERO) {
+            freed = freed.max(proof.through.get());
+        }
+        let mut checkpoint = Checkpoint { counter: work.counter, ring_low: kept_low, freed, proof, ..state.rows() };
         let mut named = state.windows.clone();
         let mut windows = Vec::new();
         for window in std::mem::take(&mut state.dirty) {

@@ -54,6 +54,11 @@ pub enum OpenError {
         "both files checkpoint.0 and checkpoint.1 of the spool are damaged, missing or unreadable; keep its directory: `posthaste spool repair --rebuild` makes a new spool from the remaining data"
     )]
     NoCheckpoint,
+    /// Segments of the ring are missing that batches were written to. Nothing was changed.
+    #[error(
+        "{0}; put the files back into ring/, or stop waiting for them with `posthaste spool repair --give-up-damaged`, which says what is lost"
+    )]
+    Missing(posthaste_ring::OpenError),
     /// The file system failed.
     #[error("cannot open the spool: {0}")]
     Io(#[from] io::Error),

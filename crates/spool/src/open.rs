@@ -72,17 +72,14 @@ impl FileSpool {
         let ring_config = posthaste_ring::Config {
             events: ring_events(&core, &config),
             room: Arc::new(move || room.free()),
+            roster: Some(dir.join(ROSTER)),
             ..config.ring.clone()
         };
-        let on_record = OnRecord {
-            low: checkpoint.ring_low,
-            known: Lsn::new(checkpoint.through),
-            seen: config.lsns_above,
-            proof: checkpoint.proof,
-        };
+        let on_record = OnRecord { seen: config.lsns_above, ..checkpoint.on_record() };
         let opened = Ring::open(&dir.join(RING), ring_config, on_record);
         let (ring, recovery) = opened.map_err(|error| match error {
             posthaste_ring::OpenError::Locked { .. } => OpenError::Locked,
+            missing @ posthaste_ring::OpenError::Missing { .. } => OpenError::Missing(missing),
             other => OpenError::Ring(other),
         })?;
         // A failed sync may have dropped writes of any file on the device, so no later sync there is trusted, whatever part of the program asked.
@@ -94,11 +91,11 @@ impl FileSpool {
             let told = if found.promised { &mut damage } else { &mut report.cut_off };
             told.push(damage_of(found));
         }
-        state.is_ring_damaged = recovery.damage.iter().any(|found| found.promised);
         let packs = PackCache::new(pack::dir_of(dir));
         let first_in_ring = ring.segments().iter().map(|segment| segment.first.get()).find(|first| *first > 0);
         state.packed_through = first_in_ring.map_or(checkpoint.through, |first| first - 1);
         state.published = checkpoint.through.max(recovery.last.get());
+        state.lose(recovery.lost_through.get());
         report.last = Lsn::new(state.published);
         report.batches_behind_checkpoint = read_ring(&ring, &mut state, checkpoint.through, &mut damage)?;
         for window in lost {
@@ -141,7 +138,7 @@ impl FileSpool {
 }
 
 /// The ring's damage as the spool's.
-fn damage_of(found: &posthaste_ring::Damage) -> Damage {
+pub(crate) fn damage_of(found: &posthaste_ring::Damage) -> Damage {
     let what = match found.lsns {
         Some((first, last)) if first == last => found.what.to_owned(),
         Some((first, last)) => format!("{} (batches {first} to {last})", found.what),
@@ -350,4 +347,6 @@ fn remove_bodies(bodies: &Bodies, state: &State, is_certain: bool) -> io::Result
 }
 
 pub(crate) const RING: &str = "ring";
+/// Which segments must be there. Not in the directory of the ring: it tells when all of that is gone.
+pub(crate) const ROSTER: &str = "segments";
 pub(crate) const LOCK: &str = "lock";

@@ -5,7 +5,7 @@ use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::time::Duration;
 
-use posthaste_ring::{LSN_GAP, Lsn, SegmentInfo};
+use posthaste_ring::Lsn;
 
 use crate::batch::{BodyPlace, Head};
 use crate::events::{Damage, Event};
@@ -37,17 +37,18 @@ impl Shared {
             worker.pulse().step(1);
         };
         worker.pulse().step(1);
-        let (mut after, position, mut uncertain) = {
+        let (mut after, position, mut uncertain, lost) = {
             let state = self.core.state();
             let found = state.streams.get(&stream.0).ok_or(ReplayError::NoStream(stream))?;
             worker.within(format!("stream {}", found.name));
-            (found.base(), found.position, found.uncertain)
+            (found.base(), found.position, found.uncertain, found.lost)
         };
         if after < position {
             let is_whole = self.replay_gap(stream, after, position, &mut visitor)?;
             uncertain = if is_whole { 0 } else { position };
             after = position;
         }
+        uncertain = uncertain.max(lost);
         loop {
             worker.pulse().step(1);
             let (some, published) = {
@@ -129,12 +130,8 @@ impl Shared {
 
     /// Whether the ring still has every record after an LSN.
     fn has_ring_all_since(&self, after: u64) -> bool {
-        let segments = self.ring.segments();
-        // Numbers of segments have no gaps; those of batches do, at each opening.
-        let has_no_gap = segments.windows(2).all(|pair| pair[1].number == pair[0].number + 1);
-        // The first batch of all has the first LSN of a new ring.
-        let begins = |first: &SegmentInfo| (1..=after.max(LSN_GAP) + 1).contains(&first.first.get());
-        has_no_gap && segments.first().is_some_and(begins) && !self.core.state().is_ring_damaged
+        let state = self.core.state();
+        state.freed.max(state.lost_through) <= after
     }
 
     pub fn attach(&self, stream: StreamId, after: Lsn, consumer: Arc<dyn Consumer>) -> Result<(), ReplayError> {

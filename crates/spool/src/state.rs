@@ -42,8 +42,10 @@ pub(crate) struct State {
     pub undurable_streams: BTreeSet<u16>,
     /// Set by changes that [`is_changed`](Self::is_changed) would not see otherwise.
     pub is_changed_otherwise: bool,
-    /// The opening has found records of the ring damaged that had been acknowledged.
-    pub is_ring_damaged: bool,
+    /// The ring has no batch up to here any more.
+    pub freed: u64,
+    /// The opening has found batches of the ring lost that had been acknowledged; up to here.
+    pub lost_through: u64,
     /// Of the last checkpoint.
     pub through: u64,
     pub doomed: Doomed,
@@ -83,6 +85,8 @@ pub(crate) struct Stream {
     durable: [Option<SnapshotRow>; 2],
     /// Nobody knows what the entries up to here said.
     pub uncertain: u64,
+    /// See [`StreamRow::lost`].
+    pub lost: u64,
     /// Batches after the position that have an entry for it.
     pub entries: LsnSet,
     /// Batches whose body it has not released.
@@ -207,6 +211,17 @@ impl State {
         }
     }
 
+    /// The ring has lost batches up to `through`: each later number is new, and no stream knows its entries after the checkpoint.
+    pub fn lose(&mut self, through: u64) {
+        self.lost_through = through;
+        if through <= self.through {
+            // The live files say who needs anything of those.
+            return;
+        }
+        self.published = self.published.max(through);
+        self.streams.values_mut().for_each(|stream| stream.lost = stream.lost.max(through));
+    }
+
     /// Rebuilds what a lost live file said of a batch: entries after each stream's position are needed, and no body counts as released.
     pub fn find_again(&mut self, lsn: u64, head: &Head) {
         for entry in &head.entries {
@@ -231,6 +246,9 @@ impl State {
         stream.position = stream.position.max(position.min(published));
         let passed = stream.entries.take(0..=stream.position);
         stream.uncertain = 0;
+        if stream.position >= stream.lost {
+            stream.lost = 0;
+        }
         let snapshot = snapshot.map(|name| SnapshotRow { position: stream.position, name });
         let before = std::mem::replace(&mut stream.snapshot, snapshot).map(|row| row.name);
         self.doomed.snapshots.extend(before.filter(|name| !stream.names(name)));
@@ -397,12 +415,14 @@ impl State {
             name: stream.name.clone(),
             position: stream.position,
             uncertain: stream.uncertain,
+            lost: stream.lost,
             snapshots: stream.snapshots(),
         };
         Checkpoint {
             through: self.published,
             next_stream: self.next_stream,
             next_pack: self.next_pack,
+            freed: self.freed,
             streams: self.streams.iter().map(row).collect(),
             packs: self.packs.clone(),
             cancelled: self.cancelled.keys().copied().collect(),
@@ -416,6 +436,7 @@ impl State {
             name: row.name.clone(),
             position: row.position,
             uncertain: row.uncertain,
+            lost: row.lost,
             snapshot: row.snapshots.first().cloned(),
             durable: [0, 1].map(|nth| row.snapshots.get(nth).cloned()),
             ..Stream::default()
@@ -423,6 +444,7 @@ impl State {
         State {
             published: checkpoint.through,
             through: checkpoint.through,
+            freed: checkpoint.freed,
             streams: checkpoint.streams.iter().map(|row| (row.id, stream(row))).collect(),
             next_stream: checkpoint.next_stream.max(1),
             packs: checkpoint.packs.clone(),

@@ -331,9 +331,16 @@ fn every_kind_of_damage_is_named() {
         assert!(!verified.damage.is_empty(), "{what}");
         // What is not damaged is given out all the same.
         assert!(!exported(&closed).is_empty(), "{what}");
+        let missing = closed.missing().to_vec();
         drop(closed);
-        // And it opens, whatever is lost.
-        FileSpool::open(dir.path(), config()).unwrap();
+        // And it opens, whatever is lost; without a segment when somebody has said so.
+        let mut config = config();
+        match FileSpool::open(dir.path(), config.clone()) {
+            Err(OpenError::Missing(_)) => assert!(!missing.is_empty(), "{what}"),
+            opened => assert!(opened.is_ok() && missing.is_empty(), "{what}: {missing:?}"),
+        }
+        config.ring.gives_up_missing = true;
+        FileSpool::open(dir.path(), config).unwrap();
     }
 }
 

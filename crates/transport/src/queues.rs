@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet, VecDeque};
 use std::sync::Arc;
 use std::time::Instant;
 
-use posthaste_consumer::{ReplayedEntry, StreamState};
+use posthaste_consumer::{ReplayedEntry, StreamHandle, StreamState};
 use posthaste_directory::{Transport, TransportKind};
 use posthaste_spool::{Lsn, ReplayError};
 
@@ -105,6 +105,8 @@ pub(crate) struct Queues {
     pub released: Vec<Lsn>,
     /// Targets that owe a notice since the last look.
     pub owing: Vec<Key>,
+    /// Entries up to here may be lost.
+    pub uncertain: Option<Lsn>,
     pub is_changed: bool,
     /// Those that replay has shown as done: an entry that stands for an older one may name them.
     pub done: Option<HashSet<Key>>,
@@ -127,6 +129,7 @@ impl Queues {
             due: BTreeSet::new(),
             released: Vec::new(),
             owing: Vec::new(),
+            uncertain: None,
             is_changed: false,
             done: Some(HashSet::new()),
             workers: HashMap::new(),
@@ -337,6 +340,10 @@ impl StreamState for Queues {
     fn apply(&mut self, ReplayedEntry { lsn, payload, body_len }: ReplayedEntry<'_>) -> Result<(), ReplayError> {
         self.show(lsn, TransportEntry::decode(payload.clone()), body_len);
         Ok(())
+    }
+
+    fn uncertain(&mut self, _: &StreamHandle, through: Lsn) {
+        self.uncertain = Some(through);
     }
 }
 

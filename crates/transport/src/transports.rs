@@ -77,6 +77,8 @@ pub struct OpenReport {
     pub damaged: Vec<Lsn>,
     /// Batches that a later version has written. They stay in the spool.
     pub unknown: Vec<Lsn>,
+    /// Entries up to here may be lost: messages that were delivered by then may be delivered again. `None`: nothing was lost.
+    pub uncertain: Option<Lsn>,
 }
 
 /// So much waits for a transport that no more is taken for it.
@@ -115,7 +117,8 @@ impl Transports {
         let mut replayed = StreamHandle::register(spool, STREAM)?.replay(&mut queues)?;
         queues.replayed();
         let (messages, damaged) = (queues.messages(), std::mem::take(&mut replayed.damaged));
-        let report = OpenReport { messages, damaged, unknown: queues.unknown().to_vec() };
+        let (unknown, uncertain) = (queues.unknown().to_vec(), queues.uncertain);
+        let report = OpenReport { messages, damaged, unknown, uncertain };
         let runtime = NewRuntime::new("transport", BLOCKING_THREADS_MAX)?;
         let lmtp_memory_kib =
             u32::try_from(config.lmtp_bytes_max / 1024).unwrap_or(u32::MAX >> 3).clamp(1, u32::MAX >> 3);

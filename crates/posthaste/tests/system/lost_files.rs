@@ -1,12 +1,15 @@
-//! Files of the data directory that are removed or cut off while the server is down: it starts, says what is wrong, and loses and doubles nothing.
+//! Files of the data directory that are removed, cut off or damaged while the server is down: it starts, at once or after the command that it names, says what is
+//! wrong, and loses and doubles nothing without a word.
 
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
 
+use rustix::process::Signal;
 use serde_json::Value;
 
 use crate::relaying::{self, ANYWHERE, EVENTS, list, next_hop, queue};
-use crate::support::{Server, command};
+use crate::support::{PATIENCE, Server, command};
 
 fn copy(from: &Path, to: &Path) {
     fs::create_dir_all(to).unwrap();
@@ -64,6 +67,8 @@ enum How {
     Removed,
     Cut,
     Emptied,
+    /// One bit in the midst of what was written is another.
+    Flipped,
     /// Reading it ends with EIO.
     Unreadable,
 }
@@ -76,6 +81,14 @@ fn spoil(path: &Path, how: How) {
             fs::File::options().write(true).open(path).unwrap().set_len(len / 2).unwrap();
         }
         How::Emptied => fs::write(path, "").unwrap(),
+        How::Flipped => {
+            let mut bytes = fs::read(path).unwrap();
+            let used = bytes.iter().rposition(|byte| *byte != 0).unwrap_or(0);
+            if let Some(byte) = bytes.get_mut(used / 2) {
+                *byte ^= 8;
+            }
+            fs::write(path, bytes).unwrap();
+        }
         How::Unreadable => {
             fs::remove_file(path).unwrap();
             std::os::unix::fs::symlink("/proc/self/mem", path).unwrap();
@@ -256,5 +269,150 @@ fn a_queue_whose_disk_fails_is_stuck_until_a_repair() {
     assert_eq!(waiting.iter().filter(|line| is_held_or_waits(line)).count(), 3, "{waiting:?}");
     server.stop();
     assert_eq!(next.mailbox("there.example", "ann").len(), 3, "none twice");
+    next.stop();
+}
+
+/// Messages of the spool that was killed; each for one recipient that got it at another host, one that waits, and one here.
+const KILLED: usize = 24;
+
+/// Mail was delivered here and there, in several segments of the log, and some waits; then the server was killed.
+fn killed(dir: &Path, next: &Server) {
+    let config = relaying::config(next.addresses[0].port(), EVENTS);
+    let server = Server::start(dir, &config);
+    let mut client = server.hello();
+    let body = "y".repeat(70) + "\r\n";
+    for nth in 0..KILLED {
+        let message = format!("Subject: n{nth}.\r\n\r\n{}", body.repeat(5500));
+        client.deliver(&["eve@here.example", "ann@there.example", "slow@there.example"], message.as_bytes());
+    }
+    server.wait_for_mail("here.example", "eve", KILLED);
+    next.wait_for_mail("there.example", "ann", KILLED);
+    relaying::wait_for_queue(dir, "all of them are deferred", |waiting| {
+        waiting.len() == KILLED && waiting.iter().all(|line| line["attempts"].as_u64() >= Some(1))
+    });
+    // The event log writes what is durable: with this, it is on record that ann has had hers.
+    let is_recorded = || {
+        let log = fs::read_to_string(dir.join("posthaste-data/events/events-00000001.jsonl")).unwrap_or_default();
+        log.lines()
+            .filter(|line| line.contains("ann@there.example") && line.contains("\"event\":\"delivered\""))
+            .count()
+    };
+    let deadline = Instant::now() + PATIENCE;
+    while is_recorded() < KILLED {
+        assert!(Instant::now() < deadline, "{} are recorded", is_recorded());
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    server.signal(Signal::KILL);
+    drop(client);
+    let mut server = server;
+    server.wait();
+}
+
+/// The numbers of messages that a text says are lost: `batches A to B`, `batch N` and `batch=N`.
+fn told_lost(text: &str) -> Vec<std::ops::RangeInclusive<u64>> {
+    let number = |text: &str| text.split(|c: char| !c.is_ascii_digit()).next()?.parse::<u64>().ok();
+    let ranges =
+        text.split("batches ").skip(1).filter_map(|rest| Some(number(rest)?..=number(rest.split_once(" to ")?.1)?));
+    let single = |before| text.split(before).skip(1).filter_map(move |rest| number(rest).map(|one| one..=one));
+    ranges.chain(single("batch ")).chain(single("batch=")).collect()
+}
+
+/// What the server said when it would not start: one line with the spool and a command, which is run then.
+fn repaired(dir: &Path, what: &str) -> String {
+    let refused = command(dir, &["serve"]).output().unwrap();
+    let text = String::from_utf8(refused.stderr).unwrap();
+    assert_eq!(refused.status.code(), Some(2), "{what}: {text}");
+    let lines: Vec<&str> = text.lines().filter(|line| !line.contains(" INFO ")).collect();
+    let told =
+        lines.iter().filter(|line| line.contains("posthaste-data/spool") && line.contains("posthaste spool repair"));
+    assert_eq!(told.count(), 1, "{what}: {text}");
+    let run = |args: &[&str]| command(dir, args).output().unwrap();
+    if text.contains("--rebuild") {
+        let rebuilt = run(&["spool", "repair", "posthaste-data", "--rebuild", "new"]);
+        fs::rename(dir.join("posthaste-data/spool"), dir.join("old")).unwrap();
+        fs::rename(dir.join("new"), dir.join("posthaste-data/spool")).unwrap();
+        return String::from_utf8([rebuilt.stdout, rebuilt.stderr].concat()).unwrap();
+    }
+    let verified = run(&["spool", "verify", "posthaste-data"]);
+    assert_eq!(verified.status.code(), Some(1), "{what}: {verified:?}");
+    let given_up = run(&["spool", "repair", "posthaste-data", "--give-up-damaged"]);
+    let text = String::from_utf8([given_up.stdout, given_up.stderr].concat()).unwrap();
+    assert!(text.contains("GIVEN UP: segments of the log: "), "{what}: {text}");
+    text
+}
+
+fn message_of(line: &Value) -> u64 {
+    line["id"].as_str().unwrap().split_once('.').unwrap().0.parse().unwrap()
+}
+
+/// Starts it, after the command that it asks for if need be, and accounts for every recipient.
+fn accounts(dir: &Path, next: &Server, ids: &[u64], what: &str) -> bool {
+    let (mut told, mut is_refused) = (String::new(), false);
+    let server = Server::try_start(dir).unwrap_or_else(|_| {
+        (told, is_refused) = (repaired(dir, what), true);
+        Server::start_as_it_is(dir)
+    });
+    let before = next.mailbox("there.example", "bob").len();
+    let mut client = server.hello();
+    client.deliver(&["bob@there.example", "eve@here.example"], b"Subject: y\r\n\r\ny\r\n");
+    next.wait_for_mail("there.example", "bob", before + 1);
+    drop(client);
+    let waiting = list(dir, &[]);
+    told += &server.log_text();
+    server.stop();
+    let lost = told_lost(&told);
+    for id in ids {
+        let of_it = |line: &&Value| message_of(line) == *id;
+        let is_listed = waiting.iter().filter(of_it).any(|line| line["recipient"] == "slow@there.example");
+        assert!(is_listed || lost.iter().any(|range| range.contains(id)), "{what}: {id} is lost: {told}\n{waiting:?}");
+    }
+    let (ann, slow) = (next.mailbox("there.example", "ann"), next.mailbox("there.example", "slow"));
+    assert_eq!((ann.len(), slow.len()), (KILLED, 0), "{what}: none twice\n{told}");
+    // Nobody here has lost or doubled anything either, as all of it was in the mailbox.
+    let eve = server_mailbox(dir);
+    for nth in 0..KILLED {
+        let copies = eve.iter().filter(|mail| mail.text().contains(&format!("Subject: n{nth}."))).count();
+        assert_eq!(copies, 1, "{what}: message {nth} here");
+    }
+    is_refused
+}
+
+fn server_mailbox(dir: &Path) -> Vec<crate::support::Stored> {
+    crate::support::mailbox(dir, "here.example", "eve")
+}
+
+#[test]
+fn a_killed_spool_accounts_for_any_file_that_is_lost() {
+    let (here, there) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let next = next_hop(there.path(), ANYWHERE);
+    killed(here.path(), &next);
+    let spool = Path::new("posthaste-data/spool");
+    let all = files(here.path(), spool);
+    let baseline = tempfile::tempdir().unwrap();
+    copy(here.path(), baseline.path());
+    let server = Server::start_as_it_is(baseline.path());
+    let waiting = list(baseline.path(), &[]);
+    let ids: Vec<u64> = waiting.iter().map(message_of).collect();
+    server.stop();
+    assert_eq!(ids.len(), KILLED, "{waiting:?}");
+    let segments: Vec<&PathBuf> = all.iter().filter(|path| path.extension().is_some_and(|it| it == "seg")).collect();
+    assert!(segments.len() >= 4 && all.contains(&spool.join("segments")), "{all:?}");
+    let mut refused = Vec::new();
+    let one = all.iter().map(std::slice::from_ref).map(<[PathBuf]>::to_vec);
+    let many = [
+        segments.iter().map(|path| (*path).clone()).collect(),
+        vec![spool.join("checkpoint.0"), spool.join("checkpoint.1")],
+    ];
+    for paths in one.chain(many) {
+        for how in [How::Removed, How::Emptied, How::Cut, How::Flipped] {
+            let tried = tempfile::tempdir().unwrap();
+            copy(here.path(), tried.path());
+            paths.iter().for_each(|path| spoil(&tried.path().join(path), how));
+            if accounts(tried.path(), &next, &ids, &format!("{paths:?} {how:?}")) {
+                refused.push((paths.clone(), how));
+            }
+        }
+    }
+    assert!(refused.len() > 6, "{refused:?}");
     next.stop();
 }

@@ -56,12 +56,21 @@ impl Server {
         Self::launch(dir, shell.current_dir(dir))
     }
 
+    /// As [`start_as_it_is`](Self::start_as_it_is), if it starts; otherwise what is told of that.
+    pub fn try_start(dir: &Path) -> Result<Self, String> {
+        Self::try_launch(dir, &mut command(dir, &["serve"]))
+    }
+
     /// Starts the server in `dir` by `command` and waits until it is ready.
     pub fn launch(dir: &Path, command: &mut Command) -> Self {
+        Self::try_launch(dir, command).unwrap_or_else(|error| panic!("{error}"))
+    }
+
+    fn try_launch(dir: &Path, command: &mut Command) -> Result<Self, String> {
         let own = tempfile::tempdir().expect("a directory for its log");
         let started = server::Server::launch(command, &own.path().join("server"));
-        let server::Server { process, banner, addresses, .. } = started.unwrap_or_else(|error| panic!("{error}"));
-        Self { process, addresses, banner, dir: dir.to_owned(), _own: own }
+        let server::Server { process, banner, addresses, .. } = started.map_err(|error| error.to_string())?;
+        Ok(Self { process, addresses, banner, dir: dir.to_owned(), _own: own })
     }
 
     /// A client that has read the greeting.

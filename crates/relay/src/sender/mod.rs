@@ -264,7 +264,8 @@ impl Relay {
         let Restoring { mut queue, replies, uncertain, uncertain_recipients } = restoring;
         let (unreadable, damaged) = (restored.unreadable, std::mem::take(&mut replayed.damaged));
         let mut report = OpenReport { unreadable, damaged, uncertain, uncertain_recipients, ..OpenReport::default() };
-        queue.pass(stream.position().0);
+        // The next snapshot knows what is not known.
+        queue.pass(stream.position().0.max(uncertain.unwrap_or_default()));
         replies.retain(|key| queue.show(key).is_some() || queue.is_owed(key));
         let wall = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).map_or(0, |since| since.as_secs());
         let time = Time::start(queue.recorded(), wall);

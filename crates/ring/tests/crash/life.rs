@@ -67,7 +67,9 @@ impl Expectation {
             Fact::Proved(proof) => Some(*proof),
             _ => None,
         });
-        OnRecord { low: self.low().0, proof: proved.unwrap_or_default(), ..OnRecord::default() }
+        let (low, first) = self.low();
+        let freed = Lsn::new(first.get().saturating_sub(1));
+        OnRecord { low, proof: proved.unwrap_or_default(), freed, ..OnRecord::default() }
     }
 
     /// Keeps what the ring says of itself, now and then, as a checkpoint does.

@@ -117,6 +117,14 @@ fn open(
     }
     let (transports, report) = Transports::open(spool, settings(config, recorder, notices), Events::new(log))?;
     log_damaged(&report.damaged, "transports");
+    if let Some(through) = report.uncertain.filter(|_| report.messages > 0) {
+        let (messages, through) = (report.messages, through.get());
+        tracing::error!(
+            messages,
+            through,
+            "notes of what programs, files and LMTP servers have had are lost: waiting messages up to this batch may be delivered to them a second time"
+        );
+    }
     if let Some(first) = report.unknown.first() {
         let (batches, first) = (report.unknown.len(), first.get());
         tracing::error!(batches, first, "entries for transports that a later version wrote stay in the spool");

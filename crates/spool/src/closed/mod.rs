@@ -25,10 +25,10 @@ use crate::bodies::{self, Bodies};
 use crate::checkpoint::{Checkpoint, CheckpointFiles, Found};
 use crate::events::Damage;
 use crate::live::{LiveFiles, lsns_of};
-use crate::open::{LOCK, RING};
+use crate::open::{LOCK, RING, ROSTER, damage_of};
 use crate::pack::{self, PackCache};
 use crate::snapshots::Snapshots;
-use crate::state::State;
+use crate::state::{State, Stream};
 use crate::{OpenError, StreamId, StreamStats, files};
 
 /// A spool as it is on the disk.
@@ -47,6 +47,8 @@ pub struct ClosedSpool {
     spare: Vec<Spare>,
     /// Windows of batches whose live file cannot be read.
     lost_windows: Vec<u64>,
+    /// Segments of the ring that are missing, and that an opening refuses to do without.
+    missing: Vec<u64>,
     _lock: Option<File>,
 }
 
@@ -171,11 +173,16 @@ impl ClosedSpool {
             damage: Vec::new(),
             spare: spoiled.map(|spoiled| Spare::Checkpoint(spoiled.told())).into_iter().collect(),
             lost_windows: Vec::new(),
+            missing: Vec::new(),
             _lock: lock,
         };
+        let (ring, roster) = (dir.join(RING), dir.join(ROSTER));
+        let examined = posthaste_ring::examine(&ring, Some(&roster), closed.checkpoint.on_record())?;
         let heads = closed.read_ring()?;
         closed.take_in(&heads);
         closed.read_windows(&heads)?;
+        closed.missing = examined.missing;
+        closed.note_lost(&examined.damage);
         Ok(closed)
     }
 
@@ -183,20 +190,39 @@ impl ClosedSpool {
         self.damage.push(Damage { lsn: lsn.map(Lsn::new), place: place.into(), what: what.into() });
     }
 
+    /// What the ring has lost, unless nobody needs it: up to the checkpoint the live files tell.
+    fn note_lost(&mut self, found: &[posthaste_ring::Damage]) {
+        let through = self.checkpoint.through;
+        let is_needed =
+            |(first, last): (Lsn, Lsn)| last.get() > through || self.state.is_any_needed(first.get()..=last.get());
+        let lost = found.iter().filter(|damage| damage.promised && damage.lsns.is_none_or(is_needed));
+        self.damage.extend(lost.map(damage_of).collect::<Vec<_>>());
+    }
+
+    /// The streams that need anything of a batch.
+    pub fn needed_by(&self, lsn: Lsn) -> Vec<&str> {
+        let needs = |stream: &&Stream| stream.entries.contains(lsn.get()) || stream.bodies.contains(lsn.get());
+        self.state.streams.values().filter(needs).map(|stream| &*stream.name).collect()
+    }
+
+    /// Segments of the ring that are missing, and that an opening refuses to do without: see [`OpenError::Missing`].
+    pub fn missing(&self) -> &[u64] {
+        &self.missing
+    }
+
     /// Finds the batches in the ring; returns their heads.
     fn read_ring(&mut self) -> io::Result<BTreeMap<u64, Head>> {
         let dir = self.dir.join(RING);
-        let (mut heads, mut mark, mut lost) = (BTreeMap::new(), 0, Vec::new());
-        let names = files::list(&dir)?.into_iter().filter(|name| name.ends_with(".seg"));
-        for name in names {
+        let (mut heads, mut mark) = (BTreeMap::new(), 0);
+        let names = match files::list(&dir) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Vec::new(),
+            names => names?,
+        };
+        for name in names.into_iter().filter(|name| name.ends_with(".seg")) {
             let path = dir.join(&name);
             let reader = match SegmentReader::open(&path) {
-                Err(error) if error.kind() == io::ErrorKind::InvalidData => {
-                    if !is_never_used(&path)? {
-                        self.note(None, &name, "neither copy of the segment's header is whole: its batches are lost");
-                    }
-                    continue;
-                }
+                // Never used, or told as damage.
+                Err(error) if error.kind() == io::ErrorKind::InvalidData => continue,
                 reader => reader?,
             };
             let number = reader.header().number;
@@ -208,7 +234,7 @@ impl ClosedSpool {
             }
             let at = self.ring.len();
             let mut unknown = Vec::new();
-            let gaps = reader.scan(&mut |located| {
+            reader.scan(&mut |located| {
                 let lsn = located.header.lsn.get();
                 mark = mark.max(located.header.durable.get());
                 match Head::decode(Bytes::copy_from_slice(located.head)) {
@@ -223,21 +249,7 @@ impl ClosedSpool {
             for lsn in unknown {
                 self.note(Some(lsn), &name, "its head has a format that is not known");
             }
-            lost.extend(gaps.into_iter().filter_map(|gap| Some((name.clone(), gap.lsns?))));
             self.ring.push(Segment { name, number, reader });
-        }
-        let numbers: BTreeSet<u64> = self.ring.iter().map(|segment| segment.number).collect();
-        // Of a new ring nothing tells the lowest number that there should be.
-        let low =
-            numbers.first().filter(|_| self.checkpoint.ring_low == 0).copied().unwrap_or(self.checkpoint.ring_low);
-        let ends = low..numbers.last().copied().unwrap_or(low);
-        for number in ends.filter(|number| !numbers.contains(number)) {
-            self.note(None, RING, format!("segment {number} is missing: its batches are lost"));
-        }
-        for (name, (first, last)) in lost {
-            if first.get() <= u64::max(mark, self.checkpoint.through) {
-                self.note(Some(first.get()), name, format!("batches {first} to {last} are lost"));
-            }
         }
         // What follows the mark may be torn, and then it does not exist.
         let mark = mark.max(self.checkpoint.through);

@@ -23,7 +23,7 @@ pub(crate) struct PackWriter {
 
 impl PackWriter {
     pub fn create(dir: &Path, id: u64) -> io::Result<Self> {
-        let header = SegmentHeader { number: id, epoch: 0, salt: files::random() };
+        let header = SegmentHeader { number: id, epoch: 0, salt: files::random(), bytes: 0 };
         let mut output = Aligned::create(&pack_path(dir, id))?;
         output.write(&header.encode_blocks())?;
         let index = IndexWriter::create(&index_path(dir, id), id)?;
