@@ -30,7 +30,7 @@ pub enum SecretError {
 #[derive(Debug, thiserror::Error)]
 pub enum SecretFileError {
     /// It cannot be read.
-    #[error("the secrets in {}: {error}", file.display())]
+    #[error("the secrets in {}: {error}; {}", file.display(), remedy(file))]
     Io {
         /// Which.
         file: PathBuf,
@@ -38,13 +38,21 @@ pub enum SecretFileError {
         error: io::Error,
     },
     /// What is in it cannot be used.
-    #[error("{}: {error}", file.display())]
+    #[error("{}: {error}; {}", file.display(), remedy(file))]
     Secret {
         /// Which.
         file: PathBuf,
         /// Why.
         error: SecretError,
     },
+}
+
+/// The new secret knows nothing of what the old one has signed.
+fn remedy(file: &Path) -> String {
+    format!(
+        "restore the file, or make a new secret with `openssl rand -base64 24 > {}`: addresses that the old one signed are not known again",
+        file.display()
+    )
 }
 
 impl Secrets {
