@@ -28,10 +28,33 @@ struct Owed<'a> {
     recipients: Vec<Option<(Key, Option<Change>)>>,
 }
 
+/// Who said a reply, and at which step of a session. An empty host: we ourselves.
+#[derive(Clone, Copy)]
+pub(super) struct ReplyPlace<'a> {
+    pub host: &'a Arc<str>,
+    pub stage: &'static str,
+}
+
+impl<'a> ReplyPlace<'a> {
+    /// At no step of a session.
+    pub fn of(host: &'a Arc<str>) -> Self {
+        ReplyPlace { host, stage: "" }
+    }
+
+    /// The reply as people see it.
+    fn said(&self, reply: &Reply) -> String {
+        let ReplyPlace { host, stage } = self;
+        match (host.is_empty(), stage.is_empty()) {
+            (true, _) => reply.to_string(),
+            (false, true) => format!("{host}: {reply}"),
+            (false, false) => format!("{host} ({stage}): {reply}"),
+        }
+    }
+}
+
 /// How a session ended before its host had decided on a message.
 struct Interruption<'a> {
-    host: &'a Arc<str>,
-    stage: &'static str,
+    place: ReplyPlace<'a>,
     reply: &'a Reply,
     /// Not only kept for the recipient: one reply is told once.
     is_told: bool,
@@ -77,7 +100,8 @@ impl Shared {
             if let (Fate::NotSent(said), Some(envelope)) = (&fate, envelope)
                 && said.code() == CLOSING
             {
-                let how = Interruption { host, stage: said.stage.name(), reply: said, is_told: at == 0 };
+                let place = ReplyPlace { host, stage: said.stage.name() };
+                let how = Interruption { place, reply: said, is_told: at == 0 };
                 self.interrupted(site, key, envelope, taken.attempts, &how);
             }
             let Some(change) = change else { continue };
@@ -104,14 +128,14 @@ impl Shared {
                 (What::Deferred { next, .. }, _) => AttemptResult::Deferred { next },
                 _ => AttemptResult::Failed,
             };
+            let place = ReplyPlace { host, stage: fate.said().stage.name() };
             if is_owed {
-                self.keep_reply(key, host, fate.reply(), &Arc::default());
+                self.keep_reply(key, place, fate.reply(), &Arc::default());
             }
-            let stage = fate.said().stage.name();
             let attempts = taken.attempts.saturating_add(1);
             let attempt =
-                envelope.and_then(|envelope| self.attempted(key, envelope, attempts, result, host, fate.into_reply()));
-            let attempt = attempt.map(|attempt| Attempt { source: site.source.name().clone(), stage, ..attempt });
+                envelope.and_then(|envelope| self.attempted(key, envelope, attempts, result, place, fate.into_reply()));
+            let attempt = attempt.map(|attempt| Attempt { source: site.source.name().clone(), ..attempt });
             changes.push((if is_owed { change.with_notice() } else { change }, attempt));
         }
         owed.recipients.clear();
@@ -128,9 +152,8 @@ impl Shared {
     }
 
     /// Keeps what was said of a recipient, with the next batch on the disk too.
-    fn keep_reply(&self, key: Key, host: &str, reply: &Reply, class: &Arc<str>) {
-        let said = if host.is_empty() { reply.to_string() } else { format!("{host}: {reply}") };
-        let said = shortened(&said);
+    fn keep_reply(&self, key: Key, place: ReplyPlace<'_>, reply: &Reply, class: &Arc<str>) {
+        let said = shortened(&place.said(reply));
         self.replies.keep(key, said.clone(), class.clone());
         self.recorder.reply(key, said);
     }
@@ -142,7 +165,7 @@ impl Shared {
         envelope: &Envelope,
         attempts: u8,
         result: AttemptResult,
-        host: &Arc<str>,
+        place: ReplyPlace<'_>,
         reply: Reply,
     ) -> Option<Attempt> {
         let class: Arc<str> = match result {
@@ -153,7 +176,7 @@ impl Shared {
             AttemptResult::Interrupted => None,
             AttemptResult::Delivered => Some(&self.delivered),
             AttemptResult::Deferred { .. } | AttemptResult::Unknown { .. } => {
-                self.keep_reply(key, host, &reply, &class);
+                self.keep_reply(key, place, &reply, &class);
                 Some(&self.deferred)
             }
             AttemptResult::Failed | AttemptResult::Expired | AttemptResult::Suppressed => Some(&self.failed),
@@ -175,8 +198,8 @@ impl Shared {
             result,
             is_double_bounce: matches!(result, AttemptResult::Failed | AttemptResult::Expired)
                 && self.is_double_bounce(envelope, key.number),
-            host: host.clone(),
-            stage: "",
+            host: place.host.clone(),
+            stage: place.stage,
             source: Arc::default(),
             class,
             reply,
@@ -185,14 +208,15 @@ impl Shared {
 
     /// A host has ended its session with a reply, in the middle of a message or while one waited: rules, the observer and people who ask see it.
     fn interrupted(self: &Arc<Self>, site: &Site, key: Key, envelope: &Envelope, attempts: u8, how: &Interruption<'_>) {
-        let Interruption { host, stage, reply, is_told } = *how;
-        let said = shortened(&format!("{host} ({stage}): {reply}"));
+        let Interruption { place, reply, is_told } = *how;
+        let said = shortened(&place.said(reply));
         let class = self.config.bounces.classes.now().classify_reply(reply).name().into();
         {
             // Another connection may have settled it meanwhile; what is settled later is forgotten behind this lock.
             let queue = self.queue();
             if queue.show(key).is_some() {
-                self.replies.keep(key, said, class);
+                self.replies.keep(key, said.clone(), class);
+                self.recorder.reply(key, said);
             }
         }
         if !is_told {
@@ -201,8 +225,8 @@ impl Shared {
         if let Some(recipient) = envelope.recipient(key.number) {
             self.automate(site, &envelope.queued, &recipient.address, reply);
         }
-        let attempt = self.attempted(key, envelope, attempts, AttemptResult::Interrupted, host, reply.clone());
-        let attempt = attempt.map(|attempt| Attempt { source: site.source.name().clone(), stage, ..attempt });
+        let attempt = self.attempted(key, envelope, attempts, AttemptResult::Interrupted, place, reply.clone());
+        let attempt = attempt.map(|attempt| Attempt { source: site.source.name().clone(), ..attempt });
         if let Some(event) = self.recorder.events(attempt.into_iter().collect()) {
             // Nobody waits for it.
             self.spool.append(Batch { entries: vec![event], body: Body::None }, Box::new(drop));
@@ -222,7 +246,8 @@ impl Shared {
         self.runtime.spawn_blocking(move || {
             let Ok(envelope) = shared.messages.envelope(transaction.message) else { return };
             for (key, taken) in keys_of(&transaction).zip(&transaction.recipients) {
-                let how = Interruption { host: &host, stage: step.name(), reply: &reply, is_told: true };
+                let place = ReplyPlace { host: &host, stage: step.name() };
+                let how = Interruption { place, reply: &reply, is_told: true };
                 shared.interrupted(&site, key, &envelope, taken.attempts, &how);
             }
         });
@@ -276,14 +301,14 @@ impl Shared {
                 continue;
             }
             if is_told {
-                self.keep_reply(key, host, reply, &Arc::default());
+                self.keep_reply(key, ReplyPlace::of(host), reply, &Arc::default());
             }
             let attempt = result.zip(envelope.as_ref()).and_then(|(result, envelope)| {
                 let attempts = match change.what {
                     What::Deferred { attempts, .. } => attempts,
                     _ => self.queue().show(key).map_or(0, |state| state.attempts),
                 };
-                self.attempted(key, envelope, attempts, result, host, reply.clone())
+                self.attempted(key, envelope, attempts, result, ReplyPlace::of(host), reply.clone())
             });
             recorded.push((if is_told { change.with_notice() } else { change }, attempt));
         }

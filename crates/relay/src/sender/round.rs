@@ -140,9 +140,10 @@ impl Round {
     /// Says whether it was connected to in vain.
     async fn try_address(&mut self, host: &Host, address: IpAddr) -> ControlFlow<(), bool> {
         let (shared, site) = (self.counted.shared.clone(), self.counted.site.clone());
+        // Each address of a name is a host of its own.
+        let who: Arc<str> = format!("{} ({address})", host.name).into();
         let Some(local) = site.source.local(address) else {
-            let why = format!("{} ({address}): the source has no address of this family", host.name);
-            self.words.put(&host.name, why);
+            self.words.put(&who, format!("{who}: the source has no address of this family"));
             return ControlFlow::Continue(false);
         };
         let at = SocketAddr::from((address, site.manner.port));
@@ -151,7 +152,7 @@ impl Round {
         let mut settings = match settings {
             Ok(settings) => settings,
             Err(failed) => {
-                self.words.put(&host.name, format!("{} ({address}): {failed}", host.name));
+                self.words.put(&who, format!("{who}: {failed}"));
                 self.takes_none = TakesNone::No;
                 return ControlFlow::Continue(false);
             }
@@ -178,7 +179,7 @@ impl Round {
                 return ControlFlow::Break(());
             }
             Ok(Served::Useless(why) | Served::UselessTls(why)) => {
-                self.words.put(&host.name, format!("{}: {why}", host.name));
+                self.words.put(&who, format!("{who}: {why}"));
                 self.takes_none = TakesNone::No;
             }
             Err(OpenError::Source(failed)) => {
@@ -186,7 +187,7 @@ impl Round {
                 return ControlFlow::Break(());
             }
             Err(failed) => {
-                self.words.put(&host.name, format!("{} ({address}): {failed}", host.name));
+                self.words.put(&who, format!("{who}: {failed}"));
                 self.takes_none.note(&failed);
                 if let Some((step, reply)) = failed.last_words() {
                     self.is_login_refused |= step == Step::Auth && reply.code() >= 500;

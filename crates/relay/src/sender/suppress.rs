@@ -5,6 +5,7 @@ use std::sync::Arc;
 use posthaste_smtp::{Reply, ReversePath};
 
 use super::bounces::wall_secs;
+use super::ended::ReplyPlace;
 use super::messages::Envelope;
 use super::observer::AttemptResult;
 use super::shared::Shared;
@@ -42,7 +43,7 @@ impl Shared {
             };
             let Some(change) = self.queue().finish(key, Outcome::Suppressed) else { continue };
             let (result, reply, host) = (AttemptResult::Suppressed, reply_for(&entry), Arc::from(""));
-            changes.push((change, self.attempted(key, envelope, taken.attempts, result, &host, reply)));
+            changes.push((change, self.attempted(key, envelope, taken.attempts, result, ReplyPlace::of(&host), reply)));
         }
         self.record_told(changes);
         transaction.recipients = left;

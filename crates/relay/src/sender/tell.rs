@@ -270,7 +270,8 @@ fn host_and_reply(said: &str) -> (&str, &str) {
         code.len() >= 3 && code[..3].iter().all(u8::is_ascii_digit) && matches!(code.get(3), None | Some(b' ' | b'-'))
     };
     match said.split_once(": ") {
-        Some((host, reply)) if !is_reply(said) && is_reply(reply) => (host, reply),
+        // The step that follows its name in brackets is for people.
+        Some((host, reply)) if !is_reply(said) && is_reply(reply) => (host.split(" (").next().unwrap_or(host), reply),
         _ => ("", said),
     }
 }
@@ -297,6 +298,7 @@ mod tests {
             ("[IPv6:::1]: 550-5.7.1 no 550 5.7.1 more", "[IPv6:::1]", "550-5.7.1 no 550 5.7.1 more", Some((5, 7, 1))),
             ("554 5.4.7 too late: really", "", "554 5.4.7 too late: really", Some((5, 4, 7))),
             ("mx.a.example: 550 go: 550 away", "mx.a.example", "550 go: 550 away", None),
+            ("mx.a.example (RCPT): 550 5.1.1 no", "mx.a.example", "550 5.1.1 no", Some((5, 1, 1))),
             ("550", "", "550", None),
             ("", "", "", None),
             ("550 5.1.1.1 x", "", "550 5.1.1.1 x", None),
