@@ -178,18 +178,22 @@ impl MaildirReader {
         }
     }
 
-    /// Renames a file whose key another file has, so that it has one of its own: a number follows the key. Not synced.
+    /// Renames a file whose key another file has, so that it has one of its own, which this returns: a number follows the key. Not synced. `is_taken` knows the keys of other files, whatever their flags.
     ///
     /// # Errors
     /// `NotFound` if it is gone; `InvalidFilename` if the name would be too long; others of `rename`.
-    pub fn give_other_key(&self, subdir: Subdir, name: &str) -> io::Result<()> {
+    pub fn give_other_key(&self, subdir: Subdir, name: &str, is_taken: impl Fn(&str) -> bool) -> io::Result<String> {
         let key = key_of_name(name);
         for number in 1..=OTHER_KEYS_MAX {
-            let other = format!("{key}_{number}{}", &name[key.len()..]);
+            let other_key = format!("{key}_{number}");
+            if is_taken(&other_key) {
+                continue;
+            }
+            let other = format!("{other_key}{}", &name[key.len()..]);
             check_name(&other)?;
             match rename_exclusive(self.subdir(subdir).as_fd(), name, self.subdir(subdir).as_fd(), &other) {
                 Err(Errno::EXIST) => {}
-                renamed => return Ok(renamed?),
+                renamed => return Ok(renamed.map(|()| other_key)?),
             }
         }
         Err(io::ErrorKind::AlreadyExists.into())

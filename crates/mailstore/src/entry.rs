@@ -93,19 +93,6 @@ pub enum MailEntry {
         /// The name of this host.
         host: Bytes,
     },
-    /// Mail for a Maildir that has not been taken over yet.
-    Arrived {
-        /// The account.
-        account: u32,
-        /// The Maildir's path.
-        path: Bytes,
-        /// The message.
-        facts: MessageFacts,
-        /// Recipient number of the body.
-        target: u16,
-        /// The kind of the body.
-        kind: BodyKind,
-    },
     /// A name was subscribed to, or no longer.
     Subscription {
         /// The account.
@@ -174,14 +161,17 @@ pub struct NewMessage {
     /// The kind of the body.
     pub kind: BodyKind,
     /// Where the body is.
-    pub place: MailPlace,
+    pub place: BodyPlace,
 }
 
 /// Where the body of a new message is.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum MailPlace {
-    /// In this batch.
-    Batch,
+pub enum BodyPlace {
+    /// In this batch. Its file follows; until it is there the message is in the spool.
+    Batch {
+        /// Header fields that stand in front of the body in this mailbox alone.
+        prefix: Bytes,
+    },
     /// In an earlier batch that was *held* or *arrived*.
     Earlier(BodyOrigin),
     /// The body of another message: COPY or MOVE.
@@ -210,10 +200,6 @@ pub enum BodyKind {
     OwnVerbatim = 1,
     /// A file that another program made.
     Foreign = 2,
-    /// The file is to come; until then the body is in the spool.
-    Awaited = 3,
-    /// Like `Awaited`, for `OwnVerbatim`.
-    AwaitedVerbatim = 4,
 }
 
 /// Flags that some messages have now.
@@ -280,9 +266,7 @@ pub struct AccountFields {
 impl BodyKind {
     /// The kind of a number; `None` for one that this version does not know.
     pub fn of(number: u8) -> Option<Self> {
-        [Self::Own, Self::OwnVerbatim, Self::Foreign, Self::Awaited, Self::AwaitedVerbatim]
-            .get(usize::from(number))
-            .copied()
+        [Self::Own, Self::OwnVerbatim, Self::Foreign].get(usize::from(number)).copied()
     }
 }
 
@@ -294,6 +278,9 @@ impl GoneReason {
 }
 
 impl MailEntry {
+    /// The place of the first UID in entries that give UIDs.
+    pub const FIRST_UID_AT: usize = 6;
+
     /// The entry as bytes.
     ///
     /// # Panics
@@ -357,13 +344,6 @@ impl MailEntry {
             Self::Opening { nonce, host } => {
                 begin(&mut out, 12, &[*nonce]);
                 put_octets(&mut out, host);
-            }
-            Self::Arrived { account, path, facts, target, kind } => {
-                begin(&mut out, 13, &[*account]);
-                put_octets(&mut out, path);
-                facts.put(&mut out);
-                out.put_u16_le(*target);
-                out.put_u8(*kind as u8);
             }
             Self::Subscription { account, name, is_on } => {
                 begin(&mut out, 14, &[*account]);
@@ -439,13 +419,6 @@ impl MailEntry {
                 is_gone: fields.flag()?,
             }),
             12 => Self::Opening { nonce: fields.u32()?, host: fields.octets()? },
-            13 => Self::Arrived {
-                account: fields.u32()?,
-                path: fields.octets()?,
-                facts: MessageFacts::read(&mut fields)?,
-                target: fields.u16()?,
-                kind: BodyKind::of(fields.u8()?)?,
-            },
             14 => Self::Subscription { account: fields.u32()?, name: fields.octets()?, is_on: fields.flag()? },
             15 => Self::Imported {
                 import: fields.octets()?,
@@ -485,11 +458,15 @@ impl NewMessage {
         out.put_u16_le(self.target);
         out.put_u8(self.kind as u8);
         let (place, origin) = match &self.place {
-            MailPlace::Batch => (0, None),
-            MailPlace::Earlier(origin) => (1, Some(origin)),
-            MailPlace::Copied(origin) => (2, Some(origin)),
+            BodyPlace::Batch { .. } => (0, None),
+            BodyPlace::Earlier(origin) => (1, Some(origin)),
+            BodyPlace::Copied(origin) => (2, Some(origin)),
         };
         out.put_u8(place);
+        if let BodyPlace::Batch { prefix } = &self.place {
+            out.put_u32_le(count(prefix.len()));
+            out.put_slice(prefix);
+        }
         if let Some(BodyOrigin { lsn, email_id, name }) = origin {
             out.put_u64_le(*lsn);
             out.put_u64_le(email_id.0);
@@ -507,9 +484,12 @@ impl NewMessage {
             Some(BodyOrigin { lsn, email_id: (fields.u64()?, fields.u16()?), name: fields.octets()? })
         };
         let place = match place {
-            0 => MailPlace::Batch,
-            1 => MailPlace::Earlier(origin(fields)?),
-            2 => MailPlace::Copied(origin(fields)?),
+            0 => {
+                let len = fields.u32()? as usize;
+                BodyPlace::Batch { prefix: fields.payload.slice_ref(fields.fields.bytes(len)?) }
+            }
+            1 => BodyPlace::Earlier(origin(fields)?),
+            2 => BodyPlace::Copied(origin(fields)?),
             _ => return None,
         };
         Some(Self { facts, target, kind, place })

@@ -22,7 +22,7 @@ fn set() -> impl Strategy<Value = Vec<NumberRange>> {
 }
 
 fn kind() -> impl Strategy<Value = BodyKind> {
-    (0u8..5).prop_map(|kind| BodyKind::of(kind).unwrap())
+    (0u8..3).prop_map(|kind| BodyKind::of(kind).unwrap())
 }
 
 fn new_message() -> impl Strategy<Value = NewMessage> {
@@ -30,9 +30,9 @@ fn new_message() -> impl Strategy<Value = NewMessage> {
         .prop_map(|(lsn, email_id, name)| BodyOrigin { lsn, email_id, name })
         .boxed();
     let place = prop_oneof![
-        Just(MailPlace::Batch),
-        origin.clone().prop_map(MailPlace::Earlier),
-        origin.prop_map(MailPlace::Copied)
+        octets().prop_map(|prefix| BodyPlace::Batch { prefix }),
+        origin.clone().prop_map(BodyPlace::Earlier),
+        origin.prop_map(BodyPlace::Copied)
     ];
     (facts(), any::<u16>(), kind(), place).prop_map(|(facts, target, kind, place)| NewMessage {
         facts,
@@ -69,9 +69,6 @@ fn entries() -> impl Strategy<Value = MailEntry> {
             MailEntry::Account(AccountFields { id, name, quota_bytes, quota_messages, is_gone })
         }),
         (id(), octets()).prop_map(|(nonce, host)| MailEntry::Opening { nonce, host }),
-        (id(), octets(), facts(), any::<u16>(), kind()).prop_map(|(account, path, facts, target, kind)| {
-            MailEntry::Arrived { account, path, facts, target, kind }
-        }),
         (id(), octets(), any::<bool>()).prop_map(|(account, name, is_on)| MailEntry::Subscription {
             account,
             name,

@@ -23,13 +23,14 @@ mod pattern;
 mod row;
 mod snapshot;
 mod store;
+pub mod summary;
 pub mod table;
 
 pub use error::MailstoreError;
 #[cfg(feature = "fake")]
 pub use fake::{FakeMessage, FakeStore};
 pub use flags::{KeywordTable, MessageFlags};
-pub use maildirs::{FindMaildir, MaildirStore};
+pub use maildirs::{FindMaildir, IsPending, MailArrivals, MaildirLogins, MaildirStore};
 pub use name::{LEVEL_CHARS_MAX, LEVELS_MAX, MailboxName, NameError, SEPARATOR, SpecialUse};
 pub use pattern::NamePattern;
 pub use row::{MailboxId, MailboxStatus, MessageRow, MessageSet, ModSeq, NumberRange, Uid, UidValidity};

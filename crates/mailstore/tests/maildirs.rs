@@ -9,23 +9,24 @@ use posthaste_maildir::line_ends::crlf_to_lf;
 use posthaste_maildir::{Host, MailboxPath, Maildir, UniqueName};
 use posthaste_mailstore::ledger::MailLedger;
 use posthaste_mailstore::{
-    ListOptions, MailAccount, MailBody, MailboxName, MailboxView, MaildirStore, Mailstore, MailstoreError,
-    MessageFlags, MessageSet, NamePattern, RowOptions, SpecialUse, Uid,
+    ListOptions, MailAccount, MailBody, MailboxName, MailboxView, MaildirLogins, MaildirStore, Mailstore,
+    MailstoreError, MessageFlags, MessageSet, NamePattern, RowOptions, SpecialUse, Uid,
 };
 use posthaste_spool::{Config, FileSpool};
 
 struct Place {
     dir: tempfile::TempDir,
-    store: MaildirStore,
+    store: MaildirLogins,
 }
 
-fn open(mail: &Path, data: &Path) -> MaildirStore {
+fn open(mail: &Path, data: &Path) -> MaildirLogins {
     let ring = posthaste_ring::Config { segment_bytes: 4 << 20, ..Default::default() };
     let config = Config { ring, keeper: false, ..Config::default() };
     let spool = Arc::new(FileSpool::open(&data.join("spool"), config).unwrap().0);
     let ledger = Arc::new(MailLedger::open(spool, &[], &data.join("mailstore"), "mx", 7).unwrap().0);
     let find = |login: &str| MailboxPath::parse(&format!("{login}/Maildir")).ok().filter(|_| login != "nobody");
-    MaildirStore::open(mail, ledger, Box::new(find)).unwrap()
+    let store = MaildirStore::open(mail, ledger, Box::new(|_| false)).unwrap();
+    MaildirLogins::new(Arc::new(store), Box::new(find))
 }
 
 impl Place {

@@ -31,6 +31,7 @@ mod layout;
 mod load;
 mod logins;
 mod mail_json;
+mod mailbox;
 mod new;
 mod notmuch_form;
 mod options_first;
@@ -154,6 +155,9 @@ enum Command {
     /// Show and change the list of addresses to which nothing is sent, in a running server
     #[command(subcommand)]
     Suppression(suppression::SuppressionCommand),
+    /// Show the mailboxes of an account: messages, UIDs, keywords
+    #[command(subcommand)]
+    Mailbox(mailbox::MailboxCommand),
     /// Inspect, verify, repair or export a spool
     #[command(subcommand)]
     Spool(spool::SpoolCommand),
@@ -169,12 +173,13 @@ enum Command {
 impl Command {
     /// Reports whether it reads the server's configuration.
     fn has_config(&self) -> bool {
-        use Command::{Config, Doctor, Logins, Queue, Route, Sendmail, Serve, Suppression, Token, Trace};
+        use Command::{Config, Doctor, Logins, Mailbox, Queue, Route, Sendmail, Serve, Suppression, Token, Trace};
         matches!(
             self,
             Serve(_)
                 | Doctor(_)
                 | Config(_)
+                | Mailbox(_)
                 | Route(_)
                 | Queue(_)
                 | Suppression(_)
@@ -392,6 +397,7 @@ fn run(command: Command) -> Result<ExitCode, Box<dyn std::error::Error>> {
         Command::Queue(command) => return queue::run(command),
         Command::Trace(args) => return trace::run(args),
         Command::Suppression(command) => return suppression::run(command),
+        Command::Mailbox(command) => return mailbox::run(command),
         Command::Logins(args) => return logins::run(args),
         Command::Spool(command) => return command.run(),
         Command::Load(load) => return load.run(),

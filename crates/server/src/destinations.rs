@@ -7,6 +7,7 @@ use posthaste_delivery::local::LocalDelivery;
 use posthaste_intake::{
     BodyFacts, Destination, Guard, Intake, Mail, MailPlace, NotTaken, NotTakenCause, Reserved, Reserving,
 };
+use posthaste_mailstore::MailArrivals;
 use posthaste_relay::sender::Relay;
 use posthaste_spool::Entry;
 use posthaste_transport::Transports;
@@ -31,10 +32,13 @@ pub(crate) struct Destinations {
 
 impl Destinations {
     /// Transports and the relay are opened later.
-    pub fn new(maildirs: LocalDelivery, events: Option<Recorder>) -> Self {
+    pub fn new(maildirs: LocalDelivery, mailboxes: Option<MailArrivals>, events: Option<Recorder>) -> Self {
         let transports = Arc::new(Late::new(|place| matches!(place, MailPlace::Transport(_))));
         let remote = Arc::<RemoteHosts>::default();
-        let mut list: Vec<Arc<dyn Destination>> = vec![Arc::new(maildirs.clone())];
+        // Mail that has no place in the mailboxes must not be delivered either, so they come first.
+        let mut list: Vec<Arc<dyn Destination>> = Vec::new();
+        list.extend(mailboxes.map(|mailboxes| Arc::new(mailboxes) as Arc<dyn Destination>));
+        list.push(Arc::new(maildirs.clone()));
         list.extend(events.clone().map(|recorder| Arc::new(recorder) as Arc<dyn Destination>));
         list.push(transports.clone());
         list.push(remote.clone());

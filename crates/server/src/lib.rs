@@ -66,6 +66,7 @@ mod webhooks;
 pub use config_check::{ConfigFindings, check_config};
 pub use control::{ClosedQueue, ClosedQueueError};
 pub use error::ServeError;
+pub use mailboxes::MAILSTORE_DIRECTORY;
 pub use posthaste_intake::Left;
 pub use privileges::PrivilegeError;
 pub use serve::{ServeFailure, ServeOptions, serve};

@@ -5,8 +5,8 @@ use std::task::{Context, Poll};
 
 use posthaste_delivery::local::LocalDelivery;
 use posthaste_maildir::MailboxPath;
-use posthaste_mailstore::MaildirStore;
 use posthaste_mailstore::ledger::{LedgerReport, MailLedger, applied_in};
+use posthaste_mailstore::{MaildirLogins, MaildirStore};
 use posthaste_spool::{Damage, Lsn};
 use tokio::task::spawn_blocking;
 use tokio::time::Instant;
@@ -21,12 +21,12 @@ pub(crate) const NAME: &str = "mailboxes";
 /// The remedy where they cannot be opened.
 pub(crate) const HELP: &str =
     "mail is received, and nobody can read it by IMAP or POP3: repair the cause, then restart the server";
-/// The directory of the table, below that of all data.
-const DIRECTORY: &str = "mailstore";
+/// The directory of the table of mailboxes, below that of all data.
+pub const MAILSTORE_DIRECTORY: &str = "mailstore";
 
 /// The last batch that the table of mailboxes has. A table that cannot be read is told when it is opened.
 pub(crate) fn last_lsn(config: &Config) -> Lsn {
-    Lsn::new(applied_in(&config.storage.data.join(DIRECTORY)).unwrap_or(0))
+    Lsn::new(applied_in(&config.storage.data.join(MAILSTORE_DIRECTORY)).unwrap_or(0))
 }
 
 /// The open mailboxes.
@@ -42,21 +42,20 @@ impl Mailboxes {
     /// [`ServeError::Service`].
     ///
     /// `damage`: of the spool, as its opening reported it.
-    pub async fn open(
-        config: &Config,
-        damage: &[Damage],
-        delivery: &LocalDelivery,
-        receiver: Receiver,
-    ) -> Result<Self, ServeError> {
+    pub async fn open(config: &Config, damage: &[Damage], delivery: &LocalDelivery) -> Result<Self, ServeError> {
         let (spool, nonce) = (Arc::clone(delivery.intake().spool()), delivery.file_nonce());
-        let (dir, mail) = (config.storage.data.join(DIRECTORY), config.storage.mail.clone());
+        let (dir, mail) = (config.storage.data.join(MAILSTORE_DIRECTORY), config.storage.mail.clone());
         let (host, damage) = (config.host_name.to_string(), damage.to_vec());
-        let find = move |login: &str| MailboxPath::parse(&receiver.settings().directory.maildir_of(login)?).ok();
+        let awaits = delivery.clone();
         let open = move || {
             let (ledger, report) =
                 MailLedger::open(spool, &damage, &dir, &host, nonce).map_err(std::io::Error::other)?;
             let ledger = Arc::new(ledger);
-            let store = Arc::new(MaildirStore::open(&mail, Arc::clone(&ledger), Box::new(find))?);
+            let store = Arc::new(MaildirStore::open(
+                &mail,
+                Arc::clone(&ledger),
+                Box::new(move |lsn| awaits.needs_body(Lsn::new(lsn))),
+            )?);
             Ok((Self { ledger, store }, report))
         };
         let opened = spawn_blocking(open).await.map_err(std::io::Error::from).flatten();
@@ -67,12 +66,18 @@ impl Mailboxes {
 
     /// True if an earlier start had mailboxes.
     pub fn are_kept(config: &Config) -> bool {
-        config.storage.data.join(DIRECTORY).is_dir()
+        config.storage.data.join(MAILSTORE_DIRECTORY).is_dir()
     }
 
     pub fn store(&self) -> &Arc<MaildirStore> {
         &self.store
     }
+}
+
+/// The mailboxes of the users.
+pub(crate) fn of_users(store: Arc<MaildirStore>, receiver: Receiver) -> Arc<MaildirLogins> {
+    let find = move |login: &str| MailboxPath::parse(&receiver.settings().directory.maildir_of(login)?).ok();
+    Arc::new(MaildirLogins::new(store, Box::new(find)))
 }
 
 fn tell(report: &LedgerReport) {

@@ -9,7 +9,7 @@ use posthaste_accounts::{LoginFailure, PasswordClaim};
 use posthaste_directory::Directory;
 use posthaste_imap::driver::{Authenticator, ImapService};
 use posthaste_imap::session::{ImapConfig, ImapCredentials, LoginRefusal};
-use posthaste_mailstore::MaildirStore;
+use posthaste_mailstore::MaildirLogins;
 use posthaste_net::{Admission, Bound, Listeners, Peer};
 use posthaste_pop3::driver::{Pop3Authenticator, Pop3Service};
 use posthaste_pop3::session::{Pop3Config, Pop3Credentials, Pop3LoginRefusal};
@@ -47,7 +47,7 @@ impl ReadingService {
     pub fn start(
         bound: BoundListeners,
         config: &Config,
-        store: Arc<MaildirStore>,
+        store: Arc<MaildirLogins>,
         receiver: &Receiver,
     ) -> Result<Self, ServeError> {
         let failed = |error| ServeError::Service { service: NAME, error };
@@ -70,7 +70,7 @@ struct Door<'a> {
     config: &'a Config,
     listener: &'a Listener,
     served: &'a ServedListener,
-    store: &'a Arc<MaildirStore>,
+    store: &'a Arc<MaildirLogins>,
     receiver: &'a Receiver,
 }
 

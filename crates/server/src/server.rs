@@ -7,6 +7,7 @@ use std::time::Duration;
 use posthaste_delivery::local::ReplayReport;
 use posthaste_directory::Directory;
 use posthaste_intake::{Destination, Left, MemoryBudget};
+use posthaste_mailstore::MailArrivals;
 use posthaste_watch::Watch as Workers;
 
 use crate::control::Control;
@@ -19,7 +20,7 @@ use crate::indexing::Indexing;
 use crate::inject::InjectKeys;
 use crate::listening::{Addresses, Bound, Listeners, bind_when_free};
 use crate::logins::{self, KnownNetworksService};
-use crate::mailboxes::{self, Mailboxes};
+use crate::mailboxes::{self, Mailboxes, of_users};
 use crate::opening::note_stuck_mounts;
 use crate::pickup::Pickup;
 use crate::reading::{self, ReadingService};
@@ -165,7 +166,16 @@ async fn start_services(
     let _opening = OpeningWatch::begin(workers.clone());
     let (delivery, store, replayed, events) = Delivery::start(config, Arc::clone(&repeats), workers).await?;
     services.add(delivery);
-    let destinations = Destinations::new(store.clone(), events.as_ref().map(Events::recorder));
+    // Also where nobody reads any more: a stream that nobody advances keeps its entries in the spool.
+    let has_readers = !bound.reading.0.is_empty() || Mailboxes::are_kept(config);
+    let damage = replayed.spool.as_ref().map_or(&[][..], |found| &found.damage);
+    let opened = if has_readers { Some(Mailboxes::open(config, damage, &store).await) } else { None };
+    let (opened, failed) = opened.transpose().map_or_else(|error| (None, Some(error)), |opened| (opened, None));
+    let mailboxes = opened.as_ref().map(|mailboxes| Arc::clone(mailboxes.store()));
+    // It stops after all that accept mail.
+    opened.into_iter().for_each(|mailboxes| services.add(mailboxes));
+    let events_of_mail = events.as_ref().map(Events::recorder);
+    let destinations = Destinations::new(store.clone(), mailboxes.clone().map(MailArrivals::new), events_of_mail);
     let has_events = events.is_some();
     if let Some(events) = events {
         // What delivery says until its end is to be written as well.
@@ -183,6 +193,10 @@ async fn start_services(
     .gated(logins::open_gate(&config.storage.data))
     .with_first_password(logins::first_password(config).await?);
     note_stuck_mounts(&store, receiver.destinations().stuck());
+    if let Some(error) = failed {
+        // Mail is received and kept without them.
+        receiver.destinations().stuck().add(mailboxes::NAME, &error, mailboxes::HELP);
+    }
     services.add(TransportService::start(config, &receiver).await?);
     services.add(RelayService::start(config, relay, receiver.clone()).await?);
     // Stopped after the listeners: the last logins are saved as well.
@@ -195,21 +209,10 @@ async fn start_services(
     if let Some(http) = HttpService::start(http, config, receiver.clone(), keys).await? {
         services.add(http);
     }
-    // Also where nobody reads any more: a stream that nobody advances keeps its entries in the spool.
-    if !of_readers.0.is_empty() || Mailboxes::are_kept(config) {
-        let damage = replayed.spool.as_ref().map_or(&[][..], |found| &found.damage);
-        match Mailboxes::open(config, damage, &store, receiver.clone()).await {
-            Ok(mailboxes) => {
-                let readable = Arc::clone(mailboxes.store());
-                services.add(mailboxes);
-                if !of_readers.0.is_empty() {
-                    addresses.reading = reading::addresses(&of_readers, config);
-                    services.add(ReadingService::start(of_readers, config, readable, &receiver)?);
-                }
-            }
-            // Mail is received and kept without them.
-            Err(error) => receiver.destinations().stuck().add(mailboxes::NAME, &error, mailboxes::HELP),
-        }
+    if let Some(mailboxes) = mailboxes.filter(|_| !of_readers.0.is_empty()) {
+        addresses.reading = reading::addresses(&of_readers, config);
+        let readable = of_users(mailboxes, receiver.clone());
+        services.add(ReadingService::start(of_readers, config, readable, &receiver)?);
     }
     if config.pickup.enabled {
         services.add(Pickup::begin(config, receiver.clone()).await);

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use posthaste_intake::{Body, Intake, IntakeError, Mail};
 use posthaste_maildir::MailboxPath;
-use posthaste_spool::FileSpool;
+use posthaste_spool::{FileSpool, Lsn};
 
 use super::config::{LocalConfig, OpenError};
 use super::core::Core;
@@ -145,6 +145,12 @@ impl LocalDelivery {
     /// Random for this opening, and part of the names of files whose mail was accepted in it.
     pub fn file_nonce(&self) -> u32 {
         self.core().nonce
+    }
+
+    /// Whether a mailbox has yet to get the mail of a batch, or its file is not durable.
+    pub fn needs_body(&self, body: Lsn) -> bool {
+        let core = self.core();
+        core.mounts.iter().any(|mount| core.intake.spool().needs_body(mount.stream, body))
     }
 
     /// Acceptance of mail, which other destinations may share.

@@ -1,13 +1,16 @@
 //! Mailboxes on a machine whose power goes at any call.
 
 use std::path::PathBuf;
+use std::time::Duration;
 
+use posthaste_consumer::StreamHandle;
 use posthaste_fsops::{Choice, Cut, Machine};
-use posthaste_spool::{Config, Consumer, FileSpool};
+use posthaste_spool::{Config, Consumer, FileSpool, Released};
 
 use super::*;
 use crate::entry::{AccountFields, GoneReason, MailboxFields, MessageFacts, STREAM, StateGroup};
 use crate::row::NumberRange;
+use crate::table::MailboxHead;
 
 const MAILBOX: u32 = 1;
 
@@ -139,6 +142,35 @@ fn kills_without_a_commit_lose_no_uid() {
         assert_eq!((ledger.new_account(), ledger.new_mailbox()), (2, 2));
         assert_eq!(report.lost, None);
     }
+}
+
+/// A head is counted again from the rows of its mailbox, and commits go on.
+#[test]
+fn a_damaged_head_is_made_again() {
+    let machine = Machine::new().unwrap();
+    let (ledger, _) = open(&machine);
+    steps().iter().for_each(|step| assert!(ledger.append(step).is_ok()));
+    let before = ledger.mailbox(MAILBOX).unwrap().unwrap();
+    drop(ledger);
+    let database = redb::Database::create(machine.path().join("mailstore/meta.redb")).unwrap();
+    let transaction = database.begin_write().unwrap();
+    let heads: redb::TableDefinition<'_, &[u8], &[u8]> = redb::TableDefinition::new("mailboxes");
+    transaction.open_table(heads).unwrap().insert(&MAILBOX.to_be_bytes()[..], &b"damaged"[..]).unwrap();
+    transaction.commit().unwrap();
+    drop(database);
+    let (ledger, _) = open(&machine);
+    let after = ledger.follow(MAILBOX).unwrap().unwrap();
+    let numbers = |head: &MailboxHead| {
+        let MailboxHead { account, uid_validity, next_uid, exists, unseen, deleted, bytes, .. } = *head;
+        (account, uid_validity, next_uid, exists, unseen, deleted, bytes, head.directory.clone())
+    };
+    assert_eq!(numbers(&after.head), numbers(&before.head));
+    assert!(after.head.modseq_floor > before.head.highest_modseq);
+    assert_eq!((after.messages, after.keywords), (before.messages, before.keywords));
+    ledger.append_uids(MAILBOX, 1, |first| vec![found(first, 1)]).unwrap();
+    ledger.commit().unwrap();
+    let head = ledger.mailbox(MAILBOX).unwrap().unwrap().head;
+    assert_eq!((head.next_uid, head.exists), (before.head.next_uid + 1, before.head.exists + 1));
 }
 
 /// Copies the table as it is now, to be put back later.
@@ -326,11 +358,9 @@ fn a_full_spool_leaves_mailboxes_readable_and_is_left_behind() {
     ledger.commit().unwrap();
     spool.checkpoint().unwrap();
     let lsn = ledger.append_uids(MAILBOX, 1, |first| vec![found(first, 1)]).unwrap();
-    let openings = read_with(
-        &ledger.shared,
-        |state| state.of(|_| true),
-        |reader, changes, _| rows_of(reader, changes, TableName::Openings, &[]),
-    );
+    let openings = ledger
+        .shared
+        .read(|state| state.entries.clone(), |reader, changes, _| rows_of(reader, changes, TableName::Openings, &[]));
     let last = openings.unwrap().into_keys().last().unwrap();
     assert!(u64::from_be_bytes(last.try_into().unwrap()) < lsn, "the opening comes first");
     // The spool lets its consumer go.
@@ -351,14 +381,38 @@ fn fill(stream: &StreamHandle) {
     }
 }
 
+impl MailLedger {
+    /// As if the table had not been written for long.
+    pub(crate) fn let_too_much_wait(&self) {
+        self.shared.waiting.lock().bytes += super::waiting::REFUSED_BYTES;
+        self.append(&steps()[0]).unwrap();
+    }
+
+    /// The table is written again.
+    pub(crate) fn let_it_be_written(&self) {
+        self.shared.waiting.lock().bytes -= super::waiting::REFUSED_BYTES;
+        self.commit().unwrap();
+    }
+}
+
 #[test]
 fn changes_are_refused_while_too_much_waits_for_the_table() {
     let machine = Machine::new().unwrap();
     let (ledger, _) = open(&machine);
-    ledger.shared.waiting.lock().bytes += REFUSED_BYTES;
-    assert!(matches!(ledger.append(&steps()[0]), Err(LedgerError::TooMuchWaits)));
-    ledger.shared.waiting.lock().bytes -= REFUSED_BYTES;
-    ledger.append(&steps()[0]).unwrap();
+    ledger.let_too_much_wait();
+    assert!(matches!(ledger.append(&steps()[1]), Err(LedgerError::TooMuchWaits)));
+    ledger.let_it_be_written();
+    ledger.append(&steps()[1]).unwrap();
+}
+
+#[test]
+fn a_commit_of_nothing_writes_nothing() {
+    let machine = Machine::new().unwrap();
+    let (ledger, _) = open(&machine);
+    ledger.commit().unwrap();
+    let before = machine.position();
+    ledger.commit().unwrap();
+    assert_eq!(machine.position(), before);
 }
 
 #[test]

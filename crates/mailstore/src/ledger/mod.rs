@@ -1,29 +1,34 @@
 //! The stream `mailstore` at work: entries become durable in the spool, and rows of the table a little later.
 
+mod handles;
 mod opening;
+mod shared;
 mod skip_file;
+mod stored;
 mod waiting;
 
 use std::collections::{BTreeMap, HashMap};
 use std::path::Path;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::mpsc::{Receiver, sync_channel};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 use std::thread::JoinHandle;
-use std::time::Duration;
 
 use bytes::Bytes;
-use posthaste_consumer::{AttachedStream, StreamHandle};
-use posthaste_spool::{AppendError, Damage, Lsn, Released, ReplayError, Spool, StreamError};
-use posthaste_units::BackOff;
+use posthaste_consumer::AttachedStream;
+use posthaste_spool::{AppendError, Damage, Lsn, ReplayError, Spool, StreamError, StreamId};
 
+pub use self::handles::{GrownMailboxes, UidLock};
 use self::opening::Beginning;
 pub use self::opening::{LedgerReport, applied_in};
-use self::waiting::{ENTRY_BYTES, REFUSED_BYTES, WAITING_BYTES_MAX, Waiting};
-use crate::entry::{EntryKind, MailEntry};
+use self::shared::Shared;
+pub use self::stored::{StoredMailbox, StoredMessage};
+use self::stored::{head_of, stored};
+use self::waiting::{WAITING_BYTES_MAX, Waiting};
+use crate::entry::MailEntry;
 use crate::table::{
-    AccountRow, Applier, FixedMessage, MailboxHead, MetaError, MetaTable, NameRow, RowChanges, StateMessage,
-    StoreNumbers, TableName, TableReader, key_of, rows_of, second_of,
+    AccountRow, MetaError, MetaTable, NameRow, OpeningRow, RowChanges, StoreNumbers, TableName, TableReader, key_of,
+    rows_of,
 };
 
 /// The mailboxes of a server: the table, and the stream that it is the snapshot of.
@@ -38,28 +43,15 @@ pub struct MailLedger {
     uids: Mutex<HashMap<u32, u32>>,
     /// The entry *opening*, until it is durable. It comes before all others of this opening.
     opening: Mutex<Option<MailEntry>>,
+    /// First LSN and nonce of each opening, ascending.
+    openings: RwLock<Vec<(u64, u32)>>,
+    /// The table lacks entries that were replayed.
+    is_behind: bool,
     /// The table's `skip` in this opening.
     skip: u32,
     next_account: AtomicU32,
     next_mailbox: AtomicU32,
 }
-
-struct Shared {
-    stream: StreamHandle,
-    table: MetaTable,
-    waiting: Arc<Waiting>,
-    /// Held by the one commit at work.
-    committing: Mutex<()>,
-}
-
-impl std::fmt::Debug for Shared {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Shared").field("stream", &self.stream).finish_non_exhaustive()
-    }
-}
-
-/// After a commit that failed.
-const RETRY: BackOff = BackOff::new(Duration::from_secs(1), Duration::from_secs(30));
 
 /// Why the mailboxes cannot be opened or changed.
 #[derive(Debug, thiserror::Error)]
@@ -89,28 +81,6 @@ pub enum LedgerError {
     /// The thread that commits could not be started.
     #[error("a thread for the table of mailboxes: {0}")]
     Thread(std::io::Error),
-}
-
-/// A mailbox as it is stored.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct StoredMailbox {
-    /// Its numbers.
-    pub head: MailboxHead,
-    /// Messages by UID, with the names of their files. One whose row is damaged is missing.
-    pub messages: BTreeMap<u32, StoredMessage>,
-    /// Keywords by bit.
-    pub keywords: BTreeMap<u8, Bytes>,
-}
-
-/// A message as it is stored.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct StoredMessage {
-    /// Facts that never change.
-    pub fixed: FixedMessage,
-    /// Facts that change.
-    pub state: StateMessage,
-    /// Its file's name, where it does not follow from the row.
-    pub name: Option<Bytes>,
 }
 
 impl MailLedger {
@@ -144,14 +114,21 @@ impl MailLedger {
         let shared = Arc::new(Shared { stream, table, waiting, committing: Mutex::default() });
         let mut report = LedgerReport::default();
         let replayed = shared.restore(dir, &beginning, damage, bytes_max, &mut report)?;
-        let numbers = read_with(&shared, |state| state.of(|_| true), |_, _, numbers| Ok(numbers))?;
+        let (numbers, openings) = shared.read(
+            |state| state.entries.clone(),
+            |reader, changes, numbers| Ok((numbers, rows_of(reader, changes, TableName::Openings, &[])?)),
+        )?;
         let attached = replayed.attach(Arc::clone(&shared.waiting) as _)?;
+        // If the table cannot be written now, the thread tries again and tells it.
+        let is_behind = report.replayed > 0 && shared.commit().is_err();
         let ledger = Self {
             shared: Arc::clone(&shared),
             attached,
             thread: Mutex::default(),
             uids: Mutex::default(),
             opening: Mutex::new(Some(MailEntry::Opening { nonce, host: Bytes::copy_from_slice(host.as_bytes()) })),
+            openings: RwLock::new(openings.into_iter().filter_map(opening_of).collect()),
+            is_behind,
             skip: numbers.skip,
             next_account: AtomicU32::new(numbers.next_account),
             next_mailbox: AtomicU32::new(numbers.next_mailbox),
@@ -168,19 +145,25 @@ impl MailLedger {
     /// Makes the entry *opening* durable, if it is not yet.
     fn begin(&self) -> Result<(), LedgerError> {
         let mut opening = lock(&self.opening);
-        if let Some(entry) = &*opening {
-            self.finish_append(&self.begin_append(std::slice::from_ref(entry)))?;
+        if let Some(entry @ MailEntry::Opening { nonce, .. }) = &*opening {
+            let lsn = self.finish_append(&self.begin_append(std::slice::from_ref(entry)))?;
+            self.openings.write().unwrap_or_else(PoisonError::into_inner).push((lsn, *nonce));
             *opening = None;
         }
         Ok(())
     }
 
     /// Refuses changes before the entry *opening* is durable, and while too much waits for the table.
-    fn check_open(&self) -> Result<(), LedgerError> {
-        if self.shared.waiting.lock().bytes >= REFUSED_BYTES {
+    pub(crate) fn check_open(&self) -> Result<(), LedgerError> {
+        if self.shared.waiting.is_full() {
             return Err(LedgerError::TooMuchWaits);
         }
         self.begin()
+    }
+
+    /// True while so much waits for the table that no mail may be added.
+    pub(crate) fn is_full(&self) -> bool {
+        self.shared.waiting.is_full()
     }
 
     /// Times that UIDs were left out since the table was made. A mailbox whose UIDs another server gave, or an earlier table, leaves out as many.
@@ -201,10 +184,8 @@ impl MailLedger {
     /// As [`append`](Self::append), of entries that give a mailbox's next UIDs, `count` of them, from the one that `entries` gets.
     ///
     /// # Errors
-    /// [`LedgerError::Append`], [`LedgerError::TooMuchWaits`], [`LedgerError::OutOfUids`]: nothing is appended.
-    ///
-    /// # Panics
-    /// If nobody has followed the mailbox.
+    /// [`LedgerError::Append`], [`LedgerError::TooMuchWaits`], [`LedgerError::OutOfUids`]: nothing is appended. A mailbox that nobody has followed or pinned has no
+    /// UIDs to give.
     pub fn append_uids(
         &self,
         mailbox: u32,
@@ -213,16 +194,13 @@ impl MailLedger {
     ) -> Result<u64, LedgerError> {
         self.check_open()?;
         let outcome = {
-            let mut uids = lock(&self.uids);
-            let next = uids.get_mut(&mailbox).expect("the mailbox was followed");
-            let first = *next;
-            // The last number stays free, so that there always is a next UID to tell.
-            *next = first.checked_add(count).ok_or(LedgerError::OutOfUids)?;
+            let mut uids = self.lock_uids();
+            let first = uids.take(mailbox, count).ok_or(LedgerError::OutOfUids)?;
             let outcome = self.begin_append(&entries(first));
             match outcome.try_recv() {
                 // Nobody has a later one: the lock is held.
                 Ok(Err(error)) => {
-                    *next = first;
+                    uids.0.insert(mailbox, first);
                     return Err(error.into());
                 }
                 Ok(Ok(lsn)) => return Ok(self.appended(lsn)),
@@ -230,6 +208,33 @@ impl MailLedger {
             }
         };
         self.finish_append(&outcome)
+    }
+
+    /// The stream.
+    pub fn stream(&self) -> StreamId {
+        self.shared.stream.id()
+    }
+
+    /// The spool that the stream is in.
+    pub fn spool(&self) -> &Arc<dyn Spool> {
+        self.shared.stream.spool()
+    }
+
+    /// Takes the UID lock, which is not held for longer than an append. UIDs that are taken meanwhile belong to batches that are appended before it is dropped.
+    pub fn lock_uids(&self) -> UidLock<'_> {
+        UidLock(lock(&self.uids))
+    }
+
+    /// The nonce in the names of files whose mail was accepted in this batch.
+    pub fn nonce_of(&self, lsn: u64) -> Option<u32> {
+        let openings = self.openings.read().unwrap_or_else(PoisonError::into_inner);
+        let at = openings.partition_point(|(first, _)| *first <= lsn);
+        openings.get(at.checked_sub(1)?).map(|(_, nonce)| *nonce)
+    }
+
+    /// For who waits until followed mailboxes have entries. It keeps nothing open.
+    pub fn grown(&self) -> GrownMailboxes {
+        GrownMailboxes(Arc::clone(&self.shared.waiting))
     }
 
     fn begin_append(&self, entries: &[MailEntry]) -> Receiver<Result<Lsn, AppendError>> {
@@ -273,14 +278,16 @@ impl MailLedger {
     /// # Errors
     /// [`LedgerError::Table`].
     pub fn accounts(&self) -> Result<BTreeMap<u32, AccountRow>, LedgerError> {
-        let is_wanted = |kind| kind == EntryKind::Other;
-        self.read(is_wanted, |reader, changes, _| {
-            let rows = rows_of(reader, changes, TableName::Accounts, &[])?.into_iter();
-            let account = |(key, value): (Vec<u8>, Vec<u8>)| {
-                Some((u32::from_be_bytes(key[..].try_into().ok()?), AccountRow::decode(&value)?))
-            };
-            Ok(rows.filter_map(account).filter(|(_, row)| !row.is_gone).collect())
-        })
+        self.read(
+            |state| state.others(),
+            |reader, changes, _| {
+                let rows = rows_of(reader, changes, TableName::Accounts, &[])?.into_iter();
+                let account = |(key, value): (Vec<u8>, Vec<u8>)| {
+                    Some((u32::from_be_bytes(key[..].try_into().ok()?), AccountRow::decode(&value)?))
+                };
+                Ok(rows.filter_map(account).filter(|(_, row)| !row.is_gone).collect())
+            },
+        )
     }
 
     /// The highest UIDVALIDITY that an account has given, and its names with what each stands for.
@@ -288,16 +295,18 @@ impl MailLedger {
     /// # Errors
     /// [`LedgerError::Table`].
     pub fn names(&self, account: u32) -> Result<(u32, BTreeMap<Bytes, NameRow>), LedgerError> {
-        let is_wanted = |kind| matches!(kind, EntryKind::Other | EntryKind::Mailbox(_));
-        self.read(is_wanted, |reader, changes, _| {
-            let rows = rows_of(reader, changes, TableName::Names, &key_of(account))?.into_iter();
-            let name = |(key, value): (Vec<u8>, Vec<u8>)| {
-                Some((Bytes::copy_from_slice(key.get(4..)?), NameRow::decode(&value)?))
-            };
-            let row = rows_of(reader, changes, TableName::Accounts, &key_of(account))?.into_values().next();
-            let row = row.and_then(|value| AccountRow::decode(&value)).unwrap_or_default();
-            Ok((row.last_validity, rows.filter_map(name).collect()))
-        })
+        self.read(
+            |state| state.others(),
+            |reader, changes, _| {
+                let rows = rows_of(reader, changes, TableName::Names, &key_of(account))?.into_iter();
+                let name = |(key, value): (Vec<u8>, Vec<u8>)| {
+                    Some((Bytes::copy_from_slice(key.get(4..)?), NameRow::decode(&value)?))
+                };
+                let row = rows_of(reader, changes, TableName::Accounts, &key_of(account))?.into_values().next();
+                let row = row.and_then(|value| AccountRow::decode(&value)).unwrap_or_default();
+                Ok((row.last_validity, rows.filter_map(name).collect()))
+            },
+        )
     }
 
     /// A mailbox as it is now, whose later entries [`take_tail`](Self::take_tail) gives from here on, in their order; `None` if there is none of that id.
@@ -305,19 +314,59 @@ impl MailLedger {
     /// # Errors
     /// [`LedgerError::Table`].
     pub fn follow(&self, mailbox: u32) -> Result<Option<StoredMailbox>, LedgerError> {
-        let found = self.read_with(
+        let found = self.read(
             |state| {
                 state.follow(mailbox);
-                state.of(|kind| kind.mailbox() == Some(mailbox))
+                state.of_mailbox(mailbox)
             },
             |reader, changes, numbers| stored(reader, changes, numbers, mailbox),
         );
         match &found {
             // If somebody has given UIDs since, they are in the map already.
-            Ok(Some(stored)) => drop(lock(&self.uids).entry(mailbox).or_insert(stored.head.next_uid)),
+            Ok(Some(stored)) => self.pin_at(mailbox, stored.head.next_uid),
             _ => self.unfollow(mailbox),
         }
         found
+    }
+
+    /// From now on a mailbox may be given UIDs; false if there is none of that id. Cheap, and needs no [`follow`](Self::follow).
+    ///
+    /// # Errors
+    /// [`LedgerError::Table`].
+    pub fn pin(&self, mailbox: u32) -> Result<bool, LedgerError> {
+        if lock(&self.uids).contains_key(&mailbox) {
+            return Ok(true);
+        }
+        // Nobody has given UIDs of it in this opening, so the last ones are in the table, or among what was replayed.
+        let replayed = |state: &mut waiting::WaitingState| {
+            if self.is_behind { state.of_mailbox(mailbox) } else { Vec::new() }
+        };
+        let head = self.read(replayed, |reader, changes, numbers| head_of(reader, changes, numbers, mailbox))?;
+        head.as_ref().inspect(|head| self.pin_at(mailbox, head.next_uid));
+        Ok(head.is_some())
+    }
+
+    /// Like [`pin`](Self::pin), of a mailbox whose next UID is known. If somebody has given UIDs since, they count.
+    pub(crate) fn pin_at(&self, mailbox: u32, next_uid: u32) {
+        lock(&self.uids).entry(mailbox).or_insert(next_uid);
+    }
+
+    /// The mailbox of a name; `None` if there is none.
+    ///
+    /// # Errors
+    /// [`LedgerError::Table`].
+    pub fn mailbox_named(&self, account: u32, name: &[u8]) -> Result<Option<u32>, LedgerError> {
+        let key = [&key_of(account)[..], name].concat();
+        self.read(
+            |state| state.others(),
+            |reader, changes, _| {
+                let row = match changes.of(TableName::Names, &key).find(|(found, _)| *found == key) {
+                    Some((_, row)) => row.map(<[u8]>::to_vec),
+                    None => reader.get(TableName::Names, &key)?,
+                };
+                Ok(row.and_then(|row| NameRow::decode(&row)).map(|row| row.mailbox).filter(|id| *id != 0))
+            },
+        )
     }
 
     /// Entries of a mailbox since the last call; `None` if they were too many: then the mailbox is to be followed anew.
@@ -335,24 +384,16 @@ impl MailLedger {
     /// # Errors
     /// [`LedgerError::Table`].
     pub fn mailbox(&self, id: u32) -> Result<Option<StoredMailbox>, LedgerError> {
-        self.read(|kind| kind.mailbox() == Some(id), |reader, changes, numbers| stored(reader, changes, numbers, id))
+        self.read(|state| state.of_mailbox(id), |reader, changes, numbers| stored(reader, changes, numbers, id))
     }
 
-    /// Reads the table with those of the entries that it lacks which are wanted.
+    /// Reads the table with some of the entries that it lacks.
     fn read<T>(
-        &self,
-        is_wanted: impl Fn(EntryKind) -> bool,
-        read: impl FnOnce(&TableReader, &RowChanges, StoreNumbers) -> Result<T, MetaError>,
-    ) -> Result<T, LedgerError> {
-        self.read_with(|state| state.of(is_wanted), read)
-    }
-
-    fn read_with<T>(
         &self,
         entries: impl FnOnce(&mut waiting::WaitingState) -> Vec<(u64, Bytes)>,
         read: impl FnOnce(&TableReader, &RowChanges, StoreNumbers) -> Result<T, MetaError>,
     ) -> Result<T, LedgerError> {
-        read_with(&self.shared, entries, read)
+        self.shared.read(entries, read)
     }
 
     /// Commits, and shows the stream nothing more. What comes later is in the spool, and the next opening finds it there.
@@ -378,127 +419,14 @@ impl Drop for MailLedger {
     }
 }
 
-/// A mailbox of the table, with the changes that it lacks.
-fn stored(
-    reader: &TableReader,
-    changes: &RowChanges,
-    numbers: StoreNumbers,
-    id: u32,
-) -> Result<Option<StoredMailbox>, MetaError> {
-    let rows = |table| rows_of(reader, changes, table, &key_of(id));
-    let head = rows(TableName::Mailboxes)?.into_values().find_map(|value| MailboxHead::decode(&value));
-    let Some(mut head) = head.filter(|head| head.account != 0) else { return Ok(None) };
-    head.skip_to(&numbers);
-    let row = |(key, value): (Vec<u8>, Vec<u8>)| Some((second_of(&key)?, value));
-    let names: BTreeMap<u32, Vec<u8>> = rows(TableName::Foreign)?.into_iter().filter_map(row).collect();
-    let state = rows(TableName::State)?.into_iter().filter_map(row);
-    let state = state.filter_map(|(first, value)| crate::table::state_row(&value, first)).flatten();
-    let state: BTreeMap<u32, StateMessage> = state.map(|message| (message.uid, message)).collect();
-    let fixed = rows(TableName::Fixed)?.into_iter().filter_map(row);
-    let fixed = fixed.filter_map(|(first, value)| crate::table::fixed_row(&value, first)).flatten();
-    let message = |fixed: FixedMessage| {
-        let name = names.get(&fixed.uid).map(|name| Bytes::copy_from_slice(name));
-        Some((fixed.uid, StoredMessage { fixed, state: *state.get(&fixed.uid)?, name }))
-    };
-    let keywords = rows(TableName::Keywords)?.into_iter();
-    let keywords = keywords.filter_map(|(key, name)| Some((*key.get(4)?, Bytes::from(name))));
-    Ok(Some(StoredMailbox { head, messages: fixed.filter_map(message).collect(), keywords: keywords.collect() }))
-}
-
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     // Each holder makes one assignment.
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-impl Shared {
-    fn run(&self) {
-        let (mut back_off, mut pause) = (RETRY, None);
-        while self.waiting.wait(pause) {
-            let outcome = self.commit();
-            match &outcome {
-                Err(error) if pause.is_none() => {
-                    let error = error.to_string();
-                    tracing::error!(error, "the table of mailboxes cannot be written: changes wait in the spool");
-                }
-                Ok(()) if pause.is_some() => tracing::info!("the table of mailboxes is written again"),
-                _ => {}
-            }
-            if outcome.is_ok() {
-                back_off.succeeded();
-            }
-            pause = outcome.is_err().then(|| back_off.failed());
-        }
-    }
-
-    fn commit(&self) -> Result<(), MetaError> {
-        // After a failed sync on the spool's device nothing may count as durable.
-        if let Some(why) = self.stream.spool().poisoned() {
-            return Err(MetaError::Disk(why.to_string()));
-        }
-        // The ring's thread may be handing over the entries of the last batch one by one.
-        let before_last = self.stream.spool().stats().published.get().saturating_sub(1);
-        let complete = self.waiting.lock().complete.max(before_last);
-        let Some(applied) = self.commit_rows(complete, |_, _| ())? else { return Ok(()) };
-        self.stream.advance(Lsn::new(applied), None, Released::default());
-        Ok(())
-    }
-
-    /// Commits what waits of batches up to `complete`, which must be whole, and what `also` changes. Returns the last batch, if there was one.
-    fn commit_rows(
-        &self,
-        complete: u64,
-        also: impl FnOnce(&mut StoreNumbers, &mut RowChanges),
-    ) -> Result<Option<u64>, MetaError> {
-        let _one = self.committing.lock().unwrap_or_else(PoisonError::into_inner);
-        let entries = self.waiting.lock().up_to(complete);
-        let last = entries.last().map(|(lsn, _)| *lsn);
-        let reader = self.table.reader()?;
-        let mut unknown = Vec::new();
-        let (mut changes, mut numbers) = applied(&reader, &entries, &mut unknown)?;
-        drop(reader);
-        also(&mut numbers, &mut changes);
-        numbers.put(&mut changes);
-        if let Some(lsn) = unknown.first() {
-            tracing::error!(batch = lsn, "an entry of mailboxes that a later version wrote is passed over");
-        }
-        self.table.commit(&changes)?;
-        let mut state = self.waiting.lock();
-        state.entries.drain(..entries.len());
-        state.bytes -= entries.iter().map(|(_, payload)| payload.len() + ENTRY_BYTES).sum::<usize>();
-        Ok(last)
-    }
-}
-
-/// Reads the table with those of the entries that it lacks which `entries` takes.
-fn read_with<T>(
-    shared: &Shared,
-    entries: impl FnOnce(&mut waiting::WaitingState) -> Vec<(u64, Bytes)>,
-    read: impl FnOnce(&TableReader, &RowChanges, StoreNumbers) -> Result<T, MetaError>,
-) -> Result<T, LedgerError> {
-    // Entries first: those that a commit takes meanwhile are applied twice, and none is missed.
-    let entries = entries(&mut shared.waiting.lock());
-    let reader = shared.table.reader()?;
-    let mut unknown = Vec::new();
-    let (changes, numbers) = applied(&reader, &entries, &mut unknown)?;
-    Ok(read(&reader, &changes, numbers)?)
-}
-
-/// The changes that entries make.
-fn applied(
-    reader: &TableReader,
-    entries: &[(u64, Bytes)],
-    unknown: &mut Vec<u64>,
-) -> Result<(RowChanges, StoreNumbers), MetaError> {
-    let mut applier = Applier::new(reader)?;
-    for (lsn, payload) in entries {
-        match MailEntry::decode(payload) {
-            Some(entry) => applier.apply(*lsn, &entry)?,
-            None => unknown.push(*lsn),
-        }
-    }
-    unknown.append(&mut applier.unknown);
-    let numbers = applier.numbers;
-    Ok((applier.finish()?, numbers))
+/// The first LSN and the nonce of a row of the table `openings`.
+fn opening_of((lsn, row): (Vec<u8>, Vec<u8>)) -> Option<(u64, u32)> {
+    Some((u64::from_be_bytes(lsn[..].try_into().ok()?), OpeningRow::decode(&row)?.nonce))
 }
 
 #[cfg(test)]

@@ -1,11 +1,13 @@
 //! Entries that the table may lack, and the tails of mailboxes that somebody follows.
 
 use std::collections::HashMap;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use posthaste_spool::{Consumer, Lsn, Published};
+use tokio::sync::Notify;
 
 use crate::entry::{EntryKind, MailEntry};
 
@@ -13,10 +15,12 @@ use crate::entry::{EntryKind, MailEntry};
 const COMMIT_EVERY: Duration = Duration::from_secs(30);
 /// And once so many bytes of entries wait for it.
 pub(super) const WAITING_BYTES_MAX: usize = 32 << 20;
+/// Or so many entries that make accounts and mailboxes: whoever asks for one looks at all of these.
+const OTHERS_MAX: usize = 512;
 /// With so many, changes are refused: the table has not been written for long.
 pub(super) const REFUSED_BYTES: usize = 128 << 20;
 /// Memory of an entry beside its payload.
-pub(super) const ENTRY_BYTES: usize = 128;
+const ENTRY_BYTES: usize = 128;
 /// Entries of a tail. A longer one is dropped: who follows the mailbox reads it from the table again.
 const TAIL_ENTRIES_MAX: usize = 16_384;
 
@@ -25,6 +29,10 @@ const TAIL_ENTRIES_MAX: usize = 16_384;
 pub(super) struct Waiting {
     state: Mutex<WaitingState>,
     changed: Condvar,
+    /// So much waits that nothing may be added.
+    is_full: AtomicBool,
+    /// A tail has grown, or the end has come.
+    grown: Notify,
 }
 
 #[derive(Default)]
@@ -35,8 +43,18 @@ pub(super) struct WaitingState {
     pub complete: u64,
     pub is_advance_wanted: bool,
     pub is_ending: bool,
+    /// Those of `entries` that are no messages of a mailbox: few.
+    others: Vec<(u64, Bytes)>,
     /// By mailbox.
     tails: HashMap<u32, Vec<(u64, Bytes)>>,
+    /// Mailboxes whose tails have grown since somebody asked.
+    grown: Vec<u32>,
+}
+
+impl std::fmt::Debug for Waiting {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Waiting").finish_non_exhaustive()
+    }
 }
 
 impl Waiting {
@@ -45,11 +63,40 @@ impl Waiting {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// True while so much waits that nothing may be added. Takes no lock.
+    pub fn is_full(&self) -> bool {
+        self.is_full.load(Ordering::Relaxed)
+    }
+
+    /// The table has the first of the entries.
+    pub fn committed(&self, count: usize) {
+        let mut state = self.lock();
+        state.committed(count);
+        self.is_full.store(state.bytes >= REFUSED_BYTES, Ordering::Relaxed);
+    }
+
     /// Ends all waits. True if they had ended before.
     pub fn end(&self) -> bool {
         let had_ended = std::mem::replace(&mut self.lock().is_ending, true);
         self.changed.notify_all();
+        self.grown.notify_one();
         had_ended
+    }
+
+    /// Waits until tails have grown, and says which; `None` at the end.
+    pub async fn grown(&self) -> Option<Vec<u32>> {
+        loop {
+            {
+                let mut state = self.lock();
+                if state.is_ending {
+                    return None;
+                }
+                if !state.grown.is_empty() {
+                    return Some(std::mem::take(&mut state.grown));
+                }
+            }
+            self.grown.notified().await;
+        }
     }
 
     /// Waits until there is a reason for a commit, or for all of `back_off` after one that failed; `false` at the end.
@@ -61,7 +108,7 @@ impl Waiting {
             if state.is_ending {
                 return false;
             }
-            let is_wanted = state.bytes >= WAITING_BYTES_MAX || state.is_advance_wanted;
+            let is_wanted = state.is_long() || state.is_advance_wanted;
             if left.is_zero() || back_off.is_none() && is_wanted {
                 state.is_advance_wanted = false;
                 return true;
@@ -74,7 +121,20 @@ impl Waiting {
 impl WaitingState {
     pub fn push(&mut self, lsn: u64, payload: Bytes) {
         self.bytes += payload.len() + ENTRY_BYTES;
+        if !matches!(MailEntry::kind(&payload), Some(EntryKind::OfMailbox(_))) {
+            self.others.push((lsn, payload.clone()));
+        }
         self.entries.push((lsn, payload));
+    }
+
+    /// True if it is time for a commit.
+    fn is_long(&self) -> bool {
+        self.bytes >= WAITING_BYTES_MAX || self.others.len() >= OTHERS_MAX
+    }
+
+    /// True if entries of batches up to an LSN wait.
+    pub fn has_any(&self, lsn: u64) -> bool {
+        self.entries.first().is_some_and(|(first, _)| *first <= lsn)
     }
 
     /// Entries of batches up to an LSN.
@@ -82,10 +142,22 @@ impl WaitingState {
         self.entries[..self.entries.partition_point(|(of, _)| *of <= lsn)].to_vec()
     }
 
-    /// Entries that wait and concern an account or a mailbox.
-    pub fn of(&self, is_wanted: impl Fn(EntryKind) -> bool) -> Vec<(u64, Bytes)> {
-        let wanted = self.entries.iter().filter(|(_, payload)| MailEntry::kind(payload).is_some_and(&is_wanted));
-        wanted.cloned().collect()
+    /// The table has the first of the entries.
+    fn committed(&mut self, count: usize) {
+        let last = count.checked_sub(1).map_or(0, |last| self.entries[last].0);
+        self.bytes -= self.entries.drain(..count).map(|(_, payload)| payload.len() + ENTRY_BYTES).sum::<usize>();
+        self.others.retain(|(lsn, _)| *lsn > last);
+    }
+
+    /// Entries that wait and concern a mailbox. Looks at all of them.
+    pub fn of_mailbox(&self, mailbox: u32) -> Vec<(u64, Bytes)> {
+        let is_wanted = |payload: &[u8]| MailEntry::kind(payload).and_then(EntryKind::mailbox) == Some(mailbox);
+        self.entries.iter().filter(|(_, payload)| is_wanted(payload)).cloned().collect()
+    }
+
+    /// Entries that wait and are no messages.
+    pub fn others(&self) -> Vec<(u64, Bytes)> {
+        self.others.clone()
     }
 
     /// From now on the entries of a mailbox are kept for [`take_tail`](Self::take_tail).
@@ -111,12 +183,18 @@ impl Consumer for Waiting {
             && let Some(tail) = state.tails.get_mut(&mailbox)
         {
             tail.push((lsn, payload.clone()));
-            if tail.len() > TAIL_ENTRIES_MAX {
+            let (is_first, is_long) = (tail.len() == 1, tail.len() > TAIL_ENTRIES_MAX);
+            if is_long {
                 state.tails.remove(&mailbox);
+            }
+            if is_first {
+                state.grown.push(mailbox);
+                self.grown.notify_one();
             }
         }
         state.push(lsn, payload);
-        if state.bytes >= WAITING_BYTES_MAX {
+        if state.is_long() {
+            self.is_full.store(state.bytes >= REFUSED_BYTES, Ordering::Relaxed);
             self.changed.notify_all();
         }
     }

@@ -1,10 +1,11 @@
 //! A message's file, as a scan found it.
 
+use std::io;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 
-use posthaste_maildir::tree::{FileFacts, flag_letters_of};
-use posthaste_maildir::{Subdir, UniqueName};
+use posthaste_maildir::tree::{FileFacts, flag_letters_of, key_of_name};
+use posthaste_maildir::{MaildirReader, Subdir, UniqueName};
 
 use super::body::Layout;
 use crate::line_ends::FileForm;
@@ -20,6 +21,8 @@ pub(super) struct MailFile {
     facts: OnceLock<FileFacts>,
     /// Bytes of that content, as far as they are known.
     disk_size: Option<u64>,
+    /// The batch that has the body, and its number there, of mail that was accepted here.
+    body: Option<(u64, u16)>,
     /// The size that is sent, plus one; 0: not known.
     wire_size: AtomicU64,
     /// Of a file that is longer than a chunk.
@@ -39,7 +42,18 @@ impl MailFile {
     pub fn unseen(subdir: Subdir, name: Box<str>, disk_size: Option<u64>, wire_size: Option<u64>) -> Self {
         let (inode, facts, layout) = (OnceLock::new(), OnceLock::new(), OnceLock::new());
         let wire_size = AtomicU64::new(wire_size.map_or(0, |size| size.saturating_add(1)));
-        Self { subdir, name, inode, facts, disk_size, wire_size, layout }
+        Self { subdir, name, inode, facts, disk_size, body: None, wire_size, layout }
+    }
+
+    /// The file that delivery makes for a message. Until it is listed, its name here is the part that is known: see [`own_part`].
+    pub fn of_delivery(body: (u64, u16), nonce: u32, wire_size: Option<u64>) -> Self {
+        let name = format!("J{:x}R{nonce:08x}T{}", body.0, body.1).into();
+        Self { body: Some(body), ..Self::unseen(Subdir::New, name, None, wire_size) }
+    }
+
+    /// The batch and number of the body, of a message whose file was not listed since the start.
+    pub fn awaited(&self) -> Option<(u64, u16)> {
+        self.body.filter(|_| self.inode.get().is_none())
     }
 
     /// The same message under another name, or in another file.
@@ -49,7 +63,8 @@ impl MailFile {
         // Delivery writes a file of ours again after a failed sync, so another inode may have the same content.
         let facts = self.facts.get().copied().filter(|_| self.inode.get() == Some(&inode));
         let facts = facts.map_or_else(OnceLock::new, OnceLock::from);
-        Self { subdir, name, inode: inode.into(), facts, disk_size: self.disk_size, wire_size, layout }
+        let (body, disk_size) = (self.body, self.disk_size);
+        Self { subdir, name, inode: inode.into(), facts, disk_size, body, wire_size, layout }
     }
 
     pub fn inode(&self) -> Option<u64> {
@@ -141,6 +156,30 @@ fn without_letters(name: &str) -> &str {
     let cut = &name[..name.len() - letters.len()];
     let base = cut.strip_suffix("2,").and_then(|cut| cut.strip_suffix([':', ';', '!']));
     base.filter(|base| !base.is_empty()).unwrap_or(name)
+}
+
+/// The part of a name that delivery has given which says whose it is: batch, opening and number of the recipient.
+pub(super) fn own_part(name: &str) -> Option<&str> {
+    let key = key_of_name(name);
+    key.split('.').nth(1).filter(|unique| is_ours(unique))
+}
+
+/// Looks for a file that has another name than when it was listed last.
+///
+/// # Errors
+/// Those of `open` and `getdents`.
+pub(super) fn find_again(reader: &MaildirReader, file: &MailFile) -> io::Result<Option<(Subdir, String)>> {
+    let mut found = None;
+    for subdir in [Subdir::New, Subdir::Cur] {
+        reader.for_each_name(subdir, |listed| {
+            let is_same = file.inode().is_none_or(|inode| inode == listed.inode);
+            let is_own = || file.awaited().is_some() && own_part(listed.name) == Some(&*file.name);
+            if is_same && (key_of_name(listed.name) == key_of_name(&file.name) || is_own()) {
+                found = Some((subdir, listed.name.to_owned()));
+            }
+        })?;
+    }
+    Ok(found)
 }
 
 /// The middle part of names that delivery gives: `J`, hexadecimal, `R`, hexadecimal, `T`, a number.

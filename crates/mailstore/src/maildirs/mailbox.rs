@@ -9,19 +9,25 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use bytes::Bytes;
-use posthaste_maildir::tree::{FileFacts, Stamp, key_of_name};
-use posthaste_maildir::{MailRoot, MailboxPath, MaildirReader, Subdir};
+use posthaste_maildir::tree::FileFacts;
+use posthaste_maildir::{MailboxPath, MaildirReader, Subdir};
+use posthaste_spool::ReadError;
 use tokio::sync::watch;
 use tokio::task::spawn_blocking;
 use tokio::time::{Instant, sleep_until, timeout};
 
+use super::Shared;
+use super::awaited::{AwaitedBody, OpenBody, in_spool, unreadable};
 use super::body::{FileBody, ended, header};
-use super::file::MailFile;
+use super::file::{MailFile, find_again};
+use super::looks::{Known, Looked, Looks};
+use super::owner::Owner;
 use super::scan::{Difference, Listing, Oddities, Settled};
 use super::state::{LookedAt, MailboxState, Messages};
 use super::takeover::Takeover;
+use super::told::{Told, first};
 use crate::error::MailstoreError;
-use crate::ledger::MailLedger;
+use crate::ledger::LedgerError;
 use crate::name::MailboxName;
 use crate::row::{MailboxId, Uid, UidValidity};
 use crate::snapshot::{Message, Source};
@@ -36,39 +42,11 @@ const POLL_EVERY: Duration = Duration::from_secs(1);
 /// Rounds in which files are given other keys in one look.
 const RENAMES_MAX: usize = 3;
 
-/// The account of a mailbox.
-#[derive(Debug)]
-pub(super) struct Owner {
-    pub id: u32,
-    /// Of its INBOX.
-    pub path: MailboxPath,
-    is_durable: AtomicBool,
-    /// Held while a mailbox of it is made.
-    pub making: Mutex<()>,
-}
-
-impl Owner {
-    pub fn new(id: u32, path: MailboxPath, is_durable: bool) -> Self {
-        Self { id, path, is_durable: AtomicBool::new(is_durable), making: Mutex::default() }
-    }
-
-    /// True once the ledger has it.
-    pub fn is_durable(&self) -> bool {
-        self.is_durable.load(Ordering::Relaxed)
-    }
-
-    pub fn set_durable(&self) {
-        self.is_durable.store(true, Ordering::Relaxed);
-    }
-}
-
 #[derive(Debug, Clone)]
 pub(super) struct MaildirMailbox(Arc<Inner>);
 
-#[derive(Debug)]
 struct Inner {
-    root: Arc<MailRoot>,
-    ledger: Arc<MailLedger>,
+    shared: Arc<Shared>,
     owner: Arc<Owner>,
     id: u32,
     /// Set once entries name the id.
@@ -81,6 +59,8 @@ struct Inner {
     /// 0 until the first look.
     uid_validity: AtomicU32,
     recent_from: AtomicU32,
+    /// `None` until it is read from the ledger. Not held while anything blocks.
+    state: Mutex<Option<MailboxState>>,
     looks: Mutex<Looks>,
     looked: watch::Sender<Looked>,
     /// UIDs whose file turned out to have another content.
@@ -88,63 +68,24 @@ struct Inner {
     told: Told,
 }
 
-/// Which look is wanted, and which has begun. Sessions that ask while one runs share the next.
-#[derive(Debug)]
-struct Looks {
-    wanted: u64,
-    begun: u64,
-    is_running: bool,
-    last: Instant,
-    /// `None` while a look has it.
-    known: Option<Known>,
+impl std::fmt::Debug for Inner {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("MaildirMailbox").field("id", &self.id).finish_non_exhaustive()
+    }
 }
 
-/// Memory of looks. Only a look changes it, so what it computes holds until it is durable: others only add messages meanwhile.
-#[derive(Debug, Default)]
-struct Known {
-    /// `None` until the mailbox is read from the ledger.
-    state: Option<MailboxState>,
-    was_listed: bool,
-    /// Of Dovecot's list of UIDs at the first look. If it changes, another server runs here.
-    uid_list: Option<Option<Stamp>>,
-}
-
-/// The outcome of the last look.
-#[derive(Debug, Clone)]
-struct Looked {
-    number: u64,
-    /// Of the last look that went well.
-    messages: Option<Arc<Messages>>,
-    error: Option<MailstoreError>,
-}
-
-/// What the operator has been told of this mailbox.
-#[derive(Debug, Default)]
-struct Told {
-    no_permission: AtomicBool,
-    no_file: AtomicBool,
-    not_utf8: AtomicBool,
-    keywords: AtomicBool,
-    out_of_uids: AtomicBool,
-    not_durable: AtomicBool,
-    same_key: AtomicBool,
-    not_taken: AtomicBool,
-    other_server: AtomicBool,
+impl Drop for Inner {
+    fn drop(&mut self) {
+        self.shared.ledger.unfollow(self.id);
+    }
 }
 
 impl MaildirMailbox {
-    pub fn new(
-        (root, ledger): (Arc<MailRoot>, Arc<MailLedger>),
-        owner: Arc<Owner>,
-        id: MailboxId,
-        name: MailboxName,
-        path: MailboxPath,
-    ) -> Self {
+    pub fn new(shared: Arc<Shared>, owner: Arc<Owner>, id: MailboxId, name: MailboxName, path: MailboxPath) -> Self {
         let looks =
             Looks { wanted: 0, begun: 0, is_running: false, last: Instant::now(), known: Some(Known::default()) };
         Self(Arc::new(Inner {
-            root,
-            ledger,
+            shared,
             owner,
             id: id.0,
             is_spent: AtomicBool::new(false),
@@ -153,6 +94,7 @@ impl MaildirMailbox {
             path: Mutex::new(path),
             uid_validity: AtomicU32::new(0),
             recent_from: AtomicU32::new(1),
+            state: Mutex::default(),
             looks: Mutex::new(looks),
             looked: watch::Sender::new(Looked { number: 0, messages: None, error: None }),
             suspects: Mutex::default(),
@@ -173,9 +115,43 @@ impl MaildirMailbox {
         self.0.name.is_inbox() || self.0.reader().is_ok()
     }
 
+    /// Takes in what has been published, and tells sessions. False: the mailbox is to be read from the ledger.
+    pub fn catch_up(&self) -> bool {
+        self.0.catch_up()
+    }
+
+    /// True if its account alone has it, and no look is running.
+    pub fn is_unused(self: &Arc<Self>) -> bool {
+        Arc::strong_count(self) == 1 && Arc::strong_count(&self.0) == 1
+    }
+
+    /// Forgets its messages; the next look reads them from the ledger.
+    pub fn unload(&self) {
+        let mut state = lock(&self.0.state);
+        *state = None;
+        self.0.shared.ledger.unfollow(self.0.id);
+        self.0.looked.send_modify(|looked| looked.messages = None);
+    }
+
     /// True after a takeover that began and failed: the mailbox needs another id, and this one is of no more use.
     pub fn is_broken(&self) -> bool {
         self.0.is_broken.load(Ordering::Relaxed)
+    }
+
+    /// Makes it, if the ledger does not have it; true if it may be given UIDs then. Blocks.
+    pub fn make(&self) -> bool {
+        let mut odd = Oddities::default();
+        let reader = match self.0.reader() {
+            Ok(reader) => Some(reader),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => None,
+            Err(error) => {
+                self.0.failed(&error);
+                return false;
+            }
+        };
+        let made = self.0.make(reader.as_ref(), &mut odd);
+        self.0.told.tell(&lock(&self.0.path).to_string(), &odd);
+        made.is_ok() && self.0.shared.ledger.pin(self.0.id).unwrap_or(false)
     }
 
     /// Asks for a look that begins after now, and gives its number.
@@ -199,19 +175,25 @@ impl MaildirMailbox {
 
     async fn look_now(&self) -> Result<Arc<Messages>, MailstoreError> {
         let mut looked = self.0.looked.subscribe();
-        let known = looked.borrow().messages.clone();
-        let wanted = self.want_look();
-        let wait = looked.wait_for(|looked| looked.number >= wanted);
-        let Looked { messages, error, .. } = match known {
-            Some(known) => match timeout(LOOK_PATIENCE, wait).await {
-                Ok(looked) => looked.expect("the sender is in `self`").clone(),
-                Err(_) => return Ok(known),
-            },
-            None => wait.await.expect("the sender is in `self`").clone(),
-        };
-        match error {
-            Some(error) => Err(error),
-            None => Ok(messages.expect("a look went well")),
+        loop {
+            let is_known = self.0.catch_up();
+            let wanted = self.want_look();
+            let wait = looked.wait_for(|looked| looked.number >= wanted);
+            let error = match is_known {
+                true => match timeout(LOOK_PATIENCE, wait).await {
+                    Ok(looked) => looked.expect("the sender is in `self`").error.clone(),
+                    Err(_) => None,
+                },
+                false => wait.await.expect("the sender is in `self`").error.clone(),
+            };
+            self.0.catch_up();
+            if let Some(error) = error {
+                return Err(error);
+            }
+            // Without messages it was unloaded just now.
+            if let Some(messages) = looked.borrow().messages.clone() {
+                return Ok(messages);
+            }
         }
     }
 
@@ -242,7 +224,6 @@ async fn look_as_wanted(inner: Arc<Inner>) {
                 return;
             }
             looks.begun += 1;
-            // One that a bug took with it is read from the ledger again.
             (looks.begun, looks.known.take().unwrap_or_default())
         };
         let outcome = {
@@ -253,30 +234,26 @@ async fn look_as_wanted(inner: Arc<Inner>) {
             Ok((known, outcome)) => (Some(known), outcome),
             Err(error) => (None, Err(error)),
         };
-        let state = known.as_ref().and_then(|known| known.state.as_ref());
-        let messages = state.filter(|_| outcome.is_ok()).map(|state| Arc::clone(&state.now));
         {
             let mut looks = lock(&inner.looks);
             (looks.known, looks.last) = (known, Instant::now());
         }
-        inner.looked.send_modify(|looked| {
-            let messages = messages.or(looked.messages.take());
-            *looked = Looked { number, messages, error: outcome.err() };
-        });
+        inner.looked.send_modify(|looked| (looked.number, looked.error) = (number, outcome.err()));
+        inner.shared.loaded.used(inner.id, inner.now().map_or(0, |now| now.messages.len()));
     }
 }
 
 impl Inner {
     fn reader(&self) -> io::Result<MaildirReader> {
         let path = lock(&self.path).clone();
-        self.root.reader(&path)
+        self.shared.root.reader(&path)
     }
 
     /// One look. Blocks.
     fn look(&self, mut known: Known) -> (Known, Result<(), MailstoreError>) {
         let mut odd = Oddities::default();
         let outcome = self.look_into(&mut known, &mut odd);
-        self.tell(&odd);
+        self.told.tell(&lock(&self.path).to_string(), &odd);
         (known, outcome)
     }
 
@@ -289,17 +266,21 @@ impl Inner {
             Err(error) => return Err(self.failed(&error)),
         };
         self.check_alone(known, reader.as_ref())?;
-        // Before the takeover the list may be mended.
-        self.load(&mut known.state, reader.as_ref(), odd).inspect_err(|_| known.uid_list = None)?;
-        let state = known.state.as_mut().expect("it was loaded");
+        if !self.catch_up() {
+            // Before the takeover the list may be mended.
+            self.load(reader.as_ref(), odd).inspect_err(|_| known.uid_list = None)?;
+            known.settled = None;
+        }
         let Some(reader) = reader else {
-            // One that has mail has not lost it with its mount.
-            let is_empty = state.now.messages.is_empty();
+            // One that has mail has not lost it with its mount. What is not delivered yet is no sign of one.
+            let is_there =
+                |message: &Message<Arc<MailFile>>| message.file.awaited().is_none_or(|(lsn, _)| !self.is_pending(lsn));
+            let is_empty = self.now().is_none_or(|now| !now.messages.iter().any(is_there));
             return if is_empty { Ok(()) } else { Err(self.failed(&io::ErrorKind::NotFound.into())) };
         };
         let suspects = std::mem::take(&mut *lock(&self.suspects));
         for _ in 0..RENAMES_MAX {
-            match self.scan(state, &reader, &suspects, odd) {
+            match self.scan(known, &reader, &suspects, odd) {
                 Ok(Settled::LookAgain) => {}
                 Ok(_) => break,
                 Err(error) => {
@@ -309,8 +290,11 @@ impl Inner {
             }
         }
         if !std::mem::replace(&mut known.was_listed, true) {
-            let recent = state.now.messages.iter().find(|message| message.file.is_new());
-            self.recent_from.store(recent.map_or(state.now.uid_next, |message| message.uid), Ordering::Relaxed);
+            let recent = |now: Arc<Messages>| {
+                let recent = now.messages.iter().find(|message| message.file.is_new());
+                recent.map_or(now.uid_next, |message| message.uid)
+            };
+            self.recent_from.store(self.now().map_or(1, recent), Ordering::Relaxed);
         }
         Ok(())
     }
@@ -329,116 +313,115 @@ impl Inner {
         Err(MailstoreError::Unavailable("another server keeps this mailbox".to_owned()))
     }
 
-    /// Reads the mailbox from the ledger if need be, and makes it if there is none.
-    fn load(
-        &self,
-        state: &mut Option<MailboxState>,
-        reader: Option<&MaildirReader>,
-        odd: &mut Oddities,
-    ) -> Result<(), MailstoreError> {
-        let failed = |error: crate::ledger::LedgerError| MailstoreError::Unavailable(error.to_string());
-        if let Some(state) = state
-            && state.catch_up(&self.ledger, self.id, &LookedAt::default())
-        {
-            return Ok(());
-        }
-        let mut stored = self.ledger.follow(self.id).map_err(failed)?;
-        if stored.is_none() {
-            // What entries say of it is a part of the mailbox: a second attempt must not add to it.
-            if self.is_spent.load(Ordering::Relaxed) {
-                self.is_broken.store(true, Ordering::Relaxed);
-                return Err(MailstoreError::Unavailable("taking over the mailbox failed".to_owned()));
-            }
-            let directory = lock(&self.path).to_string();
-            let (ledger, owner, name) = (&*self.ledger, &*self.owner, &self.name);
-            let takeover = Takeover { ledger, owner, id: self.id, name, directory: &directory };
-            takeover.run(reader, &self.is_spent, odd).inspect_err(|error| {
-                self.is_broken.store(self.is_spent.load(Ordering::Relaxed), Ordering::Relaxed);
-                if first(&self.told.not_taken) {
-                    let error = error.to_string();
-                    tracing::error!(
-                        mailbox = directory,
-                        error,
-                        "this Maildir cannot be served; tried again at each look"
-                    );
-                }
-            })?;
-            stored = self.ledger.follow(self.id).map_err(failed)?;
-        }
+    /// Reads the mailbox from the ledger, and makes it if there is none.
+    fn load(&self, reader: Option<&MaildirReader>, odd: &mut Oddities) -> Result<(), MailstoreError> {
+        self.make(reader, odd)?;
+        let ledger = &self.shared.ledger;
+        let stored = ledger.follow(self.id).map_err(unavailable)?;
         let stored = stored.ok_or_else(|| MailstoreError::Unavailable("the mailbox was not made".to_owned()))?;
-        let loaded = MailboxState::of(stored);
+        let loaded = MailboxState::of(stored, ledger);
         self.uid_validity.store(loaded.uid_validity.get(), Ordering::Relaxed);
-        *state = Some(loaded);
+        *lock(&self.state) = Some(loaded);
+        self.catch_up();
         Ok(())
+    }
+
+    /// Makes the mailbox, if the ledger does not have it.
+    fn make(&self, reader: Option<&MaildirReader>, odd: &mut Oddities) -> Result<(), MailstoreError> {
+        let directory = lock(&self.path).to_string();
+        let (ledger, owner, name) = (&*self.shared.ledger, &*self.owner, &self.name);
+        let takeover = Takeover { ledger, owner, id: self.id, name, directory: &directory };
+        takeover.run(reader, &self.is_spent, odd).inspect_err(|error| {
+            self.is_broken.store(self.is_spent.load(Ordering::Relaxed), Ordering::Relaxed);
+            if first(&self.told.not_taken) {
+                let error = error.to_string();
+                tracing::error!(mailbox = directory, error, "this Maildir cannot be served; tried again at each look");
+            }
+        })?;
+        self.shared.note_account(owner);
+        Ok(())
+    }
+
+    /// Takes in what has been published, and tells sessions. False: the mailbox is to be read from the ledger.
+    fn catch_up(&self) -> bool {
+        let mut guard = lock(&self.state);
+        let Some(state) = &mut *guard else { return false };
+        if !state.catch_up(&self.shared.ledger, self.id) {
+            *guard = None;
+            return false;
+        }
+        self.show(state);
+        true
+    }
+
+    /// Shows the state to sessions. Its lock is held, so that they see states in their order.
+    fn show(&self, state: &MailboxState) {
+        self.looked.send_if_modified(|looked| {
+            let is_same = looked.messages.as_ref().is_some_and(|shown| Arc::ptr_eq(shown, &state.now));
+            looked.messages = Some(Arc::clone(&state.now));
+            !is_same
+        });
+    }
+
+    fn now(&self) -> Option<Arc<Messages>> {
+        lock(&self.state).as_ref().map(|state| Arc::clone(&state.now))
+    }
+
+    fn is_pending(&self, lsn: u64) -> bool {
+        (self.shared.is_pending)(lsn)
     }
 
     /// Looks for changes by other programs.
     fn scan(
         &self,
-        state: &mut MailboxState,
+        known: &mut Known,
         reader: &MaildirReader,
         suspects: &HashSet<u32>,
         odd: &mut Oddities,
     ) -> io::Result<Settled> {
         let keywords = reader.keywords().inspect_err(|error| odd.keywords = Some(error.to_string())).ok();
-        let has_other_keywords = keywords.as_ref().is_some_and(|file| !state.keywords.missing(file).is_empty());
-        if state.settled == Some(reader.stamps()?) && suspects.is_empty() && !has_other_keywords {
+        let has_other =
+            |state: &MailboxState| keywords.as_ref().is_some_and(|file| !state.keywords.missing(file).is_empty());
+        let has_other_keywords = lock(&self.state).as_ref().is_some_and(has_other);
+        if known.settled == Some(reader.stamps()?) && suspects.is_empty() && !has_other_keywords {
             return Ok(Settled::Yes);
         }
         let mut listing = Listing::new(reader, odd)?;
         // A file of ours is made after its message was published: so the UID of each that was listed is there now.
-        if !state.catch_up(&self.ledger, self.id, &LookedAt::default()) {
+        if !self.catch_up() {
             return Ok(Settled::No);
         }
-        let listed = std::mem::take(&mut listing.listed);
-        let difference = Difference::new(state, reader, listed, suspects, odd);
+        let Some(now) = self.now() else { return Ok(Settled::No) };
+        let difference = Difference::new(&now, reader, std::mem::take(&mut listing.listed), suspects, odd);
         let is_quiet = listing.is_quiet(reader)?;
-        let settled = difference.settle(state, reader, (&self.ledger, self.id), (is_quiet, keywords.as_ref()), odd);
-        state.settled = (settled == Settled::Yes).then_some(listing.stamps);
+        let plan = {
+            let mut guard = lock(&self.state);
+            let Some(state) = &mut *guard else { return Ok(Settled::No) };
+            let is_pending = |lsn| self.is_pending(lsn);
+            let plan = difference.plan(state, self.id, (is_quiet, keywords.as_ref()), &is_pending);
+            self.show(state);
+            plan
+        };
+        let looked_at = |files: LookedAt| {
+            lock(&self.state).iter_mut().for_each(|state| state.looked_at = files.clone());
+        };
+        let catch_up = || {
+            let _ = self.catch_up();
+        };
+        let settled = plan.carry_out(reader, (&self.shared.ledger, self.id), (&looked_at, &catch_up), odd);
+        looked_at(LookedAt::default());
+        known.settled = (settled == Settled::Yes).then_some(listing.stamps);
         Ok(settled)
     }
 
     fn failed(&self, error: &io::Error) -> MailstoreError {
         let mailbox = lock(&self.path).to_string();
         if error.kind() == io::ErrorKind::PermissionDenied {
-            self.tell_no_permission(&mailbox);
+            self.told.no_permission(&mailbox);
             return MailstoreError::NoPermission;
         }
         tracing::warn!(mailbox, error = error.to_string(), "cannot read a mailbox");
         MailstoreError::Unavailable(error.to_string())
-    }
-
-    fn tell_no_permission(&self, file: &str) {
-        if first(&self.told.no_permission) {
-            tracing::warn!(file, "no permission to read mail; further files of this mailbox are not logged");
-        }
-    }
-
-    fn tell(&self, odd: &Oddities) {
-        let mailbox = lock(&self.path).to_string();
-        let told = &self.told;
-        if let Some(name) = odd.no_file.as_ref().filter(|_| first(&told.no_file)) {
-            tracing::warn!(mailbox, name, "no message; further ones of this mailbox are not logged");
-        }
-        if odd.not_utf8 > 0 && first(&told.not_utf8) {
-            tracing::warn!(mailbox, files = odd.not_utf8, "file names that are not UTF-8 are left out");
-        }
-        if let Some(error) = odd.keywords.as_ref().filter(|_| first(&told.keywords)) {
-            tracing::warn!(mailbox, error, "cannot read dovecot-keywords; keywords stay as they were");
-        }
-        if let Some(error) = odd.same_key.as_ref().filter(|_| first(&told.same_key)) {
-            tracing::warn!(mailbox, error, "a second file of one key cannot be renamed, and is left out");
-        }
-        match &odd.not_durable {
-            Some(error) if first(&told.not_durable) => {
-                tracing::error!(mailbox, error, "changes of a mailbox cannot be made durable, and are not shown");
-            }
-            Some(_) => {}
-            None => told.not_durable.store(false, Ordering::Relaxed),
-        }
-        if odd.out_of_uids && first(&told.out_of_uids) {
-            tracing::error!(mailbox, "no UIDs left; new messages are not shown");
-        }
     }
 
     /// Opens the file with the content that the UID belongs to, and gives its size. Blocks.
@@ -475,7 +458,7 @@ impl Inner {
     ) -> Result<Option<(File, FileFacts)>, MailstoreError> {
         reader.open(subdir, name).map_err(|error| match error.kind() {
             io::ErrorKind::PermissionDenied => {
-                self.tell_no_permission(&format!("{}/{}/{name}", lock(&self.path), subdir.as_str()));
+                self.told.no_permission(&format!("{}/{}/{name}", lock(&self.path), subdir.as_str()));
                 MailstoreError::NoPermission
             }
             _ => MailstoreError::Damaged(error.to_string()),
@@ -483,22 +466,8 @@ impl Inner {
     }
 }
 
-fn find_again(reader: &MaildirReader, file: &MailFile) -> io::Result<Option<(Subdir, String)>> {
-    let mut found = None;
-    for subdir in [Subdir::New, Subdir::Cur] {
-        reader.for_each_name(subdir, |listed| {
-            let is_same = file.inode().is_none_or(|inode| inode == listed.inode);
-            if is_same && key_of_name(listed.name) == key_of_name(&file.name) {
-                found = Some((subdir, listed.name.to_owned()));
-            }
-        })?;
-    }
-    Ok(found)
-}
-
-/// Whether it has not been told before.
-fn first(told: &AtomicBool) -> bool {
-    !told.swap(true, Ordering::Relaxed)
+fn unavailable(error: LedgerError) -> MailstoreError {
+    MailstoreError::Unavailable(error.to_string())
 }
 
 impl Source for MaildirMailbox {
@@ -552,12 +521,35 @@ impl Source for MaildirMailbox {
     }
 
     fn header<'a>(&'a self, message: &'a Message<Self::File>) -> Asked<'a, Bytes> {
-        self.with_file(message, |file, size, message| header(&file, size, message))
+        let (inner, uid, file) = (Arc::clone(&self.0), message.uid, Arc::clone(&message.file));
+        Box::pin(async move {
+            let work = move || match in_spool(&inner.shared.ledger, inner.id, &file).map(|body| body.header()) {
+                Some(Ok(octets)) => Ok(octets),
+                Some(Err(error)) if !matches!(error, ReadError::NotFound(_)) => Err(unreadable(&error)),
+                _ => inner.open(uid, &file).and_then(|(opened, size)| header(&opened, size, &file)),
+            };
+            spawn_blocking(work).await.map_err(ended)?
+        })
     }
 
     fn body<'a>(&'a self, message: &'a Message<Self::File>) -> Asked<'a, Arc<dyn MailBody>> {
-        self.with_file(message, |file, size, message| {
-            Ok(Arc::new(FileBody::new(file, size, message)?) as Arc<dyn MailBody>)
+        let (inner, uid, file) = (Arc::clone(&self.0), message.uid, Arc::clone(&message.file));
+        Box::pin(async move {
+            let work = move || {
+                let in_spool = in_spool(&inner.shared.ledger, inner.id, &file);
+                let in_file = move || -> Result<Arc<dyn MailBody>, MailstoreError> {
+                    let (opened, size) = inner.open(uid, &file)?;
+                    Ok(Arc::new(FileBody::new(opened, size, &file)?))
+                };
+                match in_spool {
+                    Some(in_spool) => {
+                        let (in_spool, in_file) = (Arc::new(in_spool), Arc::new(in_file) as Arc<OpenBody>);
+                        Ok(Arc::new(AwaitedBody { in_spool, in_file }) as Arc<dyn MailBody>)
+                    }
+                    None => in_file(),
+                }
+            };
+            spawn_blocking(work).await.map_err(ended)?
         })
     }
 }

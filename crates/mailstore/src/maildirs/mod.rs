@@ -3,31 +3,40 @@
 //! A file's UID stays the same while its key (the part of its name before flags and sizes) does, whatever happens to its flags. A UID is never given twice.
 //! Files that other programs put there get their UIDs when a session looks, durable before any client sees them.
 
+mod arrivals;
+mod awaited;
 mod body;
 mod file;
 mod keywords;
+mod loaded;
+mod looks;
 mod mailbox;
 mod names;
+mod owner;
 mod scan;
 mod state;
 mod takeover;
 #[cfg(test)]
 mod tests;
+mod told;
 
 use std::collections::{BTreeMap, HashMap};
 use std::fmt;
 use std::io;
 use std::path::Path;
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, OnceLock, Weak};
 
 use posthaste_maildir::{MailRoot, MailboxPath};
-use tokio::sync::OnceCell;
 use tokio::task::spawn_blocking;
+use tokio::time::{Instant, sleep};
 
+pub use self::arrivals::MailArrivals;
 use self::body::ended;
-use self::mailbox::{MaildirMailbox, Owner, lock};
+use self::loaded::LoadedMailboxes;
+use self::mailbox::{MaildirMailbox, lock};
+use self::owner::Owner;
 use crate::error::MailstoreError;
-use crate::ledger::{LedgerError, MailLedger};
+use crate::ledger::{GrownMailboxes, LedgerError, MailLedger};
 use crate::listing::{AccountListing, listed};
 use crate::name::MailboxName;
 use crate::pattern::NamePattern;
@@ -38,52 +47,126 @@ use crate::store::{Asked, ListOptions, MailAccount, MailboxListing, MailboxView,
 /// Which Maildir a login has: its path below the root of all mail.
 pub type FindMaildir = dyn Fn(&str) -> Option<MailboxPath> + Send + Sync;
 
+/// Whether delivery has yet to make files of a batch's mail.
+pub type IsPending = dyn Fn(u64) -> bool + Send + Sync;
+
 /// Mailboxes over the Maildirs below one directory.
 pub struct MaildirStore {
     shared: Arc<Shared>,
-    find: Box<FindMaildir>,
     accounts: Mutex<HashMap<MailboxPath, Arc<MaildirAccount>>>,
+}
+
+/// The accounts of logins.
+pub struct MaildirLogins {
+    store: Arc<MaildirStore>,
+    find: Box<FindMaildir>,
 }
 
 struct Shared {
     root: Arc<MailRoot>,
     ledger: Arc<MailLedger>,
+    is_pending: Box<IsPending>,
+    loaded: LoadedMailboxes,
     /// By the path of its INBOX; `None` until it is needed.
     account_ids: Mutex<Option<HashMap<String, u32>>>,
 }
 
 impl Shared {
-    /// The account of an INBOX, and whether the ledger has it. Blocks.
-    fn owner(&self, inbox: &MailboxPath) -> Result<Owner, LedgerError> {
+    /// The account of an INBOX, if the ledger has it. Blocks.
+    fn owner(&self, inbox: &MailboxPath) -> Result<Option<u32>, LedgerError> {
         let mut ids = lock(&self.account_ids);
         if ids.is_none() {
             let rows = self.ledger.accounts()?.into_iter();
             *ids = Some(rows.map(|(id, row)| (String::from_utf8_lossy(&row.name).into_owned(), id)).collect());
         }
-        let known = ids.as_ref().and_then(|ids| ids.get(inbox.as_str()).copied());
-        Ok(Owner::new(known.unwrap_or_else(|| self.ledger.new_account()), inbox.clone(), known.is_some()))
+        Ok(ids.as_ref().and_then(|ids| ids.get(inbox.as_str()).copied()))
+    }
+
+    /// The ledger has an account now.
+    fn note_account(&self, owner: &Owner) {
+        if let Some(ids) = &mut *lock(&self.account_ids) {
+            ids.entry(owner.path.as_str().to_owned()).or_insert(owner.id);
+        }
     }
 }
 
 impl MaildirStore {
-    /// Opens the directory that all Maildirs are below. `find` knows the Maildir of each login, and must not block.
+    /// Opens the directory that all Maildirs are below. Needs a tokio runtime.
     ///
     /// # Errors
     /// Those of `open`; see [`MailRoot::open`].
-    pub fn open(root: &Path, ledger: Arc<MailLedger>, find: Box<FindMaildir>) -> io::Result<Self> {
+    pub fn open(root: &Path, ledger: Arc<MailLedger>, is_pending: Box<IsPending>) -> io::Result<Self> {
         let root = Arc::new(MailRoot::open(root)?);
-        let shared = Arc::new(Shared { root, ledger, account_ids: Mutex::default() });
-        Ok(Self { shared, find, accounts: Mutex::default() })
+        let grown = ledger.grown();
+        let (loaded, account_ids) = (LoadedMailboxes::default(), Mutex::default());
+        let shared = Arc::new(Shared { root, ledger, is_pending, loaded, account_ids });
+        tokio::spawn(tell_sessions(grown, Arc::downgrade(&shared)));
+        Ok(Self { shared, accounts: Mutex::default() })
     }
 
-    fn find_account(&self, login: &str) -> Option<Arc<MaildirAccount>> {
-        let inbox = (self.find)(login)?;
+    /// The ledger that it keeps UIDs and flags in.
+    pub fn ledger(&self) -> &Arc<MailLedger> {
+        &self.shared.ledger
+    }
+
+    fn account(&self, inbox: &MailboxPath) -> Arc<MaildirAccount> {
         let mut accounts = lock(&self.accounts);
-        let account = accounts.entry(inbox).or_insert_with_key(|inbox| {
+        let account = accounts.entry(inbox.clone()).or_insert_with(|| {
             let (shared, inbox) = (Arc::clone(&self.shared), inbox.clone());
-            Arc::new(MaildirAccount { shared, inbox, owner: OnceCell::new(), mailboxes: Mutex::default() })
+            Arc::new(MaildirAccount { shared, inbox, owner: OnceLock::new(), mailboxes: Mutex::default() })
         });
-        Some(Arc::clone(account))
+        Arc::clone(account)
+    }
+
+    /// The id of an INBOX, which is made if need be: then it may be given UIDs. Blocks.
+    fn make_inbox(&self, inbox: &MailboxPath) -> Option<u32> {
+        // No mail of this opening has a UID before its entry *opening* is there.
+        self.shared.ledger.check_open().ok()?;
+        let known = self.shared.owner(inbox).ok()?;
+        if let Some(account) = known {
+            // Mostly it is there, and nothing more of the account is needed.
+            let named = self.shared.ledger.mailbox_named(account, MailboxName::inbox().as_str().as_bytes()).ok()?;
+            if let Some(id) = named {
+                return self.shared.ledger.pin(id).ok()?.then_some(id);
+            }
+        }
+        let made = self.account(inbox).make_inbox();
+        // One of a hundred thousand accounts whose mail nobody reads.
+        let mut accounts = lock(&self.accounts);
+        if accounts.get(inbox).is_some_and(MaildirAccount::is_unused) {
+            accounts.remove(inbox);
+        }
+        made
+    }
+}
+
+/// Wakes the sessions of mailboxes that have new entries.
+async fn tell_sessions(grown: GrownMailboxes, shared: Weak<Shared>) {
+    while let Some(mailboxes) = grown.next().await {
+        let begun = Instant::now();
+        let Some(shared) = shared.upgrade() else { return };
+        for id in mailboxes {
+            // Without a session the next one takes the entries in. A mailbox that was left behind is read again by its next look.
+            if let Some(mailbox) = shared.loaded.find(id).filter(LoadedMailboxes::has_session) {
+                let _ = mailbox.catch_up();
+            }
+        }
+        drop(shared);
+        // Each entry copies the list of its mailbox: a mailbox with many messages is told of several at once.
+        sleep(begun.elapsed()).await;
+    }
+}
+
+impl MaildirLogins {
+    /// `find` knows the Maildir of each login, and must not block.
+    pub fn new(store: Arc<MaildirStore>, find: Box<FindMaildir>) -> Self {
+        Self { store, find }
+    }
+}
+
+impl fmt::Debug for MaildirLogins {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("MaildirLogins").finish_non_exhaustive()
     }
 }
 
@@ -93,11 +176,12 @@ impl fmt::Debug for MaildirStore {
     }
 }
 
-impl Mailstore for MaildirStore {
+impl Mailstore for MaildirLogins {
     fn account<'a>(&'a self, login: &'a str) -> Asked<'a, Arc<dyn MailAccount>> {
         Box::pin(async move {
-            let account = self.find_account(login).ok_or(MailstoreError::NoMailbox)?;
-            account.load().await?;
+            let account = self.store.account(&(self.find)(login).ok_or(MailstoreError::NoMailbox)?);
+            let loading = Arc::clone(&account);
+            spawn_blocking(move || loading.load().map(drop)).await.map_err(ended)??;
             Ok(account as _)
         })
     }
@@ -107,7 +191,7 @@ impl Mailstore for MaildirStore {
 struct MaildirAccount {
     shared: Arc<Shared>,
     inbox: MailboxPath,
-    owner: OnceCell<Arc<Owner>>,
+    owner: OnceLock<Arc<Owner>>,
     mailboxes: Mutex<KnownMailboxes>,
 }
 
@@ -120,31 +204,48 @@ struct KnownMailboxes {
 }
 
 impl MaildirAccount {
-    /// Reads ids from the ledger, once.
-    async fn load(&self) -> Result<&Arc<Owner>, MailstoreError> {
-        let load = async || {
-            let (shared, inbox) = (Arc::clone(&self.shared), self.inbox.clone());
-            let read = move || {
-                let owner = shared.owner(&inbox)?;
-                let names = if owner.is_durable() { shared.ledger.names(owner.id)?.1 } else { BTreeMap::new() };
-                Ok::<_, LedgerError>((owner, names))
-            };
-            let (owner, names) = spawn_blocking(read).await.map_err(ended)?.map_err(|error| {
-                tracing::error!(error = error.to_string(), "the table of mailboxes cannot be read");
-                MailstoreError::Unavailable(error.to_string())
-            })?;
-            let named = names.iter().filter(|(_, row)| row.mailbox != 0).filter_map(|(name, row)| {
-                Some((MailboxName::parse(std::str::from_utf8(name).ok()?).ok()?, MailboxId(row.mailbox)))
-            });
-            lock(&self.mailboxes).ids = named.collect();
-            Ok(Arc::new(owner))
+    /// Reads ids from the ledger, once. Blocks.
+    fn load(&self) -> Result<&Arc<Owner>, MailstoreError> {
+        if let Some(owner) = self.owner.get() {
+            return Ok(owner);
+        }
+        let mut mailboxes = lock(&self.mailboxes);
+        if let Some(owner) = self.owner.get() {
+            return Ok(owner);
+        }
+        let ledger = &self.shared.ledger;
+        let read = || {
+            let known = self.shared.owner(&self.inbox)?;
+            Ok::<_, LedgerError>((known, known.map(|id| ledger.names(id)).transpose()?.unwrap_or_default().1))
         };
-        self.owner.get_or_try_init(load).await
+        let (known, names) = read().map_err(|error| {
+            tracing::error!(error = error.to_string(), "the table of mailboxes cannot be read");
+            MailstoreError::Unavailable(error.to_string())
+        })?;
+        let named = names.iter().filter(|(_, row)| row.mailbox != 0).filter_map(|(name, row)| {
+            Some((MailboxName::parse(std::str::from_utf8(name).ok()?).ok()?, MailboxId(row.mailbox)))
+        });
+        mailboxes.ids = named.collect();
+        let id = known.unwrap_or_else(|| ledger.new_account());
+        Ok(self.owner.get_or_init(|| Arc::new(Owner::new(id, self.inbox.clone(), known.is_some()))))
+    }
+
+    /// True if nobody else has the account or a mailbox of it. Two objects of one mailbox would give its files UIDs twice.
+    fn is_unused(self: &Arc<Self>) -> bool {
+        Arc::strong_count(self) == 1 && lock(&self.mailboxes).by_id.values().all(MaildirMailbox::is_unused)
+    }
+
+    /// The id of its INBOX, if that may be given UIDs now. Blocks.
+    fn make_inbox(&self) -> Option<u32> {
+        let owner = self.load().ok()?;
+        let (name, path) = (MailboxName::inbox(), self.inbox.clone());
+        let id = self.id_of(&mut lock(&self.mailboxes), owner, name, path);
+        self.mailbox(id).ok()?.make().then_some(id.0)
     }
 
     /// Lists the folders that are there now.
     async fn names(&self) -> Result<BTreeMap<MailboxName, MailboxId>, MailstoreError> {
-        let owner = Arc::clone(self.load().await?);
+        let owner = self.owner.get().ok_or(MailstoreError::NoMailbox)?;
         let (root, inbox) = (Arc::clone(&self.shared.root), self.inbox.clone());
         let found = spawn_blocking(move || names::folders(&root, &inbox)).await.map_err(ended)?;
         let found = found.map_err(|error| {
@@ -160,7 +261,7 @@ impl MaildirAccount {
             );
         }
         let named = found.named.into_iter();
-        Ok(named.map(|(name, path)| (name.clone(), self.id_of(&mut known, &owner, name, path))).collect())
+        Ok(named.map(|(name, path)| (name.clone(), self.id_of(&mut known, owner, name, path))).collect())
     }
 
     /// The id of a mailbox. One that the ledger does not know is made by its first look.
@@ -177,9 +278,10 @@ impl MaildirAccount {
             Some(mailbox) if mailbox.path() == path => {}
             Some(mailbox) => mailbox.set_path(path),
             None => {
-                let shared = (Arc::clone(&self.shared.root), Arc::clone(ledger));
-                let mailbox = MaildirMailbox::new(shared, Arc::clone(owner), id, name, path);
-                known.by_id.insert(id, Arc::new(mailbox));
+                let mailbox = MaildirMailbox::new(Arc::clone(&self.shared), Arc::clone(owner), id, name, path);
+                let mailbox = Arc::new(mailbox);
+                self.shared.loaded.add(id.0, &mailbox);
+                known.by_id.insert(id, mailbox);
             }
         }
         id

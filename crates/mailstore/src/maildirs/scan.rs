@@ -10,10 +10,10 @@ use posthaste_maildir::tree::{Stamp, key_of_name};
 use posthaste_maildir::{Keywords, MaildirReader, Subdir};
 
 use super::body::FileBody;
-use super::file::{MailFile, internal_date};
+use super::file::{MailFile, internal_date, own_part};
 use super::keywords::MailboxKeywords;
 use super::mailbox::MESSAGE_BYTES_MAX;
-use super::state::{LookedAt, MailboxState};
+use super::state::{LookedAt, MailboxState, Messages};
 use crate::entry::{FOUND_MAX, GoneReason, MailEntry, MessageFacts, StateGroup};
 use crate::ledger::{LedgerError, MailLedger};
 use crate::row::NumberRange;
@@ -130,20 +130,22 @@ impl Difference {
     /// # Errors
     /// Errors of `stat`.
     pub fn new(
-        state: &MailboxState,
+        now: &Messages,
         reader: &MaildirReader,
         listed: Vec<Listed>,
         suspects: &HashSet<u32>,
         odd: &mut Oddities,
     ) -> Self {
-        let messages = &state.now.messages;
+        let messages = &now.messages;
         let mut difference = Self::default();
         let keys = messages.iter().enumerate().map(|(at, message)| (key_of_name(&message.file.name), at));
         let known: HashMap<&str, usize> = keys.collect();
         let mut old = vec![Candidate::default(); messages.len()];
         let mut new: HashMap<Box<str>, Candidate> = HashMap::new();
         for next in listed {
-            match known.get(key_of_name(&next.name)) {
+            let at = known.get(key_of_name(&next.name));
+            // Of a file that was not listed before only this part is known.
+            match at.or_else(|| known.get(own_part(&next.name)?)) {
                 Some(at) => old[*at].add(next, messages[*at].file.inode(), &mut difference.seconds),
                 None => {
                     let key = key_of_name(&next.name).into();
@@ -218,15 +220,15 @@ impl Difference {
         })
     }
 
-    /// Makes the difference durable and takes it into the state. Without `is_quiet`, missing messages stay. Blocks.
-    pub fn settle(
+    /// Takes other names of known files into the state, and says what is to be made durable. Without `is_quiet`, missing messages stay, and so do those whose files
+    /// delivery has yet to make. Others only add messages to the state meanwhile, so what this says holds until it is durable.
+    pub fn plan(
         mut self,
         state: &mut MailboxState,
-        reader: &MaildirReader,
-        (ledger, mailbox): (&MailLedger, u32),
+        mailbox: u32,
         (is_quiet, keywords): (bool, Option<&Keywords>),
-        odd: &mut Oddities,
-    ) -> Settled {
+        is_pending: &dyn Fn(u64) -> bool,
+    ) -> Plan {
         let is_quiet = is_quiet && !self.has_unclear;
         let mut changes = Vec::new();
         let named = keywords.map_or(Vec::new(), |file| state.keywords.missing(file));
@@ -236,36 +238,73 @@ impl Difference {
             changes.push(MailEntry::Keyword { mailbox, bit, name: Bytes::copy_from_slice(name.as_bytes()) });
         }
         state.rename(std::mem::take(&mut self.renamed));
-        let mut gone = if is_quiet { std::mem::take(&mut self.missing) } else { Vec::new() };
+        let messages = &state.now.messages;
+        let is_awaited = |at: &usize| messages[*at].file.awaited().is_some_and(|(lsn, _)| is_pending(lsn));
+        let (awaited, missing): (Vec<usize>, Vec<usize>) = self.missing.drain(..).partition(is_awaited);
+        let mut gone = if is_quiet { missing } else { Vec::new() };
         gone.append(&mut self.replaced);
         gone.sort_unstable();
         changes.extend(entry_of_gone(state, mailbox, &gone));
         changes.extend(entry_of_states(state, mailbox, &gone, &keywords));
-        let is_done = self.append(state, reader, (ledger, mailbox), changes, &keywords, odd);
-        let has_apart = is_quiet && give_other_keys(reader, &self.seconds, odd);
+        let mut keys = HashSet::new();
+        if !self.seconds.is_empty() {
+            let names =
+                messages.iter().map(|message| &message.file.name).chain(self.found.iter().map(|file| &file.name));
+            keys.extend(names.map(|name| key_of_name(name).to_owned()));
+        }
+        let (found, seconds, has_awaited) = (self.found, self.seconds, !awaited.is_empty());
+        Plan { changes, keywords, found, seconds, keys, is_quiet, has_awaited }
+    }
+}
+
+/// Changes that are to be made durable.
+pub(super) struct Plan {
+    changes: Vec<MailEntry>,
+    /// As they are after `changes`.
+    keywords: MailboxKeywords,
+    found: Vec<Arc<MailFile>>,
+    seconds: Vec<Listed>,
+    /// All keys, if there are further files of one.
+    keys: HashSet<String>,
+    is_quiet: bool,
+    has_awaited: bool,
+}
+
+impl Plan {
+    /// Makes it durable. `looked_at` is told of files before their entries are appended, `catch_up` takes what is published into the state. Blocks.
+    pub fn carry_out(
+        mut self,
+        reader: &MaildirReader,
+        to: (&MailLedger, u32),
+        (looked_at, catch_up): (&dyn Fn(LookedAt), &dyn Fn()),
+        odd: &mut Oddities,
+    ) -> Settled {
+        let is_done = self.append(reader, to, (looked_at, catch_up), odd);
+        let has_apart = self.is_quiet && give_other_keys(reader, &self.seconds, &mut self.keys, odd);
         match is_done {
-            true if is_quiet && self.seconds.is_empty() => Settled::Yes,
             true if has_apart => Settled::LookAgain,
+            // One that is awaited may be gone without a change of the directory.
+            true if self.is_quiet && self.seconds.is_empty() && !self.has_awaited => Settled::Yes,
             _ => Settled::No,
         }
     }
 
     /// In batches, the first of which has all that is not new.
     fn append(
-        &self,
-        state: &mut MailboxState,
+        &mut self,
         reader: &MaildirReader,
         (ledger, mailbox): (&MailLedger, u32),
-        mut changes: Vec<MailEntry>,
-        keywords: &MailboxKeywords,
+        (looked_at, catch_up): (&dyn Fn(LookedAt), &dyn Fn()),
         odd: &mut Oddities,
     ) -> bool {
+        let mut changes = std::mem::take(&mut self.changes);
         let mut left = &self.found[..];
         while !left.is_empty() || !changes.is_empty() {
             let (now, later) = left.split_at(batch_len(left.iter().map(|file| file.name.len())));
-            let facts = |file: &Arc<MailFile>| (facts_of(reader, file, keywords), name_of(file));
+            let facts = |file: &Arc<MailFile>| (facts_of(reader, file, &self.keywords), name_of(file));
             let messages: Vec<_> = now.iter().map(facts).collect();
             let entries = std::mem::take(&mut changes);
+            looked_at(now.iter().map(|file| (file.name.clone(), Arc::clone(file))).collect());
             let done = ledger.append_uids(mailbox, messages.len() as u32, |first_uid| {
                 let found = MailEntry::Found { mailbox, first_uid, messages };
                 entries.into_iter().chain((!now.is_empty()).then_some(found)).collect()
@@ -275,9 +314,7 @@ impl Difference {
                 odd.not_durable = Some(error.to_string());
                 return false;
             }
-            let looked_at: LookedAt = now.iter().map(|file| (file.name.clone(), Arc::clone(file))).collect();
-            // If it was too much, the next look reads the mailbox again.
-            state.catch_up(ledger, mailbox, &looked_at);
+            catch_up();
             left = later;
         }
         true
@@ -373,11 +410,14 @@ fn ranges(uids: impl Iterator<Item = u32>) -> Vec<NumberRange> {
 }
 
 /// Files that share their key with another get one of their own, so that each key is one message. False if none could be renamed.
-fn give_other_keys(reader: &MaildirReader, seconds: &[Listed], odd: &mut Oddities) -> bool {
+fn give_other_keys(reader: &MaildirReader, seconds: &[Listed], keys: &mut HashSet<String>, odd: &mut Oddities) -> bool {
     let mut has_renamed = false;
     for Listed { subdir, name, .. } in seconds {
-        match reader.give_other_key(*subdir, name) {
-            Ok(()) => has_renamed = true,
+        match reader.give_other_key(*subdir, name, |key| keys.contains(key)) {
+            Ok(key) => {
+                keys.insert(key);
+                has_renamed = true;
+            }
             Err(error) => odd.same_key = Some(format!("{name:?}: {error}")),
         }
     }

@@ -5,11 +5,10 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use posthaste_maildir::Subdir;
-use posthaste_maildir::tree::Stamp;
 
 use super::file::{MailFile, name_with_letters};
 use super::keywords::MailboxKeywords;
-use crate::entry::{BodyKind, MailEntry, MessageFacts};
+use crate::entry::{BodyPlace, MailEntry, MessageFacts, NewMessage};
 use crate::flags::MessageFlags;
 use crate::ledger::{MailLedger, StoredMailbox, StoredMessage};
 use crate::row::{NumberRange, Uid, UidValidity};
@@ -26,15 +25,16 @@ pub(super) struct MailboxState {
     pub uid_validity: UidValidity,
     pub keywords: MailboxKeywords,
     pub now: Arc<Messages>,
-    /// Of the last listing, if nothing can have changed unseen since.
-    pub settled: Option<[Stamp; 2]>,
+    /// Files of entries that are being appended: whoever takes the entries in knows what a look has seen.
+    pub looked_at: LookedAt,
 }
 
 impl MailboxState {
-    pub fn of(stored: StoredMailbox) -> Self {
+    pub fn of(stored: StoredMailbox, ledger: &MailLedger) -> Self {
         let StoredMailbox { head, messages, keywords } = stored;
         let keywords = MailboxKeywords::stored(&keywords);
-        let messages = messages.into_values().filter_map(|message| loaded(message, &keywords, &head)).collect();
+        let loaded = |message| loaded(message, &keywords, &head, ledger);
+        let messages = messages.into_values().filter_map(loaded).collect();
         let now = Snapshot {
             messages,
             uid_next: head.next_uid.max(1),
@@ -42,11 +42,11 @@ impl MailboxState {
             keywords: keywords.table(),
         };
         let uid_validity = UidValidity(Uid::new(head.uid_validity).or(Uid::new(1)).expect("it is not 0").0);
-        Self { uid_validity, keywords, now: Arc::new(now), settled: None }
+        Self { uid_validity, keywords, now: Arc::new(now), looked_at: LookedAt::default() }
     }
 
     /// Takes in what has been published since the last call. False: it was too much, and the mailbox is to be read again.
-    pub fn catch_up(&mut self, ledger: &MailLedger, mailbox: u32, looked_at: &LookedAt) -> bool {
+    pub fn catch_up(&mut self, ledger: &MailLedger, mailbox: u32) -> bool {
         let Some(tail) = ledger.take_tail(mailbox) else { return false };
         if tail.is_empty() {
             return true;
@@ -54,7 +54,7 @@ impl MailboxState {
         let mut now = Snapshot::clone(&self.now);
         for (lsn, payload) in tail {
             if let Some(entry) = MailEntry::decode(&payload) {
-                self.apply(&mut now, lsn, entry, looked_at);
+                self.apply(&mut now, lsn, entry, ledger);
                 now.highest_modseq = now.highest_modseq.max(lsn);
             }
         }
@@ -63,15 +63,27 @@ impl MailboxState {
         true
     }
 
-    fn apply(&mut self, now: &mut Messages, lsn: u64, entry: MailEntry, looked_at: &LookedAt) {
+    fn apply(&mut self, now: &mut Messages, lsn: u64, entry: MailEntry, ledger: &MailLedger) {
         match entry {
+            MailEntry::New { first_uid, messages, .. } => {
+                for (uid, NewMessage { facts, target, place, .. }) in (first_uid..u32::MAX).zip(messages) {
+                    let is_ours = matches!(place, BodyPlace::Batch { .. });
+                    if uid < now.uid_next || !is_ours {
+                        continue;
+                    }
+                    now.uid_next = uid + 1;
+                    let Some(file) = own_file((lsn, target), facts.wire_size, ledger) else { continue };
+                    let (flags, internal_date) = (visible(facts.flags), facts.internal_date);
+                    now.messages.push(Message { uid, flags, modseq: lsn, internal_date, file });
+                }
+            }
             MailEntry::Found { first_uid, messages, .. } => {
                 for (uid, (facts, name)) in (first_uid..u32::MAX).zip(messages) {
                     if uid < now.uid_next {
                         continue;
                     }
                     now.uid_next = uid + 1;
-                    let Some(file) = found_file(&facts, &name, looked_at) else { continue };
+                    let Some(file) = found_file(&facts, &name, &self.looked_at) else { continue };
                     let (flags, internal_date) = (visible(facts.flags), facts.internal_date);
                     now.messages.push(Message { uid, flags, modseq: lsn, internal_date, file });
                 }
@@ -140,14 +152,29 @@ fn found_file(facts: &MessageFacts, name: &Bytes, looked_at: &LookedAt) -> Optio
     Some(Arc::new(MailFile::unseen(subdir(facts.flags), name.into(), disk_size, wire_size)))
 }
 
-/// `None`: a message of a kind that is not made yet.
-fn loaded(message: StoredMessage, keywords: &MailboxKeywords, head: &MailboxHead) -> Option<Message<Arc<MailFile>>> {
+/// `None`: mail of an opening that is not known.
+fn own_file(body: (u64, u16), wire_size: u32, ledger: &MailLedger) -> Option<Arc<MailFile>> {
+    let wire_size = Some(u64::from(wire_size)).filter(|size| *size > 0);
+    Some(Arc::new(MailFile::of_delivery(body, ledger.nonce_of(body.0)?, wire_size)))
+}
+
+/// `None`: its file cannot be named.
+fn loaded(
+    message: StoredMessage,
+    keywords: &MailboxKeywords,
+    head: &MailboxHead,
+    ledger: &MailLedger,
+) -> Option<Message<Arc<MailFile>>> {
     let StoredMessage { fixed, state, name } = message;
-    let modseq = state.modseq.max(head.modseq_floor);
-    let name = name.filter(|_| fixed.kind == BodyKind::Foreign)?;
     let (flags, subdir) = (visible(state.flags), subdir(state.flags));
-    let name = name_with_letters(std::str::from_utf8(&name).ok()?, subdir, &keywords.letters_of(flags));
-    let (disk_size, wire_size) = sizes(fixed.wire_size, fixed.line_feeds).unzip();
-    let file = Arc::new(MailFile::unseen(subdir, name, disk_size, wire_size));
+    let file = match name {
+        None => own_file((fixed.lsn, fixed.target), fixed.wire_size, ledger)?,
+        Some(name) => {
+            let name = name_with_letters(std::str::from_utf8(&name).ok()?, subdir, &keywords.letters_of(flags));
+            let (disk_size, wire_size) = sizes(fixed.wire_size, fixed.line_feeds).unzip();
+            Arc::new(MailFile::unseen(subdir, name, disk_size, wire_size))
+        }
+    };
+    let modseq = state.modseq.max(head.modseq_floor);
     Some(Message { uid: fixed.uid, flags, modseq, internal_date: fixed.internal_date, file })
 }

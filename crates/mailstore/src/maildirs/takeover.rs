@@ -10,7 +10,7 @@ use posthaste_maildir::{Keywords, MaildirReader, UidList};
 
 use super::file::MailFile;
 use super::keywords::MailboxKeywords;
-use super::mailbox::Owner;
+use super::owner::Owner;
 use super::scan::{Listed, Listing, Oddities, batch_len, facts_of, name_of, now_secs};
 use crate::entry::{AccountFields, GoneReason, MailEntry, MailboxFields, MessageFacts};
 use crate::error::MailstoreError;
@@ -45,7 +45,7 @@ pub(super) struct Takeover<'a> {
 type Numbered = (u32, MessageFacts, Bytes);
 
 impl Takeover<'_> {
-    /// Makes the mailbox durable with all its messages; without a directory it has none. A kill before the end leaves nothing that anybody sees. Blocks.
+    /// Makes the mailbox durable with all its messages, unless it is there already; without a directory it has none. A kill before the end leaves nothing that anybody sees. Blocks.
     ///
     /// `is_spent` becomes true once the id is in an entry: after an error then, another attempt needs a new one.
     ///
@@ -60,6 +60,14 @@ impl Takeover<'_> {
         let failed = |error: &dyn std::fmt::Display| MailstoreError::Unavailable(error.to_string());
         // One at a time: each mailbox of an account has its own UIDVALIDITY.
         let _one = self.owner.making.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        let named = self.ledger.mailbox_named(self.owner.id, self.name.as_str().as_bytes());
+        if named.map_err(|error| failed(&error))?.is_some() {
+            return Ok(());
+        }
+        // What entries say of an id is a part of its mailbox: a second attempt must not add to it.
+        if is_spent.load(Ordering::Relaxed) {
+            return Err(MailstoreError::Unavailable("taking over the mailbox failed".to_owned()));
+        }
         let mut keywords = MailboxKeywords::default();
         let mut entries = Vec::new();
         if !self.owner.is_durable() {
@@ -90,6 +98,8 @@ impl Takeover<'_> {
         is_spent.store(true, Ordering::Relaxed);
         self.append(entries, &messages, (validity, last_uid)).map_err(|error| failed(&error))?;
         self.owner.set_durable();
+        let next_uid = messages.last().map_or(0, |(uid, ..)| *uid).max(last_uid) + 1;
+        self.ledger.pin_at(self.id, next_uid);
         let (taken_over, messages) = (list.is_some(), messages.len());
         tracing::info!(mailbox = self.directory, messages, uid_validity = validity, taken_over, "mailbox has its UIDs");
         Ok(())

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
 use posthaste_maildir::tree::key_of_name;
-use posthaste_maildir::{MailRoot, MailboxPath, Maildir};
+use posthaste_maildir::{MailboxPath, Maildir};
 use proptest::prelude::*;
 
 use std::sync::Arc;
@@ -15,14 +15,14 @@ use std::sync::Arc;
 use posthaste_fsops::{Choice, Cut, Machine};
 use posthaste_spool::{Config, FileSpool};
 
-use super::MaildirStore;
-use super::mailbox::{MaildirMailbox, Owner};
+use super::mailbox::{MaildirMailbox, lock};
 use super::state::Messages;
+use super::{MaildirLogins, MaildirStore};
 use crate::entry::MailEntry;
 use crate::error::MailstoreError;
 use crate::ledger::MailLedger;
 use crate::name::MailboxName;
-use crate::row::{MailboxId, Uid};
+use crate::row::Uid;
 use crate::snapshot::Source;
 use crate::store::Mailstore;
 
@@ -44,14 +44,12 @@ fn open_ledger(dir: &Path) -> Arc<MailLedger> {
 
 /// The INBOX of the Maildir in `mail`, as the ledger in `data` has it.
 fn open_mailbox(mail: &Path, data: &Path) -> MaildirMailbox {
-    let root = Arc::new(MailRoot::open(mail).unwrap());
-    let path = MailboxPath::parse("Maildir").unwrap();
-    let ledger = open_ledger(data);
-    let known = ledger.accounts().unwrap().into_keys().next();
-    let owner = Owner::new(known.unwrap_or_else(|| ledger.new_account()), path.clone(), known.is_some());
-    let names = ledger.names(owner.id).unwrap().1;
-    let id = names.get("INBOX".as_bytes()).map_or_else(|| ledger.new_mailbox(), |row| row.mailbox);
-    MaildirMailbox::new((root, ledger), Arc::new(owner), MailboxId(id), MailboxName::inbox(), path)
+    let store = MaildirStore::open(mail, open_ledger(data), Box::new(|_| false)).unwrap();
+    let account = store.account(&MailboxPath::parse("Maildir").unwrap());
+    let owner = account.load().unwrap();
+    let (name, path) = (MailboxName::inbox(), account.inbox.clone());
+    let id = account.id_of(&mut lock(&account.mailboxes), owner, name, path);
+    MaildirMailbox::clone(&account.mailbox(id).unwrap())
 }
 
 impl Place {
@@ -559,9 +557,9 @@ async fn a_takeover_that_failed_is_made_with_another_id() {
     }
     ledger.commit().unwrap();
     spool.checkpoint().unwrap();
-    let find = |_: &str| MailboxPath::parse("Maildir").ok();
-    let store = MaildirStore::open(mail.path(), Arc::clone(&ledger), Box::new(find)).unwrap();
-    let account = store.account("me").await.unwrap();
+    let store = Arc::new(MaildirStore::open(mail.path(), Arc::clone(&ledger), Box::new(|_| false)).unwrap());
+    let logins = MaildirLogins::new(store, Box::new(|_| MailboxPath::parse("Maildir").ok()));
+    let account = logins.account("me").await.unwrap();
     let mut refused = 0;
     // The room that is left goes down by a block with each attempt, so that one stops between the batches.
     for left in (2..blocks).rev() {
@@ -581,6 +579,33 @@ async fn a_takeover_that_failed_is_made_with_another_id() {
         spool.checkpoint().unwrap();
     }
     assert!(refused > 0);
+}
+
+/// A session keeps its mailbox in memory; others are read again when they are used.
+#[tokio::test]
+async fn mailboxes_without_a_session_leave_memory() {
+    let (mail, data) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    for login in ["ann", "bob", "eve"] {
+        Maildir::open_or_create(mail.path().join(login)).unwrap();
+        fs::write(mail.path().join(login).join("new/1"), "x").unwrap();
+    }
+    let store = Arc::new(MaildirStore::open(mail.path(), open_ledger(data.path()), Box::new(|_| false)).unwrap());
+    let logins = MaildirLogins::new(Arc::clone(&store), Box::new(|login| MailboxPath::parse(login).ok()));
+    let select = async |login: &str| {
+        let account = logins.account(login).await.unwrap();
+        let id = account.find(&MailboxName::inbox()).await.unwrap().unwrap();
+        (account.select(id, false).await.unwrap(), id.0)
+    };
+    let (ann, ann_id) = select("ann").await;
+    let (bob, bob_id) = select("bob").await;
+    drop(bob);
+    let (_, eve_id) = select("eve").await;
+    store.shared.loaded.used_within(eve_id, 1, 2);
+    let is_loaded = |id| store.ledger().take_tail(id).is_some();
+    assert_eq!([ann_id, bob_id, eve_id].map(is_loaded), [true, false, true]);
+    let (bob, _) = select("bob").await;
+    assert_eq!((bob.exists(), bob.last_uid().unwrap().get(), ann.exists()), (1, 1, 1));
+    assert!(is_loaded(bob_id));
 }
 
 /// No part of such a name stays while flags change.
@@ -670,4 +695,17 @@ async fn a_reused_inode_is_another_message() {
     }
     let found = place.settled_look().await;
     assert!(!uids(&found).contains(&1) && uids(&found).starts_with(&[2]), "{:?}", uids(&found));
+}
+
+/// A copy gets a key that no other file has, whatever the flags of that are: one look is enough for any number of them.
+#[tokio::test]
+async fn copies_get_keys_of_their_own_in_one_look() {
+    let mut place = Place::new();
+    for name in ["new/2.m", "cur/2.m:2,R", "cur/2.m:2,S", "cur/2.m_1:2,F", "cur/2.m_2:2,", "new/2.m_2_1"] {
+        fs::write(place.path(name), name).unwrap();
+    }
+    place.settled_look().await;
+    let messages = place.settled_look().await;
+    assert_eq!(uids(&messages).len(), 6, "{messages:?}");
+    assert_eq!(place.files().into_keys().map(|(key, _)| key).collect::<HashSet<_>>().len(), 6);
 }

@@ -5,12 +5,15 @@ use std::collections::{BTreeMap, HashMap};
 use bytes::Bytes;
 
 use super::columns::{FixedMessage, StateMessage, flag_bits};
+use super::heads::stored_head;
 use super::row_set::RowSet;
 use super::values::{
     AccountRow, GoneRow, MailboxHead, NameRow, OpeningRow, key_of, key_of_gone, key_of_octets, key_of_two,
 };
 use super::{MetaError, RowChanges, TableName, TableReader};
-use crate::entry::{AccountFields, BodyKind, GoneReason, MailEntry, MailboxFields, MessageFacts, StateGroup};
+use crate::entry::{
+    AccountFields, BodyKind, BodyPlace, GoneReason, MailEntry, MailboxFields, MessageFacts, NewMessage, StateGroup,
+};
 use crate::flags::MessageFlags;
 use crate::row::NumberRange;
 
@@ -143,10 +146,11 @@ impl<'a> Applier<'a> {
                     true
                 })?;
             }
-            MailEntry::New { .. }
-            | MailEntry::Held { .. }
+            MailEntry::New { mailbox, first_uid, messages } => {
+                self.new_messages(lsn, *mailbox, *first_uid, messages)?
+            }
+            MailEntry::Held { .. }
             | MailEntry::MailboxGone { .. }
-            | MailEntry::Arrived { .. }
             | MailEntry::Subscription { .. }
             | MailEntry::Imported { .. } => self.unknown.push(lsn),
         }
@@ -202,19 +206,12 @@ impl<'a> Applier<'a> {
     /// The head of a mailbox; an empty one for a mailbox that is not made yet: a takeover gives the messages first, and what a crash leaves of it is in no account.
     fn head(&mut self, mailbox: u32) -> Result<&mut MailboxHead, MetaError> {
         if !self.heads.contains_key(&mailbox) {
-            let stored = self.reader.get(TableName::Mailboxes, &key_of(mailbox))?;
-            let head = match stored {
-                Some(value) => {
-                    MailboxHead::decode(&value).ok_or_else(|| MetaError::Value(format!("head of mailbox {mailbox}")))?
-                }
-                None => MailboxHead { next_uid: 1, skip: self.numbers.skip, recent_from: 1, ..Default::default() },
-            };
-            self.heads.insert(mailbox, head);
+            let head = stored_head(self.reader, mailbox, &self.numbers)?;
+            let new = || MailboxHead { next_uid: 1, skip: self.numbers.skip, recent_from: 1, ..Default::default() };
+            self.heads.insert(mailbox, head.unwrap_or_else(new));
             self.numbers.next_mailbox = self.numbers.next_mailbox.max(mailbox.saturating_add(1));
         }
-        let head = self.heads.get_mut(&mailbox).expect("it was put there");
-        head.skip_to(&self.numbers);
-        Ok(head)
+        Ok(self.heads.get_mut(&mailbox).expect("it was put there"))
     }
 
     fn mailbox(&mut self, lsn: u64, fields: &MailboxFields) -> Result<(), MetaError> {
@@ -261,24 +258,59 @@ impl<'a> Applier<'a> {
         messages: &[(MessageFacts, Bytes)],
     ) -> Result<(), MetaError> {
         for (uid, (facts, name)) in (first_uid..u32::MAX).zip(messages) {
-            let target = self.batch.1 as u16;
+            let body = (lsn, self.batch.1 as u16, BodyKind::Foreign);
             self.batch.1 += 1;
-            let head = self.head(mailbox)?;
-            if uid < head.next_uid {
-                continue;
-            }
-            let MessageFacts { flags, internal_date, save_date, wire_size, line_feeds } = *facts;
-            let kind = BodyKind::Foreign;
-            let fixed = FixedMessage { uid, wire_size, internal_date, save_date, lsn, target, line_feeds, kind };
-            let flags = flags | flag_bits::NAMED;
-            (head.next_uid, head.exists, head.highest_modseq) = (uid + 1, head.exists + 1, lsn);
-            head.bytes += u64::from(wire_size);
-            count(head, 0, flags, true);
-            let account = head.account;
-            self.counted(account, u64::from(wire_size), true)?;
-            let reader = self.reader;
-            self.fixed_rows(mailbox).push(reader, fixed)?;
-            self.state_rows(mailbox).push(reader, StateMessage { uid, flags, modseq: lsn, letters: 0 })?;
+            self.message(lsn, (mailbox, uid), facts, body, Some(name))?;
+        }
+        Ok(())
+    }
+
+    fn new_messages(
+        &mut self,
+        lsn: u64,
+        mailbox: u32,
+        first_uid: u32,
+        messages: &[NewMessage],
+    ) -> Result<(), MetaError> {
+        // 0: there was no UID left.
+        for (uid, message) in (first_uid..u32::MAX).zip(messages).filter(|(uid, _)| *uid > 0) {
+            let (body, name) = match &message.place {
+                BodyPlace::Batch { .. } => ((lsn, message.target, message.kind), None),
+                BodyPlace::Earlier(origin) | BodyPlace::Copied(origin) => {
+                    ((origin.lsn, message.target, message.kind), Some(&origin.name))
+                }
+            };
+            self.message(lsn, (mailbox, uid), &message.facts, body, name)?;
+        }
+        Ok(())
+    }
+
+    /// A message that a mailbox has not had.
+    fn message(
+        &mut self,
+        lsn: u64,
+        (mailbox, uid): (u32, u32),
+        facts: &MessageFacts,
+        (body, target, kind): (u64, u16, BodyKind),
+        name: Option<&Bytes>,
+    ) -> Result<(), MetaError> {
+        let head = self.head(mailbox)?;
+        if uid < head.next_uid {
+            return Ok(());
+        }
+        let MessageFacts { flags, internal_date, save_date, wire_size, line_feeds } = *facts;
+        let fixed = FixedMessage { uid, wire_size, internal_date, save_date, lsn: body, target, line_feeds, kind };
+        let named = if name.is_some() { flag_bits::NAMED } else { 0 };
+        let flags = flags & !flag_bits::NAMED | named;
+        (head.next_uid, head.exists, head.highest_modseq) = (uid + 1, head.exists + 1, lsn);
+        head.bytes += u64::from(wire_size);
+        count(head, 0, flags, true);
+        let account = head.account;
+        self.counted(account, u64::from(wire_size), true)?;
+        let reader = self.reader;
+        self.fixed_rows(mailbox).push(reader, fixed)?;
+        self.state_rows(mailbox).push(reader, StateMessage { uid, flags, modseq: lsn, letters: 0 })?;
+        if let Some(name) = name {
             self.changes.put(TableName::Foreign, &key_of_two(mailbox, uid), name.to_vec());
         }
         Ok(())
@@ -355,11 +387,11 @@ impl<'a> Applier<'a> {
     }
 }
 
-fn is_unseen(flags: u64) -> bool {
+pub(super) fn is_unseen(flags: u64) -> bool {
     flags & MessageFlags::SEEN.0 == 0
 }
 
-fn is_deleted(flags: u64) -> bool {
+pub(super) fn is_deleted(flags: u64) -> bool {
     flags & MessageFlags::DELETED.0 != 0
 }
 

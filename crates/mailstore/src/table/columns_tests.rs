@@ -5,7 +5,7 @@ use proptest::prelude::*;
 use super::*;
 
 fn fixed() -> impl Strategy<Value = Vec<FixedMessage>> {
-    let numbers = (any::<u32>(), any::<u32>(), any::<u32>(), any::<u64>(), any::<u16>(), any::<u32>(), 0u8..5);
+    let numbers = (any::<u32>(), any::<u32>(), any::<u32>(), any::<u64>(), any::<u16>(), any::<u32>(), 0u8..3);
     prop::collection::btree_map(1u32.., numbers, 1..60).prop_map(|all| {
         let message = |(uid, (wire_size, internal_date, save_date, lsn, target, line_feeds, kind))| FixedMessage {
             uid,

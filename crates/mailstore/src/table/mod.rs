@@ -6,6 +6,7 @@
 mod apply;
 mod columns;
 mod file;
+mod heads;
 mod row_set;
 mod values;
 
@@ -25,6 +26,7 @@ use rustix::fs::{Mode, OFlags};
 use self::file::{FileError, FileErrorKind, OverlayFile, TableFile};
 pub use apply::{Applier, StoreNumbers, rows_of};
 pub use columns::{FixedMessage, StateMessage, flag_bits};
+pub(crate) use heads::stored_head;
 pub use values::{AccountRow, GoneRow, MailboxHead, NameRow, OpeningRow};
 pub(crate) use values::{SKIPPED_UIDS, key_of, second_of};
 
@@ -64,7 +66,7 @@ pub enum TableName {
 }
 
 impl TableName {
-    const ALL: [Self; 10] = [
+    pub(crate) const ALL: [Self; 10] = [
         Self::Store,
         Self::Openings,
         Self::Accounts,

@@ -38,7 +38,7 @@ pub(crate) trait Stream: Read + Write + Send {}
 impl<T: Read + Write + Send> Stream for T {}
 
 /// An IMAP client that does as it is told.
-struct Imap {
+pub struct Imap {
     stream: BufReader<Box<dyn Stream>>,
     tcp: TcpStream,
     tags: u32,
@@ -55,7 +55,7 @@ impl Imap {
         (client, greeting)
     }
 
-    fn logged_in(address: SocketAddr) -> Self {
+    pub fn logged_in(address: SocketAddr) -> Self {
         let (mut client, _) = Self::open(address);
         client.ok("LOGIN ann@example.org secret");
         client
@@ -96,7 +96,7 @@ impl Imap {
     }
 
     #[track_caller]
-    fn ok(&mut self, command: &str) -> String {
+    pub fn ok(&mut self, command: &str) -> String {
         let (said, tagged) = self.command(command);
         assert!(tagged.starts_with("OK"), "{command}: {tagged}");
         String::from_utf8_lossy(&said).into_owned()

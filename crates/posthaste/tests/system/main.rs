@@ -25,6 +25,7 @@ mod keywords;
 mod listeners;
 mod load;
 mod lost_files;
+mod mailboxes;
 mod maps;
 mod mounts;
 mod notices;

@@ -37,7 +37,7 @@ impl Rig {
         );
         let config = Config::parse(Path::new("x"), &text).unwrap();
         let settings = Settings::new(&config, config.directory().into(), Arc::default());
-        let receiver = Receiver::with_patience(settings, Destinations::new(store.clone(), None), LONG);
+        let receiver = Receiver::with_patience(settings, Destinations::new(store.clone(), None, None), LONG);
         Self { machine, place, config, store, receiver }
     }
 

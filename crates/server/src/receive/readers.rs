@@ -129,7 +129,7 @@ mod tests {
         let password = first.reveal();
         let receiver = Receiver::with_patience(
             settings(&config),
-            Destinations::new(store.clone(), None),
+            Destinations::new(store.clone(), None, None),
             std::time::Duration::MAX,
         )
         .with_first_password(Some(first));

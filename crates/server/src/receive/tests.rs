@@ -78,7 +78,7 @@ async fn serve_checked(
     config.storage.data = machine.path().to_owned();
     let receiver = Receiver::with_patience(
         Settings::new(&config, config.directory().into(), Default::default()),
-        Destinations::new(store.clone(), None),
+        Destinations::new(store.clone(), None, None),
         patience,
     )
     .with_checks(checks);

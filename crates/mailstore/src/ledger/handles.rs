@@ -1,0 +1,32 @@
+//! What a ledger gives to those who give UIDs, or wait.
+
+use std::collections::HashMap;
+use std::sync::{Arc, MutexGuard};
+
+use super::waiting::Waiting;
+
+/// The UID lock, held.
+#[derive(Debug)]
+pub struct UidLock<'a>(pub(super) MutexGuard<'a, HashMap<u32, u32>>);
+
+impl UidLock<'_> {
+    /// Takes a mailbox's next UIDs and returns the first; `None` if so many are not left, or the mailbox was never pinned.
+    pub fn take(&mut self, mailbox: u32, count: u32) -> Option<u32> {
+        let next = self.0.get_mut(&mailbox)?;
+        let first = *next;
+        // The last number stays free, so that there always is a next UID to tell.
+        *next = first.checked_add(count)?;
+        Some(first)
+    }
+}
+
+/// Tells which followed mailboxes have entries.
+#[derive(Debug)]
+pub struct GrownMailboxes(pub(super) Arc<Waiting>);
+
+impl GrownMailboxes {
+    /// Waits until some have; `None` once the ledger has ended.
+    pub async fn next(&self) -> Option<Vec<u32>> {
+        self.0.grown().await
+    }
+}

@@ -1,0 +1,124 @@
+//! The table and its stream, as the ledger and its thread have them.
+
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use bytes::Bytes;
+use posthaste_consumer::StreamHandle;
+use posthaste_spool::{Lsn, Released};
+use posthaste_units::BackOff;
+
+use super::LedgerError;
+use super::waiting::{Waiting, WaitingState};
+use crate::entry::MailEntry;
+use crate::table::{Applier, MetaError, MetaTable, RowChanges, StoreNumbers, TableReader};
+
+/// After a commit that failed.
+const RETRY: BackOff = BackOff::new(Duration::from_secs(1), Duration::from_secs(30));
+
+pub(super) struct Shared {
+    pub stream: StreamHandle,
+    pub table: MetaTable,
+    pub waiting: Arc<Waiting>,
+    /// Held by the one commit at work.
+    pub committing: Mutex<()>,
+}
+
+impl std::fmt::Debug for Shared {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Shared").field("stream", &self.stream).finish_non_exhaustive()
+    }
+}
+
+impl Shared {
+    pub fn run(&self) {
+        let (mut back_off, mut pause) = (RETRY, None);
+        while self.waiting.wait(pause) {
+            let outcome = self.commit();
+            match &outcome {
+                Err(error) if pause.is_none() => {
+                    let error = error.to_string();
+                    tracing::error!(error, "the table of mailboxes cannot be written: changes wait in the spool");
+                }
+                Ok(()) if pause.is_some() => tracing::info!("the table of mailboxes is written again"),
+                _ => {}
+            }
+            if outcome.is_ok() {
+                back_off.succeeded();
+            }
+            pause = outcome.is_err().then(|| back_off.failed());
+        }
+    }
+
+    pub fn commit(&self) -> Result<(), MetaError> {
+        // After a failed sync on the spool's device nothing may count as durable.
+        if let Some(why) = self.stream.spool().poisoned() {
+            return Err(MetaError::Disk(why.to_string()));
+        }
+        // The ring's thread may be handing over the entries of the last batch one by one.
+        let before_last = self.stream.spool().stats().published.get().saturating_sub(1);
+        let complete = self.waiting.lock().complete.max(before_last);
+        // An idle server writes nothing.
+        if !self.waiting.lock().has_any(complete) {
+            return Ok(());
+        }
+        let Some(applied) = self.commit_rows(complete, |_, _| ())? else { return Ok(()) };
+        self.stream.advance(Lsn::new(applied), None, Released::default());
+        Ok(())
+    }
+
+    /// Commits what waits of batches up to `complete`, which must be whole, and what `also` changes. Returns the last batch, if there was one.
+    pub fn commit_rows(
+        &self,
+        complete: u64,
+        also: impl FnOnce(&mut StoreNumbers, &mut RowChanges),
+    ) -> Result<Option<u64>, MetaError> {
+        let _one = self.committing.lock().unwrap_or_else(PoisonError::into_inner);
+        let entries = self.waiting.lock().up_to(complete);
+        let last = entries.last().map(|(lsn, _)| *lsn);
+        let reader = self.table.reader()?;
+        let mut unknown = Vec::new();
+        let (mut changes, mut numbers) = applied(&reader, &entries, &mut unknown)?;
+        drop(reader);
+        also(&mut numbers, &mut changes);
+        numbers.put(&mut changes);
+        if let Some(lsn) = unknown.first() {
+            tracing::error!(batch = lsn, "an entry of mailboxes that a later version wrote is passed over");
+        }
+        self.table.commit(&changes)?;
+        self.waiting.committed(entries.len());
+        Ok(last)
+    }
+
+    /// Reads the table with those of the entries that it lacks which `entries` takes.
+    pub fn read<T>(
+        &self,
+        entries: impl FnOnce(&mut WaitingState) -> Vec<(u64, Bytes)>,
+        read: impl FnOnce(&TableReader, &RowChanges, StoreNumbers) -> Result<T, MetaError>,
+    ) -> Result<T, LedgerError> {
+        // Entries first: those that a commit takes meanwhile are applied twice, and none is missed.
+        let entries = entries(&mut self.waiting.lock());
+        let reader = self.table.reader()?;
+        let mut unknown = Vec::new();
+        let (changes, numbers) = applied(&reader, &entries, &mut unknown)?;
+        Ok(read(&reader, &changes, numbers)?)
+    }
+}
+
+/// The changes that entries make.
+fn applied(
+    reader: &TableReader,
+    entries: &[(u64, Bytes)],
+    unknown: &mut Vec<u64>,
+) -> Result<(RowChanges, StoreNumbers), MetaError> {
+    let mut applier = Applier::new(reader)?;
+    for (lsn, payload) in entries {
+        match MailEntry::decode(payload) {
+            Some(entry) => applier.apply(*lsn, &entry)?,
+            None => unknown.push(*lsn),
+        }
+    }
+    unknown.append(&mut applier.unknown);
+    let numbers = applier.numbers;
+    Ok((applier.finish()?, numbers))
+}

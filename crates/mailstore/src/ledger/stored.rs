@@ -1,0 +1,72 @@
+//! A mailbox as the table has it.
+
+use std::collections::BTreeMap;
+
+use bytes::Bytes;
+
+use crate::table::{
+    FixedMessage, MailboxHead, MetaError, RowChanges, StateMessage, StoreNumbers, TableName, TableReader, fixed_row,
+    key_of, rows_of, second_of, state_row, stored_head,
+};
+
+/// A mailbox as it is stored.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct StoredMailbox {
+    /// Its numbers.
+    pub head: MailboxHead,
+    /// Messages by UID, with the names of their files. One whose row is damaged is missing.
+    pub messages: BTreeMap<u32, StoredMessage>,
+    /// Keywords by bit.
+    pub keywords: BTreeMap<u8, Bytes>,
+}
+
+/// A message as it is stored.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct StoredMessage {
+    /// Facts that never change.
+    pub fixed: FixedMessage,
+    /// Facts that change.
+    pub state: StateMessage,
+    /// Its file's name, where it does not follow from the row.
+    pub name: Option<Bytes>,
+}
+
+/// The head of a mailbox; `None` if there is none, or none yet.
+pub(super) fn head_of(
+    reader: &TableReader,
+    changes: &RowChanges,
+    numbers: StoreNumbers,
+    id: u32,
+) -> Result<Option<MailboxHead>, MetaError> {
+    let key = key_of(id);
+    let head = match changes.of(TableName::Mailboxes, &key).next() {
+        Some((_, changed)) => changed.and_then(MailboxHead::decode),
+        None => stored_head(reader, id, &numbers)?,
+    };
+    Ok(head.filter(|head| head.account != 0))
+}
+
+/// A mailbox of the table, with the changes that it lacks.
+pub(super) fn stored(
+    reader: &TableReader,
+    changes: &RowChanges,
+    numbers: StoreNumbers,
+    id: u32,
+) -> Result<Option<StoredMailbox>, MetaError> {
+    let rows = |table| rows_of(reader, changes, table, &key_of(id));
+    let Some(head) = head_of(reader, changes, numbers, id)? else { return Ok(None) };
+    let row = |(key, value): (Vec<u8>, Vec<u8>)| Some((second_of(&key)?, value));
+    let names: BTreeMap<u32, Vec<u8>> = rows(TableName::Foreign)?.into_iter().filter_map(row).collect();
+    let state = rows(TableName::State)?.into_iter().filter_map(row);
+    let state = state.filter_map(|(first, value)| state_row(&value, first)).flatten();
+    let state: BTreeMap<u32, StateMessage> = state.map(|message| (message.uid, message)).collect();
+    let fixed = rows(TableName::Fixed)?.into_iter().filter_map(row);
+    let fixed = fixed.filter_map(|(first, value)| fixed_row(&value, first)).flatten();
+    let message = |fixed: FixedMessage| {
+        let name = names.get(&fixed.uid).map(|name| Bytes::copy_from_slice(name));
+        Some((fixed.uid, StoredMessage { fixed, state: *state.get(&fixed.uid)?, name }))
+    };
+    let keywords = rows(TableName::Keywords)?.into_iter();
+    let keywords = keywords.filter_map(|(key, name)| Some((*key.get(4)?, Bytes::from(name))));
+    Ok(Some(StoredMailbox { head, messages: fixed.filter_map(message).collect(), keywords: keywords.collect() }))
+}

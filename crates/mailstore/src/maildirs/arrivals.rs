@@ -1,0 +1,207 @@
+//! Maildirs as a destination of mail: each message gets its UID in the batch that makes it durable.
+//!
+//! It says nothing about the files, which delivery makes from an entry of its own in the same batch. Mail for a mailbox that cannot be made in time, such as on a mount
+//! that hangs, is accepted without a UID: its file gets one when it is found.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, PoisonError, RwLock};
+use std::time::{Duration, Instant};
+
+use bytes::{BufMut, Bytes, BytesMut};
+use posthaste_intake::{
+    BodyFacts, Destination, Guard, Mail, MailPlace, MailRecipient, NotTaken, NotTakenCause, Reserved, Reserving,
+};
+use posthaste_maildir::MailboxPath;
+use posthaste_spool::Entry;
+use tokio::sync::{Semaphore, watch};
+use tokio::task::spawn_blocking;
+use tokio::time::timeout;
+
+use super::MaildirStore;
+use super::mailbox::lock;
+use super::scan::now_secs;
+use crate::entry::{BodyKind, BodyPlace, MailEntry, MessageFacts, NewMessage};
+
+/// How long a message waits for its mailbox to be made.
+const PATIENCE: Duration = Duration::from_millis(200);
+/// After a mailbox could not be made, so long its mail does not wait for another attempt.
+const CLOSED_FOR: Duration = Duration::from_secs(10);
+/// Mailboxes that are made at a time: a mount that hangs holds no more threads.
+const MAKERS: usize = 8;
+
+/// The mailboxes of a store, as a destination of [intake](posthaste_intake). Clones are the same.
+#[derive(Clone)]
+pub struct MailArrivals(Arc<Inner>);
+
+struct Inner {
+    store: Arc<MaildirStore>,
+    /// By the path of a Maildir.
+    known: RwLock<HashMap<Arc<str>, Place>>,
+    making: Mutex<HashMap<Arc<str>, watch::Receiver<bool>>>,
+    makers: Arc<Semaphore>,
+}
+
+impl std::fmt::Debug for MailArrivals {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("MailArrivals").finish_non_exhaustive()
+    }
+}
+
+/// A mailbox as mail finds it.
+#[derive(Debug, Clone, Copy)]
+enum Place {
+    /// It may be given UIDs.
+    Open(u32),
+    /// It could not be made, and is not tried again before this time.
+    Closed(Instant),
+}
+
+/// Closed from now on for a while.
+fn closed() -> Place {
+    Place::Closed(Instant::now() + CLOSED_FOR)
+}
+
+/// The Maildirs of a message with their numbers, which are those that delivery gives them: parts of the names of files.
+fn targets<'a>(mail: &'a Mail<'a>) -> impl Iterator<Item = (u16, &'a Arc<str>, &'a MailRecipient)> {
+    let places = mail.recipients.iter().filter_map(|recipient| match &recipient.place {
+        MailPlace::Maildir(path) => Some((path, recipient)),
+        MailPlace::Transport(_) | MailPlace::Remote => None,
+    });
+    (0..=u16::MAX).zip(places).map(|(number, (path, recipient))| (number, path, recipient))
+}
+
+impl MailArrivals {
+    /// The mailboxes of a store.
+    pub fn new(store: Arc<MaildirStore>) -> Self {
+        let (known, making) = (RwLock::default(), Mutex::default());
+        Self(Arc::new(Inner { store, known, making, makers: Arc::new(Semaphore::new(MAKERS)) }))
+    }
+
+    fn known(&self, path: &str) -> Option<Place> {
+        self.0.known.read().unwrap_or_else(PoisonError::into_inner).get(path).copied()
+    }
+
+    /// True if the mailbox of a path may be made now. A folder is no account of its own: its files are found.
+    fn is_to_make(&self, path: &str) -> bool {
+        let is_folder = path.rsplit('/').next().is_some_and(|last| last.starts_with('.'));
+        match self.known(path) {
+            None => !is_folder,
+            Some(Place::Open(_)) => false,
+            Some(Place::Closed(until)) => until <= Instant::now(),
+        }
+    }
+
+    /// Finds or makes a mailbox, and waits for that a little.
+    async fn make(&self, path: &Arc<str>) {
+        let mut made = self.begin(path);
+        // Without it the message is accepted all the same, and so is later mail, without a wait.
+        if timeout(PATIENCE, made.wait_for(|made| *made)).await.is_err() {
+            let mut known = self.0.known.write().unwrap_or_else(PoisonError::into_inner);
+            known.entry(Arc::clone(path)).or_insert_with(closed);
+        }
+    }
+
+    /// A mailbox is made once at a time, whoever waits for it.
+    fn begin(&self, path: &Arc<str>) -> watch::Receiver<bool> {
+        let mut making = lock(&self.0.making);
+        if let Some(made) = making.get(path) {
+            return made.clone();
+        }
+        let (told, made) = watch::channel(false);
+        making.insert(Arc::clone(path), made.clone());
+        let (inner, path) = (Arc::clone(&self.0), Arc::clone(path));
+        tokio::spawn(async move {
+            let permit = Arc::clone(&inner.makers).acquire_owned().await;
+            let (store, inbox) = (Arc::clone(&inner.store), Arc::clone(&path));
+            let make = move || {
+                let made = MailboxPath::parse(&inbox).ok().and_then(|inbox| store.make_inbox(&inbox));
+                drop(permit);
+                made
+            };
+            let made = spawn_blocking(make).await.ok().flatten();
+            let place = made.map_or_else(closed, Place::Open);
+            inner.known.write().unwrap_or_else(PoisonError::into_inner).insert(Arc::clone(&path), place);
+            lock(&inner.making).remove(&path);
+            let _ = told.send(true);
+        });
+        made
+    }
+
+    /// Adds the entries of all mailboxes that can be given UIDs.
+    fn add_entries(&self, mail: &Mail<'_>, body: BodyFacts, reserved: &mut Reserved) {
+        let stream = self.0.store.ledger().stream();
+        let (now, is_alone) = (now_secs(), targets(mail).nth(1).is_none());
+        let mut seen: Vec<u32> = Vec::new();
+        for (target, path, recipient) in targets(mail) {
+            let Some(Place::Open(mailbox)) = self.known(path) else { continue };
+            // UIDs of one mailbox ascend within an entry; a second entry has later ones.
+            debug_assert!(is_alone || !seen.contains(&mailbox), "each place comes once");
+            seen.extend((!is_alone).then_some(mailbox));
+            let wire_size = recipient.prefix.len() as u64 + body.len;
+            let facts = MessageFacts {
+                flags: crate::table::flag_bits::IN_NEW,
+                internal_date: now,
+                save_date: now,
+                wire_size: u32::try_from(wire_size).unwrap_or(0),
+                line_feeds: 0,
+            };
+            let place = BodyPlace::Batch { prefix: recipient.prefix.clone() };
+            let messages = vec![NewMessage { facts, target, kind: BodyKind::Own, place }];
+            let payload = MailEntry::New { mailbox, first_uid: 0, messages }.encode();
+            reserved.entries.push(Entry { stream, needs_body: false, payload });
+        }
+    }
+}
+
+impl Destination for MailArrivals {
+    fn reserve<'a>(&'a self, mail: &'a Mail<'a>, body: BodyFacts, reserved: &'a mut Reserved) -> Reserving<'a> {
+        if self.0.store.ledger().is_full() && targets(mail).next().is_some() {
+            return Reserving::Done(Err(NotTaken {
+                cause: NotTakenCause::QueueFull,
+                code: 452,
+                status: "4.3.1",
+                text: "The table of mailboxes cannot be written now, try again later".into(),
+                about: None,
+                why: "too many changes wait for the table of mailboxes".to_owned(),
+            }));
+        }
+        if !targets(mail).any(|(_, path, _)| self.is_to_make(path)) {
+            self.add_entries(mail, body, reserved);
+            return Reserving::Done(Ok(()));
+        }
+        Reserving::Waiting(Box::pin(async move {
+            for (_, path, _) in targets(mail) {
+                if self.is_to_make(path) {
+                    self.make(path).await;
+                }
+            }
+            self.add_entries(mail, body, reserved);
+            Ok::<(), NotTaken>(())
+        }))
+    }
+
+    fn stamp<'a>(&'a self, entries: &mut [Entry]) -> Option<Box<dyn Guard + 'a>> {
+        let ledger = self.0.store.ledger();
+        let stream = ledger.stream();
+        let mut uids = None;
+        for entry in entries.iter_mut().filter(|entry| entry.stream == stream) {
+            let uids = uids.get_or_insert_with(|| ledger.lock_uids());
+            let Some(mailbox) = MailEntry::kind(&entry.payload).and_then(|kind| kind.mailbox()) else { continue };
+            // 0 is no UID: a mailbox that has none left gets the message without one.
+            let uid = uids.take(mailbox, 1).unwrap_or(0);
+            entry.payload = with_first_uid(std::mem::take(&mut entry.payload), uid);
+        }
+        uids.map(|uids| Box::new(uids) as Box<dyn Guard>)
+    }
+}
+
+/// The entry of kind *new* with another first UID. Mostly nobody else holds its octets, and they are not copied.
+fn with_first_uid(payload: Bytes, uid: u32) -> Bytes {
+    let mut octets = payload.try_into_mut().unwrap_or_else(|shared| BytesMut::from(&shared[..]));
+    (&mut octets[MailEntry::FIRST_UID_AT..]).put_u32_le(uid);
+    octets.freeze()
+}
+
+#[cfg(test)]
+#[path = "arrivals_tests.rs"]
+mod tests;

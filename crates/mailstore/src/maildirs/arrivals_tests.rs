@@ -1,0 +1,334 @@
+//! Mail that intake accepts is in its mailbox at once, with a UID that it keeps.
+
+use std::path::Path;
+use std::time::Instant;
+
+use posthaste_fsops::{Choice, Cut, Machine};
+use posthaste_intake::{Body, Config as IntakeConfig, Intake, IntakeError, Receipt};
+use posthaste_maildir::{Host, Maildir, UniqueName};
+use posthaste_spool::{Config, FileSpool, Lsn, Released, Spool, StreamId};
+
+use super::super::{MaildirLogins, MaildirStore};
+use super::*;
+use crate::ledger::MailLedger;
+use crate::name::MailboxName;
+use crate::row::Uid;
+use crate::store::{MailboxView, Mailstore};
+
+const INBOX: &str = "me/Maildir";
+const NONCE: u32 = 7;
+
+/// Delivery, as far as others see it: an entry that needs the body, and a file when the test says so.
+struct Deliveries(StreamId);
+
+impl Destination for Deliveries {
+    fn reserve<'a>(&'a self, _: &'a Mail<'a>, _: BodyFacts, reserved: &'a mut Reserved) -> Reserving<'a> {
+        reserved.entries.push(Entry { stream: self.0, needs_body: true, payload: Bytes::from_static(b"deliver") });
+        Reserving::Done(Ok(()))
+    }
+}
+
+struct World {
+    spool: Arc<FileSpool>,
+    intake: Intake,
+    list: Vec<Arc<dyn Destination>>,
+    logins: MaildirLogins,
+    store: Arc<MaildirStore>,
+    local: StreamId,
+}
+
+fn open(mail: &Path, data: &Path) -> World {
+    let ring = posthaste_ring::Config { segment_bytes: 64 << 10, max_segments: 64, ..Default::default() };
+    let config = Config { ring, keeper: false, free_bytes_min: 0, free_inodes_min: 0, ..Config::default() };
+    let spool = Arc::new(FileSpool::open(&data.join("spool"), config).unwrap().0);
+    let local = spool.stream("local:").unwrap();
+    let shown = spool.replay(local, &mut |_| {}).unwrap();
+    spool.attach(local, shown, Arc::new(Deaf)).unwrap();
+    let ledger = Arc::new(MailLedger::open(spool.clone(), &[], &data.join("mailstore"), "mx", NONCE).unwrap().0);
+    let pending = Arc::clone(&spool);
+    let is_pending = Box::new(move |lsn| pending.needs_body(local, Lsn::new(lsn)));
+    let store = Arc::new(MaildirStore::open(mail, ledger, is_pending).unwrap());
+    let find = |_: &str| MailboxPath::parse(INBOX).ok();
+    let logins = MaildirLogins::new(Arc::clone(&store), Box::new(find));
+    let intake = Intake::new(spool.clone(), IntakeConfig::default());
+    let list: Vec<Arc<dyn Destination>> =
+        vec![Arc::new(MailArrivals::new(Arc::clone(&store))), Arc::new(Deliveries(local))];
+    World { spool, intake, list, logins, store, local }
+}
+
+struct Deaf;
+
+impl posthaste_spool::Consumer for Deaf {
+    fn published(&self, _: posthaste_spool::Published) {}
+
+    fn advance_wanted(&self, _: Lsn) {}
+}
+
+fn mail(to: &str) -> Mail<'static> {
+    let mut recipient = MailRecipient::to(MailPlace::Maildir(to.into()));
+    recipient.prefix = Bytes::from_static(b"Delivered-To: me\r\n");
+    Mail { recipients: vec![recipient], ..Mail::default() }
+}
+
+fn body(text: &str) -> Body {
+    Body::Memory(vec![Bytes::from(format!("Subject: {text}\r\n\r\n{text}\r\n"))])
+}
+
+fn wire(text: &str) -> String {
+    format!("Delivered-To: me\r\nSubject: {text}\r\n\r\n{text}\r\n")
+}
+
+impl World {
+    async fn accept(&self, text: &str) -> Receipt {
+        self.intake.accept(&self.list, &mail(INBOX), body(text)).await.unwrap()
+    }
+
+    async fn select(&self) -> Box<dyn MailboxView> {
+        let account = self.logins.account("me").await.unwrap();
+        let id = account.find(&MailboxName::inbox()).await.unwrap().unwrap();
+        account.select(id, false).await.unwrap()
+    }
+
+    /// Makes the file of a message, as delivery does.
+    fn deliver(&self, mail: &Path, receipt: &Receipt, text: &str) {
+        let maildir = Maildir::open_or_create(mail.join(INBOX)).unwrap();
+        let wire = wire(text);
+        let stored = wire.replace("\r\n", "\n");
+        let unique = format!("J{:x}R{NONCE:08x}T0", receipt.lsn.get());
+        let (disk, sent) = (stored.len() as u64, wire.len() as u64);
+        let name = UniqueName::new(1_700_000_000, &unique, &Host::new("mx"), disk, sent);
+        maildir.write_tmp(name.as_str(), &[std::io::IoSlice::new(stored.as_bytes())]).unwrap();
+        std::fs::rename(
+            mail.join(INBOX).join("tmp").join(name.as_str()),
+            mail.join(INBOX).join("new").join(name.as_str()),
+        )
+        .unwrap();
+    }
+
+    /// Lets the spool forget the bodies.
+    fn release(&self, receipts: &[&Receipt]) {
+        let last = receipts.iter().map(|receipt| receipt.lsn).max().unwrap();
+        self.store.ledger().commit().unwrap();
+        let also = receipts.iter().map(|receipt| receipt.lsn).collect();
+        self.spool.advance(self.local, last, None, Released { below: Lsn::ZERO, also });
+        self.spool.checkpoint().unwrap();
+    }
+}
+
+async fn read(view: &dyn MailboxView, uid: u32) -> Result<String, crate::MailstoreError> {
+    let body = view.body(Uid::new(uid).unwrap()).await?;
+    let mut octets = Vec::new();
+    while (octets.len() as u64) < body.len() {
+        octets.extend(body.read(octets.len() as u64, u64::MAX).await?);
+    }
+    Ok(String::from_utf8(octets).unwrap())
+}
+
+/// Lets both directories look as if their last change were long ago.
+fn settle(mail: &Path, clock: u64) {
+    for subdir in ["new", "cur"] {
+        let at = std::time::UNIX_EPOCH + Duration::from_secs(1_000_000_000 + clock);
+        std::fs::File::open(mail.join(INBOX).join(subdir)).unwrap().set_modified(at).unwrap();
+    }
+}
+
+#[tokio::test]
+async fn accepted_mail_is_read_before_and_after_its_file_is_made() {
+    let (dir, data) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let world = open(dir.path(), data.path());
+    let first = world.accept("one").await;
+    let mut view = world.select().await;
+    assert_eq!((view.exists(), view.last_uid().unwrap().get(), view.recent()), (1, 1, 1));
+    assert_eq!(read(&*view, 1).await.unwrap(), wire("one"));
+    assert_eq!(view.header(Uid::new(1).unwrap()).await.unwrap(), "Delivered-To: me\r\nSubject: one\r\n\r\n");
+    // A session hears of the next without looking at the directory.
+    let second = world.accept("two").await;
+    tokio::time::timeout(Duration::from_secs(60), view.changed()).await.unwrap();
+    assert_eq!(view.advance(true).await.unwrap().exists, Some(2));
+    // A message that is being read when its file takes over.
+    let reading = view.body(Uid::new(1).unwrap()).await.unwrap();
+    world.deliver(dir.path(), &first, "one");
+    settle(dir.path(), 1);
+    // The other's file is missing, and it is not gone.
+    assert_eq!(view.advance(true).await.unwrap().exists, None);
+    world.deliver(dir.path(), &second, "two");
+    settle(dir.path(), 2);
+    world.release(&[&first, &second]);
+    assert!(view.advance(true).await.unwrap().is_empty());
+    assert_eq!(reading.read(18, 31).await.unwrap(), wire("one")[18..31]);
+    assert_eq!([read(&*view, 1).await.unwrap(), read(&*view, 2).await.unwrap()], [wire("one"), wire("two")]);
+    // Its owner removes one: now it is gone.
+    let file = std::fs::read_dir(dir.path().join(INBOX).join("new")).unwrap().next().unwrap().unwrap().path();
+    std::fs::remove_file(file).unwrap();
+    settle(dir.path(), 3);
+    assert_eq!(view.advance(true).await.unwrap().expunged.len(), 1);
+}
+
+/// Scenario 26 of the design: after a restart the listing comes before delivery makes its files.
+#[tokio::test]
+async fn awaited_mail_is_there_after_a_restart() {
+    let (dir, data) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    Maildir::open_or_create(dir.path().join(INBOX)).unwrap();
+    let world = open(dir.path(), data.path());
+    let receipt = world.accept("one").await;
+    let validity = world.select().await.uid_validity();
+    drop(world);
+    settle(dir.path(), 1);
+    let world = open(dir.path(), data.path());
+    let mut view = world.select().await;
+    assert_eq!((view.exists(), view.uid_validity()), (1, validity));
+    assert_eq!(read(&*view, 1).await.unwrap(), wire("one"));
+    world.deliver(dir.path(), &receipt, "one");
+    settle(dir.path(), 2);
+    world.release(&[&receipt]);
+    assert!(view.advance(true).await.unwrap().is_empty());
+    assert_eq!(read(&*view, 1).await.unwrap(), wire("one"));
+    assert_eq!(world.accept("two").await.entries.len(), 2);
+    assert_eq!((view.advance(true).await.unwrap().exists, view.last_uid().unwrap().get()), (Some(2), 2));
+}
+
+/// Scenarios 1 and 2: many sessions at once, some of which give up.
+#[tokio::test]
+async fn uids_ascend_with_the_batches_whoever_gives_up() {
+    let (dir, data) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let world = Arc::new(open(dir.path(), data.path()));
+    world.accept("first").await;
+    let sessions = (0..8).map(|session| {
+        let world = Arc::clone(&world);
+        tokio::spawn(async move {
+            let mut accepted = Vec::new();
+            for number in 0..20 {
+                let text = format!("{session} {number}");
+                let give_up = async {
+                    if number % 3 != 0 {
+                        std::future::pending::<()>().await;
+                    }
+                };
+                match world.intake.accept_unless(&world.list, &mail(INBOX), body(&text), give_up).await {
+                    Ok(receipt) => accepted.push((receipt.lsn.get(), text)),
+                    Err(IntakeError::Cancelled) => {}
+                    Err(error) => panic!("{error}"),
+                }
+            }
+            accepted
+        })
+    });
+    let mut accepted = vec![(0, "first".to_owned())];
+    for session in sessions.collect::<Vec<_>>() {
+        accepted.extend(session.await.unwrap());
+    }
+    accepted.sort();
+    let view = world.select().await;
+    assert_eq!(view.exists() as usize, accepted.len());
+    let mut rows = view.rows(&crate::MessageSet::all(), crate::RowOptions { sizes: true });
+    let mut uids = Vec::new();
+    loop {
+        let step = rows.next().await.unwrap();
+        if step.is_empty() {
+            break;
+        }
+        uids.extend(step.iter().map(|row| row.uid.get()));
+    }
+    assert!(uids.is_sorted_by(|one, next| one < next), "{uids:?}");
+    for (uid, (_, text)) in uids.into_iter().zip(accepted) {
+        assert_eq!(read(&*view, uid).await.unwrap(), wire(&text));
+    }
+}
+
+/// Scenario 30: the first mail of a mailbox whose mount hangs is accepted, and so is that of others.
+#[tokio::test]
+async fn a_mailbox_that_cannot_be_made_holds_up_nobody() {
+    let (dir, data) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let world = open(dir.path(), data.path());
+    let account = world.store.account(&MailboxPath::parse(INBOX).unwrap());
+    let owner = Arc::clone(account.load().unwrap());
+    let (go_on, hold) = std::sync::mpsc::channel::<()>();
+    let (held, is_held) = std::sync::mpsc::channel();
+    let hung = std::thread::spawn(move || {
+        let _making = owner.making.lock().unwrap();
+        held.send(()).unwrap();
+        let _ = hold.recv();
+    });
+    is_held.recv().unwrap();
+    let begun = Instant::now();
+    let receipt = world.accept("one").await;
+    assert_eq!(receipt.entries.len(), 1, "it has no UID yet");
+    for _ in 0..3 {
+        world.intake.accept(&world.list, &mail("other/Maildir"), body("x")).await.unwrap();
+    }
+    assert!(begun.elapsed() < Duration::from_secs(30));
+    drop(go_on);
+    hung.join().unwrap();
+    world.deliver(dir.path(), &receipt, "one");
+    settle(dir.path(), 1);
+    let mut view = world.select().await;
+    while view.exists() == 0 {
+        view.advance(true).await.unwrap();
+    }
+    assert_eq!(read(&*view, 1).await.unwrap(), wire("one"));
+    // From then on mail has its UID at once.
+    while world.accept("more").await.entries.len() < 2 {}
+    assert!(view.advance(true).await.unwrap().exists.is_some());
+}
+
+#[tokio::test]
+async fn mail_is_deferred_while_too_much_waits_for_the_table() {
+    let (dir, data) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let world = open(dir.path(), data.path());
+    world.accept("one").await;
+    world.store.ledger().let_too_much_wait();
+    let refused = world.intake.accept(&world.list, &mail(INBOX), body("two")).await;
+    assert!(matches!(&refused, Err(IntakeError::NotTaken(why)) if why.code == 452), "{refused:?}");
+    world.store.ledger().let_it_be_written();
+    assert_eq!(world.accept("two").await.entries.len(), 2);
+}
+
+/// A folder is no account: its mail is found as a file, and waits for nothing.
+#[tokio::test]
+async fn mail_for_a_folder_has_no_uid_yet() {
+    let (dir, data) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let world = open(dir.path(), data.path());
+    let receipt = world.intake.accept(&world.list, &mail("me/Maildir/.Junk"), body("one")).await.unwrap();
+    assert_eq!(receipt.entries.len(), 1);
+    assert!(world.store.ledger().accounts().unwrap().is_empty());
+}
+
+/// Scenario 3: a UID that was shown is never given again, wherever the power is cut.
+#[test]
+fn shown_uids_are_never_given_again_after_a_cut_at_any_call() {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let dir = tempfile::tempdir().unwrap();
+    let machine = Machine::new().unwrap();
+    const MESSAGES: usize = 5;
+    runtime.block_on(async {
+        let world = open(dir.path(), machine.path());
+        for number in 0..MESSAGES {
+            world.accept(&number.to_string()).await;
+            machine.acknowledge(number as u64 + 1);
+            if number == 2 {
+                world.store.ledger().commit().unwrap();
+                world.spool.checkpoint().unwrap();
+            }
+        }
+    });
+    let recording = machine.recording();
+    for position in 0..=recording.events.len() {
+        let acknowledged = recording.acknowledged_before(position).last().unwrap_or(0) as usize;
+        let choice = Choice::Seed(position as u64 * 3);
+        let machine = Machine::boot(&recording.cut(Cut { position, choice }), true, false).unwrap();
+        runtime.block_on(async {
+            let world = open(dir.path(), machine.path());
+            let mut view = world.select().await;
+            let there = view.exists() as usize;
+            // Each that was acknowledged has its UID; the one under way may be there.
+            assert!((acknowledged..=acknowledged + 1).contains(&there), "{position}: {there} of {acknowledged}");
+            for number in 0..there {
+                let text = read(&*view, number as u32 + 1).await.unwrap();
+                assert_eq!(text, wire(&number.to_string()), "{position}");
+            }
+            world.accept("next").await;
+            view.advance(true).await.unwrap();
+            assert_eq!(view.last_uid().unwrap().get() as usize, there + 1, "{position}");
+        });
+    }
+}

@@ -1,0 +1,59 @@
+//! What the operator is told of a mailbox, so that the log has each kind of trouble once.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use super::scan::Oddities;
+
+/// What the operator has been told of this mailbox.
+#[derive(Debug, Default)]
+pub(super) struct Told {
+    pub no_permission: AtomicBool,
+    pub no_file: AtomicBool,
+    pub not_utf8: AtomicBool,
+    pub keywords: AtomicBool,
+    pub out_of_uids: AtomicBool,
+    pub not_durable: AtomicBool,
+    pub same_key: AtomicBool,
+    pub not_taken: AtomicBool,
+    pub other_server: AtomicBool,
+}
+
+impl Told {
+    /// A file or mailbox that may not be read.
+    pub fn no_permission(&self, file: &str) {
+        if first(&self.no_permission) {
+            tracing::warn!(file, "no permission to read mail; further files of this mailbox are not logged");
+        }
+    }
+
+    /// Tells the operator of a look's oddities, each once.
+    pub fn tell(&self, mailbox: &str, odd: &Oddities) {
+        if let Some(name) = odd.no_file.as_ref().filter(|_| first(&self.no_file)) {
+            tracing::warn!(mailbox, name, "no message; further ones of this mailbox are not logged");
+        }
+        if odd.not_utf8 > 0 && first(&self.not_utf8) {
+            tracing::warn!(mailbox, files = odd.not_utf8, "file names that are not UTF-8 are left out");
+        }
+        if let Some(error) = odd.keywords.as_ref().filter(|_| first(&self.keywords)) {
+            tracing::warn!(mailbox, error, "cannot read dovecot-keywords; keywords stay as they were");
+        }
+        if let Some(error) = odd.same_key.as_ref().filter(|_| first(&self.same_key)) {
+            tracing::warn!(mailbox, error, "a second file of one key cannot be renamed, and is left out");
+        }
+        match &odd.not_durable {
+            Some(error) if first(&self.not_durable) => {
+                tracing::error!(mailbox, error, "changes of a mailbox cannot be made durable, and are not shown");
+            }
+            Some(_) => {}
+            None => self.not_durable.store(false, Ordering::Relaxed),
+        }
+        if odd.out_of_uids && first(&self.out_of_uids) {
+            tracing::error!(mailbox, "no UIDs left; new messages are not shown");
+        }
+    }
+}
+
+/// Whether it has not been told before.
+pub(super) fn first(told: &AtomicBool) -> bool {
+    !told.swap(true, Ordering::Relaxed)
+}

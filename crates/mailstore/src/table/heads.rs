@@ -1,0 +1,101 @@
+//! Heads of mailboxes as they are stored. A damaged one is made again from the rows of its mailbox.
+
+use bytes::Bytes;
+
+use super::apply::{StoreNumbers, is_deleted, is_unseen};
+use super::values::{AccountRow, GoneRow, MailboxHead, NameRow, SKIPPED_UIDS, key_of, second_of};
+use super::{MetaError, TableName, TableReader, fixed_row, state_row};
+use crate::name::{MailboxName, SpecialUse};
+
+/// The head of a mailbox; `None` if there is none.
+///
+/// # Errors
+/// Errors of reading the table.
+pub(crate) fn stored_head(
+    reader: &TableReader,
+    mailbox: u32,
+    numbers: &StoreNumbers,
+) -> Result<Option<MailboxHead>, MetaError> {
+    let decoded = match reader.get(TableName::Mailboxes, &key_of(mailbox)) {
+        Ok(None) => return Ok(None),
+        Ok(Some(value)) => MailboxHead::decode(&value),
+        Err(MetaError::Value(_)) => None,
+        Err(error) => return Err(error),
+    };
+    if let Some(mut head) = decoded {
+        head.skip_to(numbers);
+        return Ok(Some(head));
+    }
+    tracing::error!(mailbox, "the numbers of a mailbox are damaged in the table; they are counted again");
+    rebuilt(reader, mailbox, numbers).map(Some)
+}
+
+/// UIDs that were given are in rows, or in those of what is gone. Where one of these is damaged as well, UIDs are left out.
+fn rebuilt(reader: &TableReader, mailbox: u32, numbers: &StoreNumbers) -> Result<MailboxHead, MetaError> {
+    let floor = numbers.applied + 1;
+    let mut head = MailboxHead {
+        next_uid: 1,
+        recent_from: 1,
+        skip: numbers.skip,
+        modseq_floor: floor,
+        gone_from: floor,
+        ..MailboxHead::default()
+    };
+    let (key, mut has_lost) = (key_of(mailbox), false);
+    reader.for_each(TableName::Fixed, &key, &mut |key, value| {
+        let row = value.zip(second_of(key)).and_then(|(value, first)| fixed_row(value, first));
+        has_lost |= row.is_none();
+        for message in row.into_iter().flatten() {
+            head.next_uid = head.next_uid.max(message.uid.saturating_add(1));
+            (head.exists, head.bytes) = (head.exists + 1, head.bytes + u64::from(message.wire_size));
+        }
+        Ok(())
+    })?;
+    reader.for_each(TableName::State, &key, &mut |key, value| {
+        let row = value.zip(second_of(key)).and_then(|(value, first)| state_row(value, first));
+        for message in row.into_iter().flatten() {
+            head.highest_modseq = head.highest_modseq.max(message.modseq);
+            head.unseen += u32::from(is_unseen(message.flags));
+            head.deleted += u32::from(is_deleted(message.flags));
+        }
+        Ok(())
+    })?;
+    reader.for_each(TableName::Gone, &key, &mut |_, value| {
+        let row = value.and_then(GoneRow::decode);
+        has_lost |= row.is_none();
+        head.next_uid = head.next_uid.max(row.map_or(0, |row| row.last.saturating_add(1)));
+        Ok(())
+    })?;
+    name_head(reader, mailbox, &mut head)?;
+    if has_lost {
+        head.next_uid = head.next_uid.saturating_add(SKIPPED_UIDS);
+    }
+    Ok(head)
+}
+
+/// Account, UIDVALIDITY, special use and directory follow from the name. A mailbox without one was never made.
+fn name_head(reader: &TableReader, mailbox: u32, head: &mut MailboxHead) -> Result<(), MetaError> {
+    let mut named = None;
+    reader.for_each(TableName::Names, &[], &mut |key, value| {
+        let row = value.and_then(NameRow::decode).filter(|row| row.mailbox == mailbox);
+        if let (Some(row), Some((account, name))) = (row, key.split_first_chunk::<4>()) {
+            named = Some((row, u32::from_be_bytes(*account), name.to_vec()));
+        }
+        Ok(())
+    })?;
+    let Some((row, account, name)) = named else { return Ok(()) };
+    (head.account, head.uid_validity) = (account, row.last_validity);
+    let inbox = match reader.get(TableName::Accounts, &key_of(account)) {
+        Ok(value) => value.and_then(|value| AccountRow::decode(&value)).unwrap_or_default().name,
+        Err(MetaError::Value(_)) => Bytes::new(),
+        Err(error) => return Err(error),
+    };
+    let name = std::str::from_utf8(&name).ok().and_then(|name| MailboxName::parse(name).ok());
+    let Some(name) = name else { return Ok(()) };
+    head.special_use = SpecialUse::of_name(&name).map_or(0, |special| special as u8 + 1);
+    head.directory = match name.is_inbox() {
+        true => inbox,
+        false => [&inbox[..], b"/.", name.as_str().replace('/', ".").as_bytes()].concat().into(),
+    };
+    Ok(())
+}

@@ -1,0 +1,164 @@
+//! `posthaste mailbox …`: the mailboxes of an account, as IMAP and POP3 show them.
+
+use std::process::ExitCode;
+
+use clap::{Args, Subcommand};
+use posthaste_mailstore::summary::{AccountSummary, MailboxSummary};
+use posthaste_units::{about_bytes, count};
+use serde_json::{Value, json};
+
+use crate::config_arg::ConfigArg;
+use crate::queue::{AnyError, columns};
+use crate::terminal::{harmless, print, print_json};
+
+#[derive(Subcommand)]
+pub enum MailboxCommand {
+    /// List an account's mailboxes
+    List(OfAccount),
+    /// Print how many messages an account has, or one of its mailboxes
+    Count {
+        #[command(flatten)]
+        of: OfAccount,
+        /// Of this mailbox alone
+        #[arg(value_name = "MAILBOX")]
+        mailbox: Option<String>,
+    },
+    /// Show everything that is kept about an account's mailboxes
+    Info(OfAccount),
+}
+
+#[derive(Args)]
+pub struct OfAccount {
+    /// A login, such as ann@example.org, or the path of its Maildir below the mail directory
+    #[arg(value_name = "ACCOUNT")]
+    account: String,
+    #[command(flatten)]
+    config: ConfigArg,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+}
+
+/// Bytes of the table, and what the table has of an account.
+struct Found {
+    account: AccountSummary,
+    inbox: String,
+    file_bytes: u64,
+}
+
+impl OfAccount {
+    fn find(&self) -> Result<Option<Found>, AnyError> {
+        let config = self.config.load()?.config;
+        let inbox = config.directory().maildir_of(&self.account);
+        let inbox = inbox.map_or_else(|| self.account.clone(), |path| path.to_string());
+        let dir = config.storage.data.join(posthaste_server::MAILSTORE_DIRECTORY);
+        if !dir.is_dir() {
+            return Err(format!("{} is not there: no server has served mailboxes yet", dir.display()).into());
+        }
+        let account = AccountSummary::read(&dir, &inbox)?;
+        let file_bytes = std::fs::read_dir(&dir)?.filter_map(|file| Some(file.ok()?.metadata().ok()?.len())).sum();
+        Ok(account.map(|account| Found { account, inbox, file_bytes }))
+    }
+
+    fn none(&self) -> Result<ExitCode, AnyError> {
+        print(&format!(
+            "{} has no mailboxes yet: they are made when its mail is read or comes\n",
+            harmless(&self.account)
+        ))?;
+        Ok(ExitCode::FAILURE)
+    }
+}
+
+/// Exit status 1: there is no such account or mailbox.
+pub fn run(command: MailboxCommand) -> Result<ExitCode, AnyError> {
+    match command {
+        MailboxCommand::List(of) => {
+            let Some(found) = of.find()? else { return of.none() };
+            match of.json {
+                true => {
+                    print_json(&(found.account.mailboxes.iter().map(as_json).collect::<Value>().to_string() + "\n"))?
+                }
+                false => print(&table(&found.account.mailboxes))?,
+            }
+        }
+        MailboxCommand::Count { of, mailbox } => {
+            let Some(found) = of.find()? else { return of.none() };
+            let mut wanted = found.account.mailboxes.iter();
+            let messages = match &mailbox {
+                None => found.account.row.messages,
+                Some(name) => match wanted.find(|mailbox| is_named(mailbox, name)) {
+                    Some(mailbox) => mailbox.head.exists.into(),
+                    None => {
+                        print(&format!("{} has no mailbox {}\n", harmless(&of.account), harmless(name)))?;
+                        return Ok(ExitCode::FAILURE);
+                    }
+                },
+            };
+            match of.json {
+                true => print_json(&(json!({ "messages": messages }).to_string() + "\n"))?,
+                false => print(&format!("{messages}\n"))?,
+            }
+        }
+        MailboxCommand::Info(of) => {
+            let Some(found) = of.find()? else { return of.none() };
+            if of.json { print_json(&(found.as_json().to_string() + "\n"))? } else { print(&found.text())? }
+        }
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// INBOX has no case.
+fn is_named(mailbox: &MailboxSummary, name: &str) -> bool {
+    mailbox.name == name || mailbox.name == "INBOX" && name.eq_ignore_ascii_case("INBOX")
+}
+
+fn table(mailboxes: &[MailboxSummary]) -> String {
+    let row = |MailboxSummary { name, head, .. }: &MailboxSummary| {
+        [name.clone(), head.exists.to_string(), head.unseen.to_string(), about_bytes(head.bytes)]
+    };
+    columns(["mailbox", "messages", "unseen", "size"], mailboxes.iter().map(row), "no mailboxes")
+}
+
+fn as_json(MailboxSummary { id, name, head, keywords }: &MailboxSummary) -> Value {
+    json!({
+        "id": id, "name": name, "directory": String::from_utf8_lossy(&head.directory), "messages": head.exists,
+        "unseen": head.unseen, "deleted": head.deleted, "bytes": head.bytes, "uid_validity": head.uid_validity,
+        "uid_next": head.next_uid, "highest_modseq": head.highest_modseq.to_string(), "keywords": keywords,
+    })
+}
+
+impl Found {
+    fn as_json(&self) -> Value {
+        let AccountSummary { id, row, mailboxes, live_bytes } = &self.account;
+        json!({
+            "id": id, "inbox": self.inbox, "messages": row.messages, "bytes": row.bytes,
+            "mailboxes": mailboxes.iter().map(as_json).collect::<Vec<_>>(),
+            "table_live_bytes": live_bytes, "table_file_bytes": self.file_bytes,
+        })
+    }
+
+    fn text(&self) -> String {
+        let AccountSummary { id, row, mailboxes, live_bytes } = &self.account;
+        let messages = count(usize::try_from(row.messages).unwrap_or(usize::MAX), "message");
+        let mut out = format!("account   {id}: {}\n", harmless(&self.inbox));
+        out += &format!("messages  {messages}, {}\n", about_bytes(row.bytes));
+        out += &format!(
+            "table     {} in use of {}, for all accounts\n",
+            about_bytes(*live_bytes),
+            about_bytes(self.file_bytes)
+        );
+        for MailboxSummary { id, name, head, keywords } in mailboxes {
+            out += &format!("\n{}\n", harmless(name));
+            out += &format!("  directory      {}\n", harmless(&String::from_utf8_lossy(&head.directory)));
+            out += &format!("  messages       {}, {} unseen, {} deleted\n", head.exists, head.unseen, head.deleted);
+            out += &format!("  size           {}\n", about_bytes(head.bytes));
+            out += &format!("  id             {id}\n");
+            out += &format!("  UIDVALIDITY    {}, next UID {}\n", head.uid_validity, head.next_uid);
+            out += &format!("  HIGHESTMODSEQ  {}\n", head.highest_modseq);
+            if !keywords.is_empty() {
+                out += &format!("  keywords       {}\n", harmless(&keywords.join(" ")));
+            }
+        }
+        out
+    }
+}
