@@ -21,6 +21,8 @@ struct Shared {
     count: AtomicUsize,
     serial: AtomicU64,
     onlookers: Mutex<Vec<Onlooker>>,
+    /// Of the lines that sessions keep until they have named a recipient.
+    kept_bytes: AtomicUsize,
 }
 
 /// Which dialogues are shown.
@@ -86,7 +88,7 @@ impl Live {
             return None;
         }
         let id = self.0.serial.fetch_add(1, Ordering::Relaxed);
-        let heard = Mutex::new(Heard { onlookers, before: VecDeque::new() });
+        let heard = Mutex::new(Heard { shared: self.0.clone(), onlookers, before: VecDeque::new() });
         Some(Arc::new(Session { id, is_inbound, name: name(), heard }))
     }
 }
@@ -122,10 +124,38 @@ struct Session {
 
 #[derive(Debug)]
 struct Heard {
+    shared: Arc<Shared>,
     /// Each with whether the session is shown: once it has named the recipient.
     onlookers: Vec<(Onlooker, bool)>,
     /// What was said so far, for those who do not know yet whether they want it.
-    before: VecDeque<Value>,
+    before: VecDeque<(usize, Value)>,
+}
+
+impl Heard {
+    /// Keeps a line; the oldest of this session go while it, or all sessions together, have too many.
+    fn keep(&mut self, line: Value, bytes: usize) {
+        self.shared.kept_bytes.fetch_add(bytes, Ordering::Relaxed);
+        self.before.push_back((bytes, line));
+        let is_over = |heard: &Self| {
+            heard.before.len() > BEFORE_MAX || heard.shared.kept_bytes.load(Ordering::Relaxed) > KEPT_BYTES_MAX
+        };
+        while is_over(self)
+            && let Some((bytes, _)) = self.before.pop_front()
+        {
+            self.shared.kept_bytes.fetch_sub(bytes, Ordering::Relaxed);
+        }
+    }
+
+    fn forget(&mut self) {
+        let bytes = self.before.drain(..).map(|(bytes, _)| bytes).sum();
+        self.shared.kept_bytes.fetch_sub(bytes, Ordering::Relaxed);
+    }
+}
+
+impl Drop for Heard {
+    fn drop(&mut self) {
+        self.forget();
+    }
 }
 
 impl Witness for Session {
@@ -141,26 +171,25 @@ impl Witness for Session {
             "line": text,
         });
         let mut heard = self.heard.lock().unwrap_or_else(PoisonError::into_inner);
-        let Heard { onlookers, before } = &mut *heard;
+        // They may have gone since the session began.
+        heard.onlookers.retain(|(onlooker, _)| !onlooker.lines.is_closed());
+        let Heard { onlookers, before, .. } = &mut *heard;
         let lower = text.to_lowercase();
         let is_rcpt = said_by == Side::Client && lower.starts_with("rcpt ");
         for (onlooker, is_shown) in onlookers.iter_mut() {
             let names = |recipient: &String| is_rcpt && lower.contains(&format!("<{recipient}>"));
             if !*is_shown && onlooker.shown.recipient.as_ref().is_some_and(names) {
                 *is_shown = true;
-                before.iter().for_each(|line| onlooker.tell(line));
+                before.iter().for_each(|(_, line)| onlooker.tell(line));
             }
             if *is_shown {
                 onlooker.tell(&line);
             }
         }
         if onlookers.iter().any(|(_, is_shown)| !is_shown) {
-            before.push_back(line);
-            if before.len() > BEFORE_MAX {
-                before.pop_front();
-            }
+            heard.keep(line, text.len() + self.name.len() + LINE_BYTES);
         } else {
-            before.clear();
+            heard.forget();
         }
     }
 }
@@ -177,6 +206,10 @@ impl Onlooker {
 const LINES_MAX: usize = 4096;
 /// Lines of a session that are kept until it names a recipient.
 const BEFORE_MAX: usize = 100;
+/// Of all sessions together, about.
+const KEPT_BYTES_MAX: usize = 4 << 20;
+/// Memory of a line beside its texts, about.
+const LINE_BYTES: usize = 600;
 /// Of one line.
 const CHARS_MAX: usize = 1000;
 
@@ -221,5 +254,28 @@ mod tests {
         drop((all, net, ann));
         assert!(live.session(true, peer(1), name).is_none());
         first.line(Side::Server, "221 to nobody");
+    }
+
+    #[test]
+    fn what_all_sessions_keep_is_bounded_and_goes_with_the_onlooker() {
+        let live = Live::default();
+        let shown = Shown { inbound: true, recipient: Some("ann@there.example".into()), ..Shown::default() };
+        let kept = || live.0.kept_bytes.load(Ordering::Relaxed);
+        let watching = live.watch(shown.clone());
+        let sessions: Vec<_> = (0..250).map(|_| live.session(true, peer(1), || "x".to_owned()).unwrap()).collect();
+        for session in &sessions {
+            (0..100).for_each(|_| session.line(Side::Client, &"x".repeat(900)));
+            assert!(kept() <= KEPT_BYTES_MAX);
+        }
+        assert!(kept() > KEPT_BYTES_MAX / 2);
+        drop(watching);
+        sessions.iter().for_each(|session| session.line(Side::Client, "NOOP"));
+        assert_eq!(kept(), 0);
+        let mut watching = live.watch(shown);
+        let session = live.session(true, peer(1), || "x".to_owned()).unwrap();
+        session.line(Side::Client, "EHLO a");
+        session.line(Side::Client, "RCPT TO:<ann@there.example>");
+        assert_eq!(lines(&mut watching), ["EHLO a", "RCPT TO:<ann@there.example>"], "there is room again");
+        assert_eq!(kept(), 0);
     }
 }

@@ -14,6 +14,7 @@ use tokio::time::Instant;
 use super::broken_tls;
 use super::dial::DialPermit;
 use super::observer::SiteState;
+use super::replies::shortened;
 use super::reuse::{Handed, Key};
 use super::route::Manner;
 use super::shape::Permit;
@@ -208,7 +209,8 @@ impl Shared {
         if self.broken_tls.failed(host)
             && let Some(observer) = &self.config.observer
         {
-            observer.tls_avoided(host, error, broken_tls::MEMORY.as_secs());
+            // Certificates and alerts are a stranger's text.
+            observer.tls_avoided(host, &shortened(error), broken_tls::MEMORY.as_secs());
         }
     }
 
