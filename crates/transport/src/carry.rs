@@ -1,9 +1,13 @@
 //! How far the stream has come, and what is written down anew so that it can come further.
 
+use std::sync::Arc;
+use std::time::{Duration, Instant, SystemTime};
+
 use posthaste_spool::{Lsn, Released};
 
-use crate::entry::{Deliver, Key, TransportEntry};
-use crate::queues::{Queues, RefusalNotice, Stand};
+use crate::entry::{Deliver, Failure, Key, TransportEntry, Trouble};
+use crate::events::unix_secs;
+use crate::queues::{Job, Queues, RefusalNotice, Stand};
 use crate::work::Note;
 
 impl Queues {
@@ -22,7 +26,7 @@ impl Queues {
     }
 
     /// What is to be written down anew, without bodies: messages that hold up the position at or below `through`; all of them if far more has been shown than
-    /// waits. With each, where its files were before they were appended to, and of which refusals somebody was told.
+    /// waits. With each, where its files were before they were appended to, and of which refusals somebody was told or is to be.
     pub fn take_laggards(&mut self, through: Lsn) -> Vec<TransportEntry> {
         let is_much = self.shown > CARRY_ENTRIES + CARRY_RATIO * self.messages.len();
         let through = if is_much { self.seen } else { through };
@@ -41,6 +45,11 @@ impl Queues {
             let begun = message.jobs.iter().filter_map(|(number, job)| Some((*number, job.begun?)));
             entries
                 .extend(begun.map(|(number, file_bytes)| TransportEntry::Begun { key: (*body, number), file_bytes }));
+            let owed = message.jobs.iter().filter_map(|(number, job)| match &job.notice {
+                RefusalNotice::Owed(reply) => Some(refusal((*body, *number), job, reply)),
+                RefusalNotice::None | RefusalNotice::Told => None,
+            });
+            entries.extend(owed);
             let told = message.jobs.iter().filter(|(_, job)| job.notice == RefusalNotice::Told);
             let told: Vec<Key> = told.map(|(number, _)| (*body, *number)).collect();
             if !told.is_empty() {
@@ -68,6 +77,22 @@ impl Queues {
         });
         blocked.chain(waiting).take(max).collect()
     }
+}
+
+/// Says *notice owed* again. What is the matter now follows with the other [`troubles`](Queues::troubles).
+fn refusal(key: Key, job: &Job, reply: &Arc<str>) -> TransportEntry {
+    let due = match job.stand {
+        Stand::Waiting(due) => due.saturating_duration_since(Instant::now()),
+        _ => Duration::ZERO,
+    };
+    TransportEntry::Trouble(Trouble {
+        key: Some(key),
+        transport: job.target.transport.clone(),
+        attempts: job.attempts,
+        next_try_secs: unix_secs(SystemTime::now() + due),
+        failure: Failure::Refused,
+        error: reply.clone(),
+    })
 }
 
 /// Entries that may be shown while messages wait, and how many more for each of those, before they are written down anew.

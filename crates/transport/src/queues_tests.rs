@@ -7,7 +7,7 @@ use posthaste_random::Random;
 use posthaste_spool::Lsn;
 
 use crate::config::Config;
-use crate::entry::{Deliver, Key, Target, TransportEntry};
+use crate::entry::{Deliver, Failure, Key, Target, TransportEntry, Trouble};
 use crate::queues::Queues;
 use crate::work::{Outcome, Work};
 
@@ -155,4 +155,35 @@ fn any_order_of_attempts_entries_written_anew_and_cuts_loses_nothing() {
         let (position, released) = queues.take_advance().expect("something has changed");
         assert_eq!((position.get(), released.below.get()), (log.last, log.last + 1), "seed {seed}");
     }
+}
+
+#[test]
+fn an_owed_notice_is_written_anew_with_its_message() {
+    let config = Config::default();
+    let mut queues = Queues::new(config.clone());
+    queues.replayed();
+    let mut log = Log { entries: Vec::new(), position: Lsn::ZERO, last: 0 };
+    let body = log.append(&mut queues, message(&mut Random::new(7)));
+    let key = (body, 0);
+    let refused = |failure, error: &str| {
+        let (transport, error) = ("|/a".into(), error.into());
+        TransportEntry::Trouble(Trouble { key: Some(key), transport, attempts: 1, next_try_secs: 1, failure, error })
+    };
+    log.append(&mut queues, refused(Failure::Refused, "550 no"));
+    // Another trouble has taken its place for those who look.
+    log.append(&mut queues, refused(Failure::Temporary, "450 later"));
+    let through = Lsn::new(log.last);
+    for entry in queues.take_laggards(through) {
+        log.append(&mut queues, entry);
+    }
+    log.position = through;
+    assert_eq!(log.replayed(&config).owing, [key]);
+    // Once it is made, that is written anew instead.
+    log.append(&mut queues, TransportEntry::Told(vec![key]));
+    let through = Lsn::new(log.last);
+    for entry in queues.take_laggards(through) {
+        log.append(&mut queues, entry);
+    }
+    log.position = through;
+    assert_eq!(log.replayed(&config).owing, []);
 }

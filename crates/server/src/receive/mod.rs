@@ -42,7 +42,7 @@ use crate::settings::Settings;
 use crate::transaction::Transaction;
 
 /// A receiver that does not keep the others: what the relay has of it, which it keeps itself.
-#[derive(Clone)]
+#[derive(Clone, Default)]
 pub(crate) struct WeakReceiver(Weak<Shared>);
 
 impl WeakReceiver {

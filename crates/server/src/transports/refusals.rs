@@ -20,8 +20,15 @@ use crate::success::random_id;
 #[derive(Clone)]
 pub(crate) struct RefusalNotices {
     receiver: WeakReceiver,
-    /// When the postmaster was last told of a transport.
-    told: Arc<Mutex<HashMap<Arc<str>, Instant>>>,
+    /// When the postmaster was last told of a transport, or began to be.
+    told: Arc<Mutex<HashMap<Arc<str>, PostmasterTold>>>,
+}
+
+/// The postmaster is told of a transport.
+struct PostmasterTold {
+    since: Instant,
+    /// The notice is durable.
+    is_made: bool,
 }
 
 impl fmt::Debug for RefusalNotices {
@@ -35,20 +42,19 @@ impl RefusalNotifier for RefusalNotices {
         let notices = self.clone();
         Box::pin(async move {
             let receiver = notices.receiver.upgrade().ok_or("the server ends")?;
-            let Some(to) = notices.reader(&receiver, &refused) else { return Ok(false) };
+            let Some(to) = notices.reader(&receiver, &refused)? else { return Ok(false) };
             let written = notice(&receiver.settings().host_name, &to.address, &refused);
             let made = receiver.notify(&to.address, written, Some(told), None).await;
-            match made {
-                Ok(false) => {
-                    let id = refused.id;
-                    tracing::warn!(
-                        to = to.address,
-                        id,
-                        "nobody has the address to tell of a message that a transport refuses"
-                    );
-                }
-                Err(_) if to.is_postmaster => drop(notices.told().remove(&refused.transport)),
-                _ => {}
+            if to.is_postmaster {
+                notices.postmaster_told(&refused.transport, made.is_ok());
+            }
+            if made == Ok(false) {
+                let id = refused.id;
+                tracing::warn!(
+                    to = to.address,
+                    id,
+                    "nobody has the address to tell of a message that a transport refuses"
+                );
             }
             made
         })
@@ -66,25 +72,47 @@ impl RefusalNotices {
         Self { receiver: receiver.downgrade(), told: Arc::default() }
     }
 
-    fn told(&self) -> MutexGuard<'_, HashMap<Arc<str>, Instant>> {
+    fn told(&self) -> MutexGuard<'_, HashMap<Arc<str>, PostmasterTold>> {
         self.told.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Whom to tell, if anybody: not a postmaster whose own mail is refused, and a postmaster once an hour of each transport.
-    fn reader(&self, receiver: &Receiver, refused: &RefusedMail) -> Option<Reader> {
+    ///
+    /// # Errors
+    /// The postmaster is being told of this transport, and that may fail: try again.
+    fn reader(&self, receiver: &Receiver, refused: &RefusedMail) -> Result<Option<Reader>, String> {
         if receiver.is_ours(&refused.sender) {
-            return Some(Reader { address: refused.sender.to_string(), is_postmaster: false });
+            return Ok(Some(Reader { address: refused.sender.to_string(), is_postmaster: false }));
         }
-        let (local_part, domain) = refused.recipient.rsplit_once('@')?;
+        let Some((local_part, domain)) = refused.recipient.rsplit_once('@') else { return Ok(None) };
         if local_part.eq_ignore_ascii_case(POSTMASTER) {
-            return None;
+            return Ok(None);
         }
+        let is_due = self.begin_postmaster(&refused.transport, Instant::now())?;
+        Ok(is_due.then(|| Reader { address: format!("{POSTMASTER}@{domain}"), is_postmaster: true }))
+    }
+
+    /// Whether the postmaster is to be told of a transport now.
+    fn begin_postmaster(&self, transport: &Arc<str>, now: Instant) -> Result<bool, String> {
         let mut told = self.told();
-        let now = Instant::now();
-        told.retain(|_, last| now.saturating_duration_since(*last) < POSTMASTER_PAUSE);
-        let is_due = !told.contains_key(&refused.transport);
-        told.entry(refused.transport.clone()).or_insert(now);
-        is_due.then(|| Reader { address: format!("{POSTMASTER}@{domain}"), is_postmaster: true })
+        told.retain(|_, last| now.saturating_duration_since(last.since) < POSTMASTER_PAUSE);
+        match told.get(transport) {
+            Some(PostmasterTold { is_made: true, .. }) => Ok(false),
+            Some(_) => Err("the postmaster is being told of another message".to_owned()),
+            None => {
+                told.insert(transport.clone(), PostmasterTold { since: now, is_made: false });
+                Ok(true)
+            }
+        }
+    }
+
+    /// The notice is durable, or was not made: the next refusal makes one.
+    fn postmaster_told(&self, transport: &Arc<str>, is_made: bool) {
+        let mut told = self.told();
+        match told.get_mut(transport).filter(|_| is_made) {
+            Some(last) => last.is_made = true,
+            None => drop(told.remove(transport)),
+        }
     }
 }
 
@@ -140,5 +168,18 @@ mod tests {
         assert!(text.lines().all(|line| line.len() < 200));
         let written = notice("mx.example.org", "jürgen@example.org", &refused);
         assert!(written.is_8bit && written.smtputf8);
+    }
+
+    #[test]
+    fn a_postmaster_is_told_once_the_notice_is_durable() {
+        let notices = RefusalNotices { receiver: WeakReceiver::default(), told: Arc::default() };
+        let (transport, now): (Arc<str>, _) = ("lmtp:x".into(), Instant::now());
+        assert_eq!(notices.begin_postmaster(&transport, now), Ok(true));
+        assert!(notices.begin_postmaster(&transport, now).is_err(), "it may fail yet");
+        notices.postmaster_told(&transport, false);
+        assert_eq!(notices.begin_postmaster(&transport, now), Ok(true), "it has failed");
+        notices.postmaster_told(&transport, true);
+        assert_eq!(notices.begin_postmaster(&transport, now), Ok(false));
+        assert_eq!(notices.begin_postmaster(&transport, now + POSTMASTER_PAUSE), Ok(true));
     }
 }
