@@ -84,8 +84,8 @@ fn bodies_come_compressed_and_bounded() {
     assert_eq!(ask("identity", "", mail.as_bytes()).0, 200);
     // The key is of the body that is in it.
     let key = "Idempotency-Key: packed\r\n";
-    assert_eq!(ask("gzip", key, &gzip(&mail)).1, false);
-    assert_eq!(ask("zstd", key, &zstd(&mail)).1, true);
+    assert!(!ask("gzip", key, &gzip(&mail)).1);
+    assert!(ask("zstd", key, &zstd(&mail)).1);
     let bomb = gzip(&format!("{}{mail}", " ".repeat(10 << 20)));
     let (status, _, answer) = ask("gzip", "", &bomb);
     assert!(status == 413 && answer["error"].as_str().unwrap().contains("100 times"), "{answer}");
