@@ -7,6 +7,8 @@ use rustix::fs::{AtFlags, FileType, Mode, OFlags, Stat};
 use rustix::io::{Errno, retry_on_intr};
 
 const DIR_FLAGS: OFlags = OFlags::RDONLY.union(OFlags::DIRECTORY).union(OFlags::CLOEXEC);
+/// Of directories that are only passed through: the right to search them is enough.
+const WAY_FLAGS: OFlags = OFlags::PATH.union(OFlags::DIRECTORY).union(OFlags::CLOEXEC);
 
 /// Device and inode number: the same as long as it exists, whatever its names.
 pub(crate) type Identity = (u64, u64);
@@ -21,19 +23,20 @@ pub(crate) fn identity(stat: &Stat) -> Identity {
 /// One component after the other: `openat2` takes one call, but sandboxes forbid it, as a filter of system calls cannot see its flags (ENOSYS under
 /// `RestrictSUIDSGID=` of systemd).
 pub(crate) fn open_beneath(dir: impl AsFd, path: &str) -> io::Result<OwnedFd> {
-    let (first, rest) = path.split_once('/').map_or((path, None), |(first, rest)| (first, Some(rest)));
-    let mut reached = open_component(dir.as_fd(), first)?;
-    for name in rest.into_iter().flat_map(|rest| rest.split('/')) {
-        reached = open_component(reached.as_fd(), name)?;
+    let Some((way, last)) = path.rsplit_once('/') else { return open_component(dir.as_fd(), path, DIR_FLAGS) };
+    let mut names = way.split('/');
+    let mut reached = open_component(dir.as_fd(), names.next().unwrap_or(""), WAY_FLAGS)?;
+    for name in names {
+        reached = open_component(reached.as_fd(), name, WAY_FLAGS)?;
     }
-    Ok(reached)
+    open_component(reached.as_fd(), last, DIR_FLAGS)
 }
 
-fn open_component(dir: BorrowedFd<'_>, name: &str) -> io::Result<OwnedFd> {
+fn open_component(dir: BorrowedFd<'_>, name: &str, flags: OFlags) -> io::Result<OwnedFd> {
     if name == ".." {
         return Err(Errno::XDEV.into());
     }
-    match open_file(dir, name, DIR_FLAGS) {
+    match open_file(dir, name, flags) {
         // Also said of a symbolic link.
         Err(Errno::NOTDIR) if is_link(dir, name) => Err(Errno::LOOP.into()),
         done => Ok(done?),

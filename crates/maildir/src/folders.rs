@@ -200,6 +200,17 @@ mod tests {
     use super::*;
 
     #[test]
+    fn folders_of_one_letter_are_listed() {
+        let dir = tempfile::tempdir().unwrap();
+        for name in [".A", ".é", ".Ab", ".A.B", ".", ".."] {
+            std::fs::create_dir_all(dir.path().join("ann").join(name).join("new")).unwrap();
+        }
+        let root = MailRoot::open(dir.path()).unwrap();
+        let found = root.folders(&MailboxPath::parse("ann").unwrap()).unwrap();
+        assert_eq!(found.iter().map(ToString::to_string).collect::<Vec<_>>(), ["A", "A.B", "Ab", "é"]);
+    }
+
+    #[test]
     fn folder_names_are_levels_without_dots() {
         let check = |name: &str, expected: Result<(), PathError>| {
             assert_eq!(FolderName::parse(name).map(|_| ()), expected, "{name:?}");

@@ -46,8 +46,7 @@ pub(crate) fn for_each_file(dir: impl AsFd, mut each: impl FnMut(&str)) -> io::R
     })
 }
 
-/// Calls `each` for every entry whose name is UTF-8 and does not begin with a dot, or begins with one and is longer
-/// than `..` and a directory (a Maildir++ folder).
+/// Calls `each` for every entry whose name is UTF-8, and of those that begin with a dot only for directories (Maildir++ folders) other than `.` and `..`.
 pub(crate) fn for_each_entry(dir: impl AsFd, mut each: impl FnMut(&str, FileType)) -> io::Result<()> {
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
     let dir = posthaste_fsops::openat(dir, ".", flags, Mode::empty())?;
@@ -59,8 +58,8 @@ pub(crate) fn for_each_entry(dir: impl AsFd, mut each: impl FnMut(&str, FileType
             continue;
         };
         let kind = entry.file_type();
-        let dotted = name.starts_with('.');
-        if !dotted || (name.len() > 2 && kind == FileType::Directory) {
+        let is_folder = kind == FileType::Directory && !matches!(name, "." | "..");
+        if !name.starts_with('.') || is_folder {
             each(name, kind);
         }
     }
