@@ -234,6 +234,22 @@ fn a_lost_table_leaves_uids_out() {
     assert_eq!(open(&machine).0.skip(), 2);
 }
 
+#[test]
+fn a_table_lost_with_its_spool_leaves_uids_out() {
+    let machine = Machine::new().unwrap();
+    lose_a_commit(&machine);
+    for lost in 1..3 {
+        for dir in ["mailstore", "spool"] {
+            std::fs::remove_dir_all(machine.path().join(dir)).unwrap();
+        }
+        let (ledger, report) = open(&machine);
+        assert_eq!((report.has_skipped, ledger.skip()), (true, lost));
+        drop(ledger);
+        let (ledger, report) = open(&machine);
+        assert_eq!((report.has_skipped, ledger.skip()), (false, lost));
+    }
+}
+
 /// Scenarios 4 and 32: a batch that gave UIDs cannot be read any more.
 #[test]
 fn uids_of_a_damaged_batch_are_left_out_once() {

@@ -109,7 +109,7 @@ impl MailLedger {
         bytes_max: usize,
     ) -> Result<(Self, LedgerReport), LedgerError> {
         let table = MetaTable::open(dir)?;
-        let beginning = Beginning::new(spool, &table)?;
+        let beginning = Beginning::new(spool, &table, dir)?;
         let (stream, waiting) = (beginning.stream.clone(), Arc::<Waiting>::default());
         let shared = Arc::new(Shared { stream, table, waiting, committing: Mutex::default() });
         let mut report = LedgerReport::default();

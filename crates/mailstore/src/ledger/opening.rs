@@ -39,8 +39,10 @@ pub fn applied_in(dir: &Path) -> Result<u64, MetaError> {
     }
 }
 
-/// Present in the table while its stream is being registered: until then the stream has no entry, so a table without any has lost nothing.
+/// Present in the table while its stream is being registered: until then the stream has no entry, so a table without any has lost nothing. Its value is [`ALL_LOST`]
+/// if an earlier table and its spool were lost together.
 const BEGINS: &[u8] = b"begins";
+const ALL_LOST: &[u8] = b"all lost";
 /// Checksums of damage to the spool for which UIDs were left out already.
 const DAMAGE: &[u8] = b"damage";
 /// Damage that is remembered; more is told as new at each opening.
@@ -52,28 +54,35 @@ pub(super) struct Beginning {
     pub applied: u64,
     /// The stream is new, and so is the table.
     begins: bool,
+    /// The table and the spool were lost together: both are new, and the file beside the table is not.
+    all_lost: bool,
     other_spool: bool,
     /// Damage that the table remembers.
     known_damage: BTreeSet<u32>,
 }
 
 impl Beginning {
-    /// Finds the stream, or registers it.
-    pub fn new(spool: Arc<dyn Spool>, table: &MetaTable) -> Result<Self, LedgerError> {
+    /// Finds the stream, or registers it. `dir`: of the table.
+    pub fn new(spool: Arc<dyn Spool>, table: &MetaTable, dir: &Path) -> Result<Self, LedgerError> {
         let reader = table.reader()?;
         let StoreNumbers { applied, .. } = StoreNumbers::read(&reader)?;
         let known_damage = known_damage(&reader)?;
         let has_stream = spool.streams().iter().any(|found| found.name == STREAM);
-        let mut begins = reader.get(TableName::Store, BEGINS)?.is_some();
+        let mut begins = reader.get(TableName::Store, BEGINS)?;
         drop(reader);
-        if !has_stream && applied == 0 && !begins {
+        if !has_stream && applied == 0 && begins.is_none() {
+            let had_table = skip_file::read(dir).map_err(LedgerError::SkipFile)?.is_some();
+            let value = if had_table { ALL_LOST.to_vec() } else { Vec::new() };
             let mut changes = RowChanges::default();
-            changes.put(TableName::Store, BEGINS, Vec::new());
+            changes.put(TableName::Store, BEGINS, value.clone());
             table.commit(&changes)?;
-            begins = true;
+            begins = Some(value);
         }
+        let all_lost = begins.as_deref() == Some(ALL_LOST);
+        let begins = begins.is_some();
         let other_spool = !begins && (!has_stream || spool.stats().published.get() < applied);
-        Ok(Self { stream: StreamHandle::register(spool, STREAM)?, applied, begins, other_spool, known_damage })
+        let stream = StreamHandle::register(spool, STREAM)?;
+        Ok(Self { stream, applied, begins, all_lost, other_spool, known_damage })
     }
 }
 
@@ -97,7 +106,7 @@ impl Shared {
         bytes_max: usize,
         report: &mut LedgerReport,
     ) -> Result<ReplayedStream, LedgerError> {
-        let Beginning { applied, begins, other_spool, known_damage, .. } = beginning;
+        let Beginning { applied, begins, all_lost, other_spool, known_damage, .. } = beginning;
         let position = self.stream.position().0.get();
         report.lost = (!begins && !other_spool && *applied < position).then_some((*applied, position));
         report.other_spool = other_spool.then(|| (*applied, self.stream.spool().stats().published.get()));
@@ -108,13 +117,17 @@ impl Shared {
         let now: BTreeSet<u32> = damage.iter().take(DAMAGE_MAX).map(checksum).collect();
         let has_lost = report.lost.is_some() || *other_spool || !report.damaged.is_empty();
         // Before it began there was no UID to lose.
-        report.has_skipped = !begins && (has_lost || !now.is_subset(known_damage));
+        report.has_skipped = *all_lost || (!begins && (has_lost || !now.is_subset(known_damage)));
         if *begins || report.has_skipped || now != *known_damage {
             let last = shown.max(position).max(*applied);
             let skip = match report.has_skipped {
                 true => self.next_skip(dir)?,
                 false => 0,
             };
+            if *begins && !report.has_skipped {
+                // A later opening that finds this file, and neither table nor stream, knows that both were lost.
+                skip_file::write(dir, skip).map_err(LedgerError::SkipFile)?;
+            }
             self.commit_rows(shown, |numbers, changes| {
                 numbers.applied = last;
                 if report.has_skipped {
@@ -132,7 +145,7 @@ impl Shared {
     /// The next value of `skip`, durable beside the table. A table that is new had none itself.
     fn next_skip(&self, dir: &Path) -> Result<u32, LedgerError> {
         let known = StoreNumbers::read(&self.table.reader()?)?.skip;
-        let skip = known.max(skip_file::read(dir).map_err(LedgerError::SkipFile)?).saturating_add(1);
+        let skip = known.max(skip_file::read(dir).map_err(LedgerError::SkipFile)?.unwrap_or(0)).saturating_add(1);
         skip_file::write(dir, skip).map_err(LedgerError::SkipFile)?;
         Ok(skip)
     }

@@ -10,17 +10,17 @@ fn path_of(dir: &Path) -> PathBuf {
     dir.with_extension("skipped")
 }
 
-/// The number that is kept for the table in `dir`; 0 without a file.
+/// The number that is kept for the table in `dir`; `None` without a file.
 ///
 /// # Errors
 /// Errors of reading; [`InvalidData`](io::ErrorKind::InvalidData) if it is no number.
-pub(super) fn read(dir: &Path) -> io::Result<u32> {
+pub(super) fn read(dir: &Path) -> io::Result<Option<u32>> {
     let path = path_of(dir);
     match std::fs::read_to_string(&path) {
-        Ok(text) => text.trim_end().parse().map_err(|_| {
+        Ok(text) => text.trim_end().parse().map(Some).map_err(|_| {
             io::Error::new(io::ErrorKind::InvalidData, format!("{} is no number: remove it", path.display()))
         }),
-        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(0),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
         Err(error) => Err(error),
     }
 }
@@ -39,5 +39,6 @@ pub(super) fn write(dir: &Path, skip: u32) -> io::Result<()> {
     }
     posthaste_fsops::fsync(&file)?;
     posthaste_fsops::rename(&new, &path)?;
-    Ok(posthaste_fsops::fsync(File::open(path.parent().unwrap_or(Path::new(".")))?)?)
+    let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty());
+    Ok(posthaste_fsops::fsync(File::open(parent.unwrap_or(Path::new(".")))?)?)
 }

@@ -91,13 +91,22 @@ impl MailArrivals {
         }
     }
 
-    /// Finds or makes a mailbox, and waits for that a little.
-    async fn make(&self, path: &Arc<str>) {
-        let mut made = self.begin(path);
-        // Without it the message is accepted all the same, and so is later mail, without a wait.
-        if timeout(PATIENCE, made.wait_for(|made| *made)).await.is_err() {
-            let mut known = self.0.known.write().unwrap_or_else(PoisonError::into_inner);
-            known.entry(Arc::clone(path)).or_insert_with(closed);
+    /// Finds or makes the mailboxes of a message, and waits a little for all of them.
+    async fn make(&self, mail: &Mail<'_>) {
+        let to_make = targets(mail).map(|(_, path, _)| path).filter(|path| self.is_to_make(path));
+        let mut making: Vec<_> = to_make.map(|path| (path, self.begin(path))).collect();
+        let all = async {
+            for (_, made) in &mut making {
+                let _ = made.wait_for(|made| *made).await;
+            }
+        };
+        if timeout(PATIENCE, all).await.is_ok() {
+            return;
+        }
+        // Without them the message is accepted all the same, and so is later mail, without a wait.
+        let mut known = self.0.known.write().unwrap_or_else(PoisonError::into_inner);
+        for (path, _) in making.iter().filter(|(_, made)| !*made.borrow()) {
+            known.insert(Arc::clone(path), closed());
         }
     }
 
@@ -120,9 +129,12 @@ impl MailArrivals {
             };
             let made = spawn_blocking(make).await.ok().flatten();
             let place = made.map_or_else(closed, Place::Open);
-            inner.known.write().unwrap_or_else(PoisonError::into_inner).insert(Arc::clone(&path), place);
-            lock(&inner.making).remove(&path);
+            let mut known = inner.known.write().unwrap_or_else(PoisonError::into_inner);
+            known.insert(Arc::clone(&path), place);
+            // Before anybody can hold it to be slow.
             let _ = told.send(true);
+            drop(known);
+            lock(&inner.making).remove(&path);
         });
         made
     }
@@ -170,11 +182,7 @@ impl Destination for MailArrivals {
             return Reserving::Done(Ok(()));
         }
         Reserving::Waiting(Box::pin(async move {
-            for (_, path, _) in targets(mail) {
-                if self.is_to_make(path) {
-                    self.make(path).await;
-                }
-            }
+            self.make(mail).await;
             self.add_entries(mail, body, reserved);
             Ok::<(), NotTaken>(())
         }))
