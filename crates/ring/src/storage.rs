@@ -63,10 +63,14 @@ impl Storage {
         Storage { dir: dir.to_owned(), staging: Arc::default(), lock: None }
     }
 
-    /// The names of all segment files, sorted.
+    /// The names of all segment files, sorted. None, if somebody only reads and the directory is not there.
     pub fn list(&self) -> io::Result<Vec<String>> {
         let mut names = Vec::new();
-        for entry in std::fs::read_dir(&self.dir)? {
+        let entries = match std::fs::read_dir(&self.dir) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound && self.lock.is_none() => return Ok(names),
+            entries => entries?,
+        };
+        for entry in entries {
             if let Ok(name) = entry?.file_name().into_string()
                 && name.ends_with(SEGMENT)
             {

@@ -188,6 +188,10 @@ fn a_ring_that_is_gone_with_its_directory_is_missed() {
         let dir = scratch();
         let all = killed(dir.path(), snapshot_at, checkpoint_at);
         std::fs::remove_dir_all(dir.path().join("ring")).unwrap();
+        // Before a start has made the directory again.
+        let closed = ClosedSpool::open(dir.path()).unwrap();
+        assert!(!closed.missing().is_empty() && !closed.verify().unwrap().damage.is_empty());
+        drop(closed);
         let (_spool, found) = found(dir.path());
         assert!(found.was_refused);
         assert!(all.iter().all(|(lsn, _)| *lsn <= found.uncertain || found.damaged.contains(lsn)), "{found:?}");
