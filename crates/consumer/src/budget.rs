@@ -9,9 +9,21 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker};
 use std::time::{Duration, Instant};
 
+use posthaste_spool::Spool;
+
+/// Why the spool is closed to writing, if it is: see [`Spool::poisoned`]. A budget asks it whenever something would begin, so nobody who acts
+/// on the world can forget to.
+pub type PoisonWatch = Arc<dyn Fn() -> Option<Arc<str>> + Send + Sync>;
+
+/// Looks at this spool, and does not keep it: a budget may be held by what the spool calls back.
+pub fn poison_watch(spool: &Arc<dyn Spool>) -> PoisonWatch {
+    let spool = Arc::downgrade(spool);
+    Arc::new(move || spool.upgrade()?.poisoned())
+}
+
 /// Counts outcomes between the act and the durable record of it.
-#[derive(Debug)]
 pub struct OutcomeBudget {
+    poison: PoisonWatch,
     unrecorded: AtomicU64,
     limit: AtomicU64,
     /// The last record was refused.
@@ -55,8 +67,8 @@ pub enum BudgetChange {
 pub struct BudgetWait(Option<u64>);
 
 impl OutcomeBudget {
-    /// With nothing done.
-    pub fn new(now: Instant) -> Self {
+    /// With nothing done. `poison`: of the spool that records.
+    pub fn new(poison: PoisonWatch, now: Instant) -> Self {
         let state = State {
             since: now,
             now: 0,
@@ -68,6 +80,7 @@ impl OutcomeBudget {
             is_stopped: false,
         };
         OutcomeBudget {
+            poison,
             unrecorded: AtomicU64::new(0),
             limit: AtomicU64::new(UNRECORDED_MAX),
             is_refused: AtomicBool::new(false),
@@ -79,8 +92,14 @@ impl OutcomeBudget {
     /// True if new work may begin. Work in flight when the bound is reached still ends, beyond the bound.
     pub fn may_begin(&self) -> bool {
         !self.is_closed()
+            && self.poisoned().is_none()
             && !self.is_refused.load(Ordering::Acquire)
             && self.unrecorded() < self.limit.load(Ordering::Relaxed)
+    }
+
+    /// Why nothing begins any more, if the spool is poisoned.
+    pub fn poisoned(&self) -> Option<Arc<str>> {
+        (self.poison)()
     }
 
     /// Ready once something new may begin: `false` if nothing ever will.
@@ -197,6 +216,12 @@ impl State {
 pub const UNRECORDED_MAX: u64 = 1000;
 const SECOND: Duration = Duration::from_secs(1);
 
+impl std::fmt::Debug for OutcomeBudget {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("OutcomeBudget").field("unrecorded", &self.unrecorded()).finish_non_exhaustive()
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use std::sync::atomic::AtomicUsize;
@@ -221,7 +246,7 @@ mod tests {
     #[test]
     fn a_thousand_outcomes_may_be_unrecorded_at_first() {
         let begun = Instant::now();
-        let budget = OutcomeBudget::new(begun);
+        let budget = OutcomeBudget::new(Arc::new(|| None), begun);
         assert_eq!((begin(&budget), begin(&budget)), (1000, 0));
         budget.recorded(10, begun);
         assert_eq!((begin(&budget), budget.unrecorded()), (10, 1000));
@@ -231,7 +256,7 @@ mod tests {
     fn as_many_may_be_unrecorded_as_were_recorded_in_a_second() {
         let begun = Instant::now();
         let at = |millis| begun + Duration::from_millis(millis);
-        let budget = OutcomeBudget::new(begun);
+        let budget = OutcomeBudget::new(Arc::new(|| None), begun);
         for _ in 0..8 {
             budget.done(500);
             budget.recorded(500, at(100));
@@ -254,7 +279,7 @@ mod tests {
     fn a_stop_is_told_once_and_once_when_it_goes_on() {
         let begun = Instant::now();
         let at = |secs| begun + Duration::from_secs(secs);
-        let budget = OutcomeBudget::new(begun);
+        let budget = OutcomeBudget::new(Arc::new(|| None), begun);
         begin(&budget);
         assert_eq!(budget.look(at(1)), None, "it may have been recorded a moment ago");
         assert_eq!(budget.look(at(2)), Some(BudgetChange::Stopped { unrecorded: 1000, why: None }));
@@ -274,7 +299,7 @@ mod tests {
     fn a_refused_record_stops_all_until_one_is_durable() {
         let begun = Instant::now();
         let at = |secs| begun + Duration::from_secs(secs);
-        let budget = OutcomeBudget::new(begun);
+        let budget = OutcomeBudget::new(Arc::new(|| None), begun);
         budget.done(3);
         budget.refused("no room".into());
         assert_eq!((begin(&budget), budget.look(at(1))), (0, None));
@@ -291,7 +316,7 @@ mod tests {
         let waker = Waker::from(woken.clone());
         let cx = Context::from_waker(&waker);
         let wakes = || woken.0.load(Ordering::Relaxed);
-        let (budget, mut wait) = (OutcomeBudget::new(begun), BudgetWait::default());
+        let (budget, mut wait) = (OutcomeBudget::new(Arc::new(|| None), begun), BudgetWait::default());
         assert_eq!(budget.poll_begin(&mut wait, &cx), Poll::Ready(true));
         begin(&budget);
         for _ in 0..3 {
@@ -305,5 +330,17 @@ mod tests {
         assert_eq!((wakes(), budget.poll_begin(&mut wait, &cx)), (2, Poll::Ready(false)));
         budget.recorded(1000, begun);
         assert!(!budget.may_begin(), "nothing begins on a poisoned spool");
+    }
+
+    #[test]
+    fn nothing_begins_once_the_spool_is_poisoned() {
+        let is_poisoned = Arc::<AtomicBool>::default();
+        let asked = is_poisoned.clone();
+        let poison: PoisonWatch = Arc::new(move || asked.load(Ordering::Relaxed).then(|| "EIO".into()));
+        let budget = OutcomeBudget::new(poison, Instant::now());
+        assert!(budget.may_begin());
+        is_poisoned.store(true, Ordering::Relaxed);
+        assert!(!budget.may_begin());
+        assert_eq!(budget.poisoned().as_deref(), Some("EIO"));
     }
 }

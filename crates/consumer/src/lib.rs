@@ -22,7 +22,7 @@ mod notices;
 mod runtime;
 mod stream;
 
-pub use budget::{BudgetChange, BudgetWait, OutcomeBudget, UNRECORDED_MAX};
+pub use budget::{BudgetChange, BudgetWait, OutcomeBudget, PoisonWatch, UNRECORDED_MAX, poison_watch};
 pub use notices::NoticeSchedule;
 pub use runtime::{ConsumerRuntime, Ending, NewRuntime};
 pub use stream::{AttachedStream, ReplayedEntry, ReplayedStream, StreamHandle, StreamState};

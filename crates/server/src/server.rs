@@ -4,6 +4,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
+use posthaste_consumer::poison_watch;
 use posthaste_delivery::local::ReplayReport;
 use posthaste_directory::Directory;
 use posthaste_intake::{Destination, Left, MemoryBudget};
@@ -219,7 +220,7 @@ async fn start_services(
     }
     services.add(Control::begin(&config.storage.data, receiver.clone()));
     if has_events {
-        services.add(Webhooks::begin(config));
+        services.add(Webhooks::begin(config, poison_watch(store.intake().spool())));
     }
     services.add(Watch::begin(store, receiver.clone()));
     if let Some(tidy) = Tidy::begin(config.storage.mail.clone()) {

@@ -6,8 +6,8 @@ use std::sync::{Arc, Mutex};
 use std::task::Poll;
 use std::time::Instant;
 
-use posthaste_consumer::{BudgetChange, OutcomeBudget};
-use posthaste_spool::{AppendError, Batch, Body, Entry, Lsn};
+use posthaste_consumer::{BudgetChange, OutcomeBudget, poison_watch};
+use posthaste_spool::{AppendError, Batch, Body, Entry, Lsn, Spool};
 use tokio::sync::Notify;
 
 use crate::config::Config;
@@ -39,9 +39,10 @@ struct DoneRecord {
 }
 
 impl Unrecorded {
-    pub fn new(config: &Config, events: &Events, wake: Arc<Notify>) -> Self {
+    pub fn new(spool: &Arc<dyn Spool>, config: &Config, events: &Events, wake: Arc<Notify>) -> Self {
         let (events, observer) = (events.clone(), config.observer.clone());
-        let (budget, refused, closed) = (OutcomeBudget::new(Instant::now()), Mutex::default(), Notify::new());
+        let budget = OutcomeBudget::new(poison_watch(spool), Instant::now());
+        let (refused, closed) = (Mutex::default(), Notify::new());
         Unrecorded { budget, refused, events, observer, wake, closed }
     }
 

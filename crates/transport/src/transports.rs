@@ -123,7 +123,7 @@ impl Transports {
         let lmtp_memory_kib =
             u32::try_from(config.lmtp_bytes_max / 1024).unwrap_or(u32::MAX >> 3).clamp(1, u32::MAX >> 3);
         let wake = Arc::<Notify>::default();
-        let unrecorded = Arc::new(Unrecorded::new(&config, &events, wake.clone()));
+        let unrecorded = Arc::new(Unrecorded::new(replayed.stream().spool(), &config, &events, wake.clone()));
         let shared = Arc::new(Shared {
             stream: replayed.stream().clone(),
             config,

@@ -3,7 +3,7 @@
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 use std::time::{Instant, SystemTime};
 
-use posthaste_consumer::{BudgetChange, OutcomeBudget};
+use posthaste_consumer::{BudgetChange, OutcomeBudget, poison_watch};
 use posthaste_spool::{AppendError, Batch, Body, Entry, Spool, StreamId};
 use posthaste_watch::{Watch, Worker};
 
@@ -45,7 +45,7 @@ struct MadeBatch {
 impl Recorder {
     pub fn new(spool: Arc<dyn Spool>, stream: StreamId, observer: Option<Arc<dyn Observer>>, watch: &Watch) -> Self {
         let worker = watch.worker("records of the queue", &["", "waiting for the spool"], PATIENCE);
-        let budget = OutcomeBudget::new(Instant::now());
+        let budget = OutcomeBudget::new(poison_watch(&spool), Instant::now());
         Recorder { spool, stream, observer, budget, state: Mutex::default(), worker, is_idle: Condvar::new() }
     }
 

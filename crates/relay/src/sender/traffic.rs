@@ -363,7 +363,8 @@ impl Traffic for Mail {
 
     /// What a host takes now cannot be recorded.
     fn must_end(&self) -> bool {
-        self.shared.recorder.budget.is_closed()
+        let budget = &self.shared.recorder.budget;
+        budget.is_closed() || budget.poisoned().is_some()
     }
 
     fn poll_next(&mut self, cx: &mut Context<'_>) -> Poll<Option<Message<UnderWay>>> {

@@ -156,6 +156,20 @@ fn a_spool_that_another_stream_has_poisoned_stops_it_too() {
 }
 
 #[test]
+fn poison_ends_a_session_before_its_next_octet() {
+    let (sink, disk) = (Sink::start(), Arc::<Disk>::default());
+    let rig = disk.rig(sink.port());
+    rig.send("ann@here.example", &["hangbob@a.example"], "x\r\n");
+    sink.wait_hanging(1);
+    disk.is_poisoned.store(true, Ordering::Relaxed);
+    wait("it is told", || rig.said("Poisoned") == 1);
+    // The host would take the message now.
+    sink.release();
+    wait("the connections end", || rig.relay.stats().connections == 0);
+    assert_eq!((sink.taken().len(), rig.relay.stats().recipients), (0, 1));
+}
+
+#[test]
 fn while_a_record_hangs_only_the_bound_is_sent() {
     let (sink, disk) = (Sink::start(), Arc::<Disk>::default());
     let rig = disk.rig(sink.port());
@@ -222,6 +236,8 @@ fn a_success_is_recorded_while_no_notice_fits() {
             rig = rig_in(rig.kill(&disk), zone(), sink.port(), |_| ());
         }
         disk.set(Mode::Well);
+        // The queue is empty for a moment while the notice that is owed becomes a message.
+        wait("the notice is sent", || notices(&sink) == 1);
         rig.wait_empty();
         assert_eq!((sink.rcpts("bob@a.example"), notices(&sink)), (1, 1));
     }
@@ -243,6 +259,7 @@ fn many_notices_that_find_no_room_are_made_later() {
     assert!(tried < 100, "{tried} are tried, one after the other");
     assert_eq!(rig.log().iter().filter(|line| line.contains("cannot be told yet")).count(), 1, "{:?}", rig.log());
     disk.set(Mode::Well);
+    wait("all notices are sent", || notices(&sink) == 200);
     rig.wait_empty();
     assert_eq!((sink.rcpts("no1@a.example"), notices(&sink)), (200, 200));
 }

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use posthaste_consumer::{BudgetChange, OutcomeBudget};
+use posthaste_consumer::{BudgetChange, OutcomeBudget, PoisonWatch};
 use posthaste_events::read::{Reader, end};
 use posthaste_units::BackOff;
 
@@ -18,6 +18,8 @@ pub(super) struct Hook {
     /// Of the event log.
     pub dir: PathBuf,
     pub webhook: Webhook,
+    /// Of the spool that the events come from. Once it is poisoned nothing is posted: a restart may know nothing of these events, or post them again.
+    pub poison: PoisonWatch,
     pub stop: Arc<Stop>,
 }
 
@@ -30,7 +32,9 @@ impl Hook {
             match self.follow(&mut trouble) {
                 Ok(()) => return,
                 Err(why) => {
-                    if self.stop.wait(trouble.begins(&why)) {
+                    // Certificates and alerts are a stranger's text.
+                    let why = &why[..why.floor_char_boundary(WHY_BYTES_MAX)];
+                    if self.stop.wait(trouble.begins(why)) {
                         return;
                     }
                 }
@@ -50,7 +54,7 @@ impl Hook {
             }
         }
         let saved = Place::load(&path).map_err(said)?;
-        let mut saving = Saving::new(&self.webhook.name, &path, saved);
+        let mut saving = Saving::new(&self.webhook.name, &path, saved, self.poison.clone());
         let mut place = match saved {
             Some(place) => place,
             // A new one hears of what comes from now on.
@@ -77,7 +81,7 @@ impl Hook {
                 );
             }
             if batch.events > 0 {
-                if !self.may_post(&mut saving, place) || !self.post(&poster, &batch, trouble) {
+                if !self.may_post(&mut saving, place) || !self.post(&poster, &batch, &saving, trouble) {
                     return Ok(());
                 }
                 saving.budget.done(batch.events);
@@ -96,6 +100,9 @@ impl Hook {
     /// Waits while too much is posted that is not saved; false if it is told to stop before.
     fn may_post(&self, saving: &mut Saving<'_>, place: Place) -> bool {
         while !saving.budget.may_begin() {
+            if self.waits_for_ever(saving) {
+                return false;
+            }
             saving.look();
             if self.stop.wait(SAVE_PAUSE) {
                 return false;
@@ -106,10 +113,19 @@ impl Hook {
         true
     }
 
+    /// True after a stop, if the spool is poisoned: until then nothing is done.
+    fn waits_for_ever(&self, saving: &Saving<'_>) -> bool {
+        let Some(why) = saving.budget.poisoned() else { return false };
+        let webhook = &self.webhook.name;
+        tracing::error!(webhook, why = &*why, "a webhook is told nothing more until a restart: stable storage failed");
+        while !self.stop.wait(SAVE_PAUSE) {}
+        true
+    }
+
     /// Posts a batch until it is taken; false if it is told to stop before.
-    fn post(&self, poster: &Poster, batch: &Batch, trouble: &mut Trouble<'_>) -> bool {
+    fn post(&self, poster: &Poster, batch: &Batch, saving: &Saving<'_>, trouble: &mut Trouble<'_>) -> bool {
         loop {
-            if self.stop.is_set() {
+            if self.stop.is_set() || self.waits_for_ever(saving) {
                 return false;
             }
             match poster.post(&batch.body) {
@@ -118,7 +134,9 @@ impl Hook {
                     return true;
                 }
                 Err(why) => {
-                    if self.stop.wait(trouble.begins(&why)) {
+                    // Certificates and alerts are a stranger's text.
+                    let why = &why[..why.floor_char_boundary(WHY_BYTES_MAX)];
+                    if self.stop.wait(trouble.begins(why)) {
                         return false;
                     }
                 }
@@ -139,8 +157,8 @@ struct Saving<'a> {
 }
 
 impl<'a> Saving<'a> {
-    fn new(name: &'a str, path: &'a Path, saved: Option<Place>) -> Self {
-        Saving { name, path, saved, failed: None, budget: OutcomeBudget::new(Instant::now()) }
+    fn new(name: &'a str, path: &'a Path, saved: Option<Place>, poison: PoisonWatch) -> Self {
+        Saving { name, path, saved, failed: None, budget: OutcomeBudget::new(poison, Instant::now()) }
     }
 
     /// Tells of a stop, and of its end.
@@ -222,6 +240,8 @@ impl Trouble<'_> {
     }
 }
 
+/// Bytes of an error that are logged.
+const WHY_BYTES_MAX: usize = 1000;
 /// After a failure.
 const RETRY: BackOff = BackOff::new(Duration::from_millis(500), Duration::from_secs(300));
 const UNSAVED_BYTES_MAX: u64 = 1 << 20;
@@ -235,6 +255,7 @@ mod tests {
     use std::fs::File;
     use std::io::{BufRead, BufReader, Read, Write};
     use std::net::TcpListener;
+    use std::sync::atomic::{AtomicU64, Ordering};
     use std::sync::mpsc::{Receiver, channel};
 
     use posthaste_events::file_name;
@@ -286,7 +307,7 @@ mod tests {
         let (url, told) = http();
         let webhook = toml::from_str(&format!("name = \"crm\"\nurl = \"{url}\"")).unwrap();
         let stop = Arc::<Stop>::default();
-        let hook = Hook { dir: dir.path().to_owned(), webhook, stop: stop.clone() };
+        let hook = Hook { dir: dir.path().to_owned(), webhook, poison: Arc::new(|| None), stop: stop.clone() };
         let thread = std::thread::spawn(move || hook.run());
         for lsn in 1..=3 {
             event(lsn);
@@ -304,6 +325,34 @@ mod tests {
     }
 
     #[test]
+    fn a_hook_is_told_nothing_once_the_spool_is_poisoned() {
+        for asks_before in 0..3 {
+            let dir = tempfile::tempdir().unwrap();
+            let lines: String = (1..=30).map(|lsn| format!("{{\"lsn\":{lsn},\"event\":\"refused\"}}\n")).collect();
+            std::fs::write(dir.path().join(file_name(1)), lines).unwrap();
+            Place { file: 1, ..Place::default() }.save(&place::path(dir.path(), "crm")).unwrap();
+            let (url, told) = http();
+            let webhook = toml::from_str(&format!("name = \"crm\"\nurl = \"{url}\"\nbatch = 10")).unwrap();
+            let (asked, is_told) = channel();
+            let asks = AtomicU64::new(0);
+            let poison: PoisonWatch = Arc::new(move || {
+                let is_poisoned = asks.fetch_add(1, Ordering::Relaxed) >= asks_before;
+                is_poisoned.then(|| asked.send(()).map_or("EIO".into(), |()| "EIO".into()))
+            });
+            let stop = Arc::<Stop>::default();
+            let hook = Hook { dir: dir.path().to_owned(), webhook, poison, stop: stop.clone() };
+            let thread = std::thread::spawn(move || hook.run());
+            is_told.recv_timeout(PATIENCE).unwrap();
+            // A post is told before it is answered.
+            let posted = told.try_iter().flatten().count() as u64;
+            assert!(posted <= asks_before * 10, "{posted} after {asks_before} asks");
+            stop.set();
+            thread.join().unwrap();
+            assert_eq!(told.try_iter().count(), 0, "nothing more");
+        }
+    }
+
+    #[test]
     fn only_so_much_is_posted_while_its_place_cannot_be_saved() {
         let dir = tempfile::tempdir().unwrap();
         let lines: String = (1..=1500).map(|lsn| format!("{{\"lsn\":{lsn},\"event\":\"refused\"}}\n")).collect();
@@ -315,7 +364,7 @@ mod tests {
         let (url, told) = http();
         let webhook = toml::from_str(&format!("name = \"crm\"\nurl = \"{url}\"\nbatch = 100")).unwrap();
         let stop = Arc::<Stop>::default();
-        let hook = Hook { dir: dir.path().to_owned(), webhook, stop: stop.clone() };
+        let hook = Hook { dir: dir.path().to_owned(), webhook, poison: Arc::new(|| None), stop: stop.clone() };
         let thread = std::thread::spawn(move || hook.run());
         let mut ids = Vec::new();
         while ids.len() < 1000 {

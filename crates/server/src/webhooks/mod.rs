@@ -14,6 +14,7 @@ use std::task::{Context, Poll};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
+use posthaste_consumer::PoisonWatch;
 use posthaste_directory::Directory;
 use tokio::time::Instant;
 
@@ -24,6 +25,7 @@ use posthaste_config::{Config, Webhook};
 /// The webhooks at work.
 pub(crate) struct Webhooks {
     dir: PathBuf,
+    poison: PoisonWatch,
     running: Vec<Running>,
 }
 
@@ -60,8 +62,8 @@ impl Stop {
 
 impl Webhooks {
     /// Starts those of the configuration.
-    pub fn begin(config: &Config) -> Self {
-        let mut webhooks = Self { dir: config.events.dir.clone(), running: Vec::new() };
+    pub fn begin(config: &Config, poison: PoisonWatch) -> Self {
+        let mut webhooks = Self { dir: config.events.dir.clone(), poison, running: Vec::new() };
         webhooks.change(&config.webhooks);
         webhooks
     }
@@ -74,7 +76,7 @@ impl Webhooks {
         old.values().for_each(|running| running.stop.set());
         for webhook in wanted {
             let before = old.remove(&webhook.name).and_then(|before| before.thread);
-            self.running.push(start(&self.dir, webhook, before));
+            self.running.push(start(&self.dir, webhook, &self.poison, before));
         }
     }
 }
@@ -84,9 +86,9 @@ pub(crate) fn unusable(webhook: &Webhook) -> Option<String> {
     post::Poster::new(webhook).err().map(|why| format!("webhook {}: {why}", webhook.name))
 }
 
-fn start(dir: &Path, webhook: &Webhook, before: Option<JoinHandle<()>>) -> Running {
+fn start(dir: &Path, webhook: &Webhook, poison: &PoisonWatch, before: Option<JoinHandle<()>>) -> Running {
     let stop = Arc::<Stop>::default();
-    let hook = Hook { dir: dir.to_owned(), webhook: webhook.clone(), stop: stop.clone() };
+    let hook = Hook { dir: dir.to_owned(), webhook: webhook.clone(), poison: poison.clone(), stop: stop.clone() };
     let run = move || {
         if let Some(before) = before {
             let _ = before.join();
