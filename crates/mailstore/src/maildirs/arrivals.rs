@@ -41,6 +41,25 @@ struct Inner {
     makers: Arc<Semaphore>,
 }
 
+impl Inner {
+    /// The id of a mailbox. Mostly the ledger has it; only one that is to be made waits for others, which a hung mount may hold up.
+    async fn open(&self, path: &str) -> Option<u32> {
+        let inbox = MailboxPath::parse(path).ok()?;
+        let (store, to_find) = (Arc::clone(&self.store), inbox.clone());
+        if let Some(id) = spawn_blocking(move || store.find_inbox(&to_find)).await.ok()?.ok()? {
+            return Some(id);
+        }
+        let permit = Arc::clone(&self.makers).acquire_owned().await;
+        let store = Arc::clone(&self.store);
+        let make = move || {
+            let made = store.make_inbox(&inbox);
+            drop(permit);
+            made
+        };
+        spawn_blocking(make).await.ok()?
+    }
+}
+
 impl std::fmt::Debug for MailArrivals {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("MailArrivals").finish_non_exhaustive()
@@ -120,15 +139,7 @@ impl MailArrivals {
         making.insert(Arc::clone(path), made.clone());
         let (inner, path) = (Arc::clone(&self.0), Arc::clone(path));
         tokio::spawn(async move {
-            let permit = Arc::clone(&inner.makers).acquire_owned().await;
-            let (store, inbox) = (Arc::clone(&inner.store), Arc::clone(&path));
-            let make = move || {
-                let made = MailboxPath::parse(&inbox).ok().and_then(|inbox| store.make_inbox(&inbox));
-                drop(permit);
-                made
-            };
-            let made = spawn_blocking(make).await.ok().flatten();
-            let place = made.map_or_else(closed, Place::Open);
+            let place = inner.open(&path).await.map_or_else(closed, Place::Open);
             let mut known = inner.known.write().unwrap_or_else(PoisonError::into_inner);
             known.insert(Arc::clone(&path), place);
             // Before anybody can hold it to be slow.

@@ -28,6 +28,8 @@ impl Destination for Deliveries {
     }
 }
 
+type Act = Box<dyn FnOnce() + Send>;
+
 struct World {
     spool: Arc<FileSpool>,
     intake: Intake,
@@ -35,6 +37,8 @@ struct World {
     logins: MaildirLogins,
     store: Arc<MaildirStore>,
     local: StreamId,
+    /// Done once, the next time that somebody asks for a file that is to come.
+    when_asked: Arc<Mutex<Option<Act>>>,
 }
 
 fn open(mail: &Path, data: &Path) -> World {
@@ -46,14 +50,20 @@ fn open(mail: &Path, data: &Path) -> World {
     spool.attach(local, shown, Arc::new(Deaf)).unwrap();
     let ledger = Arc::new(MailLedger::open(spool.clone(), &[], &data.join("mailstore"), "mx", NONCE).unwrap().0);
     let pending = Arc::clone(&spool);
-    let is_pending = Box::new(move |lsn| pending.needs_body(local, Lsn::new(lsn)));
+    let when_asked = Arc::<Mutex<Option<Act>>>::default();
+    let asked = Arc::clone(&when_asked);
+    let is_pending = Box::new(move |lsn| {
+        let act = lock(&asked).take();
+        act.into_iter().for_each(|act| act());
+        pending.needs_body(local, Lsn::new(lsn))
+    });
     let store = Arc::new(MaildirStore::open(mail, ledger, is_pending).unwrap());
     let find = |_: &str| MailboxPath::parse(INBOX).ok();
     let logins = MaildirLogins::new(Arc::clone(&store), Box::new(find));
     let intake = Intake::new(spool.clone(), IntakeConfig::default());
     let list: Vec<Arc<dyn Destination>> =
         vec![Arc::new(MailArrivals::new(Arc::clone(&store))), Arc::new(Deliveries(local))];
-    World { spool, intake, list, logins, store, local }
+    World { spool, intake, list, logins, store, local, when_asked }
 }
 
 struct Deaf;
@@ -162,6 +172,40 @@ async fn accepted_mail_is_read_before_and_after_its_file_is_made() {
     std::fs::remove_file(file).unwrap();
     settle(dir.path(), 3);
     assert_eq!(view.advance(true).await.unwrap().expunged.len(), 1);
+}
+
+#[tokio::test]
+async fn a_known_mailbox_does_not_wait_for_those_that_are_made() {
+    let (dir, data) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let mut world = open(dir.path(), data.path());
+    world.accept("one").await;
+    // After a restart, on whose other mounts nothing is made.
+    let arrivals = MailArrivals::new(Arc::clone(&world.store));
+    let _held = Arc::clone(&arrivals.0.makers).acquire_many_owned(MAKERS as u32).await.unwrap();
+    world.list[0] = Arc::new(arrivals);
+    assert_eq!(world.accept("two").await.entries.len(), 2);
+    assert_eq!(world.select().await.last_uid().unwrap().get(), 2);
+}
+
+#[tokio::test]
+async fn a_file_that_is_made_during_a_look_is_not_missing() {
+    let (dir, data) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    Maildir::open_or_create(dir.path().join(INBOX)).unwrap();
+    let world = Arc::new(open(dir.path(), data.path()));
+    let receipt = world.accept("one").await;
+    let mut view = world.select().await;
+    assert!(view.advance(true).await.unwrap().is_empty());
+    let (delivery, mail) = (Arc::clone(&world), dir.path().to_owned());
+    *lock(&world.when_asked) = Some(Box::new(move || {
+        delivery.deliver(&mail, &receipt, "one");
+        delivery.release(&[&receipt]);
+    }));
+    settle(dir.path(), 1);
+    assert!(view.advance(true).await.unwrap().is_empty());
+    assert!(lock(&world.when_asked).is_none(), "the look has asked");
+    settle(dir.path(), 2);
+    assert!(view.advance(true).await.unwrap().is_empty());
+    assert_eq!((view.exists(), read(&*view, 1).await.unwrap()), (1, wire("one")));
 }
 
 /// Scenario 26 of the design: after a restart the listing comes before delivery makes its files.

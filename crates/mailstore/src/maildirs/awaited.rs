@@ -6,7 +6,7 @@ use bytes::Bytes;
 use posthaste_spool::{Lsn, ReadError, Spool};
 use tokio::task::spawn_blocking;
 
-use super::body::ended;
+use super::body::{cut_header, ended};
 use super::file::MailFile;
 use crate::entry::{BodyPlace, MailEntry};
 use crate::error::MailstoreError;
@@ -54,15 +54,9 @@ impl SpoolBody {
                 break;
             }
             out.extend_from_slice(&piece);
-            if out.starts_with(b"\r\n") {
-                out.truncate(2);
+            if cut_header(&mut out, &mut searched) {
                 break;
             }
-            if let Some(end) = memchr::memmem::find(&out[searched..], b"\r\n\r\n") {
-                out.truncate(searched + end + 4);
-                break;
-            }
-            searched = out.len().saturating_sub(3);
         }
         out.truncate(HEADER_BYTES_MAX);
         Ok(out.into())

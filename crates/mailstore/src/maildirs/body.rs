@@ -134,18 +134,25 @@ pub(super) fn header(file: &File, size: u64, message: &MailFile) -> Result<Bytes
         let piece = read_chunk(file, size, chunk, &mut buffer)?;
         form.convert(piece, &mut after_cr, &mut out);
         chunk += 1;
-        if out.starts_with(b"\r\n") {
-            out.truncate(2);
+        if cut_header(&mut out, &mut searched) {
             break;
         }
-        if let Some(end) = memchr::memmem::find(&out[searched..], b"\r\n\r\n") {
-            out.truncate(searched + end + 4);
-            break;
-        }
-        searched = out.len().saturating_sub(3);
     }
     out.truncate(HEADER_BYTES_MAX);
     Ok(out.into())
+}
+
+/// Cuts off the octets behind a header that is read in pieces; false while its end is not among them. `searched`: octets without it, for the next piece.
+pub(super) fn cut_header(out: &mut Vec<u8>, searched: &mut usize) -> bool {
+    let end = match out.starts_with(b"\r\n") {
+        true => Some(2),
+        false => memchr::memmem::find(&out[*searched..], b"\r\n\r\n").map(|end| *searched + end + 4),
+    };
+    match end {
+        Some(end) => out.truncate(end),
+        None => *searched = out.len().saturating_sub(3),
+    }
+    end.is_some()
 }
 
 /// A blocking call that did not come back: the runtime ends, or a bug.

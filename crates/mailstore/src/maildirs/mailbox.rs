@@ -392,13 +392,15 @@ impl Inner {
             return Ok(Settled::No);
         }
         let Some(now) = self.now() else { return Ok(Settled::No) };
-        let difference = Difference::new(&now, reader, std::mem::take(&mut listing.listed), suspects, odd);
+        // Asked before `is_quiet`: a file that delivery makes after this has changed the directory.
+        let is_pending = |lsn| self.is_pending(lsn);
+        let listed = std::mem::take(&mut listing.listed);
+        let difference = Difference::new(&now, reader, listed, suspects, &is_pending, odd);
         let is_quiet = listing.is_quiet(reader)?;
         let plan = {
             let mut guard = lock(&self.state);
             let Some(state) = &mut *guard else { return Ok(Settled::No) };
-            let is_pending = |lsn| self.is_pending(lsn);
-            let plan = difference.plan(state, self.id, (is_quiet, keywords.as_ref()), &is_pending);
+            let plan = difference.plan(state, self.id, (is_quiet, keywords.as_ref()));
             self.show(state);
             plan
         };

@@ -118,18 +118,20 @@ impl MaildirStore {
         Arc::clone(account)
     }
 
-    /// The id of an INBOX, which is made if need be: then it may be given UIDs. Blocks.
-    fn make_inbox(&self, inbox: &MailboxPath) -> Option<u32> {
+    /// The id of an INBOX that the ledger has: from now on it may be given UIDs. `None` if it is to be made. Blocks, and does not look at the mount.
+    fn find_inbox(&self, inbox: &MailboxPath) -> Result<Option<u32>, LedgerError> {
+        let ledger = &self.shared.ledger;
         // No mail of this opening has a UID before its entry *opening* is there.
-        self.shared.ledger.check_open().ok()?;
-        let known = self.shared.owner(inbox).ok()?;
-        if let Some(account) = known {
-            // Mostly it is there, and nothing more of the account is needed.
-            let named = self.shared.ledger.mailbox_named(account, MailboxName::inbox().as_str().as_bytes()).ok()?;
-            if let Some(id) = named {
-                return self.shared.ledger.pin(id).ok()?.then_some(id);
-            }
-        }
+        ledger.check_open()?;
+        let Some(account) = self.shared.owner(inbox)? else { return Ok(None) };
+        let Some(id) = ledger.mailbox_named(account, MailboxName::inbox().as_str().as_bytes())? else {
+            return Ok(None);
+        };
+        Ok(ledger.pin(id)?.then_some(id))
+    }
+
+    /// Makes an INBOX, and returns its id: then it may be given UIDs. Blocks.
+    fn make_inbox(&self, inbox: &MailboxPath) -> Option<u32> {
         let made = self.account(inbox).make_inbox();
         // One of a hundred thousand accounts whose mail nobody reads.
         let mut accounts = lock(&self.accounts);

@@ -89,6 +89,8 @@ impl Listing {
 pub(super) struct Difference {
     /// Messages that are missing, by position.
     missing: Vec<usize>,
+    /// Messages are missing whose files delivery has yet to make.
+    has_awaited: bool,
     /// Messages whose file has another content now.
     replaced: Vec<usize>,
     /// Files that were renamed.
@@ -134,9 +136,11 @@ impl Difference {
         reader: &MaildirReader,
         listed: Vec<Listed>,
         suspects: &HashSet<u32>,
+        is_pending: &dyn Fn(u64) -> bool,
         odd: &mut Oddities,
     ) -> Self {
         let messages = &now.messages;
+        let is_awaited = |at: usize| messages[at].file.awaited().is_some_and(|(lsn, _)| is_pending(lsn));
         let mut difference = Self::default();
         let keys = messages.iter().enumerate().map(|(at, message)| (key_of_name(&message.file.name), at));
         let known: HashMap<&str, usize> = keys.collect();
@@ -155,6 +159,7 @@ impl Difference {
         }
         for (at, Candidate(listed)) in old.into_iter().enumerate() {
             match listed {
+                None if is_awaited(at) => difference.has_awaited = true,
                 None => difference.missing.push(at),
                 Some(listed) => {
                     let is_suspect = suspects.contains(&messages[at].uid);
@@ -220,14 +225,12 @@ impl Difference {
         })
     }
 
-    /// Takes other names of known files into the state, and says what is to be made durable. Without `is_quiet`, missing messages stay, and so do those whose files
-    /// delivery has yet to make. Others only add messages to the state meanwhile, so what this says holds until it is durable.
+    /// Takes other names of known files into the state, and says what is to be made durable. Without `is_quiet`, missing messages stay. Others only add messages to the state meanwhile, so what this says holds until it is durable.
     pub fn plan(
         mut self,
         state: &mut MailboxState,
         mailbox: u32,
         (is_quiet, keywords): (bool, Option<&Keywords>),
-        is_pending: &dyn Fn(u64) -> bool,
     ) -> Plan {
         let is_quiet = is_quiet && !self.has_unclear;
         let mut changes = Vec::new();
@@ -239,9 +242,7 @@ impl Difference {
         }
         state.rename(std::mem::take(&mut self.renamed));
         let messages = &state.now.messages;
-        let is_awaited = |at: &usize| messages[*at].file.awaited().is_some_and(|(lsn, _)| is_pending(lsn));
-        let (awaited, missing): (Vec<usize>, Vec<usize>) = self.missing.drain(..).partition(is_awaited);
-        let mut gone = if is_quiet { missing } else { Vec::new() };
+        let mut gone = if is_quiet { std::mem::take(&mut self.missing) } else { Vec::new() };
         gone.append(&mut self.replaced);
         gone.sort_unstable();
         changes.extend(entry_of_gone(state, mailbox, &gone));
@@ -252,7 +253,7 @@ impl Difference {
                 messages.iter().map(|message| &message.file.name).chain(self.found.iter().map(|file| &file.name));
             keys.extend(names.map(|name| key_of_name(name).to_owned()));
         }
-        let (found, seconds, has_awaited) = (self.found, self.seconds, !awaited.is_empty());
+        let (found, seconds, has_awaited) = (self.found, self.seconds, self.has_awaited);
         Plan { changes, keywords, found, seconds, keys, is_quiet, has_awaited }
     }
 }
