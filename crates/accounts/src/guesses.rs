@@ -164,7 +164,7 @@ pub struct GuessingClient {
 }
 
 impl GuessingClient {
-    /// Those that are turned away first, then those with the most.
+    /// The order of a list: accounts that are turned away first, then by the number of guesses.
     pub(crate) fn rank(&self) -> (bool, u32, &str) {
         (!self.is_turned_away, u32::MAX - self.wrong, &self.network)
     }

@@ -10,7 +10,7 @@
 //! | --- | --- | --- | --- | --- | --- |
 //! | `delivery`, a stream for each mount | messages in flight | the first of them | told | told by the repair | files; `visible` and `sync begun` are entries |
 //! | `transport` | queues | the first message that waits | told | told by the repair | programs, files, LMTP; [`OutcomeBudget`] |
-//! | `relay` | the queue, from a snapshot | its snapshot | told | recipients are held | sessions; [`OutcomeBudget`] |
+//! | `relay` | the queue, from a snapshot | its snapshot | told; without a body, recipients are held | recipients are held | sessions; [`OutcomeBudget`] |
 //! | `events` | a place in files | that place | a line in the log | nothing | files that are cut back to the place |
 //! | `mailstore` | rows, from a table | the last commit of the table | UIDs are left out | UIDs are left out | nothing |
 //! | `inject` | keys of requests, from a snapshot | its snapshot | told | told | nothing |

@@ -46,7 +46,7 @@ pub struct AddArgs {
     config: ConfigArg,
     /// A name for it, for lists and the log
     name: String,
-    /// What it opens: inject, queue:read, server:read, metrics; several with commas between
+    /// Scopes: inject, queue:read, server:read, metrics; several with commas between
     #[arg(long, value_name = "SCOPES", required = true, value_delimiter = ',')]
     scope: Vec<Scope>,
     /// It ends after this time, such as 12h; default: never

@@ -76,7 +76,7 @@ pub(crate) struct DiskReport {
 const PATIENCE: Duration = Duration::from_millis(500);
 
 impl Disks {
-    /// Those that a configuration names.
+    /// The disks that a configuration names.
     pub fn of(storage: &Storage) -> Self {
         Self::with(storage, Arc::new(FileSystem::of))
     }

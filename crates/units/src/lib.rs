@@ -1,4 +1,4 @@
-//! What people write in a configuration or on a command line: sizes, times, rates and names, and [mistakes](words) told in their words; the [`Bucket`] that keeps to a rate,
+//! Values of a configuration or a command line: sizes, times, rates and names, and [mistakes](words) told in their words; the [`Bucket`] that keeps to a rate,
 //! and the [`BackOff`] between attempts.
 //!
 //! For any program that has such values. It knows no keys and no limits of theirs; it reads no file.

@@ -120,7 +120,7 @@ pub struct Settled {
     pub total: u32,
     /// Those that are settled.
     pub indexes: Indexes,
-    /// Those of them that have failed, and why.
+    /// Recipients that have failed, and why.
     pub failed: BTreeMap<u32, Refusal>,
 }
 

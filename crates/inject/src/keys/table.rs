@@ -46,7 +46,7 @@ struct Known {
 pub struct KeyOutcome {
     /// Recipients that are settled.
     pub settled: Indexes,
-    /// Those of them that have failed.
+    /// Recipients that have failed.
     pub failed: BTreeMap<u32, Refusal>,
 }
 

@@ -1,4 +1,4 @@
-//! The number of times that UIDs were left out, beside the table's directory: with a table that is lost again, the same UIDs must not be given a third time.
+//! The number of times that UIDs were left out. Its file is beside the table's directory, so that a lost table does not take it along.
 
 use std::fs::File;
 use std::io;

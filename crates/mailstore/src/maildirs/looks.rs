@@ -19,7 +19,7 @@ pub(super) struct Looks {
     pub known: Option<Known>,
 }
 
-/// What looks remember.
+/// Memory of looks.
 #[derive(Debug, Default)]
 pub(super) struct Known {
     /// Stamps at the last listing, if nothing can have changed unseen since.

@@ -53,7 +53,7 @@ impl Told {
     }
 }
 
-/// Whether it has not been told before.
+/// True the first time.
 pub(super) fn first(told: &AtomicBool) -> bool {
     !told.swap(true, Ordering::Relaxed)
 }

@@ -28,7 +28,7 @@ struct Owed<'a> {
     recipients: Vec<Option<(Key, Option<Change>)>>,
 }
 
-/// Who said a reply, and at which step of a session. An empty host: we ourselves.
+/// The host that said a reply, and the step of the session. An empty host: we ourselves.
 #[derive(Clone, Copy)]
 pub(super) struct ReplyPlace<'a> {
     pub host: &'a Arc<str>,

@@ -7,7 +7,7 @@ use posthaste_control::Which;
 use posthaste_transport::{TransportWaits, Transports, WaitingTarget};
 use serde_json::{Value, json};
 
-/// Those that fit, at most `most`, each to `answer` until that says no. Returns how many there are.
+/// Gives the waiting targets that fit, at most `most`, to `answer` until that says no. Returns the number of all that fit.
 pub(crate) fn list(transports: &Transports, of: &Which, most: u64, answer: &dyn Fn(Value) -> bool) -> u64 {
     let (mut count, now) = (0, SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default());
     transports.waiting(&mut |target| {

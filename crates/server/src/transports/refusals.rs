@@ -92,7 +92,7 @@ impl RefusalNotices {
         Ok(is_due.then(|| Reader { address: format!("{POSTMASTER}@{domain}"), is_postmaster: true }))
     }
 
-    /// Whether the postmaster is to be told of a transport now.
+    /// True if the postmaster is to be told of a transport now.
     fn begin_postmaster(&self, transport: &Arc<str>, now: Instant) -> Result<bool, String> {
         let mut told = self.told();
         told.retain(|_, last| now.saturating_duration_since(last.since) < POSTMASTER_PAUSE);
