@@ -62,7 +62,7 @@ impl OfAccount {
 
     fn none(&self) -> Result<ExitCode, AnyError> {
         print(&format!(
-            "{} has no mailboxes yet: they are made when its mail is read or comes\n",
+            "{} has no mailboxes yet: they are made when its mail is read or comes, and a running server shows them here within 30 seconds\n",
             harmless(&self.account)
         ))?;
         Ok(ExitCode::FAILURE)
