@@ -17,6 +17,27 @@ pub enum MailstoreError {
     /// The body is damaged, or is no mail (IMAP: NIL, and at the end NO \[CORRUPTION\]). The operator has been told.
     #[error("damaged: {0}")]
     Damaged(String),
+    /// The mailbox may not be changed (IMAP: NO \[READ-ONLY\]).
+    #[error("the mailbox is read-only")]
+    ReadOnly,
+    /// There is such a mailbox (IMAP: NO \[ALREADYEXISTS\]).
+    #[error("there is such a mailbox")]
+    Exists,
+    /// Another mailbox has that special use (IMAP: NO \[USEATTR\]).
+    #[error("another mailbox has that special use")]
+    UseTaken,
+    /// It is never possible (IMAP: NO \[CANNOT\]). The reason is a sentence for the user.
+    #[error("{0}")]
+    Cannot(&'static str),
+    /// There is no room: the disk is full or a quota is used up (IMAP: NO \[OVERQUOTA\]). Nothing was changed.
+    #[error("no room")]
+    NoSpace,
+    /// Too much is asked for: keywords, mailboxes, messages at once (IMAP: NO \[LIMIT\]). Nothing was changed.
+    #[error("over a limit")]
+    Limit,
+    /// The message is longer than messages may be (IMAP: NO \[TOOBIG\]).
+    #[error("the message is too big")]
+    TooBig,
     /// It may work later (IMAP: NO \[UNAVAILABLE\]).
     #[error("not available now: {0}")]
     Unavailable(String),

@@ -1,9 +1,11 @@
 //! Mailboxes in memory, for tests of protocols.
 
+mod changes;
+
 use std::collections::BTreeMap;
 use std::pin::Pin;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use bytes::Bytes;
@@ -11,13 +13,14 @@ use tokio::sync::watch;
 
 use crate::error::MailstoreError;
 use crate::flags::{KeywordTable, MessageFlags};
-use crate::listing::{AccountListing, listed};
-use crate::name::MailboxName;
+use crate::listing::{AccountListing, NamedMailbox, listed};
+use crate::name::{MailboxName, SpecialUse};
 use crate::pattern::NamePattern;
 use crate::row::{MailboxId, MailboxStatus, Uid, UidValidity};
 use crate::snapshot::{Message, Snapshot, SnapshotView, Source, status};
 use crate::store::{
-    Asked, BODY_READ_MAX, HEADER_BYTES_MAX, ListOptions, MailAccount, MailBody, MailboxListing, MailboxView, Mailstore,
+    AppendRequest, Asked, BODY_READ_MAX, HEADER_BYTES_MAX, ListOptions, MailAccount, MailBody, MailboxListing,
+    MailboxView, Mailstore, MessageWriter, SelectMode,
 };
 
 /// A store of one login, with an empty INBOX at first. Clones are the same store.
@@ -37,14 +40,24 @@ pub struct FakeMessage {
 
 #[derive(Debug)]
 struct Account {
+    me: Weak<Self>,
     login: String,
     is_unreadable: AtomicBool,
-    mailboxes: Mutex<BTreeMap<MailboxName, Arc<FakeMailbox>>>,
+    /// The answer to all changes, if they are refused.
+    refusal: Mutex<Option<MailstoreError>>,
+    last_id: AtomicU32,
+    mailboxes: Mutex<Mailboxes>,
+    /// Where they differ from the default: a mailbox is subscribed to.
+    subscriptions: Mutex<BTreeMap<MailboxName, bool>>,
 }
+
+type Mailboxes = BTreeMap<MailboxName, Arc<FakeMailbox>>;
 
 #[derive(Debug)]
 struct FakeMailbox {
     id: MailboxId,
+    account: Weak<Account>,
+    special_use: Option<SpecialUse>,
     uid_validity: UidValidity,
     recent_from: AtomicU32,
     /// `None` once it was removed.
@@ -68,10 +81,14 @@ impl FakeMessage {
 impl FakeStore {
     /// A store that knows this login only.
     pub fn new(login: &str) -> Self {
-        let store = Self(Arc::new(Account {
+        let store = Self(Arc::new_cyclic(|me| Account {
+            me: Weak::clone(me),
             login: login.to_owned(),
             is_unreadable: AtomicBool::new(false),
+            refusal: Mutex::default(),
+            last_id: AtomicU32::new(0),
             mailboxes: Mutex::default(),
+            subscriptions: Mutex::default(),
         }));
         store.create("INBOX");
         store
@@ -82,23 +99,20 @@ impl FakeStore {
         self.0.is_unreadable.store(true, Ordering::Relaxed);
     }
 
-    /// Makes a mailbox; UIDVALIDITY is 1000 and its id.
+    /// Refuses all changes by sessions from now on, in this way; `None` allows them again.
+    pub fn refuse_changes(&self, refusal: Option<MailstoreError>) {
+        *lock(&self.0.refusal) = refusal;
+    }
+
+    /// Makes a mailbox; UIDVALIDITY is 1000 and its id. One of a usual name has its special use.
     ///
     /// # Panics
     /// If `name` is no name, or taken.
     pub fn create(&self, name: &str) {
-        let mut mailboxes = self.0.lock();
-        let id = mailboxes.values().map(|mailbox| mailbox.id.0).max().unwrap_or(0) + 1;
-        let keywords = KeywordTable::default();
-        let empty = Snapshot { messages: Vec::new(), uid_next: 1, highest_modseq: 1, keywords };
-        let mailbox = FakeMailbox {
-            id: MailboxId(id),
-            uid_validity: UidValidity(Uid::new(1000 + id).expect("it is not 0").0),
-            recent_from: AtomicU32::new(1),
-            now: watch::Sender::new(Some(Arc::new(empty))),
-        };
-        let before = mailboxes.insert(MailboxName::parse(name).expect("a name"), Arc::new(mailbox));
-        assert!(before.is_none(), "{name} is there already");
+        let name = MailboxName::parse(name).expect("a name");
+        let mailbox = FakeMailbox::new(&self.0, SpecialUse::of_name(&name));
+        let before = lock(&self.0.mailboxes).insert(name, Arc::new(mailbox));
+        assert!(before.is_none(), "it is there already");
     }
 
     /// Removes a mailbox.
@@ -106,7 +120,7 @@ impl FakeStore {
     /// # Panics
     /// If there is none.
     pub fn remove(&self, name: &str) {
-        let mailbox = self.0.lock().remove(&MailboxName::parse(name).expect("a name")).expect("a mailbox");
+        let mailbox = lock(&self.0.mailboxes).remove(&MailboxName::parse(name).expect("a name")).expect("a mailbox");
         mailbox.now.send_replace(None);
     }
 
@@ -117,12 +131,8 @@ impl FakeStore {
     pub fn add(&self, mailbox: &str, message: FakeMessage) -> Uid {
         let secs = message.internal_date.duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
         self.change(mailbox, |snapshot| {
-            let uid = snapshot.uid_next;
             let internal_date = u32::try_from(secs).unwrap_or(u32::MAX);
-            let (flags, modseq, file) = (message.flags, 1, File(message.octets));
-            snapshot.messages.push(Message { uid, flags, modseq, internal_date, file });
-            snapshot.uid_next += 1;
-            Uid::new(uid).expect("UIDs begin at 1")
+            snapshot.push(message.flags, internal_date, File(message.octets))
         })
     }
 
@@ -140,8 +150,11 @@ impl FakeStore {
     /// If there is no such mailbox.
     pub fn set_flags(&self, mailbox: &str, uid: Uid, flags: MessageFlags) {
         self.change(mailbox, |snapshot| {
+            let modseq = snapshot.highest_modseq;
             let messages = snapshot.messages.iter_mut();
-            messages.filter(|message| message.uid == uid.get()).for_each(|message| message.flags = flags);
+            messages
+                .filter(|message| message.uid == uid.get())
+                .for_each(|message| (message.flags, message.modseq) = (flags, modseq));
         });
     }
 
@@ -163,25 +176,75 @@ impl FakeStore {
 
     fn change<T>(&self, mailbox: &str, change: impl FnOnce(&mut Snapshot<File>) -> T) -> T {
         let name = MailboxName::parse(mailbox).expect("a name");
-        let mailbox = self.0.lock().get(&name).cloned().expect("a mailbox");
-        let mut done = None;
-        mailbox.now.send_modify(|now| {
-            let old = now.take().expect("it is listed");
-            let mut new = Snapshot::clone(&old);
-            done = Some(change(&mut new));
-            *now = Some(Arc::new(new));
-        });
-        done.expect("it was called")
+        let mailbox = lock(&self.0.mailboxes).get(&name).cloned().expect("a mailbox");
+        mailbox.change(|snapshot| Ok(change(snapshot))).expect("it is listed")
     }
 }
 
-impl Account {
-    fn lock(&self) -> MutexGuard<'_, BTreeMap<MailboxName, Arc<FakeMailbox>>> {
-        self.mailboxes.lock().unwrap_or_else(PoisonError::into_inner)
+impl Snapshot<File> {
+    fn push(&mut self, flags: MessageFlags, internal_date: u32, file: File) -> Uid {
+        let (uid, modseq) = (self.uid_next, self.highest_modseq);
+        self.messages.push(Message { uid, flags, modseq, internal_date, file });
+        self.uid_next += 1;
+        Uid::new(uid).expect("UIDs begin at 1")
+    }
+}
+
+impl FakeMailbox {
+    fn new(account: &Account, special_use: Option<SpecialUse>) -> Self {
+        let id = account.last_id.fetch_add(1, Ordering::Relaxed) + 1;
+        let keywords = KeywordTable::default();
+        let empty = Snapshot { messages: Vec::new(), uid_next: 1, highest_modseq: 1, keywords };
+        Self {
+            id: MailboxId(id),
+            account: Weak::clone(&account.me),
+            special_use,
+            uid_validity: UidValidity(Uid::new(1000 + id).expect("it is not 0").0),
+            recent_from: AtomicU32::new(1),
+            now: watch::Sender::new(Some(Arc::new(empty))),
+        }
     }
 
+    /// Shows a changed snapshot with a higher MODSEQ, unless the change fails.
+    fn change<T>(
+        &self,
+        change: impl FnOnce(&mut Snapshot<File>) -> Result<T, MailstoreError>,
+    ) -> Result<T, MailstoreError> {
+        let mut done = Err(MailstoreError::NoMailbox);
+        self.now.send_if_modified(|now| {
+            let Some(old) = now.as_ref() else { return false };
+            let mut new = Snapshot::clone(old);
+            new.highest_modseq += 1;
+            done = change(&mut new);
+            if done.is_ok() {
+                *now = Some(Arc::new(new));
+            }
+            done.is_ok()
+        });
+        done
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Account {
     fn mailbox(&self, id: MailboxId) -> Result<Arc<FakeMailbox>, MailstoreError> {
-        self.lock().values().find(|mailbox| mailbox.id == id).cloned().ok_or(MailstoreError::NoMailbox)
+        lock(&self.mailboxes).values().find(|mailbox| mailbox.id == id).cloned().ok_or(MailstoreError::NoMailbox)
+    }
+
+    fn names(&self) -> BTreeMap<MailboxName, NamedMailbox> {
+        let mailboxes = lock(&self.mailboxes);
+        let named = mailboxes.iter().map(|(name, mailbox)| {
+            let named = NamedMailbox { id: Some(mailbox.id), special_use: mailbox.special_use, subscribed: true };
+            (name.clone(), named)
+        });
+        let mut names: BTreeMap<_, _> = named.collect();
+        for (name, on) in &*lock(&self.subscriptions) {
+            names.entry(name.clone()).or_default().subscribed = *on;
+        }
+        names
     }
 }
 
@@ -205,14 +268,11 @@ impl MailAccount for Account {
         patterns: &'a [NamePattern],
         options: ListOptions,
     ) -> Asked<'a, Box<dyn MailboxListing + 'a>> {
-        Box::pin(async move {
-            let mailboxes = self.lock().iter().map(|(name, mailbox)| (name.clone(), mailbox.id)).collect();
-            Ok(Box::new(AccountListing::new(self, options, listed(&mailboxes, patterns))) as _)
-        })
+        Box::pin(async move { Ok(Box::new(AccountListing::new(self, options, listed(&self.names(), patterns))) as _) })
     }
 
     fn find<'a>(&'a self, name: &'a MailboxName) -> Asked<'a, Option<MailboxId>> {
-        Box::pin(async move { Ok(self.lock().get(name).map(|mailbox| mailbox.id)) })
+        Box::pin(async move { Ok(lock(&self.mailboxes).get(name).map(|mailbox| mailbox.id)) })
     }
 
     fn status(&self, mailbox: MailboxId) -> Asked<'_, MailboxStatus> {
@@ -223,10 +283,37 @@ impl MailAccount for Account {
         })
     }
 
-    fn select(&self, mailbox: MailboxId, read_only: bool) -> Asked<'_, Box<dyn MailboxView>> {
+    fn select(&self, mailbox: MailboxId, mode: SelectMode) -> Asked<'_, Box<dyn MailboxView>> {
         Box::pin(async move {
-            let view = SnapshotView::select(self.mailbox(mailbox)?, !read_only).await?;
+            let view = SnapshotView::select(self.mailbox(mailbox)?, mode).await?;
             Ok(Box::new(view) as _)
+        })
+    }
+
+    fn create<'a>(&'a self, name: &'a MailboxName, special_use: Option<SpecialUse>) -> Asked<'a, MailboxId> {
+        Box::pin(async move { self.make(name, special_use) })
+    }
+
+    fn delete(&self, mailbox: MailboxId) -> Asked<'_, ()> {
+        Box::pin(async move { self.unmake(mailbox) })
+    }
+
+    fn rename<'a>(&'a self, mailbox: MailboxId, to: &'a MailboxName) -> Asked<'a, ()> {
+        Box::pin(async move { self.give_name(mailbox, to) })
+    }
+
+    fn subscribe<'a>(&'a self, name: &'a MailboxName, on: bool) -> Asked<'a, ()> {
+        Box::pin(async move {
+            self.check_change()?;
+            lock(&self.subscriptions).insert(name.clone(), on);
+            Ok(())
+        })
+    }
+
+    fn append(&self, mailbox: MailboxId, message: AppendRequest) -> Asked<'_, Box<dyn MessageWriter>> {
+        Box::pin(async move {
+            self.check_change()?;
+            Ok(changes::writer(self.mailbox(mailbox)?, message))
         })
     }
 }

@@ -57,7 +57,43 @@ impl MessageFlags {
     }
 }
 
-/// The keywords of a mailbox: at most 56, bits 8 to 63.
+/// A change of flags, the same for each message of a set.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct FlagUpdate {
+    /// What becomes of the flags that are set.
+    pub mode: FlagUpdateMode,
+    /// System flags.
+    pub flags: MessageFlags,
+    /// Keywords by name. Those that the mailbox does not have get a bit, unless they are removed.
+    pub keywords: Vec<String>,
+}
+
+/// How flags of a message and those of a [`FlagUpdate`] come together.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum FlagUpdateMode {
+    /// The message has these alone.
+    Replace,
+    /// The message has these, too.
+    Add,
+    /// The message has these no more.
+    Remove,
+}
+
+impl FlagUpdateMode {
+    /// The flags of a message that had `old`.
+    pub const fn apply(self, old: MessageFlags, these: MessageFlags) -> MessageFlags {
+        match self {
+            Self::Replace => these,
+            Self::Add => old.with(these),
+            Self::Remove => old.without(these),
+        }
+    }
+}
+
+/// The most keywords of a mailbox.
+pub const KEYWORDS_MAX: usize = 56;
+
+/// The keywords of a mailbox: at most [`KEYWORDS_MAX`], bits 8 to 63.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct KeywordTable(Vec<(u8, Arc<str>)>);
 
@@ -68,6 +104,17 @@ impl KeywordTable {
         keywords.sort_unstable();
         keywords.dedup_by_key(|(bit, _)| *bit);
         Self(keywords)
+    }
+
+    /// The flag of a keyword, which gets the lowest free bit if it is new. `None`: there are [`KEYWORDS_MAX`] others.
+    pub fn add(&mut self, name: &str) -> Option<MessageFlags> {
+        if let Some((flag, _)) = self.all().find(|(_, known)| known.eq_ignore_ascii_case(name)) {
+            return Some(flag);
+        }
+        let bit = (8..64).find(|bit| self.0.iter().all(|(taken, _)| taken != bit))?;
+        let at = self.0.partition_point(|(taken, _)| *taken < bit);
+        self.0.insert(at, (bit, name.into()));
+        Some(MessageFlags::keyword(bit))
     }
 
     /// All keywords, by bit.
@@ -100,5 +147,18 @@ mod tests {
         assert_eq!(table.flag("$FORWARDED"), Some(MessageFlags::keyword(8)));
         assert_eq!(table.flag("\\seen"), Some(MessageFlags::SEEN));
         assert_eq!(table.flag("none"), None);
+    }
+
+    #[test]
+    fn new_keywords_take_free_bits_until_none_is_left() {
+        let mut table = KeywordTable::new(vec![(9, "$Junk".into())]);
+        assert_eq!(table.add("$junk"), Some(MessageFlags::keyword(9)));
+        assert_eq!(table.add("a"), Some(MessageFlags::keyword(8)));
+        assert_eq!(table.add("b"), Some(MessageFlags::keyword(10)));
+        for n in 3..KEYWORDS_MAX {
+            assert!(table.add(&n.to_string()).is_some());
+        }
+        assert_eq!((table.add("one more"), table.add("A")), (None, Some(MessageFlags::keyword(8))));
+        assert_eq!(table.all().count(), KEYWORDS_MAX);
     }
 }

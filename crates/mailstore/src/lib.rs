@@ -29,12 +29,13 @@ pub mod table;
 pub use error::MailstoreError;
 #[cfg(feature = "fake")]
 pub use fake::{FakeMessage, FakeStore};
-pub use flags::{KeywordTable, MessageFlags};
+pub use flags::{FlagUpdate, FlagUpdateMode, KEYWORDS_MAX, KeywordTable, MessageFlags};
 pub use maildirs::{FindMaildir, IsPending, MailArrivals, MaildirLogins, MaildirStore};
 pub use name::{LEVEL_CHARS_MAX, LEVELS_MAX, MailboxName, NameError, SEPARATOR, SpecialUse};
 pub use pattern::NamePattern;
 pub use row::{MailboxId, MailboxStatus, MessageRow, MessageSet, ModSeq, NumberRange, Uid, UidValidity};
 pub use store::{
-    Asked, BODY_READ_MAX, ExpungedMessage, HEADER_BYTES_MAX, ListOptions, ListedMailbox, MailAccount, MailBody,
-    MailboxListing, MailboxView, Mailstore, MessageRows, RowOptions, ViewChanges,
+    AppendRequest, AppendedMessage, Asked, BODY_READ_MAX, ChangedFlags, CopiedMessages, ExpungedMessage,
+    HEADER_BYTES_MAX, ListOptions, ListedMailbox, MailAccount, MailBody, MailboxListing, MailboxView, Mailstore,
+    MessageRows, MessageWriter, RowOptions, SelectMode, StoredFlags, ViewChanges,
 };

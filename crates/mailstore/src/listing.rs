@@ -7,20 +7,27 @@ use crate::pattern::NamePattern;
 use crate::row::MailboxId;
 use crate::store::{Asked, ListOptions, ListedMailbox, MailAccount, MailboxListing};
 
-/// What a list has of these mailboxes; all of them count as subscribed.
-pub(crate) fn listed(mailboxes: &BTreeMap<MailboxName, MailboxId>, patterns: &[NamePattern]) -> Vec<ListedMailbox> {
+/// A name of an account: that of a mailbox, or one that is subscribed to, or both.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(crate) struct NamedMailbox {
+    /// `None`: there is no mailbox of that name.
+    pub id: Option<MailboxId>,
+    pub special_use: Option<SpecialUse>,
+    pub subscribed: bool,
+}
+
+/// Names that match, with those above them that are none themselves.
+pub(crate) fn listed(mailboxes: &BTreeMap<MailboxName, NamedMailbox>, patterns: &[NamePattern]) -> Vec<ListedMailbox> {
     let above = |name: &MailboxName| std::iter::successors(name.parent(), MailboxName::parent).collect::<Vec<_>>();
-    let parents: BTreeSet<MailboxName> = mailboxes.keys().flat_map(above).collect();
+    let there = mailboxes.iter().filter(|(_, mailbox)| mailbox.id.is_some()).map(|(name, _)| name);
+    let parents: BTreeSet<MailboxName> = there.flat_map(above).collect();
     let names: BTreeSet<&MailboxName> = mailboxes.keys().chain(&parents).collect();
     let matching = names.into_iter().filter(|name| patterns.iter().any(|pattern| pattern.matches(name)));
     let mut listed: Vec<ListedMailbox> = matching
-        .map(|name| ListedMailbox {
-            id: mailboxes.get(name).copied(),
-            special_use: SpecialUse::of_name(name).filter(|_| mailboxes.contains_key(name)),
-            has_children: parents.contains(name),
-            subscribed: mailboxes.contains_key(name),
-            status: None,
-            name: name.clone(),
+        .map(|name| {
+            let NamedMailbox { id, special_use, subscribed } = mailboxes.get(name).copied().unwrap_or_default();
+            let has_children = parents.contains(name);
+            ListedMailbox { name: name.clone(), id, special_use, has_children, subscribed, status: None }
         })
         .collect();
     listed.sort_by(|a, b| a.name.list_order(&b.name));
@@ -36,7 +43,11 @@ pub(crate) struct AccountListing<'a> {
 
 impl<'a> AccountListing<'a> {
     pub fn new(account: &'a dyn MailAccount, options: ListOptions, mut listed: Vec<ListedMailbox>) -> Self {
-        listed.retain(|mailbox| mailbox.subscribed || !options.subscribed);
+        listed.retain(|mailbox| match options.subscribed {
+            true => mailbox.subscribed,
+            // A subscription alone makes no mailbox.
+            false => mailbox.id.is_some() || mailbox.has_children,
+        });
         Self { account, options, left: listed.into_iter() }
     }
 }

@@ -9,15 +9,29 @@ use std::time::{Duration, UNIX_EPOCH};
 use bytes::Bytes;
 
 use crate::error::MailstoreError;
-use crate::flags::{KeywordTable, MessageFlags};
+use crate::flags::{FlagUpdate, KeywordTable, MessageFlags};
 use crate::row::{MailboxId, MailboxStatus, MessageRow, MessageSet, ModSeq, NumberRange, Uid, UidValidity};
-use crate::store::{Asked, ExpungedMessage, MailBody, MailboxView, MessageRows, RowOptions, ViewChanges};
+use crate::store::{
+    Asked, ChangedFlags, CopiedMessages, ExpungedMessage, MailBody, MailboxView, MessageRows, RowOptions, SelectMode,
+    StoredFlags, ViewChanges,
+};
 
 /// The most rows of one step.
 const ROWS_AT_ONCE: usize = 256;
 
+/// A mailbox whose messages can be changed. UIDs are ascending and those of a view: what is gone by now is passed over.
+pub(crate) trait ChangeTarget {
+    /// Whether all changes are refused.
+    fn is_read_only(&self) -> bool;
+    fn store(&self, uids: Vec<Uid>, update: FlagUpdate, unchanged_since: Option<ModSeq>) -> Asked<'_, StoredFlags>;
+    fn expunge(&self, uids: Option<Vec<NumberRange>>) -> Asked<'_, ()>;
+    fn remove(&self, uids: Vec<Uid>) -> Asked<'_, ()>;
+    /// With `moves`, the messages are here no more when they are there.
+    fn copy(&self, uids: Vec<Uid>, to: MailboxId, moves: bool) -> Asked<'_, Option<CopiedMessages>>;
+}
+
 /// A mailbox that has snapshots.
-pub(crate) trait Source: Send + Sync + 'static {
+pub(crate) trait Source: ChangeTarget + Send + Sync + 'static {
     /// Where a message's octets are.
     type File: Clone + Send + Sync + 'static;
 
@@ -95,7 +109,7 @@ fn uid(uid: u32) -> Uid {
 /// A session's view.
 pub(crate) struct SnapshotView<S: Source> {
     source: Arc<S>,
-    read_only: bool,
+    mode: SelectMode,
     /// What the client knows: the mailbox's own snapshot, or one with messages in it that are gone.
     seen: Arc<Snapshot<S::File>>,
     /// The mailbox's snapshot that `seen` was made of.
@@ -105,19 +119,19 @@ pub(crate) struct SnapshotView<S: Source> {
 }
 
 impl<S: Source> SnapshotView<S> {
-    /// `takes_recent`: no later session will see as `\Recent` what this one does.
-    pub async fn select(source: Arc<S>, takes_recent: bool) -> Result<Self, MailstoreError> {
+    pub async fn select(source: Arc<S>, mode: SelectMode) -> Result<Self, MailstoreError> {
         let of = source.look().await?;
-        let mut view = Self { source, read_only: !takes_recent, seen: Arc::clone(&of), of, recent: Vec::new() };
+        let mut view = Self { source, mode, seen: Arc::clone(&of), of, recent: Vec::new() };
         view.take_recent();
         Ok(view)
     }
 
     fn take_recent(&mut self) {
         let (recent_from, next) = (self.source.recent_from(), self.seen.uid_next);
-        let from = match self.read_only {
-            true => recent_from.load(Ordering::Relaxed),
-            false => recent_from.fetch_max(next, Ordering::Relaxed),
+        let from = match self.mode {
+            // No later session will see them as \Recent.
+            SelectMode::Writable => recent_from.fetch_max(next, Ordering::Relaxed),
+            SelectMode::ReadOnly | SelectMode::KeepsRecent => recent_from.load(Ordering::Relaxed),
         };
         let from = self.recent.last().map_or(from, |known| from.max(known.last + 1));
         if from < next {
@@ -143,6 +157,18 @@ impl<S: Source> SnapshotView<S> {
         }
     }
 
+    fn positions(&self, set: &MessageSet) -> Vec<Range<usize>> {
+        set.positions(self.seen.messages.len(), |uid| self.seen.below(uid))
+    }
+
+    fn uids(&self, set: &MessageSet) -> Vec<Uid> {
+        self.positions(set).into_iter().flatten().map(|at| uid(self.seen.messages[at].uid)).collect()
+    }
+
+    fn check_writable(&self) -> Result<(), MailstoreError> {
+        if MailboxView::read_only(self) { Err(MailstoreError::ReadOnly) } else { Ok(()) }
+    }
+
     fn message(&self, uid: Uid) -> Result<&Message<S::File>, MailstoreError> {
         self.seen.find(uid).ok_or(MailstoreError::Gone)
     }
@@ -161,7 +187,7 @@ impl<S: Source> SnapshotView<S> {
                 None => gone.push(ExpungedMessage { number, uid: uid(message.uid) }),
                 Some(found) => {
                     if found.flags != message.flags {
-                        changed.push(if may_expunge { at } else { number as usize - 1 });
+                        changed.push((if may_expunge { at } else { number as usize - 1 }, message.flags));
                     }
                     at += 1;
                 }
@@ -177,7 +203,7 @@ impl<S: Source> SnapshotView<S> {
             expunged: if may_expunge { gone } else { Vec::new() },
             exists: has_new.then(|| self.exists()),
             recent: Some(self.recent()).filter(|now| *now != recent),
-            flags: changed.into_iter().map(|at| self.row(at)).collect(),
+            flags: changed.into_iter().map(|(at, before)| ChangedFlags { row: self.row(at), before }).collect(),
             keywords,
         }
     }
@@ -198,8 +224,7 @@ impl<S: Source> MailboxView for SnapshotView<S> {
     }
 
     fn read_only(&self) -> bool {
-        // None of these stores can change anything yet.
-        true
+        self.mode == SelectMode::ReadOnly || self.source.is_read_only()
     }
 
     fn uid_validity(&self) -> UidValidity {
@@ -252,8 +277,7 @@ impl<S: Source> MailboxView for SnapshotView<S> {
     }
 
     fn rows<'a>(&'a self, set: &MessageSet, options: RowOptions) -> Box<dyn MessageRows + 'a> {
-        let at = set.positions(self.seen.messages.len(), |uid| self.seen.below(uid));
-        Box::new(SnapshotRows { view: self, options, left: at.into_iter().flatten() })
+        Box::new(SnapshotRows { view: self, options, left: self.positions(set).into_iter().flatten() })
     }
 
     fn header(&self, uid: Uid) -> Asked<'_, Bytes> {
@@ -268,6 +292,47 @@ impl<S: Source> MailboxView for SnapshotView<S> {
             Ok(message) => self.source.body(message),
             Err(error) => Box::pin(std::future::ready(Err(error))),
         }
+    }
+
+    fn store<'a>(
+        &'a self,
+        set: &'a MessageSet,
+        update: &'a FlagUpdate,
+        unchanged_since: Option<ModSeq>,
+    ) -> Asked<'a, StoredFlags> {
+        Box::pin(async move {
+            self.check_writable()?;
+            let uids = self.uids(set);
+            match uids.is_empty() {
+                true => Ok(StoredFlags::default()),
+                false => self.source.store(uids, update.clone(), unchanged_since).await,
+            }
+        })
+    }
+
+    fn expunge(&self, uids: Option<Vec<NumberRange>>) -> Asked<'_, ()> {
+        Box::pin(async move {
+            self.check_writable()?;
+            self.source.expunge(uids).await
+        })
+    }
+
+    fn remove<'a>(&'a self, set: &'a MessageSet) -> Asked<'a, ()> {
+        Box::pin(async move {
+            self.check_writable()?;
+            self.source.remove(self.uids(set)).await
+        })
+    }
+
+    fn copy<'a>(&'a self, set: &'a MessageSet, to: MailboxId) -> Asked<'a, Option<CopiedMessages>> {
+        self.source.copy(self.uids(set), to, false)
+    }
+
+    fn move_to<'a>(&'a self, set: &'a MessageSet, to: MailboxId) -> Asked<'a, Option<CopiedMessages>> {
+        Box::pin(async move {
+            self.check_writable()?;
+            self.source.copy(self.uids(set), to, true).await
+        })
     }
 }
 

@@ -2,14 +2,15 @@
 
 use std::pin::Pin;
 use std::sync::Arc;
+use std::time::SystemTime;
 
 use bytes::Bytes;
 
 use crate::error::MailstoreError;
-use crate::flags::{KeywordTable, MessageFlags};
+use crate::flags::{FlagUpdate, KeywordTable, MessageFlags};
 use crate::name::{MailboxName, SpecialUse};
 use crate::pattern::NamePattern;
-use crate::row::{MailboxId, MailboxStatus, MessageRow, MessageSet, ModSeq, Uid, UidValidity};
+use crate::row::{MailboxId, MailboxStatus, MessageRow, MessageSet, ModSeq, NumberRange, Uid, UidValidity};
 
 /// The answer to come. Dropping it is safe at any time.
 pub type Asked<'a, T> = Pin<Box<dyn Future<Output = Result<T, MailstoreError>> + Send + 'a>>;
@@ -50,11 +51,92 @@ pub trait MailAccount: Send + Sync {
     /// [`MailstoreError::NoMailbox`], [`MailstoreError::Unavailable`].
     fn status(&self, mailbox: MailboxId) -> Asked<'_, MailboxStatus>;
 
-    /// A session's view of a mailbox. Unless it is read-only, it takes what is `\Recent` for itself.
+    /// A session's view of a mailbox.
     ///
     /// # Errors
     /// [`MailstoreError::NoMailbox`], [`MailstoreError::NoPermission`], [`MailstoreError::Unavailable`].
-    fn select(&self, mailbox: MailboxId, read_only: bool) -> Asked<'_, Box<dyn MailboxView>>;
+    fn select(&self, mailbox: MailboxId, mode: SelectMode) -> Asked<'_, Box<dyn MailboxView>>;
+
+    /// Makes a mailbox, and those above it that are missing. Durable.
+    ///
+    /// # Errors
+    /// [`MailstoreError::Exists`]; [`MailstoreError::UseTaken`]: another mailbox has the special use; [`MailstoreError::Cannot`],
+    /// [`MailstoreError::NoSpace`], [`MailstoreError::Limit`], [`MailstoreError::Unavailable`].
+    fn create<'a>(&'a self, name: &'a MailboxName, special_use: Option<SpecialUse>) -> Asked<'a, MailboxId>;
+
+    /// Removes a mailbox with its mail; mailboxes below it stay. Durable.
+    ///
+    /// # Errors
+    /// [`MailstoreError::NoMailbox`]; [`MailstoreError::Cannot`], for INBOX too; [`MailstoreError::Unavailable`].
+    fn delete(&self, mailbox: MailboxId) -> Asked<'_, ()>;
+
+    /// Gives a mailbox another name, and those below it names below the new one, in one batch. INBOX stays: its mail moves to a new mailbox of that
+    /// name (RFC 9051 section 6.3.6). Missing mailboxes above the new name are made. Durable.
+    ///
+    /// # Errors
+    /// As [`create`](Self::create) and [`delete`](Self::delete).
+    fn rename<'a>(&'a self, mailbox: MailboxId, to: &'a MailboxName) -> Asked<'a, ()>;
+
+    /// Subscribes to a name, or ends that. A name needs no mailbox for either. Durable.
+    ///
+    /// # Errors
+    /// [`MailstoreError::NoSpace`], [`MailstoreError::Limit`], [`MailstoreError::Unavailable`].
+    fn subscribe<'a>(&'a self, name: &'a MailboxName, on: bool) -> Asked<'a, ()>;
+
+    /// Begins to put a message into a mailbox.
+    ///
+    /// # Errors
+    /// [`MailstoreError::NoMailbox`], [`MailstoreError::ReadOnly`], [`MailstoreError::NoSpace`], [`MailstoreError::Limit`],
+    /// [`MailstoreError::TooBig`], [`MailstoreError::Unavailable`].
+    fn append(&self, mailbox: MailboxId, message: AppendRequest) -> Asked<'_, Box<dyn MessageWriter>>;
+}
+
+/// What a session may do with a mailbox.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum SelectMode {
+    /// Nothing is changed (EXAMINE).
+    ReadOnly,
+    /// Flags and messages may be changed, and what is `\Recent` is taken for this session (SELECT).
+    Writable,
+    /// Flags and messages may be changed, and what is `\Recent` stays for another session (POP3).
+    KeepsRecent,
+}
+
+/// A message to [append](MailAccount::append).
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct AppendRequest {
+    /// System flags.
+    pub flags: MessageFlags,
+    /// Keywords by name; new ones get a bit.
+    pub keywords: Vec<String>,
+    /// INTERNALDATE; `None`: now.
+    pub internal_date: Option<SystemTime>,
+    /// Octets that the client has announced. A few more may come: a bare LF becomes CRLF before it is written.
+    pub octets: u64,
+}
+
+/// Takes a message in CRLF octets. Dropping it stores nothing.
+pub trait MessageWriter: Send {
+    /// Takes octets; waits while there is no room for more.
+    ///
+    /// # Errors
+    /// [`MailstoreError::NoSpace`], [`MailstoreError::TooBig`], [`MailstoreError::Unavailable`]; the message cannot be finished then.
+    fn write(&mut self, octets: Bytes) -> Asked<'_, ()>;
+
+    /// Stores the message. `Ok`: durable.
+    ///
+    /// # Errors
+    /// Those of [`write`](Self::write); [`MailstoreError::NoMailbox`]: it was removed meanwhile; [`MailstoreError::Limit`]: too many keywords.
+    fn finish(self: Box<Self>) -> Asked<'static, AppendedMessage>;
+}
+
+/// Where a message was put (RFC 4315 section 3, APPENDUID).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct AppendedMessage {
+    /// UIDVALIDITY of the mailbox.
+    pub uid_validity: UidValidity,
+    /// The message's UID there.
+    pub uid: Uid,
 }
 
 /// What a list contains.
@@ -149,6 +231,63 @@ pub trait MailboxView: Send + Sync {
     /// # Errors
     /// As [`header`](Self::header).
     fn body(&self, uid: Uid) -> Asked<'_, Arc<dyn MailBody>>;
+
+    /// Changes flags of a set, in one batch. With `unchanged_since`, messages with a higher MODSEQ stay as they are (RFC 7162 section 3.1.3). Durable.
+    ///
+    /// # Errors
+    /// [`MailstoreError::ReadOnly`], [`MailstoreError::NoMailbox`], [`MailstoreError::Limit`]: too many keywords, or too many messages at once;
+    /// [`MailstoreError::Unavailable`]. Nothing is changed then.
+    fn store<'a>(
+        &'a self,
+        set: &'a MessageSet,
+        update: &'a FlagUpdate,
+        unchanged_since: Option<ModSeq>,
+    ) -> Asked<'a, StoredFlags>;
+
+    /// Removes messages with `\Deleted`: all of them, or those among some UIDs (RFC 4315 section 2.1). Durable.
+    ///
+    /// # Errors
+    /// [`MailstoreError::ReadOnly`], [`MailstoreError::NoMailbox`], [`MailstoreError::Unavailable`]. Nothing is changed then.
+    fn expunge(&self, uids: Option<Vec<NumberRange>>) -> Asked<'_, ()>;
+
+    /// Removes messages of a set, whatever their flags are (POP3). Durable.
+    ///
+    /// # Errors
+    /// As [`expunge`](Self::expunge).
+    fn remove<'a>(&'a self, set: &'a MessageSet) -> Asked<'a, ()>;
+
+    /// Copies messages of a set with their flags and dates, all or none. `None`: all of them are gone. Durable.
+    ///
+    /// # Errors
+    /// [`MailstoreError::NoMailbox`]: the mailbox `to` is gone; [`MailstoreError::NoPermission`], [`MailstoreError::Damaged`],
+    /// [`MailstoreError::NoSpace`], [`MailstoreError::Limit`], [`MailstoreError::Unavailable`]. Nothing is changed then.
+    fn copy<'a>(&'a self, set: &'a MessageSet, to: MailboxId) -> Asked<'a, Option<CopiedMessages>>;
+
+    /// Moves messages of a set, as [`copy`](Self::copy) (RFC 6851).
+    ///
+    /// # Errors
+    /// Those of [`copy`](Self::copy), and [`MailstoreError::ReadOnly`].
+    fn move_to<'a>(&'a self, set: &'a MessageSet, to: MailboxId) -> Asked<'a, Option<CopiedMessages>>;
+}
+
+/// What became of a change of flags.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct StoredFlags {
+    /// Messages that stay as they are because of `unchanged_since`, ascending.
+    pub modified: Vec<Uid>,
+    /// True if messages of the set are gone.
+    pub gone: bool,
+}
+
+/// Messages that were copied or moved (RFC 4315 section 3, COPYUID). Both lists are ascending, have the same length and are never empty.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct CopiedMessages {
+    /// UIDVALIDITY of the mailbox that they are in now.
+    pub uid_validity: UidValidity,
+    /// UIDs in this mailbox.
+    pub from: Vec<Uid>,
+    /// UIDs of the copies.
+    pub to: Vec<Uid>,
 }
 
 /// What rows must have.
@@ -176,10 +315,19 @@ pub struct ViewChanges {
     pub exists: Option<u32>,
     /// The number of `\Recent` messages, if that is another one.
     pub recent: Option<u32>,
-    /// Messages that were in the view before and whose flags changed, by their numbers after `expunged`. Without sizes.
-    pub flags: Vec<MessageRow>,
+    /// Messages that were in the view before and whose flags changed, by their numbers after `expunged`.
+    pub flags: Vec<ChangedFlags>,
     /// The keywords of the mailbox, if there are new ones (untagged FLAGS and PERMANENTFLAGS).
     pub keywords: Option<KeywordTable>,
+}
+
+/// A message with other flags.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ChangedFlags {
+    /// The message now, without its size.
+    pub row: MessageRow,
+    /// Its flags in the view before.
+    pub before: MessageFlags,
 }
 
 /// A message that left the view.

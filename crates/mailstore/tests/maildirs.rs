@@ -10,7 +10,7 @@ use posthaste_maildir::{Host, MailboxPath, Maildir, UniqueName};
 use posthaste_mailstore::ledger::MailLedger;
 use posthaste_mailstore::{
     ListOptions, MailAccount, MailBody, MailboxName, MailboxView, MaildirLogins, MaildirStore, Mailstore,
-    MailstoreError, MessageFlags, MessageSet, NamePattern, RowOptions, SpecialUse, Uid,
+    MailstoreError, MessageFlags, MessageSet, NamePattern, RowOptions, SelectMode, SpecialUse, Uid,
 };
 use posthaste_spool::{Config, FileSpool};
 
@@ -60,7 +60,7 @@ async fn names(account: &dyn MailAccount) -> Vec<String> {
 
 async fn select(account: &dyn MailAccount, name: &str) -> Box<dyn MailboxView> {
     let id = account.find(&MailboxName::parse(name).unwrap()).await.unwrap().unwrap();
-    account.select(id, false).await.unwrap()
+    account.select(id, SelectMode::Writable).await.unwrap()
 }
 
 async fn whole(body: &dyn MailBody) -> Vec<u8> {
@@ -126,7 +126,7 @@ async fn an_idle_session_hears_of_mail_flags_and_removal() {
     while flags.is_empty() {
         flags = view.advance(false).await.unwrap().flags;
     }
-    assert!(flags[0].has(MessageFlags::SEEN) && flags[0].uid == Uid::new(1).unwrap());
+    assert!(flags[0].row.has(MessageFlags::SEEN) && flags[0].row.uid == Uid::new(1).unwrap());
     fs::remove_file(&seen).unwrap();
     let expunged = loop {
         view.changed().await;

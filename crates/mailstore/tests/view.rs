@@ -1,8 +1,8 @@
 //! What a view tells and when, on mailboxes in memory.
 
 use posthaste_mailstore::{
-    FakeMessage, FakeStore, KeywordTable, ListOptions, MailAccount, MailboxName, MailboxView, Mailstore,
-    MailstoreError, MessageFlags, MessageSet, NamePattern, NumberRange, RowOptions, Uid, ViewChanges,
+    ChangedFlags, FakeMessage, FakeStore, KeywordTable, ListOptions, MailAccount, MailboxName, MailboxView, Mailstore,
+    MailstoreError, MessageFlags, MessageSet, NamePattern, NumberRange, RowOptions, SelectMode, Uid, ViewChanges,
 };
 use proptest::prelude::*;
 use std::sync::Arc;
@@ -11,10 +11,10 @@ async fn account(store: &FakeStore) -> Arc<dyn MailAccount> {
     store.account("me").await.unwrap()
 }
 
-async fn select(store: &FakeStore, name: &str, read_only: bool) -> Box<dyn MailboxView> {
+async fn select(store: &FakeStore, name: &str, mode: SelectMode) -> Box<dyn MailboxView> {
     let account = account(store).await;
     let id = account.find(&MailboxName::parse(name).unwrap()).await.unwrap().unwrap();
-    account.select(id, read_only).await.unwrap()
+    account.select(id, mode).await.unwrap()
 }
 
 fn store(messages: usize) -> (FakeStore, Vec<Uid>) {
@@ -29,13 +29,17 @@ type Told = Vec<(u32, u32)>;
 
 fn told(changes: &ViewChanges) -> (Told, Option<u32>, Told) {
     let expunged = changes.expunged.iter().map(|gone| (gone.number, gone.uid.get())).collect();
-    (expunged, changes.exists, changes.flags.iter().map(|row| (row.number, row.uid.get())).collect())
+    (
+        expunged,
+        changes.exists,
+        changes.flags.iter().map(|changed| (changed.row.number, changed.row.uid.get())).collect(),
+    )
 }
 
 #[tokio::test]
 async fn expunges_wait_until_they_may_be_told() {
     let (store, uids) = store(4);
-    let mut view = select(&store, "INBOX", false).await;
+    let mut view = select(&store, "INBOX", SelectMode::Writable).await;
     store.expunge("INBOX", uids[0]);
     store.expunge("INBOX", uids[2]);
     store.set_flags("INBOX", uids[3], MessageFlags::SEEN);
@@ -56,7 +60,7 @@ async fn expunges_wait_until_they_may_be_told() {
 #[tokio::test]
 async fn an_expunge_and_an_arrival_are_both_told() {
     let (store, uids) = store(2);
-    let mut view = select(&store, "INBOX", false).await;
+    let mut view = select(&store, "INBOX", SelectMode::Writable).await;
     store.expunge("INBOX", uids[1]);
     store.add("INBOX", FakeMessage::new("\r\n"));
     assert_eq!(told(&view.advance(true).await.unwrap()), (vec![(2, 2)], Some(2), vec![]));
@@ -65,9 +69,9 @@ async fn an_expunge_and_an_arrival_are_both_told() {
 #[tokio::test]
 async fn recent_messages_belong_to_one_session() {
     let (store, _) = store(2);
-    let peek = select(&store, "INBOX", true).await;
-    let mut first = select(&store, "INBOX", false).await;
-    let mut second = select(&store, "INBOX", false).await;
+    let peek = select(&store, "INBOX", SelectMode::ReadOnly).await;
+    let mut first = select(&store, "INBOX", SelectMode::Writable).await;
+    let mut second = select(&store, "INBOX", SelectMode::Writable).await;
     assert_eq!((peek.recent(), first.recent(), second.recent()), (2, 2, 0));
     store.add("INBOX", FakeMessage::new("\r\n"));
     assert_eq!(second.advance(true).await.unwrap().recent, Some(1));
@@ -79,7 +83,7 @@ async fn recent_messages_belong_to_one_session() {
 #[tokio::test]
 async fn keywords_and_removal_reach_a_view() {
     let (store, _) = store(1);
-    let mut view = select(&store, "INBOX", false).await;
+    let mut view = select(&store, "INBOX", SelectMode::Writable).await;
     let keywords = KeywordTable::new(vec![(8, "$Junk".into())]);
     store.set_keywords("INBOX", keywords.clone());
     assert_eq!(view.advance(false).await.unwrap().keywords, Some(keywords));
@@ -120,7 +124,7 @@ async fn a_large_set_comes_in_steps_and_bodies_in_pieces() {
     let (store, _) = store(600);
     let long = store.add("INBOX", FakeMessage::new(vec![b'x'; 100_000]));
     let broken = store.add("INBOX", FakeMessage { octets: None, ..FakeMessage::new("") });
-    let view = select(&store, "INBOX", false).await;
+    let view = select(&store, "INBOX", SelectMode::Writable).await;
     let mut rows = view.rows(&MessageSet::all(), RowOptions { sizes: true });
     let mut steps = Vec::new();
     loop {
@@ -169,8 +173,8 @@ async fn hear(view: &mut dyn MailboxView, may_expunge: bool, known: &mut Vec<(u3
         let new = view.rows(&new, RowOptions::default()).next().await.unwrap();
         known.extend(new.iter().map(|row| (row.uid.get(), row.flags)));
     }
-    for row in changes.flags {
-        assert_eq!(known[row.number as usize - 1].0, row.uid.get());
+    for ChangedFlags { row, before } in changes.flags {
+        assert_eq!(known[row.number as usize - 1], (row.uid.get(), before));
         known[row.number as usize - 1].1 = row.flags;
     }
     assert_eq!(known.len(), view.exists() as usize);
@@ -185,7 +189,7 @@ proptest! {
         runtime.block_on(async {
             let (store, mut uids) = store(3);
             let mut now: Vec<(Uid, MessageFlags)> = uids.drain(..).map(|uid| (uid, MessageFlags::NONE)).collect();
-            let mut view = select(&store, "INBOX", false).await;
+            let mut view = select(&store, "INBOX", SelectMode::Writable).await;
             let mut known: Vec<(u32, MessageFlags)> = now.iter().map(|(uid, flags)| (uid.get(), *flags)).collect();
             for step in steps {
                 match step {

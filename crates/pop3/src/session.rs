@@ -10,7 +10,7 @@ mod mail;
 mod maildrop;
 
 pub use machine::Pop3Machine;
-pub use maildrop::DeletedMessages;
+pub use maildrop::MarkedMessages;
 
 /// Settings of a session.
 #[derive(Debug, Clone)]
@@ -72,8 +72,9 @@ pub enum Pop3Event {
     Open { message: u32 },
     /// *Asks* for octets of the open message from `from` on, as many as fit. Answer with [`Pop3Machine::octets`].
     Read { from: u64 },
-    /// *Asks* to remove the messages of [`Pop3Machine::deleted`], all or none, durably. Answer with [`Pop3Machine::removed`].
-    Remove,
+    /// *Asks* to set `\Seen` on the messages of [`Pop3Machine::retrieved`], and to remove those of [`Pop3Machine::deleted`], all or none, durably.
+    /// Answer with [`Pop3Machine::updated`].
+    Update,
 }
 
 /// Credentials of a client.

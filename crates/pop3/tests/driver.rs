@@ -6,7 +6,10 @@ mod common;
 use std::sync::Arc;
 use std::time::Duration;
 
-use posthaste_mailstore::{FakeMessage, FakeStore, Uid};
+use posthaste_mailstore::{
+    FakeMessage, FakeStore, MailboxName, Mailstore as _, MailstoreError, MessageFlags, MessageSet, RowOptions,
+    SelectMode, Uid,
+};
 use posthaste_net::{
     Admission, Connection, CurrentPhase, Limits, Listeners, Peer, Place, Proxies, Rules, Service, Stream,
 };
@@ -102,8 +105,56 @@ async fn a_session_has_the_list_of_its_login() {
 }
 
 #[tokio::test]
+async fn quit_removes_what_was_deleted_and_marks_what_was_read() {
+    let store = store();
+    let (mut client, _serving) = open(&store, Pop3Timeouts::default());
+    client.log_in().await;
+    client.ask("TOP 3 0", "\r\n.\r\n").await;
+    client.ask("RETR 1", "\r\n.\r\n").await;
+    client.ask("DELE 2", "\r\n").await;
+    assert_eq!(client.ask("RSET", "\r\n").await, "+OK Nothing is deleted\r\n");
+    client.ask("DELE 2", "\r\n").await;
+    assert_eq!(client.ask("QUIT", "\r\n").await, "+OK Bye; 1 removed\r\n");
+    assert_eq!(flags(&store).await, [(1, MessageFlags::SEEN), (0x2b, MessageFlags::NONE)]);
+    // Another session takes no \Recent away, and one that breaks off changes nothing.
+    let (mut client, serving) = open(&store, Pop3Timeouts::default());
+    client.log_in().await;
+    client.ask("RETR 2", "\r\n.\r\n").await;
+    client.ask("DELE 1", "\r\n").await;
+    drop(client);
+    serving.await.unwrap();
+    assert_eq!(flags(&store).await, [(1, MessageFlags::SEEN), (0x2b, MessageFlags::NONE)]);
+}
+
+#[tokio::test]
+async fn messages_removed_by_another_session_are_no_error_at_quit() {
+    let store = store();
+    let (mut client, _serving) = open(&store, Pop3Timeouts::default());
+    client.log_in().await;
+    client.ask("DELE 1", "\r\n").await;
+    store.expunge("INBOX", Uid::new(1).unwrap());
+    assert_eq!(client.ask("QUIT", "\r\n").await, "+OK Bye; 1 removed\r\n");
+}
+
+/// UIDs and flags of INBOX, in which everything is still \Recent.
+async fn flags(store: &FakeStore) -> Vec<(u32, MessageFlags)> {
+    let account = store.account("ann").await.unwrap();
+    let inbox = account.find(&MailboxName::inbox()).await.unwrap().unwrap();
+    let view = account.select(inbox, SelectMode::ReadOnly).await.unwrap();
+    assert_eq!(view.recent(), view.exists());
+    let rows = view.rows(&MessageSet::all(), RowOptions::default()).next().await.unwrap();
+    rows.iter().map(|row| (row.uid.get(), row.flags)).collect()
+}
+
+#[tokio::test]
 async fn deleted_messages_that_stay_are_told_at_quit() {
     let store = store();
+    store.refuse_changes(Some(MailstoreError::Unavailable("as the test wants it".into())));
+    let (mut client, _serving) = open(&store, Pop3Timeouts::default());
+    client.log_in().await;
+    client.ask("RETR 1", "\r\n.\r\n").await;
+    assert_eq!(client.ask("QUIT", "\r\n").await, "+OK Bye\r\n");
+    store.refuse_changes(Some(MailstoreError::ReadOnly));
     let (mut client, _serving) = open(&store, Pop3Timeouts::default());
     client.log_in().await;
     assert_eq!(client.ask("DELE 1", "\r\n").await, "+OK Message 1 will be deleted\r\n");

@@ -56,7 +56,7 @@ pub(super) fn changes(changes: &ViewChanges, view: &dyn MailboxView) -> MailChan
         expunged: changes.expunged.iter().map(|message| message.number).collect(),
         exists: changes.exists,
         recent: changes.recent,
-        flags: changes.flags.iter().map(row).collect(),
+        flags: changes.flags.iter().map(|changed| row(&changed.row)).collect(),
         keywords: changes.keywords.as_ref().map(keywords),
         last_uid: last_uid(view),
     }

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use posthaste_mailstore::{
     BODY_READ_MAX, ListOptions, MailAccount, MailBody, MailboxName, MailboxView, MailstoreError, MessageRow,
-    NamePattern, RowOptions, Uid,
+    NamePattern, RowOptions, SelectMode, Uid,
 };
 use posthaste_net::{Connection, Peer, SessionEnd};
 use tokio::sync::Semaphore;
@@ -118,9 +118,10 @@ impl Mine {
             ImapEvent::Select { mailbox, read_only } => {
                 // What the old view holds is given back first.
                 self.view = None;
+                let mode = if read_only { SelectMode::ReadOnly } else { SelectMode::Writable };
                 let selected: Result<SelectedMailbox, MailRefusal> = async {
                     let id = find(account, &mailbox).await?;
-                    let view = account.select(id, read_only).await.map_err(|error| mail::refusal(&error))?;
+                    let view = account.select(id, mode).await.map_err(|error| mail::refusal(&error))?;
                     Ok(mail::selected(&**self.view.insert(view)))
                 }
                 .await;

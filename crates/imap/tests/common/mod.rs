@@ -13,7 +13,7 @@ use posthaste_imap::session::{ImapConfig, ImapCredentials, ImapEvent, ImapMachin
 use posthaste_mailstore::Mailstore as _;
 use posthaste_mailstore::{
     FakeMessage, FakeStore, KeywordTable, ListOptions, MailAccount, MailBody, MailboxName, MailboxView, MailstoreError,
-    MessageFlags, MessageRow, NamePattern, RowOptions, Uid,
+    MessageFlags, MessageRow, NamePattern, RowOptions, SelectMode, Uid,
 };
 
 pub const SIMPLE: &str = "Date: Tue, 4 Mar 2025 23:40:00 -0800\r\nFrom: Ann <ann@example.org>\r\nTo: bob@example.net\r\n\
@@ -147,7 +147,8 @@ impl Host {
             }
             ImapEvent::Select { mailbox, read_only } => {
                 let id = self.find(&mailbox);
-                let view = id.map(|id| now(self.account.as_ref().unwrap().select(id, read_only)).unwrap());
+                let mode = if read_only { SelectMode::ReadOnly } else { SelectMode::Writable };
+                let view = id.map(|id| now(self.account.as_ref().unwrap().select(id, mode)).unwrap());
                 self.machine.selected(view.as_ref().map(|view| mail::selected(&**view)).map_err(|why| *why));
                 self.view = view.ok();
             }

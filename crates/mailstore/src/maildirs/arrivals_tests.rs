@@ -13,7 +13,7 @@ use super::*;
 use crate::ledger::MailLedger;
 use crate::name::MailboxName;
 use crate::row::Uid;
-use crate::store::{MailboxView, Mailstore};
+use crate::store::{MailboxView, Mailstore, SelectMode};
 
 const INBOX: &str = "me/Maildir";
 const NONCE: u32 = 7;
@@ -96,7 +96,7 @@ impl World {
     async fn select(&self) -> Box<dyn MailboxView> {
         let account = self.logins.account("me").await.unwrap();
         let id = account.find(&MailboxName::inbox()).await.unwrap().unwrap();
-        account.select(id, false).await.unwrap()
+        account.select(id, SelectMode::Writable).await.unwrap()
     }
 
     /// Makes the file of a message, as delivery does.

@@ -6,6 +6,7 @@
 mod arrivals;
 mod awaited;
 mod body;
+mod changes;
 mod file;
 mod keywords;
 mod loaded;
@@ -37,12 +38,14 @@ use self::mailbox::{MaildirMailbox, lock};
 use self::owner::Owner;
 use crate::error::MailstoreError;
 use crate::ledger::{GrownMailboxes, LedgerError, MailLedger};
-use crate::listing::{AccountListing, listed};
-use crate::name::MailboxName;
+use crate::listing::{AccountListing, NamedMailbox, listed};
+use crate::name::{MailboxName, SpecialUse};
 use crate::pattern::NamePattern;
 use crate::row::{MailboxId, MailboxStatus};
 use crate::snapshot::{SnapshotView, Source, status};
-use crate::store::{Asked, ListOptions, MailAccount, MailboxListing, MailboxView, Mailstore};
+use crate::store::{
+    AppendRequest, Asked, ListOptions, MailAccount, MailboxListing, MailboxView, Mailstore, MessageWriter, SelectMode,
+};
 
 /// Which Maildir a login has: its path below the root of all mail.
 pub type FindMaildir = dyn Fn(&str) -> Option<MailboxPath> + Send + Sync;
@@ -301,8 +304,11 @@ impl MailAccount for MaildirAccount {
         options: ListOptions,
     ) -> Asked<'a, Box<dyn MailboxListing + 'a>> {
         Box::pin(async move {
-            let names = self.names().await?;
-            Ok(Box::new(AccountListing::new(self, options, listed(&names, patterns))) as _)
+            let named = self.names().await?.into_iter().map(|(name, id)| {
+                let special_use = SpecialUse::of_name(&name);
+                (name, NamedMailbox { id: Some(id), special_use, subscribed: true })
+            });
+            Ok(Box::new(AccountListing::new(self, options, listed(&named.collect(), patterns))) as _)
         })
     }
 
@@ -326,10 +332,30 @@ impl MailAccount for MaildirAccount {
         })
     }
 
-    fn select(&self, mailbox: MailboxId, read_only: bool) -> Asked<'_, Box<dyn MailboxView>> {
+    fn select(&self, mailbox: MailboxId, mode: SelectMode) -> Asked<'_, Box<dyn MailboxView>> {
         Box::pin(async move {
-            let view = SnapshotView::select(self.mailbox(mailbox)?, !read_only).await?;
+            let view = SnapshotView::select(self.mailbox(mailbox)?, mode).await?;
             Ok(Box::new(view) as _)
         })
+    }
+
+    fn create<'a>(&'a self, _: &'a MailboxName, _: Option<SpecialUse>) -> Asked<'a, MailboxId> {
+        changes::impossible()
+    }
+
+    fn delete(&self, _: MailboxId) -> Asked<'_, ()> {
+        changes::impossible()
+    }
+
+    fn rename<'a>(&'a self, _: MailboxId, _: &'a MailboxName) -> Asked<'a, ()> {
+        changes::impossible()
+    }
+
+    fn subscribe<'a>(&'a self, _: &'a MailboxName, _: bool) -> Asked<'a, ()> {
+        changes::impossible()
+    }
+
+    fn append(&self, _: MailboxId, _: AppendRequest) -> Asked<'_, Box<dyn MessageWriter>> {
+        changes::impossible()
     }
 }

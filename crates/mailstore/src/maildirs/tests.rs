@@ -24,7 +24,7 @@ use crate::ledger::MailLedger;
 use crate::name::MailboxName;
 use crate::row::Uid;
 use crate::snapshot::Source;
-use crate::store::Mailstore;
+use crate::store::{Mailstore, SelectMode};
 
 /// A Maildir whose directories have stood still whenever the test says so.
 struct Place {
@@ -567,7 +567,7 @@ async fn a_takeover_that_failed_is_made_with_another_id() {
         for _ in 0..left {
             let _ = ledger.append(&filler);
         }
-        match account.select(id, false).await {
+        match account.select(id, SelectMode::Writable).await {
             Err(_) => refused += 1,
             Ok(view) => {
                 assert_eq!(view.exists(), 70);
@@ -594,7 +594,7 @@ async fn mailboxes_without_a_session_leave_memory() {
     let select = async |login: &str| {
         let account = logins.account(login).await.unwrap();
         let id = account.find(&MailboxName::inbox()).await.unwrap().unwrap();
-        (account.select(id, false).await.unwrap(), id.0)
+        (account.select(id, SelectMode::Writable).await.unwrap(), id.0)
     };
     let (ann, ann_id) = select("ann").await;
     let (bob, bob_id) = select("bob").await;

@@ -6,15 +6,15 @@ use std::sync::Arc;
 
 use bytes::BytesMut;
 use posthaste_mailstore::{
-    BODY_READ_MAX, MailBody, MailboxName, MailboxView, MailstoreError, MessageRow, MessageSet, NumberRange, RowOptions,
-    Uid,
+    BODY_READ_MAX, FlagUpdate, FlagUpdateMode, MailBody, MailboxName, MailboxView, MailstoreError, MessageFlags,
+    MessageRow, MessageSet, NumberRange, RowOptions, SelectMode, Uid,
 };
 use posthaste_net::{Connection, Peer, SessionEnd, SessionStream, Woken, after};
 use tokio::task::yield_now;
 use tokio::time::Instant;
 
 use super::{Pop3Authenticator, Pop3Service, Pop3Timeouts};
-use crate::session::{Pop3Credentials, Pop3Event, Pop3LoginRefusal, Pop3Machine, Pop3Refusal, Pop3Row};
+use crate::session::{MarkedMessages, Pop3Credentials, Pop3Event, Pop3LoginRefusal, Pop3Machine, Pop3Refusal, Pop3Row};
 
 /// A session over its stream.
 struct Conversation {
@@ -86,7 +86,10 @@ impl Conversation {
                     let view = Box::pin(log_in(service, peer, credentials)).await;
                     self.machine.logged_in(view.map(|view| inbox.insert(view).exists()));
                 }
-                Pop3Event::Remove => self.machine.removed(remove(opened(&inbox))),
+                Pop3Event::Update => {
+                    let updated = Box::pin(update(opened(&inbox), &self.machine)).await;
+                    self.machine.updated(updated.map_err(|error| refusal(&error)));
+                }
                 Pop3Event::Rows { first, last, sizes } => {
                     event = Box::pin(self.rows(opened(&inbox), NumberRange { first, last }, sizes)).await?;
                     continue;
@@ -191,8 +194,7 @@ async fn log_in<A: Pop3Authenticator>(
         let account = service.store.account(&login).await?;
         let inbox = MailboxName::parse("INBOX").expect("INBOX is a name");
         let id = account.find(&inbox).await?.ok_or(MailstoreError::NoMailbox)?;
-        // Read-only: POP3 takes no \Recent for itself.
-        account.select(id, true).await
+        account.select(id, SelectMode::KeepsRecent).await
     };
     opened.await.map_err(|error| match error {
         MailstoreError::NoMailbox => Pop3LoginRefusal::Wrong,
@@ -200,10 +202,33 @@ async fn log_in<A: Pop3Authenticator>(
     })
 }
 
-/// The store has no way to change a mailbox yet. RFC 1939 section 6 wants it told.
-fn remove(view: &dyn MailboxView) -> Result<(), Pop3Refusal> {
-    debug_assert!(view.read_only(), "a mailbox that can be changed");
-    Err(Pop3Refusal::Impossible)
+/// Does what the client has asked for until QUIT.
+async fn update(view: &dyn MailboxView, machine: &Pop3Machine) -> Result<(), MailstoreError> {
+    let deleted = machine.deleted().into_iter().flat_map(MarkedMessages::iter);
+    let is_deleted = |message: &u32| machine.deleted().is_some_and(|deleted| deleted.contains(*message));
+    let retrieved = machine.retrieved().into_iter().flat_map(MarkedMessages::iter);
+    let (seen, deleted) = (set(retrieved.filter(|message| !is_deleted(message))), set(deleted));
+    if let Some(seen) = seen {
+        let update = FlagUpdate { mode: FlagUpdateMode::Add, flags: MessageFlags::SEEN, keywords: Vec::new() };
+        // The client has its messages, and is told of the removal alone.
+        let _ = view.store(&seen, &update, None).await;
+    }
+    match deleted {
+        Some(deleted) => view.remove(&deleted).await,
+        None => Ok(()),
+    }
+}
+
+/// Messages by their numbers, which ascend.
+fn set(messages: impl Iterator<Item = u32>) -> Option<MessageSet> {
+    let mut ranges: Vec<NumberRange> = Vec::new();
+    for message in messages {
+        match ranges.last_mut() {
+            Some(last) if last.last + 1 == message => last.last = message,
+            _ => ranges.push(NumberRange { first: message, last: message }),
+        }
+    }
+    (!ranges.is_empty()).then_some(MessageSet::Numbers(ranges))
 }
 
 /// Opens a message by its number.
@@ -222,7 +247,10 @@ fn listed(row: &MessageRow, validity: u32) -> Pop3Row {
 fn refusal(error: &MailstoreError) -> Pop3Refusal {
     match error {
         MailstoreError::Gone | MailstoreError::NoMailbox => Pop3Refusal::Gone,
-        MailstoreError::NoPermission | MailstoreError::Damaged(_) => Pop3Refusal::Impossible,
+        MailstoreError::NoPermission
+        | MailstoreError::Damaged(_)
+        | MailstoreError::ReadOnly
+        | MailstoreError::Cannot(_) => Pop3Refusal::Impossible,
         _ => Pop3Refusal::Unavailable,
     }
 }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use bytes::BytesMut;
 
 use super::mail::{Listing, Sending};
-use super::maildrop::{DeletedMessages, Maildrop};
+use super::maildrop::{Maildrop, MarkedMessages};
 use super::{Pop3Config, Pop3Event, Pop3Refusal};
 use crate::command::{Pop3Command, parse};
 use crate::line::{LineFrame, LineFramer};
@@ -51,11 +51,12 @@ pub(super) enum State {
     Listing(Listing),
     /// Waits for [`Pop3Machine::opened`].
     Opening {
+        message: u32,
         lines: Option<u64>,
     },
     Sending(Sending),
-    /// Waits for [`Pop3Machine::removed`].
-    Removing,
+    /// Waits for [`Pop3Machine::updated`].
+    Updating,
     /// Nothing more is read.
     Closed,
 }
@@ -119,8 +120,13 @@ impl Pop3Machine {
     }
 
     /// The messages that are marked; `None` before the login.
-    pub fn deleted(&self) -> Option<&DeletedMessages> {
+    pub fn deleted(&self) -> Option<&MarkedMessages> {
         self.maildrop.as_ref().map(|maildrop| &maildrop.deleted)
+    }
+
+    /// The messages that were sent whole; `None` before the login.
+    pub fn retrieved(&self) -> Option<&MarkedMessages> {
+        self.maildrop.as_ref().map(|maildrop| &maildrop.retrieved)
     }
 
     /// Ends the session because the server shuts down. Nothing is removed. The client reads this as the reply to its next command.
@@ -232,23 +238,25 @@ impl Pop3Machine {
     }
 
     fn quit(&mut self) -> Option<Pop3Event> {
-        if self.maildrop.as_ref().is_some_and(|maildrop| !maildrop.deleted.is_empty()) {
-            self.state = State::Removing;
-            return Some(Pop3Event::Remove);
+        let changes = |maildrop: &Maildrop| !maildrop.deleted.is_empty() || !maildrop.retrieved.is_empty();
+        if self.maildrop.as_ref().is_some_and(changes) {
+            self.state = State::Updating;
+            return Some(Pop3Event::Update);
         }
         self.line("+OK Bye");
         self.state = State::Closed;
         None
     }
 
-    /// Answers [`Pop3Event::Remove`].
+    /// Answers [`Pop3Event::Update`]. An error is about the messages to remove: without `\Seen`, a client may read a message twice.
     ///
     /// # Panics
     /// When it was not asked.
-    pub fn removed(&mut self, removed: Result<(), Pop3Refusal>) {
-        assert!(matches!(self.state, State::Removing), "removed in {:?}", self.state);
-        let count = self.deleted().map_or(0, DeletedMessages::len);
+    pub fn updated(&mut self, removed: Result<(), Pop3Refusal>) {
+        assert!(matches!(self.state, State::Updating), "updated in {:?}", self.state);
+        let count = self.deleted().map_or(0, MarkedMessages::len);
         match removed {
+            _ if count == 0 => self.line("+OK Bye"),
             // Another session has removed them: decision of the store, and the same in the end.
             Ok(()) | Err(Pop3Refusal::Gone) => self.line(&format!("+OK Bye; {count} removed")),
             Err(Pop3Refusal::Unavailable) => self.line("-ERR [SYS/TEMP] Some deleted messages not removed"),

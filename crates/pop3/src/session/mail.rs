@@ -29,9 +29,12 @@ enum RowsFor {
 /// A message on its way.
 #[derive(Debug)]
 pub(super) struct Sending {
+    message: u32,
     pub from: u64,
     len: u64,
     stuffer: Stuffer,
+    /// RETR, not TOP.
+    is_whole: bool,
 }
 
 impl Pop3Machine {
@@ -54,7 +57,8 @@ impl Pop3Machine {
             }
             Pop3Command::Rset => {
                 let maildrop = self.maildrop();
-                *maildrop = Maildrop::new(maildrop.messages);
+                let retrieved = std::mem::take(&mut maildrop.retrieved);
+                *maildrop = Maildrop { retrieved, ..Maildrop::new(maildrop.messages) };
                 self.line("+OK Nothing is deleted");
             }
             _ => self.line("+OK"),
@@ -162,7 +166,7 @@ impl Pop3Machine {
 
     fn open(&mut self, message: u32, lines: Option<u64>) -> Option<Pop3Event> {
         self.check(message).then(|| {
-            self.state = State::Opening { lines };
+            self.state = State::Opening { message, lines };
             Pop3Event::Open { message }
         })
     }
@@ -172,7 +176,7 @@ impl Pop3Machine {
     /// # Panics
     /// When it was not asked.
     pub fn opened(&mut self, len: Result<u64, Pop3Refusal>) {
-        let State::Opening { lines } = std::mem::replace(&mut self.state, State::Command) else {
+        let State::Opening { message, lines } = std::mem::replace(&mut self.state, State::Command) else {
             panic!("a message in {:?}", self.state)
         };
         let len = match len {
@@ -183,7 +187,7 @@ impl Pop3Machine {
             None => self.line(&format!("+OK {len} octets")),
             Some(lines) => self.line(&format!("+OK Header and up to {lines} lines")),
         }
-        self.send(Sending { from: 0, len, stuffer: Stuffer::new(lines) });
+        self.send(Sending { message, from: 0, len, stuffer: Stuffer::new(lines), is_whole: lines.is_none() });
     }
 
     /// Answers [`Pop3Event::Read`]; no octets, or [`Err`]: they cannot be had. The client waits for the end of the message, so the connection ends
@@ -205,6 +209,9 @@ impl Pop3Machine {
         if sending.from < sending.len && !sending.stuffer.is_done() {
             self.state = State::Sending(sending);
             return;
+        }
+        if sending.is_whole {
+            self.maildrop().retrieved.insert(sending.message);
         }
         sending.stuffer.finish(&mut self.out);
         self.state = State::Command;

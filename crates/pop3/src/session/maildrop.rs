@@ -4,21 +4,23 @@
 #[derive(Debug)]
 pub(super) struct Maildrop {
     pub messages: u32,
-    pub deleted: DeletedMessages,
+    pub deleted: MarkedMessages,
+    /// Messages that RETR has sent to their ends.
+    pub retrieved: MarkedMessages,
     /// Octets of the messages that are not marked, once they have been counted.
     pub octets: Option<u64>,
 }
 
-/// Messages that are marked for deletion: a bit for each message up to the highest marked one.
+/// A set of messages: a bit for each message up to the highest one in it.
 #[derive(Debug, Default, Clone, PartialEq, Eq)]
-pub struct DeletedMessages {
+pub struct MarkedMessages {
     bits: Vec<u64>,
     count: u32,
 }
 
 impl Maildrop {
     pub fn new(messages: u32) -> Self {
-        Self { messages, deleted: DeletedMessages::default(), octets: None }
+        Self { messages, deleted: MarkedMessages::default(), retrieved: MarkedMessages::default(), octets: None }
     }
 
     /// True if there is a message of that number that is not marked.
@@ -31,7 +33,7 @@ impl Maildrop {
     }
 }
 
-impl DeletedMessages {
+impl MarkedMessages {
     /// Number of messages, marked ones included.
     pub fn len(&self) -> u32 {
         self.count

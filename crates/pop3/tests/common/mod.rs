@@ -46,6 +46,8 @@ pub struct Host {
     pub piece: usize,
     /// The first message breaks off after so many octets.
     pub breaks_off: Option<usize>,
+    /// Messages that QUIT sets \Seen on.
+    pub seen: Vec<u32>,
     rows: Vec<u32>,
     open: usize,
 }
@@ -65,6 +67,7 @@ impl Host {
             removal: Removal::Impossible,
             piece: 7,
             breaks_off: None,
+            seen: Vec::new(),
             rows: Vec::new(),
             open: 0,
         }
@@ -117,9 +120,9 @@ impl Host {
                 let from = (from as usize).min(end);
                 self.machine.octets(Ok(&octets[from..end.min(from + self.piece)]));
             }
-            Pop3Event::Remove => {
-                assert!(!self.machine.deleted().unwrap().is_empty());
-                self.machine.removed(match self.removal {
+            Pop3Event::Update => {
+                self.seen = self.machine.retrieved().unwrap().iter().collect();
+                self.machine.updated(match self.removal {
                     Removal::Works => Ok(()),
                     Removal::Fails => Err(Pop3Refusal::Unavailable),
                     Removal::Impossible => Err(Pop3Refusal::Impossible),
