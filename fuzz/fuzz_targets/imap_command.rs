@@ -5,11 +5,11 @@ use std::sync::Arc;
 
 use bytes::BytesMut;
 use libfuzzer_sys::fuzz_target;
-use posthaste_imap::parse;
 use posthaste_imap::session::{
-    ImapConfig, ImapEvent, ImapMachine, ListedName, LoginRefusal, MailChanges, MailRefusal, MailRow, MailboxCounts,
-    SelectedMailbox,
+    AppendedMail, ImapConfig, ImapEvent, ImapMachine, ListedName, LoginRefusal, MailChanges, MailRefusal, MailRow,
+    MailboxChange, MailboxCounts, SelectedMailbox, StoredMail,
 };
+use posthaste_imap::{NumberSet, parse};
 
 const MAIL: &[u8] = b"From: a@b\r\nSubject: caf\xe9\r\nContent-Type: multipart/mixed; boundary=b\r\n\r\n\
     --b\r\n\r\none\r\n--b\r\nContent-Type: message/rfc822\r\n\r\nSubject: in\r\n\r\nx\r\n--b--\r\n";
@@ -78,6 +78,35 @@ fn run(session: &[u8], piece: usize, logged_in: bool) -> (Vec<u8>, bool) {
                     heard.append(machine.output_mut());
                     heard.extend_from_slice(&MAIL[range.start as usize..range.end as usize]);
                 }
+                ImapEvent::Store { unchanged_since, .. } => {
+                    let mut modified = NumberSet::default();
+                    unchanged_since.iter().for_each(|_| modified.push(2));
+                    machine.stored(Ok(StoredMail { modified, gone: false }));
+                }
+                ImapEvent::MarkSeen(seen) => {
+                    assert!(!seen.is_empty());
+                    machine.marked_seen();
+                }
+                ImapEvent::Expunge(uids) => {
+                    machine.expunged(if uids.is_some() { Err(MailRefusal::Unavailable) } else { Ok(()) });
+                }
+                ImapEvent::Copy { mailbox, .. } => machine.copied(match mailbox.as_str() {
+                    "INBOX" => Ok(None),
+                    _ => Err(MailRefusal::Gone),
+                }),
+                ImapEvent::Append(offer) => {
+                    machine.append_begun(if offer.mailbox == "INBOX" { Ok(()) } else { Err(MailRefusal::Gone) });
+                }
+                ImapEvent::Write(octets) => {
+                    assert!(octets.len() <= 128 << 10, "{} octets at once", octets.len());
+                    machine.written(Ok(()));
+                }
+                ImapEvent::Finish => machine.appended(Ok(AppendedMail { uid_validity: 1, uid: 6 })),
+                ImapEvent::Abandon => {}
+                ImapEvent::Manage(change) => machine.managed(match change {
+                    MailboxChange::Delete(_) => Ok(()),
+                    _ => Err(MailRefusal::Exists),
+                }),
                 ImapEvent::Changes { .. } => machine.changes(Ok(MailChanges { last_uid: 5, ..MailChanges::default() })),
             }
         }

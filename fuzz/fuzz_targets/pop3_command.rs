@@ -6,7 +6,9 @@ use std::sync::Arc;
 use bytes::BytesMut;
 use libfuzzer_sys::fuzz_target;
 use posthaste_pop3::parse;
-use posthaste_pop3::session::{Pop3Config, Pop3Event, Pop3LoginRefusal, Pop3Machine, Pop3Refusal, Pop3Row};
+use posthaste_pop3::session::{
+    MarkedMessages, Pop3Config, Pop3Event, Pop3LoginRefusal, Pop3Machine, Pop3Refusal, Pop3Row,
+};
 
 const MAIL: &[u8] = b"Subject: caf\xe9\r\n\r\n.\r\n..two\r\n\n.\r\nend";
 
@@ -49,9 +51,11 @@ fn run(session: &[u8], piece: usize, logged_in: bool) -> (Vec<u8>, bool) {
                 Pop3Event::Open { message: 2 } => machine.opened(Err(Pop3Refusal::Gone)),
                 Pop3Event::Open { .. } => machine.opened(Ok(MAIL.len() as u64)),
                 Pop3Event::Read { from } => machine.octets(Ok(&MAIL[from as usize..MAIL.len().min(from as usize + 5)])),
-                Pop3Event::Remove => {
-                    assert!(machine.deleted().is_some_and(|deleted| (1..=3).contains(&deleted.len())));
-                    machine.removed(Ok(()));
+                Pop3Event::Update => {
+                    let count = |marked: Option<&MarkedMessages>| marked.map_or(0, MarkedMessages::len);
+                    let (deleted, retrieved) = (count(machine.deleted()), count(machine.retrieved()));
+                    assert!((1..=6).contains(&(deleted + retrieved)) && deleted <= 3, "{deleted} {retrieved}");
+                    machine.updated(Ok(()));
                 }
             }
         }

@@ -84,10 +84,11 @@ pub enum ImapCommand {
     },
     /// Capabilities in upper case (RFC 5161).
     Enable(Vec<String>),
-    /// SELECT, or EXAMINE with `read_only`.
+    /// SELECT, or EXAMINE with `read_only`; with `condstore`, MODSEQ is told from now on (RFC 7162 section 3.1.8).
     Select {
         mailbox: Vec<u8>,
         read_only: bool,
+        condstore: bool,
     },
     /// Special uses as given (RFC 6154 section 3).
     Create {
@@ -131,14 +132,18 @@ pub enum ImapCommand {
         uid: bool,
         search: SearchCommand,
     },
+    /// With `changed_since`, messages with a higher MODSEQ only (RFC 7162 section 3.1.4.1).
     Fetch {
         uid: bool,
         set: SequenceSet,
         items: Vec<FetchItem>,
+        changed_since: Option<u64>,
     },
+    /// With `unchanged_since`, messages with a higher MODSEQ stay as they are (RFC 7162 section 3.1.3).
     Store {
         uid: bool,
         set: SequenceSet,
+        unchanged_since: Option<u64>,
         kind: FlagChange,
         silent: bool,
         flags: Vec<MailFlag>,

@@ -1,5 +1,6 @@
 //! Sessions over sockets, with feature `tokio`: an [`ImapService`] for the listeners of `posthaste-net`.
 
+mod changes;
 mod connection;
 mod mail;
 mod serve;
@@ -34,7 +35,7 @@ pub struct ImapTimeouts {
     pub login: Duration,
     /// Without a command. IDLE has no end. Default 30 min.
     pub idle: Duration,
-    /// Without an octet taken by the client while there is something to send. Default 2 min.
+    /// Without an octet taken by the client while there is something to send, or without one of a message that it appends. Default 2 min.
     pub write: Duration,
     /// One search. Default 10 s.
     pub search: Duration,

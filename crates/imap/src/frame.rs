@@ -22,6 +22,8 @@ struct Skipping {
     literal: u64,
     /// Octets that were dropped.
     dropped: u64,
+    /// Octets after which the command counts as one without an end.
+    most: u64,
 }
 
 /// What comes next.
@@ -92,13 +94,14 @@ impl Framer {
         }
     }
 
-    /// Drops the message of an APPEND that was refused, and the rest of its command.
-    pub fn drop_message(&mut self, octets: u64) {
-        self.skipping = Some(Skipping { tag: None, literal: octets, dropped: 0 });
+    /// Drops the message of an APPEND that was refused, and the rest of its command. A message of up to `most` octets is no reason to cut the client off.
+    pub fn drop_message(&mut self, octets: u64, most: u64) {
+        let most = DROPPED_BYTES_MAX.saturating_add(most);
+        self.skipping = Some(Skipping { tag: None, literal: octets, dropped: 0, most });
     }
 
     fn skip_from(&mut self, input: &mut BytesMut, end: usize) {
-        self.skipping = Some(Skipping { tag: tag_of(input), literal: 0, dropped: end as u64 });
+        self.skipping = Some(Skipping { tag: tag_of(input), literal: 0, dropped: end as u64, most: DROPPED_BYTES_MAX });
         let _ = input.split_to(end);
         self.seen = 0;
     }
@@ -113,7 +116,7 @@ impl Framer {
         let Some(skipping) = &mut self.skipping else { return Frame::Incomplete };
         loop {
             // A literal that will be too long is not waited for.
-            if skipping.dropped.saturating_add(skipping.literal) > DROPPED_BYTES_MAX {
+            if skipping.dropped.saturating_add(skipping.literal) > skipping.most {
                 return Frame::Endless;
             }
             let take = skipping.literal.min(input.len() as u64);
@@ -128,14 +131,14 @@ impl Framer {
                 let take = input.len().saturating_sub(LITERAL_MARK_BYTES_MAX + 2);
                 let _ = input.split_to(take);
                 skipping.dropped += take as u64;
-                return if skipping.dropped > DROPPED_BYTES_MAX { Frame::Endless } else { Frame::Incomplete };
+                return if skipping.dropped > skipping.most { Frame::Endless } else { Frame::Incomplete };
             };
             let literal = Literal::at_end_of(&input[..end]);
             let _ = input.split_to(end);
             skipping.dropped += end as u64;
             match literal {
                 Some(literal) if !literal.is_synchronizing => skipping.literal = literal.len,
-                _ if skipping.dropped > DROPPED_BYTES_MAX => return Frame::Endless,
+                _ if skipping.dropped > skipping.most => return Frame::Endless,
                 _ => {
                     let tag = self.skipping.take().and_then(|skipping| skipping.tag);
                     return Frame::TooBig { tag };

@@ -4,11 +4,14 @@
 //! [`ImapMachine::output`] and reads more. Events marked *asks* stand still until they are answered. The machine holds one row, one header or
 //! the beginning of one message at a time; octets of messages are sent by the driver, which is told their places.
 
+mod appending;
 mod auth;
 mod changes;
+mod changing;
 mod fetch;
 mod listing;
 mod machine;
+mod managing;
 mod matching;
 mod refuse;
 mod searching;
@@ -16,9 +19,12 @@ mod select;
 
 use std::ops::Range;
 
+use bytes::Bytes;
+
 use crate::command::StatusItem;
 use crate::set::NumberSet;
 
+pub use crate::command::FlagChange;
 pub use machine::ImapMachine;
 
 /// What an [`ImapMachine`] is told once.
@@ -56,11 +62,19 @@ pub struct ImapLimits {
     /// Octets of a message that are read at once to find its parts. Of a longer message, the part in which they end goes on to its end. Default
     /// 32 MiB.
     pub structure_bytes: u64,
+    /// Octets of a message that APPEND takes. Default 50 MiB.
+    pub append_bytes: u64,
 }
 
 impl Default for ImapLimits {
     fn default() -> Self {
-        Self { command_bytes_before_login: 8 << 10, command_bytes: 64 << 10, errors: 20, structure_bytes: 32 << 20 }
+        Self {
+            command_bytes_before_login: 8 << 10,
+            command_bytes: 64 << 10,
+            errors: 20,
+            structure_bytes: 32 << 20,
+            append_bytes: 50 << 20,
+        }
     }
 }
 
@@ -79,7 +93,8 @@ pub enum ImapEvent {
     /// *Asks*: answer with [`ImapMachine::logged_in`].
     Login(ImapCredentials),
     /// *Asks* for the names that match one of the patterns, INBOX first, then by bytes. Answer with [`ImapMachine::list_opened`].
-    List { patterns: Vec<String>, subscribed: bool, status: bool },
+    /// With `subscribed`, those that are subscribed to, and with `recursive` those above them.
+    List { patterns: Vec<String>, subscribed: bool, recursive: bool, status: bool },
     /// *Asks* for the next name of the list. Answer with [`ImapMachine::listed`].
     NextName,
     /// *Asks*: answer with [`ImapMachine::status`].
@@ -102,6 +117,70 @@ pub enum ImapEvent {
     Send(Range<u64>),
     /// *Asks* what has changed in the view. Answer with [`ImapMachine::changes`].
     Changes { may_expunge: bool },
+    /// *Asks* for a durable change of flags. Answer with [`ImapMachine::stored`].
+    Store { set: MessageChoice, update: FlagsUpdate, unchanged_since: Option<u64> },
+    /// *Asks* for \Seen on these UIDs, which were read. It need not be durable when it is answered with [`ImapMachine::marked_seen`].
+    MarkSeen(NumberSet),
+    /// *Asks* to remove messages with \Deleted, of these UIDs if there are any. Answer with [`ImapMachine::expunged`].
+    Expunge(Option<NumberSet>),
+    /// *Asks* to copy messages, or to move them. Answer with [`ImapMachine::copied`].
+    Copy { set: MessageChoice, mailbox: String, moves: bool },
+    /// *Asks* for room for a message. Answer with [`ImapMachine::append_begun`].
+    Append(MessageOffer),
+    /// *Asks* to take the next octets of that message. Answer with [`ImapMachine::written`].
+    Write(Bytes),
+    /// *Asks* to store that message. Answer with [`ImapMachine::appended`].
+    Finish,
+    /// That message will not come whole: nothing of it is kept.
+    Abandon,
+    /// *Asks* to change the list of mailboxes. Answer with [`ImapMachine::managed`].
+    Manage(MailboxChange),
+}
+
+/// Flags that become those of messages, or are added or removed.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct FlagsUpdate {
+    /// Which of these.
+    pub change: FlagChange,
+    /// System flags, as in [`MailRow::flags`].
+    pub flags: u64,
+    /// Keywords.
+    pub keywords: Vec<String>,
+}
+
+/// A message that a client wants to store.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct MessageOffer {
+    /// Where to.
+    pub mailbox: String,
+    /// System flags, as in [`MailRow::flags`].
+    pub flags: u64,
+    /// Keywords.
+    pub keywords: Vec<String>,
+    /// INTERNALDATE in seconds since 1970; `None`: now.
+    pub date: Option<i64>,
+    /// Its octets, not counting what bare LFs become.
+    pub octets: u64,
+}
+
+/// A change of the list of mailboxes. Names are decoded, and not checked.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[allow(missing_docs, reason = "the names are those of the standard")]
+pub enum MailboxChange {
+    /// With `\Drafts` or the like.
+    Create {
+        mailbox: String,
+        special_use: Option<String>,
+    },
+    Delete(String),
+    Rename {
+        from: String,
+        to: String,
+    },
+    Subscribe {
+        mailbox: String,
+        on: bool,
+    },
 }
 
 /// Messages of the view.
@@ -144,11 +223,25 @@ pub enum LoginRefusal {
     Blocked,
 }
 
-/// Why a mailbox or a message cannot be had.
+/// Why a mailbox or a message cannot be had, or not be changed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum MailRefusal {
     /// The message is gone, or its mailbox.
     Gone,
+    /// The mailbox is read-only: `NO [READ-ONLY]`.
+    ReadOnly,
+    /// There is such a mailbox: `NO [ALREADYEXISTS]`.
+    Exists,
+    /// Another mailbox has that special use, or it is not known: `NO [USEATTR]`.
+    UseTaken,
+    /// It is never possible: `NO [CANNOT]` with this sentence.
+    Cannot(&'static str),
+    /// There is no room: `NO [OVERQUOTA]`.
+    NoSpace,
+    /// Too much is asked for: `NO [LIMIT]`.
+    Limit,
+    /// The message is too long: `NO [TOOBIG]`.
+    TooBig,
     /// It may work later: `NO [UNAVAILABLE]`.
     Unavailable,
     /// It may not be read: `NO [NOPERM]`.
@@ -170,6 +263,8 @@ pub struct ListedName {
     pub has_children: bool,
     /// Whether it is subscribed.
     pub subscribed: bool,
+    /// There are subscribed names below it.
+    pub subscribed_below: bool,
     /// If it was asked for and can be had.
     pub counts: Option<MailboxCounts>,
 }
@@ -191,6 +286,8 @@ pub struct MailboxCounts {
     pub deleted: u32,
     /// Octets, if known.
     pub size: Option<u64>,
+    /// The highest MODSEQ.
+    pub highest_modseq: u64,
 }
 
 impl MailboxCounts {
@@ -203,6 +300,7 @@ impl MailboxCounts {
             StatusItem::Unseen => self.unseen.into(),
             StatusItem::Deleted => self.deleted.into(),
             StatusItem::Size => self.size?,
+            StatusItem::HighestModSeq => self.highest_modseq,
         })
     }
 }
@@ -224,6 +322,10 @@ pub struct SelectedMailbox {
     pub last_uid: u32,
     /// Names of keywords, each with its bit in [`MailRow::flags`].
     pub keywords: Vec<(u64, String)>,
+    /// The highest MODSEQ.
+    pub highest_modseq: u64,
+    /// Nothing can be changed.
+    pub read_only: bool,
 }
 
 /// A message of the view.
@@ -237,10 +339,50 @@ pub struct MailRow {
     pub flags: u64,
     /// It is `\Recent` for this client.
     pub recent: bool,
+    /// MODSEQ.
+    pub modseq: u64,
     /// RFC822.SIZE, if asked for and known.
     pub size: Option<u64>,
     /// INTERNALDATE in seconds since 1970.
     pub internal_date: i64,
+}
+
+/// A message with other flags.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct ChangedRow {
+    /// The message now.
+    pub row: MailRow,
+    /// Its flags when they were told last.
+    pub before: u64,
+}
+
+/// What became of a change of flags.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct StoredMail {
+    /// Messages that stay as they are because of UNCHANGEDSINCE: numbers or UIDs, as the set had them.
+    pub modified: NumberSet,
+    /// Messages of the set are gone.
+    pub gone: bool,
+}
+
+/// Where messages were copied or moved to (RFC 4315 section 3).
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct CopiedMail {
+    /// UIDVALIDITY of that mailbox.
+    pub uid_validity: u32,
+    /// UIDs of the messages.
+    pub from: NumberSet,
+    /// UIDs of the copies, in the same order.
+    pub to: NumberSet,
+}
+
+/// Where a message was stored (RFC 4315 section 3).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct AppendedMail {
+    /// UIDVALIDITY of the mailbox.
+    pub uid_validity: u32,
+    /// Its UID.
+    pub uid: u32,
 }
 
 /// What has changed in a view, to be told in this order.
@@ -253,7 +395,7 @@ pub struct MailChanges {
     /// The number of \Recent messages, if it is another one.
     pub recent: Option<u32>,
     /// Messages with other flags, by their numbers after `expunged`.
-    pub flags: Vec<MailRow>,
+    pub flags: Vec<ChangedRow>,
     /// All keywords, if there are new ones.
     pub keywords: Option<Vec<(u64, String)>>,
     /// The highest UID in the view now.

@@ -75,6 +75,15 @@ impl NumberSet {
         }
     }
 
+    /// As a `sequence-set` or `uid-set` on the wire; empty without numbers.
+    pub(crate) fn text(&self) -> String {
+        let ranges = self.0.iter().map(|range| match (range.start(), range.end()) {
+            (first, last) if first == last => first.to_string(),
+            (first, last) => format!("{first}:{last}"),
+        });
+        ranges.collect::<Vec<_>>().join(",")
+    }
+
     /// The ranges in their order.
     pub fn ranges(&self) -> &[RangeInclusive<u32>] {
         &self.0
@@ -145,6 +154,7 @@ mod tests {
             numbers.push(number);
         }
         assert_eq!(numbers.ranges(), &[1..=3, 7..=7, 9..=10]);
+        assert_eq!((numbers.text().as_str(), NumberSet::default().text().as_str()), ("1:3,7,9:10", ""));
         assert_eq!((numbers.len(), numbers.first(), numbers.last()), (6, Some(1), Some(10)));
         assert!(numbers.contains(7) && numbers.contains(2) && !numbers.contains(8) && !numbers.contains(11));
     }

@@ -12,7 +12,7 @@ use std::time::Duration;
 use posthaste_imap::driver::{Authenticator, ImapService, ImapTimeouts};
 use posthaste_imap::session;
 use posthaste_imap::session::{ImapConfig, ImapCredentials, LoginRefusal};
-use posthaste_mailstore::{FakeMessage, FakeStore, Uid};
+use posthaste_mailstore::{FakeMessage, FakeStore, MailstoreError, MessageFlags, Uid};
 use posthaste_net::{
     Admission, Connection, CurrentPhase, Limits, Listeners, Peer, Place, Proxies, Rules, Service, Stream,
 };
@@ -73,7 +73,7 @@ fn open(store: &FakeStore, timeouts: ImapTimeouts) -> (Client<UnixStream>, JoinH
 async fn selected(store: &FakeStore, timeouts: ImapTimeouts) -> (Client<UnixStream>, JoinHandle<()>) {
     let (mut client, serving) = open(store, timeouts);
     client.ask("a LOGIN ann secret").await;
-    assert!(client.ask("b SELECT INBOX").await.ends_with("b OK [READ-ONLY] SELECT completed\r\n"));
+    assert!(client.ask("b SELECT INBOX").await.ends_with("b OK [READ-WRITE] SELECT completed\r\n"));
     (client, serving)
 }
 
@@ -120,10 +120,119 @@ async fn a_large_message_comes_whole_and_what_follows_after_it() {
     client.say("c FETCH 1 (BODY[] BODY[TEXT]<0.3>)\r\nd NOOP\r\n").await;
     let answer = client.hear("d OK NOOP completed\r\n").await;
     let expected = format!(
-        "* 1 FETCH (BODY[] {{{}}}\r\n{mail} BODY[TEXT]<0> {{3}}\r\n012)\r\nc OK FETCH completed\r\nd OK NOOP completed\r\n",
+        "* 1 FETCH (BODY[] {{{}}}\r\n{mail} BODY[TEXT]<0> {{3}}\r\n012)\r\n\
+         * 1 FETCH (UID 1 FLAGS (\\Seen \\Recent))\r\nc OK FETCH completed\r\nd OK NOOP completed\r\n",
         mail.len()
     );
     assert!(answer == expected, "{} octets, not {}", answer.len(), expected.len());
+}
+
+#[tokio::test]
+async fn a_large_message_is_appended_and_told_to_others() {
+    let store = FakeStore::new("ann");
+    let (mut client, _serving) = selected(&store, ImapTimeouts::default()).await;
+    let (mut other, _other_serving) = selected(&store, ImapTimeouts::default()).await;
+    other.say("c IDLE\r\n").await;
+    other.hear("+ idling\r\n").await;
+    let mail = format!("Subject: large\r\n\r\n{}", "0123456789abcde\r\n".repeat(200_000));
+    client.say(&format!("c APPEND INBOX (\\Flagged) {{{}}}\r\n", mail.len())).await;
+    assert_eq!(client.hear("\r\n").await, "+ OK\r\n");
+    client.say(&mail).await;
+    client.say("\r\nd FETCH 1 BODY.PEEK[]\r\n").await;
+    let answer = client.hear("d OK FETCH completed\r\n").await;
+    let expected = format!(
+        "* 1 EXISTS\r\n* 1 RECENT\r\nc OK [APPENDUID 1001 1] APPEND completed\r\n\
+         * 1 FETCH (BODY[] {{{}}}\r\n{mail})\r\nd OK FETCH completed\r\n",
+        mail.len()
+    );
+    assert!(answer == expected, "{} octets, not {}", answer.len(), expected.len());
+    assert!(other.hear("EXISTS\r\n").await.ends_with("* 1 EXISTS\r\n"));
+}
+
+/// Nothing is stored of a message that does not come whole, and its client does not stay for ever.
+#[tokio::test]
+async fn a_message_that_breaks_off_is_not_stored() {
+    let store = FakeStore::new("ann");
+    let short = ImapTimeouts { write: Duration::from_millis(50), ..ImapTimeouts::default() };
+    for (timeouts, end) in [(ImapTimeouts::default(), ""), (short, "* BYE Autologout; idle for too long\r\n")] {
+        let (mut client, serving) = selected(&store, timeouts).await;
+        client.say("c APPEND INBOX {1000000+}\r\nSubject: half\r\n").await;
+        if end.is_empty() {
+            drop(client);
+        } else {
+            assert_eq!(client.hear("\r\n").await, end);
+        }
+        tokio::time::timeout(Duration::from_secs(60), serving).await.expect("it ends").unwrap();
+    }
+    let (mut client, _serving) = selected(&store, ImapTimeouts::default()).await;
+    assert_eq!(client.ask("c SEARCH ALL").await, "* SEARCH\r\nc OK SEARCH completed\r\n");
+}
+
+/// Decisions 46 and 47: what cannot be made durable is NO, and the session stays.
+#[tokio::test]
+async fn refused_changes_are_told_and_reading_goes_on() {
+    let store = common::store();
+    let (mut client, _serving) = selected(&store, ImapTimeouts::default()).await;
+    for (error, code) in [
+        (MailstoreError::Unavailable("as the test wants it".into()), "[UNAVAILABLE]"),
+        (MailstoreError::NoSpace, "[OVERQUOTA]"),
+        (MailstoreError::Limit, "[LIMIT]"),
+        (MailstoreError::NoPermission, "[NOPERM]"),
+        (MailstoreError::Cannot("No reason"), "[CANNOT] No reason"),
+    ] {
+        store.refuse_changes(Some(error));
+        for command in [
+            "STORE 1 +FLAGS (\\Deleted)",
+            "EXPUNGE",
+            "UID EXPUNGE 1",
+            "CLOSE",
+            "COPY 1 Sent",
+            "UID MOVE 1 Sent",
+            "APPEND INBOX {3}",
+            "APPEND INBOX {3+}\r\nabc",
+            "CREATE new",
+            "DELETE Sent",
+            "RENAME Sent new",
+            "SUBSCRIBE Sent",
+        ] {
+            let answer = client.ask(&format!("c {command}")).await;
+            assert!(answer.starts_with(&format!("c NO {code}")), "{command}: {answer}");
+        }
+        // \Seen is not set, and that costs nobody the message.
+        assert!(client.ask("d FETCH 2 BODY[1]").await.ends_with("See below.)\r\nd OK FETCH completed\r\n"));
+    }
+    store.refuse_changes(Some(MailstoreError::ReadOnly));
+    assert!(client.ask("q1 SELECT INBOX").await.ends_with("q1 OK [READ-ONLY] SELECT completed\r\n"));
+    store.refuse_changes(None);
+    assert_eq!(client.ask("f SEARCH SEEN").await, "* SEARCH 1\r\nf OK SEARCH completed\r\n");
+}
+
+/// Decision 10: a message that is gone for the store is still there for a client that was not told.
+#[tokio::test]
+async fn changes_of_a_message_that_is_gone_do_nothing() {
+    let store = common::store();
+    let (mut client, _serving) = selected(&store, ImapTimeouts::default()).await;
+    store.expunge("INBOX", Uid::new(1).unwrap());
+    assert_eq!(
+        client.ask("c STORE 1 +FLAGS (\\Flagged)").await,
+        "* 1 FETCH (FLAGS (\\Seen \\Recent))\r\nc OK [EXPUNGEISSUED] STORE completed\r\n"
+    );
+    assert_eq!(
+        client.ask("d UID STORE 1 +FLAGS.SILENT (\\Flagged)").await,
+        "* 1 EXPUNGE\r\n* 2 RECENT\r\nd OK UID STORE completed\r\n"
+    );
+}
+
+/// Another session's change of a message is told, also with the answer to a silent STORE of that message.
+#[tokio::test]
+async fn a_silent_store_hides_no_change_by_others() {
+    let store = common::store();
+    let (mut client, _serving) = selected(&store, ImapTimeouts::default()).await;
+    store.set_flags("INBOX", Uid::new(1).unwrap(), MessageFlags::ANSWERED);
+    assert_eq!(
+        client.ask("c STORE 1:2 +FLAGS.SILENT (\\Draft)").await,
+        "* 1 FETCH (UID 1 FLAGS (\\Answered \\Draft \\Recent))\r\nc OK STORE completed\r\n"
+    );
 }
 
 #[tokio::test]

@@ -194,8 +194,12 @@ fn expected(body: &CommandBody<'_>) -> Option<ImapCommand> {
         CommandBody::Login { username, password } => {
             ImapCommand::Login { user: text(username), password: text(password.declassify()) }
         }
-        CommandBody::Select { mailbox: name } => ImapCommand::Select { mailbox: mailbox(name), read_only: false },
-        CommandBody::Examine { mailbox: name } => ImapCommand::Select { mailbox: mailbox(name), read_only: true },
+        CommandBody::Select { mailbox: name } => {
+            ImapCommand::Select { mailbox: mailbox(name), read_only: false, condstore: false }
+        }
+        CommandBody::Examine { mailbox: name } => {
+            ImapCommand::Select { mailbox: mailbox(name), read_only: true, condstore: false }
+        }
         CommandBody::Create { mailbox: name } => ImapCommand::Create { mailbox: mailbox(name), uses: Vec::new() },
         CommandBody::Delete { mailbox: name } => ImapCommand::Delete(mailbox(name)),
         CommandBody::Rename { from, to } => ImapCommand::Rename { from: mailbox(from), to: mailbox(to) },
@@ -227,11 +231,12 @@ fn expected(body: &CommandBody<'_>) -> Option<ImapCommand> {
         }
         CommandBody::Fetch { sequence_set, macro_or_item_names, uid } => {
             let items = items(macro_or_item_names).filter(|items| !items.is_empty())?;
-            ImapCommand::Fetch { uid: *uid, set: set(sequence_set), items }
+            ImapCommand::Fetch { uid: *uid, set: set(sequence_set), items, changed_since: None }
         }
         CommandBody::Store { sequence_set, kind, response, flags, uid } => ImapCommand::Store {
             uid: *uid,
             set: set(sequence_set),
+            unchanged_since: None,
             kind: match kind {
                 StoreType::Replace => FlagChange::Replace,
                 StoreType::Add => FlagChange::Add,

@@ -23,6 +23,7 @@ fn session(octets: &[u8], cuts: &[usize]) -> (Vec<u8>, bool) {
         assert!(host.closed || host.input.len() <= 64 << 10, "{} octets wait", host.input.len());
         from = cut;
     }
+    assert!(host.piece_bytes_max <= 128 << 10, "{} octets of a message at once", host.piece_bytes_max);
     (host.output, host.closed)
 }
 
@@ -37,6 +38,18 @@ const LINES: &[&[u8]] = &[
     b"g IDLE\r\nDONE\r\n",
     b"h APPEND INBOX {5+}\r\nhello\r\n",
     b"i APPEND x {70000+}\r\n",
+    b"h1 APPEND INBOX {6}\r\na\nb\r\nc\r\n",
+    b"h2 APPEND INBOX (\\Seen k) {3+}\r\nabc {2+}\r\nxy\r\n",
+    b"h3 APPEND INBOX {2+}\r\n\x00\r\r\n",
+    b"r1 STORE 1:2 +FLAGS.SILENT (\\Deleted new)\r\n",
+    b"r2 UID STORE 1:* (UNCHANGEDSINCE 5) -FLAGS \\Seen\r\n",
+    b"r3 EXPUNGE\r\n",
+    b"r4 UID MOVE 2 Sent\r\n",
+    b"r5 COPY 1:* INBOX\r\n",
+    b"r6 RENAME Sent Drafts/x\r\n",
+    b"r7 DELETE INBOX\r\n",
+    b"r8 SELECT Drafts (CONDSTORE)\r\n",
+    b"r9 CREATE {3+}\r\na/b\r\n",
     b"j NOOP {3+}\r\n\r\n\r\n",
     b"k {9000+}\r\n",
     b"l LIST \"\" %*%\n",
@@ -90,7 +103,16 @@ fn answers_are_decoded_by_another_codec() {
         "i FETCH 1:* (BODY[HEADER.FIELDS (From To)] BODY[HEADER.FIELDS.NOT (From)]<3.5> BODY[9]<0.1>)",
         "j SEARCH ALL",
         "k SEARCH FROM nobody",
-        "l STORE 1 +FLAGS (\\Seen)",
+        "l STORE 1 +FLAGS (\\Seen new)",
+        "l1 UID STORE 1:* -FLAGS (\\Flagged)",
+        "l2 COPY 1:2 Sent",
+        "l3 UID MOVE 2 Sent",
+        "l4 APPEND INBOX (\\Seen) {5+}\r\nhello",
+        "l5 STORE 1 +FLAGS (\\Deleted)",
+        "l6 EXPUNGE",
+        "l7 CREATE Junk (USE (\\Junk))",
+        "l8 CREATE Junk",
+        "l9 FETCH 1 BODY[]",
         "m SEARCH CHARSET x ALL",
         "n FETCH 9 FLAGS",
         "o LOGOUT",
@@ -142,6 +164,35 @@ fn hostile_commands_are_answered() {
         ("a STATUS / (MESSAGES)\r\n".into(), "a NO [NONEXISTENT]"),
         ("a NOOP \0\r\n".into(), "a BAD"),
         (long("a", "x", 70_000, ""), "* BAD"),
+        ("a APPEND INBOX {4294967296}\r\n".into(), "a NO [TOOBIG]"),
+        ("a APPEND INBOX {18446744073709551616}\r\n".into(), "a NO [TOOBIG]"),
+        ("a APPEND INBOX {10000000000+}\r\nx".into(), "* BYE [TOOBIG]"),
+        ("a APPEND INBOX {-1}\r\n".into(), "a BAD"),
+        (format!("a APPEND Nowhere {{2000000+}}\r\n{}", "x".repeat(2_000_000) + "\r\n"), "a NO [TRYCREATE]"),
+        (format!("a APPEND INBOX {{2000000+}}\r\n{}", "\0".repeat(2_000_000) + "\r\n"), "a NO [UNKNOWN-CTE]"),
+        (format!("a APPEND INBOX {{300000+}}\r\n{}", "\n".repeat(300_000) + "\r\n"), "* 4 EXISTS"),
+        (long("a STORE 1 +FLAGS (", "x", 201, ")"), "a NO [LIMIT]"),
+        (long("a APPEND INBOX (", "x", 201, ") {3}"), "a NO [LIMIT]"),
+        ("a STORE 1 +FLAGS (\0)\r\n".into(), "a BAD"),
+        (
+            format!("a STORE 1 FLAGS ({})\r\n", (0..56).map(|n| format!("k{n}")).collect::<Vec<_>>().join(" ")),
+            "a NO [LIMIT]",
+        ),
+        (
+            long("a STORE 1 FLAGS (", "k ", 20_000, "k)"),
+            "* FLAGS (\\Answered \\Flagged \\Deleted \\Seen \\Draft k $Junk)",
+        ),
+        ("a UID STORE 1:4294967295,*:1 +FLAGS.SILENT (\\Seen)\r\n".into(), "a OK"),
+        ("a STORE 1 (UNCHANGEDSINCE 18446744073709551616) FLAGS ()\r\n".into(), "a BAD"),
+        ("a FETCH 1 FLAGS (CHANGEDSINCE -1)\r\n".into(), "a BAD"),
+        (long("a COPY ", "1,", 30_000, "1 Sent"), "a OK [COPYUID 1003 1 1]"),
+        (long("a CREATE ", "x/", 11, "x"), "a NO [CANNOT]"),
+        (long("a CREATE ", "x", 60_000, ""), "a NO [CANNOT]"),
+        ("a CREATE \"\"\r\n".into(), "a NO [CANNOT]"),
+        ("a CREATE /\r\n".into(), "a NO [CANNOT]"),
+        ("a CREATE &AAA-\r\n".into(), "a NO [CANNOT]"),
+        ("a SUBSCRIBE #news\r\n".into(), "a NO [CANNOT]"),
+        (long("a CREATE x (USE (", "\\Junk ", 5000, "\\Junk))"), "a NO [USEATTR]"),
     ] {
         let (output, _) = session(format!("{login}{octets}").as_bytes(), &[]);
         let output = String::from_utf8_lossy(&output);

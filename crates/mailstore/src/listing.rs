@@ -19,15 +19,25 @@ pub(crate) struct NamedMailbox {
 /// Names that match, with those above them that are none themselves.
 pub(crate) fn listed(mailboxes: &BTreeMap<MailboxName, NamedMailbox>, patterns: &[NamePattern]) -> Vec<ListedMailbox> {
     let above = |name: &MailboxName| std::iter::successors(name.parent(), MailboxName::parent).collect::<Vec<_>>();
-    let there = mailboxes.iter().filter(|(_, mailbox)| mailbox.id.is_some()).map(|(name, _)| name);
-    let parents: BTreeSet<MailboxName> = there.flat_map(above).collect();
-    let names: BTreeSet<&MailboxName> = mailboxes.keys().chain(&parents).collect();
+    let parents_of = |is_meant: fn(&NamedMailbox) -> bool| -> BTreeSet<MailboxName> {
+        mailboxes.iter().filter(|(_, mailbox)| is_meant(mailbox)).flat_map(|(name, _)| above(name)).collect()
+    };
+    let parents = parents_of(|mailbox| mailbox.id.is_some());
+    let above_subscribed = parents_of(|mailbox| mailbox.subscribed);
+    let names: BTreeSet<&MailboxName> = mailboxes.keys().chain(&parents).chain(&above_subscribed).collect();
     let matching = names.into_iter().filter(|name| patterns.iter().any(|pattern| pattern.matches(name)));
     let mut listed: Vec<ListedMailbox> = matching
         .map(|name| {
             let NamedMailbox { id, special_use, subscribed } = mailboxes.get(name).copied().unwrap_or_default();
-            let has_children = parents.contains(name);
-            ListedMailbox { name: name.clone(), id, special_use, has_children, subscribed, status: None }
+            ListedMailbox {
+                name: name.clone(),
+                id,
+                special_use,
+                has_children: parents.contains(name),
+                subscribed,
+                subscribed_below: above_subscribed.contains(name),
+                status: None,
+            }
         })
         .collect();
     listed.sort_by(|a, b| a.name.list_order(&b.name));
@@ -44,7 +54,7 @@ pub(crate) struct AccountListing<'a> {
 impl<'a> AccountListing<'a> {
     pub fn new(account: &'a dyn MailAccount, options: ListOptions, mut listed: Vec<ListedMailbox>) -> Self {
         listed.retain(|mailbox| match options.subscribed {
-            true => mailbox.subscribed,
+            true => mailbox.subscribed || options.recursive && mailbox.subscribed_below,
             // A subscription alone makes no mailbox.
             false => mailbox.id.is_some() || mailbox.has_children,
         });

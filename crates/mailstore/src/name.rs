@@ -139,6 +139,12 @@ impl SpecialUse {
         }
     }
 
+    /// The use of an attribute, upper and lower case being the same.
+    pub fn of_attribute(attribute: &str) -> Option<Self> {
+        let all = [Self::Drafts, Self::Sent, Self::Junk, Self::Trash, Self::Archive];
+        all.into_iter().find(|special_use| special_use.attribute().eq_ignore_ascii_case(attribute))
+    }
+
     /// The use of a mailbox with one of the usual names: `Drafts`, `Sent`, `Junk`, `Trash`, `Archive`.
     pub fn of_name(name: &MailboxName) -> Option<Self> {
         Some(match name.as_str() {
@@ -184,6 +190,12 @@ mod tests {
         check(&["x"; 11].join("/"), NameError::TooLong);
         check(&"x".repeat(1 << 20), NameError::TooLong);
         assert!(MailboxName::parse(&["\u{fc}".repeat(200).as_str(); 10].join("/")).is_ok());
+    }
+
+    #[test]
+    fn attributes_are_known_in_any_case() {
+        assert_eq!(SpecialUse::of_attribute("\\sent"), Some(SpecialUse::Sent));
+        assert_eq!(SpecialUse::of_attribute("\\Flagged"), None);
     }
 
     #[test]

@@ -146,6 +146,8 @@ pub struct ListOptions {
     pub status: bool,
     /// Only names that are subscribed to.
     pub subscribed: bool,
+    /// With `subscribed`: names above subscribed ones, too (RFC 5258 section 3.1, RECURSIVEMATCH).
+    pub recursive: bool,
 }
 
 /// Mailboxes one after the other.
@@ -170,6 +172,8 @@ pub struct ListedMailbox {
     pub has_children: bool,
     /// Whether the user has subscribed to it.
     pub subscribed: bool,
+    /// Whether there are subscribed names below it.
+    pub subscribed_below: bool,
     /// If it was asked for; `None` also if it cannot be had.
     pub status: Option<MailboxStatus>,
 }

@@ -175,7 +175,7 @@ async fn an_appended_message_is_whole_or_not_there() {
 
 async fn names(account: &dyn MailAccount, subscribed: bool) -> String {
     let patterns = [NamePattern::new("*")];
-    let mut listing = account.list(&patterns, ListOptions { status: false, subscribed }).await.unwrap();
+    let mut listing = account.list(&patterns, ListOptions { subscribed, ..ListOptions::default() }).await.unwrap();
     let mut names = Vec::new();
     while let Some(mailbox) = listing.next().await.unwrap() {
         names.push(format!("{}{}", mailbox.name, if mailbox.id.is_none() { "?" } else { "" }));
@@ -216,6 +216,14 @@ async fn subscriptions_belong_to_names() {
     account.subscribe(&name("Sent"), false).await.unwrap();
     assert_eq!(names(&*account, true).await, "INBOX nowhere/x?");
     assert_eq!(names(&*account, false).await, "INBOX Sent");
+    let recursive = ListOptions { subscribed: true, recursive: true, status: false };
+    let patterns = [NamePattern::new("%")];
+    let mut listing = account.list(&patterns, recursive).await.unwrap();
+    let mut above = Vec::new();
+    while let Some(mailbox) = listing.next().await.unwrap() {
+        above.push((mailbox.name.to_string(), mailbox.subscribed, mailbox.subscribed_below));
+    }
+    assert_eq!(above, [("INBOX".to_owned(), true, false), ("nowhere".to_owned(), false, true)]);
     account.subscribe(&name("nowhere/x"), false).await.unwrap();
     assert_eq!(names(&*account, true).await, "INBOX");
 }

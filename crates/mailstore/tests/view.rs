@@ -109,12 +109,12 @@ async fn lists_have_the_names_above_and_the_numbers() {
         }
         names
     };
-    let all = list("%", ListOptions { status: true, subscribed: false }).await;
+    let all = list("%", ListOptions { status: true, ..ListOptions::default() }).await;
     let expected = [("INBOX", true, true, Some(3)), ("Trash", true, false, Some(0)), ("a", false, true, None)];
     assert_eq!(all, expected.map(|(name, is, children, exists)| (name.to_owned(), is, children, exists)));
     let below: Vec<_> = list("a/*", ListOptions::default()).await.into_iter().map(|(name, ..)| name).collect();
     assert_eq!(below, ["a/b", "a/b/c", "a/z"]);
-    let subscribed = list("a*", ListOptions { status: false, subscribed: true }).await;
+    let subscribed = list("a*", ListOptions { subscribed: true, ..ListOptions::default() }).await;
     assert_eq!(subscribed.len(), 2);
     assert!(matches!(store.account("you").await.map(drop), Err(MailstoreError::NoMailbox)));
 }

@@ -91,7 +91,12 @@ impl Door<'_> {
                 listeners.serve(socket, admission, service);
             }
             _ => {
-                let config = ImapConfig { starttls: offers_tls, needs_tls, ..ImapConfig::new(host_name) };
+                let mut config = ImapConfig { starttls: offers_tls, needs_tls, ..ImapConfig::new(host_name) };
+                // RFC822.SIZE has 32 bits. 0: messages have no limit.
+                config.limits.append_bytes = match self.config.limits.session.message_bytes {
+                    0 => u32::MAX.into(),
+                    bytes => bytes.min(u32::MAX.into()),
+                };
                 let service = ImapService::new(store, users, config).with_tls(certificate, implicit);
                 listeners.serve(socket, admission, service);
             }

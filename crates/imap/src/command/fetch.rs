@@ -10,6 +10,8 @@ use crate::lex::Cursor;
 pub enum FetchItem {
     Flags,
     Uid,
+    /// RFC 7162 section 3.1.5.
+    ModSeq,
     InternalDate,
     Rfc822Size,
     Envelope,
@@ -100,6 +102,7 @@ fn item(cursor: &mut Cursor<'_>) -> Result<FetchItem> {
     Ok(match word.to_ascii_uppercase().as_str() {
         "FLAGS" => FetchItem::Flags,
         "UID" => FetchItem::Uid,
+        "MODSEQ" => FetchItem::ModSeq,
         "INTERNALDATE" => FetchItem::InternalDate,
         "RFC822.SIZE" => FetchItem::Rfc822Size,
         "ENVELOPE" => FetchItem::Envelope,

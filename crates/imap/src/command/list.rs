@@ -52,10 +52,12 @@ pub enum StatusItem {
     Deleted,
     /// RFC 8438.
     Size,
+    /// RFC 7162 section 3.1.7.
+    HighestModSeq,
 }
 
 impl StatusItem {
-    const ALL: [(&'static str, Self); 7] = [
+    const ALL: [(&'static str, Self); 8] = [
         ("MESSAGES", Self::Messages),
         ("RECENT", Self::Recent),
         ("UIDNEXT", Self::UidNext),
@@ -63,6 +65,7 @@ impl StatusItem {
         ("UNSEEN", Self::Unseen),
         ("DELETED", Self::Deleted),
         ("SIZE", Self::Size),
+        ("HIGHESTMODSEQ", Self::HighestModSeq),
     ];
 
     /// As on the wire.

@@ -87,8 +87,8 @@ fn with_arguments(cursor: &mut Cursor<'_>, name: &str) -> Result<ImapCommand> {
             }
             Ok(ImapCommand::Enable(names))
         },
-        "SELECT" => |c| Ok(ImapCommand::Select { mailbox: c.astring()?, read_only: false }),
-        "EXAMINE" => |c| Ok(ImapCommand::Select { mailbox: c.astring()?, read_only: true }),
+        "SELECT" => |c| select(c, false),
+        "EXAMINE" => |c| select(c, true),
         "CREATE" => create,
         "DELETE" => |c| c.astring().map(ImapCommand::Delete),
         "RENAME" => |c| {
@@ -124,7 +124,11 @@ fn of_messages(cursor: &mut Cursor<'_>, name: &str, uid: bool) -> Result<ImapCom
         return Ok(ImapCommand::Search { uid, search: search(cursor)? });
     }
     let read: fn(&mut Cursor<'_>, bool, SequenceSet) -> Result<ImapCommand> = match name {
-        "FETCH" => |c, uid, set| Ok(ImapCommand::Fetch { uid, set, items: fetch_items(c)? }),
+        "FETCH" => |c, uid, set| {
+            let items = fetch_items(c)?;
+            let changed_since = if c.take(b' ') { Some(modifier(c, "CHANGEDSINCE")?) } else { None };
+            Ok(ImapCommand::Fetch { uid, set, items, changed_since })
+        },
         "STORE" => store,
         "COPY" => |c, uid, set| Ok(ImapCommand::Copy { uid, set, mailbox: c.astring()? }),
         "MOVE" => |c, uid, set| Ok(ImapCommand::Move { uid, set, mailbox: c.astring()? }),
@@ -133,6 +137,34 @@ fn of_messages(cursor: &mut Cursor<'_>, name: &str, uid: bool) -> Result<ImapCom
     let set = sequence_set(cursor)?;
     cursor.space()?;
     read(cursor, uid, set)
+}
+
+/// SELECT or EXAMINE with its parameters (RFC 4466 section 2.1).
+fn select(cursor: &mut Cursor<'_>, read_only: bool) -> Result<ImapCommand> {
+    let mailbox = cursor.astring()?;
+    let mut condstore = false;
+    if cursor.take(b' ') {
+        cursor.list(1, |cursor| match cursor.keyword()?.as_str() {
+            "CONDSTORE" => {
+                condstore = true;
+                Ok(())
+            }
+            _ => Err(ImapCommandError::Bad("That parameter of SELECT is not known")),
+        })?;
+    }
+    Ok(ImapCommand::Select { mailbox, read_only, condstore })
+}
+
+/// `(NAME number)`, the only modifier that FETCH and STORE have here.
+fn modifier(cursor: &mut Cursor<'_>, name: &str) -> Result<u64> {
+    cursor.expect(b'(', "A modifier is missing")?;
+    if !cursor.take_word(name) {
+        return Err(ImapCommandError::Bad("That modifier is not known"));
+    }
+    cursor.space()?;
+    let modseq = cursor.number64()?;
+    cursor.expect(b')', "A modifier is not closed")?;
+    Ok(modseq)
 }
 
 /// `sequence-set`; its numbers are bounded by the command's length.
@@ -206,6 +238,11 @@ fn set_quota(cursor: &mut Cursor<'_>) -> Result<ImapCommand> {
 }
 
 fn store(cursor: &mut Cursor<'_>, uid: bool, set: SequenceSet) -> Result<ImapCommand> {
+    let mut unchanged_since = None;
+    if cursor.peek() == Some(b'(') {
+        unchanged_since = Some(modifier(cursor, "UNCHANGEDSINCE")?);
+        cursor.space()?;
+    }
     let kind = match cursor.peek() {
         Some(b'+') => FlagChange::Add,
         Some(b'-') => FlagChange::Remove,
@@ -230,13 +267,20 @@ fn store(cursor: &mut Cursor<'_>, uid: bool, set: SequenceSet) -> Result<ImapCom
             flags
         }
     };
-    Ok(ImapCommand::Store { uid, set, kind, silent, flags })
+    Ok(ImapCommand::Store { uid, set, unchanged_since, kind, silent, flags })
 }
+
+/// Octets of a keyword (decision 54).
+const KEYWORD_BYTES_MAX: usize = 200;
 
 /// `\Recent` cannot be set, and there are no other system flags (decision 54).
 fn flag(cursor: &mut Cursor<'_>) -> Result<MailFlag> {
     if !cursor.take(b'\\') {
-        return cursor.atom().map(|name| MailFlag::Keyword(name.to_owned()));
+        let name = cursor.atom()?;
+        if name.len() > KEYWORD_BYTES_MAX {
+            return Err(ImapCommandError::Limit("A keyword is too long"));
+        }
+        return Ok(MailFlag::Keyword(name.to_owned()));
     }
     match cursor.keyword()?.as_str() {
         "SEEN" => Ok(MailFlag::Seen),

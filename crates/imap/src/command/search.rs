@@ -61,6 +61,8 @@ pub enum SearchKey {
     Larger(u64),
     /// RFC822.SIZE is smaller.
     Smaller(u64),
+    /// MODSEQ is not lower (RFC 7162 section 3.1.5).
+    ModSeq(u64),
     /// A field of that name has the text; with an empty text, there is such a field.
     Header { name: Vec<u8>, text: Vec<u8> },
     /// The body has the text.
@@ -216,10 +218,24 @@ fn with_argument(cursor: &mut Cursor<'_>, word: &str) -> Result<SearchKey> {
         "LARGER" => |c| c.number64().map(SearchKey::Larger),
         "SMALLER" => |c| c.number64().map(SearchKey::Smaller),
         "UID" => |c| sequence_set(c).map(SearchKey::Uids),
+        "MODSEQ" => modseq,
         _ => return Err(ImapCommandError::Bad("That key of SEARCH is not known")),
     };
     cursor.space()?;
     read(cursor)
+}
+
+/// Which flag changed is not kept, so its name is passed over, as RFC 7162 section 3.1.5 allows.
+fn modseq(cursor: &mut Cursor<'_>) -> Result<SearchKey> {
+    if cursor.peek() == Some(b'"') {
+        cursor.string()?;
+        cursor.space()?;
+        if !["ALL", "PRIV", "SHARED"].contains(&cursor.keyword()?.as_str()) {
+            return Err(ImapCommandError::Bad("That type of entry is not known"));
+        }
+        cursor.space()?;
+    }
+    cursor.number64().map(SearchKey::ModSeq)
 }
 
 fn header(cursor: &mut Cursor<'_>, name: &[u8]) -> Result<SearchKey> {

@@ -75,6 +75,8 @@ impl Line {
         let deadline = match (self.machine.is_logged_in(), idling) {
             (false, _) => self.login_deadline,
             (true, true) => self.still_here.min(self.look),
+            // A message has to come at all, and a client that has begun does not fall asleep.
+            (true, false) if self.machine.is_appending() => self.command_deadline.min(after(now, self.timeouts.write)),
             (true, false) => self.command_deadline,
         };
         let changed = async { if idling { changed.await } else { pending().await } };

@@ -7,7 +7,9 @@ use posthaste_mailstore::{
     ViewChanges,
 };
 
-use crate::session::{ListedName, MailChanges, MailRefusal, MailRow, MailboxCounts, MessageChoice, SelectedMailbox};
+use crate::session::{
+    ChangedRow, ListedName, MailChanges, MailRefusal, MailRow, MailboxCounts, MessageChoice, SelectedMailbox,
+};
 use crate::set::NumberSet;
 
 pub(super) fn refusal(error: &MailstoreError) -> MailRefusal {
@@ -15,6 +17,13 @@ pub(super) fn refusal(error: &MailstoreError) -> MailRefusal {
         MailstoreError::NoMailbox | MailstoreError::Gone => MailRefusal::Gone,
         MailstoreError::NoPermission => MailRefusal::NoPermission,
         MailstoreError::Damaged(_) => MailRefusal::Damaged,
+        MailstoreError::ReadOnly => MailRefusal::ReadOnly,
+        MailstoreError::Exists => MailRefusal::Exists,
+        MailstoreError::UseTaken => MailRefusal::UseTaken,
+        MailstoreError::Cannot(why) => MailRefusal::Cannot(why),
+        MailstoreError::NoSpace => MailRefusal::NoSpace,
+        MailstoreError::Limit => MailRefusal::Limit,
+        MailstoreError::TooBig => MailRefusal::TooBig,
         _ => MailRefusal::Unavailable,
     }
 }
@@ -26,6 +35,7 @@ pub(super) fn row(row: &MessageRow) -> MailRow {
         uid: row.uid.get(),
         flags: row.flags.0,
         recent: row.recent,
+        modseq: row.modseq.0,
         size: row.size,
         internal_date: since.as_secs().try_into().unwrap_or(i64::MAX),
     }
@@ -40,6 +50,8 @@ pub(super) fn selected(view: &dyn MailboxView) -> SelectedMailbox {
         uid_next: view.uid_next().get(),
         last_uid: last_uid(view),
         keywords: keywords(&view.keywords()),
+        highest_modseq: view.highest_modseq().0,
+        read_only: view.read_only(),
     }
 }
 
@@ -56,7 +68,11 @@ pub(super) fn changes(changes: &ViewChanges, view: &dyn MailboxView) -> MailChan
         expunged: changes.expunged.iter().map(|message| message.number).collect(),
         exists: changes.exists,
         recent: changes.recent,
-        flags: changes.flags.iter().map(|changed| row(&changed.row)).collect(),
+        flags: changes
+            .flags
+            .iter()
+            .map(|changed| ChangedRow { row: row(&changed.row), before: changed.before.0 })
+            .collect(),
         keywords: changes.keywords.as_ref().map(keywords),
         last_uid: last_uid(view),
     }
@@ -71,6 +87,7 @@ pub(super) fn counts(status: &MailboxStatus) -> MailboxCounts {
         unseen: status.unseen,
         deleted: status.deleted,
         size: status.bytes,
+        highest_modseq: status.highest_modseq.0,
     }
 }
 
@@ -81,15 +98,16 @@ pub(super) fn listed(mailbox: &ListedMailbox) -> ListedName {
         special_use: mailbox.special_use.map(|special_use| special_use.attribute()),
         has_children: mailbox.has_children,
         subscribed: mailbox.subscribed,
+        subscribed_below: mailbox.subscribed_below,
         counts: mailbox.status.as_ref().map(counts),
     }
 }
 
+pub(super) fn ranges(set: &NumberSet) -> Vec<NumberRange> {
+    set.ranges().iter().map(|range| NumberRange { first: *range.start(), last: *range.end() }).collect()
+}
+
 pub(super) fn message_set(choice: &MessageChoice) -> MessageSet {
-    let ranges = |set: &NumberSet| {
-        let ranges = set.ranges().iter();
-        ranges.map(|range| NumberRange { first: *range.start(), last: *range.end() }).collect()
-    };
     match choice {
         MessageChoice::Numbers(set) => MessageSet::Numbers(ranges(set)),
         MessageChoice::Uids(set) => MessageSet::Uids(ranges(set)),

@@ -4,19 +4,20 @@ use std::collections::VecDeque;
 use std::future::{Future, pending};
 use std::ops::Range;
 use std::sync::Arc;
+use std::time::Duration;
 
 use bytes::Bytes;
 use posthaste_mailstore::{
-    BODY_READ_MAX, ListOptions, MailAccount, MailBody, MailboxName, MailboxView, MailstoreError, MessageRow,
+    BODY_READ_MAX, ListOptions, MailAccount, MailBody, MailboxView, MailstoreError, MessageRow, MessageWriter,
     NamePattern, RowOptions, SelectMode, Uid,
 };
 use posthaste_net::{Connection, Peer, SessionEnd};
 use tokio::sync::Semaphore;
 use tokio::task::yield_now;
-use tokio::time::Instant;
+use tokio::time::{Instant, timeout};
 
 use super::connection::Line;
-use super::{Authenticator, ImapService, mail};
+use super::{Authenticator, ImapService, changes, mail};
 use crate::session::{
     ImapCredentials, ImapEvent, ImapMachine, LoginRefusal, MailRefusal, MessageChoice, SelectedMailbox,
 };
@@ -26,7 +27,12 @@ use crate::session::{
 struct Mine {
     account: Option<Arc<dyn MailAccount>>,
     view: Option<Box<dyn MailboxView>>,
+    /// Takes the message of an APPEND.
+    writer: Option<Box<dyn MessageWriter>>,
 }
+
+/// How long a FETCH waits for `\Seen` to be durable, so that its answer has the flag (decision 31).
+const SEEN_PATIENCE: Duration = Duration::from_millis(200);
 
 /// Rows between two turns of other tasks: a store that has all in memory never waits by itself.
 const ROWS_BEFORE_YIELD: u32 = 64;
@@ -79,9 +85,9 @@ async fn converse<A: Authenticator>(service: &ImapService<A>, peer: &Peer, line:
                 event = Box::pin(messages(line, view, &set, sizes, service)).await?;
                 continue;
             }
-            ImapEvent::List { patterns, subscribed, status } => {
+            ImapEvent::List { patterns, subscribed, recursive, status } => {
                 let account = mine.account.as_deref().expect("somebody has logged in");
-                event = Box::pin(list(line, account, &patterns, ListOptions { status, subscribed })).await?;
+                event = Box::pin(list(line, account, &patterns, ListOptions { status, subscribed, recursive })).await?;
                 continue;
             }
             ask => Box::pin(mine.answer(line, ask)).await,
@@ -109,7 +115,7 @@ impl Mine {
         match ask {
             ImapEvent::Status(name) => {
                 let status = async {
-                    let id = find(account, &name).await?;
+                    let id = changes::find(account, &name).await?;
                     account.status(id).await.map_err(|error| mail::refusal(&error))
                 };
                 let status = status.await;
@@ -120,7 +126,7 @@ impl Mine {
                 self.view = None;
                 let mode = if read_only { SelectMode::ReadOnly } else { SelectMode::Writable };
                 let selected: Result<SelectedMailbox, MailRefusal> = async {
-                    let id = find(account, &mailbox).await?;
+                    let id = changes::find(account, &mailbox).await?;
                     let view = account.select(id, mode).await.map_err(|error| mail::refusal(&error))?;
                     Ok(mail::selected(&**self.view.insert(view)))
                 }
@@ -133,14 +139,48 @@ impl Mine {
                 let changes = changes.as_ref().map(|changes| mail::changes(changes, view));
                 line.machine.changes(changes.map_err(mail::refusal));
             }
-            other => unreachable!("{other:?} is answered elsewhere"),
+            ImapEvent::Append(offer) => match changes::append(account, offer).await {
+                Ok(writer) => {
+                    self.writer = Some(writer);
+                    line.machine.append_begun(Ok(()));
+                }
+                Err(why) => line.machine.append_begun(Err(why)),
+            },
+            ImapEvent::Write(octets) => {
+                let written = self.writer.as_mut().expect("an append has begun").write(octets).await;
+                if written.is_err() {
+                    self.writer = None;
+                }
+                line.machine.written(written.map_err(|error| mail::refusal(&error)));
+            }
+            ImapEvent::Finish => {
+                let writer = self.writer.take().expect("an append has begun");
+                line.machine.appended(changes::finish(writer).await);
+            }
+            ImapEvent::Abandon => self.writer = None,
+            ImapEvent::Manage(change) => line.machine.managed(changes::manage(account, change).await),
+            ask => change(line, account, self.view.as_deref().expect("a mailbox is selected"), ask).await,
         }
     }
 }
 
-async fn find(account: &dyn MailAccount, name: &str) -> Result<posthaste_mailstore::MailboxId, MailRefusal> {
-    let name = MailboxName::parse(name).map_err(|_| MailRefusal::Gone)?;
-    account.find(&name).await.map_err(|error| mail::refusal(&error))?.ok_or(MailRefusal::Gone)
+/// Answers a change of messages.
+async fn change(line: &mut Line, account: &dyn MailAccount, view: &dyn MailboxView, ask: ImapEvent) {
+    match ask {
+        ImapEvent::Store { set, update, unchanged_since } => {
+            line.machine.stored(changes::store(view, &set, update, unchanged_since).await);
+        }
+        ImapEvent::MarkSeen(uids) => {
+            // What takes longer goes on without the session.
+            let _ = timeout(SEEN_PATIENCE, changes::mark_seen(view, &uids)).await;
+            line.machine.marked_seen();
+        }
+        ImapEvent::Expunge(uids) => line.machine.expunged(changes::expunge(view, uids.as_ref()).await),
+        ImapEvent::Copy { set, mailbox, moves } => {
+            line.machine.copied(changes::copy(account, view, &set, &mailbox, moves).await);
+        }
+        other => unreachable!("{other:?} is answered elsewhere"),
+    }
 }
 
 /// Answers a list to its end, and returns the first event that belongs to something else.

@@ -13,7 +13,10 @@ impl ImapMachine {
     pub(super) fn capabilities(&self) -> String {
         let mut text = String::from("IMAP4rev1 LITERAL+ ID ENABLE");
         if self.logged_in {
-            text.push_str(" IDLE NAMESPACE UNSELECT CHILDREN SPECIAL-USE LIST-STATUS ESEARCH");
+            text.push_str(
+                " IDLE NAMESPACE UNSELECT CHILDREN SPECIAL-USE CREATE-SPECIAL-USE LIST-EXTENDED LIST-STATUS ESEARCH UIDPLUS MOVE",
+            );
+            text.push_str(&format!(" CONDSTORE APPENDLIMIT={}", self.config.limits.append_bytes));
             return text;
         }
         text.push_str(" SASL-IR");

@@ -1,7 +1,9 @@
 //! The end of a command: what changed in the view meanwhile, then the tagged reply.
 
+use super::changing::Storing;
 use super::machine::{AfterChanges, Reply, State};
 use super::{ImapEvent, ImapMachine, MailChanges, MailRefusal, MailRow, SelectedMailbox};
+use crate::set::NumberSet;
 
 impl ImapMachine {
     /// The command has done its work; what changed meanwhile is told first.
@@ -10,14 +12,22 @@ impl ImapMachine {
     }
 
     pub(super) fn finish_with(&mut self, tag: String, text: String, may_expunge: bool) -> Option<ImapEvent> {
-        self.state = State::Finishing { reply: Reply { tag, text }, may_expunge };
+        self.finish_seen(Reply { tag, text }, may_expunge, NumberSet::default())
+    }
+
+    /// The command has read messages.
+    pub(super) fn finish_seen(&mut self, reply: Reply, may_expunge: bool, seen: NumberSet) -> Option<ImapEvent> {
+        self.state = State::Finishing { reply, may_expunge, seen };
         None
     }
 
     pub(super) fn finish(&mut self) -> Option<ImapEvent> {
-        let State::Finishing { reply, may_expunge } = std::mem::replace(&mut self.state, State::Command) else {
+        let State::Finishing { reply, may_expunge, seen } = std::mem::replace(&mut self.state, State::Command) else {
             unreachable!("a command is being finished")
         };
+        if !seen.is_empty() {
+            return self.mark_seen(reply, may_expunge, seen);
+        }
         if self.mailbox.is_none() {
             self.reply(&reply.tag, &reply.text);
             return None;
@@ -35,7 +45,7 @@ impl ImapMachine {
             panic!("changes in {:?}", self.state)
         };
         match changes {
-            Ok(changes) => self.tell_changes(changes),
+            Ok(changes) => self.tell_changes(changes, after.storing()),
             Err(MailRefusal::Gone) => return self.bye("The selected mailbox was deleted"),
             // Later commands ask again.
             Err(_) => {}
@@ -43,10 +53,12 @@ impl ImapMachine {
         match after {
             AfterChanges::Reply(reply) => self.reply(&reply.tag, &reply.text),
             AfterChanges::Idle { tag } => self.state = State::Idle { tag },
+            AfterChanges::Stored { storing, text } => self.tell_stored(*storing, text),
         }
     }
 
-    fn tell_changes(&mut self, changes: MailChanges) {
+    /// `own`: a STORE that is being answered.
+    fn tell_changes(&mut self, changes: MailChanges, own: Option<&Storing>) {
         let Some(mut mailbox) = self.mailbox.take() else { return };
         for number in &changes.expunged {
             self.line(&format!("* {number} EXPUNGE"));
@@ -65,10 +77,18 @@ impl ImapMachine {
             mailbox.keywords = keywords;
             self.tell_flags(&mailbox);
         }
-        for row in &changes.flags {
-            self.text(&format!("* {} FETCH (UID {} FLAGS ", row.number, row.uid));
-            self.write_flags(&mailbox, row);
-            self.line(")");
+        for changed in &changes.flags {
+            let row = &changed.row;
+            if own.is_none_or(|own| own.passes(changed, &mailbox)) {
+                self.text(&format!("* {} FETCH (UID {} FLAGS ", row.number, row.uid));
+                self.write_flags(&mailbox, row);
+                self.line(&match self.condstore {
+                    true => format!(" MODSEQ ({}))", row.modseq),
+                    false => ")".into(),
+                });
+            } else if self.condstore && own.is_some_and(|own| own.is_silent_about(row)) {
+                self.line(&format!("* {} FETCH (UID {} MODSEQ ({}))", row.number, row.uid, row.modseq));
+            }
         }
         self.mailbox = Some(mailbox);
     }

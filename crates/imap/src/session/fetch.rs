@@ -5,12 +5,12 @@ use std::ops::Range;
 
 use posthaste_message::mime::{Header, Message};
 
-use super::machine::State;
-use super::{ImapEvent, ImapMachine, MailRefusal, MailRow, MessageChoice};
+use super::machine::{Reply, State};
+use super::{ImapEvent, ImapMachine, MailRefusal, MailRow, MessageChoice, SEEN};
 use crate::command::{BodySection, BodySectionText, FetchItem, Partial};
 use crate::date::write_internal_date;
 use crate::section::{Depth, Octets, of_message, of_part};
-use crate::set::SequenceSet;
+use crate::set::{NumberSet, SequenceSet};
 use crate::structure::Answer;
 use crate::{envelope, structure};
 
@@ -34,6 +34,12 @@ pub(super) struct Fetching {
     pieces: VecDeque<Piece>,
     /// Rows are to be asked for first.
     choice: Option<(MessageChoice, bool)>,
+    /// Messages with a higher MODSEQ only.
+    changed_since: Option<u64>,
+    /// Messages without \Seen that are read, if reading sets it.
+    seen: Option<NumberSet>,
+    /// The reply at the end, if the answers belong to another command.
+    reply: Option<String>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -68,8 +74,13 @@ impl FetchItem {
             Self::Body | Self::BodyStructure => Some(Depth::Parts),
             Self::Rfc822 => Some(Depth::Length),
             Self::Section { section, .. } => Some(section.depth()),
-            Self::Flags | Self::Uid | Self::InternalDate | Self::Rfc822Size => None,
+            Self::Flags | Self::Uid | Self::ModSeq | Self::InternalDate | Self::Rfc822Size => None,
         }
+    }
+
+    /// Whether it sets \Seen (RFC 3501 section 6.4.5).
+    fn reads(&self) -> bool {
+        matches!(self, Self::Rfc822 | Self::Rfc822Text | Self::Section { peek: false, .. })
     }
 
     fn sends(&self) -> bool {
@@ -84,31 +95,39 @@ impl ImapMachine {
         uid: bool,
         set: &SequenceSet,
         mut items: Vec<FetchItem>,
+        changed_since: Option<u64>,
     ) -> Option<ImapEvent> {
         let choice = self.choice(&tag, uid, set)?;
         // UID is part of each answer to UID FETCH (RFC 3501 section 6.4.8).
         if uid && !items.contains(&FetchItem::Uid) {
             items.insert(0, FetchItem::Uid);
         }
-        let sizes = items.contains(&FetchItem::Rfc822Size);
-        self.state = State::Fetching(Box::new(Fetching {
-            tag,
-            uid,
-            depth: items.iter().filter_map(FetchItem::depth).max(),
-            sends: items.iter().any(FetchItem::sends),
-            items,
-            step: Step::NextRow,
-            row: MailRow::default(),
-            len: None,
-            failure: None,
-            pieces: VecDeque::new(),
-            choice: Some((choice, sizes)),
-        }));
+        // With CHANGEDSINCE it is asked for (RFC 7162 section 3.1.4.1).
+        if changed_since.is_some() && !items.contains(&FetchItem::ModSeq) {
+            items.push(FetchItem::ModSeq);
+        }
+        self.condstore |= items.contains(&FetchItem::ModSeq);
+        let is_writable = self.mailbox.as_ref().is_some_and(|mailbox| !mailbox.read_only);
+        let mut fetching = Fetching::new(tag, (uid, choice), items);
+        fetching.changed_since = changed_since;
+        fetching.seen = (is_writable && fetching.items.iter().any(FetchItem::reads)).then(NumberSet::default);
+        self.state = State::Fetching(Box::new(fetching));
         None
     }
 
+    /// Tells of messages, and then replies.
+    pub(super) fn tell_items(
+        &mut self,
+        (tag, reply): (String, String),
+        (uid, choice): (bool, MessageChoice),
+        items: Vec<FetchItem>,
+    ) {
+        let reply = Some(reply);
+        self.state = State::Fetching(Box::new(Fetching { reply, ..Fetching::new(tag, (uid, choice), items) }));
+    }
+
     /// The messages of a set. A message number beyond the last is BAD (decision 56).
-    fn choice(&mut self, tag: &str, uid: bool, set: &SequenceSet) -> Option<MessageChoice> {
+    pub(super) fn choice(&mut self, tag: &str, uid: bool, set: &SequenceSet) -> Option<MessageChoice> {
         let mailbox = self.mailbox.as_ref().expect("a mailbox is selected");
         if uid {
             return Some(MessageChoice::Uids(set.resolve(mailbox.last_uid)));
@@ -153,6 +172,10 @@ impl ImapMachine {
     pub(super) fn fetched_row(&mut self, row: Result<Option<MailRow>, MailRefusal>) {
         let State::Fetching(mut fetching) = std::mem::replace(&mut self.state, State::Command) else { return };
         match row {
+            Ok(Some(row)) if fetching.changed_since.is_some_and(|since| row.modseq <= since) => {
+                fetching.step = Step::NextRow;
+                self.state = State::Fetching(fetching);
+            }
             Ok(Some(row)) => {
                 fetching.row = row;
                 fetching.len = None;
@@ -172,17 +195,14 @@ impl ImapMachine {
     }
 
     fn end_fetch(&mut self, fetching: Fetching) {
-        let Fetching { tag, uid, failure, .. } = fetching;
+        let Fetching { tag, uid, failure, seen, reply, .. } = fetching;
         let name = if uid { "UID FETCH" } else { "FETCH" };
-        let text = match failure {
-            // A message that is gone is none that failed (decision 11).
-            None | Some(MailRefusal::Gone) => format!("OK {name} completed"),
-            Some(MailRefusal::Unavailable) => "NO [UNAVAILABLE] Some messages cannot be read now".into(),
-            Some(MailRefusal::NoPermission) => "NO [NOPERM] Some messages may not be read".into(),
-            Some(MailRefusal::Damaged) => "NO [CORRUPTION] Some messages are damaged".into(),
+        let text = match failure.and_then(unread) {
+            Some(text) => text.into(),
+            None => reply.unwrap_or_else(|| format!("OK {name} completed")),
         };
         // A client that uses numbers could mistake them after an EXPUNGE (decision 9).
-        self.finish_with(tag, text, uid);
+        self.finish_seen(Reply { tag, text }, uid, seen.unwrap_or_default());
     }
 
     pub(super) fn fetched_len(&mut self, answer: Result<u64, MailRefusal>) {
@@ -264,6 +284,10 @@ impl ImapMachine {
             }
         }
         text.extend_from_slice(b")\r\n");
+        let is_read_first = fetching.len.is_some() && fetching.row.flags & SEEN == 0;
+        if let (Some(seen), true) = (&mut fetching.seen, is_read_first) {
+            seen.push(fetching.row.uid);
+        }
         fetching.step = Step::NextRow;
         if pieces.is_empty() {
             self.out = text;
@@ -273,6 +297,38 @@ impl ImapMachine {
             fetching.pieces = pieces;
         }
         self.state = State::Fetching(fetching);
+    }
+}
+
+/// The reply to a command that could not read all messages. A message that is gone is none that failed (decision 11).
+pub(super) fn unread(why: MailRefusal) -> Option<&'static str> {
+    match why {
+        MailRefusal::Gone => None,
+        MailRefusal::NoPermission => Some("NO [NOPERM] Some messages may not be read"),
+        MailRefusal::Damaged => Some("NO [CORRUPTION] Some messages are damaged"),
+        _ => Some("NO [UNAVAILABLE] Some messages cannot be read now"),
+    }
+}
+
+impl Fetching {
+    fn new(tag: String, (uid, choice): (bool, MessageChoice), items: Vec<FetchItem>) -> Self {
+        let sizes = items.contains(&FetchItem::Rfc822Size);
+        Self {
+            tag,
+            uid,
+            depth: items.iter().filter_map(FetchItem::depth).max(),
+            sends: items.iter().any(FetchItem::sends),
+            items,
+            step: Step::NextRow,
+            row: MailRow::default(),
+            len: None,
+            failure: None,
+            pieces: VecDeque::new(),
+            choice: Some((choice, sizes)),
+            changed_since: None,
+            seen: None,
+            reply: None,
+        }
     }
 }
 
@@ -293,6 +349,7 @@ impl Source<'_> {
         match item {
             FetchItem::Flags => {}
             FetchItem::Uid => number(out, "UID", self.row.uid.into()),
+            FetchItem::ModSeq => out.extend_from_slice(format!("MODSEQ ({})", self.row.modseq).as_bytes()),
             FetchItem::InternalDate => {
                 out.extend_from_slice(b"INTERNALDATE ");
                 write_internal_date(out, self.row.internal_date);

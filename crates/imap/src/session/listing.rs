@@ -13,6 +13,9 @@ use crate::write;
 pub(super) struct Listing {
     tag: String,
     is_lsub: bool,
+    is_extended: bool,
+    /// Names above those that are meant are told, too.
+    recursive: bool,
     /// `\Subscribed` is told.
     tells_subscribed: bool,
     special_use_only: bool,
@@ -25,8 +28,8 @@ const PATTERN_BYTES_MAX: usize = 2048;
 
 impl ImapMachine {
     pub(super) fn list(&mut self, tag: String, list: ListCommand) -> Option<ImapEvent> {
-        if list.selection.recursive {
-            self.reply(&tag, "NO [CANNOT] RECURSIVEMATCH is not offered");
+        if list.selection.recursive && !list.selection.subscribed {
+            self.reply(&tag, "NO [CANNOT] RECURSIVEMATCH is for SUBSCRIBED only");
             return None;
         }
         if !list.is_extended && list.patterns.iter().all(Vec::is_empty) {
@@ -37,6 +40,8 @@ impl ImapMachine {
         let listing = Listing {
             tag,
             is_lsub: false,
+            is_extended: list.is_extended,
+            recursive: list.selection.recursive,
             tells_subscribed: list.returns.subscribed || list.selection.subscribed,
             special_use_only: list.selection.special_use,
             status: list.returns.status,
@@ -49,6 +54,9 @@ impl ImapMachine {
         let listing = Listing {
             tag,
             is_lsub: true,
+            is_extended: false,
+            // `%` finds names of which only those below are subscribed (RFC 3501 section 6.3.9).
+            recursive: pattern.contains(&b'%'),
             tells_subscribed: false,
             special_use_only: false,
             status: Vec::new(),
@@ -72,9 +80,9 @@ impl ImapMachine {
         let joined = patterns.iter().map(|pattern| [reference, pattern].concat());
         // What is no modified UTF-7 matches no name.
         let patterns: Vec<String> = joined.filter_map(|pattern| utf7::decode(&pattern).ok()).collect();
-        let status = !listing.status.is_empty();
+        let (status, recursive) = (!listing.status.is_empty(), listing.recursive);
         self.state = State::Listing(Box::new(listing));
-        Some(ImapEvent::List { patterns, subscribed, status })
+        Some(ImapEvent::List { patterns, subscribed, recursive, status })
     }
 
     /// Answers [`ImapEvent::List`].
@@ -126,7 +134,12 @@ impl ImapMachine {
         }
         let children = if name.has_children { "\\HasChildren" } else { "\\HasNoChildren" };
         let attributes = [
-            Some("\\Noselect").filter(|_| !name.is_mailbox),
+            match listing.is_lsub {
+                true => Some("\\Noselect").filter(|_| !name.is_mailbox || !name.subscribed),
+                // Clients of RFC 3501 alone do not know the other one (decision 22).
+                false if listing.is_extended => Some("\\NonExistent").filter(|_| !name.is_mailbox),
+                false => Some("\\Noselect").filter(|_| !name.is_mailbox),
+            },
             Some(children).filter(|_| !listing.is_lsub),
             Some("\\Subscribed").filter(|_| listing.tells_subscribed && name.subscribed),
             name.special_use.filter(|_| !listing.is_lsub),
@@ -135,7 +148,9 @@ impl ImapMachine {
         let word = if listing.is_lsub { "LSUB" } else { "LIST" };
         self.text(&format!("* {word} ({}) \"/\" ", attributes.join(" ")));
         write::mailbox(&mut self.out, &name.name);
-        self.line("");
+        // RFC 5258 section 3.5.
+        let has_child = listing.recursive && !listing.is_lsub && name.subscribed_below;
+        self.line(if has_child { " (\"CHILDINFO\" (\"SUBSCRIBED\"))" } else { "" });
         if let Some(counts) = name.counts.filter(|_| !listing.status.is_empty()) {
             self.tell_status(&name.name, &listing.status, &counts);
         }

@@ -4,13 +4,16 @@ use std::sync::Arc;
 
 use bytes::BytesMut;
 
+use super::appending::Appending;
+use super::changing::{Change, Storing, update};
 use super::fetch::Fetching;
 use super::listing::Listing;
 use super::searching::Searching;
 use super::select::Selecting;
 use super::{ImapConfig, ImapEvent, SelectedMailbox};
-use crate::command::{Appending, ImapCommand, ImapCommandError, StatusItem, TaggedCommand, parse};
+use crate::command::{ImapCommand, ImapCommandError, StatusItem, TaggedCommand, parse};
 use crate::frame::{Frame, Framer};
+use crate::set::NumberSet;
 
 /// One server session. See the [module](super) for how it is driven.
 ///
@@ -21,18 +24,20 @@ pub struct ImapMachine {
     pub(super) config: Arc<ImapConfig>,
     pub(super) state: State,
     pub(super) out: Vec<u8>,
-    framer: Framer,
+    pub(super) framer: Framer,
     pub(super) tls: bool,
     /// The connection needs no TLS for a login: it comes from this machine.
     pub(super) trusted: bool,
     pub(super) logged_in: bool,
     pub(super) mailbox: Option<SelectedMailbox>,
-    errors: u32,
-    commands: u64,
+    /// MODSEQ is told with flags (RFC 7162 section 3.1).
+    pub(super) condstore: bool,
+    pub(super) errors: u32,
+    pub(super) commands: u64,
     /// In IDLE, something may have changed.
     poked: bool,
-    /// An APPEND whose message is being dropped.
-    appending: Option<(String, Result<Appending, ImapCommandError>)>,
+    /// An APPEND whose message is being dropped, and its answer.
+    pub(super) dropping: Option<Reply>,
 }
 
 #[derive(Debug)]
@@ -57,14 +62,32 @@ pub(super) enum State {
     Tls,
     Listing(Box<Listing>),
     /// Waits for [`ImapMachine::status`].
-    Status(StatusAsk),
+    Status {
+        tag: String,
+        name: String,
+        items: Vec<StatusItem>,
+    },
     Selecting(Box<Selecting>),
     Fetching(Box<Fetching>),
     Searching(Box<Searching>),
+    Appending(Box<Appending>),
+    /// Waits for the answer to a change.
+    Changing(Change),
+    /// Flags are changed, but not yet in the view.
+    Storing {
+        storing: Box<Storing>,
+        text: String,
+    },
+    /// The mailbox is to be closed.
+    Closing {
+        tag: String,
+    },
     /// The command is done, but for what has changed in the view meanwhile.
     Finishing {
         reply: Reply,
         may_expunge: bool,
+        /// Messages that were read, on which \Seen is set before.
+        seen: NumberSet,
     },
     /// Waits for [`ImapMachine::changes`].
     Changes(AfterChanges),
@@ -72,24 +95,27 @@ pub(super) enum State {
     Closed,
 }
 
-/// What becomes of the numbers of a mailbox.
-#[derive(Debug)]
-pub(super) enum StatusAsk {
-    Status {
-        tag: String,
-        name: String,
-        items: Vec<StatusItem>,
-    },
-    /// APPEND or COPY into it, which is refused: TRYCREATE where there is no such mailbox (decision 52).
-    Target {
-        tag: String,
-    },
-}
-
 #[derive(Debug)]
 pub(super) enum AfterChanges {
     Reply(Reply),
-    Idle { tag: String },
+    Idle {
+        tag: String,
+    },
+    /// The reply to a STORE, whose own changes are told in their own way.
+    Stored {
+        storing: Box<Storing>,
+        text: String,
+    },
+}
+
+impl AfterChanges {
+    /// The STORE whose changes are among those to tell.
+    pub fn storing(&self) -> Option<&Storing> {
+        match self {
+            Self::Stored { storing, .. } => Some(storing),
+            Self::Reply(_) | Self::Idle { .. } => None,
+        }
+    }
 }
 
 /// A tagged reply.
@@ -115,10 +141,11 @@ impl ImapMachine {
             trusted,
             logged_in: false,
             mailbox: None,
+            condstore: false,
             errors: 0,
             commands: 0,
             poked: false,
-            appending: None,
+            dropping: None,
         }
     }
 
@@ -163,6 +190,11 @@ impl ImapMachine {
     /// Whether the client waits for changes (RFC 2177).
     pub fn is_idling(&self) -> bool {
         matches!(self.state, State::Idle { .. })
+    }
+
+    /// Whether the client sends a message of an APPEND.
+    pub fn is_appending(&self) -> bool {
+        matches!(self.state, State::Appending(_))
     }
 
     /// Counts commands that came whole: while it stands still, the same one is being waited for.
@@ -219,6 +251,12 @@ impl ImapMachine {
                     Some(event) => event,
                     None => return ImapEvent::NeedInput,
                 },
+                State::Appending(_) => match self.step_append(input) {
+                    Some(event) => event,
+                    None => return ImapEvent::NeedInput,
+                },
+                State::Storing { .. } => self.step_stored(),
+                State::Closing { .. } => self.close(),
                 State::Finishing { .. } => self.finish(),
                 State::Listing(_) => self.step_list(),
                 State::Selecting(_) => self.step_select(),
@@ -227,7 +265,8 @@ impl ImapMachine {
                 State::Greeting
                 | State::Login { .. }
                 | State::Tls
-                | State::Status(_)
+                | State::Status { .. }
+                | State::Changing(_)
                 | State::Changes(_)
                 | State::Closed => {
                     panic!("stepped in {:?}", self.state)
@@ -258,9 +297,9 @@ impl ImapMachine {
                 self.bye("[TOOBIG] That command is too long");
                 None
             }
-            Frame::TooBig { .. } if self.appending.is_some() => {
-                let (tag, appending) = self.appending.take()?;
-                self.append_refused(tag, appending)
+            Frame::TooBig { .. } if self.dropping.is_some() => {
+                let reply = self.dropping.take()?;
+                self.append_refused(reply)
             }
             Frame::TooBig { tag } => {
                 self.state = State::Command;
@@ -283,16 +322,6 @@ impl ImapMachine {
                 _ => self.command(&line, input),
             },
         })
-    }
-
-    fn append(&mut self, line: &[u8], octets: u64, waits: bool) -> Option<ImapEvent> {
-        let Some((tag, appending)) = crate::command::parse_append(line) else { unreachable!("an APPEND was found") };
-        if waits {
-            return self.append_refused(tag, appending);
-        }
-        self.framer.drop_message(octets);
-        self.appending = Some((tag, appending));
-        None
     }
 
     fn command(&mut self, line: &[u8], input: &BytesMut) -> Option<ImapEvent> {
@@ -350,11 +379,7 @@ impl ImapMachine {
             ImapCommand::StartTls => self.start_tls(&tag, input),
             ImapCommand::Authenticate { mechanism, initial } => self.authenticate(tag, &mechanism, initial),
             ImapCommand::Login { user, password } => self.login(tag, user, password),
-            // Nothing that can be enabled is offered yet; the answer comes all the same (decision 38).
-            ImapCommand::Enable(_) => {
-                self.line("* ENABLED");
-                self.done(tag, "ENABLE")
-            }
+            ImapCommand::Enable(names) => self.enable(tag, &names),
             ImapCommand::Namespace => {
                 self.line("* NAMESPACE ((\"\" \"/\")) NIL NIL");
                 self.done(tag, "NAMESPACE")
@@ -362,20 +387,47 @@ impl ImapMachine {
             ImapCommand::List(list) => self.list(tag, list),
             ImapCommand::Lsub { reference, pattern } => self.lsub(tag, &reference, &pattern),
             ImapCommand::Status { mailbox, items } => self.ask_status(tag, &mailbox, items),
-            ImapCommand::Select { mailbox, read_only } => self.select(tag, &mailbox, read_only),
+            ImapCommand::Select { mailbox, read_only, condstore } => {
+                self.condstore |= condstore;
+                self.select(tag, &mailbox, read_only)
+            }
             ImapCommand::Unselect => self.unselect(tag, "UNSELECT"),
-            // All mailboxes are read-only, and then CLOSE expunges nothing (decision 51).
-            ImapCommand::Close => self.unselect(tag, "CLOSE"),
+            ImapCommand::Close => self.ask_close(tag),
+            ImapCommand::Expunge(uids) => self.expunge(tag, uids.as_ref()),
+            ImapCommand::Store { uid, set, unchanged_since, kind, silent, flags } => {
+                self.condstore |= unchanged_since.is_some();
+                self.store(tag, (uid, &set), (update(kind, flags), silent), unchanged_since)
+            }
+            ImapCommand::Copy { uid, set, mailbox } => self.copy(tag, (uid, &set), &mailbox, false),
+            ImapCommand::Move { uid, set, mailbox } => self.copy(tag, (uid, &set), &mailbox, true),
+            ImapCommand::Create { mailbox, uses } => self.create(tag, &mailbox, &uses),
+            ImapCommand::Delete(mailbox) => self.delete(tag, &mailbox),
+            ImapCommand::Rename { from, to } => self.rename(tag, &from, &to),
+            ImapCommand::Subscribe(mailbox) => self.subscribe(tag, &mailbox, true),
+            ImapCommand::Unsubscribe(mailbox) => self.subscribe(tag, &mailbox, false),
             ImapCommand::Idle => {
                 self.line("+ idling");
                 self.state = State::Idle { tag };
                 self.poke();
                 None
             }
-            ImapCommand::Fetch { uid, set, items } => self.fetch(tag, uid, &set, items),
+            ImapCommand::Fetch { uid, set, items, changed_since } => self.fetch(tag, uid, &set, items, changed_since),
             ImapCommand::Search { uid, search } => self.search(tag, uid, search),
-            command => self.refuse(tag, command),
+            ImapCommand::GetQuota(_)
+            | ImapCommand::GetQuotaRoot(_)
+            | ImapCommand::SetQuota { .. }
+            | ImapCommand::Compress(_) => {
+                self.bad(&tag, "That command is not offered");
+                None
+            }
         }
+    }
+
+    /// Tells what is newly enabled (decision 38).
+    fn enable(&mut self, tag: String, names: &[String]) -> Option<ImapEvent> {
+        let is_new = names.iter().any(|name| name == "CONDSTORE") && !std::mem::replace(&mut self.condstore, true);
+        self.line(if is_new { "* ENABLED CONDSTORE" } else { "* ENABLED" });
+        self.done(tag, "ENABLE")
     }
 
     fn end_idle(&mut self, tag: String, line: &[u8]) {

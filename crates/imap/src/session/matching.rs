@@ -26,6 +26,7 @@ pub(super) enum Test {
     Sent(When),
     Larger(u64),
     Smaller(u64),
+    ModSeq(u64),
     Header {
         name: String,
         text: String,
@@ -78,6 +79,7 @@ impl Test {
             SearchKey::SentSince(day) => Self::Sent(When::Since(*day)),
             SearchKey::Larger(size) => Self::Larger(*size),
             SearchKey::Smaller(size) => Self::Smaller(*size),
+            SearchKey::ModSeq(modseq) => Self::ModSeq(*modseq),
             SearchKey::Header { name, text } => {
                 Self::Header { name: String::from_utf8_lossy(name).into_owned(), text: folded(text) }
             }
@@ -109,6 +111,11 @@ impl Test {
         self.any(&|test| matches!(test, Self::Larger(_) | Self::Smaller(_)))
     }
 
+    /// Whether the answer tells MODSEQ (RFC 7162 section 3.1.5).
+    pub fn has_modseq(&self) -> bool {
+        self.any(&|test| matches!(test, Self::ModSeq(_)))
+    }
+
     pub fn needs_header(&self) -> bool {
         self.any(&|test| matches!(test, Self::Header { .. } | Self::Sent(_)))
     }
@@ -138,6 +145,7 @@ impl Test {
             }
             Self::Larger(size) => row.size.is_some_and(|found| found > *size),
             Self::Smaller(size) => row.size.is_some_and(|found| found < *size),
+            Self::ModSeq(modseq) => row.modseq >= *modseq,
             Self::Header { name, text } => {
                 let header = header()?;
                 let mut fields = header.fields().filter(|field| field.is(name));

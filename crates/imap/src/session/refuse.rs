@@ -1,53 +1,23 @@
-//! Commands that would change something: this server only reads yet.
+//! Replies to what cannot be done.
 
-use super::machine::{State, StatusAsk};
-use super::{ImapEvent, ImapMachine};
-use crate::command::{Appending, ImapCommand, ImapCommandError};
-use posthaste_message::utf7;
+use super::MailRefusal;
 
-pub(super) const READ_ONLY_SERVER: &str = "NO [CANNOT] Mailboxes cannot be changed here yet";
-const READ_ONLY: &str = "NO [READ-ONLY] The mailbox is read-only";
+pub(super) const READ_ONLY: &str = "NO [READ-ONLY] The mailbox is read-only";
 
-impl ImapMachine {
-    pub(super) fn refuse(&mut self, tag: String, command: ImapCommand) -> Option<ImapEvent> {
-        match command {
-            ImapCommand::Store { .. } | ImapCommand::Expunge(_) | ImapCommand::Move { .. } => {
-                self.reply(&tag, READ_ONLY)
-            }
-            ImapCommand::Copy { mailbox, .. } => return self.ask_target(tag, &mailbox),
-            ImapCommand::GetQuota(_)
-            | ImapCommand::GetQuotaRoot(_)
-            | ImapCommand::SetQuota { .. }
-            | ImapCommand::Compress(_) => {
-                self.bad(&tag, "That command is not offered");
-            }
-            _ => self.reply(&tag, READ_ONLY_SERVER),
-        }
-        None
+/// The reply to a command that changes something.
+pub(super) fn refusal(why: MailRefusal) -> String {
+    match why {
+        MailRefusal::Gone => "NO [NONEXISTENT] There is no such mailbox",
+        MailRefusal::ReadOnly => READ_ONLY,
+        MailRefusal::Exists => "NO [ALREADYEXISTS] There is such a mailbox",
+        MailRefusal::UseTaken => "NO [USEATTR] No mailbox can have that special use here, or another one has it",
+        MailRefusal::Cannot(why) => return format!("NO [CANNOT] {why}"),
+        MailRefusal::NoSpace => "NO [OVERQUOTA] There is no room for it",
+        MailRefusal::Limit => "NO [LIMIT] That is too much at once, or more than there may be",
+        MailRefusal::TooBig => "NO [TOOBIG] The message is too long",
+        MailRefusal::Unavailable => "NO [UNAVAILABLE] Nothing was changed, try again later",
+        MailRefusal::NoPermission => "NO [NOPERM] That is not allowed",
+        MailRefusal::Damaged => "NO [CORRUPTION] A message or its mailbox is damaged",
     }
-
-    /// An APPEND is answered before its message is asked for (decision 52); if the message comes all the same, after it was dropped.
-    pub(super) fn append_refused(
-        &mut self,
-        tag: String,
-        appending: Result<Appending, ImapCommandError>,
-    ) -> Option<ImapEvent> {
-        match appending {
-            Ok(appending) => self.ask_target(tag, &appending.mailbox),
-            Err(why) => {
-                self.bad(&tag, &why.to_string());
-                None
-            }
-        }
-    }
-
-    /// Asks whether there is a mailbox of that name: if not, clients make it and try again.
-    fn ask_target(&mut self, tag: String, mailbox: &[u8]) -> Option<ImapEvent> {
-        let Ok(name) = utf7::decode(mailbox) else {
-            self.reply(&tag, "NO [CANNOT] That is no mailbox name");
-            return None;
-        };
-        self.state = State::Status(StatusAsk::Target { tag });
-        Some(ImapEvent::Status(name))
-    }
+    .into()
 }

@@ -2,6 +2,7 @@
 
 use posthaste_message::mime::{Header, Message};
 
+use super::fetch::unread;
 use super::machine::State;
 use super::matching::{Mail, Test};
 use super::{ImapEvent, ImapMachine, MailRefusal, MailRow, MessageChoice};
@@ -18,6 +19,8 @@ pub(super) struct Searching {
     step: Step,
     row: MailRow,
     found: NumberSet,
+    /// The highest MODSEQ of what was found.
+    modseq: u64,
     failure: Option<MailRefusal>,
     choice: Option<MessageChoice>,
 }
@@ -44,6 +47,7 @@ impl ImapMachine {
     pub(super) fn search(&mut self, tag: String, uid: bool, search: SearchCommand) -> Option<ImapEvent> {
         let mailbox = self.mailbox.as_ref().expect("a mailbox is selected");
         let test = Test::new(&search.key, mailbox);
+        self.condstore |= test.has_modseq();
         let choice = test.choice().unwrap_or_else(|| MessageChoice::Uids(NumberSet::from_ranges(vec![1..=u32::MAX])));
         self.state = State::Searching(Box::new(Searching {
             tag,
@@ -53,6 +57,7 @@ impl ImapMachine {
             step: Step::NextRow,
             row: MailRow::default(),
             found: NumberSet::default(),
+            modseq: 0,
             failure: None,
             choice: Some(choice),
         }));
@@ -196,13 +201,16 @@ impl ImapMachine {
     }
 
     fn finish_search(&mut self, searching: Searching) {
-        self.line("");
+        // RFC 7162 sections 3.1.5 and 3.1.6.
+        self.line(&match searching.test.has_modseq() && !searching.found.is_empty() {
+            true if searching.returns.is_some() => format!(" MODSEQ {}", searching.modseq),
+            true => format!(" (MODSEQ {})", searching.modseq),
+            false => String::new(),
+        });
         let name = if searching.uid { "UID SEARCH" } else { "SEARCH" };
-        let text = match searching.failure {
-            None | Some(MailRefusal::Gone) => format!("OK {name} completed"),
-            Some(MailRefusal::Unavailable) => "NO [UNAVAILABLE] Some messages cannot be read now".into(),
-            Some(MailRefusal::NoPermission) => "NO [NOPERM] Some messages may not be read".into(),
-            Some(MailRefusal::Damaged) => "NO [CORRUPTION] Some messages are damaged".into(),
+        let text = match searching.failure.and_then(unread) {
+            Some(text) => text.into(),
+            None => format!("OK {name} completed"),
         };
         self.finish_with(searching.tag, text, searching.uid);
     }
@@ -262,6 +270,7 @@ impl Searching {
         self.step = match self.test.of(&self.row, mail) {
             Some(is_found) => {
                 if is_found {
+                    self.modseq = self.modseq.max(self.row.modseq);
                     self.found.push(if self.uid { self.row.uid } else { self.row.number });
                 }
                 Step::NextRow

@@ -1,6 +1,6 @@
 //! SELECT, EXAMINE, UNSELECT, CLOSE and STATUS.
 
-use super::machine::{State, StatusAsk};
+use super::machine::State;
 use super::{ImapEvent, ImapMachine, MailRefusal, MailboxCounts, SYSTEM_FLAGS, SelectedMailbox};
 use crate::command::StatusItem;
 use posthaste_message::utf7;
@@ -27,6 +27,9 @@ impl ImapMachine {
     pub(super) fn select(&mut self, tag: String, mailbox: &[u8], read_only: bool) -> Option<ImapEvent> {
         let had_mailbox = self.mailbox.take().is_some();
         let name = utf7::decode(mailbox);
+        if had_mailbox && self.condstore {
+            self.line("* OK [CLOSED] The mailbox before is closed");
+        }
         let selecting = Selecting { tag, read_only, had_mailbox, ask: name.as_ref().ok().cloned() };
         self.state = State::Selecting(Box::new(selecting));
         if name.is_err() {
@@ -59,11 +62,13 @@ impl ImapMachine {
                 }
                 self.line(&format!("* OK [UIDVALIDITY {}] UIDs are valid", mailbox.uid_validity));
                 self.line(&format!("* OK [UIDNEXT {}] Next UID", mailbox.uid_next));
+                self.line(&format!("* OK [HIGHESTMODSEQ {}] Highest", mailbox.highest_modseq));
+                let access = if mailbox.read_only { "READ-ONLY" } else { "READ-WRITE" };
                 self.mailbox = Some(mailbox);
-                self.reply(&selecting.tag, &format!("OK [READ-ONLY] {} completed", selecting.name()));
+                self.reply(&selecting.tag, &format!("OK [{access}] {} completed", selecting.name()));
             }
             Err(why) => {
-                if selecting.had_mailbox {
+                if selecting.had_mailbox && !self.condstore {
                     self.line("* OK [CLOSED] No mailbox is selected now");
                 }
                 self.reply(&selecting.tag, no_mailbox(why));
@@ -71,12 +76,15 @@ impl ImapMachine {
         }
     }
 
-    /// FLAGS and PERMANENTFLAGS. Nothing can be changed yet, so no flag is permanent.
+    /// FLAGS and PERMANENTFLAGS (decision 54).
     pub(super) fn tell_flags(&mut self, mailbox: &SelectedMailbox) {
         let keywords = mailbox.keywords.iter().map(|(_, name)| name.as_str());
         let names: Vec<&str> = SYSTEM_FLAGS.iter().map(|(_, name)| *name).chain(keywords).collect();
         self.line(&format!("* FLAGS ({})", names.join(" ")));
-        self.line("* OK [PERMANENTFLAGS ()] Read-only mailbox");
+        match mailbox.read_only {
+            true => self.line("* OK [PERMANENTFLAGS ()] Read-only mailbox"),
+            false => self.line(&format!("* OK [PERMANENTFLAGS ({} \\*)] These can be set", names.join(" "))),
+        }
     }
 
     pub(super) fn unselect(&mut self, tag: String, name: &str) -> Option<ImapEvent> {
@@ -90,7 +98,8 @@ impl ImapMachine {
             self.reply(&tag, no_mailbox(MailRefusal::Gone));
             return None;
         };
-        self.state = State::Status(StatusAsk::Status { tag, name: name.clone(), items });
+        self.condstore |= items.contains(&StatusItem::HighestModSeq);
+        self.state = State::Status { tag, name: name.clone(), items };
         Some(ImapEvent::Status(name))
     }
 
@@ -99,19 +108,15 @@ impl ImapMachine {
     /// # Panics
     /// When it was not asked.
     pub fn status(&mut self, answer: Result<MailboxCounts, MailRefusal>) {
-        let State::Status(ask) = std::mem::replace(&mut self.state, State::Command) else {
+        let State::Status { tag, name, items } = std::mem::replace(&mut self.state, State::Command) else {
             panic!("a status in {:?}", self.state)
         };
-        match (ask, answer) {
-            (StatusAsk::Status { tag, name, items }, Ok(counts)) => {
+        match answer {
+            Ok(counts) => {
                 self.tell_status(&name, &items, &counts);
                 self.done(tag, "STATUS");
             }
-            (StatusAsk::Status { tag, .. }, Err(why)) => self.reply(&tag, no_mailbox(why)),
-            (StatusAsk::Target { tag }, Err(MailRefusal::Gone)) => {
-                self.reply(&tag, "NO [TRYCREATE] There is no such mailbox");
-            }
-            (StatusAsk::Target { tag }, _) => self.reply(&tag, super::refuse::READ_ONLY_SERVER),
+            Err(why) => self.reply(&tag, no_mailbox(why)),
         }
     }
 
@@ -129,6 +134,6 @@ pub(super) fn no_mailbox(why: MailRefusal) -> &'static str {
         MailRefusal::Gone => "NO [NONEXISTENT] There is no such mailbox",
         MailRefusal::NoPermission => "NO [NOPERM] That mailbox may not be read",
         MailRefusal::Damaged => "NO [CORRUPTION] That mailbox is damaged",
-        MailRefusal::Unavailable => "NO [UNAVAILABLE] That mailbox cannot be read now, try again later",
+        _ => "NO [UNAVAILABLE] That mailbox cannot be read now, try again later",
     }
 }

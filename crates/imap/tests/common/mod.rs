@@ -1,6 +1,8 @@
 //! The bare state machine with its owner, over a store in memory.
 #![allow(dead_code, reason = "each test file uses a part of it")]
 
+#[path = "../../src/driver/changes.rs"]
+mod changes;
 #[path = "../../src/driver/mail.rs"]
 mod mail;
 
@@ -12,8 +14,8 @@ use bytes::{Bytes, BytesMut};
 use posthaste_imap::session::{ImapConfig, ImapCredentials, ImapEvent, ImapMachine, LoginRefusal, MailRefusal};
 use posthaste_mailstore::Mailstore as _;
 use posthaste_mailstore::{
-    FakeMessage, FakeStore, KeywordTable, ListOptions, MailAccount, MailBody, MailboxName, MailboxView, MailstoreError,
-    MessageFlags, MessageRow, NamePattern, RowOptions, SelectMode, Uid,
+    FakeMessage, FakeStore, KeywordTable, ListOptions, MailAccount, MailBody, MailboxView, MailstoreError,
+    MessageFlags, MessageRow, MessageWriter, NamePattern, RowOptions, SelectMode, Uid,
 };
 
 pub const SIMPLE: &str = "Date: Tue, 4 Mar 2025 23:40:00 -0800\r\nFrom: Ann <ann@example.org>\r\nTo: bob@example.net\r\n\
@@ -64,12 +66,15 @@ pub struct Host {
     pub input: BytesMut,
     pub output: Vec<u8>,
     pub closed: bool,
-    store: FakeStore,
+    pub store: FakeStore,
+    /// The most octets of a message that were in memory at once.
+    pub piece_bytes_max: usize,
     account: Option<Arc<dyn MailAccount>>,
     view: Option<Box<dyn MailboxView>>,
     names: Vec<Option<posthaste_mailstore::ListedMailbox>>,
     rows: Vec<MessageRow>,
     body: Option<Arc<dyn MailBody>>,
+    writer: Option<Box<dyn MessageWriter>>,
 }
 
 impl Host {
@@ -82,11 +87,13 @@ impl Host {
             output: Vec::new(),
             closed: false,
             store: store(),
+            piece_bytes_max: 0,
             account: None,
             view: None,
             names: Vec::new(),
             rows: Vec::new(),
             body: None,
+            writer: None,
         };
         assert!(host.machine.output().starts_with(b"* OK [CAPABILITY IMAP4rev1 "));
         host.machine.output_mut().clear();
@@ -109,8 +116,7 @@ impl Host {
     }
 
     fn find(&self, name: &str) -> Result<posthaste_mailstore::MailboxId, MailRefusal> {
-        let name = MailboxName::parse(name).map_err(|_| MailRefusal::Gone)?;
-        now(self.account.as_ref().unwrap().find(&name)).unwrap().ok_or(MailRefusal::Gone)
+        now(changes::find(&**self.account.as_ref().unwrap(), name))
     }
 
     fn answer(&mut self, event: ImapEvent) {
@@ -127,10 +133,10 @@ impl Host {
                 self.account = verdict.as_ref().ok().map(|login| now(self.store.account(login)).unwrap());
                 self.machine.logged_in(verdict.map(drop));
             }
-            ImapEvent::List { patterns, subscribed, status } => {
+            ImapEvent::List { patterns, subscribed, recursive, status } => {
                 let patterns: Vec<NamePattern> = patterns.iter().map(|pattern| NamePattern::new(pattern)).collect();
                 let account = Arc::clone(self.account.as_ref().unwrap());
-                let mut listing = now(account.list(&patterns, ListOptions { status, subscribed })).unwrap();
+                let mut listing = now(account.list(&patterns, ListOptions { status, subscribed, recursive })).unwrap();
                 self.names = std::iter::from_fn(|| now(listing.next()).unwrap().map(Some)).collect();
                 self.names.push(None);
                 self.names.reverse();
@@ -155,10 +161,44 @@ impl Host {
             ImapEvent::Unselect => self.view = None,
             ImapEvent::Changes { may_expunge } => {
                 let view = self.view.as_deref_mut().unwrap();
-                let changes = now(view.advance(may_expunge)).unwrap();
-                self.machine.changes(Ok(mail::changes(&changes, view)));
+                let changes = now(view.advance(may_expunge));
+                let changes = changes.as_ref().map(|changes| mail::changes(changes, view));
+                self.machine.changes(changes.map_err(mail::refusal));
+            }
+            ImapEvent::Append(offer) => {
+                let writer = now(changes::append(&**self.account.as_ref().unwrap(), offer));
+                self.machine.append_begun(writer.as_ref().map(drop).map_err(|why| *why));
+                self.writer = writer.ok();
+            }
+            ImapEvent::Write(octets) => {
+                self.piece_bytes_max = self.piece_bytes_max.max(octets.len());
+                let written = now(self.writer.as_mut().unwrap().write(octets));
+                self.machine.written(written.map_err(|error| mail::refusal(&error)));
+            }
+            ImapEvent::Finish => self.machine.appended(now(changes::finish(self.writer.take().unwrap()))),
+            ImapEvent::Abandon => self.writer = None,
+            ImapEvent::Manage(change) => {
+                self.machine.managed(now(changes::manage(&**self.account.as_ref().unwrap(), change)));
             }
             event => self.answer_about_messages(event),
+        }
+    }
+
+    fn answer_change(&mut self, event: ImapEvent) {
+        let (account, view) = (&**self.account.as_ref().unwrap(), self.view.as_deref().unwrap());
+        match event {
+            ImapEvent::Store { set, update, unchanged_since } => {
+                self.machine.stored(now(changes::store(view, &set, update, unchanged_since)));
+            }
+            ImapEvent::MarkSeen(uids) => {
+                now(changes::mark_seen(view, &uids));
+                self.machine.marked_seen();
+            }
+            ImapEvent::Expunge(uids) => self.machine.expunged(now(changes::expunge(view, uids.as_ref()))),
+            ImapEvent::Copy { set, mailbox, moves } => {
+                self.machine.copied(now(changes::copy(account, view, &set, &mailbox, moves)));
+            }
+            other => panic!("{other:?}"),
         }
     }
 
@@ -197,7 +237,7 @@ impl Host {
                 assert_eq!(octets.len() as u64, range.end - range.start);
                 self.output.extend_from_slice(&octets);
             }
-            other => panic!("{other:?}"),
+            event => self.answer_change(event),
         }
     }
 }

@@ -72,8 +72,9 @@ impl Account {
             mailboxes.insert(to.clone(), Arc::clone(&mailbox));
             self.make_above(&mut mailboxes, to);
             drop(mailboxes);
-            let all = inbox.now.borrow().as_ref().map(|now| now.messages.iter().map(uid_of).collect());
-            return inbox.copy_to(&mailbox, &all.unwrap_or_default(), true).map(drop);
+            let now = inbox.now.borrow().clone().ok_or(MailstoreError::NoMailbox)?;
+            let all: Vec<Uid> = now.messages.iter().map(uid_of).collect();
+            return inbox.copy_to(&mailbox, &all, true).map(drop);
         }
         let below = format!("{from}{SEPARATOR}");
         if to.as_str().starts_with(&below) {
@@ -128,7 +129,7 @@ impl FakeMailbox {
         })
     }
 
-    fn copy_to(&self, to: &Self, uids: &Vec<Uid>, moves: bool) -> Result<Option<CopiedMessages>, MailstoreError> {
+    fn copy_to(&self, to: &Self, uids: &[Uid], moves: bool) -> Result<Option<CopiedMessages>, MailstoreError> {
         let now = self.now.borrow().clone().ok_or(MailstoreError::NoMailbox)?;
         let found: Vec<&Message<File>> = uids.iter().filter_map(|uid| now.find(*uid)).collect();
         if found.is_empty() {

@@ -1,0 +1,223 @@
+//! APPEND: its message goes on as it comes, never more than what was read at once.
+
+use bytes::{Bytes, BytesMut};
+use posthaste_message::utf7;
+
+use super::machine::{Reply, State};
+use super::refuse::refusal;
+use super::{AppendedMail, ImapEvent, ImapMachine, MailRefusal, MessageOffer};
+use crate::command::{ImapCommandError, parse_append};
+use crate::frame::Frame;
+
+/// An APPEND whose message is awaited.
+#[derive(Debug)]
+pub(super) struct Appending {
+    tag: String,
+    /// Octets of the message that are still to come.
+    left: u64,
+    /// The client sends them when it is told to.
+    waits: bool,
+    step: Step,
+    after_cr: bool,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Step {
+    /// A question is out.
+    Asked,
+    /// Octets of the message come, then the end of the line.
+    Read,
+}
+
+/// Octets of one [`ImapEvent::Write`] before bare LFs in it become CRLF.
+const PIECE_BYTES_MAX: usize = 64 << 10;
+
+impl ImapMachine {
+    /// Everything that can be wrong is answered before the client sends a message that it waits with (decision 52).
+    pub(super) fn append(&mut self, line: &[u8], octets: u64, waits: bool) -> Option<ImapEvent> {
+        let Some((tag, appending)) = parse_append(line) else { unreachable!("an APPEND was found") };
+        self.state =
+            State::Appending(Box::new(Appending { tag, left: octets, waits, step: Step::Asked, after_cr: false }));
+        let appending = match appending {
+            Ok(appending) => appending,
+            Err(ImapCommandError::Limit(why)) => return self.refuse_append(&format!("NO [LIMIT] {why}")),
+            Err(why) => return self.refuse_append(&format!("BAD {why}")),
+        };
+        if octets == 0 {
+            return self.refuse_append("BAD The message is empty");
+        }
+        if octets > self.config.limits.append_bytes {
+            return self.refuse_append(&refusal(MailRefusal::TooBig));
+        }
+        let Ok(mailbox) = utf7::decode(&appending.mailbox) else {
+            return self.refuse_append("NO [CANNOT] That is no mailbox name");
+        };
+        self.errors = 0;
+        let (flags, keywords) = super::changing::split(appending.flags);
+        Some(ImapEvent::Append(MessageOffer { mailbox, flags, keywords, date: appending.date, octets }))
+    }
+
+    /// Answers [`ImapEvent::Append`]. [`MailRefusal::Gone`]: there is no such mailbox.
+    ///
+    /// # Panics
+    /// When it was not asked.
+    pub fn append_begun(&mut self, answer: Result<(), MailRefusal>) {
+        let State::Appending(appending) = &mut self.state else { panic!("an append in {:?}", self.state) };
+        assert_eq!(appending.step, Step::Asked, "begun twice");
+        match answer {
+            Ok(()) => {
+                appending.step = Step::Read;
+                if appending.waits {
+                    self.line("+ OK");
+                }
+            }
+            Err(MailRefusal::Gone) => drop(self.refuse_append("NO [TRYCREATE] There is no such mailbox")),
+            Err(why) => drop(self.refuse_append(&refusal(why))),
+        }
+    }
+
+    /// The outer `None`: more input is needed.
+    pub(super) fn step_append(&mut self, input: &mut BytesMut) -> Option<Option<ImapEvent>> {
+        let State::Appending(appending) = &mut self.state else { unreachable!("a message is being appended") };
+        assert_eq!(appending.step, Step::Read, "stepped while an answer about a message is awaited");
+        if appending.left == 0 {
+            return self.end_append(input);
+        }
+        if input.is_empty() {
+            return None;
+        }
+        let most = usize::try_from(appending.left).unwrap_or(usize::MAX).min(PIECE_BYTES_MAX);
+        let piece = input.split_to(most.min(input.len())).freeze();
+        appending.left -= piece.len() as u64;
+        // What BODY[] could not send again is not taken (decision 28).
+        if memchr::memchr(0, &piece).is_some() {
+            return Some(self.abandon("NO [UNKNOWN-CTE] A message has no NUL"));
+        }
+        appending.step = Step::Asked;
+        Some(Some(ImapEvent::Write(with_crlf(piece, &mut appending.after_cr))))
+    }
+
+    /// Answers [`ImapEvent::Write`]. After an error nothing of the message is kept.
+    ///
+    /// # Panics
+    /// When it was not asked.
+    pub fn written(&mut self, answer: Result<(), MailRefusal>) {
+        let State::Appending(appending) = &mut self.state else { panic!("written in {:?}", self.state) };
+        assert_eq!(std::mem::replace(&mut appending.step, Step::Read), Step::Asked, "written without a question");
+        if let Err(why) = answer {
+            self.refuse_append(&refusal(why));
+        }
+    }
+
+    /// The line ends after the message, as there is only one (decision 28).
+    fn end_append(&mut self, input: &mut BytesMut) -> Option<Option<ImapEvent>> {
+        let limit = self.config.limits.command_bytes;
+        let is_end = match self.framer.next(input, limit, false) {
+            Frame::Incomplete => return None,
+            Frame::Literal => {
+                self.line("+ OK");
+                return Some(None);
+            }
+            Frame::Endless => {
+                self.bye("[TOOBIG] That command is too long");
+                return Some(Some(ImapEvent::Abandon));
+            }
+            Frame::Command(rest) => rest.is_empty(),
+            Frame::TooBig { .. } | Frame::Append { .. } => false,
+        };
+        self.commands += 1;
+        let State::Appending(appending) = &mut self.state else { unreachable!("a message is being appended") };
+        if is_end {
+            appending.step = Step::Asked;
+            return Some(Some(ImapEvent::Finish));
+        }
+        let tag = std::mem::take(&mut appending.tag);
+        self.state = State::Command;
+        self.bad(&tag, "The command has more than it should");
+        Some(Some(ImapEvent::Abandon))
+    }
+
+    /// Answers [`ImapEvent::Finish`].
+    ///
+    /// # Panics
+    /// When it was not asked.
+    pub fn appended(&mut self, answer: Result<AppendedMail, MailRefusal>) {
+        let State::Appending(appending) = std::mem::replace(&mut self.state, State::Command) else {
+            panic!("appended in {:?}", self.state)
+        };
+        let text = match answer {
+            Ok(AppendedMail { uid_validity, uid }) => {
+                format!("OK [APPENDUID {uid_validity} {uid}] APPEND completed")
+            }
+            Err(MailRefusal::Gone) => "NO [TRYCREATE] The mailbox was deleted".into(),
+            Err(why) => refusal(why),
+        };
+        // EXISTS comes before the reply (decision 12).
+        self.finish_with(appending.tag, text, true);
+    }
+
+    fn abandon(&mut self, text: &str) -> Option<ImapEvent> {
+        self.refuse_append(text);
+        Some(ImapEvent::Abandon)
+    }
+
+    /// Answers at once if the client has not begun to send the message, else after the rest of it was dropped.
+    fn refuse_append(&mut self, text: &str) -> Option<ImapEvent> {
+        let State::Appending(appending) = std::mem::replace(&mut self.state, State::Command) else {
+            unreachable!("a message is being appended")
+        };
+        let reply = Reply { tag: appending.tag, text: text.to_owned() };
+        if appending.waits && appending.step == Step::Asked {
+            return self.append_refused(reply);
+        }
+        self.framer.drop_message(appending.left, self.config.limits.append_bytes);
+        self.dropping = Some(reply);
+        None
+    }
+
+    pub(super) fn append_refused(&mut self, Reply { tag, text }: Reply) -> Option<ImapEvent> {
+        match text.strip_prefix("BAD ") {
+            Some(why) => {
+                self.bad(&tag, why);
+                None
+            }
+            None => self.finish_with(tag, text, true),
+        }
+    }
+}
+
+/// A message in CRLF octets: a bare LF gets its CR, a bare CR stays (decision 28). `after_cr`: the octet before was a CR.
+fn with_crlf(piece: Bytes, after_cr: &mut bool) -> Bytes {
+    let starts = memchr::memchr_iter(b'\n', &piece);
+    let bare = |at: &usize| if *at == 0 { !*after_cr } else { piece[at - 1] != b'\r' };
+    let bare: Vec<usize> = starts.filter(bare).collect();
+    *after_cr = piece.last() == Some(&b'\r');
+    if bare.is_empty() {
+        return piece;
+    }
+    let mut out = Vec::with_capacity(piece.len() + bare.len());
+    let mut from = 0;
+    for at in bare {
+        out.extend_from_slice(&piece[from..at]);
+        out.push(b'\r');
+        from = at;
+    }
+    out.extend_from_slice(&piece[from..]);
+    out.into()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn bare_line_feeds_get_their_cr_wherever_octets_are_split() {
+        let text = b"\na\r\nb\n\nc\r\rd\r\n\n\re\n";
+        for piece in 1..=text.len() {
+            let mut after_cr = false;
+            let pieces = text.chunks(piece).map(|octets| with_crlf(Bytes::copy_from_slice(octets), &mut after_cr));
+            let out: Vec<u8> = pieces.flat_map(|octets| octets.to_vec()).collect();
+            assert_eq!(out, b"\r\na\r\nb\r\n\r\nc\r\rd\r\n\r\n\re\r\n", "pieces of {piece}");
+        }
+    }
+}

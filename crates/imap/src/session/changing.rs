@@ -1,0 +1,290 @@
+//! STORE, EXPUNGE, CLOSE, COPY and MOVE.
+
+use posthaste_message::utf7;
+
+use super::machine::{AfterChanges, Reply, State};
+use super::refuse::{READ_ONLY, refusal};
+use super::{
+    ANSWERED, ChangedRow, CopiedMail, DELETED, DRAFT, FLAGGED, FlagsUpdate, ImapEvent, ImapMachine, MailRefusal,
+    MailRow, MessageChoice, SEEN, SelectedMailbox, StoredMail,
+};
+use crate::command::{FetchItem, FlagChange, MailFlag};
+use crate::set::{NumberSet, SequenceSet};
+
+/// A change that was asked for.
+#[derive(Debug)]
+pub(super) enum Change {
+    Store(Box<Storing>),
+    /// \Seen for messages that a FETCH has read.
+    Seen {
+        reply: Reply,
+        may_expunge: bool,
+    },
+    Expunge {
+        tag: String,
+        uid: bool,
+    },
+    Close {
+        tag: String,
+    },
+    Copy {
+        tag: String,
+        moves: bool,
+    },
+    /// Of the list of mailboxes.
+    Mailboxes {
+        tag: String,
+        name: &'static str,
+    },
+}
+
+/// A STORE.
+#[derive(Debug)]
+pub(super) struct Storing {
+    pub tag: String,
+    pub uid: bool,
+    pub set: MessageChoice,
+    pub update: FlagsUpdate,
+    pub silent: bool,
+}
+
+impl Storing {
+    fn has(&self, row: &MailRow) -> bool {
+        match &self.set {
+            MessageChoice::Numbers(set) => set.contains(row.number),
+            MessageChoice::Uids(set) => set.contains(row.uid),
+        }
+    }
+
+    /// Whether the client knows a message's flags without being told: it has asked for this change alone.
+    fn expects(&self, changed: &ChangedRow, mailbox: &SelectedMailbox) -> bool {
+        let keyword = |name: &String| {
+            let known = mailbox.keywords.iter().find(|(_, known)| known.eq_ignore_ascii_case(name));
+            known.map_or(0, |(bit, _)| *bit)
+        };
+        let these = self.update.keywords.iter().map(keyword).fold(self.update.flags, |flags, bit| flags | bit);
+        changed.row.flags
+            == match self.update.change {
+                FlagChange::Replace => these,
+                FlagChange::Add => changed.before | these,
+                FlagChange::Remove => changed.before & !these,
+            }
+    }
+
+    /// Whether a change is told with all others: that of the command itself has an answer of its own, or none.
+    pub fn passes(&self, changed: &ChangedRow, mailbox: &SelectedMailbox) -> bool {
+        !self.has(&changed.row) || self.silent && !self.expects(changed, mailbox)
+    }
+
+    /// Whether MODSEQ alone is told of a change: the client has asked for no more (RFC 7162 section 3.1.3).
+    pub fn is_silent_about(&self, row: &MailRow) -> bool {
+        self.silent && self.has(row)
+    }
+}
+
+/// Flags as bits, and keywords.
+pub(super) fn split(flags: Vec<MailFlag>) -> (u64, Vec<String>) {
+    let (mut bits, mut keywords) = (0, Vec::new());
+    for flag in flags {
+        match flag {
+            MailFlag::Seen => bits |= SEEN,
+            MailFlag::Answered => bits |= ANSWERED,
+            MailFlag::Flagged => bits |= FLAGGED,
+            MailFlag::Deleted => bits |= DELETED,
+            MailFlag::Draft => bits |= DRAFT,
+            MailFlag::Keyword(name) => keywords.push(name),
+        }
+    }
+    (bits, keywords)
+}
+
+pub(super) fn update(change: FlagChange, flags: Vec<MailFlag>) -> FlagsUpdate {
+    let (flags, keywords) = split(flags);
+    FlagsUpdate { change, flags, keywords }
+}
+
+impl ImapMachine {
+    /// Whether the selected mailbox may be changed; says so if not (decision 51).
+    fn check_writable(&mut self, tag: &str) -> bool {
+        let may = self.mailbox.as_ref().is_some_and(|mailbox| !mailbox.read_only);
+        if !may {
+            self.reply(tag, READ_ONLY);
+        }
+        may
+    }
+
+    pub(super) fn store(
+        &mut self,
+        tag: String,
+        (uid, set): (bool, &SequenceSet),
+        (update, silent): (FlagsUpdate, bool),
+        unchanged_since: Option<u64>,
+    ) -> Option<ImapEvent> {
+        if !self.check_writable(&tag) {
+            return None;
+        }
+        let set = self.choice(&tag, uid, set)?;
+        let storing = Storing { tag, uid, set: set.clone(), update: update.clone(), silent };
+        self.state = State::Changing(Change::Store(Box::new(storing)));
+        Some(ImapEvent::Store { set, update, unchanged_since })
+    }
+
+    /// Answers [`ImapEvent::Store`].
+    ///
+    /// # Panics
+    /// When it was not asked.
+    pub fn stored(&mut self, answer: Result<StoredMail, MailRefusal>) {
+        let State::Changing(Change::Store(storing)) = std::mem::replace(&mut self.state, State::Command) else {
+            panic!("stored in {:?}", self.state)
+        };
+        let name = if storing.uid { "UID STORE" } else { "STORE" };
+        let text = match answer {
+            Ok(stored) if !stored.modified.is_empty() => {
+                format!("OK [MODIFIED {}] {name} was not done for these", stored.modified.text())
+            }
+            // Of UIDs that are gone nothing is said (decision 11).
+            Ok(stored) if stored.gone && !storing.uid => format!("OK [EXPUNGEISSUED] {name} completed"),
+            Ok(_) => format!("OK {name} completed"),
+            Err(why) => {
+                self.finish_with(storing.tag, refusal(why), storing.uid);
+                return;
+            }
+        };
+        self.state = State::Storing { storing, text };
+    }
+
+    /// The change is in the store: takes it into the view. Where the flags are told, message numbers stay as they are until then.
+    pub(super) fn step_stored(&mut self) -> Option<ImapEvent> {
+        let State::Storing { storing, text } = std::mem::replace(&mut self.state, State::Command) else {
+            unreachable!("flags were stored")
+        };
+        let may_expunge = storing.uid && storing.silent;
+        self.state = State::Changes(AfterChanges::Stored { storing, text });
+        Some(ImapEvent::Changes { may_expunge })
+    }
+
+    /// The view has the change: tells the flags of all messages of the set, unless the client wants none.
+    pub(super) fn tell_stored(&mut self, storing: Storing, text: String) {
+        let Storing { tag, uid, set, silent, .. } = storing;
+        if silent {
+            return self.reply(&tag, &text);
+        }
+        let mut items = vec![FetchItem::Flags];
+        if uid {
+            items.insert(0, FetchItem::Uid);
+        }
+        if self.condstore {
+            items.push(FetchItem::ModSeq);
+        }
+        self.tell_items((tag, text), (uid, set), items);
+    }
+
+    pub(super) fn mark_seen(&mut self, reply: Reply, may_expunge: bool, seen: NumberSet) -> Option<ImapEvent> {
+        self.state = State::Changing(Change::Seen { reply, may_expunge });
+        Some(ImapEvent::MarkSeen(seen))
+    }
+
+    /// Answers [`ImapEvent::MarkSeen`].
+    ///
+    /// # Panics
+    /// When it was not asked.
+    pub fn marked_seen(&mut self) {
+        let State::Changing(Change::Seen { reply, may_expunge }) = std::mem::replace(&mut self.state, State::Command)
+        else {
+            panic!("marked as seen in {:?}", self.state)
+        };
+        self.finish_with(reply.tag, reply.text, may_expunge);
+    }
+
+    pub(super) fn expunge(&mut self, tag: String, uids: Option<&SequenceSet>) -> Option<ImapEvent> {
+        if !self.check_writable(&tag) {
+            return None;
+        }
+        let last_uid = self.mailbox.as_ref().map_or(0, |mailbox| mailbox.last_uid);
+        self.state = State::Changing(Change::Expunge { tag, uid: uids.is_some() });
+        Some(ImapEvent::Expunge(uids.map(|uids| uids.resolve(last_uid))))
+    }
+
+    /// CLOSE expunges where it may (decision 51).
+    pub(super) fn ask_close(&mut self, tag: String) -> Option<ImapEvent> {
+        if self.mailbox.as_ref().is_none_or(|mailbox| mailbox.read_only) {
+            return self.unselect(tag, "CLOSE");
+        }
+        self.state = State::Changing(Change::Close { tag });
+        Some(ImapEvent::Expunge(None))
+    }
+
+    pub(super) fn close(&mut self) -> Option<ImapEvent> {
+        let State::Closing { tag } = std::mem::replace(&mut self.state, State::Command) else {
+            unreachable!("a mailbox is being closed")
+        };
+        self.unselect(tag, "CLOSE")
+    }
+
+    /// Answers [`ImapEvent::Expunge`].
+    ///
+    /// # Panics
+    /// When it was not asked.
+    pub fn expunged(&mut self, answer: Result<(), MailRefusal>) {
+        let State::Changing(change) = std::mem::replace(&mut self.state, State::Command) else {
+            panic!("expunged in {:?}", self.state)
+        };
+        match (change, answer) {
+            (Change::Expunge { tag, uid }, Ok(())) => {
+                drop(self.done(tag, if uid { "UID EXPUNGE" } else { "EXPUNGE" }));
+            }
+            (Change::Close { tag }, Ok(())) => self.state = State::Closing { tag },
+            // The mailbox stays selected, so that the client can try again.
+            (Change::Expunge { tag, .. } | Change::Close { tag }, Err(why)) => {
+                self.finish_with(tag, refusal(why), true);
+            }
+            (change, _) => panic!("expunged while {change:?} is awaited"),
+        }
+    }
+
+    pub(super) fn copy(
+        &mut self,
+        tag: String,
+        (uid, set): (bool, &SequenceSet),
+        mailbox: &[u8],
+        moves: bool,
+    ) -> Option<ImapEvent> {
+        if moves && !self.check_writable(&tag) {
+            return None;
+        }
+        let set = self.choice(&tag, uid, set)?;
+        let Ok(mailbox) = utf7::decode(mailbox) else {
+            self.reply(&tag, "NO [CANNOT] That is no mailbox name");
+            return None;
+        };
+        self.state = State::Changing(Change::Copy { tag, moves });
+        Some(ImapEvent::Copy { set, mailbox, moves })
+    }
+
+    /// Answers [`ImapEvent::Copy`]. `None`: the messages are gone. [`MailRefusal::Gone`]: there is no such mailbox.
+    ///
+    /// # Panics
+    /// When it was not asked.
+    pub fn copied(&mut self, answer: Result<Option<CopiedMail>, MailRefusal>) {
+        let State::Changing(Change::Copy { tag, moves }) = std::mem::replace(&mut self.state, State::Command) else {
+            panic!("copied in {:?}", self.state)
+        };
+        let name = if moves { "MOVE" } else { "COPY" };
+        let code = |CopiedMail { uid_validity, from, to }: &CopiedMail| {
+            format!("[COPYUID {uid_validity} {} {}]", from.text(), to.text())
+        };
+        let text = match answer {
+            // Before the EXPUNGEs that follow (RFC 6851 section 4.3).
+            Ok(Some(copied)) if moves => {
+                self.line(&format!("* OK {} Moved", code(&copied)));
+                format!("OK {name} completed")
+            }
+            Ok(Some(copied)) => format!("OK {} {name} completed", code(&copied)),
+            // No NO: it would leave ghosts on phones (decision 11).
+            Ok(None) => format!("OK {name} completed"),
+            Err(MailRefusal::Gone) => "NO [TRYCREATE] There is no such mailbox".into(),
+            Err(why) => refusal(why),
+        };
+        self.finish_with(tag, text, true);
+    }
+}
