@@ -346,6 +346,10 @@ impl Source for FakeMailbox {
         })
     }
 
+    fn known_size(&self, message: &Message<File>) -> Option<u64> {
+        octets(message).ok().map(|octets| octets.len() as u64)
+    }
+
     fn size<'a>(&'a self, message: &'a Message<File>) -> Asked<'a, u64> {
         Box::pin(async move { Ok(octets(message)?.len() as u64) })
     }

@@ -43,6 +43,8 @@ pub(crate) trait Source: ChangeTarget + Send + Sync + 'static {
     fn look(&self) -> Asked<'_, Arc<Snapshot<Self::File>>>;
     /// Waits until there may be another snapshot than this.
     fn changed<'a>(&'a self, known: &'a Arc<Snapshot<Self::File>>) -> Pin<Box<dyn Future<Output = ()> + Send + 'a>>;
+    /// The size of a message, if it is known without reading it. One that could not be read has none.
+    fn known_size(&self, message: &Message<Self::File>) -> Option<u64>;
     /// The size of a message, known already or found now.
     fn size<'a>(&'a self, message: &'a Message<Self::File>) -> Asked<'a, u64>;
     fn header<'a>(&'a self, message: &'a Message<Self::File>) -> Asked<'a, Bytes>;
@@ -97,7 +99,7 @@ pub(crate) fn status<S: Source>(source: &S, snapshot: &Snapshot<S::File>) -> Mai
         uid_next: uid(snapshot.uid_next),
         uid_validity: source.uid_validity(),
         highest_modseq: ModSeq(snapshot.highest_modseq),
-        bytes: None,
+        bytes: Some(snapshot.messages.iter().filter_map(|message| source.known_size(message)).sum()),
     }
 }
 

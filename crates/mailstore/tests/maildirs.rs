@@ -101,6 +101,7 @@ async fn folders_come_and_go_and_keep_their_uids() {
     fs::rename(place.dir.path().join("away"), &folder).unwrap();
     fs::write(folder.join("new/2"), "Subject: more\n\n").unwrap();
     let view = select(&*account, "Sent/2024").await;
+    assert_eq!(account.status(view.id()).await.unwrap().bytes, Some(34));
     let rows = view.rows(&MessageSet::all(), RowOptions { sizes: true }).next().await.unwrap();
     let rows: Vec<_> = rows.iter().map(|row| (row.uid.get(), row.size, row.recent)).collect();
     assert_eq!(rows, [(1, Some(17), false), (2, Some(17), true)]);

@@ -515,6 +515,10 @@ impl Source for MaildirMailbox {
         })
     }
 
+    fn known_size(&self, message: &Message<Self::File>) -> Option<u64> {
+        message.file.wire_size()
+    }
+
     fn size<'a>(&'a self, message: &'a Message<Self::File>) -> Asked<'a, u64> {
         match message.file.wire_size() {
             Some(size) => Box::pin(std::future::ready(Ok(size))),
