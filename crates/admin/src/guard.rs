@@ -8,17 +8,19 @@ use std::net::{IpAddr, Ipv6Addr};
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
-use hyper::header::{AUTHORIZATION, COOKIE, HOST, HeaderMap, HeaderValue, ORIGIN};
+use hyper::header::{AUTHORIZATION, CONTENT_TYPE, COOKIE, HOST, HeaderMap, ORIGIN};
 use hyper::http::request::Parts;
-use hyper::{StatusCode, Version};
+use hyper::{Method, StatusCode, Version};
 
 /// The credential that a request shows.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Credential {
     /// No credential.
     None,
-    /// A token, or what is meant to be one.
+    /// A token or a session, or what is meant to be one.
     Token(String),
+    /// A browser's cookie.
+    Cookie(String),
 }
 
 /// Why a request is refused before anybody looks at its path.
@@ -26,7 +28,7 @@ pub(crate) enum Credential {
 pub(crate) enum GuardRefusal {
     #[error("the request needs one Host")]
     NoHost,
-    #[error("more than one Authorization, or one that cannot be read")]
+    #[error("more than one Authorization or session, or one that cannot be read")]
     Malformed,
     #[error("this server has another name; `names` below [http] adds one")]
     OtherHost,
@@ -34,6 +36,8 @@ pub(crate) enum GuardRefusal {
     OtherOrigin,
     #[error("browsers do not send Basic here")]
     BasicFromBrowser,
+    #[error("with a cookie a change needs Origin, Content-Type: application/json and X-Posthaste: 1")]
+    NotOurPage,
 }
 
 impl GuardRefusal {
@@ -41,7 +45,7 @@ impl GuardRefusal {
         match self {
             Self::NoHost | Self::Malformed => StatusCode::BAD_REQUEST,
             Self::OtherHost => StatusCode::MISDIRECTED_REQUEST,
-            Self::OtherOrigin | Self::BasicFromBrowser => StatusCode::FORBIDDEN,
+            Self::OtherOrigin | Self::BasicFromBrowser | Self::NotOurPage => StatusCode::FORBIDDEN,
         }
     }
 }
@@ -75,7 +79,7 @@ pub(crate) fn check(
     is_exempt: bool,
 ) -> Result<Credential, GuardRefusal> {
     let credential = credential(&parts.headers)?;
-    let is_bound = credential == Credential::None && !is_exempt;
+    let is_bound = !matches!(credential, Credential::Token(_)) && !is_exempt;
     let host = host(parts)?;
     if !is_bound {
         return Ok(credential);
@@ -86,7 +90,31 @@ pub(crate) fn check(
             return Err(GuardRefusal::OtherOrigin);
         }
     }
+    if matches!(credential, Credential::Cookie(_)) {
+        check_page(parts)?;
+    }
     Ok(credential)
+}
+
+/// Checks a request with a cookie, which a browser adds to whatever another site has it send.
+fn check_page(parts: &Parts) -> Result<(), GuardRefusal> {
+    let is =
+        |name: &str, wanted: &str| parts.headers.get(name).is_some_and(|value| value.as_bytes() == wanted.as_bytes());
+    // A page's own requests are `same-origin`, an address that was typed is `none`.
+    if parts.headers.contains_key(FETCH_SITE) && !is(FETCH_SITE, "same-origin") && !is(FETCH_SITE, "none") {
+        return Err(GuardRefusal::OtherOrigin);
+    }
+    if [Method::GET, Method::HEAD].contains(&parts.method) {
+        return Ok(());
+    }
+    let is_ours = parts.headers.contains_key(ORIGIN) && is("x-posthaste", "1") && is_json(&parts.headers);
+    if is_ours { Ok(()) } else { Err(GuardRefusal::NotOurPage) }
+}
+
+/// True if the body is JSON, as the request says.
+pub(crate) fn is_json(headers: &HeaderMap) -> bool {
+    let content_type = headers.get(CONTENT_TYPE).and_then(|value| value.to_str().ok()).unwrap_or_default();
+    content_type.split(';').next().unwrap_or_default().trim().eq_ignore_ascii_case("application/json")
 }
 
 /// A host as the client names it, in lower case. An empty port is none (RFC 3986 section 3.2.3).
@@ -139,9 +167,11 @@ fn is_same(origin: &str, host: &HostAndPort) -> bool {
 }
 
 fn credential(headers: &HeaderMap) -> Result<Credential, GuardRefusal> {
-    // A browser's cookie is no credential here, but it tells that a browser asks: the checks for browsers apply.
-    if headers.get_all(COOKIE).iter().any(has_session) {
-        return Ok(Credential::None);
+    // It tells that a browser asks: the checks for browsers apply, whatever else the request has.
+    let mut cookies = headers.get_all(COOKIE).iter().flat_map(|field| sessions_in(field.as_bytes()));
+    if let Some(cookie) = cookies.next() {
+        let cookie = std::str::from_utf8(cookie).ok().filter(|_| cookies.next().is_none());
+        return cookie.map(|cookie| Credential::Cookie(cookie.to_owned())).ok_or(GuardRefusal::Malformed);
     }
     let mut fields = headers.get_all(AUTHORIZATION).iter();
     let Some(field) = fields.next() else { return Ok(Credential::None) };
@@ -158,7 +188,7 @@ fn credential(headers: &HeaderMap) -> Result<Credential, GuardRefusal> {
         return Err(GuardRefusal::Malformed);
     }
     // A browser that has a password for this server adds it to requests from anywhere.
-    if headers.contains_key(ORIGIN) || headers.contains_key("sec-fetch-site") {
+    if headers.contains_key(ORIGIN) || headers.contains_key(FETCH_SITE) {
         return Err(GuardRefusal::BasicFromBrowser);
     }
     let pair = STANDARD.decode(value).ok().and_then(|octets| String::from_utf8(octets).ok());
@@ -167,12 +197,13 @@ fn credential(headers: &HeaderMap) -> Result<Credential, GuardRefusal> {
     Ok(Credential::Token(password.to_owned()))
 }
 
-fn has_session(field: &HeaderValue) -> bool {
-    // Cookies of other programs on the host may have any octets.
-    field.as_bytes().split(|&octet| octet == b';').any(|pair| pair.trim_ascii_start().starts_with(SESSION))
+/// The values of our cookie. Those of other programs on the host may have any octets.
+fn sessions_in(field: &[u8]) -> impl Iterator<Item = &[u8]> {
+    field.split(|&octet| octet == b';').filter_map(|pair| pair.trim_ascii().strip_prefix(SESSION))
 }
 
 const SESSION: &[u8] = b"__Host-posthaste=";
+const FETCH_SITE: &str = "sec-fetch-site";
 
 #[cfg(test)]
 mod tests {
@@ -246,6 +277,9 @@ mod tests {
         let fields =
             [("host", "evil.example"), ("authorization", "Bearer pht_1"), ("cookie", "a=b; __Host-posthaste=x")];
         assert_eq!(ask("/", false, &fields), Err(GuardRefusal::OtherHost));
+        let fields =
+            [("host", "localhost"), ("authorization", "Bearer pht_1"), ("cookie", "a=b; __Host-posthaste=x ;c")];
+        assert_eq!(ask("/", false, &fields), Ok(Credential::Cookie("x".to_owned())));
         for cookie in ["other=1", "other=\u{e9}", "x__Host-posthaste=1"] {
             let fields = [("host", "localhost"), ("authorization", "Bearer pht_1"), ("cookie", cookie)];
             assert_eq!(ask("/", false, &fields), Ok(Credential::Token("pht_1".to_owned())));
@@ -253,6 +287,35 @@ mod tests {
         let fields =
             [("host", "evil.example"), ("cookie", "\u{e9}; __Host-posthaste=x"), ("authorization", "Bearer x")];
         assert_eq!(ask("/", false, &fields), Err(GuardRefusal::OtherHost));
+        let fields = [("host", "localhost"), ("cookie", "__Host-posthaste=x; __Host-posthaste=y")];
+        assert_eq!(ask("/", false, &fields), Err(GuardRefusal::Malformed));
+    }
+
+    #[test]
+    fn a_change_with_a_cookie_comes_from_our_page() {
+        let check = |method: Method, more: &[(&'static str, &'static str)], expected: Result<(), GuardRefusal>| {
+            let mut request = Request::builder().method(&method).uri("/api/control/v1");
+            for (name, value) in [&[("host", "localhost"), ("cookie", "__Host-posthaste=x")], more].concat() {
+                request = request.header(name, value);
+            }
+            let parts = request.body(()).unwrap().into_parts().0;
+            assert_eq!(super::check(&parts, &names(), false, false).map(drop), expected, "{method} {more:?}");
+        };
+        let (origin, json, ours) =
+            (("origin", "https://localhost"), ("content-type", "application/json"), ("x-posthaste", "1"));
+        check(Method::GET, &[], Ok(()));
+        check(Method::POST, &[origin, json, ours], Ok(()));
+        check(Method::POST, &[origin, json, ours, ("sec-fetch-site", "same-origin")], Ok(()));
+        for missing in [[origin, json], [origin, ours], [json, ours]] {
+            check(Method::POST, &missing, Err(GuardRefusal::NotOurPage));
+            check(Method::DELETE, &missing, Err(GuardRefusal::NotOurPage));
+        }
+        check(Method::POST, &[origin, ours, ("content-type", "text/plain")], Err(GuardRefusal::NotOurPage));
+        for site in ["cross-site", "same-site", ""] {
+            check(Method::GET, &[("sec-fetch-site", site)], Err(GuardRefusal::OtherOrigin));
+            check(Method::POST, &[origin, json, ours, ("sec-fetch-site", site)], Err(GuardRefusal::OtherOrigin));
+        }
+        check(Method::POST, &[("origin", "https://evil.example"), json, ours], Err(GuardRefusal::OtherOrigin));
     }
 
     #[test]

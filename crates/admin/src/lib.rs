@@ -11,11 +11,13 @@ mod connection;
 mod guard;
 mod heads;
 mod history;
+mod login;
 mod metrics;
 mod page;
 mod rates;
 mod routes;
 mod service;
+mod session;
 mod token;
 mod token_file;
 mod unpack;
@@ -28,7 +30,8 @@ pub use heads::{HeadRefusal, Heads};
 pub use history::Counters;
 pub use routes::INJECT_PATH;
 pub use service::{AdminApi, AdminService, HttpListener, HttpSettings};
-pub use token::{Scope, Secret, Token, TokenError, TokenHash, UnknownScope};
+pub use session::{LINK_SECS, PageLinks};
+pub use token::{Scope, Secret, Token, TokenError, TokenHash, UnknownScope, hash as secret_hash};
 pub use token_file::{TOKEN_FILE, TokenFile, TokenFileError, TokenFileErrorKind};
 pub use view::{
     Attention, DestinationCount, DiskRoom, Guess, InjectCall, InjectReply, QueueStatus, Readiness, ServerStatus,

@@ -3,15 +3,18 @@
 use std::sync::Arc;
 
 use hyper::body::Incoming;
-use hyper::header::{CONTENT_TYPE, HeaderValue};
+use hyper::header::HeaderValue;
 use hyper::{HeaderMap, Method, Request, StatusCode};
-use serde_json::json;
+use serde_json::{Value, json};
 
+use crate::ClientAddress;
 use crate::answer::{self, Answer};
 use crate::body::{self, BodyReadError, ReadBody};
-use crate::guard::{self, Credential};
+use crate::guard::{self, Credential, is_json};
+use crate::login;
 use crate::metrics;
 use crate::service::{Arrival, Shared};
+use crate::session::SESSION_PREFIX;
 use crate::token::{Scope, Token};
 use crate::unpack::{ContentCoding, unpack};
 use crate::view::{Guess, InjectCall, Readiness, ServerView};
@@ -35,6 +38,8 @@ enum Action {
     Live,
     Ready,
     Index,
+    Login,
+    Logout,
     Token,
     Now,
     Queue,
@@ -49,10 +54,23 @@ struct Route {
     action: Action,
 }
 
-const ROUTES: [Route; 8] = [
+impl Route {
+    /// The methods of its path.
+    fn allowed(&self) -> &'static str {
+        match self.action {
+            Action::Login | Action::Logout => "POST, DELETE",
+            _ if self.method == Method::POST => "POST",
+            _ => "GET, HEAD",
+        }
+    }
+}
+
+const ROUTES: [Route; 10] = [
     Route { method: Method::GET, path: "/health/live", access: Access::Health, action: Action::Live },
     Route { method: Method::GET, path: "/health/ready", access: Access::Health, action: Action::Ready },
     Route { method: Method::GET, path: "/", access: Access::Open, action: Action::Index },
+    Route { method: Method::POST, path: "/api/session/v1", access: Access::Open, action: Action::Login },
+    Route { method: Method::DELETE, path: "/api/session/v1", access: Access::Open, action: Action::Logout },
     Route { method: Method::GET, path: "/api/token/v1", access: Access::AnyToken, action: Action::Token },
     Route { method: Method::GET, path: "/api/now/v1", access: Access::Scope(Scope::ServerRead), action: Action::Now },
     Route {
@@ -102,16 +120,16 @@ pub(crate) async fn serve<V: ServerView>(
         };
     }
     let Some(route) = of_path().find(|route| route.method == *method) else {
-        return of_path().next().map_or_else(not_found, |route| {
-            answer::other_method(if route.method == Method::POST { "POST" } else { "GET, HEAD" })
-        });
+        return of_path().next().map_or_else(not_found, |route| answer::other_method(route.allowed()));
     };
     let token = match route.access {
         Access::Health | Access::Open => None,
-        Access::AnyToken | Access::Scope(_) => match authenticate(shared, credential, arrival, &parts.headers).await {
-            Ok(token) => Some(token),
-            Err(answer) => return answer,
-        },
+        Access::AnyToken | Access::Scope(_) => {
+            match authenticate(shared, credential.clone(), arrival, &parts.headers).await {
+                Ok(token) => Some(token),
+                Err(answer) => return answer,
+            }
+        }
     };
     if let (Access::Scope(scope), Some(token)) = (route.access, &token)
         && !token.scopes().contains(&scope)
@@ -122,7 +140,9 @@ pub(crate) async fn serve<V: ServerView>(
         Action::Live => answer::word(StatusCode::OK, "live"),
         Action::Ready => ready(shared),
         Action::Index => answer::answer(StatusCode::OK, "text/html; charset=utf-8", shared.page.index.clone()),
-        Action::Token => token.map_or_else(not_found, |token| whose(&token)),
+        Action::Login => login::begin(shared, arrival, &parts.headers, incoming).await,
+        Action::Logout => login::end(shared, &credential).await,
+        Action::Token => token.map_or_else(not_found, |token| answer::json(StatusCode::OK, &whose(&token))),
         Action::Now => now(shared).await,
         Action::Queue => queue(shared).await,
         Action::Metrics => metrics(shared).await,
@@ -141,36 +161,56 @@ fn not_found() -> Answer {
 ///
 /// # Errors
 /// The answer to a request without a good one, after the wait that a wrong password has.
-async fn authenticate<V: ServerView>(
+pub(crate) async fn authenticate<V: ServerView>(
     shared: &Arc<Shared<V>>,
     credential: Credential,
     arrival: &Arrival,
     headers: &HeaderMap,
 ) -> Result<Arc<Token>, Answer> {
-    let Credential::Token(presented) = credential else {
+    let (presented, is_session) = match credential {
         // No `WWW-Authenticate: Basic`: a browser would keep what is typed, and send it with requests of other sites.
-        return Err(answer::refused(StatusCode::UNAUTHORIZED, "a token is needed: Authorization: Bearer pht_…"));
+        Credential::None => {
+            return Err(answer::refused(StatusCode::UNAUTHORIZED, "a token is needed: Authorization: Bearer pht_…"));
+        }
+        Credential::Cookie(presented) => (presented, true),
+        Credential::Token(presented) => {
+            let is_session = presented.starts_with(SESSION_PREFIX);
+            (presented, is_session)
+        }
     };
-    let known = shared.tokens.find(&presented, crate::service::unix_secs()).await;
-    let found = match known {
-        Ok(None) if arrival.is_loopback => Ok(shared.of_password(&presented).await),
-        known => known,
+    let found = match is_session {
+        true => shared.of_session(&presented, arrival.is_loopback).await,
+        false => match shared.tokens.find(&presented, crate::service::unix_secs()).await {
+            Ok(None) if arrival.is_loopback => Ok(shared.of_password(&presented).await),
+            known => known,
+        },
     };
-    let client = arrival.client(headers);
     match found {
         Ok(Some(token)) => match shared.rates.take(token.hash()) {
             Ok(()) => Ok(token),
             Err(secs) => Err(answer::later(StatusCode::TOO_MANY_REQUESTS, "this token makes too many requests", secs)),
         },
         Err(_) => Err(answer::later(StatusCode::SERVICE_UNAVAILABLE, "the file of tokens cannot be read", RETRY_SECS)),
-        Ok(None) => Err(match shared.view.wrong_token(client, &presented).await {
-            Guess::Wrong => answer::refused(StatusCode::UNAUTHORIZED, "this token is not good"),
-            Guess::Busy => answer::later(StatusCode::SERVICE_UNAVAILABLE, "tokens cannot be checked now", RETRY_SECS),
-            Guess::TooMany => {
-                let why = "too many wrong tokens from this address";
-                answer::later(StatusCode::TOO_MANY_REQUESTS, why, GUESS_RETRY_SECS)
-            }
-        }),
+        // Pages that are still open ask on when a session ends: no guess.
+        Ok(None) if is_session => Err(answer::refused(StatusCode::UNAUTHORIZED, "this session has ended")),
+        Ok(None) => Err(wrong(shared, arrival.client(headers), &presented, "this token is not good").await),
+    }
+}
+
+/// The answer to a wrong token or link, which counts for its client.
+pub(crate) async fn wrong<V: ServerView>(
+    shared: &Shared<V>,
+    client: ClientAddress,
+    presented: &str,
+    why: &str,
+) -> Answer {
+    match shared.view.wrong_token(client, presented).await {
+        Guess::Wrong => answer::refused(StatusCode::UNAUTHORIZED, why),
+        Guess::Busy => answer::later(StatusCode::SERVICE_UNAVAILABLE, "tokens cannot be checked now", RETRY_SECS),
+        Guess::TooMany => {
+            let why = "too many wrong tokens from this address";
+            answer::later(StatusCode::TOO_MANY_REQUESTS, why, GUESS_RETRY_SECS)
+        }
     }
 }
 
@@ -181,9 +221,10 @@ fn ready<V: ServerView>(shared: &Arc<Shared<V>>) -> Answer {
     }
 }
 
-fn whose(token: &Token) -> Answer {
+/// Name, scopes and end of a token.
+pub(crate) fn whose(token: &Token) -> Value {
     let scopes: Vec<&str> = token.scopes().iter().map(|scope| scope.name()).collect();
-    answer::json(StatusCode::OK, &json!({ "name": token.name(), "scopes": scopes, "until": token.until() }))
+    json!({ "name": token.name(), "scopes": scopes, "until": token.until() })
 }
 
 async fn now<V: ServerView>(shared: &Arc<Shared<V>>) -> Answer {
@@ -218,8 +259,7 @@ async fn inject<V: ServerView>(
     (headers, incoming): (&HeaderMap, Incoming),
 ) -> Answer {
     if !is_json(headers) {
-        let why = "Content-Type: application/json is needed";
-        return answer::last(answer::refused(StatusCode::UNSUPPORTED_MEDIA_TYPE, why));
+        return answer::last(answer::refused(StatusCode::UNSUPPORTED_MEDIA_TYPE, JSON_ONLY));
     }
     let key = match idempotency_key(headers) {
         Ok(key) => key,
@@ -257,14 +297,8 @@ fn idempotency_key(headers: &HeaderMap) -> Result<Option<&str>, &'static str> {
     key.map(Some).ok_or("Idempotency-Key: one, of 1 to 255 visible characters of ASCII")
 }
 
-/// True if the body is JSON, as the request says.
-fn is_json(headers: &HeaderMap) -> bool {
-    let content_type = headers.get(CONTENT_TYPE).and_then(|value| value.to_str().ok()).unwrap_or_default();
-    content_type.split(';').next().unwrap_or_default().trim().eq_ignore_ascii_case("application/json")
-}
-
 /// The answer to a body that was not read to its end.
-fn unread(error: BodyReadError) -> Answer {
+pub(crate) fn unread(error: BodyReadError) -> Answer {
     let status = match error {
         BodyReadError::NoRoom => {
             return answer::later(StatusCode::SERVICE_UNAVAILABLE, &error.to_string(), RETRY_SECS);
@@ -281,6 +315,8 @@ fn no_look() -> Answer {
     answer::later(StatusCode::SERVICE_UNAVAILABLE, "the server does not say how it is: see its log", RETRY_SECS)
 }
 
+/// The answer to a request with another body.
+pub(crate) const JSON_ONLY: &str = "Content-Type: application/json is needed";
 /// Of a request that brings mail, on the wire.
 const BODY_BYTES_MAX: u64 = 64 << 20;
 const RETRY_SECS: u16 = 5;

@@ -25,6 +25,8 @@ use crate::history::History;
 use crate::page::Page;
 use crate::rates::TokenRates;
 use crate::routes;
+use crate::session::{PageLinks, Sessions};
+use crate::token::hash;
 use crate::token_file::KnownTokens;
 use crate::view::{Attention, QueueStatus, ServerStatus, ServerView, Urgency};
 use crate::{ClientAddress, HostNames, Token, TokenFile};
@@ -42,6 +44,8 @@ impl<V> Clone for AdminApi<V> {
 pub(crate) struct Shared<V> {
     pub view: V,
     pub tokens: KnownTokens,
+    pub sessions: Sessions,
+    pub links: Arc<PageLinks>,
     pub history: History,
     pub page: Page,
     pub room: BodyRoom,
@@ -67,6 +71,8 @@ impl<V: ServerView> AdminApi<V> {
     pub fn new(view: V, tokens: TokenFile, settings: HttpSettings, body_bytes: u64) -> Self {
         Self(Arc::new(Shared {
             view,
+            sessions: Sessions::in_directory(tokens.dir()),
+            links: Arc::default(),
             tokens: KnownTokens::new(tokens),
             history: History::default(),
             page: Page::new(),
@@ -83,6 +89,11 @@ impl<V: ServerView> AdminApi<V> {
     /// The server that is shown.
     pub fn view(&self) -> &V {
         &self.0.view
+    }
+
+    /// Links that open the page.
+    pub fn links(&self) -> &Arc<PageLinks> {
+        &self.0.links
     }
 
     /// For requests from now on.
@@ -117,7 +128,7 @@ impl<V: ServerView> Shared<V> {
     /// The token that the first password is; `None`: this is another text.
     pub async fn of_password(self: &Arc<Self>, presented: &str) -> Option<Arc<Token>> {
         let (shared, presented) = (Arc::clone(self), presented.to_owned());
-        let look = move || shared.view.is_first_password(&presented).then(|| Token::of_password(&presented));
+        let look = move || shared.view.is_first_password(&presented).then(|| Token::of_password(hash(&presented)));
         spawn_blocking(look).await.ok().flatten().map(Arc::new)
     }
 
@@ -249,6 +260,7 @@ pub(crate) struct Arrival {
     proxies: Arc<Vec<IpNet>>,
     phase: Arc<CurrentPhase>,
     pub is_loopback: bool,
+    is_encrypted: bool,
 }
 
 impl Arrival {
@@ -258,6 +270,11 @@ impl Arrival {
 
     pub fn is_draining(&self) -> bool {
         self.phase.reached(Phase::Draining)
+    }
+
+    /// True if a browser keeps a secure cookie: over TLS, which a proxy in front may end.
+    pub fn takes_cookies(&self) -> bool {
+        self.is_encrypted || !self.is_loopback
     }
 }
 
@@ -274,7 +291,8 @@ impl<V: ServerView> Service for AdminService<V> {
         }
         let proxies = Arc::clone(&self.listener.proxies.read().unwrap_or_else(PoisonError::into_inner));
         let is_loopback = self.listener.is_loopback;
-        let arrival = Arc::new(Arrival { peer, proxies, phase: Arc::clone(&phase), is_loopback });
+        let is_encrypted = self.listener.certificate.is_some();
+        let arrival = Arc::new(Arrival { peer, proxies, phase: Arc::clone(&phase), is_loopback, is_encrypted });
         let shared = &self.api.0;
         let serve = service_fn(move |request| {
             let (shared, arrival) = (Arc::clone(shared), Arc::clone(&arrival));

@@ -7,6 +7,8 @@ use std::str::FromStr;
 use ring::digest::{SHA256, digest};
 use ring::rand::{SecureRandom, SystemRandom};
 
+use crate::session::SESSION_PREFIX;
+
 /// A right that a token gives.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Scope {
@@ -14,16 +16,34 @@ pub enum Scope {
     Inject,
     /// The queue: counts, addresses, replies. No subject, no body.
     QueueRead,
-    /// The server's state: rates, streams, disks.
+    /// Changes of the queue: retry, hold, suspend, return, delete.
+    QueueWrite,
+    /// Mail of the queue goes to another host.
+    Route,
+    /// The suppression list.
+    Suppression,
+    /// The event log.
+    EventsRead,
+    /// Contents of messages.
+    MailRead,
+    /// Logins, and who guesses passwords.
+    Accounts,
+    /// The server's state: rates, streams, disks, configuration, log.
     ServerRead,
     /// The metrics for Prometheus.
     Metrics,
 }
 
 /// All scopes, by their names.
-const SCOPES: [(Scope, &str); 4] = [
+const SCOPES: [(Scope, &str); 10] = [
     (Scope::Inject, "inject"),
     (Scope::QueueRead, "queue:read"),
+    (Scope::QueueWrite, "queue:write"),
+    (Scope::Route, "route"),
+    (Scope::Suppression, "suppression"),
+    (Scope::EventsRead, "events:read"),
+    (Scope::MailRead, "mail:read"),
+    (Scope::Accounts, "accounts"),
     (Scope::ServerRead, "server:read"),
     (Scope::Metrics, "metrics"),
 ];
@@ -66,6 +86,7 @@ pub struct Secret(String);
 
 /// Prefix of every secret, so that it is found where it does not belong.
 const PREFIX: &str = "pht_";
+const LINK_PREFIX: &str = "phl_";
 /// 160 bits.
 const RANDOM_BYTES: usize = 20;
 
@@ -75,9 +96,23 @@ impl Secret {
     /// # Panics
     /// When the system has no random numbers.
     pub fn random() -> Self {
+        Self::with_prefix(PREFIX)
+    }
+
+    /// A new one, of a session.
+    pub(crate) fn of_session() -> Self {
+        Self::with_prefix(SESSION_PREFIX)
+    }
+
+    /// A new one, of a link.
+    pub(crate) fn of_link() -> Self {
+        Self::with_prefix(LINK_PREFIX)
+    }
+
+    fn with_prefix(prefix: &str) -> Self {
         let mut bytes = [0; RANDOM_BYTES];
         SystemRandom::new().fill(&mut bytes).expect("the system has random numbers");
-        Self(format!("{PREFIX}{}", hex(&bytes)))
+        Self(format!("{prefix}{}", hex(&bytes)))
     }
 
     /// The text to show, once.
@@ -101,7 +136,7 @@ impl fmt::Debug for Secret {
 pub type TokenHash = [u8; 32];
 
 /// The hash of what somebody presents as a secret.
-pub(crate) fn hash(presented: &str) -> TokenHash {
+pub fn hash(presented: &str) -> TokenHash {
     digest(&SHA256, presented.as_bytes()).as_ref().try_into().expect("SHA-256 has 32 octets")
 }
 
@@ -144,7 +179,12 @@ impl Token {
         Self::with_hash(name, secret.hash(), scopes, until)
     }
 
-    fn with_hash(name: &str, hash: TokenHash, scopes: BTreeSet<Scope>, until: Option<u64>) -> Result<Self, TokenError> {
+    pub(crate) fn with_hash(
+        name: &str,
+        hash: TokenHash,
+        scopes: BTreeSet<Scope>,
+        until: Option<u64>,
+    ) -> Result<Self, TokenError> {
         let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || b"._-@".contains(&byte);
         if name.is_empty() || name.len() > NAME_BYTES_MAX || !name.bytes().all(is_plain) {
             return Err(TokenError::Name(name.chars().take(100).collect()));
@@ -156,8 +196,8 @@ impl Token {
     }
 
     /// The token that a password is for who opens the page before there is a configuration: with all scopes.
-    pub(crate) fn of_password(password: &str) -> Self {
-        Self { name: PASSWORD_NAME.to_owned(), hash: hash(password), scopes: Scope::all().collect(), until: None }
+    pub(crate) fn of_password(hash: TokenHash) -> Self {
+        Self { name: PASSWORD_NAME.to_owned(), hash, scopes: Scope::all().collect(), until: None }
     }
 
     /// Its name, for the log and for `list`.
@@ -208,7 +248,7 @@ impl Token {
     }
 }
 
-fn unhex(text: &str) -> Option<TokenHash> {
+pub(crate) fn unhex(text: &str) -> Option<TokenHash> {
     let mut hash = TokenHash::default();
     if text.len() != 2 * hash.len() || !text.bytes().all(|digit| matches!(digit, b'0'..=b'9' | b'a'..=b'f')) {
         return None;
@@ -270,7 +310,8 @@ mod tests {
     #[test]
     fn an_unknown_scope_is_named_with_those_there_are() {
         let error = "queue:all".parse::<Scope>().unwrap_err().to_string();
-        assert_eq!(error, "there is no scope `queue:all`; there are inject, queue:read, server:read, metrics");
+        let all = "inject, queue:read, queue:write, route, suppression, events:read, mail:read, accounts, server:read, metrics";
+        assert_eq!(error, format!("there is no scope `queue:all`; there are {all}"));
         assert!(Scope::all().all(|scope| scope.name().parse() == Ok(scope)));
     }
 }

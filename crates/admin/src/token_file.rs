@@ -75,6 +75,11 @@ impl TokenFile {
         Self { dir: data.to_owned() }
     }
 
+    /// The data directory.
+    pub(crate) fn dir(&self) -> &Path {
+        &self.dir
+    }
+
     fn path(&self) -> PathBuf {
         self.dir.join(TOKEN_FILE)
     }
@@ -177,7 +182,7 @@ fn private() -> OpenOptions {
 }
 
 /// A link is not followed, and a pipe in place of the file does not hold up whoever opens it.
-fn nofollow() -> i32 {
+pub(crate) fn nofollow() -> i32 {
     (OFlags::NOFOLLOW | OFlags::NONBLOCK).bits().cast_signed()
 }
 
@@ -235,8 +240,24 @@ impl KnownTokens {
     /// # Errors
     /// The file cannot be used, or its disk does not answer within [`LOOK_PATIENCE`].
     pub async fn find(&self, presented: &str, now: u64) -> Result<Option<Arc<Token>>, TokensUnreadable> {
+        self.find_hash(&token::hash(presented), now).await
+    }
+
+    /// The token with this hash, as [`find`](Self::find).
+    pub async fn find_hash(&self, hash: &TokenHash, now: u64) -> Result<Option<Arc<Token>>, TokensUnreadable> {
         let known = timeout(LOOK_PATIENCE, self.known()).await.unwrap_or(Err(TokensUnreadable))?;
-        Ok(known.get(&token::hash(presented)).filter(|token| !token.has_ended(now)).cloned())
+        Ok(known.get(hash).filter(|token| !token.has_ended(now)).cloned())
+    }
+
+    /// All tokens, by name.
+    ///
+    /// # Errors
+    /// As [`find`](Self::find).
+    pub async fn all(&self) -> Result<Vec<Arc<Token>>, TokensUnreadable> {
+        let known = timeout(LOOK_PATIENCE, self.known()).await.unwrap_or(Err(TokensUnreadable))?;
+        let mut all: Vec<_> = known.values().cloned().collect();
+        all.sort_by(|one, other| one.name().cmp(other.name()));
+        Ok(all)
     }
 
     /// One look at a time, by a thread that may block: a disk that hangs holds one, however many ask.

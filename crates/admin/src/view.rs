@@ -5,7 +5,7 @@ use std::future::Future;
 use serde::Serialize;
 
 use crate::body::BodyShare;
-use crate::{ClientAddress, Counters, Token};
+use crate::{ClientAddress, Counters, Token, TokenHash};
 
 /// A server that can be looked at.
 pub trait ServerView: Send + Sync + 'static {
@@ -27,6 +27,9 @@ pub trait ServerView: Send + Sync + 'static {
     /// Says whether this is the password by which the page is opened while there are no listeners of a configuration. Asked about what comes from this machine and is no token. May
     /// block.
     fn is_first_password(&self, presented: &str) -> bool;
+
+    /// The hash of that password, if there is one. Does not block.
+    fn first_password(&self) -> Option<TokenHash>;
 
     /// Counts a wrong token for the client, and waits as long as after a wrong password. Nobody is shut out: a good token is never asked about here.
     fn wrong_token(&self, client: ClientAddress, presented: &str) -> impl Future<Output = Guess> + Send;

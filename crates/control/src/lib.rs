@@ -148,6 +148,14 @@ pub enum Request {
         /// Path of the Maildir, or of a directory above it, below the mail directory.
         mailbox: String,
     },
+    /// A link that opens the page in a browser, once: `link`, in the last line. Answered also where nothing is relayed.
+    Page {
+        /// How long the browser stays logged in, in seconds.
+        secs: u64,
+        /// The rights, by the names of scopes; empty: all but `mail:read`, and that too while the first password counts.
+        #[serde(default)]
+        scopes: Vec<String>,
+    },
     /// Logins, and clients that have guessed wrong, one on each line. Answered also where nothing is relayed.
     Logins,
     /// Forgets wrong passwords, so that nobody is turned away or slowed for them.

@@ -35,6 +35,7 @@ mod mailbox;
 mod new;
 mod notmuch_form;
 mod options_first;
+mod page;
 mod pager;
 mod password;
 mod progress;
@@ -109,6 +110,8 @@ enum Command {
     /// Make, list and remove tokens for HTTP: the API and the page
     #[command(subcommand)]
     Token(token::TokenCommand),
+    /// Print a link that opens the page of a running server in a browser, once, within 10 minutes
+    Page(page::PageArgs),
     /// Index Maildirs for `find`: everything the first time, then only changes
     Index(index::Index),
     /// Find messages in the index
@@ -173,7 +176,9 @@ enum Command {
 impl Command {
     /// Reports whether it reads the server's configuration.
     fn has_config(&self) -> bool {
-        use Command::{Config, Doctor, Logins, Mailbox, Queue, Route, Sendmail, Serve, Suppression, Token, Trace};
+        use Command::{
+            Config, Doctor, Logins, Mailbox, Page, Queue, Route, Sendmail, Serve, Suppression, Token, Trace,
+        };
         matches!(
             self,
             Serve(_)
@@ -185,6 +190,7 @@ impl Command {
                 | Suppression(_)
                 | Logins(_)
                 | Token(_)
+                | Page(_)
                 | Trace(_)
                 | Sendmail(_)
         )
@@ -376,6 +382,7 @@ fn run(command: Command) -> Result<ExitCode, Box<dyn std::error::Error>> {
         Command::Route(args) => return route::run(args),
         Command::Password(args) => args.run()?,
         Command::Token(command) => return command.run(),
+        Command::Page(args) => args.run()?,
         Command::Index(args) => return index::run(args),
         Command::Find(args) => return find::run(args),
         Command::Threads(args) => return threads::run(args),

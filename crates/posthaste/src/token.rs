@@ -46,7 +46,7 @@ pub struct AddArgs {
     config: ConfigArg,
     /// A name for it, for lists and the log
     name: String,
-    /// Scopes: inject, queue:read, server:read, metrics; several with commas between
+    /// Scopes: inject, queue:read, queue:write, route, suppression, events:read, mail:read, accounts, server:read, metrics; several with commas between
     #[arg(long, value_name = "SCOPES", required = true, value_delimiter = ',')]
     scope: Vec<Scope>,
     /// It ends after this time, such as 12h; default: never
@@ -91,7 +91,7 @@ impl AddArgs {
 }
 
 /// A time after which a token ends: one that has ended already opens nothing.
-fn end_after(text: &str) -> Result<Duration, String> {
+pub fn end_after(text: &str) -> Result<Duration, String> {
     match posthaste_units::duration(text).map_err(|error| error.to_string())? {
         time if time < Duration::from_secs(1) => Err(format!("`{text}` is no time for a token: at least 1s")),
         time => Ok(time),

@@ -9,6 +9,7 @@ use posthaste_units::{count, wrapped};
 use rustix::process::{Resource, getrlimit};
 
 use crate::Server;
+use crate::page_door::SESSION_SECS;
 use posthaste_config::{self, Config, Domain, ListenerAuth, ListenerProtocol, ListenerTls};
 
 impl Server {
@@ -63,12 +64,7 @@ impl Server {
         for path in self.config.mail_listeners().filter_map(|listener| listener.socket.unix.as_ref()) {
             let _ = writeln!(out, "  listening  {}", path.display());
         }
-        for page in self.pages() {
-            let _ = writeln!(out, "  page       {page}");
-        }
-        if !self.pages().is_empty() && self.receiver.first_password().is_none() {
-            let _ = writeln!(out, "  token      posthaste token add me --scope server:read,queue:read");
-        }
+        out += &self.page_lines();
         for (protocol, name) in [(ListenerProtocol::Imap, "imap"), (ListenerProtocol::Pop3, "pop3")] {
             for address in self.readers(protocol) {
                 let _ = writeln!(out, "  {name}       {address}");
@@ -135,6 +131,21 @@ impl Server {
         let unix = self.config.reading_listeners().filter(|listener| listener.protocol == protocol);
         let unix = unix.filter_map(|listener| listener.socket.unix.as_ref()).map(|path| path.display().to_string());
         of_protocol.map(|(_, address)| address.to_string()).chain(unix).collect()
+    }
+
+    /// Where the page is. In the first minute a terminal gets a link that opens it; standard output may also be a log.
+    fn page_lines(&self) -> String {
+        let is_first_minute = self.receiver.first_password().is_some() && std::io::stdout().is_terminal();
+        let link = self.page.as_ref().filter(|_| is_first_minute).and_then(|page| page.link(&[], SESSION_SECS));
+        if let Some(link) = link {
+            return format!("  page       {link} (once, within 10 minutes; again: posthaste page)\n");
+        }
+        let pages = self.pages();
+        let mut lines: String = pages.iter().map(|page| format!("  page       {page}\n")).collect();
+        if !pages.is_empty() {
+            lines += "  log in     posthaste page\n";
+        }
+        lines
     }
 
     /// Where a browser finds the page.

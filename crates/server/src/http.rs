@@ -4,7 +4,7 @@ use std::io;
 use std::sync::{Arc, PoisonError, RwLock};
 use std::task::{Context, Poll};
 
-use posthaste_admin::{AdminApi, AdminService, HostNames, HttpListener, HttpSettings, TokenFile};
+use posthaste_admin::{AdminApi, AdminService, HostNames, HttpListener, HttpSettings, PageLinks, TokenFile};
 use posthaste_directory::Directory;
 use posthaste_net::{IpNet, Listeners};
 use tokio::task::{JoinHandle, spawn_blocking};
@@ -30,6 +30,13 @@ pub(crate) struct HttpService {
     watching: JoinHandle<()>,
     /// Until the drain.
     listeners: Option<Listeners>,
+}
+
+impl HttpService {
+    /// Links that open its page.
+    pub fn links(&self) -> Arc<PageLinks> {
+        Arc::clone(self.api.links())
+    }
 }
 
 impl HttpService {

@@ -34,6 +34,7 @@ mod message_log;
 mod opening;
 pub mod outbound;
 mod overview;
+mod page_door;
 mod panics;
 mod pickup;
 mod privileges;

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant, SystemTime};
 use posthaste_accounts::LoginFailure;
 use posthaste_admin::{
     Attention, ClientAddress, Counters, DestinationCount, Guess, InjectCall, InjectReply, QueueStatus, Readiness,
-    ServerStatus, ServerView, StreamStatus, Urgency,
+    ServerStatus, ServerView, StreamStatus, TokenHash, Urgency, secret_hash,
 };
 use posthaste_delivery::local::{LocalStats, MountStats};
 use posthaste_relay::queue::{QueueEntry, Secs};
@@ -164,6 +164,10 @@ impl ServerView for Overview {
 
     fn is_first_password(&self, presented: &str) -> bool {
         self.receiver.first_password().is_some_and(|first| first.opens_page(presented))
+    }
+
+    fn first_password(&self) -> Option<TokenHash> {
+        self.receiver.first_password().map(|first| secret_hash(&first.reveal()))
     }
 
     async fn wrong_token(&self, client: ClientAddress, presented: &str) -> Guess {

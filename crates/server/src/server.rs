@@ -23,6 +23,7 @@ use crate::listening::{Addresses, Bound, Listeners, bind_when_free};
 use crate::logins::{self, KnownNetworksService};
 use crate::mailboxes::{self, Mailboxes, of_users};
 use crate::opening::note_stuck_mounts;
+use crate::page_door::PageDoor;
 use crate::pickup::Pickup;
 use crate::reading::{self, ReadingService};
 use crate::receive::Receiver;
@@ -55,6 +56,7 @@ pub struct Server {
     pub(crate) addresses: Addresses,
     pub(crate) replayed: ReplayReport,
     pub(crate) is_indexing: bool,
+    pub(crate) page: Option<PageDoor>,
 }
 
 impl Server {
@@ -80,8 +82,8 @@ impl Server {
     pub(crate) async fn start_on(bound: Bound, config: Config, directory: Arc<Directory>) -> Result<Self, ServeError> {
         let mut services = Services::default();
         match start_services(&mut services, bound, &config, directory).await {
-            Ok(Started { receiver, addresses, replayed, is_indexing }) => {
-                Ok(Self { config, services, receiver, addresses, replayed, is_indexing })
+            Ok(Started { receiver, addresses, replayed, is_indexing, page }) => {
+                Ok(Self { config, services, receiver, addresses, replayed, is_indexing, page })
             }
             Err(error) => {
                 services.stop(Duration::from_secs(config.limits.process.shutdown_secs)).await;
@@ -152,6 +154,7 @@ struct Started {
     addresses: Addresses,
     replayed: ReplayReport,
     is_indexing: bool,
+    page: Option<PageDoor>,
 }
 
 /// Starts each service after those that it uses. If one fails, the others are in `services`, to be stopped.
@@ -207,9 +210,10 @@ async fn start_services(
     addresses.http = http.tcp().map(|(address, tls)| (address, tls == ListenerTls::Implicit)).collect();
     let keys = InjectKeys::start(&receiver).await;
     services.add(keys.service());
-    if let Some(http) = HttpService::start(http, config, receiver.clone(), keys).await? {
-        services.add(http);
-    }
+    let http = HttpService::start(http, config, receiver.clone(), keys).await?;
+    let is_first_minute = receiver.first_password().is_some();
+    let page = http.as_ref().map(|http| PageDoor::new(http.links(), config, &addresses.http, is_first_minute));
+    http.into_iter().for_each(|http| services.add(http));
     if let Some(mailboxes) = mailboxes.filter(|_| !of_readers.0.is_empty()) {
         addresses.reading = reading::addresses(&of_readers, config);
         let readable = of_users(mailboxes, receiver.clone());
@@ -218,7 +222,7 @@ async fn start_services(
     if config.pickup.enabled {
         services.add(Pickup::begin(config, receiver.clone()).await);
     }
-    services.add(Control::begin(&config.storage.data, receiver.clone()));
+    services.add(Control::begin(&config.storage.data, receiver.clone(), page.clone()));
     if has_events {
         services.add(Webhooks::begin(config, poison_watch(store.intake().spool())));
     }
@@ -232,5 +236,5 @@ async fn start_services(
         // What delivery writes until its end is to be found as well.
         services.add_stopping_last(indexing);
     }
-    Ok(Started { receiver, addresses, replayed, is_indexing })
+    Ok(Started { receiver, addresses, replayed, is_indexing, page })
 }

@@ -1,39 +1,51 @@
-// Requests to the server. A token goes with each; pages of other sites do not have it.
+// Requests to the server. On plain loopback a session's key goes with each; over TLS a cookie does, which no script can read.
 
-const KEY = "posthaste-token";
-let token = null;
-
-/// On this machine alone the token outlives the tab. Over a network it is kept until the page is closed.
+const KEY = "posthaste-session";
 const isPlainLoopback = location.protocol === "http:";
 
-export function known() {
-  token = token ?? (isPlainLoopback ? localStorage.getItem(KEY) : null);
-  return token !== null;
-}
-
-export function remember(text) {
-  token = text;
-  if (isPlainLoopback) localStorage.setItem(KEY, text);
-}
-
-export function forget() {
-  token = null;
-  localStorage.removeItem(KEY);
-}
-
 export class Refused extends Error {
-  constructor(status, text) {
-    super(text);
+  constructor(status, body) {
+    super(body.error ?? String(status));
     this.status = status;
+    this.body = body;
   }
 }
 
-const PATIENCE_MS = 10000;
+const PATIENCE_MS = 30000;
 
-export async function get(path) {
-  const options = { cache: "no-store", credentials: "omit", signal: AbortSignal.timeout(PATIENCE_MS) };
-  const answer = await fetch(path, { ...options, headers: { authorization: "Bearer " + token } });
-  const body = await answer.json();
-  if (!answer.ok) throw new Refused(answer.status, body.error ?? String(answer.status));
-  return body;
+function options(method, body) {
+  const headers = { "x-posthaste": "1" };
+  if (method !== "GET") headers["content-type"] = "application/json";
+  const key = isPlainLoopback ? localStorage.getItem(KEY) : null;
+  if (key) headers.authorization = "Bearer " + key;
+  return { method, headers, body, cache: "no-store", credentials: isPlainLoopback ? "omit" : "same-origin" };
+}
+
+async function ask(method, path, value) {
+  const body = value === undefined ? undefined : JSON.stringify(value);
+  const answer = await fetch(path, { ...options(method, body), signal: AbortSignal.timeout(PATIENCE_MS) });
+  const said = await answer.json();
+  if (!answer.ok) throw new Refused(answer.status, said);
+  return said;
+}
+
+export function get(path) {
+  return ask("GET", path);
+}
+
+/// Begins a session by { link } or { token }.
+export async function logIn(by) {
+  const begun = await ask("POST", "/api/session/v1", by);
+  if (begun.session) localStorage.setItem(KEY, begun.session);
+  return begun;
+}
+
+/// Ends it, here and on the server.
+export async function logOut() {
+  await ask("DELETE", "/api/session/v1").catch(() => null);
+  forget();
+}
+
+export function forget() {
+  localStorage.removeItem(KEY);
 }

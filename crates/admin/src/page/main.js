@@ -1,7 +1,7 @@
 // Logs in, and shows Now until somebody logs out.
 
 import { el, put } from "./el.js";
-import { Refused, forget, get, known, remember } from "./api.js";
+import { Refused, forget, get, logIn, logOut } from "./api.js";
 import { NowPage } from "./now.js";
 
 const app = document.getElementById("app");
@@ -20,12 +20,10 @@ function login(message) {
     event.preventDefault();
     button.disabled = true;
     put(said);
-    remember(field.value.trim());
     try {
-      await get("/api/token/v1");
+      await logIn({ token: field.value.trim() });
       start();
     } catch (error) {
-      forget();
       put(said, error instanceof Refused ? "Refused: " + error.message : "The server does not answer.");
       button.disabled = false;
       field.select();
@@ -38,8 +36,8 @@ function login(message) {
     field,
     button,
     said,
-    el("p", { class: "hint" }, "On the server: ", el("code", {}, "posthaste token add me --scope server:read,queue:read"),
-      ". Without a configuration, the password in ", el("code", {}, "posthaste-data/password"), " opens it."));
+    el("p", { class: "hint" }, "On the server, ", el("code", {}, "posthaste page"), " prints a link that opens this page. Without a configuration, the password in ",
+      el("code", {}, "posthaste-data/password"), " opens it."));
   put(app, el("main", { class: "narrow" }, form));
   field.focus();
 }
@@ -51,12 +49,12 @@ async function start() {
   } catch (error) {
     if (error instanceof Refused && error.status === 401) {
       forget();
-      return login("This token is not good any more.");
+      return login();
     }
     put(app, el("main", { class: "narrow" }, el("p", { class: "error", role: "alert" }, "The server does not answer; trying again.")));
     return setTimeout(start, ERROR_INTERVAL_MS);
   }
-  const page = new NowPage(whose, () => { forget(); login(); });
+  const page = new NowPage(whose, async () => { await logOut(); login(); });
   put(app, page.node);
   follow(page, whose.scopes);
 }
@@ -76,7 +74,7 @@ async function follow(page, scopes) {
       if (!page.node.isConnected) return;
       if (error instanceof Refused && error.status === 401) {
         forget();
-        return login("This token is not good any more.");
+        return login("This session has ended.");
       }
       page.fail(error instanceof Refused ? error.message : "The server does not answer.");
       pause = ERROR_INTERVAL_MS;
@@ -91,5 +89,17 @@ function visible() {
   return new Promise((done) => document.addEventListener("visibilitychange", done, { once: true }));
 }
 
-if (known()) start();
-else login();
+/// A link's key is in the part of the address that is sent to nobody; it works once, so it leaves the address bar.
+async function open() {
+  const link = /^#k=(\w+)$/.exec(location.hash);
+  if (!link) return start();
+  history.replaceState(null, "", "/");
+  try {
+    await logIn({ link: link[1] });
+  } catch (error) {
+    return login(error instanceof Refused ? "Refused: " + error.message : "The server does not answer.");
+  }
+  start();
+}
+
+open();

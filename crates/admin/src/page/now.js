@@ -31,7 +31,7 @@ export class NowPage {
       el("header", {},
         this.host,
         el("nav", { "aria-label": "Pages" }, el("a", { href: "#/now", "aria-current": "page" }, "Now")),
-        el("span", { class: "whose" }, "token ", foreign(whose.name)),
+        el("span", { class: "whose" }, foreign(whose.name)),
         el("button", { type: "button", class: "quiet", onclick: logOut }, "Log out")),
       el("main", { id: "content", tabindex: "-1" },
         el("div", { class: "strip" }, this.state, this.clock),

@@ -104,6 +104,52 @@ fn what_the_server_does_is_shown() {
     assert_eq!((&queue["recipients"], &queue["oldest"]), (&0.into(), &Value::Null));
 }
 
+/// The value of a key of JSON in the answer to a request with this body.
+fn log_in(address: SocketAddr, body: &str) -> (u16, Value) {
+    let head = format!(
+        "POST /api/session/v1 HTTP/1.1\r\nHost: {address}\r\nConnection: close\r\nContent-Type: application/json\r\n"
+    );
+    let (status, answer) = ask(address, &format!("{head}Content-Length: {}\r\n\r\n{body}", body.len()));
+    (status, serde_json::from_str(&answer).unwrap())
+}
+
+#[test]
+fn a_printed_link_logs_a_browser_in_once_and_over_a_restart() {
+    let dir = tempfile::tempdir().unwrap();
+    let (server, address) = serve(dir.path());
+    let piped = command(dir.path(), &["page"]).output().unwrap();
+    let said = String::from_utf8_lossy(&piped.stderr);
+    assert!(!piped.status.success() && piped.stdout.is_empty() && said.contains("--output FILE"), "{said}");
+    let link = |name: &str, more: &[&str]| {
+        let file = dir.path().join(name);
+        let printed = command(dir.path(), &["page", "--output"]).arg(&file).args(more).output();
+        let printed = printed.unwrap();
+        assert!(printed.status.success(), "{printed:?}");
+        let text = std::fs::read_to_string(file).unwrap();
+        let (url, key) = text.trim_end().split_once("#k=").unwrap();
+        assert_eq!(url, format!("http://{address}/"));
+        key.to_owned()
+    };
+    let key = link("first", &[]);
+    let (status, begun) = log_in(address, &format!("{{\"link\":\"{key}\"}}"));
+    assert_eq!(status, 200, "{begun}");
+    let scopes = begun["scopes"].as_array().unwrap();
+    assert!(scopes.contains(&"queue:write".into()) && !scopes.contains(&"mail:read".into()), "{begun}");
+    let session = begun["session"].as_str().unwrap().to_owned();
+    assert_eq!(log_in(address, &format!("{{\"link\":\"{key}\"}}")).0, 401, "a second use");
+    let key = link("second", &["--for", "1h", "--scopes", "queue:read"]);
+    let (_, begun) = log_in(address, &format!("{{\"link\":\"{key}\"}}"));
+    assert_eq!(begun["scopes"], serde_json::json!(["queue:read"]));
+    let log = server.log_text();
+    assert!(!log.contains(&key[4..]) && !log.contains(&session[4..]), "{log}");
+    server.stop();
+    let (server, address) = serve(dir.path());
+    assert_eq!(get(address, "/api/now/v1", Some(&session)).0, 200, "still logged in");
+    server.stop();
+    let gone = command(dir.path(), &["page", "--output", "/dev/null"]).output().unwrap();
+    assert!(String::from_utf8_lossy(&gone.stderr).contains("no server runs"), "{gone:?}");
+}
+
 #[test]
 fn a_secret_is_shown_on_a_terminal_only() {
     let dir = tempfile::tempdir().unwrap();

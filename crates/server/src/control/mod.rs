@@ -39,6 +39,7 @@ use tokio::sync::{Semaphore, mpsc};
 use tokio::task::{JoinHandle, spawn_blocking};
 use tokio::time::{Instant, timeout};
 
+use crate::page_door::{NO_PAGE, PageDoor};
 use crate::receive::Receiver;
 use crate::services::{Ending, OnFailure, Service};
 
@@ -50,10 +51,10 @@ pub(crate) struct Control {
 
 impl Control {
     /// Listens in `data`. A path that is too long for a socket, or a directory that cannot be written, leaves the server without it: the log says so.
-    pub fn begin(data: &Path, receiver: Receiver) -> Self {
+    pub fn begin(data: &Path, receiver: Receiver, page: Option<PageDoor>) -> Self {
         let path = data.join(SOCKET);
         let accepting = match listen(&path) {
-            Ok(listener) => Some(tokio::spawn(accept(listener, receiver))),
+            Ok(listener) => Some(tokio::spawn(accept(listener, receiver, page))),
             Err(error) => {
                 let (path, error) = (path.display().to_string(), error.to_string());
                 tracing::warn!(path, error, "no control socket: `posthaste queue` cannot ask this server");
@@ -98,16 +99,16 @@ fn listen(path: &Path) -> io::Result<UnixListener> {
     Ok(listener)
 }
 
-async fn accept(listener: UnixListener, receiver: Receiver) {
+async fn accept(listener: UnixListener, receiver: Receiver, page: Option<PageDoor>) {
     let places = Arc::new(Semaphore::new(CONNECTIONS_MAX));
     loop {
         let place = places.clone().acquire_owned().await.expect("it is never closed");
         match listener.accept().await {
             Ok((stream, _)) => {
-                let receiver = receiver.clone();
+                let (receiver, page) = (receiver.clone(), page.clone());
                 tokio::spawn(async move {
                     // A client that has gone needs no answer.
-                    let _ = serve(stream, receiver).await;
+                    let _ = serve(stream, receiver, page).await;
                     drop(place);
                 });
             }
@@ -117,7 +118,7 @@ async fn accept(listener: UnixListener, receiver: Receiver) {
     }
 }
 
-async fn serve(stream: UnixStream, receiver: Receiver) -> io::Result<()> {
+async fn serve(stream: UnixStream, receiver: Receiver, page: Option<PageDoor>) -> io::Result<()> {
     let uid = stream.peer_cred()?.uid();
     // The socket's mode says the same, but not from its first moment on.
     if uid != 0 && uid != rustix::process::geteuid().as_raw() {
@@ -148,6 +149,7 @@ async fn serve(stream: UnixStream, receiver: Receiver) -> io::Result<()> {
         return import::import(limited, write, weak, uid, release).await;
     }
     answer(write, move |answer| match serde_json::from_str::<Request>(&line) {
+        Ok(Request::Page { secs, scopes }) => page.ok_or(NO_PAGE)?.answer(uid, &scopes, secs),
         Ok(request) => perform(&request, uid, &receiver, answer),
         Err(error) => Err(format!("not a request: {error}")),
     })
@@ -219,7 +221,8 @@ fn perform_alone(request: &Request, uid: u32, receiver: &Receiver, answer: Answe
         | Request::Trace { .. }
         | Request::ForgetMailbox { .. }
         | Request::Logins
-        | Request::ForgetGuesses { .. } => Err("answered elsewhere".to_owned()),
+        | Request::ForgetGuesses { .. }
+        | Request::Page { .. } => Err("answered elsewhere".to_owned()),
         Request::Divert { scope, to, secs, reason } => divert::divert(relay, uid, scope, to, *secs, reason),
         Request::Undivert { scope } => divert::end(relay, uid, scope),
         Request::Diversions => divert::list(relay, answer),

@@ -8,7 +8,8 @@ use std::time::{Duration, Instant};
 
 use posthaste_admin::{
     AdminApi, AdminService, ClientAddress, Counters, Guess, HostNames, HttpListener, HttpSettings, InjectCall,
-    InjectReply, QueueStatus, Readiness, Scope, Secret, ServerStatus, ServerView, Token, TokenFile,
+    InjectReply, QueueStatus, Readiness, Scope, Secret, ServerStatus, ServerView, Token, TokenFile, TokenHash,
+    secret_hash,
 };
 use posthaste_net::{Admission, Limits, Listeners, Place, Rules};
 use tokio::runtime::Runtime;
@@ -41,6 +42,9 @@ impl ServerView for Fake {
     fn is_first_password(&self, presented: &str) -> bool {
         presented == "kelp-orbit"
     }
+    fn first_password(&self) -> Option<TokenHash> {
+        Some(secret_hash("kelp-orbit"))
+    }
     async fn wrong_token(&self, client: ClientAddress, _: &str) -> Guess {
         assert_eq!(client.0, Some([127, 0, 0, 1].into()));
         match self.guesses.fetch_add(1, Ordering::Relaxed) {
@@ -57,6 +61,8 @@ struct World {
     /// Takes mail only.
     injects: Secret,
     guesses: Arc<AtomicU64>,
+    api: AdminApi<Fake>,
+    tokens: TokenFile,
     runtime: Runtime,
     listeners: Option<Listeners>,
     _data: tempfile::TempDir,
@@ -76,13 +82,13 @@ impl World {
         let guesses = Arc::<AtomicU64>::default();
         let names = HostNames::new(["mx.example.org".to_owned()]);
         let settings = HttpSettings { names, token_rate: "100/hour, burst 20".parse().unwrap() };
-        let api = AdminApi::new(Fake { guesses: guesses.clone() }, tokens, settings, 1 << 20);
+        let api = AdminApi::new(Fake { guesses: guesses.clone() }, tokens.clone(), settings, 1 << 20);
         let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
         let guard = runtime.enter();
         let mut listeners = Listeners::new(Limits::default()).unwrap();
-        let address = serve(&mut listeners, api, is_loopback);
+        let address = serve(&mut listeners, api.clone(), is_loopback);
         drop(guard);
-        Self { address, secret, injects, guesses, runtime, listeners: Some(listeners), _data: data }
+        Self { address, secret, injects, guesses, api, tokens, runtime, listeners: Some(listeners), _data: data }
     }
 
     fn connect(&self) -> TcpStream {
@@ -103,6 +109,17 @@ impl World {
 
     fn get(&self, path: &str, fields: &str) -> String {
         self.raw(format!("GET {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n{fields}\r\n").as_bytes())
+    }
+
+    /// A request with a body, to the server by its name.
+    fn send(&self, method: &str, path: &str, fields: &str, body: &str) -> String {
+        let head = format!("{method} {path} HTTP/1.1\r\nHost: mx.example.org\r\nConnection: close\r\n{fields}");
+        self.raw(format!("{head}Content-Length: {}\r\n\r\n{body}", body.len()).as_bytes())
+    }
+
+    fn log_in(&self, by: &str, secret: &str) -> String {
+        let body = format!("{{\"{by}\":\"{secret}\"}}");
+        self.send("POST", "/api/session/v1", "Content-Type: application/json\r\n", &body)
     }
 
     fn bearer(&self) -> String {
@@ -200,6 +217,85 @@ fn the_first_password_opens_everything_from_this_machine() {
     assert_eq!(status(&world.get("/metrics", &world.bearer())), 403);
     let far = World::at(false);
     assert_eq!(status(&far.get("/api/token/v1", field)), 401, "not where others can connect");
+}
+
+/// The field of a request with the session of this answer.
+fn session(answer: &str) -> String {
+    let begin = answer.find("\"session\":\"").unwrap_or_else(|| panic!("no session: {answer}")) + 11;
+    format!("Authorization: Bearer {}\r\n", &answer[begin..begin + 44])
+}
+
+#[test]
+fn a_link_opens_one_session_until_it_is_left() {
+    let world = World::new();
+    let link = world.api.links().make(vec![Scope::QueueRead], 60);
+    let begun = world.log_in("link", link.reveal());
+    assert!(status(&begun) == 200 && begun.contains("\"scopes\":[\"queue:read\"]"), "{begun}");
+    assert!(!begun.contains("set-cookie"), "{begun}");
+    let field = session(&begun);
+    assert_eq!(status(&world.get("/api/queue/v1", &field)), 200);
+    assert_eq!(status(&world.get("/api/now/v1", &field)), 403);
+    let again = world.log_in("link", link.reveal());
+    assert!(status(&again) == 401 && again.contains("posthaste page"), "{again}");
+    assert_eq!(world.guesses.load(Ordering::Relaxed), 1, "it counts as a wrong token");
+    let left = world.raw(
+        format!("DELETE /api/session/v1 HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n{field}\r\n").as_bytes(),
+    );
+    assert_eq!(status(&left), 200);
+    for _ in 0..3 {
+        assert_eq!(status(&world.get("/api/queue/v1", &field)), 401);
+    }
+    assert_eq!(world.guesses.load(Ordering::Relaxed), 1, "a page that is still open does not guess");
+    for body in ["", "{}", "{\"link\":1}", "{\"link\":\"a\",\"token\":\"b\"}", "[]"] {
+        let answer = world.send("POST", "/api/session/v1", "Content-Type: application/json\r\n", body);
+        assert_eq!(status(&answer), 400, "{body}: {answer}");
+    }
+    let form = "Content-Type: application/x-www-form-urlencoded\r\n";
+    assert_eq!(status(&world.send("POST", "/api/session/v1", form, "link=a")), 415);
+    let evil = "Content-Type: application/json\r\nOrigin: http://evil.example\r\n";
+    assert_eq!(status(&world.send("POST", "/api/session/v1", evil, "{\"link\":\"a\"}")), 403);
+}
+
+#[test]
+fn a_session_ends_with_its_token() {
+    let world = World::new();
+    let field = session(&world.log_in("token", world.secret.reveal()));
+    assert_eq!(status(&world.get("/api/queue/v1", &field)), 200);
+    world.tokens.remove("q").unwrap();
+    assert_eq!(status(&world.get("/api/queue/v1", &field)), 401);
+    let field = session(&world.log_in("token", "kelp-orbit"));
+    let whose = world.get("/api/token/v1", &field);
+    assert!(whose.contains("first-password"), "{whose}");
+}
+
+#[test]
+fn over_a_network_the_session_is_a_cookie() {
+    let world = World::at(false);
+    let begun = world.log_in("token", world.secret.reveal());
+    let cookie = begun.lines().find_map(|line| line.strip_prefix("set-cookie: ")).unwrap_or_else(|| panic!("{begun}"));
+    let (pair, rest) = cookie.split_once("; ").unwrap();
+    assert_eq!(rest, "Path=/; Secure; HttpOnly; SameSite=Strict; Max-Age=43200");
+    assert!(pair.starts_with("__Host-posthaste=phs_") && !begun.contains("\"session\""), "{begun}");
+    let get = |fields: &str| {
+        let head = "GET /api/queue/v1 HTTP/1.1\r\nConnection: close\r\n";
+        status(&world.raw(format!("{head}Cookie: {pair}\r\n{fields}\r\n").as_bytes()))
+    };
+    assert_eq!(get("Host: mx.example.org\r\n"), 200);
+    assert_eq!(get("Host: evil.example\r\n"), 421, "DNS that points here");
+    assert_eq!(get("Host: mx.example.org\r\nOrigin: https://evil.example\r\n"), 403);
+    assert_eq!(get("Host: mx.example.org\r\nSec-Fetch-Site: cross-site\r\n"), 403);
+    let both = format!("Host: evil.example\r\n{}", world.bearer());
+    assert_eq!(get(&both), 421, "a request with both counts as the cookie's");
+    let leave =
+        |fields: &str| status(&world.send("DELETE", "/api/session/v1", &format!("Cookie: {pair}\r\n{fields}"), ""));
+    let (origin, ours) = ("Origin: https://mx.example.org\r\n", "X-Posthaste: 1\r\n");
+    let json = "Content-Type: application/json\r\n";
+    for fields in [String::new(), format!("{ours}{json}"), format!("{origin}{json}"), format!("{origin}{ours}")] {
+        assert_eq!(leave(&fields), 403, "{fields}");
+    }
+    assert_eq!(get("Host: mx.example.org\r\n"), 200);
+    assert_eq!(leave(&format!("{origin}{ours}{json}")), 200);
+    assert_eq!(get("Host: mx.example.org\r\n"), 401);
 }
 
 #[test]

@@ -1,0 +1,339 @@
+//! Sessions: what a browser shows in place of a token or a link, so that neither has to stay in it.
+//!
+//! A session stands for a token, and ends with it; or for a link that `posthaste page` has printed. Hashes of their secrets are in the file `sessions`
+//! of the data directory, so that a restart of the server logs nobody out.
+
+use std::collections::HashMap;
+use std::fs::{File, OpenOptions, Permissions};
+use std::io::{self, ErrorKind, Read, Write};
+use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use tokio::sync::Mutex as AsyncMutex;
+use tokio::task::{JoinHandle, spawn_blocking};
+use tokio::time::timeout;
+
+use crate::token::{Scope, Secret, Token, TokenHash, hash, hex, unhex};
+use crate::token_file::nofollow;
+
+/// A session, without its secret.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Session {
+    hash: TokenHash,
+    /// When it ends, in seconds since 1970.
+    until: u64,
+    grant: Grant,
+}
+
+/// The rights of a session.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Grant {
+    /// Those of the token with this hash, as long as there is one.
+    OfToken(TokenHash),
+    /// Those of a link.
+    OfLink(Arc<Token>),
+}
+
+/// Prefix of the secret of a session.
+pub(crate) const SESSION_PREFIX: &str = "phs_";
+/// The name by which the log and events know who came by a link.
+const LINK_NAME: &str = "page-link";
+const FILE: &str = "sessions";
+/// Beyond that the one that ends first goes.
+const SESSIONS_MAX: usize = 1000;
+/// Octets of a line at most: two hashes, a number, the names of scopes.
+const LINE_BYTES: u64 = 512;
+/// For a disk that does not answer: sessions are then kept in memory.
+const DISK_PATIENCE: Duration = Duration::from_secs(5);
+
+impl Session {
+    /// As a line of the file: hash, end, and the token's hash or the scopes.
+    fn to_line(&self) -> String {
+        let grant = match &self.grant {
+            Grant::OfToken(of) => format!("token {}", hex(of)),
+            Grant::OfLink(token) => {
+                let scopes: Vec<&str> = token.scopes().iter().map(|scope| scope.name()).collect();
+                format!("link {}", scopes.join(","))
+            }
+        };
+        format!("{} {} {grant}\n", hex(&self.hash), self.until)
+    }
+
+    /// `None`: the line is none of ours.
+    fn parse(line: &str) -> Option<Self> {
+        let [hash, until, kind, of] = line.split(' ').collect::<Vec<_>>()[..] else { return None };
+        let (hash, until) = (unhex(hash)?, until.parse().ok()?);
+        let grant = match kind {
+            "token" => Grant::OfToken(unhex(of)?),
+            "link" => {
+                let scopes = of.split(',').map(|scope| scope.parse().ok()).collect::<Option<_>>()?;
+                Grant::OfLink(Arc::new(Token::with_hash(LINK_NAME, hash, scopes, Some(until)).ok()?))
+            }
+            _ => return None,
+        };
+        Some(Self { hash, until, grant })
+    }
+}
+
+/// All sessions.
+#[derive(Debug)]
+pub(crate) struct Sessions {
+    dir: PathBuf,
+    known: Arc<Mutex<Option<HashMap<TokenHash, Session>>>>,
+    /// A write that nobody waits for any more, since the disk did not answer.
+    writing: AsyncMutex<Option<JoinHandle<()>>>,
+}
+
+impl Sessions {
+    /// Those of a data directory.
+    pub fn in_directory(data: &Path) -> Self {
+        Self { dir: data.to_owned(), known: Arc::default(), writing: AsyncMutex::default() }
+    }
+
+    /// The rights of a session, unless it has ended at `now`, in seconds since 1970.
+    pub async fn find(&self, presented: &str, now: u64) -> Option<Grant> {
+        self.load().await;
+        let known = lock(&self.known);
+        let session = known.as_ref()?.get(&hash(presented))?;
+        (session.until > now).then(|| session.grant.clone())
+    }
+
+    /// Begins a session of a token.
+    pub async fn begin_of_token(&self, token: &TokenHash, until: u64, now: u64) -> Secret {
+        let secret = Secret::of_session();
+        self.begin(Session { hash: secret.hash(), until, grant: Grant::OfToken(*token) }, now).await;
+        secret
+    }
+
+    /// Begins a session of a link.
+    pub async fn begin_of_link(&self, link: &Link, now: u64) -> (Secret, Arc<Token>) {
+        let (secret, until) = (Secret::of_session(), now.saturating_add(link.session_secs));
+        let token = Token::with_hash(LINK_NAME, secret.hash(), link.scopes.iter().copied().collect(), Some(until));
+        let token = Arc::new(token.expect("a link has scopes"));
+        self.begin(Session { hash: secret.hash(), until, grant: Grant::OfLink(Arc::clone(&token)) }, now).await;
+        (secret, token)
+    }
+
+    async fn begin(&self, session: Session, now: u64) {
+        self.load().await;
+        {
+            let mut known = lock(&self.known);
+            let known = known.get_or_insert_default();
+            known.retain(|_, session| session.until > now);
+            if known.len() >= SESSIONS_MAX
+                && let Some(first) = known.values().min_by_key(|session| session.until).map(|session| session.hash)
+            {
+                known.remove(&first);
+            }
+            known.insert(session.hash, session);
+        }
+        self.save().await;
+    }
+
+    /// Ends a session.
+    pub async fn end(&self, presented: &str) {
+        self.load().await;
+        let removed = lock(&self.known).as_mut().and_then(|known| known.remove(&hash(presented)));
+        if removed.is_some() {
+            self.save().await;
+        }
+    }
+
+    /// Reads the file once. Without it, or with one that others can read, nobody is logged in.
+    async fn load(&self) {
+        if lock(&self.known).is_some() {
+            return;
+        }
+        let (dir, known) = (self.dir.clone(), Arc::clone(&self.known));
+        let load = move || {
+            let read = read(&dir.join(FILE)).unwrap_or_default();
+            lock(&known).get_or_insert(read);
+        };
+        let _ = timeout(DISK_PATIENCE, spawn_blocking(load)).await;
+    }
+
+    /// Writes the file anew, one write at a time. If that fails, who has logged in stays so until the server stops.
+    async fn save(&self) {
+        let mut writing = self.writing.lock().await;
+        if let Some(running) = writing.as_mut()
+            && timeout(DISK_PATIENCE, running).await.is_err()
+        {
+            return;
+        }
+        let (dir, known) = (self.dir.clone(), Arc::clone(&self.known));
+        let mut running = spawn_blocking(move || {
+            let text: String = lock(&known).iter().flatten().map(|(_, session)| session.to_line()).collect();
+            if let Err(error) = write(&dir, &text) {
+                let file = dir.join(FILE).display().to_string();
+                tracing::warn!(file, error = error.to_string(), "sessions of the page end with the server");
+            }
+        });
+        *writing = timeout(DISK_PATIENCE, &mut running).await.is_err().then_some(running);
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn read(file: &Path) -> io::Result<HashMap<TokenHash, Session>> {
+    let file = OpenOptions::new().read(true).custom_flags(nofollow()).open(file)?;
+    let found = file.metadata()?;
+    if !found.is_file() || found.permissions().mode() & 0o077 != 0 {
+        return Err(ErrorKind::PermissionDenied.into());
+    }
+    let mut text = String::new();
+    file.take(LINE_BYTES * SESSIONS_MAX as u64).read_to_string(&mut text)?;
+    let sessions = text.lines().filter_map(Session::parse).take(SESSIONS_MAX);
+    Ok(sessions.map(|session| (session.hash, session)).collect())
+}
+
+fn write(dir: &Path, text: &str) -> io::Result<()> {
+    let new = dir.join("sessions.new");
+    match std::fs::remove_file(&new) {
+        Err(error) if error.kind() != ErrorKind::NotFound => return Err(error),
+        _ => {}
+    }
+    let mut file = OpenOptions::new().write(true).create_new(true).mode(0o600).custom_flags(nofollow()).open(&new)?;
+    // The umask may have taken more away.
+    file.set_permissions(Permissions::from_mode(0o600))?;
+    file.write_all(text.as_bytes())?;
+    file.sync_all()?;
+    std::fs::rename(&new, dir.join(FILE))?;
+    File::open(dir)?.sync_all()
+}
+
+/// Links to the page that were not used yet. Each opens one session.
+#[derive(Debug, Default)]
+pub struct PageLinks(Mutex<HashMap<TokenHash, Link>>);
+
+/// A link that was not used yet.
+#[derive(Debug, Clone)]
+pub(crate) struct Link {
+    until: Instant,
+    pub scopes: Vec<Scope>,
+    /// How long the session lasts.
+    pub session_secs: u64,
+}
+
+/// For somebody to open it.
+pub const LINK_SECS: u64 = 600;
+/// Beyond that the oldest goes.
+const LINKS_MAX: usize = 100;
+
+impl PageLinks {
+    /// A new link's secret, for `/#k=`: it opens a session of so many seconds with these scopes once, within [`LINK_SECS`]. `scopes` has at least one.
+    pub fn make(&self, scopes: Vec<Scope>, session_secs: u64) -> Secret {
+        self.make_at(Instant::now(), scopes, session_secs)
+    }
+
+    fn make_at(&self, now: Instant, scopes: Vec<Scope>, session_secs: u64) -> Secret {
+        assert!(!scopes.is_empty(), "a link that opens nothing");
+        let secret = Secret::of_link();
+        let mut links = lock(&self.0);
+        links.retain(|_, link| link.until > now);
+        if links.len() >= LINKS_MAX
+            && let Some(oldest) = links.iter().min_by_key(|(_, link)| link.until).map(|(hash, _)| *hash)
+        {
+            links.remove(&oldest);
+        }
+        links.insert(secret.hash(), Link { until: now + Duration::from_secs(LINK_SECS), scopes, session_secs });
+        secret
+    }
+
+    /// The scopes of a link that was not used yet.
+    pub fn scopes_of(&self, presented: &str) -> Option<Vec<Scope>> {
+        lock(&self.0).get(&hash(presented)).map(|link| link.scopes.clone())
+    }
+
+    /// Uses a link up.
+    pub(crate) fn take(&self, presented: &str) -> Option<Link> {
+        self.take_at(Instant::now(), presented)
+    }
+
+    fn take_at(&self, now: Instant, presented: &str) -> Option<Link> {
+        lock(&self.0).remove(&hash(presented)).filter(|link| link.until > now)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_link_opens_once_and_not_after_ten_minutes() {
+        let (links, now) = (PageLinks::default(), Instant::now());
+        let secs = Duration::from_secs;
+        let make = || links.make_at(now, vec![Scope::QueueRead], 60);
+        let link = make();
+        assert!(links.take_at(now, "phl_0000").is_none());
+        assert_eq!(links.take_at(now + secs(599), link.reveal()).unwrap().session_secs, 60);
+        assert!(links.take_at(now, link.reveal()).is_none(), "a second use");
+        assert!(links.take_at(now + secs(600), make().reveal()).is_none(), "too late");
+        let first = make();
+        (0..LINKS_MAX as u64).for_each(|_| _ = links.make_at(now + secs(1), vec![Scope::QueueRead], 60));
+        assert!(links.take_at(now, first.reveal()).is_none() && lock(&links.0).len() == LINKS_MAX);
+    }
+
+    #[tokio::test]
+    async fn sessions_survive_a_restart_and_end() {
+        let dir = tempfile::tempdir().unwrap();
+        let sessions = Sessions::in_directory(dir.path());
+        let of_token = sessions.begin_of_token(&[7; 32], 100, 1).await;
+        let link = PageLinks::default();
+        let link = link.take(link.make(vec![Scope::QueueRead, Scope::ServerRead], 50).reveal()).unwrap();
+        let (of_link, token) = sessions.begin_of_link(&link, 1).await;
+        assert_eq!((token.name(), token.until()), (LINK_NAME, Some(51)));
+        let path = dir.path().join(FILE);
+        let text = std::fs::read_to_string(&path).unwrap();
+        assert!(!text.contains(&of_token.reveal()[4..]) && !text.contains(&of_link.reveal()[4..]), "{text}");
+        assert_eq!(std::fs::metadata(&path).unwrap().permissions().mode() & 0o7777, 0o600);
+        let again = Sessions::in_directory(dir.path());
+        assert_eq!(again.find(of_token.reveal(), 99).await, Some(Grant::OfToken([7; 32])));
+        assert_eq!(again.find(of_token.reveal(), 100).await, None, "it has ended");
+        assert_eq!(again.find(of_link.reveal(), 50).await, Some(Grant::OfLink(token)));
+        again.end(of_link.reveal()).await;
+        assert_eq!(again.find(of_link.reveal(), 2).await, None, "logged out");
+        assert_eq!(Sessions::in_directory(dir.path()).find(of_link.reveal(), 2).await, None);
+    }
+
+    #[tokio::test]
+    async fn a_file_that_others_can_read_or_that_is_damaged_logs_nobody_in() {
+        let dir = tempfile::tempdir().unwrap();
+        let sessions = Sessions::in_directory(dir.path());
+        let secret = sessions.begin_of_token(&[7; 32], 100, 1).await;
+        let path = dir.path().join(FILE);
+        std::fs::set_permissions(&path, Permissions::from_mode(0o640)).unwrap();
+        assert_eq!(Sessions::in_directory(dir.path()).find(secret.reveal(), 1).await, None);
+        for text in ["", "nonsense\n", "a b c d\n", "0 0 token 0\n"] {
+            std::fs::write(&path, text).unwrap();
+            std::fs::set_permissions(&path, Permissions::from_mode(0o600)).unwrap();
+            assert_eq!(Sessions::in_directory(dir.path()).find(secret.reveal(), 1).await, None);
+        }
+        let line = format!("nonsense\n{} 100 token {}\n", hex(&secret.hash()), hex(&[7; 32]));
+        std::fs::write(&path, line).unwrap();
+        let again = Sessions::in_directory(dir.path());
+        assert_eq!(again.find(secret.reveal(), 1).await, Some(Grant::OfToken([7; 32])), "other lines are read");
+    }
+
+    #[tokio::test]
+    async fn sessions_are_bounded() {
+        let dir = tempfile::tempdir().unwrap();
+        let sessions = Sessions::in_directory(dir.path());
+        let first = sessions.begin_of_token(&[7; 32], 10, 1).await;
+        {
+            let mut known = lock(&sessions.known);
+            for number in 0..SESSIONS_MAX as u64 - 1 {
+                let mut hash = TokenHash::default();
+                hash[..8].copy_from_slice(&number.to_be_bytes());
+                let session = Session { hash, until: 20, grant: Grant::OfToken([7; 32]) };
+                known.as_mut().unwrap().insert(hash, session);
+            }
+        }
+        sessions.begin_of_token(&[7; 32], 30, 1).await;
+        assert_eq!(sessions.find(first.reveal(), 1).await, None);
+        assert_eq!(lock(&sessions.known).as_ref().unwrap().len(), SESSIONS_MAX);
+    }
+}
