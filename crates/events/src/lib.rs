@@ -23,6 +23,7 @@ mod notes;
 mod pack;
 pub mod read;
 mod section;
+pub mod story;
 mod writer;
 
 pub use config::{Config, Notice, OpenError, Stats};

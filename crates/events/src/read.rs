@@ -85,6 +85,20 @@ impl Reader {
         Ok(Reader::new(dir, Cursor { file, offset: 0 }))
     }
 
+    /// Begins about so many bytes before the end of the newest file; with the file before that if it has just begun. The first line may be a part of one.
+    ///
+    /// # Errors
+    /// The directory cannot be read.
+    pub fn tail(dir: impl Into<PathBuf>, bytes: u64) -> io::Result<Self> {
+        let dir = dir.into();
+        let all = numbers(&dir)?;
+        let newest = all.last().copied().unwrap_or(1);
+        let len = std::fs::metadata(dir.join(file_name(newest))).map_or(0, |found| found.len());
+        let file = if len < bytes / 16 { all.iter().rev().nth(1).copied().unwrap_or(newest) } else { newest };
+        let offset = if file == newest { len.saturating_sub(bytes) } else { 0 };
+        Ok(Reader::new(dir, Cursor { file, offset }))
+    }
+
     /// Where the next line begins.
     pub fn cursor(&self) -> Cursor {
         self.cursor

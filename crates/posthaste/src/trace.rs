@@ -1,16 +1,13 @@
 //! `posthaste trace`: the story of a message, from the event log.
 
-use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::process::ExitCode;
-use std::time::{Duration, SystemTime};
 
 use clap::Args;
 use jiff::Timestamp;
 use posthaste_control::Request;
 use posthaste_events::packed_name;
-use posthaste_events::read::{Next, Reader};
-use regex::bytes::{Regex, RegexBuilder};
+use posthaste_events::story::{Found, Wanted, Within, search};
 use serde_json::{Value, json};
 
 use crate::config_arg::ConfigArg;
@@ -84,170 +81,33 @@ pub fn run(args: Trace) -> Result<ExitCode, AnyError> {
         return trace_live::run(&config, &request, args.json);
     }
     let dir = &config.events.dir;
-    let since = args.since.map_or(SystemTime::UNIX_EPOCH, |since| {
-        SystemTime::UNIX_EPOCH + Duration::from_secs(since.as_second().try_into().unwrap_or(0))
-    });
-    let reader = Reader::since(dir, since).map_err(|error| {
+    let user = args.user.as_deref().map(|user| config.directory().login_name(user).unwrap_or_else(|| user.to_owned()));
+    let wanted = user.map_or_else(|| Wanted::Named(args.what.clone().unwrap_or_default()), Wanted::User);
+    let within = Within { since: args.since, until: args.until, messages_max: args.limit as usize, deadline: None };
+    let Found { stories, is_cut, damaged, .. } = search(dir, &wanted, &within).map_err(|error| {
         let hint = if config.events.enabled { "" } else { "; the event log is off: `enabled = false` in [events]" };
         format!("{}: {error}{hint}", dir.display())
     })?;
-    let user = args.user.as_deref().map(|user| config.directory().login_name(user).unwrap_or_else(|| user.to_owned()));
-    let mut search = Search::new(&args, user)?;
-    search.read(reader)?;
-    if search.is_cut {
+    for file in damaged {
+        complain(&format!("{} is damaged: what follows in it is not searched", packed_name(file)));
+    }
+    if is_cut {
         complain(&format!("only the newest {} messages are shown; see --limit and --since", args.limit));
     }
     if args.json {
         let all: Vec<Value> =
-            search.stories.iter().map(|(number, story)| json!({ "message": number, "events": story.events })).collect();
+            stories.iter().map(|(number, events)| json!({ "message": number, "events": events })).collect();
         print_json(&(serde_json::to_string_pretty(&all)? + "\n"))?;
     } else {
-        print(&search.stories.values().map(|found| story(&found.events)).collect::<Vec<_>>().join("\n"))?;
+        print(&stories.values().map(|events| story(events)).collect::<Vec<_>>().join("\n"))?;
     }
-    if search.stories.is_empty() {
+    if stories.is_empty() {
         let what = args.what.as_deref().or(args.user.as_deref()).unwrap_or_default();
         let off = if config.events.enabled { "" } else { ", which is off now" };
         complain(&format!("nothing of {} in the event log in {}{off}", harmless(what), dir.display()));
         return Ok(ExitCode::FAILURE);
     }
     Ok(ExitCode::SUCCESS)
-}
-
-struct Search {
-    /// As it stands in lines.
-    pattern: Regex,
-    what: String,
-    /// The mailbox of an address, up to its own directories: an alias leads there.
-    mailbox: Option<String>,
-    /// Only the login that sent it is asked for.
-    is_user: bool,
-    since: Option<String>,
-    until: Option<String>,
-    messages_max: usize,
-    /// Events by the number of their message; those without one by their place in the spool.
-    stories: BTreeMap<u64, Story>,
-    is_cut: bool,
-}
-
-#[derive(Default)]
-struct Story {
-    /// The message was searched, not one of its recipients.
-    is_whole: bool,
-    events: Vec<Value>,
-}
-
-impl Search {
-    fn new(args: &Trace, user: Option<String>) -> Result<Self, AnyError> {
-        let is_user = user.is_some();
-        let what = user.unwrap_or_else(|| bare(args.what.as_deref().unwrap_or_default()).to_lowercase());
-        let mailbox = what.rsplit_once('@').map(|(user, domain)| format!("{domain}/{user}/"));
-        let pattern = [Some(&what), mailbox.as_ref()].into_iter().flatten().map(|text| {
-            let quoted = serde_json::to_string(text)?;
-            Ok(regex::escape(quoted.trim_matches('"')))
-        });
-        let pattern = pattern.collect::<Result<Vec<_>, serde_json::Error>>()?.join("|");
-        let bound = |time: Timestamp| format!("{time:.6}");
-        Ok(Self {
-            pattern: RegexBuilder::new(&pattern).case_insensitive(true).build()?,
-            what,
-            mailbox,
-            is_user,
-            since: args.since.map(bound),
-            until: args.until.map(bound),
-            messages_max: args.limit as usize,
-            stories: BTreeMap::new(),
-            is_cut: false,
-        })
-    }
-
-    fn read(&mut self, mut reader: Reader) -> Result<(), AnyError> {
-        let mut line = Vec::new();
-        loop {
-            match reader.next(&mut line)? {
-                Next::End => return Ok(()),
-                Next::Gap { .. } => {}
-                Next::Damaged { file } => {
-                    complain(&format!("{} is damaged: what follows in it is not searched", packed_name(file)));
-                }
-                Next::Line => self.line(&line),
-            }
-        }
-    }
-
-    /// Most lines are neither of a message that was found nor name what is searched: they are not parsed.
-    fn line(&mut self, line: &[u8]) {
-        let is_known = || message_of(line).is_some_and(|message| self.stories.contains_key(&message));
-        if !self.pattern.is_match(line) && !is_known() {
-            return;
-        }
-        let Ok(event) = serde_json::from_slice::<Value>(line) else { return };
-        let time = event["time"].as_str().unwrap_or_default();
-        let is_early = self.since.as_deref().is_some_and(|since| time < since);
-        if is_early || self.until.as_deref().is_some_and(|until| time >= until) {
-            return;
-        }
-        let message = event["message"].as_u64();
-        let is_known = message.is_some_and(|message| self.stories.contains_key(&message));
-        let (is_whole, is_recipient) = match self.is_user {
-            true => (self.names_user(&event), false),
-            false => (self.names_message(&event), self.names_recipient(&event)),
-        };
-        if !is_known && !is_whole && !is_recipient {
-            return;
-        }
-        let Some(key) = message.or_else(|| event["lsn"].as_u64()) else { return };
-        let story = self.stories.entry(key).or_default();
-        story.is_whole |= is_whole;
-        // One recipient of many: what happens to the others is not asked for.
-        if story.is_whole || is_recipient || event["recipient"].is_null() {
-            story.events.push(event);
-        }
-        if self.stories.len() > self.messages_max {
-            self.stories.pop_first();
-            self.is_cut = true;
-        }
-    }
-
-    fn is(&self, value: &Value) -> bool {
-        value.as_str().is_some_and(|text| bare(text).eq_ignore_ascii_case(&self.what))
-    }
-
-    fn names_message(&self, event: &Value) -> bool {
-        let is_number = |key: &str| event[key].as_u64().is_some_and(|number| number.to_string() == self.what);
-        ["id", "received_id", "message_id", "from"].into_iter().any(|key| self.is(&event[key]))
-            || is_number("message")
-            || is_number("report")
-    }
-
-    /// Logins themselves are left out: they are no mail, and those of others who guess would fill the list.
-    fn names_user(&self, event: &Value) -> bool {
-        self.is(&event["user"]) && event["event"] != "login" && event["stage"] != "login"
-    }
-
-    /// As the client named it, or as an alias has led to it.
-    fn names_recipient(&self, event: &Value) -> bool {
-        let is_mailbox = |place: &Value| {
-            let (Some(mailbox), Some(place)) = (&self.mailbox, place.as_str()) else { return false };
-            place.get(..mailbox.len()).is_some_and(|start| start.eq_ignore_ascii_case(mailbox))
-        };
-        let each = |key: &str| event[key].as_array().into_iter().flatten();
-        self.is(&event["recipient"])
-            || each("to").any(|to| self.is(to))
-            || each("mailboxes").any(|place| self.is(place) || is_mailbox(place))
-    }
-}
-
-/// Without the brackets of paths and Message-IDs.
-fn bare(text: &str) -> &str {
-    text.strip_prefix('<').and_then(|text| text.strip_suffix('>')).unwrap_or(text)
-}
-
-/// The number of a line's message, without parsing the line.
-fn message_of(line: &[u8]) -> Option<u64> {
-    const KEY: &[u8] = b",\"message\":";
-    let at = line.windows(KEY.len()).position(|window| window == KEY)? + KEY.len();
-    let digits = line[at..].iter().take_while(|byte| byte.is_ascii_digit()).count();
-    std::str::from_utf8(&line[at..at + digits]).ok()?.parse().ok()
 }
 
 /// One message for people.
@@ -310,13 +170,6 @@ fn details(event: &Value) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn the_number_of_a_message_is_found_without_parsing() {
-        assert_eq!(message_of(br#"{"lsn":3,"event":"x","message":12345,"id":"a"}"#), Some(12345));
-        assert_eq!(message_of(br#"{"lsn":3,"event":"x","message_id":"<1>"}"#), None);
-        assert_eq!(message_of(br#"{"lsn":3,"message":}"#), None);
-    }
 
     #[test]
     fn times_are_absolute_or_so_long_ago() {
