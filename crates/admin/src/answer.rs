@@ -6,9 +6,10 @@ use hyper::{Response, StatusCode};
 use serde::Serialize;
 use serde_json::json;
 
-use crate::body::Whole;
+use crate::body::AnswerBody;
+use crate::token::Scope;
 
-pub(crate) type Answer = Response<Whole>;
+pub(crate) type Answer = Response<AnswerBody>;
 
 /// The policy for browsers: the page's own files and API, and nothing else.
 const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; \
@@ -27,7 +28,7 @@ const HEADERS: [(&str, &str); 7] = [
 
 /// An answer with all headers that every answer has.
 pub(crate) fn answer(status: StatusCode, content_type: &'static str, body: impl Into<Bytes>) -> Answer {
-    let mut answer = Response::new(Whole::from(body.into()));
+    let mut answer = Response::new(AnswerBody::from(body.into()));
     *answer.status_mut() = status;
     let headers = answer.headers_mut();
     for (name, value) in HEADERS {
@@ -49,6 +50,11 @@ pub(crate) fn json(status: StatusCode, value: &impl Serialize) -> Answer {
 /// A refusal, with its reason.
 pub(crate) fn refused(status: StatusCode, why: &str) -> Answer {
     json(status, &json!({ "error": why }))
+}
+
+/// A refusal of a token without a scope.
+pub(crate) fn no_scope(scope: Scope) -> Answer {
+    refused(StatusCode::FORBIDDEN, &format!("the token has no scope {scope}"))
 }
 
 /// A refusal for now.

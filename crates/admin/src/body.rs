@@ -8,40 +8,59 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use hyper::body::{Body, Bytes, Frame, SizeHint};
+use tokio::sync::mpsc::Receiver;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::{Instant, timeout, timeout_at};
 
-/// The body of an answer, all of it in memory.
-#[derive(Debug, Default)]
-pub(crate) struct Whole(Option<Bytes>);
+/// The body of an answer: all of it in memory, or pieces that come until their sender ends.
+#[derive(Debug)]
+pub(crate) enum AnswerBody {
+    Octets(Option<Bytes>),
+    Live(Receiver<Bytes>),
+}
 
-impl From<Bytes> for Whole {
+impl From<Bytes> for AnswerBody {
     fn from(octets: Bytes) -> Self {
-        Self(Some(octets).filter(|octets| !octets.is_empty()))
+        Self::Octets(Some(octets).filter(|octets| !octets.is_empty()))
     }
 }
 
-impl Whole {
-    /// All of it.
+impl AnswerBody {
+    /// These pieces.
+    pub fn live(pieces: Receiver<Bytes>) -> Self {
+        Self::Live(pieces)
+    }
+
+    /// All of it; nothing of what is still to come.
     pub fn into_octets(self) -> Bytes {
-        self.0.unwrap_or_default()
+        match self {
+            Self::Octets(octets) => octets.unwrap_or_default(),
+            Self::Live(_) => Bytes::new(),
+        }
     }
 }
 
-impl Body for Whole {
+impl Body for AnswerBody {
     type Data = Bytes;
     type Error = Infallible;
 
-    fn poll_frame(mut self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
-        Poll::Ready(self.0.take().map(|octets| Ok(Frame::data(octets))))
+    fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
+        let piece = match &mut *self {
+            Self::Octets(octets) => Poll::Ready(octets.take()),
+            Self::Live(pieces) => pieces.poll_recv(cx),
+        };
+        piece.map(|piece| piece.map(|octets| Ok(Frame::data(octets))))
     }
 
     fn is_end_stream(&self) -> bool {
-        self.0.is_none()
+        matches!(self, Self::Octets(None))
     }
 
     fn size_hint(&self) -> SizeHint {
-        SizeHint::with_exact(self.0.as_ref().map_or(0, |octets| octets.len() as u64))
+        match self {
+            Self::Octets(octets) => SizeHint::with_exact(octets.as_ref().map_or(0, |octets| octets.len() as u64)),
+            Self::Live(_) => SizeHint::default(),
+        }
     }
 }
 

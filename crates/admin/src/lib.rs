@@ -5,12 +5,14 @@
 #![warn(missing_docs)]
 
 mod answer;
+mod ask;
 mod body;
 mod client;
 mod connection;
 mod guard;
 mod heads;
 mod history;
+mod live;
 mod login;
 mod metrics;
 mod page;
@@ -34,6 +36,6 @@ pub use session::{LINK_SECS, PageLinks};
 pub use token::{Scope, Secret, Token, TokenError, TokenHash, UnknownScope, hash as secret_hash};
 pub use token_file::{TOKEN_FILE, TokenFile, TokenFileError, TokenFileErrorKind};
 pub use view::{
-    Attention, DestinationCount, DiskRoom, Guess, InjectCall, InjectReply, QueueStatus, Readiness, ServerStatus,
-    ServerView, StreamStatus, Urgency,
+    AskRefusal, Attention, DestinationCount, DiskRoom, FollowEvents, Guess, InjectCall, InjectReply, QueueStatus,
+    Readiness, ServerStatus, ServerView, StreamStatus, Urgency,
 };

@@ -6,11 +6,14 @@ use hyper::body::Incoming;
 use hyper::header::HeaderValue;
 use hyper::{HeaderMap, Method, Request, StatusCode};
 use serde_json::{Value, json};
+use tokio::task::spawn_blocking;
 
 use crate::ClientAddress;
 use crate::answer::{self, Answer};
+use crate::ask;
 use crate::body::{self, BodyReadError, ReadBody};
 use crate::guard::{self, Credential, is_json};
+use crate::live;
 use crate::login;
 use crate::metrics;
 use crate::service::{Arrival, Shared};
@@ -43,6 +46,10 @@ enum Action {
     Token,
     Now,
     Queue,
+    Ask,
+    System,
+    Log,
+    Events,
     Metrics,
     Inject,
 }
@@ -65,7 +72,7 @@ impl Route {
     }
 }
 
-const ROUTES: [Route; 10] = [
+const ROUTES: [Route; 14] = [
     Route { method: Method::GET, path: "/health/live", access: Access::Health, action: Action::Live },
     Route { method: Method::GET, path: "/health/ready", access: Access::Health, action: Action::Ready },
     Route { method: Method::GET, path: "/", access: Access::Open, action: Action::Index },
@@ -78,6 +85,20 @@ const ROUTES: [Route; 10] = [
         path: "/api/queue/v1",
         access: Access::Scope(Scope::QueueRead),
         action: Action::Queue,
+    },
+    Route { method: Method::POST, path: "/api/control/v1", access: Access::AnyToken, action: Action::Ask },
+    Route {
+        method: Method::GET,
+        path: "/api/system/v1",
+        access: Access::Scope(Scope::ServerRead),
+        action: Action::System,
+    },
+    Route { method: Method::GET, path: "/api/log/v1", access: Access::Scope(Scope::ServerRead), action: Action::Log },
+    Route {
+        method: Method::GET,
+        path: "/api/events/v1",
+        access: Access::Scope(Scope::EventsRead),
+        action: Action::Events,
     },
     Route { method: Method::GET, path: "/metrics", access: Access::Scope(Scope::Metrics), action: Action::Metrics },
     Route { method: Method::POST, path: INJECT_PATH, access: Access::Scope(Scope::Inject), action: Action::Inject },
@@ -131,10 +152,10 @@ pub(crate) async fn serve<V: ServerView>(
             }
         }
     };
-    if let (Access::Scope(scope), Some(token)) = (route.access, &token)
-        && !token.scopes().contains(&scope)
+    if let (Access::Scope(scope), Some(token)) = (&route.access, &token)
+        && !token.scopes().contains(scope)
     {
-        return answer::refused(StatusCode::FORBIDDEN, &format!("the token has no scope {scope}"));
+        return answer::no_scope(*scope);
     }
     match route.action {
         Action::Live => answer::word(StatusCode::OK, "live"),
@@ -145,6 +166,16 @@ pub(crate) async fn serve<V: ServerView>(
         Action::Token => token.map_or_else(not_found, |token| answer::json(StatusCode::OK, &whose(&token))),
         Action::Now => now(shared).await,
         Action::Queue => queue(shared).await,
+        Action::Ask => match token {
+            Some(token) => ask::ask(shared, &token, &parts.headers, incoming).await,
+            None => not_found(),
+        },
+        Action::System => system(shared).await,
+        Action::Log => log(shared).await,
+        Action::Events => match token {
+            Some(token) => live::follow(shared, arrival, &token, credential).await,
+            None => not_found(),
+        },
         Action::Metrics => metrics(shared).await,
         Action::Inject => match token {
             Some(token) => inject(shared, arrival, &token, (&parts.headers, incoming)).await,
@@ -238,6 +269,19 @@ async fn now<V: ServerView>(shared: &Arc<Shared<V>>) -> Answer {
     }
 }
 
+async fn system<V: ServerView>(shared: &Arc<Shared<V>>) -> Answer {
+    let looking = Arc::clone(shared);
+    let Ok(mut system) = spawn_blocking(move || looking.view.system()).await else { return no_look() };
+    let Ok(tokens) = shared.tokens.all().await else { return no_look() };
+    system["tokens"] = tokens.iter().map(|token| whose(token)).collect();
+    answer::json(StatusCode::OK, &system)
+}
+
+/// The last lines of the log, the newest last.
+async fn log<V: ServerView>(shared: &Arc<Shared<V>>) -> Answer {
+    answer::json(StatusCode::OK, &json!({ "lines": shared.view.log_lines() }))
+}
+
 async fn metrics<V: ServerView>(shared: &Arc<Shared<V>>) -> Answer {
     let (status, queue) = (shared.status().await, shared.queue().await);
     let text = metrics::text(&shared.view.readiness(), shared.view.counters(), status.as_deref(), queue.as_deref());
@@ -319,6 +363,6 @@ fn no_look() -> Answer {
 pub(crate) const JSON_ONLY: &str = "Content-Type: application/json is needed";
 /// Of a request that brings mail, on the wire.
 const BODY_BYTES_MAX: u64 = 64 << 20;
-const RETRY_SECS: u16 = 5;
+pub(crate) const RETRY_SECS: u16 = 5;
 /// As long as wrong passwords count.
 const GUESS_RETRY_SECS: u16 = 600;

@@ -13,15 +13,17 @@ use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use posthaste_net::{Certificate, Connection, CurrentPhase, Goodbye, IpNet, Peer, Phase, Refusal, Service};
 use posthaste_units::Rate;
-use tokio::sync::Mutex as AsyncMutex;
+use tokio::sync::{Mutex as AsyncMutex, Semaphore};
 use tokio::task::{JoinHandle, spawn_blocking};
 use tokio::time::{Instant, MissedTickBehavior, interval, timeout};
 
 use crate::answer;
+use crate::ask;
 use crate::body::BodyRoom;
 use crate::connection::{Octets, TokioTimer};
 use crate::heads::{FIELDS_MAX, HEAD_BYTES_MAX};
 use crate::history::History;
+use crate::live::LiveStreams;
 use crate::page::Page;
 use crate::rates::TokenRates;
 use crate::routes;
@@ -50,6 +52,9 @@ pub(crate) struct Shared<V> {
     pub page: Page,
     pub room: BodyRoom,
     pub rates: TokenRates,
+    /// Turns of requests to the queue.
+    pub asks: Arc<Semaphore>,
+    pub streams: LiveStreams,
     names: RwLock<Arc<HostNames>>,
     status: Cached<ServerStatus>,
     queue: Cached<QueueStatus>,
@@ -78,6 +83,8 @@ impl<V: ServerView> AdminApi<V> {
             page: Page::new(),
             room: BodyRoom::new(body_bytes),
             rates: TokenRates::new(settings.token_rate),
+            asks: Arc::new(Semaphore::new(ask::ASKS_MAX)),
+            streams: LiveStreams::default(),
             names: RwLock::new(Arc::new(settings.names)),
             status: Cached::default(),
             queue: Cached::default(),
@@ -266,6 +273,10 @@ pub(crate) struct Arrival {
 impl Arrival {
     pub fn client(&self, headers: &HeaderMap) -> ClientAddress {
         ClientAddress::of(&self.peer, headers, &self.proxies)
+    }
+
+    pub fn phase(&self) -> Arc<CurrentPhase> {
+        Arc::clone(&self.phase)
     }
 
     pub fn is_draining(&self) -> bool {

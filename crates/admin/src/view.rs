@@ -2,7 +2,9 @@
 
 use std::future::Future;
 
+use posthaste_control::Request;
 use serde::Serialize;
+use serde_json::Value;
 
 use crate::body::BodyShare;
 use crate::{ClientAddress, Counters, Token, TokenHash};
@@ -21,6 +23,21 @@ pub trait ServerView: Send + Sync + 'static {
     /// Its queue of mail for other hosts. May block.
     fn queue(&self) -> QueueStatus;
 
+    /// Answers a request of the control socket for the token of that name, with lines for `answer` until that says no. May block.
+    ///
+    /// # Errors
+    /// See [`AskRefusal`].
+    fn ask(&self, request: &Request, token: &str, answer: &dyn Fn(Value) -> bool) -> Result<Value, AskRefusal>;
+
+    /// Its version, listeners and configuration. May block.
+    fn system(&self) -> Value;
+
+    /// The last lines of its log, the newest last. Does not block.
+    fn log_lines(&self) -> Vec<String>;
+
+    /// Follows its event log from now on. `None`: there is none. May block.
+    fn follow(&self) -> Option<Box<dyn FollowEvents>>;
+
     /// Takes the mail of a request. A recipient that the reply counts as a success has it durably.
     fn inject(&self, call: InjectCall<'_>) -> impl Future<Output = InjectReply> + Send;
 
@@ -33,6 +50,26 @@ pub trait ServerView: Send + Sync + 'static {
 
     /// Counts a wrong token for the client, and waits as long as after a wrong password. Nobody is shut out: a good token is never asked about here.
     fn wrong_token(&self, client: ClientAddress, presented: &str) -> impl Future<Output = Guess> + Send;
+}
+
+/// Reads an event log as it grows.
+pub trait FollowEvents: Send {
+    /// Lines of JSON since the last call, at most `most`. May block.
+    fn read(&mut self, most: usize) -> Vec<String>;
+}
+
+/// Why a request is not answered.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum AskRefusal {
+    /// Another number of recipients is selected than was shown. Nothing was done.
+    Changed {
+        /// The number that was shown.
+        expected: u64,
+        /// The number now.
+        now: u64,
+    },
+    /// The reason.
+    Refused(String),
 }
 
 /// A request that brings mail.

@@ -28,6 +28,9 @@ pub enum Request {
         /// Maximum number; not set: all.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         limit: Option<u64>,
+        /// Behind this recipient, by its id such as `4711.0`: to go on with a list.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        after: Option<String>,
     },
     /// Numbers of recipients that wait, one name on each line.
     Summary {
@@ -37,6 +40,9 @@ pub enum Request {
         /// The kind of name that they are counted by.
         #[serde(default)]
         by: By,
+        /// Only so many names, the busiest, each with the limit that binds and the last reply; not set: all, without these.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        top: Option<u32>,
     },
     /// The octets of a message, in pieces.
     Cat {
@@ -45,6 +51,35 @@ pub enum Request {
         /// Only the header is wanted.
         #[serde(default)]
         header: bool,
+    },
+    /// A message as a person reads it, in the last line: header, text, source of HTML, names of attachments, source.
+    Mail {
+        /// Its number.
+        message: u64,
+        /// Its mailbox here, as the event log has it; empty: it is in the queue.
+        #[serde(default)]
+        mailbox: String,
+        /// Only the subject and the sender are wanted.
+        #[serde(default)]
+        brief: bool,
+    },
+    /// What became of mail, from the event log: a line for each message with its events, the newest first. Answered also where nothing is relayed.
+    Find {
+        /// A message's number, its id, its Message-ID, or an address.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        what: Option<String>,
+        /// In its place: the name of a login.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        user: Option<String>,
+        /// Without both, the newest lines: only with these events; empty: all.
+        #[serde(default)]
+        events: Vec<String>,
+        /// Of the last so many seconds; not set: ever.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        secs: Option<u64>,
+        /// Maximum number of messages.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        limit: Option<u32>,
     },
     /// Messages for another queue, each in several lines, and a first and a last line about all.
     Export {
@@ -72,6 +107,9 @@ pub enum Request {
         /// Why: for the log, and for those who are told that their mail is given up.
         #[serde(default)]
         reason: String,
+        /// So many were shown to who asks: if the number differs by more than a tenth, nothing is done.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        expect: Option<u64>,
     },
     /// Tries nothing of a scope.
     Suspend {
@@ -187,7 +225,7 @@ mod tests {
     fn requests_are_what_the_manual_says() {
         let read = |text: &str| serde_json::from_str::<Request>(text);
         let of = Which { domain: Some("there.example".into()), ..Which::default() };
-        let list = Request::List { of, limit: None };
+        let list = Request::List { of, limit: None, after: None };
         assert_eq!(read(r#"{"ask":"list","of":{"domain":"there.example"}}"#).unwrap(), list);
         assert_eq!(serde_json::to_string(&list).unwrap(), r#"{"ask":"list","of":{"domain":"there.example"}}"#);
         let forget = Request::ForgetGuesses { of: vec!["192.0.2.1".into()] };

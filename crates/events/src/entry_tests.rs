@@ -70,9 +70,9 @@ fn of_relay() -> impl Strategy<Value = Kind> {
 fn admin() -> impl Strategy<Value = Kind> {
     let target =
         target().prop_map(|Target { message, number, mailbox }| AdminTarget { message, number, recipient: mailbox });
-    ([text(), text(), text(), text()], any::<(u32, u32)>(), prop::collection::vec(target, 0..4)).prop_map(
-        |([action, reason, scope, name], (uid, until), targets)| {
-            Kind::Admin(Admin { action, uid, reason, scope, name, until, targets })
+    ([text(), text(), text(), text(), text()], any::<(u32, u32)>(), prop::collection::vec(target, 0..4)).prop_map(
+        |([action, token, reason, scope, name], (uid, until), targets)| {
+            Kind::Admin(Admin { action, uid, token, reason, scope, name, until, targets })
         },
     )
 }

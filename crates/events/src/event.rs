@@ -213,6 +213,8 @@ pub struct Admin {
     pub action: Arc<str>,
     /// The user of the system who did it.
     pub uid: u32,
+    /// The name of the token by which it was done over HTTP; empty for none.
+    pub token: Arc<str>,
     /// Why, in the operator's words.
     pub reason: Arc<str>,
     /// What kind of name [`name`](Self::name) is, such as `domain`; empty if it was done to recipients.

@@ -269,6 +269,7 @@ impl<'a> Object<'a> {
     fn admin(self, admin: &Admin) -> Self {
         self.text("action", &admin.action)
             .number("uid", admin.uid.into())
+            .text("token", &admin.token)
             .text("reason", &admin.reason)
             .text("scope", &admin.scope)
             .text("name", &admin.name)

@@ -6,6 +6,7 @@
 //! A thread of its own writes the lines, many at a time. A reader of standard error that stalls does not stop the server: lines that find the queue full
 //! are dropped and counted.
 
+use std::collections::VecDeque;
 use std::io::{self, IsTerminal, Write};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
@@ -71,6 +72,11 @@ pub(crate) fn dropped_lines() -> usize {
     STARTED.get().map_or(0, Lines::dropped)
 }
 
+/// The last lines of the log, the oldest first, for the page.
+pub(crate) fn recent_lines() -> Vec<String> {
+    STARTED.get().map_or_else(Vec::new, Lines::recent)
+}
+
 /// What is on its way to the thread that writes it.
 #[derive(Debug, Clone)]
 struct Lines(Arc<Shared>);
@@ -87,9 +93,35 @@ struct Shared {
 struct Queue {
     /// Whole lines.
     text: Vec<u8>,
+    /// The last ones, whether or not somebody has read them yet.
+    recent: VecDeque<Vec<u8>>,
     /// Nothing more is taken; what is there is written.
     ending: bool,
     ended: bool,
+}
+
+impl Queue {
+    /// The room of the oldest line is the newest one's.
+    fn keep(&mut self, line: &[u8]) {
+        let oldest = if self.recent.len() < RECENT_LINES { None } else { self.recent.pop_front() };
+        let mut kept = oldest.unwrap_or_default();
+        kept.clear();
+        kept.extend_from_slice(&line[..line.len().min(RECENT_LINE_BYTES)]);
+        self.recent.push_back(kept);
+    }
+}
+
+/// A line as it would stand in a file.
+fn without_colours(line: &str) -> String {
+    let mut plain = String::with_capacity(line.len());
+    let mut rest = line.trim_end();
+    while let Some((before, sequence)) = rest.split_once("\x1b[") {
+        plain += before;
+        // Parameters end with a letter (ECMA-48 section 5.4).
+        rest = sequence.trim_start_matches(|letter: char| letter.is_ascii_digit() || letter == ';');
+        rest = rest.get(1..).unwrap_or_default();
+    }
+    plain + rest
 }
 
 impl Lines {
@@ -106,6 +138,11 @@ impl Lines {
 
     fn queue(&self) -> MutexGuard<'_, Queue> {
         self.0.queue.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Without the colours that a terminal gets.
+    fn recent(&self) -> Vec<String> {
+        self.queue().recent.iter().map(|line| without_colours(&String::from_utf8_lossy(line))).collect()
     }
 
     fn dropped(&self) -> usize {
@@ -144,6 +181,7 @@ impl Drop for LogGuard {
 impl Write for &Lines {
     fn write(&mut self, line: &[u8]) -> io::Result<usize> {
         let mut queue = self.queue();
+        queue.keep(line);
         if queue.ending || queue.text.len() + line.len() > WAITING_BYTES_MAX {
             self.0.dropped.fetch_add(1, Ordering::Relaxed);
         } else {
@@ -171,6 +209,10 @@ impl<'a> MakeWriter<'a> for Lines {
     }
 }
 
+/// For the page.
+const RECENT_LINES: usize = 1000;
+/// Of one of them.
+const RECENT_LINE_BYTES: usize = 2000;
 static STARTED: OnceLock<Lines> = OnceLock::new();
 /// Octets of lines that wait to be written, about 10,000 of them; as many again may be with the thread that writes.
 const WAITING_BYTES_MAX: usize = 4 << 20;
@@ -246,6 +288,19 @@ mod tests {
         drop(LogGuard(lines));
         let octets: usize = read.iter().map(|piece| piece.len()).sum();
         assert_eq!(octets, (SENT - missed) * LINE.len());
+    }
+
+    #[test]
+    fn the_last_lines_are_kept_in_bounds_and_without_colours() {
+        let lines = Lines::to(io::sink());
+        for number in 0..RECENT_LINES + 5 {
+            let line = format!("\x1b[2m{number}\x1b[0m \x1b[1;31mlong\x1b[0m {}\n", "x".repeat(3 * RECENT_LINE_BYTES));
+            (&lines).write_all(line.as_bytes()).unwrap();
+        }
+        let recent = lines.recent();
+        assert_eq!(recent.len(), RECENT_LINES);
+        assert!(recent[0].starts_with("5 long xx") && recent.iter().all(|line| line.len() <= RECENT_LINE_BYTES));
+        assert_eq!(without_colours("a\x1b["), "a");
     }
 
     #[test]

@@ -7,12 +7,15 @@ use std::time::{Duration, Instant, SystemTime};
 
 use posthaste_accounts::LoginFailure;
 use posthaste_admin::{
-    Attention, ClientAddress, Counters, DestinationCount, Guess, InjectCall, InjectReply, QueueStatus, Readiness,
-    ServerStatus, ServerView, StreamStatus, TokenHash, Urgency, secret_hash,
+    AskRefusal, Attention, ClientAddress, Counters, DestinationCount, FollowEvents, Guess, InjectCall, InjectReply,
+    QueueStatus, Readiness, ServerStatus, ServerView, StreamStatus, TokenHash, Urgency, secret_hash,
 };
+use posthaste_control::Request;
 use posthaste_delivery::local::{LocalStats, MountStats};
+use posthaste_events::read::{Next, Reader};
 use posthaste_relay::queue::{QueueEntry, Secs};
 use posthaste_relay::sender::{CountBy, Filter, Relay, STREAM as QUEUE};
+use serde_json::{Value, json};
 
 use crate::disks::{Disks, FileSystem};
 use crate::inject::{InjectDoor, InjectKeys};
@@ -28,6 +31,8 @@ pub(crate) struct Overview {
     disks: Disks,
     /// The spool's file system was short of space at the last look.
     is_short: AtomicBool,
+    /// In seconds since 1970.
+    started: i64,
 }
 
 /// The part of the configuration that is shown.
@@ -48,7 +53,14 @@ impl Overview {
     pub fn new(receiver: Receiver, keys: InjectKeys, config: &Config) -> Self {
         let settings = Mutex::new(Shown { config: config.clone(), expiring: None });
         let door = InjectDoor::new(receiver.clone(), keys, config);
-        Self { receiver, door, settings, disks: Disks::of(&config.storage), is_short: AtomicBool::new(false) }
+        Self {
+            receiver,
+            door,
+            settings,
+            disks: Disks::of(&config.storage),
+            is_short: AtomicBool::new(false),
+            started: now_secs(),
+        }
     }
 
     pub fn reload(&self, config: &Config) {
@@ -158,6 +170,36 @@ impl ServerView for Overview {
         }
     }
 
+    fn ask(&self, request: &Request, token: &str, answer: &dyn Fn(Value) -> bool) -> Result<Value, AskRefusal> {
+        crate::control::ask(&self.receiver, request, token, answer)
+    }
+
+    fn system(&self) -> Value {
+        let shown = self.settings.lock().unwrap_or_else(PoisonError::into_inner);
+        let config = &shown.config;
+        json!({
+            "version": env!("CARGO_PKG_VERSION"),
+            "host_name": config.host_name,
+            "started": self.started,
+            "listeners": serde_json::to_value(&config.listeners).unwrap_or_default(),
+            "config": config.to_toml(),
+            "log_dropped": crate::logging::dropped_lines(),
+        })
+    }
+
+    fn log_lines(&self) -> Vec<String> {
+        crate::logging::recent_lines()
+    }
+
+    fn follow(&self) -> Option<Box<dyn FollowEvents>> {
+        let dir = self.receiver.settings().events.clone()?;
+        let reader = Reader::tail(dir, 0).ok()?;
+        let mut following = Following { reader, line: Vec::new() };
+        // To the end: what was before is found otherwise.
+        while !following.read(LINES_AT_ONCE).is_empty() {}
+        Some(Box::new(following))
+    }
+
     async fn inject(&self, call: InjectCall<'_>) -> InjectReply {
         self.door.inject(call).await
     }
@@ -176,6 +218,31 @@ impl ServerView for Overview {
             LoginFailure::Busy => Guess::Busy,
             LoginFailure::Blocked => Guess::TooMany,
         }
+    }
+}
+
+/// The event log, read as it grows.
+struct Following {
+    reader: Reader,
+    line: Vec<u8>,
+}
+
+const LINES_AT_ONCE: usize = 10_000;
+
+impl FollowEvents for Following {
+    fn read(&mut self, most: usize) -> Vec<String> {
+        let mut lines = Vec::new();
+        // What cannot be read now may be with the next look.
+        while lines.len() < most
+            && let Ok(next) = self.reader.next(&mut self.line)
+        {
+            match next {
+                Next::Line => lines.push(String::from_utf8_lossy(&self.line).into_owned()),
+                Next::Gap { .. } | Next::Damaged { .. } => {}
+                Next::End => break,
+            }
+        }
+        lines
     }
 }
 

@@ -31,6 +31,7 @@ impl Observer for RelayLog {
         self.recorder.as_ref()?.entry(&Event::now(Kind::Admin(Admin {
             action: name(action).into(),
             uid: by.uid,
+            token: by.token.as_str().into(),
             reason: by.reason.as_str().into(),
             until: if let Action::Hold(Some(until)) = action { until } else { 0 },
             targets: recipients.into_iter().map(target).collect(),
@@ -54,6 +55,7 @@ impl Observer for RelayLog {
         self.recorder.as_ref()?.entry(&Event::now(Kind::Admin(Admin {
             action: action.into(),
             uid: by.uid,
+            token: by.token.as_str().into(),
             reason: by.reason.as_str().into(),
             scope: scope.kind().into(),
             name: scope.name().into(),

@@ -20,6 +20,8 @@ use posthaste_config::{Config, Limits, Listener, ListenerAuth, Network, Rates, S
 #[derive(Debug)]
 pub(crate) struct Settings {
     pub host_name: String,
+    /// The directory of all mail.
+    pub mail: PathBuf,
     /// The directory of all mail, if the password of the first minute is valid.
     pub first_password_mail: Option<PathBuf>,
     /// The directory of the event log; `None`: there is none.
@@ -78,6 +80,7 @@ impl Settings {
         let rates_by_login = config.auth.rates_by_login(&directory).expect("checked with the configuration");
         Self {
             host_name: config.host_name.clone(),
+            mail: config.storage.mail.clone(),
             first_password_mail: config.takes_first_password().then(|| config.storage.mail.clone()),
             events: config.events.enabled.then(|| config.events.dir.clone()),
             directory,

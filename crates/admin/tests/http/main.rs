@@ -1,135 +1,16 @@
 //! Requests over real sockets, kind and hostile, at the listeners of `posthaste-net`.
 
+mod sessions;
+mod world;
+
 use std::io::{Read, Write};
-use std::net::{SocketAddr, TcpStream};
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, RwLock};
+use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-use posthaste_admin::{
-    AdminApi, AdminService, ClientAddress, Counters, Guess, HostNames, HttpListener, HttpSettings, InjectCall,
-    InjectReply, QueueStatus, Readiness, Scope, Secret, ServerStatus, ServerView, Token, TokenFile, TokenHash,
-    secret_hash,
-};
-use posthaste_net::{Admission, Limits, Listeners, Place, Rules};
-use tokio::runtime::Runtime;
+use posthaste_admin::{AdminApi, HostNames, HttpSettings, Secret, TokenFile};
+use posthaste_net::{Limits, Listeners};
 
-/// A server with nothing behind it.
-#[derive(Default)]
-struct Fake {
-    guesses: Arc<AtomicU64>,
-}
-
-impl ServerView for Fake {
-    fn readiness(&self) -> Readiness {
-        Readiness::NotReady("full")
-    }
-    fn counters(&self) -> Counters {
-        Counters::default()
-    }
-    fn status(&self) -> ServerStatus {
-        ServerStatus { host_name: "mx.example.org".to_owned(), ..ServerStatus::default() }
-    }
-    fn queue(&self) -> QueueStatus {
-        QueueStatus::default()
-    }
-    async fn inject(&self, call: InjectCall<'_>) -> InjectReply {
-        assert_eq!((call.token.name(), call.client.0), ("i", Some([127, 0, 0, 1].into())));
-        let key = call.key.map_or(String::new(), |key| format!(",\"key\":\"{key}\""));
-        let body = format!("{{\"bytes\":{}{key}}}", call.body.len());
-        InjectReply { status: 503, body, retry_secs: Some(7), is_replayed: call.key == Some("old") }
-    }
-    fn is_first_password(&self, presented: &str) -> bool {
-        presented == "kelp-orbit"
-    }
-    fn first_password(&self) -> Option<TokenHash> {
-        Some(secret_hash("kelp-orbit"))
-    }
-    async fn wrong_token(&self, client: ClientAddress, _: &str) -> Guess {
-        assert_eq!(client.0, Some([127, 0, 0, 1].into()));
-        match self.guesses.fetch_add(1, Ordering::Relaxed) {
-            0 => Guess::Wrong,
-            _ => Guess::TooMany,
-        }
-    }
-}
-
-struct World {
-    address: SocketAddr,
-    /// Opens the queue only.
-    secret: Secret,
-    /// Takes mail only.
-    injects: Secret,
-    guesses: Arc<AtomicU64>,
-    api: AdminApi<Fake>,
-    tokens: TokenFile,
-    runtime: Runtime,
-    listeners: Option<Listeners>,
-    _data: tempfile::TempDir,
-}
-
-impl World {
-    fn new() -> Self {
-        Self::at(true)
-    }
-
-    fn at(is_loopback: bool) -> Self {
-        let data = tempfile::tempdir().unwrap();
-        let (tokens, secret) = (TokenFile::in_directory(data.path()), Secret::random());
-        let injects = Secret::random();
-        tokens.add(Token::new("i", &injects, [Scope::Inject].into(), None).unwrap()).unwrap();
-        tokens.add(Token::new("q", &secret, [Scope::QueueRead].into(), None).unwrap()).unwrap();
-        let guesses = Arc::<AtomicU64>::default();
-        let names = HostNames::new(["mx.example.org".to_owned()]);
-        let settings = HttpSettings { names, token_rate: "100/hour, burst 20".parse().unwrap() };
-        let api = AdminApi::new(Fake { guesses: guesses.clone() }, tokens.clone(), settings, 1 << 20);
-        let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
-        let guard = runtime.enter();
-        let mut listeners = Listeners::new(Limits::default()).unwrap();
-        let address = serve(&mut listeners, api.clone(), is_loopback);
-        drop(guard);
-        Self { address, secret, injects, guesses, api, tokens, runtime, listeners: Some(listeners), _data: data }
-    }
-
-    fn connect(&self) -> TcpStream {
-        let stream = TcpStream::connect(self.address).unwrap();
-        stream.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
-        stream
-    }
-
-    /// All that comes back for these octets until the server closes.
-    fn raw(&self, octets: &[u8]) -> String {
-        let mut stream = self.connect();
-        // It may have closed before all was sent.
-        let _ = stream.write_all(octets);
-        let mut answer = Vec::new();
-        let _ = stream.read_to_end(&mut answer);
-        String::from_utf8_lossy(&answer).into_owned()
-    }
-
-    fn get(&self, path: &str, fields: &str) -> String {
-        self.raw(format!("GET {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n{fields}\r\n").as_bytes())
-    }
-
-    /// A request with a body, to the server by its name.
-    fn send(&self, method: &str, path: &str, fields: &str, body: &str) -> String {
-        let head = format!("{method} {path} HTTP/1.1\r\nHost: mx.example.org\r\nConnection: close\r\n{fields}");
-        self.raw(format!("{head}Content-Length: {}\r\n\r\n{body}", body.len()).as_bytes())
-    }
-
-    fn log_in(&self, by: &str, secret: &str) -> String {
-        let body = format!("{{\"{by}\":\"{secret}\"}}");
-        self.send("POST", "/api/session/v1", "Content-Type: application/json\r\n", &body)
-    }
-
-    fn bearer(&self) -> String {
-        format!("Authorization: Bearer {}\r\n", self.secret.reveal())
-    }
-}
-
-fn status(answer: &str) -> u16 {
-    answer.get(9..12).and_then(|code| code.parse().ok()).unwrap_or_else(|| panic!("no answer: {answer:?}"))
-}
+use world::{Fake, World, serve, status};
 
 #[test]
 fn every_answer_has_the_headers_that_protect_the_page() {
@@ -217,85 +98,6 @@ fn the_first_password_opens_everything_from_this_machine() {
     assert_eq!(status(&world.get("/metrics", &world.bearer())), 403);
     let far = World::at(false);
     assert_eq!(status(&far.get("/api/token/v1", field)), 401, "not where others can connect");
-}
-
-/// The field of a request with the session of this answer.
-fn session(answer: &str) -> String {
-    let begin = answer.find("\"session\":\"").unwrap_or_else(|| panic!("no session: {answer}")) + 11;
-    format!("Authorization: Bearer {}\r\n", &answer[begin..begin + 44])
-}
-
-#[test]
-fn a_link_opens_one_session_until_it_is_left() {
-    let world = World::new();
-    let link = world.api.links().make(vec![Scope::QueueRead], 60);
-    let begun = world.log_in("link", link.reveal());
-    assert!(status(&begun) == 200 && begun.contains("\"scopes\":[\"queue:read\"]"), "{begun}");
-    assert!(!begun.contains("set-cookie"), "{begun}");
-    let field = session(&begun);
-    assert_eq!(status(&world.get("/api/queue/v1", &field)), 200);
-    assert_eq!(status(&world.get("/api/now/v1", &field)), 403);
-    let again = world.log_in("link", link.reveal());
-    assert!(status(&again) == 401 && again.contains("posthaste page"), "{again}");
-    assert_eq!(world.guesses.load(Ordering::Relaxed), 1, "it counts as a wrong token");
-    let left = world.raw(
-        format!("DELETE /api/session/v1 HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n{field}\r\n").as_bytes(),
-    );
-    assert_eq!(status(&left), 200);
-    for _ in 0..3 {
-        assert_eq!(status(&world.get("/api/queue/v1", &field)), 401);
-    }
-    assert_eq!(world.guesses.load(Ordering::Relaxed), 1, "a page that is still open does not guess");
-    for body in ["", "{}", "{\"link\":1}", "{\"link\":\"a\",\"token\":\"b\"}", "[]"] {
-        let answer = world.send("POST", "/api/session/v1", "Content-Type: application/json\r\n", body);
-        assert_eq!(status(&answer), 400, "{body}: {answer}");
-    }
-    let form = "Content-Type: application/x-www-form-urlencoded\r\n";
-    assert_eq!(status(&world.send("POST", "/api/session/v1", form, "link=a")), 415);
-    let evil = "Content-Type: application/json\r\nOrigin: http://evil.example\r\n";
-    assert_eq!(status(&world.send("POST", "/api/session/v1", evil, "{\"link\":\"a\"}")), 403);
-}
-
-#[test]
-fn a_session_ends_with_its_token() {
-    let world = World::new();
-    let field = session(&world.log_in("token", world.secret.reveal()));
-    assert_eq!(status(&world.get("/api/queue/v1", &field)), 200);
-    world.tokens.remove("q").unwrap();
-    assert_eq!(status(&world.get("/api/queue/v1", &field)), 401);
-    let field = session(&world.log_in("token", "kelp-orbit"));
-    let whose = world.get("/api/token/v1", &field);
-    assert!(whose.contains("first-password"), "{whose}");
-}
-
-#[test]
-fn over_a_network_the_session_is_a_cookie() {
-    let world = World::at(false);
-    let begun = world.log_in("token", world.secret.reveal());
-    let cookie = begun.lines().find_map(|line| line.strip_prefix("set-cookie: ")).unwrap_or_else(|| panic!("{begun}"));
-    let (pair, rest) = cookie.split_once("; ").unwrap();
-    assert_eq!(rest, "Path=/; Secure; HttpOnly; SameSite=Strict; Max-Age=43200");
-    assert!(pair.starts_with("__Host-posthaste=phs_") && !begun.contains("\"session\""), "{begun}");
-    let get = |fields: &str| {
-        let head = "GET /api/queue/v1 HTTP/1.1\r\nConnection: close\r\n";
-        status(&world.raw(format!("{head}Cookie: {pair}\r\n{fields}\r\n").as_bytes()))
-    };
-    assert_eq!(get("Host: mx.example.org\r\n"), 200);
-    assert_eq!(get("Host: evil.example\r\n"), 421, "DNS that points here");
-    assert_eq!(get("Host: mx.example.org\r\nOrigin: https://evil.example\r\n"), 403);
-    assert_eq!(get("Host: mx.example.org\r\nSec-Fetch-Site: cross-site\r\n"), 403);
-    let both = format!("Host: evil.example\r\n{}", world.bearer());
-    assert_eq!(get(&both), 421, "a request with both counts as the cookie's");
-    let leave =
-        |fields: &str| status(&world.send("DELETE", "/api/session/v1", &format!("Cookie: {pair}\r\n{fields}"), ""));
-    let (origin, ours) = ("Origin: https://mx.example.org\r\n", "X-Posthaste: 1\r\n");
-    let json = "Content-Type: application/json\r\n";
-    for fields in [String::new(), format!("{ours}{json}"), format!("{origin}{json}"), format!("{origin}{ours}")] {
-        assert_eq!(leave(&fields), 403, "{fields}");
-    }
-    assert_eq!(get("Host: mx.example.org\r\n"), 200);
-    assert_eq!(leave(&format!("{origin}{ours}{json}")), 200);
-    assert_eq!(get("Host: mx.example.org\r\n"), 401);
 }
 
 #[test]
@@ -432,16 +234,6 @@ fn a_drain_ends_idle_connections_and_finishes_requests() {
     under_way.read_to_string(&mut answer).unwrap();
     assert!(answer.contains("{\"bytes\":3}") && answer.contains("connection: close"), "{answer}");
     world.runtime.block_on(stopping).unwrap();
-}
-
-/// Serves `api` at a free port of loopback, in the clear.
-fn serve(listeners: &mut Listeners, api: AdminApi<Fake>, is_loopback: bool) -> SocketAddr {
-    let (bound, ()) =
-        posthaste_net::bind(vec![(Place::Tcp("127.0.0.1:0".into()), ())], &Limits::default()).unwrap().remove(0);
-    let address = bound.local_addr().unwrap();
-    let at = HttpListener { certificate: None, is_loopback, proxies: Arc::new(RwLock::default()) };
-    listeners.serve(bound.listen().unwrap(), &Admission::new(Rules::default()), AdminService::new(api, at));
-    address
 }
 
 #[tokio::test(start_paused = true)]

@@ -230,6 +230,12 @@ impl LocalDelivery {
         all.map(|(mailbox, messages)| RecoveredMailbox { mailbox, messages }).collect()
     }
 
+    /// True for the name of a file that has this message, by its number in the spool, whatever became of the name since.
+    pub fn is_file_of(&self, message: u64, name: &str) -> bool {
+        let unique = name.split_once('.').map_or("", |(_, unique)| unique);
+        unique.strip_prefix(&super::files::mark_of(message)).is_some_and(|rest| rest.starts_with('R'))
+    }
+
     /// Figures since opening.
     pub fn stats(&self) -> LocalStats {
         let core = &self.handle.core;

@@ -320,7 +320,12 @@ fn name_of(deliver: &Deliver, (body, number): (Lsn, u16), disk_size: u64, wire_s
 
 /// The part of a file's name that differs with each message and target.
 pub(crate) fn unique_of(id: u64, nonce: u32, number: u16) -> String {
-    format!("J{id:x}R{nonce:08x}T{number}")
+    format!("{}R{nonce:08x}T{number}", mark_of(id))
+}
+
+/// The beginning of that, which is the message's own.
+pub(super) fn mark_of(id: u64) -> String {
+    format!("J{id:x}")
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {

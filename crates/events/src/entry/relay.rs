@@ -20,10 +20,10 @@ pub(super) fn put_of_relay(out: &mut BytesMut, of: &OfRelay) {
 }
 
 pub(super) fn put_admin(out: &mut BytesMut, admin: &Admin) {
-    let Admin { action, uid, reason, scope, name, until, targets } = admin;
+    let Admin { action, uid, token, reason, scope, name, until, targets } = admin;
     out.put_u32_le(*uid);
     out.put_u32_le(*until);
-    [action, reason, scope, name].into_iter().for_each(|text| put_short(out, text));
+    [action, token, reason, scope, name].into_iter().for_each(|text| put_short(out, text));
     for AdminTarget { message, number, recipient } in targets {
         out.put_u64_le(message.get());
         out.put_u16_le(*number);
@@ -75,13 +75,14 @@ pub(super) fn of_relay(rest: &mut Fields<'_>) -> Option<OfRelay> {
 
 pub(super) fn admin(rest: &mut Fields<'_>) -> Option<Admin> {
     let (uid, until) = (rest.u32()?, rest.u32()?);
-    let (action, reason, scope, name) = (text(rest)?, text(rest)?, text(rest)?, text(rest)?);
+    let (action, token, reason) = (text(rest)?, text(rest)?, text(rest)?);
+    let (scope, name) = (text(rest)?, text(rest)?);
     let mut targets = Vec::new();
     while !rest.is_empty() {
         let (message, number) = (rest.lsn()?, rest.u16()?);
         targets.push(AdminTarget { message, number, recipient: text(rest)? });
     }
-    Some(Admin { action, uid, reason, scope, name, until, targets })
+    Some(Admin { action, uid, token, reason, scope, name, until, targets })
 }
 
 pub(super) fn feedback(rest: &mut Fields<'_>) -> Option<Feedback> {

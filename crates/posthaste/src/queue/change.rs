@@ -16,7 +16,7 @@ use crate::terminal::{print, print_json};
 /// The server does not answer, or does not let this user.
 pub fn flush_all(config: &Config, reason: &str) -> Result<(), AnyError> {
     let (of, reason) = (Which::default(), reason.to_owned());
-    answer_of(config, &Request::Act { of, action: Doing::Flush, secs: None, reason }).map(drop)
+    answer_of(config, &Request::Act { of, action: Doing::Flush, secs: None, reason, expect: None }).map(drop)
 }
 
 pub(super) fn act(args: ActArgs, action: Doing, secs: Option<u32>, done: &str) -> Result<ExitCode, AnyError> {
@@ -24,7 +24,7 @@ pub(super) fn act(args: ActArgs, action: Doing, secs: Option<u32>, done: &str) -
     if (of == Which::default()) != args.all {
         return Err("name an id, a sender, recipient, domain, tenant, campaign or --held; or --all, alone".into());
     }
-    change(&args.server, &Request::Act { of, action, secs, reason: args.reason }, done)
+    change(&args.server, &Request::Act { of, action, secs, reason: args.reason, expect: None }, done)
 }
 
 pub(super) fn change(server: &ServerArgs, request: &Request, done: &str) -> Result<ExitCode, AnyError> {

@@ -16,7 +16,7 @@ use crate::terminal::harmless;
 /// # Errors
 /// The server does not answer.
 pub fn mailq(config: &Config) -> Result<String, AnyError> {
-    let mut lines = answer_of(config, &Request::List { of: Which::default(), limit: None })?;
+    let mut lines = answer_of(config, &Request::List { of: Which::default(), limit: None, after: None })?;
     lines.pop();
     if lines.is_empty() {
         return Ok("Mail queue is empty\n".to_owned());

@@ -290,12 +290,12 @@ pub fn run(command: QueueCommand) -> Result<ExitCode, AnyError> {
     match command {
         QueueCommand::List { which, limit, server } => {
             let of = which.which();
-            let lines = ask(&server, &Request::List { of: of.clone(), limit })?;
+            let lines = ask(&server, &Request::List { of: of.clone(), limit, after: None })?;
             show(&server, &lines, |lines| list(lines, &nothing_of(&of)))
         }
         QueueCommand::Show { id: (message, number), server } => {
             let of = Which { message: Some(message), number, ..Which::default() };
-            let lines = ask(&server, &Request::List { of: of.clone(), limit: None })?;
+            let lines = ask(&server, &Request::List { of: of.clone(), limit: None, after: None })?;
             show(&server, &lines, |lines| details(lines, &nothing_of(&of)))
         }
         QueueCommand::Cat { id: (message, _), header, server } => cat(&server, message, header),
@@ -356,7 +356,7 @@ fn nothing_of(which: &Which) -> String {
 
 /// The counts as they are printed, and whether nothing waits.
 fn summary_now(server: &ServerArgs, of: &Which, by: By) -> Result<(String, bool), AnyError> {
-    let mut lines = answer(server, &Request::Summary { of: of.clone(), by })?;
+    let mut lines = answer(server, &Request::Summary { of: of.clone(), by, top: None })?;
     let end = lines.pop().unwrap_or_default();
     let room_now = &end["room"];
     // What waits for transports is not counted.

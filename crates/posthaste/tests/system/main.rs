@@ -30,6 +30,7 @@ mod maps;
 mod mounts;
 mod notices;
 mod ownership;
+mod page;
 mod pop3;
 mod queue;
 mod queue_content;

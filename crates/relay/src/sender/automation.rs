@@ -66,7 +66,7 @@ impl Shared {
             return;
         }
         // Nobody waits for it: what is lost with a crash follows from the next such reply.
-        let by = By { uid: rustix::process::geteuid().as_raw(), reason: text.to_string() };
+        let by = By { uid: rustix::process::geteuid().as_raw(), reason: text.to_string(), ..By::default() };
         let event = self.config.observer.as_ref().and_then(|observer| observer.suspended(&by, &entry));
         let of_queue = Entry { stream: self.stream, needs_body: false, payload: entry.encode().into() };
         let entries = std::iter::once(of_queue).chain(event).collect();

@@ -30,6 +30,8 @@ pub struct Filter {
     pub sender: Option<String>,
     /// To this address, whatever the case of letters.
     pub recipient: Option<String>,
+    /// Behind this one, in the order of messages: to go on with a list.
+    pub after: Option<Key>,
 }
 
 /// A recipient that waits.
@@ -188,6 +190,16 @@ impl Relay {
         failed.map_or(Ok(acted), Err)
     }
 
+    /// Counts the recipients that fit. Blocks.
+    pub fn count(&self, filter: &Filter) -> u64 {
+        let mut count = 0;
+        self.0.shared.each(filter, false, &mut |keys| {
+            count += keys.len() as u64;
+            true
+        });
+        count
+    }
+
     /// The time that an [`Action::Hold`] of so many seconds ends.
     pub fn after(&self, secs: Secs) -> Secs {
         self.0.shared.time.now().saturating_add(secs)
@@ -273,7 +285,8 @@ impl Shared {
     /// Shows what fits, in parts, to `use_keys` until that says no. Envelopes are there if `with_envelopes`, or if the filter needs them.
     pub(super) fn each(&self, filter: &Filter, with_envelopes: bool, use_keys: &mut dyn FnMut(&[Found]) -> bool) {
         let needs = with_envelopes || filter.sender.is_some() || filter.recipient.is_some();
-        let mut from = filter.message.map(|message| Key { message, number: 0 });
+        let of_message = filter.message.map(|message| Key { message, number: 0 });
+        let mut from = of_message.max(filter.after);
         let mut last: Option<(Lsn, Option<Arc<Envelope>>)> = None;
         loop {
             let (mut keys, next) = self.queue().select(&filter.selection, from);
@@ -281,6 +294,7 @@ impl Shared {
             let is_end = next.is_none() || keys.iter().any(is_beyond) || next.as_ref().is_some_and(is_beyond);
             keys.retain(|key| filter.message.is_none_or(|message| key.message == message));
             keys.retain(|key| filter.number.is_none_or(|number| key.number == number));
+            keys.retain(|key| filter.after.is_none_or(|after| *key > after));
             let mut found = Vec::with_capacity(keys.len());
             for key in keys {
                 if needs && last.as_ref().is_none_or(|(message, _)| *message != key.message) {
@@ -308,7 +322,7 @@ impl Shared {
     }
 
     /// Why the source or the site of a recipient cannot be used.
-    fn at_site(&self, key: Key) -> (Option<Arc<str>>, bool) {
+    pub(super) fn at_site(&self, key: Key) -> (Option<Arc<str>>, bool) {
         let place = self.queue().route_of(key);
         let site = place.and_then(|place| self.sites.lock().expect("the sites").get(&place).cloned());
         let Some(site) = site else { return (None, false) };

@@ -8,7 +8,7 @@ use super::router::Plan;
 use super::shape::{OpenLimit, RateLimit, Shaper};
 use super::shared::Shared;
 use super::site::Site;
-use crate::queue::{Label, Place, QueueEntry, QueueName, Scope, Secs};
+use crate::queue::{Key, Label, Place, QueueEntry, QueueName, Scope, Secs};
 use crate::shaping::explain::{Defaults, Explained, Now};
 
 /// What [`Relay::explain`] does not know.
@@ -138,12 +138,21 @@ impl Shared {
         all
     }
 
+    /// The limit that a recipient's site waits for now.
+    pub(super) fn limit_of(&self, key: Key) -> Option<String> {
+        let place = self.queue().route_of(key)?;
+        let site = self.sites.lock().expect("the sites").get(&place).cloned()?;
+        // Trouble with the hosts is no limit: it is what they said last.
+        let is_limit = |now: &Now| now.binds && now.what != MAIL_HOSTS;
+        self.now_of_site(&site).into_iter().find(is_limit).map(|now| format!("{}: {}", now.what, now.state))
+    }
+
     fn now_of_site(&self, site: &Arc<Site>) -> Vec<Now> {
         let state = site.state();
         let mut all = Vec::new();
         if let (Some(trouble), paused) = (state.standing.trouble(), state.standing.paused_until()) {
             let secs = paused.map(|until| until.saturating_duration_since(Instant::now().into()).as_secs_f64());
-            all.push(Now { what: "the mail hosts".to_owned(), state: trouble.to_owned(), binds: true, secs });
+            all.push(Now { what: MAIL_HOSTS.to_owned(), state: trouble.to_owned(), binds: true, secs });
         }
         let limits = state.limits.clone();
         let (open, has_waiting) = (state.connections, self.queue().has_waiting(state.ready));
@@ -160,6 +169,8 @@ impl Shared {
         all
     }
 }
+
+const MAIL_HOSTS: &str = "the mail hosts";
 
 fn rate(limit: &Arc<RateLimit>, shaper: &Shaper, what: &str) -> Now {
     let now = shaper.alarm.now();

@@ -91,7 +91,7 @@ pub use routing::Routing;
 pub use section::{EightBitMail, Section, SrsSection};
 pub use source::{Pool, Source};
 pub use source_section::{PoolSection, SourceSection, TlsSection, WarmUpSection};
-pub use summary::{Count, CountBy};
+pub use summary::{Count, CountBy, Standing};
 pub use tenants::TenantSection;
 pub use transfer::{Exported, ExportedCount, ExportedRecipient, Import, ImportError};
 pub use warm_up::WarmUp;

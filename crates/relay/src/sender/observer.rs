@@ -106,6 +106,8 @@ pub enum AttemptResult {
 pub struct By {
     /// The user of the system.
     pub uid: u32,
+    /// The name of the token of who asks by HTTP; empty for who does not.
+    pub token: String,
     /// Why.
     pub reason: String,
 }

@@ -8,7 +8,7 @@ use posthaste_spool::Lsn;
 
 use super::control::Filter;
 use super::{ControlError, Relay};
-use crate::queue::{QueueId, Secs, Waits};
+use crate::queue::{Key, QueueId, RecipientState, Secs, Waits};
 
 /// What recipients are counted by.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -34,19 +34,64 @@ pub struct Count {
     pub held: u64,
     /// Of them, those that are suspended.
     pub suspended: u64,
+    /// Of them, those under way.
+    pub under_way: u64,
     /// When the oldest was received.
     pub oldest: Secs,
+    /// When the next of them is tried; [`Secs::MAX`] if none is before somebody acts.
+    pub next: Secs,
+    /// The youngest that has had an attempt, or that waits for a host: it speaks for all.
+    sample: Option<Key>,
+}
+
+/// How a destination stands.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Standing {
+    /// What its hosts said last, or why they cannot be reached.
+    pub reply: Option<Arc<str>>,
+    /// The limit that its mail waits for now.
+    pub limit: Option<String>,
 }
 
 impl Count {
-    const NONE: Self = Count { recipients: 0, deferred: 0, held: 0, suspended: 0, oldest: Secs::MAX };
+    const NONE: Self = Count {
+        recipients: 0,
+        deferred: 0,
+        held: 0,
+        suspended: 0,
+        under_way: 0,
+        oldest: Secs::MAX,
+        next: Secs::MAX,
+        sample: None,
+    };
+
+    fn of(state: &RecipientState, now: Secs) -> Self {
+        let is = |what: bool| u64::from(what);
+        Self {
+            recipients: 1,
+            deferred: is(state.attempts > 0),
+            held: is(matches!(state.waits, Waits::Held(_))),
+            suspended: is(matches!(state.waits, Waits::Suspended(_))),
+            under_way: is(state.waits == Waits::Busy),
+            oldest: state.received,
+            next: match state.waits {
+                Waits::Until(next) | Waits::Suspended(next) => next,
+                Waits::Due | Waits::Busy => now,
+                Waits::Held(_) => Secs::MAX,
+            },
+            sample: (state.attempts > 0 || state.waits == Waits::Due).then_some(state.key),
+        }
+    }
 
     fn add(&mut self, other: &Count) {
         self.recipients += other.recipients;
         self.deferred += other.deferred;
         self.held += other.held;
         self.suspended += other.suspended;
+        self.under_way += other.under_way;
         self.oldest = self.oldest.min(other.oldest);
+        self.next = self.next.min(other.next);
+        self.sample = self.sample.max(other.sample);
     }
 }
 
@@ -58,15 +103,9 @@ impl Relay {
         shared.each(filter, false, &mut |keys| {
             // Not longer than for one part: mail goes on meanwhile.
             let queue = shared.queue();
+            let now = queue.now();
             for state in keys.iter().filter_map(|(key, _)| queue.show(*key)) {
-                let is = |what: bool| u64::from(what);
-                queues.entry(state.queue).or_insert(Count::NONE).add(&Count {
-                    recipients: 1,
-                    deferred: is(state.attempts > 0),
-                    held: is(matches!(state.waits, Waits::Held(_))),
-                    suspended: is(matches!(state.waits, Waits::Suspended(_))),
-                    oldest: state.received,
-                });
+                queues.entry(state.queue).or_insert(Count::NONE).add(&Count::of(&state, now));
             }
             true
         });
@@ -88,6 +127,14 @@ impl Relay {
         let mut all: Vec<_> = names.into_iter().collect();
         all.sort_by(|(a, first), (b, second)| second.recipients.cmp(&first.recipients).then_with(|| a.cmp(b)));
         all
+    }
+
+    /// How those stand that were counted together. Reads memory only.
+    pub fn standing(&self, count: &Count) -> Standing {
+        let shared = &self.0.shared;
+        let Some(key) = count.sample else { return Standing::default() };
+        let reply = shared.at_site(key).0.or_else(|| shared.replies.of(key).map(|said| said.text));
+        Standing { reply, limit: shared.limit_of(key) }
     }
 
     /// A message that waits, in pieces, from its first octet to `bytes_max`. Blocks.

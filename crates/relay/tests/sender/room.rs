@@ -34,7 +34,7 @@ fn a_full_queue_takes_no_more_until_recipients_have_left_and_tells_it_once() {
     let rig = crate::rig_in(dir, zone(), 1, |config| config.room = limits.clone());
     assert_eq!((of(&rig.relay.room(), ""), of(&rig.relay.room(), "news")), ((3, 4, 0, false), (2, 2, 0, false)));
     assert!(!rig.relay.has_room_for("news", 1) && !rig.relay.has_room_for("news", 1) && !rig.relay.has_room(2));
-    let by = By { uid: 0, reason: String::new() };
+    let by = By::default();
     let selection = Selection { tenant: Some("news".into()), ..Selection::default() };
     let reply = Reply::new(554, "5.0.0", "");
     rig.relay.act(&Filter { selection, ..Filter::default() }, Action::Delete, &reply, &by).unwrap();

@@ -2,12 +2,12 @@
 
 use posthaste_control::{Doing, Which};
 use posthaste_relay::queue::{Action, Secs, Status};
-use posthaste_relay::sender::{By, Relay};
+use posthaste_relay::sender::Relay;
 use posthaste_smtp::Reply;
 use serde_json::json;
 
-use super::Outcome;
 use super::scopes::filter;
+use super::{Asker, Outcome};
 
 /// `until`: when a hold ends.
 fn of_queue(action: Doing, until: Option<Secs>) -> Action {
@@ -21,20 +21,34 @@ fn of_queue(action: Doing, until: Option<Secs>) -> Action {
     }
 }
 
+/// The number of recipients that fit, if it is no longer the one that was shown, by more than a tenth.
+pub(super) fn changed(relay: &Relay, of: &Which, expected: u64) -> Option<u64> {
+    let now = relay.count(&filter(of));
+    (now.abs_diff(expected) > expected / 10).then_some(now)
+}
+
 /// Those that fit; what is done is in the log. `secs`: after which a hold ends by itself.
-pub(super) fn act(relay: &Relay, uid: u32, of: &Which, action: Doing, secs: Option<Secs>, reason: &str) -> Outcome {
+pub(super) fn act(
+    relay: &Relay,
+    asker: &Asker,
+    of: &Which,
+    action: Doing,
+    secs: Option<Secs>,
+    reason: &str,
+) -> Outcome {
     if secs.is_some() && action != Doing::Hold {
         return Err("only a hold has an end".to_owned());
     }
     let of_queue = of_queue(action, secs.map(|secs| relay.after(secs)));
     let text = if reason.is_empty() { "given up by the operator" } else { reason };
     let text: String = text.chars().filter(|c| matches!(c, ' '..='~')).take(REASON_CHARS_MAX).collect();
-    let by = By { uid, reason: reason.to_owned() };
+    let by = asker.by(reason);
     let reply = Reply::new(GIVEN_UP, "5.0.0", text);
     let done = relay.act(&filter(of), of_queue, &reply, &by).map_err(|error| error.to_string())?;
     let of = serde_json::to_string(of).unwrap_or_default();
     let (changed, follow, outranked) = (done.changed, done.follows, done.outranked);
-    tracing::info!(uid, action = ?action, of, secs, reason, changed, follow, outranked, "the operator has changed the queue");
+    let Asker { uid, token } = asker;
+    tracing::info!(uid, token, action = ?action, of, secs, reason, changed, follow, outranked, "the operator has changed the queue");
     Ok(json!({ "done": changed, "changed": changed, "follow": follow, "outranked": outranked }))
 }
 

@@ -16,7 +16,7 @@ use posthaste_spool::{ClosedSpool, FileSpool, OpenError};
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, BufReader};
 use tokio::net::UnixStream;
 
-use super::{REQUEST_BYTES_MAX, answer, export, import};
+use super::{Asker, REQUEST_BYTES_MAX, answer, export, import};
 use crate::events::Events;
 use crate::relay_log::RelayLog;
 use posthaste_config::Config;
@@ -110,7 +110,8 @@ impl ClosedQueue {
         match serde_json::from_str::<Request>(&line) {
             Ok(Request::Import { release }) => import::import(lines, write, relay, uid, release).await,
             Ok(Request::Export { of, hold }) => {
-                answer(write, move |answer| export::export(&relay, uid, &host, &of, hold, answer)).await
+                let asker = Asker { uid, ..Asker::default() };
+                answer(write, move |answer| export::export(&relay, &asker, &host, &of, hold, answer)).await
             }
             Ok(_) => answer(write, |_| Err("no server runs".to_owned())).await,
             Err(error) => answer(write, move |_| Err(format!("not a request: {error}"))).await,

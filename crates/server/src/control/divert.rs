@@ -2,24 +2,32 @@
 
 use posthaste_control::Named;
 use posthaste_relay::queue::{Diversion, Secs};
-use posthaste_relay::sender::{By, Relay};
+use posthaste_relay::sender::Relay;
 use serde_json::{Value, json};
 
 use super::suspend::failed;
-use super::{Answer, Outcome, scopes};
+use super::{Answer, Asker, Outcome, scopes};
 
 /// Has mail of a scope go to another next hop.
-pub(super) fn divert(relay: &Relay, uid: u32, scope: &Named, to: &str, secs: Option<Secs>, reason: &str) -> Outcome {
-    let by = By { uid, reason: reason.to_owned() };
-    relay.divert(scopes::scope(scope)?, to, secs, &by).map_err(failed)?;
-    tracing::info!(uid, scope = ?scope, to, secs, reason, "the operator has diverted mail");
+pub(super) fn divert(
+    relay: &Relay,
+    asker: &Asker,
+    scope: &Named,
+    to: &str,
+    secs: Option<Secs>,
+    reason: &str,
+) -> Outcome {
+    relay.divert(scopes::scope(scope)?, to, secs, &asker.by(reason)).map_err(failed)?;
+    let Asker { uid, token } = asker;
+    tracing::info!(uid, token, scope = ?scope, to, secs, reason, "the operator has diverted mail");
     Ok(json!({ "done": 1 }))
 }
 
 /// Has it go where it would go.
-pub(super) fn end(relay: &Relay, uid: u32, scope: &Named) -> Outcome {
-    let had = relay.end_diversion(scopes::scope(scope)?, &By { uid, ..By::default() }).map_err(failed)?;
-    tracing::info!(uid, scope = ?scope, "the operator has ended a diversion");
+pub(super) fn end(relay: &Relay, asker: &Asker, scope: &Named) -> Outcome {
+    let had = relay.end_diversion(scopes::scope(scope)?, &asker.by("")).map_err(failed)?;
+    let Asker { uid, token } = asker;
+    tracing::info!(uid, token, scope = ?scope, "the operator has ended a diversion");
     Ok(json!({ "done": u8::from(had) }))
 }
 

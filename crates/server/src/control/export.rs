@@ -3,24 +3,24 @@
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use posthaste_control::Which;
-use posthaste_relay::sender::{By, ControlError, Exported, Relay};
+use posthaste_relay::sender::{ControlError, Exported, Relay};
 use ring::digest::{Context, SHA256};
 use serde_json::{Value, json};
 
 use super::scopes::filter;
 use super::transfer::{End, FORMAT, Head, Line, Recipient, VERSION, hex};
-use super::{Answer, Outcome};
+use super::{Answer, Asker, Outcome};
 use crate::ids::unix_micros;
 
 /// Those that fit, each in several lines. `hold`: they are held here from then on.
-pub(super) fn export(relay: &Relay, uid: u32, host: &str, of: &Which, hold: bool, answer: Answer<'_>) -> Outcome {
+pub(super) fn export(relay: &Relay, asker: &Asker, host: &str, of: &Which, hold: bool, answer: Answer<'_>) -> Outcome {
     let exported = u64::try_from(unix_micros() / 1_000_000).unwrap_or_default();
     let first = Line::First { format: FORMAT.to_owned(), version: VERSION, host: host.to_owned(), exported };
     if !answer(as_json(&first)) {
         return Ok(json!({ "done": 0 }));
     }
     let (mut messages, mut broken) = (0, 0);
-    let by = By { uid, reason: "exported".to_owned() };
+    let by = asker.by("exported");
     let mut show = |message: Exported| match say(relay, &message, answer) {
         Ok(goes_on) => {
             messages += 1;
@@ -33,6 +33,7 @@ pub(super) fn export(relay: &Relay, uid: u32, host: &str, of: &Which, hold: bool
     };
     let count = relay.export(&filter(of), hold.then_some(&by), &mut show).map_err(|error| error.to_string())?;
     let (recipients, under_way) = (count.recipients, count.under_way);
+    let uid = asker.uid;
     tracing::info!(uid, messages, recipients, under_way, broken, hold, "the operator has exported mail of the queue");
     Ok(as_json(&Line::Last { done: messages, recipients, under_way, broken }))
 }

@@ -229,7 +229,7 @@ impl Incoming {
                 }
                 None => Body::inline(pieces),
             };
-            let by = By { uid, reason: "imported".to_owned() };
+            let by = By { uid, reason: "imported".to_owned(), ..By::default() };
             Ok::<_, String>(relay.import(&by, origin, message, &message_id, body))
         };
         let imported = spawn_blocking(import).await.map_err(|error| error.to_string())??;

@@ -6,29 +6,61 @@ use std::path::Path;
 use posthaste_control::Which;
 use posthaste_events::last::{Deferral, last_deferrals};
 use posthaste_relay::queue::entry::HoldReason;
-use posthaste_relay::queue::{Secs, Status, Waits};
-use posthaste_relay::sender::{Relay, Waiting};
+use posthaste_relay::queue::{Key, Secs, Status, Waits};
+use posthaste_relay::sender::{Filter, Relay, Waiting};
 use posthaste_spool::Lsn;
 use serde_json::{Value, json};
 
 use super::Answer;
 use super::scopes::filter;
 
-/// The recipients of the relay that fit, one on each line. Of one message, replies that are not in memory any more are looked up in `events`, the directory of the event log. Returns how many there are.
-pub(super) fn list(relay: &Relay, of: &Which, most: u64, events: Option<&Path>, answer: Answer<'_>) -> u64 {
-    let mut count = 0;
+/// A part of the list.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Page<'a> {
+    /// Recipients to list.
+    pub of: &'a Which,
+    /// Behind this one.
+    pub after: Option<Key>,
+    /// So many at most.
+    pub most: u64,
+    /// The directory of the event log.
+    pub events: Option<&'a Path>,
+}
+
+/// The end of a part of the list.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(super) struct Listed {
+    pub count: u64,
+    /// The last one, if there may be more behind it.
+    pub next: Option<String>,
+}
+
+/// A recipient by its id, such as `4711.0`.
+pub(super) fn key(id: &str) -> Result<Key, String> {
+    let parsed = id.split_once('.').and_then(|(message, number)| Some((message.parse().ok()?, number.parse().ok()?)));
+    let (message, number) = parsed.ok_or("`after` is the id of a recipient, such as 4711.0")?;
+    Ok(Key { message: Lsn::new(message), number })
+}
+
+/// The recipients of the relay that fit, one on each line. Of one message, replies that are not in memory any more are looked up in the event log.
+pub(super) fn list(relay: &Relay, page: &Page<'_>, answer: Answer<'_>) -> Listed {
+    let Page { of, after, most, events } = *page;
+    let mut listed = Listed::default();
     if most > 0 {
         let logged = of.message.map(|message| Logged::look(relay, of, Lsn::new(message), events));
-        relay.waiting(&filter(of), &mut |waiting| {
-            count += 1;
+        relay.waiting(&Filter { after, ..filter(of) }, &mut |waiting| {
+            listed.count += 1;
             let mut line = as_json(&waiting, relay);
             if let Some(logged) = &logged {
                 logged.complete(&waiting, &mut line);
             }
-            answer(line) && count < most
+            if listed.count == most {
+                listed.next = line["id"].as_str().map(str::to_owned);
+            }
+            answer(line) && listed.count < most
         });
     }
-    count
+    listed
 }
 
 /// What the event log has of a message's recipients of which nothing else says why they wait.
@@ -133,7 +165,7 @@ mod tests {
     use std::sync::{Arc, Mutex, mpsc};
 
     use posthaste_delivery::local::LocalConfig;
-    use posthaste_relay::queue::entry::{Change, Key, QueueEntry, Queued, QueuedRecipient, What};
+    use posthaste_relay::queue::entry::{Change, QueueEntry, Queued, QueuedRecipient, What};
     use posthaste_spool::{Batch, Body, Entry, FileSpool, Spool};
 
     use super::*;
@@ -195,7 +227,7 @@ mod tests {
                 lines.lock().unwrap().push(line);
                 true
             };
-            list(queue.relay(), &of, u64::MAX, events, &answer);
+            list(queue.relay(), &Page { of: &of, after: None, most: u64::MAX, events }, &answer);
             let lines = std::mem::take(&mut *lines.lock().unwrap());
             let keys = ["why", "class", "why_unknown"];
             lines.iter().map(|line| keys.map(|key| line[key].as_str().unwrap_or("").to_owned())).collect::<Vec<_>>()
@@ -218,5 +250,28 @@ mod tests {
         assert_eq!(shown(of.clone(), Some(&log)), [absent, found.clone(), untried.clone()]);
         assert_eq!(shown(Which { number: Some(1), ..of }, Some(&log)), [found]);
         assert_eq!(shown(Which::default(), Some(&log)), vec![untried; 3], "a list of many keeps to memory");
+    }
+
+    #[test]
+    fn a_list_goes_on_behind_its_last_recipient() {
+        let dir = tempfile::tempdir().unwrap();
+        let text = format!("[storage]\ndata = {:?}\n", dir.path().join("data"));
+        let config = Config::parse(Path::new("x"), &text).unwrap();
+        let (queue, message) = queue(&config);
+        let page = |after: Option<&str>| {
+            let lines = Arc::new(Mutex::new(Vec::new()));
+            let answer = |line: Value| {
+                lines.lock().unwrap().push(line["id"].as_str().unwrap().to_owned());
+                true
+            };
+            let after = after.map(|id| key(id).unwrap());
+            let listed = list(queue.relay(), &Page { of: &Which::default(), after, most: 2, events: None }, &answer);
+            (std::mem::take(&mut *lines.lock().unwrap()), listed.next)
+        };
+        let id = |number| format!("{}.{number}", message.get());
+        assert_eq!(page(None), (vec![id(0), id(1)], Some(id(1))));
+        assert_eq!(page(Some(&id(1))), (vec![id(2)], None));
+        assert_eq!(page(Some(&id(2))), (Vec::new(), None));
+        assert!(key("4711").is_err() && key("a.b").is_err());
     }
 }

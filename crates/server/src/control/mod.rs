@@ -11,9 +11,11 @@ mod closed;
 mod divert;
 mod explain;
 mod export;
+mod find;
 mod import;
 mod list;
 mod logins;
+mod mail;
 mod scopes;
 mod summary;
 mod suppression;
@@ -29,8 +31,10 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 pub use closed::{ClosedQueue, ClosedQueueError};
+use posthaste_admin::AskRefusal;
 use posthaste_control::{Doing, Request, SOCKET};
-use posthaste_relay::sender::OfMail;
+use posthaste_events::story::Wanted;
+use posthaste_relay::sender::{By, OfMail};
 use serde_json::{Value, json};
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
 use tokio::net::unix::OwnedWriteHalf;
@@ -150,7 +154,7 @@ async fn serve(stream: UnixStream, receiver: Receiver, page: Option<PageDoor>) -
     }
     answer(write, move |answer| match serde_json::from_str::<Request>(&line) {
         Ok(Request::Page { secs, scopes }) => page.ok_or(NO_PAGE)?.answer(uid, &scopes, secs),
-        Ok(request) => perform(&request, uid, &receiver, answer),
+        Ok(request) => perform(&request, &Asker { uid, ..Asker::default() }, &receiver, answer),
         Err(error) => Err(format!("not a request: {error}")),
     })
     .await
@@ -173,9 +177,44 @@ async fn answer(
     write.shutdown().await
 }
 
+/// Who asks.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Asker {
+    /// The user of the system.
+    pub uid: u32,
+    /// The name of the token of who asks by HTTP; empty at the socket.
+    pub token: String,
+}
+
+impl Asker {
+    /// For the event log.
+    fn by(&self, reason: &str) -> By {
+        By { uid: self.uid, token: self.token.clone(), reason: reason.to_owned() }
+    }
+}
+
+/// Answers a request that came by HTTP, with the token of this name. Blocks.
+///
+/// # Errors
+/// The selection has changed, or the request is refused.
+pub(crate) fn ask(
+    receiver: &Receiver,
+    request: &Request,
+    token: &str,
+    answer: Answer<'_>,
+) -> Result<Value, AskRefusal> {
+    let asker = Asker { uid: rustix::process::geteuid().as_raw(), token: token.to_owned() };
+    if let (Request::Act { of, expect: Some(expect), .. }, Some(relay)) = (request, receiver.relay())
+        && let Some(now) = act::changed(relay, of, *expect)
+    {
+        return Err(AskRefusal::Changed { expected: *expect, now });
+    }
+    perform(request, &asker, receiver, answer).map_err(AskRefusal::Refused)
+}
+
 /// The last line of the answer. It names streams that are stuck.
-fn perform(request: &Request, uid: u32, receiver: &Receiver, answer: Answer<'_>) -> Outcome {
-    let mut last = perform_alone(request, uid, receiver, answer)?;
+fn perform(request: &Request, asker: &Asker, receiver: &Receiver, answer: Answer<'_>) -> Outcome {
+    let mut last = perform_alone(request, asker, receiver, answer)?;
     let stuck = receiver.destinations().stuck().all();
     if !stuck.is_empty() {
         last["stuck"] = stuck.into();
@@ -183,23 +222,40 @@ fn perform(request: &Request, uid: u32, receiver: &Receiver, answer: Answer<'_>)
     Ok(last)
 }
 
-fn perform_alone(request: &Request, uid: u32, receiver: &Receiver, answer: Answer<'_>) -> Outcome {
+fn perform_alone(request: &Request, asker: &Asker, receiver: &Receiver, answer: Answer<'_>) -> Outcome {
     match request {
         Request::ForgetMailbox { mailbox } => return forget_mailbox(receiver, mailbox),
         Request::Logins => return logins::list(receiver, answer),
-        Request::ForgetGuesses { of } => return logins::forget(receiver, uid, of),
+        Request::Find { what, user, events, secs, limit } => {
+            let settings = receiver.settings();
+            let login = |user: &String| settings.directory.login_name(user).unwrap_or_else(|| user.clone());
+            let wanted = match (what, user) {
+                (Some(what), _) => Wanted::Named(what.clone()),
+                (None, Some(user)) => Wanted::User(login(user)),
+                (None, None) => Wanted::Newest(events.clone()),
+            };
+            return find::find(settings.events.as_deref(), &wanted, *secs, *limit, answer);
+        }
+        Request::Mail { message, mailbox, brief } => return mail::mail(receiver, *message, mailbox, *brief),
+        Request::ForgetGuesses { of } => return logins::forget(receiver, asker.uid, of),
         _ => {}
     }
     if let Some(why) = receiver.remote().stuck() {
         return Err(format!("the queue is stuck: {why}"));
     }
-    if let Request::List { of, limit } = request {
+    if let Request::List { of, limit, after } = request {
         let (most, events) = (limit.unwrap_or(u64::MAX), receiver.settings().events.clone());
-        let of_relay = receiver.relay().map_or(0, |relay| list::list(relay, of, most, events.as_deref(), answer));
-        let transports = receiver.transports().filter(|_| of_relay < most);
+        let after = after.as_deref().map(list::key).transpose()?;
+        let wanted = list::Page { of, after, most, events: events.as_deref() };
+        let listed = receiver.relay().map_or_else(list::Listed::default, |relay| list::list(relay, &wanted, answer));
+        let transports = receiver.transports().filter(|_| listed.count < most);
         let others =
-            transports.map_or(0, |transports| crate::transports::list(transports, of, most - of_relay, answer));
-        return Ok(json!({ "done": of_relay + others }));
+            transports.map_or(0, |transports| crate::transports::list(transports, of, most - listed.count, answer));
+        let mut end = json!({ "done": listed.count + others });
+        if let Some(next) = listed.next {
+            end["next"] = next.into();
+        }
+        return Ok(end);
     }
     let Some(relay) = receiver.relay() else {
         return match request {
@@ -209,29 +265,36 @@ fn perform_alone(request: &Request, uid: u32, receiver: &Receiver, answer: Answe
         };
     };
     match request {
-        Request::Summary { of, by } => summary::summary(relay, of, *by, answer),
+        Request::Summary { of, by, top } => summary::summary(relay, of, *by, *top, answer),
         Request::Cat { message, header } => cat::cat(relay, *message, *header, answer),
-        Request::Export { of, hold } => export::export(relay, uid, &receiver.settings().host_name, of, *hold, answer),
+        Request::Export { of, hold } => export::export(relay, asker, &receiver.settings().host_name, of, *hold, answer),
         Request::Import { .. } => Err("an import is answered elsewhere".to_owned()),
-        Request::Act { of, action, secs, reason } => act::act(relay, uid, of, *action, *secs, reason),
-        Request::Suspend { scope, secs, reason } => suspend::suspend(relay, uid, scope, *secs, reason),
-        Request::Resume { scope } => suspend::resume(relay, uid, scope),
+        Request::Act { of, action, secs, reason, expect } => {
+            if let Some(now) = expect.and_then(|expect| act::changed(relay, of, expect)) {
+                return Err(format!("the selection has changed: {now} recipients are in it now"));
+            }
+            act::act(relay, asker, of, *action, *secs, reason)
+        }
+        Request::Suspend { scope, secs, reason } => suspend::suspend(relay, asker, scope, *secs, reason),
+        Request::Resume { scope } => suspend::resume(relay, asker, scope),
         Request::Suspensions => suspend::list(relay, answer),
         Request::List { .. }
         | Request::Trace { .. }
         | Request::ForgetMailbox { .. }
         | Request::Logins
         | Request::ForgetGuesses { .. }
+        | Request::Find { .. }
+        | Request::Mail { .. }
         | Request::Page { .. } => Err("answered elsewhere".to_owned()),
-        Request::Divert { scope, to, secs, reason } => divert::divert(relay, uid, scope, to, *secs, reason),
-        Request::Undivert { scope } => divert::end(relay, uid, scope),
+        Request::Divert { scope, to, secs, reason } => divert::divert(relay, asker, scope, to, *secs, reason),
+        Request::Undivert { scope } => divert::end(relay, asker, scope),
         Request::Diversions => divert::list(relay, answer),
         Request::Explain { domain, tenant, pool, source } => {
             explain::explain(relay, OfMail { domain, tenant, pool, source }, answer)
         }
         Request::Suppressions { of } => suppression::list(relay, of, answer),
-        Request::Suppress { entries } => suppression::add(relay, uid, entries),
-        Request::Unsuppress { tenant, addresses } => suppression::remove(relay, uid, tenant, addresses),
+        Request::Suppress { entries } => suppression::add(relay, asker, entries),
+        Request::Unsuppress { tenant, addresses } => suppression::remove(relay, asker, tenant, addresses),
     }
 }
 

@@ -21,6 +21,7 @@ pub(super) fn filter(of: &Which) -> Filter {
         number: of.number,
         sender: of.sender.clone(),
         recipient: of.recipient.clone(),
+        after: None,
     }
 }
 

@@ -4,7 +4,7 @@ use posthaste_relay::sender::{Relay, wall_secs};
 use posthaste_relay::suppression::{Suppressed, SuppressionError, Suppressions, Wanted};
 use serde_json::json;
 
-use super::{Answer, Outcome};
+use super::{Answer, Asker, Outcome};
 
 /// The entries that are wanted, one on each line.
 pub(super) fn list(relay: &Relay, wanted: &Wanted, answer: Answer<'_>) -> Outcome {
@@ -18,22 +18,24 @@ pub(super) fn list(relay: &Relay, wanted: &Wanted, answer: Answer<'_>) -> Outcom
 }
 
 /// Adds entries; those without a time are added now.
-pub(super) fn add(relay: &Relay, uid: u32, entries: &[Suppressed]) -> Outcome {
+pub(super) fn add(relay: &Relay, asker: &Asker, entries: &[Suppressed]) -> Outcome {
     let now = wall_secs();
     let added = |entry: &Suppressed| if entry.added == 0 { now } else { entry.added };
     let entries: Vec<Suppressed> =
         entries.iter().map(|entry| Suppressed { added: added(entry), ..entry.clone() }).collect();
     let new = list_of(relay)?.add(&entries, now).map_err(failed)?;
     let (count, first) = (entries.len(), entries.first().map_or("", |entry| &*entry.address));
-    tracing::info!(uid, entries = count, new, first, "the operator has added to the suppression list");
+    let Asker { uid, token } = asker;
+    tracing::info!(uid, token, entries = count, new, first, "the operator has added to the suppression list");
     Ok(json!({ "done": count, "new": new }))
 }
 
 /// Removes addresses of a tenant, or those for everybody.
-pub(super) fn remove(relay: &Relay, uid: u32, tenant: &str, addresses: &[String]) -> Outcome {
+pub(super) fn remove(relay: &Relay, asker: &Asker, tenant: &str, addresses: &[String]) -> Outcome {
     let removed = list_of(relay)?.remove(tenant, addresses, wall_secs()).map_err(failed)?;
     let first = addresses.first().map_or("", String::as_str);
-    tracing::info!(uid, tenant, removed, first, "the operator has removed from the suppression list");
+    let Asker { uid, token } = asker;
+    tracing::info!(uid, token, tenant, removed, first, "the operator has removed from the suppression list");
     Ok(json!({ "done": removed }))
 }
 

@@ -2,23 +2,24 @@
 
 use posthaste_control::Named;
 use posthaste_relay::queue::{QueueEntry, Secs};
-use posthaste_relay::sender::{By, ControlError, Relay};
+use posthaste_relay::sender::{ControlError, Relay};
 use serde_json::{Value, json};
 
-use super::{Answer, Outcome, scopes};
+use super::{Answer, Asker, Outcome, scopes};
 
 /// Tries nothing of a scope.
-pub(super) fn suspend(relay: &Relay, uid: u32, scope: &Named, secs: Option<Secs>, reason: &str) -> Outcome {
-    let by = By { uid, reason: reason.to_owned() };
-    relay.suspend(scopes::scope(scope)?, secs, &by).map_err(failed)?;
-    tracing::info!(uid, scope = ?scope, secs, reason, "the operator has suspended mail");
+pub(super) fn suspend(relay: &Relay, asker: &Asker, scope: &Named, secs: Option<Secs>, reason: &str) -> Outcome {
+    relay.suspend(scopes::scope(scope)?, secs, &asker.by(reason)).map_err(failed)?;
+    let Asker { uid, token } = asker;
+    tracing::info!(uid, token, scope = ?scope, secs, reason, "the operator has suspended mail");
     Ok(json!({ "done": 1 }))
 }
 
 /// Tries it again.
-pub(super) fn resume(relay: &Relay, uid: u32, scope: &Named) -> Outcome {
-    let had = relay.resume(scopes::scope(scope)?, &By { uid, ..By::default() }).map_err(failed)?;
-    tracing::info!(uid, scope = ?scope, "the operator has resumed mail");
+pub(super) fn resume(relay: &Relay, asker: &Asker, scope: &Named) -> Outcome {
+    let had = relay.resume(scopes::scope(scope)?, &asker.by("")).map_err(failed)?;
+    let Asker { uid, token } = asker;
+    tracing::info!(uid, token, scope = ?scope, "the operator has resumed mail");
     Ok(json!({ "done": u8::from(had) }))
 }
 

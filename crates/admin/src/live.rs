@@ -1,0 +1,208 @@
+//! Events as they happen, to pages that are open: server-sent events, which a page reads by `fetch`.
+
+use std::collections::HashMap;
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use hyper::StatusCode;
+use hyper::body::Bytes;
+use posthaste_net::Phase;
+use tokio::sync::mpsc::{Sender, channel};
+use tokio::task::spawn_blocking;
+use tokio::time::{Instant, sleep};
+
+use crate::answer::{self, Answer};
+use crate::body::AnswerBody;
+use crate::guard::Credential;
+use crate::routes::RETRY_SECS;
+use crate::service::{Arrival, Shared, unix_secs};
+use crate::session::SESSION_PREFIX;
+use crate::token::{Token, TokenHash};
+use crate::view::{FollowEvents, ServerView};
+
+/// Streams that are open, by token.
+#[derive(Debug, Default)]
+pub(crate) struct LiveStreams(Arc<Mutex<HashMap<TokenHash, usize>>>);
+
+const STREAMS_MAX: usize = 32;
+const TOKEN_STREAMS_MAX: usize = 4;
+/// Between two looks at the log.
+const LOOK_INTERVAL: Duration = Duration::from_millis(250);
+/// Events of one look: a page shows the newest rows, not thousands a second.
+const LOOK_EVENTS_MAX: usize = 500;
+/// Without an event a comment is sent, so that a client that has gone is noticed; the token is looked at as often.
+const ALIVE_INTERVAL: Duration = Duration::from_secs(5);
+/// Pieces that wait for a client: one that is slower is dropped.
+const PIECES_MAX: usize = 16;
+
+/// A stream that is counted until this is dropped.
+#[derive(Debug)]
+struct Place {
+    streams: Arc<Mutex<HashMap<TokenHash, usize>>>,
+    of: TokenHash,
+}
+
+impl LiveStreams {
+    /// `None`: there are enough, of all tokens or of this one.
+    fn place(&self, of: &TokenHash) -> Option<Place> {
+        let mut streams = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let all: usize = streams.values().sum();
+        let own = streams.get(of).copied().unwrap_or_default();
+        if all >= STREAMS_MAX || own >= TOKEN_STREAMS_MAX {
+            return None;
+        }
+        streams.insert(*of, own + 1);
+        Some(Place { streams: Arc::clone(&self.0), of: *of })
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        let mut streams = self.streams.lock().unwrap_or_else(PoisonError::into_inner);
+        match streams.get_mut(&self.of) {
+            Some(count) if *count > 1 => *count -= 1,
+            _ => _ = streams.remove(&self.of),
+        }
+    }
+}
+
+/// Answers with events from now on, until the client leaves, its token ends, or the server stops.
+pub(crate) async fn follow<V: ServerView>(
+    shared: &Arc<Shared<V>>,
+    arrival: &Arrival,
+    token: &Token,
+    credential: Credential,
+) -> Answer {
+    let Some(place) = shared.streams.place(token.hash()) else {
+        let why = "too many streams are open";
+        return answer::later(StatusCode::TOO_MANY_REQUESTS, why, RETRY_SECS);
+    };
+    let looking = Arc::clone(shared);
+    let Ok(Some(events)) = spawn_blocking(move || looking.view.follow()).await else {
+        return answer::refused(StatusCode::NOT_FOUND, "the event log is off");
+    };
+    let (pieces, sent) = channel(PIECES_MAX);
+    let (shared, phase, is_loopback) = (Arc::clone(shared), arrival.phase(), arrival.is_loopback);
+    tokio::spawn(async move {
+        let _place = place;
+        let goes_on: GoesOn = Box::new(move || {
+            let (shared, credential) = (Arc::clone(&shared), credential.clone());
+            let is_draining = phase.reached(Phase::Draining);
+            Box::pin(async move { !is_draining && shared.is_good(&credential, is_loopback).await })
+        });
+        send(events, &pieces, goes_on).await;
+    });
+    let mut answer = answer::answer(StatusCode::OK, "text/event-stream", Bytes::new());
+    *answer.body_mut() = AnswerBody::live(sent);
+    answer
+}
+
+/// True as long as a stream may go on.
+type GoesOn = Box<dyn Fn() -> Pin<Box<dyn Future<Output = bool> + Send>> + Send + Sync>;
+
+/// Looks again and again. A drain is noticed with the next look, the end of a token within [`ALIVE_INTERVAL`].
+async fn send(mut events: Box<dyn FollowEvents>, pieces: &Sender<Bytes>, goes_on: GoesOn) {
+    let mut heard = Instant::now();
+    // The head goes out with it.
+    if pieces.try_send(Bytes::from_static(b": events\n\n")).is_err() {
+        return;
+    }
+    loop {
+        sleep(LOOK_INTERVAL).await;
+        let read = spawn_blocking(move || {
+            let lines = events.read(LOOK_EVENTS_MAX);
+            (events, lines)
+        });
+        let Ok((again, lines)) = read.await else { return };
+        events = again;
+        let is_silent = lines.is_empty();
+        if is_silent && heard.elapsed() < ALIVE_INTERVAL && !pieces.is_closed() {
+            continue;
+        }
+        if !goes_on().await {
+            return;
+        }
+        heard = Instant::now();
+        let text = match is_silent {
+            true => ":\n\n".to_owned(),
+            false => lines.iter().map(|line| format!("data: {}\n\n", line.trim_end())).collect(),
+        };
+        if pieces.try_send(text.into()).is_err() {
+            return;
+        }
+    }
+}
+
+impl<V: ServerView> Shared<V> {
+    /// True if the credential of an open stream would still be let in.
+    async fn is_good(self: &Arc<Self>, credential: &Credential, is_loopback: bool) -> bool {
+        let (Credential::Token(presented) | Credential::Cookie(presented)) = credential else { return false };
+        if presented.starts_with(SESSION_PREFIX) {
+            return self.of_session(presented, is_loopback).await.is_ok_and(|token| token.is_some());
+        }
+        let token = self.tokens.find(presented, unix_secs()).await;
+        token.is_ok_and(|token| token.is_some()) || (is_loopback && self.of_password(presented).await.is_some())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicBool, Ordering};
+
+    use super::*;
+
+    struct Some3(usize);
+
+    impl FollowEvents for Some3 {
+        fn read(&mut self, _: usize) -> Vec<String> {
+            self.0 += 1;
+            if self.0 <= 3 { vec![format!("{{\"n\":{}}}\n", self.0)] } else { Vec::new() }
+        }
+    }
+
+    #[test]
+    fn streams_are_counted_by_token_and_in_all() {
+        let streams = LiveStreams::default();
+        let token = |number: u8| [number; 32];
+        let own: Vec<_> = (0..TOKEN_STREAMS_MAX).map(|_| streams.place(&token(0)).unwrap()).collect();
+        assert!(streams.place(&token(0)).is_none());
+        let others: Vec<_> = (1..u8::MAX).map_while(|number| streams.place(&token(number))).collect();
+        assert_eq!(own.len() + others.len(), STREAMS_MAX);
+        drop(own);
+        assert!(streams.place(&token(0)).is_some());
+        drop(others);
+        assert!(streams.0.lock().unwrap().is_empty());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_stream_ends_with_its_token() {
+        let (pieces, mut sent) = channel(PIECES_MAX);
+        let is_good = Arc::new(AtomicBool::new(true));
+        let asked = Arc::clone(&is_good);
+        let sending = tokio::spawn(async move {
+            let goes_on: GoesOn = Box::new(move || Box::pin(std::future::ready(asked.load(Ordering::Relaxed))));
+            send(Box::new(Some3(0)), &pieces, goes_on).await;
+        });
+        for expected in [": events\n\n", "data: {\"n\":1}\n\n", "data: {\"n\":2}\n\n", "data: {\"n\":3}\n\n", ":\n\n"] {
+            assert_eq!(sent.recv().await.as_deref(), Some(expected.as_bytes()));
+        }
+        is_good.store(false, Ordering::Relaxed);
+        assert_eq!(sent.recv().await, None);
+        sending.await.unwrap();
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_client_that_reads_nothing_is_dropped() {
+        struct Endless;
+        impl FollowEvents for Endless {
+            fn read(&mut self, _: usize) -> Vec<String> {
+                vec!["{}".to_owned()]
+            }
+        }
+        let (pieces, _unread) = channel(PIECES_MAX);
+        send(Box::new(Endless), &pieces, Box::new(|| Box::pin(std::future::ready(true)))).await;
+        assert_eq!(pieces.capacity(), 0);
+    }
+}

@@ -1,0 +1,230 @@
+//! What the page asks of the server: the queue, the event log, messages, the system, events as they happen.
+
+use std::io::{BufRead, BufReader, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::path::Path;
+
+use serde_json::{Value, json};
+
+use crate::http::{CONFIG, ask, page_of, serve, token};
+use crate::relaying::{config, list, unused_port, wait_until_unreachable};
+use crate::support::{MESSAGE, PATIENCE, Server, command};
+
+/// A server whose next hop is not there, with three recipients of there.example and one of other.example in its queue.
+fn waiting(dir: &Path) -> (Server, SocketAddr) {
+    let relay = config(unused_port(), "").replace("unreachable_secs = 1\n", "unreachable_secs = 600\n");
+    let server = Server::start(dir, &format!("{relay}{CONFIG}"));
+    let mut client = server.hello();
+    let mut send = |from: &str, to: &[&str]| _ = client.try_message(from, to, b"Subject: a\r\n\r\ntext\r\n").unwrap();
+    send("eve@here.example", &["ann@there.example", "bob@there.example"]);
+    send("joe@here.example", &["ann@there.example"]);
+    send("eve@here.example", &["ann@other.example"]);
+    wait_until_unreachable(&server, dir, 2);
+    let address = page_of(&server);
+    (server, address)
+}
+
+/// The answer to a request of the control socket that comes by HTTP.
+fn control(address: SocketAddr, secret: &str, request: &Value) -> (u16, Value) {
+    let body = request.to_string();
+    let head = format!(
+        "POST /api/control/v1 HTTP/1.1\r\nHost: {address}\r\nConnection: close\r\nAuthorization: Bearer {secret}\r\n"
+    );
+    let json = "Content-Type: application/json\r\n";
+    let (status, answer) = ask(address, &format!("{head}{json}Content-Length: {}\r\n\r\n{body}", body.len()));
+    (status, serde_json::from_str(&answer).unwrap_or_else(|_| panic!("{answer}")))
+}
+
+fn get(address: SocketAddr, path: &str, secret: &str) -> (u16, Value) {
+    let head = format!("GET {path} HTTP/1.1\r\nHost: {address}\r\nConnection: close\r\n");
+    let (status, answer) = ask(address, &format!("{head}Authorization: Bearer {secret}\r\n\r\n"));
+    (status, serde_json::from_str(&answer).unwrap_or_else(|_| panic!("{answer}")))
+}
+
+#[test]
+fn the_queue_is_shown_and_changed_with_what_was_seen() {
+    let dir = tempfile::tempdir().unwrap();
+    let (server, address) = waiting(dir.path());
+    let secret = token(dir.path(), "ann", "queue:read,queue:write,route");
+    let ask = |request: Value| control(address, &secret, &request);
+    let (status, summary) = ask(json!({ "ask": "summary", "top": 1 }));
+    assert_eq!(status, 200, "{summary}");
+    let line = &summary["lines"][0];
+    assert_eq!(
+        (&line["domain"], &line["recipients"], &summary["end"]["done"]),
+        (&"there.example".into(), &3.into(), &2.into())
+    );
+    assert!(line["last_reply"].as_str().unwrap().contains("refused") && line["next"].is_i64(), "{line}");
+    assert_eq!(summary["end"]["recipients"], 4);
+    let of = json!({ "domain": "there.example" });
+    let page = |after: Option<&str>| ask(json!({ "ask": "list", "of": of, "limit": 2, "after": after })).1;
+    let first = page(None);
+    let next = first["end"]["next"].as_str().unwrap();
+    assert_eq!((first["lines"].as_array().unwrap().len(), &first["lines"][1]["id"]), (2, &next.into()));
+    let last = page(Some(next));
+    assert_eq!((&last["lines"][0]["sender"], &last["end"]["next"]), (&"joe@here.example".into(), &Value::Null));
+    // The number that was shown is not the number that there is.
+    let act = |action: &str, expect: u64| ask(json!({ "ask": "act", "of": of, "action": action, "expect": expect }));
+    let (status, changed) = act("delete", 5);
+    assert_eq!((status, &changed["now"]), (409, &3.into()), "{changed}");
+    assert_eq!(list(dir.path(), &[]).len(), 4, "nothing was done");
+    let (status, held) = act("hold", 3);
+    assert_eq!((status, &held["end"]["changed"]), (200, &3.into()), "{held}");
+    server.wait_for_log("token=\"ann\"");
+    let told = command(dir.path(), &["trace", "bob@there.example", "--json"]).output().unwrap();
+    let told = String::from_utf8(told.stdout).unwrap();
+    assert!(told.contains("\"action\": \"hold\"") && told.contains("\"token\": \"ann\""), "{told}");
+    assert_eq!(act("release", 3).1["end"]["changed"], 3);
+    let scope = json!({ "domain": "other.example" });
+    assert_eq!(ask(json!({ "ask": "suspend", "scope": scope, "secs": 60, "reason": "look" })).0, 200);
+    assert_eq!(ask(json!({ "ask": "suspensions" })).1["lines"][0]["scope"], scope);
+    assert_eq!(ask(json!({ "ask": "resume", "scope": scope })).1["end"]["done"], 1);
+    assert_eq!(ask(json!({ "ask": "divert", "scope": scope, "to": "[127.0.0.1]:1", "secs": null })).0, 200);
+    assert_eq!(ask(json!({ "ask": "undivert", "scope": scope })).1["end"]["done"], 1);
+    let explained = ask(json!({ "ask": "explain", "domain": "there.example" })).1;
+    assert_eq!(explained["lines"][0]["waiting"], 3, "{explained}");
+    assert_eq!(act("delete", 3).1["end"]["changed"], 3);
+    assert_eq!(list(dir.path(), &[]).len(), 1);
+    server.stop();
+}
+
+#[test]
+fn each_request_needs_its_scope() {
+    let dir = tempfile::tempdir().unwrap();
+    let (server, address) = waiting(dir.path());
+    let reads = token(dir.path(), "reads", "queue:read");
+    let domain = json!({ "domain": "there.example" });
+    let check = |request: Value, expected: u16| {
+        let (status, answer) = control(address, &reads, &request);
+        assert_eq!(status, expected, "{request}: {answer}");
+    };
+    check(json!({ "ask": "list" }), 200);
+    for refused in [
+        json!({ "ask": "act", "of": domain, "action": "delete" }),
+        json!({ "ask": "suspend", "scope": domain, "secs": null }),
+        json!({ "ask": "divert", "scope": domain, "to": "a.example", "secs": null }),
+        json!({ "ask": "cat", "message": 1 }),
+        json!({ "ask": "mail", "message": 1 }),
+        json!({ "ask": "find" }),
+        json!({ "ask": "suppressions" }),
+        json!({ "ask": "logins" }),
+        json!({ "ask": "page", "secs": 1 }),
+        json!({ "ask": "export", "of": {} }),
+        json!({ "ask": "forget-guesses", "of": [] }),
+    ] {
+        check(refused, 403);
+    }
+    check(json!({ "ask": "nothing" }), 400);
+    check(json!({ "ask": "list", "after": "x" }), 422);
+    for path in ["/api/system/v1", "/api/log/v1", "/api/events/v1"] {
+        assert_eq!(get(address, path, &reads).0, 403, "{path}");
+    }
+    assert_eq!(list(dir.path(), &[]).len(), 4);
+    server.stop();
+}
+
+#[test]
+fn mail_is_found_and_read_with_what_was_refused() {
+    let dir = tempfile::tempdir().unwrap();
+    let (server, address) = serve(dir.path());
+    let secret = token(dir.path(), "me", "events:read,mail:read");
+    let html = b"Subject: =?utf-8?q?gr=C3=BCn?=\r\nX-Evil: <script>alert(1)</script>\r\nContent-Type: text/html\r\n\r\n<b onclick=x>hello</b>\r\n";
+    let mut client = server.hello();
+    client.deliver(&["ann@example.org"], html);
+    client.expect("MAIL FROM:<a@example.net>", 250);
+    client.expect("RCPT TO:<b@elsewhere.example>", 550);
+    server.wait_for_mail("example.org", "ann", 1);
+    let find = |request: Value| control(address, &secret, &request);
+    let until = |request: Value, is_enough: &dyn Fn(&Value) -> bool| {
+        let deadline = std::time::Instant::now() + PATIENCE;
+        loop {
+            let (status, found) = find(request.clone());
+            if status == 200 && is_enough(&found) {
+                return found;
+            }
+            assert!(std::time::Instant::now() < deadline, "{status} {found}");
+            std::thread::sleep(std::time::Duration::from_millis(50));
+        }
+    };
+    let found = until(json!({ "ask": "find", "what": "ann@example.org" }), &|found| {
+        found["lines"][0]["events"]
+            .as_array()
+            .is_some_and(|events| events.iter().any(|event| event["event"] == "delivered"))
+    });
+    let message = found["lines"][0]["message"].as_u64().unwrap();
+    let refused = until(json!({ "ask": "find", "events": ["refused"] }), &|found| !found["lines"][0].is_null());
+    let refused = &refused["lines"][0]["events"][0];
+    assert_eq!((&refused["event"], &refused["stage"]), (&"refused".into(), &"recipient".into()), "{refused}");
+    let mailbox = "example.org/ann/Maildir";
+    let (status, read) = find(json!({ "ask": "mail", "message": message, "mailbox": mailbox }));
+    let mail = &read["end"]["mail"];
+    assert_eq!((status, &mail["subject"]), (200, &"grün".into()), "{read}");
+    assert!(mail["html"].as_str().unwrap().contains("<b onclick=x>"), "as its source: {mail}");
+    assert!(mail["source"].as_str().unwrap().contains("<script>alert(1)</script>"), "{mail}");
+    assert!(mail["header"].as_array().unwrap().contains(&json!(["X-Evil", "<script>alert(1)</script>"])), "{mail}");
+    for mailbox in ["../../etc", "example.org/../..", "/etc", "example.org/bob/Maildir", "."] {
+        let (status, answer) = find(json!({ "ask": "mail", "message": message, "mailbox": mailbox }));
+        assert_eq!(status, 422, "{mailbox}: {answer}");
+    }
+    assert_eq!(find(json!({ "ask": "mail", "message": message + 1, "mailbox": mailbox })).0, 422);
+    server.stop();
+}
+
+#[test]
+fn events_come_as_they_happen_until_the_token_goes() {
+    let dir = tempfile::tempdir().unwrap();
+    let (server, address) = serve(dir.path());
+    let secret = token(dir.path(), "me", "events:read");
+    let mut client = server.hello();
+    client.deliver(&["before@example.org"], MESSAGE);
+    server.wait_for_mail("example.org", "before", 1);
+    let mut stream = TcpStream::connect(address).unwrap();
+    stream.set_read_timeout(Some(PATIENCE)).unwrap();
+    let head = format!("GET /api/events/v1 HTTP/1.1\r\nHost: {address}\r\nAuthorization: Bearer {secret}\r\n\r\n");
+    stream.write_all(head.as_bytes()).unwrap();
+    let mut lines = BufReader::new(stream).lines().map(Result::unwrap);
+    let mut wait = |text: &str| {
+        let mut seen = Vec::new();
+        for line in lines.by_ref() {
+            let is_it = line.contains(text);
+            seen.push(line);
+            if is_it {
+                return seen.concat();
+            }
+        }
+        panic!("it ended without {text}: {seen:?}");
+    };
+    let head = wait(": events");
+    assert!(head.contains("text/event-stream") && head.contains("content-security-policy: "), "{head}");
+    client.deliver(&["after@example.org"], MESSAGE);
+    let seen = wait("\"event\":\"delivered\"");
+    assert!(seen.contains("after@example.org"), "{seen}");
+    let removed = command(dir.path(), &["token", "remove", "me"]).output().unwrap();
+    assert!(removed.status.success(), "{removed:?}");
+    // The last chunk: the stream has ended.
+    assert_eq!(lines.find(|line| line == "0").as_deref(), Some("0"));
+    server.stop();
+}
+
+#[test]
+fn the_system_is_shown_without_secrets() {
+    let dir = tempfile::tempdir().unwrap();
+    let (server, address) = serve(dir.path());
+    let secret = token(dir.path(), "me", "server:read");
+    let (status, system) = get(address, "/api/system/v1", &secret);
+    assert_eq!((status, &system["host_name"]), (200, &"mx.example.org".into()), "{system}");
+    assert!(system["config"].as_str().unwrap().contains("host_name = \"mx.example.org\""), "{system}");
+    assert!(system["listeners"].as_array().unwrap().iter().any(|one| one["protocol"] == "http"), "{system}");
+    assert_eq!(system["tokens"], json!([{ "name": "me", "scopes": ["server:read"], "until": null }]));
+    let mut client = server.hello();
+    let kept = client.deliver(&["ann@example.org"], MESSAGE);
+    let id = kept.text.split_whitespace().last().unwrap().to_owned();
+    server.wait_for_log(&format!("id={id}"));
+    let (_, log) = get(address, "/api/log/v1", &secret);
+    let lines = log["lines"].as_array().unwrap();
+    assert!(lines.iter().any(|line| line.as_str().unwrap().contains(&format!("id={id}"))), "{log}");
+    for text in [system.to_string(), log.to_string()] {
+        assert!(!text.contains(&secret[4..]), "{text}");
+    }
+    server.stop();
+}

@@ -1,0 +1,34 @@
+//! What became of mail, from the event log.
+
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use posthaste_events::packed_name;
+use posthaste_events::story::{Found, Wanted, Within, search};
+use serde_json::json;
+
+use super::{Answer, Outcome};
+
+/// Messages that fit, the newest first, a line for each with its events.
+pub(super) fn find(
+    events: Option<&Path>,
+    wanted: &Wanted,
+    secs: Option<u64>,
+    limit: Option<u32>,
+    answer: Answer<'_>,
+) -> Outcome {
+    let dir = events.ok_or("the event log is off: `enabled = false` in [events]")?;
+    let most = limit.unwrap_or(MESSAGES).clamp(1, MESSAGES_MAX) as usize;
+    let within = Within::last(secs, most, Instant::now() + PATIENCE);
+    let found = search(dir, wanted, &within).map_err(|error| format!("{}: {error}", dir.display()))?;
+    let Found { stories, is_cut, is_late, damaged } = found;
+    let count = stories.len();
+    let _ = stories.iter().rev().all(|(message, events)| answer(json!({ "message": message, "events": events })));
+    let damaged: Vec<String> = damaged.into_iter().map(packed_name).collect();
+    Ok(json!({ "done": count, "cut": is_cut, "late": is_late, "damaged": damaged }))
+}
+
+const MESSAGES: u32 = 100;
+const MESSAGES_MAX: u32 = 1000;
+/// For a large log: then the answer has the older part.
+const PATIENCE: Duration = Duration::from_secs(20);
