@@ -26,13 +26,19 @@ const JAVASCRIPT: &str = "text/javascript; charset=utf-8";
 const SVG: &str = "image/svg+xml";
 
 /// Each file comes after those that it names.
-const FILES: [(&str, &str, &[u8]); 7] = [
+const FILES: [(&str, &str, &[u8]); 13] = [
     ("page.css", CSS, include_bytes!("page/page.css")),
     ("icon.svg", SVG, include_bytes!("page/icon.svg")),
     ("el.js", JAVASCRIPT, include_bytes!("page/el.js")),
     ("format.js", JAVASCRIPT, include_bytes!("page/format.js")),
+    ("route.js", JAVASCRIPT, include_bytes!("page/route.js")),
     ("api.js", JAVASCRIPT, include_bytes!("page/api.js")),
+    ("ask.js", JAVASCRIPT, include_bytes!("page/ask.js")),
     ("now.js", JAVASCRIPT, include_bytes!("page/now.js")),
+    ("queue.js", JAVASCRIPT, include_bytes!("page/queue.js")),
+    ("find.js", JAVASCRIPT, include_bytes!("page/find.js")),
+    ("mail.js", JAVASCRIPT, include_bytes!("page/mail.js")),
+    ("system.js", JAVASCRIPT, include_bytes!("page/system.js")),
     ("main.js", JAVASCRIPT, include_bytes!("page/main.js")),
 ];
 const INDEX: &[u8] = include_bytes!("page/index.html");

@@ -49,3 +49,29 @@ export async function logOut() {
 export function forget() {
   localStorage.removeItem(KEY);
 }
+
+/// A request of the control socket: { lines, end, more }.
+export function control(request) {
+  return ask("POST", "/api/control/v1", request);
+}
+
+/// Gives each event that happens from now on to `take`, until `signal` ends it. Throws if the server ends it.
+export async function followEvents(take, signal) {
+  const answer = await fetch("/api/events/v1", { ...options("GET"), signal });
+  if (!answer.ok) throw new Refused(answer.status, await answer.json());
+  const reader = answer.body.pipeThrough(new TextDecoderStream()).getReader();
+  let rest = "";
+  for (;;) {
+    const { done, value } = await reader.read();
+    if (done) throw new Error("the stream of events has ended");
+    const blocks = (rest + value).split("\n\n");
+    rest = blocks.pop();
+    const events = blocks.filter((block) => block.startsWith("data: ")).map((block) => JSON.parse(block.slice(6)));
+    if (events.length) take(events);
+  }
+}
+
+/// A word of a command line.
+export function quoted(word) {
+  return /^[\w@%+=:,./-]+$/.test(word) ? word : "'" + word.replaceAll("'", "'\\''") + "'";
+}

@@ -40,3 +40,11 @@ export function clock(secs, now) {
   const time = at.toLocaleTimeString("en-GB", { hour: "2-digit", minute: "2-digit" });
   return now - secs < 43200 ? time : at.toLocaleDateString("en-GB", { day: "numeric", month: "short" }) + " " + time;
 }
+
+/// A time of the event log: of day with seconds, and the day if it is another one.
+export function stamp(text) {
+  const at = new Date(text);
+  if (Number.isNaN(at.getTime())) return String(text);
+  const time = at.toLocaleTimeString("en-GB");
+  return at.toDateString() === new Date().toDateString() ? time : at.toLocaleDateString("en-GB", { day: "numeric", month: "short" }) + " " + time;
+}

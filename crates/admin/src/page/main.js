@@ -1,49 +1,58 @@
-// Logs in, and shows Now until somebody logs out.
+// Logs in, and shows the page that the address names until somebody logs out.
 
-import { el, put } from "./el.js";
+import { button, el, foreign, put } from "./el.js";
 import { Refused, forget, get, logIn, logOut } from "./api.js";
+import { FindPage } from "./find.js";
+import { MailPage } from "./mail.js";
 import { NowPage } from "./now.js";
+import { QueuePage } from "./queue.js";
+import { address, here } from "./route.js";
+import { SystemPage } from "./system.js";
 
-const app = document.getElementById("app");
-const INTERVAL_MS = 1000;
+/// By name in the address: text, scope, page, key after `g`.
+const PAGES = {
+  now: ["Now", null, NowPage, "n"],
+  queue: ["Queue", "queue:read", QueuePage, "q"],
+  find: ["Find", "events:read", FindPage, "f"],
+  system: ["System", "server:read", SystemPage, "s"],
+  mail: [null, "mail:read", MailPage, null],
+};
 const ERROR_INTERVAL_MS = 5000;
 
+const app = document.getElementById("app");
+let whose = null;
+let shown = null;
+
 function login(message) {
+  close();
+  whose = null;
   const said = el("p", { class: "error", role: "alert" }, message ?? "");
   // For programs that keep passwords.
   const user = el("input", { type: "text", name: "username", autocomplete: "username", value: "token", hidden: true });
-  const field = el("input", {
-    id: "token", name: "token", type: "password", autocomplete: "current-password", required: true, spellcheck: "false", placeholder: "pht_… or the first password",
-  });
-  const button = el("button", { type: "submit" }, "Open");
+  const key = el("input", { id: "token", name: "token", type: "password", autocomplete: "current-password", required: true, spellcheck: "false", placeholder: "pht_… or the first password" });
+  const open = el("button", { type: "submit" }, "Open");
   const enter = async (event) => {
     event.preventDefault();
-    button.disabled = true;
+    open.disabled = true;
     put(said);
     try {
-      await logIn({ token: field.value.trim() });
+      await logIn({ token: key.value.trim() });
       start();
     } catch (error) {
       put(said, error instanceof Refused ? "Refused: " + error.message : "The server does not answer.");
-      button.disabled = false;
-      field.select();
+      open.disabled = false;
+      key.select();
     }
   };
-  const form = el("form", { class: "login", onsubmit: enter },
-    el("h1", {}, "Posthaste"),
-    user,
-    el("label", { for: "token" }, "Token or password"),
-    field,
-    button,
-    said,
+  document.title = "Posthaste";
+  put(app, el("main", { class: "narrow" }, el("form", { class: "login", onsubmit: enter },
+    el("h1", {}, "Posthaste"), user, el("label", { for: "token" }, "Token or password"), key, open, said,
     el("p", { class: "hint" }, "On the server, ", el("code", {}, "posthaste page"), " prints a link that opens this page. Without a configuration, the password in ",
-      el("code", {}, "posthaste-data/password"), " opens it."));
-  put(app, el("main", { class: "narrow" }, form));
-  field.focus();
+      el("code", {}, "posthaste-data/password"), " opens it."))));
+  key.focus();
 }
 
 async function start() {
-  let whose;
   try {
     whose = await get("/api/token/v1");
   } catch (error) {
@@ -54,34 +63,66 @@ async function start() {
     put(app, el("main", { class: "narrow" }, el("p", { class: "error", role: "alert" }, "The server does not answer; trying again.")));
     return setTimeout(start, ERROR_INTERVAL_MS);
   }
-  const page = new NowPage(whose, async () => { await logOut(); login(); });
-  put(app, page.node);
-  follow(page, whose.scopes);
+  show();
 }
 
-/// Asks each second as long as somebody looks.
-async function follow(page, scopes) {
-  while (page.node.isConnected) {
-    let pause = INTERVAL_MS;
+function close() {
+  shown?.stop?.();
+  shown = null;
+  document.querySelectorAll("dialog").forEach((node) => node.remove());
+}
+
+function may(scope) {
+  return scope === null || whose.scopes.includes(scope);
+}
+
+/// Shows the page that the address names.
+function show() {
+  if (!whose) return;
+  close();
+  const { page, query } = here();
+  const [, scope, Page] = PAGES[page] ?? PAGES.now;
+  const [name, PageOf] = PAGES[page] && may(scope) ? [page, Page] : ["now", NowPage];
+  const one = new PageOf(whose, query);
+  shown = one;
+  const links = Object.entries(PAGES).filter(([, [text, needs]]) => text && may(needs)).map(([of, [text]]) =>
+    el("a", { href: address(of), "aria-current": of === name ? "page" : null }, text));
+  put(app,
+    el("a", { class: "skip", href: "#content", onclick: (event) => { event.preventDefault(); one.node.focus(); } }, "To the content"),
+    el("header", {}, one.host ?? el("span", { class: "host" }, "Posthaste"), el("nav", { "aria-label": "Pages" }, links),
+      el("span", { class: "whose" }, foreign(whose.name)), button("Log out", async () => { await logOut(); login(); })),
+    one.node);
+  document.title = one.title + " · Posthaste";
+  follow(one);
+}
+
+/// Looks again as long as somebody looks: a page says after how many milliseconds.
+async function follow(one) {
+  while (shown === one) {
+    let pause;
     try {
-      const [now, queue] = await Promise.all([
-        scopes.includes("server:read") ? get("/api/now/v1") : null,
-        scopes.includes("queue:read") ? get("/api/queue/v1") : null,
-      ]);
-      if (!page.node.isConnected) return;
-      page.show(now, queue);
+      pause = await one.refresh();
+      one.failed?.(null);
     } catch (error) {
-      if (!page.node.isConnected) return;
+      if (shown !== one) return;
       if (error instanceof Refused && error.status === 401) {
         forget();
         return login("This session has ended.");
       }
-      page.fail(error instanceof Refused ? error.message : "The server does not answer.");
+      tell(one, error instanceof Refused ? error.message : "The server does not answer.");
       pause = ERROR_INTERVAL_MS;
     }
+    if (pause === null) return;
     await new Promise((done) => setTimeout(done, pause));
     await visible();
   }
+}
+
+function tell(one, message) {
+  if (one.failed) return one.failed(message);
+  const said = one.failure ?? one.node.querySelector(".error") ?? el("p", { class: "error", role: "alert" });
+  put(said, foreign(message));
+  if (!said.isConnected) one.node.prepend(said);
 }
 
 function visible() {
@@ -102,4 +143,40 @@ async function open() {
   start();
 }
 
+let prefix = 0;
+
+/// `/` looks for something, `g` and a letter opens a page, arrows walk through a table, Enter opens its row.
+function key(event) {
+  if (!whose || event.ctrlKey || event.altKey || event.metaKey || document.querySelector("dialog")) return;
+  const row = event.target.closest?.("tbody tr");
+  if (row && event.target === row) {
+    const step = { ArrowDown: "nextElementSibling", ArrowUp: "previousElementSibling" }[event.key];
+    if (step) {
+      event.preventDefault();
+      let next = row[step];
+      while (next?.hidden) next = next[step];
+      return next?.focus();
+    }
+    if (event.key === "Enter") return row.querySelector("a, button")?.click();
+  }
+  if (/^(INPUT|SELECT|TEXTAREA)$/.test(event.target.tagName)) return;
+  const now = Date.now();
+  const page = Object.entries(PAGES).find(([, [text, scope, , letter]]) => text && letter === event.key && may(scope));
+  if (page && now - prefix < 1500) {
+    location.hash = address(page[0]);
+  } else if (event.key === "/") {
+    event.preventDefault();
+    if (shown?.focus) shown.focus();
+    else if (may("events:read")) location.hash = address("find");
+  }
+  prefix = event.key === "g" ? now : 0;
+}
+
+addEventListener("hashchange", show);
+addEventListener("keydown", key);
+// A hidden page asks for nothing; one that is looked at again shows what is there now.
+document.addEventListener("visibilitychange", () => {
+  if (document.hidden) shown?.stop?.();
+  else if (shown?.stop) show();
+});
 open();

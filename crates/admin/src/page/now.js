@@ -1,6 +1,8 @@
 // Now: is mail taken, does it leave, what needs somebody?
 
-import { el, foreign, put } from "./el.js";
+import { el, foreign, put, table } from "./el.js";
+import { get } from "./api.js";
+import { address } from "./route.js";
 import { bytes, clock, count, duration, percent, rate } from "./format.js";
 
 const RATES = [
@@ -12,9 +14,12 @@ const RATES = [
 const URGENCY = { broken: "broken", warning: "warning", note: "note" };
 const SHAPE = { broken: "■", warning: "▲", note: "●" };
 const SMOOTHED_SECS = 5;
+const INTERVAL_MS = 1000;
 
 export class NowPage {
-  constructor(whose, logOut) {
+  constructor(whose) {
+    this.scopes = whose.scopes;
+    this.title = "Now";
     this.host = el("span", { class: "host" });
     this.state = el("p", { class: "state" });
     this.clock = el("span", { class: "clock" });
@@ -26,16 +31,9 @@ export class NowPage {
     this.queue = el("section", { "aria-labelledby": "destinations" });
     const missing = whose.scopes.includes("server:read") ? null
       : el("p", { class: "hint" }, "The state of the server needs a token with the scope server:read.");
-    this.node = el("div", {},
-      el("a", { class: "skip", href: "#content" }, "To the content"),
-      el("header", {},
-        this.host,
-        el("nav", { "aria-label": "Pages" }, el("a", { href: "#/now", "aria-current": "page" }, "Now")),
-        el("span", { class: "whose" }, foreign(whose.name)),
-        el("button", { type: "button", class: "quiet", onclick: logOut }, "Log out")),
-      el("main", { id: "content", tabindex: "-1" },
-        el("div", { class: "strip" }, this.state, this.clock),
-        this.failure, missing, this.attention, this.rates, this.facts, this.queue, this.streams));
+    this.node = el("main", { id: "content", tabindex: "-1" },
+      el("div", { class: "strip" }, this.state, this.clock),
+      this.failure, missing, this.attention, this.rates, this.facts, this.queue, this.streams);
     this.shown = new Map();
   }
 
@@ -47,14 +45,19 @@ export class NowPage {
     put(node, build());
   }
 
-  fail(message) {
-    this.update(this.failure, message, () => [message, " What is shown below is old."]);
-    this.node.classList.add("stale");
+  async refresh() {
+    const may = (scope) => this.scopes.includes(scope);
+    const [now, queue] = await Promise.all([may("server:read") ? get("/api/now/v1") : null, may("queue:read") ? get("/api/queue/v1") : null]);
+    this.show(now, queue);
+    return INTERVAL_MS;
+  }
+
+  failed(message) {
+    this.update(this.failure, message, () => (message ? [message, " What is shown below is old."] : []));
+    this.node.classList.toggle("stale", message !== null);
   }
 
   show(now, queue) {
-    this.node.classList.remove("stale");
-    this.update(this.failure, "", () => []);
     const at = now?.time ?? Math.floor(Date.now() / 1000);
     put(this.clock, new Date(at * 1000).toLocaleTimeString("en-GB"));
     const attention = [...(now?.server.attention ?? []), ...(queue?.attention ?? [])].sort(worstFirst);
@@ -153,7 +156,7 @@ function bar(name, share) {
 
 function destinations(queue, at) {
   const rows = queue.destinations.map((one) => el("tr", {},
-    el("th", { scope: "row" }, foreign(one.domain)),
+    el("th", { scope: "row" }, el("a", { href: address("queue", new URLSearchParams({ domain: one.domain })) }, foreign(one.domain))),
     number(one.recipients),
     el("td", { class: "number" }, duration(at - one.oldest)),
     number(one.deferred), number(one.held), number(one.suspended)));
@@ -161,7 +164,7 @@ function destinations(queue, at) {
   return [
     el("h2", { id: "destinations" }, "Busiest destinations"),
     rows.length === 0 ? el("p", { class: "hint" }, "No mail waits for other hosts.")
-      : table(["destination", "waits", "oldest", "deferred", "held", "suspended"], rows),
+      : table(["destination", "#waits", "#oldest", "#deferred", "#held", "#suspended"], rows),
     others,
   ];
 }
@@ -170,16 +173,10 @@ function number(value) {
   return el("td", { class: value ? "number" : "number zero" }, value ? count(value) : "–");
 }
 
-function streamTable(streams) {
+export function streamTable(streams) {
   const rows = streams.map((one) => el("tr", {},
     el("th", { scope: "row" }, foreign(one.name), one.name === "local:" ? el("small", {}, " mail directory") : null),
     el("td", { class: "number" }, count(one.behind)),
     el("td", { class: one.trouble ? "broken" : "good" }, one.trouble ? ["stuck: ", foreign(one.trouble)] : "works")));
-  return [el("h2", { id: "streams" }, "Streams of the spool"), table(["stream", "batches behind", "state"], rows)];
-}
-
-function table(names, rows) {
-  const head = names.map((name, index) => el("th", { scope: "col", class: index ? "number" : null }, name));
-  return el("div", { class: "scroll", tabindex: "0" },
-    el("table", {}, el("thead", {}, el("tr", {}, head)), el("tbody", {}, rows)));
+  return [el("h2", { id: "streams" }, "Streams of the spool"), table(["stream", "#batches behind", "state"], rows)];
 }

@@ -1,0 +1,186 @@
+// Find: where is this mail, why was that one refused, and what comes in now?
+
+import { button, el, field, foreign, put, select, table } from "./el.js";
+import { control, followEvents, quoted } from "./api.js";
+import { commandButton } from "./ask.js";
+import { count, stamp } from "./format.js";
+import { address } from "./route.js";
+
+const TIMES = [["3600", "last hour"], ["86400", "last 24 h"], ["604800", "last 7 days"], ["", "all"]];
+const SINCE = { 3600: "1h", 86400: "24h", 604800: "7d" };
+const KINDS = [
+  ["", "all", []],
+  ["refused", "refused", ["refused", "aborted"]],
+  ["bounced", "bounced", ["bounced", "expired", "double_bounced", "suppressed"]],
+  ["waits", "deferred", ["deferred", "waiting", "held", "interrupted"]],
+];
+const GOOD = new Set(["delivered"]);
+const BAD = new Set(["refused", "bounced", "expired", "double_bounced", "aborted", "given_up", "unreadable"]);
+const ROWS_MAX = 500;
+const SUBJECTS_MAX = 60;
+
+export class FindPage {
+  constructor(whose, query) {
+    this.scopes = whose.scopes;
+    this.query = query;
+    this.title = "Find";
+    this.failure = el("p", { class: "error", role: "alert" });
+    this.live = el("span", { class: "hint", role: "status" });
+    this.main = el("section", { "aria-label": "What was found" });
+    this.search = el("input", { name: "what", value: query.get("what") ?? "", autocomplete: "off", spellcheck: "false", type: "search", placeholder: "ann@there.example, Message-ID or number" });
+    this.node = el("main", { id: "content", tabindex: "-1" }, el("h1", {}, "Find"), this.form(), this.failure, this.main);
+    this.wanted = [];
+    this.isAsking = false;
+  }
+
+  form() {
+    const go = (event) => {
+      event.preventDefault();
+      const query = new URLSearchParams();
+      for (const [key, value] of new FormData(event.currentTarget)) if (value) query.set(key, value);
+      if (query.get("secs") === "86400") query.delete("secs");
+      location.hash = address("find", query);
+    };
+    return el("form", { class: "filter", onsubmit: go },
+      field("Address, Message-ID or number", this.search),
+      field("It is", select("as", [["", "of a message"], ["user", "a login"]], this.query.get("as") ?? "")),
+      field("Time", select("secs", TIMES, this.query.get("secs") ?? "86400")),
+      field("Events", select("events", KINDS, this.query.get("events") ?? "")),
+      el("button", { type: "submit" }, "Find"), this.live);
+  }
+
+  kinds() {
+    return KINDS.find(([name]) => name === (this.query.get("events") ?? ""))[2];
+  }
+
+  async refresh() {
+    const what = this.query.get("what");
+    if (!what) return this.showNewest();
+    const secs = this.query.get("secs") ?? "86400";
+    const request = { ask: "find", [this.query.get("as") === "user" ? "user" : "what"]: what, ...(secs ? { secs: Number(secs) } : {}) };
+    const { lines, end } = await control(request);
+    const kinds = this.kinds();
+    const fits = lines.filter((line) => kinds.length === 0 || line.events.some((event) => kinds.includes(event.event)));
+    const command = () => "posthaste trace " + (this.query.get("as") === "user" ? "--user " : "") + quoted(what) + (SINCE[secs] ? " --since " + SINCE[secs] : "");
+    put(this.main,
+      el("p", { class: "strip" }, el("span", { class: "state" }, fits.length === 0 ? "Nothing was found." : fits.length === 1 ? "1 message" : count(fits.length) + " messages"), commandButton(command)),
+      end.cut ? el("p", { class: "hint" }, "Only the newest are shown.") : null,
+      end.late ? el("p", { class: "warning" }, "The log is large: the newest part was not searched. Choose a shorter time.") : null,
+      fits.map((line) => this.story(line)));
+    return null;
+  }
+
+  story(line) {
+    const received = line.events.find((event) => event.event === "received");
+    return el("article", { class: "story" },
+      received ? el("h2", {}, "message ", String(line.message), " ", received.message_id ? el("small", {}, foreign(received.message_id)) : null, " ", this.readLink(received, line.events)) : null,
+      table(["time", "event", "details"], line.events.map((event) => row(event, details(event)))));
+  }
+
+  /// A link to the message itself, for who may read it.
+  readLink(received, events) {
+    if (!this.scopes.includes("mail:read")) return null;
+    return el("a", { href: address("mail", new URLSearchParams({ message: String(received.message), ...placeOf(received, events) })) }, "read");
+  }
+
+  async showNewest() {
+    const kinds = this.kinds();
+    const { lines } = await control({ ask: "find", events: kinds, limit: 100 });
+    const events = lines.flatMap((line) => line.events).sort((one, other) => other.lsn - one.lsn).slice(0, ROWS_MAX);
+    const body = el("tbody", {}, events.map((event) => this.liveRow(event)));
+    const empty = el("p", { class: "hint" }, "Nothing yet. Rows come by themselves.");
+    empty.hidden = events.length > 0;
+    put(this.main, empty, el("div", { class: "scroll" }, el("table", {}, el("thead", {}, el("tr", {}, ["time", "event", "details"].map((name) => el("th", { scope: "col" }, name)))), body)));
+    body.firstElementChild?.setAttribute("tabindex", "0");
+    this.follow(kinds, body, empty);
+    return null;
+  }
+
+  follow(kinds, body, empty) {
+    this.stop();
+    this.ending = new AbortController();
+    const { signal } = this.ending;
+    const take = (events) => {
+      const fits = events.filter((event) => kinds.length === 0 || kinds.includes(event.event));
+      if (fits.length === 0) return;
+      empty.hidden = true;
+      body.prepend(...fits.reverse().map((event) => this.liveRow(event)));
+      while (body.childElementCount > ROWS_MAX) body.lastElementChild.remove();
+    };
+    put(this.live, el("span", { class: "good" }, "live"));
+    followEvents(take, signal).catch((error) => {
+      if (!signal.aborted) put(this.live, foreign("not live: " + error.message), " ", button("again", () => this.refresh().catch((failed) => put(this.failure, foreign(failed.message))), "link"));
+    });
+  }
+
+  /// A row that leads to the whole story. Who may read mail sees the subject of what has come.
+  liveRow(event) {
+    const parts = details(event);
+    if (event.message !== undefined) parts.unshift(el("a", { href: address("find", new URLSearchParams({ what: String(event.message), secs: "" })) }, "message " + event.message), " ");
+    if (this.scopes.includes("mail:read") && event.event === "delivered" && event.mailbox?.includes("/")) {
+      const link = el("a", { class: "subject", href: address("mail", new URLSearchParams({ message: String(event.message), mailbox: event.mailbox })) }, "read");
+      parts.push(" ", link);
+      this.subject(event, link);
+    }
+    return row(event, parts);
+  }
+
+  /// Looks subjects up one at a time, the newest rows' first.
+  async subject(event, link) {
+    this.wanted.push([event, link]);
+    if (this.wanted.length > SUBJECTS_MAX) this.wanted.shift();
+    if (this.isAsking) return;
+    this.isAsking = true;
+    while (this.wanted.length) {
+      const [of, at] = this.wanted.pop();
+      try {
+        const { end } = await control({ ask: "mail", message: of.message, mailbox: of.mailbox, brief: true });
+        put(at, foreign(end.mail.subject || "(no subject)"));
+      } catch {
+        // It was removed meanwhile: its link says so.
+      }
+    }
+    this.isAsking = false;
+  }
+
+  focus() {
+    this.search.focus();
+    this.search.select();
+  }
+
+  stop() {
+    this.ending?.abort();
+  }
+}
+
+/// Where a message can be read: its mailbox, or the queue.
+function placeOf(received, events) {
+  const places = [...events.map((event) => event.mailbox), ...(received.mailboxes ?? [])];
+  const mailbox = places.find((place) => place?.includes("/"));
+  return mailbox ? { mailbox } : {};
+}
+
+function row(event, parts) {
+  const look = GOOD.has(event.event) ? "good" : BAD.has(event.event) ? "broken" : event.event === "deferred" ? "warning" : "";
+  return el("tr", { tabindex: "-1" }, el("td", { class: "time" }, stamp(event.time)), el("td", { class: "event " + look }, foreign(event.event.replaceAll("_", " "))), el("td", {}, parts));
+}
+
+const LABELS = [
+  ["action", ""], ["kind", ""], ["stage", ""], ["from", "from "], ["to", "to "], ["recipient", ""], ["mailbox", "into "], ["peer", "by "], ["user", "user "], ["tls", ""],
+  ["transport", "transport "], ["host", ""], ["reply", ""], ["why", ""], ["error", ""], ["text", ""], ["scope", ""], ["name", ""], ["reason", "reason: "], ["token", "token "],
+  ["campaign", "campaign "], ["tenant", "tenant "], ["source", "source "], ["bytes", ""], ["attempts", "attempt "], ["next", "next "],
+];
+
+/// What an event says, in the order in which somebody wants to know it.
+function details(event) {
+  const parts = [];
+  for (const [key, label] of LABELS) {
+    let value = event[key];
+    if (value === undefined || value === "" || (key === "source" && value === "default")) continue;
+    if (Array.isArray(value)) value = value.join(" ");
+    if (key === "bytes") value = count(value) + " bytes";
+    if (key === "next") value = stamp(value);
+    parts.push(parts.length ? ", " : "", label, key === "reply" ? el("code", {}, foreign(String(value).replaceAll("\n", " "))) : foreign(value));
+  }
+  return parts;
+}

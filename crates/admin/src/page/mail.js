@@ -1,0 +1,49 @@
+// A message as a person reads it. All of it is text: HTML is shown as its source, and nothing is fetched.
+
+import { button, el, foreign, foreignLines, put, table } from "./el.js";
+import { control } from "./api.js";
+import { count } from "./format.js";
+import { address } from "./route.js";
+
+const MAIN = new Set(["from", "to", "cc", "subject", "date", "reply-to"]);
+
+export class MailPage {
+  constructor(whose, query) {
+    this.query = query;
+    this.title = "Message";
+    this.main = el("div", {});
+    this.node = el("main", { id: "content", tabindex: "-1" }, this.main);
+  }
+
+  async refresh() {
+    const message = Number(this.query.get("message"));
+    const { end: { mail } } = await control({ ask: "mail", message, mailbox: this.query.get("mailbox") ?? "" });
+    const body = el("div", { role: "tabpanel" });
+    const main = mail.header.filter(([name]) => MAIN.has(name.toLowerCase()));
+    const views = [
+      ["Text", () => (mail.text ? foreignLines(mail.text) : el("p", { class: "hint" }, "It has no text."))],
+      ["Header", () => pairs(mail.header)],
+      ["HTML source", mail.html ? () => foreignLines(mail.html) : null],
+      ["Files", mail.files.length ? () => table(["name", "type", "#bytes"], mail.files.map((file) =>
+        el("tr", {}, el("th", { scope: "row" }, foreign(file.name)), el("td", {}, foreign(file.type)), el("td", { class: "number" }, count(file.bytes))))) : null],
+      ["Source", () => foreignLines(mail.source)],
+    ].filter(([, view]) => view);
+    const tabs = views.map(([name, view]) => {
+      const tab = button(name, () => {
+        tabs.forEach((other) => other.setAttribute("aria-selected", String(other === tab)));
+        put(body, view());
+      }, "tab");
+      tab.setAttribute("role", "tab");
+      return tab;
+    });
+    put(this.main, el("h1", {}, mail.subject ? foreign(mail.subject) : "(no subject)"), pairs(main),
+      el("p", { class: "hint" }, "message ", el("a", { href: address("find", new URLSearchParams({ what: String(message), secs: "" })) }, String(message)), ", " + count(mail.bytes) + " bytes", mail.cut ? ", the beginning" : ""),
+      el("div", { class: "tabs", role: "tablist" }, tabs), body);
+    tabs[0].click();
+    return null;
+  }
+}
+
+function pairs(fields) {
+  return el("dl", { class: "pairs" }, fields.map(([name, value]) => [el("dt", {}, foreign(name)), el("dd", {}, foreign(value))]));
+}

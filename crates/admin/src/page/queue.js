@@ -1,0 +1,219 @@
+// Queue: which destinations wait, what do they say, and what can be done about it?
+
+import { button, el, field, foreign, put, select, table } from "./el.js";
+import { control } from "./api.js";
+import { ACTIONS, askAct, askScope, commandButton, options } from "./ask.js";
+import { clock, count, duration } from "./format.js";
+import { address } from "./route.js";
+
+const BY = [["domain", "destination"], ["tenant", "tenant"], ["campaign", "campaign"], ["site", "mail hosts"]];
+const STATES = [["", "all"], ["waiting", "not held"], ["held", "held"]];
+const NAMES_MAX = 100;
+const ROWS = 100;
+const INTERVAL_MS = 5000;
+/// The server looks at all that waits: no more than a small part of its time goes into that.
+const SHARE = 200;
+
+export class QueuePage {
+  constructor(whose, query) {
+    this.scopes = whose.scopes;
+    this.query = query;
+    this.said = el("p", { class: "notice", role: "status" });
+    this.failure = el("p", { class: "error", role: "alert" });
+    this.top = el("div", { class: "strip" });
+    this.main = el("section", { "aria-label": "What waits" });
+    this.limits = el("section", { "aria-label": "Limits" });
+    this.ended = el("section", { "aria-label": "Suspended and routed elsewhere" });
+    this.node = el("main", { id: "content", tabindex: "-1" }, el("h1", {}, "Queue"), this.form(), this.said, this.failure, this.top, this.main, this.limits, this.ended);
+    this.title = "Queue";
+  }
+
+  /// What is selected: as requests have it.
+  selection() {
+    const of = {};
+    for (const key of ["tenant", "campaign", "domain", "sender", "recipient"]) if (this.query.has(key)) of[key] = this.query.get(key);
+    if (this.query.has("id")) {
+      const [message, number] = this.query.get("id").split(".");
+      of.message = Number(message);
+      if (number !== undefined) of.number = Number(number);
+    }
+    const state = this.query.get("state");
+    if (state) of.held = state === "held";
+    return of;
+  }
+
+  /// Rows are shown once somebody has chosen some.
+  hasRows() {
+    return ["domain", "sender", "recipient", "id", "rows"].some((key) => this.query.has(key));
+  }
+
+  form() {
+    const text = (name, label) => field(label, el("input", { name, value: this.query.get(name) ?? "", autocomplete: "off", spellcheck: "false" }));
+    const go = (event) => {
+      event.preventDefault();
+      const query = new URLSearchParams();
+      for (const [key, value] of new FormData(event.currentTarget)) if (value) query.set(key, value);
+      location.hash = address("queue", query);
+    };
+    return el("form", { class: "filter", onsubmit: go },
+      field("By", select("by", BY, this.query.get("by") ?? "domain")),
+      text("tenant", "Tenant"), text("campaign", "Campaign"), text("domain", "Domain"), text("recipient", "Recipient"),
+      field("State", select("state", STATES, this.query.get("state") ?? "")),
+      el("button", { type: "submit" }, "Show"));
+  }
+
+  async refresh() {
+    const begun = performance.now();
+    const at = Date.now() / 1000;
+    if (this.hasRows()) await this.showRows(at);
+    else await this.showNames(at);
+    await this.showEnded(at);
+    return this.hasRows() ? null : Math.max(INTERVAL_MS, (performance.now() - begun) * SHARE);
+  }
+
+  /// After a change: says what was done, and looks again.
+  told(text) {
+    put(this.said, text);
+    this.refresh().catch((error) => put(this.failure, foreign(error.message)));
+  }
+
+  may(scope) {
+    return this.scopes.includes(scope);
+  }
+
+  /// Buttons for all that is selected.
+  acts(of, what) {
+    const acts = this.may("queue:write") ? Object.keys(ACTIONS).map((name) =>
+      button(name + (ACTIONS[name].danger ? " …" : ""), () => this.ask(askAct, name, of, what))) : [];
+    return acts;
+  }
+
+  scopeActs(scope, what) {
+    const all = [];
+    if (this.may("queue:write")) for (const name of ["suspend", "resume"]) all.push(button(name + (name === "suspend" ? " …" : ""), () => this.ask(askScope, name, scope, what)));
+    if (this.may("route") && !scope.site) all.push(button("route to …", () => this.ask(askScope, "route", scope, what)));
+    return all;
+  }
+
+  ask(asking, name, of, what) {
+    put(this.said);
+    put(this.failure);
+    asking(name, of, what(), (text) => this.told(text)).catch((error) => put(this.failure, foreign(error.message)));
+  }
+
+  async showNames(at) {
+    const by = this.query.get("by") ?? "domain";
+    const of = this.selection();
+    const { lines, end } = await control({ ask: "summary", of, by, top: NAMES_MAX });
+    put(this.top, el("p", { class: "state" }, count(end.recipients ?? 0) + (end.recipients === 1 ? " recipient waits" : " recipients wait") + " for other hosts"),
+      el("span", { class: "buttons" }, this.acts(of, () => "all that is selected"), commandButton(() => "posthaste queue summary --by " + by + (options(of) === "--all" ? "" : " " + options(of)))));
+    const key = BY.find(([name]) => name === by)[1];
+    const rows = lines.map((line) => this.nameRow(by, line, at));
+    put(this.main, rows.length === 0 ? el("p", { class: "hint" }, "No mail waits for other hosts.") : [
+      table([key, "#waits", "#oldest", "#under way", "#held", "limit that binds", "last reply", "next"], rows, { class: "wide" }),
+      end.done > rows.length ? el("p", { class: "hint" }, "and " + count(end.done - rows.length) + " others") : null,
+    ]);
+  }
+
+  nameRow(by, line, at) {
+    const query = new URLSearchParams(this.query);
+    query.delete("by");
+    query.set(by, line[by]);
+    if (by !== "domain") query.set("by", "domain");
+    const name = line[by] === "" ? "(none)" : foreign(line[by]);
+    const link = by === "site" ? name : el("a", { href: address("queue", query) }, name);
+    const next = line.next === null ? "–" : line.next <= at ? "now" : clock(line.next, at);
+    const number = (value) => el("td", { class: value ? "number" : "number zero" }, value ? count(value) : "–");
+    const limit = line.suspended === line.recipients ? "suspended" : line.limit ? foreign(line.limit) : "–";
+    return el("tr", {}, el("th", { scope: "row" }, link), number(line.recipients), el("td", { class: "number" }, duration(at - line.oldest)),
+      number(line.under_way), number(line.held), el("td", {}, limit), el("td", {}, line.last_reply ? foreign(line.last_reply) : "–"), el("td", {}, next));
+  }
+
+  /// How the selection is named in a sentence.
+  named() {
+    const words = ["domain", "tenant", "campaign", "sender", "recipient", "id"].filter((key) => this.query.has(key));
+    const parts = words.map((key, index) => [index ? ", " : "", key + " ", foreign(this.query.get(key) || "(none)")]);
+    return parts.length ? parts : "all that waits";
+  }
+
+  async showRows(at) {
+    const of = this.selection();
+    const after = this.query.get("after");
+    const { lines, end } = await control({ ask: "list", of, limit: ROWS, ...(after ? { after } : {}) });
+    const scope = {};
+    for (const key of ["domain", "tenant", "campaign"]) if (of[key]) scope[key] = of[key];
+    const isScope = Object.keys(scope).length > 0 && !(scope.tenant && scope.campaign) && of.message === undefined && !of.recipient && !of.sender;
+    put(this.top, el("p", {}, el("strong", {}, this.named())),
+      el("span", { class: "buttons" }, this.acts(of, () => this.named()), isScope ? this.scopeActs(scope, () => this.named()) : null,
+        of.domain ? button("explain limits", () => this.explain(of)) : null,
+        commandButton(() => "posthaste queue list " + options(of))));
+    const rows = lines.flatMap((line) => this.row(line, at));
+    const page = (text, to) => {
+      const query = new URLSearchParams(this.query);
+      if (to) query.set("after", to);
+      else query.delete("after");
+      return el("a", { href: address("queue", query) }, text);
+    };
+    put(this.main, rows.length === 0 ? el("p", { class: "hint" }, "Nothing that fits waits.") : table(["id", "sender", "recipient", "#attempts", "state", "why"], rows, { class: "wide rows" }),
+      el("p", { class: "pages" }, after ? page("first " + ROWS, null) : null, end.next ? page("next " + ROWS, end.next) : null));
+  }
+
+  row(line, at) {
+    const of = { message: Number(line.id.split(".")[0]), number: Number(line.id.split(".")[1]) };
+    const details = el("tr", { class: "details", hidden: true });
+    const toggle = el("button", { type: "button", class: "link", "aria-expanded": "false", onclick: () => {
+      const opens = details.hidden;
+      details.hidden = !opens;
+      toggle.setAttribute("aria-expanded", String(opens));
+      if (opens) put(details, el("td", { colspan: "6" }, this.details(line, of, at)));
+    } }, line.id);
+    const until = line.until ? " until " + clock(line.until, at) : "";
+    return [el("tr", {}, el("th", { scope: "row" }, toggle), el("td", {}, line.sender ? foreign(line.sender) : "(notification)"), el("td", {}, foreign(line.recipient)),
+      el("td", { class: "number" }, line.attempts), el("td", {}, line.state + until), el("td", {}, line.why ? foreign(line.why) : "–")), details];
+  }
+
+  details(line, of, at) {
+    const facts = [
+      ["bytes", count(line.bytes)], ["received", clock(line.received, at) + ", " + duration(at - line.received) + " ago"],
+      ["expires", line.expires ? clock(line.expires, at) : "not while it is held"], ["status", line.status], ["held by", line.held_by],
+      ["leaves as", line.leaves_from], ["tenant", line.tenant], ["campaign", line.campaign], ["pool", line.pool], ["class", line.class], ["transport", line.transport],
+    ];
+    const id = of.message + (Number.isNaN(of.number) ? "" : "." + of.number);
+    return [
+      el("dl", { class: "pairs" }, facts.filter(([, value]) => value).map(([name, value]) => [el("dt", {}, name), el("dd", {}, foreign(value))])),
+      el("div", { class: "buttons" }, Number.isNaN(of.number) ? null : this.acts(of, () => ["", foreign(line.recipient)]),
+        this.may("events:read") ? el("a", { href: address("find", new URLSearchParams({ what: String(of.message) })) }, "what happened") : null,
+        this.may("mail:read") ? el("a", { href: address("mail", new URLSearchParams({ message: String(of.message) })) }, "read") : null,
+        commandButton(() => "posthaste queue show " + id)),
+    ];
+  }
+
+  async explain(of) {
+    put(this.limits, el("p", { class: "hint" }, "Looking its mail hosts up …"));
+    try {
+      const { lines: [found] } = await control({ ask: "explain", domain: of.domain, tenant: of.tenant ?? "" });
+      const now = found.now.map((one) => el("tr", {}, el("th", { scope: "row" }, foreign(one.what)), el("td", {}, foreign(one.state)),
+        el("td", { class: one.binds ? "warning" : "" }, one.binds ? "mail waits for it" : "–"), el("td", {}, one.secs === null ? "–" : duration(one.secs))));
+      const values = found.values.map((one) => el("tr", {}, el("th", { scope: "row" }, foreign(one.key)), el("td", {}, foreign(one.value)), el("td", {}, foreign(one.of)), el("td", {}, foreign(one.from || "–"))));
+      put(this.limits, el("h2", {}, "Limits of ", foreign(found.domain)),
+        el("p", { class: "hint" }, found.problem ? foreign(found.problem) : ["mail hosts: ", foreign(found.site)]),
+        now.length ? table(["limit", "now", "binds", "lets through in"], now) : null, values.length ? table(["key", "value", "of", "from"], values) : null,
+        el("p", {}, commandButton(() => "posthaste queue explain " + of.domain)));
+    } catch (error) {
+      put(this.limits, el("p", { class: "error" }, foreign(error.message)));
+    }
+  }
+
+  async showEnded(at) {
+    const [{ lines: suspended }, { lines: routed }] = await Promise.all([control({ ask: "suspensions" }), control({ ask: "diversions" })]);
+    const until = (line) => (line.until ? "until " + clock(line.until, at) : "until somebody ends it");
+    const row = (line, what, undo, may) => el("tr", {}, el("th", { scope: "row" }, line.kind + " ", foreign(line.name)), el("td", {}, what), el("td", {}, until(line)), el("td", {}, foreign(line.reason)),
+      el("td", {}, may ? button(undo, () => this.ask(askScope, undo, line.scope, () => [line.kind + " ", foreign(line.name)])) : null));
+    const slowed = (line) => [line.message_rate, line.connections && line.connections + " connections"].filter(Boolean).join(", ");
+    const rows = [
+      ...suspended.map((line) => row(line, slowed(line) ? ["slowed to ", foreign(slowed(line))] : "suspended", "resume", this.may("queue:write"))),
+      ...routed.map((line) => row(line, ["goes to ", foreign(line.to)], "unroute", this.may("route"))),
+    ];
+    put(this.ended, rows.length ? [el("h2", {}, "Suspended, slowed or routed elsewhere"), table(["mail of", "is", "until", "reason", ""], rows)] : []);
+  }
+}
