@@ -1,0 +1,545 @@
+#!/usr/bin/env python3
+"""Opens the page of a real server in Chromium, with hostile texts in its queue, its event log and its mailboxes.
+
+    tests/page.py PROGRAM
+
+Needs Playwright for Python and Chromium (CHROMIUM names another one than /usr/bin/chromium). AXE is axe.min.js of axe-core: without it that check is left
+out. SCREENSHOTS is a directory for pictures of each page: light, dark, and as on a phone.
+"""
+
+import http.server
+import json
+import os
+import re
+import shutil
+import signal
+import socket
+import socketserver
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+import traceback
+import urllib.error
+import urllib.request
+from pathlib import Path
+
+from playwright.sync_api import expect, sync_playwright
+
+PROGRAM = os.path.realpath(sys.argv[1])
+PATIENCE = 30
+UNSEEN = re.compile("[\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028\u2029\u202a-\u202e\u2066-\u2069]")
+
+
+def hostile():
+    """Texts that have done harm in pages like this one; none has a line end."""
+    payloads = ["alert(1)", "alert`1`", "document.location='//evil.example'", "fetch('//evil.example')", "top.x=1"]
+    frames = [
+        "<script>{}</script>", "</script><script>{}</script>", "<img src=x onerror={}>", "<svg onload={}>", "<svg><script>{}</script></svg>",
+        "<body onload={}>", "<iframe src=\"javascript:{}\">", "<a href=\"javascript:{}\">x</a>", "<details open ontoggle={}>", "\" onmouseover={} x=\"",
+        "' autofocus onfocus={} x='", "<math><mtext><style><img src=x onerror={}>", "<template><script>{}</script></template>", "javascript:{}//",
+        "<style>@import '//evil.example/{}'</style>", "<link rel=stylesheet href=//evil.example/{}>", "<meta http-equiv=refresh content=0;url=//evil.example/{}>",
+        "<form action=//evil.example><button formaction=javascript:{}>", "<object data=//evil.example/{}>", "<video src onerror={}>", "<input onfocus={} autofocus>",
+        "<select autofocus onfocus={}>", "<noscript><p title=\"</noscript><img src=x onerror={}>\">", "--><script>{}</script><!--", "]]><script>{}</script>",
+        "&lt;script&gt;{}&lt;/script&gt;", "&#60;script&#62;{}", "<sCrIpT>{}</ScRiPt>", "<script/x>{}</script>", "<<script>{}//<</script>",
+        "<img src=//evil.example/{}.png>", "<base href=//evil.example/{}>", "<plaintext>{}", "<textarea></textarea><script>{}</script>",
+    ]
+    whole = [frame.format(payload) for frame in frames for payload in payloads]
+    whole += ["{{7*7}}", "${7*7}", "<%= 7*7 %>", "#{7*7}", "=1+1", "=cmd|' /C calc'!A0", "@SUM(1)", "+1+1", "-1+1", "';DROP TABLE x;--", "../../etc/passwd", "%3Cscript%3E", "\\u003cscript\\u003e",
+              "__proto__", "constructor", "null", "undefined", "NaN", "true", "[object Object]"]
+    return whole
+
+
+STRINGS = hostile()
+# What cannot be seen, or turns text about: spelled out on the page.
+UNSEEABLE = ["a\u202egnp.exe", "\u2066x\u2069y", "\u061cz", "zero\u200ewidth", "tab\there", "\x01\x02bell\x07", "\x1b[31mred\x1b[0m", "\u2028line"]
+
+
+def free_port():
+    with socket.socket() as one:
+        one.bind(("127.0.0.1", 0))
+        return one.getsockname()[1]
+
+
+class NextHop(socketserver.StreamRequestHandler):
+    """Answers each recipient with a text of its own, for now."""
+
+    def handle(self):
+        say = lambda line: self.wfile.write(line + b"\r\n")
+        say(b"220 there.example")
+        for line in self.rfile:
+            verb = line[:4].upper()
+            if verb in (b"EHLO", b"HELO"):
+                say(b"250 there.example")
+            elif verb == b"RCPT":
+                number = int(re.search(rb"<r(\d+)@", line).group(1))
+                text = (STRINGS + UNSEEABLE)[number % (len(STRINGS) + len(UNSEEABLE))]
+                say(b"450 4.2.1 #%d " % number + text.encode() + (b"\x00\xff" if number % 50 == 0 else b""))
+            elif verb == b"QUIT":
+                say(b"221 bye")
+                return
+            else:
+                say(b"250 ok")
+
+
+class Smtp:
+    def __init__(self, port, name="client.example"):
+        self.socket = socket.create_connection(("127.0.0.1", port), timeout=PATIENCE)
+        self.file = self.socket.makefile("rb")
+        self.reply()
+        self.say(b"EHLO " + name.encode())
+
+    def reply(self):
+        while True:
+            line = self.file.readline()
+            if line[3:4] != b"-":
+                return line
+
+    def say(self, line):
+        self.socket.sendall(line + b"\r\n")
+        return self.reply()
+
+    def send(self, sender, recipients, message):
+        self.say(b"MAIL FROM:<" + sender.encode() + b">")
+        replies = [self.say(b"RCPT TO:<" + to.encode() + b">") for to in recipients]
+        if any(reply.startswith(b"250") for reply in replies):
+            self.say(b"DATA")
+            replies.append(self.say(message + b"\r\n."))
+        else:
+            self.say(b"RSET")
+        return replies
+
+
+class Server:
+    def __init__(self, dir):
+        self.dir = Path(dir)
+        self.smtp_port, self.http_port, self.hop_port = free_port(), free_port(), free_port()
+        self.url = f"http://127.0.0.1:{self.http_port}/"
+        (self.dir / "posthaste.toml").write_text(f"""
+host_name = "mx.here.example"
+[[listener]]
+address = "127.0.0.1:{self.smtp_port}"
+[[listener]]
+address = "127.0.0.1:{self.http_port}"
+protocol = "http"
+[[domain]]
+name = "here.example"
+users = ["ann"]
+[storage]
+spool_segment_bytes = 4194304
+[relay]
+networks = ["127.0.0.1"]
+port = {self.hop_port}
+[dns]
+servers = ["127.0.0.1:9"]
+hosts = {{ "there.example" = ["127.0.0.1"] }}
+[http]
+token_rate = "1000/second"
+""")
+        self.start()
+
+    def start(self):
+        out = open(self.dir / "banner", "wb")
+        self.process = subprocess.Popen([PROGRAM, "serve"], cwd=self.dir, stdout=out, stderr=open(self.dir / "log", "ab"))
+        wait("the server's start", lambda: b"Ready" in (self.dir / "banner").read_bytes())
+
+    def stop(self):
+        self.process.send_signal(signal.SIGTERM)
+        self.process.wait(PATIENCE)
+
+    def run(self, *words):
+        done = subprocess.run([PROGRAM, *words], cwd=self.dir, capture_output=True, text=True, timeout=PATIENCE)
+        assert done.returncode in (0, 1), done.stderr
+        return done.stdout
+
+    def link(self):
+        file = self.dir / f"link{time.monotonic_ns()}"
+        self.run("page", "--scopes", "queue:read,queue:write,route,suppression,events:read,mail:read,server:read", "--output", str(file))
+        return file.read_text().strip()
+
+    def token(self, name, scopes):
+        file = self.dir / f"{name}.token"
+        self.run("token", "add", name, "--scope", scopes, "--output", str(file))
+        return file.read_text().strip()
+
+    def queued(self):
+        return json.loads(self.run("queue", "list", "--json"))
+
+
+def wait(what, is_there):
+    deadline = time.monotonic() + PATIENCE
+    while not is_there():
+        assert time.monotonic() < deadline, f"waited for {what}"
+        time.sleep(0.05)
+
+
+def fill(server):
+    """Hostile texts by SMTP: subjects, addresses, EHLO names, Message-IDs; replies of the next hop come by themselves."""
+    client = Smtp(server.smtp_port)
+    for number, text in enumerate(STRINGS + UNSEEABLE):
+        subject = text.encode() + b"\xff\xfe" * (number % 20 == 0) + b"x" * (900 if number % 40 == 0 else 0)
+        message = b"Subject: " + subject + b"\r\nMessage-ID: <" + str(number).encode() + b"@<script>alert(1)</script>>\r\nFrom: " + text.encode() + b" <a@client.example>\r\n\r\n" + text.encode() + b"\r\n"
+        replies = client.send(f"s{number}@client.example", [f"r{number}@there.example"], message)
+        assert replies[-1].startswith(b"250"), replies
+    for number, text in enumerate(STRINGS[:40]):
+        html = b"Subject: " + text.encode() + b"\r\nContent-Type: text/html\r\n\r\n" + text.encode() + b"\r\n"
+        assert client.send("a@client.example", ["ann@here.example"], html)[-1].startswith(b"250")
+    quoted = re.sub(r'(["\\])', r"\\\1", STRINGS[0])
+    client.send(f'"{quoted}"@client.example', ["nobody@elsewhere.invalid", f'"{quoted}"@here.example'], b"")
+    Smtp(server.smtp_port, "<script>alert(1)</script>").send("a@client.example", ["nobody@here.example"], b"")
+    wait("attempts", lambda: all(line["attempts"] for line in server.queued()))
+    mail = server.dir / "posthaste-data/mail/here.example/ann/Maildir/new"
+    wait("mail", lambda: mail.is_dir() and len(list(mail.iterdir())) == 40)
+
+
+class Watch:
+    """Fails on a dialog, a request to another origin, an error on the console, a report of the policy."""
+
+    def __init__(self, page, server):
+        self.seen = []
+        page.on("dialog", lambda dialog: (self.seen.append(f"dialog {dialog.message}"), dialog.dismiss()))
+        page.on("pageerror", lambda error: self.seen.append(f"error {error}"))
+        page.on("request", lambda request: request.url.startswith(server.url) or self.seen.append(f"request {request.url}"))
+        # That a request was refused is the page's business.
+        page.on("console", lambda said: said.type == "error" and "Failed to load resource" not in said.text and self.seen.append(f"console {said.text}"))
+
+    def check(self):
+        assert not self.seen, self.seen
+
+
+def spelled(text):
+    return UNSEEN.sub(lambda found: "\\u{%x}" % ord(found.group()), text)
+
+
+class Tests:
+    def __init__(self, browser, server):
+        self.browser, self.server = browser, server
+        self.shots = os.environ.get("SCREENSHOTS")
+
+    def page(self, **options):
+        context = self.browser.new_context(**options)
+        context.set_default_timeout(PATIENCE * 1000)
+        page = context.new_page()
+        page.watch = Watch(page, self.server)
+        return page
+
+    def entered(self, **options):
+        page = self.page(**options)
+        page.goto(self.server.link())
+        expect(page.locator("nav a").first).to_be_visible()
+        return page
+
+    def go(self, page, address):
+        page.evaluate("address => { location.hash = address }", address)
+
+    def shot(self, page, name):
+        if self.shots:
+            Path(self.shots).mkdir(parents=True, exist_ok=True)
+            page.screenshot(path=f"{self.shots}/{name}.png", full_page="system" in name)
+
+    def test_a_link_opens_the_page_once_and_over_a_restart(self):
+        link, page = self.server.link(), self.page()
+        page.goto(link)
+        expect(page.locator("nav a", has_text="Queue")).to_be_visible()
+        assert "#k=" not in page.url, page.url
+        again = self.page()
+        again.goto(link)
+        expect(again.get_by_role("alert")).to_contain_text("this link was used")
+        self.server.stop()
+        self.server.start()
+        page.reload()
+        expect(page.locator("nav a", has_text="Queue")).to_be_visible()
+        page.get_by_role("button", name="Log out").click()
+        expect(page.get_by_label("Token or password")).to_be_visible()
+        page.reload()
+        expect(page.get_by_label("Token or password")).to_be_visible()
+        page.watch.check()
+
+    def test_a_token_opens_the_page_with_its_rights_alone(self):
+        page = self.page()
+        page.goto(self.server.url)
+        page.get_by_label("Token or password").fill("pht_wrong")
+        page.get_by_role("button", name="Open").click()
+        expect(page.get_by_role("alert")).to_contain_text("Refused")
+        page.get_by_label("Token or password").fill(self.server.token("reader", "queue:read"))
+        page.get_by_role("button", name="Open").click()
+        expect(page.locator("nav a", has_text="Queue")).to_be_visible()
+        for missing in ["Find", "System"]:
+            assert page.locator("nav a", has_text=missing).count() == 0, missing
+        self.go(page, "#/queue?domain=there.example")
+        page.locator("tbody tr").first.wait_for()
+        page.locator("tbody button").first.click()
+        for act in ["retry", "hold", "release", "delete …", "suspend …", "route to …"]:
+            assert page.get_by_role("button", name=act).count() == 0, act
+        for address in ["#/system", "#/find", "#/mail?message=1"]:
+            self.go(page, address)
+            expect(page.locator("nav a[aria-current]")).to_have_text("Now")
+        status = page.evaluate("""async () => (await fetch("/api/control/v1", { method: "POST",
+            headers: { authorization: "Bearer " + localStorage.getItem("posthaste-session"), "content-type": "application/json" },
+            body: '{"ask":"act","of":{},"action":"delete"}' })).status""")
+        assert status == 403, status
+        page.watch.check()
+
+    def test_hostile_texts_stay_texts_on_every_page(self):
+        page = self.entered()
+        queued = {line["recipient"]: line for line in self.server.queued()}
+        self.go(page, "#/queue?domain=there.example")
+        seen, first = "", ""
+        while True:
+            page.wait_for_function("before => { const now = document.querySelector('tbody th')?.textContent; return now && now !== before }", arg=first)
+            first = page.locator("tbody th").first.text_content()
+            for button in page.locator("button.more").all():
+                button.click()
+            seen += page.locator("table").first.text_content()
+            for row in page.locator("tbody th button").all():
+                row.click()
+            page.watch.check()
+            following = page.get_by_role("link", name="next 100")
+            if not following.count():
+                break
+            following.click()
+        for number, text in enumerate(STRINGS):
+            assert f"#{number} " + text in seen, f"{number}: {text}"
+        for text in UNSEEABLE:
+            assert UNSEEN.search(text) is None or text not in seen, text
+        addresses = ["#/now", "#/queue", "#/queue?by=tenant", "#/queue?by=campaign", "#/queue?by=site", "#/find", "#/find?events=refused", "#/find?events=waits", "#/find?events=bounced",
+                     "#/find?what=ann%40here.example", "#/find?what=" + "%3Cscript%3Ealert(1)%3C%2Fscript%3E", "#/queue?domain=" + "%3Cscript%3Ealert(1)%3C%2Fscript%3E", "#/system"]
+        for address in addresses + [f"#/find?what={line['id'].split('.')[0]}&secs=" for line in list(queued.values())[::20]]:
+            self.go(page, address)
+            page.wait_for_load_state("networkidle") if address == "#/system" else page.wait_for_timeout(300)
+            page.watch.check()
+        self.go(page, "#/find?events=refused")
+        expect(page.locator("table")).to_contain_text('"<script>alert(1)</script>"@here.example')
+        self.go(page, "#/find")
+        subject = page.locator("a.subject bdi").first
+        subject.wait_for()
+        assert subject.inner_text() in STRINGS, subject.inner_text()
+        page.locator("a.subject").first.click()
+        for tab in ["Header", "HTML source", "Source", "Text"]:
+            page.get_by_role("tab", name=tab, exact=True).click()
+            page.watch.check()
+        self.go(page, "#/system")
+        page.get_by_text("Configuration in force").click()
+        expect(page.locator("details pre")).to_contain_text("mx.here.example")
+        page.watch.check()
+
+    def test_the_queue_is_changed_by_clicks_that_say_to_how_many(self):
+        page = self.entered()
+        dialog = page.locator("dialog")
+        self.go(page, "#/queue?recipient=r1@there.example")
+        page.locator("tbody tr").first.wait_for()
+        page.get_by_role("button", name="hold", exact=True).first.click()
+        expect(dialog).to_contain_text("1 recipient")
+        dialog.get_by_role("button", name="copy as command").click()
+        expect(dialog.last).to_contain_text("posthaste queue hold --recipient r1@there.example")
+        dialog.last.get_by_role("button", name="Close").click()
+        dialog.get_by_role("button", name="hold 1").click()
+        expect(page.locator(".notice")).to_have_text("1 held")
+        expect(page.locator("tbody")).to_contain_text("held")
+        page.get_by_role("button", name="release", exact=True).first.click()
+        dialog.get_by_role("button", name="release 1").click()
+        expect(page.locator(".notice")).to_have_text("1 released")
+        self.go(page, "#/queue?domain=there.example")
+        page.get_by_role("button", name="suspend …").click()
+        dialog.get_by_label("Reason, for the list").fill("<b>look</b>")
+        dialog.get_by_role("button", name="suspend", exact=True).click()
+        expect(page.get_by_text("<b>look</b>")).to_be_visible()
+        page.get_by_role("button", name="resume").last.click()
+        dialog.get_by_role("button", name="resume").click()
+        expect(page.locator(".notice")).to_have_text("resumed")
+        page.get_by_role("button", name="explain limits").click()
+        expect(page.get_by_text("connections of the site")).to_be_visible()
+        # The selection changes while somebody looks at the question.
+        there = lambda: sum(line["domain"] == "there.example" for line in self.server.queued())
+        before = there()
+        page.get_by_role("button", name="delete …").first.click()
+        expect(dialog).to_contain_text(f"{before} recipients")
+        for number in range(30, 30 + before // 4):
+            self.server.run("queue", "delete", "--recipient", f"r{number}@there.example")
+        dialog.get_by_label("Type the number").fill("7")
+        dialog.get_by_role("button", name=f"delete {before}").click()
+        expect(dialog.get_by_role("alert")).to_contain_text(f"Type the number {before}")
+        dialog.get_by_label("Type the number").fill(str(before))
+        dialog.get_by_role("button", name=f"delete {before}").click()
+        left = there()
+        expect(dialog.get_by_role("alert")).to_contain_text(f"now there are {left}: nothing was done")
+        assert there() == left
+        dialog.get_by_label("Type the number").fill(str(left))
+        self.shot(page, "queue-delete")
+        dialog.get_by_role("button", name="Cancel").click()
+        self.go(page, "#/queue?recipient=r1@there.example")
+        page.get_by_role("button", name="delete …").first.click()
+        dialog.get_by_label("Type the number").fill("1")
+        dialog.get_by_role("button", name="delete 1").click()
+        expect(page.locator(".notice")).to_have_text("1 deleted")
+        assert there() == left - 1
+        page.watch.check()
+
+    def test_rows_come_by_themselves(self):
+        page = self.entered()
+        self.go(page, "#/find")
+        expect(page.get_by_text("live", exact=True)).to_be_visible()
+        Smtp(self.server.smtp_port).send("a@client.example", ["ann@here.example"], b"Subject: just now\r\n\r\nx")
+        expect(page.get_by_text("just now")).to_be_visible()
+        page.watch.check()
+
+    def test_the_keyboard_is_enough(self):
+        page = self.entered()
+        page.keyboard.press("g")
+        page.keyboard.press("q")
+        expect(page.locator("nav a[aria-current]")).to_have_text("Queue")
+        page.locator("tbody tr").first.wait_for()
+        page.locator("tbody tr").first.focus()
+        page.keyboard.press("Enter")
+        page.wait_for_url(re.compile("domain=there.example"))
+        page.locator("tbody th button").first.wait_for()
+        first = page.locator("tbody tr").first
+        first.focus()
+        page.keyboard.press("ArrowDown")
+        assert page.evaluate("document.activeElement.rowIndex") == 3
+        page.keyboard.press("Enter")
+        expect(page.locator("tr.details:not([hidden])")).to_have_count(1)
+        page.keyboard.press("g")
+        page.keyboard.press("f")
+        expect(page.locator("nav a[aria-current]")).to_have_text("Find")
+        page.keyboard.press("/")
+        page.keyboard.type("ann@here.example")
+        page.keyboard.press("Enter")
+        expect(page.locator("article").first).to_be_visible()
+        page.watch.check()
+
+    def test_each_page_fits_a_phone_and_the_dark(self):
+        pages = {"now": "#/now", "queue": "#/queue", "rows": "#/queue?domain=there.example", "find": "#/find", "story": "#/find?what=ann%40here.example", "system": "#/system"}
+        looks = {"light": dict(viewport=dict(width=1280, height=800)), "dark": dict(viewport=dict(width=1280, height=800), color_scheme="dark"), "phone": dict(viewport=dict(width=360, height=740))}
+        for look, options in looks.items():
+            page = self.entered(**options)
+            for name, address in pages.items():
+                self.go(page, address)
+                page.locator("table").first.wait_for()
+                page.wait_for_timeout(400)
+                wide = page.evaluate("document.documentElement.scrollWidth")
+                assert wide <= options["viewport"]["width"], f"{name} {look}: {wide}"
+                self.shot(page, f"{name}-{look}")
+            self.go(page, "#/find")
+            page.locator("a.subject bdi").first.wait_for()
+            page.locator("a.subject").first.click()
+            page.get_by_role("tab", name="Text", exact=True).wait_for()
+            self.shot(page, f"mail-{look}")
+            page.get_by_role("button", name="Log out").click()
+            page.get_by_label("Token or password").wait_for()
+            self.shot(page, f"login-{look}")
+            page.watch.check()
+
+    def test_no_serious_finding_of_axe(self):
+        source = os.environ.get("AXE")
+        if not source:
+            return "AXE is not set"
+        for scheme in ["light", "dark"]:
+            page = self.entered(bypass_csp=True, color_scheme=scheme)
+            for address in ["#/now", "#/queue", "#/queue?domain=there.example", "#/find", "#/find?what=ann%40here.example", "#/system"]:
+                self.go(page, address)
+                page.locator("table").first.wait_for()
+                page.wait_for_timeout(400)
+                page.evaluate(Path(source).read_text())
+                found = page.evaluate("async () => (await axe.run()).violations.filter((one) => ['serious', 'critical'].includes(one.impact)).map((one) => one.id + ': ' + one.nodes[0].html)")
+                assert not found, f"{address} {scheme}: {found}"
+
+    def test_other_sites_are_kept_out(self):
+        queued = len(self.server.queued())
+        asks = """async (url) => {
+            const tried = {};
+            const note = async (name, made) => { try { const answer = await made(); tried[name] = answer.type + " " + answer.status; } catch (error) { tried[name] = "refused"; } };
+            const body = '{"ask":"act","of":{},"action":"delete"}';
+            for (const credentials of ["omit", "include"]) {
+                await note("get " + credentials, () => fetch(url + "api/now/v1", { credentials }));
+                await note("post " + credentials, () => fetch(url + "api/control/v1", { method: "POST", credentials, body, headers: { "content-type": "application/json", "x-posthaste": "1" } }));
+                await note("plain post " + credentials, () => fetch(url + "api/control/v1", { method: "POST", mode: "no-cors", credentials, body }));
+                await note("inject " + credentials, () => fetch(url + "api/inject/v1", { method: "POST", mode: "no-cors", credentials, body: "{}" }));
+            }
+            await note("basic", () => fetch(url + "api/now/v1", { headers: { authorization: "Basic eDp4" } }));
+            tried.events = await new Promise((done) => { const source = new EventSource(url + "api/events/v1", { withCredentials: true }); source.onopen = () => done("open"); source.onerror = () => done("refused"); });
+            tried.frame = await new Promise((done) => { const frame = document.createElement("iframe"); frame.onload = () => { let text = ""; try { text = frame.contentDocument?.body?.innerText ?? ""; } catch { } done(text.includes("Posthaste") ? "shown" : "refused"); }; frame.src = url; document.body.append(frame); });
+            const form = document.createElement("form");
+            Object.assign(form, { method: "POST", action: url + "api/session/v1", target: "frame" });
+            const target = document.createElement("iframe"); target.name = "frame"; document.body.append(target, form);
+            await new Promise((done) => { target.onload = done; form.submit(); });
+            return tried;
+        }"""
+
+        class Evil(http.server.BaseHTTPRequestHandler):
+            def do_GET(self):
+                self.send_response(200)
+                self.send_header("content-type", "text/html")
+                self.end_headers()
+                self.wfile.write(b"<body>evil</body>")
+
+            def log_message(self, *_):
+                pass
+
+        with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Evil) as evil:
+            threading.Thread(target=evil.serve_forever, daemon=True).start()
+            # The same browser is logged in at the server.
+            context = self.entered().context
+            for host in ["127.0.0.1", "localhost"]:
+                page = context.new_page()
+                page.goto(f"http://{host}:{evil.server_port}/")
+                tried = page.evaluate(asks, self.server.url)
+                assert all(outcome in ("refused", "opaque 0") for outcome in tried.values()), tried
+            evil.shutdown()
+        assert len(self.server.queued()) == queued
+        session = json.dumps({"token": self.server.token("other", "queue:read")}).encode()
+        tries = [
+            ("GET", "", {"Host": "evil.example"}, None, 421),
+            ("GET", "api/queue/v1", {"Host": f"evil.example:{self.server.http_port}"}, None, 421),
+            ("POST", "api/session/v1", {"Host": "evil.example", "Content-Type": "application/json"}, session, 421),
+            ("POST", "api/session/v1", {"Origin": "http://evil.example", "Content-Type": "application/json"}, session, 403),
+            ("POST", "api/session/v1", {"Content-Type": "text/plain"}, session, 415),
+            ("GET", "api/queue/v1", {"Authorization": "Basic eDp4", "Sec-Fetch-Site": "cross-site"}, None, 403),
+            ("OPTIONS", "api/control/v1", {"Origin": "http://evil.example", "Access-Control-Request-Method": "POST"}, None, 403),
+            ("POST", "api/inject/v1", {"Content-Type": "application/json"}, b"{}", 401),
+            ("POST", "api/control/v1", {"Content-Type": "application/json", "Cookie": "__Host-posthaste=phs_0"}, b'{"ask":"list"}', 403),
+        ]
+        for method, path, headers, body, expected in tries:
+            request = urllib.request.Request(self.server.url + path, method=method, headers=headers, data=body)
+            try:
+                status = urllib.request.urlopen(request, timeout=PATIENCE).status
+            except urllib.error.HTTPError as error:
+                status = error.code
+                assert not any(name.lower().startswith("access-control") for name in error.headers), error.headers
+            assert status == expected, f"{method} {path} {headers}: {status}"
+
+
+def main():
+    failed = 0
+    with tempfile.TemporaryDirectory() as dir, sync_playwright() as playwright:
+        server = Server(dir)
+        hop = socketserver.ThreadingTCPServer(("127.0.0.1", server.hop_port), NextHop, bind_and_activate=False)
+        hop.allow_reuse_address = hop.daemon_threads = True
+        hop.server_bind()
+        hop.server_activate()
+        threading.Thread(target=hop.serve_forever, daemon=True).start()
+        chromium = os.environ.get("CHROMIUM") or shutil.which("chromium")
+        browser = playwright.chromium.launch(executable_path=chromium, args=["--no-sandbox"])
+        try:
+            fill(server)
+            tests = Tests(browser, server)
+            for name in [name for name in vars(Tests) if name.startswith("test_") and all(word in name for word in sys.argv[2:])]:
+                said = name[5:].replace("_", " ")
+                try:
+                    left_out = getattr(tests, name)()
+                    print(f"ok    {said}" if left_out is None else f"skip  {said}: {left_out}", flush=True)
+                except Exception:
+                    failed += 1
+                    print(f"FAIL  {said}\n{traceback.format_exc()}", flush=True)
+        finally:
+            browser.close()
+            server.stop()
+            if failed:
+                print((server.dir / "log").read_text(errors="replace")[-4000:])
+    print(f"{failed} failed")
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
