@@ -16,11 +16,13 @@
 
 mod batch;
 mod cleanup;
+mod copies;
 mod dir_sync;
 mod dirs;
 mod draft;
 mod flags;
 mod folders;
+mod gone;
 mod keywords;
 pub mod line_ends;
 mod maildir;
@@ -41,6 +43,7 @@ pub use cleanup::TMP_AGE_MAX;
 pub use draft::Draft;
 pub use flags::Flags;
 pub use folders::FolderName;
+pub use gone::GoneDir;
 pub use keywords::{
     KEYWORD_BYTES_MAX, KEYWORDS_FILE, KEYWORDS_MAX, Keywords, is_keyword, keywords_stamp, read_keywords,
 };

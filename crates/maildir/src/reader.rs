@@ -3,6 +3,7 @@
 use std::fs::File;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
+use std::sync::OnceLock;
 use std::time::Duration;
 
 use rustix::fs::{AtFlags, FileType, Mode, OFlags, RawDir, Stat};
@@ -11,7 +12,7 @@ use rustix::io::Errno;
 use crate::dirs::{open_beneath, open_file};
 use crate::keywords::{Keywords, keywords_at};
 use crate::maildir::{Subdir, check_name, rename_exclusive};
-use crate::mount::keeps_precise_times;
+use crate::mount::{MountFacts, keeps_precise_times};
 use crate::path::MailboxPath;
 use crate::root::MailRoot;
 use crate::tree::{FileFacts, Stamp, key_of_name};
@@ -20,7 +21,8 @@ use crate::uidlist::{UIDLIST_FILE, UidList, UidListError};
 /// Bytes of directory entries fetched at once.
 const BUFFER_BYTES: usize = 256 * 1024;
 
-/// An open Maildir that nothing is made in, and nothing changed but for [`give_other_key`](Self::give_other_key).
+/// An open Maildir that nothing is made in. Files get other names by [`give_other_key`](Self::give_other_key) and [`rename_to_cur`](Self::rename_to_cur), or leave by [`remove`](Self::remove)
+/// and [`GoneDir::take`](crate::GoneDir::take).
 ///
 /// No symbolic link is followed, and no call waits for anything but the disk: a FIFO in place of a message is opened without waiting for a writer, and is then
 /// no message.
@@ -29,6 +31,8 @@ pub struct MaildirReader {
     dir: OwnedFd,
     new: OwnedFd,
     cur: OwnedFd,
+    /// Asked at the first rename.
+    ordered_log: OnceLock<bool>,
 }
 
 /// A name in `new/` or `cur/`.
@@ -49,7 +53,8 @@ impl MailRoot {
     /// `NotFound` if it, or its `new` or `cur`, does not exist; others of `openat`, such as `FilesystemLoop` for a symbolic link on the way.
     pub fn reader(&self, path: &MailboxPath) -> io::Result<MaildirReader> {
         let dir = self.open_dir(path)?;
-        Ok(MaildirReader { new: open_beneath(&dir, "new")?, cur: open_beneath(&dir, "cur")?, dir })
+        let (new, cur) = (open_beneath(&dir, "new")?, open_beneath(&dir, "cur")?);
+        Ok(MaildirReader { dir, new, cur, ordered_log: OnceLock::new() })
     }
 
     /// The directory of a mailbox, which changes when folders are made or removed in it.
@@ -72,7 +77,11 @@ impl MailRoot {
 }
 
 impl MaildirReader {
-    fn subdir(&self, subdir: Subdir) -> &OwnedFd {
+    pub(crate) fn dir(&self) -> &OwnedFd {
+        &self.dir
+    }
+
+    pub(crate) fn subdir(&self, subdir: Subdir) -> &OwnedFd {
         match subdir {
             Subdir::New => &self.new,
             Subdir::Cur => &self.cur,
@@ -176,6 +185,54 @@ impl MaildirReader {
             Err(Errno::NOENT) => Ok(None),
             Err(error) => Err(error.into()),
         }
+    }
+
+    /// Gives a file another name in `cur/`; no file is replaced. Not synced.
+    ///
+    /// # Errors
+    /// `NotFound` if it is not there under this name; `AlreadyExists`; `InvalidFilename`; others of `rename`.
+    pub fn rename_to_cur(&self, subdir: Subdir, name: &str, new_name: &str) -> io::Result<()> {
+        check_name(new_name)?;
+        if subdir == Subdir::New && !self.has_ordered_log()? {
+            // The old name could go from the disk before the new one is there.
+            posthaste_fsops::linkat(&self.new, name, &self.cur, new_name, AtFlags::empty())?;
+            posthaste_fsops::fsync(&self.cur)?;
+            return Ok(posthaste_fsops::unlinkat(&self.new, name, AtFlags::empty())?);
+        }
+        match rename_exclusive(self.subdir(subdir).as_fd(), name, self.cur.as_fd(), new_name) {
+            // Without an exclusive rename; a link is exclusive everywhere.
+            Err(Errno::INVAL | Errno::NOSYS) => {
+                posthaste_fsops::linkat(self.subdir(subdir), name, &self.cur, new_name, AtFlags::empty())?;
+                Ok(posthaste_fsops::unlinkat(self.subdir(subdir), name, AtFlags::empty())?)
+            }
+            renamed => Ok(renamed?),
+        }
+    }
+
+    fn has_ordered_log(&self) -> io::Result<bool> {
+        if let Some(known) = self.ordered_log.get() {
+            return Ok(*known);
+        }
+        let found = MountFacts::of(&self.new)?.ordered_log;
+        Ok(*self.ordered_log.get_or_init(|| found))
+    }
+
+    /// Removes a file. Not synced.
+    ///
+    /// # Errors
+    /// `NotFound` if it is not there under this name; others of `unlink`.
+    pub fn remove(&self, subdir: Subdir, name: &str) -> io::Result<()> {
+        check_name(name)?;
+        Ok(posthaste_fsops::unlinkat(self.subdir(subdir), name, AtFlags::empty())?)
+    }
+
+    /// Makes durable which names are in `new/` and `cur/`, and which are there no longer.
+    ///
+    /// # Errors
+    /// Those of `fsync`; a second one would prove nothing.
+    pub fn sync_names(&self) -> io::Result<()> {
+        posthaste_fsops::fsync(&self.new)?;
+        Ok(posthaste_fsops::fsync(&self.cur)?)
     }
 
     /// Renames a file whose key another file has, so that it has one of its own, which this returns: a number follows the key. Not synced. `is_taken` knows the keys of other files, whatever their flags.

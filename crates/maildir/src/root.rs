@@ -116,6 +116,10 @@ impl MailRoot {
         open_beneath(&self.dir, path.as_str())
     }
 
+    pub(crate) fn dir(&self) -> &OwnedFd {
+        &self.dir
+    }
+
     fn remember_mount(&self, maildir: &Maildir) -> io::Result<()> {
         let device = maildir.facts().device;
         if let std::collections::btree_map::Entry::Vacant(vacant) = lock(&self.mounts).entry(device) {
