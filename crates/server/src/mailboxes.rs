@@ -46,17 +46,15 @@ impl Mailboxes {
         let (spool, nonce) = (Arc::clone(delivery.intake().spool()), delivery.file_nonce());
         let (dir, mail) = (config.storage.data.join(MAILSTORE_DIRECTORY), config.storage.mail.clone());
         let (host, damage) = (config.host_name.to_string(), damage.to_vec());
-        let awaits = delivery.clone();
+        let (awaits, files) = (delivery.clone(), delivery.clone());
         let open = move || {
             let (ledger, report) =
                 MailLedger::open(spool, &damage, &dir, &host, nonce).map_err(std::io::Error::other)?;
             let ledger = Arc::new(ledger);
-            let store = Arc::new(MaildirStore::open(
-                &mail,
-                Arc::clone(&ledger),
-                Box::new(move |lsn| awaits.needs_body(Lsn::new(lsn))),
-            )?);
-            Ok((Self { ledger, store }, report))
+            let store =
+                MaildirStore::open(&mail, Arc::clone(&ledger), Box::new(move |lsn| awaits.needs_body(Lsn::new(lsn))))?;
+            store.open_for_append(files.intake().clone(), Arc::new(files));
+            Ok((Self { ledger, store: Arc::new(store) }, report))
         };
         let opened = spawn_blocking(open).await.map_err(std::io::Error::from).flatten();
         let (mailboxes, report) = opened.map_err(|error| ServeError::Service { service: NAME, error })?;

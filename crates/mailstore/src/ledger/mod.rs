@@ -27,8 +27,8 @@ use self::stored::{head_of, stored};
 use self::waiting::{WAITING_BYTES_MAX, Waiting};
 use crate::entry::MailEntry;
 use crate::table::{
-    AccountRow, MetaError, MetaTable, NameRow, OpeningRow, RowChanges, StoreNumbers, TableName, TableReader, key_of,
-    rows_of,
+    AccountRow, FileNote, MetaError, MetaTable, NameRow, OpeningRow, RowChanges, StoreNumbers, TableName, TableReader,
+    key_of, rows_of,
 };
 
 /// The mailboxes of a server: the table, and the stream that it is the snapshot of.
@@ -208,6 +208,11 @@ impl MailLedger {
             }
         };
         self.finish_append(&outcome)
+    }
+
+    /// The next commit has what was done to files; a kill before it has them looked at once more.
+    pub(crate) fn note(&self, notes: &[FileNote]) {
+        self.shared.waiting.lock().notes.extend_from_slice(notes);
     }
 
     /// The stream.

@@ -11,7 +11,7 @@ use posthaste_units::BackOff;
 use super::LedgerError;
 use super::waiting::{Waiting, WaitingState};
 use crate::entry::MailEntry;
-use crate::table::{Applier, MetaError, MetaTable, RowChanges, StoreNumbers, TableReader};
+use crate::table::{Applier, FileNote, MetaError, MetaTable, RowChanges, StoreNumbers, TableReader};
 
 /// After a commit that failed.
 const RETRY: BackOff = BackOff::new(Duration::from_secs(1), Duration::from_secs(30));
@@ -62,6 +62,7 @@ impl Shared {
         if !self.waiting.lock().has_any(complete) {
             return Ok(());
         }
+        // Notes alone have no LSN to go on to.
         let Some(applied) = self.commit_rows(complete, |_, _| ())? else { return Ok(()) };
         self.stream.advance(Lsn::new(applied), None, Released::default());
         Ok(())
@@ -74,11 +75,14 @@ impl Shared {
         also: impl FnOnce(&mut StoreNumbers, &mut RowChanges),
     ) -> Result<Option<u64>, MetaError> {
         let _one = self.committing.lock().unwrap_or_else(PoisonError::into_inner);
-        let entries = self.waiting.lock().up_to(complete);
+        let (entries, notes) = {
+            let state = self.waiting.lock();
+            (state.up_to(complete), state.notes.clone())
+        };
         let last = entries.last().map(|(lsn, _)| *lsn);
         let reader = self.table.reader()?;
         let mut unknown = Vec::new();
-        let (mut changes, mut numbers) = applied(&reader, &entries, &mut unknown)?;
+        let (mut changes, mut numbers) = applied(&reader, &entries, &notes, &mut unknown)?;
         drop(reader);
         also(&mut numbers, &mut changes);
         numbers.put(&mut changes);
@@ -86,7 +90,7 @@ impl Shared {
             tracing::error!(batch = lsn, "an entry of mailboxes that a later version wrote is passed over");
         }
         self.table.commit(&changes)?;
-        self.waiting.committed(entries.len());
+        self.waiting.committed(entries.len(), notes.len());
         Ok(last)
     }
 
@@ -97,10 +101,13 @@ impl Shared {
         read: impl FnOnce(&TableReader, &RowChanges, StoreNumbers) -> Result<T, MetaError>,
     ) -> Result<T, LedgerError> {
         // Entries first: those that a commit takes meanwhile are applied twice, and none is missed.
-        let entries = entries(&mut self.waiting.lock());
+        let (entries, notes) = {
+            let mut state = self.waiting.lock();
+            (entries(&mut state), state.notes.clone())
+        };
         let reader = self.table.reader()?;
         let mut unknown = Vec::new();
-        let (changes, numbers) = applied(&reader, &entries, &mut unknown)?;
+        let (changes, numbers) = applied(&reader, &entries, &notes, &mut unknown)?;
         Ok(read(&reader, &changes, numbers)?)
     }
 }
@@ -109,6 +116,7 @@ impl Shared {
 fn applied(
     reader: &TableReader,
     entries: &[(u64, Bytes)],
+    notes: &[FileNote],
     unknown: &mut Vec<u64>,
 ) -> Result<(RowChanges, StoreNumbers), MetaError> {
     let mut applier = Applier::new(reader)?;
@@ -118,6 +126,7 @@ fn applied(
             None => unknown.push(*lsn),
         }
     }
+    notes.iter().try_for_each(|note| applier.note(*note))?;
     unknown.append(&mut applier.unknown);
     let numbers = applier.numbers;
     Ok((applier.finish()?, numbers))

@@ -5,8 +5,8 @@ use std::collections::BTreeMap;
 use bytes::Bytes;
 
 use crate::table::{
-    FixedMessage, MailboxHead, MetaError, RowChanges, StateMessage, StoreNumbers, TableName, TableReader, fixed_row,
-    key_of, rows_of, second_of, state_row, stored_head,
+    FixedMessage, LeavingRow, MailboxHead, MetaError, RowChanges, StateMessage, StoreNumbers, TableName, TableReader,
+    fixed_row, key_of, rows_of, second_of, state_row, stored_head,
 };
 
 /// A mailbox as it is stored.
@@ -18,6 +18,8 @@ pub struct StoredMailbox {
     pub messages: BTreeMap<u32, StoredMessage>,
     /// Keywords by bit.
     pub keywords: BTreeMap<u8, Bytes>,
+    /// Files of expunged messages that may still be there, by UID.
+    pub leaving: BTreeMap<u32, LeavingRow>,
 }
 
 /// A message as it is stored.
@@ -68,5 +70,8 @@ pub(super) fn stored(
     };
     let keywords = rows(TableName::Keywords)?.into_iter();
     let keywords = keywords.filter_map(|(key, name)| Some((*key.get(4)?, Bytes::from(name))));
-    Ok(Some(StoredMailbox { head, messages: fixed.filter_map(message).collect(), keywords: keywords.collect() }))
+    let leaving = rows(TableName::Leaving)?.into_iter().filter_map(row);
+    let leaving = leaving.filter_map(|(uid, value)| Some((uid, LeavingRow::decode(&value)?))).collect();
+    let (messages, keywords) = (fixed.filter_map(message).collect(), keywords.collect());
+    Ok(Some(StoredMailbox { head, messages, keywords, leaving }))
 }

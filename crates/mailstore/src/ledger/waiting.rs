@@ -10,6 +10,7 @@ use posthaste_spool::{Consumer, Lsn, Published};
 use tokio::sync::Notify;
 
 use crate::entry::{EntryKind, MailEntry};
+use crate::table::FileNote;
 
 /// The table is brought up to the stream at least this often.
 const COMMIT_EVERY: Duration = Duration::from_secs(30);
@@ -39,6 +40,8 @@ pub(super) struct Waiting {
 pub(super) struct WaitingState {
     pub entries: Vec<(u64, Bytes)>,
     pub bytes: usize,
+    /// What was done to files since the last commit.
+    pub notes: Vec<FileNote>,
     /// All entries of batches up to this LSN are there.
     pub complete: u64,
     pub is_advance_wanted: bool,
@@ -68,10 +71,11 @@ impl Waiting {
         self.is_full.load(Ordering::Relaxed)
     }
 
-    /// The table has the first of the entries.
-    pub fn committed(&self, count: usize) {
+    /// The table has the first of the entries, and of the notes.
+    pub fn committed(&self, count: usize, notes: usize) {
         let mut state = self.lock();
         state.committed(count);
+        state.notes.drain(..notes);
         self.is_full.store(state.bytes >= REFUSED_BYTES, Ordering::Relaxed);
     }
 
@@ -132,9 +136,9 @@ impl WaitingState {
         self.bytes >= WAITING_BYTES_MAX || self.others.len() >= OTHERS_MAX
     }
 
-    /// True if entries of batches up to an LSN wait.
+    /// True if entries of batches up to an LSN wait, or notes.
     pub fn has_any(&self, lsn: u64) -> bool {
-        self.entries.first().is_some_and(|(first, _)| *first <= lsn)
+        !self.notes.is_empty() || self.entries.first().is_some_and(|(first, _)| *first <= lsn)
     }
 
     /// Entries of batches up to an LSN.

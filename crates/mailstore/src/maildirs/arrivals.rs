@@ -21,6 +21,7 @@ use super::MaildirStore;
 use super::mailbox::lock;
 use super::scan::now_secs;
 use crate::entry::{BodyKind, BodyPlace, MailEntry, MessageFacts, NewMessage};
+use crate::ledger::MailLedger;
 
 /// How long a message waits for its mailbox to be made.
 const PATIENCE: Duration = Duration::from_millis(200);
@@ -200,18 +201,22 @@ impl Destination for MailArrivals {
     }
 
     fn stamp<'a>(&'a self, entries: &mut [Entry]) -> Option<Box<dyn Guard + 'a>> {
-        let ledger = self.0.store.ledger();
-        let stream = ledger.stream();
-        let mut uids = None;
-        for entry in entries.iter_mut().filter(|entry| entry.stream == stream) {
-            let uids = uids.get_or_insert_with(|| ledger.lock_uids());
-            let Some(mailbox) = MailEntry::kind(&entry.payload).and_then(|kind| kind.mailbox()) else { continue };
-            // 0 is no UID: a mailbox that has none left gets the message without one.
-            let uid = uids.take(mailbox, 1).unwrap_or(0);
-            entry.payload = with_first_uid(std::mem::take(&mut entry.payload), uid);
-        }
-        uids.map(|uids| Box::new(uids) as Box<dyn Guard>)
+        stamp(self.0.store.ledger(), entries)
     }
+}
+
+/// Gives the messages of a batch their UIDs.
+pub(super) fn stamp<'a>(ledger: &'a MailLedger, entries: &mut [Entry]) -> Option<Box<dyn Guard + 'a>> {
+    let stream = ledger.stream();
+    let mut uids = None;
+    for entry in entries.iter_mut().filter(|entry| entry.stream == stream) {
+        let uids = uids.get_or_insert_with(|| ledger.lock_uids());
+        let Some(mailbox) = MailEntry::kind(&entry.payload).and_then(|kind| kind.mailbox()) else { continue };
+        // 0 is no UID: a mailbox that has none left gets the message without one.
+        let uid = uids.take(mailbox, 1).unwrap_or(0);
+        entry.payload = with_first_uid(std::mem::take(&mut entry.payload), uid);
+    }
+    uids.map(|uids| Box::new(uids) as Box<dyn Guard>)
 }
 
 /// The entry of kind *new* with another first UID. Mostly nobody else holds its octets, and they are not copied.

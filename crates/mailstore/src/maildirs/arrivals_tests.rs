@@ -376,3 +376,72 @@ fn shown_uids_are_never_given_again_after_a_cut_at_any_call() {
         });
     }
 }
+
+impl World {
+    async fn append(&self, request: crate::store::AppendRequest, pieces: &[&str]) -> crate::store::AppendedMessage {
+        self.store.open_for_append(self.intake.clone(), Arc::new(Deliveries(self.local)));
+        let account = self.logins.account("me").await.unwrap();
+        let id = account.find(&MailboxName::inbox()).await.unwrap().unwrap();
+        let mut writer = account.append(id, request).await.unwrap();
+        for piece in pieces {
+            writer.write(Bytes::copy_from_slice(piece.as_bytes())).await.unwrap();
+        }
+        writer.finish().await.unwrap()
+    }
+}
+
+fn request(flags: crate::flags::MessageFlags, keywords: &[&str], secs: u64) -> crate::store::AppendRequest {
+    let internal_date = Some(std::time::UNIX_EPOCH + Duration::from_secs(secs));
+    let keywords = keywords.iter().map(ToString::to_string).collect();
+    crate::store::AppendRequest { flags, keywords, internal_date, octets: 0 }
+}
+
+#[tokio::test]
+async fn an_appended_message_has_its_flags_date_and_octets() {
+    let (dir, data) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    Maildir::open_or_create(dir.path().join(INBOX)).unwrap();
+    let world = open(dir.path(), data.path());
+    let (flags, long) = (crate::flags::MessageFlags::SEEN, "x".repeat(300 << 10));
+    let appended = world.append(request(flags, &["$Junk"], 5), &["Subject: one\r\n", "\r\none\r\n"]).await;
+    let mut view = world.select().await;
+    assert_eq!((appended.uid.get(), appended.uid_validity), (1, view.uid_validity()));
+    let second = world.append(request(crate::flags::MessageFlags::NONE, &[], 6), &[&long, "\r\n"]).await;
+    assert_eq!(second.uid.get(), 2);
+    assert_eq!(view.advance(true).await.unwrap().exists, Some(2));
+    let rows =
+        view.rows(&crate::row::MessageSet::all(), crate::store::RowOptions { sizes: true }).next().await.unwrap();
+    let keywords = view.keywords();
+    let names: Vec<&str> = keywords.names(rows[0].flags).collect();
+    assert_eq!((names, rows[0].size, rows[1].size), (vec!["\\Seen", "$Junk"], Some(21), Some((300 << 10) + 2)));
+    assert_eq!(rows[0].internal_date, std::time::UNIX_EPOCH + Duration::from_secs(5));
+    assert_eq!(read(&*view, 1).await.unwrap(), "Subject: one\r\n\r\none\r\n");
+    assert_eq!(read(&*view, 2).await.unwrap(), format!("{long}\r\n"));
+    // Names follow once delivery has made the file.
+    let mailbox = world.store.shared.loaded.find(view.id().0).unwrap();
+    let of = |text: &str, messages: &super::super::state::Messages, at: usize| {
+        let (lsn, _) = messages.messages[at].file.body().unwrap();
+        world.deliver(dir.path(), &Receipt { lsn: Lsn::new(lsn), entries: Vec::new() }, text);
+    };
+    of("one", &mailbox.look_patiently().await.unwrap(), 0);
+    settle(dir.path(), 1);
+    let messages = mailbox.look_patiently().await.unwrap();
+    super::super::change_tests::names_written(&mailbox);
+    let cur = std::fs::read_dir(dir.path().join(INBOX).join("cur")).unwrap();
+    let names: Vec<_> = cur.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
+    assert!(names.len() == 1 && names[0].ends_with(":2,Sa"), "{names:?}");
+    // The other one goes before its file is made.
+    let mode = crate::flags::FlagUpdateMode::Add;
+    let deleted = crate::flags::FlagUpdate { mode, flags: crate::flags::MessageFlags::DELETED, keywords: Vec::new() };
+    view.store(&crate::row::MessageSet::all(), &deleted, None).await.unwrap();
+    view.expunge(None).await.unwrap();
+    assert_eq!(view.advance(true).await.unwrap().expunged.len(), 2);
+    of("two", &messages, 1);
+    for clock in 2..4 {
+        settle(dir.path(), clock);
+        let messages = mailbox.look_patiently().await.unwrap();
+        super::super::change_tests::names_written(&mailbox);
+        assert_eq!((messages.messages.len(), messages.uid_next), (0, 3));
+        let left = ["new", "cur"].map(|subdir| std::fs::read_dir(dir.path().join(INBOX).join(subdir)).unwrap().count());
+        assert_eq!(left, [0, 0]);
+    }
+}

@@ -1,6 +1,14 @@
-//! Changes of mailboxes, which are all refused yet.
+//! Changes of a mailbox that a session asks for.
 
+use std::sync::Arc;
+
+use tokio::task::spawn_blocking;
+
+use super::body::ended;
+use super::change_queue::ChangeQueue;
+use super::copies::copy;
 use super::mailbox::MaildirMailbox;
+use super::scratch::Operation;
 use crate::error::MailstoreError;
 use crate::flags::FlagUpdate;
 use crate::row::{MailboxId, ModSeq, NumberRange, Uid};
@@ -8,27 +16,35 @@ use crate::snapshot::ChangeTarget;
 use crate::store::{Asked, CopiedMessages, StoredFlags};
 
 pub(super) fn impossible<'a, T: Send + 'a>() -> Asked<'a, T> {
-    Box::pin(std::future::ready(Err(MailstoreError::Cannot("Mailboxes cannot be changed here yet"))))
+    Box::pin(std::future::ready(Err(MailstoreError::Cannot("This cannot be changed here yet"))))
 }
 
 impl ChangeTarget for MaildirMailbox {
     fn is_read_only(&self) -> bool {
-        true
+        false
     }
 
-    fn store(&self, _: Vec<Uid>, _: FlagUpdate, _: Option<ModSeq>) -> Asked<'_, StoredFlags> {
-        impossible()
+    fn store(&self, uids: Vec<Uid>, update: FlagUpdate, unchanged_since: Option<ModSeq>) -> Asked<'_, StoredFlags> {
+        let unchanged_since = unchanged_since.map(|since| since.0);
+        let operation = Operation::Store { uids, update, unchanged_since };
+        Box::pin(async move { ChangeQueue::change(self.core(), operation).await })
     }
 
-    fn expunge(&self, _: Option<Vec<NumberRange>>) -> Asked<'_, ()> {
-        impossible()
+    fn expunge(&self, uids: Option<Vec<NumberRange>>) -> Asked<'_, ()> {
+        Box::pin(async move { ChangeQueue::change(self.core(), Operation::Expunge(uids)).await.map(drop) })
     }
 
-    fn remove(&self, _: Vec<Uid>) -> Asked<'_, ()> {
-        impossible()
+    fn remove(&self, uids: Vec<Uid>) -> Asked<'_, ()> {
+        Box::pin(async move { ChangeQueue::change(self.core(), Operation::Remove(uids)).await.map(drop) })
     }
 
-    fn copy(&self, _: Vec<Uid>, _: MailboxId, _: bool) -> Asked<'_, Option<CopiedMessages>> {
-        impossible()
+    fn copy(&self, uids: Vec<Uid>, to: MailboxId, moves: bool) -> Asked<'_, Option<CopiedMessages>> {
+        Box::pin(async move {
+            let from = Arc::clone(self.core());
+            let to = from.shared.loaded.find(to.0).map(|mailbox| Arc::clone(mailbox.core()));
+            // No other account's.
+            let to = to.filter(|to| to.owner.id == from.owner.id).ok_or(MailstoreError::NoMailbox)?;
+            spawn_blocking(move || copy(&from, &to, &uids, moves)).await.map_err(ended)?
+        })
     }
 }

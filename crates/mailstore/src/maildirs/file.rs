@@ -51,6 +51,18 @@ impl MailFile {
         Self { body: Some(body), ..Self::unseen(Subdir::New, name, None, wire_size) }
     }
 
+    /// The batch and number of the body, of mail that was accepted here.
+    pub fn body(&self) -> Option<(u64, u16)> {
+        self.body
+    }
+
+    /// The file as delivery makes it, of a message whose body it has: nothing of a listing is known any more.
+    pub fn not_listed(&self) -> Option<Self> {
+        let body = self.body?;
+        let unique = own_part(&self.name).unwrap_or(&self.name).into();
+        Some(Self { body: Some(body), ..Self::unseen(Subdir::New, unique, None, self.wire_size()) })
+    }
+
     /// The batch and number of the body, of a message whose file was not listed since the start.
     pub fn awaited(&self) -> Option<(u64, u16)> {
         self.body.filter(|_| self.inode.get().is_none())
@@ -124,7 +136,7 @@ impl MailFile {
     }
 
     /// True if delivery has made it, and it has the size that its name says.
-    fn is_own(&self, size: u64) -> bool {
+    pub fn is_own(&self, size: u64) -> bool {
         let name = UniqueName::parse(&self.name).filter(|name| name.unique().is_some_and(is_ours));
         name.is_some_and(|name| name.disk_size() == Some(size))
     }

@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use bytes::Bytes;
+use posthaste_maildir::Keywords;
 use posthaste_maildir::tree::flag_letters_of;
-use posthaste_maildir::{Flags, Keywords};
 
 use crate::flags::{KeywordTable, MessageFlags};
 
@@ -13,7 +13,7 @@ use crate::flags::{KeywordTable, MessageFlags};
 const FORWARDED_BIT: u8 = 34;
 const FORWARDED: &str = "$Forwarded";
 /// The bit of the letter `a`.
-const FIRST_BIT: u8 = 8;
+pub(super) const FIRST_BIT: u8 = 8;
 /// Letters of system flags.
 const SYSTEM: [(char, MessageFlags); 5] = [
     ('D', MessageFlags::DRAFT),
@@ -52,15 +52,57 @@ impl MailboxKeywords {
         KeywordTable::new(self.0.iter().map(|(bit, name)| (*bit, Arc::clone(name))).chain(forwarded).collect())
     }
 
+    /// The flag of a keyword, upper and lower case being the same.
+    pub fn flag(&self, name: &str) -> Option<MessageFlags> {
+        let named = self.0.iter().find(|(_, known)| known.eq_ignore_ascii_case(name));
+        let forwarded = || name.eq_ignore_ascii_case(FORWARDED).then_some(FORWARDED_BIT);
+        named.map(|(bit, _)| *bit).or_else(forwarded).map(MessageFlags::keyword)
+    }
+
+    /// The bit that a new keyword can have without a letter.
+    pub fn free_bit(&self) -> Option<u8> {
+        (FORWARDED_BIT + 1..64).find(|bit| !self.0.contains_key(bit))
+    }
+
+    /// True if a bit has no other name than this.
+    pub fn is_free_for(&self, bit: u8, name: &str) -> bool {
+        self.0.get(&bit).is_none_or(|known| known.eq_ignore_ascii_case(name))
+    }
+
     /// The flags that a name's letters stand for; letters without a keyword are passed over.
     pub fn flags_of(&self, name: &str) -> MessageFlags {
-        let letters = flag_letters_of(name).chars().filter_map(Flags::letter).fold(Flags::NONE, Flags::with);
-        let has = |letter: char| Flags::letter(letter).is_some_and(|flag| letters.contains(flag));
+        self.flags_of_letters(letters_in(name))
+    }
+
+    /// As [`flags_of`](Self::flags_of), of letters as a number.
+    pub fn flags_of_letters(&self, letters: u32) -> MessageFlags {
+        let has = |letter: char| letter_bit(letter).is_some_and(|bit| letters & bit != 0);
         let system = SYSTEM.into_iter().filter(|(letter, _)| has(*letter)).map(|(_, flag)| flag);
         let forwarded = has('P').then(|| MessageFlags::keyword(self.forwarded()));
         let keywords = self.0.keys().filter(|bit| letter_of(**bit).is_some_and(has));
         let keywords = keywords.map(|bit| MessageFlags::keyword(*bit));
         system.chain(forwarded).chain(keywords).fold(MessageFlags::NONE, MessageFlags::with)
+    }
+
+    /// The flags that have letters.
+    pub fn lettered(&self) -> MessageFlags {
+        self.flags_of_letters(u32::MAX)
+    }
+
+    /// The letters that a file of this name is to have: those of the flags, and those that stand for no flag.
+    pub fn letters_for(&self, flags: MessageFlags, name: &str) -> String {
+        let known = letters_in(&format!(":2,{}", self.letters_of(self.lettered())));
+        let is_kept = |letter: &char| letter_bit(*letter).is_none_or(|bit| known & bit == 0);
+        let kept = flag_letters_of(name).chars().filter(|letter| letter.is_ascii_alphabetic()).filter(is_kept);
+        let mut letters: Vec<char> = self.letters_of(flags).chars().chain(kept).collect();
+        letters.sort_unstable();
+        letters.dedup();
+        letters.into_iter().collect()
+    }
+
+    /// True if a name shows all flags that have letters, and no others.
+    pub fn shows(&self, name: &str, flags: MessageFlags) -> bool {
+        self.flags_of(name).0 == flags.0 & self.lettered().0
     }
 
     /// The letters of flags, in the order of names.
@@ -78,6 +120,31 @@ impl MailboxKeywords {
         let mut named = self.0.iter().filter(|(_, name)| name.eq_ignore_ascii_case(FORWARDED));
         named.next().map_or(FORWARDED_BIT, |(bit, _)| *bit)
     }
+}
+
+/// The letters of the table beside `a` to `z`, from bit 26 on.
+const UPPER: [char; 6] = ['D', 'F', 'P', 'R', 'S', 'T'];
+
+/// The bit of a letter in the table's column of letters, if it has one.
+fn letter_bit(letter: char) -> Option<u32> {
+    match letter {
+        'a'..='z' => Some(1 << (letter as u32 - 'a' as u32)),
+        _ => UPPER.iter().position(|upper| *upper == letter).map(|at| 1 << (26 + at)),
+    }
+}
+
+/// The letters of a name as a number: bits 0-25 `a`-`z`, then D, F, P, R, S, T. Others are left out.
+pub(super) fn letters_in(name: &str) -> u32 {
+    flag_letters_of(name).chars().filter_map(letter_bit).fold(0, |letters, bit| letters | bit)
+}
+
+/// The letters of a number, in the order of names.
+pub(super) fn letters_text(letters: u32) -> String {
+    UPPER
+        .into_iter()
+        .chain('a'..='z')
+        .filter(|letter| letter_bit(*letter).is_some_and(|bit| letters & bit != 0))
+        .collect()
 }
 
 /// The letter that a keyword's bit has in names, if it has one.
@@ -100,9 +167,13 @@ mod tests {
         keywords.insert(10, b"$Junk");
         let flags = keywords.flags_of("1:2,STPcz");
         assert_eq!(keywords.letters_of(flags), "PSTc", "z has no keyword");
+        assert_eq!(keywords.letters_for(MessageFlags::DRAFT, "1:2,STPXcz"), "DXz", "what is not known stays");
+        let without_letter = flags.with(MessageFlags::keyword(40));
+        assert!(keywords.shows("1:2,PSTcz", without_letter) && !keywords.shows("1:2,PST", flags));
         assert_eq!(keywords.letters_of(MessageFlags(u64::MAX)), "DFPRSTabcdefghijklmnopqrstuvwxyz");
         keywords.insert(9, b"$forwarded");
         assert_eq!(keywords.letters_of(keywords.flags_of("1:2,P")), "P");
+        assert_eq!(letters_text(letters_in("1:2,XSTPcz")), "PSTcz");
         assert_eq!(keywords.table().all().count(), 2);
     }
 }

@@ -3,18 +3,29 @@
 //! A file's UID stays the same while its key (the part of its name before flags and sizes) does, whatever happens to its flags. A UID is never given twice.
 //! Files that other programs put there get their UIDs when a session looks, durable before any client sees them.
 
+mod append;
 mod arrivals;
 mod awaited;
 mod body;
+mod change_queue;
+#[cfg(test)]
+mod change_tests;
 mod changes;
+mod copies;
+#[cfg(test)]
+mod copies_tests;
+mod core;
 mod file;
+mod gone_dirs;
 mod keywords;
 mod loaded;
 mod looks;
 mod mailbox;
 mod names;
+mod names_out;
 mod owner;
 mod scan;
+mod scratch;
 mod state;
 mod takeover;
 #[cfg(test)]
@@ -27,12 +38,16 @@ use std::io;
 use std::path::Path;
 use std::sync::{Arc, Mutex, OnceLock, Weak};
 
+use posthaste_intake::{Destination, Intake};
 use posthaste_maildir::{MailRoot, MailboxPath};
 use tokio::task::spawn_blocking;
 use tokio::time::{Instant, sleep};
 
+use self::append::AppendDoor;
 pub use self::arrivals::MailArrivals;
 use self::body::ended;
+use self::copies::CopyNames;
+use self::gone_dirs::{GoneDirs, sweep_at_times};
 use self::loaded::LoadedMailboxes;
 use self::mailbox::{MaildirMailbox, lock};
 use self::owner::Owner;
@@ -70,6 +85,9 @@ struct Shared {
     ledger: Arc<MailLedger>,
     is_pending: Box<IsPending>,
     loaded: LoadedMailboxes,
+    gone_dirs: Arc<GoneDirs>,
+    append_door: AppendDoor,
+    copy_names: CopyNames,
     /// By the path of its INBOX; `None` until it is needed.
     account_ids: Mutex<Option<HashMap<String, u32>>>,
 }
@@ -102,9 +120,18 @@ impl MaildirStore {
         let root = Arc::new(MailRoot::open(root)?);
         let grown = ledger.grown();
         let (loaded, account_ids) = (LoadedMailboxes::default(), Mutex::default());
-        let shared = Arc::new(Shared { root, ledger, is_pending, loaded, account_ids });
+        let gone_dirs = Arc::new(GoneDirs::of(root.existing_gone_dir()?));
+        tokio::spawn(sweep_at_times(Arc::downgrade(&gone_dirs)));
+        let (append_door, copy_names) = (AppendDoor::default(), CopyNames::new());
+        let shared =
+            Arc::new(Shared { root, ledger, is_pending, loaded, gone_dirs, append_door, copy_names, account_ids });
         tokio::spawn(tell_sessions(grown, Arc::downgrade(&shared)));
         Ok(Self { shared, accounts: Mutex::default() })
+    }
+
+    /// From now on messages can be added: `intake` makes them durable, and `files` makes their files in the Maildirs.
+    pub fn open_for_append(&self, intake: Intake, files: Arc<dyn Destination>) {
+        self.shared.append_door.open(intake, files);
     }
 
     /// The ledger that it keeps UIDs and flags in.
@@ -355,7 +382,7 @@ impl MailAccount for MaildirAccount {
         changes::impossible()
     }
 
-    fn append(&self, _: MailboxId, _: AppendRequest) -> Asked<'_, Box<dyn MessageWriter>> {
-        changes::impossible()
+    fn append(&self, mailbox: MailboxId, message: AppendRequest) -> Asked<'_, Box<dyn MessageWriter>> {
+        Box::pin(async move { append::begin(Arc::clone(self.mailbox(mailbox)?.core()), message).await })
     }
 }

@@ -11,12 +11,13 @@ use posthaste_maildir::{Keywords, MaildirReader, Subdir};
 
 use super::body::FileBody;
 use super::file::{MailFile, internal_date, own_part};
-use super::keywords::MailboxKeywords;
+use super::keywords::{MailboxKeywords, letters_in};
 use super::mailbox::MESSAGE_BYTES_MAX;
 use super::state::{LookedAt, MailboxState, Messages};
 use crate::entry::{FOUND_MAX, GoneReason, MailEntry, MessageFacts, StateGroup};
 use crate::ledger::{LedgerError, MailLedger};
 use crate::row::NumberRange;
+use crate::snapshot::Message;
 use crate::store::MailBody;
 use crate::table::flag_bits;
 
@@ -84,9 +85,45 @@ impl Listing {
     }
 }
 
+/// What is known of a mailbox's files.
+pub(super) struct KnownFiles<'a> {
+    pub now: &'a Messages,
+    /// Of expunged messages, by UID.
+    pub leaving: &'a BTreeMap<u32, Arc<MailFile>>,
+    /// Messages whose names do not show their flags yet.
+    pub behind: &'a BTreeMap<u32, u32>,
+    /// UIDs whose file turned out to have another content.
+    pub suspects: &'a HashSet<u32>,
+    /// Whether delivery has yet to make files of a batch's mail, or to make them durable.
+    pub is_pending: &'a dyn Fn(u64) -> bool,
+}
+
+impl KnownFiles<'_> {
+    /// Keys of files that are to leave; of one that was not listed yet only a part is known.
+    fn leaving_keys(&self) -> HashMap<&str, u32> {
+        self.leaving.iter().map(|(uid, file)| (key_of_name(&file.name), *uid)).collect()
+    }
+
+    /// True of a copy that may be in `tmp/` still.
+    fn is_to_place(&self, message: &Message<Arc<MailFile>>) -> bool {
+        let file = &message.file;
+        file.is_new() && file.inode().is_none() && file.body().is_none() && self.behind.contains_key(&message.uid)
+    }
+
+    fn is_awaited(&self, file: &MailFile) -> bool {
+        file.awaited().is_some_and(|(lsn, _)| (self.is_pending)(lsn))
+    }
+}
+
 /// Differences between a listing and what was known.
 #[derive(Debug, Default)]
 pub(super) struct Difference {
+    /// Files of expunged messages, as they were listed.
+    leaving: Vec<(u32, Arc<MailFile>)>,
+    /// Expunged messages whose files are not there.
+    absent: Vec<u32>,
+    /// Copies were found in `tmp/`, and are in `new/` now.
+    has_placed: bool,
     /// Messages that are missing, by position.
     missing: Vec<usize>,
     /// Messages are missing whose files delivery has yet to make.
@@ -129,44 +166,45 @@ fn order(listed: &Listed) -> (bool, &str) {
 }
 
 impl Difference {
-    /// # Errors
-    /// Errors of `stat`.
-    pub fn new(
-        now: &Messages,
-        reader: &MaildirReader,
-        listed: Vec<Listed>,
-        suspects: &HashSet<u32>,
-        is_pending: &dyn Fn(u64) -> bool,
-        odd: &mut Oddities,
-    ) -> Self {
-        let messages = &now.messages;
-        let is_awaited = |at: usize| messages[at].file.awaited().is_some_and(|(lsn, _)| is_pending(lsn));
+    /// Compares a listing with what was known.
+    pub fn new(known: &KnownFiles<'_>, reader: &MaildirReader, listed: Vec<Listed>, odd: &mut Oddities) -> Self {
+        let messages = &known.now.messages;
         let mut difference = Self::default();
         let keys = messages.iter().enumerate().map(|(at, message)| (key_of_name(&message.file.name), at));
-        let known: HashMap<&str, usize> = keys.collect();
+        let known_keys: HashMap<&str, usize> = keys.collect();
+        let leaving_keys = known.leaving_keys();
         let mut old = vec![Candidate::default(); messages.len()];
         let mut new: HashMap<Box<str>, Candidate> = HashMap::new();
+        let mut leaving: BTreeMap<u32, Listed> = BTreeMap::new();
         for next in listed {
-            let at = known.get(key_of_name(&next.name));
+            let key = key_of_name(&next.name);
             // Of a file that was not listed before only this part is known.
-            match at.or_else(|| known.get(own_part(&next.name)?)) {
-                Some(at) => old[*at].add(next, messages[*at].file.inode(), &mut difference.seconds),
-                None => {
-                    let key = key_of_name(&next.name).into();
-                    new.entry(key).or_default().add(next, None, &mut difference.seconds);
-                }
+            let own = own_part(&next.name);
+            if let Some(at) = known_keys.get(key).or_else(|| known_keys.get(own?)) {
+                old[*at].add(next, messages[*at].file.inode(), &mut difference.seconds);
+            } else if let Some(uid) = leaving_keys.get(key).or_else(|| leaving_keys.get(own?)) {
+                leaving.insert(*uid, next);
+            } else {
+                let key = key.into();
+                new.entry(key).or_default().add(next, None, &mut difference.seconds);
             }
         }
         for (at, Candidate(listed)) in old.into_iter().enumerate() {
             match listed {
-                None if is_awaited(at) => difference.has_awaited = true,
+                None if known.is_awaited(&messages[at].file) => difference.has_awaited = true,
+                None if known.is_to_place(&messages[at]) => match reader.place_in_new(&messages[at].file.name) {
+                    Ok(()) => difference.has_placed = true,
+                    Err(error) if error.kind() == io::ErrorKind::NotFound => difference.missing.push(at),
+                    Err(error) => odd.no_file = Some(format!("{:?}: {error}", messages[at].file.name)),
+                },
                 None => difference.missing.push(at),
                 Some(listed) => {
-                    let is_suspect = suspects.contains(&messages[at].uid);
+                    let is_suspect = known.suspects.contains(&messages[at].uid);
                     difference.note(at, &messages[at].file, listed, is_suspect, reader, odd);
                 }
             }
         }
+        difference.note_leaving(known, leaving, reader, odd);
         for listed in new.into_values().filter_map(|candidate| candidate.0) {
             let facts = difference.facts(reader, &listed, odd);
             if let Some(facts) = facts {
@@ -176,6 +214,34 @@ impl Difference {
         }
         difference.found.sort_unstable_by(|a, b| a.age_order().cmp(&b.age_order()));
         difference
+    }
+
+    /// Files of expunged messages. One of another size is another message, which somebody has put there.
+    fn note_leaving(
+        &mut self,
+        known: &KnownFiles<'_>,
+        mut listed: BTreeMap<u32, Listed>,
+        reader: &MaildirReader,
+        odd: &mut Oddities,
+    ) {
+        for (uid, file) in known.leaving {
+            let Some(listed) = listed.remove(uid) else {
+                match known.is_awaited(file) {
+                    true => self.has_awaited = true,
+                    false => self.absent.push(*uid),
+                }
+                continue;
+            };
+            let Some(facts) = self.facts(reader, &listed, odd) else { continue };
+            let Listed { subdir, name, inode } = listed;
+            match file.disk_size().is_none_or(|size| size == facts.size) {
+                true => self.leaving.push((*uid, Arc::new(file.renamed(subdir, name.into(), inode)))),
+                false => {
+                    self.absent.push(*uid);
+                    self.found.push(Arc::new(MailFile::new(subdir, name.into(), inode, facts)));
+                }
+            }
+        }
     }
 
     /// A file under the key of a known message.
@@ -241,6 +307,10 @@ impl Difference {
             changes.push(MailEntry::Keyword { mailbox, bit, name: Bytes::copy_from_slice(name.as_bytes()) });
         }
         state.rename(std::mem::take(&mut self.renamed));
+        state.leaving.extend(std::mem::take(&mut self.leaving));
+        if is_quiet {
+            state.absent.extend(std::mem::take(&mut self.absent));
+        }
         let messages = &state.now.messages;
         let mut gone = if is_quiet { std::mem::take(&mut self.missing) } else { Vec::new() };
         gone.append(&mut self.replaced);
@@ -253,8 +323,9 @@ impl Difference {
                 messages.iter().map(|message| &message.file.name).chain(self.found.iter().map(|file| &file.name));
             keys.extend(names.map(|name| key_of_name(name).to_owned()));
         }
-        let (found, seconds, has_awaited) = (self.found, self.seconds, self.has_awaited);
-        Plan { changes, keywords, found, seconds, keys, is_quiet, has_awaited }
+        let (found, seconds) = (self.found, self.seconds);
+        let (has_awaited, has_placed) = (self.has_awaited, self.has_placed);
+        Plan { changes, keywords, found, seconds, keys, is_quiet, has_awaited, has_placed }
     }
 }
 
@@ -269,6 +340,7 @@ pub(super) struct Plan {
     keys: HashSet<String>,
     is_quiet: bool,
     has_awaited: bool,
+    has_placed: bool,
 }
 
 impl Plan {
@@ -283,7 +355,7 @@ impl Plan {
         let is_done = self.append(reader, to, (looked_at, catch_up), odd);
         let has_apart = self.is_quiet && give_other_keys(reader, &self.seconds, &mut self.keys, odd);
         match is_done {
-            true if has_apart => Settled::LookAgain,
+            true if has_apart || self.has_placed => Settled::LookAgain,
             // One that is awaited may be gone without a change of the directory.
             true if self.is_quiet && self.seconds.is_empty() && !self.has_awaited => Settled::Yes,
             _ => Settled::No,
@@ -379,27 +451,50 @@ fn entry_of_gone(state: &MailboxState, mailbox: u32, positions: &[usize]) -> Opt
     (!set.is_empty()).then(|| MailEntry::Gone { mailbox, set, reason: GoneReason::Missing, when: now_secs() })
 }
 
-/// Messages whose names say other flags than they have, but those that are gone.
+/// Messages of which another program has changed the letters, but those that are gone. What somebody has changed here, and no name shows yet, stays.
 fn entry_of_states(
     state: &MailboxState,
     mailbox: u32,
     gone: &[usize],
     keywords: &MailboxKeywords,
 ) -> Option<MailEntry> {
-    let mut groups: BTreeMap<u64, Vec<u32>> = BTreeMap::new();
+    let lettered = keywords.lettered();
+    let mut groups: BTreeMap<(u64, u32), Vec<u32>> = BTreeMap::new();
     for (at, message) in state.now.messages.iter().enumerate() {
-        let flags = keywords.flags_of(&message.file.name);
-        if flags != message.flags && gone.binary_search(&at).is_err() {
-            let place = if message.file.is_new() { flag_bits::IN_NEW } else { 0 };
-            groups.entry(flags.0 | place).or_default().push(message.uid);
+        // Of a file that was not listed the name is made up.
+        if message.file.inode().is_none() || gone.binary_search(&at).is_ok() {
+            continue;
         }
+        let theirs = keywords.flags_of(&message.file.name);
+        let base = state.behind.get(&message.uid);
+        let place = if message.file.is_new() { flag_bits::IN_NEW } else { 0 };
+        let others = message.flags.without(lettered);
+        let group = match base {
+            None if theirs.0 == message.flags.0 & lettered.0 => continue,
+            None => (theirs.with(others).0 | place, 0),
+            Some(base) => {
+                let changed = theirs.0 ^ keywords.flags_of_letters(*base).0;
+                let merged = theirs.0 & changed | message.flags.0 & lettered.0 & !changed;
+                // Our own rename, of which the ledger has not heard.
+                let is_shown = merged == theirs.0 && merged == message.flags.0 & lettered.0;
+                if changed == 0 || is_shown {
+                    continue;
+                }
+                match merged == theirs.0 {
+                    true => (merged | others.0 | place, 0),
+                    false => (merged | others.0 | place | flag_bits::BEHIND, letters_in(&message.file.name)),
+                }
+            }
+        };
+        groups.entry(group).or_default().push(message.uid);
     }
-    let group = |(flags, uids): (u64, Vec<u32>)| StateGroup { set: ranges(uids.into_iter()), flags, letters: 0 };
+    let group =
+        |((flags, letters), uids): ((u64, u32), Vec<u32>)| StateGroup { set: ranges(uids.into_iter()), flags, letters };
     (!groups.is_empty()).then(|| MailEntry::State { mailbox, groups: groups.into_iter().map(group).collect() })
 }
 
 /// Ascending UIDs as ranges.
-fn ranges(uids: impl Iterator<Item = u32>) -> Vec<NumberRange> {
+pub(super) fn ranges(uids: impl Iterator<Item = u32>) -> Vec<NumberRange> {
     let mut ranges: Vec<NumberRange> = Vec::new();
     for uid in uids {
         match ranges.last_mut() {

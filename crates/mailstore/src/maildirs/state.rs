@@ -1,19 +1,19 @@
 //! The visible state of a mailbox: what the ledger had, and each entry since.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 
 use bytes::Bytes;
 use posthaste_maildir::Subdir;
 
 use super::file::{MailFile, name_with_letters};
-use super::keywords::MailboxKeywords;
-use crate::entry::{BodyPlace, MailEntry, MessageFacts, NewMessage};
+use super::keywords::{MailboxKeywords, letters_text};
+use crate::entry::{BodyPlace, GoneReason, MailEntry, MessageFacts, NewMessage};
 use crate::flags::MessageFlags;
 use crate::ledger::{MailLedger, StoredMailbox, StoredMessage};
 use crate::row::{NumberRange, Uid, UidValidity};
 use crate::snapshot::{Message, Snapshot};
-use crate::table::{MailboxHead, flag_bits};
+use crate::table::{LeavingRow, MailboxHead, flag_bits};
 
 pub(super) type Messages = Snapshot<Arc<MailFile>>;
 /// Files that were looked at and whose entries are on their way, by name.
@@ -27,12 +27,22 @@ pub(super) struct MailboxState {
     pub now: Arc<Messages>,
     /// Files of entries that are being appended: whoever takes the entries in knows what a look has seen.
     pub looked_at: LookedAt,
+    /// Messages with flags that the names of their files do not show yet, and the letters that these names had last.
+    pub behind: BTreeMap<u32, u32>,
+    /// Files of expunged messages that may still be there, by UID.
+    pub leaving: BTreeMap<u32, Arc<MailFile>>,
+    /// Of those the ones that are gone, as far as the page cache tells.
+    pub absent: BTreeSet<u32>,
 }
 
 impl MailboxState {
     pub fn of(stored: StoredMailbox, ledger: &MailLedger) -> Self {
-        let StoredMailbox { head, messages, keywords } = stored;
+        let StoredMailbox { head, messages, keywords, leaving } = stored;
         let keywords = MailboxKeywords::stored(&keywords);
+        let is_behind = |message: &&StoredMessage| message.state.flags & flag_bits::BEHIND != 0;
+        let behind = messages.values().filter(is_behind).map(|message| (message.state.uid, message.state.letters));
+        let behind = behind.collect();
+        let leaving = leaving.into_iter().filter_map(|(uid, row)| Some((uid, leaving_file(row, ledger)?))).collect();
         let loaded = |message| loaded(message, &keywords, &head, ledger);
         let messages = messages.into_values().filter_map(loaded).collect();
         let now = Snapshot {
@@ -42,7 +52,8 @@ impl MailboxState {
             keywords: keywords.table(),
         };
         let uid_validity = UidValidity(Uid::new(head.uid_validity).or(Uid::new(1)).expect("it is not 0").0);
-        Self { uid_validity, keywords, now: Arc::new(now), looked_at: LookedAt::default() }
+        let (looked_at, absent) = (LookedAt::default(), BTreeSet::new());
+        Self { uid_validity, keywords, now: Arc::new(now), looked_at, behind, leaving, absent }
     }
 
     /// Takes in what has been published since the last call. False: it was too much, and the mailbox is to be read again.
@@ -67,12 +78,20 @@ impl MailboxState {
         match entry {
             MailEntry::New { first_uid, messages, .. } => {
                 for (uid, NewMessage { facts, target, place, .. }) in (first_uid..u32::MAX).zip(messages) {
-                    let is_ours = matches!(place, BodyPlace::Batch { .. });
-                    if uid < now.uid_next || !is_ours {
+                    if uid < now.uid_next {
                         continue;
                     }
                     now.uid_next = uid + 1;
-                    let Some(file) = own_file((lsn, target), facts.wire_size, ledger) else { continue };
+                    let file = match place {
+                        BodyPlace::Batch { .. } => own_file((lsn, target), facts.wire_size, ledger),
+                        BodyPlace::Earlier(origin) | BodyPlace::Copied(origin) => {
+                            found_file(&facts, &origin.name, &self.looked_at)
+                        }
+                    };
+                    let Some(file) = file else { continue };
+                    if facts.flags & flag_bits::BEHIND != 0 {
+                        self.behind.insert(uid, 0);
+                    }
                     let (flags, internal_date) = (visible(facts.flags), facts.internal_date);
                     now.messages.push(Message { uid, flags, modseq: lsn, internal_date, file });
                 }
@@ -90,16 +109,26 @@ impl MailboxState {
             }
             MailEntry::State { groups, .. } => {
                 for group in groups {
+                    let behind = &mut self.behind;
                     for_each_in(&mut now.messages, &group.set, |message| {
                         (message.flags, message.modseq) = (visible(group.flags), lsn);
+                        match group.flags & flag_bits::BEHIND != 0 {
+                            true => drop(behind.insert(message.uid, group.letters)),
+                            false => drop(behind.remove(&message.uid)),
+                        }
                     });
                 }
             }
-            MailEntry::Gone { set, .. } => {
+            MailEntry::Gone { set, reason, .. } => {
                 let is_gone = |uid: u32| {
                     let at = set.partition_point(|range| range.last < uid);
                     set.get(at).is_some_and(|range| range.first <= uid)
                 };
+                if matches!(reason, GoneReason::Expunged | GoneReason::Moved) {
+                    let leaving = now.messages.iter().filter(|message| is_gone(message.uid));
+                    self.leaving.extend(leaving.map(|message| (message.uid, Arc::clone(&message.file))));
+                }
+                self.behind.retain(|uid, _| !is_gone(*uid));
                 now.messages.retain(|message| !is_gone(message.uid));
                 let above = set.last().map_or(0, |range| range.last.saturating_add(1));
                 now.uid_next = now.uid_next.max(above);
@@ -107,6 +136,13 @@ impl MailboxState {
             MailEntry::Keyword { bit, name, .. } => self.keywords.insert(bit, &name),
             _ => {}
         }
+    }
+
+    /// Files of messages, by UID.
+    pub fn set_files(&mut self, files: Vec<(u32, Arc<MailFile>)>) {
+        let at = |uid: u32| self.now.messages.binary_search_by_key(&uid, |message| message.uid).ok();
+        let renamed = files.into_iter().filter_map(|(uid, file)| Some((at(uid)?, file))).collect();
+        self.rename(renamed);
     }
 
     /// Other names of the same files.
@@ -158,6 +194,14 @@ fn own_file(body: (u64, u16), wire_size: u32, ledger: &MailLedger) -> Option<Arc
     Some(Arc::new(MailFile::of_delivery(body, ledger.nonce_of(body.0)?, wire_size)))
 }
 
+/// `None`: as with [`loaded`].
+fn leaving_file(row: LeavingRow, ledger: &MailLedger) -> Option<Arc<MailFile>> {
+    let LeavingRow { body, wire_size, line_feeds, name } = row;
+    let Some(name) = name else { return own_file(body, wire_size, ledger) };
+    let (disk_size, wire_size) = sizes(wire_size, line_feeds).unzip();
+    Some(Arc::new(MailFile::unseen(Subdir::Cur, std::str::from_utf8(&name).ok()?.into(), disk_size, wire_size)))
+}
+
 /// `None`: its file cannot be named.
 fn loaded(
     message: StoredMessage,
@@ -170,7 +214,11 @@ fn loaded(
     let file = match name {
         None => own_file((fixed.lsn, fixed.target), fixed.wire_size, ledger)?,
         Some(name) => {
-            let name = name_with_letters(std::str::from_utf8(&name).ok()?, subdir, &keywords.letters_of(flags));
+            let letters = match state.flags & flag_bits::BEHIND != 0 {
+                true => letters_text(state.letters),
+                false => keywords.letters_of(flags),
+            };
+            let name = name_with_letters(std::str::from_utf8(&name).ok()?, subdir, &letters);
             let (disk_size, wire_size) = sizes(fixed.wire_size, fixed.line_feeds).unzip();
             Arc::new(MailFile::unseen(subdir, name, disk_size, wire_size))
         }

@@ -13,7 +13,7 @@ use proptest::prelude::*;
 use std::sync::Arc;
 
 use posthaste_fsops::{Choice, Cut, Machine};
-use posthaste_spool::{Config, FileSpool};
+use posthaste_spool::{Config, FileSpool, OpenError};
 
 use super::mailbox::{MaildirMailbox, lock};
 use super::state::Messages;
@@ -27,23 +27,29 @@ use crate::snapshot::Source;
 use crate::store::{Mailstore, SelectMode};
 
 /// A Maildir whose directories have stood still whenever the test says so.
-struct Place {
-    dir: tempfile::TempDir,
+pub(super) struct Place {
+    pub(super) dir: tempfile::TempDir,
     /// `None` between two openings.
-    mailbox: Option<MaildirMailbox>,
+    pub(super) mailbox: Option<MaildirMailbox>,
     /// Seconds since 1970, for times of directories: long ago, and each time another.
     clock: u64,
 }
 
-fn open_ledger(dir: &Path) -> Arc<MailLedger> {
+pub(super) fn open_ledger(dir: &Path) -> Arc<MailLedger> {
     let ring = posthaste_ring::Config { segment_bytes: 1 << 20, max_segments: 16, ..Default::default() };
     let config = Config { ring, keeper: false, free_bytes_min: 0, free_inodes_min: 0, ..Config::default() };
-    let spool = Arc::new(FileSpool::open(&dir.join("spool"), config).unwrap().0);
+    // A thread of the last opening may have its last work to end.
+    let spool = loop {
+        match FileSpool::open(&dir.join("spool"), config.clone()) {
+            Err(OpenError::Locked) => std::thread::yield_now(),
+            opened => break Arc::new(opened.unwrap().0),
+        }
+    };
     Arc::new(MailLedger::open(spool, &[], &dir.join("mailstore"), "mx", 7).unwrap().0)
 }
 
 /// The INBOX of the Maildir in `mail`, as the ledger in `data` has it.
-fn open_mailbox(mail: &Path, data: &Path) -> MaildirMailbox {
+pub(super) fn open_mailbox(mail: &Path, data: &Path) -> MaildirMailbox {
     let store = MaildirStore::open(mail, open_ledger(data), Box::new(|_| false)).unwrap();
     let account = store.account(&MailboxPath::parse("Maildir").unwrap());
     let owner = account.load().unwrap();
@@ -53,24 +59,24 @@ fn open_mailbox(mail: &Path, data: &Path) -> MaildirMailbox {
 }
 
 impl Place {
-    fn new() -> Self {
+    pub(super) fn new() -> Self {
         let dir = tempfile::tempdir().unwrap();
         Maildir::open_or_create(dir.path().join("Maildir")).unwrap();
         let mailbox = Some(open_mailbox(dir.path(), dir.path()));
         Self { dir, mailbox, clock: 1_000_000_000 }
     }
 
-    fn mailbox(&self) -> &MaildirMailbox {
+    pub(super) fn mailbox(&self) -> &MaildirMailbox {
         self.mailbox.as_ref().unwrap()
     }
 
     /// Another opening of the store.
-    fn reopen(&mut self) {
+    pub(super) fn reopen(&mut self) {
         self.mailbox = None;
         self.mailbox = Some(open_mailbox(self.dir.path(), self.dir.path()));
     }
 
-    fn path(&self, name: &str) -> PathBuf {
+    pub(super) fn path(&self, name: &str) -> PathBuf {
         self.dir.path().join("Maildir").join(name)
     }
 
@@ -83,16 +89,16 @@ impl Place {
         }
     }
 
-    async fn look(&self) -> Arc<Messages> {
+    pub(super) async fn look(&self) -> Arc<Messages> {
         self.mailbox().look_patiently().await.unwrap()
     }
 
-    async fn settled_look(&mut self) -> Arc<Messages> {
+    pub(super) async fn settled_look(&mut self) -> Arc<Messages> {
         self.settle();
         self.look().await
     }
 
-    async fn read(&self, messages: &Messages, uid: u32) -> Result<Vec<u8>, MailstoreError> {
+    pub(super) async fn read(&self, messages: &Messages, uid: u32) -> Result<Vec<u8>, MailstoreError> {
         let body = self.mailbox().body(messages.find(Uid::new(uid).unwrap()).unwrap()).await?;
         let mut octets = Vec::new();
         while octets.len() < body.len() as usize {
@@ -117,7 +123,7 @@ fn flags(messages: &Messages) -> Vec<u64> {
     messages.messages.iter().map(|message| message.flags.0).collect()
 }
 
-fn uids(messages: &Arc<Messages>) -> Vec<u32> {
+pub(super) fn uids(messages: &Arc<Messages>) -> Vec<u32> {
     messages.messages.iter().map(|message| message.uid).collect()
 }
 

@@ -9,6 +9,7 @@ use super::scan::Oddities;
 pub(super) struct Told {
     pub no_permission: AtomicBool,
     pub no_file: AtomicBool,
+    pub no_rename: AtomicBool,
     pub not_utf8: AtomicBool,
     pub keywords: AtomicBool,
     pub out_of_uids: AtomicBool,
@@ -23,6 +24,18 @@ impl Told {
     pub fn no_permission(&self, file: &str) {
         if first(&self.no_permission) {
             tracing::warn!(file, "no permission to read mail; further files of this mailbox are not logged");
+        }
+    }
+
+    /// A file that cannot be renamed, or taken away: flags stay in the table alone.
+    pub fn no_rename(&self, name: &str, error: &std::io::Error) {
+        if first(&self.no_rename) {
+            let error = error.to_string();
+            tracing::warn!(
+                name,
+                error,
+                "a message's file cannot be renamed; further ones of this mailbox are not logged"
+            );
         }
     }
 

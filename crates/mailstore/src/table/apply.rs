@@ -8,7 +8,7 @@ use super::columns::{FixedMessage, StateMessage, flag_bits};
 use super::heads::stored_head;
 use super::row_set::RowSet;
 use super::values::{
-    AccountRow, GoneRow, MailboxHead, NameRow, OpeningRow, key_of, key_of_gone, key_of_octets, key_of_two,
+    AccountRow, GoneRow, LeavingRow, MailboxHead, NameRow, OpeningRow, key_of, key_of_gone, key_of_octets, key_of_two,
 };
 use super::{MetaError, RowChanges, TableName, TableReader};
 use crate::entry::{
@@ -72,6 +72,27 @@ impl StoreNumbers {
             .into_iter()
             .for_each(|(name, number)| changes.put(TableName::Store, name, number.to_le_bytes().to_vec()));
     }
+}
+
+/// What was done to a message's file, durably. No entry says so: a commit that is lost has it done once more.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum FileNote {
+    /// The file is in `cur/`, and its name shows the flags that the message had at a MODSEQ.
+    Shown {
+        /// The mailbox.
+        mailbox: u32,
+        /// The message.
+        uid: u32,
+        /// A later change is not in the name.
+        modseq: u64,
+    },
+    /// The file of an expunged message has left the Maildir.
+    Left {
+        /// The mailbox.
+        mailbox: u32,
+        /// The message.
+        uid: u32,
+    },
 }
 
 /// Applies entries to what a reader has. An entry may be applied twice: all it says is absolute, and UIDs that were given are not given again.
@@ -149,12 +170,38 @@ impl<'a> Applier<'a> {
             MailEntry::New { mailbox, first_uid, messages } => {
                 self.new_messages(lsn, *mailbox, *first_uid, messages)?
             }
-            MailEntry::Held { .. }
-            | MailEntry::MailboxGone { .. }
-            | MailEntry::Subscription { .. }
-            | MailEntry::Imported { .. } => self.unknown.push(lsn),
+            MailEntry::MailboxGone { id } => self.mailbox_gone(*id)?,
+            MailEntry::Subscription { account, name, is_on } => {
+                let key = key_of_octets(*account, name);
+                let row = NameRow { is_subscribed: *is_on, ..self.name_row(&key)?.unwrap_or_default() };
+                self.changes.put(TableName::Names, &key, row.encode());
+            }
+            MailEntry::Held { .. } | MailEntry::Imported { .. } => self.unknown.push(lsn),
         }
         Ok(())
+    }
+
+    /// Applies what was done to a file, after the entries that were durable before that.
+    ///
+    /// # Errors
+    /// Errors of reading the table.
+    pub fn note(&mut self, note: FileNote) -> Result<(), MetaError> {
+        match note {
+            FileNote::Shown { mailbox, uid, modseq } => {
+                let (reader, range) = (self.reader, NumberRange { first: uid, last: uid });
+                self.state_rows(mailbox).change(reader, range, |message| {
+                    if message.modseq <= modseq {
+                        message.flags &= !(flag_bits::BEHIND | flag_bits::IN_NEW);
+                        message.letters = 0;
+                    }
+                    true
+                })
+            }
+            FileNote::Left { mailbox, uid } => {
+                self.changes.remove(TableName::Leaving, &key_of_two(mailbox, uid));
+                Ok(())
+            }
+        }
     }
 
     /// All changes, for a commit.
@@ -232,10 +279,48 @@ impl<'a> Applier<'a> {
             (row.messages, row.bytes) = (row.messages + u64::from(exists), row.bytes + bytes);
         }
         let key = key_of_octets(account, &name);
-        let row = NameRow { mailbox: id, is_subscribed: true, last_validity: uid_validity };
+        // A subscription is to the name.
+        let is_subscribed = self.name_row(&key)?.is_none_or(|row| row.is_subscribed);
+        let row = NameRow { mailbox: id, is_subscribed, last_validity: uid_validity };
         self.changes.put(TableName::Names, &key, row.encode());
         let row = self.account(account)?;
         row.last_validity = row.last_validity.max(uid_validity);
+        Ok(())
+    }
+
+    fn name_row(&self, key: &[u8]) -> Result<Option<NameRow>, MetaError> {
+        let row = match self.changes.of(TableName::Names, key).find(|(found, _)| *found == key) {
+            Some((_, row)) => row.map(<[u8]>::to_vec),
+            None => match self.reader.get(TableName::Names, key) {
+                Err(MetaError::Value(_)) => None,
+                row => row?,
+            },
+        };
+        Ok(row.and_then(|row| NameRow::decode(&row)))
+    }
+
+    /// Removes a mailbox with all its messages. Its name stays, with its subscription, and its directory is to leave.
+    fn mailbox_gone(&mut self, id: u32) -> Result<(), MetaError> {
+        let MailboxHead { account, exists, bytes, directory, .. } = self.head(id)?.clone();
+        if account == 0 {
+            // Applied before.
+            self.heads.remove(&id);
+            return Ok(());
+        }
+        self.forget_name_of(account, id)?;
+        let row = self.account(account)?;
+        (row.messages, row.bytes) = (row.messages.saturating_sub(exists.into()), row.bytes.saturating_sub(bytes));
+        let (reader, all) = (self.reader, NumberRange { first: 1, last: u32::MAX });
+        self.fixed_rows(id).change(reader, all, |_| false)?;
+        self.state_rows(id).change(reader, all, |_| false)?;
+        for table in [TableName::Gone, TableName::Foreign, TableName::Keywords, TableName::Leaving] {
+            let rows = rows_of(self.reader, &self.changes, table, &key_of(id))?;
+            rows.into_keys().for_each(|key| self.changes.remove(table, &key));
+        }
+        let row = LeavingRow { body: (0, 0), wire_size: 0, line_feeds: 0, name: Some(directory) };
+        self.changes.put(TableName::Leaving, &key_of_two(id, 0), row.encode());
+        self.heads.remove(&id);
+        self.changes.remove(TableName::Mailboxes, &key_of(id));
         Ok(())
     }
 
@@ -316,6 +401,19 @@ impl<'a> Applier<'a> {
         Ok(())
     }
 
+    /// The stored name of a message's file.
+    fn name_of(&self, key: &[u8]) -> Result<Option<Bytes>, MetaError> {
+        let name = match self.changes.of(TableName::Foreign, key).next() {
+            Some((_, name)) => name.map(<[u8]>::to_vec),
+            None => match self.reader.get(TableName::Foreign, key) {
+                // Its file is not known any more, and will be found as another message.
+                Err(MetaError::Value(_)) => None,
+                name => name?,
+            },
+        };
+        Ok(name.map(Bytes::from))
+    }
+
     /// Counts a message of an account, or counts it no longer.
     fn counted(&mut self, account: u32, bytes: u64, is_there: bool) -> Result<(), MetaError> {
         if account == 0 {
@@ -360,7 +458,7 @@ impl<'a> Applier<'a> {
         let reader = self.reader;
         let (mut removed, mut flags) = (Vec::new(), Vec::new());
         self.fixed_rows(mailbox).change(reader, range, |message| {
-            removed.push((message.uid, u64::from(message.wire_size)));
+            removed.push(*message);
             false
         })?;
         self.state_rows(mailbox).change(reader, range, |message| {
@@ -371,15 +469,24 @@ impl<'a> Applier<'a> {
         head.highest_modseq = head.highest_modseq.max(lsn);
         head.next_uid = head.next_uid.max(range.last.saturating_add(1));
         head.exists = head.exists.saturating_sub(removed.len() as u32);
-        head.bytes = head.bytes.saturating_sub(removed.iter().map(|(_, bytes)| bytes).sum());
+        head.bytes = head.bytes.saturating_sub(removed.iter().map(|message| u64::from(message.wire_size)).sum());
         flags.into_iter().for_each(|flags| {
             head.unseen = head.unseen.saturating_sub(u32::from(is_unseen(flags)));
             head.deleted = head.deleted.saturating_sub(u32::from(is_deleted(flags)));
         });
         let account = head.account;
-        for (uid, bytes) in removed {
-            self.counted(account, bytes, false)?;
-            self.changes.remove(TableName::Foreign, &key_of_two(mailbox, uid));
+        // Whoever removed the files himself leaves none behind.
+        let leaves_files = matches!(reason, GoneReason::Expunged | GoneReason::Moved);
+        for message in removed {
+            self.counted(account, message.wire_size.into(), false)?;
+            let key = key_of_two(mailbox, message.uid);
+            if leaves_files {
+                let name = self.name_of(&key)?;
+                let FixedMessage { lsn, target, wire_size, line_feeds, .. } = message;
+                let row = LeavingRow { body: (lsn, target), wire_size, line_feeds, name };
+                self.changes.put(TableName::Leaving, &key, row.encode());
+            }
+            self.changes.remove(TableName::Foreign, &key);
         }
         let row = GoneRow { last: range.last, when, reason };
         self.changes.put(TableName::Gone, &key_of_gone(mailbox, lsn, range.first), row.encode());

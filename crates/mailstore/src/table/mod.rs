@@ -24,10 +24,10 @@ use redb::{
 use rustix::fs::{Mode, OFlags};
 
 use self::file::{FileError, FileErrorKind, OverlayFile, TableFile};
-pub use apply::{Applier, StoreNumbers, rows_of};
+pub use apply::{Applier, FileNote, StoreNumbers, rows_of};
 pub use columns::{FixedMessage, StateMessage, flag_bits};
 pub(crate) use heads::stored_head;
-pub use values::{AccountRow, GoneRow, MailboxHead, NameRow, OpeningRow};
+pub use values::{AccountRow, GoneRow, LeavingRow, MailboxHead, NameRow, OpeningRow};
 pub(crate) use values::{SKIPPED_UIDS, key_of, second_of};
 
 /// Reads a row of the table `fixed` without its checksum; `first` is its key. `None` if it is none.
@@ -63,10 +63,12 @@ pub enum TableName {
     Foreign,
     /// By mailbox and bit.
     Keywords,
+    /// By mailbox and UID: files of expunged messages that may still be in the Maildir.
+    Leaving,
 }
 
 impl TableName {
-    pub(crate) const ALL: [Self; 10] = [
+    pub(crate) const ALL: [Self; 11] = [
         Self::Store,
         Self::Openings,
         Self::Accounts,
@@ -77,6 +79,7 @@ impl TableName {
         Self::Gone,
         Self::Foreign,
         Self::Keywords,
+        Self::Leaving,
     ];
 
     fn definition(self) -> TableDefinition<'static, &'static [u8], &'static [u8]> {
@@ -91,6 +94,7 @@ impl TableName {
             Self::Gone => "gone",
             Self::Foreign => "foreign",
             Self::Keywords => "keywords",
+            Self::Leaving => "leaving",
         })
     }
 }

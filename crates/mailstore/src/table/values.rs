@@ -217,6 +217,41 @@ impl GoneRow {
     }
 }
 
+/// The file of a message that a client expunged or moved, until it has left the Maildir.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct LeavingRow {
+    /// The batch of the body, and its number there.
+    pub body: (u64, u16),
+    /// RFC822.SIZE.
+    pub wire_size: u32,
+    /// Line ends without CR in the file.
+    pub line_feeds: u32,
+    /// The file's name, where it does not follow from the body.
+    pub name: Option<Bytes>,
+}
+
+impl LeavingRow {
+    /// The row as bytes.
+    pub fn encode(&self) -> Vec<u8> {
+        let mut out = self.body.0.to_le_bytes().to_vec();
+        out.put_u16_le(self.body.1);
+        out.put_u32_le(self.wire_size);
+        out.put_u32_le(self.line_feeds);
+        put_octets(&mut out, self.name.as_deref().unwrap_or_default());
+        out
+    }
+
+    /// Reads a row; `None` if it is none.
+    pub fn decode(bytes: &[u8]) -> Option<Self> {
+        let mut fields = Fields::of(bytes);
+        let body = (fields.u64()?, fields.u16()?);
+        let (wire_size, line_feeds) = (fields.u32()?, fields.u32()?);
+        let name = Some(octets(&mut fields)?).filter(|name| !name.is_empty());
+        fields.end()?;
+        Some(Self { body, wire_size, line_feeds, name })
+    }
+}
+
 /// An opening of the store, by the LSN of its entry.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct OpeningRow {
@@ -321,6 +356,10 @@ mod tests {
         assert_eq!(NameRow::decode(&[0, 0, 0, 0, 2, 0, 0, 0, 0]), None);
         let gone = GoneRow { last: 7, when: 8, reason: GoneReason::Missing };
         assert_eq!(GoneRow::decode(&gone.encode()), Some(gone));
+        for name in [None, Some(Bytes::from_static(b"1.a:2,S"))] {
+            let leaving = LeavingRow { body: (1 << 40, 3), wire_size: 4, line_feeds: 5, name };
+            assert_eq!(LeavingRow::decode(&leaving.encode()), Some(leaving));
+        }
         let opening = OpeningRow { nonce: 3, host: Bytes::from_static(b"mx") };
         assert_eq!(OpeningRow::decode(&opening.encode()), Some(opening));
         assert_eq!(second_of(&key_of_two(1, 77)), Some(77));

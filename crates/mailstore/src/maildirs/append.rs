@@ -1,0 +1,196 @@
+//! APPEND: a message goes through intake as mail does, without stages and front fields, and is in its mailbox with the batch that makes it durable.
+
+use std::sync::{Arc, OnceLock};
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use bytes::Bytes;
+use posthaste_intake::{
+    Body, BodyFacts, BodyWriter, Destination, Guard, Intake, IntakeError, Mail, MailPlace, MailRecipient, Reserved,
+    Reserving,
+};
+use posthaste_spool::Entry;
+use tokio::task::spawn_blocking;
+
+use super::arrivals::stamp;
+use super::body::ended;
+use super::change_queue::ChangeQueue;
+use super::core::MailboxCore;
+use super::mailbox::lock;
+use super::scan::{Oddities, now_secs};
+use super::scratch::{Operation, SYSTEM_BITS};
+use crate::entry::{BodyKind, BodyPlace, MailEntry, MessageFacts, NewMessage};
+use crate::error::MailstoreError;
+use crate::flags::MessageFlags;
+use crate::ledger::MailLedger;
+use crate::row::{Uid, UidValidity};
+use crate::store::{AppendRequest, AppendedMessage, Asked, MessageWriter};
+use crate::table::flag_bits;
+
+/// A longer message goes to a file of the spool while it comes.
+const MEMORY_BYTES_MAX: u64 = 256 << 10;
+/// RFC822.SIZE has 32 bits.
+const MESSAGE_BYTES_MAX: u64 = u32::MAX as u64;
+
+/// The way of messages into mailboxes.
+#[derive(Default)]
+pub(super) struct AppendDoor(OnceLock<(Intake, Arc<dyn Destination>)>);
+
+impl AppendDoor {
+    pub fn open(&self, intake: Intake, files: Arc<dyn Destination>) {
+        let _ = self.0.set((intake, files));
+    }
+
+    fn get(&self) -> Result<&(Intake, Arc<dyn Destination>), MailstoreError> {
+        self.0.get().ok_or_else(|| MailstoreError::Unavailable("nothing can be added now".to_owned()))
+    }
+}
+
+/// Begins to put a message into a mailbox.
+pub(super) async fn begin(
+    core: Arc<MailboxCore>,
+    request: AppendRequest,
+) -> Result<Box<dyn MessageWriter>, MailstoreError> {
+    let door = core.shared.append_door.get()?.0.clone();
+    if request.octets > MESSAGE_BYTES_MAX {
+        return Err(MailstoreError::TooBig);
+    }
+    if core.shared.ledger.is_full() {
+        return Err(MailstoreError::NoSpace);
+    }
+    Ok(Box::new(AppendWriter { core, request, intake: door, parts: Vec::new(), large: None, octets: 0 }))
+}
+
+/// A message as it comes.
+struct AppendWriter {
+    core: Arc<MailboxCore>,
+    request: AppendRequest,
+    intake: Intake,
+    parts: Vec<Bytes>,
+    large: Option<BodyWriter>,
+    octets: u64,
+}
+
+impl AppendWriter {
+    async fn take(&mut self, octets: Bytes) -> Result<(), MailstoreError> {
+        self.octets += octets.len() as u64;
+        if self.octets > MESSAGE_BYTES_MAX {
+            return Err(MailstoreError::TooBig);
+        }
+        if self.large.is_none() && self.octets > MEMORY_BYTES_MAX {
+            let (mut large, _) = self.intake.upload_when_room(self.request.octets).await.map_err(refusal)?;
+            for part in std::mem::take(&mut self.parts) {
+                large.write(&part).await.map_err(refusal)?;
+            }
+            self.large = Some(large);
+        }
+        match &mut self.large {
+            Some(large) => large.write(&octets).await.map_err(refusal),
+            None => {
+                // A piece may be a slice of a much larger buffer.
+                self.parts.push(Bytes::copy_from_slice(&octets));
+                Ok(())
+            }
+        }
+    }
+
+    async fn store(self) -> Result<AppendedMessage, MailstoreError> {
+        let Self { core, request, parts, large, .. } = self;
+        let body = match large {
+            Some(large) => Body::Large(large.finish().await.map_err(refusal)?),
+            None => Body::Memory(parts),
+        };
+        if !request.keywords.is_empty() {
+            ChangeQueue::change(&core, Operation::Name(request.keywords.clone())).await?;
+        }
+        let opening = Arc::clone(&core);
+        let flags = spawn_blocking(move || opening.prepare(&request)).await.map_err(ended)??;
+        let (intake, files) = core.shared.append_door.get()?;
+        let arrival = Arc::new(AppendArrival { core: Arc::clone(&core), facts: flags });
+        let place = MailPlace::Maildir(lock(&core.path).as_str().into());
+        let mail = Mail { recipients: vec![MailRecipient::to(place)], ..Mail::default() };
+        let list: [Arc<dyn Destination>; 2] = [arrival, Arc::clone(files)];
+        let receipt = intake.accept(&list, &mail, body).await.map_err(refusal)?;
+        let uid = receipt.entries.iter().filter(|entry| entry.stream == core.shared.ledger.stream());
+        let uid = uid.filter_map(|entry| match MailEntry::decode(&entry.payload)? {
+            MailEntry::New { first_uid, .. } => Uid::new(first_uid),
+            _ => None,
+        });
+        // It has none if all have been given: then nobody sees the message.
+        let uid = uid.last().ok_or(MailstoreError::Limit)?;
+        let catching_up = Arc::clone(&core);
+        let _ = spawn_blocking(move || catching_up.catch_up()).await;
+        let uid_validity = Uid::new(core.uid_validity.load(std::sync::atomic::Ordering::Relaxed));
+        let uid_validity = UidValidity(uid_validity.ok_or(MailstoreError::NoMailbox)?.0);
+        Ok(AppendedMessage { uid_validity, uid })
+    }
+}
+
+impl MessageWriter for AppendWriter {
+    fn write(&mut self, octets: Bytes) -> Asked<'_, ()> {
+        Box::pin(self.take(octets))
+    }
+
+    fn finish(self: Box<Self>) -> Asked<'static, AppendedMessage> {
+        // What was begun goes on if its session ends.
+        Box::pin(async move { tokio::spawn(self.store()).await.map_err(ended)? })
+    }
+}
+
+impl MailboxCore {
+    /// Loads the mailbox, so that it may be given UIDs, and returns the facts of a message but for its size. Blocks.
+    fn prepare(&self, request: &AppendRequest) -> Result<MessageFacts, MailstoreError> {
+        let _one = lock(&self.changing);
+        self.load(self.reader().ok().as_ref(), &mut Oddities::default())?;
+        let guard = lock(&self.state);
+        let keywords = &guard.as_ref().ok_or_else(|| MailstoreError::Unavailable("not in memory".to_owned()))?.keywords;
+        let named = request.keywords.iter().map(|name| keywords.flag(name).ok_or(MailstoreError::Limit));
+        let flags = named.collect::<Result<Vec<_>, _>>()?.into_iter();
+        let flags = flags.fold(MessageFlags(request.flags.0 & SYSTEM_BITS), MessageFlags::with);
+        // Delivery makes the file in `new/`, without letters.
+        let behind = if keywords.shows("", flags) { 0 } else { flag_bits::BEHIND };
+        let internal_date = request.internal_date.map_or_else(now_secs, secs);
+        let flags = flags.0 | behind | flag_bits::IN_NEW;
+        Ok(MessageFacts { flags, internal_date, save_date: now_secs(), wire_size: 0, line_feeds: 0 })
+    }
+}
+
+/// Before 1970 or after 2106 it is cut to these.
+fn secs(time: SystemTime) -> u32 {
+    let since = time.duration_since(UNIX_EPOCH).unwrap_or_default();
+    u32::try_from(since.as_secs()).unwrap_or(u32::MAX)
+}
+
+/// One message for one mailbox, as a destination.
+struct AppendArrival {
+    core: Arc<MailboxCore>,
+    facts: MessageFacts,
+}
+
+impl AppendArrival {
+    fn ledger(&self) -> &MailLedger {
+        &self.core.shared.ledger
+    }
+}
+
+impl Destination for AppendArrival {
+    fn reserve<'a>(&'a self, _: &'a Mail<'a>, body: BodyFacts, reserved: &'a mut Reserved) -> Reserving<'a> {
+        let wire_size = u32::try_from(body.len).unwrap_or(0);
+        let (facts, place) = (MessageFacts { wire_size, ..self.facts }, BodyPlace::Batch { prefix: Bytes::new() });
+        let messages = vec![NewMessage { facts, target: 0, kind: BodyKind::Own, place }];
+        let payload = MailEntry::New { mailbox: self.core.id, first_uid: 0, messages }.encode();
+        reserved.entries.push(Entry { stream: self.ledger().stream(), needs_body: false, payload });
+        Reserving::Done(Ok(()))
+    }
+
+    fn stamp<'a>(&'a self, entries: &mut [Entry]) -> Option<Box<dyn Guard + 'a>> {
+        stamp(self.ledger(), entries)
+    }
+}
+
+fn refusal(error: IntakeError) -> MailstoreError {
+    match error {
+        IntakeError::Full(_) => MailstoreError::NoSpace,
+        IntakeError::TooLarge { .. } => MailstoreError::TooBig,
+        error => MailstoreError::Unavailable(error.to_string()),
+    }
+}

@@ -1,0 +1,153 @@
+//! The change queue of a mailbox: changes that wait are computed by one leader, one after the other, and become durable in one batch.
+
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use posthaste_spool::AppendError;
+use tokio::sync::oneshot;
+use tokio::task::spawn_blocking;
+use tokio::time::timeout;
+
+use super::core::MailboxCore;
+use super::mailbox::lock;
+use super::names_out::begin_writing_names;
+use super::scan::Oddities;
+use super::scratch::{NewKeywords, Operation, Scratch};
+use crate::error::MailstoreError;
+use crate::ledger::LedgerError;
+use crate::store::StoredFlags;
+
+/// The most changes of one batch.
+const CHANGES_MAX: usize = 256;
+/// A change that has not begun by then is withdrawn.
+const PATIENCE: Duration = Duration::from_secs(300);
+
+/// Changes that wait.
+#[derive(Debug, Default)]
+pub(super) struct ChangeQueue(Mutex<Queue>);
+
+#[derive(Debug, Default)]
+struct Queue {
+    waiting: Vec<WaitingChange>,
+    has_leader: bool,
+    last: u64,
+}
+
+#[derive(Debug)]
+struct WaitingChange {
+    number: u64,
+    operation: Operation,
+    answer: oneshot::Sender<Result<StoredFlags, MailstoreError>>,
+}
+
+impl ChangeQueue {
+    /// Makes a change, durably. If the future is dropped, the change is made all the same.
+    ///
+    /// # Errors
+    /// Nothing was changed, unless the spool has failed.
+    pub async fn change(core: &Arc<MailboxCore>, operation: Operation) -> Result<StoredFlags, MailstoreError> {
+        let (answer, mut outcome) = oneshot::channel();
+        let number = core.changes.push(core, operation, answer);
+        if let Ok(outcome) = timeout(PATIENCE, &mut outcome).await {
+            return outcome.unwrap_or_else(|_| Err(ended()));
+        }
+        match core.changes.withdraw(number) {
+            true => Err(MailstoreError::Unavailable("the disk does not answer".to_owned())),
+            // A batch has it, and may be durable.
+            false => outcome.await.unwrap_or_else(|_| Err(ended())),
+        }
+    }
+
+    fn push(
+        &self,
+        core: &Arc<MailboxCore>,
+        operation: Operation,
+        answer: oneshot::Sender<Result<StoredFlags, MailstoreError>>,
+    ) -> u64 {
+        let mut queue = lock(&self.0);
+        queue.last += 1;
+        let number = queue.last;
+        queue.waiting.push(WaitingChange { number, operation, answer });
+        if !std::mem::replace(&mut queue.has_leader, true) {
+            let core = Arc::clone(core);
+            drop(spawn_blocking(move || lead(&core)));
+        }
+        number
+    }
+
+    /// True if the change was not begun.
+    fn withdraw(&self, number: u64) -> bool {
+        let mut queue = lock(&self.0);
+        let before = queue.waiting.len();
+        queue.waiting.retain(|waiting| waiting.number != number);
+        queue.waiting.len() < before
+    }
+
+    /// The next changes; none, and no leader any more, if nothing waits.
+    fn take(&self) -> Vec<WaitingChange> {
+        let mut queue = lock(&self.0);
+        let count = queue.waiting.len().min(CHANGES_MAX);
+        queue.has_leader = count > 0;
+        queue.waiting.drain(..count).collect()
+    }
+}
+
+fn ended() -> MailstoreError {
+    MailstoreError::Unavailable("the server ends".to_owned())
+}
+
+/// Makes all changes that wait, and those that come meanwhile.
+fn lead(core: &Arc<MailboxCore>) {
+    loop {
+        let taken = core.changes.take();
+        if taken.is_empty() {
+            return;
+        }
+        let (operations, answers): (Vec<_>, Vec<_>) =
+            taken.into_iter().map(|waiting| (waiting.operation, waiting.answer)).unzip();
+        for (answer, outcome) in answers.into_iter().zip(make(core, &operations)) {
+            // A session that has ended needs no answer.
+            let _ = answer.send(outcome);
+        }
+        begin_writing_names(core);
+    }
+}
+
+/// Makes changes in one batch, and says what became of each.
+fn make(core: &MailboxCore, operations: &[Operation]) -> Vec<Result<StoredFlags, MailstoreError>> {
+    let _one = lock(&core.changing);
+    let refuse = |error: MailstoreError| operations.iter().map(|_| Err(error.clone())).collect();
+    if let Err(error) = core.load(core.reader().ok().as_ref(), &mut Oddities::default()) {
+        return refuse(error);
+    }
+    let gone = || MailstoreError::Unavailable("the mailbox has left memory".to_owned());
+    let Some(known) = lock(&core.state).as_ref().map(|state| state.keywords.clone()) else { return refuse(gone()) };
+    // Before the state is locked: letters are in a file.
+    let named = NewKeywords::of(operations, known, |name| core.letter_of(name));
+    let (outcomes, entries) = {
+        let guard = lock(&core.state);
+        let Some(state) = guard.as_ref() else { return refuse(gone()) };
+        let mut scratch = Scratch::new(state, named);
+        let outcomes: Vec<_> = operations.iter().map(|operation| scratch.apply(operation)).collect();
+        (outcomes, scratch.entries(core.id))
+    };
+    if entries.is_empty() {
+        return outcomes;
+    }
+    if let Err(error) = core.shared.ledger.append(&entries) {
+        return refuse(refusal(&error));
+    }
+    core.catch_up();
+    outcomes
+}
+
+/// The answer to a change that the ledger refuses.
+pub(super) fn refusal(error: &LedgerError) -> MailstoreError {
+    match error {
+        LedgerError::Append(AppendError::Full(_)) => MailstoreError::NoSpace,
+        LedgerError::Append(AppendError::TooLarge { .. } | AppendError::Entries(_)) | LedgerError::OutOfUids => {
+            MailstoreError::Limit
+        }
+        _ => MailstoreError::Unavailable(error.to_string()),
+    }
+}

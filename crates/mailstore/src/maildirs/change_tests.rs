@@ -1,0 +1,284 @@
+//! Flags and expunges by clients, in Maildirs that other programs change as well.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::{Duration, SystemTime};
+
+use posthaste_fsops::{Choice, Cut, Machine};
+use posthaste_maildir::tree::key_of_name;
+use posthaste_maildir::{Maildir, Subdir};
+
+use super::mailbox::{MaildirMailbox, lock};
+use super::names_out::{has_work, write_names};
+use super::state::Messages;
+use super::tests::{Place, open_mailbox, uids};
+use crate::error::MailstoreError;
+use crate::flags::{FlagUpdate, FlagUpdateMode, MessageFlags};
+use crate::row::{ModSeq, Uid};
+use crate::snapshot::ChangeTarget;
+use crate::store::StoredFlags;
+
+const SEEN: u64 = MessageFlags::SEEN.0;
+const FLAGGED: u64 = MessageFlags::FLAGGED.0;
+
+fn update(mode: FlagUpdateMode, flags: MessageFlags, keywords: &[&str]) -> FlagUpdate {
+    FlagUpdate { mode, flags, keywords: keywords.iter().map(ToString::to_string).collect() }
+}
+
+fn add(flags: MessageFlags) -> FlagUpdate {
+    update(FlagUpdateMode::Add, flags, &[])
+}
+
+fn flags(messages: &Arc<Messages>) -> Vec<u64> {
+    messages.messages.iter().map(|message| message.flags.0).collect()
+}
+
+async fn store(mailbox: &MaildirMailbox, uid: u32, update: FlagUpdate) -> StoredFlags {
+    mailbox.store(vec![Uid::new(uid).unwrap()], update, None).await.unwrap()
+}
+
+async fn expunge(mailbox: &MaildirMailbox, uid: u32) {
+    store(mailbox, uid, add(MessageFlags::DELETED)).await;
+    mailbox.expunge(None).await.unwrap();
+}
+
+/// Nobody brings names up to the flags from now on.
+fn hold_names(mailbox: &MaildirMailbox) {
+    while mailbox.core().is_writing_names.swap(true, Ordering::AcqRel) {
+        std::thread::yield_now();
+    }
+}
+
+/// All names show the flags.
+pub(super) fn names_written(mailbox: &MaildirMailbox) {
+    let core = mailbox.core();
+    loop {
+        let _one = lock(&core.changing);
+        write_names(core, &core.reader().unwrap());
+        if !core.is_writing_names.load(Ordering::Acquire) && !has_work(core) {
+            return;
+        }
+    }
+}
+
+/// Names of files in `new/` and `cur/`.
+fn names(place: &Place) -> BTreeSet<String> {
+    let each = ["new", "cur"].into_iter().flat_map(|subdir| {
+        fs::read_dir(place.path(subdir))
+            .unwrap()
+            .map(move |entry| format!("{subdir}/{}", entry.unwrap().file_name().to_str().unwrap()))
+    });
+    each.collect()
+}
+
+#[tokio::test]
+async fn flags_reach_the_names_of_files_and_stay() {
+    let mut place = Place::new();
+    for name in ["new/1.a", "cur/2.b;2,XS", "new/3.c"] {
+        fs::write(place.path(name), name).unwrap();
+    }
+    place.settled_look().await;
+    let mailbox = place.mailbox().clone();
+    store(&mailbox, 1, add(MessageFlags::SEEN)).await;
+    store(&mailbox, 2, update(FlagUpdateMode::Replace, MessageFlags::FLAGGED.with(MessageFlags::DRAFT), &[])).await;
+    names_written(&mailbox);
+    let expected = ["cur/1.a:2,S", "cur/2.b;2,DFX", "new/3.c"];
+    assert_eq!(names(&place), expected.map(String::from).into());
+    store(&mailbox, 2, update(FlagUpdateMode::Remove, MessageFlags::DRAFT, &["none"])).await;
+    assert_eq!(flags(&place.look().await), [SEEN, FLAGGED, 0]);
+    names_written(&mailbox);
+    drop(mailbox);
+    for _ in 0..2 {
+        place.reopen();
+        let messages = place.settled_look().await;
+        assert_eq!((uids(&messages), flags(&messages)), (vec![1, 2, 3], vec![SEEN, FLAGGED, 0]));
+        let expected = ["cur/1.a:2,S", "cur/2.b;2,FX", "new/3.c"];
+        assert_eq!(names(&place), expected.map(String::from).into());
+    }
+}
+
+#[tokio::test]
+async fn keywords_have_letters_and_then_only_bits() {
+    let mut place = Place::new();
+    fs::write(place.path("cur/1.a:2,"), "x").unwrap();
+    place.settled_look().await;
+    let mailbox = place.mailbox().clone();
+    store(&mailbox, 1, update(FlagUpdateMode::Add, MessageFlags::NONE, &["$Junk", "$Forwarded", "other"])).await;
+    names_written(&mailbox);
+    assert_eq!(names(&place), ["cur/1.a:2,Pab".to_owned()].into());
+    assert_eq!(fs::read_to_string(place.path("dovecot-keywords")).unwrap(), "0 $Junk\n1 other\n");
+    let many: Vec<String> = (0..53).map(|number| format!("k{number}")).collect();
+    let many: Vec<&str> = many.iter().map(String::as_str).collect();
+    store(&mailbox, 1, update(FlagUpdateMode::Add, MessageFlags::NONE, &many)).await;
+    let one_more = update(FlagUpdateMode::Add, MessageFlags::SEEN, &["k53"]);
+    let refused = mailbox.store(vec![Uid::new(1).unwrap()], one_more, None).await;
+    assert_eq!(refused, Err(MailstoreError::Limit));
+    let before = place.look().await;
+    assert_eq!(before.keywords.names(before.messages[0].flags).count(), 56);
+    names_written(&mailbox);
+    drop(mailbox);
+    place.reopen();
+    assert_eq!(flags(&place.settled_look().await), flags(&before));
+}
+
+/// Scenario 33: two changes by another program while the name is behind, with a restart between them.
+#[tokio::test]
+async fn flags_of_two_programs_are_merged() {
+    let mut place = Place::new();
+    fs::write(place.path("cur/1.a:2,"), "x").unwrap();
+    place.settled_look().await;
+    hold_names(place.mailbox());
+    store(place.mailbox(), 1, add(MessageFlags::FLAGGED)).await;
+    fs::rename(place.path("cur/1.a:2,"), place.path("cur/1.a:2,RS")).unwrap();
+    assert_eq!(flags(&place.settled_look().await), [SEEN | FLAGGED | MessageFlags::ANSWERED.0]);
+    place.mailbox = None;
+    fs::rename(place.path("cur/1.a:2,RS"), place.path("cur/1.a:2,R")).unwrap();
+    place.reopen();
+    // The base is what the other program had left then: it has taken \Seen away since.
+    assert_eq!(flags(&place.settled_look().await), [FLAGGED | MessageFlags::ANSWERED.0]);
+    assert_eq!(names(&place), ["cur/1.a:2,FR".to_owned()].into());
+}
+
+#[tokio::test]
+async fn a_change_after_the_clients_modseq_is_told() {
+    let mut place = Place::new();
+    for name in ["cur/1.a:2,", "cur/2.b:2,"] {
+        fs::write(place.path(name), name).unwrap();
+    }
+    let messages = place.settled_look().await;
+    let since = Some(ModSeq(messages.highest_modseq));
+    let all: Vec<Uid> = [1, 2, 3].into_iter().filter_map(Uid::new).collect();
+    store(place.mailbox(), 2, add(MessageFlags::FLAGGED)).await;
+    let stored = place.mailbox().store(all.clone(), add(MessageFlags::SEEN), since).await.unwrap();
+    assert_eq!(stored, StoredFlags { modified: vec![all[1]], gone: true });
+    let now = place.look().await;
+    assert_eq!(flags(&now), [SEEN, FLAGGED]);
+    assert!(now.messages.iter().all(|message| message.modseq > messages.highest_modseq));
+}
+
+#[tokio::test]
+async fn an_expunged_message_is_read_by_who_was_not_told() {
+    let mut place = Place::new();
+    for name in ["new/1.a", "cur/2.b:2,T"] {
+        fs::write(place.path(name), name).unwrap();
+    }
+    let before = place.settled_look().await;
+    let mailbox = place.mailbox().clone();
+    mailbox.expunge(Some(vec![crate::row::NumberRange { first: 1, last: 1 }])).await.unwrap();
+    assert_eq!(uids(&place.look().await), [1, 2], "it is not \\Deleted");
+    mailbox.expunge(None).await.unwrap();
+    mailbox.remove(vec![Uid::new(1).unwrap()]).await.unwrap();
+    names_written(&mailbox);
+    assert_eq!(names(&place), BTreeSet::new());
+    for (uid, text) in [(1, "new/1.a"), (2, "cur/2.b:2,T")] {
+        assert_eq!(place.read(&before, uid).await.unwrap(), text.as_bytes());
+    }
+    assert_eq!(uids(&place.settled_look().await), Vec::<u32>::new());
+    // The name comes back by another program's hand: that is a message of its own.
+    fs::write(place.path("new/1.a"), "new/1.a").unwrap();
+    assert_eq!(uids(&place.settled_look().await), [3]);
+}
+
+/// Scenario 9: the entry is durable, and the file stays for the next opening.
+#[tokio::test]
+async fn an_expunge_is_carried_out_after_a_restart() {
+    let mut place = Place::new();
+    for name in ["cur/1.a:2,", "cur/2.b:2,", "cur/3.c:2,"] {
+        fs::write(place.path(name), name).unwrap();
+    }
+    place.settled_look().await;
+    hold_names(place.mailbox());
+    for uid in [1, 2] {
+        expunge(place.mailbox(), uid).await;
+    }
+    assert_eq!(uids(&place.settled_look().await), [3]);
+    place.mailbox = None;
+    // Another program puts another message under one of the names.
+    fs::write(place.path("cur/2.b:2,"), "another length").unwrap();
+    place.reopen();
+    assert_eq!(uids(&place.settled_look().await), [3, 4]);
+    assert_eq!(names(&place), ["cur/2.b:2,", "cur/3.c:2,"].map(String::from).into());
+    place.reopen();
+    assert_eq!(uids(&place.settled_look().await), [3, 4]);
+}
+
+/// What a session was told last.
+type Told = BTreeMap<String, u64>;
+
+fn told(messages: &Messages) -> Told {
+    let each = messages.messages.iter();
+    each.map(|message| (key_of_name(&message.file.name).to_owned(), message.flags.0)).collect()
+}
+
+fn settle(mail: &Path, clock: u64) {
+    for subdir in ["new", "cur"] {
+        let dir = fs::File::open(mail.join("Maildir").join(subdir)).unwrap();
+        dir.set_modified(SystemTime::UNIX_EPOCH + Duration::from_secs(1_000_000_000 + clock)).unwrap();
+    }
+}
+
+/// Scenarios 5 and 10: the power is cut at each call, and each OK holds; a change on its way may hold.
+#[tokio::test]
+async fn flags_and_expunges_stay_after_a_cut_at_any_call() {
+    let machine = Machine::new().unwrap();
+    let mail = machine.path().join("mail");
+    let maildir = Maildir::open_or_create(mail.join("Maildir")).unwrap();
+    for key in ["1.a", "2.b", "3.c"] {
+        maildir.write_tmp(key, &[std::io::IoSlice::new(b"x\n")]).unwrap();
+        maildir.publish(key).unwrap();
+        maildir.sync_message(Subdir::New, key).unwrap();
+    }
+    for dir in [machine.path().to_owned(), mail.clone(), mail.join("Maildir")] {
+        posthaste_fsops::fsync(fs::File::open(dir).unwrap()).unwrap();
+    }
+    let mailbox = open_mailbox(&mail, machine.path());
+    let mut steps: Vec<Told> = Vec::new();
+    for step in 0..=5u64 {
+        match step {
+            1 => drop(store(&mailbox, 1, add(MessageFlags::SEEN)).await),
+            2 => drop(store(&mailbox, 1, add(MessageFlags::FLAGGED)).await),
+            // Names follow, and another program has its way with them.
+            3 => {
+                names_written(&mailbox);
+                let cur = mail.join("Maildir/cur");
+                posthaste_fsops::rename(cur.join("1.a:2,FS"), cur.join("1.a:2,FRS")).unwrap();
+                posthaste_fsops::fsync(fs::File::open(&cur).unwrap()).unwrap();
+            }
+            4 => drop(store(&mailbox, 1, update(FlagUpdateMode::Remove, MessageFlags::SEEN, &[])).await),
+            5 => {
+                expunge(&mailbox, 2).await;
+                names_written(&mailbox);
+            }
+            _ => {}
+        }
+        settle(&mail, step);
+        steps.push(told(&mailbox.look_patiently().await.unwrap()));
+        machine.acknowledge(step);
+    }
+    assert_eq!(steps[5], [("1.a".to_owned(), FLAGGED | MessageFlags::ANSWERED.0), ("3.c".to_owned(), 0)].into());
+    names_written(&mailbox);
+    mailbox.core().shared.ledger.commit().unwrap();
+    drop(mailbox);
+    let recording = machine.recording();
+    for position in 0..=recording.events.len() {
+        let Some(last) = recording.acknowledged_before(position).last() else { continue };
+        let choice = Choice::Seed(position as u64 * 7);
+        let machine = Machine::boot(&recording.cut(Cut { position, choice }), true, false).unwrap();
+        let mail = machine.path().join("mail");
+        settle(&mail, 50);
+        let mailbox = open_mailbox(&mail, machine.path());
+        for look in 0..2 {
+            let now = told(&mailbox.look_patiently().await.unwrap());
+            let may_be: Vec<&Told> = steps[last as usize..].iter().take(2).collect();
+            // \Deleted is a change of its own.
+            let mut deleted = steps[last as usize].clone();
+            deleted.entry("2.b".to_owned()).and_modify(|flags| *flags |= MessageFlags::DELETED.0);
+            assert!(may_be.contains(&&now) || now == deleted, "{position}, look {look}: {now:?} after {may_be:?}");
+            names_written(&mailbox);
+            settle(&mail, 60 + look);
+        }
+    }
+}

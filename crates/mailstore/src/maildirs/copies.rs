@@ -1,0 +1,319 @@
+//! COPY and MOVE: files get second names in `tmp/` of the other mailbox, one batch says all of it, then the files are placed.
+//!
+//! A power cut after the batch leaves files in `tmp/`: the next listing finds them there by the names in the entry.
+
+use std::collections::hash_map::RandomState;
+use std::fs::File;
+use std::hash::BuildHasher;
+use std::io;
+use std::os::unix::fs::{FileExt, MetadataExt};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use bytes::Bytes;
+use posthaste_maildir::tree::FileFacts;
+use posthaste_maildir::{Host, Maildir, MaildirReader, Subdir, UniqueName};
+
+use super::awaited::{in_spool, unreadable};
+use super::body::FileBody;
+use super::change_queue::refusal;
+use super::core::MailboxCore;
+use super::file::{MailFile, name_with_letters};
+use super::mailbox::lock;
+use super::names_out::begin_writing_names;
+use super::scan::{Oddities, now_secs, ranges};
+use super::scratch::{NewKeywords, SYSTEM_BITS};
+use super::state::Messages;
+use crate::entry::{BodyKind, BodyOrigin, BodyPlace, GoneReason, MailEntry, MessageFacts, NewMessage};
+use crate::error::MailstoreError;
+use crate::flags::MessageFlags;
+use crate::row::{Uid, UidValidity};
+use crate::snapshot::Message;
+use crate::store::{CopiedMessages, MailBody};
+use crate::table::flag_bits;
+
+/// Octets that are copied at once from one file system to another.
+const COPY_BYTES: usize = 256 << 10;
+
+/// Names of copies: no two are the same.
+pub(super) struct CopyNames {
+    host: Host,
+    nonce: u32,
+    count: AtomicU64,
+}
+
+impl CopyNames {
+    pub fn new() -> Self {
+        // Seeded by the kernel.
+        let nonce = RandomState::new().hash_one(std::process::id()) as u32;
+        Self { host: Host::of_this_machine(), nonce, count: AtomicU64::new(0) }
+    }
+
+    /// A name that says how the file is sent, as the one that is copied does.
+    fn next(&self, secs: u32, lsn: u64, is_own: bool, (disk_size, wire_size): (u64, u64)) -> UniqueName {
+        let (count, nonce) = (self.count.fetch_add(1, Ordering::Relaxed), self.nonce);
+        let unique = match is_own {
+            true => format!("J{lsn:x}R{nonce:08x}T{count}"),
+            false => format!("C{count}R{nonce:08x}"),
+        };
+        UniqueName::new(secs.into(), &unique, &self.host, disk_size, wire_size)
+    }
+}
+
+/// A copy in `tmp/`.
+struct CopiedFile {
+    /// Of the message that it is a copy of.
+    uid: u32,
+    name: UniqueName,
+    facts: FileFacts,
+    /// As bits of the other mailbox.
+    flags: MessageFlags,
+    internal_date: u32,
+    /// Batch and number of the body.
+    body: (u64, u16),
+    /// The name says how it is sent.
+    is_own: bool,
+}
+
+/// Copies messages from one mailbox to another, or moves them. Blocks.
+///
+/// # Errors
+/// Nothing is copied.
+pub(super) fn copy(
+    from: &Arc<MailboxCore>,
+    to: &Arc<MailboxCore>,
+    uids: &[Uid],
+    moves: bool,
+) -> Result<Option<CopiedMessages>, MailstoreError> {
+    let is_same = from.id == to.id;
+    // Two moves in opposite directions take them in one order.
+    let (first, second) = if from.id <= to.id { (from, to) } else { (to, from) };
+    let _first = lock(&first.changing);
+    let _second = (!is_same).then(|| lock(&second.changing));
+    let copying = Copying::begin(from, to)?;
+    let now = from.now().ok_or(MailstoreError::NoMailbox)?;
+    let messages: Vec<&Message<Arc<MailFile>>> = uids.iter().filter_map(|uid| now.find(*uid)).collect();
+    if messages.is_empty() {
+        return Ok(None);
+    }
+    let keywords = copying.keywords(&now, &messages)?;
+    let mut copies = Vec::with_capacity(messages.len());
+    for message in messages {
+        match copying.make(message, &now, &keywords) {
+            Ok(copy) => copies.push(copy),
+            Err(error) => {
+                copying.discard(&copies);
+                return Err(error);
+            }
+        }
+    }
+    let appended = copying.append(&copies, &keywords, moves);
+    let first_uid = appended.inspect_err(|_| copying.discard(&copies))?;
+    copying.place(&copies, &keywords, first_uid);
+    begin_writing_names(to);
+    if moves && !is_same {
+        begin_writing_names(from);
+    }
+    let validity = Uid::new(to.uid_validity.load(Ordering::Relaxed)).ok_or(MailstoreError::NoMailbox)?;
+    Ok(Some(CopiedMessages {
+        uid_validity: UidValidity(validity.0),
+        from: copies.iter().filter_map(|copy| Uid::new(copy.uid)).collect(),
+        to: (first_uid..).take(copies.len()).filter_map(Uid::new).collect(),
+    }))
+}
+
+struct Copying<'a> {
+    from: &'a MailboxCore,
+    to: &'a MailboxCore,
+    /// `None`: all of its mail is in the spool.
+    reader: Option<MaildirReader>,
+    maildir: Maildir,
+}
+
+impl<'a> Copying<'a> {
+    fn begin(from: &'a MailboxCore, to: &'a MailboxCore) -> Result<Self, MailstoreError> {
+        let mut odd = Oddities::default();
+        let reader = from.reader().ok();
+        from.load(reader.as_ref(), &mut odd)?;
+        let (root, path) = (&to.shared.root, lock(&to.path).clone());
+        let maildir = match root.existing_mailbox(&path) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound && to.name.is_inbox() => root.mailbox(&path),
+            opened => opened,
+        };
+        let maildir = maildir.map_err(|error| match error.kind() {
+            io::ErrorKind::NotFound => MailstoreError::NoMailbox,
+            _ => to.failed(&error),
+        })?;
+        to.load(to.reader().ok().as_ref(), &mut odd)?;
+        Ok(Self { from, to, reader, maildir })
+    }
+
+    /// Keywords of the other mailbox, with those that the messages bring.
+    fn keywords(&self, now: &Messages, messages: &[&Message<Arc<MailFile>>]) -> Result<NewKeywords, MailstoreError> {
+        let flags = messages.iter().fold(MessageFlags::NONE, |all, message| all.with(message.flags));
+        let names: Vec<&str> = now.keywords.names(flags.without(MessageFlags(SYSTEM_BITS))).collect();
+        let known = lock(&self.to.state).as_ref().map(|state| state.keywords.clone());
+        let known = known.ok_or_else(|| MailstoreError::Unavailable("not in memory".to_owned()))?;
+        let keywords = NewKeywords::with(names.iter().copied(), known, |name| self.to.letter_of(name));
+        match names.iter().all(|name| keywords.flag(name).is_some()) {
+            true => Ok(keywords),
+            false => Err(MailstoreError::Limit),
+        }
+    }
+
+    /// Makes a copy in `tmp/`; its octets are durable, its name is not.
+    fn make(
+        &self,
+        message: &Message<Arc<MailFile>>,
+        now: &Messages,
+        keywords: &NewKeywords,
+    ) -> Result<CopiedFile, MailstoreError> {
+        let (file, secs) = (&message.file, message.internal_date);
+        let (lsn, target) = file.body().unwrap_or_default();
+        let names = &self.to.shared.copy_names;
+        let (name, facts, is_own) = match self.from.open(message.uid, file) {
+            Ok((opened, size)) => {
+                let wire_size = match file.wire_size() {
+                    Some(size) => size,
+                    None => FileBody::new(self.again(&opened)?, size, file)?.len(),
+                };
+                let is_own = file.is_own(size);
+                let name = names.next(secs, lsn, is_own, (size, wire_size));
+                let facts = self.link(file, opened, name.as_str()).map_err(|error| self.failed(error))?;
+                (name, facts, is_own)
+            }
+            // Delivery has yet to make the file.
+            Err(MailstoreError::Gone) if file.awaited().is_some() => {
+                let body = in_spool(&self.from.shared.ledger, self.from.id, file).ok_or(MailstoreError::Gone)?;
+                let size = file.wire_size().ok_or(MailstoreError::Gone)?;
+                let name = names.next(secs, lsn, true, (size, size));
+                let read = |from| body.read_now(from, u64::MAX).map_err(|error| io::Error::other(unreadable(&error)));
+                let facts = self.write(name.as_str(), read).map_err(|error| self.failed(error))?;
+                (name, facts, true)
+            }
+            Err(error) => return Err(error),
+        };
+        let named = now.keywords.all().filter(|(flag, _)| message.flags.contains(*flag));
+        let system = MessageFlags(message.flags.0 & SYSTEM_BITS);
+        let flags = named.filter_map(|(_, name)| keywords.flag(name)).fold(system, MessageFlags::with);
+        Ok(CopiedFile { uid: message.uid, name, facts, flags, internal_date: secs, body: (lsn, target), is_own })
+    }
+
+    fn again(&self, opened: &File) -> Result<File, MailstoreError> {
+        opened.try_clone().map_err(|error| self.failed(error))
+    }
+
+    fn failed(&self, error: io::Error) -> MailstoreError {
+        match error.kind() {
+            io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => MailstoreError::NoSpace,
+            _ => self.to.failed(&error),
+        }
+    }
+
+    /// A second name of the file, or a copy of its octets where that cannot be.
+    fn link(&self, file: &MailFile, opened: File, name: &str) -> io::Result<FileFacts> {
+        let linked = match &self.reader {
+            Some(reader) => self.maildir.link_tmp(reader, file.subdir, &file.name, name),
+            None => Err(io::ErrorKind::NotFound.into()),
+        };
+        if linked.is_ok() {
+            // Delivery has made the name, and may not have synced the octets.
+            posthaste_fsops::fsync(&opened)?;
+            return facts_of(&opened);
+        }
+        let read = |from| {
+            let mut piece = vec![0; COPY_BYTES];
+            let read = opened.read_at(&mut piece, from)?;
+            piece.truncate(read);
+            Ok(Bytes::from(piece))
+        };
+        self.write(name, read)
+    }
+
+    /// Writes a file of its own.
+    fn write(&self, name: &str, read: impl Fn(u64) -> io::Result<Bytes>) -> io::Result<FileFacts> {
+        let file = File::from(self.maildir.write_tmp_open(name, &[])?);
+        let mut written = 0;
+        loop {
+            let piece = read(written)?;
+            if piece.is_empty() {
+                break;
+            }
+            posthaste_fsops::write_all(&file, &piece)?;
+            written += piece.len() as u64;
+        }
+        posthaste_fsops::fsync(&file)?;
+        facts_of(&file)
+    }
+
+    /// Makes the names in `tmp/` durable, then the batch, and returns the first UID.
+    fn append(&self, copies: &[CopiedFile], keywords: &NewKeywords, moves: bool) -> Result<u32, MailstoreError> {
+        self.maildir.sync_tmp().map_err(|error| self.failed(error))?;
+        let (mut first, ledger) = (0, &self.to.shared.ledger);
+        let count = u32::try_from(copies.len()).map_err(|_| MailstoreError::Limit)?;
+        let appended = ledger.append_uids(self.to.id, count, |first_uid| {
+            first = first_uid;
+            let mut entries = keywords.entries(self.to.id);
+            let messages = copies.iter().map(CopiedFile::message).collect();
+            entries.push(MailEntry::New { mailbox: self.to.id, first_uid, messages });
+            if moves {
+                let set = ranges(copies.iter().map(|copy| copy.uid));
+                let (mailbox, reason, when) = (self.from.id, GoneReason::Moved, now_secs());
+                entries.push(MailEntry::Gone { mailbox, set, reason, when });
+            }
+            entries
+        });
+        appended.map_err(|error| refusal(&error))?;
+        self.to.catch_up();
+        self.from.catch_up();
+        Ok(first)
+    }
+
+    /// Gives the copies their names in `cur/`. One that stays in `tmp/` is placed by the next listing.
+    fn place(&self, copies: &[CopiedFile], keywords: &NewKeywords, first_uid: u32) {
+        let mut placed = Vec::with_capacity(copies.len());
+        for (uid, copy) in (first_uid..).zip(copies) {
+            let name = name_with_letters(copy.name.as_str(), Subdir::Cur, &keywords.letters_of(copy.flags));
+            match self.maildir.place(copy.name.as_str(), Subdir::Cur, &name) {
+                Ok(()) => placed.push((uid, Arc::new(MailFile::new(Subdir::Cur, name, copy.facts.inode, copy.facts)))),
+                Err(error) => self.to.told.no_rename(&name, &error),
+            }
+        }
+        if let Some(state) = &mut *lock(&self.to.state) {
+            state.set_files(placed);
+            self.to.show(state);
+        }
+    }
+
+    fn discard(&self, copies: &[CopiedFile]) {
+        for copy in copies {
+            // What stays is removed when it is old.
+            let _ = self.maildir.remove_tmp(copy.name.as_str());
+        }
+    }
+}
+
+impl CopiedFile {
+    fn message(&self) -> NewMessage {
+        let number = |size: Option<u64>| u32::try_from(size.unwrap_or(0)).unwrap_or(0);
+        let wire_size = number(self.name.wire_size());
+        let facts = MessageFacts {
+            // As long as it is not placed, it is as if it were in `new/`.
+            flags: self.flags.0 | flag_bits::IN_NEW | flag_bits::BEHIND,
+            internal_date: self.internal_date,
+            save_date: now_secs(),
+            wire_size,
+            line_feeds: wire_size.saturating_sub(number(self.name.disk_size())),
+        };
+        let name = Bytes::copy_from_slice(self.name.as_str().as_bytes());
+        let place = BodyPlace::Copied(BodyOrigin { lsn: self.body.0, email_id: (0, 0), name });
+        let kind = if self.is_own { BodyKind::Own } else { BodyKind::Foreign };
+        NewMessage { facts, target: self.body.1, kind, place }
+    }
+}
+
+fn facts_of(file: &File) -> io::Result<FileFacts> {
+    let found = file.metadata()?;
+    let mtime_ns = found.mtime().saturating_mul(1_000_000_000).saturating_add(found.mtime_nsec());
+    Ok(FileFacts { inode: found.ino(), size: found.len(), mtime_ns })
+}

@@ -1,0 +1,215 @@
+//! COPY and MOVE between Maildirs.
+
+use std::fs;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::{Duration, SystemTime};
+
+use posthaste_fsops::{Choice, Cut, Machine};
+use posthaste_maildir::{MailboxPath, Maildir, Subdir};
+
+use super::change_tests::names_written;
+use super::tests::open_ledger;
+use super::{MaildirLogins, MaildirStore};
+use crate::error::MailstoreError;
+use crate::flags::{FlagUpdate, FlagUpdateMode, MessageFlags};
+use crate::name::MailboxName;
+use crate::row::{MailboxId, MessageSet, NumberRange};
+use crate::store::{MailAccount, MailboxView, Mailstore, RowOptions, SelectMode};
+
+/// An account whose INBOX is `mail/Maildir`.
+struct World {
+    store: Arc<MaildirStore>,
+    account: Arc<dyn MailAccount>,
+}
+
+impl World {
+    async fn open(mail: &Path, data: &Path) -> Self {
+        let store = Arc::new(MaildirStore::open(mail, open_ledger(data), Box::new(|_| false)).unwrap());
+        let logins = MaildirLogins::new(Arc::clone(&store), Box::new(|_| MailboxPath::parse("Maildir").ok()));
+        let account = logins.account("me").await.unwrap();
+        Self { store, account }
+    }
+
+    async fn id(&self, name: &str) -> MailboxId {
+        self.account.find(&MailboxName::parse(name).unwrap()).await.unwrap().unwrap()
+    }
+
+    async fn select(&self, name: &str) -> Box<dyn MailboxView> {
+        self.account.select(self.id(name).await, SelectMode::Writable).await.unwrap()
+    }
+
+    /// Waits until files are where the ledger has them.
+    fn settle_files(&self, id: MailboxId) {
+        names_written(&self.store.shared.loaded.find(id.0).unwrap());
+    }
+}
+
+fn settle(mail: &Path, clock: u64) {
+    for dir in ["new", "cur", ".Sent/new", ".Sent/cur"] {
+        let dir = fs::File::open(mail.join("Maildir").join(dir)).unwrap();
+        dir.set_modified(SystemTime::UNIX_EPOCH + Duration::from_secs(1_000_000_000 + clock)).unwrap();
+    }
+}
+
+/// UID, flags by name, INTERNALDATE, and octets of each message.
+async fn shown(view: &dyn MailboxView) -> Vec<(u32, String, SystemTime, String)> {
+    let rows = view.rows(&MessageSet::all(), RowOptions { sizes: true }).next().await.unwrap();
+    let mut shown = Vec::new();
+    for row in rows {
+        let body = view.body(row.uid).await.unwrap();
+        let mut octets = Vec::new();
+        while (octets.len() as u64) < body.len() {
+            octets.extend(body.read(octets.len() as u64, u64::MAX).await.unwrap());
+        }
+        assert_eq!(row.size, Some(body.len()));
+        let keywords = view.keywords();
+        let flags = keywords.names(row.flags).collect::<Vec<_>>().join(" ");
+        shown.push((row.uid.get(), flags, row.internal_date, String::from_utf8_lossy(&octets).into_owned()));
+    }
+    shown
+}
+
+fn uids(first: u32, last: u32) -> MessageSet {
+    MessageSet::Uids(vec![NumberRange { first, last }])
+}
+
+#[tokio::test]
+async fn copies_keep_flags_dates_and_octets() {
+    let (mail, data) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let maildir = mail.path().join("Maildir");
+    Maildir::open_or_create(&maildir).unwrap();
+    Maildir::open_or_create(maildir.join(".Sent")).unwrap();
+    fs::write(maildir.join("new/1.a"), "Subject: foreign\n\nx\0y\r\n").unwrap();
+    fs::write(maildir.join("cur/5.J1R00000007T0.h,S=6,W=6:2,S"), "a\n\nb\nc").unwrap();
+    fs::write(maildir.join("cur/6.J2R00000007T0.h,S=6,W=9:2,"), "a\n\nb\nc").unwrap();
+    let world = World::open(mail.path(), data.path()).await;
+    let sent = world.id("Sent").await;
+    let keywords =
+        FlagUpdate { mode: FlagUpdateMode::Add, flags: MessageFlags::FLAGGED, keywords: vec!["$Junk".into()] };
+    world.select("INBOX").await.store(&uids(1, 1), &keywords, None).await.unwrap();
+    let mut inbox = world.select("INBOX").await;
+    let before = shown(&*inbox).await;
+    assert_eq!(before.len(), 3);
+    let copied = inbox.copy(&MessageSet::all(), sent).await.unwrap().unwrap();
+    let numbers = |uids: &[crate::row::Uid]| uids.iter().map(|uid| uid.get()).collect::<Vec<_>>();
+    assert_eq!((numbers(&copied.from), numbers(&copied.to)), (vec![1, 2, 3], vec![1, 2, 3]));
+    let view = world.select("Sent").await;
+    assert_eq!(view.uid_validity(), copied.uid_validity);
+    assert_eq!(shown(&*view).await, before);
+    // Again, and one that is not there any more.
+    let moved = inbox.move_to(&uids(2, 9), sent).await.unwrap().unwrap();
+    assert_eq!((numbers(&moved.from), numbers(&moved.to)), (vec![2, 3], vec![4, 5]));
+    assert_eq!(inbox.move_to(&uids(2, 9), sent).await, Ok(None));
+    assert_eq!(shown(&*inbox).await, before, "it has not been told yet");
+    let expunged: Vec<u32> = inbox.advance(true).await.unwrap().expunged.iter().map(|gone| gone.uid.get()).collect();
+    assert_eq!(expunged, [3, 2]);
+    for id in [inbox.id(), sent] {
+        world.settle_files(id);
+    }
+    // Within one mailbox, too.
+    inbox.copy(&MessageSet::all(), inbox.id()).await.unwrap();
+    inbox.move_to(&uids(1, 1), inbox.id()).await.unwrap();
+    inbox.advance(true).await.unwrap();
+    let of = |shown: Vec<(u32, String, SystemTime, String)>| -> Vec<_> {
+        shown.into_iter().map(|(_, a, b, c)| (a, b, c)).collect()
+    };
+    let first = of(before.clone()).swap_remove(0);
+    assert_eq!(of(shown(&*inbox).await), [first.clone(), first]);
+    assert_eq!(inbox.copy(&MessageSet::all(), MailboxId(999)).await, Err(MailstoreError::NoMailbox));
+    world.settle_files(inbox.id());
+    let twice: Vec<_> = [of(before.clone()), of(before).split_off(1)].concat();
+    drop((inbox, view, world));
+    settle(mail.path(), 1);
+    let world = World::open(mail.path(), data.path()).await;
+    assert_eq!(of(shown(&*world.select("Sent").await).await), twice);
+    assert_eq!(world.select("INBOX").await.exists(), 2);
+    assert_eq!(fs::read_dir(maildir.join(".Sent/cur")).unwrap().count(), 5);
+}
+
+/// Scenario 14.
+#[tokio::test]
+async fn moves_in_opposite_directions_do_not_wait_for_each_other() {
+    let (mail, data) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let maildir = mail.path().join("Maildir");
+    Maildir::open_or_create(&maildir).unwrap();
+    Maildir::open_or_create(maildir.join(".Sent")).unwrap();
+    for number in 0..10 {
+        fs::write(maildir.join(format!("new/{number}.a")), number.to_string()).unwrap();
+        fs::write(maildir.join(format!(".Sent/cur/{number}.b:2,S")), number.to_string()).unwrap();
+    }
+    let world = World::open(mail.path(), data.path()).await;
+    let ids = [world.id("INBOX").await, world.id("Sent").await];
+    let back_and_forth = async |from: &str, to: MailboxId| {
+        for _ in 0..5 {
+            world.select(from).await.move_to(&MessageSet::all(), to).await.unwrap();
+        }
+    };
+    let all = async { tokio::join!(back_and_forth("INBOX", ids[1]), back_and_forth("Sent", ids[0])) };
+    tokio::time::timeout(Duration::from_secs(60), all).await.expect("nobody waits for ever");
+    let mut left = Vec::new();
+    for name in ["INBOX", "Sent"] {
+        left.extend(shown(&*world.select(name).await).await.into_iter().map(|(_, flags, _, octets)| (octets, flags)));
+    }
+    left.sort();
+    let each = (0..10).flat_map(|number| [(number.to_string(), String::new()), (number.to_string(), "\\Seen".into())]);
+    assert_eq!(left, each.collect::<Vec<_>>());
+}
+
+/// Scenario 13, of COPY and of MOVE: all copies or none, and no message is in neither mailbox.
+#[tokio::test]
+async fn copies_are_whole_after_a_cut_at_any_call() {
+    for moves in [false, true] {
+        let machine = Machine::new().unwrap();
+        let mail = machine.path().join("mail");
+        let inbox = Maildir::open_or_create(mail.join("Maildir")).unwrap();
+        Maildir::open_or_create(mail.join("Maildir/.Sent")).unwrap();
+        for key in ["1.a", "2.b"] {
+            inbox.write_tmp(key, &[std::io::IoSlice::new(format!("{key}\n").as_bytes())]).unwrap();
+            inbox.publish(key).unwrap();
+            inbox.sync_message(Subdir::New, key).unwrap();
+        }
+        for dir in ["", "mail", "mail/Maildir", "mail/Maildir/.Sent"] {
+            posthaste_fsops::fsync(fs::File::open(machine.path().join(dir)).unwrap()).unwrap();
+        }
+        let world = World::open(&mail, machine.path()).await;
+        settle(&mail, 1);
+        let (inbox, sent) = (world.select("INBOX").await, world.select("Sent").await.id());
+        machine.acknowledge(0);
+        match moves {
+            true => inbox.move_to(&MessageSet::all(), sent).await.unwrap(),
+            false => inbox.copy(&MessageSet::all(), sent).await.unwrap(),
+        };
+        machine.acknowledge(1);
+        for id in [inbox.id(), sent] {
+            world.settle_files(id);
+        }
+        world.store.ledger().commit().unwrap();
+        drop((inbox, world));
+        let recording = machine.recording();
+        for position in 0..=recording.events.len() {
+            let Some(last) = recording.acknowledged_before(position).last() else { continue };
+            let choice = Choice::Seed(position as u64 * 11);
+            let machine = Machine::boot(&recording.cut(Cut { position, choice }), true, false).unwrap();
+            let mail = machine.path().join("mail");
+            settle(&mail, 50);
+            let world = World::open(&mail, machine.path()).await;
+            for look in 0..2 {
+                let mut found = Vec::new();
+                for name in ["INBOX", "Sent"] {
+                    let view = world.select(name).await;
+                    found.push(
+                        shown(&*view).await.into_iter().map(|(uid, _, _, octets)| (uid, octets)).collect::<Vec<_>>(),
+                    );
+                    world.settle_files(view.id());
+                }
+                let both = vec![(1, "1.a\r\n".to_owned()), (2, "2.b\r\n".to_owned())];
+                let none = Vec::new();
+                let done = if moves { [none.clone(), both.clone()] } else { [both.clone(), both.clone()] };
+                let is_done = found == done;
+                assert!(is_done || last == 0 && found == [both, none], "{position}, look {look}: {found:?}");
+                settle(&mail, 60 + look);
+            }
+        }
+    }
+}

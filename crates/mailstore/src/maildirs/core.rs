@@ -1,0 +1,366 @@
+//! One Maildir at work, on threads that may block: looks for changes, and opens messages.
+
+use std::collections::HashSet;
+use std::fs::File;
+use std::io;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, SystemTime};
+
+use posthaste_maildir::tree::FileFacts;
+use posthaste_maildir::{MailboxPath, MaildirReader, Subdir};
+use tokio::sync::watch;
+
+use super::Shared;
+use super::change_queue::ChangeQueue;
+use super::file::{MailFile, find_again};
+use super::keywords::FIRST_BIT;
+use super::looks::{Known, Looked, Looks};
+use super::mailbox::{MESSAGE_BYTES_MAX, lock};
+use super::names_out::{gone_name, write_names};
+use super::owner::Owner;
+use super::scan::{Difference, KnownFiles, Listing, Oddities, Settled};
+use super::state::{LookedAt, MailboxState, Messages};
+use super::takeover::Takeover;
+use super::told::{Told, first};
+use crate::error::MailstoreError;
+use crate::ledger::LedgerError;
+use crate::name::MailboxName;
+use crate::row::Uid;
+use crate::snapshot::Message;
+
+/// Attempts to change the table of letters while another program has it locked.
+const LOCK_TRIES: usize = 5;
+const LOCK_PAUSE: Duration = Duration::from_millis(20);
+/// Rounds in which files are given other keys in one look.
+const RENAMES_MAX: usize = 3;
+
+pub(super) struct MailboxCore {
+    pub shared: Arc<Shared>,
+    pub owner: Arc<Owner>,
+    pub id: u32,
+    /// Set once entries name the id.
+    pub is_spent: AtomicBool,
+    /// A takeover that had spent the id has failed.
+    pub is_broken: AtomicBool,
+    pub name: MailboxName,
+    /// Another program can change how it writes the name.
+    pub path: Mutex<MailboxPath>,
+    /// 0 until the first look.
+    pub uid_validity: AtomicU32,
+    pub recent_from: AtomicU32,
+    /// `None` until it is read from the ledger. Not held while anything blocks.
+    pub state: Mutex<Option<MailboxState>>,
+    pub looks: Mutex<Looks>,
+    pub looked: watch::Sender<Looked>,
+    /// UIDs whose file turned out to have another content.
+    pub suspects: Mutex<HashSet<u32>>,
+    pub told: Told,
+    /// Held by who changes flags, removes messages or renames their files, until that is durable: one at a time, each from what the last one has left. A listing holds it as
+    /// well, so that it shows no name of before a rename. Of two mailboxes the one with the lower id comes first.
+    pub changing: Mutex<()>,
+    pub changes: ChangeQueue,
+    /// Somebody brings the names of files up to the flags.
+    pub is_writing_names: AtomicBool,
+    /// The state was read from the ledger, and its files were not listed since.
+    pub is_unlisted: AtomicBool,
+}
+
+impl std::fmt::Debug for MailboxCore {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("MaildirMailbox").field("id", &self.id).finish_non_exhaustive()
+    }
+}
+
+impl Drop for MailboxCore {
+    fn drop(&mut self) {
+        self.shared.ledger.unfollow(self.id);
+    }
+}
+
+impl MailboxCore {
+    pub fn reader(&self) -> io::Result<MaildirReader> {
+        let path = lock(&self.path).clone();
+        self.shared.root.reader(&path)
+    }
+
+    /// One look. Blocks.
+    pub fn look(&self, mut known: Known) -> (Known, Result<(), MailstoreError>) {
+        let mut odd = Oddities::default();
+        let outcome = self.look_into(&mut known, &mut odd);
+        self.told.tell(&lock(&self.path).to_string(), &odd);
+        (known, outcome)
+    }
+
+    fn look_into(&self, known: &mut Known, odd: &mut Oddities) -> Result<(), MailstoreError> {
+        let reader = match self.reader() {
+            Ok(reader) => Some(reader),
+            // An INBOX without a directory is empty until mail comes.
+            Err(error) if error.kind() == io::ErrorKind::NotFound && self.name.is_inbox() => None,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Err(MailstoreError::NoMailbox),
+            Err(error) => return Err(self.failed(&error)),
+        };
+        self.check_alone(known, reader.as_ref())?;
+        let _one = lock(&self.changing);
+        // Before the takeover the list may be mended.
+        self.load(reader.as_ref(), odd).inspect_err(|_| known.uid_list = None)?;
+        let Some(reader) = reader else {
+            // One that has mail has not lost it with its mount. What is not delivered yet is no sign of one.
+            let is_there =
+                |message: &Message<Arc<MailFile>>| message.file.awaited().is_none_or(|(lsn, _)| !self.is_pending(lsn));
+            let is_empty = self.now().is_none_or(|now| !now.messages.iter().any(is_there));
+            return if is_empty { Ok(()) } else { Err(self.failed(&io::ErrorKind::NotFound.into())) };
+        };
+        let suspects = std::mem::take(&mut *lock(&self.suspects));
+        for _ in 0..RENAMES_MAX {
+            match self.scan(known, &reader, &suspects, odd) {
+                Ok(Settled::LookAgain) => {}
+                Ok(_) => break,
+                Err(error) => {
+                    lock(&self.suspects).extend(suspects);
+                    return Err(self.failed(&error));
+                }
+            }
+        }
+        if !std::mem::replace(&mut known.was_listed, true) {
+            let recent = |now: Arc<Messages>| {
+                let recent = now.messages.iter().find(|message| message.file.is_new());
+                recent.map_or(now.uid_next, |message| message.uid)
+            };
+            self.recent_from.store(self.now().map_or(1, recent), Ordering::Relaxed);
+            // Flags of an earlier opening that its end has kept from the names.
+            write_names(self, &reader);
+        }
+        Ok(())
+    }
+
+    /// Dovecot's list of UIDs changes only where another server runs.
+    fn check_alone(&self, known: &mut Known, reader: Option<&MaildirReader>) -> Result<(), MailstoreError> {
+        let Some(reader) = reader else { return Ok(()) };
+        let stamp = reader.uid_list_stamp().map_err(|error| self.failed(&error))?;
+        if *known.uid_list.get_or_insert(stamp) == stamp {
+            return Ok(());
+        }
+        if first(&self.told.other_server) {
+            let mailbox = lock(&self.path).to_string();
+            tracing::error!(mailbox, "another IMAP server gives UIDs in this Maildir: stop it, then restart this one");
+        }
+        Err(MailstoreError::Unavailable("another server keeps this mailbox".to_owned()))
+    }
+
+    /// Takes in what has been published. A mailbox that is not in memory is read from the ledger, and made if there is none. `changing` is held.
+    pub fn load(&self, reader: Option<&MaildirReader>, odd: &mut Oddities) -> Result<(), MailstoreError> {
+        if self.catch_up() {
+            return Ok(());
+        }
+        self.make(reader, odd)?;
+        let ledger = &self.shared.ledger;
+        let stored = ledger.follow(self.id).map_err(unavailable)?;
+        let stored = stored.ok_or_else(|| MailstoreError::Unavailable("the mailbox was not made".to_owned()))?;
+        let loaded = MailboxState::of(stored, ledger);
+        self.uid_validity.store(loaded.uid_validity.get(), Ordering::Relaxed);
+        *lock(&self.state) = Some(loaded);
+        self.is_unlisted.store(true, Ordering::Relaxed);
+        self.catch_up();
+        Ok(())
+    }
+
+    /// Makes the mailbox, if the ledger does not have it.
+    pub fn make(&self, reader: Option<&MaildirReader>, odd: &mut Oddities) -> Result<(), MailstoreError> {
+        let directory = lock(&self.path).to_string();
+        let (ledger, owner, name) = (&*self.shared.ledger, &*self.owner, &self.name);
+        let takeover = Takeover { ledger, owner, id: self.id, name, directory: &directory };
+        takeover.run(reader, &self.is_spent, odd).inspect_err(|error| {
+            self.is_broken.store(self.is_spent.load(Ordering::Relaxed), Ordering::Relaxed);
+            if first(&self.told.not_taken) {
+                let error = error.to_string();
+                tracing::error!(mailbox = directory, error, "this Maildir cannot be served; tried again at each look");
+            }
+        })?;
+        self.shared.note_account(owner);
+        Ok(())
+    }
+
+    /// Takes in what has been published, and tells sessions. False: the mailbox is to be read from the ledger.
+    pub fn catch_up(&self) -> bool {
+        let mut guard = lock(&self.state);
+        let Some(state) = &mut *guard else { return false };
+        if !state.catch_up(&self.shared.ledger, self.id) {
+            *guard = None;
+            return false;
+        }
+        self.show(state);
+        true
+    }
+
+    /// Shows the state to sessions. Its lock is held, so that they see states in their order.
+    pub fn show(&self, state: &MailboxState) {
+        self.looked.send_if_modified(|looked| {
+            let is_same = looked.messages.as_ref().is_some_and(|shown| Arc::ptr_eq(shown, &state.now));
+            looked.messages = Some(Arc::clone(&state.now));
+            !is_same
+        });
+    }
+
+    pub fn now(&self) -> Option<Arc<Messages>> {
+        lock(&self.state).as_ref().map(|state| Arc::clone(&state.now))
+    }
+
+    pub fn is_pending(&self, lsn: u64) -> bool {
+        (self.shared.is_pending)(lsn)
+    }
+
+    /// Looks for changes by other programs.
+    fn scan(
+        &self,
+        known: &mut Known,
+        reader: &MaildirReader,
+        suspects: &HashSet<u32>,
+        odd: &mut Oddities,
+    ) -> io::Result<Settled> {
+        let keywords = reader.keywords().inspect_err(|error| odd.keywords = Some(error.to_string())).ok();
+        let has_other =
+            |state: &MailboxState| keywords.as_ref().is_some_and(|file| !state.keywords.missing(file).is_empty());
+        let has_other_keywords = lock(&self.state).as_ref().is_some_and(has_other);
+        if self.is_unlisted.swap(false, Ordering::Relaxed) {
+            known.settled = None;
+        }
+        if known.settled == Some(reader.stamps()?) && suspects.is_empty() && !has_other_keywords {
+            return Ok(Settled::Yes);
+        }
+        let mut listing = Listing::new(reader, odd)?;
+        // A file of ours is made after its message was published: so the UID of each that was listed is there now.
+        if !self.catch_up() {
+            return Ok(Settled::No);
+        }
+        let Some(now) = self.now() else { return Ok(Settled::No) };
+        // Asked before `is_quiet`: a file that delivery makes after this has changed the directory.
+        let is_pending = |lsn| self.is_pending(lsn);
+        let listed = std::mem::take(&mut listing.listed);
+        let files = lock(&self.state).as_ref().map(|state| (state.leaving.clone(), state.behind.clone()));
+        let (leaving, behind) = files.unwrap_or_default();
+        let is_pending: &dyn Fn(u64) -> bool = &is_pending;
+        let known_files = KnownFiles { now: &now, leaving: &leaving, behind: &behind, suspects, is_pending };
+        let difference = Difference::new(&known_files, reader, listed, odd);
+        let is_quiet = listing.is_quiet(reader)?;
+        let plan = {
+            let mut guard = lock(&self.state);
+            let Some(state) = &mut *guard else { return Ok(Settled::No) };
+            let plan = difference.plan(state, self.id, (is_quiet, keywords.as_ref()));
+            self.show(state);
+            plan
+        };
+        let looked_at = |files: LookedAt| {
+            lock(&self.state).iter_mut().for_each(|state| state.looked_at = files.clone());
+        };
+        let catch_up = || {
+            let _ = self.catch_up();
+        };
+        let settled = plan.carry_out(reader, (&self.shared.ledger, self.id), (&looked_at, &catch_up), odd);
+        looked_at(LookedAt::default());
+        known.settled = (settled == Settled::Yes).then_some(listing.stamps);
+        Ok(settled)
+    }
+
+    pub fn failed(&self, error: &io::Error) -> MailstoreError {
+        let mailbox = lock(&self.path).to_string();
+        if error.kind() == io::ErrorKind::PermissionDenied {
+            self.told.no_permission(&mailbox);
+            return MailstoreError::NoPermission;
+        }
+        tracing::warn!(mailbox, error = error.to_string(), "cannot read a mailbox");
+        MailstoreError::Unavailable(error.to_string())
+    }
+
+    /// The bit of a keyword that has a letter in names of files, or gets one now; `None` if there is none left, or the table of letters cannot be changed. Blocks.
+    pub fn letter_of(&self, keyword: &str) -> Option<u8> {
+        let path = lock(&self.path).clone();
+        let maildir = self.shared.root.existing_mailbox(&path).ok()?;
+        for _ in 0..LOCK_TRIES {
+            match maildir.keyword_flag(keyword, SystemTime::now()) {
+                Ok(flag) => return flag.letters().next().map(|letter| FIRST_BIT + (letter as u8 - b'a')),
+                // Another program has it locked for a moment.
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => std::thread::sleep(LOCK_PAUSE),
+                Err(_) => return None,
+            }
+        }
+        None
+    }
+
+    /// Opens the file with the content that the UID belongs to, and gives its size. Blocks.
+    pub fn open(&self, uid: u32, file: &MailFile) -> Result<(File, u64), MailstoreError> {
+        let reader = self.reader().map_err(|error| match error.kind() {
+            io::ErrorKind::NotFound => MailstoreError::Gone,
+            _ => self.failed(&error),
+        })?;
+        let opened = match self.open_in(&reader, file.subdir, &file.name)? {
+            Some(opened) => Some(opened),
+            // Expunged, and some session has not been told.
+            None if self.now().is_some_and(|now| Uid::new(uid).is_some_and(|uid| now.find(uid).is_none())) => {
+                return self.open_gone(uid, file);
+            }
+            // Renamed since: its key is the same.
+            None => {
+                let renamed = self.now().and_then(|now| Some(Arc::clone(&now.find(Uid::new(uid)?)?.file)));
+                if let Some(renamed) = renamed.filter(|renamed| renamed.name != file.name)
+                    && let Some(opened) = self.open_in(&reader, renamed.subdir, &renamed.name)?
+                {
+                    return self.opened(uid, file, opened);
+                }
+                let name = find_again(&reader, file).map_err(|error| self.failed(&error))?;
+                name.map_or(Ok(None), |(subdir, name)| self.open_in(&reader, subdir, &name))?
+            }
+        };
+        self.opened(uid, file, opened.ok_or(MailstoreError::Gone)?)
+    }
+
+    /// The file is that of the message.
+    fn opened(
+        &self,
+        uid: u32,
+        file: &MailFile,
+        (opened, facts): (File, FileFacts),
+    ) -> Result<(File, u64), MailstoreError> {
+        if !file.is(&facts) {
+            lock(&self.suspects).insert(uid);
+            return Err(MailstoreError::Gone);
+        }
+        file.saw(facts);
+        if facts.size > MESSAGE_BYTES_MAX {
+            return Err(MailstoreError::Damaged(format!("a file of {} octets", facts.size)));
+        }
+        Ok((opened, facts.size))
+    }
+
+    /// Opens the file of a message that has left the mailbox.
+    fn open_gone(&self, uid: u32, file: &MailFile) -> Result<(File, u64), MailstoreError> {
+        let path = lock(&self.path).clone();
+        let dir = self.shared.root.gone_dir(&path).map_err(|_| MailstoreError::Gone)?;
+        let opened = dir.open(&gone_name(self.id, uid)).map_err(|error| self.failed(&error))?;
+        let opened = opened.ok_or(MailstoreError::Gone)?;
+        let size = opened.metadata().map_err(|error| MailstoreError::Damaged(error.to_string()))?.len();
+        if size > MESSAGE_BYTES_MAX || file.disk_size().is_some_and(|known| known != size) {
+            return Err(MailstoreError::Gone);
+        }
+        Ok((opened, size))
+    }
+
+    fn open_in(
+        &self,
+        reader: &MaildirReader,
+        subdir: Subdir,
+        name: &str,
+    ) -> Result<Option<(File, FileFacts)>, MailstoreError> {
+        reader.open(subdir, name).map_err(|error| match error.kind() {
+            io::ErrorKind::PermissionDenied => {
+                self.told.no_permission(&format!("{}/{}/{name}", lock(&self.path), subdir.as_str()));
+                MailstoreError::NoPermission
+            }
+            _ => MailstoreError::Damaged(error.to_string()),
+        })
+    }
+}
+
+pub(super) fn unavailable(error: LedgerError) -> MailstoreError {
+    MailstoreError::Unavailable(error.to_string())
+}

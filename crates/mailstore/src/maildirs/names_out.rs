@@ -1,0 +1,229 @@
+//! Names of files follow the flags of their messages, and files of expunged messages leave.
+//!
+//! What the ledger has is done after it is durable, as often as needed: a power cut on the way leaves it to the next opening.
+
+use std::collections::HashSet;
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use posthaste_maildir::{GoneDir, MaildirReader, Subdir};
+use tokio::task::spawn_blocking;
+
+use super::core::MailboxCore;
+use super::file::{MailFile, name_with_letters};
+use super::mailbox::lock;
+use super::state::MailboxState;
+use crate::row::Uid;
+use crate::table::FileNote;
+
+/// Files that are renamed before one sync. Meanwhile the mailbox is not changed.
+const FILES_AT_ONCE: usize = 64;
+
+/// The name of a file that has left its mailbox.
+pub(super) fn gone_name(mailbox: u32, uid: u32) -> String {
+    format!("{mailbox}.{uid}")
+}
+
+/// Begins to bring names up to the flags, unless somebody is at it or nothing is to be done.
+pub(super) fn begin_writing_names(core: &Arc<MailboxCore>) {
+    if !has_work(core) || core.is_writing_names.swap(true, Ordering::AcqRel) {
+        return;
+    }
+    let core = Arc::clone(core);
+    drop(spawn_blocking(move || {
+        let mut writer = NamesWriter::new(&core);
+        while let Ok(reader) = core.reader() {
+            let _one = lock(&core.changing);
+            if !writer.round(&reader) {
+                break;
+            }
+        }
+        if writer.has_synced() {
+            core.is_writing_names.store(false, Ordering::Release);
+        }
+        // What has come since the last round, but no file that could not be renamed: the next listing has it.
+        if writer.skipped.is_empty() {
+            begin_writing_names(&core);
+        }
+    }));
+}
+
+/// Brings all names up to the flags. `changing` is held.
+pub(super) fn write_names(core: &MailboxCore, reader: &MaildirReader) {
+    if core.is_writing_names.swap(true, Ordering::AcqRel) {
+        return;
+    }
+    let mut writer = NamesWriter::new(core);
+    while writer.round(reader) {}
+    if writer.has_synced() {
+        core.is_writing_names.store(false, Ordering::Release);
+    }
+}
+
+pub(super) fn has_work(core: &MailboxCore) -> bool {
+    lock(&core.state).as_ref().is_some_and(|state| !Work::of(state, &HashSet::new(), 1).is_empty())
+}
+
+/// Files whose names are known, for one round.
+struct Work {
+    /// UID, MODSEQ, file, and name to be.
+    names: Vec<(u32, u64, Arc<MailFile>, Box<str>)>,
+    leaving: Vec<(u32, Arc<MailFile>)>,
+    absent: Vec<u32>,
+}
+
+impl Work {
+    fn of(state: &MailboxState, skipped: &HashSet<u32>, count: usize) -> Self {
+        let is_open = |uid: &u32| !skipped.contains(uid);
+        let behind = state.behind.keys().filter(|uid| is_open(uid));
+        let names = behind.filter_map(|uid| {
+            let message = state.now.find(Uid::new(*uid)?)?;
+            // A file that was not listed, as delivery has yet to make it, is looked for first.
+            message.file.inode()?;
+            let letters = state.keywords.letters_for(message.flags, &message.file.name);
+            let name = name_with_letters(&message.file.name, Subdir::Cur, &letters);
+            Some((*uid, message.modseq, Arc::clone(&message.file), name))
+        });
+        let leaving = state.leaving.iter().filter(|(uid, file)| is_open(uid) && file.inode().is_some());
+        Self {
+            names: names.take(count).collect(),
+            leaving: leaving.take(count).map(|(uid, file)| (*uid, Arc::clone(file))).collect(),
+            absent: state.absent.iter().take(count).copied().collect(),
+        }
+    }
+
+    fn is_empty(&self) -> bool {
+        self.names.is_empty() && self.leaving.is_empty() && self.absent.is_empty()
+    }
+}
+
+struct NamesWriter<'a> {
+    core: &'a MailboxCore,
+    gone_dir: Option<Arc<GoneDir>>,
+    /// UIDs whose files are not where they were, or cannot be renamed.
+    skipped: HashSet<u32>,
+    sync_failed: bool,
+}
+
+impl<'a> NamesWriter<'a> {
+    fn new(core: &'a MailboxCore) -> Self {
+        Self { core, gone_dir: None, skipped: HashSet::new(), sync_failed: false }
+    }
+
+    /// False after a sync that failed: no name is held to be durable any more in this opening, and a second sync would prove nothing.
+    fn has_synced(&self) -> bool {
+        !self.sync_failed
+    }
+
+    /// Renames some files and makes that durable. False if there was nothing to do.
+    fn round(&mut self, reader: &MaildirReader) -> bool {
+        let core = self.core;
+        let work = match &*lock(&core.state) {
+            Some(state) => Work::of(state, &self.skipped, FILES_AT_ONCE),
+            None => return false,
+        };
+        if work.is_empty() || self.sync_failed {
+            return false;
+        }
+        let (mut renamed, mut shown, mut left) = (Vec::new(), Vec::new(), work.absent);
+        for (uid, modseq, file, name) in work.names {
+            if let Some(file) = self.rename(reader, uid, &file, name) {
+                renamed.push((uid, file));
+                shown.push((uid, modseq));
+            }
+        }
+        let leaving = work.leaving.into_iter();
+        left.extend(leaving.filter(|(uid, file)| self.take_away(reader, *uid, file)).map(|(uid, _)| uid));
+        let synced = reader.sync_names();
+        if let Err(error) = &synced {
+            self.sync_failed = true;
+            let (mailbox, error) = (lock(&core.path).to_string(), error.to_string());
+            tracing::error!(mailbox, error, "names of files cannot be made durable; flags stay in the table alone");
+        }
+        let mut guard = lock(&core.state);
+        let Some(state) = &mut *guard else { return false };
+        state.set_files(renamed);
+        core.show(state);
+        if synced.is_ok() {
+            let is_pending = |lsn| core.is_pending(lsn);
+            core.shared.ledger.note(&settled(state, core.id, &shown, &left, &is_pending));
+        }
+        true
+    }
+
+    /// Gives a message's file its name in `cur/`, if it has another.
+    fn rename(
+        &mut self,
+        reader: &MaildirReader,
+        uid: u32,
+        file: &Arc<MailFile>,
+        name: Box<str>,
+    ) -> Option<Arc<MailFile>> {
+        if (file.subdir, &file.name) == (Subdir::Cur, &name) {
+            return Some(Arc::clone(file));
+        }
+        match reader.rename_to_cur(file.subdir, &file.name, &name) {
+            Ok(()) => Some(Arc::new(file.renamed(Subdir::Cur, name, file.inode()?))),
+            Err(error) => {
+                self.skip(uid, file, &error);
+                None
+            }
+        }
+    }
+
+    /// True if an expunged message's file is not in the mailbox any more.
+    fn take_away(&mut self, reader: &MaildirReader, uid: u32, file: &MailFile) -> bool {
+        let path = lock(&self.core.path).clone();
+        let dir = match &self.gone_dir {
+            Some(dir) => Some(Arc::clone(dir)),
+            None => self.core.shared.gone_dirs.get(&self.core.shared.root, &path),
+        };
+        self.gone_dir.clone_from(&dir);
+        let taken = match dir {
+            Some(dir) => dir.take(reader, file.subdir, &file.name, &gone_name(self.core.id, uid)),
+            None => Err(io::ErrorKind::PermissionDenied.into()),
+        };
+        let removed = match taken {
+            // Nobody reads it any more, which a session that was not told of the expunge may notice.
+            Err(error) if error.kind() != io::ErrorKind::NotFound => reader.remove(file.subdir, &file.name),
+            taken => taken,
+        };
+        removed.inspect_err(|error| self.skip(uid, file, error)).is_ok()
+    }
+
+    fn skip(&mut self, uid: u32, file: &MailFile, error: &io::Error) {
+        self.skipped.insert(uid);
+        // Another program has renamed it.
+        if matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::AlreadyExists) {
+            self.core.is_unlisted.store(true, Ordering::Relaxed);
+        } else {
+            self.core.told.no_rename(&file.name, error);
+        }
+    }
+}
+
+/// Takes durable names into the state, and says what the table is to have of them.
+fn settled(
+    state: &mut MailboxState,
+    mailbox: u32,
+    shown: &[(u32, u64)],
+    left: &[u32],
+    is_pending: &dyn Fn(u64) -> bool,
+) -> Vec<FileNote> {
+    let mut notes = Vec::with_capacity(shown.len() + left.len());
+    for &(uid, modseq) in shown {
+        state.behind.remove(&uid);
+        notes.push(FileNote::Shown { mailbox, uid, modseq });
+    }
+    for &uid in left {
+        state.absent.remove(&uid);
+        let Some(file) = state.leaving.remove(&uid) else { continue };
+        match file.not_listed().filter(|file| file.awaited().is_some_and(|(lsn, _)| is_pending(lsn))) {
+            // After a power cut delivery may make it once more.
+            Some(file) => drop(state.leaving.insert(uid, Arc::new(file))),
+            None => notes.push(FileNote::Left { mailbox, uid }),
+        }
+    }
+    notes
+}
