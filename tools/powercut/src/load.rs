@@ -24,8 +24,8 @@ pub struct Load {
     pub body_bytes_max: u64,
     /// One in this many messages goes to several mailboxes.
     pub several_one_in: u64,
-    /// Some senders are told what becomes of their mail: see [`Asks`].
-    pub is_told: bool,
+    /// Of 16 senders, how many are told what becomes of their mail: see [`Asks`].
+    pub told_in_16: u64,
 }
 
 /// Notices that the sender of a message is owed, beside its delivery.
@@ -42,7 +42,7 @@ pub enum Asks {
 impl Load {
     /// Mixed sizes of 1 to 100 KiB, one in 40 above 1 MiB, every fifth to several mailboxes.
     pub fn mixed(seed: u64) -> Self {
-        Load { seed, mailboxes: 8, large_one_in: 40, body_bytes_max: 100 << 10, several_one_in: 5, is_told: false }
+        Load { seed, mailboxes: 8, large_one_in: 40, body_bytes_max: 100 << 10, several_one_in: 5, told_in_16: 0 }
     }
 
     /// One message.
@@ -62,11 +62,11 @@ impl Load {
 
     /// Notice that its sender is owed.
     pub fn asks(&self, number: u64) -> Asks {
-        match Random::of(!self.seed, number).below(16) {
-            _ if !self.is_told => Asks::Nothing,
-            0 => Asks::Refusal,
-            1 | 2 => Asks::Success,
-            _ => Asks::Nothing,
+        let drawn = Random::of(!self.seed, number).below(16);
+        match drawn < self.told_in_16 {
+            true if drawn < self.told_in_16.div_ceil(3) => Asks::Refusal,
+            true => Asks::Success,
+            false => Asks::Nothing,
         }
     }
 

@@ -32,6 +32,8 @@ pub struct Setup {
     pub indexed: bool,
     /// Where all mail goes instead of into mailboxes, if it does; then the event log is on.
     pub next_hop: Option<SocketAddr>,
+    /// Tables that say where mail goes instead, if there are any; then the server runs as [`NOBODY`], since it runs no programs as root.
+    pub tables: Option<String>,
     /// A command in front of the server's that becomes the server: `prlimit` or `env` with their arguments.
     pub through: Vec<String>,
 }
@@ -50,6 +52,7 @@ impl Setup {
             limits: String::new(),
             indexed: false,
             next_hop: None,
+            tables: None,
             through: Vec::new(),
         }
     }
@@ -80,13 +83,15 @@ impl Setup {
 
     /// Small segments and frequent checkpoints, so that a short run turns the ring over several times.
     fn config(&self) -> String {
-        let mut text = format!("host_name = \"{DOMAIN}\"\n[storage]\ndata = {:?}\n", self.data);
+        let user = self.tables.as_ref().map(|_| format!("user = {NOBODY}\ngroup = {NOBODY}\n")).unwrap_or_default();
+        let mut text = format!("{user}host_name = \"{DOMAIN}\"\n[storage]\ndata = {:?}\n", self.data);
         for (key, dir) in [("spool", &self.spool), ("mail", &self.mail)] {
             if let Some(dir) = dir {
                 text += &format!("{key} = {dir:?}\n");
             }
         }
         let domain = match self.next_hop {
+            _ if self.tables.is_some() => self.tables.clone().unwrap_or_default(),
             None => format!("[[domain]]\nname = \"{DOMAIN}\"\nusers = \"any\"\n"),
             Some(next_hop) => format!(
                 "[[domain]]\nname = \"{HERE}\"\nusers = [\"{SENDER}\"]\n[relay]\nnetworks = [\"127.0.0.1\"]\n[relay.schedule.default]\nfirst_secs = 1\nlongest_secs = 2\n[[relay.route]]\nhost = \"[{}]\"\nport = {}\ntls = \"off\"\n\
@@ -219,6 +224,9 @@ impl Running {
         })
     }
 }
+
+/// Number of a user and a group without rights.
+pub const NOBODY: u32 = 65534;
 
 #[cfg(test)]
 mod tests {

@@ -3,10 +3,12 @@
 //! Each fault happens under load to a server of its own. In every case acknowledged mail is found exactly once at the end.
 
 mod devices;
+mod fills;
 mod limits;
 mod mailboxes;
 mod relay;
 mod space;
+mod transports;
 
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -55,7 +57,7 @@ impl Fault {
 }
 
 /// All faults, in the order in which they are tried.
-pub const ALL: [Fault; 17] = [
+pub const ALL: [Fault; 20] = [
     Fault {
         name: "spool-full",
         promise: "452 4.3.1 while the spool's disk is full, mail again when there is space",
@@ -80,6 +82,21 @@ pub const ALL: [Fault; 17] = [
         name: "relay-spool-error",
         promise: "nothing is sent from the first EIO to the restart, and all of it after that",
         run: relay::spool_fails,
+    },
+    Fault {
+        name: "transport-spool-error",
+        promise: "nothing is posted or given to transports from the first EIO to the restart, and all of it after that",
+        run: transports::spool_fails,
+    },
+    Fault {
+        name: "relay-spool-short",
+        promise: "mail leaves and is recorded while notices wait for space, through kills",
+        run: fills::spool_short,
+    },
+    Fault {
+        name: "relay-ring-full",
+        promise: "nothing is sent that cannot be recorded, and all of it when there is space, through kills",
+        run: fills::ring_full,
     },
     Fault {
         name: "mail-write-error",
@@ -189,12 +206,27 @@ struct Filler(PathBuf);
 impl Filler {
     fn new(dir: &Path, leave: u64) -> Result<Self, RigError> {
         let filler = Filler(dir.join("filler"));
-        let space = rustix::fs::statvfs(dir).map_err(std::io::Error::from)?;
-        let file = std::fs::File::create(&filler.0)?;
-        let bytes = (space.f_bavail * space.f_frsize).saturating_sub(leave);
-        rustix::fs::fallocate(&file, rustix::fs::FallocateFlags::empty(), 0, bytes).map_err(std::io::Error::from)?;
-        file.sync_all()?;
+        std::fs::File::create(&filler.0)?;
+        filler.fill(leave)?;
         Ok(filler)
+    }
+
+    /// Takes what has become free since.
+    fn fill(&self, leave: u64) -> Result<(), RigError> {
+        let file = std::fs::File::options().write(true).open(&self.0)?;
+        let (space, len) = (rustix::fs::fstatvfs(&file).map_err(std::io::Error::from)?, file.metadata()?.len());
+        // The servers are root's, which may have the blocks that are reserved, too.
+        let free = if leave == 0 { space.f_bfree } else { space.f_bavail };
+        let mut bytes = (free * space.f_frsize).saturating_sub(leave);
+        while bytes >= space.f_frsize {
+            match rustix::fs::fallocate(&file, rustix::fs::FallocateFlags::empty(), len, bytes) {
+                Ok(()) => return Ok(file.sync_all()?),
+                // The file system needs some for itself, or the server was quicker.
+                Err(rustix::io::Errno::NOSPC) => bytes /= 2,
+                Err(error) => return Err(std::io::Error::from(error).into()),
+            }
+        }
+        Ok(())
     }
 }
 

@@ -1,9 +1,11 @@
-//! The next hop: a small mail server in this process. What it takes is on record before its 250 leaves.
+//! The next hop: a small mail server in this process, for SMTP and LMTP. What it takes is on record before its 250 leaves.
 
+use std::collections::BTreeMap;
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
+use std::time::Duration;
 
 use posthaste_loadgen::stamp;
 use posthaste_random::Random;
@@ -12,15 +14,21 @@ use super::known::mark_of;
 use crate::disk::Disk;
 use crate::load::{DOMAIN, Entry, Load, user};
 
-/// How it answers.
+/// How it answers. Recipients with `permfail-` in front are refused for good, unless it is busy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Manner {
     /// It takes everything.
     Open,
     /// It refuses a half of the recipients and an eighth of the messages with 4yz, and closes the connection behind a sixteenth of them without a word.
     Moody,
+    /// Like `Moody`, and it takes its time over each message.
+    Slow,
+    /// It takes everything, and its time over each message.
+    Unhurried,
     /// It puts every recipient off.
     Busy,
+    /// It takes one recipient in 64, and puts off the others with many words, so that records of that take much space.
+    Reluctant,
     /// 421 instead of a greeting.
     Closed,
 }
@@ -43,9 +51,10 @@ struct State {
     manner: Manner,
     rng: Random,
     connections: u64,
-    /// Recipients put off while it was [busy](Manner::Busy), and those taken.
+    /// Recipients put off because it was busy.
     put_off: u64,
-    taken: u64,
+    /// How often each recipient was taken.
+    taken: BTreeMap<Entry, u64>,
     /// Those at work.
     sessions: u64,
     altered: Vec<String>,
@@ -64,7 +73,7 @@ impl NextHop {
             rng: Random::of(load.seed, u64::MAX),
             connections: 0,
             put_off: 0,
-            taken: 0,
+            taken: BTreeMap::new(),
             sessions: 0,
             altered: Vec::new(),
         };
@@ -93,7 +102,7 @@ impl NextHop {
         self.shared.state().manner = manner;
     }
 
-    /// How many recipients it has put off while it was [busy](Manner::Busy).
+    /// How many recipients it has put off because it was busy.
     pub fn put_off(&self) -> u64 {
         self.shared.state().put_off
     }
@@ -103,9 +112,14 @@ impl NextHop {
         self.shared.state().sessions
     }
 
-    /// Number of recipients taken.
+    /// Number of recipients taken, copies included.
     pub fn taken(&self) -> u64 {
-        self.shared.state().taken
+        self.shared.state().taken.values().sum()
+    }
+
+    /// How often each recipient was taken.
+    pub fn copies(&self) -> BTreeMap<Entry, u64> {
+        self.shared.state().taken.clone()
     }
 
     /// Messages that have come and are not whole as they were sent, or not for whom they were sent, in words.
@@ -140,24 +154,34 @@ impl Shared {
         stream.write_all(b"220 hop ESMTP\r\n")?;
         let mut reader = BufReader::new(stream.try_clone()?);
         let (mut recipients, mut body) = (Vec::new(), Vec::new());
+        let mut is_lmtp = false;
         loop {
             let line = line(&mut reader)?;
             let mut words = line.split([' ', ':']);
-            let reply = match words.next().unwrap_or_default().to_ascii_uppercase().as_str() {
+            let word = words.next().unwrap_or_default().to_ascii_uppercase();
+            let mut replies = 1;
+            let reply = match word.as_str() {
+                "LHLO" => {
+                    is_lmtp = true;
+                    "250-hop\r\n250-PIPELINING\r\n250 8BITMIME"
+                }
                 "EHLO" if has_chunking => "250-hop\r\n250-PIPELINING\r\n250-CHUNKING\r\n250 8BITMIME",
                 "EHLO" => "250-hop\r\n250-PIPELINING\r\n250 8BITMIME",
                 "MAIL" | "RSET" => {
                     (recipients, body) = (Vec::new(), Vec::new());
                     "250 2.0.0 ok"
                 }
-                "RCPT" if self.puts_off() || self.is_one_in(2) => "451 4.2.1 not now",
-                "RCPT" => {
-                    recipients.push(line.split(['<', '>']).nth(1).unwrap_or_default().to_owned());
-                    "250 2.1.5 ok"
-                }
+                "RCPT" => match self.refusal(&line) {
+                    Some(reply) => reply,
+                    None => {
+                        recipients.push(line.split(['<', '>']).nth(1).unwrap_or_default().to_owned());
+                        "250 2.1.5 ok"
+                    }
+                },
                 "DATA" if recipients.is_empty() => "554 5.5.1 no recipients",
                 "DATA" => {
                     stream.write_all(b"354 go on\r\n")?;
+                    replies = if is_lmtp { recipients.len() } else { 1 };
                     self.end(&mut recipients, data(&mut reader)?)?
                 }
                 "BDAT" => {
@@ -173,27 +197,36 @@ impl Shared {
                 "QUIT" => return stream.write_all(b"221 2.0.0 bye\r\n"),
                 _ => "502 5.5.1 what",
             };
-            stream.write_all(format!("{reply}\r\n").as_bytes())?;
+            stream.write_all(format!("{reply}\r\n").repeat(replies).as_bytes())?;
         }
     }
 
-    /// Whether it is busy; counts.
-    fn puts_off(&self) -> bool {
+    /// The reply to a RCPT that is refused.
+    fn refusal(&self, line: &str) -> Option<&'static str> {
         let mut state = self.state();
-        let is_busy = state.manner == Manner::Busy;
-        state.put_off += u64::from(is_busy);
-        is_busy
+        let manner = state.manner;
+        let reply = match manner {
+            Manner::Busy => NOT_NOW,
+            Manner::Reluctant if !state.rng.one_in(64) => NOT_NOW_AT_LENGTH,
+            Manner::Moody | Manner::Slow if state.rng.one_in(2) => return Some(NOT_NOW),
+            _ => return line.contains("<permfail-").then_some("550 5.1.1 no such user"),
+        };
+        state.put_off += 1;
+        Some(reply)
     }
 
     /// Whether this is one of so many that a moody host does not take.
     fn is_one_in(&self, many: u64) -> bool {
         let mut state = self.state();
-        state.manner == Manner::Moody && state.rng.one_in(many)
+        matches!(state.manner, Manner::Moody | Manner::Slow) && state.rng.one_in(many)
     }
 
     /// The reply to a whole message; an error where there is none.
     fn end(&self, recipients: &mut Vec<String>, body: Vec<u8>) -> io::Result<&'static str> {
         let recipients = std::mem::take(recipients);
+        if matches!(self.state().manner, Manner::Slow | Manner::Unhurried) {
+            std::thread::sleep(SLOWNESS);
+        }
         if self.is_one_in(16) {
             return Err(io::ErrorKind::ConnectionAborted.into());
         }
@@ -205,7 +238,7 @@ impl Shared {
             match stamp.and_then(|found| self.entry(found.id.number, &recipient)) {
                 Some(entry) => {
                     self.disk.taken(mark_of(&self.load, entry));
-                    self.state().taken += 1;
+                    *self.state().taken.entry(entry).or_default() += 1;
                 }
                 None => self.state().altered.push(format!("to {recipient}: {} octets, {stamp:?}", body.len())),
             }
@@ -258,6 +291,17 @@ fn chunk(reader: &mut impl Read, bytes: usize) -> io::Result<Vec<u8>> {
     Ok(chunk)
 }
 
+/// Before the reply to a message.
+const SLOWNESS: Duration = Duration::from_millis(20);
+const NOT_NOW: &str = "451 4.2.1 not now";
+const NOT_NOW_AT_LENGTH: &str = concat!(
+    "451-4.2.1 not now, and this is said with so many words that a record of it fills a quarter of a block\r\n",
+    "451-4.2.1 the mailbox is busy, as it has been all day, and nobody here can tell when it will not be\r\n",
+    "451-4.2.1 the machine that has it is busy as well, since all of its other mailboxes are as busy as it\r\n",
+    "451-4.2.1 what was said before holds for each of them, and what comes next holds for them no less than it\r\n",
+    "451-4.2.1 come back in a while, and if that is too early, come back in a while that is longer than it was\r\n",
+    "451 4.2.1 not now"
+);
 const LINE_BYTES_MAX: u64 = 64 << 10;
 /// Twice the largest message of a [`Load`].
 const BODY_BYTES_MAX: usize = 4 << 20;

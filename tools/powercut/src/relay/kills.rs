@@ -69,7 +69,7 @@ pub fn kill_relay(
     mut progress: impl FnMut(u64),
 ) -> Result<Relayed, RigError> {
     let mut rng = Random::new(seed);
-    let load = Load { body_bytes_max: 16 << 10, is_told: true, ..Load::mixed(rng.next()) };
+    let load = Load { body_bytes_max: 16 << 10, told_in_16: 3, ..Load::mixed(rng.next()) };
     let scratch = tempfile::Builder::new().prefix("powercut-relay-").tempdir_in(&environment.scratch)?;
     let mut sink = NextHop::start(&environment.program, scratch.path())?;
     let plain = Setup::plain(environment.program.clone(), scratch.path());
@@ -280,7 +280,7 @@ mod tests {
 
     #[test]
     fn what_was_refused_need_not_come_and_its_sender_is_told() {
-        let load = Load { is_told: true, ..Load::mixed(7) };
+        let load = Load { told_in_16: 3, ..Load::mixed(7) };
         let refused = (0..).find(|number| load.is_refused(*number)).unwrap();
         let mut relayed = Relayed { acknowledged: 1, ..Relayed::default() };
         relayed.add(&load, &BTreeSet::from([refused]), &BTreeMap::new(), &BTreeMap::new());

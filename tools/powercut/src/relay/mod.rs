@@ -4,7 +4,7 @@ pub mod cuts;
 pub mod hop;
 pub mod kills;
 pub mod known;
-mod notices;
+pub(crate) mod notices;
 mod queue;
 
 use std::collections::BTreeMap;
@@ -32,7 +32,7 @@ pub(crate) fn told(events: &Path, event: &str) -> io::Result<BTreeMap<(u64, u64)
 }
 
 /// The whole lines of a file of JSON.
-fn lines(file: &Path) -> io::Result<Vec<Value>> {
+pub(crate) fn lines(file: &Path) -> io::Result<Vec<Value>> {
     let text = std::fs::read(file)?;
     let whole = text.iter().rposition(|octet| *octet == b'\n').map_or(0, |at| at + 1);
     Ok(lines_of(&text[..whole]).collect())

@@ -8,7 +8,7 @@ use crate::load::{Asks, HERE, Load, SENDER};
 
 /// Number of notices for each recipient of a message, by its number and address.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(super) struct Notices {
+pub(crate) struct Notices {
     relayed: BTreeMap<(u64, String), u64>,
     failed: BTreeMap<(u64, String), u64>,
 }
@@ -73,7 +73,7 @@ mod tests {
 
     #[test]
     fn what_a_sender_is_not_told_is_missed_and_what_it_is_told_twice_counted() {
-        let load = Load { is_told: true, ..Load::mixed(5) };
+        let load = Load { told_in_16: 3, ..Load::mixed(5) };
         let with = |asks| (0..1000).find(|number| load.asks(*number) == asks).unwrap();
         let (success, refusal) = (with(Asks::Success), with(Asks::Refusal));
         let mut notices = Notices::default();
