@@ -1,6 +1,7 @@
 //! Accounting: what is in the mailboxes against what was acknowledged.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
+use std::fmt;
 use std::io;
 use std::path::{Path, PathBuf};
 
@@ -19,6 +20,8 @@ pub struct Account {
     pub half: Vec<String>,
     /// In some of its mailboxes and not in others, or in one that it was not sent to.
     pub misplaced: Vec<Entry>,
+    /// Files whose fields in front of the message, such as `Received`, are damaged, replaced by `X-Lost`, or fewer than those of others.
+    pub fronts: Vec<PathBuf>,
     /// At the next hop once more, where the server's record of the first may be gone: for each, flushes between the first and the cut.
     pub sent_again: Vec<u64>,
     /// Every visible file with the digest of its octets.
@@ -26,9 +29,18 @@ pub struct Account {
 }
 
 impl Account {
-    /// Nothing is lost, duplicated, half or misplaced.
+    /// Nothing is lost, duplicated, half or misplaced, and all fields in front are whole.
     pub fn is_clean(&self) -> bool {
-        self.lost.is_empty() && self.duplicated.is_empty() && self.half.is_empty() && self.misplaced.is_empty()
+        let lists = [self.lost.len(), self.duplicated.len(), self.half.len(), self.misplaced.len(), self.fronts.len()];
+        lists.iter().all(|len| *len == 0)
+    }
+}
+
+impl fmt::Display for Account {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Account { lost, duplicated, half, misplaced, fronts, .. } = self;
+        write!(f, "lost {lost:?}, duplicated {duplicated:?}, half {half:?}, misplaced {misplaced:?}")?;
+        if fronts.is_empty() { Ok(()) } else { write!(f, ", fields in front {fronts:?}") }
     }
 }
 
@@ -39,6 +51,7 @@ impl Account {
 pub fn account(mail: &Path, load: &Load, acknowledged: impl IntoIterator<Item = u64>) -> io::Result<Account> {
     let mut account = Account::default();
     let mut found: HashMap<u64, Vec<u64>> = HashMap::new();
+    let mut fronts = Vec::new();
     for mailbox in 0..load.mailboxes {
         let maildir = mail.join(DOMAIN).join(user(mailbox)).join("Maildir");
         for subdir in ["new", "cur"] {
@@ -50,12 +63,16 @@ pub fn account(mail: &Path, load: &Load, acknowledged: impl IntoIterator<Item = 
                         if stamp.is_intact && stamp.id.run == load.seed && has_its_size(&file, octets.len()) =>
                     {
                         found.entry(stamp.id.number).or_default().push(mailbox);
+                        fronts.push((front(&octets), file));
                     }
                     _ => account.half.push(file.display().to_string()),
                 }
             }
         }
     }
+    // Other servers write other fields, each the same number into all of its files.
+    let whole = fronts.iter().map(|(fields, _)| *fields).max().unwrap_or_default();
+    account.fronts = fronts.into_iter().filter(|(fields, _)| *fields != whole).map(|(_, file)| file).collect();
     let promised: HashSet<Entry> = acknowledged.into_iter().flat_map(|mark| load.promised(mark)).collect();
     for (&message, mailboxes) in &found {
         let expected = load.recipients(message);
@@ -74,6 +91,24 @@ pub fn account(mail: &Path, load: &Load, acknowledged: impl IntoIterator<Item = 
     account.duplicated.sort_unstable();
     account.misplaced.sort_unstable();
     Ok(account)
+}
+
+/// The number of header fields in front of the message that was sent; 0 if they are not whole.
+pub(crate) fn front(octets: &[u8]) -> usize {
+    let lines =
+        octets.split_inclusive(|octet| *octet == b'\n').take_while(|line| !line.starts_with(stamp::FIELD.as_bytes()));
+    let mut fields = 0;
+    for line in lines {
+        let name = line.split(|octet| *octet == b':').next().unwrap_or_default();
+        let is_field = name.len() < line.len() && name.iter().all(u8::is_ascii_graphic);
+        let is_text = line.ends_with(b"\n") && !line.contains(&0) && name != b"X-Lost";
+        match line.first() {
+            Some(b' ' | b'\t') if is_text && fields > 0 => {}
+            _ if is_text && is_field => fields += 1,
+            _ => return 0,
+        }
+    }
+    fields
 }
 
 /// The size that a file's name tells (`,S=`), if it tells one, is the size that it has.
@@ -120,6 +155,14 @@ mod tests {
         assert_eq!(check().misplaced, [entry(2)]);
         put(2, "e", &octets[..octets.len() - 1]);
         assert_eq!(check().half.len(), 1);
+        for (name, front) in [("f", "Received: x\n"), ("g", "Received: x\n\ty\n"), ("h", "X-Lost: z\n"), ("i", "\0:\n")]
+        {
+            put(0, name, &[front.as_bytes(), &octets].concat());
+        }
+        let without: Vec<_> =
+            check().fronts.iter().map(|file| file.file_name().unwrap().as_encoded_bytes()[0]).collect();
+        assert_eq!(String::from_utf8(without).unwrap().chars().filter(|name| "fg".contains(*name)).count(), 0);
+        assert_eq!(check().fronts.len(), 6, "those without, and those that are damaged");
         let unacknowledged = account(mail.path(), &load, []).unwrap();
         assert!(unacknowledged.lost.is_empty());
     }

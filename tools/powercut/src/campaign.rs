@@ -205,9 +205,9 @@ fn examine(
     }
     let what = match recovered {
         Ok((recovery, found)) if found.is_clean() => return Some(recovery),
-        Ok((_, Account { lost, duplicated, half, misplaced, .. })) => {
-            outcome.broken += u64::from(!misplaced.is_empty());
-            format!("lost {lost:?}, duplicated {duplicated:?}, half {half:?}, misplaced {misplaced:?}")
+        Ok((_, found)) => {
+            outcome.broken += u64::from(!found.misplaced.is_empty() || !found.fronts.is_empty());
+            found.to_string()
         }
         Err(RecoveryError::Unmountable(why)) => {
             outcome.unmountable += 1;

@@ -102,10 +102,7 @@ impl Killed {
         self.duplicated += found.duplicated.len() as u64;
         self.half += found.half.len() as u64;
         if !found.is_clean() {
-            let Account { lost, duplicated, half, misplaced, .. } = found;
-            self.findings.push(format!(
-                "series {seed:x}: lost {lost:?}, duplicated {duplicated:?}, half {half:?}, misplaced {misplaced:?}"
-            ));
+            self.findings.push(format!("series {seed:x}: {found}"));
         }
     }
 }

@@ -4,6 +4,7 @@
 
 mod devices;
 mod fills;
+mod fronts;
 mod limits;
 mod mailboxes;
 mod relay;
@@ -14,6 +15,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use crate::account::{Account, account};
+use crate::image::Image;
 use crate::load::{Broken, Load, Sent};
 use crate::mount::{FileSystem, Mounted};
 use crate::rig::{Environment, Rig, RigError};
@@ -57,7 +59,7 @@ impl Fault {
 }
 
 /// All faults, in the order in which they are tried.
-pub const ALL: [Fault; 20] = [
+pub const ALL: [Fault; 21] = [
     Fault {
         name: "spool-full",
         promise: "452 4.3.1 while the spool's disk is full, mail again when there is space",
@@ -135,6 +137,11 @@ pub const ALL: [Fault; 20] = [
         promise: "nothing is written through it, its mail alone waits",
         run: mailboxes::symlink,
     },
+    Fault {
+        name: "front-fields-damaged",
+        promise: "messages whose fields in front are damaged are delivered whole, and each is told once",
+        run: fronts::damaged,
+    },
     Fault { name: "two-servers", promise: "the second refuses, the first goes on", run: mailboxes::two_servers },
     Fault {
         name: "clock-jumps",
@@ -189,6 +196,17 @@ impl TwoDisks {
             rig.disk.record();
         }
         self.mount()
+    }
+
+    /// The spool's disk is another one when the machine is switched on again. No server runs.
+    fn exchange_spool(&mut self, change: impl FnOnce(&mut Image)) -> Result<(), RigError> {
+        // Unmounting flushes all of it.
+        self.spool_mount = None;
+        let mut image = self.spool.disk.image();
+        change(&mut image);
+        self.spool.disk.exchange(image);
+        self.spool_mount = Some(self.spool.mount()?);
+        Ok(())
     }
 
     fn mail_mount(&self) -> &Mounted {
@@ -255,9 +273,7 @@ fn until(what: &str, mut holds: impl FnMut() -> Result<bool, RigError>) -> Resul
 
 /// What is wrong with an account, if anything.
 fn wrong(when: &str, found: &Account) -> Option<String> {
-    let Account { lost, duplicated, half, misplaced, .. } = found;
-    (!found.is_clean())
-        .then(|| format!("{when}: lost {lost:?}, duplicated {duplicated:?}, half {half:?}, misplaced {misplaced:?}"))
+    (!found.is_clean()).then(|| format!("{when}: {found}"))
 }
 
 /// Replies to messages that are not among those expected, and connections that ended.

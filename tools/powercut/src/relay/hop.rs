@@ -11,6 +11,7 @@ use posthaste_loadgen::stamp;
 use posthaste_random::Random;
 
 use super::known::mark_of;
+use crate::account::front;
 use crate::disk::Disk;
 use crate::load::{DOMAIN, Entry, Load, user};
 
@@ -234,6 +235,10 @@ impl Shared {
             return Ok("451 4.3.0 not now");
         }
         let stamp = stamp::find(&body).filter(|found| found.is_intact && found.id.run == self.load.seed);
+        // A client of the rig's own has nothing in front.
+        if front(&body) == 0 && !body.starts_with(stamp::FIELD.as_bytes()) {
+            self.state().altered.push(format!("{stamp:?}: the fields in front are damaged"));
+        }
         for recipient in recipients {
             match stamp.and_then(|found| self.entry(found.id.number, &recipient)) {
                 Some(entry) => {
