@@ -14,7 +14,7 @@ use crate::layout::{BLOCK, FIRST_RECORD, RECORD_HEADER, SegmentHeader};
 use crate::pool::Segment;
 use crate::ring::{ROSTER, SEEN_GAP};
 use crate::roster::{Entered, Roster};
-use crate::scan::{Gap, LSN_GAP, Scan, scan};
+use crate::scan::{Gap, LSN_GAP, SEGMENT_RECORDS_MAX, Scan, scan};
 use crate::storage::{MakeError, SET_ASIDE, Storage};
 use crate::window::Window;
 use crate::{Lsn, OnRecord, Proof};
@@ -204,7 +204,8 @@ impl Contents {
         let lsns = |read: &Read| read.scan.last.max(read.scan.mark).max(read.scan.found);
         let found = self.in_service.values().map(lsns).max().unwrap_or_default();
         let known = found.max(on_record.known).max(on_record.proof.through);
-        let (next, seen) = (known.get() + 1 + LSN_GAP * (1 + gone as u64), on_record.seen.get());
+        let above = LSN_GAP + SEGMENT_RECORDS_MAX * gone as u64;
+        let (next, seen) = (known.get() + 1 + above, on_record.seen.get());
         self.next_lsn = if next > seen { next } else { seen + SEEN_GAP };
     }
 

@@ -119,6 +119,8 @@ pub(crate) fn anchor(anchors: &[Anchor], first: Lsn, lsn: Lsn) -> Option<u32> {
 
 /// LSNs skipped at each opening, the first one included: more than a crash can have torn away, so that none is ever used twice.
 pub const LSN_GAP: u64 = 1 << 20;
+/// No segment has more records: it has 4 GiB at most, whatever the size of those that are there.
+pub(crate) const SEGMENT_RECORDS_MAX: u64 = u32::MAX as u64 / RECORD_HEADER as u64;
 
 /// Finds every record whose header and head are whole from offset `range.start` to `range.end`, however damaged the rest may be.
 ///
