@@ -72,9 +72,15 @@ pub(crate) struct Pool {
     epoch: u64,
     inner: Mutex<Inner>,
     // Held over the slow part of making a segment ready, so that ready segments queue in the order of their numbers.
-    preparing: Mutex<Roster>,
+    preparing: Mutex<Preparing>,
     hurry: Hurry,
     pause_after: fn(Duration) -> Duration,
+}
+
+struct Preparing {
+    roster: Roster,
+    /// A segment with a durable header that could not be entered: the roster may name it, so it is the next.
+    unentered: Option<Segment>,
 }
 
 struct Inner {
@@ -106,7 +112,8 @@ impl Pool {
             next_number: found.next_number,
             next_file: found.next_file,
         };
-        let (inner, preparing, hurry) = (Mutex::new(inner), Mutex::new(roster), Hurry::default());
+        let preparing = Mutex::new(Preparing { roster, unentered: None });
+        let (inner, hurry) = (Mutex::new(inner), Hurry::default());
         Pool { storage, segment_bytes, max_segments, room, epoch, inner, preparing, hurry, pause_after }
     }
 
@@ -144,13 +151,30 @@ impl Pool {
     /// # Errors
     /// Like [`take`](Self::take).
     pub fn prepare_ahead(&self, wanted: usize) -> Result<(), PoolError> {
-        let mut roster = self.preparing.lock().expect("prepare lock");
+        let mut preparing = self.preparing.lock().expect("prepare lock");
+        let Preparing { roster, unentered } = &mut *preparing;
         if self.ready() >= wanted {
             return Ok(());
         }
         if roster.has_failed {
             return Err(PoolError::Device("the list of segments could not be written".to_owned()));
         }
+        let segment = match unentered.take() {
+            Some(segment) => segment,
+            None => self.make_ready()?,
+        };
+        if let Err(error) = roster.enter(segment.header.number, self.epoch) {
+            *unentered = Some(segment);
+            return Err(error.into());
+        }
+        let mut inner = self.inner.lock().expect("pool lock");
+        inner.next_number += 1;
+        inner.ready.push_back(segment);
+        Ok(())
+    }
+
+    /// A segment with a durable header, which has the next number. Only the holder of `preparing` calls it.
+    fn make_ready(&self) -> Result<Segment, PoolError> {
         let (name, file) = self.file()?;
         // Nobody else changes it meanwhile. It is used up only when the header is durable: numbers have no gaps.
         let number = self.inner.lock().expect("pool lock").next_number;
@@ -161,24 +185,11 @@ impl Pool {
             file.sync().map_err(MakeError::Sync)?;
             Ok(Segment { name: name.clone(), file, header })
         });
-        let ready = ready.and_then(|segment| roster.enter(number, self.epoch).map(|()| segment));
-        let mut inner = self.inner.lock().expect("pool lock");
-        match ready {
-            Ok(segment) => {
-                inner.next_number += 1;
-                inner.ready.push_back(segment);
-                Ok(())
-            }
-            // The roster may name it, so it stays. Nothing more is made.
-            Err(error) if roster.has_failed => Err(error.into()),
-            Err(error) => {
-                // A failed sync is final for this file: nothing was promised in it, and nothing ever will be.
-                inner.total -= 1;
-                drop(inner);
-                let _ = self.storage.remove(&name);
-                Err(error.into())
-            }
-        }
+        Ok(ready.inspect_err(|_| {
+            // A failed sync is final for this file: nothing was promised in it, and nothing ever will be.
+            self.inner.lock().expect("pool lock").total -= 1;
+            let _ = self.storage.remove(&name);
+        })?)
     }
 
     /// Ends all pauses: the shutdown waits.
@@ -410,6 +421,31 @@ mod tests {
             // Nothing of it stays.
             assert_eq!((pool.total(), pool.storage.list().unwrap()), (0, Vec::new()));
         }
+    }
+
+    /// As on file systems that copy on write, where each write of the roster takes space.
+    #[test]
+    fn a_roster_without_room_is_written_again_once_there_is_some() {
+        let machine = Machine::new().unwrap();
+        let dir = machine.path().join("ring");
+        let pool = pool_in(&dir, 64 << 10);
+        pool.prepare_ahead(1).unwrap();
+        let before = machine.counts().1;
+        pool.prepare_ahead(2).unwrap();
+        let now = machine.counts().1;
+        // The last change for a segment is that of the roster, of which a half is written.
+        let due = now + (now - before)..u64::MAX;
+        machine.set_faults(Faults { fail_changes: Some((due, Errno::NOSPC)), ..Faults::default() });
+        for _ in 0..3 {
+            let made = pool.prepare_ahead(3);
+            assert!(matches!(made, Err(PoolError::NoSpace(_))), "{made:?}");
+        }
+        assert_eq!((pool.total(), pool.ready()), (3, 2), "the segment stays, as the roster may name it");
+        machine.set_faults(Faults::default());
+        pool.prepare_ahead(3).unwrap();
+        let numbers = [(); 3].map(|()| pool.take(Need::NoBody).unwrap().header.number);
+        assert_eq!((numbers, pool.total()), ([1, 2, 3], 3));
+        assert_eq!(Entered::read(&dir.join("roster")).unwrap().unwrap().high, 4);
     }
 
     #[test]

@@ -64,8 +64,7 @@ impl Entered {
             out.extend([range.start().to_le_bytes(), range.end().to_le_bytes()].concat());
         }
         out.extend(crc32c::crc32c(&out).to_le_bytes());
-        // A cut leaves a sector as it was, or as it was to be.
-        if out.len() > SECTOR {
+        if out.len() > BLOCK {
             return Err(io::Error::other("too many segments are missing here and there"));
         }
         out.resize(BLOCK, 0);
@@ -88,6 +87,7 @@ impl Entered {
 const MAGIC: [u8; 8] = *b"PHROSTR\x01";
 const FIRST_RANGE: usize = 36;
 const RANGE: usize = 16;
+/// A cut leaves a sector as it was, or as it was to be.
 const SECTOR: usize = 512;
 
 /// The file, and its content as it was written last.
@@ -96,7 +96,7 @@ pub(crate) struct Roster {
     /// Opened or made by the first write.
     file: Option<File>,
     pub entered: Entered,
-    /// A write failed, so nobody knows what it says: no segment is made ready any more.
+    /// A write failed for good, so nobody knows what it says: no segment is made ready any more.
     pub has_failed: bool,
 }
 
@@ -105,15 +105,19 @@ impl Roster {
         Roster { path, file: None, entered, has_failed: false }
     }
 
-    /// Writes `entered` with the next turn. Takes no space once the file is there.
+    /// Writes `entered` with the next turn. Takes no space once the file is there, except on file systems that copy on write: without room it can be written again.
     ///
     /// # Errors
     /// [`MakeError::Sync`] if the file may say either now; after others it says the same as before.
     pub fn write(&mut self, entered: Entered) -> Result<(), MakeError> {
         let entered = Entered { turn: self.entered.turn + 1, ..entered };
         let written = self.write_copies(&entered.encode()?);
-        self.has_failed |= matches!(written, Err(MakeError::Sync(_)));
-        written?;
+        if let Err(error) = written {
+            self.has_failed |= matches!(error, MakeError::Sync(_)) && !error.is_no_room();
+            // What is in the file may have this turn.
+            self.entered.turn = entered.turn;
+            return Err(error);
+        }
         self.entered = entered;
         Ok(())
     }
@@ -124,9 +128,16 @@ impl Roster {
         }
         match &self.file {
             Some(file) => {
-                let parts = &mut [IoSlice::new(copy), IoSlice::new(copy)];
-                posthaste_fsops::write_all_parts(file, parts, Some(0)).map_err(MakeError::Sync)?;
-                sync(file)
+                let write = |parts: &mut [IoSlice<'_>], at: usize| {
+                    posthaste_fsops::write_all_parts(file, parts, Some(at as u64)).map_err(MakeError::Sync)?;
+                    sync(file)
+                };
+                if copy[SECTOR..].iter().all(|byte| *byte == 0) {
+                    return write(&mut [IoSlice::new(copy), IoSlice::new(copy)], 0);
+                }
+                // A cut may leave half a copy: so one is always whole.
+                write(&mut [IoSlice::new(copy)], 0)?;
+                write(&mut [IoSlice::new(copy)], BLOCK)
             }
             None => self.create(&[copy, copy].concat()),
         }
@@ -200,8 +211,20 @@ mod tests {
 
     #[test]
     fn a_cut_anywhere_leaves_the_last_roster_or_the_next() {
+        cut_anywhere(Entered::default());
+        // Of a log of which each second segment was given up.
+        let mut many = Entered::default();
+        many.give_up(&(1000..1400).step_by(2).collect::<Vec<_>>(), 0);
+        assert!(many.encode().unwrap()[SECTOR..].iter().any(|byte| *byte != 0));
+        cut_anywhere(many);
+        let mut more = Entered::default();
+        more.give_up(&(0..1000).step_by(2).collect::<Vec<_>>(), 0);
+        assert!(more.encode().is_err());
+    }
+
+    fn cut_anywhere(entered: Entered) {
         let machine = Machine::new().unwrap();
-        let mut roster = Roster::new(machine.path().join("roster"), Entered::default());
+        let mut roster = Roster::new(machine.path().join("roster"), entered);
         for number in 1..6 {
             assert!(roster.enter(number, 1).is_ok());
             machine.acknowledge(number);

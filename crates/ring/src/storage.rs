@@ -27,6 +27,14 @@ pub(crate) enum MakeError {
     Other(io::Error),
 }
 
+impl MakeError {
+    /// True if there was no room: a later try may find some, and nothing of others is lost.
+    pub fn is_no_room(&self) -> bool {
+        let (MakeError::Sync(error) | MakeError::Other(error)) = self;
+        matches!(Errno::from_io_error(error), Some(Errno::NOSPC | Errno::DQUOT))
+    }
+}
+
 impl From<io::Error> for MakeError {
     fn from(error: io::Error) -> Self {
         MakeError::Other(error)
