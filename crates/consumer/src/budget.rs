@@ -92,7 +92,6 @@ impl OutcomeBudget {
     /// True if new work may begin. Work in flight when the bound is reached still ends, beyond the bound.
     pub fn may_begin(&self) -> bool {
         !self.is_closed()
-            && self.poisoned().is_none()
             && !self.is_refused.load(Ordering::Acquire)
             && self.unrecorded() < self.limit.load(Ordering::Relaxed)
     }
@@ -155,9 +154,9 @@ impl OutcomeBudget {
         is_new
     }
 
-    /// Whether it was [closed](Self::close).
+    /// True if nothing begins any more: it was [closed](Self::close), or the spool is poisoned and nobody has closed it yet.
     pub fn is_closed(&self) -> bool {
-        self.is_closed.load(Ordering::Acquire)
+        self.is_closed.load(Ordering::Acquire) || self.poisoned().is_some()
     }
 
     /// To be called each second: without records the bound falls. What is to be told, once each.
@@ -340,7 +339,7 @@ mod tests {
         let budget = OutcomeBudget::new(poison, Instant::now());
         assert!(budget.may_begin());
         is_poisoned.store(true, Ordering::Relaxed);
-        assert!(!budget.may_begin());
+        assert!(!budget.may_begin() && budget.is_closed() && budget.close(), "nobody has closed it yet");
         assert_eq!(budget.poisoned().as_deref(), Some("EIO"));
     }
 }

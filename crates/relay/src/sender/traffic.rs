@@ -363,8 +363,7 @@ impl Traffic for Mail {
 
     /// What a host takes now cannot be recorded.
     fn must_end(&self) -> bool {
-        let budget = &self.shared.recorder.budget;
-        budget.is_closed() || budget.poisoned().is_some()
+        self.shared.recorder.budget.is_closed()
     }
 
     fn poll_next(&mut self, cx: &mut Context<'_>) -> Poll<Option<Message<UnderWay>>> {
