@@ -4,36 +4,82 @@ use std::fs::File;
 use std::io;
 use std::ops::Bound;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use redb::backends::FileBackend;
 use redb::{BackendError, Database, DatabaseError, StorageBackend, StorageError};
 use rustix::fs::{Mode, OFlags};
 
-/// Opens a file and verifies all of its checksums, or makes it. It has its name, durably, only once it is a whole database: an empty file is a damaged one. Blocks.
-pub(crate) fn open(path: &Path) -> Result<Database, DatabaseError> {
-    if path.try_exists()? {
-        let file = open_file(path, OFlags::empty())?;
-        if file.metadata()?.len() == 0 {
-            return Err(StorageError::Corrupted("the file is empty".to_owned()).into());
-        }
-        // redb panics at some damaged files.
-        let opened = catch_unwind(AssertUnwindSafe(|| {
-            let mut database = over(file)?;
-            database.check_integrity()?;
-            Ok(database)
-        }));
-        return opened
-            .unwrap_or_else(|_| Err(StorageError::Corrupted("its pages do not fit together".to_owned()).into()));
+/// Why a file cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum FileError {
+    /// It was made once, and is gone.
+    #[error("the file is missing, and {} says that there was one", mark.display())]
+    Missing { mark: PathBuf },
+    #[error(transparent)]
+    Database(#[from] DatabaseError),
+}
+
+/// The file beside a database that says that there is one. Without both there never was one.
+fn mark_of(path: &Path) -> PathBuf {
+    path.with_added_extension("made")
+}
+
+/// True if the file is there; false if it was never made.
+///
+/// # Errors
+/// [`FileError::Missing`], and errors of looking.
+pub(crate) fn is_made(path: &Path) -> Result<bool, FileError> {
+    let exists = |path: &Path| path.try_exists().map_err(DatabaseError::from);
+    let mark = mark_of(path);
+    match (exists(path)?, exists(&mark)?) {
+        (false, true) => Err(FileError::Missing { mark }),
+        (is_there, _) => Ok(is_there),
     }
+}
+
+/// Opens a file and verifies all of its checksums, or makes it. It has its name, durably, only once it is a whole database: an empty file is a damaged one. Blocks.
+///
+/// # Errors
+/// [`FileError::Missing`]: it was made before.
+pub(crate) fn open(path: &Path) -> Result<Database, FileError> {
+    let database = if is_made(path)? { open_made(path)? } else { make(path)? };
+    let mark = mark_of(path);
+    // After the file: a mark alone says that the file was lost.
+    if !mark.try_exists().map_err(DatabaseError::from)? {
+        let made = File::create(&mark).and_then(|_| sync_name(&mark));
+        made.map_err(DatabaseError::from)?;
+    }
+    Ok(database)
+}
+
+fn open_made(path: &Path) -> Result<Database, DatabaseError> {
+    let file = open_file(path, OFlags::empty())?;
+    if file.metadata()?.len() == 0 {
+        return Err(StorageError::Corrupted("the file is empty".to_owned()).into());
+    }
+    // redb panics at some damaged files.
+    let opened = catch_unwind(AssertUnwindSafe(|| {
+        let mut database = over(file)?;
+        database.check_integrity()?;
+        Ok(database)
+    }));
+    opened.unwrap_or_else(|_| Err(StorageError::Corrupted("its pages do not fit together".to_owned()).into()))
+}
+
+fn make(path: &Path) -> Result<Database, DatabaseError> {
     let unfinished = path.with_extension("new");
     let file = open_file(&unfinished, OFlags::CREATE | OFlags::TRUNC)?;
     let database = over(file.try_clone()?)?;
     posthaste_fsops::fsync(&file).map_err(io::Error::from)?;
     posthaste_fsops::rename(&unfinished, path).map_err(io::Error::from)?;
-    let dir = path.parent().filter(|dir| !dir.as_os_str().is_empty()).unwrap_or(Path::new("."));
-    posthaste_fsops::fsync(File::open(dir)?).map_err(io::Error::from)?;
+    sync_name(path)?;
     Ok(database)
+}
+
+fn sync_name(path: &Path) -> io::Result<()> {
+    let dir = path.parent().filter(|dir| !dir.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    Ok(posthaste_fsops::fsync(File::open(dir)?)?)
 }
 
 fn open_file(path: &Path, more: OFlags) -> io::Result<File> {
@@ -116,7 +162,7 @@ mod tests {
         }
         writing.commit().unwrap();
         drop(database);
-        assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 1);
+        assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 2, "the file and its mark");
         let whole = std::fs::read(&path).unwrap();
         let content = |database: &Database| {
             let table = database.begin_read().unwrap().open_table(table).unwrap();
@@ -147,6 +193,25 @@ mod tests {
     }
 
     #[test]
+    fn a_file_that_was_made_and_is_gone_is_not_made_anew() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("a.redb");
+        assert!(!is_made(&path).unwrap());
+        drop(open(&path).unwrap());
+        let mark = dir.path().join("a.redb.made");
+        // A kill between the two leaves the file alone.
+        std::fs::remove_file(&mark).unwrap();
+        drop(open(&path).unwrap());
+        std::fs::remove_file(&path).unwrap();
+        let error = open(&path).unwrap_err().to_string();
+        assert!(error.contains("is missing") && error.contains("a.redb.made"), "{error}");
+        assert!(matches!(is_made(&path), Err(FileError::Missing { .. })) && !path.exists());
+        std::fs::remove_file(&mark).unwrap();
+        drop(open(&path).unwrap());
+        assert!(is_made(&path).unwrap() && mark.exists());
+    }
+
+    #[test]
     fn a_failed_sync_of_it_is_told_to_those_who_use_its_disk_and_nobody_else_opens_it() {
         let machine = Machine::new().unwrap();
         let path = machine.path().join("a.redb");
@@ -155,7 +220,7 @@ mod tests {
             tell.send(what.to_owned()).unwrap();
         });
         let database = open(&path).unwrap();
-        assert!(matches!(open(&path), Err(DatabaseError::DatabaseAlreadyOpen)));
+        assert!(matches!(open(&path), Err(FileError::Database(DatabaseError::DatabaseAlreadyOpen))));
         let write = || {
             let writing = database.begin_write().unwrap();
             writing.open_table(TableDefinition::<u64, u64>::new("t")).unwrap().insert(1, 2).unwrap();

@@ -56,7 +56,7 @@ impl Originals {
     /// Opens the file, or makes it. Blocks.
     ///
     /// # Errors
-    /// [`OriginalsError`].
+    /// [`OriginalsError`], also if it was made before and is gone.
     pub fn open(path: &Path) -> Result<Self, OriginalsError> {
         let failed = |why: &dyn std::fmt::Display| OriginalsError { path: path.to_owned(), why: why.to_string() };
         let file = database::open(path).map_err(|error| failed(&error))?;

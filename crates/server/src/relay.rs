@@ -57,7 +57,7 @@ impl RelayService {
         let relay = match opened {
             Err(ServeError::Relay(error)) => stuck(&receiver, &error, help(&error)),
             Err(ServeError::Bounces(error @ (BouncesError::Suppression(_) | BouncesError::Originals(_)))) => {
-                stuck(&receiver, &error, "stop the server, restore this file or move it away, and start it again")
+                stuck(&receiver, &error, BOUNCE_FILES_HELP)
             }
             opened => opened?,
         };
@@ -232,6 +232,9 @@ fn stuck(receiver: &Receiver, error: &dyn std::fmt::Display, help: &str) -> Opti
     receiver.remote().set_stuck(format!("{error}; {help}"));
     None
 }
+
+/// The remedy where the suppression list, or the file of return paths, is damaged or gone.
+const BOUNCE_FILES_HELP: &str = "stop the server, put this file back, or remove it and the file beside it that ends in `.made` to begin an empty one, and start it again";
 
 /// What helps when the queue cannot be opened.
 fn help(error: &OpenError) -> &'static str {

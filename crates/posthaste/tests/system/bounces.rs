@@ -98,7 +98,9 @@ fn the_list_is_changed_by_commands_and_survives_a_kill() {
     assert_eq!(exported.lines().count(), 3001);
     std::fs::write(dir.join("exported"), &exported).unwrap();
     server.stop();
-    std::fs::remove_file(dir.join("posthaste-data/suppression.redb")).unwrap();
+    for name in ["suppression.redb", "suppression.redb.made"] {
+        std::fs::remove_file(dir.join("posthaste-data").join(name)).unwrap();
+    }
     let server = Server::start_as_it_is(dir);
     assert_eq!(run(dir, &["suppression", "export"]).1, "");
     assert_eq!(run(dir, &["suppression", "import", "exported"]).0, 0);

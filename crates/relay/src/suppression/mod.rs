@@ -130,7 +130,7 @@ impl Suppressions {
     /// Opens the list, which may not exist yet. `now` in Unix seconds, here and below. Blocks.
     ///
     /// # Errors
-    /// [`SuppressionError::File`].
+    /// [`SuppressionError::File`], also if there was a list and its file is gone.
     pub fn open(path: &Path, now: u64) -> Result<Self, SuppressionError> {
         let list = Suppressions {
             path: path.to_owned(),
@@ -139,7 +139,7 @@ impl Suppressions {
             fed: Mutex::default(),
             writing: Mutex::new(0),
         };
-        if path.try_exists().map_err(|error| list.failed(error))? {
+        if database::is_made(path).map_err(|error| list.failed(error))? {
             list.file()?;
             list.write(now, |_| Ok(0))?;
         }
