@@ -19,7 +19,7 @@ use crate::queue::{Change, Key, Outcome, Prefer, Status, Take, Transaction, What
 use crate::session::Fate;
 
 /// Recipients of a transaction whose outcomes are not on their way to the record yet. If the task panics, those that were delivered are recorded, and the
-/// others given back: untried, unless that has happened several times with the message.
+/// others given back: untried the first time, as deferred if it happens again with the message.
 struct Owed<'a> {
     shared: &'a Arc<Shared>,
     site: &'a Site,
@@ -65,8 +65,8 @@ impl Drop for Owed<'_> {
         if self.recipients.iter().all(Option::is_none) {
             return;
         }
-        let is_hopeless = self.site.state().lost(self.message) > LOST_TIMES_MAX;
-        let outcome = if is_hopeless { Outcome::Deferred(PANICKED) } else { Outcome::Untried };
+        let is_first = self.site.state().panicked(self.message);
+        let outcome = if is_first { Outcome::Untried } else { Outcome::Deferred(PANICKED) };
         let (mut delivered, mut back) = (Vec::new(), Vec::new());
         for (key, change) in self.recipients.drain(..).flatten() {
             match change {

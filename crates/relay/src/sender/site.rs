@@ -1,6 +1,6 @@
 //! What is known of a site while mail for it waits: its connections, its failures, and when it is tried again.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
@@ -54,6 +54,8 @@ pub(super) struct State {
     lost: HashMap<Lsn, u32>,
     /// Hosts that could not be reached, or broke a session off before anything came of it, until when the others come first.
     cut: HashMap<Arc<str>, Instant>,
+    /// Messages over which a task has panicked.
+    panicked: HashSet<Lsn>,
     /// What its connections have taken.
     pub backlog: Backlog,
     /// When its limits held mail up last.
@@ -109,6 +111,7 @@ impl Site {
             lost: HashMap::new(),
             cut: HashMap::new(),
             backlog: Backlog::default(),
+            panicked: HashSet::new(),
             limited: None,
             is_retired: false,
         };
@@ -251,6 +254,14 @@ impl State {
         }
         let count = self.lost.entry(message).or_default();
         *count += 1;
+    /// A task has panicked over a message: true if it is the first time.
+    pub fn panicked(&mut self, message: Lsn) -> bool {
+        if self.panicked.len() >= LOST_MAX {
+            self.panicked.clear();
+        }
+        self.panicked.insert(message)
+    }
+
         *count
     }
 

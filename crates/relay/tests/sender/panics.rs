@@ -73,15 +73,33 @@ fn a_task_that_panics_gives_its_recipients_back() {
     let rig = rig_with(zone(), sink.port(), |config| {
         (config.schedules, config.shaping) = (schedules(3600, 86_400), rules(RULE));
     });
-    rig.log.panics.store(true, Ordering::Relaxed);
+    rig.log.panics.store(1, Ordering::Relaxed);
     // One that is delivered, one whose reply meets the rule that panics, and one behind it.
     rig.send("ann@here.example", &["bob@a.example", "later@a.example", "no@a.example"], "x\r\n");
     sink.wait_rcpts("later@a.example", 2);
     sink.wait_rcpts("no@a.example", 2);
     rig.wait_empty();
-    assert!(!rig.log.panics.load(Ordering::Relaxed), "it has panicked");
+    assert_eq!(rig.log.panics.load(Ordering::Relaxed), 0, "it has panicked");
     let taken: Vec<Vec<String>> = sink.taken().into_iter().map(|taken| taken.recipients).collect();
     assert!(taken.contains(&vec!["bob@a.example".to_owned()]), "{taken:?}");
     assert_eq!((sink.rcpts("bob@a.example"), sink.rcpts("later@a.example"), sink.rcpts("no@a.example")), (1, 2, 2));
     assert_eq!(rig.relay.stats().deferred, 0, "no attempt is counted");
+}
+
+#[test]
+fn a_second_panic_with_a_message_costs_an_attempt() {
+    let ending = Ending::start(|_| (At::Rcpt, "450 4.2.0 later\r\n"));
+    let rig = rig(&ending);
+    rig.log.panics.store(3, Ordering::Relaxed);
+    rig.send("ann@here.example", &["bob@a.example"], "x\r\n");
+    let attempts = || {
+        let mut attempts = 0;
+        rig.relay.waiting(&Filter::default(), &mut |waiting| {
+            attempts = waiting.state.attempts;
+            true
+        });
+        attempts
+    };
+    wait("it is deferred", || attempts() == 1);
+    assert_eq!((ending.connections(), rig.log.panics.load(Ordering::Relaxed)), (2, 1));
 }
