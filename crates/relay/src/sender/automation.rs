@@ -16,30 +16,29 @@ use crate::shaping::file::{Action, Target};
 impl Shared {
     /// A host has refused a recipient, for now or for good: does what rules say about that.
     pub fn automate(self: &Arc<Self>, site: &Site, queued: &Queued, recipient: &str, reply: &Reply) {
-        let rules = self.shaper.rules();
+        self.apply_rules(site, Some((queued, &domain_of(recipient))), reply);
+    }
+
+    /// A host has ended a session in which no message was: does what rules for the site say about that.
+    pub fn automate_site(self: &Arc<Self>, site: &Site, reply: &Reply) {
+        self.apply_rules(site, None, reply);
+    }
+
+    /// `of`: the message, and the domain of its recipient. Without them only rules for the site apply.
+    fn apply_rules(self: &Arc<Self>, site: &Site, of: Option<(&Queued, &str)>, reply: &Reply) {
+        let (rules, joined) = self.shaper.rules_of(&site.state().joined);
         let automation = rules.automation();
         if automation.rules().is_empty() {
             return;
         }
-        let domain = domain_of(recipient);
         let destination = site.state().destination.clone();
         let hosts: Vec<&str> = destination.site.hosts().iter().map(|host| &*host.name).collect();
-        let sections =
-            rules.of_site(site.source.name(), &hosts, &rules.of_domain(&domain)).sections.into_iter().collect();
+        let of_domain = of.map_or(joined, |(_, domain)| rules.of_domain(domain));
+        let sections = rules.of_site(site.source.name(), &hosts, &of_domain).sections.into_iter().collect();
         let class = || self.config.bounces.classes.now().classify_reply(reply).name().to_owned();
         for number in automation.matching(&reply.to_string(), &sections, class) {
             let rule = &automation.rules()[number as usize];
-            // Routes are by domain.
-            let place = match rule.action {
-                Action::Bounce => Place::Domain(domain.as_str().into()),
-                Action::Suspend | Action::Slow => Place::Site(site.name.clone()),
-            };
-            let scope = match rule.target {
-                Target::Site => Scope::Site(site.name.clone()),
-                Target::Domain => Scope::Domain(domain.as_str().into()),
-                Target::Tenant => Scope::At(Label::Tenant(queued.tenant.clone()), place),
-                Target::Campaign => Scope::At(Label::Campaign(queued.campaign.clone()), place),
-            };
+            let Some(scope) = scope_of(rule, site, of) else { continue };
             let now = self.time.now();
             if self.shaper.counts().is_enough(number, rule, &scope, now.into()) {
                 self.apply_rule(rule, scope, reply);
@@ -73,4 +72,23 @@ impl Shared {
         let shared = self.clone();
         self.spool.append(Batch { entries, body: Body::None }, Box::new(move |_| shared.wake.notify_one()));
     }
+}
+
+/// What a rule is for; `None`: for something of a message, and there is none.
+fn scope_of(rule: &Rule, site: &Site, of: Option<(&Queued, &str)>) -> Option<Scope> {
+    if rule.target == Target::Site {
+        return Some(Scope::Site(site.name.clone()));
+    }
+    let (queued, domain) = of?;
+    // Routes are by domain.
+    let place = match rule.action {
+        Action::Bounce => Place::Domain(domain.into()),
+        Action::Suspend | Action::Slow => Place::Site(site.name.clone()),
+    };
+    Some(match rule.target {
+        Target::Site => Scope::Site(site.name.clone()),
+        Target::Domain => Scope::Domain(domain.into()),
+        Target::Tenant => Scope::At(Label::Tenant(queued.tenant.clone()), place),
+        Target::Campaign => Scope::At(Label::Campaign(queued.campaign.clone()), place),
+    })
 }

@@ -233,12 +233,13 @@ impl Shared {
         }
     }
 
-    /// A host has ended a session with a reply to no message, as in its greeting: that is told of the recipient that waits in front.
+    /// A host has ended a session with a reply to no message, as in its greeting: that is told of the recipient that waits in front. If nobody waits there, rules
+    /// for the site see it all the same.
     pub fn interrupted_early(self: &Arc<Self>, site: &Arc<Site>, host: &Arc<str>, step: Step, reply: &ShortReply) {
         let ready = site.state().ready;
         let take = Take { prefer: Prefer::First, recipients_max: 1, across_domains: false };
         let next = self.queue().next(ready, take);
-        let Some(transaction) = next else { return };
+        let Some(transaction) = next else { return self.automate_site(site, reply) };
         // In front again.
         self.untried(&transaction);
         let (shared, site, host, reply) = (self.clone(), site.clone(), host.clone(), reply.clone());
@@ -250,6 +251,8 @@ impl Shared {
                 let how = Interruption { place, reply: &reply, is_told: true };
                 shared.interrupted(&site, key, &envelope, taken.attempts, &how);
             }
+            // The words come into a batch of their own.
+            shared.record(Vec::new());
         });
     }
 

@@ -1,5 +1,6 @@
 //! What is decided becomes durable: changes of recipients, joined while an earlier batch is under way.
 
+use std::collections::VecDeque;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 use std::time::{Instant, SystemTime};
 
@@ -28,7 +29,7 @@ pub(super) struct Recorder {
 struct State {
     changes: Vec<(Change, Option<Attempt>)>,
     /// What was said of recipients that are tried again.
-    replies: Vec<(Key, Arc<str>)>,
+    replies: VecDeque<(Key, Arc<str>)>,
     /// What the spool has refused: it comes first.
     refused: Option<MadeBatch>,
     joined_under_way: bool,
@@ -66,16 +67,17 @@ impl Recorder {
         CHANGES_MAX.saturating_sub(self.state().changes.len())
     }
 
-    /// Has the next batch of changes say why a recipient is tried again.
+    /// Has the next batch say why a recipient is tried again. It begins one only with [`record`](Self::record), also of no changes, or within a second.
     pub fn reply(&self, key: Key, said: Arc<str>) {
         let mut state = self.state();
-        if state.replies.len() < REPLIES_MAX {
-            state.replies.push((key, said));
+        if state.replies.len() >= REPLIES_MAX {
+            state.replies.pop_front();
         }
+        state.replies.push_back((key, said));
     }
 
     fn append_joined(self: &Arc<Self>, mut state: MutexGuard<'_, State>, now: Secs) {
-        let has_any = !state.changes.is_empty() || state.refused.is_some();
+        let has_any = !state.changes.is_empty() || !state.replies.is_empty() || state.refused.is_some();
         if state.joined_under_way || !has_any || self.budget.is_closed() {
             return;
         }
@@ -151,7 +153,10 @@ impl Recorder {
 
     fn entries(&self, joined: Vec<(Change, Option<Attempt>)>, replies: Vec<(Key, Arc<str>)>, now: Secs) -> Vec<Entry> {
         let changes: Vec<Change> = joined.iter().map(|(change, _)| *change).collect();
-        let mut entries = vec![self.entry(now, &changes)];
+        let mut entries = Vec::new();
+        if !changes.is_empty() {
+            entries.push(self.entry(now, &changes));
+        }
         let of_reply =
             |entry: QueueEntry| Entry { stream: self.stream, needs_body: false, payload: entry.encode().into() };
         entries.extend(replies::entries(replies).into_iter().map(of_reply));
@@ -219,7 +224,7 @@ const JOINED_MAX: usize = 1000;
 const CHANGES_MAX: usize = 20_000;
 /// Replies in one batch, of a thousand bytes at most.
 const REPLIES_JOINED_MAX: usize = 500;
-/// Replies that wait for a batch; more are in memory alone.
+/// Replies that wait for a batch. Of more the oldest are in memory alone.
 const REPLIES_MAX: usize = 10_000;
 
 /// The queue's time, from the monotonic clock.

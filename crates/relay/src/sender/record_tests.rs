@@ -125,3 +125,23 @@ fn a_refused_batch_comes_first_again_and_nothing_overtakes_it() {
     world.durable();
     assert_eq!(world.appended(), [[changes(0..3)], [changes(3..5)]]);
 }
+
+#[test]
+fn replies_alone_begin_a_batch_and_too_many_drop_the_oldest() {
+    let world = World::new();
+    let said: Arc<str> = "421 slow down".into();
+    world.recorder.reply(key(1), said.clone());
+    world.record(0..0);
+    assert_eq!(world.appended(), [[QueueEntry::Replies { text: said.into(), keys: vec![key(1)] }]]);
+    let all = 0..REPLIES_MAX as u16 + 2;
+    all.clone().for_each(|number| world.recorder.reply(key(number), "450 later".into()));
+    let mut kept = Vec::new();
+    while kept.len() < REPLIES_MAX {
+        world.durable();
+        for entry in world.appended().concat() {
+            let QueueEntry::Replies { keys, .. } = entry else { panic!("{entry:?}") };
+            kept.extend(keys);
+        }
+    }
+    assert_eq!(kept, all.skip(2).map(key).collect::<Vec<_>>());
+}

@@ -101,3 +101,50 @@ fn a_dead_first_host_does_not_slow_down_the_second() {
     // The second puts all off, which says nothing good of the site.
     beside_a_dead_host(|_| (At::Rcpt, "450 4.7.1 greylisted\r\n"), |rig| rig.relay.stats().deferred == 100);
 }
+
+#[test]
+fn words_of_a_421_survive_a_restart_that_says_nothing_new() {
+    for at in [At::Greeting, At::Mail] {
+        let act: Act = match at {
+            At::Greeting => {
+                |number| if number == 0 { (At::Greeting, "421 4.7.0 slow down\r\n") } else { (At::Accept, "") }
+            }
+            _ => |number| if number == 0 { (At::Mail, "421 4.7.0 slow down\r\n") } else { (At::Accept, "") },
+        };
+        let ending = Ending::start(act);
+        let change = |config: &mut Config| {
+            (config.schedules, config.site_pause_secs) = (schedules(3600, 86_400), 3600);
+            config.shaping = rules("[default]\nfailures_before_pause = 1\n");
+        };
+        let rig = rig_with(zone(), ending.address.port(), change);
+        rig.append(outgoing("ann@here.example", &["bob@a.example"], notify::NEVER), "x\r\n");
+        let why = |rig: &Rig| {
+            let mut why = String::new();
+            rig.relay.waiting(&Filter::default(), &mut |waiting| {
+                why = waiting.why.map(|why| why.to_string()).unwrap_or_default();
+                true
+            });
+            why
+        };
+        wait("it is said", || why(&rig).contains("slow down") && rig.unreachable().is_some());
+        let rig = rig_in(rig.end(), zone(), ending.address.port(), change);
+        assert!(why(&rig).contains("slow down"), "{at:?}: {}", why(&rig));
+    }
+}
+
+#[test]
+fn rules_for_a_site_see_a_421_that_nobody_waits_behind() {
+    // The message is taken, and the session ends.
+    let ending = Ending::start(|_| (At::Dot, "250 2.0.0 taken\r\n421 4.7.0 slow down\r\n"));
+    let rule = "[[default.automation]]\npatterns = ['^421 4\\.7\\.0']\naction = 'suspend'\nfor = '1 hour'\n\
+                [[default.automation]]\npatterns = ['^421']\naction = 'suspend'\nof = 'tenant'\nfor = '1 hour'\n";
+    let rig = rig_with(zone(), ending.address.port(), |config| {
+        (config.shaping, config.timeouts.idle) = (rules(rule), Duration::from_secs(30));
+    });
+    rig.send("ann@here.example", &["bob@a.example"], "x\r\n");
+    wait("the site is suspended", || !rig.relay.suspensions().is_empty());
+    rig.wait_empty();
+    let suspended = rig.relay.suspensions();
+    let [QueueEntry::Suspended { scope: Scope::Site(_), reason, .. }] = &suspended[..] else { panic!("{suspended:?}") };
+    assert!(reason.contains("slow down"), "{reason}");
+}

@@ -111,6 +111,13 @@ impl Shaper {
         self.state().rules.clone()
     }
 
+    /// Those in force, and the sections that domains bring to a site, if it has joined under these rules.
+    pub fn rules_of(&self, joined: &Joined) -> (Arc<Rules>, Sections) {
+        let state = self.state();
+        let brought = if joined.version == state.version { joined.sections.clone() } else { Sections::new() };
+        (state.rules.clone(), brought)
+    }
+
     /// Other rules from now on. Sites have to be asked for [again](Self::site), and who is returned has to be woken.
     pub fn set_rules(&self, rules: Arc<Rules>) -> Vec<Waiter> {
         self.change(|state| state.rules = rules)
