@@ -52,16 +52,17 @@ impl Shared {
         loop {
             let pause = {
                 let (mut state, now) = (site.state(), Instant::now());
+                let mut failing = site.failing_dials.lock();
                 if self.is_ending() || self.recorder.budget.is_closed() || state.standing.is_paused(now) {
                     return None;
                 }
-                let spent = match state.standing.next_dial(now) {
+                let spent = match state.standing.next_dial(&failing, now) {
                     Some(at) => Err(at - now),
                     None => self.spend(&state.limits.connecting, tokens.take()),
                 };
                 match spent {
                     Ok(()) => {
-                        state.standing.note_dial(now);
+                        state.standing.note_dial(&mut failing, now);
                         return Some(DialPermit { site: site.clone(), is_excused: false });
                     }
                     Err(pause) => pause,

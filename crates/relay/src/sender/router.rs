@@ -167,16 +167,20 @@ impl Shared {
                 (ready, resumes)
             };
             let site = |(ready, (plan, (egress, _))): (_, (&Plan, &Member))| {
-                let new = || {
+                let key = (egress.name().clone(), plan.name.clone());
+                let is_it =
+                    |site: &&Arc<Site>| Arc::ptr_eq(&site.source, egress) && Arc::ptr_eq(&site.manner, &plan.manner);
+                let known = sites.get(&key).filter(is_it).cloned();
+                let site = known.unwrap_or_else(|| {
+                    let mut of_others = routes.egresses().map(|other| (other.name().clone(), plan.name.clone()));
+                    let beside = of_others.find_map(|other| sites.get(&other)).map(|site| site.failing_dials.clone());
                     let (egress, name, manner) = (egress.clone(), plan.name.clone(), plan.manner.clone());
                     let unlimited = self.shaper.unlimited(egress.name(), &name);
-                    Arc::new(Site::new(egress, name, manner, plan.destination.clone(), ready, unlimited))
-                };
-                let site = sites.entry((egress.name().clone(), plan.name.clone())).or_insert_with(new);
-                if !(Arc::ptr_eq(&site.source, egress) && Arc::ptr_eq(&site.manner, &plan.manner)) {
-                    let old = std::mem::replace(site, new());
-                    self.retire(&old);
-                }
+                    let site = Site::new(egress, name, manner, plan.destination.clone(), ready, unlimited);
+                    let site = Arc::new(site.beside(beside.unwrap_or_default()));
+                    sites.insert(key, site.clone()).inspect(|old| self.retire(old));
+                    site
+                });
                 let mut state = site.state();
                 (state.destination, state.ready) = (plan.destination.clone(), ready);
                 if resumes {
@@ -184,8 +188,9 @@ impl Shared {
                 }
                 // Its addresses may be others now.
                 state.set_full(Vec::new());
-                self.join(site, &mut state, &plan.domain);
-                site.clone()
+                self.join(&site, &mut state, &plan.domain);
+                drop(state);
+                site
             };
             ready.into_iter().zip(members).map(site).collect()
         };

@@ -118,10 +118,14 @@ impl Routes {
         std::iter::once(&self.manner).chain(rules).chain(routes).chain(diversions).collect()
     }
 
+    /// The sources in force.
+    pub fn egresses(&self) -> impl Iterator<Item = &Arc<Egress>> {
+        self.sources.iter().chain(self.default.iter().map(|(egress, _)| egress))
+    }
+
     /// Whether a source is in force.
     pub fn has(&self, source: &Arc<Egress>) -> bool {
-        let default = self.default.iter().map(|(egress, _)| egress);
-        self.sources.iter().chain(default).any(|egress| Arc::ptr_eq(egress, source))
+        self.egresses().any(|egress| Arc::ptr_eq(egress, source))
     }
 
     /// Why mail of a queue is given up, if it is.

@@ -13,7 +13,7 @@ use super::idle::Idle;
 use super::route::Manner;
 use super::shape::{Alarm, Joined, OpenLimit, Permit, SiteLimits, Tokens, Waiter, check};
 use super::source::Egress;
-use super::standing::Standing;
+use super::standing::{FailingDials, Standing};
 use crate::dns::Destination;
 use crate::queue::ReadyId;
 
@@ -23,6 +23,8 @@ pub(super) struct Site {
     /// `10 mx1.example.org, 20 mx2.example.org`, and what is special to its [manner](Manner::text).
     pub name: Arc<str>,
     pub manner: Arc<Manner>,
+    /// Shared with the sites of the same name that other sources see.
+    pub failing_dials: FailingDials,
     state: Mutex<State>,
 }
 
@@ -52,10 +54,10 @@ pub(super) struct State {
     pub waits_to_connect: bool,
     /// How often a connection was lost while a message was on its way.
     lost: HashMap<Lsn, u32>,
-    /// Hosts that could not be reached, or broke a session off before anything came of it, until when the others come first.
-    cut: HashMap<Arc<str>, Instant>,
     /// Messages over which a task has panicked.
     panicked: HashSet<Lsn>,
+    /// Hosts that could not be reached, or broke a session off before anything came of it, until when the others come first.
+    cut: HashMap<Arc<str>, Instant>,
     /// What its connections have taken.
     pub backlog: Backlog,
     /// When its limits held mail up last.
@@ -109,13 +111,18 @@ impl Site {
             waits_to_send: false,
             waits_to_connect: false,
             lost: HashMap::new(),
+            panicked: HashSet::new(),
             cut: HashMap::new(),
             backlog: Backlog::default(),
-            panicked: HashSet::new(),
             limited: None,
             is_retired: false,
         };
-        Site { source, name, manner, state: Mutex::new(state) }
+        Site { source, name, manner, failing_dials: FailingDials::default(), state: Mutex::new(state) }
+    }
+
+    /// Beside sites of the same name.
+    pub fn beside(self, failing_dials: FailingDials) -> Self {
+        Site { failing_dials, ..self }
     }
 
     pub fn state(&self) -> MutexGuard<'_, State> {
@@ -247,13 +254,6 @@ impl State {
         self.connecting -= usize::from(!was_open);
     }
 
-    /// A connection was lost with a message on its way: how often by now.
-    pub fn lost(&mut self, message: Lsn) -> u32 {
-        if self.lost.len() >= LOST_MAX {
-            self.lost.clear();
-        }
-        let count = self.lost.entry(message).or_default();
-        *count += 1;
     /// A task has panicked over a message: true if it is the first time.
     pub fn panicked(&mut self, message: Lsn) -> bool {
         if self.panicked.len() >= LOST_MAX {
@@ -262,6 +262,13 @@ impl State {
         self.panicked.insert(message)
     }
 
+    /// A connection was lost with a message on its way: how often by now.
+    pub fn lost(&mut self, message: Lsn) -> u32 {
+        if self.lost.len() >= LOST_MAX {
+            self.lost.clear();
+        }
+        let count = self.lost.entry(message).or_default();
+        *count += 1;
         *count
     }
 

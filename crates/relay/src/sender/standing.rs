@@ -1,10 +1,12 @@
 //! How the sessions of a site have fared, and so when it may be connected to.
 //!
 //! A session is *failed* if no recipient got a final reply in it, none was put off by the host, and it did not end by our own will. A site whose last session failed
-//! is connected to [twice a second](PER_WINDOW) at most, until a recipient gets a final reply or another of its hosts works. It pauses once all its hosts have failed so often in a row.
+//! is connected to [twice a second](PER_WINDOW) at most, by all sources together, until a recipient gets a final reply or another of its hosts works. It pauses once all its hosts
+//! have failed so often in a row.
 //! A session in which the host has only put recipients off (greylisting) is neither failed nor good: the count stays. If the host ends each such session, their
 //! number is bounded by what is put off: one recipient at least in each, and the rest of a message once it was lost three times.
 
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use posthaste_units::BackOff;
@@ -16,8 +18,8 @@ use crate::queue::EntryText;
 pub(super) struct Standing {
     /// The last session failed, of those that failed or got a final reply.
     is_failing: bool,
-    /// When the last connections were permitted, the oldest first.
-    permitted: [Option<Instant>; PER_WINDOW],
+    /// The last connections.
+    permitted: DialWindow,
     /// Tries of all hosts, in a row, in which each session failed; and since when.
     failures: u32,
     failing_since: Option<Instant>,
@@ -26,6 +28,32 @@ pub(super) struct Standing {
     paused_until: Option<Instant>,
     /// What the last failure was.
     error: EntryText,
+}
+
+/// When the last connections were permitted, the oldest first.
+#[derive(Debug, Default)]
+pub(super) struct DialWindow([Option<Instant>; PER_WINDOW]);
+
+impl DialWindow {
+    fn free_at(&self) -> Option<Instant> {
+        self.0[0].map(|oldest| oldest + WINDOW)
+    }
+
+    fn note(&mut self, now: Instant) {
+        self.0.rotate_left(1);
+        self.0[PER_WINDOW - 1] = Some(now);
+    }
+}
+
+/// Connections from all sources to one set of hosts, each made while its own source's sessions failed.
+#[derive(Debug, Clone, Default)]
+pub(super) struct FailingDials(Arc<Mutex<DialWindow>>);
+
+impl FailingDials {
+    /// Locked behind the state of a site.
+    pub fn lock(&self) -> MutexGuard<'_, DialWindow> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
 }
 
 /// A pause that begins.
@@ -38,16 +66,18 @@ pub(super) struct Pause {
 }
 
 impl Standing {
-    /// When the next connection may be made; `None`: now.
-    pub fn next_dial(&self, now: Instant) -> Option<Instant> {
-        let free_at = self.permitted[0]? + WINDOW;
+    /// When the next connection may be made; `None`: now. `failing`: of all sources.
+    pub fn next_dial(&self, failing: &DialWindow, now: Instant) -> Option<Instant> {
+        let free_at = self.permitted.free_at().max(failing.free_at())?;
         (self.is_failing && free_at > now).then_some(free_at)
     }
 
-    /// A connection is made now.
-    pub fn note_dial(&mut self, now: Instant) {
-        self.permitted.rotate_left(1);
-        self.permitted[PER_WINDOW - 1] = Some(now);
+    /// A connection is made now. One of a source whose sessions do not fail is no concern of the others.
+    pub fn note_dial(&mut self, failing: &mut DialWindow, now: Instant) {
+        self.permitted.note(now);
+        if self.is_failing {
+            failing.note(now);
+        }
     }
 
     /// A session failed.
@@ -157,24 +187,41 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn failing_sites_get_two_connections_in_any_second() {
         let (mut standing, mut times) = (Standing::default(), Vec::new());
+        let mut failing = DialWindow::default();
         // Connections before the first failure count, too.
         for _ in 0..5 {
-            assert_eq!(standing.next_dial(Instant::now()), None);
-            standing.note_dial(Instant::now());
+            assert_eq!(standing.next_dial(&failing, Instant::now()), None);
+            standing.note_dial(&mut failing, Instant::now());
         }
         times.extend([Instant::now(); 2]);
         standing.session_failed();
         for number in 0_u64..1000 {
-            while let Some(until) = standing.next_dial(Instant::now()) {
+            while let Some(until) = standing.next_dial(&failing, Instant::now()) {
                 tokio::time::sleep_until(until).await;
             }
             times.push(Instant::now());
-            standing.note_dial(Instant::now());
+            standing.note_dial(&mut failing, Instant::now());
             tokio::time::advance(Duration::from_millis(number * 7919 % 700)).await;
         }
         assert!(times.windows(3).all(|three| three[2] - three[0] >= WINDOW));
         standing.succeeded();
-        assert_eq!(standing.next_dial(Instant::now()), None);
+        assert_eq!(standing.next_dial(&failing, Instant::now()), None);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn failing_sources_share_the_two_connections() {
+        let (mut failing, now) = (DialWindow::default(), Instant::now());
+        let mut sources = [(); 3].map(|()| Standing::default());
+        sources.iter_mut().take(2).for_each(Standing::session_failed);
+        let dial = |source: &mut Standing, failing: &mut DialWindow| {
+            let is_free = source.next_dial(failing, now).is_none();
+            is_free.then(|| source.note_dial(failing, now)).is_some()
+        };
+        let [one, other, works] = &mut sources;
+        assert!((0..10).all(|_| dial(works, &mut failing)), "its connections count for nobody else");
+        assert_eq!([one, other].map(|source| dial(source, &mut failing)), [true, true]);
+        assert_eq!(sources.each_mut().map(|source| dial(source, &mut failing)), [false, false, true]);
+        assert!(sources.iter().all(|source| source.next_dial(&failing, now + WINDOW).is_none()));
     }
 
     #[tokio::test(start_paused = true)]

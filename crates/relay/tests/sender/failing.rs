@@ -5,6 +5,7 @@ use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use posthaste_relay::queue::Waits;
+use posthaste_relay::sender::{Pool, Routing, Source};
 
 use super::shaping::rules;
 use super::*;
@@ -292,4 +293,26 @@ fn open_sessions_go_on_in_a_pause() {
     rig.send("ann@here.example", &["bob@a.example"], "x\r\n");
     rig.wait_empty();
     assert_eq!(ending.taken.load(Ordering::Relaxed), 51);
+}
+
+#[test]
+fn sources_share_the_two_connections_of_a_failing_site() {
+    let ending = Ending::start(|_| (At::Accept, ""));
+    let source = |octet| Source { ipv4: Some(Ipv4Addr::new(127, 0, 0, octet)), ..Source::new(&format!("s{octet}")) };
+    let sources: Vec<Source> = (11..15).map(source).collect();
+    let of_pool = sources.iter().map(|source| (source.name.clone(), 1)).collect();
+    let pools = vec![Pool { name: "all".to_owned(), tenants: None, sources: of_pool }];
+    let rig = rig_with(zone(), ending.address.port(), |config| {
+        (config.schedules, config.site_connections_max) = (schedules(3600, 86_400), 1);
+        config.shaping = rules("[default]\nfailures_before_pause = 100\n");
+        config.routing = Routing { sources, pools, ..Routing::default() };
+    });
+    rig.dns.hold();
+    (0..40).for_each(|number| rig.send("ann@here.example", &[&format!("r{number}@a.example")], "x\r\n"));
+    rig.dns.release();
+    wait("they have failed often", || ending.connections() >= 14);
+    // Each source learns it by its own first session.
+    let connected = ending.connected.lock().unwrap()[6..].to_vec();
+    let is_paced = connected.windows(3).all(|three| three[2] - three[0] >= Duration::from_millis(700));
+    assert!(is_paced, "{connected:?}");
 }
