@@ -42,12 +42,10 @@ impl RefusalNotifier for RefusalNotices {
         let notices = self.clone();
         Box::pin(async move {
             let receiver = notices.receiver.upgrade().ok_or("the server ends")?;
-            let Some(to) = notices.reader(&receiver, &refused)? else { return Ok(false) };
+            let Some(mut to) = notices.reader(&receiver, &refused)? else { return Ok(false) };
             let written = notice(&receiver.settings().host_name, &to.address, &refused);
             let made = receiver.notify(&to.address, written, Some(told), None).await;
-            if to.is_postmaster {
-                notices.postmaster_told(&refused.transport, made.is_ok());
-            }
+            to.telling.iter_mut().for_each(|telling| telling.is_made = made.is_ok());
             if made == Ok(false) {
                 let id = refused.id;
                 tracing::warn!(
@@ -64,7 +62,21 @@ impl RefusalNotifier for RefusalNotices {
 /// The reader of a notice.
 struct Reader {
     address: String,
-    is_postmaster: bool,
+    /// If it is the postmaster.
+    telling: Option<PostmasterTelling>,
+}
+
+/// The postmaster is being told of a transport. Dropped without a notice, also by a panic, it leaves that to the next refusal.
+struct PostmasterTelling {
+    notices: RefusalNotices,
+    transport: Arc<str>,
+    is_made: bool,
+}
+
+impl Drop for PostmasterTelling {
+    fn drop(&mut self) {
+        self.notices.postmaster_told(&self.transport, self.is_made);
+    }
 }
 
 impl RefusalNotices {
@@ -82,26 +94,26 @@ impl RefusalNotices {
     /// The postmaster is being told of this transport, and that may fail: try again.
     fn reader(&self, receiver: &Receiver, refused: &RefusedMail) -> Result<Option<Reader>, String> {
         if receiver.is_ours(&refused.sender) {
-            return Ok(Some(Reader { address: refused.sender.to_string(), is_postmaster: false }));
+            return Ok(Some(Reader { address: refused.sender.to_string(), telling: None }));
         }
         let Some((local_part, domain)) = refused.recipient.rsplit_once('@') else { return Ok(None) };
         if local_part.eq_ignore_ascii_case(POSTMASTER) {
             return Ok(None);
         }
-        let is_due = self.begin_postmaster(&refused.transport, Instant::now())?;
-        Ok(is_due.then(|| Reader { address: format!("{POSTMASTER}@{domain}"), is_postmaster: true }))
+        let telling = self.begin_postmaster(&refused.transport, Instant::now())?;
+        Ok(telling.map(|telling| Reader { address: format!("{POSTMASTER}@{domain}"), telling: Some(telling) }))
     }
 
-    /// True if the postmaster is to be told of a transport now.
-    fn begin_postmaster(&self, transport: &Arc<str>, now: Instant) -> Result<bool, String> {
+    /// The right to tell the postmaster of a transport now; `None` if that was done within the hour.
+    fn begin_postmaster(&self, transport: &Arc<str>, now: Instant) -> Result<Option<PostmasterTelling>, String> {
         let mut told = self.told();
         told.retain(|_, last| now.saturating_duration_since(last.since) < POSTMASTER_PAUSE);
         match told.get(transport) {
-            Some(PostmasterTold { is_made: true, .. }) => Ok(false),
+            Some(PostmasterTold { is_made: true, .. }) => Ok(None),
             Some(_) => Err("the postmaster is being told of another message".to_owned()),
             None => {
                 told.insert(transport.clone(), PostmasterTold { since: now, is_made: false });
-                Ok(true)
+                Ok(Some(PostmasterTelling { notices: self.clone(), transport: transport.clone(), is_made: false }))
             }
         }
     }
@@ -174,12 +186,26 @@ mod tests {
     fn a_postmaster_is_told_once_the_notice_is_durable() {
         let notices = RefusalNotices { receiver: WeakReceiver::default(), told: Arc::default() };
         let (transport, now): (Arc<str>, _) = ("lmtp:x".into(), Instant::now());
-        assert_eq!(notices.begin_postmaster(&transport, now), Ok(true));
-        assert!(notices.begin_postmaster(&transport, now).is_err(), "it may fail yet");
-        notices.postmaster_told(&transport, false);
-        assert_eq!(notices.begin_postmaster(&transport, now), Ok(true), "it has failed");
-        notices.postmaster_told(&transport, true);
-        assert_eq!(notices.begin_postmaster(&transport, now), Ok(false));
-        assert_eq!(notices.begin_postmaster(&transport, now + POSTMASTER_PAUSE), Ok(true));
+        let begin = |now| notices.begin_postmaster(&transport, now);
+        let mut telling = begin(now).unwrap().expect("nobody was told");
+        assert!(begin(now).is_err(), "it may fail yet");
+        telling.is_made = true;
+        drop(telling);
+        assert!(begin(now).unwrap().is_none());
+        assert!(begin(now + POSTMASTER_PAUSE).unwrap().is_some());
+    }
+
+    #[test]
+    fn a_notice_that_fails_or_panics_leaves_the_next_one_to_be_made() {
+        let notices = RefusalNotices { receiver: WeakReceiver::default(), told: Arc::default() };
+        let transport: Arc<str> = "lmtp:x".into();
+        let begin = || notices.begin_postmaster(&transport, Instant::now()).unwrap();
+        assert!(begin().is_some());
+        assert!(begin().is_some(), "it has failed");
+        let panicked = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+            let _telling = begin();
+            panic!("a panic that a test asks for");
+        }));
+        assert!(panicked.is_err() && begin().is_some());
     }
 }
