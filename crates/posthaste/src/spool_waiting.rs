@@ -35,6 +35,7 @@ struct Unreached {
 enum Held {
     Refused,
     Overdue,
+    Uncertain,
 }
 
 impl Held {
@@ -42,6 +43,7 @@ impl Held {
         match self {
             Held::Refused => "refused for good",
             Held::Overdue => "failed for longer than max_age_secs",
+            Held::Uncertain => "held, as nobody knows whether it was delivered",
         }
     }
 }
@@ -84,20 +86,29 @@ pub fn all(spool: &ClosedSpool) -> std::io::Result<Vec<Waiting>> {
         let to = message.targets.into_iter().map(|to| Unreached {
             place: to.target.transport,
             recipient: Some(to.target.recipient),
-            trouble: to.trouble.map(|trouble| Trouble {
-                attempts: trouble.attempts,
-                next_try_secs: trouble.next_try_secs,
-                held: match trouble.failure {
-                    Failure::Refused => Some(Held::Refused),
-                    Failure::Overdue => Some(Held::Overdue),
-                    _ => None,
-                },
-                error: trouble.error,
-            }),
+            trouble: match to.is_uncertain {
+                true => Some(uncertain()),
+                false => to.trouble.map(|trouble| Trouble {
+                    attempts: trouble.attempts,
+                    next_try_secs: trouble.next_try_secs,
+                    held: match trouble.failure {
+                        Failure::Refused => Some(Held::Refused),
+                        Failure::Overdue => Some(Held::Overdue),
+                        _ => None,
+                    },
+                    error: trouble.error,
+                }),
+            },
         });
         add(message.id, message.received_secs, message.bytes, to.collect());
     }
     Ok(all.into_values().collect())
+}
+
+/// No try is to come.
+fn uncertain() -> Trouble {
+    let error = "`posthaste queue release` in a running server delivers it, `posthaste spool drop` drops it".into();
+    Trouble { attempts: 0, next_try_secs: 0, held: Some(Held::Uncertain), error }
 }
 
 /// How much waits for each mailbox and why.
@@ -115,12 +126,16 @@ pub fn text(undelivered: &[Waiting]) -> String {
                 writeln!(out, "\n    failed {}, next try {next}: {error}", count(*attempts, "time"))
             }
         };
-        for kind in [Held::Refused, Held::Overdue] {
+        for kind in [Held::Refused, Held::Overdue, Held::Uncertain] {
             let held: Vec<_> = total.held.iter().filter(|(of, ..)| *of == kind).collect();
             let Some((_, Trouble { next_try_secs, error, .. }, oldest_secs)) = held.first() else { continue };
-            let (oldest, next, error) = (date(*oldest_secs), date(*next_try_secs), harmless(error));
+            let (oldest, error) = (date(*oldest_secs), harmless(error));
+            let next = match kind {
+                Held::Uncertain => String::new(),
+                Held::Refused | Held::Overdue => format!(", next try {}", date(*next_try_secs)),
+            };
             let (messages, kind) = (count(held.len(), "message"), kind.text());
-            let _ = writeln!(out, "    {messages} {kind}, oldest {oldest}, next try {next}: {error}");
+            let _ = writeln!(out, "    {messages} {kind}, oldest {oldest}{next}: {error}");
         }
     }
     out
@@ -148,6 +163,7 @@ pub fn totals_json(undelivered: &[Waiting]) -> Vec<Value> {
         let mut value = json!({
             "mailbox": total.mailbox, "messages": total.messages, "bytes": total.bytes, "oldest": total.oldest_secs,
             "refused": total.count(Held::Refused), "overdue": total.count(Held::Overdue),
+            "uncertain": total.count(Held::Uncertain),
         });
         put_trouble(&mut value, total.trouble);
         value
@@ -162,7 +178,7 @@ pub fn messages_json(undelivered: &[Waiting]) -> Vec<Value> {
             let held = to.trouble.as_ref().and_then(|trouble| trouble.held);
             let mut value = json!({
                 "mailbox": &*to.place, "recipient": to.recipient.as_deref(), "refused": held == Some(Held::Refused),
-                "overdue": held == Some(Held::Overdue),
+                "overdue": held == Some(Held::Overdue), "uncertain": held == Some(Held::Uncertain),
             });
             put_trouble(&mut value, to.trouble.as_ref());
             value

@@ -76,13 +76,6 @@ impl Queues {
         Some(Work { transport: of_queue, body, body_len: message.body_len, deliver: message.deliver.clone(), targets })
     }
 
-    /// A file is about to be appended to.
-    pub fn begun(&mut self, key: Key, file_bytes: u64) {
-        if let Some(job) = self.job(key) {
-            job.begun = Some(file_bytes);
-        }
-    }
-
     /// A worker's attempt has ended. `is_overdue`: the message is older than it may be. Returns what is done, delivered or lost, and what there is to tell.
     pub fn finish(
         &mut self,

@@ -1,19 +1,28 @@
 //! How far the stream has come, and what is written down anew so that it can come further.
 
-use std::sync::Arc;
+use std::sync::{Arc, PoisonError};
 use std::time::{Duration, Instant, SystemTime};
 
 use posthaste_spool::{Lsn, Released};
 
 use crate::entry::{Deliver, Failure, Key, TransportEntry, Trouble};
 use crate::events::unix_secs;
-use crate::queues::{Job, Queues, RefusalNotice, Stand};
+use crate::queues::{Carry, Job, Message, Queues, RefusalNotice, Stand};
 use crate::work::Note;
 
+/// A message that is written down anew, as one batch.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct CarriedMessage {
+    /// The batch that has its body.
+    pub body: Lsn,
+    pub entries: Vec<TransportEntry>,
+}
+
 impl Queues {
-    /// Up to where nothing is needed any more, and what is not; `None` if nothing has changed since this was asked.
+    /// Up to where nothing is needed any more, and what is not; `None` if nothing has changed since this was asked, or while the stream does not say yet who is held:
+    /// a position takes the doubt away from which that follows.
     pub fn take_advance(&mut self) -> Option<(Lsn, Released)> {
-        if !std::mem::take(&mut self.is_changed) {
+        if !self.holds_to_record.is_empty() || !std::mem::take(&mut self.is_changed) {
             return None;
         }
         let first = self.entries.first();
@@ -26,8 +35,11 @@ impl Queues {
     }
 
     /// What is to be written down anew, without bodies: messages that hold up the position at or below `through`; all of them if far more has been shown than
-    /// waits. With each, where its files were before they were appended to, and of which refusals somebody was told or is to be.
-    pub fn take_laggards(&mut self, through: Lsn) -> Vec<TransportEntry> {
+    /// waits. With each, where its files were before they were appended to, of which refusals somebody was told or is to be, and which targets are held.
+    pub fn take_laggards(&mut self, through: Lsn) -> Vec<CarriedMessage> {
+        for body in std::mem::take(&mut *self.failed_carries.lock().unwrap_or_else(PoisonError::into_inner)) {
+            self.messages.get_mut(&body).into_iter().for_each(|message| message.carry = Carry::No);
+        }
         let is_much = self.shown > CARRY_ENTRIES + CARRY_RATIO * self.messages.len();
         let through = if is_much { self.seen } else { through };
         if is_much {
@@ -36,27 +48,12 @@ impl Queues {
         if self.entries.first().is_none_or(|first| *first > through) {
             return Vec::new();
         }
-        let mut entries = Vec::new();
-        for (body, message) in self.messages.iter().filter(|(_, message)| message.entry <= through) {
-            let targets = message.jobs.iter().map(|(number, job)| (*number, job.target.clone()));
-            let body_of = Some((*body, message.body_len));
-            let deliver = Deliver { body: body_of, targets: targets.collect(), ..(*message.deliver).clone() };
-            entries.push(TransportEntry::Deliver(deliver));
-            let begun = message.jobs.iter().filter_map(|(number, job)| Some((*number, job.begun?)));
-            entries
-                .extend(begun.map(|(number, file_bytes)| TransportEntry::Begun { key: (*body, number), file_bytes }));
-            let owed = message.jobs.iter().filter_map(|(number, job)| match &job.notice {
-                RefusalNotice::Owed(reply) => Some(refusal((*body, *number), job, reply)),
-                RefusalNotice::None | RefusalNotice::Told => None,
-            });
-            entries.extend(owed);
-            let told = message.jobs.iter().filter(|(_, job)| job.notice == RefusalNotice::Told);
-            let told: Vec<Key> = told.map(|(number, _)| (*body, *number)).collect();
-            if !told.is_empty() {
-                entries.push(TransportEntry::Told(told));
-            }
-        }
-        entries
+        let is_late = |(_, message): &(&Lsn, &mut Message)| message.entry <= through && message.carry == Carry::No;
+        let carried = self.messages.iter_mut().filter(is_late).map(|(body, message)| {
+            message.carry = Carry::UnderWay { is_stale: false };
+            CarriedMessage { body: *body, entries: message.written(*body) }
+        });
+        carried.collect()
     }
 
     /// Everything that waits because of a failure, up to a number: what was noted of it is passed with the older entries.
@@ -76,6 +73,33 @@ impl Queues {
             })
         });
         blocked.chain(waiting).take(max).collect()
+    }
+}
+
+impl Message {
+    /// All that is known of it. `body`: the batch that has its body.
+    fn written(&self, body: Lsn) -> Vec<TransportEntry> {
+        let key = |number: &u16| (body, *number);
+        let targets = self.jobs.iter().map(|(number, job)| (*number, job.target.clone())).collect();
+        let deliver = Deliver { body: Some((body, self.body_len)), targets, ..(*self.deliver).clone() };
+        let mut entries = vec![TransportEntry::Deliver(deliver)];
+        for (number, job) in &self.jobs {
+            entries.extend(job.begun.map(|file_bytes| TransportEntry::Begun { key: key(number), file_bytes }));
+            if let RefusalNotice::Owed(reply) = &job.notice {
+                entries.push(refusal(key(number), job, reply));
+            }
+        }
+        let those = |holds: &dyn Fn(&Job) -> bool| -> Vec<Key> {
+            self.jobs.iter().filter(|(_, job)| holds(job)).map(|(number, _)| key(number)).collect()
+        };
+        let told = TransportEntry::Told(those(&|job| job.notice == RefusalNotice::Told));
+        let held = TransportEntry::Held(those(&|job| job.stand == Stand::Held));
+        let is_some = |entry: &TransportEntry| match entry {
+            TransportEntry::Told(keys) | TransportEntry::Held(keys) => !keys.is_empty(),
+            _ => true,
+        };
+        entries.extend([told, held].into_iter().filter(is_some));
+        entries
     }
 }
 

@@ -1,7 +1,7 @@
 //! The consumer of the transports' stream: what was published, what came of each attempt, and how far the stream is released.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant, SystemTime};
 
 use posthaste_consumer::StreamHandle;
@@ -9,6 +9,7 @@ use posthaste_spool::{Consumer, Lsn, Published, PublishedBody};
 use tokio::sync::{Notify, Semaphore};
 
 use crate::body::Source;
+use crate::carry::CarriedMessage;
 use crate::config::Config;
 use crate::entry::TransportEntry;
 use crate::events::{Event, Events, event, observe, trouble, unix_secs};
@@ -96,10 +97,18 @@ impl Shared {
             let troubles = if laggards.is_empty() { Vec::new() } else { queues.troubles(NOTES_MAX) };
             (queues.take_advance(), laggards, troubles)
         };
+        let failed_carries = self.queues().failed_carries.clone();
         if let Some((position, released)) = advance {
             self.stream.advance(position, None, released);
         }
-        laggards.iter().for_each(|entry| self.append(entry));
+        for CarriedMessage { body, entries } in laggards {
+            let failed = failed_carries.clone();
+            self.stream.append(entries.iter().map(TransportEntry::encode), move |outcome| {
+                if outcome.is_err() {
+                    failed.lock().unwrap_or_else(PoisonError::into_inner).push(body);
+                }
+            });
+        }
         let now = Instant::now();
         troubles.iter().filter_map(|note| trouble(note, now)).for_each(|trouble| self.append(&trouble));
     }

@@ -50,6 +50,10 @@ pub enum TransportEntry {
     Trouble(Trouble),
     /// Notices of refusals are made, in the batch of the notice: of these targets nobody is told any more.
     Told(Vec<Key>),
+    /// Nobody knows whether these targets have had their message: they are not tried until they are [released](Self::Released).
+    Held(Vec<Key>),
+    /// An operator has these targets tried again.
+    Released(Vec<Key>),
 }
 
 /// A message for some transports.
@@ -109,6 +113,8 @@ const DONE: u8 = 2;
 const BEGUN: u8 = 3;
 const TROUBLE: u8 = 4;
 const TOLD: u8 = 5;
+const HELD: u8 = 6;
+const RELEASED: u8 = 7;
 
 const HAS_BODY: u8 = 1;
 const IS_8BIT: u8 = 2;
@@ -129,10 +135,10 @@ impl TransportEntry {
         out.put_u8(VERSION);
         match self {
             Self::Deliver(deliver) => deliver.put(&mut out),
-            Self::Done(keys) | Self::Told(keys) => {
-                out.put_u8(if matches!(self, Self::Done(_)) { DONE } else { TOLD });
-                keys.iter().for_each(|key| put_key(&mut out, *key));
-            }
+            Self::Done(keys) => put_keys(&mut out, DONE, keys),
+            Self::Told(keys) => put_keys(&mut out, TOLD, keys),
+            Self::Held(keys) => put_keys(&mut out, HELD, keys),
+            Self::Released(keys) => put_keys(&mut out, RELEASED, keys),
             Self::Begun { key, file_bytes } => {
                 out.put_u8(BEGUN);
                 put_key(&mut out, *key);
@@ -164,10 +170,10 @@ impl TransportEntry {
         }
         let entry = match rest.u8()? {
             DELIVER => Self::Deliver(Deliver::take(&mut rest)?),
-            kind @ (DONE | TOLD) => {
-                let keys = (0..rest.len() / KEY_BYTES).map(|_| key(&mut rest)).collect::<Option<_>>()?;
-                if kind == DONE { Self::Done(keys) } else { Self::Told(keys) }
-            }
+            DONE => Self::Done(keys(&mut rest)?),
+            TOLD => Self::Told(keys(&mut rest)?),
+            HELD => Self::Held(keys(&mut rest)?),
+            RELEASED => Self::Released(keys(&mut rest)?),
             BEGUN => Self::Begun { key: key(&mut rest)?, file_bytes: rest.u64()? },
             TROUBLE => {
                 let flags = rest.u8()?;
@@ -242,6 +248,16 @@ fn key(rest: &mut Fields<'_>) -> Option<Key> {
     Some((rest.lsn()?, rest.u16()?))
 }
 
+fn put_keys(out: &mut BytesMut, kind: u8, keys: &[Key]) {
+    out.put_u8(kind);
+    keys.iter().for_each(|key| put_key(out, *key));
+}
+
+/// All that are left.
+fn keys(rest: &mut Fields<'_>) -> Option<Vec<Key>> {
+    (0..rest.len() / KEY_BYTES).map(|_| key(rest)).collect()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -272,6 +288,8 @@ mod tests {
             deliver(Some((Lsn::new(4), 9))),
             TransportEntry::Done(vec![key, (Lsn::new(6), 0)]),
             TransportEntry::Told(vec![key]),
+            TransportEntry::Held(vec![key]),
+            TransportEntry::Released(vec![key]),
             TransportEntry::Begun { key, file_bytes: 1 << 40 },
             trouble(None, Failure::Temporary),
             trouble(None, Failure::Overdue),
@@ -287,7 +305,8 @@ mod tests {
             for len in 0..whole.len() {
                 let cut = TransportEntry::decode(whole.slice(..len));
                 // Whole keys less are a shorter list.
-                let is_list = matches!(cut, Some(TransportEntry::Done(_) | TransportEntry::Told(_)));
+                let is_list = matches!(entry, TransportEntry::Done(_) | TransportEntry::Told(_))
+                    || matches!(entry, TransportEntry::Held(_) | TransportEntry::Released(_));
                 assert!(cut.is_none() || is_list, "{entry:?}: length {len}");
             }
             assert_eq!(TransportEntry::decode([&whole[..], b"x"].concat().into()), None, "{entry:?}");
@@ -297,7 +316,7 @@ mod tests {
     #[test]
     fn what_a_later_version_writes_is_not_guessed_at() {
         let whole = deliver(None).encode();
-        for (at, value) in [(0, VERSION + 1), (1, TOLD + 1), (2, FLAGS + 1)] {
+        for (at, value) in [(0, VERSION + 1), (1, RELEASED + 1), (2, FLAGS + 1)] {
             let mut changed = whole.to_vec();
             changed[at] = value;
             assert_eq!(TransportEntry::decode(changed.into()), None, "byte {at}");

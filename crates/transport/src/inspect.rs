@@ -1,6 +1,6 @@
 //! A look at the stream of the transports from outside, also while a server has the spool open: which mail waits, and why.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
 
 use posthaste_spool::{ClosedSpool, Lsn};
@@ -28,8 +28,10 @@ pub struct Unreached {
     pub number: u16,
     /// The target.
     pub target: Target,
-    /// Why, if it was tried in vain; otherwise the message is on its way.
+    /// Why, if it was tried in vain; otherwise the message is on its way, or held.
     pub trouble: Option<Trouble>,
+    /// It is held, as nobody knows whether it has had the message.
+    pub is_uncertain: bool,
 }
 
 /// The messages that wait for transports, in the order in which they came. Changes nothing.
@@ -41,6 +43,7 @@ pub fn undelivered(spool: &ClosedSpool) -> std::io::Result<Vec<Undelivered>> {
     let mut troubles: HashMap<Key, Trouble> = HashMap::new();
     let mut of_transports: HashMap<Arc<str>, Trouble> = HashMap::new();
     let mut done: Vec<Key> = Vec::new();
+    let mut held: HashSet<Key> = HashSet::new();
     spool.entries(&mut |stream, lsn, payload, body_len| {
         if stream != STREAM {
             return;
@@ -48,6 +51,8 @@ pub fn undelivered(spool: &ClosedSpool) -> std::io::Result<Vec<Undelivered>> {
         match TransportEntry::decode(payload.clone()) {
             Some(TransportEntry::Deliver(deliver)) => {
                 let (body, bytes) = deliver.body.unwrap_or((lsn, body_len));
+                // Those that are held are named behind it.
+                held.retain(|(of, _)| *of != body);
                 messages.insert(body, (deliver, bytes));
             }
             Some(TransportEntry::Done(keys)) => done.extend(keys),
@@ -55,6 +60,12 @@ pub fn undelivered(spool: &ClosedSpool) -> std::io::Result<Vec<Undelivered>> {
                 Some(key) => drop(troubles.insert(key, trouble)),
                 None => drop(of_transports.insert(trouble.transport.clone(), trouble)),
             },
+            Some(TransportEntry::Held(keys)) => held.extend(keys),
+            Some(TransportEntry::Released(keys)) => {
+                keys.iter().for_each(|key| {
+                    held.remove(key);
+                });
+            }
             Some(TransportEntry::Begun { .. } | TransportEntry::Told(_)) | None => {}
         }
     })?;
@@ -67,7 +78,7 @@ pub fn undelivered(spool: &ClosedSpool) -> std::io::Result<Vec<Undelivered>> {
     let undelivered = undelivered.map(|(body, (deliver, bytes))| {
         let targets = deliver.targets.into_iter().map(|(number, target)| {
             let trouble = troubles.get(&(body, number)).or_else(|| of_transports.get(&target.transport)).cloned();
-            Unreached { number, target, trouble }
+            Unreached { number, target, trouble, is_uncertain: held.contains(&(body, number)) }
         });
         Undelivered { id: body.get(), received_secs: deliver.secs, bytes, targets: targets.collect() }
     });

@@ -1,7 +1,7 @@
 //! What became of each message for each transport. Bookkeeping alone: it reads no clock, starts nothing and touches no disk.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet, VecDeque};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use std::time::Instant;
 
 use posthaste_consumer::{ReplayedEntry, StreamHandle, StreamState};
@@ -21,11 +21,13 @@ use crate::entry::{Deliver, Failure, Key, Target, TransportEntry, Trouble};
 ///   │     └─────────────────────────┤
 ///   └────────── due ─────────── Waiting
 /// ```
+/// A target is held from a replay on that cannot tell whether it has had its message, until an operator releases it: then it is queued.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Stand {
     Queued,
     Running,
     Waiting(Instant),
+    Held,
 }
 
 pub(crate) struct Message {
@@ -33,6 +35,16 @@ pub(crate) struct Message {
     pub deliver: Arc<Deliver>,
     pub body_len: u64,
     pub jobs: BTreeMap<u16, Job>,
+    pub carry: Carry,
+}
+
+/// Whether a message is being written down anew.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) enum Carry {
+    #[default]
+    No,
+    /// Its batch is on its way. Stale: the message has changed since, and the entry of that may stand in front of the batch. So the stream does not pass it with this batch.
+    UnderWay { is_stale: bool },
 }
 
 pub(crate) struct Job {
@@ -105,8 +117,10 @@ pub(crate) struct Queues {
     pub released: Vec<Lsn>,
     /// Targets that owe a notice since the last look.
     pub owing: Vec<Key>,
-    /// Entries up to here may be lost.
-    pub uncertain: Option<Lsn>,
+    /// Held targets of which the stream does not say so yet: until it does, it passes nothing.
+    pub holds_to_record: BTreeSet<Key>,
+    /// Messages whose new entries the spool has refused.
+    pub failed_carries: Arc<Mutex<Vec<Lsn>>>,
     pub is_changed: bool,
     /// Those that replay has shown as done: an entry that stands for an older one may name them.
     pub done: Option<HashSet<Key>>,
@@ -129,7 +143,8 @@ impl Queues {
             due: BTreeSet::new(),
             released: Vec::new(),
             owing: Vec::new(),
-            uncertain: None,
+            holds_to_record: BTreeSet::new(),
+            failed_carries: Arc::default(),
             is_changed: false,
             done: Some(HashSet::new()),
             workers: HashMap::new(),
@@ -143,7 +158,8 @@ impl Queues {
         self.is_changed = true;
         // Not before: what is done need not be looked for in a queue.
         let open = self.messages.iter().flat_map(|(body, message)| {
-            message.jobs.iter().map(|(number, job)| ((*body, *number), job.target.transport.clone()))
+            let queued = message.jobs.iter().filter(|(_, job)| job.stand == Stand::Queued);
+            queued.map(|(number, job)| ((*body, *number), job.target.transport.clone()))
         });
         for (key, transport) in open.collect::<Vec<_>>() {
             self.queue(&transport).queued.push_back(key);
@@ -163,10 +179,9 @@ impl Queues {
                     self.remove(key);
                 }
             }
-            Some(TransportEntry::Begun { key, file_bytes }) if self.done.is_some() => {
-                if let Some(job) = self.job(key) {
-                    job.begun = Some(file_bytes);
-                }
+            Some(TransportEntry::Begun { key, file_bytes }) => {
+                self.changed(key.0);
+                self.job(key).into_iter().for_each(|job| job.begun = Some(file_bytes));
             }
             Some(TransportEntry::Trouble(Trouble { key: Some(key), failure: Failure::Refused, error, .. })) => {
                 self.is_changed = true;
@@ -175,9 +190,19 @@ impl Queues {
             Some(TransportEntry::Told(keys)) => {
                 self.is_changed = true;
                 for key in keys {
+                    self.changed(key.0);
                     self.job(key).into_iter().for_each(|job| job.notice = RefusalNotice::Told);
                 }
             }
+            Some(TransportEntry::Held(keys)) => {
+                self.is_changed = true;
+                let is_replay = self.done.is_some();
+                for key in keys {
+                    self.holds_to_record.remove(&key);
+                    self.job(key).filter(|_| is_replay).into_iter().for_each(|job| job.stand = Stand::Held);
+                }
+            }
+            Some(TransportEntry::Released(keys)) => keys.into_iter().for_each(|key| self.release(key)),
             Some(_) => self.is_changed = true,
             None => {
                 self.entries.insert(lsn);
@@ -199,12 +224,17 @@ impl Queues {
             let done =
                 named.into_iter().filter(|number| !message.jobs.contains_key(number)).map(|number| (body, number));
             let done: Vec<Key> = done.collect();
-            self.entries.insert(lsn);
-            let before = std::mem::replace(&mut message.entry, lsn);
-            self.entries.remove(&before);
             self.is_changed = true;
+            let carry = std::mem::take(&mut message.carry);
+            if carry != (Carry::UnderWay { is_stale: true }) {
+                self.entries.insert(lsn);
+                let before = std::mem::replace(&mut message.entry, lsn);
+                self.entries.remove(&before);
+            }
             if self.done.is_some() {
                 gone.into_iter().for_each(|number| self.remove((body, number)));
+                // The others were open then; of those that were held it is said behind this.
+                targets.iter().for_each(|(number, _)| self.release((body, *number)));
             }
             return done;
         }
@@ -233,7 +263,7 @@ impl Queues {
         };
         let jobs = targets.into_iter().map(|(number, target)| (number, job(target))).collect();
         self.entries.insert(lsn);
-        self.messages.insert(body, Message { entry: lsn, deliver: deliver.into(), body_len, jobs });
+        self.messages.insert(body, Message { entry: lsn, deliver: deliver.into(), body_len, jobs, carry: Carry::No });
         for (key, transport) in keys {
             let queue = self.queue(&transport);
             queue.targets += 1;
@@ -272,6 +302,37 @@ impl Queues {
         self.messages.get_mut(&body)?.jobs.get_mut(&number)
     }
 
+    /// What is being written down anew of a message is stale.
+    pub fn changed(&mut self, body: Lsn) {
+        if let Some(Message { carry: Carry::UnderWay { is_stale }, .. }) = self.messages.get_mut(&body) {
+            *is_stale = true;
+        }
+    }
+
+    /// Notes of what was delivered are lost: all that wait may have had their messages.
+    pub fn hold_all(&mut self) {
+        for (body, message) in &mut self.messages {
+            for (number, job) in &mut message.jobs {
+                job.stand = Stand::Held;
+                self.holds_to_record.insert((*body, *number));
+            }
+        }
+    }
+
+    /// A target that was held is tried.
+    fn release(&mut self, key: Key) {
+        self.holds_to_record.remove(&key);
+        let Some(job) = self.job(key).filter(|job| job.stand == Stand::Held) else { return };
+        job.stand = Stand::Queued;
+        let transport = job.target.transport.clone();
+        self.is_changed = true;
+        self.changed(key.0);
+        if self.done.is_none() {
+            self.queue(&transport).queued.push_back(key);
+            self.consider(&transport);
+        }
+    }
+
     /// Makes a transport ready if a worker may begin with it.
     pub fn consider(&mut self, transport: &Arc<str>) {
         let Some(queue) = self.queues.get_mut(transport) else { return };
@@ -286,6 +347,7 @@ impl Queues {
         let Some(message) = self.messages.get_mut(&key.0) else { return };
         let Some(job) = message.jobs.remove(&key.1) else { return };
         self.is_changed = true;
+        self.holds_to_record.remove(&key);
         let (bytes, transport) = (message.body_len + TARGET_BYTES, job.target.transport);
         if message.jobs.is_empty() {
             self.entries.remove(&message.entry);
@@ -342,8 +404,8 @@ impl StreamState for Queues {
         Ok(())
     }
 
-    fn uncertain(&mut self, _: &StreamHandle, through: Lsn) {
-        self.uncertain = Some(through);
+    fn uncertain(&mut self, _: &StreamHandle, _: Lsn) {
+        self.hold_all();
     }
 }
 

@@ -6,9 +6,10 @@ use std::time::{Duration, Instant};
 use posthaste_random::Random;
 use posthaste_spool::Lsn;
 
+use crate::carry::CarriedMessage;
 use crate::config::Config;
 use crate::entry::{Deliver, Failure, Key, Target, TransportEntry, Trouble};
-use crate::queues::Queues;
+use crate::queues::{Queues, RefusalNotice, Stand};
 use crate::work::{Outcome, Work};
 
 /// A machine of which only what was appended remains after a power cut.
@@ -30,11 +31,52 @@ impl Log {
         lsn
     }
 
-    fn replayed(&self, config: &Config) -> Queues {
-        let mut queues = Queues::new(config.clone());
-        for (lsn, entry) in self.entries.iter().filter(|(lsn, _)| *lsn > self.position) {
-            queues.show(*lsn, Some(entry.clone()), 100);
+    /// As one batch.
+    fn append_carried(&mut self, queues: &mut Queues, carried: CarriedMessage) {
+        self.last += 1;
+        let lsn = Lsn::new(self.last);
+        for entry in carried.entries {
+            self.entries.push((lsn, entry.clone()));
+            let done = queues.show(lsn, Some(entry), 100);
+            if !done.is_empty() {
+                self.append(queues, TransportEntry::Done(done));
+            }
         }
+    }
+
+    /// Writes down anew what holds up the position, which passes all before that.
+    fn carry(&mut self, queues: &mut Queues) {
+        for carried in queues.take_laggards(Lsn::new(self.last)) {
+            self.append_carried(queues, carried);
+        }
+        self.advance(queues);
+    }
+
+    fn advance(&mut self, queues: &mut Queues) {
+        self.position = queues.take_advance().map_or(self.position, |(position, _)| position);
+    }
+
+    fn replayed(&self, config: &Config) -> Queues {
+        self.replayed_after_loss_of(config, Lsn::ZERO)
+    }
+
+    fn replayed_after_loss(&self, config: &Config) -> Queues {
+        self.replayed_after_loss_of(config, Lsn::new(self.last))
+    }
+
+    /// Nobody knows what entries up to this one said, but for those that are there.
+    fn replayed_after_loss_of(&self, config: &Config, through: Lsn) -> Queues {
+        let mut queues = Queues::new(config.clone());
+        let entries = || self.entries.iter().filter(|(lsn, _)| *lsn > self.position);
+        entries().filter(|(lsn, _)| *lsn <= through).for_each(|(lsn, entry)| {
+            queues.show(*lsn, Some(entry.clone()), 100);
+        });
+        if through > Lsn::ZERO {
+            queues.hold_all();
+        }
+        entries().filter(|(lsn, _)| *lsn > through).for_each(|(lsn, entry)| {
+            queues.show(*lsn, Some(entry.clone()), 100);
+        });
         queues.replayed();
         queues
     }
@@ -73,7 +115,7 @@ fn any_order_of_attempts_entries_written_anew_and_cuts_loses_nothing() {
         let mut at_work: Vec<(u64, Work)> = Vec::new();
         let mut ending: Vec<u64> = Vec::new();
         // Carried entries on their way into the log: something may be done meanwhile.
-        let mut under_way: Vec<TransportEntry> = Vec::new();
+        let mut under_way: Vec<CarriedMessage> = Vec::new();
         let mut missing: BTreeSet<Key> = BTreeSet::new();
         for _ in 0..200 {
             match random.below(12) {
@@ -107,8 +149,8 @@ fn any_order_of_attempts_entries_written_anew_and_cuts_loses_nothing() {
                 10 => {
                     under_way.extend(queues.take_laggards(Lsn::new(random.below(log.last + 1))));
                     if random.one_in(2) {
-                        for entry in std::mem::take(&mut under_way) {
-                            log.append(&mut queues, entry);
+                        for carried in std::mem::take(&mut under_way) {
+                            log.append_carried(&mut queues, carried);
                         }
                     }
                 }
@@ -172,18 +214,90 @@ fn an_owed_notice_is_written_anew_with_its_message() {
     log.append(&mut queues, refused(Failure::Refused, "550 no"));
     // Another trouble has taken its place for those who look.
     log.append(&mut queues, refused(Failure::Temporary, "450 later"));
-    let through = Lsn::new(log.last);
-    for entry in queues.take_laggards(through) {
-        log.append(&mut queues, entry);
-    }
-    log.position = through;
+    log.carry(&mut queues);
     assert_eq!(log.replayed(&config).owing, [key]);
     // Once it is made, that is written anew instead.
     log.append(&mut queues, TransportEntry::Told(vec![key]));
-    let through = Lsn::new(log.last);
-    for entry in queues.take_laggards(through) {
-        log.append(&mut queues, entry);
-    }
-    log.position = through;
+    log.carry(&mut queues);
     assert_eq!(log.replayed(&config).owing, []);
+}
+
+/// A notice is made, or a file begun, while the message is being written down anew.
+#[test]
+fn the_position_passes_no_entry_that_the_new_one_lacks() {
+    let config = Config::default();
+    for is_refused_first in [false, true] {
+        let mut queues = Queues::new(config.clone());
+        queues.replayed();
+        let mut log = Log { entries: Vec::new(), position: Lsn::ZERO, last: 0 };
+        let body = log.append(&mut queues, message(&mut Random::new(7)));
+        let key = (body, 0);
+        let refusal = TransportEntry::Trouble(Trouble {
+            key: Some(key),
+            transport: "|/a".into(),
+            attempts: 1,
+            next_try_secs: 1,
+            failure: Failure::Refused,
+            error: "550 no".into(),
+        });
+        if is_refused_first {
+            log.append(&mut queues, refusal.clone());
+        }
+        let under_way = queues.take_laggards(Lsn::new(log.last));
+        assert_eq!((under_way.len(), queues.take_laggards(Lsn::new(log.last)).len()), (1, 0), "not twice at a time");
+        match is_refused_first {
+            true => log.append(&mut queues, TransportEntry::Told(vec![key])),
+            false => log.append(&mut queues, refusal),
+        };
+        log.append(&mut queues, TransportEntry::Begun { key, file_bytes: 77 });
+        under_way.into_iter().for_each(|carried| log.append_carried(&mut queues, carried));
+        log.advance(&mut queues);
+        for _ in 0..2 {
+            let mut replayed = log.replayed(&config);
+            let job = replayed.job(key).unwrap();
+            let expected = if is_refused_first { RefusalNotice::Told } else { RefusalNotice::Owed("550 no".into()) };
+            assert_eq!((&job.notice, job.begun), (&expected, Some(77)));
+            log.carry(&mut queues);
+            assert!(log.position > body, "it is written anew once more");
+        }
+    }
+}
+
+#[test]
+fn an_entry_that_the_spool_refuses_is_written_again() {
+    let mut queues = Queues::new(Config::default());
+    queues.replayed();
+    let mut log = Log { entries: Vec::new(), position: Lsn::ZERO, last: 0 };
+    let body = log.append(&mut queues, message(&mut Random::new(7)));
+    assert_eq!(queues.take_laggards(body).len(), 1);
+    queues.failed_carries.lock().unwrap().push(body);
+    log.carry(&mut queues);
+    assert!(log.position >= body);
+}
+
+#[test]
+fn what_is_uncertain_is_held_until_it_is_released() {
+    let config = Config::default();
+    let mut queues = Queues::new(config.clone());
+    queues.replayed();
+    let mut log = Log { entries: Vec::new(), position: Lsn::ZERO, last: 0 };
+    let bodies: Vec<Lsn> = (0..3).map(|_| log.append(&mut queues, message(&mut Random::new(7)))).collect();
+    let mut queues = log.replayed_after_loss(&config);
+    assert!(queues.take(Instant::now()).is_none() && queues.take_advance().is_none(), "nothing is tried or passed");
+    let keys: Vec<Key> = open(&queues).into_iter().collect();
+    log.append(&mut queues, TransportEntry::Held(keys.clone()));
+    assert!(queues.holds_to_record.is_empty());
+    // The doubt is forgotten with the position, and the hold is not.
+    log.carry(&mut queues);
+    assert!(log.position > bodies[2]);
+    let mut queues = log.replayed(&config);
+    queues.retry_all();
+    assert!(queues.take(Instant::now()).is_none() && queues.holds_to_record.is_empty(), "it stays held");
+    let (of_first, others): (Vec<Key>, Vec<Key>) = keys.into_iter().partition(|(body, _)| *body == bodies[0]);
+    log.append(&mut queues, TransportEntry::Released(of_first.clone()));
+    for mut queues in [log.replayed(&config), log.replayed_after_loss_of(&config, bodies[2]), queues] {
+        assert!(queues.take(Instant::now()).is_some());
+        let mut is_held = |key: &Key| queues.job(*key).unwrap().stand == Stand::Held;
+        assert!(!of_first.iter().any(&mut is_held) && others.iter().all(is_held));
+    }
 }

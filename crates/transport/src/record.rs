@@ -128,10 +128,17 @@ impl Shared {
         self.stream.spool().append(Batch { entries, body: Body::None }, Box::new(then));
     }
 
+    /// Says in the stream which targets are held, until it has that.
+    pub fn record_holds(&self) {
+        let holds: Vec<Key> = self.queues().holds_to_record.iter().copied().collect();
+        holds.chunks(KEYS_MAX).for_each(|keys| self.append(&TransportEntry::Held(keys.to_vec())));
+    }
+
     /// Appends what the spool has refused, and tells of trouble with records. To be called each second while nothing may begin.
     pub fn look_at_records(&self) {
         let refused = std::mem::take(&mut *self.unrecorded.refused.lock().expect("refused records"));
         refused.into_iter().for_each(|record| self.append_record(record));
+        self.record_holds();
         match self.unrecorded.budget.look(Instant::now()) {
             Some(BudgetChange::Stopped { unrecorded, why }) => {
                 let why = why.unwrap_or_else(|| "the disk does not answer".into());
@@ -142,3 +149,6 @@ impl Shared {
         }
     }
 }
+
+/// Targets that one entry names.
+pub(crate) const KEYS_MAX: usize = 5000;

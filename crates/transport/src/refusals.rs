@@ -54,6 +54,7 @@ impl Queues {
         if let Some(job) = self.job(key).filter(|job| job.notice == RefusalNotice::None) {
             job.notice = RefusalNotice::Owed(reply);
             self.owing.push(key);
+            self.changed(key.0);
         }
     }
 

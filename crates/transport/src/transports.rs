@@ -12,11 +12,12 @@ use tokio::sync::{Notify, Semaphore};
 
 use crate::config::Config;
 use crate::consumer::Shared;
-use crate::entry::{Deliver, Target, TransportEntry};
+use crate::entry::{Deliver, Key, Target, TransportEntry};
 use crate::events::{Events, unix_secs};
 use crate::queues::Queues;
-use crate::record::Unrecorded;
+use crate::record::{KEYS_MAX, Unrecorded};
 use crate::refusals::tell_refusals;
+use crate::waiting::{TransportWaits, WaitingTarget};
 use crate::workers::schedule;
 
 /// The name of the stream of all transports.
@@ -77,8 +78,8 @@ pub struct OpenReport {
     pub damaged: Vec<Lsn>,
     /// Batches that a later version has written. They stay in the spool.
     pub unknown: Vec<Lsn>,
-    /// Entries up to here may be lost: messages that were delivered by then may be delivered again. `None`: nothing was lost.
-    pub uncertain: Option<Lsn>,
+    /// Targets that are held from now on, as notes of what was delivered are lost.
+    pub held: usize,
 }
 
 /// So much waits for a transport that no more is taken for it.
@@ -117,8 +118,8 @@ impl Transports {
         let mut replayed = StreamHandle::register(spool, STREAM)?.replay(&mut queues)?;
         queues.replayed();
         let (messages, damaged) = (queues.messages(), std::mem::take(&mut replayed.damaged));
-        let (unknown, uncertain) = (queues.unknown().to_vec(), queues.uncertain);
-        let report = OpenReport { messages, damaged, unknown, uncertain };
+        let (unknown, held) = (queues.unknown().to_vec(), queues.holds_to_record.len());
+        let report = OpenReport { messages, damaged, unknown, held };
         let runtime = NewRuntime::new("transport", BLOCKING_THREADS_MAX)?;
         let lmtp_memory_kib =
             u32::try_from(config.lmtp_bytes_max / 1024).unwrap_or(u32::MAX >> 3).clamp(1, u32::MAX >> 3);
@@ -141,6 +142,7 @@ impl Transports {
             failed_attempts: AtomicU64::new(0),
         });
         let attached = replayed.attach(shared.clone())?;
+        shared.record_holds();
         let (scheduled, told) = (schedule(shared.clone()), tell_refusals(shared.clone()));
         let runtime = runtime.run(async move {
             tokio::join!(scheduled, told);
@@ -170,7 +172,21 @@ impl Transports {
         }
     }
 
-    /// Tries everything that waits now, also what was refused.
+    /// Has targets tried that are held as nobody knows whether they have had their messages, and for which `is_meant` holds: how many. Durable when this returns. Blocks.
+    ///
+    /// # Errors
+    /// The spool takes nothing. Some may be released.
+    pub fn release(&self, is_meant: &dyn Fn(&WaitingTarget) -> bool) -> Result<usize, String> {
+        let held = self.queues().waiting(Instant::now());
+        let held = held.iter().filter(|target| target.waits == TransportWaits::Uncertain && is_meant(target));
+        let keys: Vec<Key> = held.map(|target| (Lsn::new(target.id), target.number)).collect();
+        for some in keys.chunks(KEYS_MAX) {
+            self.0.shared.append_durably(&TransportEntry::Released(some.to_vec()))?;
+        }
+        Ok(keys.len())
+    }
+
+    /// Tries everything that waits now, also what was refused; not what is held.
     pub fn retry_all(&self) {
         self.0.shared.queues().retry_all();
         self.0.shared.wake.notify_one();

@@ -13,6 +13,8 @@ use crate::transports::Transports;
 pub struct WaitingTarget {
     /// The batch of the spool that has the message.
     pub id: u64,
+    /// Its number within the message.
+    pub number: u16,
     /// Where it goes.
     pub transport: Arc<str>,
     /// The recipient.
@@ -42,6 +44,8 @@ pub enum TransportWaits {
     Retry(Duration),
     /// Somebody who looks at it; the next try comes then.
     Held(Duration),
+    /// An operator: nobody knows whether it has had its message. It is not tried.
+    Uncertain,
 }
 
 impl Transports {
@@ -54,14 +58,15 @@ impl Transports {
 }
 
 impl Queues {
-    fn waiting(&self, now: Instant) -> Vec<WaitingTarget> {
+    pub fn waiting(&self, now: Instant) -> Vec<WaitingTarget> {
         let mut all = Vec::new();
         for (body, message) in &self.messages {
-            for job in message.jobs.values() {
+            for (number, job) in &message.jobs {
                 let queue = self.queues.get(&job.target.transport);
                 let held = job.error.as_ref().is_some_and(|(failure, _)| Failure::is_held(*failure));
                 let waits = match job.stand {
                     Stand::Running => TransportWaits::Running,
+                    Stand::Held => TransportWaits::Uncertain,
                     Stand::Waiting(due) if held => TransportWaits::Held(due.saturating_duration_since(now)),
                     Stand::Waiting(due) => TransportWaits::Retry(due.saturating_duration_since(now)),
                     Stand::Queued => match queue.and_then(|queue| queue.blocked_until) {
@@ -69,9 +74,13 @@ impl Queues {
                         None => TransportWaits::Due,
                     },
                 };
-                let why = job.error.as_ref().map(|(_, error)| error.clone());
+                let why = match job.stand {
+                    Stand::Held => Some(UNCERTAIN.into()),
+                    _ => job.error.as_ref().map(|(_, error)| error.clone()),
+                };
                 all.push(WaitingTarget {
                     id: body.get(),
+                    number: *number,
                     transport: job.target.transport.clone(),
                     recipient: job.target.recipient.clone(),
                     sender: message.deliver.sender.clone(),
@@ -86,3 +95,5 @@ impl Queues {
         all
     }
 }
+
+const UNCERTAIN: &str = "nobody knows whether it was delivered";

@@ -43,7 +43,11 @@ pub(crate) async fn schedule(shared: Arc<Shared>) {
         }
         let budget = &shared.unrecorded.budget;
         // Poison ends what is under way.
-        if budget.unrecorded() > 0 || !budget.may_begin() || shared.queues().workers() > 0 {
+        let has_more = {
+            let queues = shared.queues();
+            queues.workers() > 0 || !queues.holds_to_record.is_empty()
+        };
+        if budget.unrecorded() > 0 || !budget.may_begin() || has_more {
             next = Some(next.unwrap_or(LOOK_EVERY).min(LOOK_EVERY));
         }
         shared.advance();
@@ -115,11 +119,7 @@ async fn deliver(shared: &Arc<Shared>, work: &Work, session: &mut Session) -> Ve
                     begun: part.begun,
                     lock_time: shared.config.lock_time,
                 };
-                append.run(&mut |file_bytes| {
-                    shared.append_durably(&TransportEntry::Begun { key, file_bytes })?;
-                    shared.queues().begun(key, file_bytes);
-                    Ok(())
-                })
+                append.run(&mut |file_bytes| shared.append_durably(&TransportEntry::Begun { key, file_bytes }))
             };
             match blocking(append).await {
                 Ok(()) => Outcome::Delivered,

@@ -27,7 +27,7 @@ pub(super) fn changed(relay: &Relay, of: &Which, expected: u64) -> Option<u64> {
     (now.abs_diff(expected) > expected / 10).then_some(now)
 }
 
-/// Those that fit; what is done is in the log. `secs`: after which a hold ends by itself.
+/// Those that fit; what is done is in the log. `secs`: after which a hold ends by itself. `others`: those of transports that were changed.
 pub(super) fn act(
     relay: &Relay,
     asker: &Asker,
@@ -35,6 +35,7 @@ pub(super) fn act(
     action: Doing,
     secs: Option<Secs>,
     reason: &str,
+    others: usize,
 ) -> Outcome {
     if secs.is_some() && action != Doing::Hold {
         return Err("only a hold has an end".to_owned());
@@ -49,6 +50,7 @@ pub(super) fn act(
     let (changed, follow, outranked) = (done.changed, done.follows, done.outranked);
     let Asker { uid, token } = asker;
     tracing::info!(uid, token, action = ?action, of, secs, reason, changed, follow, outranked, "the operator has changed the queue");
+    let changed = changed + others as u64;
     Ok(json!({ "done": changed, "changed": changed, "follow": follow, "outranked": outranked }))
 }
 

@@ -261,6 +261,9 @@ fn perform_alone(request: &Request, asker: &Asker, receiver: &Receiver, answer: 
         return match request {
             Request::Summary { .. } | Request::Suspensions | Request::Diversions => Ok(json!({ "done": 0 })),
             Request::Act { action: Doing::Flush, .. } => Ok(json!({ "done": 0 })),
+            Request::Act { action: Doing::Release, .. } if receiver.transports().is_some() => {
+                release_transports(request, asker, receiver).map(|done| json!({ "done": done, "changed": done }))
+            }
             _ => Err(RELAYS_NOT.to_owned()),
         };
     };
@@ -273,7 +276,8 @@ fn perform_alone(request: &Request, asker: &Asker, receiver: &Receiver, answer: 
             if let Some(now) = expect.and_then(|expect| act::changed(relay, of, expect)) {
                 return Err(format!("the selection has changed: {now} recipients are in it now"));
             }
-            act::act(relay, asker, of, *action, *secs, reason)
+            let others = release_transports(request, asker, receiver)?;
+            act::act(relay, asker, of, *action, *secs, reason, others)
         }
         Request::Suspend { scope, secs, reason } => suspend::suspend(relay, asker, scope, *secs, reason),
         Request::Resume { scope } => suspend::resume(relay, asker, scope),
@@ -296,6 +300,12 @@ fn perform_alone(request: &Request, asker: &Asker, receiver: &Receiver, answer: 
         Request::Suppress { entries } => suppression::add(relay, asker, entries),
         Request::Unsuppress { tenant, addresses } => suppression::remove(relay, asker, tenant, addresses),
     }
+}
+
+/// Has mail for transports delivered that is held as nobody knows whether it was, if a request releases it: how many recipients.
+fn release_transports(request: &Request, asker: &Asker, receiver: &Receiver) -> Result<usize, String> {
+    let Request::Act { of, action: Doing::Release, secs: None, reason, .. } = request else { return Ok(0) };
+    receiver.transports().map_or(Ok(0), |transports| crate::transports::release(transports, asker, of, reason))
 }
 
 fn forget_mailbox(receiver: &Receiver, mailbox: &str) -> Outcome {

@@ -7,6 +7,8 @@ use posthaste_control::Which;
 use posthaste_transport::{TransportWaits, Transports, WaitingTarget};
 use serde_json::{Value, json};
 
+use crate::control::Asker;
+
 /// Gives the waiting targets that fit, at most `most`, to `answer` until that says no. Returns the number of all that fit.
 pub(crate) fn list(transports: &Transports, of: &Which, most: u64, answer: &dyn Fn(Value) -> bool) -> u64 {
     let (mut count, now) = (0, SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default());
@@ -21,6 +23,20 @@ pub(crate) fn list(transports: &Transports, of: &Which, most: u64, answer: &dyn 
     count
 }
 
+/// Has those tried that fit and are held as nobody knows whether they have had their messages. Durable when this returns. Blocks.
+///
+/// # Errors
+/// The spool takes nothing.
+pub(crate) fn release(transports: &Transports, asker: &Asker, of: &Which, reason: &str) -> Result<usize, String> {
+    let released = transports.release(&|target| is_meant(target, of))?;
+    if released > 0 {
+        let of = serde_json::to_string(of).unwrap_or_default();
+        let Asker { uid, token } = asker;
+        tracing::info!(uid, token, of, reason, released, "the operator has released mail for transports");
+    }
+    Ok(released)
+}
+
 fn is_meant(target: &WaitingTarget, of: &Which) -> bool {
     let Which { message, number, sender, recipient, domain, tenant, campaign, held } = of;
     let is =
@@ -33,7 +49,15 @@ fn is_meant(target: &WaitingTarget, of: &Which) -> bool {
         && is(domain, target.recipient.rsplit_once('@').map_or("", |(_, domain)| domain))
         && tenant.as_ref().is_none_or(String::is_empty)
         && campaign.as_ref().is_none_or(String::is_empty)
-        && held.is_none_or(|held| held == matches!(target.waits, TransportWaits::Held(_)))
+        && held.is_none_or(|held| held == held_by(target).is_some())
+}
+
+fn held_by(target: &WaitingTarget) -> Option<&'static str> {
+    match target.waits {
+        TransportWaits::Held(_) => Some("transport"),
+        TransportWaits::Uncertain => Some("uncertain"),
+        _ => None,
+    }
 }
 
 /// `now`: since 1970.
@@ -43,6 +67,7 @@ fn of_transport(target: &WaitingTarget, now: Duration) -> Value {
         TransportWaits::Running => ("under way", None),
         TransportWaits::Retry(pause) => ("scheduled", Some(pause)),
         TransportWaits::Held(pause) => ("held", Some(pause)),
+        TransportWaits::Uncertain => ("held", None),
     };
     json!({
         "id": target.id.to_string(),
@@ -55,7 +80,7 @@ fn of_transport(target: &WaitingTarget, now: Duration) -> Value {
         "attempts": target.attempts,
         "state": kind,
         "until": pause.map(|pause| (now + pause).as_secs()),
-        "held_by": matches!(target.waits, TransportWaits::Held(_)).then_some("transport"),
+        "held_by": held_by(target),
         "why": target.why.as_deref(),
     })
 }

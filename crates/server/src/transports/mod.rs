@@ -25,7 +25,7 @@ use crate::stuck::StuckStreams;
 use posthaste_config::Config;
 use refusals::RefusalNotices;
 
-pub(crate) use listing::list;
+pub(crate) use listing::{list, release};
 
 /// Programs, files and LMTP servers get their mail. Opened when the configuration names the first of them, at the latest by a reload.
 pub(crate) struct TransportService {
@@ -117,12 +117,11 @@ fn open(
     }
     let (transports, report) = Transports::open(spool, settings(config, recorder, notices), Events::new(log))?;
     log_damaged(&report.damaged, "transports");
-    if let Some(through) = report.uncertain.filter(|_| report.messages > 0) {
-        let (messages, through) = (report.messages, through.get());
+    if report.held > 0 {
         tracing::error!(
-            messages,
-            through,
-            "notes of what programs, files and LMTP servers have had are lost: waiting messages up to this batch may be delivered to them a second time"
+            recipients = report.held,
+            "held: nobody knows whether programs, files and LMTP servers have had these messages. `posthaste queue list --held` shows them, `posthaste queue release` \
+             delivers them, `posthaste spool drop` drops them"
         );
     }
     if let Some(first) = report.unknown.first() {
