@@ -15,6 +15,7 @@ use crate::queue::Snapshot;
 pub(super) async fn run(shared: Arc<Shared>) {
     let worker = shared.watch.worker("snapshots of the queue", &["", "writing one"], PATIENCE);
     let (mut due, mut wanted_at) = (Instant::now() + EVERY, Instant::now());
+    let mut is_told = false;
     while !shared.is_ending() {
         let (now, is_wanted) = (Instant::now(), shared.wanted.load(Ordering::Acquire) > 0);
         if now >= due || is_wanted && now >= wanted_at {
@@ -22,8 +23,13 @@ pub(super) async fn run(shared: Arc<Shared>) {
             let writing = shared.clone();
             let written = tokio::task::spawn_blocking(move || writing.advance()).await;
             worker.pulse().step(0);
-            if let Ok(Err(error)) = written {
-                shared.warn(shared.spool.stats().published, &format!("the snapshot of the queue: {error}"));
+            match written {
+                Ok(Ok(true)) => is_told = false,
+                // A disk that stays full is told of once, not with each try.
+                Ok(Err(error)) if !std::mem::replace(&mut is_told, true) => {
+                    shared.warn(shared.spool.stats().published, &format!("the snapshot of the queue: {error}"));
+                }
+                _ => {}
             }
             // Of a large queue it takes its time: a tenth of the whole at most, a fifth while the ring wants room.
             let (took, now) = (now.elapsed(), Instant::now());
@@ -40,11 +46,11 @@ const LOOK_EVERY: Duration = Duration::from_millis(250);
 const PATIENCE: Duration = Duration::from_secs(120);
 
 impl Shared {
-    /// Writes the queue down, if it has changed, and releases what is settled. Blocks.
+    /// Writes the queue down, if it has changed, and releases what is settled; false if it has not. Blocks.
     ///
     /// # Errors
     /// Those of writing the snapshot: nothing is released then, and the next call tries again.
-    pub fn advance(self: &Arc<Self>) -> io::Result<()> {
+    pub fn advance(self: &Arc<Self>) -> io::Result<bool> {
         self.wanted.store(0, Ordering::Release);
         let (mut snapshot, settled, first) = {
             let mut queue = self.queue();
@@ -54,7 +60,7 @@ impl Shared {
         // One of an idle queue is written twice: if one of the two is lost, the other says the same.
         let is_new = position != self.spool.position(self.stream).0 || !settled.is_empty();
         if !is_new && !self.spool.wants_snapshot(self.stream) {
-            return Ok(());
+            return Ok(false);
         }
         // A name that no file has or had, since the spool may be about to remove that.
         let unique = self.snapshots.fetch_add(1, Ordering::Relaxed);
@@ -78,6 +84,6 @@ impl Shared {
         let below = first.map_or(behind, |first| first.min(behind));
         let also = settled.into_iter().filter(|message| *message >= below).collect();
         self.spool.advance(self.stream, position, Some(name), Released { below, also });
-        Ok(())
+        Ok(true)
     }
 }
