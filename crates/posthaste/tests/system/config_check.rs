@@ -90,6 +90,25 @@ fn config_check_refuses_what_serve_refuses() {
 }
 
 #[test]
+fn a_secret_that_cannot_be_used_names_its_command() {
+    let dir = tempfile::tempdir().unwrap();
+    fs::write(dir.path().join("short"), "abc\n").unwrap();
+    let sections = [("relay.srs", "[relay.srs]\ndomain"), ("relay.return_path", "[relay.return_path]\ndomain")];
+    for (name, table) in sections {
+        for file in ["missing", "short"] {
+            let config = format!("{table} = \"s.example\"\nsecret_file = \"{file}\"\n{LISTENER}");
+            fs::write(dir.path().join("posthaste.toml"), config).unwrap();
+            let remedy = format!("`openssl rand -base64 24 > {file}`");
+            for output in [command(dir.path(), &["config", "check"]).output().unwrap(), refused_start(dir.path())] {
+                let said = String::from_utf8(output.stderr).unwrap();
+                let told = said.lines().filter(|line| line.contains(&format!("{name}: ")) && line.contains(&remedy));
+                assert!(output.status.code() == Some(2) && told.count() == 1, "{said}");
+            }
+        }
+    }
+}
+
+#[test]
 fn config_check_tells_of_every_problem_and_not_the_first_alone() {
     let dir = tempfile::tempdir().unwrap();
     let config = "[relay]\nshaping = [\"a.toml\"]\n[relay.bounces]\nclasses_file = \"b.toml\"\n[dns]\nhosts_file = \"c\"\n[storage]\nmail = \"posthaste.toml/m\"\n";

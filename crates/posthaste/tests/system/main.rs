@@ -45,6 +45,7 @@ mod relay_events;
 mod relay_full;
 mod relay_limits;
 mod relay_pressure;
+mod relay_replies;
 mod relaying;
 mod reloading;
 mod routes;

@@ -6,6 +6,8 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
+use super::replies::shortened;
+
 /// By name. One failure is not remembered: whoever can break one handshake would have all mail of the next minutes in the clear.
 #[derive(Default)]
 pub(super) struct BrokenTls(Mutex<HashMap<Arc<str>, Failures>>);
@@ -24,9 +26,9 @@ impl Failures {
 }
 
 impl BrokenTls {
-    /// TLS has failed now. `true`: for the second time, at least [`APART`] after the first, and it is not tried for [`MEMORY`] from now on. Beyond
-    /// [`HOSTS_MAX`] hosts nothing is noted.
-    pub fn failed(&self, host: &Arc<str>) -> bool {
+    /// TLS has failed now. If that is the second time, at least [`APART`] after the first, it is not tried for [`MEMORY`] from now on; returns the error
+    /// then, cut as replies are, since certificates and alerts are a stranger's text. Beyond [`HOSTS_MAX`] hosts nothing is noted.
+    pub fn failed(&self, host: &Arc<str>, error: &str) -> Option<Arc<str>> {
         let (mut hosts, now) = (self.0.lock().expect("hosts"), Instant::now());
         if hosts.len() >= HOSTS_MAX {
             hosts.retain(|_, failures| !failures.is_over(now));
@@ -36,7 +38,7 @@ impl BrokenTls {
             Some(failures) if failures.is_over(now) => *failures = Failures { first: now, avoided_until: None },
             Some(failures) if failures.avoided_until.is_none() && now - failures.first >= APART => {
                 failures.avoided_until = Some(now + MEMORY);
-                return true;
+                return Some(shortened(error));
             }
             Some(_) => {}
             None if has_room => {
@@ -44,7 +46,7 @@ impl BrokenTls {
             }
             None => {}
         }
-        false
+        None
     }
 
     /// A session over TLS was of use.
@@ -73,42 +75,58 @@ mod tests {
         tokio::time::advance(Duration::from_secs(secs)).await;
     }
 
+    impl BrokenTls {
+        fn is_given_up(&self, host: &Arc<str>) -> bool {
+            self.failed(host, "a reason").is_some()
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn the_reason_that_is_told_is_cut() {
+        let (broken, host) = (BrokenTls::default(), Arc::from("mx.example"));
+        let error = format!("no name of its certificate matches: {}", "é".repeat(500_000));
+        assert_eq!(broken.failed(&host, &error), None);
+        after(60).await;
+        let told = broken.failed(&host, &error).expect("it is given up");
+        assert!(told.len() <= 1000 && told.starts_with("no name of its certificate matches: é"), "{told}");
+    }
+
     #[tokio::test(start_paused = true)]
     async fn two_failures_a_minute_apart_count_for_ten_minutes() {
         let (broken, host) = (BrokenTls::default(), Arc::from("mx.example"));
-        assert!(!broken.failed(&host) && !broken.has(&host));
+        assert!(!broken.is_given_up(&host) && !broken.has(&host));
         after(59).await;
-        assert!(!broken.failed(&host) && !broken.has(&host), "too near");
+        assert!(!broken.is_given_up(&host) && !broken.has(&host), "too near");
         after(1).await;
-        assert!(broken.failed(&host) && broken.has(&host) && !broken.has("mx2.example"));
-        assert!(!broken.failed(&host), "no news");
+        assert!(broken.is_given_up(&host) && broken.has(&host) && !broken.has("mx2.example"));
+        assert!(!broken.is_given_up(&host), "no news");
         after(599).await;
         assert!(broken.has(&host));
         after(1).await;
-        assert!(!broken.has(&host) && !broken.failed(&host) && !broken.has(&host), "from the beginning");
+        assert!(!broken.has(&host) && !broken.is_given_up(&host) && !broken.has(&host), "from the beginning");
     }
 
     #[tokio::test(start_paused = true)]
     async fn an_old_failure_and_one_before_a_success_do_not_count() {
         let (broken, host) = (BrokenTls::default(), Arc::from("mx.example"));
-        broken.failed(&host);
+        broken.is_given_up(&host);
         after(600).await;
-        assert!(!broken.failed(&host));
+        assert!(!broken.is_given_up(&host));
         after(60).await;
         broken.worked(&host);
-        assert!(!broken.failed(&host));
+        assert!(!broken.is_given_up(&host));
     }
 
     #[tokio::test(start_paused = true)]
     async fn the_number_of_hosts_is_bounded_and_old_ones_make_room() {
         let broken = BrokenTls::default();
         let host = |number: usize| Arc::from(format!("mx{number}.example"));
-        assert!((0..=HOSTS_MAX).all(|number| !broken.failed(&host(number))));
+        assert!((0..=HOSTS_MAX).all(|number| !broken.is_given_up(&host(number))));
         after(60).await;
-        assert!(broken.failed(&host(HOSTS_MAX - 1)) && !broken.failed(&host(HOSTS_MAX)));
+        assert!(broken.is_given_up(&host(HOSTS_MAX - 1)) && !broken.is_given_up(&host(HOSTS_MAX)));
         after(540).await;
-        broken.failed(&host(HOSTS_MAX));
+        broken.is_given_up(&host(HOSTS_MAX));
         after(60).await;
-        assert!(broken.failed(&host(HOSTS_MAX)));
+        assert!(broken.is_given_up(&host(HOSTS_MAX)));
     }
 }

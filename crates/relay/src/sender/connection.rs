@@ -14,7 +14,6 @@ use tokio::time::Instant;
 use super::broken_tls;
 use super::dial::DialPermit;
 use super::observer::SiteState;
-use super::replies::shortened;
 use super::reuse::{Handed, Key};
 use super::route::Manner;
 use super::shape::Permit;
@@ -206,11 +205,10 @@ pub(super) async fn open(
 impl Shared {
     /// TLS with a host has failed.
     pub(super) fn tls_failed(&self, host: &Arc<str>, error: &str) {
-        if self.broken_tls.failed(host)
+        if let Some(error) = self.broken_tls.failed(host, error)
             && let Some(observer) = &self.config.observer
         {
-            // Certificates and alerts are a stranger's text.
-            observer.tls_avoided(host, &shortened(error), broken_tls::MEMORY.as_secs());
+            observer.tls_avoided(host, &error, broken_tls::MEMORY.as_secs());
         }
     }
 

@@ -45,12 +45,17 @@ fn a_421_at_any_stage_is_seen_with_its_stage_and_host() {
     check(|_| (At::Data, SAID), "DATA");
 }
 
+const OTHER: Ipv4Addr = Ipv4Addr::new(127, 0, 0, 2);
+
 fn two_hosts(first: Act, second: Act) -> (Rig, [Ending; 2]) {
-    let first = Ending::start(first);
-    let other = Ipv4Addr::new(127, 0, 0, 2);
-    let second = Ending::at((other, first.address.port()).into(), second);
     let zone = Zone::default().mx("a.example", 10, "mx1.example").mx("a.example", 20, "mx2.example");
-    let zone = zone.a("mx1.example", LOOPBACK).a("mx2.example", other);
+    two_addresses(zone.a("mx1.example", LOOPBACK).a("mx2.example", OTHER), first, second)
+}
+
+/// The first is at [`LOOPBACK`], the second at [`OTHER`].
+fn two_addresses(zone: Zone, first: Act, second: Act) -> (Rig, [Ending; 2]) {
+    let first = Ending::start(first);
+    let second = Ending::at((OTHER, first.address.port()).into(), second);
     let rig = rig_with(zone, first.address.port(), |config| {
         (config.schedules, config.site_pause_secs) = (schedules(3600, 86_400), 3600);
         config.shaping = rules("[default]\nfailures_before_pause = 1\n");
@@ -66,6 +71,18 @@ fn the_last_words_of_each_host_are_kept() {
     wait("it pauses", || rig.unreachable().is_some());
     let said = rig.unreachable().unwrap();
     for part in ["mx1.example", "too many", "mx2.example", "shutting down (MAIL)"] {
+        assert!(said.contains(part), "{part}: {said}");
+    }
+}
+
+#[test]
+fn the_last_words_of_each_address_of_a_host_are_kept() {
+    let zone = zone().a("mx.a.example", OTHER);
+    let (rig, _) =
+        two_addresses(zone, |_| (At::Greeting, "421 4.7.0 too many\r\n"), |_| (At::Rcpt, "421 4.3.2 bye\r\n"));
+    wait("it pauses", || rig.unreachable().is_some());
+    let said = rig.unreachable().unwrap();
+    for part in ["mx.a.example (127.0.0.1): ", "too many", "mx.a.example (127.0.0.2): ", "bye (RCPT)"] {
         assert!(said.contains(part), "{part}: {said}");
     }
 }

@@ -73,10 +73,16 @@ fn signature(key: &hmac::Key, body: &[u8]) -> String {
 }
 
 fn secret(file: &Path) -> Result<hmac::Key, String> {
-    let text = std::fs::read_to_string(file).map_err(|error| format!("{}: {error}", file.display()))?;
+    let shown = file.display();
+    let refused = |why: &dyn std::fmt::Display| {
+        format!(
+            "{shown}: {why}; restore the file, or make a new secret with `openssl rand -base64 24 > {shown}` and give it to the webhook's server"
+        )
+    };
+    let text = std::fs::read_to_string(file).map_err(|error| refused(&error))?;
     let secret = text.trim_end_matches(['\r', '\n']);
     if secret.len() < SECRET_BYTES_MIN {
-        return Err(format!("{}: a secret has at least {SECRET_BYTES_MIN} bytes", file.display()));
+        return Err(refused(&format_args!("a secret has at least {SECRET_BYTES_MIN} bytes")));
     }
     Ok(hmac::Key::new(hmac::HMAC_SHA256, secret.as_bytes()))
 }
@@ -115,7 +121,10 @@ mod tests {
             "sha256=5bdcc146bf60754e6a042426089575c75a003f089d2739839dec58b964ec3843"
         );
         std::fs::write(&file, "short\n").unwrap();
-        assert!(secret(&file).unwrap_err().contains("at least 8 bytes"));
+        let refused = secret(&file).unwrap_err();
+        let remedy = format!("`openssl rand -base64 24 > {}`", file.display());
+        assert!(refused.contains("at least 8 bytes") && refused.contains(&remedy), "{refused}");
+        assert!(secret(&dir.path().join("missing")).unwrap_err().contains("openssl rand"));
         std::fs::write(&file, "long enough\n").unwrap();
         assert!(secret(&file).is_ok());
     }
