@@ -60,9 +60,6 @@ fn look(dir: &Path) -> Result<Verdict, IndexError> {
     match Snapshot::open(dir) {
         Ok(snapshot) => check(dir, &snapshot, &mut verdict)?,
         Err(StateError::Damaged { what, .. }) => verdict.damage.push(("current".to_owned(), what)),
-        Err(StateError::Io { error, .. }) if error.kind() == std::io::ErrorKind::NotFound => {
-            verdict.damage.push(("current".to_owned(), "names a file that is missing".to_owned()));
-        }
         Err(error) => return Err(error.into()),
     }
     Ok(verdict)

@@ -1,26 +1,24 @@
 //! The mailboxes with their UIDs and flags, as protocols serve them.
 
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::task::{Context, Poll};
 
 use posthaste_delivery::local::LocalDelivery;
 use posthaste_maildir::MailboxPath;
-use posthaste_mailstore::ledger::{LedgerReport, MailLedger, applied_in};
+use posthaste_mailstore::ledger::{LedgerError, LedgerReport, MailLedger, applied_in};
+use posthaste_mailstore::table::{FILE as TABLE_FILE, MetaError};
 use posthaste_mailstore::{MaildirLogins, MaildirStore};
 use posthaste_spool::{Damage, Lsn};
 use tokio::task::spawn_blocking;
 use tokio::time::Instant;
 
-use crate::error::ServeError;
 use crate::opening::log_damaged;
 use crate::receive::Receiver;
 use crate::services::{Ending, OnFailure, Service, end_blocking};
 use posthaste_config::Config;
 
 pub(crate) const NAME: &str = "mailboxes";
-/// The remedy where they cannot be opened.
-pub(crate) const HELP: &str =
-    "mail is received, and nobody can read it by IMAP or POP3: repair the cause, then restart the server";
 /// The directory of the table of mailboxes, below that of all data.
 pub const MAILSTORE_DIRECTORY: &str = "mailstore";
 
@@ -29,6 +27,44 @@ pub(crate) fn last_lsn(config: &Config) -> Lsn {
     Lsn::new(applied_in(&config.storage.data.join(MAILSTORE_DIRECTORY)).unwrap_or(0))
 }
 
+fn table_of(config: &Config) -> PathBuf {
+    config.storage.data.join(MAILSTORE_DIRECTORY).join(TABLE_FILE)
+}
+
+/// Mailboxes that could not be opened.
+pub(crate) struct UnreadableMailboxes {
+    pub error: String,
+    /// The remedy.
+    pub help: String,
+}
+
+impl UnreadableMailboxes {
+    fn of_ledger(error: &LedgerError, table: &Path) -> Self {
+        let table = table.display();
+        let (error, remedy) = match error {
+            LedgerError::Table(MetaError::Damaged(_) | MetaError::Value(_)) => (
+                format!("{table}: {error}"),
+                format!(
+                    "stop the server, put this file back, or remove it (`rm {table}`: each mailbox gets new UIDs, and clients load their mail again), \
+                     and start it again"
+                ),
+            ),
+            LedgerError::Table(MetaError::Disk(_) | MetaError::NoRoom(_)) => {
+                (format!("{table}: {error}"), CAUSE.to_owned())
+            }
+            error => (error.to_string(), CAUSE.to_owned()),
+        };
+        Self { error, help: format!("{UNREADABLE}: {remedy}") }
+    }
+
+    fn of_system(error: std::io::Error) -> Self {
+        Self { error: error.to_string(), help: format!("{UNREADABLE}: {CAUSE}") }
+    }
+}
+
+const UNREADABLE: &str = "mail is received, and nobody can read it by IMAP or POP3";
+const CAUSE: &str = "repair the cause, then restart the server";
+
 /// The open mailboxes.
 pub(crate) struct Mailboxes {
     ledger: Arc<MailLedger>,
@@ -36,29 +72,30 @@ pub(crate) struct Mailboxes {
 }
 
 impl Mailboxes {
-    /// Opens the table, and reads from the spool what it lacks.
-    ///
-    /// # Errors
-    /// [`ServeError::Service`].
-    ///
-    /// `damage`: of the spool, as its opening reported it.
-    pub async fn open(config: &Config, damage: &[Damage], delivery: &LocalDelivery) -> Result<Self, ServeError> {
+    /// Opens the table, and reads from the spool what it lacks. `damage`: of the spool, as its opening reported it.
+    pub async fn open(
+        config: &Config,
+        damage: &[Damage],
+        delivery: &LocalDelivery,
+    ) -> Result<Self, UnreadableMailboxes> {
         let (spool, nonce) = (Arc::clone(delivery.intake().spool()), delivery.file_nonce());
-        let (dir, mail) = (config.storage.data.join(MAILSTORE_DIRECTORY), config.storage.mail.clone());
+        let (table, mail) = (table_of(config), config.storage.mail.clone());
         let (host, damage) = (config.host_name.to_string(), damage.to_vec());
         let (awaits, files) = (delivery.clone(), delivery.clone());
         let open = move || {
-            let (ledger, report) =
-                MailLedger::open(spool, &damage, &dir, &host, nonce).map_err(std::io::Error::other)?;
+            let dir = table.parent().expect("it is in a directory");
+            let opened = MailLedger::open(spool, &damage, dir, &host, nonce);
+            let (ledger, report) = opened.map_err(|error| UnreadableMailboxes::of_ledger(&error, &table))?;
             let ledger = Arc::new(ledger);
             let store =
-                MaildirStore::open(&mail, Arc::clone(&ledger), Box::new(move |lsn| awaits.needs_body(Lsn::new(lsn))))?;
+                MaildirStore::open(&mail, Arc::clone(&ledger), Box::new(move |lsn| awaits.needs_body(Lsn::new(lsn))))
+                    .map_err(UnreadableMailboxes::of_system)?;
             store.open_for_append(files.intake().clone(), Arc::new(files));
             Ok((Self { ledger, store: Arc::new(store) }, report))
         };
-        let opened = spawn_blocking(open).await.map_err(std::io::Error::from).flatten();
-        let (mailboxes, report) = opened.map_err(|error| ServeError::Service { service: NAME, error })?;
-        tell(&report);
+        let opened = spawn_blocking(open).await.map_err(|error| UnreadableMailboxes::of_system(error.into()));
+        let (mailboxes, report) = opened.flatten()?;
+        tell(&report, &table_of(config));
         Ok(mailboxes)
     }
 
@@ -78,10 +115,17 @@ pub(crate) fn of_users(store: Arc<MaildirStore>, receiver: Receiver) -> Arc<Mail
     Arc::new(MaildirLogins::new(store, Box::new(find)))
 }
 
-fn tell(report: &LedgerReport) {
+fn tell(report: &LedgerReport, table: &Path) {
     let LedgerReport { replayed, damaged, lost, other_spool, has_skipped, unknown } = report;
     log_damaged(damaged, NAME);
-    if let Some((applied, position)) = lost {
+    if let Some((0, _)) = lost {
+        let file = table.display();
+        tracing::error!(
+            %file,
+            "the table of mailboxes is gone, and a new one was made: each mailbox gets new UIDs, and clients load their mail again. If you have the file, \
+             stop the server, put it back, and start it again"
+        );
+    } else if let Some((applied, position)) = lost {
         tracing::error!(
             applied,
             position,

@@ -197,9 +197,9 @@ async fn start_services(
     .gated(logins::open_gate(&config.storage.data))
     .with_first_password(logins::first_password(config).await?);
     note_stuck_mounts(&store, receiver.destinations().stuck());
-    if let Some(error) = failed {
+    if let Some(failed) = failed {
         // Mail is received and kept without them.
-        receiver.destinations().stuck().add(mailboxes::NAME, &error, mailboxes::HELP);
+        receiver.destinations().stuck().add(mailboxes::NAME, &failed.error, &failed.help);
     }
     services.add(TransportService::start(config, &receiver).await?);
     services.add(RelayService::start(config, relay, receiver.clone()).await?);

@@ -27,6 +27,8 @@ impl FileError {
     fn note<T>(&self, outcome: io::Result<T>) -> io::Result<T> {
         outcome.inspect_err(|error| {
             let kind = match error.kind() {
+                // The file is shorter than the database says: that is damage.
+                io::ErrorKind::UnexpectedEof => return,
                 io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded | io::ErrorKind::FileTooLarge => {
                     FileErrorKind::NoRoom
                 }

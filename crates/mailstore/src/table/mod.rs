@@ -167,7 +167,8 @@ struct OpenTable {
     error: FileError,
 }
 
-pub(crate) const FILE: &str = "meta.redb";
+/// The table's file, in its directory.
+pub const FILE: &str = "meta.redb";
 const NEW_FILE: &str = "meta.redb.new";
 /// Beside a file of which a sync has failed: pages of it that read well may not be on the disk, and its length may be another there. So the next opening copies its
 /// rows as well. A power cut may take the mark, and takes what was not on the disk with it.

@@ -56,8 +56,12 @@ impl Imap {
     }
 
     pub fn logged_in(address: SocketAddr) -> Self {
+        Self::logged_in_as(address, "ann@example.org")
+    }
+
+    pub fn logged_in_as(address: SocketAddr, login: &str) -> Self {
         let (mut client, _) = Self::open(address);
-        client.ok("LOGIN ann@example.org secret");
+        client.ok(&format!("LOGIN {login} secret"));
         client
     }
 

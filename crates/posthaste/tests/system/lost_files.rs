@@ -11,7 +11,7 @@ use serde_json::Value;
 use crate::relaying::{self, ANYWHERE, EVENTS, list, next_hop, queue};
 use crate::support::{PATIENCE, Server, command};
 
-fn copy(from: &Path, to: &Path) {
+pub fn copy(from: &Path, to: &Path) {
     fs::create_dir_all(to).unwrap();
     for entry in fs::read_dir(from).unwrap().map(Result::unwrap) {
         let to = to.join(entry.file_name());
@@ -25,7 +25,7 @@ fn copy(from: &Path, to: &Path) {
 }
 
 /// The files below a directory, by their paths from `root`.
-fn files(root: &Path, dir: &Path) -> Vec<PathBuf> {
+pub fn files(root: &Path, dir: &Path) -> Vec<PathBuf> {
     let mut found = Vec::new();
     for entry in fs::read_dir(root.join(dir)).unwrap().map(Result::unwrap) {
         let (path, kind) = (dir.join(entry.file_name()), entry.file_type().unwrap());
@@ -63,7 +63,7 @@ fn used(dir: &Path, next: &Server) {
 
 /// How a file is spoiled.
 #[derive(Debug, Clone, Copy)]
-enum How {
+pub enum How {
     Removed,
     Cut,
     Emptied,
@@ -73,7 +73,7 @@ enum How {
     Unreadable,
 }
 
-fn spoil(path: &Path, how: How) {
+pub fn spoil(path: &Path, how: How) {
     match how {
         How::Removed => fs::remove_file(path).unwrap(),
         How::Cut => {

@@ -25,6 +25,7 @@ mod keywords;
 mod listeners;
 mod load;
 mod lost_files;
+mod lost_streams;
 mod mailboxes;
 mod maps;
 mod mounts;

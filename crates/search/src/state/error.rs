@@ -21,7 +21,7 @@ pub enum StateError {
         found: u32,
     },
     /// The bytes are not what was written: rebuild. Tags are kept elsewhere and are not concerned.
-    #[error("{}: damaged: {what}", dir.display())]
+    #[error("{}: damaged: {what}; `posthaste index rebuild` with its Maildirs builds it again, tags are kept", dir.display())]
     Damaged {
         /// The index's directory.
         dir: PathBuf,

@@ -39,17 +39,19 @@ impl Snapshot {
         let io = |error| StateError::Io { dir: dir.to_owned(), error };
         loop {
             let current = read_current(dir)?;
+            let name = current.file.clone();
+            let damaged = |what: &str| StateError::Damaged { dir: dir.to_owned(), what: format!("{name}: {what}") };
             let file = match File::open(dir.join(&current.file)) {
                 // Written again between our two looks; `current` says by now where.
                 Err(e) if e.kind() == io::ErrorKind::NotFound && read_current(dir)?.file != current.file => continue,
+                Err(e) if e.kind() == io::ErrorKind::NotFound => return Err(damaged("it is missing")),
                 opened => opened.map_err(io)?,
             };
-            let damaged = |what: String| StateError::Damaged { dir: dir.to_owned(), what };
             let bytes = directory_bytes(&file, &current).map_err(io)?;
-            let bytes = bytes.ok_or_else(|| damaged("the directory's checksum is wrong".to_owned()))?;
-            let directory: Directory = serde_json::from_slice(&bytes).map_err(|e| damaged(e.to_string()))?;
+            let bytes = bytes.ok_or_else(|| damaged("the directory's checksum is wrong"))?;
+            let directory: Directory = serde_json::from_slice(&bytes).map_err(|e| damaged(&e.to_string()))?;
             let file_bytes = file.metadata().map_err(io)?.len();
-            directory.check(file_bytes).map_err(|what| damaged(what.to_owned()))?;
+            directory.check(file_bytes).map_err(damaged)?;
             let name_ends = directory.chunks.iter().map(|_| NameEnds::default()).collect();
             return Ok(Self { dir: dir.to_owned(), file, directory, current, name_ends });
         }

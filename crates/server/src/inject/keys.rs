@@ -105,6 +105,10 @@ fn tell(report: &KeyReport) {
     if unreadable.is_empty() && damaged.is_empty() && uncertain.is_none() {
         return;
     }
+    for snapshot in unreadable {
+        let (file, what) = (&*snapshot.place, &*snapshot.what);
+        tracing::error!(file, what, "a snapshot of the keys of requests cannot be read");
+    }
     let snapshots = unreadable.len();
     let batches = damaged.len();
     let through = uncertain.map(|lsn| lsn.get());

@@ -62,8 +62,12 @@ impl Hook {
                 let cursor = end(&self.dir).map_err(said)?;
                 let place = Place { file: cursor.file, offset: cursor.offset, ..Place::default() };
                 if place.file > 1 || place.offset > 0 {
-                    let webhook = &self.webhook.name;
-                    tracing::info!(webhook, "a webhook without a saved place: it is told of what comes from now on");
+                    let (webhook, file) = (&self.webhook.name, path.display().to_string());
+                    tracing::info!(
+                        webhook,
+                        file,
+                        "a webhook without a saved place: it is told of what comes from now on"
+                    );
                 }
                 saving.save(place);
                 place

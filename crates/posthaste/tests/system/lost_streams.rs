@@ -1,0 +1,182 @@
+//! Each file of a server in which every stream is used, removed and cut off while it is down: it starts, the log names the file and the remedy, and the others serve.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use serde_json::Value;
+
+use crate::auth::line;
+use crate::http::{self, page_of, token};
+use crate::imap::{Imap, address_of};
+use crate::inject::{JSON, request, to, try_ask};
+use crate::lost_files::{How, copy, files, spoil};
+use crate::relaying::{self, ANYWHERE, EVENTS, next_hop};
+use crate::support::{Server, command};
+
+/// Mail was delivered here and there, by SMTP and by HTTP with a key, was read by IMAP and found; some waits for another host and for a transport. Then the server has stopped. Returns the secret of a token.
+fn used_by_all(dir: &Path, next: &Server) -> String {
+    fs::write(dir.join("passwords"), line(dir, "eve@here.example", "secret")).unwrap();
+    fs::write(dir.join("secret"), "a secret for tests\n").unwrap();
+    let paths = "[relay.return_path]\ndomain = \"bounces.here.example\"\nsecret_file = \"secret\"\n";
+    let hook = "[[webhook]]\nname = \"crm\"\nurl = \"http://127.0.0.1:9/\"\n[search]\nindex = true\n";
+    let readers = "[auth]\nfile = \"passwords\"\n[[listener]]\naddress = \"127.0.0.1:0\"\nprotocol = \"imap\"\n";
+    let more = format!("{paths}{EVENTS}{hook}{readers}{}", http::CONFIG);
+    let users = "users = [\"eve\"]\n";
+    let config = relaying::config(next.addresses[0].port(), &more)
+        .replace(users, &format!("{users}aliases = {{ box = \"lmtp:127.0.0.1:1\" }}\n"));
+    let server = Server::start(dir, &config);
+    let mut client = server.hello();
+    for _ in 0..3 {
+        let to = ["eve@here.example", "box@here.example", "ann@there.example", "slow@there.example"];
+        client.deliver(&to, b"Subject: x\r\n\r\nx\r\n");
+    }
+    let secret = token(dir, "shop", "inject");
+    assert!(!is_repeated(&server, &secret), "the first one");
+    server.wait_for_mail("here.example", "eve", 4);
+    next.wait_for_mail("there.example", "ann", 3);
+    let told = Imap::logged_in_as(address_of(&server, "imap"), "eve@here.example").ok("SELECT INBOX");
+    assert!(told.contains("* 4 EXISTS"), "{told}");
+    let listed = command(dir, &["suppression", "add", "gone@there.example"]).output().unwrap();
+    assert!(listed.status.success(), "{listed:?}");
+    relaying::wait_for_queue(dir, "some wait for another host, and some for a transport", |waiting| {
+        let at = |state: &Value| state["attempts"].as_u64() >= Some(1) || state["transport"].is_string();
+        waiting.len() == 6 && waiting.iter().all(at)
+    });
+    drop(client);
+    server.stop();
+    // Whoever is idle has its state twice.
+    Server::start_as_it_is(dir).stop();
+    secret
+}
+
+/// Sends a request with a key by HTTP: true if the server has had it before.
+fn is_repeated(server: &Server, secret: &str) -> bool {
+    let fields = format!("{JSON}Idempotency-Key: one\r\n");
+    let mail = to(&["eve@here.example"], "Subject: x\n\nx\n").to_string();
+    let (head, answer) = try_ask(page_of(server), &request(secret, &fields, &mail)).unwrap();
+    assert!(head.starts_with("HTTP/1.1 200 "), "{head} {answer}");
+    head.contains("\r\nidempotent-replayed: true")
+}
+
+/// Parts of a line of the log that tell of a file, of those that cost something.
+fn expected(name: &str, how: How) -> Option<[&'static str; 2]> {
+    let told = match (name, how) {
+        ("suppression.redb" | "return-paths.redb", _) => "put this file back, or remove it",
+        ("meta.redb", How::Removed) => "stop the server, put it back, and start it again",
+        ("meta.redb", _) => "or remove it (`rm posthaste-data/mailstore/meta.redb`",
+        ("events-00000001.jsonl", _) => "another one is begun",
+        ("webhook-crm.json", How::Removed) => "it is told of what comes from now on",
+        ("webhook-crm.json", _) => "without this file the webhook is told of what comes from now on",
+        ("current", How::Cut) => "`posthaste index rebuild`",
+        _ => return None,
+    };
+    let name =
+        ["suppression.redb", "return-paths.redb", "meta.redb", "events-00000001.jsonl", "webhook-crm.json", "current"]
+            .into_iter()
+            .find(|known| *known == name)?;
+    Some([name, told])
+}
+
+#[test]
+fn a_lost_file_of_any_stream_is_told_with_its_remedy() {
+    let (here, there) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let next = next_hop(there.path(), ANYWHERE);
+    let secret = used_by_all(here.path(), &next);
+    let all = files(here.path(), Path::new("posthaste-data"));
+    // Those of the spool have tests of their own, tokens are secrets, and nothing is in locks.
+    let not = ["mail", "spool", "tokens", "search/turn", "search/watch.json"]
+        .map(|name| Path::new("posthaste-data").join(name));
+    let is_lock = |path: &Path| path.to_string_lossy().ends_with("lock");
+    let tried: Vec<&PathBuf> =
+        all.iter().filter(|path| !is_lock(path) && !not.iter().any(|other| path.starts_with(other))).collect();
+    let mut told = Vec::new();
+    for (path, how) in tried.iter().flat_map(|path| [(*path, How::Removed), (*path, How::Cut)]) {
+        let (tried, what) = (tempfile::tempdir().unwrap(), format!("{} {how:?}", path.display()));
+        copy(here.path(), tried.path());
+        spoil(&tried.path().join(path), how);
+        let server = Server::start_as_it_is(tried.path());
+        let name = path.file_name().unwrap().to_str().unwrap();
+        if let Some([name, remedy]) = expected(name, how) {
+            let line = server.wait_for_log(remedy);
+            assert!(line.contains(name), "{what}: {line}");
+            told.push(name);
+        }
+        let mut client = server.hello();
+        client.deliver(&["eve@here.example", "box@here.example"], b"Subject: y\r\n\r\ny\r\n");
+        server.wait_for_mail("here.example", "eve", 5);
+        assert!(is_repeated(&server, &secret), "{what}: keys of requests are known");
+        drop(client);
+        let is_stuck = server
+            .log_text()
+            .contains("stuck: its mail is deferred or stays in the spool; the others serve stream=\"queue\"");
+        if !is_stuck {
+            // What is stuck is named on standard error.
+            let listed = command(tried.path(), &["queue", "list", "--json"]).output().unwrap();
+            let waiting: Vec<Value> = serde_json::from_slice(&listed.stdout).unwrap();
+            let of = |address: &str| waiting.iter().filter(|line| line["recipient"] == address).count();
+            assert_eq!((of("slow@there.example"), of("box@here.example")), (3, 4), "{what}: {waiting:?}");
+        }
+        server.stop();
+        if path.starts_with("posthaste-data/search") {
+            let found = command(tried.path(), &["find", "--index", "posthaste-data/search", "x"]).output().unwrap();
+            let said = String::from_utf8(found.stderr).unwrap();
+            assert!(
+                found.status.success() || said.contains("posthaste-data/search") && said.contains("`posthaste index"),
+                "{what}: {said}"
+            );
+        }
+    }
+    told.dedup();
+    assert_eq!(told.len(), 6, "{told:?}");
+    assert_eq!(next.mailbox("there.example", "ann").len(), 3, "none twice");
+    next.stop();
+}
+
+#[test]
+fn mail_for_transports_is_held_after_a_loss_until_released() {
+    let (here, there) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let dir = here.path();
+    let address = format!("127.0.0.1:{}", relaying::unused_port());
+    let listener = "host_name = \"mx.here.example\"\n[[listener]]\naddress = ";
+    let config = format!(
+        "{listener}\"127.0.0.1:0\"\n[[domain]]\nname = \"here.example\"\naliases = {{ box = \"lmtp:{address}\" }}\n"
+    );
+    let server = Server::start(dir, &config);
+    let mut client = server.hello();
+    (0..3).for_each(|_| drop(client.deliver(&["box@here.example"], b"Subject: old\r\n\r\nx\r\n")));
+    drop(client);
+    server.stop();
+    let spool = dir.join("posthaste-data/spool");
+    ["checkpoint.0", "checkpoint.1"].iter().for_each(|name| spoil(&spool.join(name), How::Emptied));
+    let rebuilt = command(dir, &["spool", "repair", "posthaste-data", "--rebuild", "new"]).output().unwrap();
+    assert!(rebuilt.status.success(), "{rebuilt:?}");
+    fs::rename(&spool, dir.join("old")).unwrap();
+    fs::rename(dir.join("new"), &spool).unwrap();
+    let next = "protocol = \"lmtp\"\n[[domain]]\nname = \"here.example\"\nusers = [\"box\"]\n";
+    let next = Server::start(there.path(), &format!("{listener}\"{address}\"\n{next}"));
+    let held = |dir: &Path| {
+        let held = relaying::list(dir, &["--held"]);
+        held.iter().filter(|line| line["held_by"] == "uncertain").count()
+    };
+    // Also after a restart that finds nothing wrong.
+    for nth in 1..=2 {
+        let server = Server::start_as_it_is(dir);
+        assert_eq!(server.log_text().contains("nobody knows whether programs"), nth == 1);
+        assert_eq!(held(dir), 3);
+        server.reload(&config);
+        let mut client = server.hello();
+        client.deliver(&["box@here.example"], b"Subject: new\r\n\r\nx\r\n");
+        drop(client);
+        let taken = next.wait_for_mail("here.example", "box", nth);
+        assert!(taken.iter().all(|mail| mail.text().contains("Subject: new")), "the others are not tried");
+        server.stop();
+    }
+    let shown = command(dir, &["spool", "inspect", "posthaste-data"]).output().unwrap();
+    let shown = String::from_utf8(shown.stdout).unwrap();
+    assert!(shown.contains("3 messages held, as nobody knows whether it was delivered"), "{shown}");
+    let server = Server::start_as_it_is(dir);
+    assert_eq!(relaying::queue(dir, &["release", "--recipient", "box@here.example"]), (0, "3 released\n".to_owned()));
+    assert_eq!(next.wait_for_mail("here.example", "box", 5).len(), 5);
+    server.stop();
+    next.stop();
+}
