@@ -271,6 +271,26 @@ fn uids_of_a_damaged_batch_are_left_out_once() {
     assert_eq!(ledger.mailbox(MAILBOX).unwrap().unwrap().head.next_uid, 101 + (1 << 20));
 }
 
+/// Scenario 32: the same damage at three openings is one step.
+#[test]
+fn one_damage_leaves_uids_out_once_whatever_is_said_of_it() {
+    let machine = Machine::new().unwrap();
+    drop(open(&machine));
+    let damage = |lsn: u64, what: &str| Damage {
+        lsn: Some(Lsn::new(lsn)),
+        place: "ring/1.seg at 4096".to_owned(),
+        what: what.to_owned(),
+    };
+    let (one, later) = (damage(5, "gap (batches 5 to 9)"), damage(5, "gap (batches 5 to 1048600)"));
+    let other = damage(70, "gap (batches 70 to 71)");
+    let steps = [(vec![one.clone()], true), (vec![later.clone()], false), (vec![], false), (vec![one], false)];
+    for (damage, expected) in steps.into_iter().chain([(vec![later, other], true)]) {
+        let (ledger, report) = open_damaged(&machine, open_spool(&machine), &damage);
+        assert_eq!(report.has_skipped, expected, "{damage:?}");
+        drop(ledger);
+    }
+}
+
 /// Flips a bit of the record that has these octets.
 fn damage(machine: &Machine, octets: &[u8]) {
     for segment in std::fs::read_dir(machine.path().join("spool/ring")).unwrap() {
