@@ -44,14 +44,13 @@ impl PageDoor {
     }
 
     /// Answers `posthaste page`.
-    pub fn answer(&self, uid: u32, scopes: &[String], secs: u64) -> Result<Value, String> {
+    pub fn answer(&self, scopes: &[String], secs: u64) -> Result<Value, String> {
         let parsed = scopes.iter().map(|name| name.parse::<Scope>().map_err(|error| error.to_string()));
         let parsed: Vec<Scope> = parsed.collect::<Result<_, _>>()?;
         if !(1..=SESSION_SECS_MAX).contains(&secs) {
             return Err("a session lasts 1 s to 30 days".to_owned());
         }
         let link = self.link(&parsed, secs).ok_or(NO_PAGE)?;
-        tracing::info!(uid, scopes = scopes.join(","), secs, "a link to the page was made");
         Ok(json!({ "done": 1, "link": link, "secs": LINK_SECS }))
     }
 }
@@ -99,16 +98,16 @@ mod tests {
             let links = Arc::<PageLinks>::default();
             let door = PageDoor::new(links.clone(), &config, &[(address, false)], is_first_minute);
             let scopes = |named: &[String]| {
-                let answer = door.answer(0, named, 60).unwrap();
+                let answer = door.answer(named, 60).unwrap();
                 let key = answer["link"].as_str().unwrap().split_once("#k=").unwrap().1.to_owned();
                 links.scopes_of(&key).unwrap()
             };
             assert_eq!(scopes(&[]).contains(&Scope::MailRead), is_first_minute);
             assert_eq!(scopes(&["mail:read".to_owned()]), [Scope::MailRead]);
-            assert!(door.answer(0, &["everything".to_owned()], 60).unwrap_err().contains("there is no scope"));
-            assert!(door.answer(0, &[], 0).is_err());
+            assert!(door.answer(&["everything".to_owned()], 60).unwrap_err().contains("there is no scope"));
+            assert!(door.answer(&[], 0).is_err());
         }
         let nowhere = PageDoor::new(Arc::default(), &config, &[], true);
-        assert_eq!(nowhere.answer(0, &[], 60), Err(NO_PAGE.to_owned()));
+        assert_eq!(nowhere.answer(&[], 60), Err(NO_PAGE.to_owned()));
     }
 }

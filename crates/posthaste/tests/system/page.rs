@@ -3,6 +3,7 @@
 use std::io::{BufRead, BufReader, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::path::Path;
+use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 
@@ -71,9 +72,17 @@ fn the_queue_is_shown_and_changed_with_what_was_seen() {
     let (status, held) = act("hold", 3);
     assert_eq!((status, &held["end"]["changed"]), (200, &3.into()), "{held}");
     server.wait_for_log("token=\"ann\"");
-    let told = command(dir.path(), &["trace", "bob@there.example", "--json"]).output().unwrap();
-    let told = String::from_utf8(told.stdout).unwrap();
-    assert!(told.contains("\"action\": \"hold\"") && told.contains("\"token\": \"ann\""), "{told}");
+    let deadline = Instant::now() + PATIENCE;
+    // The log is written a moment later.
+    loop {
+        let told = command(dir.path(), &["trace", "bob@there.example", "--json"]).output().unwrap();
+        let told = String::from_utf8(told.stdout).unwrap();
+        if told.contains("\"action\": \"hold\"") && told.contains("\"token\": \"ann\"") {
+            break;
+        }
+        assert!(Instant::now() < deadline, "{told}");
+        std::thread::sleep(Duration::from_millis(20));
+    }
     assert_eq!(act("release", 3).1["end"]["changed"], 3);
     let scope = json!({ "domain": "other.example" });
     assert_eq!(ask(json!({ "ask": "suspend", "scope": scope, "secs": 60, "reason": "look" })).0, 200);
@@ -136,14 +145,14 @@ fn mail_is_found_and_read_with_what_was_refused() {
     server.wait_for_mail("example.org", "ann", 1);
     let find = |request: Value| control(address, &secret, &request);
     let until = |request: Value, is_enough: &dyn Fn(&Value) -> bool| {
-        let deadline = std::time::Instant::now() + PATIENCE;
+        let deadline = Instant::now() + PATIENCE;
         loop {
             let (status, found) = find(request.clone());
             if status == 200 && is_enough(&found) {
                 return found;
             }
-            assert!(std::time::Instant::now() < deadline, "{status} {found}");
-            std::thread::sleep(std::time::Duration::from_millis(50));
+            assert!(Instant::now() < deadline, "{status} {found}");
+            std::thread::sleep(Duration::from_millis(50));
         }
     };
     let found = until(json!({ "ask": "find", "what": "ann@example.org" }), &|found| {

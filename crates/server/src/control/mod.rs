@@ -153,7 +153,11 @@ async fn serve(stream: UnixStream, receiver: Receiver, page: Option<PageDoor>) -
         return import::import(limited, write, weak, uid, release).await;
     }
     answer(write, move |answer| match serde_json::from_str::<Request>(&line) {
-        Ok(Request::Page { secs, scopes }) => page.ok_or(NO_PAGE)?.answer(uid, &scopes, secs),
+        Ok(Request::Page { secs, scopes }) => {
+            let last = page.ok_or(NO_PAGE)?.answer(&scopes, secs)?;
+            tracing::info!(uid, scopes = scopes.join(","), secs, "a link to the page was made");
+            Ok(last)
+        }
         Ok(request) => perform(&request, &Asker { uid, ..Asker::default() }, &receiver, answer),
         Err(error) => Err(format!("not a request: {error}")),
     })
