@@ -36,6 +36,6 @@ pub use session::{LINK_SECS, PageLinks};
 pub use token::{Scope, Secret, Token, TokenError, TokenHash, UnknownScope, hash as secret_hash};
 pub use token_file::{TOKEN_FILE, TokenFile, TokenFileError, TokenFileErrorKind};
 pub use view::{
-    AskRefusal, Attention, DestinationCount, DiskRoom, FollowEvents, Guess, InjectCall, InjectReply, QueueStatus,
-    Readiness, ServerStatus, ServerView, StreamStatus, Urgency,
+    AskRefusal, Attention, DestinationCount, DiskRoom, Distribution, FollowEvents, Guess, InjectCall, InjectReply,
+    QueueStatus, Readiness, ServerStatus, ServerView, StreamStatus, Urgency,
 };

@@ -4,20 +4,26 @@
 
 use std::fmt::Write as _;
 
-use crate::view::{Readiness, Urgency};
+use crate::view::{Distribution, Readiness, Urgency};
 use crate::{Counters, QueueStatus, ServerStatus};
 
 /// A metric: name, type, help.
 pub(crate) struct Metric(pub &'static str, pub &'static str, pub &'static str);
 
 /// All metrics, in their order.
-pub(crate) static METRICS: [Metric; 17] = [
+pub(crate) static METRICS: [Metric; 23] = [
     Metric("posthaste_build_info", "gauge", "1, with the version of the program as a label."),
     Metric("posthaste_ready", "gauge", "1 while mail is taken, as /health/ready says."),
     Metric("posthaste_messages_received_total", "counter", "Messages made durable since the start."),
     Metric("posthaste_recipients_delivered_total", "counter", "Recipients that got their message since the start."),
     Metric("posthaste_refusals_total", "counter", "Senders, recipients and messages refused since the start."),
     Metric("posthaste_attempts_deferred_total", "counter", "Attempts that failed for now since the start."),
+    Metric(ACCEPT, "histogram", "From the first octet of a message to its 250."),
+    Metric("posthaste_sync_seconds", "histogram", "Syncs of the spool's log."),
+    Metric("posthaste_commit_records", "histogram", "Batches that one sync makes durable."),
+    Metric("posthaste_delivery_age_seconds", "histogram", "From the 250 to another host's, by destination."),
+    Metric("posthaste_deferred_age_seconds", "histogram", "Age of recipients at each attempt that failed for now."),
+    Metric("posthaste_stream_lag_batches", "histogram", "Batches that a consumer is behind, looked at each second."),
     Metric("posthaste_attention", "gauge", "Things that need somebody, by urgency."),
     Metric("posthaste_spool_fill_ratio", "gauge", "Share of the spool's log that is in use, 0 to 1."),
     Metric("posthaste_disk_free_bytes", "gauge", "Bytes free on a file system, by its use."),
@@ -31,13 +37,15 @@ pub(crate) static METRICS: [Metric; 17] = [
     Metric("posthaste_queue_destinations", "gauge", "Destinations that recipients wait for."),
 ];
 
+/// The latency of a 250, which the page shows as well.
+pub(crate) const ACCEPT: &str = "posthaste_accept_seconds";
 /// The name of the destination for all that have no name here.
 const OTHER: &str = "other";
 
 /// Lines for all that can be told. Without a status or a queue, their metrics are missing: they are not 0.
 pub(crate) fn text(
     readiness: &Readiness,
-    counters: Counters,
+    Work { counters, distributions }: &Work,
     status: Option<&ServerStatus>,
     queue: Option<&QueueStatus>,
 ) -> String {
@@ -48,6 +56,7 @@ pub(crate) fn text(
     out.one("posthaste_recipients_delivered_total", counters.delivered as f64);
     out.one("posthaste_refusals_total", counters.refused as f64);
     out.one("posthaste_attempts_deferred_total", counters.deferred as f64);
+    out.distributions(distributions);
     if let Some(status) = status {
         let urgencies = [(Urgency::Broken, "broken"), (Urgency::Warning, "warning"), (Urgency::Note, "note")];
         let count = |of: Urgency| status.attention.iter().filter(|attention| attention.urgency == of).count() as f64;
@@ -85,6 +94,13 @@ pub(crate) fn text(
     out.0
 }
 
+/// The work of a server since its start.
+#[derive(Debug, Default)]
+pub(crate) struct Work {
+    pub counters: Counters,
+    pub distributions: Vec<Distribution>,
+}
+
 #[derive(Default)]
 struct Lines(String);
 
@@ -101,8 +117,33 @@ impl Lines {
         }
         self.head(name);
         for ((label, text), value) in lines {
-            let text = text.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n");
-            let _ = writeln!(self.0, "{name}{{{label}=\"{text}\"}} {value}");
+            let _ = writeln!(self.0, "{name}{{{label}=\"{}\"}} {value}", quoted(text));
+        }
+    }
+
+    /// Those of one name follow each other.
+    fn distributions(&mut self, all: &[Distribution]) {
+        let mut before = "";
+        for of in all {
+            if of.name != before {
+                self.head(of.name);
+            }
+            before = of.name;
+            let label = |more: Option<String>| {
+                let own = of.label.as_ref().map(|(label, text)| format!("{label}=\"{}\"", quoted(text)));
+                let all: Vec<String> = own.into_iter().chain(more).collect();
+                if all.is_empty() { String::new() } else { format!("{{{}}}", all.join(",")) }
+            };
+            let mut count = 0;
+            for (bound, counted) in of.read.bounds.iter().zip(of.read.counts) {
+                count += counted;
+                let bound = format!("le=\"{}\"", *bound as f64 / of.parts);
+                let _ = writeln!(self.0, "{}_bucket{} {count}", of.name, label(Some(bound)));
+            }
+            let count: u64 = of.read.counts.iter().sum();
+            let _ = writeln!(self.0, "{}_bucket{} {count}", of.name, label(Some("le=\"+Inf\"".to_owned())));
+            let _ = writeln!(self.0, "{}_sum{} {}", of.name, label(None), of.read.sum as f64 / of.parts);
+            let _ = writeln!(self.0, "{}_count{} {count}", of.name, label(None));
         }
     }
 
@@ -113,10 +154,18 @@ impl Lines {
     }
 }
 
+/// The value of a label.
+fn quoted(text: &str) -> String {
+    text.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n")
+}
+
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeSet;
+
     use super::*;
     use crate::{Attention, DestinationCount, DiskRoom, StreamStatus};
+    use posthaste_units::histogram::{Histogram, LATENCY_US};
 
     fn all() -> String {
         let status = ServerStatus {
@@ -144,19 +193,40 @@ mod tests {
             ..QueueStatus::default()
         };
         let counters = Counters { received: 12, delivered: 11, refused: 1, deferred: 2 };
-        text(&Readiness::Ready, counters, Some(&status), Some(&queue))
+        let latency = Histogram::new(&LATENCY_US);
+        [100, 2000, 20_000_000].into_iter().for_each(|us| latency.count(us));
+        let of = |name| Distribution::new(name, latency.read()).in_millionths();
+        let distributions = vec![
+            of("posthaste_accept_seconds"),
+            of("posthaste_sync_seconds"),
+            of("posthaste_commit_records"),
+            of("posthaste_delivery_age_seconds").labelled("destination", "a\"b"),
+            of("posthaste_delivery_age_seconds").labelled("destination", "other"),
+            of("posthaste_deferred_age_seconds"),
+            of("posthaste_stream_lag_batches").labelled("stream", "relay"),
+        ];
+        text(&Readiness::Ready, &Work { counters, distributions }, Some(&status), Some(&queue))
     }
 
     #[test]
     fn each_metric_is_told_with_its_type() {
         let text = all();
         for Metric(name, kind, help) in &METRICS {
+            assert_eq!(text.matches(&format!("# TYPE {name} ")).count(), 1, "{name}");
             assert!(text.contains(&format!("# HELP {name} {help}\n# TYPE {name} {kind}\n{name}")), "{name}: {text}");
             assert_eq!(*kind == "counter", name.ends_with("_total"), "{name}");
         }
         for line in [
             "posthaste_ready 1",
             "posthaste_messages_received_total 12",
+            "posthaste_accept_seconds_bucket{le=\"0.00025\"} 1",
+            "posthaste_accept_seconds_bucket{le=\"0.0025\"} 2",
+            "posthaste_accept_seconds_bucket{le=\"10\"} 2",
+            "posthaste_accept_seconds_bucket{le=\"+Inf\"} 3",
+            "posthaste_accept_seconds_sum 20.0021",
+            "posthaste_accept_seconds_count 3",
+            "posthaste_delivery_age_seconds_bucket{destination=\"a\\\"b\",le=\"+Inf\"} 3",
+            "posthaste_delivery_age_seconds_count{destination=\"other\"} 3",
             "posthaste_attention{urgency=\"broken\"} 1",
             "posthaste_attention{urgency=\"note\"} 0",
             "posthaste_disk_free_bytes{disk=\"spool, mail\"} 5000000000000",
@@ -171,11 +241,28 @@ mod tests {
 
     #[test]
     fn what_is_not_known_is_missing() {
-        let text = text(&Readiness::NotReady("full"), Counters::default(), None, None);
+        let text = text(&Readiness::NotReady("full"), &Work::default(), None, None);
         assert!(
             text.contains("\nposthaste_ready 0\n") && !text.contains("queue") && !text.contains("build_info"),
             "{text}"
         );
+    }
+
+    #[test]
+    fn the_dashboard_names_metrics_that_there_are() {
+        let dashboard: serde_json::Value = serde_json::from_str(include_str!("../../../dist/grafana.json")).unwrap();
+        let text = dashboard["panels"].to_string();
+        let is_name = |letter: char| letter.is_ascii_lowercase() || letter == '_';
+        let mut named = BTreeSet::new();
+        for (at, _) in text.match_indices("posthaste_") {
+            let name = text[at..].split(|letter| !is_name(letter)).next().unwrap();
+            let parts = ["_bucket", "_sum", "_count"].into_iter().filter_map(|part| name.strip_suffix(part));
+            let metric =
+                METRICS.iter().find(|Metric(known, ..)| *known == name || parts.clone().any(|of| of == *known));
+            named.insert(metric.unwrap_or_else(|| panic!("there is no metric {name}")).0);
+        }
+        // The program's version and the number of destinations are left out.
+        assert_eq!(named.len(), METRICS.len() - 2, "{named:?}");
     }
 
     #[test]

@@ -15,7 +15,7 @@ use crate::body::{self, BodyReadError, ReadBody};
 use crate::guard::{self, Credential, is_json};
 use crate::live;
 use crate::login;
-use crate::metrics;
+use crate::metrics::{self, Work};
 use crate::service::{Arrival, Shared};
 use crate::session::SESSION_PREFIX;
 use crate::token::{Scope, Token};
@@ -261,8 +261,10 @@ pub(crate) fn whose(token: &Token) -> Value {
 async fn now<V: ServerView>(shared: &Arc<Shared<V>>) -> Answer {
     match shared.status().await {
         Some(status) => {
-            let body =
-                json!({ "time": crate::service::unix_secs(), "rates": shared.history.rates(), "server": &*status });
+            let accept = shared.view.distributions().into_iter().find(|of| of.name == metrics::ACCEPT);
+            let accept = accept.map(|of| json!({ "bounds_us": of.read.bounds, "counts": of.read.counts }));
+            let (time, rates) = (crate::service::unix_secs(), shared.history.rates());
+            let body = json!({ "time": time, "rates": rates, "accept": accept, "server": &*status });
             answer::json(StatusCode::OK, &body)
         }
         None => no_look(),
@@ -284,7 +286,8 @@ async fn log<V: ServerView>(shared: &Arc<Shared<V>>) -> Answer {
 
 async fn metrics<V: ServerView>(shared: &Arc<Shared<V>>) -> Answer {
     let (status, queue) = (shared.status().await, shared.queue().await);
-    let text = metrics::text(&shared.view.readiness(), shared.view.counters(), status.as_deref(), queue.as_deref());
+    let work = Work { counters: shared.view.counters(), distributions: shared.view.distributions() };
+    let text = metrics::text(&shared.view.readiness(), &work, status.as_deref(), queue.as_deref());
     answer::answer(StatusCode::OK, "text/plain; version=0.0.4; charset=utf-8", text)
 }
 

@@ -3,6 +3,7 @@
 use std::future::Future;
 
 use posthaste_control::Request;
+use posthaste_units::histogram::HistogramRead;
 use serde::Serialize;
 use serde_json::Value;
 
@@ -16,6 +17,9 @@ pub trait ServerView: Send + Sync + 'static {
 
     /// Its counters so far. Called each second; does not block.
     fn counters(&self) -> Counters;
+
+    /// Histograms of its work. Does not block.
+    fn distributions(&self) -> Vec<Distribution>;
 
     /// Its state. May block.
     fn status(&self) -> ServerStatus;
@@ -50,6 +54,36 @@ pub trait ServerView: Send + Sync + 'static {
 
     /// Counts a wrong token for the client, and waits as long as after a wrong password. Nobody is shut out: a good token is never asked about here.
     fn wrong_token(&self, client: ClientAddress, presented: &str) -> impl Future<Output = Guess> + Send;
+}
+
+/// A histogram as it is shown: of one metric, perhaps with a label.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Distribution {
+    /// Of the metric.
+    pub name: &'static str,
+    /// Name and value of its label.
+    pub label: Option<(&'static str, String)>,
+    /// Its counts.
+    pub read: HistogramRead,
+    /// Values are in so many parts of the unit that is shown.
+    pub parts: f64,
+}
+
+impl Distribution {
+    /// Of values that are shown as they are.
+    pub fn new(name: &'static str, read: HistogramRead) -> Self {
+        Self { name, label: None, read, parts: 1.0 }
+    }
+
+    /// Of values in microseconds, that are shown in seconds.
+    pub fn in_millionths(self) -> Self {
+        Self { parts: 1e6, ..self }
+    }
+
+    /// One of several of its name.
+    pub fn labelled(self, label: &'static str, value: &str) -> Self {
+        Self { label: Some((label, value.to_owned())), ..self }
+    }
 }
 
 /// Reads an event log as it grows.

@@ -3,6 +3,8 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
+use posthaste_units::histogram::{Histogram, HistogramRead, LATENCY_US, NUMBERS};
+
 /// Counters of a ring since it was opened; times in nanoseconds.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 #[non_exhaustive]
@@ -23,6 +25,10 @@ pub struct Stats {
     pub sync_ns: u64,
     /// The longest of them.
     pub sync_ns_max: u64,
+    /// Each of them, in microseconds.
+    pub sync_us: HistogramRead,
+    /// Records of each commit.
+    pub commit_records: HistogramRead,
     /// Segments that hold records.
     pub segments_in_service: usize,
     /// Segment files in all, made ready and free ones included.
@@ -31,7 +37,6 @@ pub struct Stats {
     pub max_segments: usize,
 }
 
-#[derive(Default)]
 pub(crate) struct Counters {
     records: AtomicU64,
     cancelled: AtomicU64,
@@ -41,6 +46,26 @@ pub(crate) struct Counters {
     syncs: AtomicU64,
     sync_ns: AtomicU64,
     sync_ns_max: AtomicU64,
+    sync_us: Histogram,
+    commit_records: Histogram,
+}
+
+impl Default for Counters {
+    fn default() -> Self {
+        let none = || AtomicU64::new(0);
+        Self {
+            records: none(),
+            cancelled: none(),
+            bytes: none(),
+            bytes_used: none(),
+            commits: none(),
+            syncs: none(),
+            sync_ns: none(),
+            sync_ns_max: none(),
+            sync_us: Histogram::new(&LATENCY_US),
+            commit_records: Histogram::new(&NUMBERS),
+        }
+    }
 }
 
 impl Counters {
@@ -49,6 +74,7 @@ impl Counters {
         self.bytes.fetch_add(bytes as u64, Ordering::Relaxed);
         self.bytes_used.fetch_add(padded as u64, Ordering::Relaxed);
         self.commits.fetch_add(1, Ordering::Relaxed);
+        self.commit_records.count(records as u64);
     }
 
     pub fn count_cancelled(&self) {
@@ -60,6 +86,7 @@ impl Counters {
         self.syncs.fetch_add(1, Ordering::Relaxed);
         self.sync_ns.fetch_add(ns, Ordering::Relaxed);
         self.sync_ns_max.fetch_max(ns, Ordering::Relaxed);
+        self.sync_us.count(ns / 1000);
     }
 
     /// What was counted; the caller adds what it knows of the segments.
@@ -74,6 +101,8 @@ impl Counters {
             syncs: of(&self.syncs),
             sync_ns: of(&self.sync_ns),
             sync_ns_max: of(&self.sync_ns_max),
+            sync_us: self.sync_us.read(),
+            commit_records: self.commit_records.read(),
             ..Stats::default()
         }
     }

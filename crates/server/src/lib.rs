@@ -31,6 +31,7 @@ mod logins;
 mod mailboxes;
 mod maps;
 mod message_log;
+mod meters;
 mod opening;
 pub mod outbound;
 mod overview;

@@ -7,8 +7,8 @@ use std::time::{Duration, Instant, SystemTime};
 
 use posthaste_accounts::LoginFailure;
 use posthaste_admin::{
-    AskRefusal, Attention, ClientAddress, Counters, DestinationCount, FollowEvents, Guess, InjectCall, InjectReply,
-    QueueStatus, Readiness, ServerStatus, ServerView, StreamStatus, TokenHash, Urgency, secret_hash,
+    AskRefusal, Attention, ClientAddress, Counters, DestinationCount, Distribution, FollowEvents, Guess, InjectCall,
+    InjectReply, QueueStatus, Readiness, ServerStatus, ServerView, StreamStatus, TokenHash, Urgency, secret_hash,
 };
 use posthaste_control::Request;
 use posthaste_delivery::local::{LocalStats, MountStats};
@@ -91,6 +91,9 @@ impl ServerView for Overview {
     }
 
     fn counters(&self) -> Counters {
+        let meters = self.receiver.meters();
+        let streams = self.receiver.store().intake().spool().streams();
+        streams.iter().for_each(|stream| meters.behind(&stream.name, stream.entries));
         let local = self.receiver.store().stats();
         let transports = self.receiver.transports().map(|transports| transports.stats()).unwrap_or_default();
         let relay = self.receiver.relay().map(Relay::stats).unwrap_or_default();
@@ -100,6 +103,15 @@ impl ServerView for Overview {
             refused: self.receiver.refused(),
             deferred: local.failed_attempts + transports.failed_attempts + relay.deferred,
         }
+    }
+
+    fn distributions(&self) -> Vec<Distribution> {
+        let ring = self.receiver.store().intake().spool().stats().ring;
+        let of_ring = [
+            Distribution::new("posthaste_sync_seconds", ring.sync_us).in_millionths(),
+            Distribution::new("posthaste_commit_records", ring.commit_records),
+        ];
+        self.receiver.meters().read().into_iter().chain(of_ring).collect()
     }
 
     fn status(&self) -> ServerStatus {

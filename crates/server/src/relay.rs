@@ -167,7 +167,7 @@ fn open(
         of_server.settings().directory.has_remote() || section.srs.is_some() || section.return_path.is_some();
     // Notices of local success have the words of the relay.
     let has_templates = section.notices.templates.is_some();
-    let live = of_server.live().clone();
+    let (live, meters) = (of_server.live().clone(), Arc::clone(of_server.meters()));
     drop(of_server);
     let is_needed = is_waiting || config.lets_clients_relay() || has_forwards || has_templates;
     if !is_needed && !section.local_users {
@@ -211,7 +211,7 @@ fn open(
         notices: files.notices,
         notifier: Arc::new(Senders { receiver }),
         witnesses: Some(Arc::new(live)),
-        observer: Some(Arc::new(RelayLog { recorder })),
+        observer: Some(Arc::new(RelayLog { recorder, meters })),
     };
     let (relay, report) = Relay::open(spool, settings)?;
     relay.set_generic(config.relay.maps.generic.map());

@@ -1,19 +1,39 @@
 //! What the logs say of the relay.
 
+use std::sync::Arc;
+
 use posthaste_events::{Admin, AdminTarget, Event, Kind, LIST_MAX, OfRelay, Received, Recorder, RelayFate};
 use posthaste_intake::ArrivalFacts;
 use posthaste_relay::queue::{Action, Imported, QueueEntry, Secs};
 use posthaste_relay::sender::{ActedOn, Attempt, AttemptResult, By, Observer, RecordingState, RoomState, SiteState};
 use posthaste_spool::{Entry, Lsn};
 
+use crate::meters::Meters;
+
 /// Tells the log and the event log.
 pub(crate) struct RelayLog {
     pub recorder: Option<Recorder>,
+    pub meters: Arc<Meters>,
+}
+
+impl RelayLog {
+    fn count(&self, attempt: &Attempt) {
+        let age_secs = attempt.at.saturating_sub(attempt.received);
+        match attempt.result {
+            AttemptResult::Delivered => {
+                let domain = attempt.recipient.rsplit_once('@').map_or("", |(_, domain)| domain);
+                self.meters.delivered(&domain.to_lowercase(), age_secs);
+            }
+            AttemptResult::Deferred { .. } => self.meters.deferred(age_secs),
+            _ => {}
+        }
+    }
 }
 
 impl Observer for RelayLog {
     fn attempts(&self, attempts: Vec<Attempt>) -> Option<Entry> {
         attempts.iter().for_each(log);
+        attempts.iter().for_each(|attempt| self.count(attempt));
         let recorder = self.recorder.as_ref()?;
         let mut events = Vec::with_capacity(attempts.len());
         for attempt in attempts {

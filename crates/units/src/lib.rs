@@ -7,6 +7,7 @@
 mod back_off;
 mod bounds;
 mod bucket;
+pub mod histogram;
 #[cfg(feature = "serde")]
 pub mod keys;
 mod rate;

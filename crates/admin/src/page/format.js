@@ -48,3 +48,8 @@ export function stamp(text) {
   const time = at.toLocaleTimeString("en-GB");
   return at.toDateString() === new Date().toDateString() ? time : at.toLocaleDateString("en-GB", { day: "numeric", month: "short" }) + " " + time;
 }
+
+/// A number of microseconds.
+export function millis(us) {
+  return us < 1000 ? us / 1000 + " ms" : us < 1e6 ? Math.round(us / 100) / 10 + " ms" : us / 1e6 + " s";
+}

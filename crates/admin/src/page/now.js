@@ -3,7 +3,7 @@
 import { el, foreign, put, table } from "./el.js";
 import { get } from "./api.js";
 import { address } from "./route.js";
-import { bytes, clock, count, duration, percent, rate } from "./format.js";
+import { bytes, clock, count, duration, millis, percent, rate } from "./format.js";
 
 const RATES = [
   ["received", "In", "messages a second"],
@@ -35,6 +35,22 @@ export class NowPage {
       el("div", { class: "strip" }, this.state, this.clock),
       this.failure, missing, this.attention, this.rates, this.facts, this.queue, this.streams);
     this.shown = new Map();
+    this.accepts = [];
+  }
+
+  /// How long a 250 takes, of what was accepted in the last minute that this page was open.
+  latency(accept) {
+    if (!accept) return null;
+    this.accepts.push(accept.counts);
+    if (this.accepts.length > GRAPH_SECS) this.accepts.shift();
+    const counts = accept.counts.map((count, index) => count - this.accepts[0][index]);
+    const all = counts.reduce((sum, count) => sum + count, 0);
+    const at = (share) => {
+      let sum = 0;
+      const bucket = counts.findIndex((count) => (sum += count) >= all * share);
+      return bucket < accept.bounds_us.length ? "≤ " + millis(accept.bounds_us[bucket]) : "> 10 s";
+    };
+    return all ? [["p50", at(0.5)], ["p99", at(0.99)], ["p99.9", at(0.999)]] : [];
   }
 
   /// Builds a part anew only if what it shows has changed: what is selected in it stays selected.
@@ -63,7 +79,8 @@ export class NowPage {
     const attention = [...(now?.server.attention ?? []), ...(queue?.attention ?? [])].sort(worstFirst);
     this.update(this.attention, [attention, Math.floor(at / 3600)], () => attentionList(attention, at));
     if (now) this.showServer(now, attention.length);
-    if (now || queue) this.update(this.facts, factsOf(now, queue, at), () => facts(now, queue, at));
+    const latency = this.latency(now?.accept);
+    if (now || queue) this.update(this.facts, [factsOf(now, queue, at), latency], () => facts(now, queue, at, latency));
     if (queue) this.update(this.queue, [queue.destinations, queue.others, Math.floor(at / 10)], () => destinations(queue, at));
   }
 
@@ -134,13 +151,14 @@ function factsOf(now, queue, at) {
     queue?.oldest && Math.floor((at - queue.oldest) / 10)];
 }
 
-function facts(now, queue, at) {
+function facts(now, queue, at, latency) {
   const all = [];
   const fact = (name, ...value) => all.push(el("div", {}, el("dt", {}, name), el("dd", {}, value)));
   const queued = queue?.recipients ?? now?.server.queued ?? 0;
   fact("Waiting for other hosts", count(queued), el("small", {}, queued === 1 ? " recipient" : " recipients"));
   if (queue) fact("Oldest waiting", queue.oldest ? duration(at - queue.oldest) : "none");
   if (!now) return all;
+  if (latency) fact("To the 250, last minute", latency.length ? latency.map(([name, value]) => el("span", {}, el("small", {}, name + " "), value)) : "nothing came");
   fact("Waiting for mailboxes here", count(now.server.waiting_here), el("small", {}, now.server.waiting_here === 1 ? " message" : " messages"));
   fact("Spool", bar("Spool", now.server.spool_fill), percent(now.server.spool_fill));
   for (const disk of now.server.disks) {

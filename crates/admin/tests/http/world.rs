@@ -7,9 +7,9 @@ use std::sync::{Arc, RwLock};
 use std::time::Duration;
 
 use posthaste_admin::{
-    AdminApi, AdminService, AskRefusal, ClientAddress, Counters, FollowEvents, Guess, HostNames, HttpListener,
-    HttpSettings, InjectCall, InjectReply, QueueStatus, Readiness, Scope, Secret, ServerStatus, ServerView, Token,
-    TokenFile, TokenHash, secret_hash,
+    AdminApi, AdminService, AskRefusal, ClientAddress, Counters, Distribution, FollowEvents, Guess, HostNames,
+    HttpListener, HttpSettings, InjectCall, InjectReply, QueueStatus, Readiness, Scope, Secret, ServerStatus,
+    ServerView, Token, TokenFile, TokenHash, secret_hash,
 };
 use posthaste_control::Request;
 use posthaste_net::{Admission, Limits, Listeners, Place, Rules};
@@ -28,6 +28,9 @@ impl ServerView for Fake {
     }
     fn counters(&self) -> Counters {
         Counters::default()
+    }
+    fn distributions(&self) -> Vec<Distribution> {
+        Vec::new()
     }
     fn status(&self) -> ServerStatus {
         ServerStatus { host_name: "mx.example.org".to_owned(), ..ServerStatus::default() }
@@ -157,7 +160,12 @@ pub fn serve(listeners: &mut Listeners, api: AdminApi<Fake>, is_loopback: bool) 
     let (bound, ()) =
         posthaste_net::bind(vec![(Place::Tcp("127.0.0.1:0".into()), ())], &Limits::default()).unwrap().remove(0);
     let address = bound.local_addr().unwrap();
-    let at = HttpListener { certificate: None, is_loopback, proxies: Arc::new(RwLock::default()) };
+    let at = HttpListener {
+        certificate: None,
+        is_strict: Arc::default(),
+        is_loopback,
+        proxies: Arc::new(RwLock::default()),
+    };
     listeners.serve(bound.listen().unwrap(), &Admission::new(Rules::default()), AdminService::new(api, at));
     address
 }

@@ -79,7 +79,8 @@ impl ClosedQueue {
         let events = config.events.enabled.then(|| Events::open(config, &spool)).transpose();
         let events = events.map_err(|error| unreadable(error.into()))?.flatten();
         let recorder = events.as_ref().map(Events::recorder);
-        let settings = settings(config, RelayLog { recorder }).map_err(|error| unreadable(error.into()))?;
+        let settings = settings(config, RelayLog { recorder, meters: Arc::default() })
+            .map_err(|error| unreadable(error.into()))?;
         let (relay, _) = Relay::open_idle(spool, settings).map_err(|error| unreadable(error.into()))?;
         Ok(Self { relay, events, host_name: config.host_name.clone() })
     }

@@ -35,6 +35,7 @@ use crate::ids::Ids;
 use crate::live::Live;
 use crate::logins::{self, Session};
 use crate::message_log::{LogLine, Severity};
+use crate::meters::Meters;
 use crate::remote::RemoteHosts;
 use crate::repeats::{About, Kind, LeftOut, Repeats};
 use crate::replies::{reply_to, share_is_full, too_slow};
@@ -69,6 +70,7 @@ struct Shared {
     /// Where the store keeps what it has promised, for messages to the operator.
     spool: String,
     live: Live,
+    meters: Arc<Meters>,
     gate: LoginGate,
     first_password: Option<FirstPassword>,
     quotas: Quotas,
@@ -99,6 +101,7 @@ impl Receiver {
             repeats,
             spool,
             live: Live::default(),
+            meters: Arc::default(),
             gate: LoginGate::default(),
             first_password: None,
             quotas: Quotas::default(),
@@ -141,6 +144,11 @@ impl Receiver {
     /// Who looks on.
     pub fn live(&self) -> &Live {
         &self.0.live
+    }
+
+    /// Histograms of its work.
+    pub fn meters(&self) -> &Arc<Meters> {
+        &self.0.meters
     }
 
     /// The event log, if there is one.
@@ -495,6 +503,7 @@ impl Receiver {
         let kind = match line.trouble {
             _ if line.abandoned => Kind::Abandoned,
             _ if outcome.is_accepted() => {
+                self.0.meters.accepted(begun.elapsed());
                 return line.write(Severity::Info, String::new(), session, envelope, outcome, begun);
             }
             Some(trouble) => trouble,

@@ -1,0 +1,119 @@
+//! Histograms of the server's work, for `/metrics`.
+
+use std::collections::BTreeMap;
+use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
+
+use posthaste_admin::Distribution;
+use posthaste_units::histogram::{AGE_SECS, Histogram, LATENCY_US, NUMBERS};
+
+/// Histograms since the start.
+#[derive(Debug)]
+pub(crate) struct Meters {
+    /// From the first octet of a message to its 250, in microseconds.
+    accepted: Histogram,
+    /// From the 250 to another host's, in seconds, by domain.
+    delivered: Mutex<BTreeMap<String, Histogram>>,
+    /// Of the domains that have no place there.
+    others: Histogram,
+    /// The age of what is tried again, in seconds.
+    deferred: Histogram,
+    /// Batches that a stream has not passed, looked at each second.
+    behind: Mutex<BTreeMap<String, Histogram>>,
+}
+
+/// Domains that are named: the first that get mail.
+const DOMAINS_MAX: usize = 50;
+const STREAMS_MAX: usize = 100;
+const OTHER: &str = "other";
+
+impl Default for Meters {
+    fn default() -> Self {
+        Self {
+            accepted: Histogram::new(&LATENCY_US),
+            delivered: Mutex::default(),
+            others: Histogram::new(&AGE_SECS),
+            deferred: Histogram::new(&AGE_SECS),
+            behind: Mutex::default(),
+        }
+    }
+}
+
+impl Meters {
+    /// A message was accepted that began so long ago.
+    pub fn accepted(&self, took: Duration) {
+        self.accepted.count(u64::try_from(took.as_micros()).unwrap_or(u64::MAX));
+    }
+
+    /// Another host has a recipient's message, so many seconds after it was received.
+    pub fn delivered(&self, domain: &str, age_secs: u32) {
+        let mut delivered = self.delivered.lock().unwrap_or_else(PoisonError::into_inner);
+        match delivered.get(domain) {
+            Some(known) => known.count(age_secs.into()),
+            // A domain of that name would be told twice.
+            None if delivered.len() < DOMAINS_MAX && domain != OTHER => {
+                let histogram = Histogram::new(&AGE_SECS);
+                histogram.count(age_secs.into());
+                delivered.insert(domain.to_owned(), histogram);
+            }
+            None => self.others.count(age_secs.into()),
+        }
+    }
+
+    /// A recipient of this age is tried again.
+    pub fn deferred(&self, age_secs: u32) {
+        self.deferred.count(age_secs.into());
+    }
+
+    /// A stream is so many batches behind.
+    pub fn behind(&self, stream: &str, batches: u64) {
+        let mut behind = self.behind.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(known) = behind.get(stream) {
+            return known.count(batches);
+        }
+        if behind.len() < STREAMS_MAX {
+            let histogram = Histogram::new(&NUMBERS);
+            histogram.count(batches);
+            behind.insert(stream.to_owned(), histogram);
+        }
+    }
+
+    /// All of them.
+    pub fn read(&self) -> Vec<Distribution> {
+        let mut all = vec![
+            Distribution::new("posthaste_accept_seconds", self.accepted.read()).in_millionths(),
+            Distribution::new("posthaste_deferred_age_seconds", self.deferred.read()),
+        ];
+        let delivered = self.delivered.lock().unwrap_or_else(PoisonError::into_inner);
+        let named = delivered.iter().map(|(domain, histogram)| (domain.as_str(), histogram));
+        for (domain, histogram) in named.chain([(OTHER, &self.others)]) {
+            let of = Distribution::new("posthaste_delivery_age_seconds", histogram.read());
+            all.push(of.labelled("destination", domain));
+        }
+        for (stream, histogram) in self.behind.lock().unwrap_or_else(PoisonError::into_inner).iter() {
+            all.push(Distribution::new("posthaste_stream_lag_batches", histogram.read()).labelled("stream", stream));
+        }
+        all
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_are_bounded_and_nothing_is_left_out() {
+        let meters = Meters::default();
+        for number in 0..1000 {
+            meters.delivered(&format!("d{number}.example"), 3);
+            meters.behind(&format!("s{number}"), 1);
+        }
+        meters.delivered(OTHER, 3);
+        meters.delivered("d0.example", 3);
+        let all = meters.read();
+        let delivered = all.iter().filter(|one| one.name == "posthaste_delivery_age_seconds");
+        let counts: Vec<u64> = delivered.map(|one| one.read.counts.iter().sum()).collect();
+        assert_eq!((counts.len(), counts.iter().sum::<u64>(), counts[DOMAINS_MAX]), (DOMAINS_MAX + 1, 1002, 951));
+        assert_eq!(all.iter().filter(|one| one.name == "posthaste_stream_lag_batches").count(), STREAMS_MAX);
+    }
+}
