@@ -4,11 +4,12 @@ use std::collections::HashMap;
 use std::convert::Infallible;
 use std::future::poll_fn;
 use std::pin::Pin;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use hyper::HeaderMap;
-use hyper::header::TRANSFER_ENCODING;
+use hyper::header::{HeaderValue, STRICT_TRANSPORT_SECURITY, TRANSFER_ENCODING};
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use posthaste_net::{Certificate, Connection, CurrentPhase, Goodbye, IpNet, Peer, Phase, Refusal, Service};
@@ -242,6 +243,8 @@ impl Seen {
 pub struct HttpListener {
     /// TLS from the first octet on, if there is one.
     pub certificate: Option<Arc<RwLock<Certificate>>>,
+    /// Browsers are to come by TLS alone from now on (RFC 6797): its certificate is one that they trust, at the usual port.
+    pub is_strict: Arc<AtomicBool>,
     /// Only this machine can connect.
     pub is_loopback: bool,
     /// Proxies that name their clients in `Forwarded` or `X-Forwarded-For`.
@@ -305,11 +308,15 @@ impl<V: ServerView> Service for AdminService<V> {
         let is_encrypted = self.listener.certificate.is_some();
         let arrival = Arc::new(Arrival { peer, proxies, phase: Arc::clone(&phase), is_loopback, is_encrypted });
         let shared = &self.api.0;
+        let is_strict = is_encrypted && self.listener.is_strict.load(Ordering::Relaxed);
         let serve = service_fn(move |request| {
             let (shared, arrival) = (Arc::clone(shared), Arc::clone(&arrival));
             Box::pin(async move {
                 let is_chunked = request.headers().contains_key(TRANSFER_ENCODING);
-                let answer = routes::serve(&shared, &arrival, request).await;
+                let mut answer = routes::serve(&shared, &arrival, request).await;
+                if is_strict {
+                    answer.headers_mut().insert(STRICT_TRANSPORT_SECURITY, HeaderValue::from_static(A_YEAR));
+                }
                 let is_last = is_chunked || arrival.is_draining();
                 Ok::<_, Infallible>(if is_last { answer::last(answer) } else { answer })
             })
@@ -347,6 +354,7 @@ impl<V: ServerView> Service for AdminService<V> {
 
 const BUSY: &str =
     "HTTP/1.1 503 Service Unavailable\r\nConnection: close\r\nRetry-After: 5\r\nContent-Length: 0\r\n\r\n";
+const A_YEAR: &str = "max-age=31536000";
 const HANDSHAKE_PATIENCE: Duration = Duration::from_secs(10);
 /// For a whole head, and for the next request of a connection.
 const HEAD_PATIENCE: Duration = Duration::from_secs(30);

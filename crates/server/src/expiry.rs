@@ -39,23 +39,45 @@ fn in_words(time: Duration) -> String {
     }
 }
 
+/// True for a certificate that another name than its own has signed. Blocks. False if it cannot be read.
+pub(crate) fn is_of_authority(file: &Path) -> bool {
+    let own = CertificateDer::pem_file_iter(file).ok().and_then(|mut all| all.next()?.ok());
+    own.and_then(|own| names(&own).map(|(issuer, subject)| issuer != subject)).unwrap_or(false)
+}
+
 /// How long before its end a certificate is warned of. Renewals begin a month before it.
 const NOTICE: Duration = Duration::from_secs(14 * 86_400);
 
 /// The end of the validity of a certificate (RFC 5280 section 4.1.2.5), in seconds since 1970; `None` if it is none, or ended before.
 fn not_after(certificate: &[u8]) -> Option<u64> {
-    let (_, certificate) = element(&mut &*certificate)?;
-    let (_, mut fields) = element(&mut &*certificate)?;
-    // The version has a tag of its own, and may be missing. Then come the serial number, the algorithm and the issuer.
-    const VERSION: u8 = 0xa0;
-    let first = element(&mut fields)?;
-    for _ in 0..if first.0 == VERSION { 3 } else { 2 } {
-        element(&mut fields)?;
-    }
+    let mut fields = from_issuer(certificate)?;
+    element(&mut fields)?;
     let (_, mut validity) = element(&mut fields)?;
     element(&mut validity)?;
     let (tag, time) = element(&mut validity)?;
     seconds(tag, time)
+}
+
+/// Issuer and subject of a certificate.
+fn names(certificate: &[u8]) -> Option<(&[u8], &[u8])> {
+    let mut fields = from_issuer(certificate)?;
+    let (_, issuer) = element(&mut fields)?;
+    element(&mut fields)?;
+    let (_, subject) = element(&mut fields)?;
+    Some((issuer, subject))
+}
+
+/// The fields of a certificate from its issuer on: that, the validity, the subject and more.
+fn from_issuer(certificate: &[u8]) -> Option<&[u8]> {
+    let (_, certificate) = element(&mut &*certificate)?;
+    let (_, mut fields) = element(&mut &*certificate)?;
+    // The version has a tag of its own, and may be missing. Then come the serial number and the algorithm.
+    const VERSION: u8 = 0xa0;
+    let first = element(&mut fields)?;
+    for _ in 0..if first.0 == VERSION { 2 } else { 1 } {
+        element(&mut fields)?;
+    }
+    Some(fields)
 }
 
 /// Takes an element of DER (X.690 section 8.1): its tag and its contents.
@@ -113,6 +135,29 @@ mod tests {
         for bad in ["", "Z", "700001000000Z", "7001010000Z", "700101000000", "70010100000xZ", "691231235959Z"] {
             check(0x17, bad, None);
         }
+    }
+
+    #[test]
+    fn a_certificate_of_an_authority_has_another_issuer() {
+        let dir = tempfile::tempdir().unwrap();
+        let check = |der: &[u8], expected: bool| {
+            let file = dir.path().join("cert.pem");
+            let text = base64::Engine::encode(&base64::engine::general_purpose::STANDARD, der);
+            std::fs::write(&file, format!("-----BEGIN CERTIFICATE-----\n{text}\n-----END CERTIFICATE-----\n")).unwrap();
+            assert_eq!(is_of_authority(&file), expected);
+        };
+        let named = |name: &str| {
+            let mut params = rcgen::CertificateParams::new(vec!["mx.example.org".to_owned()]).unwrap();
+            params.distinguished_name = rcgen::DistinguishedName::new();
+            params.distinguished_name.push(rcgen::DnType::CommonName, name);
+            params
+        };
+        let (of_authority, own) = (rcgen::KeyPair::generate().unwrap(), rcgen::KeyPair::generate().unwrap());
+        check(named("mx.example.org").self_signed(&own).unwrap().der(), false);
+        let authority = rcgen::Issuer::new(named("Authority"), of_authority);
+        check(named("mx.example.org").signed_by(&own, &authority).unwrap().der(), true);
+        check(b"nonsense", false);
+        assert!(!is_of_authority(&dir.path().join("absent.pem")));
     }
 
     #[test]

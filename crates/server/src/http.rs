@@ -1,6 +1,7 @@
 //! HTTP at work: sockets, tokens, certificates; the API and the page are those of `posthaste-admin`.
 
 use std::io;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, PoisonError, RwLock};
 use std::task::{Context, Poll};
 
@@ -25,11 +26,18 @@ type NamingProxies = Arc<RwLock<Arc<Vec<IpNet>>>>;
 /// All listeners of HTTP, which end together.
 pub(crate) struct HttpService {
     api: AdminApi<Overview>,
-    /// With the proxies that name their clients.
-    each: Vec<(ServedListener, NamingProxies)>,
+    each: Vec<OneListener>,
     watching: JoinHandle<()>,
     /// Until the drain.
     listeners: Option<Listeners>,
+}
+
+/// The parts of a listener that a reload replaces.
+struct OneListener {
+    served: ServedListener,
+    /// Proxies that name their clients.
+    proxies: NamingProxies,
+    is_strict: Arc<AtomicBool>,
 }
 
 impl HttpService {
@@ -65,16 +73,18 @@ impl HttpService {
         for (listener, (sockets, tls)) in config.http_listeners().zip(bound.0) {
             let served = ServedListener::new(config, listener, tls);
             let proxies = Arc::new(RwLock::new(Arc::new(proxies(listener))));
+            let is_strict = Arc::new(AtomicBool::new(is_strict(listener)));
             for socket in sockets {
                 let at = HttpListener {
                     certificate: (served.tls_mode() == ListenerTls::Implicit).then(|| Arc::clone(&served.certificate)),
+                    is_strict: Arc::clone(&is_strict),
                     is_loopback: listener.is_local() && listener.socket.proxies.is_none(),
                     proxies: Arc::clone(&proxies),
                 };
                 let service = AdminService::new(api.clone(), at);
                 listeners.serve(socket.listen().map_err(failed)?, &served.admission, service);
             }
-            each.push((served, proxies));
+            each.push(OneListener { served, proxies, is_strict });
         }
         let watching = tokio::spawn(api.clone().watch());
         Ok(Some(Self { api, each, watching, listeners: Some(listeners) }))
@@ -84,6 +94,12 @@ impl HttpService {
 fn settings(config: &Config) -> HttpSettings {
     let names = config.http.names.iter().cloned().chain([config.host_name.clone()]);
     HttpSettings { names: HostNames::new(names), token_rate: config.http.token_rate }
+}
+
+/// True if a browser that has come once is to come by TLS alone: the port is the usual one, and the certificate is an authority's.
+fn is_strict(listener: &Listener) -> bool {
+    let is_usual = listener.socket.address.as_ref().is_some_and(|address| address.ends_with(":443"));
+    is_usual && listener.certificate_files().is_some_and(|(file, _)| crate::expiry::is_of_authority(file))
 }
 
 /// Proxies that name their clients in a field of the request.
@@ -106,11 +122,12 @@ impl Service for HttpService {
         let mut kept = Vec::new();
         self.api.set(settings(config));
         self.api.view().reload(config);
-        for (listener, (served, named)) in config.http_listeners().zip(&mut self.each) {
-            if !served.reload(config, listener) {
-                kept.push("a certificate of HTTP");
+        for (listener, one) in config.http_listeners().zip(&mut self.each) {
+            match one.served.reload(config, listener) {
+                true => one.is_strict.store(is_strict(listener), Ordering::Relaxed),
+                false => kept.push("a certificate of HTTP"),
             }
-            *named.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(proxies(listener));
+            *one.proxies.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(proxies(listener));
         }
         if let Some(listeners) = &self.listeners {
             listeners.set_limits(connection_limits(config));
