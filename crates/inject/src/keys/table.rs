@@ -227,15 +227,28 @@ impl State {
         &self.shards[shard_of(id)]
     }
 
-    /// Forgets keys of a token that are a day old.
+    /// Forgets keys of a token that are a day old. One at work keeps its place, and goes once it has ended.
     fn forget_expired(&mut self, token: [u8; 8], now: u32) {
-        while self
-            .tokens
-            .get(&token)
-            .and_then(|of| of.order.front())
-            .is_some_and(|(at, _)| now.saturating_sub(*at) >= KEPT_MAX_SECS)
+        let mut kept = Vec::new();
+        while let Some(of) = self.tokens.get_mut(&token)
+            && let Some(&(at, key)) = of.order.front()
+            && now.saturating_sub(at) >= KEPT_MAX_SECS
         {
-            self.forget_first(token);
+            let id = KeyId { token, key };
+            if self.running.contains(&id) && self.shards[shard_of(id)].get(&id).is_some_and(|known| known.at == at) {
+                of.order.pop_front();
+                kept.push((at, key));
+            } else {
+                self.forget_first(token);
+            }
+        }
+        self.put_back(token, kept);
+    }
+
+    /// Places that were taken from the front of a token's order.
+    fn put_back(&mut self, token: [u8; 8], kept: Vec<(u32, [u8; 16])>) {
+        if let Some(of) = self.tokens.get_mut(&token) {
+            kept.into_iter().rev().for_each(|place| of.order.push_front(place));
         }
     }
 
@@ -256,21 +269,17 @@ impl State {
                 _ => self.forget_first(token),
             }
         }
-        let of = self.tokens.get_mut(&token);
-        let has_room = of.as_ref().is_none_or(|of| of.weight < share);
-        if let Some(of) = of {
-            kept.into_iter().rev().for_each(|place| of.order.push_front(place));
-        }
-        has_room
+        self.put_back(token, kept);
+        self.tokens.get(&token).is_none_or(|of| of.weight < share)
     }
 
-    /// Takes the first place of a token, and with it the key, unless that was settled again since or is at work.
+    /// Takes the first place of a token, and with it the key, unless that was settled again since. The key is not at work.
     fn forget_first(&mut self, token: [u8; 8]) {
         let Some(of) = self.tokens.get_mut(&token) else { return };
         let Some((at, key)) = of.order.pop_front() else { return };
         let id = KeyId { token, key };
         let shard = &mut self.shards[shard_of(id)];
-        if shard.get(&id).is_some_and(|known| known.at == at) && !self.running.contains(&id) {
+        if shard.get(&id).is_some_and(|known| known.at == at) {
             of.weight -= shard.remove(&id).map_or(0, |known| known.weight());
         }
         if of.weight == 0 && of.order.is_empty() {
@@ -361,6 +370,19 @@ mod tests {
             let running = open(begin(&table, id(1, 1), now));
             assert_eq!(running.before().settled, [0].into_iter().collect());
         }
+    }
+
+    #[test]
+    fn a_key_that_expires_at_work_goes_afterwards() {
+        let table = Arc::new(KeyTable::new(100));
+        settle(&table, id(1, 1), &[0], &[], 10);
+        let running = open(begin(&table, id(1, 1), 11));
+        let late = 10 + 24 * HOUR;
+        drop(open(begin(&table, id(1, 2), late)));
+        assert_eq!(table.len(), 1, "it is at work");
+        drop(running);
+        drop(open(begin(&table, id(1, 2), late)));
+        assert!(table.len() == 0 && table.lock().tokens.is_empty(), "it stays for ever");
     }
 
     #[test]
