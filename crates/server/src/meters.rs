@@ -87,7 +87,7 @@ impl Meters {
         let delivered = self.delivered.lock().unwrap_or_else(PoisonError::into_inner);
         let named = delivered.iter().map(|(domain, histogram)| (domain.as_str(), histogram));
         for (domain, histogram) in named.chain([(OTHER, &self.others)]) {
-            let of = Distribution::new("posthaste_delivery_age_seconds", histogram.read());
+            let of = Distribution::new("posthaste_sent_age_seconds", histogram.read());
             all.push(of.labelled("destination", domain));
         }
         for (stream, histogram) in self.behind.lock().unwrap_or_else(PoisonError::into_inner).iter() {
@@ -111,7 +111,7 @@ mod tests {
         meters.delivered(OTHER, 3);
         meters.delivered("d0.example", 3);
         let all = meters.read();
-        let delivered = all.iter().filter(|one| one.name == "posthaste_delivery_age_seconds");
+        let delivered = all.iter().filter(|one| one.name == "posthaste_sent_age_seconds");
         let counts: Vec<u64> = delivered.map(|one| one.read.counts.iter().sum()).collect();
         assert_eq!((counts.len(), counts.iter().sum::<u64>(), counts[DOMAINS_MAX]), (DOMAINS_MAX + 1, 1002, 951));
         assert_eq!(all.iter().filter(|one| one.name == "posthaste_stream_lag_batches").count(), STREAMS_MAX);
