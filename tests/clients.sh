@@ -247,6 +247,14 @@ with_mpop() {
     mpop "${options[@]}" --port="$pop3s" --tls-starttls=off || return 1
     [ "$(grep -cx 'to dave' "$dir/mpop.mbox")" -eq 1 ]
 }
+with_mpop_by_scram() { # with_mpop_by_scram PASSWORD
+    mpop --file=/dev/null --host=127.0.0.1 --port="$pop3s" --user=dave@example.org "--passwordeval=echo $1" --auth=scram-sha-256 \
+        --tls=on --tls-starttls=off --tls-trust-file="$dir/cert.pem" --keep=on --uidls-file="$dir/scram.uidls" \
+        --delivery="mbox,$dir/scram.mbox"
+}
+with_mpop_by_scram_alone() {
+    with_mpop_by_scram secret && [ "$(grep -cx 'to dave' "$dir/scram.mbox")" -eq 1 ] && ! with_mpop_by_scram wrong
+}
 # As README says, at the default ports, in a network of its own.
 the_first_minute() {
     mkdir "$dir/first" && unshare -n bash -euo pipefail -c '
@@ -360,6 +368,7 @@ check "curl reads by POP3, also behind STLS and with implicit TLS" with_curl_by_
 check "curl is refused a wrong password by POP3" with_curl_by_pop3_and_a_wrong_password
 check "fetchmail reads by POP3, and nothing twice" with_fetchmail
 check "mpop reads by POP3, and nothing twice" with_mpop
+check "mpop logs in by SCRAM-SHA-256" with_mpop_by_scram_alone
 if unshare -n true 2>/dev/null; then
     check "the first minute: IMAP and POP3 with the password that the server made" the_first_minute
 else

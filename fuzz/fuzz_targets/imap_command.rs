@@ -10,9 +10,13 @@ use posthaste_imap::session::{
     MailboxChange, MailboxCounts, SelectedMailbox, StoredMail,
 };
 use posthaste_imap::{NumberSet, parse};
+use posthaste_scram::ScramServer;
 
 const MAIL: &[u8] = b"From: a@b\r\nSubject: caf\xe9\r\nContent-Type: multipart/mixed; boundary=b\r\n\r\n\
     --b\r\n\r\none\r\n--b\r\nContent-Type: message/rfc822\r\n\r\nSubject: in\r\n\r\nx\r\n--b--\r\n";
+
+/// Of RFC 7677 section 3.
+const KEYS: &str = "SCRAM-SHA-256$4096:W22ZaJ0SNY7soEsUEjb6gQ==$WG5d8oPm3OtcPnkdi4Uo7BkeZkBFzpcXkuLmtbsT4qY=:wfPLwcE6nTWhTAmQ7tl2KeoiWGPlZqQxSrmfPwDl2dU=";
 
 /// With the empty line.
 const HEADER_LEN: usize = 71;
@@ -26,7 +30,7 @@ fuzz_target!(|data: &[u8]| {
 });
 
 fn run(session: &[u8], piece: usize, logged_in: bool) -> (Vec<u8>, bool) {
-    let mut machine = ImapMachine::new(Arc::new(ImapConfig::new("mail.example.org")), true);
+    let mut machine = ImapMachine::new(Arc::new(ImapConfig::new("mail.example.org")), true).with_scram();
     machine.greet();
     let (mut input, mut heard) = (BytesMut::new(), Vec::new());
     let (mut names, mut rows) = (0, 0);
@@ -42,6 +46,13 @@ fn run(session: &[u8], piece: usize, logged_in: bool) -> (Vec<u8>, bool) {
                     return (heard, true);
                 }
                 ImapEvent::StartTls => unreachable!("it is not offered"),
+                ImapEvent::ScramKeys(first) => {
+                    let keys = KEYS.parse().expect("keys");
+                    machine.scram_begun(Ok(ScramServer::new(*first, keys, "nonce")));
+                }
+                ImapEvent::ScramProof(proof) => {
+                    machine.scram_checked(proof.check().map_err(|_| LoginRefusal::Wrong));
+                }
                 ImapEvent::Login(who) => {
                     machine.logged_in(if who.user == "ann" { Ok(()) } else { Err(LoginRefusal::Wrong) })
                 }

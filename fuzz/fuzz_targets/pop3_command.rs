@@ -9,8 +9,12 @@ use posthaste_pop3::parse;
 use posthaste_pop3::session::{
     MarkedMessages, Pop3Config, Pop3Event, Pop3LoginRefusal, Pop3Machine, Pop3Refusal, Pop3Row,
 };
+use posthaste_scram::ScramServer;
 
 const MAIL: &[u8] = b"Subject: caf\xe9\r\n\r\n.\r\n..two\r\n\n.\r\nend";
+
+/// Of RFC 7677 section 3.
+const KEYS: &str = "SCRAM-SHA-256$4096:W22ZaJ0SNY7soEsUEjb6gQ==$WG5d8oPm3OtcPnkdi4Uo7BkeZkBFzpcXkuLmtbsT4qY=:wfPLwcE6nTWhTAmQ7tl2KeoiWGPlZqQxSrmfPwDl2dU=";
 
 fuzz_target!(|data: &[u8]| {
     // The first octet: how the rest is cut, and whether somebody has logged in.
@@ -23,7 +27,7 @@ fuzz_target!(|data: &[u8]| {
 fn run(session: &[u8], piece: usize, logged_in: bool) -> (Vec<u8>, bool) {
     let config = Pop3Config { stls: true, ..Pop3Config::new("mail.example.org") };
     let limit = config.limits.line_bytes;
-    let mut machine = Pop3Machine::new(Arc::new(config), true);
+    let mut machine = Pop3Machine::new(Arc::new(config), true).with_scram();
     machine.greet();
     let (mut input, mut heard, mut rows) = (BytesMut::new(), Vec::new(), Vec::new());
     let start: &[u8] = if logged_in { b"USER ann\r\nPASS x\r\n" } else { b"" };
@@ -39,6 +43,13 @@ fn run(session: &[u8], piece: usize, logged_in: bool) -> (Vec<u8>, bool) {
                     heard.append(machine.output_mut());
                     let is_tls = heard.ends_with(b"Octets after STLS\r\n");
                     return if is_tls { (Vec::new(), true) } else { (heard, true) };
+                }
+                Pop3Event::ScramKeys(first) => {
+                    let keys = KEYS.parse().expect("keys");
+                    machine.scram_begun(Ok(ScramServer::new(*first, keys, "nonce")));
+                }
+                Pop3Event::ScramProof(proof) => {
+                    machine.scram_checked(proof.check().map(|()| 3).map_err(|_| Pop3LoginRefusal::Wrong));
                 }
                 Pop3Event::Login(who) => {
                     machine.logged_in(if who.user == "ann" { Ok(3) } else { Err(Pop3LoginRefusal::Wrong) })

@@ -11,6 +11,7 @@ use std::time::Duration;
 
 use posthaste_mailstore::Mailstore;
 use posthaste_net::{Certificate, Connection, Goodbye, Peer, Refusal, Service};
+use posthaste_scram::{ScramKeys, ScramProof};
 use tokio::sync::Semaphore;
 
 use crate::session::{ImapConfig, ImapCredentials, LoginRefusal};
@@ -26,6 +27,37 @@ pub trait Authenticator: Send + Sync + 'static {
         peer: &Peer,
         credentials: ImapCredentials,
     ) -> impl Future<Output = Result<String, LoginRefusal>> + Send;
+
+    /// True if SCRAM-SHA-256 is offered to a client that connects now, since some login has keys.
+    fn offers_scram(&self) -> bool {
+        false
+    }
+
+    /// The keys for a client that wants to show the password of `user`; `None` if nobody has that name.
+    ///
+    /// # Errors
+    /// Why there are none.
+    fn scram_keys(
+        &self,
+        peer: &Peer,
+        user: &str,
+    ) -> impl Future<Output = Result<Option<ScramKeys>, LoginRefusal>> + Send {
+        let _ = (peer, user);
+        async { Err(LoginRefusal::Wrong) }
+    }
+
+    /// Like [`login`](Self::login), for a client that shows its password by SCRAM-SHA-256.
+    ///
+    /// # Errors
+    /// Why there is none.
+    fn scram_login(
+        &self,
+        peer: &Peer,
+        proof: &ScramProof,
+    ) -> impl Future<Output = Result<String, LoginRefusal>> + Send {
+        let _ = (peer, proof);
+        async { Err(LoginRefusal::Wrong) }
+    }
 }
 
 /// Time limits of a session (decision 16).

@@ -20,6 +20,7 @@ mod select;
 use std::ops::Range;
 
 use bytes::Bytes;
+use posthaste_scram::{ScramFirst, ScramProof};
 
 use crate::command::StatusItem;
 use crate::set::NumberSet;
@@ -92,6 +93,10 @@ pub enum ImapEvent {
     StartTls,
     /// *Asks*: answer with [`ImapMachine::logged_in`].
     Login(ImapCredentials),
+    /// *Asks* for the exchange that a client begins, with the keys of its user. Answer with [`ImapMachine::scram_begun`].
+    ScramKeys(Box<ScramFirst>),
+    /// *Asks* whether this is the proof of a password. Answer with [`ImapMachine::scram_checked`].
+    ScramProof(Box<ScramProof>),
     /// *Asks* for the names that match one of the patterns, INBOX first, then by bytes. Answer with [`ImapMachine::list_opened`].
     /// With `subscribed`, those that are subscribed to, and with `recursive` those above them.
     List { patterns: Vec<String>, subscribed: bool, recursive: bool, status: bool },

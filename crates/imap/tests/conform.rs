@@ -1,7 +1,8 @@
 //! Replays the dialogues of `tests/conform` on the bare state machine, in one piece and octet by octet, and, with feature `tokio`, over a socket.
 //!
 //! `C: text` is sent with CRLF, `C! text` as it stands; `S: line` is the next line of the answer, with `…` at its end the beginning of it; `S:
-//! closed` is the end. `\r`, `\n` and `\xNN` are escapes. `@remote` comes from another machine, `@starttls` offers TLS.
+//! closed` is the end. `\r`, `\n` and `\xNN` are escapes. `@remote` comes from another machine, `@starttls` offers TLS, `@scram`
+//! SCRAM-SHA-256.
 
 mod common;
 mod set {
@@ -16,6 +17,7 @@ use posthaste_imap::session::ImapConfig;
 struct Trace {
     name: String,
     trusted: bool,
+    scram: bool,
     starttls: bool,
     steps: Vec<Step>,
 }
@@ -52,7 +54,7 @@ fn traces() -> Vec<Trace> {
 
 fn read(path: &Path) -> Trace {
     let name = path.file_name().unwrap().to_string_lossy().into_owned();
-    let mut trace = Trace { name, trusted: true, starttls: false, steps: Vec::new() };
+    let mut trace = Trace { name, trusted: true, scram: false, starttls: false, steps: Vec::new() };
     for line in std::fs::read_to_string(path).unwrap().lines() {
         match line.split_at_checked(2).unwrap_or((line, "")) {
             ("", _) | ("# ", _) => {}
@@ -63,6 +65,7 @@ fn read(path: &Path) -> Trace {
             ("S:", " closed") => trace.steps.push(Step::Closed),
             ("S:", text) => trace.steps.push(Step::Expect(unescape(text.strip_prefix(' ').unwrap_or("")))),
             _ if line == "@remote" => trace.trusted = false,
+            _ if line == "@scram" => trace.scram = true,
             _ if line == "@starttls" => trace.starttls = true,
             _ => panic!("{}: {line}", trace.name),
         }
@@ -91,7 +94,7 @@ fn check(name: &str, expected: &[u8], output: &mut Vec<u8>) {
 
 fn replay(piece: usize) {
     for trace in traces() {
-        let mut host = Host::new(config(&trace), trace.trusted);
+        let mut host = Host::offering(config(&trace), trace.trusted, trace.scram);
         for step in &trace.steps {
             match step {
                 Step::Send(octets) => {
@@ -139,8 +142,8 @@ mod over_a_socket {
 
     #[tokio::test]
     async fn dialogues_over_a_socket() {
-        // Without a certificate there is no handshake.
-        for trace in traces().into_iter().filter(|trace| !trace.starttls) {
+        // Without a certificate there is no handshake, and a nonce of SCRAM is another each time.
+        for trace in traces().into_iter().filter(|trace| !trace.starttls && !trace.scram) {
             let (ours, mut client) = UnixStream::pair().unwrap();
             let remote = "192.0.2.7:1000".parse().unwrap();
             let local = "192.0.2.1:143".parse().unwrap();

@@ -9,6 +9,8 @@ mod set {
 use std::sync::Arc;
 use std::time::Duration;
 
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD as BASE64;
 use posthaste_imap::driver::{Authenticator, ImapService, ImapTimeouts};
 use posthaste_imap::session;
 use posthaste_imap::session::{ImapConfig, ImapCredentials, LoginRefusal};
@@ -16,6 +18,7 @@ use posthaste_mailstore::{FakeMessage, FakeStore, MailstoreError, MessageFlags, 
 use posthaste_net::{
     Admission, Connection, CurrentPhase, Limits, Listeners, Peer, Place, Proxies, Rules, Service, Stream,
 };
+use posthaste_scram::{ScramClient, ScramKeys, ScramProof};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::net::{TcpStream, UnixStream};
 use tokio::task::JoinHandle;
@@ -25,6 +28,18 @@ struct Judge;
 impl Authenticator for Judge {
     async fn login(&self, _: &Peer, credentials: ImapCredentials) -> Result<String, LoginRefusal> {
         common::judge(&credentials)
+    }
+
+    fn offers_scram(&self) -> bool {
+        true
+    }
+
+    async fn scram_keys(&self, _: &Peer, user: &str) -> Result<Option<ScramKeys>, LoginRefusal> {
+        common::scram_keys(user)
+    }
+
+    async fn scram_login(&self, _: &Peer, proof: &ScramProof) -> Result<String, LoginRefusal> {
+        common::scram_login(proof)
     }
 }
 
@@ -314,4 +329,31 @@ async fn refused_connections_hear_the_right_reason() {
         assert_eq!(client.hear("\r\n").await, told);
         listeners.shutdown(Duration::ZERO).await;
     }
+}
+
+#[tokio::test]
+async fn a_password_is_shown_by_scram() {
+    for (password, is_let_in) in [("wrong", false), ("pencil", true)] {
+        let (mut client, _serving) = open(&common::store(), ImapTimeouts::default());
+        assert!(client.hear("\r\n").await.contains(" AUTH=SCRAM-SHA-256 AUTH=PLAIN]"));
+        let mut scram = ScramClient::new("user", password, None, posthaste_scram::nonce().unwrap());
+        client.say(&format!("a AUTHENTICATE SCRAM-SHA-256 {}\r\n", BASE64.encode(scram.first()))).await;
+        let last = scram.last(&challenge(&client.hear("\r\n").await)).unwrap();
+        client.say(&format!("{}\r\n", BASE64.encode(last))).await;
+        let answer = client.hear("\r\n").await;
+        if is_let_in {
+            assert!(scram.is_shown(&challenge(&answer)), "{answer}");
+            client.say("\r\n").await;
+            assert!(client.hear("\r\n").await.starts_with("a OK [CAPABILITY "));
+            assert!(client.ask("b SELECT INBOX").await.contains("b OK "));
+        } else {
+            assert_eq!(answer, "a NO [AUTHENTICATIONFAILED] Name or password is wrong\r\n");
+        }
+    }
+}
+
+/// Text of a challenge.
+fn challenge(line: &str) -> String {
+    let base64 = line.strip_prefix("+ ").and_then(|line| line.strip_suffix("\r\n")).expect("a challenge");
+    String::from_utf8(BASE64.decode(base64).unwrap()).unwrap()
 }

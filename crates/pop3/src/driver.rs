@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use posthaste_mailstore::Mailstore;
 use posthaste_net::{Certificate, Connection, Goodbye, Peer, Refusal, Service};
+use posthaste_scram::{ScramKeys, ScramProof};
 
 use crate::session::{Pop3Config, Pop3Credentials, Pop3LoginRefusal};
 
@@ -22,6 +23,37 @@ pub trait Pop3Authenticator: Send + Sync + 'static {
         peer: &Peer,
         credentials: Pop3Credentials,
     ) -> impl Future<Output = Result<String, Pop3LoginRefusal>> + Send;
+
+    /// True if SCRAM-SHA-256 is offered to a client that connects now, since some login has keys.
+    fn offers_scram(&self) -> bool {
+        false
+    }
+
+    /// The keys for a client that wants to show the password of `user`; `None` if nobody has that name.
+    ///
+    /// # Errors
+    /// Why there are none.
+    fn scram_keys(
+        &self,
+        peer: &Peer,
+        user: &str,
+    ) -> impl Future<Output = Result<Option<ScramKeys>, Pop3LoginRefusal>> + Send {
+        let _ = (peer, user);
+        async { Err(Pop3LoginRefusal::Wrong) }
+    }
+
+    /// Like [`login`](Self::login), for a client that shows its password by SCRAM-SHA-256.
+    ///
+    /// # Errors
+    /// Why there is none.
+    fn scram_login(
+        &self,
+        peer: &Peer,
+        proof: &ScramProof,
+    ) -> impl Future<Output = Result<String, Pop3LoginRefusal>> + Send {
+        let _ = (peer, proof);
+        async { Err(Pop3LoginRefusal::Wrong) }
+    }
 }
 
 /// Time limits of a session.

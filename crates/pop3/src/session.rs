@@ -9,6 +9,8 @@ mod machine;
 mod mail;
 mod maildrop;
 
+use posthaste_scram::{ScramFirst, ScramProof};
+
 pub use machine::Pop3Machine;
 pub use maildrop::MarkedMessages;
 
@@ -64,6 +66,10 @@ pub enum Pop3Event {
     StartTls,
     /// *Asks*: answer with [`Pop3Machine::logged_in`].
     Login(Pop3Credentials),
+    /// *Asks* for the exchange that a client begins, with the keys of its user. Answer with [`Pop3Machine::scram_begun`].
+    ScramKeys(Box<ScramFirst>),
+    /// *Asks* whether this is the proof of a password. Answer with [`Pop3Machine::scram_checked`].
+    ScramProof(Box<ScramProof>),
     /// The messages that [`Pop3Event::NextRow`] will ask for: numbers from `first` to `last`, both included. `sizes`: sizes are needed.
     Rows { first: u32, last: u32, sizes: bool },
     /// *Asks* for the next of these messages. Answer with [`Pop3Machine::row`].

@@ -2,7 +2,7 @@
 //!
 //! `C: text` is sent with CRLF, `C! text` as it stands; `S: line` is the next line of the answer, with `…` at its end the beginning of it; `S:
 //! closed` is the end. `\r`, `\n`, `\xNN` and `\\` are escapes. `@remote` comes from another machine, `@stls` offers TLS, `@removes` removes what is
-//! deleted, `@fails` fails to.
+//! deleted, `@fails` fails to, `@scram` offers SCRAM-SHA-256.
 
 mod common;
 
@@ -14,6 +14,7 @@ use posthaste_pop3::session::Pop3Config;
 struct Trace {
     name: String,
     trusted: bool,
+    scram: bool,
     stls: bool,
     removal: Removal,
     steps: Vec<Step>,
@@ -51,7 +52,8 @@ fn traces() -> Vec<Trace> {
 
 fn read(path: &Path) -> Trace {
     let name = path.file_name().unwrap().to_string_lossy().into_owned();
-    let mut trace = Trace { name, trusted: true, stls: false, removal: Removal::Impossible, steps: Vec::new() };
+    let mut trace =
+        Trace { name, trusted: true, scram: false, stls: false, removal: Removal::Impossible, steps: Vec::new() };
     for line in std::fs::read_to_string(path).unwrap().lines() {
         match line.split_at_checked(2).unwrap_or((line, "")) {
             ("", _) | ("# ", _) => {}
@@ -63,6 +65,7 @@ fn read(path: &Path) -> Trace {
             ("S:", text) => trace.steps.push(Step::Expect(unescape(text.strip_prefix(' ').unwrap_or("")))),
             _ => match line {
                 "@remote" => trace.trusted = false,
+                "@scram" => trace.scram = true,
                 "@stls" => trace.stls = true,
                 "@removes" => trace.removal = Removal::Works,
                 "@fails" => trace.removal = Removal::Fails,
@@ -90,7 +93,7 @@ fn replay(piece: usize) {
     for trace in traces() {
         let mut config = Pop3Config::new("mail.example.org");
         config.stls = trace.stls;
-        let mut host = Host::new(config, trace.trusted);
+        let mut host = Host::offering(config, trace.trusted, trace.scram);
         host.removal = trace.removal;
         for step in &trace.steps {
             match step {

@@ -6,6 +6,8 @@ mod common;
 use std::sync::Arc;
 use std::time::Duration;
 
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD as BASE64;
 use posthaste_mailstore::{
     FakeMessage, FakeStore, MailboxName, Mailstore as _, MailstoreError, MessageFlags, MessageSet, RowOptions,
     SelectMode, Uid,
@@ -15,6 +17,7 @@ use posthaste_net::{
 };
 use posthaste_pop3::driver::{Pop3Authenticator, Pop3Service, Pop3Timeouts};
 use posthaste_pop3::session::{Pop3Config, Pop3Credentials, Pop3LoginRefusal};
+use posthaste_scram::{ScramClient, ScramKeys, ScramProof};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::net::{TcpStream, UnixStream};
 use tokio::task::JoinHandle;
@@ -24,6 +27,18 @@ struct Judge;
 impl Pop3Authenticator for Judge {
     async fn login(&self, _: &Peer, credentials: Pop3Credentials) -> Result<String, Pop3LoginRefusal> {
         common::judge(&credentials)
+    }
+
+    fn offers_scram(&self) -> bool {
+        true
+    }
+
+    async fn scram_keys(&self, _: &Peer, user: &str) -> Result<Option<ScramKeys>, Pop3LoginRefusal> {
+        common::scram_keys(user)
+    }
+
+    async fn scram_login(&self, _: &Peer, proof: &ScramProof) -> Result<String, Pop3LoginRefusal> {
+        common::scram_login(proof)
     }
 }
 
@@ -247,4 +262,30 @@ async fn refused_connections_hear_the_right_reason() {
         assert_eq!(client.hear("\r\n").await, told);
         listeners.shutdown(Duration::ZERO).await;
     }
+}
+
+#[tokio::test]
+async fn a_password_is_shown_by_scram() {
+    for (password, is_let_in) in [("wrong", false), ("pencil", true)] {
+        let (mut client, _serving) = open(&store(), Pop3Timeouts::default());
+        client.hear("ready\r\n").await;
+        assert!(client.ask("CAPA", "\r\n.\r\n").await.contains("\r\nSASL SCRAM-SHA-256 PLAIN LOGIN\r\n"));
+        let mut scram = ScramClient::new("user", password, None, posthaste_scram::nonce().unwrap());
+        let begin = format!("AUTH SCRAM-SHA-256 {}", BASE64.encode(scram.first()));
+        let last = scram.last(&challenge(&client.ask(&begin, "\r\n").await)).unwrap();
+        let answer = client.ask(&BASE64.encode(last), "\r\n").await;
+        if is_let_in {
+            assert!(scram.is_shown(&challenge(&answer)), "{answer}");
+            assert!(client.ask("", "\r\n").await.starts_with("+OK "));
+            assert!(client.ask("STAT", "\r\n").await.starts_with("+OK "));
+        } else {
+            assert_eq!(answer, "-ERR [AUTH] Name or password is wrong\r\n");
+        }
+    }
+}
+
+/// Text of a challenge.
+fn challenge(line: &str) -> String {
+    let base64 = line.strip_prefix("+ ").and_then(|line| line.strip_suffix("\r\n")).expect("a challenge");
+    String::from_utf8(BASE64.decode(base64).unwrap()).unwrap()
 }

@@ -193,6 +193,13 @@ impl ScramServer {
         Self { first, keys, message, nonce }
     }
 
+    /// With invented keys if the user has none, which the client is not told, and a fresh nonce. `None`: the system has no random numbers.
+    pub fn begin(first: ScramFirst, keys: Option<ScramKeys>) -> Option<Self> {
+        let invented = || ScramSecret::of_process().map(|secret| ScramKeys::of_nobody(first.user(), &secret));
+        let keys = keys.or_else(invented)?;
+        Some(Self::new(first, keys, &nonce()?))
+    }
+
     /// The server's first message.
     pub fn message(&self) -> &str {
         &self.message

@@ -13,6 +13,7 @@ use posthaste_mailstore::MaildirLogins;
 use posthaste_net::{Admission, Bound, Listeners, Peer};
 use posthaste_pop3::driver::{Pop3Authenticator, Pop3Service};
 use posthaste_pop3::session::{Pop3Config, Pop3Credentials, Pop3LoginRefusal};
+use posthaste_smtp::sasl::scram::{ScramKeys, ScramProof};
 
 use crate::bound::{BoundListeners, ServedListener};
 use crate::error::ServeError;
@@ -116,11 +117,27 @@ impl Authenticator for Passwords {
     async fn login(&self, peer: &Peer, credentials: ImapCredentials) -> Result<String, LoginRefusal> {
         let ImapCredentials { user, password, acts_for } = credentials;
         let checked = self.0.check_reader(peer, "IMAP", PasswordClaim { user, password, acts_for }).await;
-        checked.map_err(|why| match why {
-            LoginFailure::Wrong(_) => LoginRefusal::Wrong,
-            LoginFailure::Blocked => LoginRefusal::Blocked,
-            LoginFailure::Busy => LoginRefusal::Busy,
-        })
+        checked.map_err(imap_refusal)
+    }
+
+    fn offers_scram(&self) -> bool {
+        self.0.offers_readers_scram()
+    }
+
+    async fn scram_keys(&self, peer: &Peer, user: &str) -> Result<Option<ScramKeys>, LoginRefusal> {
+        self.0.reader_scram_keys(peer, "IMAP", user).await.map_err(imap_refusal)
+    }
+
+    async fn scram_login(&self, peer: &Peer, proof: &ScramProof) -> Result<String, LoginRefusal> {
+        self.0.check_reader_scram(peer, "IMAP", proof).await.map_err(imap_refusal)
+    }
+}
+
+fn imap_refusal(why: LoginFailure) -> LoginRefusal {
+    match why {
+        LoginFailure::Wrong(_) => LoginRefusal::Wrong,
+        LoginFailure::Blocked => LoginRefusal::Blocked,
+        LoginFailure::Busy => LoginRefusal::Busy,
     }
 }
 
@@ -128,11 +145,27 @@ impl Pop3Authenticator for Passwords {
     async fn login(&self, peer: &Peer, credentials: Pop3Credentials) -> Result<String, Pop3LoginRefusal> {
         let Pop3Credentials { user, password, acts_for } = credentials;
         let checked = self.0.check_reader(peer, "POP3", PasswordClaim { user, password, acts_for }).await;
-        checked.map_err(|why| match why {
-            LoginFailure::Wrong(_) => Pop3LoginRefusal::Wrong,
-            LoginFailure::Blocked => Pop3LoginRefusal::Blocked,
-            LoginFailure::Busy => Pop3LoginRefusal::Busy,
-        })
+        checked.map_err(pop3_refusal)
+    }
+
+    fn offers_scram(&self) -> bool {
+        self.0.offers_readers_scram()
+    }
+
+    async fn scram_keys(&self, peer: &Peer, user: &str) -> Result<Option<ScramKeys>, Pop3LoginRefusal> {
+        self.0.reader_scram_keys(peer, "POP3", user).await.map_err(pop3_refusal)
+    }
+
+    async fn scram_login(&self, peer: &Peer, proof: &ScramProof) -> Result<String, Pop3LoginRefusal> {
+        self.0.check_reader_scram(peer, "POP3", proof).await.map_err(pop3_refusal)
+    }
+}
+
+fn pop3_refusal(why: LoginFailure) -> Pop3LoginRefusal {
+    match why {
+        LoginFailure::Wrong(_) => Pop3LoginRefusal::Wrong,
+        LoginFailure::Blocked => Pop3LoginRefusal::Blocked,
+        LoginFailure::Busy => Pop3LoginRefusal::Busy,
     }
 }
 

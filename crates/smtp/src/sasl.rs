@@ -196,12 +196,9 @@ impl Exchange {
     #[cfg(feature = "scram")]
     pub fn keys(&mut self, keys: Option<scram::ScramKeys>) -> Step {
         let Asked::ScramKeys(first) = std::mem::take(&mut self.0) else { return ill_formed() };
-        let invented =
-            || scram::ScramSecret::of_process().map(|secret| scram::ScramKeys::of_nobody(first.user(), &secret));
-        let (Some(keys), Some(nonce)) = (keys.or_else(invented), scram::nonce()) else {
+        let Some(server) = scram::ScramServer::begin(first, keys) else {
             return Step::Refuse(Reply::new(454, "4.7.0", "Temporary authentication failure"));
         };
-        let server = scram::ScramServer::new(first, keys, &nonce);
         let challenge = encode(server.message()).into();
         self.0 = Asked::ScramLast(Box::new(server));
         Step::Challenge(challenge)

@@ -12,6 +12,7 @@ use posthaste_mailstore::{
     NamePattern, RowOptions, SelectMode, Uid,
 };
 use posthaste_net::{Connection, Peer, SessionEnd};
+use posthaste_scram::{ScramFirst, ScramProof, ScramServer};
 use tokio::sync::Semaphore;
 use tokio::task::yield_now;
 use tokio::time::{Instant, timeout};
@@ -43,6 +44,9 @@ pub(super) async fn serve<A: Authenticator>(service: &ImapService<A>, connection
     let mut machine = ImapMachine::new(Arc::clone(&service.config), trusted);
     if service.implicit_tls {
         machine = machine.encrypted();
+    }
+    if service.authenticator.offers_scram() {
+        machine = machine.with_scram();
     }
     let mut line = Line::new(machine, stream, phase, service.timeouts);
     if service.implicit_tls && Box::pin(line.start_tls(&service.certificate())).await.is_err() {
@@ -79,6 +83,14 @@ async fn converse<A: Authenticator>(service: &ImapService<A>, peer: &Peer, line:
                 let verdict = Box::pin(log_in(service, peer, credentials)).await;
                 line.machine.logged_in(verdict.map(|account| mine.account = Some(account)));
             }
+            ImapEvent::ScramKeys(first) => {
+                let begun = Box::pin(begin_scram(service, peer, *first)).await;
+                line.machine.scram_begun(begun);
+            }
+            ImapEvent::ScramProof(proof) => {
+                let verdict = Box::pin(log_in_by_scram(service, peer, &proof)).await;
+                line.machine.scram_checked(verdict.map(|account| mine.account = Some(account)));
+            }
             ImapEvent::Unselect => mine.view = None,
             ImapEvent::Rows { set, sizes } => {
                 let view = mine.view.as_deref().expect("a mailbox is selected");
@@ -102,7 +114,29 @@ async fn log_in<A: Authenticator>(
     credentials: ImapCredentials,
 ) -> Result<Arc<dyn MailAccount>, LoginRefusal> {
     let login = service.authenticator.login(peer, credentials).await?;
-    service.store.account(&login).await.map_err(|error| match error {
+    account_of(service, &login).await
+}
+
+async fn begin_scram<A: Authenticator>(
+    service: &ImapService<A>,
+    peer: &Peer,
+    first: ScramFirst,
+) -> Result<ScramServer, LoginRefusal> {
+    let keys = service.authenticator.scram_keys(peer, first.user()).await?;
+    ScramServer::begin(first, keys).ok_or(LoginRefusal::Busy)
+}
+
+async fn log_in_by_scram<A: Authenticator>(
+    service: &ImapService<A>,
+    peer: &Peer,
+    proof: &ScramProof,
+) -> Result<Arc<dyn MailAccount>, LoginRefusal> {
+    let login = service.authenticator.scram_login(peer, proof).await?;
+    account_of(service, &login).await
+}
+
+async fn account_of<A>(service: &ImapService<A>, login: &str) -> Result<Arc<dyn MailAccount>, LoginRefusal> {
+    service.store.account(login).await.map_err(|error| match error {
         MailstoreError::NoMailbox => LoginRefusal::Wrong,
         _ => LoginRefusal::Unavailable,
     })

@@ -3,10 +3,21 @@
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD as BASE64;
 use bytes::BytesMut;
+use posthaste_scram::{NAME as SCRAM, ScramFirst, ScramServer};
 
 use super::machine::State;
 use super::{ImapCredentials, ImapEvent, ImapMachine, LoginRefusal};
 use crate::write;
+
+/// Message of a mechanism that the client is to send.
+#[derive(Debug)]
+pub(super) enum Asked {
+    Plain,
+    ScramFirst,
+    ScramLast(Box<ScramServer>),
+    /// The answer to the last message of SCRAM, which is empty: the client has seen that the server has the keys.
+    ScramEnd,
+}
 
 impl ImapMachine {
     /// Only what works is told: a client uses whatever it finds here.
@@ -23,7 +34,15 @@ impl ImapMachine {
         if self.config.starttls && !self.tls {
             text.push_str(" STARTTLS");
         }
-        text.push_str(if self.may_log_in() { " AUTH=PLAIN" } else { " LOGINDISABLED" });
+        if !self.may_log_in() {
+            text.push_str(" LOGINDISABLED");
+            return text;
+        }
+        if self.scram {
+            // Clients take the first that they know.
+            text.push_str(" AUTH=SCRAM-SHA-256");
+        }
+        text.push_str(" AUTH=PLAIN");
         text
     }
 
@@ -85,35 +104,67 @@ impl ImapMachine {
         if !self.check_login(&tag) {
             return None;
         }
-        if mechanism != "PLAIN" {
-            self.reply(&tag, "NO [CANNOT] That mechanism is not offered");
-            return None;
-        }
+        let asked = match mechanism {
+            "PLAIN" => Asked::Plain,
+            SCRAM if self.scram => Asked::ScramFirst,
+            _ => {
+                self.reply(&tag, "NO [CANNOT] That mechanism is not offered");
+                return None;
+            }
+        };
         match initial {
-            Some(initial) => self.plain(tag, initial.as_bytes()),
+            Some(initial) => self.auth_message(tag, asked, initial.as_bytes()),
             None => {
                 self.line("+ ");
-                self.state = State::AuthResponse { tag };
+                self.state = State::AuthResponse { tag, asked };
                 None
             }
         }
     }
 
-    pub(super) fn auth_response(&mut self, tag: String, line: &[u8]) -> Option<ImapEvent> {
+    pub(super) fn auth_response(&mut self, tag: String, asked: Asked, line: &[u8]) -> Option<ImapEvent> {
         if line == b"*" {
             self.bad(&tag, "AUTHENTICATE was cancelled");
             return None;
         }
-        self.plain(tag, line)
+        self.auth_message(tag, asked, line)
     }
 
-    /// The message of PLAIN (RFC 4616) in base64; `=` is an empty one.
-    fn plain(&mut self, tag: String, base64: &[u8]) -> Option<ImapEvent> {
+    /// A message of the mechanism in base64; `=` is an empty one.
+    fn auth_message(&mut self, tag: String, asked: Asked, base64: &[u8]) -> Option<ImapEvent> {
         let message = if base64 == b"=" { Ok(Vec::new()) } else { BASE64.decode(base64) };
         let Some(message) = message.ok().and_then(|octets| String::from_utf8(octets).ok()) else {
             self.bad(&tag, "That is not base64 of UTF-8");
             return None;
         };
+        match asked {
+            Asked::Plain => self.plain(tag, &message),
+            Asked::ScramFirst => {
+                let Some(first) = ScramFirst::parse(&message) else {
+                    self.bad(&tag, "That is not what SCRAM-SHA-256 begins with");
+                    return None;
+                };
+                self.state = State::ScramKeys { tag };
+                Some(ImapEvent::ScramKeys(Box::new(first)))
+            }
+            Asked::ScramLast(server) => {
+                let Some(proof) = server.prove(&message).map(Box::new) else { return self.wrong(&tag) };
+                self.state = State::ScramProof { tag, proof: proof.clone() };
+                Some(ImapEvent::ScramProof(proof))
+            }
+            Asked::ScramEnd if message.is_empty() => {
+                self.let_in(&tag);
+                None
+            }
+            Asked::ScramEnd => {
+                self.bad(&tag, "Nothing comes after the last message of SCRAM-SHA-256");
+                None
+            }
+        }
+    }
+
+    /// The message of PLAIN (RFC 4616).
+    fn plain(&mut self, tag: String, message: &str) -> Option<ImapEvent> {
         let mut parts = message.split('\0');
         match (parts.next(), parts.next(), parts.next(), parts.next()) {
             (Some(acts_for), Some(user), Some(password), None) if !user.is_empty() => {
@@ -155,19 +206,63 @@ impl ImapMachine {
             panic!("a login in {:?}", self.state)
         };
         match verdict {
-            Ok(()) => {
-                self.logged_in = true;
-                let text = format!("OK [CAPABILITY {}] Logged in", self.capabilities());
-                self.reply(&tag, &text);
+            Ok(()) => self.let_in(&tag),
+            Err(why) => self.keep_out(&tag, why),
+        }
+    }
+
+    /// Answers [`ImapEvent::ScramKeys`].
+    ///
+    /// # Panics
+    /// When it was not asked.
+    pub fn scram_begun(&mut self, begun: Result<ScramServer, LoginRefusal>) {
+        let State::ScramKeys { tag } = std::mem::replace(&mut self.state, State::Command) else {
+            panic!("an exchange begins in {:?}", self.state)
+        };
+        match begun {
+            Ok(server) => {
+                self.challenge(server.message());
+                self.state = State::AuthResponse { tag, asked: Asked::ScramLast(Box::new(server)) };
             }
-            Err(LoginRefusal::Wrong) => drop(self.wrong(&tag)),
-            Err(LoginRefusal::Busy) => {
-                self.reply(&tag, "NO [UNAVAILABLE] Logins cannot be checked now, try again later")
+            Err(why) => self.keep_out(&tag, why),
+        }
+    }
+
+    /// Answers [`ImapEvent::ScramProof`]. The client logs in with its next line.
+    ///
+    /// # Panics
+    /// When it was not asked.
+    pub fn scram_checked(&mut self, verdict: Result<(), LoginRefusal>) {
+        let State::ScramProof { tag, proof } = std::mem::replace(&mut self.state, State::Command) else {
+            panic!("a proof in {:?}", self.state)
+        };
+        match verdict.and_then(|()| proof.answer().map_err(|_| LoginRefusal::Wrong)) {
+            Ok(last) => {
+                self.challenge(&last);
+                self.state = State::AuthResponse { tag, asked: Asked::ScramEnd };
             }
-            Err(LoginRefusal::Unavailable) => {
-                self.reply(&tag, "NO [UNAVAILABLE] Your mailboxes cannot be opened now, try again later")
+            Err(why) => self.keep_out(&tag, why),
+        }
+    }
+
+    fn challenge(&mut self, message: &str) {
+        self.line(&format!("+ {}", BASE64.encode(message)));
+    }
+
+    fn let_in(&mut self, tag: &str) {
+        self.logged_in = true;
+        let text = format!("OK [CAPABILITY {}] Logged in", self.capabilities());
+        self.reply(tag, &text);
+    }
+
+    fn keep_out(&mut self, tag: &str, why: LoginRefusal) {
+        match why {
+            LoginRefusal::Wrong => drop(self.wrong(tag)),
+            LoginRefusal::Busy => self.reply(tag, "NO [UNAVAILABLE] Logins cannot be checked now, try again later"),
+            LoginRefusal::Unavailable => {
+                self.reply(tag, "NO [UNAVAILABLE] Your mailboxes cannot be opened now, try again later");
             }
-            Err(LoginRefusal::Blocked) => self.bye("Too many wrong passwords from your address, try again later"),
+            LoginRefusal::Blocked => self.bye("Too many wrong passwords from your address, try again later"),
         }
     }
 }

@@ -3,8 +3,10 @@
 use std::sync::Arc;
 
 use bytes::BytesMut;
+use posthaste_scram::ScramProof;
 
 use super::appending::Appending;
+use super::auth::Asked;
 use super::changing::{Change, Storing, update};
 use super::fetch::Fetching;
 use super::listing::Listing;
@@ -28,6 +30,8 @@ pub struct ImapMachine {
     pub(super) tls: bool,
     /// The connection needs no TLS for a login: it comes from this machine.
     pub(super) trusted: bool,
+    /// SCRAM-SHA-256 is offered.
+    pub(super) scram: bool,
     pub(super) logged_in: bool,
     pub(super) mailbox: Option<SelectedMailbox>,
     /// MODSEQ is told with flags (RFC 7162 section 3.1).
@@ -49,6 +53,16 @@ pub(super) enum State {
     /// Waits for the client's answer to the challenge of AUTHENTICATE.
     AuthResponse {
         tag: String,
+        asked: Asked,
+    },
+    /// Waits for [`ImapMachine::scram_begun`].
+    ScramKeys {
+        tag: String,
+    },
+    /// Waits for [`ImapMachine::scram_checked`].
+    ScramProof {
+        tag: String,
+        proof: Box<ScramProof>,
     },
     /// Waits for DONE.
     Idle {
@@ -139,6 +153,7 @@ impl ImapMachine {
             framer: Framer::default(),
             tls: false,
             trusted,
+            scram: false,
             logged_in: false,
             mailbox: None,
             condstore: false,
@@ -153,6 +168,13 @@ impl ImapMachine {
     #[must_use]
     pub fn encrypted(mut self) -> Self {
         self.tls = true;
+        self
+    }
+
+    /// Offers SCRAM-SHA-256 (RFC 7677), for owners with keys of a login.
+    #[must_use]
+    pub fn with_scram(mut self) -> Self {
+        self.scram = true;
         self
     }
 
@@ -264,6 +286,8 @@ impl ImapMachine {
                 State::Searching(_) => self.step_search(),
                 State::Greeting
                 | State::Login { .. }
+                | State::ScramKeys { .. }
+                | State::ScramProof { .. }
                 | State::Tls
                 | State::Status { .. }
                 | State::Changing(_)
@@ -312,7 +336,7 @@ impl ImapMachine {
             }
             Frame::Append { line, octets, waits } => self.append(&line, octets, waits),
             Frame::Command(line) => match std::mem::replace(&mut self.state, State::Command) {
-                State::AuthResponse { tag } => self.auth_response(tag, &line),
+                State::AuthResponse { tag, asked } => self.auth_response(tag, asked, &line),
                 State::Idle { tag } => {
                     self.end_idle(tag, &line);
                     None

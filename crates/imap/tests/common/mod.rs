@@ -17,6 +17,7 @@ use posthaste_mailstore::{
     FakeMessage, FakeStore, KeywordTable, ListOptions, MailAccount, MailBody, MailboxView, MailstoreError,
     MessageFlags, MessageRow, MessageWriter, NamePattern, RowOptions, SelectMode, Uid,
 };
+use posthaste_scram::{ScramFirst, ScramKeys, ScramProof, ScramSecret, ScramServer};
 
 pub const SIMPLE: &str = "Date: Tue, 4 Mar 2025 23:40:00 -0800\r\nFrom: Ann <ann@example.org>\r\nTo: bob@example.net\r\n\
     Subject: Lunch\r\nMessage-ID: <1@example.org>\r\n\r\nToday at noon?\r\n";
@@ -53,6 +54,28 @@ pub fn judge(credentials: &ImapCredentials) -> Result<String, LoginRefusal> {
     }
 }
 
+/// `user` has the password `pencil`, as in RFC 7677 section 3, and the mailboxes of `ann`.
+pub fn scram_keys(user: &str) -> Result<Option<ScramKeys>, LoginRefusal> {
+    const KEYS: &str = "SCRAM-SHA-256$4096:W22ZaJ0SNY7soEsUEjb6gQ==$WG5d8oPm3OtcPnkdi4Uo7BkeZkBFzpcXkuLmtbsT4qY=:wfPLwcE6nTWhTAmQ7tl2KeoiWGPlZqQxSrmfPwDl2dU=";
+    match user {
+        "blocked" => Err(LoginRefusal::Blocked),
+        "user" => Ok(Some(KEYS.parse().unwrap())),
+        _ => Ok(None),
+    }
+}
+
+pub fn scram_login(proof: &ScramProof) -> Result<String, LoginRefusal> {
+    proof.check().map(|()| "ann".into()).map_err(|_| LoginRefusal::Wrong)
+}
+
+/// The exchange that a client begins, with the nonce of the RFC.
+fn scram_begun(first: ScramFirst) -> Result<ScramServer, LoginRefusal> {
+    let keys = scram_keys(first.user())?;
+    let secret = ScramSecret::like(&scram_keys("user")?.expect("it has keys"));
+    let keys = keys.unwrap_or_else(|| ScramKeys::of_nobody(first.user(), &secret));
+    Ok(ScramServer::new(first, keys, "%hvYDpWUa2RaTCAfuxFIlj)hNlF$k0"))
+}
+
 /// The store in memory never waits.
 fn now<T>(future: impl Future<Output = T>) -> T {
     match pin!(future).poll(&mut Context::from_waker(Waker::noop())) {
@@ -79,7 +102,13 @@ pub struct Host {
 
 impl Host {
     pub fn new(config: ImapConfig, trusted: bool) -> Self {
-        let mut machine = ImapMachine::new(Arc::new(config), trusted);
+        Self::offering(config, trusted, false)
+    }
+
+    /// `scram`: SCRAM-SHA-256 is offered.
+    pub fn offering(config: ImapConfig, trusted: bool, scram: bool) -> Self {
+        let machine = ImapMachine::new(Arc::new(config), trusted);
+        let mut machine = if scram { machine.with_scram() } else { machine };
         machine.greet();
         let mut host = Self {
             machine,
@@ -132,6 +161,12 @@ impl Host {
                 let verdict = judge(&credentials);
                 self.account = verdict.as_ref().ok().map(|login| now(self.store.account(login)).unwrap());
                 self.machine.logged_in(verdict.map(drop));
+            }
+            ImapEvent::ScramKeys(first) => self.machine.scram_begun(scram_begun(*first)),
+            ImapEvent::ScramProof(proof) => {
+                let verdict = scram_login(&proof);
+                self.account = verdict.as_ref().ok().map(|login| now(self.store.account(login)).unwrap());
+                self.machine.scram_checked(verdict.map(drop));
             }
             ImapEvent::List { patterns, subscribed, recursive, status } => {
                 let patterns: Vec<NamePattern> = patterns.iter().map(|pattern| NamePattern::new(pattern)).collect();

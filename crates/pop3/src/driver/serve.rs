@@ -10,6 +10,7 @@ use posthaste_mailstore::{
     MessageRow, MessageSet, NumberRange, RowOptions, SelectMode, Uid,
 };
 use posthaste_net::{Connection, Peer, SessionEnd, SessionStream, Woken, after};
+use posthaste_scram::{ScramFirst, ScramProof, ScramServer};
 use tokio::task::yield_now;
 use tokio::time::Instant;
 
@@ -34,7 +35,10 @@ const ROWS_BEFORE_YIELD: u32 = 64;
 pub(super) async fn serve<A: Pop3Authenticator>(service: &Pop3Service<A>, connection: Connection) {
     let Connection { stream, peer, phase, .. } = connection;
     let trusted = !service.config.needs_tls && peer.ip().is_none_or(|ip| ip.is_loopback());
-    let machine = Pop3Machine::new(Arc::clone(&service.config), trusted);
+    let mut machine = Pop3Machine::new(Arc::clone(&service.config), trusted);
+    if service.authenticator.offers_scram() {
+        machine = machine.with_scram();
+    }
     let (timeouts, now) = (service.timeouts, Instant::now());
     let mut session = Conversation {
         machine: if service.implicit_tls { machine.encrypted() } else { machine },
@@ -89,6 +93,14 @@ impl Conversation {
                 Pop3Event::Update => {
                     let updated = Box::pin(update(opened(&inbox), &self.machine)).await;
                     self.machine.updated(updated.map_err(|error| refusal(&error)));
+                }
+                Pop3Event::ScramKeys(first) => {
+                    let begun = Box::pin(begin_scram(service, peer, *first)).await;
+                    self.machine.scram_begun(begun);
+                }
+                Pop3Event::ScramProof(proof) => {
+                    let view = Box::pin(log_in_by_scram(service, peer, &proof)).await;
+                    self.machine.scram_checked(view.map(|view| inbox.insert(view).exists()));
                 }
                 Pop3Event::Rows { first, last, sizes } => {
                     event = Box::pin(self.rows(opened(&inbox), NumberRange { first, last }, sizes)).await?;
@@ -190,8 +202,30 @@ async fn log_in<A: Pop3Authenticator>(
     credentials: Pop3Credentials,
 ) -> Result<Box<dyn MailboxView>, Pop3LoginRefusal> {
     let login = service.authenticator.login(peer, credentials).await?;
+    inbox_of(service, &login).await
+}
+
+async fn begin_scram<A: Pop3Authenticator>(
+    service: &Pop3Service<A>,
+    peer: &Peer,
+    first: ScramFirst,
+) -> Result<ScramServer, Pop3LoginRefusal> {
+    let keys = service.authenticator.scram_keys(peer, first.user()).await?;
+    ScramServer::begin(first, keys).ok_or(Pop3LoginRefusal::Busy)
+}
+
+async fn log_in_by_scram<A: Pop3Authenticator>(
+    service: &Pop3Service<A>,
+    peer: &Peer,
+    proof: &ScramProof,
+) -> Result<Box<dyn MailboxView>, Pop3LoginRefusal> {
+    let login = service.authenticator.scram_login(peer, proof).await?;
+    inbox_of(service, &login).await
+}
+
+async fn inbox_of<A>(service: &Pop3Service<A>, login: &str) -> Result<Box<dyn MailboxView>, Pop3LoginRefusal> {
     let opened = async {
-        let account = service.store.account(&login).await?;
+        let account = service.store.account(login).await?;
         let inbox = MailboxName::parse("INBOX").expect("INBOX is a name");
         let id = account.find(&inbox).await?.ok_or(MailstoreError::NoMailbox)?;
         account.select(id, SelectMode::KeepsRecent).await

@@ -3,13 +3,14 @@
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD as BASE64;
 use bytes::BytesMut;
+use posthaste_scram::{NAME as SCRAM, ScramFirst, ScramServer};
 
 use super::machine::State;
 use super::maildrop::Maildrop;
 use super::{MESSAGES_MAX, Pop3Credentials, Pop3Event, Pop3LoginRefusal, Pop3Machine};
 
-/// PLAIN and LOGIN (RFC 5034).
-const MECHANISMS: [&str; 2] = ["PLAIN", "LOGIN"];
+/// In AUTH (RFC 5034). Clients take the first that they know; SCRAM is offered only where a login has keys.
+const MECHANISMS: [&str; 3] = [SCRAM, "PLAIN", "LOGIN"];
 
 const NEEDS_TLS: &str = "-ERR Passwords are taken with TLS only";
 
@@ -32,12 +33,16 @@ impl Pop3Machine {
         }
         if self.may_log_in() {
             self.line("USER");
-            self.line(&format!("SASL {}", MECHANISMS.join(" ")));
+            self.line(&format!("SASL {}", self.mechanisms().join(" ")));
         }
         if self.config.stls && !self.tls {
             self.line("STLS");
         }
         self.line(".");
+    }
+
+    fn mechanisms(&self) -> &'static [&'static str] {
+        &MECHANISMS[usize::from(!self.scram)..]
     }
 
     /// No password crosses the network in the clear.
@@ -101,7 +106,7 @@ impl Pop3Machine {
             // Older clients ask so for the list.
             (None, _) => {
                 self.line("+OK These mechanisms are offered");
-                MECHANISMS.iter().for_each(|mechanism| self.line(mechanism));
+                self.mechanisms().iter().for_each(|mechanism| self.line(mechanism));
                 self.line(".");
             }
             (Some("PLAIN"), Some(initial)) => return self.auth_plain(initial),
@@ -113,6 +118,11 @@ impl Pop3Machine {
             (Some("LOGIN"), None) => {
                 self.challenge("Username:");
                 self.state = State::AuthUser;
+            }
+            (Some(SCRAM), Some(first)) if self.scram => return self.scram_first(first),
+            (Some(SCRAM), None) if self.scram => {
+                self.line("+ ");
+                self.state = State::ScramFirst;
             }
             (Some(_), _) => self.wrong_command("That mechanism is not offered"),
         }
@@ -162,6 +172,64 @@ impl Pop3Machine {
         self.ask_login(Some(user), password, None)
     }
 
+    pub(super) fn scram_first(&mut self, response: &[u8]) -> Option<Pop3Event> {
+        let Some(first) = ScramFirst::parse(&self.decoded(response)?.unwrap_or_default()) else {
+            self.wrong_command("That is not what SCRAM-SHA-256 begins with");
+            return None;
+        };
+        self.state = State::ScramKeys;
+        Some(Pop3Event::ScramKeys(Box::new(first)))
+    }
+
+    /// Answers [`Pop3Event::ScramKeys`].
+    ///
+    /// # Panics
+    /// When it was not asked.
+    pub fn scram_begun(&mut self, begun: Result<ScramServer, Pop3LoginRefusal>) {
+        assert!(matches!(self.state, State::ScramKeys), "an exchange begins in {:?}", self.state);
+        self.state = State::Command;
+        match begun {
+            Ok(server) => {
+                self.challenge(server.message());
+                self.state = State::ScramLast(Box::new(server));
+            }
+            Err(why) => self.keep_out(why),
+        }
+    }
+
+    pub(super) fn scram_last(&mut self, server: ScramServer, response: &[u8]) -> Option<Pop3Event> {
+        let message = self.decoded(response)?.unwrap_or_default();
+        let Some(proof) = server.prove(&message).map(Box::new) else { return self.wrong() };
+        self.state = State::ScramProof(proof.clone());
+        Some(Pop3Event::ScramProof(proof))
+    }
+
+    /// Answers [`Pop3Event::ScramProof`] with the number of messages. The client logs in with its next line.
+    ///
+    /// # Panics
+    /// When it was not asked.
+    pub fn scram_checked(&mut self, verdict: Result<u32, Pop3LoginRefusal>) {
+        let State::ScramProof(proof) = std::mem::replace(&mut self.state, State::Command) else {
+            panic!("a proof in {:?}", self.state)
+        };
+        let shown = |messages| proof.answer().map(|last| (messages, last)).map_err(|_| Pop3LoginRefusal::Wrong);
+        match verdict.and_then(shown) {
+            Ok((messages, last)) => {
+                self.challenge(&last);
+                self.state = State::ScramEnd { messages };
+            }
+            Err(why) => self.keep_out(why),
+        }
+    }
+
+    pub(super) fn scram_end(&mut self, messages: u32, response: &[u8]) -> Option<Pop3Event> {
+        match self.decoded(response)?.as_deref() {
+            Some("") => self.let_in(messages),
+            _ => self.wrong_command("Nothing comes after the last message of SCRAM-SHA-256"),
+        }
+        None
+    }
+
     fn ask_login(
         &mut self,
         user: Option<String>,
@@ -186,17 +254,25 @@ impl Pop3Machine {
         assert!(matches!(self.state, State::Login), "a login in {:?}", self.state);
         self.state = State::Command;
         match verdict {
-            Ok(messages) => {
-                let maildrop = Maildrop::new(messages.min(MESSAGES_MAX));
-                self.line(&format!("+OK {} messages", maildrop.messages));
-                self.maildrop = Some(maildrop);
-            }
-            Err(Pop3LoginRefusal::Wrong) => drop(self.wrong()),
-            Err(Pop3LoginRefusal::Busy) => self.line("-ERR [SYS/TEMP] Logins cannot be checked now, try again later"),
-            Err(Pop3LoginRefusal::Unavailable) => {
+            Ok(messages) => self.let_in(messages),
+            Err(why) => self.keep_out(why),
+        }
+    }
+
+    fn let_in(&mut self, messages: u32) {
+        let maildrop = Maildrop::new(messages.min(MESSAGES_MAX));
+        self.line(&format!("+OK {} messages", maildrop.messages));
+        self.maildrop = Some(maildrop);
+    }
+
+    fn keep_out(&mut self, why: Pop3LoginRefusal) {
+        match why {
+            Pop3LoginRefusal::Wrong => drop(self.wrong()),
+            Pop3LoginRefusal::Busy => self.line("-ERR [SYS/TEMP] Logins cannot be checked now, try again later"),
+            Pop3LoginRefusal::Unavailable => {
                 self.line("-ERR [SYS/TEMP] Your mailbox cannot be opened now, try again later");
             }
-            Err(Pop3LoginRefusal::Blocked) => {
+            Pop3LoginRefusal::Blocked => {
                 self.line("-ERR [SYS/TEMP] Too many wrong passwords from your address, try again later");
                 self.state = State::Closed;
             }

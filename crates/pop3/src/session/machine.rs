@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use bytes::BytesMut;
+use posthaste_scram::{ScramProof, ScramServer};
 
 use super::mail::{Listing, Sending};
 use super::maildrop::{Maildrop, MarkedMessages};
@@ -22,6 +23,8 @@ pub struct Pop3Machine {
     pub(super) tls: bool,
     /// The connection needs no TLS for a login: it comes from this machine.
     pub(super) trusted: bool,
+    /// SCRAM-SHA-256 is offered.
+    pub(super) scram: bool,
     /// The name of USER, until the next command.
     pub(super) user: Option<Vec<u8>>,
     /// From the login on.
@@ -43,6 +46,18 @@ pub(super) enum State {
     /// Waits for the password of LOGIN.
     AuthPassword {
         user: String,
+    },
+    /// Waits for the client's first message of SCRAM.
+    ScramFirst,
+    /// Waits for [`Pop3Machine::scram_begun`].
+    ScramKeys,
+    /// Waits for the client's last message of SCRAM.
+    ScramLast(Box<ScramServer>),
+    /// Waits for [`Pop3Machine::scram_checked`].
+    ScramProof(Box<ScramProof>),
+    /// Waits for the answer to the last message of SCRAM, which is empty: the client has seen that the server has the keys.
+    ScramEnd {
+        messages: u32,
     },
     /// Waits for [`Pop3Machine::logged_in`].
     Login,
@@ -74,6 +89,7 @@ impl Pop3Machine {
             framer: LineFramer::default(),
             tls: false,
             trusted,
+            scram: false,
             user: None,
             maildrop: None,
             errors: 0,
@@ -85,6 +101,13 @@ impl Pop3Machine {
     #[must_use]
     pub fn encrypted(mut self) -> Self {
         self.tls = true;
+        self
+    }
+
+    /// Offers SCRAM-SHA-256 (RFC 7677), for owners with keys of a login.
+    #[must_use]
+    pub fn with_scram(mut self) -> Self {
+        self.scram = true;
         self
     }
 
@@ -148,7 +171,13 @@ impl Pop3Machine {
                 return Pop3Event::Flush;
             }
             match &self.state {
-                State::Command | State::AuthPlain | State::AuthUser | State::AuthPassword { .. } => {}
+                State::Command
+                | State::AuthPlain
+                | State::AuthUser
+                | State::AuthPassword { .. }
+                | State::ScramFirst
+                | State::ScramLast(_)
+                | State::ScramEnd { .. } => {}
                 State::Listing(_) => return Pop3Event::NextRow,
                 State::Sending(sending) => return Pop3Event::Read { from: sending.from },
                 state => panic!("stepped in {state:?}"),
@@ -181,6 +210,9 @@ impl Pop3Machine {
                 State::AuthPlain => self.auth_plain(&line),
                 State::AuthUser => self.auth_user(&line),
                 State::AuthPassword { user } => self.auth_password(user, &line),
+                State::ScramFirst => self.scram_first(&line),
+                State::ScramLast(server) => self.scram_last(*server, &line),
+                State::ScramEnd { messages } => self.scram_end(messages, &line),
                 _ => self.command(&line, input),
             },
         }

@@ -7,6 +7,7 @@ use bytes::BytesMut;
 use posthaste_pop3::session::{
     Pop3Config, Pop3Credentials, Pop3Event, Pop3LoginRefusal, Pop3Machine, Pop3Refusal, Pop3Row,
 };
+use posthaste_scram::{ScramFirst, ScramKeys, ScramProof, ScramSecret, ScramServer};
 
 pub const SIMPLE: &str = "Subject: Lunch\r\n\r\nToday at noon?\r\n.\r\n..\r\nAnn\r\n";
 pub const OPEN_END: &str = "Subject: one\r\n\r\nno line end";
@@ -25,6 +26,28 @@ pub fn judge(credentials: &Pop3Credentials) -> Result<String, Pop3LoginRefusal> 
         ("ann", "secret" | "two words ") if credentials.acts_for.is_none() => Ok("ann".into()),
         _ => Err(Pop3LoginRefusal::Wrong),
     }
+}
+
+/// `user` has the password `pencil`, as in RFC 7677 section 3, and the mailboxes of `ann`.
+pub fn scram_keys(user: &str) -> Result<Option<ScramKeys>, Pop3LoginRefusal> {
+    const KEYS: &str = "SCRAM-SHA-256$4096:W22ZaJ0SNY7soEsUEjb6gQ==$WG5d8oPm3OtcPnkdi4Uo7BkeZkBFzpcXkuLmtbsT4qY=:wfPLwcE6nTWhTAmQ7tl2KeoiWGPlZqQxSrmfPwDl2dU=";
+    match user {
+        "blocked" => Err(Pop3LoginRefusal::Blocked),
+        "user" => Ok(Some(KEYS.parse().unwrap())),
+        _ => Ok(None),
+    }
+}
+
+pub fn scram_login(proof: &ScramProof) -> Result<String, Pop3LoginRefusal> {
+    proof.check().map(|()| "ann".into()).map_err(|_| Pop3LoginRefusal::Wrong)
+}
+
+/// The exchange that a client begins, with the nonce of the RFC.
+fn scram_begun(first: ScramFirst) -> Result<ScramServer, Pop3LoginRefusal> {
+    let keys = scram_keys(first.user())?;
+    let secret = ScramSecret::like(&scram_keys("user")?.expect("it has keys"));
+    let keys = keys.unwrap_or_else(|| ScramKeys::of_nobody(first.user(), &secret));
+    Ok(ScramServer::new(first, keys, "%hvYDpWUa2RaTCAfuxFIlj)hNlF$k0"))
 }
 
 /// Answer of the store to a deletion.
@@ -54,7 +77,13 @@ pub struct Host {
 
 impl Host {
     pub fn new(config: Pop3Config, trusted: bool) -> Self {
-        let mut machine = Pop3Machine::new(Arc::new(config), trusted);
+        Self::offering(config, trusted, false)
+    }
+
+    /// `scram`: SCRAM-SHA-256 is offered.
+    pub fn offering(config: Pop3Config, trusted: bool, scram: bool) -> Self {
+        let machine = Pop3Machine::new(Arc::new(config), trusted);
+        let mut machine = if scram { machine.with_scram() } else { machine };
         machine.greet();
         assert_eq!(machine.output(), b"+OK mail.example.org ready\r\n");
         machine.output_mut().clear();
@@ -100,6 +129,10 @@ impl Host {
             }
             Pop3Event::Login(credentials) => {
                 self.machine.logged_in(judge(&credentials).map(|_| self.inbox.len() as u32));
+            }
+            Pop3Event::ScramKeys(first) => self.machine.scram_begun(scram_begun(*first)),
+            Pop3Event::ScramProof(proof) => {
+                self.machine.scram_checked(scram_login(&proof).map(|_| self.inbox.len() as u32));
             }
             Pop3Event::Rows { first, last, .. } => self.rows = (first..=last).rev().collect(),
             Pop3Event::NextRow => {

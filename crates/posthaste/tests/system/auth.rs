@@ -35,7 +35,7 @@ pub fn line(dir: &Path, name: &str, password: &str) -> String {
     printed(dir, &["password", name], password)
 }
 
-fn printed(dir: &Path, args: &[&str], password: &str) -> String {
+pub(crate) fn printed(dir: &Path, args: &[&str], password: &str) -> String {
     let mut child = command(dir, args).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
     child.stdin.take().unwrap().write_all(format!("{password}\n").as_bytes()).unwrap();
     let output = child.wait_with_output().unwrap();

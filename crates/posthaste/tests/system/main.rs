@@ -39,6 +39,7 @@ mod queue_in_flight;
 mod queue_transfer;
 mod quotas;
 mod reading;
+mod reading_scram;
 mod receiving;
 mod relay;
 mod relay_ahead;

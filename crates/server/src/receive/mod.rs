@@ -430,8 +430,7 @@ impl Receiver {
     ) -> Result<LoggedIn, LoginFailure> {
         let settings = self.settings();
         let user = logged(&claim.user).to_owned();
-        let reading = || LoginOrigin { door: LoginDoor::Reading, network: peer.network() };
-        let origin = session.map_or_else(reading, |_| sending(peer));
+        let origin = session.map_or_else(|| reading(peer), |_| sending(peer));
         let checked = self.0.gate.check(&settings.logins, &settings.directory, origin, claim).await;
         let name = checked.as_ref().map_or(&user, |login| &login.name);
         self.record_login((peer, session), mechanism, name, checked.as_ref().err().copied());
@@ -530,6 +529,11 @@ fn logged(user: &str) -> &str {
 /// A client of SMTP.
 fn sending(peer: &Peer) -> LoginOrigin {
     LoginOrigin { door: LoginDoor::Sending, network: peer.network() }
+}
+
+/// A client that reads mail.
+fn reading(peer: &Peer) -> LoginOrigin {
+    LoginOrigin { door: LoginDoor::Reading, network: peer.network() }
 }
 
 /// Whom lines about a client are counted for.

@@ -7,10 +7,11 @@ use std::time::Duration;
 use posthaste_accounts::{LoginFailure, PasswordClaim};
 use posthaste_directory::Directory;
 use posthaste_smtp::driver::Peer;
+use posthaste_smtp::sasl::scram::{ScramKeys, ScramProof};
 use tokio::task::spawn_blocking;
 use tokio::time::{Instant, sleep_until};
 
-use super::{Receiver, logged};
+use super::{Receiver, logged, reading};
 use crate::first_password::FirstPassword;
 
 impl Receiver {
@@ -46,6 +47,37 @@ impl Receiver {
             }
             _ => self.check_login((peer, None), protocol, claim).await.map(|login| login.name),
         }
+    }
+
+    /// True if some login of readers has keys of SCRAM-SHA-256. The password of the first minute has none.
+    pub fn offers_readers_scram(&self) -> bool {
+        self.first_password().is_none() && self.settings().logins.has_scram()
+    }
+
+    /// The keys for a client that reads mail by `protocol` and wants to show the password of `user` by SCRAM-SHA-256.
+    pub async fn reader_scram_keys(
+        &self,
+        peer: &Peer,
+        protocol: &str,
+        user: &str,
+    ) -> Result<Option<ScramKeys>, LoginFailure> {
+        let settings = self.settings();
+        let keys = self.0.gate.scram_keys(&settings.logins, &settings.directory, reading(peer), user).await;
+        keys.inspect_err(|failure| self.record_login((peer, None), protocol, logged(user), Some(*failure)))
+    }
+
+    /// Like [`check_reader`](Self::check_reader), for a proof by such keys.
+    pub async fn check_reader_scram(
+        &self,
+        peer: &Peer,
+        protocol: &str,
+        proof: &ScramProof,
+    ) -> Result<String, LoginFailure> {
+        let settings = self.settings();
+        let checked = self.0.gate.check_scram(&settings.logins, &settings.directory, reading(peer), proof).await;
+        let name = checked.as_ref().map_or_else(|_| logged(proof.user()), |login| &login.name);
+        self.record_login((peer, None), protocol, name, checked.as_ref().err().copied());
+        checked.map(|login| login.name)
     }
 
     /// Checks the password of the first minute: for accounts that have mail, and from this machine. A refusal comes after a second.
