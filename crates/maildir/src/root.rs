@@ -111,6 +111,14 @@ impl MailRoot {
         outcome
     }
 
+    /// Fsyncs the directory at `path`: the names in it are durable then.
+    ///
+    /// # Errors
+    /// `NotFound`; those of `fsync`, after which a second one would prove nothing.
+    pub fn sync_dir(&self, path: &MailboxPath) -> io::Result<()> {
+        Ok(posthaste_fsops::fsync(self.open_dir(path)?)?)
+    }
+
     /// The open directory at `path`.
     pub(crate) fn open_dir(&self, path: &MailboxPath) -> io::Result<OwnedFd> {
         open_beneath(&self.dir, path.as_str())

@@ -3,6 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::task::{Context, Poll};
+use std::time::Duration;
 
 use posthaste_delivery::local::LocalDelivery;
 use posthaste_maildir::MailboxPath;
@@ -19,6 +20,8 @@ use crate::services::{Ending, OnFailure, Service, end_blocking};
 use posthaste_config::Config;
 
 pub(crate) const NAME: &str = "mailboxes";
+/// So long the removal of a mailbox waits for delivery that writes to it.
+const REMOVAL_PATIENCE: Duration = Duration::from_secs(10);
 /// The directory of the table of mailboxes, below that of all data.
 pub const MAILSTORE_DIRECTORY: &str = "mailstore";
 
@@ -81,7 +84,7 @@ impl Mailboxes {
         let (spool, nonce) = (Arc::clone(delivery.intake().spool()), delivery.file_nonce());
         let (table, mail) = (table_of(config), config.storage.mail.clone());
         let (host, damage) = (config.host_name.to_string(), damage.to_vec());
-        let (awaits, files) = (delivery.clone(), delivery.clone());
+        let (awaits, files, forgets) = (delivery.clone(), delivery.clone(), delivery.clone());
         let open = move || {
             let dir = table.parent().expect("it is in a directory");
             let opened = MailLedger::open(spool, &damage, dir, &host, nonce);
@@ -90,7 +93,11 @@ impl Mailboxes {
             let store =
                 MaildirStore::open(&mail, Arc::clone(&ledger), Box::new(move |lsn| awaits.needs_body(Lsn::new(lsn))))
                     .map_err(UnreadableMailboxes::of_system)?;
-            store.open_for_append(files.intake().clone(), Arc::new(files));
+            let forget = move |mailbox: &MailboxPath| {
+                let removed = forgets.remove_mailbox(mailbox.as_str(), std::time::Instant::now() + REMOVAL_PATIENCE);
+                removed.map_err(std::io::Error::other)
+            };
+            store.open_for_append(files.intake().clone(), Arc::new(files), Box::new(forget));
             Ok((Self { ledger, store: Arc::new(store) }, report))
         };
         let opened = spawn_blocking(open).await.map_err(|error| UnreadableMailboxes::of_system(error.into()));

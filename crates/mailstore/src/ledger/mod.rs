@@ -27,8 +27,8 @@ use self::stored::{head_of, stored};
 use self::waiting::{WAITING_BYTES_MAX, Waiting};
 use crate::entry::MailEntry;
 use crate::table::{
-    AccountRow, FileNote, MetaError, MetaTable, NameRow, OpeningRow, RowChanges, StoreNumbers, TableName, TableReader,
-    key_of, rows_of,
+    AccountRow, FileNote, LeavingRow, MailboxHead, MetaError, MetaTable, NameRow, OpeningRow, RowChanges, StoreNumbers,
+    TableName, TableReader, key_of, rows_of, second_of,
 };
 
 /// The mailboxes of a server: the table, and the stream that it is the snapshot of.
@@ -354,6 +354,36 @@ impl MailLedger {
     /// Like [`pin`](Self::pin), of a mailbox whose next UID is known. If somebody has given UIDs since, they count.
     pub(crate) fn pin_at(&self, mailbox: u32, next_uid: u32) {
         lock(&self.uids).entry(mailbox).or_insert(next_uid);
+    }
+
+    /// The numbers of a mailbox; `None` if there is none of that id.
+    ///
+    /// # Errors
+    /// [`LedgerError::Table`].
+    pub fn head(&self, mailbox: u32) -> Result<Option<MailboxHead>, LedgerError> {
+        self.read(
+            |state| state.of_mailbox(mailbox),
+            |reader, changes, numbers| head_of(reader, changes, numbers, mailbox),
+        )
+    }
+
+    /// Directories of deleted mailboxes that may still be there, by the mailboxes' ids.
+    ///
+    /// # Errors
+    /// [`LedgerError::Table`].
+    pub fn leaving_directories(&self) -> Result<BTreeMap<u32, Bytes>, LedgerError> {
+        self.read(
+            |state| state.others(),
+            |reader, changes, _| {
+                let rows = rows_of(reader, changes, TableName::Leaving, &[])?.into_iter();
+                let directory = |(key, value): (Vec<u8>, Vec<u8>)| {
+                    let mailbox = u32::from_be_bytes(key.get(..4)?.try_into().ok()?);
+                    second_of(&key).filter(|uid| *uid == 0)?;
+                    Some((mailbox, LeavingRow::decode(&value)?.name?))
+                };
+                Ok(rows.filter_map(directory).collect())
+            },
+        )
     }
 
     /// The mailbox of a name; `None` if there is none.

@@ -1,5 +1,6 @@
 //! APPEND: a message goes through intake as mail does, without stages and front fields, and is in its mailbox with the batch that makes it durable.
 
+use std::io;
 use std::sync::{Arc, OnceLock};
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -8,6 +9,7 @@ use posthaste_intake::{
     Body, BodyFacts, BodyWriter, Destination, Guard, Intake, IntakeError, Mail, MailPlace, MailRecipient, Reserved,
     Reserving,
 };
+use posthaste_maildir::MailboxPath;
 use posthaste_spool::Entry;
 use tokio::task::spawn_blocking;
 
@@ -31,17 +33,31 @@ const MEMORY_BYTES_MAX: u64 = 256 << 10;
 /// RFC822.SIZE has 32 bits.
 const MESSAGE_BYTES_MAX: u64 = u32::MAX as u64;
 
+/// Has delivery make no more files for mail that was accepted for a mailbox. Durable when it returns; then nobody writes there.
+pub type ForgetMail = dyn Fn(&MailboxPath) -> io::Result<()> + Send + Sync;
+
 /// The way of messages into mailboxes.
 #[derive(Default)]
-pub(super) struct AppendDoor(OnceLock<(Intake, Arc<dyn Destination>)>);
+pub(super) struct AppendDoor(OnceLock<OpenDoor>);
+
+struct OpenDoor {
+    intake: Intake,
+    files: Arc<dyn Destination>,
+    forget: Box<ForgetMail>,
+}
 
 impl AppendDoor {
-    pub fn open(&self, intake: Intake, files: Arc<dyn Destination>) {
-        let _ = self.0.set((intake, files));
+    pub fn open(&self, intake: Intake, files: Arc<dyn Destination>, forget: Box<ForgetMail>) {
+        let _ = self.0.set(OpenDoor { intake, files, forget });
     }
 
-    fn get(&self) -> Result<&(Intake, Arc<dyn Destination>), MailstoreError> {
+    fn get(&self) -> Result<&OpenDoor, MailstoreError> {
         self.0.get().ok_or_else(|| MailstoreError::Unavailable("nothing can be added now".to_owned()))
+    }
+
+    /// Mail for a removed mailbox gets no files. Blocks.
+    pub fn forget(&self, path: &MailboxPath) -> io::Result<()> {
+        self.0.get().map_or(Ok(()), |door| (door.forget)(path))
     }
 }
 
@@ -50,7 +66,7 @@ pub(super) async fn begin(
     core: Arc<MailboxCore>,
     request: AppendRequest,
 ) -> Result<Box<dyn MessageWriter>, MailstoreError> {
-    let door = core.shared.append_door.get()?.0.clone();
+    let door = core.shared.append_door.get()?.intake.clone();
     if request.octets > MESSAGE_BYTES_MAX {
         return Err(MailstoreError::TooBig);
     }
@@ -102,9 +118,11 @@ impl AppendWriter {
         if !request.keywords.is_empty() {
             ChangeQueue::change(&core, Operation::Name(request.keywords.clone())).await?;
         }
+        // Its name and directory stay until it is in.
+        let _adding = Arc::clone(&core.adding).read_owned().await;
         let opening = Arc::clone(&core);
         let flags = spawn_blocking(move || opening.prepare(&request)).await.map_err(ended)??;
-        let (intake, files) = core.shared.append_door.get()?;
+        let OpenDoor { intake, files, .. } = core.shared.append_door.get()?;
         let arrival = Arc::new(AppendArrival { core: Arc::clone(&core), facts: flags });
         let place = MailPlace::Maildir(lock(&core.path).as_str().into());
         let mail = Mail { recipients: vec![MailRecipient::to(place)], ..Mail::default() };

@@ -379,7 +379,7 @@ fn shown_uids_are_never_given_again_after_a_cut_at_any_call() {
 
 impl World {
     async fn append(&self, request: crate::store::AppendRequest, pieces: &[&str]) -> crate::store::AppendedMessage {
-        self.store.open_for_append(self.intake.clone(), Arc::new(Deliveries(self.local)));
+        self.store.open_for_append(self.intake.clone(), Arc::new(Deliveries(self.local)), Box::new(|_| Ok(())));
         let account = self.logins.account("me").await.unwrap();
         let id = account.find(&MailboxName::inbox()).await.unwrap().unwrap();
         let mut writer = account.append(id, request).await.unwrap();

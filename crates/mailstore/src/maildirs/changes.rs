@@ -15,10 +15,6 @@ use crate::row::{MailboxId, ModSeq, NumberRange, Uid};
 use crate::snapshot::ChangeTarget;
 use crate::store::{Asked, CopiedMessages, StoredFlags};
 
-pub(super) fn impossible<'a, T: Send + 'a>() -> Asked<'a, T> {
-    Box::pin(std::future::ready(Err(MailstoreError::Cannot("This cannot be changed here yet"))))
-}
-
 impl ChangeTarget for MaildirMailbox {
     fn is_read_only(&self) -> bool {
         false

@@ -137,7 +137,7 @@ impl<'a> Copying<'a> {
         from.load(reader.as_ref(), &mut odd)?;
         let (root, path) = (&to.shared.root, lock(&to.path).clone());
         let maildir = match root.existing_mailbox(&path) {
-            Err(error) if error.kind() == io::ErrorKind::NotFound && to.name.is_inbox() => root.mailbox(&path),
+            Err(error) if error.kind() == io::ErrorKind::NotFound && to.is_inbox() => root.mailbox(&path),
             opened => opened,
         };
         let maildir = maildir.map_err(|error| match error.kind() {

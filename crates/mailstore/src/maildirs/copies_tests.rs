@@ -18,29 +18,29 @@ use crate::row::{MailboxId, MessageSet, NumberRange};
 use crate::store::{MailAccount, MailboxView, Mailstore, RowOptions, SelectMode};
 
 /// An account whose INBOX is `mail/Maildir`.
-struct World {
-    store: Arc<MaildirStore>,
-    account: Arc<dyn MailAccount>,
+pub(super) struct World {
+    pub store: Arc<MaildirStore>,
+    pub account: Arc<dyn MailAccount>,
 }
 
 impl World {
-    async fn open(mail: &Path, data: &Path) -> Self {
+    pub async fn open(mail: &Path, data: &Path) -> Self {
         let store = Arc::new(MaildirStore::open(mail, open_ledger(data), Box::new(|_| false)).unwrap());
         let logins = MaildirLogins::new(Arc::clone(&store), Box::new(|_| MailboxPath::parse("Maildir").ok()));
         let account = logins.account("me").await.unwrap();
         Self { store, account }
     }
 
-    async fn id(&self, name: &str) -> MailboxId {
+    pub async fn id(&self, name: &str) -> MailboxId {
         self.account.find(&MailboxName::parse(name).unwrap()).await.unwrap().unwrap()
     }
 
-    async fn select(&self, name: &str) -> Box<dyn MailboxView> {
+    pub async fn select(&self, name: &str) -> Box<dyn MailboxView> {
         self.account.select(self.id(name).await, SelectMode::Writable).await.unwrap()
     }
 
     /// Waits until files are where the ledger has them.
-    fn settle_files(&self, id: MailboxId) {
+    pub fn settle_files(&self, id: MailboxId) {
         names_written(&self.store.shared.loaded.find(id.0).unwrap());
     }
 }
@@ -53,7 +53,7 @@ fn settle(mail: &Path, clock: u64) {
 }
 
 /// UID, flags by name, INTERNALDATE, and octets of each message.
-async fn shown(view: &dyn MailboxView) -> Vec<(u32, String, SystemTime, String)> {
+pub(super) async fn shown(view: &dyn MailboxView) -> Vec<(u32, String, SystemTime, String)> {
     let rows = view.rows(&MessageSet::all(), RowOptions { sizes: true }).next().await.unwrap();
     let mut shown = Vec::new();
     for row in rows {

@@ -9,7 +9,7 @@ use std::time::{Duration, SystemTime};
 
 use posthaste_maildir::tree::FileFacts;
 use posthaste_maildir::{MailboxPath, MaildirReader, Subdir};
-use tokio::sync::watch;
+use tokio::sync::{RwLock, watch};
 
 use super::Shared;
 use super::change_queue::ChangeQueue;
@@ -43,7 +43,7 @@ pub(super) struct MailboxCore {
     pub is_spent: AtomicBool,
     /// A takeover that had spent the id has failed.
     pub is_broken: AtomicBool,
-    pub name: MailboxName,
+    pub name: Mutex<MailboxName>,
     /// Another program can change how it writes the name.
     pub path: Mutex<MailboxPath>,
     /// 0 until the first look.
@@ -64,6 +64,9 @@ pub(super) struct MailboxCore {
     pub is_writing_names: AtomicBool,
     /// The state was read from the ledger, and its files were not listed since.
     pub is_unlisted: AtomicBool,
+    /// Held while a message is added, and by who gives the mailbox another name or deletes it.
+    pub adding: Arc<RwLock<()>>,
+    pub is_deleted: AtomicBool,
 }
 
 impl std::fmt::Debug for MailboxCore {
@@ -79,6 +82,10 @@ impl Drop for MailboxCore {
 }
 
 impl MailboxCore {
+    pub fn is_inbox(&self) -> bool {
+        lock(&self.name).is_inbox()
+    }
+
     pub fn reader(&self) -> io::Result<MaildirReader> {
         let path = lock(&self.path).clone();
         self.shared.root.reader(&path)
@@ -96,7 +103,7 @@ impl MailboxCore {
         let reader = match self.reader() {
             Ok(reader) => Some(reader),
             // An INBOX without a directory is empty until mail comes.
-            Err(error) if error.kind() == io::ErrorKind::NotFound && self.name.is_inbox() => None,
+            Err(error) if error.kind() == io::ErrorKind::NotFound && self.is_inbox() => None,
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Err(MailstoreError::NoMailbox),
             Err(error) => return Err(self.failed(&error)),
         };
@@ -150,6 +157,9 @@ impl MailboxCore {
 
     /// Takes in what has been published. A mailbox that is not in memory is read from the ledger, and made if there is none. `changing` is held.
     pub fn load(&self, reader: Option<&MaildirReader>, odd: &mut Oddities) -> Result<(), MailstoreError> {
+        if self.is_deleted.load(Ordering::Relaxed) {
+            return Err(MailstoreError::NoMailbox);
+        }
         if self.catch_up() {
             return Ok(());
         }
@@ -168,7 +178,8 @@ impl MailboxCore {
     /// Makes the mailbox, if the ledger does not have it.
     pub fn make(&self, reader: Option<&MaildirReader>, odd: &mut Oddities) -> Result<(), MailstoreError> {
         let directory = lock(&self.path).to_string();
-        let (ledger, owner, name) = (&*self.shared.ledger, &*self.owner, &self.name);
+        let name = &lock(&self.name).clone();
+        let (ledger, owner) = (&*self.shared.ledger, &*self.owner);
         let takeover = Takeover { ledger, owner, id: self.id, name, directory: &directory };
         takeover.run(reader, &self.is_spent, odd).inspect_err(|error| {
             self.is_broken.store(self.is_spent.load(Ordering::Relaxed), Ordering::Relaxed);

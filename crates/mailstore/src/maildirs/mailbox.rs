@@ -52,7 +52,7 @@ impl MaildirMailbox {
             id: id.0,
             is_spent: AtomicBool::new(false),
             is_broken: AtomicBool::new(false),
-            name,
+            name: Mutex::new(name),
             path: Mutex::new(path),
             uid_validity: AtomicU32::new(0),
             recent_from: AtomicU32::new(1),
@@ -65,6 +65,8 @@ impl MaildirMailbox {
             changes: ChangeQueue::default(),
             is_writing_names: AtomicBool::new(false),
             is_unlisted: AtomicBool::new(true),
+            adding: Arc::default(),
+            is_deleted: AtomicBool::new(false),
         }))
     }
 
@@ -82,7 +84,7 @@ impl MaildirMailbox {
 
     /// Whether its directory is there. Blocks.
     pub fn is_there(&self) -> bool {
-        self.0.name.is_inbox() || self.0.reader().is_ok()
+        self.0.is_inbox() || self.0.reader().is_ok()
     }
 
     /// Takes in what has been published, and tells sessions. False: the mailbox is to be read from the ledger.

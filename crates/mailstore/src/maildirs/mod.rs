@@ -16,6 +16,9 @@ mod copies;
 mod copies_tests;
 mod core;
 mod file;
+mod folder_changes;
+#[cfg(test)]
+mod folder_tests;
 mod gone_dirs;
 mod keywords;
 mod loaded;
@@ -38,19 +41,24 @@ use std::io;
 use std::path::Path;
 use std::sync::{Arc, Mutex, OnceLock, Weak};
 
+use bytes::Bytes;
 use posthaste_intake::{Destination, Intake};
 use posthaste_maildir::{MailRoot, MailboxPath};
 use tokio::task::spawn_blocking;
 use tokio::time::{Instant, sleep};
 
 use self::append::AppendDoor;
+pub use self::append::ForgetMail;
 pub use self::arrivals::MailArrivals;
 use self::body::ended;
+use self::change_queue::refusal;
 use self::copies::CopyNames;
+use self::folder_changes::{FolderChanges, MAILBOXES_MAX, remove_directories};
 use self::gone_dirs::{GoneDirs, sweep_at_times};
 use self::loaded::LoadedMailboxes;
 use self::mailbox::{MaildirMailbox, lock};
 use self::owner::Owner;
+use crate::entry::MailEntry;
 use crate::error::MailstoreError;
 use crate::ledger::{GrownMailboxes, LedgerError, MailLedger};
 use crate::listing::{AccountListing, NamedMailbox, listed};
@@ -129,9 +137,10 @@ impl MaildirStore {
         Ok(Self { shared, accounts: Mutex::default() })
     }
 
-    /// From now on messages can be added: `intake` makes them durable, and `files` makes their files in the Maildirs.
-    pub fn open_for_append(&self, intake: Intake, files: Arc<dyn Destination>) {
-        self.shared.append_door.open(intake, files);
+    /// From now on messages can be added: `intake` makes them durable, and `files` makes their files in the Maildirs. `forget` is called
+    /// for mailboxes that are deleted.
+    pub fn open_for_append(&self, intake: Intake, files: Arc<dyn Destination>, forget: Box<ForgetMail>) {
+        self.shared.append_door.open(intake, files, forget);
     }
 
     /// The ledger that it keeps UIDs and flags in.
@@ -143,7 +152,8 @@ impl MaildirStore {
         let mut accounts = lock(&self.accounts);
         let account = accounts.entry(inbox.clone()).or_insert_with(|| {
             let (shared, inbox) = (Arc::clone(&self.shared), inbox.clone());
-            Arc::new(MaildirAccount { shared, inbox, owner: OnceLock::new(), mailboxes: Mutex::default() })
+            let (owner, mailboxes, folders) = (OnceLock::new(), Mutex::default(), Mutex::default());
+            Arc::new_cyclic(|me| MaildirAccount { me: Weak::clone(me), shared, inbox, owner, mailboxes, folders })
         });
         Arc::clone(account)
     }
@@ -221,10 +231,13 @@ impl Mailstore for MaildirLogins {
 
 /// The mailboxes of one Maildir with its folders.
 struct MaildirAccount {
+    me: Weak<Self>,
     shared: Arc<Shared>,
     inbox: MailboxPath,
     owner: OnceLock<Arc<Owner>>,
     mailboxes: Mutex<KnownMailboxes>,
+    /// Held by who changes names of mailboxes.
+    folders: Mutex<()>,
 }
 
 /// All mailboxes that the ledger has, and those seen since: one that is removed and comes back goes on with its UIDs.
@@ -232,6 +245,8 @@ struct MaildirAccount {
 struct KnownMailboxes {
     ids: HashMap<MailboxName, MailboxId>,
     by_id: HashMap<MailboxId, Arc<MaildirMailbox>>,
+    /// Directories of deleted mailboxes that may still be there, by the mailboxes' ids.
+    leaving: BTreeMap<u32, MailboxPath>,
     has_told_left_out: bool,
 }
 
@@ -248,9 +263,10 @@ impl MaildirAccount {
         let ledger = &self.shared.ledger;
         let read = || {
             let known = self.shared.owner(&self.inbox)?;
-            Ok::<_, LedgerError>((known, known.map(|id| ledger.names(id)).transpose()?.unwrap_or_default().1))
+            let names = known.map(|id| ledger.names(id)).transpose()?.unwrap_or_default().1;
+            Ok::<_, LedgerError>((known, names, ledger.leaving_directories()?))
         };
-        let (known, names) = read().map_err(|error| {
+        let (known, names, leaving) = read().map_err(|error| {
             tracing::error!(error = error.to_string(), "the table of mailboxes cannot be read");
             MailstoreError::Unavailable(error.to_string())
         })?;
@@ -258,6 +274,12 @@ impl MaildirAccount {
             Some((MailboxName::parse(std::str::from_utf8(name).ok()?).ok()?, MailboxId(row.mailbox)))
         });
         mailboxes.ids = named.collect();
+        let path = |path: &[u8]| MailboxPath::parse(std::str::from_utf8(path).ok()?).ok();
+        let leaving = leaving.into_iter().filter_map(|(id, directory)| Some((id, path(&directory)?)));
+        let is_own = |path: &MailboxPath| {
+            path.as_str().strip_prefix(self.inbox.as_str()).is_some_and(|rest| rest.starts_with("/."))
+        };
+        mailboxes.leaving = leaving.filter(|(_, path)| is_own(path)).collect();
         let id = known.unwrap_or_else(|| ledger.new_account());
         Ok(self.owner.get_or_init(|| Arc::new(Owner::new(id, self.inbox.clone(), known.is_some()))))
     }
@@ -275,11 +297,74 @@ impl MaildirAccount {
         self.mailbox(id).ok()?.make().then_some(id.0)
     }
 
+    /// Runs `work` where it may block.
+    async fn blocking<T: Send + 'static>(
+        &self,
+        work: impl FnOnce(&Self) -> Result<T, MailstoreError> + Send + 'static,
+    ) -> Result<T, MailstoreError> {
+        let me = self.me.upgrade().ok_or(MailstoreError::NoMailbox)?;
+        spawn_blocking(move || work(&me)).await.map_err(ended)?
+    }
+
+    /// Runs `change` while nobody else changes names.
+    async fn change_names<T: Send + 'static>(
+        &self,
+        change: impl FnOnce(&mut FolderChanges<'_>) -> Result<T, MailstoreError> + Send + 'static,
+    ) -> Result<T, MailstoreError> {
+        let work = |account: &Self| {
+            let _one = lock(&account.folders);
+            change(&mut FolderChanges::new(account)?)
+        };
+        self.blocking(work).await
+    }
+
+    /// All names: of mailboxes, and those that are subscribed to. Blocks.
+    fn all_names(&self) -> Result<BTreeMap<MailboxName, NamedMailbox>, MailstoreError> {
+        let mut all: BTreeMap<MailboxName, NamedMailbox> = BTreeMap::new();
+        for (name, id) in self.names_now()? {
+            let special_use = SpecialUse::of_name(&name);
+            all.insert(name, NamedMailbox { id: Some(id), special_use, subscribed: true });
+        }
+        let owner = self.load()?;
+        let names = self.shared.ledger.names(owner.id).map_err(|error| refusal(&error))?.1;
+        for (name, row) in names {
+            let Some(name) = std::str::from_utf8(&name).ok().and_then(|name| MailboxName::parse(name).ok()) else {
+                continue;
+            };
+            if row.is_subscribed || all.contains_key(&name) {
+                all.entry(name).or_default().subscribed = row.is_subscribed;
+            }
+        }
+        Ok(all)
+    }
+
+    /// Subscribes to a name, or ends that. Blocks.
+    fn set_subscribed(&self, name: &MailboxName, is_on: bool) -> Result<(), MailstoreError> {
+        let (owner, ledger) = (self.load()?, &self.shared.ledger);
+        if !owner.is_durable() && self.make_inbox().is_none() {
+            return Err(MailstoreError::Unavailable("the account cannot be made now".to_owned()));
+        }
+        let known = ledger.names(owner.id).map_err(|error| refusal(&error))?.1;
+        let name = Bytes::copy_from_slice(name.as_str().as_bytes());
+        if known.len() >= MAILBOXES_MAX && !known.contains_key(&name) {
+            return Err(MailstoreError::Limit);
+        }
+        let entry = MailEntry::Subscription { account: owner.id, name, is_on };
+        ledger.append(&[entry]).map(drop).map_err(|error| refusal(&error))
+    }
+
     /// Lists the folders that are there now.
     async fn names(&self) -> Result<BTreeMap<MailboxName, MailboxId>, MailstoreError> {
+        self.blocking(Self::names_now).await
+    }
+
+    /// As [`names`](Self::names). Blocks.
+    fn names_now(&self) -> Result<BTreeMap<MailboxName, MailboxId>, MailstoreError> {
         let owner = self.owner.get().ok_or(MailstoreError::NoMailbox)?;
-        let (root, inbox) = (Arc::clone(&self.shared.root), self.inbox.clone());
-        let found = spawn_blocking(move || names::folders(&root, &inbox)).await.map_err(ended)?;
+        if !lock(&self.mailboxes).leaving.is_empty() {
+            remove_directories(self);
+        }
+        let found = names::folders(&self.shared.root, &self.inbox);
         let found = found.map_err(|error| {
             tracing::warn!(mailbox = self.inbox.as_str(), error = error.to_string(), "cannot list folders");
             MailstoreError::Unavailable(error.to_string())
@@ -292,7 +377,8 @@ impl MaildirAccount {
                 "this folder's name is no mailbox name, or taken; it is left out, further ones are not logged"
             );
         }
-        let named = found.named.into_iter();
+        let leaving: Vec<MailboxPath> = known.leaving.values().cloned().collect();
+        let named = found.named.into_iter().filter(|(_, path)| !leaving.contains(path));
         Ok(named.map(|(name, path)| (name.clone(), self.id_of(&mut known, owner, name, path))).collect())
     }
 
@@ -331,11 +417,8 @@ impl MailAccount for MaildirAccount {
         options: ListOptions,
     ) -> Asked<'a, Box<dyn MailboxListing + 'a>> {
         Box::pin(async move {
-            let named = self.names().await?.into_iter().map(|(name, id)| {
-                let special_use = SpecialUse::of_name(&name);
-                (name, NamedMailbox { id: Some(id), special_use, subscribed: true })
-            });
-            Ok(Box::new(AccountListing::new(self, options, listed(&named.collect(), patterns))) as _)
+            let named = self.blocking(Self::all_names).await?;
+            Ok(Box::new(AccountListing::new(self, options, listed(&named, patterns))) as _)
         })
     }
 
@@ -366,20 +449,33 @@ impl MailAccount for MaildirAccount {
         })
     }
 
-    fn create<'a>(&'a self, _: &'a MailboxName, _: Option<SpecialUse>) -> Asked<'a, MailboxId> {
-        changes::impossible()
+    fn create<'a>(&'a self, name: &'a MailboxName, special_use: Option<SpecialUse>) -> Asked<'a, MailboxId> {
+        let name = name.clone();
+        Box::pin(self.change_names(move |names| names.create(&name, special_use)))
     }
 
-    fn delete(&self, _: MailboxId) -> Asked<'_, ()> {
-        changes::impossible()
+    fn delete(&self, mailbox: MailboxId) -> Asked<'_, ()> {
+        Box::pin(async move {
+            let core = Arc::clone(self.mailbox(mailbox)?.core());
+            self.change_names(move |names| names.delete(&core)).await
+        })
     }
 
-    fn rename<'a>(&'a self, _: MailboxId, _: &'a MailboxName) -> Asked<'a, ()> {
-        changes::impossible()
+    fn rename<'a>(&'a self, mailbox: MailboxId, to: &'a MailboxName) -> Asked<'a, ()> {
+        let to = to.clone();
+        Box::pin(async move {
+            let core = Arc::clone(self.mailbox(mailbox)?.core());
+            let change = move |names: &mut FolderChanges<'_>| match core.is_inbox() {
+                true => names.empty_inbox(&core, &to),
+                false => names.rename(&core, &to),
+            };
+            self.change_names(change).await
+        })
     }
 
-    fn subscribe<'a>(&'a self, _: &'a MailboxName, _: bool) -> Asked<'a, ()> {
-        changes::impossible()
+    fn subscribe<'a>(&'a self, name: &'a MailboxName, on: bool) -> Asked<'a, ()> {
+        let name = name.clone();
+        Box::pin(self.blocking(move |account| account.set_subscribed(&name, on)))
     }
 
     fn append(&self, mailbox: MailboxId, message: AppendRequest) -> Asked<'_, Box<dyn MessageWriter>> {

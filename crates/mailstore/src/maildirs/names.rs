@@ -33,6 +33,20 @@ pub(super) fn folders(root: &MailRoot, inbox: &MailboxPath) -> io::Result<Folder
     Ok(found)
 }
 
+/// The folder of a mailbox's name; `None` if no directory can have it.
+pub(super) fn folder_of(name: &MailboxName, is_utf7: bool) -> Option<FolderName> {
+    // `%2E` within a level stands for a dot.
+    if name.is_inbox() || name.as_str().contains(['*', '%']) {
+        return None;
+    }
+    let level = |level: &str| {
+        let level = level.replace('.', "%2E");
+        if is_utf7 { utf7::encode(&level) } else { level }
+    };
+    let levels: Vec<String> = name.levels().map(level).collect();
+    FolderName::from_levels(levels.iter().map(String::as_str)).ok()
+}
+
 /// Dovecot encodes names as on the wire; others write UTF-8. A dot within a level is `%2E`.
 fn name_of(folder: &FolderName, is_utf7: bool) -> Option<MailboxName> {
     let levels = folder.levels().map(|level| {
@@ -69,6 +83,13 @@ mod tests {
             names(),
             (["INBOX", "Entw\u{fc}rfe", "Tom & Jerry", "a/b.c", "INBOX/x"].map(String::from).into(), None)
         );
+        let folder = |name: &str, is_utf7| folder_of(&MailboxName::parse(name).unwrap(), is_utf7);
+        for (name, is_utf7, expected) in
+            [("a/b.c", false, "a.b%2Ec"), ("inbox/x", false, "INBOX.x"), ("Entw\u{fc}rfe", true, "Entw&APw-rfe")]
+        {
+            assert_eq!(folder(name, is_utf7).unwrap().as_str(), expected);
+        }
+        assert!(["inbox", "a%", "a*b"].iter().all(|name| folder(name, false).is_none()));
         ["", ".Entw&APw-rfe", ".INBOX", ".a&AC8-b"].into_iter().for_each(make);
         std::fs::write(dir.path().join("Maildir/dovecot.index"), "").unwrap();
         let (names, left_out) = names();

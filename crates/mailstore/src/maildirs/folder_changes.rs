@@ -1,0 +1,283 @@
+//! CREATE, DELETE and RENAME: names in the ledger, and directories of a Maildir.
+
+use std::collections::BTreeMap;
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+use posthaste_maildir::{FolderName, MailboxPath};
+
+use super::MaildirAccount;
+use super::change_queue::refusal;
+use super::copies::copy;
+use super::core::MailboxCore;
+use super::mailbox::lock;
+use super::names::folder_of;
+use super::scan::Oddities;
+use crate::entry::{MailEntry, MailboxFields};
+use crate::error::MailstoreError;
+use crate::name::{LEVELS_MAX, MailboxName, SpecialUse};
+use crate::row::{MailboxId, Uid};
+use crate::table::FileNote;
+
+/// The most mailboxes of an account, and names that are subscribed to.
+pub(super) const MAILBOXES_MAX: usize = 10_000;
+/// So long RENAME waits for delivery to make files durable that it has under way.
+const DELIVERY_PATIENCE: Duration = Duration::from_secs(10);
+const DELIVERY_PAUSE: Duration = Duration::from_millis(20);
+
+/// The mailboxes of an account, while nobody else changes their names. All calls block.
+pub(super) struct FolderChanges<'a> {
+    account: &'a MaildirAccount,
+    found: BTreeMap<MailboxName, MailboxId>,
+}
+
+impl<'a> FolderChanges<'a> {
+    /// `folders` is held.
+    pub fn new(account: &'a MaildirAccount) -> Result<Self, MailstoreError> {
+        Ok(Self { account, found: account.names_now()? })
+    }
+
+    /// Makes a mailbox, and those above it.
+    pub fn create(&mut self, name: &MailboxName, special_use: Option<SpecialUse>) -> Result<MailboxId, MailstoreError> {
+        if self.found.contains_key(name) {
+            return Err(MailstoreError::Exists);
+        }
+        if self.found.len() + LEVELS_MAX > MAILBOXES_MAX {
+            return Err(MailstoreError::Limit);
+        }
+        if special_use.is_some_and(|wanted| self.found.keys().any(|name| SpecialUse::of_name(name) == Some(wanted))) {
+            return Err(MailstoreError::UseTaken);
+        }
+        if special_use.is_some() && special_use != SpecialUse::of_name(name) {
+            return Err(MailstoreError::Cannot("A mailbox of this use has its usual name"));
+        }
+        let above = std::iter::successors(name.parent(), MailboxName::parent);
+        let mut missing: Vec<MailboxName> = above.filter(|name| !self.found.contains_key(name)).collect();
+        missing.reverse();
+        missing.push(name.clone());
+        let folders = missing.iter().map(|name| Ok((name, self.folder(name)?)));
+        // Before anything is made.
+        let folders: Vec<_> = folders.collect::<Result<_, MailstoreError>>()?;
+        let mut made = None;
+        for (name, folder) in folders {
+            made = Some(self.make(name, &folder)?);
+        }
+        made.ok_or(MailstoreError::Exists)
+    }
+
+    fn folder(&self, name: &MailboxName) -> Result<FolderName, MailstoreError> {
+        let account = self.account;
+        let is_utf7 = match account.shared.root.has_dovecot_files(&account.inbox) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => false,
+            has => has.map_err(|error| MailstoreError::Unavailable(error.to_string()))?,
+        };
+        folder_of(name, is_utf7).ok_or(MailstoreError::Cannot("This cannot be the name of a folder here"))
+    }
+
+    fn path(&self, folder: &FolderName) -> Result<MailboxPath, MailstoreError> {
+        folder.path_in(&self.account.inbox).map_err(|_| MailstoreError::Cannot("The name is too long"))
+    }
+
+    /// The directory first: what a crash leaves is an empty mailbox.
+    fn make(&mut self, name: &MailboxName, folder: &FolderName) -> Result<MailboxId, MailstoreError> {
+        let (account, path) = (self.account, self.path(folder)?);
+        let root = &account.shared.root;
+        let made = root.mailbox(&account.inbox).and_then(|_| root.folder(&account.inbox, folder));
+        let synced = made.and_then(|_| root.sync_dir(&path)).and_then(|()| root.sync_dir(&account.inbox));
+        synced.map_err(|error| failed(account, &error))?;
+        let owner = account.owner.get().ok_or(MailstoreError::NoMailbox)?;
+        let id = account.id_of(&mut lock(&account.mailboxes), owner, name.clone(), path);
+        let core = Arc::clone(account.mailbox(id)?.core());
+        core.make(core.reader().ok().as_ref(), &mut Oddities::default())?;
+        self.found.insert(name.clone(), id);
+        Ok(id)
+    }
+
+    /// Removes a mailbox with its mail.
+    pub fn delete(&self, core: &MailboxCore) -> Result<(), MailstoreError> {
+        if core.is_inbox() {
+            return Err(MailstoreError::Cannot("INBOX cannot be deleted"));
+        }
+        let (account, id) = (self.account, core.id);
+        {
+            let _nothing_is_added = core.adding.blocking_write();
+            let _one = lock(&core.changing);
+            if account.shared.ledger.pin(id).map_err(|error| refusal(&error))? {
+                account.shared.ledger.append(&[MailEntry::MailboxGone { id }]).map_err(|error| refusal(&error))?;
+            }
+            core.is_spent.store(true, Ordering::Relaxed);
+            core.is_deleted.store(true, Ordering::Relaxed);
+            *lock(&core.state) = None;
+            account.shared.ledger.unfollow(id);
+        }
+        {
+            let mut known = lock(&account.mailboxes);
+            known.ids.retain(|_, of| of.0 != id);
+            known.by_id.remove(&MailboxId(id));
+            known.leaving.insert(id, lock(&core.path).clone());
+        }
+        core.looked.send_modify(|looked| looked.error = Some(MailstoreError::NoMailbox));
+        remove_directories(account);
+        Ok(())
+    }
+
+    /// INBOX stays, and its mail moves to a new mailbox.
+    pub fn empty_inbox(&mut self, inbox: &Arc<MailboxCore>, to: &MailboxName) -> Result<(), MailstoreError> {
+        let id = self.create(to, None)?;
+        let to = Arc::clone(self.account.mailbox(id)?.core());
+        let now = {
+            let _one = lock(&inbox.changing);
+            inbox.load(inbox.reader().ok().as_ref(), &mut Oddities::default())?;
+            inbox.now().ok_or(MailstoreError::NoMailbox)?
+        };
+        let uids: Vec<Uid> = now.messages.iter().filter_map(|message| Uid::new(message.uid)).collect();
+        copy(inbox, &to, &uids, true).map(drop)
+    }
+
+    /// The mailbox of a name and those below it.
+    fn tree(&self, of: &MailboxName) -> Vec<(MailboxName, Arc<MailboxCore>)> {
+        let names = self.found.iter().filter(|(name, _)| *name == of || is_below(name, of));
+        let core = |id: &MailboxId| Some(Arc::clone(self.account.mailbox(*id).ok()?.core()));
+        names.filter_map(|(name, id)| Some((name.clone(), core(id)?))).collect()
+    }
+
+    /// Gives a mailbox and those below it other names.
+    pub fn rename(&mut self, core: &MailboxCore, to: &MailboxName) -> Result<(), MailstoreError> {
+        let from = lock(&core.name).clone();
+        if self.found.contains_key(to) {
+            return Err(MailstoreError::Exists);
+        }
+        if is_below(to, &from) {
+            return Err(MailstoreError::Cannot("A mailbox cannot be moved below itself"));
+        }
+        let cores = self.tree(&from);
+        let (old, new) = (from, to.clone());
+        let moves = cores.iter().map(|(name, core)| {
+            let name = format!("{new}{}", &name.as_str()[old.as_str().len()..]);
+            let name = MailboxName::parse(&name).map_err(|_| MailstoreError::Cannot("A name would be too long"))?;
+            let path = self.path(&self.folder(&name)?)?;
+            Ok((Arc::clone(core), name, path))
+        });
+        let moves: Vec<_> = moves.collect::<Result<_, MailstoreError>>()?;
+        if moves.iter().any(|(_, name, _)| self.found.contains_key(name)) {
+            return Err(MailstoreError::Exists);
+        }
+        if let Some(parent) = to.parent().filter(|parent| !self.found.contains_key(parent)) {
+            self.create(&parent, None)?;
+        }
+        let (folder_from, folder_to) = (self.folder(&old)?, self.folder(&new)?);
+        let mut in_order: Vec<&Arc<MailboxCore>> = moves.iter().map(|(core, ..)| core).collect();
+        in_order.sort_by_key(|core| core.id);
+        let _nothing_is_added: Vec<_> = in_order.iter().map(|core| core.adding.blocking_write()).collect();
+        let _held: Vec<_> = in_order.iter().map(|core| lock(&core.changing)).collect();
+        in_order.iter().try_for_each(|core| wait_for_delivery(core))?;
+        let entries = moves.iter().filter_map(|(core, name, path)| self.entry(core, name, path).transpose());
+        let entries: Vec<MailEntry> = entries.collect::<Result<_, _>>()?;
+        let (root, inbox) = (&self.account.shared.root, &self.account.inbox);
+        let renamed = root.rename_folder(inbox, &folder_from, &folder_to).and_then(|_| root.sync_dir(inbox));
+        renamed.map_err(|error| failed(self.account, &error))?;
+        if let Err(error) = self.account.shared.ledger.append(&entries) {
+            let _ = root.rename_folder(inbox, &folder_to, &folder_from);
+            return Err(refusal(&error));
+        }
+        let mut known = lock(&self.account.mailboxes);
+        for (core, name, path) in &moves {
+            known.ids.retain(|_, id| id.0 != core.id);
+            known.ids.insert(name.clone(), MailboxId(core.id));
+            *lock(&core.name) = name.clone();
+            *lock(&core.path) = path.clone();
+        }
+        Ok(())
+    }
+
+    /// `None`: the ledger does not have it yet.
+    fn entry(
+        &self,
+        core: &MailboxCore,
+        name: &MailboxName,
+        path: &MailboxPath,
+    ) -> Result<Option<MailEntry>, MailstoreError> {
+        let head = self.account.shared.ledger.head(core.id).map_err(|error| refusal(&error))?;
+        Ok(head.map(|head| {
+            MailEntry::Mailbox(MailboxFields {
+                id: core.id,
+                account: head.account,
+                uid_validity: head.uid_validity,
+                form: head.form,
+                special_use: SpecialUse::of_name(name).map_or(0, |special| special as u8 + 1),
+                name: Bytes::copy_from_slice(name.as_str().as_bytes()),
+                directory: Bytes::copy_from_slice(path.as_str().as_bytes()),
+            })
+        }))
+    }
+}
+
+/// Whether a name is that of a mailbox below another.
+pub(super) fn is_below(name: &MailboxName, above: &MailboxName) -> bool {
+    name.as_str().strip_prefix(above.as_str()).is_some_and(|rest| rest.starts_with(crate::name::SEPARATOR))
+}
+
+/// Delivery finds files under the path that they had: it is to have no more to do there. `changing` is held.
+fn wait_for_delivery(core: &MailboxCore) -> Result<(), MailstoreError> {
+    core.load(core.reader().ok().as_ref(), &mut Oddities::default())?;
+    let deadline = Instant::now() + DELIVERY_PATIENCE;
+    loop {
+        let now = core.now().ok_or(MailstoreError::NoMailbox)?;
+        let bodies = now.messages.iter().filter_map(|message| message.file.body());
+        if !bodies.into_iter().any(|(lsn, _)| core.is_pending(lsn)) {
+            return Ok(());
+        }
+        if Instant::now() >= deadline {
+            return Err(MailstoreError::Unavailable("mail is being delivered to the mailbox".to_owned()));
+        }
+        sleep(DELIVERY_PAUSE);
+    }
+}
+
+/// Removes directories of deleted mailboxes. What cannot be removed is hidden, and tried again. Blocks.
+pub(super) fn remove_directories(account: &MaildirAccount) {
+    let leaving: Vec<(u32, MailboxPath)> =
+        lock(&account.mailboxes).leaving.iter().map(|(id, path)| (*id, path.clone())).collect();
+    for (id, path) in leaving {
+        match remove_directory(account, &path) {
+            Ok(()) => {
+                lock(&account.mailboxes).leaving.remove(&id);
+                account.shared.ledger.note(&[FileNote::Left { mailbox: id, uid: 0 }]);
+            }
+            Err(error) => {
+                let (mailbox, error) = (path.as_str(), error.to_string());
+                tracing::warn!(mailbox, error, "the directory of a deleted mailbox cannot be removed; tried again");
+            }
+        }
+    }
+}
+
+fn remove_directory(account: &MaildirAccount, path: &MailboxPath) -> io::Result<()> {
+    // Mail that was added to it and has no file yet gets none.
+    account.shared.append_door.forget(path)?;
+    let last = path.components().last().and_then(|last| last.strip_prefix('.'));
+    let folder = last.and_then(|folder| FolderName::parse(folder).ok());
+    let folder = folder.ok_or_else(|| io::Error::from(io::ErrorKind::InvalidInput))?;
+    match account.shared.root.remove_folder(&account.inbox, &folder) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+        _ => {}
+    }
+    account.shared.root.sync_dir(&account.inbox)
+}
+
+fn failed(account: &MaildirAccount, error: &io::Error) -> MailstoreError {
+    match error.kind() {
+        io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => MailstoreError::NoSpace,
+        io::ErrorKind::PermissionDenied => MailstoreError::NoPermission,
+        io::ErrorKind::AlreadyExists => MailstoreError::Exists,
+        _ => {
+            let (mailbox, error) = (account.inbox.as_str(), error.to_string());
+            tracing::warn!(mailbox, error, "a folder cannot be changed");
+            MailstoreError::Unavailable(error)
+        }
+    }
+}
