@@ -18,11 +18,13 @@
 #![warn(missing_docs)]
 
 mod budget;
+mod error;
 mod notices;
 mod runtime;
 mod stream;
 
 pub use budget::{BudgetChange, BudgetWait, OutcomeBudget, PoisonWatch, UNRECORDED_MAX, poison_watch};
+pub use error::OpenError;
 pub use notices::NoticeSchedule;
 pub use runtime::{ConsumerRuntime, Ending, NewRuntime};
 pub use stream::{AttachedStream, ReplayedEntry, ReplayedStream, StreamHandle, StreamState};

@@ -57,7 +57,7 @@ pub use error::{DeliveryError, MessageId};
 pub use session::SessionTag;
 pub use stats::Stats;
 
-use local::{Body, LineEnds, LocalConfig, LocalDelivery, Message, OpenError, ReplayReport, Target};
+use local::{Body, LineEnds, LocalConfig, LocalDelivery, LocalOpenError, Message, ReplayReport, Target};
 use standalone::Standalone;
 
 /// Messages in one batch at most.
@@ -120,8 +120,8 @@ impl DeliveryExecutor {
     /// A journaled executor with its spool in `dir/spool` and its mailboxes below `dir/mail`, and what it found there.
     ///
     /// # Errors
-    /// See [`OpenError`].
-    pub fn with_journal(dir: impl AsRef<Path>) -> Result<(Self, ReplayReport), OpenError> {
+    /// See [`LocalOpenError`].
+    pub fn with_journal(dir: impl AsRef<Path>) -> Result<(Self, ReplayReport), LocalOpenError> {
         let dir = dir.as_ref();
         let config = LocalConfig::new(dir.join("spool"), dir.join("mail"));
         Self::with_journal_config(config)
@@ -130,8 +130,8 @@ impl DeliveryExecutor {
     /// A journaled executor. [`LocalDelivery`] itself can do more: several mailboxes for one message, bodies that do not fit into memory.
     ///
     /// # Errors
-    /// See [`OpenError`].
-    pub fn with_journal_config(config: LocalConfig) -> Result<(Self, ReplayReport), OpenError> {
+    /// See [`LocalOpenError`].
+    pub fn with_journal_config(config: LocalConfig) -> Result<(Self, ReplayReport), LocalOpenError> {
         let mail_root = config.mail_root.as_path().into();
         let (delivery, report) = LocalDelivery::open(config)?;
         Ok((Self { mode: Mode::Journaled { delivery, mail_root } }, report))

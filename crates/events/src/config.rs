@@ -1,4 +1,4 @@
-//! Settings, figures and errors.
+//! Settings and figures.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -99,16 +99,4 @@ pub struct Stats {
     pub is_over: bool,
     /// Whether the files could not be written when it was tried last.
     pub is_failing: bool,
-}
-
-/// Why an event log could not be opened. Trouble with its files is none: that is a [`Notice`].
-#[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum OpenError {
-    /// Its stream could not be registered.
-    #[error("the stream of the event log: {0}")]
-    Stream(#[from] posthaste_spool::StreamError),
-    /// There can be no more threads.
-    #[error("a thread of the event log: {0}")]
-    Thread(std::io::Error),
 }

@@ -3,13 +3,25 @@
 use std::sync::Arc;
 use std::time::Instant;
 
-use posthaste_intake::{Arrival, BodyFacts, Destination, Mail, MailPlace, MailRecipient, Reserved, Reserving};
+use posthaste_intake::{Arrival, BodyFacts, Destination, Mail, MailPlace, MailRecipient, Reserved, Reserving, Trouble};
 use posthaste_watch::Found;
 
 use crate::event::{Event, Kind, LIST_MAX, Received};
-use crate::log::Recorder;
+use crate::log::{Recorder, STREAM};
 
 impl Destination for Recorder {
+    fn troubles(&self) -> Vec<Trouble> {
+        let stats = self.stats();
+        let trouble = Trouble {
+            about: "events".to_owned(),
+            stream: stats.is_failing.then(|| STREAM.to_owned()),
+            is_urgent: false,
+            what: "the event log cannot be written as fast as it fills: events are left out".to_owned(),
+            help: "look at its disk: events.dir".to_owned(),
+        };
+        Vec::from_iter((stats.is_failing || stats.is_over).then_some(trouble))
+    }
+
     fn look_for_stuck(&self, now: Instant) -> Vec<Found> {
         Recorder::look_for_stuck(self, now)
     }

@@ -26,7 +26,7 @@ mod section;
 pub mod story;
 mod writer;
 
-pub use config::{Config, Notice, OpenError, Stats};
+pub use config::{Config, Notice, Stats};
 pub use event::{
     Admin, AdminTarget, Delivered, Event, Fate, Feedback, Kind, LIST_MAX, LeftOut, Login, OfRelay, OfTransport,
     Received, Refused, RelayFate, Stage, Target, TransportTarget, Waiting,

@@ -6,11 +6,11 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use posthaste_consumer::StreamHandle;
+use posthaste_consumer::{OpenError, StreamHandle};
 use posthaste_spool::{Entry, Released, Spool, StreamId};
 use posthaste_watch::{Found, Watcher};
 
-use crate::config::{Config, Notice, OpenError, Stats};
+use crate::config::{Config, Notice, Stats};
 use crate::entry;
 use crate::event::Event;
 use crate::inbox::Inbox;
@@ -57,7 +57,7 @@ impl EventLog {
     /// Registers the log's stream and starts its threads. Neither touches nor waits for its files: what an earlier life left is written by the thread.
     ///
     /// # Errors
-    /// See [`OpenError`].
+    /// See [`OpenError`]. Trouble with its files is none: that is a [`Notice`].
     pub fn open(spool: Arc<dyn Spool>, config: Config) -> Result<Self, OpenError> {
         let stream = StreamHandle::register(spool, STREAM)?;
         let inbox = Arc::new(Inbox::new(config.queue_bytes_max));
@@ -217,7 +217,7 @@ fn spawn(
         }
         let _ = tell.send(());
     };
-    std::thread::Builder::new().name(name.to_owned()).spawn(run).map_err(OpenError::Thread)?;
+    std::thread::Builder::new().name(name.to_owned()).spawn(run).map_err(OpenError::io(name))?;
     Ok(told)
 }
 

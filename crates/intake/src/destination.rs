@@ -3,6 +3,7 @@
 use std::borrow::Cow;
 use std::pin::Pin;
 use std::sync::Arc;
+use std::task::{Context, Poll};
 use std::time::Instant;
 
 use bytes::Bytes;
@@ -19,6 +20,30 @@ pub trait Destination: Send + Sync {
     /// The messages that it has not done with. Visits every message.
     fn left(&self) -> Left {
         Left::default()
+    }
+
+    /// Figures since its opening.
+    fn figures(&self) -> DestinationFigures {
+        DestinationFigures::default()
+    }
+
+    /// What keeps its mail from going on, for the operator.
+    fn troubles(&self) -> Vec<Trouble> {
+        Vec::new()
+    }
+
+    /// Tries at once what waits for a retry: the operator has reloaded the configuration, and may have mended the cause.
+    fn retry(&self) {}
+
+    /// Begins nothing more, waits until `deadline` for what is under way, and ends. The rest waits for the next opening. Blocks.
+    fn end_by(&self, deadline: Instant) {
+        let _ = deadline;
+    }
+
+    /// Ready once it has stopped working although nobody has [ended](Self::end_by) it, which is a bug: its mail is in the spool. Not called again after that.
+    fn poll_failed(&self, cx: &mut Context<'_>) -> Poll<()> {
+        let _ = cx;
+        Poll::Pending
     }
 
     /// Its workers that are stuck, or go on; asked every few seconds.
@@ -190,6 +215,34 @@ pub struct Left {
     pub messages: usize,
     /// The mailboxes, or servers and the like, that they wait for.
     pub places: usize,
+}
+
+/// Figures of a destination.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct DestinationFigures {
+    /// Recipients that got their mail.
+    pub delivered: u64,
+    /// Attempts that failed and are repeated.
+    pub failed_attempts: u64,
+    /// Copies of messages that wait now.
+    pub waiting: u64,
+    /// None of its places works.
+    pub stands_still: bool,
+}
+
+/// Something that keeps mail waiting, for the operator.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Trouble {
+    /// Identifies it: the same at each look, as long as it lasts.
+    pub about: String,
+    /// The stream of the spool that makes no progress; `None` if some of its mail waits.
+    pub stream: Option<String>,
+    /// All mail for a place stands still.
+    pub is_urgent: bool,
+    /// The trouble, in one line.
+    pub what: String,
+    /// The remedy, as a command or a hint.
+    pub help: String,
 }
 
 /// One recipient at one place.

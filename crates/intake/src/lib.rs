@@ -23,8 +23,8 @@ mod under_way;
 pub use body::{Body, BodyFacts, BodyWriter, FinishedBody, LargeBody};
 pub use budget::{Budget, BudgetShare, memory_units};
 pub use destination::{
-    Arrival, ArrivalFacts, Destination, Guard, Held, Left, Mail, MailPlace, MailRecipient, NotTaken, NotTakenCause,
-    NotifyWhen, Reserved, Reserving, ReturnedPart,
+    Arrival, ArrivalFacts, Destination, DestinationFigures, Guard, Held, Left, Mail, MailPlace, MailRecipient,
+    NotTaken, NotTakenCause, NotifyWhen, Reserved, Reserving, ReturnedPart, Trouble,
 };
 pub use error::IntakeError;
 pub use gather::{Gathered, Incoming, NotGathered, PieceFilter, STORE_PATIENCE};

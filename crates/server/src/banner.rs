@@ -3,12 +3,12 @@
 use std::fmt::Write as _;
 use std::io::IsTerminal;
 
-use posthaste_delivery::local::ReplayReport;
 use posthaste_directory::{Place, Route};
 use posthaste_units::{count, wrapped};
 use rustix::process::{Resource, getrlimit};
 
 use crate::Server;
+use crate::opening::Restored;
 use crate::page_door::SESSION_SECS;
 use posthaste_config::{self, Config, Domain, ListenerAuth, ListenerProtocol, ListenerTls};
 
@@ -19,7 +19,7 @@ impl Server {
         let listening: Vec<String> = self.addresses().iter().map(ToString::to_string).collect();
         let listening = [listening, unix.map(|path| path.display().to_string()).collect()].concat();
         let domains: Vec<&str> = self.config.domains.iter().flat_map(Domain::names).collect();
-        let ReplayReport { messages, restored, deferred, .. } = self.replayed;
+        let Restored { messages, restored, deferred, .. } = self.replayed;
         let banner = serde_json::json!({
             "timestamp": crate::logging::timestamp(), "level": "INFO", "message": "ready", "version": env!("CARGO_PKG_VERSION"), "host_name": self.config.host_name,
             "listening": listening, "http": self.pages(), "imap": self.readers(ListenerProtocol::Imap), "pop3": self.readers(ListenerProtocol::Pop3), "receiving": domains, "mail": self.config.storage.mail,
@@ -162,7 +162,7 @@ fn files_max() -> Option<u64> {
     getrlimit(Resource::Nofile).current
 }
 
-fn restored(report: &ReplayReport) -> String {
+fn restored(report: &Restored) -> String {
     let of = match report.messages {
         0 => return "nothing to restore".to_owned(),
         1 => "1 message in the spool".to_owned(),
@@ -181,9 +181,8 @@ fn mailbox_entries(count: usize) -> String {
 }
 
 /// What was promised and could not be read.
-fn damaged(report: &ReplayReport) -> Option<String> {
-    let places = report.spool.as_ref().map_or(0, |found| found.damage.len());
-    let batches = report.damaged.len();
+fn damaged(report: &Restored) -> Option<String> {
+    let (places, batches) = (report.damaged_places, report.damaged_batches);
     let (places_text, batches_text) = (count(places, "damaged place"), count(batches, "unreadable batch"));
     (places + batches > 0).then(|| format!("spool: {places_text}, {batches_text}; see the log"))
 }

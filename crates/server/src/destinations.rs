@@ -1,11 +1,13 @@
 //! The wiring of destinations: the one list of them, and who is asked for what only one of them knows.
 
 use std::sync::{Arc, OnceLock};
+use std::task::{Context, Poll};
 use std::time::Instant;
 
 use posthaste_delivery::local::LocalDelivery;
 use posthaste_intake::{
-    BodyFacts, Destination, Guard, Intake, Mail, MailPlace, NotTaken, NotTakenCause, Reserved, Reserving,
+    BodyFacts, Destination, DestinationFigures, Guard, Intake, Left, Mail, MailPlace, NotTaken, NotTakenCause,
+    Reserved, Reserving, Trouble,
 };
 use posthaste_mailstore::MailArrivals;
 use posthaste_relay::sender::Relay;
@@ -41,7 +43,7 @@ impl Destinations {
         list.push(Arc::new(maildirs.clone()));
         list.extend(events.clone().map(|recorder| Arc::new(recorder) as Arc<dyn Destination>));
         list.push(transports.clone());
-        list.push(remote.clone());
+        list.push(remote.queue().clone());
         Self { maildirs, events, transports, remote, list, stuck: Arc::default() }
     }
 
@@ -78,6 +80,51 @@ impl Destinations {
         self.list.iter().try_for_each(|destination| destination.check(place, recipients))
     }
 
+    /// Figures of all of them together.
+    pub fn figures(&self) -> DestinationFigures {
+        self.list.iter().map(|destination| destination.figures()).fold(DestinationFigures::default(), |sum, each| {
+            DestinationFigures {
+                delivered: sum.delivered + each.delivered,
+                failed_attempts: sum.failed_attempts + each.failed_attempts,
+                waiting: sum.waiting + each.waiting,
+                stands_still: sum.stands_still || each.stands_still,
+            }
+        })
+    }
+
+    /// Figures of the mailboxes on this machine.
+    pub fn of_mailboxes(&self) -> DestinationFigures {
+        self.maildirs.figures()
+    }
+
+    /// What keeps their mail from going on.
+    pub fn troubles(&self) -> Vec<Trouble> {
+        self.list.iter().flat_map(|destination| destination.troubles()).collect()
+    }
+
+    /// Tries at once what waits for a retry.
+    pub fn retry(&self) {
+        self.list.iter().for_each(|destination| destination.retry());
+    }
+
+    /// Messages that mailboxes and transports have not got.
+    pub fn left(&self) -> (Left, Left) {
+        (self.maildirs.left(), self.transports.left())
+    }
+
+    /// True if this is the name of a message's file in a mailbox.
+    pub fn is_file_of(&self, message: u64, name: &str) -> bool {
+        self.maildirs.is_file_of(message, name)
+    }
+
+    /// Mail that was accepted for a mailbox until now is not delivered any more: see [`LocalDelivery::remove_mailbox`].
+    ///
+    /// # Errors
+    /// It cannot be noted, or mail is still being written there at the deadline.
+    pub fn forget_mailbox(&self, mailbox: &str, deadline: Instant) -> Result<(), String> {
+        self.maildirs.remove_mailbox(mailbox, deadline).map_err(|error| error.to_string())
+    }
+
     /// Workers of the spool and of destinations that are stuck, or go on.
     pub fn look_for_stuck(&self, now: Instant) -> Vec<Found> {
         let mut found = self.intake().spool().look_for_stuck(now);
@@ -88,11 +135,6 @@ impl Destinations {
 
 /// Access to one destination, for the operator's commands.
 impl Receiver {
-    /// Where mail is kept.
-    pub fn store(&self) -> &LocalDelivery {
-        &self.destinations().maildirs
-    }
-
     /// Transports that are opened later.
     pub fn late_transports(&self) -> &Arc<Late<Transports>> {
         &self.destinations().transports
@@ -147,8 +189,28 @@ impl<D> Late<D> {
 }
 
 impl<D: Destination> Destination for Late<D> {
-    fn left(&self) -> posthaste_intake::Left {
+    fn left(&self) -> Left {
         self.opened().map(D::left).unwrap_or_default()
+    }
+
+    fn figures(&self) -> DestinationFigures {
+        self.opened().map(D::figures).unwrap_or_default()
+    }
+
+    fn troubles(&self) -> Vec<Trouble> {
+        self.opened().map(D::troubles).unwrap_or_default()
+    }
+
+    fn retry(&self) {
+        self.opened().into_iter().for_each(D::retry);
+    }
+
+    fn end_by(&self, deadline: Instant) {
+        self.opened().into_iter().for_each(|opened| opened.end_by(deadline));
+    }
+
+    fn poll_failed(&self, cx: &mut Context<'_>) -> Poll<()> {
+        self.opened().map_or(Poll::Pending, |opened| opened.poll_failed(cx))
     }
 
     fn look_for_stuck(&self, now: Instant) -> Vec<Found> {

@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use posthaste_delivery::local::OpenError;
+use posthaste_consumer::OpenError;
 use posthaste_smtp::driver::ListenError;
 
 use crate::config_check;
@@ -17,8 +17,13 @@ pub enum ServeError {
     #[error(transparent)]
     Config(#[from] ConfigError),
     /// The spool cannot be used, for example because another server uses it.
-    #[error(transparent)]
-    Spool(OpenError),
+    #[error("{}: {error}", dir.display())]
+    Spool {
+        /// Its directory.
+        dir: PathBuf,
+        /// What is wrong with it.
+        error: posthaste_spool::OpenError,
+    },
     /// The mail directory or a stream of the spool cannot be used.
     #[error("{}: {error}", dir.display())]
     Storage {
@@ -29,7 +34,7 @@ pub enum ServeError {
     },
     /// The queue of mail for other hosts could not be opened.
     #[error("the relay: {0}")]
-    Relay(#[from] posthaste_relay::sender::OpenError),
+    Relay(OpenError),
     /// The resolver of `[dns]`, or TLS, cannot be set up.
     #[error("the relay: {0}")]
     Dns(String),

@@ -4,16 +4,13 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Poll};
 
 use posthaste_accounts::LoginFailure;
-use posthaste_delivery::local::{Observer, OpenError, TargetId};
+use posthaste_consumer::OpenError;
 pub(crate) use posthaste_events::Recorder;
-use posthaste_events::{
-    Config as LogConfig, Delivered, Event, EventLog, Kind, LIST_MAX, Login, Notice, OpenError as LogError, Refused,
-    Stage, Waiting,
-};
+use posthaste_events::{Config as LogConfig, Event, EventLog, Kind, LIST_MAX, Login, Notice, Refused, Stage};
 use posthaste_intake::{Arrival, ArrivalFacts};
 use posthaste_smtp::driver::Peer;
 use posthaste_smtp::{Envelope, ForwardPath, MessageOutcome, Reply, ReversePath};
-use posthaste_spool::{Entry, FileSpool};
+use posthaste_spool::Spool;
 use tokio::time::Instant;
 
 use crate::certificates;
@@ -34,7 +31,7 @@ impl Events {
     ///
     /// # Errors
     /// The log's stream cannot be registered, or there can be no more threads. Trouble with its files is told in the log, and mail is received all the same.
-    pub fn open(config: &Config, spool: &Arc<FileSpool>) -> Result<Option<Self>, OpenError> {
+    pub fn open(config: &Config, spool: &Arc<dyn Spool>) -> Result<Option<Self>, OpenError> {
         let events = &config.events;
         if !events.enabled {
             let left = posthaste_events::give_up(&**spool);
@@ -71,11 +68,7 @@ impl Events {
             _ => tracing::info!(dir, "the event log is written again"),
         });
         let log = LogConfig { notice, ..events.into() };
-        let opened = EventLog::open(spool.clone(), log).map_err(|error| match error {
-            LogError::Stream(error) => OpenError::Stream(error),
-            error => OpenError::Io { path: events.dir.clone(), error: std::io::Error::other(error) },
-        });
-        opened.map(|log| Some(Self { log, ended }))
+        EventLog::open(spool.clone(), log).map(|log| Some(Self { log, ended }))
     }
 
     pub fn recorder(&self) -> Recorder {
@@ -117,32 +110,9 @@ impl Service for Events {
     }
 }
 
-/// Tells the log what becomes of targets.
+/// Tells the log what becomes of targets: each destination has its words for that.
 #[derive(Debug)]
 pub(crate) struct Outcomes(pub Recorder);
-
-impl Observer for Outcomes {
-    fn visible(&self, targets: Vec<TargetId>) -> Option<Entry> {
-        let targets = targets.into_iter().map(target).collect();
-        self.0.entry(&Event::now(Kind::Delivered(Delivered { targets })))
-    }
-
-    fn lost(&self, targets: u64) {
-        self.0.lost(targets);
-    }
-
-    fn waits(&self, waiting: TargetId, error: Arc<str>) {
-        self.0.note(&Event::now(Kind::Waiting(Waiting { target: target(waiting), error })));
-    }
-
-    fn given_up(&self, lost: TargetId, error: Arc<str>) {
-        self.0.note(&Event::now(Kind::GivenUp(Waiting { target: target(lost), error })));
-    }
-}
-
-fn target(id: TargetId) -> posthaste_events::Target {
-    posthaste_events::Target { message: id.message, number: id.number, mailbox: id.mailbox }
-}
 
 /// Where a message came from, for those who record it.
 pub(crate) struct Origin<'a> {

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-use posthaste_delivery::local::LocalDelivery;
+use posthaste_intake::{Destination, Intake};
 use posthaste_maildir::MailboxPath;
 use posthaste_mailstore::ledger::{LedgerError, LedgerReport, MailLedger, applied_in};
 use posthaste_mailstore::table::{FILE as TABLE_FILE, MetaError};
@@ -68,6 +68,21 @@ impl UnreadableMailboxes {
 const UNREADABLE: &str = "mail is received, and nobody can read it by IMAP or POP3";
 const CAUSE: &str = "repair the cause, then restart the server";
 
+/// Removes a mailbox by a time.
+type RemoveMailbox = Box<dyn Fn(&str, std::time::Instant) -> Result<(), String> + Send + Sync>;
+
+/// The files of mail that is delivered.
+pub(crate) struct DeliveredFiles {
+    /// Part of their names, random for each start.
+    pub nonce: u32,
+    /// True if a mailbox has yet to get the mail of a batch, or its file is not durable.
+    pub awaits: Box<dyn Fn(Lsn) -> bool + Send + Sync>,
+    /// Writes them.
+    pub writer: Arc<dyn Destination>,
+    /// Mail that was accepted for a mailbox until now is not delivered any more.
+    pub remove: RemoveMailbox,
+}
+
 /// The open mailboxes.
 pub(crate) struct Mailboxes {
     ledger: Arc<MailLedger>,
@@ -75,29 +90,28 @@ pub(crate) struct Mailboxes {
 }
 
 impl Mailboxes {
-    /// Opens the table, and reads from the spool what it lacks. `damage`: of the spool, as its opening reported it.
+    /// Opens the table, and reads from the spool what it lacks. `damage`: of the spool, as its opening reported it. `files`: of those who write the mailboxes.
     pub async fn open(
         config: &Config,
         damage: &[Damage],
-        delivery: &LocalDelivery,
+        intake: Intake,
+        files: DeliveredFiles,
     ) -> Result<Self, UnreadableMailboxes> {
-        let (spool, nonce) = (Arc::clone(delivery.intake().spool()), delivery.file_nonce());
         let (table, mail) = (table_of(config), config.storage.mail.clone());
         let (host, damage) = (config.host_name.to_string(), damage.to_vec());
-        let (awaits, files, forgets) = (delivery.clone(), delivery.clone(), delivery.clone());
+        let DeliveredFiles { nonce, awaits, writer, remove } = files;
+        let spool = Arc::clone(intake.spool());
         let open = move || {
             let dir = table.parent().expect("it is in a directory");
             let opened = MailLedger::open(spool, &damage, dir, &host, nonce);
             let (ledger, report) = opened.map_err(|error| UnreadableMailboxes::of_ledger(&error, &table))?;
             let ledger = Arc::new(ledger);
-            let store =
-                MaildirStore::open(&mail, Arc::clone(&ledger), Box::new(move |lsn| awaits.needs_body(Lsn::new(lsn))))
-                    .map_err(UnreadableMailboxes::of_system)?;
+            let store = MaildirStore::open(&mail, Arc::clone(&ledger), Box::new(move |lsn| awaits(Lsn::new(lsn))))
+                .map_err(UnreadableMailboxes::of_system)?;
             let forget = move |mailbox: &MailboxPath| {
-                let removed = forgets.remove_mailbox(mailbox.as_str(), std::time::Instant::now() + REMOVAL_PATIENCE);
-                removed.map_err(std::io::Error::other)
+                remove(mailbox.as_str(), std::time::Instant::now() + REMOVAL_PATIENCE).map_err(std::io::Error::other)
             };
-            store.open_for_append(files.intake().clone(), Arc::new(files), Box::new(forget));
+            store.open_for_append(intake, writer, Box::new(forget));
             Ok((Self { ledger, store: Arc::new(store) }, report))
         };
         let opened = spawn_blocking(open).await.map_err(|error| UnreadableMailboxes::of_system(error.into()));

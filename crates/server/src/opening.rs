@@ -1,82 +1,99 @@
-//! Opening the spool and local delivery, and what the log says of what was found there.
+//! Opening the spool, and what the log says of what was found there.
 
+use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use posthaste_delivery::Owners;
-use posthaste_delivery::local::{LocalConfig, LocalDelivery, Losses, LostMail, OpenError, ReplayReport};
+use posthaste_consumer::OpenError;
 use posthaste_intake::{Intake, LARGE_BODY_BYTES, MemoryBudget};
-use posthaste_spool::{Event, FileSpool, Lsn, OpenReport};
+use posthaste_spool::{Damage, Event, FileSpool, Lsn, OpenReport, Spool};
 use posthaste_watch::Watch as Workers;
 
 use crate::error::ServeError;
-use crate::events::{Events, Outcomes};
+use crate::events::Events;
 use crate::listening::PREDECESSOR_PATIENCE;
 use crate::mailboxes;
 use crate::repeats::{About, Kind, Repeats};
-use crate::stuck::StuckStreams;
 use posthaste_config::Config;
 
-pub(crate) async fn open_store(
-    config: &Config,
-    owners: Owners,
-    repeats: Arc<Repeats>,
-    workers: Workers,
-) -> Result<(LocalDelivery, ReplayReport, Option<Events>), ServeError> {
-    let mut local = local_config(config, owners, repeats);
-    local.spool.watch = workers;
-    local.spool.lsns_above = mailboxes::last_lsn(config);
-    let settings = config.clone();
-    let open = move || {
-        let path = settings.storage.mail.clone();
-        crate::privileges::make_mail_directory(&settings).map_err(|error| OpenError::Io { path, error })?;
-        let (spool, found) = open_when_free(&local)?;
-        let spool = Arc::new(spool);
-        let events = Events::open(&settings, &spool)?;
-        let observer = events.as_ref().map(|log| Arc::new(Outcomes(log.recorder())) as _);
-        let intake = Intake::new(spool, local.intake.clone());
-        let (store, report) = LocalDelivery::open_on(intake, LocalConfig { observer, ..local })?;
-        Ok((store, ReplayReport { spool: Some(found), ..report }, events))
-    };
-    let opened = tokio::task::spawn_blocking(open).await;
-    let (store, report, events) = opened.map_err(std::io::Error::from)?.map_err(|error| match error {
-        OpenError::Spool { .. } => ServeError::Spool(error),
-        error => ServeError::Storage { dir: config.storage.data.clone(), error },
-    })?;
-    tell(&report);
-    Ok((store, report, events))
+/// The spool, open, and what is opened on it before its other streams.
+pub(crate) struct OpenedSpool {
+    pub intake: Intake,
+    /// The event log, if there is one.
+    pub events: Option<Events>,
+    pub found: OpenReport,
 }
 
-fn local_config(config: &Config, owners: Owners, repeats: Arc<Repeats>) -> LocalConfig {
-    let mut local = LocalConfig {
-        host: config.host_name.clone(),
-        shutdown_patience: Duration::from_secs(config.limits.process.shutdown_secs.max(1)),
-        owners,
-        losses: Losses::new(log_lost),
-        ..LocalConfig::from(&config.storage)
+/// What a start found in the spool, and finished.
+#[derive(Debug, Default)]
+pub(crate) struct Restored {
+    /// Messages that were not known to be in all of their mailboxes.
+    pub messages: usize,
+    /// Entries of mailboxes that were written anew.
+    pub restored: usize,
+    /// Entries of mailboxes that cannot be written yet.
+    pub deferred: usize,
+    /// Batches that cannot be read any more.
+    pub damaged_batches: usize,
+    /// Damaged places of the spool.
+    pub damaged_places: usize,
+}
+
+/// Opens the spool, which gets its workers watched by `workers`, and the event log.
+///
+/// # Errors
+/// [`ServeError::Spool`] and [`ServeError::Storage`].
+pub(crate) async fn open_spool(
+    config: &Config,
+    repeats: Arc<Repeats>,
+    workers: Workers,
+) -> Result<OpenedSpool, ServeError> {
+    let spool = posthaste_spool::Config {
+        watch: workers,
+        lsns_above: mailboxes::last_lsn(config),
+        events: posthaste_spool::Events::new(move |event| log(event, &repeats)),
+        ..posthaste_spool::Config::from(&config.storage)
     };
-    // Gathered bodies are no larger than this, their trace fields included.
-    local.intake.inline_bytes_max = (LARGE_BODY_BYTES + (64 << 10)) as u64;
-    local.intake.backlog_bytes = MemoryBudget::of_store(config.limits.process.memory_bytes);
-    local.spool.events = posthaste_spool::Events::new(move |event| log(event, &repeats));
-    local
+    let settings = config.clone();
+    let open = move || {
+        let (data, mail) = (&settings.storage.data, &settings.storage.mail);
+        let storage = |error| ServeError::Storage { dir: data.clone(), error };
+        crate::privileges::make_mail_directory(&settings)
+            .map_err(OpenError::io(mail.display().to_string()))
+            .map_err(storage)?;
+        let (spool, found) = open_when_free(&settings.storage.spool, spool)?;
+        tell(&found);
+        let spool: Arc<dyn Spool> = Arc::new(spool);
+        let events = Events::open(&settings, &spool).map_err(storage)?;
+        Ok(OpenedSpool { intake: Intake::new(spool, intake_config(&settings)), events, found })
+    };
+    tokio::task::spawn_blocking(open).await.map_err(std::io::Error::from)?
+}
+
+fn intake_config(config: &Config) -> posthaste_intake::Config {
+    posthaste_intake::Config {
+        // Gathered bodies are no larger than this, their trace fields included.
+        inline_bytes_max: (LARGE_BODY_BYTES + (64 << 10)) as u64,
+        backlog_bytes: MemoryBudget::of_store(config.limits.process.memory_bytes),
+        ..posthaste_intake::Config::default()
+    }
 }
 
 /// Opens it. A predecessor that was killed holds its locks until the kernel has taken it apart, so this waits a little.
-fn open_when_free(config: &LocalConfig) -> Result<(FileSpool, OpenReport), OpenError> {
+fn open_when_free(dir: &Path, config: posthaste_spool::Config) -> Result<(FileSpool, OpenReport), ServeError> {
     let deadline = Instant::now() + PREDECESSOR_PATIENCE;
     loop {
-        match FileSpool::open(&config.spool_dir, config.spool.clone()) {
+        match FileSpool::open(dir, config.clone()) {
             Err(posthaste_spool::OpenError::Locked) if Instant::now() < deadline => {
                 std::thread::sleep(Duration::from_millis(50));
             }
-            opened => return opened.map_err(|error| OpenError::Spool { dir: config.spool_dir.clone(), error }),
+            opened => return opened.map_err(|error| ServeError::Spool { dir: dir.to_owned(), error }),
         }
     }
 }
 
-fn tell(report: &ReplayReport) {
-    for damage in report.spool.iter().flat_map(|spool| &spool.cut_off) {
+fn tell(found: &OpenReport) {
+    for damage in &found.cut_off {
         let (batch, what) = (damage.lsn.map(Lsn::get), &damage.what);
         tracing::info!(
             batch,
@@ -85,26 +102,13 @@ fn tell(report: &ReplayReport) {
             "an unfinished write of the last run was cut off; nothing of it was acknowledged"
         );
     }
-    for damage in report.spool.iter().flat_map(|spool| &spool.mended).chain(&report.mended) {
-        let (place, what) = (&damage.place, &damage.what);
-        tracing::warn!(place, what, "a file of the spool is damaged or unreadable; it is written anew");
-    }
-    if let Some(first) = report.unknown.first() {
-        let (batches, first) = (report.unknown.len(), first.get());
-        tracing::error!(batches, first, "entries that a later version wrote stay in the spool");
-    }
-    log_damaged(&report.damaged, "local delivery");
-    let ReplayReport { messages, restored, given_up, deferred, .. } = report;
-    tracing::info!(messages, restored, given_up, deferred, "spool replayed");
+    found.mended.iter().for_each(log_mended);
 }
 
-/// Mail mounts whose streams could not be read.
-pub(crate) fn note_stuck_mounts(store: &LocalDelivery, stuck: &StuckStreams) {
-    for mount in store.stats().mounts.iter().filter(|mount| mount.is_stuck) {
-        let why = mount.absent.as_deref().unwrap_or_default();
-        let help = "once the disk can be read, restart the server; `posthaste spool verify` on a stopped server names what is damaged";
-        stuck.add(&format!("local:{}", mount.point), &why, help);
-    }
+/// A file that held a copy of something.
+pub(crate) fn log_mended(damage: &Damage) {
+    let (place, what) = (&damage.place, &damage.what);
+    tracing::warn!(place, what, "a file of the spool is damaged or unreadable; it is written anew");
 }
 
 /// `consumer`: whose entries were in the batches.
@@ -113,21 +117,6 @@ pub(crate) fn log_damaged(batches: &[Lsn], consumer: &str) {
         let batch = batch.get();
         tracing::error!(batch, "a batch of the spool cannot be read: what it said to {consumer} is lost");
     }
-}
-
-fn log_lost(lost: &LostMail) {
-    let LostMail { id, received_secs, bytes, mailbox, error, kept, is_there, .. } = lost;
-    let kept = kept.as_deref().map(|path| path.display().to_string());
-    tracing::error!(
-        id,
-        mailbox = &**mailbox,
-        bytes,
-        received_secs,
-        error = &**error,
-        kept,
-        file_in_mailbox = is_there,
-        "MAIL LOST: its body in the spool cannot be read any more; it is given up for this mailbox"
-    );
 }
 
 /// What the spool tells while it works; a failure that lasts, now and then.

@@ -1,7 +1,5 @@
 //! What an operator reads of a spool that is damaged, large or in trouble.
 
-use posthaste_spool::{Damage, OpenReport};
-
 use super::*;
 use crate::test_log::logged;
 
@@ -10,53 +8,15 @@ fn damage(lsn: Option<u64>, place: &str, what: &str) -> Damage {
 }
 
 #[test]
-fn a_sound_spool_is_one_line() {
-    let report = ReplayReport { messages: 1_000_000, restored: 3, given_up: 2, deferred: 1, ..ReplayReport::default() };
-    assert_eq!(logged(|| tell(&report)), ["INFO spool replayed messages=1000000 restored=3 given_up=2 deferred=1"]);
-}
-
-#[test]
-fn each_thing_that_opening_finds_has_its_line_and_level() {
-    let mut spool = OpenReport::default();
-    spool.cut_off = vec![damage(Some(9), "00000003.seg", "torn")];
-    let report = ReplayReport {
-        damaged: vec![Lsn::new(5), Lsn::new(6)],
-        unknown: vec![Lsn::new(20), Lsn::new(21)],
-        spool: Some(spool),
-        ..ReplayReport::default()
-    };
+fn an_unfinished_write_is_no_damage() {
+    let mut found = OpenReport::default();
+    found.cut_off = vec![damage(Some(9), "00000003.seg", "torn")];
     assert_eq!(
-        logged(|| tell(&report)),
+        logged(|| tell(&found)),
         [
-            "INFO an unfinished write of the last run was cut off; nothing of it was acknowledged batch=9 place=\"00000003.seg\" what=\"torn\"",
-            "ERROR entries that a later version wrote stay in the spool batches=2 first=20",
-            "ERROR a batch of the spool cannot be read: what it said to local delivery is lost batch=5",
-            "ERROR a batch of the spool cannot be read: what it said to local delivery is lost batch=6",
-            "INFO spool replayed messages=0 restored=0 given_up=0 deferred=0",
+            "INFO an unfinished write of the last run was cut off; nothing of it was acknowledged batch=9 place=\"00000003.seg\" what=\"torn\""
         ]
     );
-}
-
-#[test]
-fn lost_mail_is_named_with_its_mailbox_and_what_is_left_of_it() {
-    let mut lost = LostMail::default();
-    (lost.id, lost.received_secs, lost.bytes) = (4, 1_700_000_000, 2_000_000);
-    (lost.mailbox, lost.error) = ("example.org/ann/Maildir".into(), "a checksum does not fit".into());
-    (lost.kept, lost.is_there) = (Some("/data/spool/orphans/4".into()), true);
-    let lines = logged(|| log_lost(&lost));
-    assert_eq!(lines.len(), 1, "{lines:?}");
-    assert!(lines[0].starts_with("ERROR MAIL LOST: its body in the spool cannot be read any more; "), "{lines:?}");
-    for field in [
-        " id=4 ",
-        "mailbox=\"example.org/ann/Maildir\"",
-        "bytes=2000000",
-        "received_secs=1700000000",
-        "error=\"a checksum does not fit\"",
-        "kept=\"/data/spool/orphans/4\"",
-        "file_in_mailbox=true",
-    ] {
-        assert!(lines[0].contains(field), "{field} in {lines:?}");
-    }
 }
 
 #[test]

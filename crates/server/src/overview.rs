@@ -1,6 +1,5 @@
 //! The server's state as the page shows it: counters, streams, disks, and what needs somebody.
 
-use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant, SystemTime};
@@ -11,8 +10,8 @@ use posthaste_admin::{
     InjectReply, QueueStatus, Readiness, ServerStatus, ServerView, StreamStatus, TokenHash, Urgency, secret_hash,
 };
 use posthaste_control::Request;
-use posthaste_delivery::local::{LocalStats, MountStats};
 use posthaste_events::read::{Next, Reader};
+use posthaste_intake::Trouble;
 use posthaste_relay::queue::{QueueEntry, Secs};
 use posthaste_relay::sender::{CountBy, Filter, Relay, STREAM as QUEUE};
 use serde_json::{Value, json};
@@ -20,7 +19,7 @@ use serde_json::{Value, json};
 use crate::disks::{Disks, FileSystem};
 use crate::inject::{InjectDoor, InjectKeys};
 use crate::receive::Receiver;
-use crate::watch::{CHECKPOINT_HANGS, trouble_of};
+use crate::watch::CHECKPOINT_HANGS;
 use posthaste_config::{Config, Storage};
 
 /// The server as the page sees it.
@@ -84,29 +83,28 @@ impl Overview {
 impl ServerView for Overview {
     fn readiness(&self) -> Readiness {
         match () {
-            () if self.receiver.store().intake().spool().poisoned().is_some() => Readiness::NotReady("poisoned"),
+            () if self.receiver.destinations().intake().spool().poisoned().is_some() => Readiness::NotReady("poisoned"),
             () if self.is_short.load(Ordering::Relaxed) => Readiness::NotReady("full"),
             () => Readiness::Ready,
         }
     }
 
     fn counters(&self) -> Counters {
+        let destinations = self.receiver.destinations();
         let meters = self.receiver.meters();
-        let streams = self.receiver.store().intake().spool().streams();
+        let streams = destinations.intake().spool().streams();
         streams.iter().for_each(|stream| meters.behind(&stream.name, stream.entries));
-        let local = self.receiver.store().stats();
-        let transports = self.receiver.transports().map(|transports| transports.stats()).unwrap_or_default();
-        let relay = self.receiver.relay().map(Relay::stats).unwrap_or_default();
+        let figures = destinations.figures();
         Counters {
-            received: local.accepted,
-            delivered: local.delivered + transports.delivered + relay.delivered,
+            received: destinations.intake().accepted(),
+            delivered: figures.delivered,
             refused: self.receiver.refused(),
-            deferred: local.failed_attempts + transports.failed_attempts + relay.deferred,
+            deferred: figures.failed_attempts,
         }
     }
 
     fn distributions(&self) -> Vec<Distribution> {
-        let ring = self.receiver.store().intake().spool().stats().ring;
+        let ring = self.receiver.destinations().intake().spool().stats().ring;
         let of_ring = [
             Distribution::new("posthaste_sync_seconds", ring.sync_us).in_millionths(),
             Distribution::new("posthaste_commit_records", ring.commit_records),
@@ -117,7 +115,9 @@ impl ServerView for Overview {
     fn status(&self) -> ServerStatus {
         let (storage, host_name, expiring) = self.shown();
         let receiver = &self.receiver;
-        let (store, spool) = (receiver.store().stats(), receiver.store().intake().spool());
+        let (of_mailboxes, troubles) = (receiver.destinations().of_mailboxes(), receiver.destinations().troubles());
+        let spool = receiver.destinations().intake().spool();
+        let stats = spool.stats();
         let disks = self.disks.report();
         let is_short = disks.spool.is_some_and(|disk| is_short(&storage, disk));
         self.is_short.store(is_short, Ordering::Relaxed);
@@ -135,29 +135,31 @@ impl ServerView for Overview {
             let what = format!("the queue for other hosts is stuck: {why}");
             attention.push(Attention::new(Urgency::Broken, "queue", what, "the log says what helps; then restart"));
         }
-        attention.extend(of_local_delivery(&store, &storage.spool));
-        let events = receiver.events().map(|events| events.stats()).unwrap_or_default();
-        if events.is_failing || events.is_over {
-            let what = "the event log cannot be written as fast as it fills: events are left out";
-            attention.push(Attention::new(Urgency::Warning, "events", what, "look at its disk: events.dir"));
+        attention.extend(troubles.iter().map(|trouble| {
+            let urgency = if trouble.is_urgent { Urgency::Broken } else { Urgency::Warning };
+            Attention::new(urgency, &trouble.about, &*trouble.what, &*trouble.help)
+        }));
+        if stats.checkpoint_running.is_some_and(|running| running >= CHECKPOINT_HANGS) {
+            let what = "a checkpoint of the spool hangs: nothing is freed";
+            attention.push(Attention::new(Urgency::Broken, "checkpoint", what, "look at the disk of the spool"));
         }
         attention.extend(expiring.into_iter().map(|what| {
             let help = "renew it, then reload the server";
             Attention::new(Urgency::Warning, &what.clone(), what, help)
         }));
-        let ring = store.spool.ring;
+        let ring = stats.ring;
         ServerStatus {
             host_name,
             version: env!("CARGO_PKG_VERSION").to_owned(),
             not_taking: poisoned
                 .map(|_| "stable storage failed".to_owned())
                 .or(is_short.then(|| "the disk is full".to_owned())),
-            not_delivering: not_delivering(&store, receiver.remote().stuck()),
+            not_delivering: not_delivering(of_mailboxes.stands_still, receiver.remote().stuck()),
             attention,
             spool_fill: ring.segments_in_service as f64 / ring.max_segments.max(1) as f64,
             disks: disks.rooms,
-            streams: streams(receiver, &store, events.is_failing),
-            waiting_here: store.waiting as u64,
+            streams: streams(receiver, &troubles),
+            waiting_here: of_mailboxes.waiting,
             queued: receiver.relay().map_or(0, |relay| relay.stats().recipients),
         }
     }
@@ -258,33 +260,8 @@ impl FollowEvents for Following {
     }
 }
 
-/// Mounts, mailboxes and checkpoints.
-fn of_local_delivery(store: &LocalStats, spool: &Path) -> Vec<Attention> {
-    let mut attention = Vec::new();
-    for (mount, why) in store.mounts.iter().filter_map(|mount| Some((mount, trouble_of(mount)?))) {
-        let what = format!("{} is in trouble: {why}; {} messages wait for it", place_of(mount), mount.messages);
-        let help = "mend it: its mail stays in the spool and is tried again by itself";
-        attention.push(Attention::new(Urgency::Broken, &format!("mount {}", mount.point), what, help));
-    }
-    if store.spool.checkpoint_running.is_some_and(|running| running >= CHECKPOINT_HANGS) {
-        let what = "a checkpoint of the spool hangs: nothing is freed";
-        attention.push(Attention::new(Urgency::Broken, "checkpoint", what, "look at the disk of the spool"));
-    }
-    if store.waiting > 0 {
-        let what = format!("{} messages wait for mailboxes that cannot be written", store.waiting);
-        let help = format!("posthaste spool inspect {}", spool.display());
-        attention.push(Attention::new(Urgency::Warning, "mailboxes", what, help));
-    }
-    attention
-}
-
-fn place_of(mount: &MountStats) -> String {
-    if mount.point.is_empty() { "the mail directory".to_owned() } else { format!("the mail mount {}", mount.point) }
-}
-
-fn not_delivering(store: &LocalStats, relay_stuck: Option<&str>) -> Option<String> {
-    let is_stuck = !store.mounts.is_empty() && store.mounts.iter().all(|mount| trouble_of(mount).is_some());
-    let here = is_stuck.then(|| "no mail mount works".to_owned());
+fn not_delivering(mailboxes_stand_still: bool, relay_stuck: Option<&str>) -> Option<String> {
+    let here = mailboxes_stand_still.then(|| "no mail mount works".to_owned());
     here.or(relay_stuck.map(|_| "the queue for other hosts is stuck".to_owned()))
 }
 
@@ -344,17 +321,12 @@ fn now_secs() -> i64 {
     crate::ids::unix_micros() / 1_000_000
 }
 
-fn streams(receiver: &Receiver, store: &LocalStats, events_fail: bool) -> Vec<StreamStatus> {
+fn streams(receiver: &Receiver, troubles: &[Trouble]) -> Vec<StreamStatus> {
     let trouble = |name: &str| match name {
         QUEUE => receiver.remote().stuck().map(str::to_owned),
-        posthaste_events::STREAM => events_fail.then(|| "its files cannot be written".to_owned()),
-        name => {
-            let point = name.strip_prefix("local:")?;
-            let mount = store.mounts.iter().find(|mount| &*mount.point == point)?;
-            trouble_of(mount).map(|why| why.to_string())
-        }
+        name => troubles.iter().find(|trouble| trouble.stream.as_deref() == Some(name)).map(|it| it.what.clone()),
     };
-    let all = receiver.store().intake().spool().streams().into_iter();
+    let all = receiver.destinations().intake().spool().streams().into_iter();
     let status = |stream: posthaste_spool::StreamStats| StreamStatus {
         trouble: trouble(&stream.name),
         name: stream.name,

@@ -4,12 +4,13 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::task::{Context, Poll};
 
+use posthaste_consumer::OpenError;
 use posthaste_directory::{Directory, Mailboxes, Refusal, Route};
-use posthaste_intake::{Body, Mail, MailPlace, MailRecipient, NotifyWhen};
+use posthaste_intake::{Body, Destination, Mail, MailPlace, MailRecipient, NotifyWhen};
 use posthaste_relay::dns::{Resolver, Settings as DnsSettings, SetupError};
 use posthaste_relay::dsn::Written;
 use posthaste_relay::sender::{
-    Bounces, BouncesError, Config as RelayConfig, Delivering, Notice, Notifier, OpenError, OpenReport, Relay, STREAM,
+    Bounces, BouncesError, Config as RelayConfig, Delivering, Notice, Notifier, OpenReport, Relay, STREAM,
     opportunistic_tls,
 };
 use posthaste_relay::session::Timeouts;
@@ -213,7 +214,7 @@ fn open(
         witnesses: Some(Arc::new(live)),
         observer: Some(Arc::new(RelayLog { recorder, meters })),
     };
-    let (relay, report) = Relay::open(spool, settings)?;
+    let (relay, report) = Relay::open(spool, settings).map_err(ServeError::Relay)?;
     relay.set_generic(config.relay.maps.generic.map());
     log_damaged(&report.damaged, "the queue");
     log_uncertain(&report, &config.storage.spool);
@@ -239,8 +240,8 @@ const BOUNCE_FILES_HELP: &str = "stop the server, put this file back, or remove 
 /// What helps when the queue cannot be opened.
 fn help(error: &OpenError) -> &'static str {
     match error {
-        OpenError::Snapshot(_) | OpenError::Entry { .. } => "start the version of Posthaste that wrote it",
-        OpenError::Unreadable(_) => "stop the server, run `posthaste spool repair`, and start it again",
+        OpenError::State { .. } => "start the version of Posthaste that wrote it",
+        OpenError::Restore(_) => "stop the server, run `posthaste spool repair`, and start it again",
         _ => "stop the server, run `posthaste spool verify`, and start it again once the disk can be read",
     }
 }

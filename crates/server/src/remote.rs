@@ -1,15 +1,13 @@
 //! Mail for other hosts as the receiver knows it: the relay, once it is open, and what becomes of the addresses that it has signed or rewritten.
 
 use std::sync::{Arc, OnceLock};
-use std::time::Instant;
 
-use posthaste_intake::{Body, BodyFacts, Destination, Guard, Left, Mail, MailPlace, NotTaken, Reserved, Reserving};
+use posthaste_intake::{Body, MailPlace};
 use posthaste_relay::dsn::Wording;
 pub(crate) use posthaste_relay::sender::Ahead;
 use posthaste_relay::sender::Relay;
 use posthaste_smtp::{Address, ForwardPath};
-use posthaste_spool::{Entry, Lsn};
-use posthaste_watch::Found;
+use posthaste_spool::Lsn;
 
 use crate::destinations::Late;
 use crate::events::Recorder;
@@ -18,7 +16,7 @@ use crate::returned::{self, ReturnPath, ReturnedMail};
 
 /// Other hosts. Open if the configuration lets anybody use the relay.
 pub(crate) struct RemoteHosts {
-    relay: Late<Relay>,
+    relay: Arc<Late<Relay>>,
     forwarding: OnceLock<Forwarding>,
     /// Why the relay is not open although it should be.
     stuck: OnceLock<String>,
@@ -26,7 +24,7 @@ pub(crate) struct RemoteHosts {
 
 impl Default for RemoteHosts {
     fn default() -> Self {
-        let relay = Late::new(|place| *place == MailPlace::Remote);
+        let relay = Arc::new(Late::new(|place| *place == MailPlace::Remote));
         Self { relay, forwarding: OnceLock::new(), stuck: OnceLock::new() }
     }
 }
@@ -47,6 +45,11 @@ impl RemoteHosts {
     /// Why the relay is not open although it should be.
     pub fn stuck(&self) -> Option<&str> {
         self.stuck.get().map(String::as_str)
+    }
+
+    /// The queue as a destination.
+    pub fn queue(&self) -> &Arc<Late<Relay>> {
+        &self.relay
     }
 
     /// The relay, if it is open.
@@ -102,31 +105,5 @@ impl RemoteHosts {
     /// The words of notifications.
     pub fn wording(&self) -> Arc<Wording> {
         self.relay().map_or_else(Default::default, Relay::wording)
-    }
-}
-
-impl Destination for RemoteHosts {
-    fn left(&self) -> Left {
-        self.relay.left()
-    }
-
-    fn look_for_stuck(&self, now: Instant) -> Vec<Found> {
-        self.relay.look_for_stuck(now)
-    }
-
-    fn check(&self, place: &MailPlace, recipients: u64) -> Result<(), NotTaken> {
-        self.relay.check(place, recipients)
-    }
-
-    fn reserve<'a>(&'a self, mail: &'a Mail<'a>, body: BodyFacts, reserved: &'a mut Reserved) -> Reserving<'a> {
-        self.relay.reserve(mail, body, reserved)
-    }
-
-    fn discarded(&self, mail: &Mail<'_>) {
-        self.relay.discarded(mail);
-    }
-
-    fn stamp<'a>(&'a self, entries: &mut [Entry]) -> Option<Box<dyn Guard + 'a>> {
-        self.relay.stamp(entries)
     }
 }

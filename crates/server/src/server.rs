@@ -5,14 +5,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use posthaste_consumer::poison_watch;
-use posthaste_delivery::local::ReplayReport;
 use posthaste_directory::Directory;
-use posthaste_intake::{Destination, Left, MemoryBudget};
+use posthaste_intake::{Left, MemoryBudget};
 use posthaste_mailstore::MailArrivals;
 use posthaste_watch::Watch as Workers;
 
 use crate::control::Control;
-use crate::delivery::Delivery;
 use crate::destinations::Destinations;
 use crate::error::ServeError;
 use crate::events::Events;
@@ -22,7 +20,8 @@ use crate::inject::InjectKeys;
 use crate::listening::{Addresses, Bound, Listeners, bind_when_free};
 use crate::logins::{self, KnownNetworksService};
 use crate::mailboxes::{self, Mailboxes, of_users};
-use crate::opening::note_stuck_mounts;
+use crate::maildirs::{MailAlerts, MaildirService, note_stuck_mounts};
+use crate::opening::{OpenedSpool, Restored, open_spool};
 use crate::page_door::PageDoor;
 use crate::pickup::Pickup;
 use crate::reading::{self, ReadingService};
@@ -54,7 +53,7 @@ pub struct Server {
     services: Services,
     pub(crate) receiver: Receiver,
     pub(crate) addresses: Addresses,
-    pub(crate) replayed: ReplayReport,
+    pub(crate) replayed: Restored,
     pub(crate) is_indexing: bool,
     pub(crate) page: Option<PageDoor>,
 }
@@ -119,6 +118,7 @@ impl Server {
         }
         self.config = config;
         let kept = self.services.reload(&self.config, directory);
+        self.receiver.destinations().retry();
         Reloaded { restart, kept }
     }
 
@@ -132,11 +132,8 @@ impl Server {
     /// received, for as long again at most, and ends.
     pub async fn shutdown(self) -> Stopped {
         let in_time = self.services.shutdown(Duration::from_secs(self.config.limits.process.shutdown_secs)).await;
-        Stopped {
-            in_time,
-            for_mailboxes: self.receiver.store().left(),
-            for_transports: self.receiver.late_transports().left(),
-        }
+        let (for_mailboxes, for_transports) = self.receiver.destinations().left();
+        Stopped { in_time, for_mailboxes, for_transports }
     }
 }
 
@@ -152,7 +149,7 @@ pub(crate) struct Reloaded {
 struct Started {
     receiver: Receiver,
     addresses: Addresses,
-    replayed: ReplayReport,
+    replayed: Restored,
     is_indexing: bool,
     page: Option<PageDoor>,
 }
@@ -168,17 +165,20 @@ async fn start_services(
     let workers = Workers::default();
     // Until the watch can ask all consumers.
     let _opening = OpeningWatch::begin(workers.clone());
-    let (delivery, store, replayed, events) = Delivery::start(config, Arc::clone(&repeats), workers).await?;
-    services.add(delivery);
+    let OpenedSpool { intake, events, found } = open_spool(config, Arc::clone(&repeats), workers).await?;
+    let events_of_mail = events.as_ref().map(Events::recorder);
+    let (maildirs, store, replayed) =
+        MaildirService::open(config, intake.clone(), &found.damage, events_of_mail.clone()).await?;
+    let files = maildirs.files();
+    services.add(maildirs);
     // Also where nobody reads any more: a stream that nobody advances keeps its entries in the spool.
     let has_readers = !bound.reading.0.is_empty() || Mailboxes::are_kept(config);
-    let damage = replayed.spool.as_ref().map_or(&[][..], |found| &found.damage);
-    let opened = if has_readers { Some(Mailboxes::open(config, damage, &store).await) } else { None };
+    let accepts = intake.clone();
+    let opened = if has_readers { Some(Mailboxes::open(config, &found.damage, accepts, files).await) } else { None };
     let (opened, failed) = opened.transpose().map_or_else(|error| (None, Some(error)), |opened| (opened, None));
     let mailboxes = opened.as_ref().map(|mailboxes| Arc::clone(mailboxes.store()));
     // It stops after all that accept mail.
     opened.into_iter().for_each(|mailboxes| services.add(mailboxes));
-    let events_of_mail = events.as_ref().map(Events::recorder);
     let destinations = Destinations::new(store.clone(), mailboxes.clone().map(MailArrivals::new), events_of_mail);
     let has_events = events.is_some();
     if let Some(events) = events {
@@ -224,9 +224,9 @@ async fn start_services(
     }
     services.add(Control::begin(&config.storage.data, receiver.clone(), page.clone()));
     if has_events {
-        services.add(Webhooks::begin(config, poison_watch(store.intake().spool())));
+        services.add(Webhooks::begin(config, poison_watch(intake.spool())));
     }
-    services.add(Watch::begin(store, receiver.clone()));
+    services.add(Watch::begin(MailAlerts::new(store), receiver.clone()));
     if let Some(tidy) = Tidy::begin(config.storage.mail.clone()) {
         services.add(tidy);
     }

@@ -1,8 +1,11 @@
 //! Transports as a destination of mail.
 
+use std::task::{Context, Poll};
 use std::time::Instant;
 
-use posthaste_intake::{BodyFacts, Destination, Left, Mail, MailPlace, NotTaken, NotTakenCause, Reserved, Reserving};
+use posthaste_intake::{
+    BodyFacts, Destination, DestinationFigures, Left, Mail, MailPlace, NotTaken, NotTakenCause, Reserved, Reserving,
+};
 use posthaste_watch::Found;
 
 use crate::entry::Target;
@@ -14,8 +17,33 @@ impl Destination for Transports {
         Left { messages: stats.messages, places: stats.transports }
     }
 
+    fn figures(&self) -> DestinationFigures {
+        let stats = self.stats();
+        DestinationFigures {
+            delivered: stats.delivered,
+            failed_attempts: stats.failed_attempts,
+            waiting: stats.messages as u64,
+            stands_still: false,
+        }
+    }
+
+    /// Also what was refused; not what is held.
+    fn retry(&self) {
+        self.queues().retry_all();
+        self.0.shared.wake.notify_one();
+    }
+
+    /// A program that still runs at the deadline is killed.
+    fn end_by(&self, deadline: Instant) {
+        self.0.end_by(deadline);
+    }
+
+    fn poll_failed(&self, cx: &mut Context<'_>) -> Poll<()> {
+        self.0.runtime.poll_ended(cx)
+    }
+
     fn look_for_stuck(&self, now: Instant) -> Vec<Found> {
-        Transports::look_for_stuck(self, now)
+        self.0.runtime.look(now)
     }
 
     /// Refused if too much waits for a transport already, or for all of them.

@@ -4,6 +4,7 @@ use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::time::Duration;
 
+use posthaste_intake::Destination as _;
 use posthaste_spool::{ClosedSpool, Entry, Spool};
 use posthaste_units::BackOff;
 
@@ -35,10 +36,10 @@ fn what_fails_for_too_long_is_held_told_once_listed_and_tried_on_demand() {
     let is_overdue =
         |to: &crate::inspect::Unreached| to.trouble.as_ref().is_some_and(|trouble| trouble.failure == Failure::Overdue);
     world.until("it is listed", || listed().iter().any(|message| message.id == id && is_overdue(&message.targets[0])));
-    world.transports.retry_all();
+    world.transports.retry();
     assert!(matches!(world.event(), Event::Failed { failure: Failure::Overdue, is_new: false, .. }));
     std::fs::write(world.path("go"), "").unwrap();
-    world.transports.retry_all();
+    world.transports.retry();
     world.until_delivered(1);
 }
 
@@ -77,7 +78,7 @@ fn a_message_whose_body_is_lost_is_given_up_with_a_word_and_a_copy() {
         assert!(matches!(world.event(), Event::Failed { .. } | Event::Unavailable { .. }));
         damage(&world.path("spool"), "BAD text");
         std::fs::create_dir(world.path("go")).unwrap();
-        world.transports.retry_all();
+        world.transports.retry();
         let Event::Lost(lost) = world.event() else { panic!("not given up") };
         assert_eq!((lost.target.message.get(), &*lost.target.recipient, lost.bytes), (id, "a@example.org", 10));
         assert_eq!(read(lost.kept.expect("a copy")), "CAD text\r\n");

@@ -49,6 +49,6 @@ pub use events::{Event, Events};
 pub use observer::{Observer, TargetId};
 pub use refusals::{RefusalNotifier, RefusedMail, Telling};
 pub use section::Section;
-pub use transports::{Message, OpenError, OpenReport, STREAM, Stats, TransportFull, Transports};
+pub use transports::{Message, OpenReport, STREAM, Stats, TransportFull, Transports};
 pub use waiting::{TransportWaits, WaitingTarget};
 pub use work::LostMail;

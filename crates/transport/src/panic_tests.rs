@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use posthaste_hooked_spool::{HookedSpool, Hooks};
+use posthaste_intake::Destination as _;
 use posthaste_spool::{Batch, Body, FileSpool, Spool};
 use posthaste_units::BackOff;
 

@@ -5,6 +5,7 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use posthaste_intake::Destination as _;
 use posthaste_spool::{Batch, Body, Entry, Spool};
 
 use crate::refusals::{RefusalNotifier, RefusedMail, Telling};
@@ -103,7 +104,7 @@ fn a_refusal_is_told_after_a_restart_if_it_could_not_be_before() {
     // Refused once more, it owes nothing.
     let world = world.again(quick_end);
     refused(&world);
-    world.transports.retry_all();
+    world.transports.retry();
     refused(&world);
     assert!(world.transports.queues().are_all_told() && asked.try_recv().is_err());
 }

@@ -7,6 +7,7 @@ use std::sync::mpsc::{Receiver, channel};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
+use posthaste_intake::Destination as _;
 use posthaste_spool::{Batch, Body, ClosedSpool, Entry, FileSpool, OpenError, Spool};
 use posthaste_units::BackOff;
 
@@ -255,12 +256,12 @@ fn what_was_refused_stays_is_listed_and_is_tried_on_demand() {
                 && &*trouble.error == "/bin/sh: exit status 67: unknown"
         })
     });
-    world.transports.retry_all();
+    world.transports.retry();
     assert!(matches!(world.event(), Event::Failed { failure: Failure::Refused, attempts: 2, .. }));
     let world = world.again(Config::default());
     assert!(matches!(world.event(), Event::Failed { failure: Failure::Refused, is_new: true, .. }));
     std::fs::write(world.path("good"), "").unwrap();
-    world.transports.retry_all();
+    world.transports.retry();
     world.until_delivered(1);
     world.until("nothing waits", || {
         undelivered(&ClosedSpool::glance(&world.path("spool")).unwrap()).unwrap().is_empty()

@@ -2,12 +2,10 @@
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex};
-use std::task::{Context, Poll};
 use std::time::{Instant, SystemTime};
 
-use posthaste_consumer::{AttachedStream, ConsumerRuntime, NewRuntime, StreamHandle};
-use posthaste_spool::{Entry, Lsn, ReplayError, Spool, StreamError};
-use posthaste_watch::Found;
+use posthaste_consumer::{AttachedStream, ConsumerRuntime, NewRuntime, OpenError, StreamHandle};
+use posthaste_spool::{Entry, Lsn, Spool};
 use tokio::sync::{Notify, Semaphore};
 
 use crate::config::Config;
@@ -25,7 +23,7 @@ pub const STREAM: &str = "transports";
 
 /// Delivery to programs, files and LMTP servers, open. Clones share it.
 #[derive(Clone)]
-pub struct Transports(Arc<Handle>);
+pub struct Transports(pub(crate) Arc<Handle>);
 
 impl std::fmt::Debug for Transports {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
@@ -34,11 +32,11 @@ impl std::fmt::Debug for Transports {
 }
 
 /// The last handle ends it.
-struct Handle {
-    shared: Arc<Shared>,
+pub(crate) struct Handle {
+    pub(crate) shared: Arc<Shared>,
     attached: AttachedStream,
     /// Its main task is the scheduler.
-    runtime: ConsumerRuntime,
+    pub(crate) runtime: ConsumerRuntime,
 }
 
 /// The envelope of a message for transports.
@@ -52,21 +50,6 @@ pub struct Message {
     pub smtputf8: bool,
     /// Where it goes: 1 to 65,535.
     pub targets: Vec<Target>,
-}
-
-/// Why the transports could not be opened.
-#[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum OpenError {
-    /// The stream could not be registered.
-    #[error(transparent)]
-    Stream(#[from] StreamError),
-    /// The stream could not be read.
-    #[error(transparent)]
-    Replay(#[from] ReplayError),
-    /// Threads could not be started.
-    #[error("threads for transports: {0}")]
-    Threads(#[from] std::io::Error),
 }
 
 /// What opening found in the spool.
@@ -120,7 +103,8 @@ impl Transports {
         let (messages, damaged) = (queues.messages(), std::mem::take(&mut replayed.damaged));
         let (unknown, held) = (queues.unknown().to_vec(), queues.holds_to_record.len());
         let report = OpenReport { messages, damaged, unknown, held };
-        let runtime = NewRuntime::new("transport", BLOCKING_THREADS_MAX)?;
+        let runtime =
+            NewRuntime::new("transport", BLOCKING_THREADS_MAX).map_err(OpenError::io("threads for transports"))?;
         let lmtp_memory_kib =
             u32::try_from(config.lmtp_bytes_max / 1024).unwrap_or(u32::MAX >> 3).clamp(1, u32::MAX >> 3);
         let wake = Arc::<Notify>::default();
@@ -186,12 +170,6 @@ impl Transports {
         Ok(keys.len())
     }
 
-    /// Tries everything that waits now, also what was refused; not what is held.
-    pub fn retry_all(&self) {
-        self.0.shared.queues().retry_all();
-        self.0.shared.wake.notify_one();
-    }
-
     pub(crate) fn queues(&self) -> std::sync::MutexGuard<'_, Queues> {
         self.0.shared.queues()
     }
@@ -208,25 +186,10 @@ impl Transports {
             transports: queues.transports(),
         }
     }
-
-    /// Ready once nothing is delivered any more although nobody has [ended](Self::end_by) it, which is a bug: what waits is in the spool. Not to be called after that.
-    pub fn poll_failed(&self, cx: &mut Context<'_>) -> Poll<()> {
-        self.0.runtime.poll_ended(cx)
-    }
-
-    /// Looks whether its threads go on. To be called every few seconds.
-    pub fn look_for_stuck(&self, now: Instant) -> Vec<Found> {
-        self.0.runtime.look(now)
-    }
-
-    /// Begins nothing more, waits until `deadline` (real time) for what is under way, and ends. A program that still runs then is killed. Blocks.
-    pub fn end_by(&self, deadline: Instant) {
-        self.0.end_by(deadline);
-    }
 }
 
 impl Handle {
-    fn end_by(&self, deadline: Instant) {
+    pub(crate) fn end_by(&self, deadline: Instant) {
         let Some(ending) = self.runtime.begin_end() else { return };
         let shared = &self.shared;
         shared.is_ending.store(true, Ordering::Release);

@@ -40,25 +40,8 @@ const LAYERS: &[&[&str]] = &[
 ];
 /// Owners of streams. What two of them share is a trait of a crate below, and the server joins them.
 const CONSUMERS: [&str; 5] = ["delivery", "transport", "relay", "events", "mailstore"];
-/// In the server, the list of destinations names this crate, and the folder of its own.
-const IN_ITS_FOLDER: (&str, &str) = ("transport", "transports/");
-/// The server's files that name `delivery`: the wiring, and what the log and the commands tell of it.
-const WIRING: [(&str, &[&str]); 1] = [(
-    "delivery",
-    &[
-        "banner.rs",
-        "control/closed.rs",
-        "delivery.rs",
-        "destinations.rs",
-        "error.rs",
-        "events.rs",
-        "mailboxes.rs",
-        "opening.rs",
-        "overview.rs",
-        "server.rs",
-        "watch.rs",
-    ],
-)];
+/// In the server, the list of destinations (`destinations.rs`) names these crates, and the folder of each.
+const FOLDERS: [(&str, &str); 2] = [("delivery", "maildirs/"), ("transport", "transports/")];
 /// A protocol is a state machine: outside its driver it has no clock, no file and no socket.
 const IO: [&str; 7] =
     ["Instant::now", "SystemTime", "std::fs", "std::net::Tcp", "std::os::unix::net", "tokio::net", "tokio::time"];
@@ -150,23 +133,12 @@ fn owners_of_streams_do_not_use_each_other() {
 }
 
 #[test]
-fn only_the_wiring_of_the_server_names_destinations() {
-    let server = sources(&root().join("crates/server/src"));
-    for (name, expected) in WIRING {
-        let module = format!("posthaste_{name}");
-        let naming: Vec<_> =
-            server.iter().filter(|(_, text)| text.contains(&module)).map(|(file, _)| &**file).collect();
-        assert_eq!(naming, expected, "files of the server that name `{name}`");
-    }
-}
-
-#[test]
 fn a_destination_is_named_in_its_folder_and_in_their_list() {
-    let (name, folder) = IN_ITS_FOLDER;
-    let module = format!("posthaste_{name}");
     for (file, text) in sources(&root().join("crates/server/src")) {
-        let may_name = file == "destinations.rs" || file.starts_with(folder);
-        assert!(may_name || !text.contains(&module), "{file} names `{name}`");
+        for (name, folder) in FOLDERS {
+            let may_name = file == "destinations.rs" || file.starts_with(folder);
+            assert!(may_name || !text.contains(&format!("posthaste_{name}")), "{file} names `{name}`");
+        }
     }
 }
 

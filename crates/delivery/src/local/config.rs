@@ -1,6 +1,5 @@
 //! Settings of local delivery, and why it could not be opened.
 
-use std::io;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
@@ -73,10 +72,10 @@ impl LocalConfig {
     }
 }
 
-/// Why local delivery could not be opened.
+/// Why local delivery with a spool of its own could not be opened.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
-pub enum OpenError {
+pub enum LocalOpenError {
     /// The spool: in use by another process, or its file system failed.
     #[error("{}: {error}", dir.display())]
     Spool {
@@ -85,18 +84,7 @@ pub enum OpenError {
         /// Why it cannot be opened.
         error: posthaste_spool::OpenError,
     },
-    /// A mount's stream could not be registered.
+    /// The stream of a mount, the mail root, or a thread.
     #[error(transparent)]
-    Stream(#[from] posthaste_spool::StreamError),
-    /// A mount's stream could not be read.
-    #[error(transparent)]
-    Replay(#[from] posthaste_spool::ReplayError),
-    /// The mail root, or a thread.
-    #[error("{path}: {error}")]
-    Io {
-        /// Which one.
-        path: PathBuf,
-        /// What the file system said.
-        error: io::Error,
-    },
+    Stream(#[from] posthaste_consumer::OpenError),
 }

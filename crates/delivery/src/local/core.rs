@@ -5,13 +5,13 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex};
 use std::time::{Duration, Instant};
 
-use posthaste_consumer::{AttachedStream, StreamHandle};
+use posthaste_consumer::{AttachedStream, OpenError, StreamHandle};
 use posthaste_fsops::Space;
 use posthaste_intake::Intake;
 use posthaste_spool::ReplayError;
 
 use super::common::Common;
-use super::config::{LocalConfig, OpenError};
+use super::config::LocalConfig;
 use super::files::Files;
 use super::history::History;
 use super::identity::BoundMounts;
@@ -46,10 +46,7 @@ impl Core {
         seams: Seams,
         report: &mut ReplayReport,
     ) -> Result<Self, OpenError> {
-        let at = |path: &Path| {
-            let path = path.to_owned();
-            move |error| OpenError::Io { path, error }
-        };
+        let at = |path: &Path| OpenError::io(path.display().to_string());
         let mail_root = &config.mail_root;
         let spool = intake.spool().clone();
         let streams = spool.streams();

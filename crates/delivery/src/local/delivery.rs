@@ -6,11 +6,12 @@ use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
+use posthaste_consumer::OpenError;
 use posthaste_intake::{Body, Intake, IntakeError, Mail};
 use posthaste_maildir::MailboxPath;
 use posthaste_spool::{FileSpool, Lsn};
 
-use super::config::{LocalConfig, OpenError};
+use super::config::{LocalConfig, LocalOpenError};
 use super::core::Core;
 use super::destination::{OneMessage, TARGETS_MAX, now_secs};
 use super::message::Message;
@@ -48,10 +49,10 @@ impl LocalDelivery {
     /// Waits for that up to [`LocalConfig::open_patience`]. Mail of a mount that does not answer by then waits.
     ///
     /// # Errors
-    /// See [`OpenError`]. A mailbox that cannot be written to is not an error: its mail waits.
-    pub fn open(config: LocalConfig) -> Result<(Self, ReplayReport), OpenError> {
+    /// See [`LocalOpenError`]. A mailbox that cannot be written to is not an error: its mail waits.
+    pub fn open(config: LocalConfig) -> Result<(Self, ReplayReport), LocalOpenError> {
         let opened = FileSpool::open(&config.spool_dir, config.spool.clone());
-        let (spool, found) = opened.map_err(|error| OpenError::Spool { dir: config.spool_dir.clone(), error })?;
+        let (spool, found) = opened.map_err(|error| LocalOpenError::Spool { dir: config.spool_dir.clone(), error })?;
         let intake = Intake::new(Arc::new(spool), config.intake.clone());
         let (delivery, report) = Self::open_with(intake, true, config, Seams::default())?;
         Ok((delivery, ReplayReport { spool: Some(found), ..report }))
@@ -61,7 +62,7 @@ impl LocalDelivery {
     /// does not count, but for the spool's directory, where it is noted which file system each mount is.
     ///
     /// # Errors
-    /// Like [`open`](Self::open).
+    /// See [`OpenError`]. A mailbox that cannot be written to is not an error: its mail waits.
     pub fn open_on(intake: Intake, config: LocalConfig) -> Result<(Self, ReplayReport), OpenError> {
         Self::open_with(intake, false, config, Seams::default())
     }
@@ -82,9 +83,9 @@ impl LocalDelivery {
             let keeper = core.clone();
             std::thread::Builder::new().name("delivery-keep".to_owned()).spawn(move || keeper.keep())
         };
-        let at = |error| OpenError::Io { path: core.config.mail_root.clone(), error };
         // If it fails, those that were started end with the handle.
-        *delivery.handle.keeper.lock().expect("the keeper's handle") = Some(started().map_err(at)?);
+        *delivery.handle.keeper.lock().expect("the keeper's handle") =
+            Some(started().map_err(OpenError::io("threads of local delivery"))?);
         let deadline = Instant::now() + core.config.open_patience;
         for mount in &core.mounts {
             mount.wait_until_idle(deadline);
@@ -279,6 +280,10 @@ impl LocalDelivery {
         let handle = self.handle.clone();
         // If the runtime is going down, dropping the last handle does the same.
         let _ = tokio::task::spawn_blocking(move || handle.end(deadline)).await;
+    }
+
+    pub(super) fn end(&self, deadline: Instant) {
+        self.handle.end(deadline);
     }
 
     pub(super) fn mounts(&self) -> &[Arc<MailMount>] {

@@ -1,8 +1,11 @@
 //! Mailboxes as a destination of mail: an entry for each mount.
 
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
-use posthaste_intake::{BodyFacts, Destination, Left, Mail, MailPlace, NotTaken, NotTakenCause, Reserved, Reserving};
+use posthaste_intake::{
+    BodyFacts, Destination, DestinationFigures, Left, Mail, MailPlace, NotTaken, NotTakenCause, Reserved, Reserving,
+    Trouble,
+};
 use posthaste_maildir::MailboxPath;
 use posthaste_spool::{Entry, Lsn};
 
@@ -11,7 +14,8 @@ use super::delivery::LocalDelivery;
 use super::entry::{Deliver, LocalEntry};
 use super::message::{LineEnds, Target};
 use super::mount::memory_units;
-use super::report::LocalReceipt;
+use super::mounts::stream_of;
+use super::report::{LocalReceipt, MountStats};
 
 /// Takes a message that names its mailboxes and its entries by itself.
 pub(super) struct OneMessage<'a> {
@@ -42,6 +46,36 @@ impl Destination for LocalDelivery {
     fn left(&self) -> Left {
         let remaining = self.remaining();
         Left { messages: remaining.messages, places: remaining.mailboxes }
+    }
+
+    fn figures(&self) -> DestinationFigures {
+        let stats = self.stats();
+        DestinationFigures {
+            delivered: stats.delivered,
+            failed_attempts: stats.failed_attempts,
+            waiting: stats.waiting as u64,
+            stands_still: !stats.mounts.is_empty() && stats.mounts.iter().all(|mount| mount.trouble().is_some()),
+        }
+    }
+
+    /// Mounts, and mailboxes that cannot be written.
+    fn troubles(&self) -> Vec<Trouble> {
+        let stats = self.stats();
+        let mut troubles: Vec<Trouble> = stats.mounts.iter().filter_map(trouble_of).collect();
+        if stats.waiting > 0 {
+            troubles.push(Trouble {
+                about: "mailboxes".to_owned(),
+                stream: None,
+                is_urgent: false,
+                what: format!("{} messages wait for mailboxes that cannot be written", stats.waiting),
+                help: format!("posthaste spool inspect {}", self.core().config.spool_dir.display()),
+            });
+        }
+        troubles
+    }
+
+    fn end_by(&self, deadline: Instant) {
+        self.end(deadline);
     }
 
     /// Refused if too much waits for a mailbox that cannot be written to, or its mount is stuck.
@@ -79,6 +113,18 @@ impl Destination for LocalDelivery {
         self.core().reserve(targets, (LineEnds::ToLf, now_secs()), body, reserved);
         Reserving::Done(Ok(()))
     }
+}
+
+fn trouble_of(mount: &MountStats) -> Option<Trouble> {
+    let why = mount.trouble()?;
+    let what = format!("{} is in trouble: {why}; {} messages wait for it", mount.place(), mount.messages);
+    Some(Trouble {
+        about: format!("mount {}", mount.point),
+        stream: Some(stream_of(&mount.point)),
+        is_urgent: true,
+        what,
+        help: "mend it: its mail stays in the spool and is tried again by itself".to_owned(),
+    })
 }
 
 impl LocalDelivery {

@@ -56,7 +56,7 @@ mod troubles;
 #[cfg(test)]
 mod under_way_tests;
 
-pub use config::{LocalConfig, OpenError};
+pub use config::{LocalConfig, LocalOpenError};
 pub use delivery::LocalDelivery;
 pub use entry::{Deliver, LocalEntry, OlderBody, Removal, Trouble, Visible};
 pub use identity::{BoundMounts, MountId};

@@ -140,6 +140,23 @@ pub struct MountStats {
     pub sync_secs: Option<u64>,
 }
 
+impl MountStats {
+    /// Why nothing is delivered there, if so.
+    pub fn trouble(&self) -> Option<Arc<str>> {
+        let hangs = self.sync_secs.is_some_and(|secs| secs >= SYNC_HANGS_SECS);
+        let hanging = hangs.then(|| "it does not answer: a sync of it, or a look at it, has not come back".into());
+        self.absent.clone().or(self.sync_error.clone()).or(self.short_of_space.clone()).or(hanging)
+    }
+
+    /// Its name for the operator.
+    pub fn place(&self) -> String {
+        if self.point.is_empty() { "the mail directory".to_owned() } else { format!("the mail mount {}", self.point) }
+    }
+}
+
+/// A sync that takes longer is told of.
+const SYNC_HANGS_SECS: u64 = 60;
+
 /// A mount that could not be synced: its mail stays in the spool.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("the mail mount {point:?} could not be synced: {error}")]
@@ -296,6 +313,15 @@ mod tests {
 
     use super::super::test_world::{Door, World, message};
     use super::*;
+
+    #[test]
+    fn a_sync_of_a_mount_that_hangs_is_a_trouble() {
+        let of = |sync_secs| MountStats { sync_secs, ..MountStats::default() }.trouble();
+        assert_eq!((of(None), of(Some(SYNC_HANGS_SECS - 1))), (None, None));
+        assert!(of(Some(SYNC_HANGS_SECS)).is_some());
+        let absent = MountStats { absent: Some("gone".into()), sync_secs: Some(99), ..MountStats::default() };
+        assert_eq!(absent.trouble().as_deref(), Some("gone"));
+    }
 
     #[test]
     fn what_is_left_at_the_end_is_counted_whether_it_was_tried_or_not() {

@@ -128,21 +128,30 @@ impl Storage {
 
 impl From<&Storage> for LocalConfig {
     fn from(storage: &Storage) -> Self {
-        let interval = Duration::from_secs(storage.checkpoint_secs);
-        let mut local = Self {
+        Self {
+            spool: posthaste_spool::Config::from(storage),
             pending_bytes_max: storage.mailbox_pending_bytes,
             pending_bytes_max_all: storage.pending_bytes,
             sync_bytes: storage.checkpoint_bytes,
-            sync_interval: interval,
+            sync_interval: Duration::from_secs(storage.checkpoint_secs),
             free_bytes_min: storage.mail_free_bytes_min.unwrap_or(storage.free_bytes_min / 2),
             free_inodes_min: storage.mail_free_inodes_min.unwrap_or(storage.free_inodes_min as u64 / 2),
             ..Self::new(&storage.spool, &storage.mail)
+        }
+    }
+}
+
+impl From<&Storage> for posthaste_spool::Config {
+    fn from(storage: &Storage) -> Self {
+        let mut spool = Self {
+            checkpoint_bytes: storage.checkpoint_bytes,
+            checkpoint_every: Duration::from_secs(storage.checkpoint_secs),
+            free_bytes_min: storage.free_bytes_min,
+            free_inodes_min: storage.free_inodes_min as u64,
+            ..Self::default()
         };
-        let spool = &mut local.spool;
         (spool.ring.segment_bytes, spool.ring.max_segments) = (storage.spool_segment_bytes, storage.spool_segments);
-        (spool.checkpoint_bytes, spool.checkpoint_every) = (storage.checkpoint_bytes, interval);
-        (spool.free_bytes_min, spool.free_inodes_min) = (storage.free_bytes_min, storage.free_inodes_min as u64);
-        local
+        spool
     }
 }
 

@@ -6,16 +6,16 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use posthaste_consumer::{AttachedStream, ReplayedEntry, StreamHandle, StreamState};
-use posthaste_spool::{
-    Consumer, Damage, Entry, Lsn, Published, Released, ReplayError, RestoreError, SnapshotName, Spool, StreamError,
-};
+use posthaste_consumer::{AttachedStream, OpenError, ReplayedEntry, StreamHandle, StreamState};
+use posthaste_spool::{Consumer, Damage, Entry, Lsn, Published, Released, SnapshotName, Spool};
 
 use super::entry::{BodyDigest, KeyId, Settled};
 use super::table::{FoundKey, KeyRefusal, KeyTable};
 
 /// The name of the stream.
 pub const KEY_STREAM: &str = "inject";
+/// In the errors of an opening.
+const KEYS: &str = "the keys of requests";
 /// Keys of all tokens, of about 100 bytes each.
 const KEYS_MAX: usize = 1_000_000;
 
@@ -58,24 +58,6 @@ pub struct KeyReport {
     pub uncertain: Option<Lsn>,
 }
 
-/// Why the keys cannot be opened.
-#[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum KeyLogError {
-    /// The stream could not be registered.
-    #[error(transparent)]
-    Stream(#[from] StreamError),
-    /// The snapshot could not be read.
-    #[error(transparent)]
-    Restore(#[from] RestoreError),
-    /// The stream could not be read.
-    #[error(transparent)]
-    Replay(#[from] ReplayError),
-    /// The snapshot, or the thread that writes it.
-    #[error("the keys of requests: {0}")]
-    Io(#[from] io::Error),
-}
-
 impl std::fmt::Debug for Shared {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Shared").field("stream", &self.stream).finish_non_exhaustive()
@@ -90,9 +72,9 @@ struct Restoring<'a> {
 }
 
 impl StreamState for Restoring<'_> {
-    type Error = KeyLogError;
+    type Error = OpenError;
 
-    fn apply(&mut self, ReplayedEntry { lsn, payload, .. }: ReplayedEntry<'_>) -> Result<(), KeyLogError> {
+    fn apply(&mut self, ReplayedEntry { lsn, payload, .. }: ReplayedEntry<'_>) -> Result<(), OpenError> {
         match Settled::decode(payload) {
             Some(settled) => self.table.apply(settled, self.now),
             None => self.report.damaged.push(lsn),
@@ -100,7 +82,7 @@ impl StreamState for Restoring<'_> {
         Ok(())
     }
 
-    fn damaged(&mut self, lsn: Lsn) -> Result<(), KeyLogError> {
+    fn damaged(&mut self, lsn: Lsn) -> Result<(), OpenError> {
         self.report.damaged.push(lsn);
         Ok(())
     }
@@ -114,14 +96,14 @@ impl KeyLog {
     /// Reads the keys of the last day. Blocks.
     ///
     /// # Errors
-    /// See [`KeyLogError`].
-    pub fn open(spool: Arc<dyn Spool>) -> Result<(Self, KeyReport), KeyLogError> {
+    /// See [`OpenError`].
+    pub fn open(spool: Arc<dyn Spool>) -> Result<(Self, KeyReport), OpenError> {
         let (table, now) = (Arc::new(KeyTable::new(KEYS_MAX)), unix_secs());
         let stream = StreamHandle::register(spool, KEY_STREAM)?;
         let restored = stream.spool().restore(stream.id())?;
         let mut report = KeyReport { unreadable: restored.unreadable, ..KeyReport::default() };
         if let Some(mut snapshot) = restored.snapshot {
-            read_snapshot(&mut snapshot, |settled| table.apply(settled, now))?;
+            read_snapshot(&mut snapshot, |settled| table.apply(settled, now)).map_err(OpenError::io(KEYS))?;
             table.sort();
         }
         let replayed = stream.clone().replay(&mut Restoring { table: &table, now, report: &mut report })?;
@@ -130,7 +112,8 @@ impl KeyLog {
         let shared = Arc::new(Shared { stream, table, progress, changed, snapshots: AtomicU64::new(0) });
         let attached = replayed.attach(Arc::clone(&shared) as _)?;
         let of_thread = Arc::clone(&shared);
-        let thread = std::thread::Builder::new().name("inject-keys".to_owned()).spawn(move || of_thread.run())?;
+        let thread = std::thread::Builder::new().name("inject-keys".to_owned()).spawn(move || of_thread.run());
+        let thread = thread.map_err(OpenError::io(KEYS))?;
         Ok((Self { shared, attached, thread: Mutex::new(Some(thread)) }, report))
     }
 

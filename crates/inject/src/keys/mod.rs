@@ -7,5 +7,5 @@ mod log;
 mod table;
 
 pub use entry::{BodyDigest, Indexes, KeyId, Settled, body_digest};
-pub use log::{KEY_STREAM, KeyLog, KeyLogError, KeyReport};
+pub use log::{KEY_STREAM, KeyLog, KeyReport};
 pub use table::{FoundKey, KeyOutcome, KeyRefusal, RunningKey};

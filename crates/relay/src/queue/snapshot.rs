@@ -54,7 +54,7 @@ pub enum RestoreError {
     #[error(transparent)]
     Io(#[from] io::Error),
     /// It is damaged, or a later version has written it.
-    #[error("the snapshot of the queue: {0}")]
+    #[error(transparent)]
     Format(#[from] DecodeError),
 }
 

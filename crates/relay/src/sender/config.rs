@@ -57,7 +57,7 @@ pub struct Config {
     pub returned_bytes_max: u64,
     /// What is done about bounces.
     pub bounces: Bounces,
-    /// The last run did not end by [`Relay::end_by`](super::Relay::end_by): what waits is noted before each attempt, and a message at work in three crashes is held.
+    /// The last run was not [ended](posthaste_intake::Destination::end_by): what waits is noted before each attempt, and a message at work in three crashes is held.
     pub has_crashed: bool,
     /// How senders are told, at first: [`Relay::set_notices`](super::Relay::set_notices) changes it.
     pub notices: Notices,

@@ -1,9 +1,11 @@
 //! The queue as a destination of mail: recipients at other hosts.
 
+use std::task::{Context, Poll};
 use std::time::Instant;
 
 use posthaste_intake::{
-    BodyFacts, Destination, Mail, MailPlace, NotTaken, NotTakenCause, Reserved, Reserving, ReturnedPart,
+    BodyFacts, Destination, DestinationFigures, Mail, MailPlace, NotTaken, NotTakenCause, Reserved, Reserving,
+    ReturnedPart,
 };
 use posthaste_watch::Found;
 
@@ -12,8 +14,28 @@ use crate::queue::entry::{Forwarded, notify};
 use crate::queue::{QueuedRecipient, Ret};
 
 impl Destination for Relay {
+    fn figures(&self) -> DestinationFigures {
+        let stats = self.stats();
+        DestinationFigures {
+            delivered: stats.delivered,
+            failed_attempts: stats.deferred,
+            waiting: stats.recipients,
+            stands_still: false,
+        }
+    }
+
+    /// Transactions under way are finished and recorded.
+    fn end_by(&self, deadline: Instant) {
+        self.0.end_by(deadline);
+    }
+
+    fn poll_failed(&self, cx: &mut Context<'_>) -> Poll<()> {
+        self.0.runtime.poll_ended(cx)
+    }
+
+    /// Connections, the dispatcher, records and threads.
     fn look_for_stuck(&self, now: Instant) -> Vec<Found> {
-        Relay::look_for_stuck(self, now)
+        self.0.runtime.look(now)
     }
 
     /// Refused if the queue is full.

@@ -66,12 +66,12 @@ mod warm_up;
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::task::{Context, Poll};
 use std::time::{Duration, Instant, SystemTime};
 
-use posthaste_consumer::{AttachedStream, ConsumerRuntime, NewRuntime, ReplayedEntry, StreamHandle, StreamState};
-use posthaste_spool::{Damage, Entry, Lsn, ReplayError, Spool, StreamError};
-use posthaste_watch::Found;
+use posthaste_consumer::{
+    AttachedStream, ConsumerRuntime, NewRuntime, OpenError, ReplayedEntry, StreamHandle, StreamState,
+};
+use posthaste_spool::{Damage, Entry, Lsn, SnapshotReader, Spool};
 
 pub use ahead::Ahead;
 pub use bounces::{
@@ -99,7 +99,7 @@ pub use warm_up::WarmUp;
 use crate::dns::Resolver;
 use crate::dsn::Wording;
 use crate::queue::entry::Forwarded;
-use crate::queue::{DecodeError, Queue, QueueEntry, QueuedRecipient, RestoreError, Ret, Secs};
+use crate::queue::{Queue, QueueEntry, QueuedRecipient, RestoreError, Ret, Schedules, Secs};
 use crate::rewrite::AddressMap;
 use record::Time;
 use replies::Replies;
@@ -163,35 +163,6 @@ pub struct Outgoing {
     pub recipients: Vec<QueuedRecipient>,
 }
 
-/// Why the relay could not be opened.
-#[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum OpenError {
-    /// The stream could not be registered.
-    #[error(transparent)]
-    Stream(#[from] StreamError),
-    /// The stream could not be read.
-    #[error(transparent)]
-    Replay(#[from] ReplayError),
-    /// A later version has written the snapshot.
-    #[error(transparent)]
-    Snapshot(#[from] RestoreError),
-    /// The disk failed when the snapshot was read.
-    #[error(transparent)]
-    Unreadable(#[from] posthaste_spool::RestoreError),
-    /// A later version has written to the queue, or the batch is damaged.
-    #[error("batch {batch} of the queue: {error}")]
-    Entry {
-        /// Which.
-        batch: Lsn,
-        /// What is wrong.
-        error: DecodeError,
-    },
-    /// Threads could not be started.
-    #[error("the queue: {0}")]
-    Io(#[from] std::io::Error),
-}
-
 /// What opening found in the spool.
 #[derive(Debug, Default, Clone, PartialEq, Eq)]
 pub struct OpenReport {
@@ -221,7 +192,8 @@ impl StreamState for Restoring {
     type Error = OpenError;
 
     fn apply(&mut self, ReplayedEntry { lsn, payload, .. }: ReplayedEntry<'_>) -> Result<(), OpenError> {
-        let entry = QueueEntry::decode(payload).map_err(|error| OpenError::Entry { batch: lsn, error })?;
+        let entry = QueueEntry::decode(payload)
+            .map_err(|error| OpenError::State { what: format!("batch {lsn} of the queue"), error: error.into() })?;
         self.queue.apply(lsn, &entry);
         self.replies.apply(lsn, &entry);
         Ok(())
@@ -256,7 +228,7 @@ impl Relay {
         let seed = seed();
         let restored = spool.restore(stream.id())?;
         let (queue, replies) = match restored.snapshot {
-            Some(mut from) => (Queue::restore(&mut from, config.schedules.clone(), seed)?, Replies::read(from)?),
+            Some(from) => read_snapshot(from, config.schedules.clone(), seed)?,
             None => (Queue::new(config.schedules.clone(), seed), Replies::default()),
         };
         let mut restoring = Restoring { queue, replies, uncertain: None, uncertain_recipients: 0 };
@@ -271,7 +243,7 @@ impl Relay {
         let time = Time::start(queue.recorded(), wall);
         let held = queue.start(time.now());
         (report.recipients, report.quarantined) = (queue.recipients(), held.len());
-        let runtime = NewRuntime::new("relay", BLOCKING_THREADS_MAX)?;
+        let runtime = NewRuntime::new("relay", BLOCKING_THREADS_MAX).map_err(OpenError::io("threads of the queue"))?;
         let (handle, watch) = (runtime.handle().clone(), runtime.watch().clone());
         let stream = stream.id();
         let shared =
@@ -351,21 +323,6 @@ impl Relay {
             now: shared.time.now(),
         }
     }
-
-    /// Ready once nothing is sent any more although nobody has [ended](Self::end_by) it, which is a bug: what waits is in the spool. Not to be called after that.
-    pub fn poll_failed(&self, cx: &mut Context<'_>) -> Poll<()> {
-        self.0.runtime.poll_ended(cx)
-    }
-
-    /// Looks which workers are stuck: connections, the dispatcher, records, threads. To be called every few seconds.
-    pub fn look_for_stuck(&self, now: Instant) -> Vec<Found> {
-        self.0.runtime.look(now)
-    }
-
-    /// Begins no transaction any more, waits until `deadline` for those under way and for their records, and ends. Blocks.
-    pub fn end_by(&self, deadline: Instant) {
-        self.0.end_by(deadline);
-    }
 }
 
 impl Opened {
@@ -389,6 +346,13 @@ impl Drop for Opened {
     fn drop(&mut self) {
         self.end_by(Instant::now() + Duration::from_secs(5));
     }
+}
+
+fn read_snapshot(mut from: SnapshotReader, schedules: Schedules, seed: u64) -> Result<(Queue, Replies), OpenError> {
+    let unknown =
+        |error: RestoreError| OpenError::State { what: "the snapshot of the queue".into(), error: error.into() };
+    let queue = Queue::restore(&mut from, schedules, seed).map_err(unknown)?;
+    Ok((queue, Replies::read(from).map_err(unknown)?))
 }
 
 /// Different at each opening.

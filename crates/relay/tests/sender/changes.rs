@@ -4,6 +4,7 @@ use std::net::Ipv4Addr;
 use std::time::{Duration, Instant};
 
 use posthaste_dns::Zone;
+use posthaste_intake::Destination as _;
 
 use crate::sink::Sink;
 use crate::{rig_in, rig_with, zone};

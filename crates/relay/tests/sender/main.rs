@@ -36,6 +36,7 @@ use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use posthaste_dns::{Server, Zone};
+use posthaste_intake::Destination as _;
 use posthaste_relay::dns::{Resolver, Settings};
 use posthaste_relay::queue::entry::notify;
 use posthaste_relay::queue::{Action, Imported, QueueEntry, QueuedRecipient, Schedule, Schedules};

@@ -7,12 +7,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use posthaste_control::Request;
-use posthaste_delivery::local::LocalConfig;
+use posthaste_intake::Destination;
 use posthaste_relay::dns::{Resolver, Settings as DnsSettings};
 use posthaste_relay::sender::{Bounces, Config as RelayConfig, Delivering, Notice, Notices, Notifier, Relay, Routing};
 use posthaste_relay::session::Timeouts;
 use posthaste_relay::shaping::Rules;
-use posthaste_spool::{ClosedSpool, FileSpool, OpenError};
+use posthaste_spool::{ClosedSpool, FileSpool, OpenError, Spool};
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, BufReader};
 use tokio::net::UnixStream;
 
@@ -73,8 +73,8 @@ impl ClosedQueue {
         if ClosedSpool::is_in_use(dir).map_err(failed)? {
             return Err(ClosedQueueError::InUse { dir: dir.clone() });
         }
-        let (spool, _) = FileSpool::open(dir, LocalConfig::from(&config.storage).spool).map_err(failed)?;
-        let spool = Arc::new(spool);
+        let (spool, _) = FileSpool::open(dir, (&config.storage).into()).map_err(failed)?;
+        let spool: Arc<dyn Spool> = Arc::new(spool);
         let unreadable = |error| ClosedQueueError::Unreadable { dir: dir.clone(), error };
         let events = config.events.enabled.then(|| Events::open(config, &spool)).transpose();
         let events = events.map_err(|error| unreadable(error.into()))?.flatten();

@@ -164,7 +164,6 @@ const LOOKED_UP_MAX: usize = 1000;
 mod tests {
     use std::sync::{Arc, Mutex, mpsc};
 
-    use posthaste_delivery::local::LocalConfig;
     use posthaste_relay::queue::entry::{Change, QueueEntry, Queued, QueuedRecipient, What};
     use posthaste_spool::{Batch, Body, Entry, FileSpool, Spool};
 
@@ -176,7 +175,7 @@ mod tests {
     fn queue(config: &Config) -> (ClosedQueue, Lsn) {
         let dir = &config.storage.spool;
         std::fs::create_dir_all(dir).unwrap();
-        let (spool, _) = FileSpool::open(dir, LocalConfig::from(&config.storage).spool).unwrap();
+        let (spool, _) = FileSpool::open(dir, (&config.storage).into()).unwrap();
         let stream = spool.stream(posthaste_relay::sender::STREAM).unwrap();
         let append = |entry: QueueEntry, needs_body: bool, body: Body| {
             let (tell, told) = mpsc::channel();

@@ -39,7 +39,7 @@ fn of_mailbox(receiver: &Receiver, mailbox: &str, message: u64) -> Result<Vec<u8
     let mut found: Option<(Subdir, String)> = None;
     for dir in [Subdir::New, Subdir::Cur] {
         let keep = |name: &str| {
-            if found.is_none() && receiver.store().is_file_of(message, name) {
+            if found.is_none() && receiver.destinations().is_file_of(message, name) {
                 found = Some((dir, name.to_owned()));
             }
         };

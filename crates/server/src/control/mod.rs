@@ -314,7 +314,7 @@ fn release_transports(request: &Request, asker: &Asker, receiver: &Receiver) -> 
 
 fn forget_mailbox(receiver: &Receiver, mailbox: &str) -> Outcome {
     let deadline = std::time::Instant::now() + PATIENCE;
-    receiver.store().remove_mailbox(mailbox, deadline).map_err(|error| error.to_string())?;
+    receiver.destinations().forget_mailbox(mailbox, deadline)?;
     tracing::info!(mailbox, "mail accepted for a removed mailbox until now is not delivered any more");
     Ok(json!({ "done": 1 }))
 }

@@ -4,9 +4,10 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 
+use posthaste_consumer::OpenError;
 use posthaste_inject::Refusal;
 use posthaste_inject::keys::{
-    FoundKey, Indexes, KEY_STREAM, KeyId, KeyLog, KeyLogError, KeyRefusal, KeyReport, RunningKey, body_digest,
+    FoundKey, Indexes, KEY_STREAM, KeyId, KeyLog, KeyRefusal, KeyReport, RunningKey, body_digest,
 };
 use posthaste_spool::{Entry, Spool};
 use tokio::sync::OnceCell;
@@ -46,11 +47,12 @@ impl InjectKeys {
         keys
     }
 
-    async fn log(&self) -> Result<&KeyLog, KeyLogError> {
+    async fn log(&self) -> Result<&KeyLog, OpenError> {
         let open = || async {
             let spool = Arc::clone(&self.0.spool);
             let opened = spawn_blocking(move || KeyLog::open(spool)).await;
-            let (log, report) = opened.map_err(std::io::Error::from)??;
+            let (log, report) =
+                opened.map_err(std::io::Error::from).map_err(OpenError::io("the keys of requests"))??;
             tell(&report);
             Ok(log)
         };

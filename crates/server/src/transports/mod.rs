@@ -7,11 +7,13 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
+use posthaste_consumer::OpenError;
 use posthaste_directory::Directory;
 use posthaste_events::{Event as Recorded, Fate, Kind, LIST_MAX, OfTransport, TransportTarget};
+use posthaste_intake::Destination;
 use posthaste_spool::{Entry, Spool};
 pub(crate) use posthaste_transport::close_inherited_on_exec;
-use posthaste_transport::{Event, Events, Failure, Observer, OpenError, TargetId, Transports};
+use posthaste_transport::{Event, Events, Failure, Observer, TargetId, Transports};
 use tokio::task::spawn_blocking;
 use tokio::time::Instant;
 
@@ -67,10 +69,9 @@ impl Service for TransportService {
         OnFailure::GoOn("mail for programs, files and LMTP servers waits in the spool")
     }
 
-    /// What waits is tried again at once.
+    /// Opens them if the configuration names some by now.
     fn reload(&mut self, config: &Config, _: &Arc<Directory>) -> Vec<&'static str> {
-        if let Some(transports) = self.opened.opened() {
-            transports.retry_all();
+        if self.opened.opened().is_some() {
             return Vec::new();
         }
         match open(config, self.spool.clone(), self.recorder.clone(), self.notices.clone()) {
@@ -88,15 +89,11 @@ impl Service for TransportService {
 
     /// What is under way there is finished, or left to the next start.
     fn stop(self: Box<Self>, deadline: Instant) -> Ending<'static> {
-        end_blocking(move || {
-            if let Some(transports) = self.opened.opened() {
-                transports.end_by(deadline.into_std());
-            }
-        })
+        end_blocking(move || self.opened.end_by(deadline.into_std()))
     }
 
     fn poll_failed(&mut self, cx: &mut Context<'_>) -> Poll<()> {
-        self.opened.opened().map_or(Poll::Pending, |transports| transports.poll_failed(cx))
+        self.opened.poll_failed(cx)
     }
 }
 
