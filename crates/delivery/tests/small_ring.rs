@@ -55,7 +55,7 @@ async fn the_smallest_ring_refuses_nothing_while_all_mailboxes_can_be_written() 
     for sender in senders {
         sender.await.unwrap();
     }
-    let used = delivery.stats().spool.ring.bytes_used;
+    let used = delivery.stats().spool.bytes_written;
     assert!(used > 3 * ring_bytes, "{used} bytes do not fill the ring three times");
     delivery.shutdown().await;
     let files = |user| std::fs::read_dir(dir.path().join(format!("mail/user{user}/Maildir/new"))).unwrap().count();

@@ -185,7 +185,7 @@ fn while_the_files_cannot_be_written_others_go_on_and_then_all_of_it_is_written(
     let of = |name: &str| stats.iter().find(|stream| stream.name == name).unwrap();
     assert_eq!((of("mail").entries, of("mail").bodies), (0, 0));
     assert_eq!((of(STREAM).entries, of(STREAM).bodies), (400, 0));
-    assert!(spool.stats().pack_bytes < 1 << 20, "bodies are not kept for the log: {:?}", spool.stats());
+    assert!(spool.file_stats().pack_bytes < 1 << 20, "bodies are not kept for the log: {:?}", spool.file_stats());
     std::fs::remove_file(dir.path().join("events")).unwrap();
     assert_eq!(notices.recv_timeout(PATIENCE), Ok(Notice::Working), "it was told once");
     assert!(log.end(PATIENCE));

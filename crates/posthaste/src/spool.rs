@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use clap::Subcommand;
 use posthaste_control::{Request, SOCKET};
 use posthaste_delivery::local::{BoundMounts, remove_mailbox};
-use posthaste_spool::{ClosedSpool, FileSpool, OpenError, StreamStats};
+use posthaste_spool::{ClosedSpool, FileSpool, OpenError, SpoolAdmin, StreamStats};
 use serde_json::{Value, json};
 
 use crate::progress::progress_bar;

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use posthaste_relay::queue::QueueEntry;
 use posthaste_relay::sender::STREAM as QUEUE;
-use posthaste_spool::{ClosedSpool, Damage, FileSpool, Lsn, SetAside, Spool};
+use posthaste_spool::{ClosedSpool, Damage, FileSpool, Lsn, SetAside, Spool, SpoolAdmin};
 use serde_json::{Value, json};
 
 use crate::spool_access::config_for;

@@ -104,12 +104,12 @@ impl ServerView for Overview {
     }
 
     fn distributions(&self) -> Vec<Distribution> {
-        let ring = self.receiver.destinations().intake().spool().stats().ring;
-        let of_ring = [
-            Distribution::new("posthaste_sync_seconds", ring.sync_us).in_millionths(),
-            Distribution::new("posthaste_commit_records", ring.commit_records),
+        let spool = self.receiver.destinations().intake().spool().stats();
+        let of_spool = [
+            Distribution::new("posthaste_sync_seconds", spool.sync_us).in_millionths(),
+            Distribution::new("posthaste_commit_records", spool.commit_records),
         ];
-        self.receiver.meters().read().into_iter().chain(of_ring).collect()
+        self.receiver.meters().read().into_iter().chain(of_spool).collect()
     }
 
     fn status(&self) -> ServerStatus {
@@ -147,7 +147,6 @@ impl ServerView for Overview {
             let help = "renew it, then reload the server";
             Attention::new(Urgency::Warning, &what.clone(), what, help)
         }));
-        let ring = stats.ring;
         ServerStatus {
             host_name,
             version: env!("CARGO_PKG_VERSION").to_owned(),
@@ -156,7 +155,7 @@ impl ServerView for Overview {
                 .or(is_short.then(|| "the disk is full".to_owned())),
             not_delivering: not_delivering(of_mailboxes.stands_still, receiver.remote().stuck()),
             attention,
-            spool_fill: ring.segments_in_service as f64 / ring.max_segments.max(1) as f64,
+            spool_fill: stats.space_used as f64 / stats.space_max.max(1) as f64,
             disks: disks.rooms,
             streams: streams(receiver, &troubles),
             waiting_here: of_mailboxes.waiting,

@@ -72,7 +72,7 @@ fn fill(dir: &Path, segments: u64, count: u64, every: u64, body: usize) {
     report("checkpoint after changes", begun.elapsed(), &format!("cpu {:?}", cpu_time() - cpu));
     // Behind the checkpoint.
     append(&spool, count / 10, |_| vec![stuck], &body);
-    let stats = spool.stats();
+    let stats = spool.file_stats();
     let what =
         format!("{} packs, {} segments, {} MiB at most", stats.packs, stats.ring.segments_in_service, peak_mib());
     report("filled", Duration::ZERO, &what);

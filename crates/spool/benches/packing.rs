@@ -56,7 +56,7 @@ fn turn(spool: &FileSpool, segment_bytes: u64, time: Duration, packs: bool) {
                 while packed > 0 && !over.load(Ordering::Relaxed) {
                     packed = spool.pack_oldest(1).expect("a pack");
                 }
-                spool.stats().pack_bytes as f64 / 1e6 / before.elapsed().as_secs_f64()
+                spool.file_stats().pack_bytes as f64 / 1e6 / before.elapsed().as_secs_f64()
             })
         });
         let times = drive(spool, stream, |_, _| begun.elapsed() < time);
@@ -76,10 +76,10 @@ fn pack_alone(spool: &FileSpool) {
     let last = spool.stats().published;
     let also = (0..last.get() - LSN_GAP).step_by(2).map(|n| Lsn::new(last.get() - n)).collect();
     spool.advance(stream, last, None, Released { below: Lsn::ZERO, also });
-    let (before, begun, cpu) = (spool.stats().pack_bytes, Instant::now(), cpu_time());
+    let (before, begun, cpu) = (spool.file_stats().pack_bytes, Instant::now(), cpu_time());
     while spool.pack_oldest(1).expect("a pack") > 0 {}
     let (took, cpu) = (begun.elapsed(), cpu_time() - cpu);
-    let bytes = (spool.stats().pack_bytes - before) as f64;
+    let bytes = (spool.file_stats().pack_bytes - before) as f64;
     let each = cpu.as_secs_f64() * 1e6 / (bytes / BODY as f64);
     println!("packing alone: {:.0} MB/s, {each:.1} us of CPU a body of 10 KiB", bytes / 1e6 / took.as_secs_f64());
 }

@@ -1,19 +1,23 @@
 //! The interface of a spool: the trait, its types and its settings.
 
 use std::io::Write;
-use std::ops::Range;
+use std::ops::{ControlFlow, Range};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
-use posthaste_ring::{Cancelled, Lsn};
+use posthaste_units::histogram::HistogramRead;
 use posthaste_watch::{Found, Watch};
 
 use crate::events::{Damage, Events};
 use crate::pressure::Pressure;
+use crate::scrub::ScrubReport;
 use crate::set_aside::SetAside;
 use crate::snapshots::{SnapshotError, SnapshotName, SnapshotReader};
-use crate::{AppendError, Batch, CheckpointError, ReadError, ReplayError, RestoreError, StreamError, StreamId, Upload};
+use crate::{
+    AppendError, Batch, CheckpointError, Lsn, ReadError, ReplayError, RestoreError, StreamError, StreamId, Ticket,
+    Upload,
+};
 
 /// How a spool behaves.
 #[derive(Debug, Clone)]
@@ -70,18 +74,6 @@ impl Default for Config {
 /// The result of an append: called on the ring's thread, in the order of the LSNs, once the batch is durable and its consumers have seen it. Must not block,
 /// and must not hold the spool, whose last handle cannot be dropped on its own thread. If the batch is refused at once, it is called on the caller's thread, before `append` returns.
 pub type Then = Box<dyn FnOnce(Result<Lsn, AppendError>) + Send>;
-
-/// A batch in flight, which may be cancelled.
-#[derive(Debug, Clone)]
-pub struct Ticket(pub(crate) Option<posthaste_ring::Ticket>);
-
-impl Ticket {
-    /// Cancels the batch unless it was published: one atomic decision, so that either `then` is called or this succeeds, never both. Streams never see a
-    /// cancelled batch, with one exception: it was written, and the power fails before its cancel entry is durable.
-    pub fn cancel(&self) -> Cancelled {
-        self.0.as_ref().map_or(Cancelled::TooLate, posthaste_ring::Ticket::cancel)
-    }
-}
 
 /// What a stream no longer needs.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -232,6 +224,39 @@ pub trait Consumer: Send + Sync {
 
     /// The spool is short of room: the stream should soon advance to `through`. Called on the keeper's thread; must not block.
     fn advance_wanted(&self, through: Lsn);
+
+    /// A checkpoint begins: it will have the stream's last [`advance`](Spool::advance). Called on the thread that makes it; must not block.
+    fn checkpoint_begins(&self) {}
+
+    /// A checkpoint is durable that has the stream's position `through`: no power cut takes back what was released up to there. Called like
+    /// [`checkpoint_begins`](Self::checkpoint_begins).
+    fn checkpoint_durable(&self, through: Lsn) {
+        let _ = through;
+    }
+}
+
+/// An operator's acts on an open spool.
+pub trait SpoolAdmin: Spool {
+    /// Removes a stream for good, with the data that only it needs. Its id is never used again. For a stream whose consumer will not come back: otherwise it
+    /// holds its data forever. Export it before. Durable when this returns without an error. Returns what the stream still needed.
+    ///
+    /// # Errors
+    /// [`StreamError::Unknown`], [`StreamError::Attached`]: nothing has changed. [`StreamError::Checkpoint`]: it is removed with the next checkpoint that succeeds.
+    fn forget_stream(&self, name: &str) -> Result<StreamStats, StreamError>;
+
+    /// Releases unreadable bodies for all streams, when the operator gives them up. Their entries stay: reading such a body then fails with
+    /// [`ReadError::NotFound`]. Durable when this returns without an error. [Set aside](Spool::set_aside) what is left of a body before.
+    ///
+    /// # Errors
+    /// See [`CheckpointError`]: they are let go with the next checkpoint that succeeds.
+    fn give_up_bodies(&self, bodies: &[Lsn]) -> Result<(), CheckpointError>;
+
+    /// Reads all that streams need while the spool is in use, and verifies it. Calls `pause` after each batch with the bytes read so far. Sleep there to read in the background,
+    /// or end it.
+    ///
+    /// # Errors
+    /// Those of reading, but for what is damaged.
+    fn scrub(&self, pause: &mut dyn FnMut(&ScrubReport) -> ControlFlow<()>) -> std::io::Result<ScrubReport>;
 }
 
 /// An entry that has become durable.
@@ -315,25 +340,37 @@ pub struct StreamStats {
     pub bodies: u64,
 }
 
-/// What a spool holds.
+/// What a spool of any kind holds and has done since its opening.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Stats {
-    /// The ring's own.
-    pub ring: posthaste_ring::Stats,
     /// Every batch up to here is published.
     pub published: Lsn,
+    /// Batches that were cancelled when they were on the disk.
+    pub cancelled: u64,
+    /// Bytes written for batches, with padding.
+    pub bytes_written: u64,
+    /// Syncs that made batches durable.
+    pub syncs: u64,
+    /// Time spent in them, in nanoseconds.
+    pub sync_ns: u64,
+    /// The longest of them, in nanoseconds.
+    pub sync_ns_max: u64,
+    /// Each of them, in microseconds.
+    pub sync_us: HistogramRead,
+    /// Records that one of them made durable: batches, and notes of the spool's own.
+    pub commit_records: HistogramRead,
+    /// The space for new batches that is in use, in parts of `space_max`.
+    pub space_used: u64,
+    /// See `space_used`.
+    pub space_max: u64,
     /// Registered streams.
     pub streams: usize,
-    /// Packs, and their bytes.
-    pub packs: usize,
-    /// See `packs`.
-    pub pack_bytes: u64,
     /// Bodies in files of their own, and their bytes.
     pub large_bodies: usize,
     /// See `large_bodies`.
     pub large_bytes: u64,
-    /// Checkpoints since the opening, and those that failed.
+    /// Checkpoints, and those that failed.
     pub checkpoints: u64,
     /// See `checkpoints`.
     pub checkpoints_failed: u64,

@@ -3,10 +3,11 @@
 //! Order, always: snapshots and packs are durable with their names before anything here speaks of them; live files are written and synced; the checkpoint that names
 //! them is written and synced; only then are segments used again and files unlinked. A failure anywhere frees nothing.
 
+use std::collections::BTreeMap;
 use std::sync::atomic::Ordering;
 use std::time::Instant;
 
-use posthaste_ring::{Lsn, Proof};
+use posthaste_ring::Proof;
 
 use crate::batch::Head;
 use crate::checkpoint::Checkpoint;
@@ -15,7 +16,7 @@ use crate::live::Window;
 use crate::shared::{Shared, Work};
 use crate::snapshots::SnapshotName;
 use crate::state::Doomed;
-use crate::{AppendError, CheckpointError};
+use crate::{AppendError, CheckpointError, Lsn};
 
 /// What a checkpoint says, taken at one moment.
 struct Taken {
@@ -29,14 +30,19 @@ struct Taken {
 
 impl Shared {
     pub fn checkpoint(&self) -> Result<(), CheckpointError> {
+        self.core.announce(|_, consumer| consumer.checkpoint_begins());
         let mut work = self.work.lock().expect("a checkpoint does not panic");
         let begun = Instant::now();
         *self.checkpoint_since.lock().expect("a time") = Some(begun);
         let outcome = self.checkpoint_now(&mut work);
         *self.checkpoint_since.lock().expect("a time") = None;
+        drop(work);
         let took = begun.elapsed();
         match &outcome {
-            Ok(()) => {
+            Ok(positions) => {
+                self.core.announce(|stream, consumer| {
+                    positions.get(&stream).into_iter().for_each(|through| consumer.checkpoint_durable(*through));
+                });
                 self.checkpoints.fetch_add(1, Ordering::Relaxed);
                 if took > self.config.checkpoint_slow {
                     self.config.events.tell(Event::CheckpointSlow { took });
@@ -47,7 +53,7 @@ impl Shared {
                 self.config.events.tell(Event::CheckpointFailed { error: error.to_string() });
             }
         }
-        outcome
+        outcome.map(drop)
     }
 
     /// # Errors
@@ -56,7 +62,8 @@ impl Shared {
         self.ring.poisoned().map_or(Ok(()), |why| Err(CheckpointError::Poisoned(why)))
     }
 
-    fn checkpoint_now(&self, work: &mut Work) -> Result<(), CheckpointError> {
+    /// Returns the position of each stream in it.
+    fn checkpoint_now(&self, work: &mut Work) -> Result<BTreeMap<u16, Lsn>, CheckpointError> {
         self.not_poisoned()?;
         self.append_cancels();
         let mut taken = self.take(work);
@@ -79,7 +86,7 @@ impl Shared {
         work.durable_ring_low = taken.ring_low;
         self.ring.free_below(taken.checkpoint.ring_low);
         self.bury(work, taken.doomed);
-        Ok(())
+        Ok(taken.checkpoint.streams.iter().map(|row| (row.id, Lsn::new(row.position))).collect())
     }
 
     /// Everything in memory as it is now, consistent.
@@ -112,11 +119,11 @@ impl Shared {
         // is short of room that is given up, as are segments that were packed.
         let kept_low = if is_pressed { ring_low } else { ring_low.min(work.durable_ring_low.max(packed_low)) };
         // Nothing after the last batch: its number may be given again if every file of the ring is lost.
-        let proof = Proof { through: proof.through.min(Lsn::new(state.published)), ..proof };
+        let proof = Proof { through: proof.through.min(Lsn::new(state.published).into()), ..proof };
         state.keep_up();
         let (gone, kept) = segments.split_at(segments.partition_point(|segment| segment.number < kept_low));
         let mut freed = gone.iter().map(|segment| segment.last.get()).fold(state.freed, u64::max);
-        if kept.iter().all(|segment| segment.first == Lsn::ZERO) {
+        if kept.iter().all(|segment| segment.first.get() == 0) {
             freed = freed.max(proof.through.get());
         }
         let mut checkpoint = Checkpoint { counter: work.counter, ring_low: kept_low, freed, proof, ..state.rows() };

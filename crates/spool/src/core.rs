@@ -7,8 +7,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 use std::time::Duration;
 
+use crate::Lsn;
 use bytes::Bytes;
-use posthaste_ring::Lsn;
 use posthaste_watch::Watch;
 
 use crate::bodies::{BodyFile, FinishedUpload};
@@ -22,6 +22,8 @@ pub(crate) struct Core {
     state: Mutex<State>,
     /// Held while consumers are called, from the look for them on.
     telling: Mutex<()>,
+    /// Like `telling`, for what consumers are told of checkpoints: a consumer that hangs must not hold up a checkpoint.
+    announcing: Mutex<()>,
     pub bell: Bell,
     pub showing: Showing,
     /// Appended since the last checkpoint began.
@@ -49,8 +51,19 @@ impl Core {
     pub fn detach(&self, stream: u16) {
         let consumer = self.state().streams.get_mut(&stream).and_then(|stream| stream.consumer.take());
         drop(self.telling());
+        drop(self.announcing.lock().expect("consumers do not panic"));
         // Not under a lock: what goes with it is not known here.
         drop(consumer);
+    }
+
+    /// Tells each consumer of a checkpoint. No lock is held that a batch needs.
+    pub fn announce(&self, tell: impl Fn(u16, &dyn Consumer)) {
+        let _announcing = self.announcing.lock().expect("consumers do not panic");
+        let consumers: Vec<_> = {
+            let state = self.state();
+            state.streams.iter().filter_map(|(id, stream)| Some((*id, stream.consumer.clone()?))).collect()
+        };
+        consumers.iter().for_each(|(id, consumer)| tell(*id, &**consumer));
     }
 
     /// A batch is durable: notes who needs what, then tells the consumers.

@@ -3,7 +3,7 @@
 use std::io;
 use std::sync::Arc;
 
-use posthaste_ring::Lsn;
+use crate::Lsn;
 
 use crate::StreamId;
 
@@ -58,13 +58,13 @@ pub enum OpenError {
     #[error(
         "{0}; put the files back into ring/, or stop waiting for them with `posthaste spool repair --give-up-damaged`, which says what is lost"
     )]
-    Missing(posthaste_ring::OpenError),
+    Missing(Box<dyn std::error::Error + Send + Sync>),
     /// The file system failed.
     #[error("cannot open the spool: {0}")]
     Io(#[from] io::Error),
-    /// The ring could not be opened.
-    #[error(transparent)]
-    Ring(posthaste_ring::OpenError),
+    /// The log could not be opened.
+    #[error("{0}")]
+    Log(Box<dyn std::error::Error + Send + Sync>),
 }
 
 /// Why a body, or the entries of its batch, could not be read.

@@ -4,7 +4,7 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use posthaste_ring::Lsn;
+use crate::Lsn;
 
 /// Something that the operator should know.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -5,8 +5,8 @@ use std::sync::atomic::Ordering;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
+use crate::Lsn;
 use posthaste_fsops::Space;
-use posthaste_ring::Lsn;
 
 use crate::core::{Core, Wanted};
 use crate::events::Event;

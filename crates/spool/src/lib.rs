@@ -22,6 +22,7 @@ mod files;
 mod front;
 mod keeper;
 mod live;
+mod lsn;
 mod lsn_set;
 mod names;
 mod open;
@@ -39,9 +40,11 @@ mod showing;
 mod snapshots;
 mod spool;
 mod state;
+mod ticket;
 
 pub use api::{
-    Config, Consumer, Published, PublishedBody, Released, Replayed, Restored, Spool, Stats, StreamStats, Then, Ticket,
+    Config, Consumer, Published, PublishedBody, Released, Replayed, Restored, Spool, SpoolAdmin, Stats, StreamStats,
+    Then,
 };
 pub use batch::{Batch, Body, Entry, StreamId};
 pub use bodies::{FinishedUpload, Upload};
@@ -50,10 +53,11 @@ pub use error::{AppendError, CheckpointError, OpenError, ReadError, ReplayError,
 pub use events::{Damage, Event, Events};
 pub use fields::{Fields, put_text};
 pub use front::{FrontFields, FrontFieldsError};
+pub use lsn::Lsn;
 pub use open::OpenReport;
-pub use posthaste_ring::{Cancelled, Lsn};
 pub use pressure::{PAUSE_MAX, Pressure};
 pub use scrub::ScrubReport;
 pub use set_aside::SetAside;
 pub use snapshots::{SnapshotError, SnapshotName, SnapshotReader};
-pub use spool::FileSpool;
+pub use spool::{FileSpool, FileStats};
+pub use ticket::{Cancel, Cancelled, Ticket};

@@ -8,8 +8,9 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64};
 use std::sync::{Arc, Mutex};
 
+use crate::Lsn;
 use posthaste_fsops::Space;
-use posthaste_ring::{Lsn, OnRecord, Ring};
+use posthaste_ring::{OnRecord, Ring};
 use rustix::fs::{FlockOperation, OFlags};
 
 use crate::batch::{BodyPlace, Head};
@@ -75,12 +76,12 @@ impl FileSpool {
             roster: Some(dir.join(ROSTER)),
             ..config.ring.clone()
         };
-        let on_record = OnRecord { seen: config.lsns_above, ..checkpoint.on_record() };
+        let on_record = OnRecord { seen: config.lsns_above.into(), ..checkpoint.on_record() };
         let opened = Ring::open(&dir.join(RING), ring_config, on_record);
         let (ring, recovery) = opened.map_err(|error| match error {
             posthaste_ring::OpenError::Locked { .. } => OpenError::Locked,
-            missing @ posthaste_ring::OpenError::Missing { .. } => OpenError::Missing(missing),
-            other => OpenError::Ring(other),
+            missing @ posthaste_ring::OpenError::Missing { .. } => OpenError::Missing(missing.into()),
+            other => OpenError::Log(other.into()),
         })?;
         // A failed sync may have dropped writes of any file on the device, so no later sync there is trusted, whatever part of the program asked.
         let watch = posthaste_fsops::watch(&lock, {
@@ -145,7 +146,7 @@ pub(crate) fn damage_of(found: &posthaste_ring::Damage) -> Damage {
         None => found.what.to_owned(),
     };
     let place = format!("{RING}/{} at {}", found.segment, found.offset);
-    Damage { lsn: found.lsns.map(|(first, _)| first), place, what }
+    Damage { lsn: found.lsns.map(|(first, _)| first.into()), place, what }
 }
 
 fn lock(dir: &Path) -> Result<File, OpenError> {
@@ -225,7 +226,7 @@ fn remove_unnamed(dir: &Path, live: &LiveFiles, snapshots: &Snapshots, state: &S
 fn ring_events(core: &Arc<Core>, config: &Config) -> posthaste_ring::Events {
     let (core, events) = (core.clone(), config.events.clone());
     Arc::new(move |event| match event {
-        posthaste_ring::Event::Cancelled(lsn) => core.cancelled(lsn),
+        posthaste_ring::Event::Cancelled(lsn) => core.cancelled(lsn.into()),
         posthaste_ring::Event::RoomWanted => core.bell.ring(Wanted::Room),
         posthaste_ring::Event::SegmentFailed(error) => events.tell(Event::SegmentFailed { error: error.to_string() }),
         posthaste_ring::Event::Poisoned(why) => events.tell(Event::Poisoned { why: why.to_string() }),
@@ -265,7 +266,7 @@ struct Needs {
 /// Shows the heads in the ring from an LSN on, until `each` says no.
 fn visit(ring: &Ring, from: u64, damage: &mut Vec<Damage>, each: &mut dyn FnMut(u64, Head) -> bool) -> io::Result<()> {
     let mut unknown = None;
-    let visited = ring.visit(Lsn::new(from), &mut |record| match Head::decode(record.head) {
+    let visited = ring.visit(Lsn::new(from).into(), &mut |record| match Head::decode(record.head) {
         Some(head) => match each(record.lsn.get(), head) {
             true => ControlFlow::Continue(()),
             false => ControlFlow::Break(()),
@@ -276,7 +277,7 @@ fn visit(ring: &Ring, from: u64, damage: &mut Vec<Damage>, each: &mut dyn FnMut(
         }
     });
     damage.extend(unknown.map(|lsn| Damage {
-        lsn: Some(lsn),
+        lsn: Some(lsn.into()),
         place: RING.to_owned(),
         what: "its head has a format that is not known".to_owned(),
     }));

@@ -8,8 +8,9 @@
 use std::io;
 use std::ops::ControlFlow;
 
+use crate::Lsn;
 use bytes::Bytes;
-use posthaste_ring::{Located, Lsn, ReadError, SegmentInfo, SegmentReader};
+use posthaste_ring::{Located, ReadError, SegmentInfo, SegmentReader};
 use rustix::io::Errno;
 
 use crate::CheckpointError;
@@ -235,10 +236,11 @@ impl Shared {
     }
 
     fn record_of_ring(&self, lsn: u64, is_body_needed: bool) -> Result<Record, CopyError> {
-        let head = self.ring.read_head(Lsn::new(lsn)).map_err(|error| of_read(lsn, error))?;
+        let head = self.ring.read_head(Lsn::new(lsn).into()).map_err(|error| of_read(lsn, error))?;
         match is_body_needed {
             true => {
-                let body = self.ring.read_body(Lsn::new(lsn), 0..u32::MAX).map_err(|error| of_read(lsn, error))?;
+                let body =
+                    self.ring.read_body(Lsn::new(lsn).into(), 0..u32::MAX).map_err(|error| of_read(lsn, error))?;
                 Ok(Record { head, body })
             }
             false => Ok(Record { head: without_body(head), body: Bytes::new() }),
@@ -507,7 +509,7 @@ mod tests {
         assert!(copy(PIECE, true, LONG, pause) < LONG, "no longer than it may be");
         assert!(copy(PIECE / 2, true, LONG, LONG) < LONG, "the piece is not full yet");
         assert!(copy(PIECE, false, LONG, LONG) < LONG, "nobody commits");
-        while spool.stats().ring.segments_in_service < 7 {
+        while spool.file_stats().ring.segments_in_service < 7 {
             commit(&spool, stream);
         }
         assert!(copy(PIECE, true, LONG, LONG) < LONG, "seven eighths of the ring are in use");
@@ -531,7 +533,7 @@ mod tests {
     fn packing_begins_at_five_eighths_of_the_ring_and_makes_room_every_four_segments() {
         let (_dir, spool, stream) = spool_of(32);
         let fill = |segments: usize| {
-            while spool.stats().ring.segments_in_service < segments {
+            while spool.file_stats().ring.segments_in_service < segments {
                 commit(&spool, stream);
             }
         };
@@ -542,35 +544,35 @@ mod tests {
             spool.stats().checkpoints - before
         };
         fill(19);
-        assert_eq!((keep(), spool.stats().packs), (0, 0));
+        assert_eq!((keep(), spool.file_stats().packs), (0, 0));
         fill(20);
-        assert_eq!((keep(), spool.stats().packs), (1, 4));
-        assert_eq!(spool.stats().ring.segments_in_service, 16);
+        assert_eq!((keep(), spool.file_stats().packs), (1, 4));
+        assert_eq!(spool.file_stats().ring.segments_in_service, 16);
         fill(25);
         // One more, since so many small packs are merged.
         assert_eq!(keep(), 3 + 1);
-        assert_eq!(spool.stats().ring.segments_in_service, 16);
+        assert_eq!(spool.file_stats().ring.segments_in_service, 16);
     }
 
     #[test]
     fn a_segment_is_packed_once_also_when_its_last_batch_is_not() {
         let (dir, spool, stream) = spool_of(8);
         let mut lsns = Vec::new();
-        while spool.stats().ring.segments_in_service < 3 {
+        while spool.file_stats().ring.segments_in_service < 3 {
             lsns.push(commit(&spool, stream));
         }
-        let last = spool.shared.ring.segments()[0].last;
+        let last = Lsn::from(spool.shared.ring.segments()[0].last);
         // So few that they are copied, and not the last one.
         let is_released = |lsn: &Lsn| lsn.get().is_multiple_of(2) || *lsn == last;
         let also = lsns.iter().copied().filter(is_released).collect();
         spool.checkpoint().unwrap();
         spool.advance(stream, lsns[lsns.len() - 1], None, Released { below: Lsn::ZERO, also });
         let config = spool.shared.config.clone();
-        assert_eq!((spool.pack_oldest(1).unwrap(), spool.stats().packs), (1, 1));
+        assert_eq!((spool.pack_oldest(1).unwrap(), spool.file_stats().packs), (1, 1));
         spool.checkpoint().unwrap();
         spool.abandon();
         let (spool, _) = FileSpool::open(dir.path(), config).unwrap();
-        while spool.stats().ring.segments_in_service < 4 {
+        while spool.file_stats().ring.segments_in_service < 4 {
             commit(&spool, stream);
         }
         assert!(spool.pack_oldest(2).unwrap() > 0);
@@ -587,7 +589,7 @@ mod tests {
         for released in [0, 1] {
             let (_dir, spool, stream) = spool_of(8);
             let mut lsns = Vec::new();
-            while spool.stats().ring.segments_in_service < 5 {
+            while spool.file_stats().ring.segments_in_service < 5 {
                 lsns.push(commit(&spool, stream));
             }
             let also = lsns.iter().copied().filter(|lsn| lsn.get() % 2 < released).collect();
@@ -596,7 +598,7 @@ mod tests {
             spool.shared.core.bell.ring(Wanted::Stop);
             assert_eq!(pack(), 1, "{released}");
             assert_eq!(spool.shared.core.bell.wait(Duration::ZERO), Some(Wanted::Stop));
-            assert_eq!(spool.stats().packs, 1);
+            assert_eq!(spool.file_stats().packs, 1);
             let needed = lsns.iter().filter(|lsn| spool.read(**lsn, 0..4000).is_ok()).count();
             assert_eq!(needed as u64, spool.streams()[0].bodies);
         }

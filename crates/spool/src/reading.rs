@@ -2,8 +2,8 @@
 
 use std::ops::Range;
 
+use crate::Lsn;
 use bytes::Bytes;
-use posthaste_ring::Lsn;
 
 use crate::batch::Head;
 use crate::bodies::{BodyError, BodyFile};
@@ -113,9 +113,9 @@ impl Shared {
 
     /// The record's body region, if it is damaged in its front fields alone: something else stands in their place.
     pub fn mended_in_ring(&self, lsn: Lsn) -> Option<Bytes> {
-        let head = Head::decode(self.ring.read_head(lsn).ok()?)?;
-        let (raw, _) = self.ring.read_body_again(lsn).ok()?;
-        head.front().mended(&raw, self.ring.record(lsn).ok()?.body_crc)
+        let head = Head::decode(self.ring.read_head(lsn.into()).ok()?)?;
+        let (raw, _) = self.ring.read_body_again(lsn.into()).ok()?;
+        head.front().mended(&raw, self.ring.record(lsn.into()).ok()?.body_crc)
     }
 
     fn tell_lost_front(&self, lsn: Lsn, what: &str) {
@@ -159,12 +159,12 @@ impl Shared {
     }
 
     pub fn find_in_ring(&self, lsn: u64) -> Result<Found, ReplayError> {
-        match self.ring.read_head(Lsn::new(lsn)) {
+        match self.ring.read_head(Lsn::new(lsn).into()) {
             Ok(head) => Ok(match Head::decode(head) {
                 Some(head) => Found::Batch { head },
                 None => Found::Damaged("its head has a format that is not known".to_owned()),
             }),
-            Err(posthaste_ring::ReadError::Io(lsn, error)) => Err(ReplayError::Io { lsn, error }),
+            Err(posthaste_ring::ReadError::Io(lsn, error)) => Err(ReplayError::Io { lsn: lsn.into(), error }),
             Err(error) => Ok(Found::Damaged(error.to_string())),
         }
     }
@@ -172,10 +172,10 @@ impl Shared {
     fn read_ring(&self, lsn: Lsn, range: &Range<u64>) -> Result<Bytes, ReadError> {
         // The ring cuts off what reaches beyond the body.
         let cut = |at: u64| u32::try_from(at).unwrap_or(u32::MAX);
-        let bytes = match self.ring.read_body(lsn, cut(range.start)..cut(range.end)) {
+        let bytes = match self.ring.read_body(lsn.into(), cut(range.start)..cut(range.end)) {
             Ok(bytes) => bytes,
-            Err(posthaste_ring::ReadError::NotFound(lsn)) => return Err(ReadError::NotFound(lsn)),
-            Err(posthaste_ring::ReadError::Io(lsn, error)) => return Err(ReadError::Io { lsn, error }),
+            Err(posthaste_ring::ReadError::NotFound(lsn)) => return Err(ReadError::NotFound(lsn.into())),
+            Err(posthaste_ring::ReadError::Io(lsn, error)) => return Err(ReadError::Io { lsn: lsn.into(), error }),
             Err(posthaste_ring::ReadError::HeadDamaged(_)) => {
                 return Err(ReadError::Unreachable { lsn, what: "the header of its record is damaged".to_owned() });
             }
@@ -190,7 +190,7 @@ impl Shared {
         if range.start <= range.end && bytes.len() as u64 == range.end - range.start {
             return Ok(bytes);
         }
-        let len = self.ring.read_body(lsn, 0..u32::MAX).map_or(0, |body| body.len() as u64);
+        let len = self.ring.read_body(lsn.into(), 0..u32::MAX).map_or(0, |body| body.len() as u64);
         Err(ReadError::OutOfRange { lsn, len })
     }
 }

@@ -5,7 +5,7 @@ use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::time::Duration;
 
-use posthaste_ring::Lsn;
+use crate::Lsn;
 
 use crate::batch::{BodyPlace, Head};
 use crate::events::{Damage, Event};
@@ -91,7 +91,7 @@ impl Shared {
             let found = state.streams.get(&stream.0).ok_or(ReplayError::NoStream(stream))?;
             (found.bodies.iter(after + 1..=position).collect(), state.cancelled.keys().copied().collect())
         };
-        let all_read = self.ring.visit(Lsn::new(after + 1), &mut |record| {
+        let all_read = self.ring.visit(Lsn::new(after + 1).into(), &mut |record| {
             cancelled.extend(Head::decode(record.head).iter().flat_map(Head::cancels));
             ControlFlow::Continue(())
         });
@@ -101,7 +101,7 @@ impl Shared {
             Ok(found) => show(stream, lsn, found, visitor),
             Err(error) => drop(failed.get_or_insert(error)),
         };
-        let visited = self.ring.visit(Lsn::new(after + 1), &mut |record| {
+        let visited = self.ring.visit(Lsn::new(after + 1).into(), &mut |record| {
             let lsn = record.lsn.get();
             if lsn > position {
                 return ControlFlow::Break(());
@@ -186,7 +186,7 @@ impl Shared {
         if let Some(first) = in_ring.first().zip(in_ring.last()).filter(|ends| is_dense(*ends)).map(|(first, _)| *first)
         {
             // The scan shows only whole records. One that it leaves out is looked up on its own, which tells why; after a failure so are all that follow.
-            let _ = self.ring.visit(Lsn::new(first), &mut |record| {
+            let _ = self.ring.visit(Lsn::new(first).into(), &mut |record| {
                 match (left.peek(), Head::decode(record.head)) {
                     (Some(lsn), Some(head)) if *lsn == record.lsn.get() => {
                         each(*lsn, Found::Batch { head });

@@ -6,9 +6,9 @@ use std::sync::{Arc, Condvar, Mutex};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use posthaste_ring::{Lsn, ReadError};
+use posthaste_ring::ReadError;
 
-use crate::FileSpool;
+use crate::Lsn;
 use crate::checkpoint::PackRow;
 use crate::events::{Damage, Event};
 use crate::pack::{PackError, PackReader, pack_path};
@@ -39,17 +39,6 @@ impl ScrubReport {
     pub(crate) fn count(&mut self, bytes: u64) {
         self.read += 1;
         self.bytes += bytes;
-    }
-}
-
-impl FileSpool {
-    /// Reads packs, ring and large bodies while the spool is in use. Calls `pause` after each batch with the bytes read so far. Sleep there to read in the background,
-    /// or end it.
-    ///
-    /// # Errors
-    /// Those of reading, but for what is damaged.
-    pub fn scrub(&self, pause: &mut dyn FnMut(&ScrubReport) -> ControlFlow<()>) -> io::Result<ScrubReport> {
-        self.shared.scrub(pause)
     }
 }
 
@@ -130,7 +119,7 @@ impl Shared {
         }
     }
 
-    fn scrub(&self, pause: &mut dyn FnMut(&ScrubReport) -> ControlFlow<()>) -> io::Result<ScrubReport> {
+    pub fn scrub(&self, pause: &mut dyn FnMut(&ScrubReport) -> ControlFlow<()>) -> io::Result<ScrubReport> {
         let mut report = ScrubReport::default();
         let packs: Vec<PackRow> = self.core.state().packs.clone();
         let flow = self.scrub_packs(&packs, &mut report, pause)?;
@@ -194,7 +183,7 @@ impl Shared {
     ) -> io::Result<ControlFlow<()>> {
         let from = self.core.state().packed_through + 1;
         let mut outcome = Ok(ControlFlow::Continue(()));
-        let visited = self.ring.visit(Lsn::new(from), &mut |record| {
+        let visited = self.ring.visit(Lsn::new(from).into(), &mut |record| {
             let lsn = record.lsn.get();
             match self.ring.read_body(record.lsn, 0..0) {
                 Ok(_) => report.count(record.head.len() as u64 + u64::from(record.body_len)),
@@ -205,7 +194,7 @@ impl Shared {
                 // Freed meanwhile, or of no use to anybody.
                 Err(ReadError::NotFound(_)) => {}
                 Err(ReadError::BodyDamaged(_)) if !self.is_body_needed(lsn) => {}
-                Err(ReadError::BodyDamaged(_)) if self.mended_in_ring(record.lsn).is_some() => {
+                Err(ReadError::BodyDamaged(_)) if self.mended_in_ring(record.lsn.into()).is_some() => {
                     report.note(Some(lsn), "ring", LOST_FRONT);
                 }
                 Err(error) if self.is_needed(lsn) => report.note(Some(lsn), "ring", error.to_string()),

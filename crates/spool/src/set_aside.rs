@@ -4,8 +4,8 @@ use std::fs::File;
 use std::io;
 use std::path::{Path, PathBuf};
 
+use crate::Lsn;
 use bytes::Bytes;
-use posthaste_ring::Lsn;
 
 use crate::bodies::BodyFile;
 use crate::files;
@@ -91,7 +91,7 @@ impl Shared {
                 if lsn.get() > state.packed_through { None } else { Some(state.pack_of(lsn.get())) }
             };
             let again = match place {
-                None => match self.ring.read_body_again(lsn) {
+                None => match self.ring.read_body_again(lsn.into()) {
                     Ok(read) => Ok(of(read)),
                     Err(posthaste_ring::ReadError::Io(_, error)) => Err(error),
                     Err(error) => Ok(Reread::Gone(error.to_string())),

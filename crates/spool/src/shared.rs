@@ -6,7 +6,8 @@ use std::sync::atomic::{AtomicBool, AtomicU64};
 use std::sync::{Arc, Mutex};
 use std::time::Instant;
 
-use posthaste_ring::{Lsn, Ring};
+use crate::Lsn;
+use posthaste_ring::Ring;
 
 use crate::Config;
 use crate::bodies::Bodies;

@@ -1,31 +1,30 @@
 //! A spool in a directory: what goes in, and what is read back.
 
 use std::io::Write;
-use std::ops::Range;
+use std::ops::{ControlFlow, Range};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Instant;
 
 use bytes::Bytes;
-use posthaste_ring::Lsn;
+use posthaste_watch::Found;
 
 use crate::batch::{BodyPlace, ENTRIES_MAX, Head, HeadEntry};
 use crate::core::{Appended, AppendedBody, Core, FileOfBatch, Wanted};
 use crate::front::FrontRegion;
 use crate::keeper::Keeper;
 use crate::names::Names;
-use crate::scrub::Scrubber;
+use crate::scrub::{ScrubReport, Scrubber};
 use crate::set_aside::{self, SetAside};
 use crate::shared::Shared;
 use crate::snapshots::{SnapshotError, SnapshotName, SnapshotReader};
 use crate::state::Stream;
 use crate::{
-    AppendError, Batch, Body, CheckpointError, Consumer, FinishedUpload, FrontFields, Pressure, ReadError, Released,
-    ReplayError, Replayed, RestoreError, Restored, Spool, Stats, StreamError, StreamId, StreamStats, Then, Ticket,
-    Upload,
+    AppendError, Batch, Body, CheckpointError, Consumer, FinishedUpload, FrontFields, Lsn, Pressure, ReadError,
+    Released, ReplayError, Replayed, RestoreError, Restored, Spool, SpoolAdmin, Stats, StreamError, StreamId,
+    StreamStats, Then, Ticket, Upload,
 };
-use posthaste_watch::Found;
 
 /// A spool in a directory of a file system.
 ///
@@ -38,41 +37,6 @@ pub struct FileSpool {
 }
 
 impl FileSpool {
-    /// Removes a stream for good, with the data that only it needs. Its id is never used again. For a stream whose consumer will not come back: otherwise it
-    /// holds its data forever. Export it before. Durable when this returns without an error. Returns what the stream still needed.
-    ///
-    /// # Errors
-    /// [`StreamError::Unknown`], [`StreamError::Attached`]: nothing has changed. [`StreamError::Checkpoint`]: it is removed with the next checkpoint that succeeds.
-    pub fn forget_stream(&self, name: &str) -> Result<StreamStats, StreamError> {
-        let stats = {
-            let mut state = self.shared.core.state();
-            let found = state.streams.iter().find(|(_, stream)| stream.name == name);
-            let (id, stream) = found.ok_or_else(|| StreamError::Unknown(name.to_owned()))?;
-            let (id, stats) = (*id, stream.stats(StreamId(*id)));
-            if stream.consumer.is_some() {
-                return Err(StreamError::Attached(name.to_owned()));
-            }
-            state.forget_stream(id);
-            stats
-        };
-        self.shared.checkpoint()?;
-        self.shared.write_names()?;
-        Ok(stats)
-    }
-
-    /// Releases unreadable bodies for all streams, when the operator gives them up. Their entries stay: reading such a body then fails with
-    /// [`ReadError::NotFound`](crate::ReadError::NotFound). Durable when this returns without an error. [Set aside](Spool::set_aside) what is left of a body before.
-    ///
-    /// # Errors
-    /// See [`CheckpointError`]: they are let go with the next checkpoint that succeeds.
-    pub fn give_up_bodies(&self, bodies: &[Lsn]) -> Result<(), CheckpointError> {
-        {
-            let mut state = self.shared.core.state();
-            bodies.iter().for_each(|lsn| state.give_up_body(lsn.get()));
-        }
-        self.shared.checkpoint()
-    }
-
     /// Where damaged bodies are kept.
     pub fn kept_dir(spool: &Path) -> PathBuf {
         set_aside::kept_dir(spool)
@@ -99,6 +63,13 @@ impl FileSpool {
         }
     }
 
+    /// Figures of its ring and its packs.
+    pub fn file_stats(&self) -> FileStats {
+        let ring = self.shared.ring.stats();
+        let state = self.shared.core.state();
+        FileStats { ring, packs: state.packs.len(), pack_bytes: state.packs.iter().map(|pack| pack.bytes).sum() }
+    }
+
     /// Moves what is still needed of up to `segments` of the oldest ring segments into packs. Returns how many segments that were. They can be reused after
     /// the next checkpoint.
     ///
@@ -114,6 +85,49 @@ impl FileSpool {
     /// See [`CheckpointError`]; everything stays where it is then.
     pub fn clean_packs(&self) -> Result<usize, CheckpointError> {
         self.shared.clean_packs()
+    }
+}
+
+/// Figures of a spool in a directory, beside those of every kind.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct FileStats {
+    /// The ring's own.
+    pub ring: posthaste_ring::Stats,
+    /// Packs, and their bytes.
+    pub packs: usize,
+    /// See `packs`.
+    pub pack_bytes: u64,
+}
+
+impl SpoolAdmin for FileSpool {
+    fn forget_stream(&self, name: &str) -> Result<StreamStats, StreamError> {
+        let stats = {
+            let mut state = self.shared.core.state();
+            let found = state.streams.iter().find(|(_, stream)| stream.name == name);
+            let (id, stream) = found.ok_or_else(|| StreamError::Unknown(name.to_owned()))?;
+            let (id, stats) = (*id, stream.stats(StreamId(*id)));
+            if stream.consumer.is_some() {
+                return Err(StreamError::Attached(name.to_owned()));
+            }
+            state.forget_stream(id);
+            stats
+        };
+        self.shared.checkpoint()?;
+        self.shared.write_names()?;
+        Ok(stats)
+    }
+
+    fn give_up_bodies(&self, bodies: &[Lsn]) -> Result<(), CheckpointError> {
+        {
+            let mut state = self.shared.core.state();
+            bodies.iter().for_each(|lsn| state.give_up_body(lsn.get()));
+        }
+        self.shared.checkpoint()
+    }
+
+    fn scrub(&self, pause: &mut dyn FnMut(&ScrubReport) -> ControlFlow<()>) -> std::io::Result<ScrubReport> {
+        self.shared.scrub(pause)
     }
 }
 
@@ -176,7 +190,7 @@ impl Spool for FileSpool {
         if let Err(error) = shared.may_append(&entries, place) {
             body.refused(&error);
             then(Err(error));
-            return Ticket(None);
+            return Ticket::refused();
         }
         let head = |entry: &crate::Entry| HeadEntry {
             stream: entry.stream.0,
@@ -187,7 +201,7 @@ impl Spool for FileSpool {
         let bytes = (head.len() + parts.iter().map(Bytes::len).sum::<usize>()) as u64;
         let (core, appended) = (shared.core.clone(), Appended { entries, body, bytes });
         let ticket = shared.ring.append(vec![head.into()], parts, move |outcome| {
-            let outcome = outcome.map_err(AppendError::from);
+            let outcome = outcome.map(Lsn::from).map_err(AppendError::from);
             match &outcome {
                 Ok(lsn) => core.publish(*lsn, appended),
                 Err(error) => {
@@ -203,7 +217,7 @@ impl Spool for FileSpool {
             then(outcome);
             core.showing.ends();
         });
-        Ticket(Some(ticket))
+        Ticket::of_ring(ticket)
     }
 
     fn upload(&self, announced: u64) -> std::io::Result<Upload> {
@@ -295,13 +309,20 @@ impl Spool for FileSpool {
     }
 
     fn stats(&self) -> Stats {
+        let ring = self.shared.ring.stats();
         let state = self.shared.core.state();
         Stats {
-            ring: self.shared.ring.stats(),
             published: Lsn::new(state.published),
+            cancelled: ring.cancelled,
+            bytes_written: ring.bytes_used,
+            syncs: ring.syncs,
+            sync_ns: ring.sync_ns,
+            sync_ns_max: ring.sync_ns_max,
+            sync_us: ring.sync_us,
+            commit_records: ring.commit_records,
+            space_used: ring.segments_in_service as u64,
+            space_max: ring.max_segments as u64,
             streams: state.streams.len(),
-            packs: state.packs.len(),
-            pack_bytes: state.packs.iter().map(|pack| pack.bytes).sum(),
             large_bodies: state.large.len(),
             large_bytes: state.large.values().map(|body| body.len).sum(),
             checkpoints: self.shared.checkpoints.load(Ordering::Relaxed),

@@ -7,7 +7,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::ops::RangeInclusive;
 use std::sync::Arc;
 
-use posthaste_ring::Lsn;
+use crate::Lsn;
 
 use crate::batch::{BodyPlace, Head};
 use crate::bodies::BodyFile;

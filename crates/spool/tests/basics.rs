@@ -1,16 +1,16 @@
-//! What a spool promises, one thing at a time.
+//! The ring's spool, one thing at a time; what every spool promises is in `suite.rs`.
 
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::mpsc::{Receiver, channel};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use bytes::Bytes;
 use posthaste_spool::{
-    AppendError, Batch, Body, Config, Consumer, Entry, Event, Events, FileSpool, Lsn, OpenError, Published,
-    PublishedBody, ReadError, Released, Replayed, SetAside, SnapshotName, Spool, StreamId,
+    AppendError, Batch, Body, Config, Consumer, Entry, Event, Events, FileSpool, Lsn, OpenError, Published, ReadError,
+    Released, Replayed, SetAside, SnapshotName, Spool, SpoolAdmin, StreamId,
 };
 
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -61,17 +61,14 @@ fn release_all(spool: &FileSpool, stream: StreamId) {
     spool.advance(stream, last, None, released);
 }
 
-/// Keeps what it is handed.
+/// Notes what it is asked.
 #[derive(Default)]
 struct Keeps {
-    seen: Mutex<Vec<Published>>,
     wanted: AtomicU64,
 }
 
 impl Consumer for Keeps {
-    fn published(&self, entry: Published) {
-        self.seen.lock().unwrap().push(entry);
-    }
+    fn published(&self, _: Published) {}
 
     fn advance_wanted(&self, through: Lsn) {
         self.wanted.store(through.get(), Ordering::Relaxed);
@@ -103,102 +100,14 @@ fn a_checkpoint_of_an_empty_ring_brings_no_freed_segment_back() {
     spool.checkpoint().unwrap();
     drop(spool);
     let (spool, report) = FileSpool::open(dir.path(), config()).unwrap();
-    assert_eq!((report.damage, spool.stats().ring.segments_in_service), (Vec::new(), 0));
+    assert_eq!((report.damage, spool.file_stats().ring.segments_in_service), (Vec::new(), 0));
 }
 
 #[test]
-fn a_consumer_gets_what_came_before_it_was_attached_and_then_each_new_entry_in_order() {
-    let dir = tempfile::tempdir().unwrap();
-    let spool = open(dir.path(), config());
-    let (one, other) = (spool.stream("one").unwrap(), spool.stream("other").unwrap());
-    let first = append(&spool, &[one, other], b"first").unwrap();
-    let shown = spool.replay(one, &mut |_| ()).unwrap();
-    assert_eq!(shown, first);
-    let second = append(&spool, &[one], b"second").unwrap();
-    append(&spool, &[other], b"not for it").unwrap();
-    let keeps = Arc::new(Keeps::default());
-    spool.attach(one, shown, keeps.clone()).unwrap();
-    assert!(spool.attach(one, shown, keeps.clone()).is_err(), "one at a time");
-    let third = append(&spool, &[one], b"third").unwrap();
-    spool.detach(one);
-    append(&spool, &[one], b"nobody is there").unwrap();
-    let seen = keeps.seen.lock().unwrap();
-    assert_eq!(seen.iter().map(|entry| entry.lsn).collect::<Vec<_>>(), [second, third]);
-    assert!(matches!(seen[0].body, PublishedBody::Stored { len: 6 }), "{:?}", seen[0].body);
-    assert!(matches!(&seen[1].body, PublishedBody::Memory(parts) if parts[0] == "third"));
-    assert_eq!(replayed(&spool, one).len(), 4);
-}
-
-/// Is called while it is taken away, and says whether that waited.
-struct Called {
-    spool: Mutex<Option<Arc<FileSpool>>>,
-    inside: Mutex<Sender<()>>,
-    detached: Mutex<Receiver<()>>,
-    waited: AtomicU64,
-}
-
-impl Consumer for Called {
-    fn published(&self, _: Published) {
-        self.inside.lock().unwrap().send(()).unwrap();
-        // With nothing to wait for it would come at once.
-        let detached = self.detached.lock().unwrap().recv_timeout(Duration::from_millis(300));
-        self.waited.store(u64::from(detached.is_err()), Ordering::Relaxed);
-    }
-
-    fn advance_wanted(&self, _: Lsn) {}
-}
-
-#[test]
-fn a_consumer_that_holds_the_spool_is_neither_called_nor_held_once_it_is_detached() {
-    let dir = tempfile::tempdir().unwrap();
-    let spool = Arc::new(open(dir.path(), config()));
-    let stream = spool.stream("one").unwrap();
-    let (inside, is_inside) = channel();
-    let (tell_detached, detached) = channel();
-    let called = Arc::new(Called {
-        spool: Mutex::new(Some(spool.clone())),
-        inside: Mutex::new(inside),
-        detached: Mutex::new(detached),
-        waited: AtomicU64::new(0),
-    });
-    spool.attach(stream, Lsn::ZERO, called.clone()).unwrap();
-    let entry = Entry { stream, needs_body: false, payload: Bytes::from_static(b"entry") };
-    spool.append(Batch { entries: vec![entry], body: Body::None }, Box::new(|_| ()));
-    is_inside.recv().unwrap();
-    spool.detach(stream);
-    tell_detached.send(()).unwrap();
-    assert_eq!(called.waited.load(Ordering::Relaxed), 1, "a call was under way when detaching had ended");
-    assert_eq!(Arc::strong_count(&called), 1);
-    drop(called.spool.lock().unwrap().take());
-    // Nobody has it any more, so it can be opened again.
-    drop(Arc::into_inner(spool).expect("the last one"));
-    open(dir.path(), config());
-}
-
-#[test]
-fn an_id_of_a_stream_is_durable_and_belongs_to_one_name_for_good() {
-    let dir = tempfile::tempdir().unwrap();
-    let spool = open(dir.path(), config());
-    let ids = ["a", "b", "c"].map(|name| spool.stream(name).unwrap());
-    let lsn = append(&spool, &[ids[1]], b"x").unwrap();
-    spool.abandon();
-    let spool = open(dir.path(), config());
-    assert_eq!(["c", "b", "a", "d"].map(|name| spool.stream(name).unwrap())[..3], [ids[2], ids[1], ids[0]]);
-    assert!(!ids.contains(&spool.stream("d").unwrap()));
-    assert_eq!(replayed(&spool, ids[1]), [lsn.get()]);
-    assert!(spool.stream("").is_err() && spool.stream("a\nb").is_err());
-}
-
-#[test]
-fn batches_that_cannot_be_are_refused_at_once() {
+fn a_batch_that_fits_into_no_segment_is_refused_and_a_spool_is_opened_once() {
     let dir = tempfile::tempdir().unwrap();
     let spool = open(dir.path(), config());
     let stream = spool.stream("a").unwrap();
-    let other = tempfile::tempdir().unwrap();
-    let elsewhere = open(other.path(), config());
-    let [.., unknown] = ["a", "b", "c"].map(|name| elsewhere.stream(name).unwrap());
-    assert!(matches!(start(&spool, Batch::default()).recv().unwrap(), Err(AppendError::Entries(0))));
-    assert!(matches!(note(&spool, unknown, ""), Err(AppendError::NoStream(_))));
     assert!(matches!(append(&spool, &[stream], &[0; 70_000]), Err(AppendError::TooLarge { .. })));
     assert!(matches!(FileSpool::open(dir.path(), config()), Err(OpenError::Locked)));
 }
@@ -230,7 +139,7 @@ fn a_stuck_stream_holds_its_own_and_the_ring_goes_round() {
         release_all(&spool, quick);
     }
     println!("refused {full} times");
-    assert!(spool.stats().packs > 0);
+    assert!(spool.file_stats().packs > 0);
     drop(spool);
     let spool = open(dir.path(), config);
     assert_eq!(replayed(&spool, stuck), held.iter().map(|(lsn, _)| lsn.get()).collect::<Vec<_>>());
@@ -256,7 +165,7 @@ fn a_stuck_stream_that_needs_no_bodies_keeps_none() {
         spool.pack_oldest(2).unwrap();
         spool.checkpoint().unwrap();
     }
-    let stats = spool.stats();
+    let stats = spool.file_stats();
     assert!(stats.packs > 0 && stats.pack_bytes < 100 * 1000, "{stats:?}");
     assert_eq!(replayed(&spool, log), appended);
 }
@@ -427,7 +336,7 @@ fn a_changed_byte_anywhere_is_found_by_a_scrub_and_never_read_as_mail() {
     let copied = append(&spool, &[stream], &[0xC0; 999]).unwrap();
     let gone = append(&spool, &[stream], &[0xC1; 999]).unwrap();
     // The rest of the segment nobody needs, so what is needed is copied.
-    while spool.stats().ring.segments_in_service < 2 {
+    while spool.file_stats().ring.segments_in_service < 2 {
         append(&spool, &[stream], &[1; 7000]).unwrap();
     }
     let last = spool.stats().published;
@@ -472,8 +381,8 @@ fn a_damaged_record_keeps_its_octets_when_its_segment_is_packed() {
         let stream = spool.stream("a").unwrap();
         let (mut needed, mut lsn) = (Vec::new(), Lsn::ZERO);
         // Of each of four segments a few are needed, so they are copied.
-        while spool.stats().ring.segments_in_service < 5 {
-            if lsn == Lsn::ZERO && spool.stats().ring.segments_in_service == 3 {
+        while spool.file_stats().ring.segments_in_service < 5 {
+            if lsn == Lsn::ZERO && spool.file_stats().ring.segments_in_service == 3 {
                 let entry = Entry { stream, needs_body: true, payload: "entry of it".into() };
                 let batch = Batch { entries: vec![entry], body: Body::inline(vec![vec![0xC0; 999].into()]) };
                 lsn = start(&spool, batch).recv().unwrap().unwrap();
@@ -490,7 +399,7 @@ fn a_damaged_record_keeps_its_octets_when_its_segment_is_packed() {
         spool.advance(stream, last, None, Released { below: Lsn::ZERO, also });
         assert_eq!(spool.pack_oldest(4).unwrap(), 4);
         spool.checkpoint().unwrap();
-        assert_eq!(spool.stats().packs, 3, "two segments, the damaged one as it is, and the last");
+        assert_eq!(spool.file_stats().packs, 3, "two segments, the damaged one as it is, and the last");
         assert_eq!(damaged(&told), [lsn]);
         let read = spool.read(lsn, 0..999);
         match is_body {
@@ -520,12 +429,12 @@ fn a_damaged_pack_is_not_merged_while_its_damage_is_needed_and_others_are() {
     let spool = open(dir.path(), Config { events, ..config() });
     let stream = spool.stream("a").unwrap();
     let mut lsns = Vec::new();
-    while spool.stats().ring.segments_in_service < 5 {
+    while spool.file_stats().ring.segments_in_service < 5 {
         lsns.push(append(&spool, &[stream], &[lsns.len() as u8; 7000]).unwrap());
     }
     assert_eq!(spool.pack_oldest(4).unwrap(), 4);
     spool.checkpoint().unwrap();
-    assert_eq!(spool.stats().packs, 4);
+    assert_eq!(spool.file_stats().packs, 4);
     // In the second; one in eight stays needed.
     let bad = lsns.len() / 3;
     damage(&dir.path().join("packs"), &[bad as u8; 7000]);
@@ -535,7 +444,7 @@ fn a_damaged_pack_is_not_merged_while_its_damage_is_needed_and_others_are() {
     for _ in 0..2 {
         spool.clean_packs().unwrap();
         spool.checkpoint().unwrap();
-        assert_eq!(spool.stats().packs, 3, "the first, the damaged one, and the two behind it as one");
+        assert_eq!(spool.file_stats().packs, 3, "the first, the damaged one, and the two behind it as one");
     }
     assert_eq!(damaged(&told), [lsns[bad]]);
     for at in (0..lsns.len()).filter(stays) {
@@ -547,7 +456,7 @@ fn a_damaged_pack_is_not_merged_while_its_damage_is_needed_and_others_are() {
     }
     spool.advance(stream, lsns[lsns.len() - 1], None, Released { below: Lsn::ZERO, also: vec![lsns[bad]] });
     spool.clean_packs().unwrap();
-    assert!(spool.stats().packs < 3, "{}", spool.stats().packs);
+    assert!(spool.file_stats().packs < 3, "{}", spool.file_stats().packs);
 }
 
 #[test]
@@ -666,8 +575,8 @@ fn a_batch_reads_the_same_while_it_moves() {
     }
     is_over.store(true, Ordering::Relaxed);
     let reads: u64 = readers.into_iter().map(|reader| reader.join().unwrap()).sum();
-    assert!(reads > 0 && spool.stats().packs > 0, "{reads} reads");
-    assert!(spool.stats().packs < 20, "they were merged: {}", spool.stats().packs);
+    assert!(reads > 0 && spool.file_stats().packs > 0, "{reads} reads");
+    assert!(spool.file_stats().packs < 20, "they were merged: {}", spool.file_stats().packs);
 }
 
 #[test]

@@ -6,7 +6,8 @@ use std::sync::mpsc::channel;
 
 use bytes::Bytes;
 use posthaste_spool::{
-    Batch, Body, ClosedSpool, Config, Entry, FileSpool, Lsn, ReadError, Released, Replayed, SetAside, Spool, StreamId,
+    Batch, Body, ClosedSpool, Config, Entry, FileSpool, Lsn, ReadError, Released, Replayed, SetAside, Spool,
+    SpoolAdmin, StreamId,
 };
 
 fn config() -> Config {

@@ -7,7 +7,8 @@ use std::sync::mpsc::channel;
 use bytes::Bytes;
 use posthaste_fsops::{Choice, Cut, Machine};
 use posthaste_spool::{
-    Batch, Body, ClosedSpool, Config, Entry, FileSpool, Lsn, Released, Replayed, Spool, StreamError, StreamId,
+    Batch, Body, ClosedSpool, Config, Entry, FileSpool, Lsn, Released, Replayed, Spool, SpoolAdmin, StreamError,
+    StreamId,
 };
 
 fn config() -> Config {

@@ -8,7 +8,7 @@ use std::sync::mpsc::{Receiver, channel};
 use bytes::Bytes;
 use posthaste_spool::{
     Batch, Body, ClosedSpool, Config, Entry, Event, Events, FileSpool, FrontFields, Lsn, ReadError, Released, Replayed,
-    Spool, StreamId,
+    Spool, SpoolAdmin, StreamId,
 };
 
 const FRONT: &[u8] = b"Received: from the place where it was\r\n by the place where it is\r\n";

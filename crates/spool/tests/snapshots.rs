@@ -8,7 +8,7 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use bytes::Bytes;
 use posthaste_spool::{
     Batch, Body, Cancelled, ClosedSpool, Config, Entry, FileSpool, Lsn, Released, Replayed, SnapshotName, Spool,
-    StreamId,
+    SpoolAdmin, StreamId,
 };
 
 fn config() -> Config {
@@ -119,7 +119,7 @@ impl Consumer {
         for _ in 0..segments * 8 {
             let lsn = Lsn::new(self.append(self.other, Some(8 << 10)) + 1);
             self.spool.advance(self.other, lsn, None, Released { below: lsn, also: Vec::new() });
-            if self.spool.stats().ring.segments_in_service > 8 {
+            if self.spool.file_stats().ring.segments_in_service > 8 {
                 // As a keeper does that is short of room.
                 self.spool.checkpoint().unwrap();
                 self.spool.pack_oldest(2).unwrap();

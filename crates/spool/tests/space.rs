@@ -80,7 +80,7 @@ impl Disk {
     }
 
     fn segments(&self) -> usize {
-        self.spool.stats().ring.segments
+        self.spool.file_stats().ring.segments
     }
 
     fn is_accepted_again(&self) {
@@ -146,7 +146,7 @@ fn mail_that_waits_for_long_on_a_small_disk_moves_to_packs_and_blocks_no_other()
         disk.spool.advance(disk.stream, last, None, Released { below: Lsn::ZERO, also });
         disk.is_accepted_again();
     }
-    assert!(disk.spool.stats().packs > 0);
+    assert!(disk.spool.file_stats().packs > 0);
     assert_eq!(disk.spool.read(waits, 0..10).unwrap(), Bytes::from_static(&[7; 10]));
 }
 

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 
 use bytes::Bytes;
-use posthaste_spool::Lsn;
+use posthaste_spool::{Lsn, SpoolAdmin};
 
 use super::table::{State, Table, Task};
 use super::test_world::{Door, Doors, Place, World, message};

@@ -202,10 +202,10 @@ impl From<LocalStats> for crate::Stats {
     fn from(stats: LocalStats) -> Self {
         Self {
             delivered: stats.accepted,
-            batches: stats.spool.ring.syncs,
+            batches: stats.spool.syncs,
             batch_messages: stats.accepted,
-            flush_us: stats.spool.ring.sync_ns / 1000,
-            flush_us_max: stats.spool.ring.sync_ns_max / 1000,
+            flush_us: stats.spool.sync_ns / 1000,
+            flush_us_max: stats.spool.sync_ns_max / 1000,
             ..Self::default()
         }
     }

@@ -58,7 +58,7 @@ fn is_whole(world: &World) -> bool {
 fn what_is_given_up_while_the_disk_hangs_is_never_delivered_and_leaves_nothing() {
     let world = World::new(&[]);
     let delivery = &world.delivery;
-    let cancelled = world.spool.stats().ring.cancelled;
+    let cancelled = world.spool.stats().cancelled;
     world.place.runtime.block_on(async {
         let large = large(delivery, "ann", b"large").await;
         let hang = Hang::begin(&world, "written");
@@ -75,7 +75,7 @@ fn what_is_given_up_while_the_disk_hangs_is_never_delivered_and_leaves_nothing()
     world.until("visible", || world.delivery.stats().delivered == 1);
     world.sync();
     assert_eq!(world.texts("ann"), ["Delivered-To: ann\nwanted"]);
-    assert_eq!(world.spool.stats().ring.cancelled - cancelled, 1, "one was on the disk already");
+    assert_eq!(world.spool.stats().cancelled - cancelled, 1, "one was on the disk already");
     assert_eq!(world.held("").1, 0, "no body is needed");
     assert!(is_whole(&world), "memory is given back");
     // The file of a cancelled body goes two checkpoints later.

@@ -179,7 +179,7 @@ fn fill_ring(it: &Idle) {
         let released = posthaste_spool::Released { below: Lsn::new(last.get() + 1), also: Vec::new() };
         it.spool.advance(other, last, None, released);
         it.spool.checkpoint().unwrap();
-        it.spool.pack_oldest(if it.spool.stats().ring.segments_in_service > 2 { 1 } else { 0 }).unwrap();
+        it.spool.pack_oldest(if it.spool.file_stats().ring.segments_in_service > 2 { 1 } else { 0 }).unwrap();
     }
     it.spool.checkpoint().unwrap();
 }

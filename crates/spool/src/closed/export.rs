@@ -6,9 +6,10 @@ use std::ops::ControlFlow;
 use std::path::PathBuf;
 use std::sync::Arc;
 
+use crate::Lsn;
 use bytes::Bytes;
+use posthaste_ring::SegmentReader;
 use posthaste_ring::layout::RecordHeader;
-use posthaste_ring::{Lsn, SegmentReader};
 
 use super::ClosedSpool;
 use crate::batch::{BodyPlace, Head};

@@ -15,9 +15,10 @@ use std::io::{self, Read};
 use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 
+use crate::Lsn;
 use bytes::Bytes;
+use posthaste_ring::SegmentReader;
 use posthaste_ring::layout::{FIRST_RECORD, RecordHeader, SegmentHeader};
-use posthaste_ring::{Lsn, SegmentReader};
 use rustix::fs::FlockOperation;
 
 use crate::batch::{BodyPlace, Head};
@@ -193,8 +194,9 @@ impl ClosedSpool {
     /// What the ring has lost, unless nobody needs it: up to the checkpoint the live files tell.
     fn note_lost(&mut self, found: &[posthaste_ring::Damage]) {
         let through = self.checkpoint.through;
-        let is_needed =
-            |(first, last): (Lsn, Lsn)| last.get() > through || self.state.is_any_needed(first.get()..=last.get());
+        let is_needed = |(first, last): (posthaste_ring::Lsn, posthaste_ring::Lsn)| {
+            last.get() > through || self.state.is_any_needed(first.get()..=last.get())
+        };
         let lost = found.iter().filter(|damage| damage.promised && damage.lsns.is_none_or(is_needed));
         self.damage.extend(lost.map(damage_of).collect::<Vec<_>>());
     }

@@ -6,9 +6,10 @@ use std::io;
 use std::ops::ControlFlow;
 use std::path::Path;
 
+use crate::Lsn;
 use bytes::Bytes;
 use posthaste_ring::layout::RecordHeader;
-use posthaste_ring::{Gap, Lsn, SegmentReader};
+use posthaste_ring::{Gap, SegmentReader};
 
 use super::export::mended;
 use super::{ClosedSpool, lock};
@@ -160,7 +161,7 @@ impl Left {
 
     /// The body of a batch, from whichever place has it whole.
     fn body(&self, lsn: u64) -> Result<Bytes, posthaste_ring::ReadError> {
-        let mut last = Err(posthaste_ring::ReadError::NotFound(Lsn::new(lsn)));
+        let mut last = Err(posthaste_ring::ReadError::NotFound(posthaste_ring::Lsn::new(lsn)));
         for (at, offset, header) in &self.places[&lsn].0 {
             last = self.readers[*at].1.body(*offset, header, 0..u32::MAX);
             if last.is_ok() {

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::io::Read;
 use std::sync::Arc;
 
-use posthaste_spool::{ClosedSpool, FileSpool, Lsn, Released, Replayed, SnapshotName, Spool, StreamId};
+use posthaste_spool::{ClosedSpool, FileSpool, Lsn, Released, Replayed, SnapshotName, Spool, SpoolAdmin, StreamId};
 
 use crate::life::{Letter, Mark, STREAMS, config, content_of, left_over, number, streams};
 

@@ -1,16 +1,16 @@
-//! Any interleaving of appends, cancels, advances, releases, snapshots, packing, cleaning, checkpoints, reopening, kills and power cuts equals a list of batches.
+//! Any interleaving of appends, cancels, advances, releases, snapshots, moves, checkpoints, reopening, kills and power cuts equals a list of batches.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::mpsc::channel;
-use std::time::Duration;
 
 use bytes::Bytes;
-use posthaste_fsops::{Choice, Cut, Machine};
 use posthaste_spool::{
-    AppendError, Batch, Body, Cancelled, Config, Entry, FileSpool, Lsn, ReadError, Released, Replayed, SnapshotName,
-    Spool, StreamId,
+    AppendError, Batch, Body, Cancelled, Entry, Lsn, ReadError, Released, Replayed, SnapshotName, Spool, StreamId,
 };
 use proptest::prelude::*;
+use proptest::test_runner::TestRunner;
+
+use crate::SpoolKind;
 
 #[derive(Debug, Clone)]
 enum Step {
@@ -29,8 +29,7 @@ enum Step {
         snapshot: bool,
     },
     Checkpoint,
-    Pack(usize),
-    Clean,
+    Move(usize),
     Reopen,
     /// Without a last checkpoint.
     Kill,
@@ -66,8 +65,7 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
         20 => append,
         4 => advance,
         2 => Just(Step::Checkpoint),
-        2 => (1usize..4).prop_map(Step::Pack),
-        1 => Just(Step::Clean),
+        3 => (0usize..4).prop_map(Step::Move),
         1 => Just(Step::Reopen),
         1 => Just(Step::Kill),
         1 => any::<u64>().prop_map(Step::Cut),
@@ -105,9 +103,9 @@ impl Needs {
     }
 }
 
-struct Run {
-    spool: Option<FileSpool>,
-    machine: Machine,
+struct Run<K: SpoolKind> {
+    spool: Option<K::Spool>,
+    place: K,
     streams: Vec<StreamId>,
     batches: BTreeMap<u64, Expected>,
     needs: Vec<Needs>,
@@ -119,19 +117,14 @@ struct Run {
     count: usize,
 }
 
-fn config() -> Config {
-    let ring = posthaste_ring::Config { segment_bytes: 64 << 10, max_segments: 8, ..Default::default() };
-    Config { ring, keeper: false, pack_bytes: 200 << 10, ..Config::default() }
-}
-
-impl Run {
+impl<K: SpoolKind> Run<K> {
     fn new() -> Self {
-        let machine = Machine::new().unwrap();
-        let (spool, _) = FileSpool::open(machine.path(), config()).unwrap();
+        let mut place = K::new();
+        let spool = place.open();
         let streams = (0..STREAMS).map(|n| spool.stream(&format!("stream {n}")).unwrap()).collect();
         Run {
             spool: Some(spool),
-            machine,
+            place,
             streams,
             batches: BTreeMap::new(),
             needs: vec![Needs::default(); STREAMS],
@@ -142,7 +135,7 @@ impl Run {
         }
     }
 
-    fn spool(&self) -> &FileSpool {
+    fn spool(&self) -> &K::Spool {
         self.spool.as_ref().unwrap()
     }
 
@@ -207,7 +200,7 @@ impl Run {
                 self.batches.insert(lsn, Expected { entries, body: content });
             }
             Err(AppendError::Full(_)) => {
-                self.spool().pack_oldest(2).unwrap();
+                self.place.move_data(self.spool(), 2);
                 self.checkpoint();
             }
             Err(error) => panic!("{error}"),
@@ -239,8 +232,7 @@ impl Run {
                 self.needs[*stream].advance(position, snapshot, &released);
             }
             Step::Checkpoint => self.checkpoint(),
-            Step::Pack(count) => drop(self.spool().pack_oldest(*count).unwrap()),
-            Step::Clean => drop(self.spool().clean_packs().unwrap()),
+            Step::Move(way) => self.place.move_data(self.spool(), *way),
             Step::Reopen => {
                 self.through = self.spool().stats().published.get();
                 self.spool = None;
@@ -249,14 +241,15 @@ impl Run {
                 self.reopen();
             }
             Step::Kill => {
-                self.kill();
+                let spool = self.spool.take().unwrap();
+                self.place.kill(spool);
+                self.killed();
                 self.reopen();
             }
             Step::Cut(seed) => {
-                self.kill();
-                let recording = self.machine.recording();
-                let cut = Cut { position: recording.events.len(), choice: Choice::Seed(*seed) };
-                self.machine = Machine::boot(&recording.cut(cut), true, seed.is_multiple_of(2)).unwrap();
+                let spool = self.spool.take().unwrap();
+                self.place.cut_power(spool, *seed);
+                self.killed();
                 self.reopen();
             }
             Step::Look => self.look(),
@@ -264,8 +257,7 @@ impl Run {
     }
 
     /// What is so durable that no power cut takes it away is what a kill leaves, too.
-    fn kill(&mut self) {
-        self.spool.take().unwrap().abandon();
+    fn killed(&mut self) {
         // A kill before the cancel entry is durable brings the batch back: the window that is documented.
         self.batches.append(&mut self.cancelled);
         // What came after the checkpoint is there again; what was let go since is needed again.
@@ -294,8 +286,7 @@ impl Run {
     }
 
     fn reopen(&mut self) {
-        let (spool, report) = FileSpool::open(self.machine.path(), config()).unwrap();
-        assert_eq!(report.damage, []);
+        let spool = self.place.open();
         for needs in self.needs.iter_mut().chain(&mut self.durable) {
             (needs.early, needs.below) = (BTreeSet::new(), 0);
         }
@@ -365,15 +356,10 @@ impl Run {
             self.spool().advance(self.streams[stream], last, None, released.clone());
             self.needs[stream].advance(last.get(), None, &released);
         }
-        self.spool().clean_packs().unwrap();
+        self.place.move_data(self.spool(), 0);
         // What was refused or cancelled waits for a second one.
         (0..3).for_each(|_| self.checkpoint());
-        let stats = self.spool().stats();
-        assert_eq!((stats.packs, stats.large_bodies, stats.ring.segments_in_service <= 1), (0, 0, true), "{stats:?}");
-        for dir in ["packs", "bodies", "live", "snapshots"] {
-            let left: Vec<_> = std::fs::read_dir(self.machine.path().join(dir)).unwrap().collect();
-            assert!(left.is_empty(), "{dir}: {left:?}");
-        }
+        self.place.check_empty(self.spool());
     }
 }
 
@@ -381,20 +367,17 @@ fn cases() -> u32 {
     std::env::var("POSTHASTE_SPOOL_CASES").ok().and_then(|cases| cases.parse().ok()).unwrap_or(40)
 }
 
-proptest! {
-    #![proptest_config(ProptestConfig { cases: cases(), max_shrink_time: 60_000, ..ProptestConfig::default() })]
-
-    #[test]
-    fn any_interleaving_equals_a_list_of_batches(steps in steps()) {
-        let mut run = Run::new();
+/// The number of cases is that of `POSTHASTE_SPOOL_CASES`, else 40.
+///
+/// # Panics
+/// If the kind is not equal.
+pub fn any_interleaving_equals_a_list_of_batches<K: SpoolKind>() {
+    let config = ProptestConfig { cases: cases(), max_shrink_time: 60_000, ..ProptestConfig::default() };
+    let run = |steps: Vec<Step>| {
+        let mut run = Run::<K>::new();
         steps.iter().for_each(|step| run.step(step));
         run.end();
-    }
-}
-
-#[test]
-fn a_default_configuration_is_one_that_a_checkpoint_can_follow() {
-    let config = Config::default();
-    let ring = config.ring.segment_bytes * config.ring.max_segments as u64;
-    assert!(config.checkpoint_bytes <= ring / 4 && config.checkpoint_every >= Duration::from_secs(1));
+        Ok(())
+    };
+    TestRunner::new(config).run(&steps(), run).unwrap_or_else(|error| panic!("{error}"));
 }
