@@ -19,6 +19,7 @@ mod event;
 mod machine;
 #[cfg(feature = "record")]
 pub mod recording;
+mod replace;
 mod space;
 #[cfg(feature = "record")]
 mod tree;
@@ -44,6 +45,7 @@ pub use devices::{Watch, watch};
 pub use machine::Machine;
 #[cfg(feature = "record")]
 pub use recording::{Choice, Cut, Event, Recording, Scope};
+pub use replace::{ReplaceError, put_in_place, replace_file, unfinished};
 pub use space::Space;
 #[cfg(feature = "record")]
 pub use tree::Tree;

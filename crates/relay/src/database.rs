@@ -68,12 +68,10 @@ fn open_made(path: &Path) -> Result<Database, DatabaseError> {
 }
 
 fn make(path: &Path) -> Result<Database, DatabaseError> {
-    let unfinished = path.with_extension("new");
+    let unfinished = posthaste_fsops::unfinished(path);
     let file = open_file(&unfinished, OFlags::CREATE | OFlags::TRUNC)?;
     let database = over(file.try_clone()?)?;
-    posthaste_fsops::fsync(&file).map_err(io::Error::from)?;
-    posthaste_fsops::rename(&unfinished, path).map_err(io::Error::from)?;
-    sync_name(path)?;
+    posthaste_fsops::put_in_place(&file, &unfinished, path).map_err(io::Error::from)?;
     Ok(database)
 }
 

@@ -8,6 +8,7 @@ use std::io::{self, IoSlice};
 use std::ops::RangeInclusive;
 use std::path::{Path, PathBuf};
 
+use posthaste_fsops::ReplaceError;
 use rustix::fs::OFlags;
 use rustix::io::Errno;
 
@@ -139,7 +140,12 @@ impl Roster {
                 write(&mut [IoSlice::new(copy)], 0)?;
                 write(&mut [IoSlice::new(copy)], BLOCK)
             }
-            None => self.create(&[copy, copy].concat()),
+            None => {
+                posthaste_fsops::replace_file(&self.path, OWNER, &[copy, copy].concat()).map_err(|error| match error {
+                    ReplaceError::Sync(error) => MakeError::Sync(error),
+                    ReplaceError::Io(error) => MakeError::Other(error),
+                })
+            }
         }
     }
 
@@ -149,22 +155,6 @@ impl Roster {
             Err(Errno::NOENT) => Ok(None),
             file => Ok(Some(file?).filter(|file| file.metadata().is_ok_and(|it| it.len() >= 2 * BLOCK as u64))),
         }
-    }
-
-    /// Whole or not at all.
-    fn create(&self, bytes: &[u8]) -> Result<(), MakeError> {
-        let unfinished = self.path.with_extension("new");
-        let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::TRUNC | OFlags::CLOEXEC;
-        let file = File::from(posthaste_fsops::open(&unfinished, flags, OWNER)?);
-        let dir = self.path.parent().filter(|dir| !dir.as_os_str().is_empty()).unwrap_or(Path::new("."));
-        let dir = File::open(dir)?;
-        if let Err(error) = posthaste_fsops::write_all(&file, bytes) {
-            let _ = posthaste_fsops::unlink(&unfinished);
-            return Err(error.into());
-        }
-        sync(&file)?;
-        posthaste_fsops::rename(&unfinished, &self.path)?;
-        sync(&dir)
     }
 
     /// A segment has a durable header and may be used.

@@ -290,13 +290,10 @@ impl CheckpointFiles {
         if in_place {
             self.write_in_place(slot, bytes)?;
         } else {
-            let unfinished = self.dir.join(format!("checkpoint.{slot}.new"));
             // With room to grow: what is longer than the one before must find its place on a full disk, too.
             let mut padded = bytes.to_vec();
             padded.resize(bytes.len().next_multiple_of(FILE_STEP), 0);
-            files::write_new(&unfinished, &padded)?;
-            posthaste_fsops::rename(&unfinished, path_of(&self.dir, slot))?;
-            files::sync_dir(&self.dir)?;
+            posthaste_fsops::replace_file(&path_of(&self.dir, slot), files::OWNER, &padded)?;
         }
         self.is_sound[slot] = true;
         Ok(())

@@ -30,10 +30,7 @@ impl Names {
             out.put_u16_le(*id);
             put_text(&mut out, name);
         }
-        let unfinished = spool.join(format!("{FILE}.new"));
-        files::write_new(&unfinished, &seal(out))?;
-        posthaste_fsops::rename(&unfinished, spool.join(FILE))?;
-        files::sync_dir(spool)
+        Ok(posthaste_fsops::replace_file(&spool.join(FILE), files::OWNER, &seal(out))?)
     }
 
     /// `None` if there are none, or they are damaged or unreadable.

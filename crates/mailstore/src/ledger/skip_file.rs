@@ -1,10 +1,9 @@
 //! The number of times that UIDs were left out. Its file is beside the table's directory, so that a lost table does not take it along.
 
-use std::fs::File;
 use std::io;
 use std::path::{Path, PathBuf};
 
-use rustix::fs::{Mode, OFlags};
+use rustix::fs::Mode;
 
 fn path_of(dir: &Path) -> PathBuf {
     dir.with_extension("skipped")
@@ -30,15 +29,6 @@ pub(super) fn read(dir: &Path) -> io::Result<Option<u32>> {
 /// # Errors
 /// Errors of writing and syncing.
 pub(super) fn write(dir: &Path, skip: u32) -> io::Result<()> {
-    let (path, new) = (path_of(dir), dir.with_extension("skipped.new"));
-    let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::TRUNC | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-    let file = posthaste_fsops::open(&new, flags, Mode::RUSR | Mode::WUSR)?;
     let text = format!("{skip}\n");
-    if posthaste_fsops::write(&file, text.as_bytes())? < text.len() {
-        return Err(io::ErrorKind::WriteZero.into());
-    }
-    posthaste_fsops::fsync(&file)?;
-    posthaste_fsops::rename(&new, &path)?;
-    let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty());
-    Ok(posthaste_fsops::fsync(File::open(parent.unwrap_or(Path::new(".")))?)?)
+    Ok(posthaste_fsops::replace_file(&path_of(dir), Mode::RUSR | Mode::WUSR, text.as_bytes())?)
 }

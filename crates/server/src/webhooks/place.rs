@@ -1,11 +1,11 @@
 //! How far a webhook has been told: a small file, replaced as a whole.
 
-use std::fs::{self, File, OpenOptions};
-use std::io::{self, Write};
-use std::os::unix::fs::OpenOptionsExt as _;
+use std::fs;
+use std::io;
 use std::path::{Path, PathBuf};
 
 use posthaste_events::Cursor;
+use rustix::fs::Mode;
 use serde::{Deserialize, Serialize};
 
 /// A place in the log, and the number of the last line in front of it.
@@ -49,14 +49,9 @@ impl Place {
 
     /// Makes it durable.
     pub fn save(self, path: &Path) -> io::Result<()> {
-        let partial = path.with_extension("partial");
+        let text = serde_json::to_string(&self)? + "\n";
         // As the files of the log.
-        let mut file = OpenOptions::new().write(true).create(true).truncate(true).mode(0o640).open(&partial)?;
-        serde_json::to_writer(&mut file, &self)?;
-        file.write_all(b"\n")?;
-        posthaste_fsops::fsync(&file)?;
-        fs::rename(&partial, path)?;
-        path.parent().map_or(Ok(()), |dir| Ok(posthaste_fsops::fsync(File::open(dir)?)?))
+        Ok(posthaste_fsops::replace_file(path, Mode::from_raw_mode(0o640), text.as_bytes())?)
     }
 }
 
