@@ -182,7 +182,11 @@ impl Intake {
         let Reserved { entries, units, pins } = reserved;
         let front = mail.front.clone();
         let pending = match body {
-            Body::Memory(parts) => Pending { entries, units, pins, front, parts, large: None },
+            Body::Memory(parts) => {
+                // Of a batch without a body no destination holds anything, nor gives anything back.
+                let units = if parts.is_empty() && front.is_empty() { 0 } else { units };
+                Pending { entries, units, pins, front, parts, large: None }
+            }
             Body::Large(body) => {
                 Pending { entries, units: 0, pins, front, parts: Vec::new(), large: Some(body.upload) }
             }

@@ -154,6 +154,20 @@ async fn stamps_are_made_in_order_and_held_for_the_append() {
 }
 
 #[tokio::test]
+async fn a_message_without_octets_takes_no_memory() {
+    let rig = Rig::new(Config::default());
+    let accept = |front: FrontFields| async {
+        let mail = Mail { front, ..Mail::default() };
+        rig.intake.accept(&rig.destinations, &mail, Body::Memory(Vec::new())).await.expect("accepted");
+        rig.intake.budget().is_whole()
+    };
+    assert!(accept(FrontFields::default()).await, "there is no body that a destination could let go of");
+    assert!(!accept(FrontFields::new("Received: x\r\n").expect("a field")).await);
+    rig.let_go();
+    assert!(rig.intake.budget().is_whole());
+}
+
+#[tokio::test]
 async fn a_refusal_of_one_destination_is_one_of_all() {
     let rig = Rig::new(Config::default());
     rig.destinations[1].refuses.store(true, Ordering::Relaxed);
