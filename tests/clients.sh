@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Sends mail with real clients through a real server on the loopback address, looks at what lies in the Maildirs and reads it by IMAP and POP3.
-# Needs swaks, curl, openssl, python3, neomutt, msmtp, tmux, fetchmail, mpop and smtp-source (in Postfix). POSTHASTE names another binary to test than the debug build.
+# Sends mail with real clients through a real server on the loopback address, looks at what lies in the Maildirs, reads it by IMAP and POP3 and changes it.
+# Needs swaks, curl, openssl, python3, neomutt, mbsync, msmtp, tmux, fetchmail, mpop and smtp-source (in Postfix). POSTHASTE names another binary to test than the debug build.
 . "$(dirname "$0")/lib.sh"
 
 openssl req -x509 -newkey rsa:2048 -nodes -days 2 -subj /CN=mx.example.org -addext subjectAltName=IP:127.0.0.1 \
@@ -41,9 +41,11 @@ tls = "implicit"
 file = "passwords"
 [[domain]]
 name = "example.org"
-users = ["alice", "bob", "carol", "dave", "erin", "load", "tls", "login"]
+users = ["alice", "bob", "carol", "dave", "erin", "load", "tls", "login", "frank"]
 TOML
-echo secret | "$POSTHASTE" password --scram dave@example.org >"$dir/passwords"
+for user in dave frank; do
+    echo secret | "$POSTHASTE" password --scram "$user@example.org"
+done >"$dir/passwords"
 (cd "$dir" && exec "$POSTHASTE" serve >banner 2>log) &
 server=$!
 for _ in $(seq 600); do
@@ -214,6 +216,138 @@ RC
     tmux -L "posthaste-$$" kill-server 2>/dev/null || true
     grep -x 'Subject: y' "$dir/neomutt.eml" && grep -x 'to dave' "$dir/neomutt.eml"
 }
+# What follows changes the mail of frank.
+with_imaplib_changes() {
+    mkdir -p "$dir/posthaste-data/mail/example.org/frank/Maildir"/{,.Projects/,.Projects.2024/}{new,cur,tmp}
+    PORT=$imap python3 - <<'PY'
+import imaplib, os, re, time
+imaplib.Commands["MOVE"] = ("SELECTED",)
+imap = imaplib.IMAP4("127.0.0.1", int(os.environ["PORT"]), timeout=60)
+imap.login("frank@example.org", "secret")
+def ok(answer):
+    status, data = answer
+    assert status == "OK", answer
+    return data
+assert [re.search(r'"/" "(.*)"', line.decode()).group(1) for line in ok(imap.list('""', "Pro*"))] == ["Projects", "Projects/2024"]
+date = imaplib.Time2Internaldate(1_000_000_000)
+for n in range(1, 6):
+    mail = f"Subject: mail {n}\r\nMessage-ID: <{n}@example.org>\r\n\r\nnumber {n}\r\n".encode()
+    (uid,) = ok(imap.append("INBOX", "(\\Seen)" if n == 1 else None, date, mail))
+    assert f" {n}]" in uid.decode(), uid
+# READ-WRITE: imaplib raises an error otherwise.
+assert int(ok(imap.select("INBOX"))[0]) == 5
+assert b"\\Flagged" in ok(imap.store("2", "+FLAGS", "(\\Flagged $Work)"))[0]
+assert ok(imap.uid("STORE", "3", "+FLAGS.SILENT", "(\\Deleted)")) == [None]
+ok(imap.uid("COPY", "1:2", "Projects"))
+assert imap.response("COPYUID")[1][0].endswith(b" 1:2 1:2"), imap.untagged_responses
+imap.uid("MOVE", "4", "Projects/2024")
+ok(imap.expunge())
+assert ok(imap.uid("SEARCH", None, "ALL")) == [b"1 2 5"]
+assert b"FLAGS (\\Flagged $Work" in ok(imap.uid("FETCH", "2", "(FLAGS INTERNALDATE)"))[0]
+assert b"number 5" in ok(imap.uid("FETCH", "5", "(BODY[])"))[0][1]
+assert b"\\Seen" in ok(imap.uid("FETCH", "5", "(FLAGS)"))[0]
+assert b"(MESSAGES 2 UNSEEN 1)" in ok(imap.status("Projects", "(MESSAGES UNSEEN)"))[0]
+ok(imap.close())
+imap.logout()
+PY
+}
+with_curl_changes() {
+    local url="imap://127.0.0.1:$imap" ask=(curl -sS --max-time 30 -u frank@example.org:secret)
+    printf 'Subject: curl\r\n\r\nput there by curl\r\n' >"$dir/curl.eml"
+    "${ask[@]}" -T "$dir/curl.eml" "$url/Projects" || return 1
+    "${ask[@]}" "$url/Projects" -X 'STORE 3 +FLAGS (\Deleted)' | grep -F '\Deleted' || return 1
+    "${ask[@]}" "$url/Projects" -X EXPUNGE | grep -F '* 3 EXPUNGE'
+}
+# Both ways: messages, flags and removals of each side go to the other, and then there is nothing to do.
+with_mbsync() {
+    local near="$dir/mbsync"
+    mkdir -p "$near"
+    cat >"$dir/mbsyncrc" <<RC
+IMAPAccount frank
+Host 127.0.0.1
+Port $imap
+User frank@example.org
+Pass secret
+SSLType None
+AuthMechs LOGIN
+
+IMAPStore far
+Account frank
+
+MaildirStore near
+Path $near/
+Inbox $near/INBOX
+SubFolders Verbatim
+
+Channel mail
+Far :far:
+Near :near:
+Patterns *
+Create Near
+Expunge Both
+CopyArrivalDate yes
+SyncState *
+RC
+    mbsync -V -c "$dir/mbsyncrc" -a || return 1
+    [ "$(find "$near/INBOX" -type f ! -name '.*' | wc -l)" -eq 3 ] && [ "$(find "$near/Projects/new" "$near/Projects/cur" -type f | wc -l)" -eq 2 ] || return 1
+    printf 'Subject: near\n\nwritten here\n' >"$near/INBOX/new/1.near"
+    local file
+    file=$(grep -rlx 'number 5' "$near/INBOX/cur")
+    mv "$file" "${file%%:2,*}:2,FRS"
+    rm "$(grep -rlx 'number 1' "$near/INBOX/cur")"
+    mbsync -V -c "$dir/mbsyncrc" -a || return 1
+    local inbox
+    inbox=$(curl -sS --max-time 30 -u frank@example.org:secret "imap://127.0.0.1:$imap/INBOX" -X 'UID FETCH 1:* (FLAGS)')
+    echo "$inbox"
+    grep -q 'UID 6 FLAGS ()' <<<"$inbox" && ! grep -q 'UID 1 ' <<<"$inbox" && grep -q 'UID 5 FLAGS (\\Answered \\Flagged \\Seen' <<<"$inbox" || return 1
+    local before
+    before=$(cd "$near" && find . -type f ! -name '.*' | sort)
+    mbsync -V -c "$dir/mbsyncrc" -a >"$dir/mbsync.out" 2>&1 || { cat "$dir/mbsync.out"; return 1; }
+    cat "$dir/mbsync.out"
+    [ "$before" = "$(cd "$near" && find . -type f ! -name '.*' | sort)" ] &&
+        [ "$inbox" = "$(curl -sS --max-time 30 -u frank@example.org:secret "imap://127.0.0.1:$imap/INBOX" -X 'UID FETCH 1:* (FLAGS)')" ]
+}
+with_neomutt_changes() {
+    cat >"$dir/neomuttrc" <<RC
+set imap_user = "frank@example.org"
+set imap_pass = "secret"
+set certificate_file = "$dir/cert.pem"
+set ssl_verify_host = no
+set folder = "imap://127.0.0.1:$imap/"
+set spoolfile = "+INBOX"
+set header_cache = ""
+set delete = yes
+set sort = mailbox-order
+push "<first-entry><flag-message><last-entry><delete-message><sync-mailbox><exit>"
+RC
+    tmux -L "posthaste-$$" -f /dev/null new-session -d -x 100 -y 30 "HOME='$dir' neomutt -n -F '$dir/neomuttrc' 2>'$dir/neomutt.err'"
+    local found=""
+    for _ in $(seq 300); do
+        found=$(curl -sS --max-time 30 -u frank@example.org:secret "imap://127.0.0.1:$imap/INBOX" -X 'UID FETCH 1:* (FLAGS)')
+        [ "$(grep -c FETCH <<<"$found")" -eq 2 ] && break
+        sleep 0.1
+    done
+    tmux -L "posthaste-$$" capture-pane -p 2>/dev/null || true
+    tmux -L "posthaste-$$" kill-server 2>/dev/null || true
+    echo "$found"
+    # The first message was flagged: neomutt takes that away.
+    ! grep -q 'UID 2 FLAGS .*\\Flagged' <<<"$found" && [ "$(grep -c FETCH <<<"$found")" -eq 2 ]
+}
+# Without `keep`: what it has it deletes.
+with_fetchmail_that_deletes() {
+    cat >"$dir/fetchmailrc" <<RC
+set postmaster root
+set no bouncemail
+poll 127.0.0.1 protocol pop3 service $pop3 uidl
+  user "frank@example.org" password "secret" fetchall nokeep
+  sslproto "TLS1.2+" sslcertfile "$dir/cert.pem" sslcertck sslcommonname "mx.example.org"
+  mda "cat >>$dir/frank.mbox"
+RC
+    chmod 600 "$dir/fetchmailrc"
+    HOME=$dir fetchmail -f "$dir/fetchmailrc" --idfile "$dir/frankids" --nosyslog --nodetach || return 1
+    [ "$(grep -cE '^(number|written)' "$dir/frank.mbox")" -eq 2 ] || return 1
+    curl -sS --max-time 30 -u frank@example.org:secret "imap://127.0.0.1:$imap/" -X 'STATUS INBOX (MESSAGES)' | grep -F '(MESSAGES 0)'
+}
 with_curl_by_pop3() {
     curl -sS --max-time 30 -u dave@example.org:secret "pop3://127.0.0.1:$pop3/" | grep -qx $'1 [0-9]*\r' &&
         curl -sS --max-time 30 --ssl-reqd --cacert "$dir/cert.pem" -u dave@example.org:secret "pop3://127.0.0.1:$pop3/1" | grep -qx $'to dave\r' &&
@@ -364,11 +498,16 @@ check "all 2000 are in the Maildir" load_arrived
 check "curl reads by IMAP, also behind STARTTLS" with_curl_by_imap
 check "curl is refused a wrong password" with_curl_by_imap_and_a_wrong_password
 check "neomutt reads by IMAP" with_neomutt
+check "imaplib stores, marks, copies, moves and removes messages" with_imaplib_changes
+check "curl stores a message and removes it" with_curl_changes
+check "mbsync syncs both ways, then has nothing to do" with_mbsync
+check "neomutt marks and deletes" with_neomutt_changes
 check "curl reads by POP3, also behind STLS and with implicit TLS" with_curl_by_pop3
 check "curl is refused a wrong password by POP3" with_curl_by_pop3_and_a_wrong_password
 check "fetchmail reads by POP3, and nothing twice" with_fetchmail
 check "mpop reads by POP3, and nothing twice" with_mpop
 check "mpop logs in by SCRAM-SHA-256" with_mpop_by_scram_alone
+check "fetchmail deletes by POP3" with_fetchmail_that_deletes
 if unshare -n true 2>/dev/null; then
     check "the first minute: IMAP and POP3 with the password that the server made" the_first_minute
 else

@@ -10,6 +10,7 @@ use rustix::process::Signal;
 
 use crate::auth::line;
 use crate::corpus::{corpus_dir, messages_in, to_crlf, to_wire};
+use crate::pop3::Pop3;
 use crate::support::{MESSAGE, PATIENCE, Server};
 use crate::tls::{certify, tls13};
 
@@ -276,6 +277,93 @@ fn uids_are_the_same_after_each_kill_9() {
         server.signal(Signal::KILL);
         server.wait();
     }
+}
+
+/// Names in `cur` and `new` of ann's INBOX or one of its folders.
+fn files(dir: &Path, folder: &str) -> Vec<String> {
+    let maildir = dir.join("posthaste-data/mail/example.org/ann/Maildir").join(folder);
+    let names =
+        ["new", "cur"].into_iter().flat_map(|subdir| std::fs::read_dir(maildir.join(subdir)).into_iter().flatten());
+    names.map(|file| file.unwrap().file_name().into_string().unwrap()).collect()
+}
+
+/// UIDs, flags and octets of a mailbox, and the list of mailboxes.
+fn contents(address: SocketAddr, mailbox: &str) -> (String, String) {
+    let mut imap = Imap::logged_in(address);
+    let names = imap.ok("LIST \"\" *") + &imap.ok("LSUB \"\" *");
+    imap.ok(&format!("EXAMINE {mailbox}"));
+    let told = imap.ok("UID FETCH 1:* (FLAGS INTERNALDATE BODY.PEEK[])");
+    (names, told.replace(" \\Recent", "").replace("\\Recent", ""))
+}
+
+/// What was answered with OK is there after a kill, and the files of the Maildir follow.
+#[test]
+fn changes_by_imap_survive_a_kill_9() {
+    let dir = tempfile::tempdir().unwrap();
+    let (mut server, mut address) = serve(dir.path(), "", "imap");
+    for subject in ["one", "two", "three", "four"] {
+        server.hello().deliver(&["ann@example.org"], format!("Subject: {subject}\r\n\r\nx\r\n").as_bytes());
+    }
+    server.wait_for_mail("example.org", "ann", 4);
+    for folder in [".Work/new", ".Work/cur", ".Work/tmp"] {
+        std::fs::create_dir_all(dir.path().join("posthaste-data/mail/example.org/ann/Maildir").join(folder)).unwrap();
+    }
+    for round in 0..2 {
+        let mut imap = Imap::logged_in(address);
+        match round {
+            0 => {
+                imap.ok("SELECT INBOX");
+                assert!(imap.ok("STORE 1 +FLAGS (\\Flagged $Work)").contains("* 1 FETCH (FLAGS (\\Flagged $Work"));
+                assert!(imap.ok("UID FETCH 2 BODY[TEXT]").contains("\\Seen"));
+                imap.ok("STORE 3 +FLAGS.SILENT (\\Deleted)");
+                assert!(imap.ok("EXPUNGE").contains("* 3 EXPUNGE"));
+            }
+            _ => {
+                imap.ok("SELECT INBOX");
+                imap.ok("COPY 1:2 Work");
+                assert!(imap.ok("UID MOVE 4 Work").contains("* OK [COPYUID "));
+                let (said, tagged) =
+                    imap.command("APPEND Work (\\Draft) \" 1-Feb-1994 21:52:25 -0800\" {5+}\r\nhe\no\n");
+                assert!(said.is_empty() && tagged.starts_with("OK [APPENDUID "), "{tagged}");
+            }
+        }
+        let mailbox = ["INBOX", "Work"][round];
+        let before = contents(address, mailbox);
+        server.signal(Signal::KILL);
+        server.wait();
+        (server, address) = serve(dir.path(), "", "imap");
+        assert_eq!(contents(address, mailbox), before, "round {round}");
+    }
+    let (_, told) = contents(address, "Work");
+    assert!(told.contains("FLAGS (\\Draft)") && told.contains("he\r\no\r\n"), "{told}");
+    // Letters of flags are in the names within a second.
+    let flagged = |name: &String| name.split_once(":2,").is_some_and(|(_, letters)| letters.contains('F'));
+    while files(dir.path(), "").iter().filter(|name| flagged(name)).count() != 1 || files(dir.path(), "").len() != 2 {
+        std::thread::sleep(std::time::Duration::from_millis(20));
+    }
+    server.stop();
+}
+
+#[test]
+fn messages_deleted_by_pop3_are_gone_by_imap() {
+    let dir = tempfile::tempdir().unwrap();
+    let (server, address) = serve(dir.path(), "", "imap");
+    for subject in ["one", "two", "three"] {
+        server.hello().deliver(&["ann@example.org"], format!("Subject: {subject}\r\n\r\n").as_bytes());
+    }
+    server.wait_for_mail("example.org", "ann", 3);
+    let mut imap = Imap::logged_in(address);
+    imap.ok("SELECT INBOX");
+    let mut pop3 = Pop3::logged_in(address_of(&server, "pop3"));
+    pop3.ok("DELE 1");
+    pop3.lines("RETR 3");
+    assert_eq!(pop3.ask("QUIT"), "+OK Bye; 1 removed\r\n");
+    let told = imap.ok("NOOP");
+    assert!(told.contains("* 1 EXPUNGE") && told.contains("* 2 FETCH (UID 3 FLAGS (\\Seen"), "{told}");
+    while files(dir.path(), "").len() != 2 {
+        std::thread::sleep(std::time::Duration::from_millis(20));
+    }
+    server.stop();
 }
 
 #[test]
