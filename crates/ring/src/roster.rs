@@ -1,5 +1,5 @@
-//! The roster: which segments must be there. Each is entered before the first record is written to it, so one that was removed
-//! or emptied afterwards is missed, also where no other segment tells of it.
+//! The roster: the list of segments that must be there. Each is entered before its first record is written.
+//! So a segment that is removed or emptied later is missed, even if no other segment tells of it.
 //!
 //! One file of two blocks that begin with the same content; docs/formats.md has the byte table.
 

@@ -1,5 +1,6 @@
-//! Values of a configuration or a command line: sizes, times, rates and names, and [mistakes](words) told in their words; the [`Bucket`] that keeps to a rate,
-//! and the [`BackOff`] between attempts.
+//! Values of a configuration or a command line: sizes, times, rates and names. [Mistakes](words) are told in the same words.
+//!
+//! A [`Bucket`] keeps to a rate, and a [`BackOff`] is the pause between attempts.
 //!
 //! For any program that has such values. It knows no keys and no limits of theirs; it reads no file.
 #![forbid(unsafe_code)]
