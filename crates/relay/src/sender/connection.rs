@@ -23,7 +23,7 @@ use super::source::Egress;
 use super::standing::Pause;
 use super::traffic::Mail;
 use crate::dns::Host;
-use crate::session::{Auth, Channel, End, Endpoint, OpenError, Session, Settings, Tls, TlsPolicy};
+use crate::session::{Auth, Channel, End, Endpoint, Halt, OpenError, Session, Settings, Tls, TlsPolicy};
 
 /// Counts the connection for as long as the task runs, whatever ends it.
 pub(super) struct Counted {
@@ -245,6 +245,9 @@ pub(super) fn settings_for(
     settings.timeouts = config.timeouts.clone();
     settings.proxy = source.settings.proxy.clone();
     settings.eight_bit = config.eight_bit;
+    let recorder = shared.recorder.clone();
+    // What a host takes from then on cannot be recorded.
+    settings.halt = Some(Halt::new(move || recorder.budget.is_closed()));
     if let (Some(witnesses), Endpoint::Tcp(address)) = (&config.witnesses, endpoint) {
         settings.witness = witnesses.session(&host.name, address.ip());
     }

@@ -8,7 +8,7 @@ use tokio::time::Instant;
 use super::shape::{RateLimit, Tokens, check};
 use super::shared::Shared;
 use super::site::Site;
-use crate::session::{Endpoint, OpenError, Session, Settings};
+use crate::session::{Endpoint, Loss, OpenError, Session, Settings};
 
 /// The right to make one connection. Its session counts as failed, also if its task panics, unless it is [excused](Self::excuse).
 pub(super) struct DialPermit {
@@ -25,7 +25,7 @@ impl DialPermit {
         match Session::open(endpoint, settings).await {
             Ok(session) => Ok((session, self)),
             Err(error) => {
-                self.is_excused = matches!(error, OpenError::Source(_));
+                self.is_excused = matches!(error, OpenError::Source(_) | OpenError::Lost(Loss::Halted));
                 Err(error)
             }
         }

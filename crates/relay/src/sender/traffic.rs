@@ -151,7 +151,7 @@ impl Mail {
     /// be sent as it could not be recorded.
     pub fn is_excused(&self) -> bool {
         let had_nothing = self.idle.is_some() || self.waits_for_records;
-        self.must_end() || self.has_answered || had_nothing && !self.has_lost
+        self.shared.recorder.budget.is_closed() || self.has_answered || had_nothing && !self.has_lost
     }
 
     /// Whether the reply that has ended the session was told of a message.
@@ -359,11 +359,6 @@ impl Traffic for Mail {
 
     fn is_timed(&self) -> bool {
         self.is_limited
-    }
-
-    /// What a host takes now cannot be recorded.
-    fn must_end(&self) -> bool {
-        self.shared.recorder.budget.is_closed()
     }
 
     fn poll_next(&mut self, cx: &mut Context<'_>) -> Poll<Option<Message<UnderWay>>> {

@@ -33,10 +33,12 @@ pub enum Loss {
         /// All of it.
         reply: ShortReply,
     },
-    /// The future of an earlier [`Session::run`](super::Session::run) was dropped before its end, or
-    /// [`Traffic::must_end`](super::Traffic::must_end) said so.
+    /// The future of an earlier [`Session::run`](super::Session::run) was dropped before its end.
     #[error("the session is over")]
     Over,
+    /// [`Settings::halt`](super::Settings::halt) is set.
+    #[error("the session was halted")]
+    Halted,
 }
 
 fn what_happened(error: &io::Error) -> String {

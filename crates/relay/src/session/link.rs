@@ -13,7 +13,7 @@ use posthaste_watch::Pulse;
 use tokio::io::{AsyncReadExt, AsyncWrite};
 use tokio::time::{Instant, Sleep};
 
-use super::{Loss, Timeouts, steps};
+use super::{Halt, Loss, Settings, Timeouts, steps};
 
 /// A connection with its state machine.
 #[derive(Debug)]
@@ -31,6 +31,7 @@ pub(super) struct Link {
     timer: Pin<Box<Sleep>>,
     progress: Option<Progress>,
     pub pulse: Option<Pulse>,
+    halt: Option<Halt>,
 }
 
 /// The deadline moves only when this changes, not with each octet that a server sends.
@@ -50,19 +51,20 @@ const RECORD_BYTES: usize = 16 << 10;
 const PATIENCE_MAX: Duration = Duration::from_secs(30 * 24 * 3600);
 
 impl Link {
-    pub fn new(machine: Machine, stream: Stream, timeouts: Timeouts, pulse: Option<Pulse>) -> Self {
+    pub fn new(machine: Machine, stream: Stream, settings: &Settings) -> Self {
         let now = Instant::now();
         Self {
             machine,
             stream,
-            timeouts,
+            timeouts: settings.timeouts.clone(),
             input: BytesMut::new(),
             in_tls: 0,
             broken: None,
             deadline: now,
             timer: Box::pin(tokio::time::sleep_until(now + PATIENCE_MAX)),
             progress: None,
-            pulse,
+            pulse: settings.pulse.clone(),
+            halt: settings.halt.clone(),
         }
     }
 
@@ -108,8 +110,11 @@ impl Link {
         }
     }
 
-    /// Writes or reads something, or fails once the time for it is over.
+    /// Writes or reads something, or fails once the time for it is over or the session is halted.
     pub fn poll_progress(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Loss>> {
+        if self.halt.as_ref().is_some_and(Halt::is_set) {
+            return Poll::Ready(Err(Loss::Halted));
+        }
         let progress = Progress {
             replied: self.machine.replied(),
             written: self.machine.output().written(),

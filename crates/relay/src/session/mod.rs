@@ -57,7 +57,7 @@ use tokio::time::timeout;
 pub use error::{Loss, OpenError};
 pub use fate::{Fate, Said, Scope};
 pub use proxy::Proxy;
-pub use settings::{Auth, Channel, Endpoint, Settings, Timeouts, Tls, TlsPolicy};
+pub use settings::{Auth, Channel, Endpoint, Halt, Settings, Timeouts, Tls, TlsPolicy};
 pub use steps::STEPS;
 pub use verify::Verdict;
 
@@ -93,11 +93,6 @@ pub trait Traffic {
     /// Whether the time at which a message is given counts, as for a rate: then one is asked for only when its MAIL can be written at once, not
     /// together with what is left of the message before.
     fn is_timed(&self) -> bool {
-        false
-    }
-
-    /// Whether the session ends at once, before it writes anything more: a message whose end is not written is not sent then.
-    fn must_end(&self) -> bool {
         false
     }
 
@@ -257,9 +252,6 @@ impl Session {
         is_idle: bool,
         cx: &mut Context<'_>,
     ) -> Poll<Result<Next<T::Key>, Loss>> {
-        if traffic.must_end() {
-            return Poll::Ready(Err(Loss::Over));
-        }
         // An idle session that the server has closed takes no message.
         if is_idle && let Poll::Ready(progress) = self.link.poll_progress(cx) {
             return Poll::Ready(progress.map(|()| Next::Progress));

@@ -14,6 +14,7 @@ use super::link::Link;
 use super::{Auth, Channel, Endpoint, Loss, OpenError, Settings, Tls, TlsPolicy, steps};
 
 pub(super) async fn connect(endpoint: &Endpoint, settings: &Settings) -> Result<Stream, OpenError> {
+    settings.check_halt()?;
     settings.pulse.iter().for_each(|pulse| pulse.step(steps::CONNECTING));
     if let (Endpoint::Tcp(address), Some(proxy)) = (endpoint, &settings.proxy) {
         let stream = proxy.connect(*address, settings.source, settings.timeouts.connect).await?;
@@ -56,7 +57,7 @@ pub(super) async fn establish(stream: Stream, settings: &Settings) -> Result<(Li
     if let Some(witness) = &settings.witness {
         machine.set_witness(witness.clone());
     }
-    let mut link = Link::new(machine, stream, settings.timeouts.clone(), settings.pulse.clone());
+    let mut link = Link::new(machine, stream, settings);
     let channel = match &settings.tls {
         None => {
             link.until_ready().await?;
@@ -109,6 +110,7 @@ fn may_retry_in_clear(tls: &Tls, settings: &Settings) -> bool {
 
 /// Nothing that came in the clear is left: the machine has seen to that.
 async fn handshake(link: &mut Link, tls: &Tls, settings: &Settings) -> Result<Channel, OpenError> {
+    settings.check_halt()?;
     let stream = std::mem::replace(&mut link.stream, Stream::Gone);
     settings.pulse.iter().for_each(|pulse| pulse.step(steps::HANDSHAKE));
     let connecting = TlsConnector::from(Arc::clone(&tls.config)).connect(tls.name.clone(), stream);

@@ -1,5 +1,6 @@
 //! What a session is told once.
 
+use std::fmt;
 use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -12,7 +13,7 @@ use posthaste_watch::Pulse;
 use rustls::ClientConfig;
 use rustls::pki_types::ServerName;
 
-use super::Proxy;
+use super::{Loss, Proxy};
 
 /// One address of a host.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
@@ -50,6 +51,8 @@ pub struct Settings {
     pub witness: Option<Arc<dyn Witness>>,
     /// Is told the step that the session is in, of [`STEPS`](super::STEPS).
     pub pulse: Option<Pulse>,
+    /// Asked before the connection, the TLS handshake and each write. `None`: nobody stops the session.
+    pub halt: Option<Halt>,
 }
 
 impl Settings {
@@ -68,7 +71,35 @@ impl Settings {
             timeouts: Timeouts::default(),
             witness: None,
             pulse: None,
+            halt: None,
         }
+    }
+
+    /// # Errors
+    /// [`Loss::Halted`].
+    pub(super) fn check_halt(&self) -> Result<(), Loss> {
+        if self.halt.as_ref().is_some_and(Halt::is_set) { Err(Loss::Halted) } else { Ok(()) }
+    }
+}
+
+/// A condition that ends sessions at once, wherever they are: nothing more is written, not even QUIT. A message whose end is not written by then is not sent.
+#[derive(Clone)]
+pub struct Halt(Arc<dyn Fn() -> bool + Send + Sync>);
+
+impl Halt {
+    /// `is_set` is asked often, and must not block.
+    pub fn new(is_set: impl Fn() -> bool + Send + Sync + 'static) -> Self {
+        Self(Arc::new(is_set))
+    }
+
+    pub(super) fn is_set(&self) -> bool {
+        (self.0)()
+    }
+}
+
+impl fmt::Debug for Halt {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("Halt").field(&self.is_set()).finish()
     }
 }
 

@@ -1,6 +1,9 @@
 //! A spool that takes no records: what is sent meanwhile stays within a bound, and nothing else is sent again behind a restart.
 
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::TcpListener;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::mpsc::{Receiver, Sender, channel};
 
 use posthaste_hooked_spool::{HookedSpool, Hooks};
 use posthaste_spool::{AppendError, Then};
@@ -155,18 +158,68 @@ fn a_spool_that_another_stream_has_poisoned_stops_it_too() {
     assert_eq!((sink.taken().len(), rig.relay.stats().recipients), (1, 1));
 }
 
+/// Dialogue of a host up to the message's end: each reply, and how the command before it begins.
+const DIALOGUE: [(&str, &str); 8] = [
+    ("", "220 held"),
+    ("EHLO", "250-held\r\n250 AUTH PLAIN"),
+    ("AUTH", "235 2.7.0 ok"),
+    ("MAIL", "250 2.1.0 ok"),
+    ("RCPT", "250 2.1.5 ok"),
+    ("DATA", "354 go"),
+    ("x", ""),
+    (".", "250 2.0.0 taken"),
+];
+
+/// Holds its reply of this number until it is released. Then it gives what else the client has written.
+fn held_at(held: usize) -> (u16, Receiver<()>, Sender<()>, Receiver<String>) {
+    let listener = TcpListener::bind((LOOPBACK, 0)).unwrap();
+    let port = listener.local_addr().unwrap().port();
+    let ((hold, is_held), (release, is_released), (tell, rest)) = (channel(), channel(), channel());
+    std::thread::spawn(move || {
+        let (mut stream, _) = listener.accept().unwrap();
+        drop(listener);
+        let mut input = BufReader::new(stream.try_clone().unwrap());
+        for (number, (command, reply)) in DIALOGUE.iter().enumerate().take(held + 1) {
+            let mut line = String::new();
+            if !command.is_empty() {
+                input.read_line(&mut line).unwrap();
+            }
+            assert!(line.starts_with(command), "{line} for {command}");
+            if number == held {
+                hold.send(()).unwrap();
+                is_released.recv().unwrap();
+            }
+            if !reply.is_empty() {
+                stream.write_all(format!("{reply}\r\n").as_bytes()).unwrap();
+            }
+        }
+        let mut more = String::new();
+        // A reset says as much as an end.
+        let _ = input.read_to_string(&mut more);
+        tell.send(more).unwrap();
+    });
+    (port, is_held, release, rest)
+}
+
 #[test]
 fn poison_ends_a_session_before_its_next_octet() {
-    let (sink, disk) = (Sink::start(), Arc::<Disk>::default());
-    let rig = disk.rig(sink.port());
-    rig.send("ann@here.example", &["hangbob@a.example"], "x\r\n");
-    sink.wait_hanging(1);
-    disk.is_poisoned.store(true, Ordering::Relaxed);
-    wait("it is told", || rig.said("Poisoned") == 1);
-    // The host would take the message now.
-    sink.release();
-    wait("the connections end", || rig.relay.stats().connections == 0);
-    assert_eq!((sink.taken().len(), rig.relay.stats().recipients), (0, 1));
+    for (held, (command, _)) in DIALOGUE.iter().enumerate().filter(|(_, (command, _))| *command != "x") {
+        let disk = Arc::<Disk>::default();
+        let (port, is_held, release, rest) = held_at(held);
+        let hooks = On(disk.clone());
+        let wrap = |spool| -> Arc<dyn Spool> { Arc::new(HookedSpool::new(spool, hooks)) };
+        let rig = rig_over(tempfile::tempdir().unwrap(), zone(), 1, wrap, |config| {
+            let auth = Some(Credentials::new("ann", "secret"));
+            config.routing.routes = vec![Route { auth, ..Route::new("[127.0.0.1]", port) }.into()];
+        });
+        rig.send("ann@here.example", &["bob@a.example"], "x\r\n");
+        is_held.recv_timeout(Duration::from_secs(60)).expect(command);
+        disk.is_poisoned.store(true, Ordering::Relaxed);
+        release.send(()).unwrap();
+        assert_eq!(rest.recv_timeout(Duration::from_secs(60)).expect(command), "", "behind {command}");
+        wait("the connections end", || rig.relay.stats().connections == 0);
+        assert_eq!(rig.relay.stats().recipients, 1, "{command}");
+    }
 }
 
 #[test]

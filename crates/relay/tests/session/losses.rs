@@ -1,10 +1,10 @@
 //! Connections that are lost at each octet, in each direction.
 
-use std::cell::Cell;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use bytes::Bytes;
 use posthaste_net::Stream;
-use posthaste_relay::session::{End, Fate, Loss, OpenError, Settings};
+use posthaste_relay::session::{End, Fate, Halt, Loss, OpenError, Settings};
 use posthaste_smtp::Protocol;
 use posthaste_smtp::client::Transfer;
 use rustix::net::sockopt::set_socket_send_buffer_size;
@@ -91,11 +91,14 @@ async fn a_connection_is_lost_at_each_octet() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_session_that_must_end_writes_nothing_more() {
-    let mut unsent = 0;
+async fn a_halted_session_writes_nothing_more() {
+    let (mut unopened, mut unsent) = (0, 0);
     for steps in 0.. {
-        let mut list = List { steps: Some(Cell::new(steps)), ..List::two() };
-        let (end, seen) = send_all(Script::default(), &mut list, &settings()).await;
+        let left = AtomicUsize::new(steps);
+        let take = move || left.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |left| left.checked_sub(1));
+        let settings = Settings { halt: Some(Halt::new(move || take().is_err())), ..settings() };
+        let mut list = List::two();
+        let (end, seen) = send_all(Script::default(), &mut list, &settings).await;
         assert_eq!(list.fates.len(), 2 - list.messages.len(), "after {steps} steps");
         for (key, fates) in &list.fates {
             let subject = format!("Subject: {key}\r\n");
@@ -111,14 +114,18 @@ async fn a_session_that_must_end_writes_nothing_more() {
                 fate => panic!("{fate:?} after {steps} steps"),
             }
         }
-        match end.unwrap() {
-            End::Lost(Loss::Over) => {}
-            End::NoMore => break,
+        match end {
+            Err(OpenError::Lost(Loss::Halted)) => {
+                unopened += 1;
+                assert!(steps > 0 || seen.read == 0, "{:?}", seen.lines);
+            }
+            Ok(End::Lost(Loss::Halted)) => {}
+            Ok(End::NoMore) => break,
             end => panic!("{end:?} after {steps} steps"),
         }
         assert!(!seen.lines.contains(&"QUIT".to_owned()), "after {steps} steps");
     }
-    assert!(unsent > 2, "{unsent}");
+    assert!(unopened > 1 && unsent > 2, "{unopened} {unsent}");
 }
 
 /// TLS encrypts more than the socket takes at once; what it holds back has not left this process.

@@ -1,6 +1,5 @@
 //! A scripted server on the other end of a socket pair, and messages for it. The clock is paused: it moves only when everybody waits.
 
-use std::cell::Cell;
 use std::collections::VecDeque;
 use std::task::{Context, Poll};
 
@@ -241,8 +240,6 @@ pub struct List {
     pub fates: Vec<(usize, Vec<Fate>)>,
     /// Nothing comes, instead of no more, when the list is empty.
     pub waits: bool,
-    /// The session may go on so often, and must end then.
-    pub steps: Option<Cell<usize>>,
 }
 
 impl List {
@@ -260,10 +257,6 @@ impl Traffic for List {
             None if self.waits => Poll::Pending,
             next => Poll::Ready(next),
         }
-    }
-
-    fn must_end(&self) -> bool {
-        self.steps.as_ref().is_some_and(|steps| steps.replace(steps.get().saturating_sub(1)) == 0)
     }
 
     fn finished(&mut self, key: usize, fates: Vec<Fate>) {
