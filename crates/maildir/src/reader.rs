@@ -1,7 +1,7 @@
 //! Maildirs that are only read, for programs that serve what others deliver.
 
 use std::fs::File;
-use std::io;
+use std::io::{self, Read as _};
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::OnceLock;
 use std::time::Duration;
@@ -20,6 +20,8 @@ use crate::uidlist::{UIDLIST_FILE, UidList, UidListError};
 
 /// Bytes of directory entries fetched at once.
 const BUFFER_BYTES: usize = 256 * 1024;
+const SUBSCRIPTIONS_FILE: &str = "subscriptions";
+const SUBSCRIPTIONS_BYTES_MAX: u64 = 1 << 20;
 
 /// An open Maildir that nothing is made in. Files get other names by [`give_other_key`](Self::give_other_key) and [`rename_to_cur`](Self::rename_to_cur), or leave by [`remove`](Self::remove)
 /// and [`GoneDir::take`](crate::GoneDir::take).
@@ -73,6 +75,31 @@ impl MailRoot {
         let mut has = false;
         entries(&self.open_dir(path)?, |name, _, _| has |= name.is_some_and(|name| name.starts_with("dovecot")))?;
         Ok(has)
+    }
+
+    /// The file in which Dovecot lists the names that an account is subscribed to, up to 1 MiB; `None` if there is none. A symbolic link is not followed.
+    ///
+    /// # Errors
+    /// Those of `open` and `read`; `InvalidData` if it is longer, or no file.
+    pub fn subscriptions(&self, inbox: &MailboxPath) -> io::Result<Option<Vec<u8>>> {
+        let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::CLOEXEC | OFlags::NONBLOCK;
+        let dir = match self.open_dir(inbox) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+            dir => dir?,
+        };
+        let file = match rustix::fs::openat(&dir, SUBSCRIPTIONS_FILE, flags, Mode::empty()) {
+            Err(Errno::NOENT) => return Ok(None),
+            opened => File::from(opened?),
+        };
+        if !file.metadata()?.is_file() {
+            return Err(io::Error::new(io::ErrorKind::InvalidData, "this is no file"));
+        }
+        let mut content = Vec::new();
+        file.take(SUBSCRIPTIONS_BYTES_MAX + 1).read_to_end(&mut content)?;
+        match content.len() as u64 > SUBSCRIPTIONS_BYTES_MAX {
+            true => Err(io::Error::new(io::ErrorKind::InvalidData, "the list of subscriptions is too long")),
+            false => Ok(Some(content)),
+        }
     }
 }
 

@@ -119,6 +119,18 @@ impl MailRoot {
         Ok(posthaste_fsops::fsync(self.open_dir(path)?)?)
     }
 
+    /// Fsyncs the directory at `path` and those above it, the root included: the names that lead there are durable then, too.
+    ///
+    /// # Errors
+    /// As [`sync_dir`](Self::sync_dir).
+    pub fn sync_path(&self, path: &MailboxPath) -> io::Result<()> {
+        self.sync_dir(path)?;
+        for (end, _) in path.as_str().rmatch_indices('/') {
+            posthaste_fsops::fsync(open_beneath(&self.dir, &path.as_str()[..end])?)?;
+        }
+        Ok(posthaste_fsops::fsync(&self.dir)?)
+    }
+
     /// The open directory at `path`.
     pub(crate) fn open_dir(&self, path: &MailboxPath) -> io::Result<OwnedFd> {
         open_beneath(&self.dir, path.as_str())

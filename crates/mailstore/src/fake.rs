@@ -2,7 +2,7 @@
 
 mod changes;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::pin::Pin;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
@@ -47,8 +47,7 @@ struct Account {
     refusal: Mutex<Option<MailstoreError>>,
     last_id: AtomicU32,
     mailboxes: Mutex<Mailboxes>,
-    /// Where they differ from the default: a mailbox is subscribed to.
-    subscriptions: Mutex<BTreeMap<MailboxName, bool>>,
+    subscriptions: Mutex<BTreeSet<MailboxName>>,
 }
 
 type Mailboxes = BTreeMap<MailboxName, Arc<FakeMailbox>>;
@@ -104,13 +103,14 @@ impl FakeStore {
         *lock(&self.0.refusal) = refusal;
     }
 
-    /// Makes a mailbox; UIDVALIDITY is 1000 and its id. One of a usual name has its special use.
+    /// Makes a mailbox, and subscribes to it; UIDVALIDITY is 1000 and its id. One of a usual name has its special use.
     ///
     /// # Panics
     /// If `name` is no name, or taken.
     pub fn create(&self, name: &str) {
         let name = MailboxName::parse(name).expect("a name");
         let mailbox = FakeMailbox::new(&self.0, SpecialUse::of_name(&name));
+        lock(&self.0.subscriptions).insert(name.clone());
         let before = lock(&self.0.mailboxes).insert(name, Arc::new(mailbox));
         assert!(before.is_none(), "it is there already");
     }
@@ -237,12 +237,12 @@ impl Account {
     fn names(&self) -> BTreeMap<MailboxName, NamedMailbox> {
         let mailboxes = lock(&self.mailboxes);
         let named = mailboxes.iter().map(|(name, mailbox)| {
-            let named = NamedMailbox { id: Some(mailbox.id), special_use: mailbox.special_use, subscribed: true };
+            let named = NamedMailbox { id: Some(mailbox.id), special_use: mailbox.special_use, subscribed: false };
             (name.clone(), named)
         });
         let mut names: BTreeMap<_, _> = named.collect();
-        for (name, on) in &*lock(&self.subscriptions) {
-            names.entry(name.clone()).or_default().subscribed = *on;
+        for name in &*lock(&self.subscriptions) {
+            names.entry(name.clone()).or_default().subscribed = true;
         }
         names
     }
@@ -305,7 +305,10 @@ impl MailAccount for Account {
     fn subscribe<'a>(&'a self, name: &'a MailboxName, on: bool) -> Asked<'a, ()> {
         Box::pin(async move {
             self.check_change()?;
-            lock(&self.subscriptions).insert(name.clone(), on);
+            match on {
+                true => lock(&self.subscriptions).insert(name.clone()),
+                false => lock(&self.subscriptions).remove(name),
+            };
             Ok(())
         })
     }

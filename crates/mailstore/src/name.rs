@@ -139,10 +139,27 @@ impl SpecialUse {
         }
     }
 
+    /// All of them.
+    pub const ALL: [Self; 5] = [Self::Drafts, Self::Sent, Self::Junk, Self::Trash, Self::Archive];
+
+    /// The number that the head of a mailbox has for it.
+    pub(crate) fn number(special_use: Option<Self>) -> u8 {
+        special_use.map_or(0, |special_use| special_use as u8 + 1)
+    }
+
+    /// The use of such a number.
+    pub(crate) fn of_number(number: u8) -> Option<Self> {
+        Self::ALL.into_iter().find(|special_use| *special_use as u8 + 1 == number)
+    }
+
+    /// The usual name of a mailbox with this use.
+    pub fn usual_name(self) -> MailboxName {
+        MailboxName(self.attribute()[1..].into())
+    }
+
     /// The use of an attribute, upper and lower case being the same.
     pub fn of_attribute(attribute: &str) -> Option<Self> {
-        let all = [Self::Drafts, Self::Sent, Self::Junk, Self::Trash, Self::Archive];
-        all.into_iter().find(|special_use| special_use.attribute().eq_ignore_ascii_case(attribute))
+        Self::ALL.into_iter().find(|special_use| special_use.attribute().eq_ignore_ascii_case(attribute))
     }
 
     /// The use of a mailbox with one of the usual names: `Drafts`, `Sent`, `Junk`, `Trash`, `Archive`.

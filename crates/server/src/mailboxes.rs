@@ -133,7 +133,7 @@ impl Mailboxes {
 /// The mailboxes of the users.
 pub(crate) fn of_users(store: Arc<MaildirStore>, receiver: Receiver) -> Arc<MaildirLogins> {
     let find = move |login: &str| MailboxPath::parse(&receiver.settings().directory.maildir_of(login)?).ok();
-    Arc::new(MaildirLogins::new(store, Box::new(find)))
+    Arc::new(MaildirLogins::new(store, Box::new(find)).with_usual_folders())
 }
 
 fn tell(report: &LedgerReport, table: &Path) {

@@ -26,6 +26,7 @@ pub use self::stored::{StoredMailbox, StoredMessage};
 use self::stored::{head_of, stored};
 use self::waiting::{WAITING_BYTES_MAX, Waiting};
 use crate::entry::MailEntry;
+use crate::name::SpecialUse;
 use crate::table::{
     AccountRow, FileNote, LeavingRow, MailboxHead, MetaError, MetaTable, NameRow, OpeningRow, RowChanges, StoreNumbers,
     TableName, TableReader, key_of, rows_of, second_of,
@@ -310,6 +311,27 @@ impl MailLedger {
                 let row = rows_of(reader, changes, TableName::Accounts, &key_of(account))?.into_values().next();
                 let row = row.and_then(|value| AccountRow::decode(&value)).unwrap_or_default();
                 Ok((row.last_validity, rows.filter_map(name).collect()))
+            },
+        )
+    }
+
+    /// Special uses of an account's mailboxes, by the mailboxes' ids.
+    ///
+    /// # Errors
+    /// [`LedgerError::Table`].
+    pub fn special_uses(&self, account: u32) -> Result<BTreeMap<u32, Option<SpecialUse>>, LedgerError> {
+        self.read(
+            |state| state.others(),
+            |reader, changes, numbers| {
+                let rows = rows_of(reader, changes, TableName::Names, &key_of(account))?.into_values();
+                let ids = rows.filter_map(|value| NameRow::decode(&value)).map(|row| row.mailbox).filter(|id| *id != 0);
+                let mut uses = BTreeMap::new();
+                for id in ids {
+                    if let Some(head) = head_of(reader, changes, numbers, id)? {
+                        uses.insert(id, SpecialUse::of_number(head.special_use));
+                    }
+                }
+                Ok(uses)
             },
         )
     }

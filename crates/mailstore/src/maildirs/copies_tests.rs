@@ -25,9 +25,17 @@ pub(super) struct World {
 
 impl World {
     pub async fn open(mail: &Path, data: &Path) -> Self {
+        Self::open_as(mail, data, |logins| logins).await
+    }
+
+    pub async fn open_with_usual_folders(mail: &Path, data: &Path) -> Self {
+        Self::open_as(mail, data, MaildirLogins::with_usual_folders).await
+    }
+
+    async fn open_as(mail: &Path, data: &Path, set: fn(MaildirLogins) -> MaildirLogins) -> Self {
         let store = Arc::new(MaildirStore::open(mail, open_ledger(data), Box::new(|_| false)).unwrap());
         let logins = MaildirLogins::new(Arc::clone(&store), Box::new(|_| MailboxPath::parse("Maildir").ok()));
-        let account = logins.account("me").await.unwrap();
+        let account = set(logins).account("me").await.unwrap();
         Self { store, account }
     }
 

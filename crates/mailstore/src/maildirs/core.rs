@@ -25,7 +25,7 @@ use super::takeover::Takeover;
 use super::told::{Told, first};
 use crate::error::MailstoreError;
 use crate::ledger::LedgerError;
-use crate::name::MailboxName;
+use crate::name::{MailboxName, SpecialUse};
 use crate::row::Uid;
 use crate::snapshot::Message;
 
@@ -163,7 +163,7 @@ impl MailboxCore {
         if self.catch_up() {
             return Ok(());
         }
-        self.make(reader, odd)?;
+        self.make(reader, odd, None)?;
         let ledger = &self.shared.ledger;
         let stored = ledger.follow(self.id).map_err(unavailable)?;
         let stored = stored.ok_or_else(|| MailstoreError::Unavailable("the mailbox was not made".to_owned()))?;
@@ -175,12 +175,17 @@ impl MailboxCore {
         Ok(())
     }
 
-    /// Makes the mailbox, if the ledger does not have it.
-    pub fn make(&self, reader: Option<&MaildirReader>, odd: &mut Oddities) -> Result<(), MailstoreError> {
+    /// Makes the mailbox, if the ledger does not have it. Without a special use it has that of its name, if that is free.
+    pub fn make(
+        &self,
+        reader: Option<&MaildirReader>,
+        odd: &mut Oddities,
+        special_use: Option<SpecialUse>,
+    ) -> Result<(), MailstoreError> {
         let directory = lock(&self.path).to_string();
         let name = &lock(&self.name).clone();
         let (ledger, owner) = (&*self.shared.ledger, &*self.owner);
-        let takeover = Takeover { ledger, owner, id: self.id, name, directory: &directory };
+        let takeover = Takeover { ledger, owner, id: self.id, name, directory: &directory, special_use };
         takeover.run(reader, &self.is_spent, odd).inspect_err(|error| {
             self.is_broken.store(self.is_spent.load(Ordering::Relaxed), Ordering::Relaxed);
             if first(&self.told.not_taken) {

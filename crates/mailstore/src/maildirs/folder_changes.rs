@@ -41,30 +41,38 @@ impl<'a> FolderChanges<'a> {
         Ok(Self { account, found: account.names_now()? })
     }
 
+    /// Names of the mailboxes that there are.
+    pub fn names(&self) -> impl Iterator<Item = &MailboxName> {
+        self.found.keys()
+    }
+
     /// Makes a mailbox, and those above it.
-    pub fn create(&mut self, name: &MailboxName, special_use: Option<SpecialUse>) -> Result<MailboxId, MailstoreError> {
-        if self.found.contains_key(name) {
+    pub fn create(
+        &mut self,
+        wanted: &MailboxName,
+        special_use: Option<SpecialUse>,
+    ) -> Result<MailboxId, MailstoreError> {
+        if self.found.contains_key(wanted) {
             return Err(MailstoreError::Exists);
         }
         if self.found.len() + LEVELS_MAX > MAILBOXES_MAX {
             return Err(MailstoreError::Limit);
         }
-        if special_use.is_some_and(|wanted| self.found.keys().any(|name| SpecialUse::of_name(name) == Some(wanted))) {
+        if special_use.is_some()
+            && self.account.special_uses(&self.found)?.into_values().any(|of| Some(of) == special_use)
+        {
             return Err(MailstoreError::UseTaken);
         }
-        if special_use.is_some() && special_use != SpecialUse::of_name(name) {
-            return Err(MailstoreError::Cannot("A mailbox of this use has its usual name"));
-        }
-        let above = std::iter::successors(name.parent(), MailboxName::parent);
+        let above = std::iter::successors(wanted.parent(), MailboxName::parent);
         let mut missing: Vec<MailboxName> = above.filter(|name| !self.found.contains_key(name)).collect();
         missing.reverse();
-        missing.push(name.clone());
+        missing.push(wanted.clone());
         let folders = missing.iter().map(|name| Ok((name, self.folder(name)?)));
         // Before anything is made.
         let folders: Vec<_> = folders.collect::<Result<_, MailstoreError>>()?;
         let mut made = None;
         for (name, folder) in folders {
-            made = Some(self.make(name, &folder)?);
+            made = Some(self.make(name, &folder, special_use.filter(|_| name == wanted))?);
         }
         made.ok_or(MailstoreError::Exists)
     }
@@ -83,16 +91,21 @@ impl<'a> FolderChanges<'a> {
     }
 
     /// The directory first: what a crash leaves is an empty mailbox.
-    fn make(&mut self, name: &MailboxName, folder: &FolderName) -> Result<MailboxId, MailstoreError> {
+    fn make(
+        &mut self,
+        name: &MailboxName,
+        folder: &FolderName,
+        special_use: Option<SpecialUse>,
+    ) -> Result<MailboxId, MailstoreError> {
         let (account, path) = (self.account, self.path(folder)?);
         let root = &account.shared.root;
         let made = root.mailbox(&account.inbox).and_then(|_| root.folder(&account.inbox, folder));
-        let synced = made.and_then(|_| root.sync_dir(&path)).and_then(|()| root.sync_dir(&account.inbox));
+        let synced = made.and_then(|_| root.sync_path(&path));
         synced.map_err(|error| failed(account, &error))?;
         let owner = account.owner.get().ok_or(MailstoreError::NoMailbox)?;
         let id = account.id_of(&mut lock(&account.mailboxes), owner, name.clone(), path);
         let core = Arc::clone(account.mailbox(id)?.core());
-        core.make(core.reader().ok().as_ref(), &mut Oddities::default())?;
+        core.make(core.reader().ok().as_ref(), &mut Oddities::default(), special_use)?;
         self.found.insert(name.clone(), id);
         Ok(id)
     }
@@ -175,7 +188,8 @@ impl<'a> FolderChanges<'a> {
         let _nothing_is_added: Vec<_> = in_order.iter().map(|core| core.adding.blocking_write()).collect();
         let _held: Vec<_> = in_order.iter().map(|core| lock(&core.changing)).collect();
         in_order.iter().try_for_each(|core| wait_for_delivery(core))?;
-        let entries = moves.iter().filter_map(|(core, name, path)| self.entry(core, name, path).transpose());
+        let uses = self.account.special_uses(&self.found)?;
+        let entries = moves.iter().filter_map(|(core, name, path)| self.entry(core, name, path, &uses).transpose());
         let entries: Vec<MailEntry> = entries.collect::<Result<_, _>>()?;
         let (root, inbox) = (&self.account.shared.root, &self.account.inbox);
         let renamed = root.rename_folder(inbox, &folder_from, &folder_to).and_then(|_| root.sync_dir(inbox));
@@ -200,7 +214,11 @@ impl<'a> FolderChanges<'a> {
         core: &MailboxCore,
         name: &MailboxName,
         path: &MailboxPath,
+        uses: &BTreeMap<MailboxId, SpecialUse>,
     ) -> Result<Option<MailEntry>, MailstoreError> {
+        // It keeps its use under another name; without one it takes that of the new name, if that is free.
+        let free = |wanted: &SpecialUse| !uses.values().any(|taken| taken == wanted);
+        let special_use = uses.get(&MailboxId(core.id)).copied().or(SpecialUse::of_name(name).filter(free));
         let head = self.account.shared.ledger.head(core.id).map_err(|error| refusal(&error))?;
         Ok(head.map(|head| {
             MailEntry::Mailbox(MailboxFields {
@@ -208,7 +226,7 @@ impl<'a> FolderChanges<'a> {
                 account: head.account,
                 uid_validity: head.uid_validity,
                 form: head.form,
-                special_use: SpecialUse::of_name(name).map_or(0, |special| special as u8 + 1),
+                special_use: SpecialUse::number(special_use),
                 name: Bytes::copy_from_slice(name.as_str().as_bytes()),
                 directory: Bytes::copy_from_slice(path.as_str().as_bytes()),
             })

@@ -8,7 +8,7 @@ use posthaste_maildir::{Maildir, Subdir};
 
 use super::copies_tests::{World, shown};
 use crate::error::MailstoreError;
-use crate::name::MailboxName;
+use crate::name::{MailboxName, SpecialUse};
 use crate::pattern::NamePattern;
 use crate::store::{ListOptions, MailboxView};
 
@@ -27,6 +27,17 @@ impl World {
             names.push(if listed.id.is_some() { listed.name.to_string() } else { format!("({})", listed.name) });
         }
         names
+    }
+
+    /// Names with their special uses.
+    async fn uses(&self) -> Vec<String> {
+        let patterns = [NamePattern::new("*")];
+        let mut listing = self.account.list(&patterns, ListOptions::default()).await.unwrap();
+        let mut uses = Vec::new();
+        while let Some(listed) = listing.next().await.unwrap() {
+            uses.extend(listed.special_use.map(|special_use| format!("{} {}", listed.name, special_use.attribute())));
+        }
+        uses
     }
 
     async fn create(&self, of: &str) -> Result<(), MailstoreError> {
@@ -133,18 +144,124 @@ async fn subscriptions_are_to_names() {
     let world = World::open(mail.path(), data.path()).await;
     world.account.subscribe(&name("none"), true).await.unwrap();
     world.create("a").await.unwrap();
-    assert_eq!(world.names(true).await, ["INBOX", "a", "(none)"]);
-    world.account.subscribe(&name("a"), false).await.unwrap();
-    assert_eq!(
-        (world.names(true).await, world.names(false).await),
-        (vec!["INBOX".into(), "(none)".into()], vec!["INBOX".to_owned(), "a".into()])
-    );
+    assert_eq!(world.names(true).await, ["INBOX", "(none)"], "a mailbox alone is no subscription");
+    world.account.subscribe(&name("a"), true).await.unwrap();
+    world.account.subscribe(&name("INBOX"), false).await.unwrap();
+    assert_eq!(world.names(true).await, ["a", "(none)"]);
+    world.account.delete(world.id("a").await).await.unwrap();
     drop(world);
     let world = World::open(mail.path(), data.path()).await;
-    assert_eq!(world.names(true).await, ["INBOX", "(none)"]);
-    world.account.subscribe(&name("none"), false).await.unwrap();
+    assert_eq!(world.names(true).await, ["(a)", "(none)"]);
+    world.account.subscribe(&name("a"), false).await.unwrap();
+    world.create("a").await.unwrap();
     world.create("none").await.unwrap();
-    assert_eq!(world.names(true).await, ["INBOX"], "the name was not subscribed to");
+    assert_eq!(world.names(true).await, ["none"]);
+}
+
+/// Each mailbox has its use, whatever its name is, and no two have the same.
+#[tokio::test]
+async fn special_uses_belong_to_mailboxes() {
+    let (mail, data) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let world = World::open(mail.path(), data.path()).await;
+    world.account.create(&name("Gesendet"), Some(SpecialUse::Sent)).await.unwrap();
+    world.account.create(&name("Junk/x"), Some(SpecialUse::Archive)).await.unwrap();
+    let taken = world.account.create(&name("other"), Some(SpecialUse::Sent)).await;
+    assert_eq!(taken, Err(MailstoreError::UseTaken));
+    world.create("Sent").await.unwrap();
+    let expected = ["Gesendet \\Sent", "Junk \\Junk", "Junk/x \\Archive"];
+    assert_eq!(world.uses().await, expected);
+    // A folder of another program.
+    Maildir::open_or_create(mail.path().join("Maildir/.Trash")).unwrap();
+    Maildir::open_or_create(mail.path().join("Maildir/.Archive")).unwrap();
+    assert_eq!(world.uses().await, [&expected[..], &["Trash \\Trash"]].concat());
+    drop((world.select("Trash").await, world.select("Archive").await));
+    world.rename("Gesendet", "old").await.unwrap();
+    world.rename("Junk", "no junk").await.unwrap();
+    drop(world);
+    let world = World::open(mail.path(), data.path()).await;
+    let expected = ["Trash \\Trash", "no junk \\Junk", "no junk/x \\Archive", "old \\Sent"];
+    assert_eq!(world.uses().await, expected);
+    world.account.delete(world.id("old").await).await.unwrap();
+    world.rename("Trash", "Drafts").await.unwrap();
+    world.account.create(&name("new"), Some(SpecialUse::Sent)).await.unwrap();
+    assert_eq!(world.uses().await, ["Drafts \\Trash", "new \\Sent", "no junk \\Junk", "no junk/x \\Archive"]);
+}
+
+/// Logs in for the first time, and returns all names and those that are subscribed to.
+async fn first_login(mail: &Path, data: &Path) -> (Vec<String>, Vec<String>) {
+    let world = World::open_with_usual_folders(mail, data).await;
+    (world.names(false).await, world.names(true).await)
+}
+
+const USUAL: [&str; 6] = ["INBOX", "Archive", "Drafts", "Junk", "Sent", "Trash"];
+
+#[tokio::test]
+async fn the_first_login_makes_the_usual_folders() {
+    let (mail, data) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let (names, subscribed) = first_login(mail.path(), data.path()).await;
+    assert_eq!((names, subscribed), (USUAL.map(String::from).into(), USUAL.map(String::from).into()));
+    let world = World::open_with_usual_folders(mail.path(), data.path()).await;
+    let uses = USUAL[1..].iter().map(|name| format!("{name} \\{name}")).collect::<Vec<_>>();
+    assert_eq!(world.uses().await, uses);
+    // A folder that its user deletes does not come back.
+    world.account.delete(world.id("Archive").await).await.unwrap();
+    drop(world);
+    let (names, subscribed) = first_login(mail.path(), data.path()).await;
+    assert_eq!(names, ["INBOX", "Drafts", "Junk", "Sent", "Trash"]);
+    assert_eq!(subscribed, ["INBOX", "(Archive)", "Drafts", "Junk", "Sent", "Trash"]);
+}
+
+#[tokio::test]
+async fn a_maildir_with_folders_keeps_them_and_their_subscriptions() {
+    for (list, subscribed) in [
+        (None, vec!["INBOX", "Sent", "a/b.c", "\u{fc}"]),
+        (Some("Sent\na.b%2Ec\nnone\n.\n\n"), vec!["INBOX", "Sent", "a/b.c", "(none)"]),
+        (Some("V\t2\n\na\tb.c\n&APw-\n"), vec!["INBOX", "a/b.c", "\u{fc}"]),
+        (Some("INBOX\n"), vec!["INBOX"]),
+        (Some(""), vec!["INBOX"]),
+    ] {
+        let (mail, data) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+        for folder in ["", ".Sent", ".a.b%2Ec", ".&APw-"] {
+            Maildir::open_or_create(mail.path().join("Maildir").join(folder)).unwrap();
+        }
+        fs::write(mail.path().join("Maildir/dovecot-keywords"), "").unwrap();
+        if let Some(list) = list {
+            fs::write(mail.path().join("Maildir/subscriptions"), list).unwrap();
+        }
+        for _ in 0..2 {
+            let (names, found) = first_login(mail.path(), data.path()).await;
+            assert_eq!(names, ["INBOX", "Sent", "(a)", "a/b.c", "\u{fc}"], "{list:?}");
+            assert_eq!(found, subscribed, "{list:?}");
+        }
+    }
+}
+
+/// A cut leaves no account with a part of its folders for ever, and none twice.
+#[tokio::test]
+async fn the_usual_folders_are_there_after_a_cut_at_any_call() {
+    let machine = Machine::new().unwrap();
+    let mail = machine.path().join("mail");
+    // Of somebody else, as the machine knows only what is made through it.
+    Maildir::open_or_create(mail.join("bob")).unwrap();
+    for dir in [machine.path(), &mail] {
+        posthaste_fsops::fsync(fs::File::open(dir).unwrap()).unwrap();
+    }
+    first_login(&mail, machine.path()).await;
+    let recording = machine.recording();
+    for position in (0..=recording.events.len()).step_by(2) {
+        let choice = Choice::Seed(position as u64 * 7);
+        let machine = Machine::boot(&recording.cut(Cut { position, choice }), true, false).unwrap();
+        let mail = machine.path().join("mail");
+        fs::create_dir_all(&mail).unwrap();
+        for opening in 0..2 {
+            let (names, subscribed) = first_login(&mail, machine.path()).await;
+            assert_eq!(
+                (names, subscribed),
+                (USUAL.map(String::from).into(), USUAL.map(String::from).into()),
+                "{position}, {opening}"
+            );
+        }
+    }
 }
 
 fn settle(mail: &Path) {

@@ -121,7 +121,7 @@ impl MaildirMailbox {
                 return false;
             }
         };
-        let made = self.0.make(reader.as_ref(), &mut odd);
+        let made = self.0.make(reader.as_ref(), &mut odd, None);
         self.0.told.tell(&lock(&self.0.path).to_string(), &odd);
         made.is_ok() && self.0.shared.ledger.pin(self.0.id).unwrap_or(false)
     }

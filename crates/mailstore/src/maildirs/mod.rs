@@ -16,6 +16,7 @@ mod copies;
 mod copies_tests;
 mod core;
 mod file;
+mod first_login;
 mod folder_changes;
 #[cfg(test)]
 mod folder_tests;
@@ -39,6 +40,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::fmt;
 use std::io;
 use std::path::Path;
+use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex, OnceLock, Weak};
 
 use bytes::Bytes;
@@ -86,6 +88,7 @@ pub struct MaildirStore {
 pub struct MaildirLogins {
     store: Arc<MaildirStore>,
     find: Box<FindMaildir>,
+    has_usual_folders: bool,
 }
 
 struct Shared {
@@ -153,7 +156,8 @@ impl MaildirStore {
         let account = accounts.entry(inbox.clone()).or_insert_with(|| {
             let (shared, inbox) = (Arc::clone(&self.shared), inbox.clone());
             let (owner, mailboxes, folders) = (OnceLock::new(), Mutex::default(), Mutex::default());
-            Arc::new_cyclic(|me| MaildirAccount { me: Weak::clone(me), shared, inbox, owner, mailboxes, folders })
+            let is_set_up = AtomicBool::new(false);
+            Arc::new_cyclic(|me| MaildirAccount { me: me.clone(), shared, inbox, owner, mailboxes, folders, is_set_up })
         });
         Arc::clone(account)
     }
@@ -202,7 +206,14 @@ async fn tell_sessions(grown: GrownMailboxes, shared: Weak<Shared>) {
 impl MaildirLogins {
     /// `find` knows the Maildir of each login, and must not block.
     pub fn new(store: Arc<MaildirStore>, find: Box<FindMaildir>) -> Self {
-        Self { store, find }
+        Self { store, find, has_usual_folders: false }
+    }
+
+    /// An account without folders gets the usual ones at its first login: Drafts, Sent, Junk, Trash and Archive.
+    #[must_use]
+    pub fn with_usual_folders(mut self) -> Self {
+        self.has_usual_folders = true;
+        self
     }
 }
 
@@ -222,8 +233,13 @@ impl Mailstore for MaildirLogins {
     fn account<'a>(&'a self, login: &'a str) -> Asked<'a, Arc<dyn MailAccount>> {
         Box::pin(async move {
             let account = self.store.account(&(self.find)(login).ok_or(MailstoreError::NoMailbox)?);
-            let loading = Arc::clone(&account);
-            spawn_blocking(move || loading.load().map(drop)).await.map_err(ended)??;
+            let (loading, makes_folders) = (Arc::clone(&account), self.has_usual_folders);
+            let load = move || {
+                loading.load()?;
+                loading.set_up(makes_folders);
+                Ok(())
+            };
+            spawn_blocking(load).await.map_err(ended)??;
             Ok(account as _)
         })
     }
@@ -238,6 +254,8 @@ struct MaildirAccount {
     mailboxes: Mutex<KnownMailboxes>,
     /// Held by who changes names of mailboxes.
     folders: Mutex<()>,
+    /// The first login has left nothing to do.
+    is_set_up: AtomicBool,
 }
 
 /// All mailboxes that the ledger has, and those seen since: one that is removed and comes back goes on with its UIDs.
@@ -321,9 +339,12 @@ impl MaildirAccount {
     /// All names: of mailboxes, and those that are subscribed to. Blocks.
     fn all_names(&self) -> Result<BTreeMap<MailboxName, NamedMailbox>, MailstoreError> {
         let mut all: BTreeMap<MailboxName, NamedMailbox> = BTreeMap::new();
-        for (name, id) in self.names_now()? {
-            let special_use = SpecialUse::of_name(&name);
-            all.insert(name, NamedMailbox { id: Some(id), special_use, subscribed: true });
+        let found = self.names_now()?;
+        let uses = self.special_uses(&found)?;
+        for (name, id) in found {
+            // What the ledger does not know is not subscribed to, but for INBOX.
+            let (special_use, subscribed) = (uses.get(&id).copied(), name.is_inbox());
+            all.insert(name, NamedMailbox { id: Some(id), special_use, subscribed });
         }
         let owner = self.load()?;
         let names = self.shared.ledger.names(owner.id).map_err(|error| refusal(&error))?.1;
@@ -336,6 +357,23 @@ impl MaildirAccount {
             }
         }
         Ok(all)
+    }
+
+    /// Special uses: those with which mailboxes were made and, of others, those of their names. Blocks.
+    fn special_uses(
+        &self,
+        found: &BTreeMap<MailboxName, MailboxId>,
+    ) -> Result<BTreeMap<MailboxId, SpecialUse>, MailstoreError> {
+        let made = self.shared.ledger.special_uses(self.load()?.id).map_err(|error| refusal(&error))?;
+        let used = made.iter().filter_map(|(id, special_use)| Some((MailboxId(*id), (*special_use)?)));
+        let mut uses: BTreeMap<MailboxId, SpecialUse> =
+            used.filter(|(id, _)| found.values().any(|of| of == id)).collect();
+        for (name, id) in found.iter().filter(|(_, id)| !made.contains_key(&id.0)) {
+            if let Some(usual) = SpecialUse::of_name(name).filter(|usual| !uses.values().any(|taken| taken == usual)) {
+                uses.insert(*id, usual);
+            }
+        }
+        Ok(uses)
     }
 
     /// Subscribes to a name, or ends that. Blocks.

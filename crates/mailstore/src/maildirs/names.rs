@@ -47,6 +47,23 @@ pub(super) fn folder_of(name: &MailboxName, is_utf7: bool) -> Option<FolderName>
     FolderName::from_levels(levels.iter().map(String::as_str)).ok()
 }
 
+/// Names of Dovecot's file `subscriptions`: one a line, with the separator of directories or, in version 2, with tabs between its levels. Others are passed over.
+pub(super) fn subscribed_names(list: &[u8], is_utf7: bool) -> Vec<MailboxName> {
+    let text = String::from_utf8_lossy(list);
+    let has_tabs = text.starts_with("V\t2");
+    let name = |line: &str| {
+        if line.eq_ignore_ascii_case("INBOX") {
+            return Some(MailboxName::inbox());
+        }
+        let folder = if has_tabs { line.replace('.', "%2E").replace('\t', ".") } else { line.to_owned() };
+        name_of(&FolderName::parse(&folder).ok()?, is_utf7)
+    };
+    let mut names: Vec<MailboxName> = text.lines().skip(has_tabs.into()).filter_map(name).collect();
+    names.sort_unstable();
+    names.dedup();
+    names
+}
+
 /// Dovecot encodes names as on the wire; others write UTF-8. A dot within a level is `%2E`.
 fn name_of(folder: &FolderName, is_utf7: bool) -> Option<MailboxName> {
     let levels = folder.levels().map(|level| {

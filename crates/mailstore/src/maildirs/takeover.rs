@@ -39,6 +39,8 @@ pub(super) struct Takeover<'a> {
     pub id: u32,
     pub name: &'a MailboxName,
     pub directory: &'a str,
+    /// `None`: that of its name, unless another mailbox has it.
+    pub special_use: Option<SpecialUse>,
 }
 
 /// A message with the UID that it gets.
@@ -95,8 +97,9 @@ impl Takeover<'_> {
         };
         let last_uid = self.next_uid(list.as_ref()) - 1;
         let last_uid = if messages.last().is_some_and(|(uid, ..)| *uid >= last_uid) { 0 } else { last_uid };
+        let special_use = self.special_use_now().map_err(|error| failed(&error))?;
         is_spent.store(true, Ordering::Relaxed);
-        self.append(entries, &messages, (validity, last_uid)).map_err(|error| failed(&error))?;
+        self.append(entries, &messages, (validity, last_uid), special_use).map_err(|error| failed(&error))?;
         self.owner.set_durable();
         let next_uid = messages.last().map_or(0, |(uid, ..)| *uid).max(last_uid) + 1;
         self.ledger.pin_at(self.id, next_uid);
@@ -117,6 +120,7 @@ impl Takeover<'_> {
         mut entries: Vec<MailEntry>,
         mut left: &[Numbered],
         (uid_validity, last_uid): (u32, u32),
+        special_use: Option<SpecialUse>,
     ) -> Result<(), LedgerError> {
         loop {
             let (now, later) = left.split_at(batch_len(left.iter().map(|(_, _, name)| name.len())));
@@ -138,7 +142,7 @@ impl Takeover<'_> {
             account: self.owner.id,
             uid_validity,
             form: 0,
-            special_use: SpecialUse::of_name(self.name).map_or(0, |special| special as u8 + 1),
+            special_use: SpecialUse::number(special_use),
             name: Bytes::copy_from_slice(self.name.as_str().as_bytes()),
             directory: Bytes::copy_from_slice(self.directory.as_bytes()),
         }));
@@ -154,6 +158,13 @@ impl Takeover<'_> {
             taken += run.len();
         }
         (entries, taken)
+    }
+
+    fn special_use_now(&self) -> Result<Option<SpecialUse>, LedgerError> {
+        let Some(usual) = self.special_use.or(SpecialUse::of_name(self.name)) else { return Ok(None) };
+        let is_taken =
+            self.ledger.special_uses(self.owner.id)?.into_values().any(|special_use| special_use == Some(usual));
+        Ok(Some(usual).filter(|_| !is_taken))
     }
 
     /// Above all that the account has given (RFC 9051 section 2.3.1.1), whatever the clock says.

@@ -15,6 +15,7 @@ use crate::entry::{
     AccountFields, BodyKind, BodyPlace, GoneReason, MailEntry, MailboxFields, MessageFacts, NewMessage, StateGroup,
 };
 use crate::flags::MessageFlags;
+use crate::name::MailboxName;
 use crate::row::NumberRange;
 
 /// Numbers of the whole store.
@@ -279,8 +280,9 @@ impl<'a> Applier<'a> {
             (row.messages, row.bytes) = (row.messages + u64::from(exists), row.bytes + bytes);
         }
         let key = key_of_octets(account, &name);
-        // A subscription is to the name.
-        let is_subscribed = self.name_row(&key)?.is_none_or(|row| row.is_subscribed);
+        // A subscription is to the name. INBOX begins with one.
+        let is_inbox = name == MailboxName::inbox().as_str().as_bytes();
+        let is_subscribed = self.name_row(&key)?.map_or(is_inbox, |row| row.is_subscribed);
         let row = NameRow { mailbox: id, is_subscribed, last_validity: uid_validity };
         self.changes.put(TableName::Names, &key, row.encode());
         let row = self.account(account)?;
