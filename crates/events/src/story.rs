@@ -51,7 +51,7 @@ impl Within {
 pub struct Found {
     /// Events by the number of their message; those without one by their place in the spool.
     pub stories: BTreeMap<u64, Vec<Value>>,
-    /// There were more messages.
+    /// There were more messages, or more events of one.
     pub is_cut: bool,
     /// The deadline came first: newer lines were not read.
     pub is_late: bool,
@@ -81,6 +81,10 @@ pub fn search(dir: &Path, wanted: &Wanted, within: &Within) -> io::Result<Found>
 const TAIL_BYTES: u64 = 4 << 20;
 /// Lines between two looks at the clock.
 const LINES_PER_LOOK: u32 = 1000;
+/// Events kept of one message: one with more recipients is cut off.
+const EVENTS_OF_STORY_MAX: usize = 10_000;
+/// Events kept of all messages together: the oldest messages go first.
+const EVENTS_MAX: usize = 20_000;
 
 struct Search<'a> {
     wanted: &'a Wanted,
@@ -93,6 +97,8 @@ struct Search<'a> {
     until: Option<String>,
     within: &'a Within,
     stories: BTreeMap<u64, Story>,
+    /// Of all stories.
+    events: usize,
     found: Found,
 }
 
@@ -126,6 +132,7 @@ impl<'a> Search<'a> {
             until: within.until.map(bound),
             within,
             stories: BTreeMap::new(),
+            events: 0,
             found: Found::default(),
         })
     }
@@ -177,10 +184,16 @@ impl<'a> Search<'a> {
         story.is_whole |= is_whole;
         // One recipient of many: what happens to the others is not asked for.
         if story.is_whole || is_recipient || event["recipient"].is_null() {
-            story.events.push(event);
+            if story.events.len() < EVENTS_OF_STORY_MAX {
+                story.events.push(event);
+                self.events += 1;
+            } else {
+                self.found.is_cut = true;
+            }
         }
-        if self.stories.len() > self.within.messages_max {
-            self.stories.pop_first();
+        while self.stories.len() > self.within.messages_max || (self.events > EVENTS_MAX && self.stories.len() > 1) {
+            let Some((_, oldest)) = self.stories.pop_first() else { break };
+            self.events -= oldest.events.len();
             self.found.is_cut = true;
         }
     }
@@ -251,6 +264,26 @@ mod tests {
         r#"{"lsn":4,"time":"2026-01-01T00:00:04.000000Z","event":"received","message":4,"from":"<c@x.example>"}"#,
         r#"{"lsn":5,"time":"2026-01-01T00:00:05.000000Z","event":"delivered","message":1,"recipient":"b@y.example"}"#,
     ];
+
+    #[test]
+    fn events_of_one_message_and_of_all_are_bounded() {
+        let dir = tempfile::tempdir().unwrap();
+        let mut lines = String::new();
+        for message in 1..=3 {
+            for number in 0..EVENTS_OF_STORY_MAX as u64 + 5 {
+                let lsn = message * 100_000 + number;
+                let time = "2026-01-01T00:00:01.000000Z";
+                lines += &format!(
+                    "{{\"lsn\":{lsn},\"time\":\"{time}\",\"event\":\"received\",\"message\":{message},\"from\":\"a@x.example\"}}\n"
+                );
+            }
+        }
+        std::fs::write(dir.path().join(file_name(1)), lines).unwrap();
+        let within = Within { since: None, until: None, messages_max: 100, deadline: None };
+        let found = super::search(dir.path(), &Wanted::Named("a@x.example".to_owned()), &within).unwrap();
+        let counts: Vec<_> = found.stories.iter().map(|(message, events)| (*message, events.len())).collect();
+        assert_eq!((counts, found.is_cut), (vec![(2, EVENTS_OF_STORY_MAX), (3, EVENTS_OF_STORY_MAX)], true));
+    }
 
     #[test]
     fn stories_are_found_by_name_and_the_newest_by_event() {
