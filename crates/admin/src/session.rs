@@ -77,26 +77,41 @@ impl Session {
     }
 }
 
+/// Sessions in memory.
+#[derive(Debug, Default)]
+struct Known {
+    sessions: HashMap<TokenHash, Session>,
+    /// The file's sessions are among them. Until then it is not written.
+    is_read: bool,
+}
+
 /// All sessions.
 #[derive(Debug)]
 pub(crate) struct Sessions {
     dir: PathBuf,
-    known: Arc<Mutex<Option<HashMap<TokenHash, Session>>>>,
-    /// A write that nobody waits for any more, since the disk did not answer.
+    known: Arc<Mutex<Known>>,
+    /// A read that nobody waits for any more, since the disk did not answer.
+    reading: AsyncMutex<Option<JoinHandle<()>>>,
+    /// The same for a write.
     writing: AsyncMutex<Option<JoinHandle<()>>>,
 }
 
 impl Sessions {
     /// Those of a data directory.
     pub fn in_directory(data: &Path) -> Self {
-        Self { dir: data.to_owned(), known: Arc::default(), writing: AsyncMutex::default() }
+        Self {
+            dir: data.to_owned(),
+            known: Arc::default(),
+            reading: AsyncMutex::default(),
+            writing: AsyncMutex::default(),
+        }
     }
 
     /// The rights of a session, unless it has ended at `now`, in seconds since 1970.
     pub async fn find(&self, presented: &str, now: u64) -> Option<Grant> {
         self.load().await;
         let known = lock(&self.known);
-        let session = known.as_ref()?.get(&hash(presented))?;
+        let session = known.sessions.get(&hash(presented))?;
         (session.until > now).then(|| session.grant.clone())
     }
 
@@ -120,7 +135,7 @@ impl Sessions {
         self.load().await;
         {
             let mut known = lock(&self.known);
-            let known = known.get_or_insert_default();
+            let known = &mut known.sessions;
             known.retain(|_, session| session.until > now);
             if known.len() >= SESSIONS_MAX
                 && let Some(first) = known.values().min_by_key(|session| session.until).map(|session| session.hash)
@@ -135,27 +150,44 @@ impl Sessions {
     /// Ends a session.
     pub async fn end(&self, presented: &str) {
         self.load().await;
-        let removed = lock(&self.known).as_mut().and_then(|known| known.remove(&hash(presented)));
+        let removed = lock(&self.known).sessions.remove(&hash(presented));
         if removed.is_some() {
             self.save().await;
         }
     }
 
-    /// Reads the file once. Without it, or with one that others can read, nobody is logged in.
+    /// Reads the file once, with one read at a time. Without it, or with one that others can read, nobody is logged in.
     async fn load(&self) {
-        if lock(&self.known).is_some() {
+        if lock(&self.known).is_read {
             return;
         }
-        let (dir, known) = (self.dir.clone(), Arc::clone(&self.known));
-        let load = move || {
-            let read = read(&dir.join(FILE)).unwrap_or_default();
-            lock(&known).get_or_insert(read);
+        let read_once = async {
+            let mut reading = self.reading.lock().await;
+            if lock(&self.known).is_read {
+                return;
+            }
+            let running = reading.get_or_insert_with(|| {
+                let (dir, known) = (self.dir.clone(), Arc::clone(&self.known));
+                spawn_blocking(move || {
+                    let sessions = read(&dir.join(FILE)).unwrap_or_default();
+                    let mut known = lock(&known);
+                    for (hash, session) in sessions {
+                        known.sessions.entry(hash).or_insert(session);
+                    }
+                    known.is_read = true;
+                })
+            });
+            let _ = running.await;
+            *reading = None;
         };
-        let _ = timeout(DISK_PATIENCE, spawn_blocking(load)).await;
+        let _ = timeout(DISK_PATIENCE, read_once).await;
     }
 
     /// Writes the file anew, one write at a time. If that fails, who has logged in stays so until the server stops.
     async fn save(&self) {
+        if !lock(&self.known).is_read {
+            return;
+        }
         let mut writing = self.writing.lock().await;
         if let Some(running) = writing.as_mut()
             && timeout(DISK_PATIENCE, running).await.is_err()
@@ -164,7 +196,7 @@ impl Sessions {
         }
         let (dir, known) = (self.dir.clone(), Arc::clone(&self.known));
         let mut running = spawn_blocking(move || {
-            let text: String = lock(&known).iter().flatten().map(|(_, session)| session.to_line()).collect();
+            let text: String = lock(&known).sessions.values().map(Session::to_line).collect();
             if let Err(error) = write(&dir, &text) {
                 let file = dir.join(FILE).display().to_string();
                 tracing::warn!(file, error = error.to_string(), "sessions of the page end with the server");
@@ -318,6 +350,23 @@ mod tests {
         assert_eq!(again.find(secret.reveal(), 1).await, Some(Grant::OfToken([7; 32])), "other lines are read");
     }
 
+    #[tokio::test(start_paused = true)]
+    async fn a_login_while_the_disk_hangs_ends_no_other_session() {
+        let dir = tempfile::tempdir().unwrap();
+        let first = Sessions::in_directory(dir.path()).begin_of_token(&[7; 32], 100, 1).await;
+        let again = Sessions::in_directory(dir.path());
+        let hung = again.reading.lock().await;
+        let second = again.begin_of_token(&[8; 32], 100, 1).await;
+        assert_eq!(again.find(second.reveal(), 1).await, Some(Grant::OfToken([8; 32])), "from memory");
+        drop(hung);
+        assert_eq!(again.find(first.reveal(), 1).await, Some(Grant::OfToken([7; 32])));
+        again.begin_of_token(&[9; 32], 100, 1).await;
+        let restarted = Sessions::in_directory(dir.path());
+        for secret in [&first, &second] {
+            assert!(restarted.find(secret.reveal(), 1).await.is_some(), "in the file");
+        }
+    }
+
     #[tokio::test]
     async fn sessions_are_bounded() {
         let dir = tempfile::tempdir().unwrap();
@@ -329,11 +378,11 @@ mod tests {
                 let mut hash = TokenHash::default();
                 hash[..8].copy_from_slice(&number.to_be_bytes());
                 let session = Session { hash, until: 20, grant: Grant::OfToken([7; 32]) };
-                known.as_mut().unwrap().insert(hash, session);
+                known.sessions.insert(hash, session);
             }
         }
         sessions.begin_of_token(&[7; 32], 30, 1).await;
         assert_eq!(sessions.find(first.reveal(), 1).await, None);
-        assert_eq!(lock(&sessions.known).as_ref().unwrap().len(), SESSIONS_MAX);
+        assert_eq!(lock(&sessions.known).sessions.len(), SESSIONS_MAX);
     }
 }
