@@ -101,10 +101,14 @@ fn check_page(parts: &Parts) -> Result<(), GuardRefusal> {
     let is =
         |name: &str, wanted: &str| parts.headers.get(name).is_some_and(|value| value.as_bytes() == wanted.as_bytes());
     // A page's own requests are `same-origin`, an address that was typed is `none`.
-    if parts.headers.contains_key(FETCH_SITE) && !is(FETCH_SITE, "same-origin") && !is(FETCH_SITE, "none") {
+    let is_own = !parts.headers.contains_key(FETCH_SITE) || is(FETCH_SITE, "same-origin") || is(FETCH_SITE, "none");
+    let is_read = [Method::GET, Method::HEAD].contains(&parts.method);
+    // A link of another host of the same domain that a person follows: the site that has it cannot read the answer.
+    let is_followed_link = is_read && is("sec-fetch-mode", "navigate") && is("sec-fetch-dest", "document");
+    if !is_own && !is_followed_link {
         return Err(GuardRefusal::OtherOrigin);
     }
-    if [Method::GET, Method::HEAD].contains(&parts.method) {
+    if is_read {
         return Ok(());
     }
     let is_ours = parts.headers.contains_key(ORIGIN) && is("x-posthaste", "1") && is_json(&parts.headers);
@@ -314,6 +318,11 @@ mod tests {
         for site in ["cross-site", "same-site", ""] {
             check(Method::GET, &[("sec-fetch-site", site)], Err(GuardRefusal::OtherOrigin));
             check(Method::POST, &[origin, json, ours, ("sec-fetch-site", site)], Err(GuardRefusal::OtherOrigin));
+            let (mode, frame) = (("sec-fetch-mode", "navigate"), ("sec-fetch-dest", "iframe"));
+            check(Method::GET, &[("sec-fetch-site", site), mode, frame], Err(GuardRefusal::OtherOrigin));
+            let link = [("sec-fetch-site", site), mode, ("sec-fetch-dest", "document")];
+            check(Method::GET, &link, Ok(()));
+            check(Method::POST, &[link.to_vec(), vec![origin, json, ours]].concat(), Err(GuardRefusal::OtherOrigin));
         }
         check(Method::POST, &[("origin", "https://evil.example"), json, ours], Err(GuardRefusal::OtherOrigin));
     }
