@@ -2,7 +2,7 @@
 
 use std::io::Read;
 
-use posthaste_maildir::{MailboxPath, Maildir, Subdir};
+use posthaste_maildir::{MailRoot, MailboxPath, Subdir};
 use posthaste_message::mime::Message;
 use posthaste_relay::sender::Relay;
 use posthaste_search::text::{extract_whole, html_parts, parts};
@@ -35,7 +35,8 @@ fn of_queue(relay: &Relay, message: u64) -> Result<Vec<u8>, String> {
 fn of_mailbox(receiver: &Receiver, mailbox: &str, message: u64) -> Result<Vec<u8>, String> {
     let failed = |error: std::io::Error| format!("{mailbox}: {error}");
     let path = MailboxPath::parse(mailbox).map_err(|error| format!("this is no mailbox: {error}"))?;
-    let maildir = Maildir::open(receiver.settings().mail.join(path.as_str())).map_err(failed)?;
+    let root = MailRoot::open(&receiver.settings().mail).map_err(failed)?;
+    let maildir = root.existing_mailbox(&path).map_err(failed)?;
     let mut found: Option<(Subdir, String)> = None;
     for dir in [Subdir::New, Subdir::Cur] {
         let keep = |name: &str| {
