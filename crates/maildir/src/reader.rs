@@ -262,6 +262,21 @@ impl MaildirReader {
         Ok(posthaste_fsops::fsync(&self.cur)?)
     }
 
+    /// Removes the second of two names of one file, and says whether it did. Not synced. False if they are not, or not any more.
+    ///
+    /// # Errors
+    /// Those of `stat` and `unlink`.
+    pub fn remove_twin(&self, kept: (Subdir, &str), twin: (Subdir, &str)) -> io::Result<bool> {
+        // In this order a program that renames the twin to the kept name loses nothing.
+        let removed = self.facts(twin.0, twin.1)?.map(|facts| facts.inode);
+        let stays = self.facts(kept.0, kept.1)?.map(|facts| facts.inode);
+        let is_twin = removed.is_some() && removed == stays && kept != twin;
+        if is_twin {
+            self.remove(twin.0, twin.1)?;
+        }
+        Ok(is_twin)
+    }
+
     /// Renames a file whose key another file has, so that it has one of its own, which this returns: a number follows the key. Not synced. `is_taken` knows the keys of other files, whatever their flags.
     ///
     /// # Errors

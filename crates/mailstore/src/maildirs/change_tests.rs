@@ -100,6 +100,33 @@ async fn flags_reach_the_names_of_files_and_stay() {
     }
 }
 
+/// Where names may reach the disk in any order, a rename is a link, a sync and an unlink.
+#[tokio::test]
+async fn a_file_has_one_name_after_a_kill_between_two() {
+    for expunges in [false, true] {
+        let mut place = Place::new();
+        fs::write(place.path("new/1.a"), "x").unwrap();
+        place.settled_look().await;
+        let mailbox = place.mailbox().clone();
+        hold_names(&mailbox);
+        store(&mailbox, 1, add(MessageFlags::SEEN)).await;
+        if expunges {
+            expunge(&mailbox, 1).await;
+        }
+        drop(mailbox);
+        fs::hard_link(place.path("new/1.a"), place.path("cur/1.a:2,S")).unwrap();
+        place.reopen();
+        let expected = if expunges { vec![] } else { vec![1] };
+        // Without a quiet listing it may be a rename by another program.
+        assert_eq!(uids(&place.look().await), expected);
+        for _ in 0..2 {
+            assert_eq!(uids(&place.settled_look().await), expected);
+            names_written(place.mailbox());
+        }
+        assert_eq!(names(&place), expected.iter().map(|_| "cur/1.a:2,S".to_owned()).collect());
+    }
+}
+
 #[tokio::test]
 async fn keywords_have_letters_and_then_only_bits() {
     let mut place = Place::new();

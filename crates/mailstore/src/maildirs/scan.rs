@@ -134,20 +134,37 @@ pub(super) struct Difference {
     renamed: Vec<(usize, Arc<MailFile>)>,
     /// In the order of their UIDs to come.
     found: Vec<Arc<MailFile>>,
-    /// Further files of a key.
-    seconds: Vec<Listed>,
+    others: Others,
     /// A file could not be looked at.
     has_unclear: bool,
 }
 
+/// Further files and names of keys.
+#[derive(Debug, Default)]
+struct Others {
+    /// Further files of a key.
+    seconds: Vec<Listed>,
+    /// Two names of one file, the one to keep first: a listing has seen a rename, or a kill came between the `link` and the `unlink` of one.
+    twins: Vec<(Listed, Listed)>,
+}
+
+impl Others {
+    fn is_empty(&self) -> bool {
+        self.seconds.is_empty() && self.twins.is_empty()
+    }
+}
+
 /// The file that counts among those of one key.
 #[derive(Debug, Clone, Default)]
-struct Candidate(Option<Listed>);
+struct Candidate {
+    listed: Option<Listed>,
+    has_twin: bool,
+}
 
 impl Candidate {
-    /// Of two names of one file, as a rename shows them to a listing, one counts. Of two files that one counts which is known, else the first in the order of bytes.
-    fn add(&mut self, next: Listed, known: Option<u64>, seconds: &mut Vec<Listed>) {
-        let Some(current) = self.0.take() else { return self.0 = Some(next) };
+    /// Of two names of one file one counts. Of two files that one counts which is known, else the first in the order of bytes.
+    fn add(&mut self, next: Listed, known: Option<u64>, others: &mut Others) {
+        let Some(current) = self.listed.take() else { return self.listed = Some(next) };
         let takes_next = match (current.inode == next.inode, known) {
             (false, Some(known)) if known == next.inode => true,
             (false, Some(known)) if known == current.inode => false,
@@ -155,8 +172,14 @@ impl Candidate {
         };
         let is_other = current.inode != next.inode;
         let (kept, left) = if takes_next { (next, current) } else { (current, next) };
-        self.0 = Some(kept);
-        seconds.extend(is_other.then_some(left));
+        self.listed = Some(kept.clone());
+        match is_other {
+            true => others.seconds.push(left),
+            false => {
+                self.has_twin = true;
+                others.twins.push((kept, left));
+            }
+        }
     }
 }
 
@@ -175,21 +198,21 @@ impl Difference {
         let leaving_keys = known.leaving_keys();
         let mut old = vec![Candidate::default(); messages.len()];
         let mut new: HashMap<Box<str>, Candidate> = HashMap::new();
-        let mut leaving: BTreeMap<u32, Listed> = BTreeMap::new();
+        let mut leaving: BTreeMap<u32, Candidate> = BTreeMap::new();
         for next in listed {
             let key = key_of_name(&next.name);
             // Of a file that was not listed before only this part is known.
             let own = own_part(&next.name);
             if let Some(at) = known_keys.get(key).or_else(|| known_keys.get(own?)) {
-                old[*at].add(next, messages[*at].file.inode(), &mut difference.seconds);
+                old[*at].add(next, messages[*at].file.inode(), &mut difference.others);
             } else if let Some(uid) = leaving_keys.get(key).or_else(|| leaving_keys.get(own?)) {
-                leaving.insert(*uid, next);
+                leaving.entry(*uid).or_default().add(next, None, &mut difference.others);
             } else {
                 let key = key.into();
-                new.entry(key).or_default().add(next, None, &mut difference.seconds);
+                new.entry(key).or_default().add(next, None, &mut difference.others);
             }
         }
-        for (at, Candidate(listed)) in old.into_iter().enumerate() {
+        for (at, Candidate { listed, has_twin }) in old.into_iter().enumerate() {
             match listed {
                 None if known.is_awaited(&messages[at].file) => difference.has_awaited = true,
                 None if known.is_to_place(&messages[at]) => match reader.place_in_new(&messages[at].file.name) {
@@ -198,6 +221,8 @@ impl Difference {
                     Err(error) => odd.no_file = Some(format!("{:?}: {error}", messages[at].file.name)),
                 },
                 None => difference.missing.push(at),
+                // Its file must not leave under one name and be found again under the other.
+                Some(_) if has_twin && messages[at].file.inode().is_none() => {}
                 Some(listed) => {
                     let is_suspect = known.suspects.contains(&messages[at].uid);
                     difference.note(at, &messages[at].file, listed, is_suspect, reader, odd);
@@ -205,7 +230,7 @@ impl Difference {
             }
         }
         difference.note_leaving(known, leaving, reader, odd);
-        for listed in new.into_values().filter_map(|candidate| candidate.0) {
+        for listed in new.into_values().filter_map(|candidate| candidate.listed) {
             let facts = difference.facts(reader, &listed, odd);
             if let Some(facts) = facts {
                 let Listed { subdir, name, inode } = listed;
@@ -220,12 +245,16 @@ impl Difference {
     fn note_leaving(
         &mut self,
         known: &KnownFiles<'_>,
-        mut listed: BTreeMap<u32, Listed>,
+        mut listed: BTreeMap<u32, Candidate>,
         reader: &MaildirReader,
         odd: &mut Oddities,
     ) {
         for (uid, file) in known.leaving {
-            let Some(listed) = listed.remove(uid) else {
+            let Candidate { listed, has_twin } = listed.remove(uid).unwrap_or_default();
+            if has_twin {
+                continue;
+            }
+            let Some(listed) = listed else {
                 match known.is_awaited(file) {
                     true => self.has_awaited = true,
                     false => self.absent.push(*uid),
@@ -318,14 +347,14 @@ impl Difference {
         changes.extend(entry_of_gone(state, mailbox, &gone));
         changes.extend(entry_of_states(state, mailbox, &gone, &keywords));
         let mut keys = HashSet::new();
-        if !self.seconds.is_empty() {
+        if !self.others.seconds.is_empty() {
             let names =
                 messages.iter().map(|message| &message.file.name).chain(self.found.iter().map(|file| &file.name));
             keys.extend(names.map(|name| key_of_name(name).to_owned()));
         }
-        let (found, seconds) = (self.found, self.seconds);
+        let (found, others) = (self.found, self.others);
         let (has_awaited, has_placed) = (self.has_awaited, self.has_placed);
-        Plan { changes, keywords, found, seconds, keys, is_quiet, has_awaited, has_placed }
+        Plan { changes, keywords, found, others, keys, is_quiet, has_awaited, has_placed }
     }
 }
 
@@ -335,7 +364,7 @@ pub(super) struct Plan {
     /// As they are after `changes`.
     keywords: MailboxKeywords,
     found: Vec<Arc<MailFile>>,
-    seconds: Vec<Listed>,
+    others: Others,
     /// All keys, if there are further files of one.
     keys: HashSet<String>,
     is_quiet: bool,
@@ -353,11 +382,11 @@ impl Plan {
         odd: &mut Oddities,
     ) -> Settled {
         let is_done = self.append(reader, to, (looked_at, catch_up), odd);
-        let has_apart = self.is_quiet && give_other_keys(reader, &self.seconds, &mut self.keys, odd);
+        let has_apart = self.is_quiet && set_apart(reader, &self.others, &mut self.keys, odd);
         match is_done {
             true if has_apart || self.has_placed => Settled::LookAgain,
             // One that is awaited may be gone without a change of the directory.
-            true if self.is_quiet && self.seconds.is_empty() && !self.has_awaited => Settled::Yes,
+            true if self.is_quiet && self.others.is_empty() && !self.has_awaited => Settled::Yes,
             _ => Settled::No,
         }
     }
@@ -505,17 +534,23 @@ pub(super) fn ranges(uids: impl Iterator<Item = u32>) -> Vec<NumberRange> {
     ranges
 }
 
-/// Files that share their key with another get one of their own, so that each key is one message. False if none could be renamed.
-fn give_other_keys(reader: &MaildirReader, seconds: &[Listed], keys: &mut HashSet<String>, odd: &mut Oddities) -> bool {
-    let mut has_renamed = false;
-    for Listed { subdir, name, .. } in seconds {
+/// Files that share their key with another get one of their own, so that each key is one message, and each file keeps one name. False if nothing was changed.
+fn set_apart(reader: &MaildirReader, others: &Others, keys: &mut HashSet<String>, odd: &mut Oddities) -> bool {
+    let mut has_changed = false;
+    for Listed { subdir, name, .. } in &others.seconds {
         match reader.give_other_key(*subdir, name, |key| keys.contains(key)) {
             Ok(key) => {
                 keys.insert(key);
-                has_renamed = true;
+                has_changed = true;
             }
             Err(error) => odd.same_key = Some(format!("{name:?}: {error}")),
         }
     }
-    has_renamed
+    for (kept, left) in &others.twins {
+        match reader.remove_twin((kept.subdir, &kept.name), (left.subdir, &left.name)) {
+            Ok(removed) => has_changed |= removed,
+            Err(error) => odd.same_key = Some(format!("{:?}: {error}", left.name)),
+        }
+    }
+    has_changed
 }
