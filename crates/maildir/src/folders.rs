@@ -128,33 +128,12 @@ impl MailRoot {
         Ok(folders)
     }
 
-    /// Renames a folder and all below it, one `rename` each; says how many. Not synced.
+    /// Renames a folder's directory, but not the folders below it. Not synced.
     ///
     /// # Errors
-    /// `AlreadyExists` if one of the new names is taken, `InvalidInput` if one gets too long or `to` lies below `from`: then nothing was renamed.
-    /// `NotFound`; others of `rename`, which may leave the folders below where they were.
-    pub fn rename_folder(&self, inbox: &MailboxPath, from: &FolderName, to: &FolderName) -> io::Result<usize> {
-        let existing = self.folders(inbox)?;
-        if !existing.contains(from) {
-            return Err(io::ErrorKind::NotFound.into());
-        }
-        if to.is_below(from) {
-            return Err(io::ErrorKind::InvalidInput.into());
-        }
-        let moves: Vec<(&FolderName, FolderName)> = existing
-            .iter()
-            .filter(|folder| *folder == from || folder.is_below(from))
-            .map(|folder| Ok((folder, FolderName::parse(&format!("{to}{}", &folder.0[from.0.len()..]))?)))
-            .collect::<Result<_, PathError>>()
-            .map_err(|e| io::Error::new(io::ErrorKind::InvalidInput, e))?;
-        if moves.iter().any(|(_, new)| existing.contains(new)) {
-            return Err(io::ErrorKind::AlreadyExists.into());
-        }
-        let dir = self.open_dir(inbox)?;
-        for (old, new) in &moves {
-            rename_dir(&dir, &old.dir_name(), &new.dir_name())?;
-        }
-        Ok(moves.len())
+    /// `NotFound`; `AlreadyExists` if the new name is taken; others of `rename`.
+    pub fn rename_folder(&self, inbox: &MailboxPath, from: &FolderName, to: &FolderName) -> io::Result<()> {
+        rename_dir(&self.open_dir(inbox)?, &from.dir_name(), &to.dir_name())
     }
 
     /// Removes a folder with all its messages, but not the folders below it. Not synced. A crash or an error on the way leaves part of it, and the call can be repeated.

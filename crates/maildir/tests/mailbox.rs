@@ -96,7 +96,7 @@ fn a_changed_table_keeps_its_other_lines_and_its_mode_and_has_a_later_time() {
 }
 
 #[test]
-fn folders_are_made_listed_renamed_with_those_below_and_removed() {
+fn folders_are_made_listed_renamed_and_removed() {
     let (dir, root, inbox) = place();
     root.mailbox(&inbox).expect("opens");
     for name in ["Lists", "Lists.Rust", "Lists.Rust.Internals", "Listserv", "Sent"] {
@@ -108,12 +108,14 @@ fn folders_are_made_listed_renamed_with_those_below_and_removed() {
         root.folders(&inbox).expect("listed").iter().map(ToString::to_string).collect()
     };
     assert_eq!(listed(&root), ["Lists", "Lists.Rust", "Lists.Rust.Internals", "Listserv", "Sent"]);
-    assert_eq!(root.rename_folder(&inbox, &folder("Lists"), &folder("Archive.Lists")).expect("renamed"), 3);
+    for below in ["", ".Rust", ".Rust.Internals"] {
+        let [from, to] = ["Lists", "Archive.Lists"].map(|name| folder(&format!("{name}{below}")));
+        root.rename_folder(&inbox, &from, &to).expect("renamed");
+    }
     let expected = ["Archive.Lists", "Archive.Lists.Rust", "Archive.Lists.Rust.Internals", "Listserv", "Sent"];
     assert_eq!(listed(&root), expected);
     let rename = |from, to| root.rename_folder(&inbox, &folder(from), &folder(to)).map_err(|e| e.kind());
     assert_eq!(rename("Sent", "Listserv"), Err(ErrorKind::AlreadyExists));
-    assert_eq!(rename("Sent", "Sent.Old"), Err(ErrorKind::InvalidInput));
     assert_eq!(rename("None", "Other"), Err(ErrorKind::NotFound));
     root.remove_folder(&inbox, &folder("Archive.Lists.Rust")).expect("removed");
     assert_eq!(listed(&root), ["Archive.Lists", "Archive.Lists.Rust.Internals", "Listserv", "Sent"]);

@@ -22,14 +22,14 @@ pub use self::handles::{GrownMailboxes, UidLock};
 use self::opening::Beginning;
 pub use self::opening::{LedgerReport, applied_in};
 use self::shared::Shared;
-pub use self::stored::{StoredMailbox, StoredMessage};
-use self::stored::{head_of, stored};
+pub use self::stored::{PendingDirectory, StoredMailbox, StoredMessage};
+use self::stored::{head_of, pending, stored};
 use self::waiting::{WAITING_BYTES_MAX, Waiting};
 use crate::entry::MailEntry;
 use crate::name::SpecialUse;
 use crate::table::{
-    AccountRow, FileNote, LeavingRow, MailboxHead, MetaError, MetaTable, NameRow, OpeningRow, RowChanges, StoreNumbers,
-    TableName, TableReader, key_of, rows_of, second_of,
+    AccountRow, FileNote, MailboxHead, MetaError, MetaTable, NameRow, OpeningRow, RowChanges, StoreNumbers, TableName,
+    TableReader, key_of, rows_of,
 };
 
 /// The mailboxes of a server: the table, and the stream that it is the snapshot of.
@@ -389,23 +389,12 @@ impl MailLedger {
         )
     }
 
-    /// Directories of deleted mailboxes that may still be there, by the mailboxes' ids.
+    /// Directories that are yet to be renamed or removed.
     ///
     /// # Errors
     /// [`LedgerError::Table`].
-    pub fn leaving_directories(&self) -> Result<BTreeMap<u32, Bytes>, LedgerError> {
-        self.read(
-            |state| state.others(),
-            |reader, changes, _| {
-                let rows = rows_of(reader, changes, TableName::Leaving, &[])?.into_iter();
-                let directory = |(key, value): (Vec<u8>, Vec<u8>)| {
-                    let mailbox = u32::from_be_bytes(key.get(..4)?.try_into().ok()?);
-                    second_of(&key).filter(|uid| *uid == 0)?;
-                    Some((mailbox, LeavingRow::decode(&value)?.name?))
-                };
-                Ok(rows.filter_map(directory).collect())
-            },
-        )
+    pub fn pending_directories(&self) -> Result<Vec<PendingDirectory>, LedgerError> {
+        self.read(|state| state.others(), pending)
     }
 
     /// The mailbox of a name; `None` if there is none.

@@ -5,8 +5,8 @@ use std::collections::BTreeMap;
 use bytes::Bytes;
 
 use crate::table::{
-    FixedMessage, LeavingRow, MailboxHead, MetaError, RowChanges, StateMessage, StoreNumbers, TableName, TableReader,
-    fixed_row, key_of, rows_of, second_of, state_row, stored_head,
+    FixedMessage, LeavingRow, MailboxHead, MetaError, PendingRow, RowChanges, StateMessage, StoreNumbers, TableName,
+    TableReader, fixed_row, key_of, rows_of, second_of, state_row, stored_head,
 };
 
 /// A mailbox as it is stored.
@@ -31,6 +31,35 @@ pub struct StoredMessage {
     pub state: StateMessage,
     /// Its file's name, where it does not follow from the row.
     pub name: Option<Bytes>,
+}
+
+/// A directory that the ledger has renamed or given up, until that is done.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct PendingDirectory {
+    /// The mailbox.
+    pub mailbox: u32,
+    /// The batch that says so.
+    pub lsn: u64,
+    /// The directory below the mail directory.
+    pub from: Bytes,
+    /// Its new name; `None`: it is to be removed.
+    pub to: Option<Bytes>,
+}
+
+/// All of them.
+pub(super) fn pending(
+    reader: &TableReader,
+    changes: &RowChanges,
+    numbers: StoreNumbers,
+) -> Result<Vec<PendingDirectory>, MetaError> {
+    let mut pending = Vec::new();
+    for (key, row) in rows_of(reader, changes, TableName::Pending, &[])? {
+        let key = key[..].try_into().ok().map(u32::from_be_bytes);
+        let Some((mailbox, PendingRow { lsn, directory: from })) = key.zip(PendingRow::decode(&row)) else { continue };
+        let to = head_of(reader, changes, numbers, mailbox)?.map(|head| head.directory);
+        pending.push(PendingDirectory { mailbox, lsn, from, to });
+    }
+    Ok(pending)
 }
 
 /// The head of a mailbox; `None` if there is none, or none yet.

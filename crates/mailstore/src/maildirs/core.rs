@@ -87,8 +87,14 @@ impl MailboxCore {
     }
 
     pub fn reader(&self) -> io::Result<MaildirReader> {
-        let path = lock(&self.path).clone();
-        self.shared.root.reader(&path)
+        loop {
+            let path = lock(&self.path).clone();
+            match self.shared.root.reader(&path) {
+                // Renamed meanwhile.
+                Err(error) if error.kind() == io::ErrorKind::NotFound && *lock(&self.path) != path => {}
+                opened => return opened,
+            }
+        }
     }
 
     /// One look. Blocks.

@@ -1,9 +1,9 @@
 //! CREATE, DELETE and RENAME: names in the ledger, and directories of a Maildir.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 use std::io;
-use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::sync::{Arc, MutexGuard};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
@@ -16,12 +16,12 @@ use super::copies::copy;
 use super::core::MailboxCore;
 use super::mailbox::lock;
 use super::names::folder_of;
+use super::pending::{PendingFolder, finish_folders, folder_is_done, move_folder};
 use super::scan::Oddities;
 use crate::entry::{MailEntry, MailboxFields};
 use crate::error::MailstoreError;
 use crate::name::{LEVELS_MAX, MailboxName, SpecialUse};
 use crate::row::{MailboxId, Uid};
-use crate::table::FileNote;
 
 /// The most mailboxes of an account, and names that are subscribed to.
 pub(super) const MAILBOXES_MAX: usize = 10_000;
@@ -36,9 +36,13 @@ pub(super) struct FolderChanges<'a> {
 }
 
 impl<'a> FolderChanges<'a> {
-    /// `folders` is held.
+    /// `folders` is held. Nothing is changed while an earlier RENAME is half done.
     pub fn new(account: &'a MaildirAccount) -> Result<Self, MailstoreError> {
-        Ok(Self { account, found: account.names_now()? })
+        finish_folders(account);
+        if lock(&account.mailboxes).pending.has_moving() {
+            return Err(MailstoreError::Unavailable("an earlier RENAME is not finished".to_owned()));
+        }
+        Ok(Self { account, found: account.listed_now()? })
     }
 
     /// Names of the mailboxes that there are.
@@ -67,12 +71,15 @@ impl<'a> FolderChanges<'a> {
         let mut missing: Vec<MailboxName> = above.filter(|name| !self.found.contains_key(name)).collect();
         missing.reverse();
         missing.push(wanted.clone());
-        let folders = missing.iter().map(|name| Ok((name, self.folder(name)?)));
+        let folders = missing.iter().map(|name| {
+            let folder = self.folder(name)?;
+            Ok((name, self.free_path(&folder)?, folder))
+        });
         // Before anything is made.
         let folders: Vec<_> = folders.collect::<Result<_, MailstoreError>>()?;
         let mut made = None;
-        for (name, folder) in folders {
-            made = Some(self.make(name, &folder, special_use.filter(|_| name == wanted))?);
+        for (name, path, folder) in folders {
+            made = Some(self.make(name, (path, &folder), special_use.filter(|_| name == wanted))?);
         }
         made.ok_or(MailstoreError::Exists)
     }
@@ -86,18 +93,24 @@ impl<'a> FolderChanges<'a> {
         folder_of(name, is_utf7).ok_or(MailstoreError::Cannot("This cannot be the name of a folder here"))
     }
 
-    fn path(&self, folder: &FolderName) -> Result<MailboxPath, MailstoreError> {
-        folder.path_in(&self.account.inbox).map_err(|_| MailstoreError::Cannot("The name is too long"))
+    /// The path of a folder that is to be made. One that is yet to be removed would take new mail along.
+    fn free_path(&self, folder: &FolderName) -> Result<MailboxPath, MailstoreError> {
+        let path = folder.path_in(&self.account.inbox);
+        let path = path.map_err(|_| MailstoreError::Cannot("The name is too long"))?;
+        match lock(&self.account.mailboxes).pending.hides(&path) {
+            true => Err(MailstoreError::Unavailable("the directory of a deleted mailbox is still there".to_owned())),
+            false => Ok(path),
+        }
     }
 
     /// The directory first: what a crash leaves is an empty mailbox.
     fn make(
         &mut self,
         name: &MailboxName,
-        folder: &FolderName,
+        (path, folder): (MailboxPath, &FolderName),
         special_use: Option<SpecialUse>,
     ) -> Result<MailboxId, MailstoreError> {
-        let (account, path) = (self.account, self.path(folder)?);
+        let account = self.account;
         let root = &account.shared.root;
         let made = root.mailbox(&account.inbox).and_then(|_| root.folder(&account.inbox, folder));
         let synced = made.and_then(|_| root.sync_path(&path));
@@ -116,11 +129,15 @@ impl<'a> FolderChanges<'a> {
             return Err(MailstoreError::Cannot("INBOX cannot be deleted"));
         }
         let (account, id) = (self.account, core.id);
+        let mut lsn = 0;
         {
             let _nothing_is_added = core.adding.blocking_write();
             let _one = lock(&core.changing);
+            // The entry says which directory is to be removed. Without it the next opening would show a directory that stays.
+            let _ = core.make(core.reader().ok().as_ref(), &mut Oddities::default(), None);
             if account.shared.ledger.pin(id).map_err(|error| refusal(&error))? {
-                account.shared.ledger.append(&[MailEntry::MailboxGone { id }]).map_err(|error| refusal(&error))?;
+                lsn =
+                    account.shared.ledger.append(&[MailEntry::MailboxGone { id }]).map_err(|error| refusal(&error))?;
             }
             core.is_spent.store(true, Ordering::Relaxed);
             core.is_deleted.store(true, Ordering::Relaxed);
@@ -131,10 +148,10 @@ impl<'a> FolderChanges<'a> {
             let mut known = lock(&account.mailboxes);
             known.ids.retain(|_, of| of.0 != id);
             known.by_id.remove(&MailboxId(id));
-            known.leaving.insert(id, lock(&core.path).clone());
+            known.pending.insert(id, PendingFolder::new(lsn, lock(&core.path).clone(), None));
         }
         core.looked.send_modify(|looked| looked.error = Some(MailstoreError::NoMailbox));
-        remove_directories(account);
+        finish_folders(account);
         Ok(())
     }
 
@@ -167,45 +184,77 @@ impl<'a> FolderChanges<'a> {
         if is_below(to, &from) {
             return Err(MailstoreError::Cannot("A mailbox cannot be moved below itself"));
         }
-        let cores = self.tree(&from);
-        let (old, new) = (from, to.clone());
-        let moves = cores.iter().map(|(name, core)| {
-            let name = format!("{new}{}", &name.as_str()[old.as_str().len()..]);
-            let name = MailboxName::parse(&name).map_err(|_| MailstoreError::Cannot("A name would be too long"))?;
-            let path = self.path(&self.folder(&name)?)?;
-            Ok((Arc::clone(core), name, path))
-        });
-        let moves: Vec<_> = moves.collect::<Result<_, MailstoreError>>()?;
-        if moves.iter().any(|(_, name, _)| self.found.contains_key(name)) {
+        let moves = self.moves(&from, to)?;
+        if moves.iter().any(|step| self.found.contains_key(&step.name)) {
             return Err(MailstoreError::Exists);
         }
         if let Some(parent) = to.parent().filter(|parent| !self.found.contains_key(parent)) {
             self.create(&parent, None)?;
         }
-        let (folder_from, folder_to) = (self.folder(&old)?, self.folder(&new)?);
-        let mut in_order: Vec<&Arc<MailboxCore>> = moves.iter().map(|(core, ..)| core).collect();
+        let mut in_order: Vec<&Arc<MailboxCore>> = moves.iter().map(|step| &step.core).collect();
         in_order.sort_by_key(|core| core.id);
         let _nothing_is_added: Vec<_> = in_order.iter().map(|core| core.adding.blocking_write()).collect();
         let _held: Vec<_> = in_order.iter().map(|core| lock(&core.changing)).collect();
         in_order.iter().try_for_each(|core| wait_for_delivery(core))?;
+        self.carry_out(&moves)
+    }
+
+    /// A mailbox and those below it, with their names to be.
+    fn moves(&self, old: &MailboxName, new: &MailboxName) -> Result<Vec<Move>, MailstoreError> {
+        let moves = self.tree(old).into_iter().map(|(before, core)| {
+            let name = format!("{new}{}", &before.as_str()[old.as_str().len()..]);
+            let name = MailboxName::parse(&name).map_err(|_| MailstoreError::Cannot("A name would be too long"))?;
+            let (from, to) = (lock(&core.path).clone(), self.free_path(&self.folder(&name)?)?);
+            Ok(Move { core, before, name, from, to })
+        });
+        moves.collect()
+    }
+
+    /// The entry first: from then on the directories follow, if need be at the next opening.
+    fn carry_out(&self, moves: &[Move]) -> Result<(), MailstoreError> {
+        let account = self.account;
+        let lsn = self.append(moves.iter().map(|step| (&*step.core, &step.name, &step.to)))?;
+        {
+            let mut known = lock(&account.mailboxes);
+            for step in moves {
+                step.rename((&step.before, &step.name), &mut known.ids);
+                known.pending.insert(step.core.id, PendingFolder::new(lsn, step.from.clone(), Some(step.to.clone())));
+            }
+        }
+        let Err((error, is_undone)) = move_all(account, moves) else {
+            match account.shared.root.sync_dir(&account.inbox) {
+                Ok(()) => moves.iter().for_each(|step| folder_is_done(account, step.core.id, lsn)),
+                // The next opening finds out which names they have.
+                Err(error) => {
+                    failed(account, &error);
+                    let mut known = lock(&account.mailboxes);
+                    moves.iter().for_each(|step| known.pending.remove(step.core.id));
+                }
+            }
+            return Ok(());
+        };
+        let refused = failed(account, &error);
+        if !is_undone {
+            return Err(refused);
+        }
+        let lsn = self.append(moves.iter().map(|step| (&*step.core, &step.before, &step.from)))?;
+        {
+            let mut known = lock(&account.mailboxes);
+            moves.iter().for_each(|step| step.rename((&step.name, &step.before), &mut known.ids));
+        }
+        moves.iter().for_each(|step| folder_is_done(account, step.core.id, lsn));
+        Err(refused)
+    }
+
+    /// Says names and directories of mailboxes, in one batch.
+    fn append<'b>(
+        &self,
+        named: impl Iterator<Item = (&'b MailboxCore, &'b MailboxName, &'b MailboxPath)>,
+    ) -> Result<u64, MailstoreError> {
         let uses = self.account.special_uses(&self.found)?;
-        let entries = moves.iter().filter_map(|(core, name, path)| self.entry(core, name, path, &uses).transpose());
+        let entries = named.filter_map(|(core, name, path)| self.entry(core, name, path, &uses).transpose());
         let entries: Vec<MailEntry> = entries.collect::<Result<_, _>>()?;
-        let (root, inbox) = (&self.account.shared.root, &self.account.inbox);
-        let renamed = root.rename_folder(inbox, &folder_from, &folder_to).and_then(|_| root.sync_dir(inbox));
-        renamed.map_err(|error| failed(self.account, &error))?;
-        if let Err(error) = self.account.shared.ledger.append(&entries) {
-            let _ = root.rename_folder(inbox, &folder_to, &folder_from);
-            return Err(refusal(&error));
-        }
-        let mut known = lock(&self.account.mailboxes);
-        for (core, name, path) in &moves {
-            known.ids.retain(|_, id| id.0 != core.id);
-            known.ids.insert(name.clone(), MailboxId(core.id));
-            *lock(&core.name) = name.clone();
-            *lock(&core.path) = path.clone();
-        }
-        Ok(())
+        self.account.shared.ledger.append(&entries).map_err(|error| refusal(&error))
     }
 
     /// `None`: the ledger does not have it yet.
@@ -256,35 +305,40 @@ fn wait_for_delivery(core: &MailboxCore) -> Result<(), MailstoreError> {
     }
 }
 
-/// Removes directories of deleted mailboxes. What cannot be removed is hidden, and tried again. Blocks.
-pub(super) fn remove_directories(account: &MaildirAccount) {
-    let leaving: Vec<(u32, MailboxPath)> =
-        lock(&account.mailboxes).leaving.iter().map(|(id, path)| (*id, path.clone())).collect();
-    for (id, path) in leaving {
-        match remove_directory(account, &path) {
-            Ok(()) => {
-                lock(&account.mailboxes).leaving.remove(&id);
-                account.shared.ledger.note(&[FileNote::Left { mailbox: id, uid: 0 }]);
-            }
-            Err(error) => {
-                let (mailbox, error) = (path.as_str(), error.to_string());
-                tracing::warn!(mailbox, error, "the directory of a deleted mailbox cannot be removed; tried again");
-            }
-        }
+/// A mailbox that gets another name.
+struct Move {
+    core: Arc<MailboxCore>,
+    before: MailboxName,
+    name: MailboxName,
+    from: MailboxPath,
+    to: MailboxPath,
+}
+
+impl Move {
+    fn rename(&self, (old, new): (&MailboxName, &MailboxName), ids: &mut HashMap<MailboxName, MailboxId>) {
+        ids.remove(old);
+        ids.insert(new.clone(), MailboxId(self.core.id));
+        *lock(&self.core.name) = new.clone();
     }
 }
 
-fn remove_directory(account: &MaildirAccount, path: &MailboxPath) -> io::Result<()> {
-    // Mail that was added to it and has no file yet gets none.
-    account.shared.append_door.forget(path)?;
-    let last = path.components().last().and_then(|last| last.strip_prefix('.'));
-    let folder = last.and_then(|folder| FolderName::parse(folder).ok());
-    let folder = folder.ok_or_else(|| io::Error::from(io::ErrorKind::InvalidInput))?;
-    match account.shared.root.remove_folder(&account.inbox, &folder) {
-        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
-        _ => {}
+/// Renames all directories or none. Whoever asks for a path meanwhile waits. Not synced.
+///
+/// # Errors
+/// Those of `rename`, and whether all have their old names: else they are found at the next change.
+fn move_all(account: &MaildirAccount, moves: &[Move]) -> Result<(), (io::Error, bool)> {
+    let mut in_order: Vec<&Move> = moves.iter().collect();
+    in_order.sort_by_key(|step| step.core.id);
+    let mut paths: Vec<(&Move, MutexGuard<'_, MailboxPath>)> =
+        in_order.into_iter().map(|step| (step, lock(&step.core.path))).collect();
+    for (at, step) in moves.iter().enumerate() {
+        if let Err(error) = move_folder(account, &step.from, &step.to) {
+            let undone = moves[..at].iter().rev().try_for_each(|done| move_folder(account, &done.to, &done.from));
+            return Err((error, undone.is_ok()));
+        }
     }
-    account.shared.root.sync_dir(&account.inbox)
+    paths.iter_mut().for_each(|(step, path)| **path = step.to.clone());
+    Ok(())
 }
 
 fn failed(account: &MaildirAccount, error: &io::Error) -> MailstoreError {

@@ -28,6 +28,7 @@ mod mailbox;
 mod names;
 mod names_out;
 mod owner;
+mod pending;
 mod scan;
 mod scratch;
 mod state;
@@ -55,11 +56,12 @@ pub use self::arrivals::MailArrivals;
 use self::body::ended;
 use self::change_queue::refusal;
 use self::copies::CopyNames;
-use self::folder_changes::{FolderChanges, MAILBOXES_MAX, remove_directories};
+use self::folder_changes::{FolderChanges, MAILBOXES_MAX};
 use self::gone_dirs::{GoneDirs, sweep_at_times};
 use self::loaded::LoadedMailboxes;
 use self::mailbox::{MaildirMailbox, lock};
 use self::owner::Owner;
+use self::pending::{PendingFolders, finish_folders};
 use crate::entry::MailEntry;
 use crate::error::MailstoreError;
 use crate::ledger::{GrownMailboxes, LedgerError, MailLedger};
@@ -252,7 +254,7 @@ struct MaildirAccount {
     inbox: MailboxPath,
     owner: OnceLock<Arc<Owner>>,
     mailboxes: Mutex<KnownMailboxes>,
-    /// Held by who changes names of mailboxes.
+    /// Held by who changes names of mailboxes, or the directories of pending changes.
     folders: Mutex<()>,
     /// The first login has left nothing to do.
     is_set_up: AtomicBool,
@@ -263,8 +265,7 @@ struct MaildirAccount {
 struct KnownMailboxes {
     ids: HashMap<MailboxName, MailboxId>,
     by_id: HashMap<MailboxId, Arc<MaildirMailbox>>,
-    /// Directories of deleted mailboxes that may still be there, by the mailboxes' ids.
-    leaving: BTreeMap<u32, MailboxPath>,
+    pending: PendingFolders,
     has_told_left_out: bool,
 }
 
@@ -282,9 +283,9 @@ impl MaildirAccount {
         let read = || {
             let known = self.shared.owner(&self.inbox)?;
             let names = known.map(|id| ledger.names(id)).transpose()?.unwrap_or_default().1;
-            Ok::<_, LedgerError>((known, names, ledger.leaving_directories()?))
+            Ok::<_, LedgerError>((known, names, ledger.pending_directories()?))
         };
-        let (known, names, leaving) = read().map_err(|error| {
+        let (known, names, pending) = read().map_err(|error| {
             tracing::error!(error = error.to_string(), "the table of mailboxes cannot be read");
             MailstoreError::Unavailable(error.to_string())
         })?;
@@ -292,12 +293,7 @@ impl MaildirAccount {
             Some((MailboxName::parse(std::str::from_utf8(name).ok()?).ok()?, MailboxId(row.mailbox)))
         });
         mailboxes.ids = named.collect();
-        let path = |path: &[u8]| MailboxPath::parse(std::str::from_utf8(path).ok()?).ok();
-        let leaving = leaving.into_iter().filter_map(|(id, directory)| Some((id, path(&directory)?)));
-        let is_own = |path: &MailboxPath| {
-            path.as_str().strip_prefix(self.inbox.as_str()).is_some_and(|rest| rest.starts_with("/."))
-        };
-        mailboxes.leaving = leaving.filter(|(_, path)| is_own(path)).collect();
+        mailboxes.pending.load(&pending, &self.inbox);
         let id = known.unwrap_or_else(|| ledger.new_account());
         Ok(self.owner.get_or_init(|| Arc::new(Owner::new(id, self.inbox.clone(), known.is_some()))))
     }
@@ -398,16 +394,29 @@ impl MaildirAccount {
 
     /// As [`names`](Self::names). Blocks.
     fn names_now(&self) -> Result<BTreeMap<MailboxName, MailboxId>, MailstoreError> {
-        let owner = self.owner.get().ok_or(MailstoreError::NoMailbox)?;
-        if !lock(&self.mailboxes).leaving.is_empty() {
-            remove_directories(self);
+        if lock(&self.mailboxes).pending.is_due() {
+            let _one = lock(&self.folders);
+            finish_folders(self);
         }
-        let found = names::folders(&self.shared.root, &self.inbox);
-        let found = found.map_err(|error| {
-            tracing::warn!(mailbox = self.inbox.as_str(), error = error.to_string(), "cannot list folders");
-            MailstoreError::Unavailable(error.to_string())
-        })?;
-        let mut known = lock(&self.mailboxes);
+        self.listed_now()
+    }
+
+    /// As [`names_now`](Self::names_now), without pending changes being tried.
+    fn listed_now(&self) -> Result<BTreeMap<MailboxName, MailboxId>, MailstoreError> {
+        let owner = self.owner.get().ok_or(MailstoreError::NoMailbox)?;
+        let (found, mut known) = loop {
+            let changes = lock(&self.mailboxes).pending.changes;
+            let found = names::folders(&self.shared.root, &self.inbox);
+            let found = found.map_err(|error| {
+                tracing::warn!(mailbox = self.inbox.as_str(), error = error.to_string(), "cannot list folders");
+                MailstoreError::Unavailable(error.to_string())
+            })?;
+            let known = lock(&self.mailboxes);
+            // Else it may show a directory that a change has taken away since.
+            if known.pending.changes == changes {
+                break (found, known);
+            }
+        };
         if let Some(folder) = found.left_out.filter(|_| !std::mem::replace(&mut known.has_told_left_out, true)) {
             tracing::warn!(
                 mailbox = self.inbox.as_str(),
@@ -415,8 +424,8 @@ impl MaildirAccount {
                 "this folder's name is no mailbox name, or taken; it is left out, further ones are not logged"
             );
         }
-        let leaving: Vec<MailboxPath> = known.leaving.values().cloned().collect();
-        let named = found.named.into_iter().filter(|(_, path)| !leaving.contains(path));
+        let named: Vec<_> = found.named.into_iter().filter(|(_, path)| !known.pending.hides(path)).collect();
+        let named = named.into_iter();
         Ok(named.map(|(name, path)| (name.clone(), self.id_of(&mut known, owner, name, path))).collect())
     }
 

@@ -8,7 +8,8 @@ use super::columns::{FixedMessage, StateMessage, flag_bits};
 use super::heads::stored_head;
 use super::row_set::RowSet;
 use super::values::{
-    AccountRow, GoneRow, LeavingRow, MailboxHead, NameRow, OpeningRow, key_of, key_of_gone, key_of_octets, key_of_two,
+    AccountRow, GoneRow, LeavingRow, MailboxHead, NameRow, OpeningRow, PendingRow, key_of, key_of_gone, key_of_octets,
+    key_of_two,
 };
 use super::{MetaError, RowChanges, TableName, TableReader};
 use crate::entry::{
@@ -94,6 +95,13 @@ pub enum FileNote {
         /// The message.
         uid: u32,
     },
+    /// The directory of a mailbox was renamed or removed, as a batch says it.
+    DirectoryDone {
+        /// The mailbox.
+        mailbox: u32,
+        /// A later batch is not done.
+        lsn: u64,
+    },
 }
 
 /// Applies entries to what a reader has. An entry may be applied twice: all it says is absolute, and UIDs that were given are not given again.
@@ -171,7 +179,7 @@ impl<'a> Applier<'a> {
             MailEntry::New { mailbox, first_uid, messages } => {
                 self.new_messages(lsn, *mailbox, *first_uid, messages)?
             }
-            MailEntry::MailboxGone { id } => self.mailbox_gone(*id)?,
+            MailEntry::MailboxGone { id } => self.mailbox_gone(lsn, *id)?,
             MailEntry::Subscription { account, name, is_on } => {
                 let key = key_of_octets(*account, name);
                 let row = NameRow { is_subscribed: *is_on, ..self.name_row(&key)?.unwrap_or_default() };
@@ -200,6 +208,13 @@ impl<'a> Applier<'a> {
             }
             FileNote::Left { mailbox, uid } => {
                 self.changes.remove(TableName::Leaving, &key_of_two(mailbox, uid));
+                Ok(())
+            }
+            FileNote::DirectoryDone { mailbox, lsn } => {
+                let rows = rows_of(self.reader, &self.changes, TableName::Pending, &key_of(mailbox))?;
+                let done = |row: &[u8]| PendingRow::decode(row).is_none_or(|row| row.lsn <= lsn);
+                let done = rows.into_iter().filter(|(_, row)| done(row));
+                done.for_each(|(key, _)| self.changes.remove(TableName::Pending, &key));
                 Ok(())
             }
         }
@@ -266,13 +281,19 @@ impl<'a> Applier<'a> {
         let MailboxFields { id, account, uid_validity, form, special_use, name, directory } = fields.clone();
         let head = self.head(id)?;
         let was_made = head.account != 0;
-        *head = MailboxHead { account, uid_validity, form, special_use, directory, ..head.clone() };
+        let before = head.directory.clone();
+        *head = MailboxHead { account, uid_validity, form, special_use, directory: directory.clone(), ..head.clone() };
         head.highest_modseq = head.highest_modseq.max(lsn);
         if !was_made {
             head.gone_from = lsn;
         }
         let (exists, bytes) = (head.exists, head.bytes);
+        self.directory_used(&directory)?;
         if was_made {
+            if before != directory {
+                let row = PendingRow { lsn, directory: before };
+                self.changes.put(TableName::Pending, &key_of(id), row.encode());
+            }
             self.forget_name_of(account, id)?;
         } else {
             // Those that a takeover gave it before it was made.
@@ -290,6 +311,15 @@ impl<'a> Applier<'a> {
         Ok(())
     }
 
+    /// A directory is that of a mailbox now: an earlier change that concerned it had been done.
+    fn directory_used(&mut self, directory: &[u8]) -> Result<(), MetaError> {
+        let rows = rows_of(self.reader, &self.changes, TableName::Pending, &[])?;
+        let is_it = |row: &[u8]| PendingRow::decode(row).is_none_or(|row| row.directory == directory);
+        let done = rows.into_iter().filter(|(_, row)| is_it(row));
+        done.for_each(|(key, _)| self.changes.remove(TableName::Pending, &key));
+        Ok(())
+    }
+
     fn name_row(&self, key: &[u8]) -> Result<Option<NameRow>, MetaError> {
         let row = match self.changes.of(TableName::Names, key).find(|(found, _)| *found == key) {
             Some((_, row)) => row.map(<[u8]>::to_vec),
@@ -302,7 +332,7 @@ impl<'a> Applier<'a> {
     }
 
     /// Removes a mailbox with all its messages. Its name stays, with its subscription, and its directory is to leave.
-    fn mailbox_gone(&mut self, id: u32) -> Result<(), MetaError> {
+    fn mailbox_gone(&mut self, lsn: u64, id: u32) -> Result<(), MetaError> {
         let MailboxHead { account, exists, bytes, directory, .. } = self.head(id)?.clone();
         if account == 0 {
             // Applied before.
@@ -319,8 +349,7 @@ impl<'a> Applier<'a> {
             let rows = rows_of(self.reader, &self.changes, table, &key_of(id))?;
             rows.into_keys().for_each(|key| self.changes.remove(table, &key));
         }
-        let row = LeavingRow { body: (0, 0), wire_size: 0, line_feeds: 0, name: Some(directory) };
-        self.changes.put(TableName::Leaving, &key_of_two(id, 0), row.encode());
+        self.changes.put(TableName::Pending, &key_of(id), PendingRow { lsn, directory }.encode());
         self.heads.remove(&id);
         self.changes.remove(TableName::Mailboxes, &key_of(id));
         Ok(())

@@ -27,7 +27,7 @@ use self::file::{FileError, FileErrorKind, OverlayFile, TableFile};
 pub use apply::{Applier, FileNote, StoreNumbers, rows_of};
 pub use columns::{FixedMessage, StateMessage, flag_bits};
 pub(crate) use heads::stored_head;
-pub use values::{AccountRow, GoneRow, LeavingRow, MailboxHead, NameRow, OpeningRow};
+pub use values::{AccountRow, GoneRow, LeavingRow, MailboxHead, NameRow, OpeningRow, PendingRow};
 pub(crate) use values::{SKIPPED_UIDS, key_of, second_of};
 
 /// Reads a row of the table `fixed` without its checksum; `first` is its key. `None` if it is none.
@@ -65,10 +65,12 @@ pub enum TableName {
     Keywords,
     /// By mailbox and UID: files of expunged messages that may still be in the Maildir.
     Leaving,
+    /// By mailbox: directories that are yet to be renamed or removed.
+    Pending,
 }
 
 impl TableName {
-    pub(crate) const ALL: [Self; 11] = [
+    pub(crate) const ALL: [Self; 12] = [
         Self::Store,
         Self::Openings,
         Self::Accounts,
@@ -80,6 +82,7 @@ impl TableName {
         Self::Foreign,
         Self::Keywords,
         Self::Leaving,
+        Self::Pending,
     ];
 
     fn definition(self) -> TableDefinition<'static, &'static [u8], &'static [u8]> {
@@ -95,6 +98,7 @@ impl TableName {
             Self::Foreign => "foreign",
             Self::Keywords => "keywords",
             Self::Leaving => "leaving",
+            Self::Pending => "pending",
         })
     }
 }

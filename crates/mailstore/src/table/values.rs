@@ -252,6 +252,32 @@ impl LeavingRow {
     }
 }
 
+/// A directory that is to be renamed to the one in the head of its mailbox, or removed if there is no such mailbox any more.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct PendingRow {
+    /// The batch that says so.
+    pub lsn: u64,
+    /// The directory below the mail directory.
+    pub directory: Bytes,
+}
+
+impl PendingRow {
+    /// The row as bytes.
+    pub fn encode(&self) -> Vec<u8> {
+        let mut out = self.lsn.to_le_bytes().to_vec();
+        put_octets(&mut out, &self.directory);
+        out
+    }
+
+    /// Reads a row; `None` if it is none.
+    pub fn decode(bytes: &[u8]) -> Option<Self> {
+        let mut fields = Fields::of(bytes);
+        let row = Self { lsn: fields.u64()?, directory: octets(&mut fields)? };
+        fields.end()?;
+        Some(row)
+    }
+}
+
 /// An opening of the store, by the LSN of its entry.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct OpeningRow {
@@ -362,6 +388,8 @@ mod tests {
         }
         let opening = OpeningRow { nonce: 3, host: Bytes::from_static(b"mx") };
         assert_eq!(OpeningRow::decode(&opening.encode()), Some(opening));
+        let pending = PendingRow { lsn: 1 << 40, directory: Bytes::from_static(b"me/.a") };
+        assert_eq!(PendingRow::decode(&pending.encode()), Some(pending));
         assert_eq!(second_of(&key_of_two(1, 77)), Some(77));
     }
 }

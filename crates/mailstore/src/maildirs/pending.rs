@@ -1,0 +1,155 @@
+//! Directories follow the ledger: renamed or removed once the batch that says so is durable, as often as needed.
+//!
+//! Until that is done nobody uses the names that are concerned. A later entry that names a directory shows that all before it was done.
+
+use std::collections::BTreeMap;
+use std::io;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use posthaste_maildir::{FolderName, MailboxPath};
+
+use super::MaildirAccount;
+use super::mailbox::lock;
+use crate::ledger::PendingDirectory;
+use crate::row::MailboxId;
+use crate::table::FileNote;
+
+/// LIST tries again this often to remove a directory.
+const TRY_EVERY: Duration = Duration::from_secs(60);
+
+/// A directory that the ledger has renamed or given up, until that is done.
+#[derive(Debug, Clone)]
+pub(super) struct PendingFolder {
+    /// The batch that says so.
+    pub lsn: u64,
+    pub from: MailboxPath,
+    /// `None`: it is to be removed.
+    pub to: Option<MailboxPath>,
+    /// Delivery makes no more files in it.
+    is_forgotten: bool,
+}
+
+/// Those of an account, by mailbox.
+#[derive(Debug, Default)]
+pub(super) struct PendingFolders {
+    by_id: BTreeMap<u32, PendingFolder>,
+    tried: Option<Instant>,
+    /// Rises with each change: a listing that was begun before it may show what is hidden no more.
+    pub changes: u64,
+}
+
+impl PendingFolder {
+    pub fn new(lsn: u64, from: MailboxPath, to: Option<MailboxPath>) -> Self {
+        Self { lsn, from, to, is_forgotten: false }
+    }
+
+    /// `None`: not of this account.
+    fn of(stored: &PendingDirectory, inbox: &MailboxPath) -> Option<Self> {
+        let path = |path: &[u8]| MailboxPath::parse(std::str::from_utf8(path).ok()?).ok();
+        let from = path(&stored.from)?;
+        let is_own = from.as_str().strip_prefix(inbox.as_str()).is_some_and(|rest| rest.starts_with("/."));
+        let to = stored.to.as_ref().map(|to| path(to));
+        (is_own && to != Some(None)).then(|| Self::new(stored.lsn, from, to.flatten()))
+    }
+}
+
+impl PendingFolders {
+    pub fn load(&mut self, stored: &[PendingDirectory], inbox: &MailboxPath) {
+        self.by_id.extend(stored.iter().filter_map(|row| Some((row.mailbox, PendingFolder::of(row, inbox)?))));
+    }
+
+    pub fn insert(&mut self, mailbox: u32, folder: PendingFolder) {
+        self.by_id.insert(mailbox, folder);
+        (self.tried, self.changes) = (None, self.changes + 1);
+    }
+
+    pub fn remove(&mut self, mailbox: u32) {
+        self.by_id.remove(&mailbox);
+        self.changes += 1;
+    }
+
+    /// True if a directory is to be tried now.
+    pub fn is_due(&self) -> bool {
+        !self.by_id.is_empty() && self.tried.is_none_or(|tried| tried.elapsed() >= TRY_EVERY)
+    }
+
+    /// True of a path that is to leave, or not yet there.
+    pub fn hides(&self, path: &MailboxPath) -> bool {
+        self.by_id.values().any(|folder| folder.from == *path || folder.to.as_ref() == Some(path))
+    }
+
+    /// True while a mailbox is not where the ledger has it.
+    pub fn has_moving(&self) -> bool {
+        self.by_id.values().any(|folder| folder.to.is_some())
+    }
+}
+
+/// Renames and removes what is pending, and hides what could not be. `folders` is held. Blocks.
+pub(super) fn finish_folders(account: &MaildirAccount) {
+    let pending = {
+        let mut known = lock(&account.mailboxes);
+        known.pending.tried = Some(Instant::now());
+        known.pending.by_id.clone()
+    };
+    for (id, folder) in pending {
+        let done = match &folder.to {
+            Some(to) => redo_move(account, id, &folder.from, to),
+            None => remove(account, id, &folder),
+        };
+        match done {
+            Ok(()) => folder_is_done(account, id, folder.lsn),
+            Err(error) => {
+                let (mailbox, error) = (folder.from.as_str(), error.to_string());
+                tracing::warn!(mailbox, error, "the directory of a deleted or renamed mailbox stays; tried again");
+            }
+        }
+    }
+}
+
+/// It is durable, too.
+pub(super) fn folder_is_done(account: &MaildirAccount, id: u32, lsn: u64) {
+    lock(&account.mailboxes).pending.remove(id);
+    account.shared.ledger.note(&[FileNote::DirectoryDone { mailbox: id, lsn }]);
+}
+
+/// Renames a directory, and does not sync it.
+///
+/// # Errors
+/// Those of `rename`, such as `NotFound` and `AlreadyExists`.
+pub(super) fn move_folder(account: &MaildirAccount, from: &MailboxPath, to: &MailboxPath) -> io::Result<()> {
+    account.shared.root.rename_folder(&account.inbox, &folder_at(from)?, &folder_at(to)?)
+}
+
+fn redo_move(account: &MaildirAccount, id: u32, from: &MailboxPath, to: &MailboxPath) -> io::Result<()> {
+    let mailbox = lock(&account.mailboxes).by_id.get(&MailboxId(id)).map(Arc::clone);
+    let mut path = mailbox.as_ref().map(|mailbox| lock(&mailbox.core().path));
+    match move_folder(account, from, to) {
+        // Moved before. A directory that is there under the old name is another program's.
+        Err(error) if matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::AlreadyExists) => {}
+        moved => moved?,
+    }
+    path.iter_mut().for_each(|path| **path = to.clone());
+    account.shared.root.sync_dir(&account.inbox)
+}
+
+fn remove(account: &MaildirAccount, id: u32, folder: &PendingFolder) -> io::Result<()> {
+    if !folder.is_forgotten {
+        // Mail that was added to it and has no file yet gets none.
+        account.shared.append_door.forget(&folder.from)?;
+        if let Some(folder) = lock(&account.mailboxes).pending.by_id.get_mut(&id) {
+            folder.is_forgotten = true;
+        }
+    }
+    match account.shared.root.remove_folder(&account.inbox, &folder_at(&folder.from)?) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+        _ => {}
+    }
+    account.shared.root.sync_dir(&account.inbox)
+}
+
+fn folder_at(path: &MailboxPath) -> io::Result<FolderName> {
+    let last = path.components().last().and_then(|last| last.strip_prefix('.'));
+    let folder = last.and_then(|folder| FolderName::parse(folder).ok());
+    folder.ok_or_else(|| io::Error::from(io::ErrorKind::InvalidInput))
+}
