@@ -4,13 +4,14 @@
 //! of the data directory, so that a restart of the server logs nobody out.
 
 use std::collections::HashMap;
-use std::fs::{File, OpenOptions, Permissions};
-use std::io::{self, ErrorKind, Read, Write};
+use std::fs::OpenOptions;
+use std::io::{self, ErrorKind, Read};
 use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
+use rustix::fs::Mode;
 use tokio::sync::Mutex as AsyncMutex;
 use tokio::task::{JoinHandle, spawn_blocking};
 use tokio::time::timeout;
@@ -223,18 +224,7 @@ fn read(file: &Path) -> io::Result<HashMap<TokenHash, Session>> {
 }
 
 fn write(dir: &Path, text: &str) -> io::Result<()> {
-    let new = dir.join("sessions.new");
-    match std::fs::remove_file(&new) {
-        Err(error) if error.kind() != ErrorKind::NotFound => return Err(error),
-        _ => {}
-    }
-    let mut file = OpenOptions::new().write(true).create_new(true).mode(0o600).custom_flags(nofollow()).open(&new)?;
-    // The umask may have taken more away.
-    file.set_permissions(Permissions::from_mode(0o600))?;
-    file.write_all(text.as_bytes())?;
-    file.sync_all()?;
-    std::fs::rename(&new, dir.join(FILE))?;
-    File::open(dir)?.sync_all()
+    Ok(posthaste_fsops::replace_file(&dir.join(FILE), Mode::RUSR | Mode::WUSR, text.as_bytes())?)
 }
 
 /// Links to the page that were not used yet. Each opens one session.
@@ -292,6 +282,8 @@ impl PageLinks {
 
 #[cfg(test)]
 mod tests {
+    use std::fs::Permissions;
+
     use super::*;
 
     #[test]

@@ -1,14 +1,14 @@
 //! The file of tokens in the data directory: one line a token, written by `rename`, read again when it has changed.
 
 use std::collections::HashMap;
-use std::fs::{File, OpenOptions, Permissions};
-use std::io::{self, ErrorKind, Read, Write};
-use std::os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt};
+use std::fs::OpenOptions;
+use std::io::{self, ErrorKind, Read};
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use rustix::fs::{FlockOperation, OFlags, flock};
+use rustix::fs::{FlockOperation, Mode, OFlags, flock};
 use tokio::sync::Mutex as AsyncMutex;
 use tokio::task::{JoinHandle, spawn_blocking};
 use tokio::time::timeout;
@@ -159,19 +159,8 @@ impl TokenFile {
     }
 
     fn write(&self, tokens: &[Token]) -> io::Result<()> {
-        let new = self.dir.join("tokens.new");
-        match std::fs::remove_file(&new) {
-            Err(error) if error.kind() != ErrorKind::NotFound => return Err(error),
-            _ => {}
-        }
-        let mut file = private().create_new(true).open(&new)?;
-        // The umask may have taken more away.
-        file.set_permissions(Permissions::from_mode(0o600))?;
         let text: String = std::iter::once(HEADING.to_owned()).chain(tokens.iter().map(Token::to_line)).collect();
-        file.write_all(text.as_bytes())?;
-        file.sync_all()?;
-        std::fs::rename(&new, self.path())?;
-        File::open(&self.dir)?.sync_all()
+        Ok(posthaste_fsops::replace_file(&self.path(), Mode::RUSR | Mode::WUSR, text.as_bytes())?)
     }
 }
 
@@ -304,6 +293,9 @@ const LOOK_PATIENCE: Duration = Duration::from_secs(5);
 
 #[cfg(test)]
 mod tests {
+    use std::fs::Permissions;
+    use std::os::unix::fs::PermissionsExt;
+
     use super::*;
     use crate::token::{Scope, Secret};
 

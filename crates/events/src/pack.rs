@@ -10,6 +10,7 @@ use std::time::{Duration, SystemTime};
 
 use flate2::Compression;
 use flate2::write::GzEncoder;
+use posthaste_fsops::put_in_place;
 
 use crate::files::{file_name, numbers, open_file, packed_name, sync_dir, unlink_if_there};
 
@@ -68,25 +69,26 @@ pub(crate) fn pack(dir: &Path, number: u64, stop: &AtomicBool) -> io::Result<()>
         opened => opened?,
     };
     unlink_if_there(&partial)?;
-    let written = write_packed(&mut plain, &partial, stop);
-    if !matches!(written, Ok(true)) {
+    let named = write_packed(&mut plain, &partial, stop).and_then(|packed| match packed {
+        Some(packed) => Ok(put_in_place(&packed, &partial, &dir.join(packed_name(number))).map(|()| true)?),
+        None => Ok(false),
+    });
+    if !matches!(named, Ok(true)) {
         // A full disk gets back what there was no room to finish.
         unlink_if_there(&partial)?;
-        return written.map(drop);
+        return named.map(drop);
     }
-    posthaste_fsops::rename(&partial, dir.join(packed_name(number)))?;
-    sync_dir(dir)?;
     unlink_if_there(&path)?;
     sync_dir(dir)
 }
 
-/// Writes the compressed file and makes it durable; false: stopped before.
-fn write_packed(plain: &mut File, path: &Path, stop: &AtomicBool) -> io::Result<bool> {
+/// Writes the compressed file; `None`: stopped before.
+fn write_packed(plain: &mut File, path: &Path, stop: &AtomicBool) -> io::Result<Option<File>> {
     let mut packed = GzEncoder::new(open_file(path)?, Compression::fast());
     let mut block = vec![0; BLOCK_BYTES];
     loop {
         if stop.load(Ordering::Relaxed) {
-            return Ok(false);
+            return Ok(None);
         }
         match plain.read(&mut block)? {
             0 => break,
@@ -96,8 +98,7 @@ fn write_packed(plain: &mut File, path: &Path, stop: &AtomicBool) -> io::Result<
     let packed = packed.finish()?;
     // Its age is that of its lines.
     packed.set_modified(plain.metadata()?.modified()?)?;
-    posthaste_fsops::fsync(&packed)?;
-    Ok(true)
+    Ok(Some(packed))
 }
 
 /// Not a name of a log's file.

@@ -1,13 +1,13 @@
 //! The password of the first minute: without `[auth]` and without a `[[listener]]`, it opens the mail of every account and the page, from this machine only.
 
 use std::collections::HashSet;
-use std::fs::{File, OpenOptions};
 use std::hash::{BuildHasher, RandomState};
-use std::io::{self, Write};
-use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::io;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
 
+use rustix::fs::Mode;
 use rustix::rand::{GetRandomFlags, getrandom};
 
 /// A password in a file that only the server's user can read.
@@ -120,15 +120,8 @@ fn make(file: &Path) -> io::Result<String> {
     // 256 octets at most come whole.
     getrandom(&mut random[..], GetRandomFlags::empty())?;
     let password: String = random.iter().map(|octet| char::from(ALPHABET[usize::from(octet % 32)])).collect();
-    let new = file.with_extension("new");
-    let _ = std::fs::remove_file(&new);
-    let mut writer = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&new)?;
-    writer.write_all(format!("{password}\n").as_bytes())?;
-    writer.sync_all()?;
-    std::fs::rename(&new, file)?;
-    if let Some(parent) = file.parent() {
-        File::open(parent)?.sync_all()?;
-    }
+    let line = format!("{password}\n");
+    posthaste_fsops::replace_file(file, Mode::RUSR | Mode::WUSR, line.as_bytes()).map_err(io::Error::from)?;
     Ok(password)
 }
 

@@ -311,13 +311,9 @@ fn create(dir: &Path, fill: impl FnOnce(&Database) -> Result<(), MetaError>) -> 
     })?;
     fill(&database)?;
     guarded(&error, || Ok(database.close()?))?;
-    let named = || -> io::Result<()> {
-        // The last write of the database is that it was closed.
-        posthaste_fsops::fsync(File::open(&new)?)?;
-        posthaste_fsops::rename(&new, dir.join(FILE))?;
-        Ok(posthaste_fsops::fsync(File::open(dir)?)?)
-    };
-    named().map_err(failed)
+    // Synced anew: the last write of the database is that it was closed.
+    let file = File::open(&new).map_err(failed)?;
+    posthaste_fsops::put_in_place(&file, &new, &dir.join(FILE)).map_err(|error| failed(error.into()))
 }
 
 fn write(database: &Database, changes: &RowChanges) -> Result<(), redb::Error> {
