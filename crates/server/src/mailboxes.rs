@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-use posthaste_intake::{Destination, Intake};
+use posthaste_intake::{Destination, Intake, MemoryBudget};
 use posthaste_maildir::MailboxPath;
 use posthaste_mailstore::ledger::{LedgerError, LedgerReport, MailLedger, applied_in};
 use posthaste_mailstore::table::{FILE as TABLE_FILE, MetaError};
@@ -94,7 +94,7 @@ impl Mailboxes {
     pub async fn open(
         config: &Config,
         damage: &[Damage],
-        intake: Intake,
+        (intake, memory): (Intake, MemoryBudget),
         files: DeliveredFiles,
     ) -> Result<Self, UnreadableMailboxes> {
         let (table, mail) = (table_of(config), config.storage.mail.clone());
@@ -111,7 +111,7 @@ impl Mailboxes {
             let forget = move |mailbox: &MailboxPath| {
                 remove(mailbox.as_str(), std::time::Instant::now() + REMOVAL_PATIENCE).map_err(std::io::Error::other)
             };
-            store.open_for_append(intake, writer, Box::new(forget));
+            store.open_for_append(intake, writer, memory, Box::new(forget));
             Ok((Self { ledger, store: Arc::new(store) }, report))
         };
         let opened = spawn_blocking(open).await.map_err(|error| UnreadableMailboxes::of_system(error.into()));

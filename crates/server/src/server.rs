@@ -174,6 +174,8 @@ async fn start_services(
     // Also where nobody reads any more: a stream that nobody advances keeps its entries in the spool.
     let has_readers = !bound.reading.0.is_empty() || Mailboxes::are_kept(config);
     let accepts = intake.clone();
+    let memory = MemoryBudget::new(config.limits.process.memory_bytes);
+    let accepts = (accepts, memory.clone());
     let opened = if has_readers { Some(Mailboxes::open(config, &found.damage, accepts, files).await) } else { None };
     let (opened, failed) = opened.transpose().map_or_else(|error| (None, Some(error)), |opened| (opened, None));
     let mailboxes = opened.as_ref().map(|mailboxes| Arc::clone(mailboxes.store()));
@@ -185,7 +187,6 @@ async fn start_services(
         // What delivery says until its end is to be written as well.
         services.add_stopping_last(events);
     }
-    let memory = MemoryBudget::new(config.limits.process.memory_bytes);
     let Bound { sockets, relay, http, reading: of_readers } = bound;
     let receiver = Receiver::new(
         Settings::new(config, directory, Arc::clone(&sockets.logins)),

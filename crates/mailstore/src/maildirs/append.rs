@@ -6,11 +6,12 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use bytes::Bytes;
 use posthaste_intake::{
-    Body, BodyFacts, BodyWriter, Destination, Guard, Intake, IntakeError, Mail, MailPlace, MailRecipient, Reserved,
-    Reserving,
+    Body, BodyFacts, BodyWriter, Destination, Guard, Intake, IntakeError, Mail, MailPlace, MailRecipient, MemoryBudget,
+    Reservation, Reserved, Reserving,
 };
 use posthaste_maildir::MailboxPath;
 use posthaste_spool::Entry;
+use tokio::sync::OwnedSemaphorePermit;
 use tokio::task::spawn_blocking;
 
 use super::arrivals::stamp;
@@ -28,7 +29,7 @@ use crate::row::{Uid, UidValidity};
 use crate::store::{AppendRequest, AppendedMessage, Asked, MessageWriter};
 use crate::table::flag_bits;
 
-/// A longer message goes to a file of the spool while it comes.
+/// A longer message goes to a file of the spool while it comes, as one that finds no memory.
 const MEMORY_BYTES_MAX: u64 = 256 << 10;
 /// RFC822.SIZE has 32 bits.
 const MESSAGE_BYTES_MAX: u64 = u32::MAX as u64;
@@ -43,12 +44,13 @@ pub(super) struct AppendDoor(OnceLock<OpenDoor>);
 struct OpenDoor {
     intake: Intake,
     files: Arc<dyn Destination>,
+    memory: MemoryBudget,
     forget: Box<ForgetMail>,
 }
 
 impl AppendDoor {
-    pub fn open(&self, intake: Intake, files: Arc<dyn Destination>, forget: Box<ForgetMail>) {
-        let _ = self.0.set(OpenDoor { intake, files, forget });
+    pub fn open(&self, intake: Intake, files: Arc<dyn Destination>, memory: MemoryBudget, forget: Box<ForgetMail>) {
+        let _ = self.0.set(OpenDoor { intake, files, memory, forget });
     }
 
     fn get(&self) -> Result<&OpenDoor, MailstoreError> {
@@ -66,14 +68,16 @@ pub(super) async fn begin(
     core: Arc<MailboxCore>,
     request: AppendRequest,
 ) -> Result<Box<dyn MessageWriter>, MailstoreError> {
-    let door = core.shared.append_door.get()?.intake.clone();
+    let door = core.shared.append_door.get()?;
+    let (intake, memory) = (door.intake.clone(), door.memory.clone());
     if request.octets > MESSAGE_BYTES_MAX {
         return Err(MailstoreError::TooBig);
     }
     if core.shared.ledger.is_full() {
         return Err(MailstoreError::NoSpace);
     }
-    Ok(Box::new(AppendWriter { core, request, intake: door, parts: Vec::new(), large: None, octets: 0 }))
+    let (room, place) = (Reservation::default(), None);
+    Ok(Box::new(AppendWriter { core, request, intake, memory, parts: Vec::new(), room, large: None, place, octets: 0 }))
 }
 
 /// A message as it comes.
@@ -81,8 +85,13 @@ struct AppendWriter {
     core: Arc<MailboxCore>,
     request: AppendRequest,
     intake: Intake,
+    memory: MemoryBudget,
     parts: Vec<Bytes>,
+    /// What `parts` hold.
+    room: Reservation,
     large: Option<BodyWriter>,
+    /// To write to a file. Given back while the client sends nothing, if others wait for places.
+    place: Option<OwnedSemaphorePermit>,
     octets: u64,
 }
 
@@ -92,25 +101,39 @@ impl AppendWriter {
         if self.octets > MESSAGE_BYTES_MAX {
             return Err(MailstoreError::TooBig);
         }
-        if self.large.is_none() && self.octets > MEMORY_BYTES_MAX {
+        let is_small = self.large.is_none() && self.octets <= MEMORY_BYTES_MAX;
+        if is_small && self.memory.try_grow(&mut self.room, self.octets as usize) {
+            // A piece may be a slice of a much larger buffer.
+            self.parts.push(Bytes::copy_from_slice(&octets));
+            return Ok(());
+        }
+        self.take_in_file(&octets).await
+    }
+
+    async fn take_in_file(&mut self, octets: &[u8]) -> Result<(), MailstoreError> {
+        if self.place.is_none() {
+            let place = self.memory.place_to_spool().await;
+            self.place = Some(place.ok_or_else(|| MailstoreError::Unavailable("too much mail comes in".to_owned()))?);
+        }
+        if self.large.is_none() {
             let (mut large, _) = self.intake.upload_when_room(self.request.octets).await.map_err(refusal)?;
             for part in std::mem::take(&mut self.parts) {
                 large.write(&part).await.map_err(refusal)?;
             }
+            self.room.release();
             self.large = Some(large);
         }
-        match &mut self.large {
-            Some(large) => large.write(&octets).await.map_err(refusal),
-            None => {
-                // A piece may be a slice of a much larger buffer.
-                self.parts.push(Bytes::copy_from_slice(&octets));
-                Ok(())
-            }
+        let large = self.large.as_mut().expect("it was begun");
+        large.write(octets).await.map_err(refusal)?;
+        if self.memory.places_are_scarce() {
+            large.write_out().await.map_err(refusal)?;
+            self.place = None;
         }
+        Ok(())
     }
 
     async fn store(self) -> Result<AppendedMessage, MailstoreError> {
-        let Self { core, request, parts, large, .. } = self;
+        let Self { core, request, parts, large, room: _room, place: _place, .. } = self;
         let body = match large {
             Some(large) => Body::Large(large.finish().await.map_err(refusal)?),
             None => Body::Memory(parts),

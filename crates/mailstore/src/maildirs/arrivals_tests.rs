@@ -4,7 +4,7 @@ use std::path::Path;
 use std::time::Instant;
 
 use posthaste_fsops::{Choice, Cut, Machine};
-use posthaste_intake::{Body, Config as IntakeConfig, Intake, IntakeError, Receipt};
+use posthaste_intake::{Body, Config as IntakeConfig, Intake, IntakeError, MemoryBudget, Receipt, Reservation};
 use posthaste_maildir::{Host, Maildir, UniqueName};
 use posthaste_spool::{Config, FileSpool, Lsn, Released, Spool, StreamId};
 
@@ -33,6 +33,7 @@ type Act = Box<dyn FnOnce() + Send>;
 struct World {
     spool: Arc<FileSpool>,
     intake: Intake,
+    memory: MemoryBudget,
     list: Vec<Arc<dyn Destination>>,
     logins: MaildirLogins,
     store: Arc<MaildirStore>,
@@ -63,7 +64,8 @@ fn open(mail: &Path, data: &Path) -> World {
     let intake = Intake::new(spool.clone(), IntakeConfig::default());
     let list: Vec<Arc<dyn Destination>> =
         vec![Arc::new(MailArrivals::new(Arc::clone(&store))), Arc::new(Deliveries(local))];
-    World { spool, intake, list, logins, store, local, when_asked }
+    let memory = MemoryBudget::new(0);
+    World { spool, intake, memory, list, logins, store, local, when_asked }
 }
 
 struct Deaf;
@@ -378,11 +380,16 @@ fn shown_uids_are_never_given_again_after_a_cut_at_any_call() {
 }
 
 impl World {
-    async fn append(&self, request: crate::store::AppendRequest, pieces: &[&str]) -> crate::store::AppendedMessage {
-        self.store.open_for_append(self.intake.clone(), Arc::new(Deliveries(self.local)), Box::new(|_| Ok(())));
+    async fn begin(&self, request: crate::store::AppendRequest) -> Box<dyn crate::store::MessageWriter> {
+        let files = Arc::new(Deliveries(self.local));
+        self.store.open_for_append(self.intake.clone(), files, self.memory.clone(), Box::new(|_| Ok(())));
         let account = self.logins.account("me").await.unwrap();
         let id = account.find(&MailboxName::inbox()).await.unwrap().unwrap();
-        let mut writer = account.append(id, request).await.unwrap();
+        account.append(id, request).await.unwrap()
+    }
+
+    async fn append(&self, request: crate::store::AppendRequest, pieces: &[&str]) -> crate::store::AppendedMessage {
+        let mut writer = self.begin(request).await;
         for piece in pieces {
             writer.write(Bytes::copy_from_slice(piece.as_bytes())).await.unwrap();
         }
@@ -394,6 +401,25 @@ fn request(flags: crate::flags::MessageFlags, keywords: &[&str], secs: u64) -> c
     let internal_date = Some(std::time::UNIX_EPOCH + Duration::from_secs(secs));
     let keywords = keywords.iter().map(ToString::to_string).collect();
     crate::store::AppendRequest { flags, keywords, internal_date, octets: 0 }
+}
+
+/// Messages that sessions send slowly hold no more memory than the server gives to all mail.
+#[tokio::test]
+async fn an_append_that_finds_no_memory_goes_to_a_file() {
+    let (mail, data) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let world = open(mail.path(), data.path());
+    let free = world.memory.available_bytes();
+    let mut writer = world.begin(request(Default::default(), &[], 5)).await;
+    writer.write(Bytes::from(vec![b'x'; 100_000])).await.unwrap();
+    assert!(world.memory.available_bytes() <= free - 100_000);
+    drop(writer);
+    assert_eq!(world.memory.available_bytes(), free);
+    let mut others = Reservation::default();
+    assert!(world.memory.try_grow(&mut others, free));
+    let text = "x".repeat(600) + "\r\n";
+    world.append(request(Default::default(), &[], 5), &[&text, &text]).await;
+    assert_eq!(world.memory.available_bytes(), 0);
+    assert_eq!(read(&*world.select().await, 1).await.unwrap(), text.repeat(2));
 }
 
 #[tokio::test]

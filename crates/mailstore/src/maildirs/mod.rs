@@ -45,7 +45,7 @@ use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex, OnceLock, Weak};
 
 use bytes::Bytes;
-use posthaste_intake::{Destination, Intake};
+use posthaste_intake::{Destination, Intake, MemoryBudget};
 use posthaste_maildir::{MailRoot, MailboxPath};
 use tokio::task::spawn_blocking;
 use tokio::time::{Instant, sleep};
@@ -142,10 +142,16 @@ impl MaildirStore {
         Ok(Self { shared, accounts: Mutex::default() })
     }
 
-    /// From now on messages can be added: `intake` makes them durable, and `files` makes their files in the Maildirs. `forget` is called
-    /// for mailboxes that are deleted.
-    pub fn open_for_append(&self, intake: Intake, files: Arc<dyn Destination>, forget: Box<ForgetMail>) {
-        self.shared.append_door.open(intake, files, forget);
+    /// From now on messages can be added: `intake` makes them durable, and `files` makes their files in the Maildirs. Their memory is that of all mail on its
+    /// way in. `forget` is called for mailboxes that are deleted.
+    pub fn open_for_append(
+        &self,
+        intake: Intake,
+        files: Arc<dyn Destination>,
+        memory: MemoryBudget,
+        forget: Box<ForgetMail>,
+    ) {
+        self.shared.append_door.open(intake, files, memory, forget);
     }
 
     /// The ledger that it keeps UIDs and flags in.
