@@ -2,11 +2,13 @@
 
 mod fetch;
 mod list;
+mod order;
 mod parse;
 mod search;
 
 pub use fetch::{BodySection, BodySectionText, FetchItem, Partial};
 pub use list::{ListCommand, ListReturn, ListSelection, StatusItem};
+pub use order::{SortBy, SortCommand, SortCriterion, ThreadAlgorithm, ThreadCommand};
 pub use parse::{Appending, parse, parse_append};
 pub use search::{SearchCommand, SearchKey, SearchReturn};
 
@@ -132,6 +134,16 @@ pub enum ImapCommand {
         uid: bool,
         search: SearchCommand,
     },
+    /// RFC 5256.
+    Sort {
+        uid: bool,
+        sort: SortCommand,
+    },
+    /// RFC 5256.
+    Thread {
+        uid: bool,
+        thread: ThreadCommand,
+    },
     /// With `changed_since`, messages with a higher MODSEQ only (RFC 7162 section 3.1.4.1).
     Fetch {
         uid: bool,
@@ -185,6 +197,8 @@ impl ImapCommand {
                 | Self::Unselect
                 | Self::Expunge(_)
                 | Self::Search { .. }
+                | Self::Sort { .. }
+                | Self::Thread { .. }
                 | Self::Fetch { .. }
                 | Self::Store { .. }
                 | Self::Copy { .. }

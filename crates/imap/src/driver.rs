@@ -71,6 +71,10 @@ pub struct ImapTimeouts {
     pub write: Duration,
     /// One search. Default 10 s.
     pub search: Duration,
+    /// One SORT or THREAD, which look at the headers of all messages. Default 60 s.
+    pub order: Duration,
+    /// Between two signs of life of one of these. Default 10 s.
+    pub progress: Duration,
     /// Between two signs of life in IDLE. Default 2 min.
     pub still_here: Duration,
     /// Between two looks at the mailbox in IDLE, beside what the store tells by itself. Default 30 s.
@@ -87,6 +91,8 @@ impl Default for ImapTimeouts {
             idle: secs(30 * 60),
             write: secs(120),
             search: secs(10),
+            order: secs(60),
+            progress: secs(10),
             still_here: secs(120),
             idle_look: secs(30),
             linger: secs(1),
@@ -96,6 +102,8 @@ impl Default for ImapTimeouts {
 
 /// Memory for messages whose structure is looked at, over all sessions of a service.
 const STRUCTURE_KIB_MAX: usize = 128 << 10;
+/// Memory of SORT and THREAD, over all sessions of a service.
+const ORDER_KIB_MAX: usize = 64 << 10;
 
 /// Serves IMAP: one value for all connections of a listener.
 pub struct ImapService<A> {
@@ -107,6 +115,8 @@ pub struct ImapService<A> {
     certificate: Arc<RwLock<Certificate>>,
     /// Permits of a KiB.
     structures: Semaphore,
+    /// The same for what SORT and THREAD collect.
+    orders: Semaphore,
 }
 
 impl<A: Authenticator> ImapService<A> {
@@ -120,6 +130,7 @@ impl<A: Authenticator> ImapService<A> {
             implicit_tls: false,
             certificate: Arc::default(),
             structures: Semaphore::new(STRUCTURE_KIB_MAX),
+            orders: Semaphore::new(ORDER_KIB_MAX),
         }
     }
 

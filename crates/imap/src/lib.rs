@@ -30,8 +30,8 @@ mod write;
 
 pub use command::{
     Appending, BodySection, BodySectionText, FetchItem, FlagChange, ImapCommand, ImapCommandError, ListCommand,
-    ListReturn, ListSelection, MailFlag, Partial, SearchCommand, SearchKey, SearchReturn, StatusItem, TaggedCommand,
-    parse, parse_append,
+    ListReturn, ListSelection, MailFlag, Partial, SearchCommand, SearchKey, SearchReturn, SortBy, SortCommand,
+    SortCriterion, StatusItem, TaggedCommand, ThreadAlgorithm, ThreadCommand, parse, parse_append,
 };
 pub use date::Day;
 pub use set::{NumberSet, SeqNo, SequenceSet};

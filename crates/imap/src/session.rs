@@ -13,9 +13,11 @@ mod listing;
 mod machine;
 mod managing;
 mod matching;
+mod ordering;
 mod refuse;
 mod searching;
 mod select;
+mod threads;
 
 use std::ops::Range;
 
@@ -65,6 +67,8 @@ pub struct ImapLimits {
     pub structure_bytes: u64,
     /// Octets of a message that APPEND takes. Default 50 MiB.
     pub append_bytes: u64,
+    /// Octets that one SORT or THREAD collects. Default 64 MiB.
+    pub order_bytes: usize,
 }
 
 impl Default for ImapLimits {
@@ -75,6 +79,7 @@ impl Default for ImapLimits {
             errors: 20,
             structure_bytes: 32 << 20,
             append_bytes: 50 << 20,
+            order_bytes: 64 << 20,
         }
     }
 }

@@ -2,6 +2,7 @@
 
 use super::fetch::fetch_items;
 use super::list::{list, status_items};
+use super::order::{sort, thread};
 use super::search::search;
 use super::{FlagChange, ImapCommand, ImapCommandError, MailFlag, TaggedCommand};
 use crate::date::date_time;
@@ -37,7 +38,7 @@ fn tagged(cursor: &mut Cursor<'_>) -> Result<ImapCommand> {
                 _ => of_messages(cursor, &name, true)?,
             }
         }
-        "FETCH" | "STORE" | "SEARCH" | "COPY" | "MOVE" => {
+        "FETCH" | "STORE" | "SEARCH" | "SORT" | "THREAD" | "COPY" | "MOVE" => {
             cursor.space()?;
             of_messages(cursor, &name, false)?
         }
@@ -120,8 +121,11 @@ fn with_arguments(cursor: &mut Cursor<'_>, name: &str) -> Result<ImapCommand> {
 }
 
 fn of_messages(cursor: &mut Cursor<'_>, name: &str, uid: bool) -> Result<ImapCommand> {
-    if name == "SEARCH" {
-        return Ok(ImapCommand::Search { uid, search: search(cursor)? });
+    match name {
+        "SEARCH" => return Ok(ImapCommand::Search { uid, search: search(cursor)? }),
+        "SORT" => return Ok(ImapCommand::Sort { uid, sort: sort(cursor)? }),
+        "THREAD" => return Ok(ImapCommand::Thread { uid, thread: thread(cursor)? }),
+        _ => {}
     }
     let read: fn(&mut Cursor<'_>, bool, SequenceSet) -> Result<ImapCommand> = match name {
         "FETCH" => |c, uid, set| {

@@ -82,19 +82,23 @@ pub(super) fn search(cursor: &mut Cursor<'_>) -> Result<SearchCommand> {
         returns = Some(search_return(cursor)?);
         cursor.space()?;
     }
-    let mut charset = cursor.clone();
-    if charset.take_word("CHARSET") {
-        *cursor = charset;
+    if cursor.take_word("CHARSET") {
         cursor.space()?;
-        let charset = cursor.astring()?;
-        if ![&b"UTF-8"[..], b"US-ASCII"].iter().any(|known| charset.eq_ignore_ascii_case(known)) {
-            return Err(ImapCommandError::Charset);
-        }
+        charset(cursor)?;
         cursor.space()?;
     }
-    let mut keys = Keys { count: 0 };
-    let key = keys.all_of(cursor, 0)?;
-    Ok(SearchCommand { returns, key })
+    Ok(SearchCommand { returns, key: search_keys(cursor)? })
+}
+
+/// One of the charsets that are known.
+pub(super) fn charset(cursor: &mut Cursor<'_>) -> Result<()> {
+    let charset = cursor.astring()?;
+    let is_known = [&b"UTF-8"[..], b"US-ASCII"].iter().any(|known| charset.eq_ignore_ascii_case(known));
+    if is_known { Ok(()) } else { Err(ImapCommandError::Charset) }
+}
+
+pub(super) fn search_keys(cursor: &mut Cursor<'_>) -> Result<SearchKey> {
+    Keys { count: 0 }.all_of(cursor, 0)
 }
 
 fn search_return(cursor: &mut Cursor<'_>) -> Result<SearchReturn> {

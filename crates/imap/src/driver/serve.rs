@@ -13,7 +13,7 @@ use posthaste_mailstore::{
 };
 use posthaste_net::{Connection, Peer, SessionEnd};
 use posthaste_scram::{ScramFirst, ScramProof, ScramServer};
-use tokio::sync::Semaphore;
+use tokio::sync::{Semaphore, SemaphorePermit};
 use tokio::task::yield_now;
 use tokio::time::{Instant, timeout};
 
@@ -263,7 +263,7 @@ async fn messages<A: Authenticator>(
     let mut rows = view.rows(&set, RowOptions { sizes });
     let mut waiting: VecDeque<MessageRow> = VecDeque::new();
     let mut body: Option<Arc<dyn MailBody>> = None;
-    let begun = Instant::now();
+    let mut clock = SearchClock::new();
     let mut turn = 0;
     loop {
         match line.machine.step(&mut line.input) {
@@ -276,7 +276,7 @@ async fn messages<A: Authenticator>(
                         return Err(SessionEnd::Gone);
                     }
                 }
-                if line.machine.is_searching() && begun.elapsed() > line.timeouts.search {
+                if !clock.may_go_on(line, &service.orders).await? {
                     line.machine.give_up_search();
                     continue;
                 }
@@ -306,6 +306,52 @@ async fn messages<A: Authenticator>(
             ImapEvent::Send(range) => send(line, body.as_deref().expect("the message was opened"), range).await?,
             ImapEvent::Flush => line.flush().await?,
             other => return Ok(other),
+        }
+    }
+}
+
+/// Time and memory of a search, and what its client hears meanwhile.
+struct SearchClock<'s> {
+    begun: Instant,
+    told: Instant,
+    /// Of what a SORT or THREAD has collected.
+    memory: Option<SemaphorePermit<'s>>,
+}
+
+impl<'s> SearchClock<'s> {
+    fn new() -> Self {
+        let now = Instant::now();
+        Self { begun: now, told: now, memory: None }
+    }
+
+    async fn may_go_on(&mut self, line: &mut Line, memory: &'s Semaphore) -> Result<bool, SessionEnd> {
+        let Some(bytes) = line.machine.order_bytes() else {
+            return Ok(!line.machine.is_searching() || self.begun.elapsed() <= line.timeouts.search);
+        };
+        if self.told.elapsed() > line.timeouts.progress {
+            self.told = Instant::now();
+            line.machine.tell_progress();
+            line.flush().await?;
+        }
+        Ok(self.begun.elapsed() <= line.timeouts.order && self.has_room(bytes, memory))
+    }
+
+    /// Takes memory in steps, so that this is no work for each message.
+    fn has_room(&mut self, bytes: usize, memory: &'s Semaphore) -> bool {
+        const STEP_KIB: u32 = 64;
+        let held = self.memory.as_ref().map_or(0, SemaphorePermit::num_permits);
+        if bytes >> 10 < held {
+            return true;
+        }
+        match memory.try_acquire_many(STEP_KIB) {
+            Ok(more) => {
+                match &mut self.memory {
+                    Some(memory) => memory.merge(more),
+                    none => *none = Some(more),
+                }
+                true
+            }
+            Err(_) => false,
         }
     }
 }

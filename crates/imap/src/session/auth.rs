@@ -27,7 +27,10 @@ impl ImapMachine {
             text.push_str(
                 " IDLE NAMESPACE UNSELECT CHILDREN SPECIAL-USE CREATE-SPECIAL-USE LIST-EXTENDED LIST-STATUS ESEARCH UIDPLUS MOVE",
             );
-            text.push_str(&format!(" CONDSTORE STATUS=SIZE APPENDLIMIT={}", self.config.limits.append_bytes));
+            text.push_str(&format!(
+                " CONDSTORE STATUS=SIZE SORT SORT=DISPLAY THREAD=ORDEREDSUBJECT THREAD=REFERENCES APPENDLIMIT={}",
+                self.config.limits.append_bytes
+            ));
             return text;
         }
         text.push_str(" SASL-IR");

@@ -437,6 +437,8 @@ impl ImapMachine {
             }
             ImapCommand::Fetch { uid, set, items, changed_since } => self.fetch(tag, uid, &set, items, changed_since),
             ImapCommand::Search { uid, search } => self.search(tag, uid, search),
+            ImapCommand::Sort { uid, sort } => self.sort(tag, uid, sort),
+            ImapCommand::Thread { uid, thread } => self.thread(tag, uid, thread),
             ImapCommand::GetQuota(_)
             | ImapCommand::GetQuotaRoot(_)
             | ImapCommand::SetQuota { .. }

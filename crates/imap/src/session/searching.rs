@@ -5,8 +5,10 @@ use posthaste_message::mime::{Header, Message};
 use super::fetch::unread;
 use super::machine::State;
 use super::matching::{Mail, Test};
+use super::ordering::Order;
+use super::threads::Threads;
 use super::{ImapEvent, ImapMachine, MailRefusal, MailRow, MessageChoice};
-use crate::command::{SearchCommand, SearchReturn};
+use crate::command::{SearchCommand, SearchKey, SearchReturn, SortCommand, ThreadCommand};
 use crate::set::NumberSet;
 
 /// A SEARCH that is being carried out.
@@ -18,7 +20,10 @@ pub(super) struct Searching {
     test: Test,
     step: Step,
     row: MailRow,
+    /// Empty with `order`.
     found: NumberSet,
+    /// Of SORT and THREAD: what was found, and how it is told.
+    order: Option<Order>,
     /// The highest MODSEQ of what was found.
     modseq: u64,
     failure: Option<MailRefusal>,
@@ -36,6 +41,8 @@ enum Step {
         range: usize,
         from: u32,
     },
+    /// Numbers or threads that have been told, in their order.
+    TellOrder(usize),
     /// A question is out.
     Asked,
 }
@@ -45,18 +52,37 @@ const NUMBERS_MAX: usize = 1000;
 
 impl ImapMachine {
     pub(super) fn search(&mut self, tag: String, uid: bool, search: SearchCommand) -> Option<ImapEvent> {
+        self.look_for((tag, uid), &search.key, search.returns, None)
+    }
+
+    pub(super) fn sort(&mut self, tag: String, uid: bool, sort: SortCommand) -> Option<ImapEvent> {
+        self.look_for((tag, uid), &sort.key, None, Some(Order::sort(sort.order)))
+    }
+
+    pub(super) fn thread(&mut self, tag: String, uid: bool, thread: ThreadCommand) -> Option<ImapEvent> {
+        self.look_for((tag, uid), &thread.key, None, Some(Order::thread(thread.algorithm)))
+    }
+
+    fn look_for(
+        &mut self,
+        (tag, uid): (String, bool),
+        key: &SearchKey,
+        returns: Option<SearchReturn>,
+        order: Option<Order>,
+    ) -> Option<ImapEvent> {
         let mailbox = self.mailbox.as_ref().expect("a mailbox is selected");
-        let test = Test::new(&search.key, mailbox);
+        let test = Test::new(key, mailbox);
         self.condstore |= test.has_modseq();
         let choice = test.choice().unwrap_or_else(|| MessageChoice::Uids(NumberSet::from_ranges(vec![1..=u32::MAX])));
         self.state = State::Searching(Box::new(Searching {
             tag,
             uid,
-            returns: search.returns,
+            returns,
             test,
             step: Step::NextRow,
             row: MailRow::default(),
             found: NumberSet::default(),
+            order,
             modseq: 0,
             failure: None,
             choice: Some(choice),
@@ -67,7 +93,8 @@ impl ImapMachine {
     pub(super) fn step_search(&mut self) -> Option<ImapEvent> {
         let State::Searching(searching) = &mut self.state else { unreachable!("messages are being searched") };
         if let Some(set) = searching.choice.take() {
-            return Some(ImapEvent::Rows { set, sizes: searching.test.needs_size() });
+            let sizes = searching.test.needs_size() || searching.order.as_ref().is_some_and(Order::needs_size);
+            return Some(ImapEvent::Rows { set, sizes });
         }
         let uid = searching.row.uid;
         match std::mem::replace(&mut searching.step, Step::Asked) {
@@ -77,6 +104,10 @@ impl ImapMachine {
             Step::Read(octets) => Some(ImapEvent::Read { octets }),
             Step::Tell { range, from } => {
                 self.tell_numbers(range, from);
+                None
+            }
+            Step::TellOrder(told) => {
+                self.tell_order(told);
                 None
             }
             Step::Asked => panic!("stepped while an answer about a message is awaited"),
@@ -89,6 +120,10 @@ impl ImapMachine {
             Ok(Some(row)) => {
                 searching.row = row;
                 searching.decide(&Mail::Row, Step::Header);
+                let is_too_much = |order: &Order| order.bytes() > self.config.limits.order_bytes;
+                if searching.order.as_ref().is_some_and(is_too_much) {
+                    self.give_up_search();
+                }
             }
             Ok(None) => self.end_search(),
             Err(why) => {
@@ -102,6 +137,10 @@ impl ImapMachine {
         let State::Searching(searching) = &mut self.state else { return };
         match answer {
             Ok(header) => searching.decide(&Mail::Header(Header::new(header)), Step::Open),
+            // One message that is damaged is no reason for a list without it.
+            Err(_) if searching.test.of(&searching.row, &Mail::Row) == Some(true) => {
+                searching.decide(&Mail::Header(Header::new(b"")), Step::NextRow);
+            }
             Err(why) => searching.pass(why),
         }
     }
@@ -129,7 +168,7 @@ impl ImapMachine {
             return;
         }
         let State::Searching(searching) = std::mem::replace(&mut self.state, State::Command) else { return };
-        self.finish_with(searching.tag, "NO [LIMIT] The search takes too long".into(), searching.uid);
+        self.finish_with(searching.tag, "NO [LIMIT] That is too much for one search".into(), searching.uid);
     }
 
     /// Whether messages are being searched: the driver bounds its time.
@@ -137,8 +176,30 @@ impl ImapMachine {
         matches!(self.state, State::Searching(_))
     }
 
+    /// Octets that a SORT or THREAD has collected; `None` outside of these. All sessions together share a bound that is the driver's.
+    pub fn order_bytes(&self) -> Option<usize> {
+        match &self.state {
+            State::Searching(searching) => searching.order.as_ref().map(Order::bytes),
+            _ => None,
+        }
+    }
+
+    /// Tells the client of a SORT or THREAD that it goes on (RFC 9585).
+    pub fn tell_progress(&mut self) {
+        if self.order_bytes().is_some() {
+            self.line("* OK [INPROGRESS] Looking at messages");
+        }
+    }
+
     fn end_search(&mut self) {
         let State::Searching(mut searching) = std::mem::replace(&mut self.state, State::Command) else { return };
+        if let Some(order) = &mut searching.order {
+            order.finish();
+            let name = order.name();
+            searching.step = Step::TellOrder(0);
+            self.state = State::Searching(searching);
+            return self.text(&format!("* {name}"));
+        }
         match searching.returns {
             None => {
                 // An empty answer is one, too (decision 35).
@@ -200,17 +261,49 @@ impl ImapMachine {
         self.finish_search(*searching);
     }
 
+    fn tell_order(&mut self, mut told: usize) {
+        let State::Searching(mut searching) = std::mem::replace(&mut self.state, State::Command) else { return };
+        let is_done = match searching.order.as_ref().expect("it has an order") {
+            Order::Sorted(numbers) => {
+                let next = &numbers[told..numbers.len().min(told + NUMBERS_MAX)];
+                next.iter().for_each(|number| self.text(&format!(" {number}")));
+                told += next.len();
+                told == numbers.len()
+            }
+            Order::Threaded(threads) => self.tell_threads(threads, &mut told),
+            order => unreachable!("{} is not finished", order.name()),
+        };
+        if is_done {
+            return self.finish_search(*searching);
+        }
+        searching.step = Step::TellOrder(told);
+        self.state = State::Searching(searching);
+    }
+
+    fn tell_threads(&mut self, threads: &Threads, told: &mut usize) -> bool {
+        if *told == 0 && !threads.roots.is_empty() {
+            self.out.push(b' ');
+        }
+        for &root in threads.roots.iter().skip(*told).take(NUMBERS_MAX) {
+            threads.write(root, &mut self.out);
+            *told += 1;
+        }
+        *told == threads.roots.len()
+    }
+
     fn finish_search(&mut self, searching: Searching) {
         // RFC 7162 sections 3.1.5 and 3.1.6.
-        self.line(&match searching.test.has_modseq() && !searching.found.is_empty() {
+        let tells_modseq = searching.test.has_modseq() && searching.modseq > 0;
+        self.line(&match tells_modseq && !matches!(searching.order, Some(Order::Threaded(_))) {
             true if searching.returns.is_some() => format!(" MODSEQ {}", searching.modseq),
             true => format!(" (MODSEQ {})", searching.modseq),
             false => String::new(),
         });
-        let name = if searching.uid { "UID SEARCH" } else { "SEARCH" };
+        let name = searching.order.as_ref().map_or("SEARCH", Order::name);
+        let uid = if searching.uid { "UID " } else { "" };
         let text = match searching.failure.and_then(unread) {
             Some(text) => text.into(),
-            None => format!("OK {name} completed"),
+            None => format!("OK {uid}{name} completed"),
         };
         self.finish_with(searching.tag, text, searching.uid);
     }
@@ -268,16 +361,24 @@ impl Searching {
     /// Counts the row if what is known decides it, else goes on with `next`.
     fn decide(&mut self, mail: &Mail<'_>, next: Step) {
         self.step = match self.test.of(&self.row, mail) {
-            Some(is_found) => {
-                if is_found {
-                    self.modseq = self.modseq.max(self.row.modseq);
-                    self.found.push(if self.uid { self.row.uid } else { self.row.number });
-                }
-                Step::NextRow
-            }
+            Some(true) => self.found(mail),
+            Some(false) => Step::NextRow,
             None if next == Step::Header && !self.test.needs_header() => Step::Open,
             None => next,
         };
+    }
+
+    fn found(&mut self, mail: &Mail<'_>) -> Step {
+        let number = if self.uid { self.row.uid } else { self.row.number };
+        match (&mut self.order, mail) {
+            (Some(order), Mail::Row) if order.needs_header() => return Step::Header,
+            (Some(order), Mail::Row) => order.add(number, &self.row, &Header::new(b"")),
+            (Some(order), Mail::Header(header)) => order.add(number, &self.row, header),
+            (Some(order), Mail::Message(message)) => order.add(number, &self.row, &message.root().header()),
+            (None, _) => self.found.push(number),
+        }
+        self.modseq = self.modseq.max(self.row.modseq);
+        Step::NextRow
     }
 
     /// A message that cannot be read is not found.

@@ -13,6 +13,7 @@ mod params;
 mod part;
 mod scan;
 mod shifted;
+mod subject;
 mod transfer;
 mod words;
 
@@ -24,5 +25,6 @@ pub use ids::{in_reply_to, message_id, references};
 pub use params::{main_value, parameter, raw_parameters};
 pub use part::{Message, Part, Parts};
 pub use scan::{Kind, Limits, Problem};
+pub use subject::{BaseSubject, base_subject};
 pub use transfer::{Encoding, base64, quoted_printable};
 pub use words::{decode_text, unfold};

@@ -150,6 +150,12 @@ assert sorted(got) == wanted
 status, data = imap.fetch("1:*", "(FLAGS INTERNALDATE ENVELOPE BODYSTRUCTURE)")
 assert status == "OK" and len(data) >= len(files), data
 assert imap.status("INBOX", "(MESSAGES UNSEEN UIDNEXT)")[0] == "OK"
+status, order = imap.uid("SORT", "(SUBJECT REVERSE DATE)", "UTF-8", "ALL")
+assert status == "OK" and sorted(order[0].split()) == sorted(uids), order
+status, order = imap.sort("REVERSE ARRIVAL", "UTF-8", "ALL")
+assert (status, len(order[0].split())) == ("OK", len(files)), order
+status, threads = imap.thread("REFERENCES", "UTF-8", "ALL")
+assert (status, threads[0].count(b"(")) == ("OK", len(files)), threads
 imap.close()
 imap.logout()
 "#;

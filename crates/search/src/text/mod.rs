@@ -12,7 +12,6 @@ mod nested;
 pub(crate) mod parts;
 pub(crate) mod prune;
 mod runs;
-pub(crate) mod subject;
 pub(crate) mod tokens;
 
 pub use extract::{extract, extract_whole, extract_with};
@@ -21,8 +20,8 @@ pub use fold::fold;
 pub(crate) use hash::{id_hash, subject_hash};
 pub use html::html_to_text;
 pub use parts::{Part, html_parts, parts, safe_file_name};
+pub use posthaste_message::mime::{BaseSubject, base_subject};
 pub use prune::prune_into;
 pub(crate) use runs::eight_at;
-pub use subject::{BaseSubject, base_subject};
 pub use tokens::{Kind, TOKEN_BYTES_MAX, Tokens, tokens};
 pub(crate) use tokens::{Octets, random_key};
