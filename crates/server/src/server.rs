@@ -7,7 +7,8 @@ use std::time::Duration;
 use posthaste_consumer::poison_watch;
 use posthaste_directory::Directory;
 use posthaste_intake::{Left, MemoryBudget};
-use posthaste_mailstore::MailArrivals;
+use posthaste_maildir::MailboxPath;
+use posthaste_mailstore::{MailArrivals, MaildirStore};
 use posthaste_watch::Watch as Workers;
 
 use crate::control::Control;
@@ -154,6 +155,16 @@ struct Started {
     page: Option<PageDoor>,
 }
 
+/// Without the table of mailboxes nobody knows which files in `tmp/` are copies.
+fn begin_tidy(config: &Config, mailboxes: Option<Arc<MaildirStore>>, are_unreadable: bool) -> Option<Tidy> {
+    let place = move |path: &MailboxPath| match &mailboxes {
+        Some(mailboxes) => mailboxes.place_copies(path).map_err(|error| error.to_string()),
+        None if are_unreadable => Err("the table of mailboxes cannot be read".to_owned()),
+        None => Ok(()),
+    };
+    Tidy::begin(config.storage.mail.clone(), Box::new(place))
+}
+
 /// Starts each service after those that it uses. If one fails, the others are in `services`, to be stopped.
 async fn start_services(
     services: &mut Services,
@@ -198,6 +209,7 @@ async fn start_services(
     .gated(logins::open_gate(&config.storage.data))
     .with_first_password(logins::first_password(config).await?);
     note_stuck_mounts(&store, receiver.destinations().stuck());
+    let tidy = begin_tidy(config, mailboxes.clone(), failed.is_some());
     if let Some(failed) = failed {
         // Mail is received and kept without them.
         receiver.destinations().stuck().add(mailboxes::NAME, &failed.error, &failed.help);
@@ -228,9 +240,7 @@ async fn start_services(
         services.add(Webhooks::begin(config, poison_watch(intake.spool())));
     }
     services.add(Watch::begin(MailAlerts::new(store), receiver.clone()));
-    if let Some(tidy) = Tidy::begin(config.storage.mail.clone()) {
-        services.add(tidy);
-    }
+    tidy.into_iter().for_each(|tidy| services.add(tidy));
     let indexing = Indexing::begin(&config.search, &config.storage.mail);
     let is_indexing = indexing.is_some();
     if let Some(indexing) = indexing {

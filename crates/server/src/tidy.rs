@@ -13,6 +13,9 @@ use tokio::time::Instant;
 
 use crate::services::{Ended, Ending, OnFailure, Service};
 
+/// Has copies that a kill left in `tmp/` of a mailbox placed where they belong. They are acknowledged mail.
+pub(crate) type PlaceCopies = dyn Fn(&MailboxPath) -> Result<(), String> + Send;
+
 /// Looks through all mailboxes at the start and once a day, on a thread of its own, until it is dropped.
 #[derive(Debug)]
 pub(crate) struct Tidy {
@@ -22,13 +25,13 @@ pub(crate) struct Tidy {
 
 impl Tidy {
     /// Begins. Without a thread mail is received all the same: `None`, and the log says so.
-    pub fn begin(mail: PathBuf) -> Option<Self> {
+    pub fn begin(mail: PathBuf, place_copies: Box<PlaceCopies>) -> Option<Self> {
         let (until, is_over) = channel();
         let (alive, ended) = Ended::new();
         let work = move || {
             let _alive = alive;
             loop {
-                match tidy(&mail, SystemTime::now()) {
+                match tidy(&mail, SystemTime::now(), &place_copies) {
                     Ok(Cleanup { removed: 0, troubles: 0 }) => {}
                     Ok(Cleanup { removed, troubles }) => {
                         tracing::info!(removed, troubles, "removed unfinished files from mailboxes");
@@ -77,15 +80,22 @@ struct Cleanup {
     troubles: usize,
 }
 
-/// Removes from the `tmp/` of each mailbox below `mail` what has not changed for 36 hours, which is the Maildir's own rule.
-fn tidy(mail: &Path, now: SystemTime) -> Result<Cleanup, TidyError> {
+/// Removes from the `tmp/` of each mailbox below `mail` what has not changed for 36 hours, which is the Maildir's own rule, and is no copy.
+fn tidy(mail: &Path, now: SystemTime, place_copies: &PlaceCopies) -> Result<Cleanup, TidyError> {
     // Found by name and opened from the root, which follows no link out of it.
     let root = MailRoot::open(mail)?;
     let tree = walk(mail, &TreeOptions { into_noupdate: true })?;
     let mut done = Cleanup { removed: 0, troubles: tree.troubles.len() };
     for folder in &tree.folders {
         let Ok(path) = MailboxPath::parse(&folder.path) else { continue };
-        match root.existing_mailbox(&path).and_then(|maildir| maildir.cleanup_tmp(now, TMP_AGE_MAX)) {
+        let cleaned = root.existing_mailbox(&path).and_then(|maildir| {
+            if !maildir.has_old_tmp(now, TMP_AGE_MAX)? {
+                return Ok(0);
+            }
+            place_copies(&path).map_err(io::Error::other)?;
+            maildir.cleanup_tmp(now, TMP_AGE_MAX)
+        });
+        match cleaned {
             Ok(removed) => done.removed += removed,
             // Taken away since, no whole Maildir, or behind a link.
             Err(error) if error.kind() == io::ErrorKind::NotFound => {}
@@ -125,9 +135,16 @@ mod tests {
         }
         std::os::unix::fs::symlink(elsewhere.path(), dir.path().join("example.org/link")).unwrap();
         let after = |hours: u64| SystemTime::now() + Duration::from_secs(hours * 3600);
-        assert_eq!(tidy(dir.path(), after(35)).unwrap(), Cleanup { removed: 0, troubles: 0 });
+        let place = |path: &MailboxPath| match path.as_str() {
+            "example.org/ann/Maildir" => Ok(()),
+            path => Err(path.to_owned()),
+        };
+        assert_eq!(tidy(dir.path(), after(35), &place).unwrap(), Cleanup { removed: 0, troubles: 0 });
         assert!(mailbox.join("tmp/1.a.host").exists());
-        assert_eq!(tidy(dir.path(), after(37)).unwrap().removed, 1);
+        let cannot = |_: &MailboxPath| Err("the table cannot be read".to_owned());
+        assert_eq!(tidy(dir.path(), after(37), &cannot).unwrap(), Cleanup { removed: 0, troubles: 1 });
+        assert!(mailbox.join("tmp/1.a.host").exists(), "it may be a copy");
+        assert_eq!(tidy(dir.path(), after(37), &place).unwrap().removed, 1);
         assert!(!mailbox.join("tmp/1.a.host").exists());
         assert!(mailbox.join("new/1.a.host").exists() && mailbox.join("cur/1.a.host").exists());
         assert!(elsewhere.path().join("tmp/1.a.host").exists(), "no link is followed");

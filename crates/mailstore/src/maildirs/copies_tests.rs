@@ -135,6 +135,40 @@ async fn copies_keep_flags_dates_and_octets() {
     assert_eq!(fs::read_dir(maildir.join(".Sent/cur")).unwrap().count(), 5);
 }
 
+/// A kill between the batch and the rename leaves them in `tmp/`, where they are removed when they are old.
+#[tokio::test]
+async fn copies_in_tmp_are_placed_without_a_session() {
+    let (mail, data) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let maildir = mail.path().join("Maildir");
+    Maildir::open_or_create(&maildir).unwrap();
+    Maildir::open_or_create(maildir.join(".Sent")).unwrap();
+    fs::write(maildir.join("new/1.a"), "x").unwrap();
+    let world = World::open(mail.path(), data.path()).await;
+    let (inbox, sent) = (world.select("INBOX").await, world.id("Sent").await);
+    let core = Arc::clone(world.store.shared.loaded.find(sent.0).unwrap().core());
+    // The table does not hear that it was placed.
+    core.is_writing_names.store(true, std::sync::atomic::Ordering::Release);
+    inbox.move_to(&MessageSet::all(), sent).await.unwrap();
+    drop((inbox, core, world));
+    let names = |subdir: &str| -> Vec<String> {
+        let entries = fs::read_dir(maildir.join(".Sent").join(subdir)).unwrap();
+        entries.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect()
+    };
+    let placed = names("cur").remove(0);
+    let name = placed.strip_suffix(":2,").unwrap();
+    fs::rename(maildir.join(".Sent/cur").join(&placed), maildir.join(".Sent/tmp").join(name)).unwrap();
+    fs::write(maildir.join(".Sent/tmp/unfinished"), "y").unwrap();
+    let store = MaildirStore::open(mail.path(), open_ledger(data.path()), Box::new(|_| false)).unwrap();
+    for path in ["Maildir", "Maildir/.Sent", "Maildir/.Sent/.none", "none"] {
+        store.place_copies(&MailboxPath::parse(path).unwrap()).unwrap();
+    }
+    assert_eq!((names("tmp"), names("new").len() + names("cur").len()), (vec!["unfinished".to_owned()], 1));
+    drop(store);
+    let world = World::open(mail.path(), data.path()).await;
+    assert_eq!(shown(&*world.select("Sent").await).await.len(), 1);
+    assert_eq!(world.select("INBOX").await.exists(), 0);
+}
+
 /// Scenario 14.
 #[tokio::test]
 async fn moves_in_opposite_directions_do_not_wait_for_each_other() {

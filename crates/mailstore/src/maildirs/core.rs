@@ -105,6 +105,14 @@ impl MailboxCore {
         (known, outcome)
     }
 
+    /// A look beside those of sessions. Blocks.
+    pub fn look_once(&self) -> Result<(), MailstoreError> {
+        let outcome = self.look(Known::default()).1;
+        // Of this listing the memory of the others has nothing.
+        self.is_unlisted.store(true, Ordering::Relaxed);
+        outcome
+    }
+
     fn look_into(&self, known: &mut Known, odd: &mut Oddities) -> Result<(), MailstoreError> {
         let reader = match self.reader() {
             Ok(reader) => Some(reader),

@@ -170,6 +170,28 @@ impl MaildirStore {
         Arc::clone(account)
     }
 
+    /// Places copies that a kill left in `tmp/` of a mailbox, where they would be taken for unfinished files. A Maildir without UIDs has none. Blocks.
+    ///
+    /// # Errors
+    /// The mailbox cannot be read now.
+    pub fn place_copies(&self, path: &MailboxPath) -> Result<(), MailstoreError> {
+        let above = path.as_str().rsplit_once("/.").map(|(inbox, _)| MailboxPath::parse(inbox));
+        let inbox = above.and_then(Result::ok).unwrap_or_else(|| path.clone());
+        let account = self.account(&inbox);
+        let placed = account.place_copies(path);
+        drop(account);
+        self.forget_unused(&inbox);
+        placed
+    }
+
+    /// Forgets one of a hundred thousand accounts whose mail nobody reads.
+    fn forget_unused(&self, inbox: &MailboxPath) {
+        let mut accounts = lock(&self.accounts);
+        if accounts.get(inbox).is_some_and(MaildirAccount::is_unused) {
+            accounts.remove(inbox);
+        }
+    }
+
     /// The id of an INBOX that the ledger has: from now on it may be given UIDs. `None` if it is to be made. Blocks, and does not look at the mount.
     fn find_inbox(&self, inbox: &MailboxPath) -> Result<Option<u32>, LedgerError> {
         let ledger = &self.shared.ledger;
@@ -185,11 +207,7 @@ impl MaildirStore {
     /// Makes an INBOX, and returns its id: then it may be given UIDs. Blocks.
     fn make_inbox(&self, inbox: &MailboxPath) -> Option<u32> {
         let made = self.account(inbox).make_inbox();
-        // One of a hundred thousand accounts whose mail nobody reads.
-        let mut accounts = lock(&self.accounts);
-        if accounts.get(inbox).is_some_and(MaildirAccount::is_unused) {
-            accounts.remove(inbox);
-        }
+        self.forget_unused(inbox);
         made
     }
 }
@@ -315,6 +333,24 @@ impl MaildirAccount {
         let (name, path) = (MailboxName::inbox(), self.inbox.clone());
         let id = self.id_of(&mut lock(&self.mailboxes), owner, name, path);
         self.mailbox(id).ok()?.make().then_some(id.0)
+    }
+
+    /// A look at a mailbox that the ledger has places what is in `tmp/`. Blocks.
+    fn place_copies(&self, path: &MailboxPath) -> Result<(), MailstoreError> {
+        self.load()?;
+        self.names_now()?;
+        let core = {
+            let known = lock(&self.mailboxes);
+            if known.pending.hides(path) {
+                return Err(MailstoreError::Unavailable("its directory is yet to be renamed or removed".to_owned()));
+            }
+            let found = known.by_id.values().find(|mailbox| mailbox.path() == *path);
+            found.map(|mailbox| Arc::clone(mailbox.core()))
+        };
+        match core {
+            Some(core) if self.shared.ledger.pin(core.id).map_err(|error| refusal(&error))? => core.look_once(),
+            _ => Ok(()),
+        }
     }
 
     /// Runs `work` where it may block.
