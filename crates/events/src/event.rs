@@ -150,7 +150,7 @@ pub struct TransportTarget {
 pub struct OfRelay {
     /// What.
     pub fate: RelayFate,
-    /// The batch that has the message.
+    /// The batch that has the message; [`Lsn::ZERO`] of a session that a host has ended while no mail waited for it.
     pub message: Lsn,
     /// The recipient's number among the message's recipients at other hosts.
     pub number: u16,

@@ -108,11 +108,16 @@ fn write_of_relay(out: &mut Vec<u8>, lsn: Lsn, at_us: Option<u64>, of: &OfRelay)
         RelayFate::Suppressed => "suppressed",
         RelayFate::DoubleBounced => "double_bounced",
     };
-    let mut object = Object::begin(out, lsn, at_us, event)
-        .number("message", of.message.get())
-        .number("relay_target", of.number.into())
-        .text("recipient", &of.recipient)
-        .text("from", &format!("<{}>", of.sender))
+    let mut object = Object::begin(out, lsn, at_us, event);
+    let has_message = of.message != Lsn::ZERO;
+    if has_message {
+        object = object
+            .number("message", of.message.get())
+            .number("relay_target", of.number.into())
+            .text("recipient", &of.recipient)
+            .text("from", &format!("<{}>", of.sender));
+    }
+    object = object
         .text("tenant", &of.tenant)
         .text("campaign", &of.campaign)
         .text("host", &of.host)
@@ -124,6 +129,9 @@ fn write_of_relay(out: &mut Vec<u8>, lsn: Lsn, at_us: Option<u64>, of: &OfRelay)
     object = object.text("status", &of.status).text("reply", &of.reply).text("class", &of.class);
     if of.fate == RelayFate::Unknown {
         object = object.truth("maybe_delivered");
+    }
+    if !has_message {
+        return object.end();
     }
     object.number("attempts", of.attempts.into()).number("age_secs", of.age_secs.into()).seconds("next", of.next).end();
 }
@@ -340,6 +348,14 @@ mod tests {
                 campaign: "may".into(),
                 ..OfRelay::default()
             }),
+            Kind::Relay(OfRelay {
+                fate: RelayFate::Interrupted,
+                code: 421,
+                reply: "421 bye".into(),
+                host: "mx.example".into(),
+                stage: "idle".into(),
+                ..OfRelay::default()
+            }),
             Kind::Admin(Admin {
                 action: "hold".into(),
                 reason: "look".into(),
@@ -374,6 +390,7 @@ mod tests {
 {"lsn":3,"time":"2023-11-14T22:13:20.000001Z","event":"delivered","message":3,"transport_target":1,"transport":"lmtp:d:24","recipient":"a@example.org"}
 {"lsn":3,"time":"2023-11-14T22:13:20.000001Z","event":"held","message":3,"transport_target":1,"transport":"lmtp:d:24","recipient":"a@example.org","error":"550 no"}
 {"lsn":3,"time":"2023-11-14T22:13:20.000001Z","event":"deferred","message":2,"relay_target":1,"recipient":"ann@there.example","from":"<s@example.net>","campaign":"may","host":"mx.example","code":451,"status":"4.4.2","reply":"451 4.4.2 lost","maybe_delivered":true,"attempts":2,"age_secs":300,"next":"2023-11-14T22:23:20Z"}
+{"lsn":3,"time":"2023-11-14T22:13:20.000001Z","event":"interrupted","host":"mx.example","stage":"idle","code":421,"reply":"421 bye"}
 {"lsn":3,"time":"2023-11-14T22:13:20.000001Z","event":"admin","action":"hold","uid":0,"reason":"look","message":2,"relay_target":1,"recipient":"ann@there.example"}
 {"lsn":3,"time":"2023-11-14T22:13:20.000001Z","event":"admin","action":"suspend","uid":1000,"scope":"domain","name":"there.example","until":"2023-11-14T22:23:20Z"}
 {"lsn":3,"time":"2023-11-14T22:13:20.000001Z","event":"feedback","kind":"abuse","report":3,"message":2,"relay_target":0,"recipient":"ann@there.example"}

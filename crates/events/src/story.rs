@@ -14,7 +14,7 @@ use crate::read::{Next, Reader};
 /// The subject of a search.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Wanted {
-    /// A message's number, its id in the log, its Message-ID, or the address of a recipient or sender.
+    /// A message's number, its id in the log, its Message-ID, the address of a recipient or sender, or a host, for lines of no message.
     Named(String),
     /// All mail that a login has sent or tried to send, by the name that the log has.
     User(String),
@@ -207,6 +207,7 @@ impl<'a> Search<'a> {
         ["id", "received_id", "message_id", "from"].into_iter().any(|key| self.is(&event[key]))
             || is_number("message")
             || is_number("report")
+            || event["message"].is_null() && self.is(&event["host"])
     }
 
     /// Logins themselves are left out: they are no mail, and those of others who guess would fill the list.
@@ -257,12 +258,13 @@ mod tests {
         assert_eq!(message_of(br#"{"lsn":3,"message":}"#), None);
     }
 
-    const LINES: [&str; 5] = [
+    const LINES: [&str; 6] = [
         r#"{"lsn":1,"time":"2026-01-01T00:00:01.000000Z","event":"received","message":1,"from":"<a@x.example>","to":["<b@y.example>"]}"#,
         r#"{"lsn":2,"time":"2026-01-01T00:00:02.000000Z","event":"refused","reply":"550 \"no\"","from":"<e@x.example>"}"#,
         r#"{"lsn":3,"time":"2026-01-01T00:00:03.000000Z","event":"deferred","message":1,"recipient":"b@y.example"}"#,
         r#"{"lsn":4,"time":"2026-01-01T00:00:04.000000Z","event":"received","message":4,"from":"<c@x.example>"}"#,
-        r#"{"lsn":5,"time":"2026-01-01T00:00:05.000000Z","event":"delivered","message":1,"recipient":"b@y.example"}"#,
+        r#"{"lsn":5,"time":"2026-01-01T00:00:05.000000Z","event":"delivered","message":1,"recipient":"b@y.example","host":"mx.y.example"}"#,
+        r#"{"lsn":6,"time":"2026-01-01T00:00:06.000000Z","event":"interrupted","host":"mx.y.example","stage":"idle"}"#,
     ];
 
     #[test]
@@ -300,8 +302,9 @@ mod tests {
         assert_eq!(found(named("4"), 9), (vec![vec![4]], false));
         assert_eq!(found(named("e@x.example"), 9), (vec![vec![2]], false), "refusals included");
         assert_eq!(found(named("nobody@x.example"), 9), (vec![], false));
-        assert_eq!(found(Wanted::Newest(vec![]), 9), (vec![vec![1, 3, 5], vec![2], vec![4]], false));
-        assert_eq!(found(Wanted::Newest(vec![]), 1), (vec![vec![4]], true));
+        assert_eq!(found(Wanted::Newest(vec![]), 9), (vec![vec![1, 3, 5], vec![2], vec![4], vec![6]], false));
+        assert_eq!(found(Wanted::Newest(vec![]), 1), (vec![vec![6]], true));
+        assert_eq!(found(named("MX.y.example"), 9), (vec![vec![6]], false), "a host: what is of no message");
         let kinds = |kinds: &[&str]| Wanted::Newest(kinds.iter().map(|kind| (*kind).to_owned()).collect());
         assert_eq!(found(kinds(&["refused"]), 9), (vec![vec![2]], false));
         assert_eq!(found(kinds(&["deferred", "delivered"]), 9), (vec![vec![3, 5]], false));

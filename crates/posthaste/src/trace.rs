@@ -18,7 +18,7 @@ type AnyError = Box<dyn std::error::Error>;
 
 #[derive(Args)]
 pub struct Trace {
-    /// A message's number, its id in the log, its Message-ID, or the address of a recipient or sender
+    /// A message's number, its id in the log, its Message-ID, the address of a recipient or sender, or a host that has ended sessions
     #[arg(
         value_name = "WHAT",
         required_unless_present_any = ["live", "user"],

@@ -180,6 +180,11 @@ impl Observer for RelayLog {
 }
 
 fn log(attempt: &Attempt) {
+    if attempt.key.message == Lsn::ZERO {
+        let Attempt { host, stage, class, reply, .. } = attempt;
+        let (host, class, reply) = (&**host, &**class, reply.to_string());
+        return tracing::info!(host, stage, reply, class, "the host has ended the session; no mail waited for it");
+    }
     let (id, number) = (attempt.key.message.get(), attempt.key.number);
     let (to, host) = (&*attempt.recipient, &*attempt.host);
     let (reply, class) = (attempt.reply.to_string(), &*attempt.class);

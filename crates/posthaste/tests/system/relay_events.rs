@@ -183,3 +183,32 @@ fn a_reply_that_ends_a_session_is_seen_with_stage_and_host() {
     }
     server.stop();
 }
+
+#[test]
+fn a_reply_that_ends_a_session_of_no_mail_is_seen_too() {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = listener.local_addr().unwrap().port();
+    std::thread::spawn(move || {
+        let (mut stream, _) = listener.accept().unwrap();
+        stream.write_all(b"220 there\r\n").unwrap();
+        for line in BufReader::new(stream.try_clone().unwrap()).lines().map_while(Result::ok) {
+            let reply: &[u8] = match &*line {
+                "DATA" => b"354 go\r\n",
+                "." => b"250 2.0.0 taken\r\n421 4.7.0 rate limited\r\n",
+                line if ["EHLO", "MAIL", "RCPT"].iter().any(|word| line.starts_with(word)) => b"250 ok\r\n",
+                _ => b"",
+            };
+            let _ = stream.write_all(reply);
+        }
+    });
+    let dir = tempfile::tempdir().unwrap();
+    let dir = dir.path();
+    let server = Server::start(dir, &config(port, EVENTS));
+    server.hello().try_message("eve@here.example", &["ann@there.example"], b"Subject: a\r\n\r\nx\r\n").unwrap();
+    let line = wait_for(dir, "interrupted", "host", "there.example").remove(0);
+    assert_eq!((&line["stage"], &line["reply"]), (&"idle".into(), &"421 4.7.0 rate limited".into()), "{line}");
+    assert!(line["message"].is_null() && line["attempts"].is_null(), "{line}");
+    let output = command(dir, &["trace", "there.example"]).output().unwrap();
+    assert!(String::from_utf8_lossy(&output.stdout).contains("421 4.7.0 rate limited"), "{output:?}");
+    server.stop();
+}

@@ -85,7 +85,7 @@ impl Counted {
             let Some(permit) = shared.permit_in_clear(&site, host, settings, &why).await else {
                 return Ok(Served::Useless(why));
             };
-            opened = permit.open(endpoint, settings).await;
+            opened = permit.open(&shared, &host.name, endpoint, settings).await;
         }
     }
 
@@ -111,7 +111,7 @@ impl Counted {
         match end {
             End::Lost(loss) => {
                 if let (Some((step, reply)), false) = (loss.last_words(), mail.has_told()) {
-                    self.shared.interrupted_early(&self.site, &host.name, step, reply);
+                    self.shared.ended_early(&self.site, &host.name, step, reply);
                 }
                 if session.is_useless_tls(&loss) && self.site.manner.is_opportunistic() {
                     return Served::UselessTls(loss.to_string());
@@ -185,18 +185,18 @@ pub(super) fn settings_of(
 
 /// Connects to one address: with TLS as far as it goes, else once in the clear, and the settings say it then.
 pub(super) async fn open(
-    shared: &Shared,
+    shared: &Arc<Shared>,
     site: &Arc<Site>,
     host: &Host,
     endpoint: &Endpoint,
     settings: &mut Settings,
     permit: DialPermit,
 ) -> Result<(Session, DialPermit), OpenError> {
-    match permit.open(endpoint, settings).await {
+    match permit.open(shared, &host.name, endpoint, settings).await {
         Err(error) if error.may_retry_in_clear() => {
             let permit = shared.permit_in_clear(site, host, settings, &error.to_string()).await;
             let Some(permit) = permit else { return Err(error) };
-            permit.open(endpoint, settings).await
+            permit.open(shared, &host.name, endpoint, settings).await
         }
         opened => opened,
     }

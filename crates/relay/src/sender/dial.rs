@@ -17,15 +17,24 @@ pub(super) struct DialPermit {
 }
 
 impl DialPermit {
-    /// Connects, and does all that comes before the first message.
+    /// Connects, and does all that comes before the first message. A reply that ends the session is told of.
     ///
     /// # Errors
     /// See [`OpenError`].
-    pub async fn open(mut self, endpoint: &Endpoint, settings: &Settings) -> Result<(Session, Self), OpenError> {
+    pub async fn open(
+        mut self,
+        shared: &Arc<Shared>,
+        host: &Arc<str>,
+        endpoint: &Endpoint,
+        settings: &Settings,
+    ) -> Result<(Session, Self), OpenError> {
         match Session::open(endpoint, settings).await {
             Ok(session) => Ok((session, self)),
             Err(error) => {
                 self.is_excused = matches!(error, OpenError::Source(_) | OpenError::Lost(Loss::Halted));
+                if let Some((step, reply)) = error.last_words() {
+                    shared.ended_early(&self.site, host, step, reply);
+                }
                 Err(error)
             }
         }

@@ -15,7 +15,7 @@ use super::site::Site;
 use super::status::{keys_of, outcome_for, reply_for, status_of};
 use super::tell::Tell;
 use crate::dns::DnsError;
-use crate::queue::{Change, Key, Outcome, Prefer, Status, Take, Transaction, What};
+use crate::queue::{Change, Key, Outcome, Prefer, Status, Take, Taken, Transaction, What};
 use crate::session::Fate;
 
 /// Recipients of a transaction whose outcomes are not on their way to the record yet. If the task panics, those that were delivered are recorded, and the
@@ -52,14 +52,6 @@ impl<'a> ReplyPlace<'a> {
     }
 }
 
-/// How a session ended before its host had decided on a message.
-struct Interruption<'a> {
-    place: ReplyPlace<'a>,
-    reply: &'a Reply,
-    /// Not only kept for the recipient: one reply is told once.
-    is_told: bool,
-}
-
 impl Drop for Owed<'_> {
     fn drop(&mut self) {
         if self.recipients.iter().all(Option::is_none) {
@@ -93,16 +85,15 @@ impl Shared {
         let is_hopeless = note_at_site(site, transaction.message, &fates);
         let recipients = keys_of(transaction).map(|key| Some((key, None))).collect();
         let mut owed = Owed { shared: self, site, message: transaction.message, recipients };
-        let mut changes = Vec::new();
+        let (mut changes, mut behind, mut last_words) = (Vec::new(), Vec::new(), None);
         for (at, ((key, taken), fate)) in keys_of(transaction).zip(&transaction.recipients).zip(fates).enumerate() {
             let change = self.queue().finish(key, outcome_of(&fate, is_hopeless));
             owed.recipients[at] = change.map(|change| (key, Some(change)));
-            if let (Fate::NotSent(said), Some(envelope)) = (&fate, envelope)
+            if let Fate::NotSent(said) = &fate
                 && said.code() == CLOSING
             {
-                let place = ReplyPlace { host, stage: said.stage.name() };
-                let how = Interruption { place, reply: said, is_told: at == 0 };
-                self.interrupted(site, key, envelope, taken.attempts, &how);
+                behind.push((key, taken.attempts));
+                last_words.get_or_insert_with(|| said.clone());
             }
             let Some(change) = change else { continue };
             if let (Fate::Refused(reply, _) | Fate::Deferred(reply, _), Some(envelope)) = (&fate, envelope)
@@ -141,6 +132,10 @@ impl Shared {
         owed.recipients.clear();
         self.leave_memory(transaction.message, changes.iter().map(|(change, _)| change));
         self.record_told(changes);
+        if let Some(said) = last_words {
+            let behind = envelope.map(|envelope| (&**envelope, &behind[..]));
+            self.last_words(site, ReplyPlace { host, stage: said.stage.name() }, &said, behind);
+        }
     }
 
     /// A message whose first attempts have ended leaves the memory, which is for those that wait for one.
@@ -206,53 +201,60 @@ impl Shared {
         })
     }
 
-    /// A host has ended its session with a reply, in the middle of a message or while one waited: rules, the observer and people who ask see it.
-    fn interrupted(self: &Arc<Self>, site: &Site, key: Key, envelope: &Envelope, attempts: u8, how: &Interruption<'_>) {
-        let Interruption { place, reply, is_told } = *how;
+    /// A host has ended a session with a reply before it had decided on what it was to be sent. Each such reply comes here once: people who ask see it at
+    /// every recipient `behind` it, with its attempts; rules and the observer see it of the first, or of the site alone.
+    fn last_words(
+        self: &Arc<Self>,
+        site: &Site,
+        place: ReplyPlace<'_>,
+        reply: &Reply,
+        behind: Option<(&Envelope, &[(Key, u8)])>,
+    ) {
         let said = shortened(&place.said(reply));
-        let class = self.config.bounces.classes.now().classify_reply(reply).name().into();
-        {
+        let class: Arc<str> = self.config.bounces.classes.now().classify_reply(reply).name().into();
+        for (key, _) in behind.map_or(&[][..], |(_, keys)| keys) {
             // Another connection may have settled it meanwhile; what is settled later is forgotten behind this lock.
             let queue = self.queue();
-            if queue.show(key).is_some() {
-                self.replies.keep(key, said.clone(), class);
-                self.recorder.reply(key, said);
+            if queue.show(*key).is_some() {
+                self.replies.keep(*key, said.clone(), class.clone());
+                self.recorder.reply(*key, said.clone());
             }
         }
-        if !is_told {
-            return;
+        let first = behind.and_then(|(envelope, keys)| Some((envelope, *keys.first()?)));
+        match first.and_then(|(envelope, (key, _))| Some((&envelope.queued, envelope.recipient(key.number)?))) {
+            Some((queued, recipient)) => self.automate(site, queued, &recipient.address, reply),
+            None => self.automate_site(site, reply),
         }
-        if let Some(recipient) = envelope.recipient(key.number) {
-            self.automate(site, &envelope.queued, &recipient.address, reply);
-        }
-        let attempt = self.attempted(key, envelope, attempts, AttemptResult::Interrupted, place, reply.clone());
+        let attempt = match first {
+            Some((envelope, (key, attempts))) => {
+                self.attempted(key, envelope, attempts, AttemptResult::Interrupted, place, reply.clone())
+            }
+            None => Some(Attempt::of_no_message(self.time.now(), place, class, reply.clone())),
+        };
         let attempt = attempt.map(|attempt| Attempt { source: site.source.name().clone(), ..attempt });
         if let Some(event) = self.recorder.events(attempt.into_iter().collect()) {
             // Nobody waits for it.
             self.spool.append(Batch { entries: vec![event], body: Body::None }, Box::new(drop));
         }
+        // What people see is durable with a batch of its own.
+        self.record(Vec::new());
     }
 
-    /// A host has ended a session with a reply to no message, as in its greeting: that is told of the recipient that waits in front. If nobody waits there, rules
-    /// for the site see it all the same.
-    pub fn interrupted_early(self: &Arc<Self>, site: &Arc<Site>, host: &Arc<str>, step: Step, reply: &ShortReply) {
+    /// A host has ended a session with a reply to no message, as in its greeting: that is told of the recipient that waits in front, if one does.
+    pub fn ended_early(self: &Arc<Self>, site: &Arc<Site>, host: &Arc<str>, step: Step, reply: &ShortReply) {
         let ready = site.state().ready;
         let take = Take { prefer: Prefer::First, recipients_max: 1, across_domains: false };
         let next = self.queue().next(ready, take);
-        let Some(transaction) = next else { return self.automate_site(site, reply) };
         // In front again.
-        self.untried(&transaction);
+        next.iter().for_each(|transaction| self.untried(transaction));
         let (shared, site, host, reply) = (self.clone(), site.clone(), host.clone(), reply.clone());
         // The envelope may be on the disk.
         self.runtime.spawn_blocking(move || {
-            let Ok(envelope) = shared.messages.envelope(transaction.message) else { return };
-            for (key, taken) in keys_of(&transaction).zip(&transaction.recipients) {
-                let place = ReplyPlace { host: &host, stage: step.name() };
-                let how = Interruption { place, reply: &reply, is_told: true };
-                shared.interrupted(&site, key, &envelope, taken.attempts, &how);
-            }
-            // The words come into a batch of their own.
-            shared.record(Vec::new());
+            let place = ReplyPlace { host: &host, stage: step.name() };
+            let envelope = next.as_ref().and_then(|next| shared.messages.envelope(next.message).ok());
+            let of = |(key, taken): (Key, &Taken)| (key, taken.attempts);
+            let keys: Vec<_> = next.iter().flat_map(|next| keys_of(next).zip(&next.recipients)).map(of).collect();
+            shared.last_words(&site, place, &reply, envelope.as_deref().map(|envelope| (envelope, &keys[..])));
         });
     }
 

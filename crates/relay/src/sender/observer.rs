@@ -3,6 +3,7 @@ use std::sync::Arc;
 use posthaste_smtp::Reply;
 use posthaste_spool::{Entry, Lsn};
 
+use super::ended::ReplyPlace;
 use crate::queue::{Action, Imported, Key, QueueEntry, Secs};
 
 /// Is told what happens, for a log. Its methods must not block.
@@ -44,7 +45,7 @@ pub trait Observer: Send + Sync {
 /// What became of a recipient.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Attempt {
-    /// Which.
+    /// Which; of message [`Lsn::ZERO`] if a session was [interrupted](AttemptResult::Interrupted) while nobody waited for it.
     pub key: Key,
     /// The sender; empty for none.
     pub sender: Arc<str>,
@@ -74,6 +75,29 @@ pub struct Attempt {
     pub class: Arc<str>,
     /// The reply, or what we say in its place.
     pub reply: Reply,
+}
+
+impl Attempt {
+    /// An interruption while nobody waited.
+    pub(super) fn of_no_message(at: Secs, place: ReplyPlace<'_>, class: Arc<str>, reply: Reply) -> Self {
+        Attempt {
+            key: Key { message: Lsn::ZERO, number: 0 },
+            sender: Arc::default(),
+            recipient: Arc::default(),
+            tenant: Arc::default(),
+            campaign: Arc::default(),
+            received: at,
+            at,
+            attempts: 0,
+            result: AttemptResult::Interrupted,
+            is_double_bounce: false,
+            host: place.host.clone(),
+            stage: place.stage,
+            source: Arc::default(),
+            class,
+            reply,
+        }
+    }
 }
 
 /// How an attempt ended.

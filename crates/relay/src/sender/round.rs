@@ -191,7 +191,6 @@ impl Round {
                 self.takes_none.note(&failed);
                 if let Some((step, reply)) = failed.last_words() {
                     self.is_login_refused |= step == Step::Auth && reply.code() >= 500;
-                    shared.interrupted_early(&site, &host.name, step, reply);
                 }
             }
         }

@@ -18,6 +18,7 @@ pub enum At {
     Greeting,
     /// Directly behind its reply to EHLO.
     Hello,
+    StartTls,
     Auth,
     Mail,
     Rcpt,
@@ -86,6 +87,8 @@ fn serve(mut stream: TcpStream, (at, last): (At, &str), taken: &AtomicUsize) -> 
             return Ok(());
         }
         (stage, usual) = match line.get(..4).unwrap_or("") {
+            "EHLO" if at == At::StartTls => (At::Hello, "250-ending\r\n250 STARTTLS\r\n"),
+            "STAR" => (At::StartTls, ""),
             "EHLO" if at == At::Auth => (At::Hello, "250-ending\r\n250 AUTH PLAIN\r\n"),
             "EHLO" => (At::Hello, "250 ending\r\n"),
             "AUTH" => (At::Auth, ""),

@@ -45,6 +45,18 @@ fn a_421_at_any_stage_is_seen_with_its_stage_and_host() {
     check(|_| (At::Data, SAID), "DATA");
 }
 
+#[test]
+fn a_421_to_starttls_is_seen_though_the_next_session_works() {
+    let ending = Ending::start(|_| (At::StartTls, "421 4.7.0 slow down\r\n"));
+    let rig = rig_with(zone(), ending.address.port(), |config| config.tls = Some(opportunistic_tls().unwrap()));
+    rig.send("", &["bob@a.example"], "x\r\n");
+    rig.wait_empty();
+    wait("it is told", || !rig.log.interrupted.lock().unwrap().is_empty());
+    let told = rig.log.interrupted.lock().unwrap().clone();
+    assert!(told.len() == 1 && told[0].ends_with("mx.a.example STARTTLS: 421 4.7.0 slow down"), "{told:?}");
+    assert_eq!((ending.connections(), rig.relay.stats().delivered), (2, 1));
+}
+
 const OTHER: Ipv4Addr = Ipv4Addr::new(127, 0, 0, 2);
 
 fn two_hosts(first: Act, second: Act) -> (Rig, [Ending; 2]) {
@@ -150,7 +162,7 @@ fn words_of_a_421_survive_a_restart_that_says_nothing_new() {
 }
 
 #[test]
-fn rules_for_a_site_see_a_421_that_nobody_waits_behind() {
+fn a_421_that_nobody_waits_behind_is_seen_by_rules_and_log() {
     // The message is taken, and the session ends.
     let ending = Ending::start(|_| (At::Dot, "250 2.0.0 taken\r\n421 4.7.0 slow down\r\n"));
     let rule = "[[default.automation]]\npatterns = ['^421 4\\.7\\.0']\naction = 'suspend'\nfor = '1 hour'\n\
@@ -164,4 +176,6 @@ fn rules_for_a_site_see_a_421_that_nobody_waits_behind() {
     let suspended = rig.relay.suspensions();
     let [QueueEntry::Suspended { scope: Scope::Site(_), reason, .. }] = &suspended[..] else { panic!("{suspended:?}") };
     assert!(reason.contains("slow down"), "{reason}");
+    wait("it is told", || !rig.log.interrupted.lock().unwrap().is_empty());
+    assert_eq!(*rig.log.interrupted.lock().unwrap(), [" mx.a.example idle: 421 4.7.0 slow down"]);
 }
