@@ -17,6 +17,7 @@ mod devices;
 mod event;
 #[cfg(feature = "record")]
 mod machine;
+mod mark;
 #[cfg(feature = "record")]
 pub mod recording;
 mod replace;
@@ -43,6 +44,7 @@ pub use calls::{
 pub use devices::{Watch, watch};
 #[cfg(feature = "record")]
 pub use machine::Machine;
+pub use mark::{MarkedFile, look_for_marked, mark_made};
 #[cfg(feature = "record")]
 pub use recording::{Choice, Cut, Event, Recording, Scope};
 pub use replace::{ReplaceError, put_in_place, replace_file, unfinished};

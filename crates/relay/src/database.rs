@@ -6,6 +6,7 @@ use std::ops::Bound;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
 
+use posthaste_fsops::{MarkedFile, look_for_marked, mark_made};
 use redb::backends::FileBackend;
 use redb::{BackendError, Database, DatabaseError, StorageBackend, StorageError};
 use rustix::fs::{Mode, OFlags};
@@ -20,21 +21,15 @@ pub(crate) enum FileError {
     Database(#[from] DatabaseError),
 }
 
-/// The file beside a database that says that there is one. Without both there never was one.
-fn mark_of(path: &Path) -> PathBuf {
-    path.with_added_extension("made")
-}
-
 /// True if the file is there; false if it was never made.
 ///
 /// # Errors
 /// [`FileError::Missing`], and errors of looking.
 pub(crate) fn is_made(path: &Path) -> Result<bool, FileError> {
-    let exists = |path: &Path| path.try_exists().map_err(DatabaseError::from);
-    let mark = mark_of(path);
-    match (exists(path)?, exists(&mark)?) {
-        (false, true) => Err(FileError::Missing { mark }),
-        (is_there, _) => Ok(is_there),
+    match look_for_marked(path).map_err(DatabaseError::from)? {
+        MarkedFile::Present => Ok(true),
+        MarkedFile::NeverMade => Ok(false),
+        MarkedFile::Lost { mark } => Err(FileError::Missing { mark }),
     }
 }
 
@@ -44,12 +39,7 @@ pub(crate) fn is_made(path: &Path) -> Result<bool, FileError> {
 /// [`FileError::Missing`]: it was made before.
 pub(crate) fn open(path: &Path) -> Result<Database, FileError> {
     let database = if is_made(path)? { open_made(path)? } else { make(path)? };
-    let mark = mark_of(path);
-    // After the file: a mark alone says that the file was lost.
-    if !mark.try_exists().map_err(DatabaseError::from)? {
-        let made = File::create(&mark).and_then(|_| sync_name(&mark));
-        made.map_err(DatabaseError::from)?;
-    }
+    mark_made(path).map_err(DatabaseError::from)?;
     Ok(database)
 }
 
@@ -73,11 +63,6 @@ fn make(path: &Path) -> Result<Database, DatabaseError> {
     let database = over(file.try_clone()?)?;
     posthaste_fsops::put_in_place(&file, &unfinished, path).map_err(io::Error::from)?;
     Ok(database)
-}
-
-fn sync_name(path: &Path) -> io::Result<()> {
-    let dir = path.parent().filter(|dir| !dir.as_os_str().is_empty()).unwrap_or(Path::new("."));
-    Ok(posthaste_fsops::fsync(File::open(dir)?)?)
 }
 
 fn open_file(path: &Path, more: OFlags) -> io::Result<File> {

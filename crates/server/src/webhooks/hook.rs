@@ -329,6 +329,34 @@ mod tests {
     }
 
     #[test]
+    fn a_hook_whose_place_is_lost_posts_nothing_until_that_is_settled() {
+        let dir = tempfile::tempdir().unwrap();
+        let lines: String = (1..=3).map(|lsn| format!("{{\"lsn\":{lsn},\"event\":\"refused\"}}\n")).collect();
+        std::fs::write(dir.path().join(file_name(1)), lines).unwrap();
+        let path = place::path(dir.path(), "crm");
+        Place { file: 1, ..Place::default() }.save(&path).unwrap();
+        let kept = std::fs::read(&path).unwrap();
+        let (url, told) = http();
+        let webhook: Webhook = toml::from_str(&format!("name = \"crm\"\nurl = \"{url}\"")).unwrap();
+        let stop = Arc::<Stop>::default();
+        let hook = Hook { dir: dir.path().to_owned(), webhook, poison: Arc::new(|| None), stop: stop.clone() };
+        let mut trouble = Trouble { name: "crm", back_off: RETRY, is_told: false };
+        for damaged in [None, Some(&b"{"[..])] {
+            std::fs::remove_file(&path).unwrap();
+            damaged.iter().for_each(|bytes| std::fs::write(&path, bytes).unwrap());
+            let why = hook.follow(&mut trouble).unwrap_err();
+            for part in ["webhook-crm.json", "put the file back, or remove", "webhook-crm.json.made", "from then on"] {
+                assert!(why.contains(part), "{part}: {why}");
+            }
+            std::fs::write(&path, &kept).unwrap();
+        }
+        let thread = std::thread::spawn(move || hook.run());
+        assert_eq!(told.recv_timeout(PATIENCE).unwrap(), ["1.0", "2.0", "3.0"]);
+        stop.set();
+        thread.join().unwrap();
+    }
+
+    #[test]
     fn a_hook_is_told_nothing_once_the_spool_is_poisoned() {
         for asks_before in 0..3 {
             let dir = tempfile::tempdir().unwrap();

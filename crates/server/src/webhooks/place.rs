@@ -5,6 +5,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use posthaste_events::Cursor;
+use posthaste_fsops::{MarkedFile, look_for_marked, mark_made};
 use rustix::fs::Mode;
 use serde::{Deserialize, Serialize};
 
@@ -29,19 +30,28 @@ impl Place {
         Cursor { file: self.file, offset: self.offset }
     }
 
-    /// Reads it; `None` if there is none yet.
+    /// Reads it; `None` if there was never one.
+    ///
+    /// # Errors
+    /// It is damaged or lost, or cannot be read: the text names the file and the remedy.
     pub fn load(path: &Path) -> io::Result<Option<Self>> {
+        if let MarkedFile::Lost { mark } = look_for_marked(path)? {
+            let (path, mark) = (path.display(), mark.display());
+            let why = format!(
+                "{path}: the file is missing, and {mark} says that there was one; put the file back, or remove {mark} \
+                 so that the webhook is told of what comes from then on"
+            );
+            return Err(io::Error::new(io::ErrorKind::NotFound, why));
+        }
         match fs::read(path) {
-            Ok(bytes) => match serde_json::from_slice(&bytes) {
-                Ok(place) => Ok(Some(place)),
-                Err(error) => Err(io::Error::new(
-                    io::ErrorKind::InvalidData,
-                    format!(
-                        "{}: {error}; without this file the webhook is told of what comes from now on",
-                        path.display()
-                    ),
-                )),
-            },
+            Ok(bytes) => serde_json::from_slice(&bytes).map(Some).map_err(|error| {
+                let path = path.display();
+                let why = format!(
+                    "{path}: {error}; put the file back, or remove it and {path}.made so that the webhook is told of \
+                     what comes from then on"
+                );
+                io::Error::new(io::ErrorKind::InvalidData, why)
+            }),
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
             Err(error) => Err(error),
         }
@@ -51,7 +61,8 @@ impl Place {
     pub fn save(self, path: &Path) -> io::Result<()> {
         let text = serde_json::to_string(&self)? + "\n";
         // As the files of the log.
-        Ok(posthaste_fsops::replace_file(path, Mode::from_raw_mode(0o640), text.as_bytes())?)
+        posthaste_fsops::replace_file(path, Mode::from_raw_mode(0o640), text.as_bytes())?;
+        mark_made(path)
     }
 }
 
