@@ -51,7 +51,9 @@ pub enum TokenFileErrorKind {
     #[error("other users can open it; run chmod 600")]
     Exposed,
     /// A line.
-    #[error("line {number}: {why}")]
+    #[error(
+        "line {number}: {why}; remove this line, or the file, and make the tokens that it had again: `posthaste token add NAME --scope SCOPES`"
+    )]
     Line {
         /// From 1.
         number: usize,
@@ -59,7 +61,9 @@ pub enum TokenFileErrorKind {
         why: String,
     },
     /// It is larger than it can be.
-    #[error("it is larger than {FILE_BYTES_MAX} bytes")]
+    #[error(
+        "it is larger than {FILE_BYTES_MAX} bytes; remove it, and make its tokens again: `posthaste token add NAME --scope SCOPES`"
+    )]
     TooLarge,
     /// There is a token of that name.
     #[error("there is a token `{0}` already")]
@@ -176,6 +180,10 @@ pub(crate) fn nofollow() -> i32 {
 }
 
 fn parse(text: &str) -> Result<Vec<Token>, TokenFileErrorKind> {
+    if !text.ends_with('\n') {
+        let (number, why) = (text.lines().count().max(1), "it has no end: the file is cut off".to_owned());
+        return Err(TokenFileErrorKind::Line { number, why });
+    }
     let lines = text.lines().enumerate().filter(|(_, line)| !line.is_empty() && !line.starts_with('#'));
     let token = |(index, line)| Token::parse(line).map_err(|why| TokenFileErrorKind::Line { number: index + 1, why });
     lines.map(token).collect()
@@ -322,6 +330,30 @@ mod tests {
         file.remove("shop").unwrap();
         assert_eq!(file.read().unwrap(), [web]);
         assert!(file.remove("shop").unwrap_err().to_string().ends_with("there is no token `shop`"));
+    }
+
+    #[test]
+    fn a_file_cut_off_within_a_line_is_told_with_its_remedy() {
+        let dir = tempfile::tempdir().unwrap();
+        let (file, path) = (TokenFile::in_directory(dir.path()), dir.path().join(TOKEN_FILE));
+        for (name, until) in [("shop", None), ("web", Some(1_800_000_000))] {
+            file.add(token(name, until).1).unwrap();
+        }
+        let whole = std::fs::read(&path).unwrap();
+        for cut in 0..whole.len() {
+            std::fs::write(&path, &whole[..cut]).unwrap();
+            match file.read() {
+                Ok(tokens) => {
+                    assert_eq!(whole[cut - 1], b'\n', "the first {cut} bytes");
+                    assert!(tokens.len() < 2);
+                }
+                Err(error) => {
+                    let error = error.to_string();
+                    let named = path.to_str().unwrap();
+                    assert!(error.starts_with(named) && error.contains("`posthaste token add "), "{cut}: {error}");
+                }
+            }
+        }
     }
 
     #[tokio::test]
