@@ -64,7 +64,7 @@ impl FileSpool {
         let floor = Space { bytes: config.free_bytes_min, inodes: config.free_inodes_min };
         let bodies = Arc::new(Bodies::open(bodies::dir_of(dir), floor)?);
         let mut state = State::of_rows(&checkpoint);
-        let lost = read_windows(&live, &mut state, &mut damage)?;
+        let lost = read_windows(&live, &mut state, &mut report.mended)?;
         remove_unnamed(dir, &live, &snapshots, &state)?;
 
         let core = Arc::new(Core::new(config.watch.clone()));
@@ -99,10 +99,10 @@ impl FileSpool {
         state.lose(recovery.lost_through.get());
         report.last = Lsn::new(state.published);
         report.batches_behind_checkpoint = read_ring(&ring, &mut state, checkpoint.through, &mut damage)?;
-        for window in lost {
-            find_again(&ring, &packs, &mut state, window, checkpoint.through, &mut damage)?;
+        for window in &lost {
+            find_again(&ring, &packs, &mut state, *window, checkpoint.through, &mut damage)?;
         }
-        report.unnamed_bodies = remove_bodies(&bodies, &state, damage.is_empty())?;
+        report.unnamed_bodies = remove_bodies(&bodies, &state, damage.is_empty() && lost.is_empty())?;
         damage.iter().for_each(|damage| config.events.tell(Event::Damage(damage.clone())));
         report.damage = damage;
 
@@ -181,15 +181,15 @@ fn first_checkpoint(dir: &Path, report: &mut OpenReport) -> Result<(CheckpointFi
     Ok((files, checkpoint))
 }
 
-/// Reads the live files. Returns the windows whose files are damaged.
-fn read_windows(live: &LiveFiles, state: &mut State, damage: &mut Vec<Damage>) -> io::Result<Vec<u64>> {
+/// Reads the live files. Returns the windows whose files are damaged: no batch is lost with them.
+fn read_windows(live: &LiveFiles, state: &mut State, mended: &mut Vec<Damage>) -> io::Result<Vec<u64>> {
     let mut lost = Vec::new();
     for (window, generation) in state.windows.clone() {
         match live.read(window, generation)? {
             Some(content) => state.add_window(content),
             None => {
                 let (first, last) = lsns_of(window).into_inner();
-                damage.push(Damage {
+                mended.push(Damage {
                     lsn: None,
                     place: format!("live/{window:x}.{generation:x}"),
                     what: format!(

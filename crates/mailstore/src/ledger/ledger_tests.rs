@@ -291,6 +291,28 @@ fn one_damage_leaves_uids_out_once_whatever_is_said_of_it() {
     }
 }
 
+/// No batch is lost with it, so no UID is.
+#[test]
+fn a_lost_live_file_of_the_spool_leaves_no_uids_out() {
+    let machine = Machine::new().unwrap();
+    let (ledger, _) = open(&machine);
+    steps().iter().for_each(|step| assert!(ledger.append(step).is_ok()));
+    let expected = ledger.mailbox(MAILBOX).unwrap().unwrap().head.next_uid;
+    drop(ledger);
+    let spool = open_spool(&machine);
+    // Somebody else still needs a batch.
+    let other = StreamHandle::register(spool.clone(), "other").unwrap();
+    other.append_durably([Bytes::from_static(b"x")]).unwrap();
+    spool.checkpoint().unwrap();
+    drop((other, spool));
+    let live: Vec<_> = std::fs::read_dir(machine.path().join("spool/live")).unwrap().collect();
+    assert!(!live.is_empty());
+    live.into_iter().for_each(|file| std::fs::remove_file(file.unwrap().path()).unwrap());
+    let (ledger, report) = open(&machine);
+    assert!(!report.has_skipped, "{report:?}");
+    assert_eq!(ledger.mailbox(MAILBOX).unwrap().unwrap().head.next_uid, expected);
+}
+
 /// Flips a bit of the record that has these octets.
 fn damage(machine: &Machine, octets: &[u8]) {
     for segment in std::fs::read_dir(machine.path().join("spool/ring")).unwrap() {

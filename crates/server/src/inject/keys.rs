@@ -111,6 +111,10 @@ fn tell(report: &KeyReport) {
         let (file, what) = (&*snapshot.place, &*snapshot.what);
         tracing::error!(file, what, "a snapshot of the keys of requests cannot be read");
     }
+    if damaged.is_empty() && uncertain.is_none() {
+        // The snapshot before and the log have had all of them.
+        return;
+    }
     let snapshots = unreadable.len();
     let batches = damaged.len();
     let through = uncertain.map(|lsn| lsn.get());
