@@ -44,6 +44,21 @@ fn what_fails_for_too_long_is_held_told_once_listed_and_tried_on_demand() {
 }
 
 #[test]
+fn held_mail_is_dropped_for_good_and_other_mail_is_not() {
+    let world = World::new(quick());
+    let program = world.script("exit 75");
+    let held = send_old(&world, &program);
+    assert!(matches!(world.event(), Event::Failed { failure: Failure::Overdue, .. }));
+    let other = world.send(&[(&program, "a@example.org")], b"text\r\n");
+    assert!(matches!(world.event(), Event::Failed { failure: Failure::Temporary, .. }));
+    let drop_held = |id: u64| world.transports.drop_held(&|target| target.id == id, &"deleted".into()).unwrap();
+    assert_eq!((drop_held(other), drop_held(held), drop_held(held)), (0, 1, 0));
+    assert_eq!(world.transports.stats().messages, 1);
+    let listed = undelivered(&ClosedSpool::glance(&world.path("spool")).unwrap()).unwrap();
+    assert_eq!(listed.iter().map(|message| message.id).collect::<Vec<_>>(), [other]);
+}
+
+#[test]
 fn old_mail_for_a_transport_that_is_not_there_is_told_once_and_tried_on() {
     let world = World::new(quick());
     let file = world.path("dir/file");

@@ -19,7 +19,7 @@ pub trait Observer: Debug + Send + Sync {
     /// They cannot be delivered now, and are tried again: told once for each target since the opening, and again if it fails in another way.
     fn waits(&self, targets: Vec<TargetId>, failure: Failure, error: Arc<str>);
 
-    /// The body of its message is lost. It is not tried again.
+    /// The body of its message is lost, or an operator has dropped it. It is not tried again.
     fn given_up(&self, target: TargetId, error: Arc<str>);
 }
 

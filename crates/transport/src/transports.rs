@@ -170,6 +170,27 @@ impl Transports {
         Ok(keys.len())
     }
 
+    /// Drops targets that are held, for whatever reason, and for which `is_meant` holds: how many. They get no message, and nobody is told but the observer, of `why`. Durable
+    /// when this returns. Blocks.
+    ///
+    /// # Errors
+    /// The spool takes nothing. They are dropped all the same, as soon as it does; a restart before that brings them back.
+    pub fn drop_held(&self, is_meant: &dyn Fn(&WaitingTarget) -> bool, why: &Arc<str>) -> Result<usize, String> {
+        let shared = &self.0.shared;
+        let dropped = shared.queues().drop_held(Instant::now(), is_meant);
+        let keys: Vec<Key> = dropped.iter().map(|target| (target.message, target.number)).collect();
+        if let Some(observer) = &shared.config.observer {
+            dropped.into_iter().for_each(|target| observer.given_up(target, why.clone()));
+        }
+        for (at, some) in keys.chunks(KEYS_MAX).enumerate() {
+            if let Err(error) = shared.append_durably(&TransportEntry::Done(some.to_vec())) {
+                shared.record_done(keys[at * KEYS_MAX..].to_vec(), Vec::new());
+                return Err(error);
+            }
+        }
+        Ok(keys.len())
+    }
+
     pub(crate) fn queues(&self) -> std::sync::MutexGuard<'_, Queues> {
         self.0.shared.queues()
     }

@@ -4,7 +4,10 @@ use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use posthaste_spool::Lsn;
+
 use crate::entry::Failure;
+use crate::observer::TargetId;
 use crate::queues::{Queues, Stand};
 use crate::transports::Transports;
 
@@ -58,6 +61,23 @@ impl Transports {
 }
 
 impl Queues {
+    /// Takes out those that are held and meant: no worker has them.
+    pub fn drop_held(&mut self, now: Instant, is_meant: &dyn Fn(&WaitingTarget) -> bool) -> Vec<TargetId> {
+        let is_held =
+            |target: &WaitingTarget| matches!(target.waits, TransportWaits::Uncertain | TransportWaits::Held(_));
+        let held = self.waiting(now).into_iter().filter(|target| is_held(target) && is_meant(target));
+        let held: Vec<TargetId> = held
+            .map(|WaitingTarget { id, number, transport, recipient, .. }| TargetId {
+                message: Lsn::new(id),
+                number,
+                transport,
+                recipient,
+            })
+            .collect();
+        held.iter().for_each(|target| self.remove((target.message, target.number)));
+        held
+    }
+
     pub fn waiting(&self, now: Instant) -> Vec<WaitingTarget> {
         let mut all = Vec::new();
         for (body, message) in &self.messages {

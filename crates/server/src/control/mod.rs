@@ -265,8 +265,8 @@ fn perform_alone(request: &Request, asker: &Asker, receiver: &Receiver, answer: 
         return match request {
             Request::Summary { .. } | Request::Suspensions | Request::Diversions => Ok(json!({ "done": 0 })),
             Request::Act { action: Doing::Flush, .. } => Ok(json!({ "done": 0 })),
-            Request::Act { action: Doing::Release, .. } if receiver.transports().is_some() => {
-                release_transports(request, asker, receiver).map(|done| json!({ "done": done, "changed": done }))
+            Request::Act { action: Doing::Release | Doing::Delete, .. } if receiver.transports().is_some() => {
+                act_on_transports(request, asker, receiver).map(|done| json!({ "done": done, "changed": done }))
             }
             _ => Err(RELAYS_NOT.to_owned()),
         };
@@ -280,7 +280,7 @@ fn perform_alone(request: &Request, asker: &Asker, receiver: &Receiver, answer: 
             if let Some(now) = expect.and_then(|expect| act::changed(relay, of, expect)) {
                 return Err(format!("the selection has changed: {now} recipients are in it now"));
             }
-            let others = release_transports(request, asker, receiver)?;
+            let others = act_on_transports(request, asker, receiver)?;
             act::act(relay, asker, of, *action, *secs, reason, others)
         }
         Request::Suspend { scope, secs, reason } => suspend::suspend(relay, asker, scope, *secs, reason),
@@ -306,10 +306,15 @@ fn perform_alone(request: &Request, asker: &Asker, receiver: &Receiver, answer: 
     }
 }
 
-/// Has mail for transports delivered that is held as nobody knows whether it was, if a request releases it: how many recipients.
-fn release_transports(request: &Request, asker: &Asker, receiver: &Receiver) -> Result<usize, String> {
-    let Request::Act { of, action: Doing::Release, secs: None, reason, .. } = request else { return Ok(0) };
-    receiver.transports().map_or(Ok(0), |transports| crate::transports::release(transports, asker, of, reason))
+/// Has mail for transports that is held delivered or dropped, if a request says so: how many recipients.
+fn act_on_transports(request: &Request, asker: &Asker, receiver: &Receiver) -> Result<usize, String> {
+    let Request::Act { of, action, secs: None, reason, .. } = request else { return Ok(0) };
+    let Some(transports) = receiver.transports() else { return Ok(0) };
+    match action {
+        Doing::Release => crate::transports::release(transports, asker, of, reason),
+        Doing::Delete => crate::transports::delete(transports, asker, of, reason),
+        _ => Ok(0),
+    }
 }
 
 fn forget_mailbox(receiver: &Receiver, mailbox: &str) -> Outcome {

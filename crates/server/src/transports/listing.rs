@@ -37,6 +37,21 @@ pub(crate) fn release(transports: &Transports, asker: &Asker, of: &Which, reason
     Ok(released)
 }
 
+/// Drops those that fit and are held: they get no message, and their senders are not told. Durable when this returns. Blocks.
+///
+/// # Errors
+/// The spool takes nothing.
+pub(crate) fn delete(transports: &Transports, asker: &Asker, of: &Which, reason: &str) -> Result<usize, String> {
+    let why = if reason.is_empty() { "deleted by the operator" } else { reason };
+    let deleted = transports.drop_held(&|target| is_meant(target, of), &why.into())?;
+    if deleted > 0 {
+        let of = serde_json::to_string(of).unwrap_or_default();
+        let Asker { uid, token } = asker;
+        tracing::info!(uid, token, of, reason, deleted, "the operator has deleted mail for transports");
+    }
+    Ok(deleted)
+}
+
 fn is_meant(target: &WaitingTarget, of: &Which) -> bool {
     let Which { message, number, sender, recipient, domain, tenant, campaign, held } = of;
     let is =

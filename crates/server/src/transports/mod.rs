@@ -27,7 +27,7 @@ use crate::stuck::StuckStreams;
 use posthaste_config::Config;
 use refusals::RefusalNotices;
 
-pub(crate) use listing::{list, release};
+pub(crate) use listing::{delete, list, release};
 
 /// Programs, files and LMTP servers get their mail. Opened when the configuration names the first of them, at the latest by a reload.
 pub(crate) struct TransportService {
@@ -118,7 +118,7 @@ fn open(
         tracing::error!(
             recipients = report.held,
             "held: nobody knows whether programs, files and LMTP servers have had these messages. `posthaste queue list --held` shows them, `posthaste queue release` \
-             delivers them, `posthaste spool drop` drops them"
+             delivers them, `posthaste queue delete` drops them"
         );
     }
     if let Some(first) = report.unknown.first() {
