@@ -122,3 +122,27 @@ async fn a_refusal_of_the_session_is_told_with_its_reply() {
     assert!(matches!(end, Ok(End::NoMore)), "{end:?}");
     assert_eq!(fates, [(0, TWO_DELIVERED.to_vec()), (1, TWO_DELIVERED.to_vec())]);
 }
+
+#[tokio::test(start_paused = true)]
+async fn what_is_kept_of_a_reply_is_bounded_at_each_stage() {
+    let mut kept = 0;
+    for at in [At::Greeting, At::Ehlo, At::Mail, At::Rcpt, At::Data, At::Dot] {
+        for code in [421, 450, 550] {
+            let lines = format!("{code}-4.2.0 {}\r\n", "x".repeat(400)).repeat(100);
+            let mut list = List::two();
+            let act = Act::Say(format!("{lines}{code} 4.2.0 end\r\n"));
+            let (end, _) = send_all(Script::odd(at, 0, act), &mut list, &settings()).await;
+            let fates = list.fates.iter().flat_map(|(_, fates)| fates).map(|fate| fate.reply().text().to_owned());
+            let last_words = match &end {
+                Ok(End::Lost(loss)) => loss.last_words(),
+                Ok(_) => None,
+                Err(error) => error.last_words(),
+            };
+            for text in fates.chain(last_words.map(|(_, reply)| reply.text().to_owned())) {
+                assert!(text.len() <= 1000 && text.lines().count() <= 8, "{at:?} {code}: {}", text.len());
+                kept += usize::from(text.len() > 700);
+            }
+        }
+    }
+    assert!(kept >= 20, "{kept} long ones");
+}
