@@ -27,4 +27,6 @@ pub use budget::{BudgetChange, BudgetWait, OutcomeBudget, PoisonWatch, UNRECORDE
 pub use error::OpenError;
 pub use notices::NoticeSchedule;
 pub use runtime::{ConsumerRuntime, Ending, NewRuntime};
-pub use stream::{AttachedStream, ReplayedEntry, ReplayedStream, StreamHandle, StreamState};
+pub use stream::{
+    AttachedStream, ROOM_PATIENCE, ReplayedEntry, ReplayedStream, StreamHandle, StreamState, append_within,
+};

@@ -1,6 +1,7 @@
 //! A stream from its registration to its end.
 
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use posthaste_spool::{
@@ -122,9 +123,16 @@ impl StreamHandle {
     /// # Errors
     /// The batch was refused.
     pub fn append_durably(&self, payloads: impl IntoIterator<Item: Into<Bytes>>) -> Result<Lsn, AppendError> {
-        let (tell, told) = std::sync::mpsc::sync_channel(1);
-        self.append(payloads, move |outcome| drop(tell.send(outcome)));
-        told.recv().unwrap_or(Err(AppendError::Closed))
+        let entries = payloads.into_iter().map(|payload| self.entry(payload)).collect();
+        append_within(&self.spool, entries, Duration::ZERO)
+    }
+
+    /// Like [`append_durably`](Self::append_durably), for a command whose sender waits: while the ring is full, for [`ROOM_PATIENCE`].
+    ///
+    /// # Errors
+    /// The batch was refused.
+    pub fn append_command(&self, payload: impl Into<Bytes>) -> Result<Lsn, AppendError> {
+        append_within(&self.spool, vec![self.entry(payload)], ROOM_PATIENCE)
     }
 
     /// Everything up to `position` is processed: see [`Spool::advance`].
@@ -201,6 +209,28 @@ impl Drop for AttachedStream {
     }
 }
 
+/// Appends a batch without a body and waits until it is durable. A full ring makes room as soon as it has refused a batch: meanwhile the entries are offered again,
+/// for as long as `patience`, so that a command that frees space is not refused for want of it. Blocks.
+///
+/// # Errors
+/// The batch was refused.
+pub fn append_within(spool: &Arc<dyn Spool>, entries: Vec<Entry>, patience: Duration) -> Result<Lsn, AppendError> {
+    let until = Instant::now() + patience;
+    loop {
+        let (tell, told) = std::sync::mpsc::sync_channel(1);
+        let batch = Batch { entries: entries.clone(), body: Body::None };
+        spool.append(batch, Box::new(move |outcome| drop(tell.send(outcome))));
+        match told.recv().unwrap_or(Err(AppendError::Closed)) {
+            Err(AppendError::Full(_)) if Instant::now() < until => std::thread::sleep(ROOM_PAUSE),
+            outcome => return outcome,
+        }
+    }
+}
+
+/// How long a command waits for room in a full ring.
+pub const ROOM_PATIENCE: Duration = Duration::from_secs(30);
+const ROOM_PAUSE: Duration = Duration::from_millis(50);
+
 #[cfg(test)]
 mod tests {
     use std::sync::Mutex;
@@ -254,6 +284,38 @@ mod tests {
         attached.detach();
         stream.append_durably(["e"]).unwrap();
         assert_eq!(shown.0.lock().unwrap().len(), 2);
+    }
+
+    /// Each opening writes into segments of its own, so the entries of a run that was killed may have used up the last segment, which no body gets.
+    #[test]
+    fn a_command_finds_room_in_a_full_ring_after_two_kills() {
+        let dir = tempfile::tempdir().unwrap();
+        let open = |keeper: bool| {
+            let never = Duration::from_secs(3600);
+            let mut config = Config { keeper, checkpoint_every: never, scrub_bytes_per_sec: 0, ..Config::default() };
+            (config.ring.segment_bytes, config.ring.max_segments) = (64 << 10, 6);
+            let (spool, _) = FileSpool::open(dir.path(), config).unwrap();
+            StreamHandle::register(Arc::new(spool), "one").unwrap()
+        };
+        let stream = open(false);
+        let is_taken = || {
+            let (tell, told) = std::sync::mpsc::channel();
+            let body = Body::inline(vec![Bytes::from(vec![7; 9000])]);
+            let batch = Batch { entries: vec![stream.entry_of_body(Bytes::from_static(b"mail"))], body };
+            stream.spool.append(batch, Box::new(move |outcome| tell.send(outcome.is_ok()).unwrap()));
+            told.recv().unwrap()
+        };
+        assert!((0..1000).any(|_| !is_taken()), "the ring is full");
+        drop(stream);
+        let stream = open(false);
+        stream.append_durably(["a"]).unwrap();
+        drop(stream);
+        let stream = open(false);
+        let refused = stream.append_durably(["b"]);
+        assert!(matches!(refused, Err(AppendError::Full(_))), "{refused:?}");
+        drop(stream);
+        let stream = open(true);
+        stream.append_command(Bytes::from_static(b"c")).unwrap();
     }
 
     #[test]

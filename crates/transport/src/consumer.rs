@@ -88,6 +88,11 @@ impl Shared {
         self.stream.append_durably([entry.encode()]).map(drop).map_err(|error| format!("the spool: {error}"))
     }
 
+    /// Appends what an operator wants, and waits until it is durable, also for room. Blocks.
+    pub fn append_command(&self, entry: &TransportEntry) -> Result<(), String> {
+        self.stream.append_command(entry.encode()).map(drop).map_err(|error| format!("the spool: {error}"))
+    }
+
     /// Says how far the stream has come, and writes down anew what holds it up.
     pub fn advance(&self) {
         let wanted = Lsn::new(self.wanted.swap(0, Ordering::AcqRel));

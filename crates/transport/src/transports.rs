@@ -165,7 +165,7 @@ impl Transports {
         let held = held.iter().filter(|target| target.waits == TransportWaits::Uncertain && is_meant(target));
         let keys: Vec<Key> = held.map(|target| (Lsn::new(target.id), target.number)).collect();
         for some in keys.chunks(KEYS_MAX) {
-            self.0.shared.append_durably(&TransportEntry::Released(some.to_vec()))?;
+            self.0.shared.append_command(&TransportEntry::Released(some.to_vec()))?;
         }
         Ok(keys.len())
     }
@@ -183,7 +183,7 @@ impl Transports {
             dropped.into_iter().for_each(|target| observer.given_up(target, why.clone()));
         }
         for (at, some) in keys.chunks(KEYS_MAX).enumerate() {
-            if let Err(error) = shared.append_durably(&TransportEntry::Done(some.to_vec())) {
+            if let Err(error) = shared.append_command(&TransportEntry::Done(some.to_vec())) {
                 shared.record_done(keys[at * KEYS_MAX..].to_vec(), Vec::new());
                 return Err(error);
             }

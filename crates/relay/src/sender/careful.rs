@@ -3,6 +3,9 @@
 //! In ordinary running nothing is noted. A message that has come since the start is not either: if we crash again, it has waited.
 
 use std::sync::Arc;
+use std::time::Duration;
+
+use posthaste_consumer::append_within;
 
 use super::messages::{LoadError, Loaded};
 use super::shared::Shared;
@@ -17,7 +20,7 @@ impl Shared {
             Change { key, what: What::Begun { crashes: taken.crashes } }
         });
         let begun: Vec<Change> = begun.collect();
-        let noted = self.append(vec![self.recorder.entry(self.time.now(), &begun)]);
+        let noted = append_within(&self.spool, vec![self.recorder.entry(self.time.now(), &begun)], Duration::ZERO);
         noted.map_err(|error| LoadError::Now(error.to_string()))?;
         self.messages.load(message)
     }

@@ -2,10 +2,10 @@
 
 use std::collections::HashSet;
 use std::sync::Arc;
-use std::sync::mpsc::sync_channel;
 
+use posthaste_consumer::{ROOM_PATIENCE, append_within};
 use posthaste_smtp::Reply;
-use posthaste_spool::{AppendError, Batch, Body, Entry, Lsn};
+use posthaste_spool::{AppendError, Entry, Lsn};
 
 use super::Relay;
 use super::messages::Envelope;
@@ -346,14 +346,12 @@ impl Shared {
         self.config.observer.as_ref()?.acted(by, action, recipients)
     }
 
-    /// Appends a batch and waits until it is durable.
+    /// Appends the entries of a command and waits until they are durable.
     pub fn append(&self, entries: Vec<Entry>) -> Result<(), ControlError> {
-        let (tell, told) = sync_channel(1);
-        let then = move |outcome: Result<Lsn, AppendError>| {
-            let _ = tell.send(outcome.map(drop).map_err(|error| error.to_string()));
-        };
-        self.spool.append(Batch { entries, body: Body::None }, Box::new(then));
-        told.recv().unwrap_or_else(|_| Err("it has ended".to_owned())).map_err(ControlError::Spool)
+        append_within(&self.spool, entries, ROOM_PATIENCE).map(drop).map_err(|error| match error {
+            AppendError::Full(why) => ControlError::Spool(format!("{why}; repeat the command later")),
+            error => ControlError::Spool(error.to_string()),
+        })
     }
 }
 
