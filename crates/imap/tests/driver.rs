@@ -287,6 +287,45 @@ async fn a_search_without_end_is_given_up() {
 }
 
 #[tokio::test]
+async fn a_sort_is_given_up_and_shows_that_it_lives() {
+    let store = common::store();
+    let timeouts = ImapTimeouts { order: Duration::ZERO, ..ImapTimeouts::default() };
+    let (mut client, _serving) = selected(&store, timeouts).await;
+    assert_eq!(client.ask("c SORT (DATE) UTF-8 ALL").await, "c NO [LIMIT] That is too much to be put in order\r\n");
+    assert!(client.ask("d SEARCH ALL").await.ends_with("d OK SEARCH completed\r\n"));
+    let timeouts = ImapTimeouts { progress: Duration::ZERO, search: Duration::ZERO, ..ImapTimeouts::default() };
+    let (mut client, _serving) = selected(&store, timeouts).await;
+    let told = client.ask("c THREAD REFERENCES UTF-8 ALL").await;
+    assert!(told.starts_with("* OK [INPROGRESS] "), "{told}");
+    assert!(told.ends_with("* THREAD (2)(3)(1)\r\nc OK THREAD completed\r\n"), "{told}");
+}
+
+/// All sessions of a service share the memory for it.
+#[tokio::test]
+async fn a_sort_of_too_much_is_refused() {
+    let store = FakeStore::new("ann");
+    for number in 0..2000 {
+        store.add("INBOX", FakeMessage::new(format!("Subject: {}{number}\r\n\r\n", "x".repeat(150))));
+    }
+    let mut config = ImapConfig::new("mail.example.org");
+    config.limits.order_bytes = 100_000;
+    let service = ImapService::new(Arc::new(store.clone()), Judge, config);
+    let (ours, stream) = UnixStream::pair().unwrap();
+    let phase = Arc::new(CurrentPhase::default());
+    let connection = Connection { id: 1, stream: Stream::Unix(ours), peer: Peer::Unix, phase };
+    let _serving = tokio::spawn(async move { service.serve(connection).await });
+    let mut client = Client { stream, heard: Vec::new() };
+    client.ask("a LOGIN ann secret").await;
+    client.ask("b SELECT INBOX").await;
+    for command in ["SORT (SUBJECT) UTF-8 ALL", "THREAD REFERENCES UTF-8 ALL"] {
+        let told = client.ask(&format!("c {command}")).await;
+        assert_eq!(told, "c NO [LIMIT] That is too much to be put in order\r\n");
+    }
+    let told = client.ask("d SORT (REVERSE ARRIVAL) UTF-8 1:100").await;
+    assert!(told.starts_with("* SORT 1 2 3 4 "), "{told}");
+}
+
+#[tokio::test]
 async fn a_shutdown_says_bye_to_idle_sessions() {
     let mut listeners = Listeners::new(Limits::default()).unwrap();
     let (bound, ()) =

@@ -168,7 +168,11 @@ impl ImapMachine {
             return;
         }
         let State::Searching(searching) = std::mem::replace(&mut self.state, State::Command) else { return };
-        self.finish_with(searching.tag, "NO [LIMIT] That is too much for one search".into(), searching.uid);
+        let text = match searching.order {
+            None => "NO [LIMIT] The search takes too long",
+            Some(_) => "NO [LIMIT] That is too much to be put in order",
+        };
+        self.finish_with(searching.tag, text.into(), searching.uid);
     }
 
     /// Whether messages are being searched: the driver bounds its time.
