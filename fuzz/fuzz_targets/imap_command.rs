@@ -94,6 +94,7 @@ fn run(session: &[u8], piece: usize, logged_in: bool) -> (Vec<u8>, bool) {
                     unchanged_since.iter().for_each(|_| modified.push(2));
                     machine.stored(Ok(StoredMail { modified, gone: false }));
                 }
+                ImapEvent::Vanished { .. } => machine.vanished(Ok(NumberSet::from_ranges(vec![1..=3, 7..=8]))),
                 ImapEvent::MarkSeen(seen) => {
                     assert!(!seen.is_empty());
                     machine.marked_seen();

@@ -54,6 +54,17 @@ pub enum MailFlag {
     Keyword(String),
 }
 
+/// What a client knows of a mailbox that it selects again (RFC 7162 section 3.2.5.1).
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Resync {
+    /// UIDVALIDITY then.
+    pub uid_validity: u32,
+    /// The highest MODSEQ then.
+    pub modseq: u64,
+    /// The UIDs that it knows; `None`: all.
+    pub known: Option<SequenceSet>,
+}
+
 /// How STORE changes flags.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum FlagChange {
@@ -91,6 +102,7 @@ pub enum ImapCommand {
         mailbox: Vec<u8>,
         read_only: bool,
         condstore: bool,
+        resync: Option<Resync>,
     },
     /// Special uses as given (RFC 6154 section 3).
     Create {
@@ -150,6 +162,8 @@ pub enum ImapCommand {
         set: SequenceSet,
         items: Vec<FetchItem>,
         changed_since: Option<u64>,
+        /// UIDs that vanished since are told, too (RFC 7162 section 3.2.6).
+        vanished: bool,
     },
     /// With `unchanged_since`, messages with a higher MODSEQ stay as they are (RFC 7162 section 3.1.3).
     Store {

@@ -30,7 +30,7 @@ mod write;
 
 pub use command::{
     Appending, BodySection, BodySectionText, FetchItem, FlagChange, ImapCommand, ImapCommandError, ListCommand,
-    ListReturn, ListSelection, MailFlag, Partial, SearchCommand, SearchKey, SearchReturn, SortBy, SortCommand,
+    ListReturn, ListSelection, MailFlag, Partial, Resync, SearchCommand, SearchKey, SearchReturn, SortBy, SortCommand,
     SortCriterion, StatusItem, TaggedCommand, ThreadAlgorithm, ThreadCommand, parse, parse_append,
 };
 pub use date::Day;

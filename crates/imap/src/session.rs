@@ -18,6 +18,7 @@ mod refuse;
 mod searching;
 mod select;
 mod threads;
+mod vanishing;
 
 use std::ops::Range;
 
@@ -125,6 +126,8 @@ pub enum ImapEvent {
     Read { octets: u64 },
     /// Write the output, then these octets of the open message. If they cannot be read, close: the client waits for them.
     Send(Range<u64>),
+    /// *Asks* which UIDs vanished since a MODSEQ. Answer with [`ImapMachine::vanished`].
+    Vanished { since: u64 },
     /// *Asks* what has changed in the view. Answer with [`ImapMachine::changes`].
     Changes { may_expunge: bool },
     /// *Asks* for a durable change of flags. Answer with [`ImapMachine::stored`].
@@ -398,8 +401,8 @@ pub struct AppendedMail {
 /// What has changed in a view, to be told in this order.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct MailChanges {
-    /// Numbers of messages that are gone, the highest first.
-    pub expunged: Vec<u32>,
+    /// Messages that are gone, the highest number first.
+    pub expunged: Vec<ExpungedRow>,
     /// The number of messages, if there are new ones.
     pub exists: Option<u32>,
     /// The number of \Recent messages, if it is another one.
@@ -410,6 +413,17 @@ pub struct MailChanges {
     pub keywords: Option<Vec<(u64, String)>>,
     /// The highest UID in the view now.
     pub last_uid: u32,
+    /// The highest MODSEQ that the client may know now.
+    pub highest_modseq: u64,
+}
+
+/// A message that left the view.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ExpungedRow {
+    /// Its number.
+    pub number: u32,
+    /// Its UID.
+    pub uid: u32,
 }
 
 pub(crate) const SEEN: u64 = 1;

@@ -105,6 +105,24 @@ impl NumberSet {
         self.0.get(at).is_some_and(|range| range.contains(&number))
     }
 
+    /// What is in both.
+    pub fn common(&self, other: &Self) -> Self {
+        let (mut common, mut at) = (Vec::new(), 0);
+        for range in &self.0 {
+            while other.0.get(at).is_some_and(|other| other.end() < range.start()) {
+                at += 1;
+            }
+            let within = other.0[at..].iter().take_while(|other| other.start() <= range.end());
+            common.extend(within.map(|other| *other.start().max(range.start())..=*other.end().min(range.end())));
+        }
+        Self(common)
+    }
+
+    /// Sets of at most so many ranges, which are this one together.
+    pub(crate) fn pieces(&self, ranges_max: usize) -> impl Iterator<Item = Self> {
+        self.0.chunks(ranges_max).map(|ranges| Self(ranges.to_vec()))
+    }
+
     /// The least number.
     pub fn first(&self) -> Option<u32> {
         self.0.first().map(|range| *range.start())
@@ -145,6 +163,17 @@ mod tests {
     fn numbers_beyond_the_last_are_seen() {
         assert!(set(&[(1, 8)]).is_beyond(7) && set(&[(8, 8)]).is_beyond(7));
         assert!(!set(&[(1, 7)]).is_beyond(7) && !set(&[(8, 0)]).is_beyond(7) && !set(&[(1, 0)]).is_beyond(0));
+    }
+
+    #[test]
+    fn sets_have_numbers_in_common() {
+        let set = |ranges: &[RangeInclusive<u32>]| NumberSet::from_ranges(ranges.to_vec());
+        let (one, other) = (set(&[1..=5, 8..=8, 20..=u32::MAX]), set(&[3..=4, 5..=9, 30..=30, 40..=50]));
+        let expected = set(&[3..=5, 8..=8, 30..=30, 40..=50]);
+        assert_eq!((one.common(&other), other.common(&one)), (expected.clone(), expected));
+        assert!(one.common(&NumberSet::default()).is_empty());
+        let pieces: Vec<String> = one.pieces(2).map(|piece| piece.text()).collect();
+        assert_eq!(pieces, ["1:5,8", "20:4294967295"]);
     }
 
     #[test]

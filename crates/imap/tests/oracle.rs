@@ -195,10 +195,10 @@ fn expected(body: &CommandBody<'_>) -> Option<ImapCommand> {
             ImapCommand::Login { user: text(username), password: text(password.declassify()) }
         }
         CommandBody::Select { mailbox: name } => {
-            ImapCommand::Select { mailbox: mailbox(name), read_only: false, condstore: false }
+            ImapCommand::Select { mailbox: mailbox(name), read_only: false, condstore: false, resync: None }
         }
         CommandBody::Examine { mailbox: name } => {
-            ImapCommand::Select { mailbox: mailbox(name), read_only: true, condstore: false }
+            ImapCommand::Select { mailbox: mailbox(name), read_only: true, condstore: false, resync: None }
         }
         CommandBody::Create { mailbox: name } => ImapCommand::Create { mailbox: mailbox(name), uses: Vec::new() },
         CommandBody::Delete { mailbox: name } => ImapCommand::Delete(mailbox(name)),
@@ -231,7 +231,7 @@ fn expected(body: &CommandBody<'_>) -> Option<ImapCommand> {
         }
         CommandBody::Fetch { sequence_set, macro_or_item_names, uid } => {
             let items = items(macro_or_item_names).filter(|items| !items.is_empty())?;
-            ImapCommand::Fetch { uid: *uid, set: set(sequence_set), items, changed_since: None }
+            ImapCommand::Fetch { uid: *uid, set: set(sequence_set), items, changed_since: None, vanished: false }
         }
         CommandBody::Store { sequence_set, kind, response, flags, uid } => ImapCommand::Store {
             uid: *uid,

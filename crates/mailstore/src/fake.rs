@@ -16,7 +16,7 @@ use crate::flags::{KeywordTable, MessageFlags};
 use crate::listing::{AccountListing, NamedMailbox, listed};
 use crate::name::{MailboxName, SpecialUse};
 use crate::pattern::NamePattern;
-use crate::row::{MailboxId, MailboxStatus, Uid, UidValidity};
+use crate::row::{MailboxId, MailboxStatus, ModSeq, NumberRange, Uid, UidValidity};
 use crate::snapshot::{Message, Snapshot, SnapshotView, Source, status};
 use crate::store::{
     AppendRequest, Asked, BODY_READ_MAX, HEADER_BYTES_MAX, ListOptions, MailAccount, MailBody, MailboxListing,
@@ -338,6 +338,10 @@ impl Source for FakeMailbox {
 
     fn look(&self) -> Asked<'_, Arc<Snapshot<File>>> {
         Box::pin(async move { self.now.borrow().clone().ok_or(MailstoreError::NoMailbox) })
+    }
+
+    fn gone_since(&self, _: ModSeq) -> Asked<'_, Option<Vec<NumberRange>>> {
+        Box::pin(async { Ok(None) })
     }
 
     fn changed<'a>(&'a self, known: &'a Arc<Snapshot<File>>) -> Pin<Box<dyn Future<Output = ()> + Send + 'a>> {

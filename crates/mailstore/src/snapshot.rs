@@ -41,6 +41,8 @@ pub(crate) trait Source: ChangeTarget + Send + Sync + 'static {
     fn recent_from(&self) -> &AtomicU32;
     /// The messages now.
     fn look(&self) -> Asked<'_, Arc<Snapshot<Self::File>>>;
+    /// UIDs that went with a higher MODSEQ than this, in no order; `None`: not all of them are known.
+    fn gone_since(&self, modseq: ModSeq) -> Asked<'_, Option<Vec<NumberRange>>>;
     /// Waits until there may be another snapshot than this.
     fn changed<'a>(&'a self, known: &'a Arc<Snapshot<Self::File>>) -> Pin<Box<dyn Future<Output = ()> + Send + 'a>>;
     /// The size of a message, if it is known without reading it. One that could not be read has none.
@@ -278,6 +280,16 @@ impl<S: Source> MailboxView for SnapshotView<S> {
         self.source.changed(&self.of)
     }
 
+    fn vanished(&self, since: ModSeq) -> Asked<'_, Vec<NumberRange>> {
+        Box::pin(async move {
+            let absent = absent(&self.seen);
+            Ok(match self.source.gone_since(since).await? {
+                Some(gone) => common(&MessageSet::merged(&gone), &absent),
+                None => absent,
+            })
+        })
+    }
+
     fn rows<'a>(&'a self, set: &MessageSet, options: RowOptions) -> Box<dyn MessageRows + 'a> {
         Box::new(SnapshotRows { view: self, options, left: self.positions(set).into_iter().flatten() })
     }
@@ -336,6 +348,33 @@ impl<S: Source> MailboxView for SnapshotView<S> {
             self.source.copy(self.uids(set), to, true).await
         })
     }
+}
+
+/// UIDs that were given or left out, and have no message.
+fn absent<F>(snapshot: &Snapshot<F>) -> Vec<NumberRange> {
+    let mut next = 1;
+    let uids = snapshot.messages.iter().map(|message| message.uid).chain([snapshot.uid_next]);
+    let gap = |uid: u32| {
+        let gap = (next < uid).then(|| NumberRange { first: next, last: uid - 1 });
+        next = uid.saturating_add(1);
+        gap
+    };
+    uids.filter_map(gap).collect()
+}
+
+/// What is in both. Ranges of each ascend and do not overlap.
+fn common(one: &[NumberRange], other: &[NumberRange]) -> Vec<NumberRange> {
+    let (mut common, mut at) = (Vec::new(), 0);
+    for range in one {
+        while other.get(at).is_some_and(|other| other.last < range.first) {
+            at += 1;
+        }
+        let within = other[at..].iter().take_while(|other| other.first <= range.last);
+        common.extend(
+            within.map(|other| NumberRange { first: other.first.max(range.first), last: other.last.min(range.last) }),
+        );
+    }
+    common
 }
 
 struct SnapshotRows<'a, S: Source> {

@@ -221,6 +221,13 @@ pub trait MailboxView: Send + Sync {
     /// Waits until [`advance`](Self::advance) may have something to say, for IDLE. Dropping it loses nothing.
     fn changed(&self) -> Pin<Box<dyn Future<Output = ()> + Send + '_>>;
 
+    /// UIDs that are not in the view and whose messages went with a higher MODSEQ than this, ascending (RFC 7162 section 3.2.10.1). Where the store does not know
+    /// that any more, all UIDs that are not in the view.
+    ///
+    /// # Errors
+    /// [`MailstoreError::Unavailable`].
+    fn vanished(&self, since: ModSeq) -> Asked<'_, Vec<NumberRange>>;
+
     /// The messages of a set, in order of their numbers.
     fn rows<'a>(&'a self, set: &MessageSet, options: RowOptions) -> Box<dyn MessageRows + 'a>;
 

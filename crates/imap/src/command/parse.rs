@@ -4,7 +4,7 @@ use super::fetch::fetch_items;
 use super::list::{list, status_items};
 use super::order::{sort, thread};
 use super::search::search;
-use super::{FlagChange, ImapCommand, ImapCommandError, MailFlag, TaggedCommand};
+use super::{FlagChange, ImapCommand, ImapCommandError, MailFlag, Resync, TaggedCommand};
 use crate::date::date_time;
 use crate::lex::{Cursor, is_astring_char};
 use crate::set::{SeqNo, SequenceSet};
@@ -130,8 +130,11 @@ fn of_messages(cursor: &mut Cursor<'_>, name: &str, uid: bool) -> Result<ImapCom
     let read: fn(&mut Cursor<'_>, bool, SequenceSet) -> Result<ImapCommand> = match name {
         "FETCH" => |c, uid, set| {
             let items = fetch_items(c)?;
-            let changed_since = if c.take(b' ') { Some(modifier(c, "CHANGEDSINCE")?) } else { None };
-            Ok(ImapCommand::Fetch { uid, set, items, changed_since })
+            let (changed_since, vanished) = if c.take(b' ') { fetch_modifiers(c)? } else { (None, false) };
+            if vanished && (!uid || changed_since.is_none()) {
+                return Err(ImapCommandError::Bad("VANISHED is for UID FETCH with CHANGEDSINCE"));
+            }
+            Ok(ImapCommand::Fetch { uid, set, items, changed_since, vanished })
         },
         "STORE" => store,
         "COPY" => |c, uid, set| Ok(ImapCommand::Copy { uid, set, mailbox: c.astring()? }),
@@ -146,20 +149,66 @@ fn of_messages(cursor: &mut Cursor<'_>, name: &str, uid: bool) -> Result<ImapCom
 /// SELECT or EXAMINE with its parameters (RFC 4466 section 2.1).
 fn select(cursor: &mut Cursor<'_>, read_only: bool) -> Result<ImapCommand> {
     let mailbox = cursor.astring()?;
-    let mut condstore = false;
+    let (mut condstore, mut resync) = (false, None);
     if cursor.take(b' ') {
         cursor.list(1, |cursor| match cursor.keyword()?.as_str() {
             "CONDSTORE" => {
                 condstore = true;
                 Ok(())
             }
+            "QRESYNC" => {
+                cursor.space()?;
+                resync = Some(resync_of(cursor)?);
+                Ok(())
+            }
             _ => Err(ImapCommandError::Bad("That parameter of SELECT is not known")),
         })?;
     }
-    Ok(ImapCommand::Select { mailbox, read_only, condstore })
+    Ok(ImapCommand::Select { mailbox, read_only, condstore, resync })
 }
 
-/// `(NAME number)`, the only modifier that FETCH and STORE have here.
+/// The parameter of QRESYNC. Message numbers that the client knows beside their UIDs are passed over: they are for servers that forget what vanished.
+fn resync_of(cursor: &mut Cursor<'_>) -> Result<Resync> {
+    cursor.expect(b'(', "What is known is missing")?;
+    let uid_validity = cursor.nonzero()?;
+    cursor.space()?;
+    let modseq = cursor.number64()?;
+    let mut known = None;
+    let mut has_more = cursor.take(b' ');
+    if has_more && cursor.peek() != Some(b'(') {
+        known = Some(sequence_set(cursor)?);
+        has_more = cursor.take(b' ');
+    }
+    if has_more {
+        cursor.expect(b'(', "A list of numbers is missing")?;
+        sequence_set(cursor)?;
+        cursor.space()?;
+        sequence_set(cursor)?;
+        cursor.expect(b')', "A list of numbers is not closed")?;
+    }
+    cursor.expect(b')', "What is known is not closed")?;
+    Ok(Resync { uid_validity, modseq, known })
+}
+
+/// `(CHANGEDSINCE number VANISHED)`, in any order.
+fn fetch_modifiers(cursor: &mut Cursor<'_>) -> Result<(Option<u64>, bool)> {
+    let (mut changed_since, mut vanished) = (None, false);
+    cursor.list(1, |cursor| match cursor.keyword()?.as_str() {
+        "CHANGEDSINCE" => {
+            cursor.space()?;
+            changed_since = Some(cursor.number64()?);
+            Ok(())
+        }
+        "VANISHED" => {
+            vanished = true;
+            Ok(())
+        }
+        _ => Err(ImapCommandError::Bad("That modifier is not known")),
+    })?;
+    Ok((changed_since, vanished))
+}
+
+/// `(NAME number)`, the only modifier that STORE has here.
 fn modifier(cursor: &mut Cursor<'_>, name: &str) -> Result<u64> {
     cursor.expect(b'(', "A modifier is missing")?;
     if !cursor.take_word(name) {

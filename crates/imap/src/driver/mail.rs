@@ -3,12 +3,13 @@
 use std::time::UNIX_EPOCH;
 
 use posthaste_mailstore::{
-    KeywordTable, ListedMailbox, MailboxStatus, MailboxView, MailstoreError, MessageRow, MessageSet, NumberRange,
-    ViewChanges,
+    ExpungedMessage, KeywordTable, ListedMailbox, MailboxStatus, MailboxView, MailstoreError, MessageRow, MessageSet,
+    NumberRange, ViewChanges,
 };
 
 use crate::session::{
-    ChangedRow, ListedName, MailChanges, MailRefusal, MailRow, MailboxCounts, MessageChoice, SelectedMailbox,
+    ChangedRow, ExpungedRow, ListedName, MailChanges, MailRefusal, MailRow, MailboxCounts, MessageChoice,
+    SelectedMailbox,
 };
 use crate::set::NumberSet;
 
@@ -65,7 +66,7 @@ fn keywords(table: &KeywordTable) -> Vec<(u64, String)> {
 
 pub(super) fn changes(changes: &ViewChanges, view: &dyn MailboxView) -> MailChanges {
     MailChanges {
-        expunged: changes.expunged.iter().map(|message| message.number).collect(),
+        expunged: changes.expunged.iter().map(expunged).collect(),
         exists: changes.exists,
         recent: changes.recent,
         flags: changes
@@ -75,7 +76,16 @@ pub(super) fn changes(changes: &ViewChanges, view: &dyn MailboxView) -> MailChan
             .collect(),
         keywords: changes.keywords.as_ref().map(keywords),
         last_uid: last_uid(view),
+        highest_modseq: view.highest_modseq().0,
     }
+}
+
+fn expunged(message: &ExpungedMessage) -> ExpungedRow {
+    ExpungedRow { number: message.number, uid: message.uid.get() }
+}
+
+pub(super) fn vanished(uids: &[NumberRange]) -> NumberSet {
+    NumberSet::from_ranges(uids.iter().map(|range| range.first..=range.last).collect())
 }
 
 pub(super) fn counts(status: &MailboxStatus) -> MailboxCounts {

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use posthaste_mailstore::{
-    BODY_READ_MAX, ListOptions, MailAccount, MailBody, MailboxView, MailstoreError, MessageRow, MessageWriter,
+    BODY_READ_MAX, ListOptions, MailAccount, MailBody, MailboxView, MailstoreError, MessageRow, MessageWriter, ModSeq,
     NamePattern, RowOptions, SelectMode, Uid,
 };
 use posthaste_net::{Connection, Peer, SessionEnd};
@@ -203,6 +203,10 @@ async fn change(line: &mut Line, account: &dyn MailAccount, view: &dyn MailboxVi
     match ask {
         ImapEvent::Store { set, update, unchanged_since } => {
             line.machine.stored(changes::store(view, &set, update, unchanged_since).await);
+        }
+        ImapEvent::Vanished { since } => {
+            let uids = view.vanished(ModSeq(since)).await;
+            line.machine.vanished(uids.as_deref().map(mail::vanished).map_err(mail::refusal));
         }
         ImapEvent::MarkSeen(uids) => {
             // What takes longer goes on without the session.

@@ -28,7 +28,7 @@ impl ImapMachine {
                 " IDLE NAMESPACE UNSELECT CHILDREN SPECIAL-USE CREATE-SPECIAL-USE LIST-EXTENDED LIST-STATUS ESEARCH UIDPLUS MOVE",
             );
             text.push_str(&format!(
-                " CONDSTORE STATUS=SIZE SORT SORT=DISPLAY THREAD=ORDEREDSUBJECT THREAD=REFERENCES APPENDLIMIT={}",
+                " CONDSTORE QRESYNC STATUS=SIZE SORT SORT=DISPLAY THREAD=ORDEREDSUBJECT THREAD=REFERENCES APPENDLIMIT={}",
                 self.config.limits.append_bytes
             ));
             return text;

@@ -44,14 +44,29 @@ impl ImapMachine {
         let State::Changes(after) = std::mem::replace(&mut self.state, State::Command) else {
             panic!("changes in {:?}", self.state)
         };
+        let expunges = std::mem::take(&mut self.expunges);
+        let mut code = String::new();
         match changes {
-            Ok(changes) => self.tell_changes(changes, after.storing()),
+            Ok(changes) => {
+                if expunges && self.qresync && !changes.expunged.is_empty() {
+                    code = format!("[HIGHESTMODSEQ {}] ", changes.highest_modseq);
+                }
+                match after {
+                    // The mailbox closes: nobody needs to hear of its messages.
+                    AfterChanges::Close { .. } => {}
+                    _ => self.tell_changes(changes, after.storing()),
+                }
+            }
             Err(MailRefusal::Gone) => return self.bye("The selected mailbox was deleted"),
             // Later commands ask again.
             Err(_) => {}
         }
         match after {
-            AfterChanges::Reply(reply) => self.reply(&reply.tag, &reply.text),
+            AfterChanges::Reply(Reply { tag, text }) => match text.strip_prefix("OK ") {
+                Some(text) => self.reply(&tag, &format!("OK {code}{text}")),
+                None => self.reply(&tag, &text),
+            },
+            AfterChanges::Close { tag } => self.state = State::Closing { tag, code: Some(code) },
             AfterChanges::Idle { tag } => self.state = State::Idle { tag },
             AfterChanges::Stored { storing, text } => self.tell_stored(*storing, text),
         }
@@ -60,9 +75,7 @@ impl ImapMachine {
     /// `own`: a STORE that is being answered.
     fn tell_changes(&mut self, changes: MailChanges, own: Option<&Storing>) {
         let Some(mut mailbox) = self.mailbox.take() else { return };
-        for number in &changes.expunged {
-            self.line(&format!("* {number} EXPUNGE"));
-        }
+        self.tell_expunged(&changes.expunged);
         mailbox.exists -= changes.expunged.len() as u32;
         if let Some(exists) = changes.exists {
             self.line(&format!("* {exists} EXISTS"));

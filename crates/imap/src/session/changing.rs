@@ -170,7 +170,8 @@ impl ImapMachine {
             return self.reply(&tag, &text);
         }
         let mut items = vec![FetchItem::Flags];
-        if uid {
+        // With QRESYNC a client may count by UIDs alone (RFC 7162 section 3.2.4).
+        if uid || self.qresync {
             items.insert(0, FetchItem::Uid);
         }
         if self.condstore {
@@ -215,10 +216,17 @@ impl ImapMachine {
     }
 
     pub(super) fn close(&mut self) -> Option<ImapEvent> {
-        let State::Closing { tag } = std::mem::replace(&mut self.state, State::Command) else {
+        let State::Closing { tag, code } = std::mem::replace(&mut self.state, State::Command) else {
             unreachable!("a mailbox is being closed")
         };
-        self.unselect(tag, "CLOSE")
+        if code.is_none() && self.qresync {
+            self.expunges = true;
+            self.state = State::Changes(AfterChanges::Close { tag });
+            return Some(ImapEvent::Changes { may_expunge: true });
+        }
+        self.mailbox = None;
+        self.reply(&tag, &format!("OK {}CLOSE completed", code.unwrap_or_default()));
+        Some(ImapEvent::Unselect)
     }
 
     /// Answers [`ImapEvent::Expunge`].
@@ -231,9 +239,10 @@ impl ImapMachine {
         };
         match (change, answer) {
             (Change::Expunge { tag, uid }, Ok(())) => {
+                self.expunges = true;
                 drop(self.done(tag, if uid { "UID EXPUNGE" } else { "EXPUNGE" }));
             }
-            (Change::Close { tag }, Ok(())) => self.state = State::Closing { tag },
+            (Change::Close { tag }, Ok(())) => self.state = State::Closing { tag, code: None },
             // The mailbox stays selected, so that the client can try again.
             (Change::Expunge { tag, .. } | Change::Close { tag }, Err(why)) => {
                 self.finish_with(tag, refusal(why), true);
@@ -277,6 +286,7 @@ impl ImapMachine {
             // Before the EXPUNGEs that follow (RFC 6851 section 4.3).
             Ok(Some(copied)) if moves => {
                 self.line(&format!("* OK {} Moved", code(&copied)));
+                self.expunges = true;
                 format!("OK {name} completed")
             }
             Ok(Some(copied)) => format!("OK {} {name} completed", code(&copied)),

@@ -6,8 +6,9 @@ use std::ops::Range;
 use posthaste_message::mime::{Header, Message};
 
 use super::machine::{Reply, State};
+use super::vanishing::Vanishing;
 use super::{ImapEvent, ImapMachine, MailRefusal, MailRow, MessageChoice, SEEN};
-use crate::command::{BodySection, BodySectionText, FetchItem, Partial};
+use crate::command::{BodySection, BodySectionText, FetchItem, Partial, Resync};
 use crate::date::write_internal_date;
 use crate::section::{Depth, Octets, of_message, of_part};
 use crate::set::{NumberSet, SequenceSet};
@@ -92,10 +93,9 @@ impl ImapMachine {
     pub(super) fn fetch(
         &mut self,
         tag: String,
-        uid: bool,
-        set: &SequenceSet,
+        (uid, set): (bool, &SequenceSet),
         mut items: Vec<FetchItem>,
-        changed_since: Option<u64>,
+        (changed_since, vanished): (Option<u64>, bool),
     ) -> Option<ImapEvent> {
         let choice = self.choice(&tag, uid, set)?;
         // UID is part of each answer to UID FETCH (RFC 3501 section 6.4.8).
@@ -111,8 +111,27 @@ impl ImapMachine {
         let mut fetching = Fetching::new(tag, (uid, choice), items);
         fetching.changed_since = changed_since;
         fetching.seen = (is_writable && fetching.items.iter().any(FetchItem::reads)).then(NumberSet::default);
-        self.state = State::Fetching(Box::new(fetching));
+        self.state = match changed_since.filter(|_| vanished) {
+            // The largest UID that was ever given is not known to the client.
+            Some(since) => State::Vanishing(Box::new(Vanishing {
+                since,
+                among: set.resolve(u32::MAX),
+                then: Box::new(fetching),
+                asked: false,
+            })),
+            None => State::Fetching(Box::new(fetching)),
+        };
         None
+    }
+
+    /// Tells a client what is new since it had the mailbox last, and then replies (RFC 7162 section 3.2.5).
+    pub(super) fn resync(&mut self, tag: String, reply: String, resync: Resync) {
+        let Resync { modseq: since, known, .. } = resync;
+        let among = known.map_or(NumberSet::from_ranges(vec![1..=u32::MAX]), |known| known.resolve(u32::MAX));
+        let items = vec![FetchItem::Uid, FetchItem::Flags, FetchItem::ModSeq];
+        let fetching = Fetching::new(tag, (true, MessageChoice::Uids(among.clone())), items);
+        let then = Box::new(Fetching { reply: Some(reply), changed_since: Some(since), ..fetching });
+        self.state = State::Vanishing(Box::new(Vanishing { since, among, then, asked: false }));
     }
 
     /// Tells of messages, and then replies.
@@ -311,6 +330,11 @@ pub(super) fn unread(why: MailRefusal) -> Option<&'static str> {
 }
 
 impl Fetching {
+    /// Something cannot be told; the reply says so.
+    pub fn fail(&mut self, why: MailRefusal) {
+        self.failure = self.failure.max(Some(why));
+    }
+
     fn new(tag: String, (uid, choice): (bool, MessageChoice), items: Vec<FetchItem>) -> Self {
         let sizes = items.contains(&FetchItem::Rfc822Size);
         Self {

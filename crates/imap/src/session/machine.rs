@@ -12,6 +12,7 @@ use super::fetch::Fetching;
 use super::listing::Listing;
 use super::searching::Searching;
 use super::select::Selecting;
+use super::vanishing::Vanishing;
 use super::{ImapConfig, ImapEvent, SelectedMailbox};
 use crate::command::{ImapCommand, ImapCommandError, StatusItem, TaggedCommand, parse};
 use crate::frame::{Frame, Framer};
@@ -36,6 +37,10 @@ pub struct ImapMachine {
     pub(super) mailbox: Option<SelectedMailbox>,
     /// MODSEQ is told with flags (RFC 7162 section 3.1).
     pub(super) condstore: bool,
+    /// UIDs are told in place of EXPUNGE (RFC 7162 section 3.2).
+    pub(super) qresync: bool,
+    /// The command removes messages: its reply has the MODSEQ after that (RFC 7162 section 3.2.7).
+    pub(super) expunges: bool,
     pub(super) errors: u32,
     pub(super) commands: u64,
     /// In IDLE, something may have changed.
@@ -83,6 +88,7 @@ pub(super) enum State {
     },
     Selecting(Box<Selecting>),
     Fetching(Box<Fetching>),
+    Vanishing(Box<Vanishing>),
     Searching(Box<Searching>),
     Appending(Box<Appending>),
     /// Waits for the answer to a change.
@@ -95,6 +101,8 @@ pub(super) enum State {
     /// The mailbox is to be closed.
     Closing {
         tag: String,
+        /// The response code, once the view has been asked for it.
+        code: Option<String>,
     },
     /// The command is done, but for what has changed in the view meanwhile.
     Finishing {
@@ -115,6 +123,10 @@ pub(super) enum AfterChanges {
     Idle {
         tag: String,
     },
+    /// The mailbox is to be closed.
+    Close {
+        tag: String,
+    },
     /// The reply to a STORE, whose own changes are told in their own way.
     Stored {
         storing: Box<Storing>,
@@ -127,7 +139,7 @@ impl AfterChanges {
     pub fn storing(&self) -> Option<&Storing> {
         match self {
             Self::Stored { storing, .. } => Some(storing),
-            Self::Reply(_) | Self::Idle { .. } => None,
+            Self::Reply(_) | Self::Idle { .. } | Self::Close { .. } => None,
         }
     }
 }
@@ -157,6 +169,8 @@ impl ImapMachine {
             logged_in: false,
             mailbox: None,
             condstore: false,
+            qresync: false,
+            expunges: false,
             errors: 0,
             commands: 0,
             poked: false,
@@ -283,6 +297,7 @@ impl ImapMachine {
                 State::Listing(_) => self.step_list(),
                 State::Selecting(_) => self.step_select(),
                 State::Fetching(_) => self.step_fetch(),
+                State::Vanishing(_) => self.step_vanishing(),
                 State::Searching(_) => self.step_search(),
                 State::Greeting
                 | State::Login { .. }
@@ -411,9 +426,15 @@ impl ImapMachine {
             ImapCommand::List(list) => self.list(tag, list),
             ImapCommand::Lsub { reference, pattern } => self.lsub(tag, &reference, &pattern),
             ImapCommand::Status { mailbox, items } => self.ask_status(tag, &mailbox, items),
-            ImapCommand::Select { mailbox, read_only, condstore } => {
+            ImapCommand::Select { resync: Some(_), .. } | ImapCommand::Fetch { vanished: true, .. }
+                if !self.qresync =>
+            {
+                self.bad(&tag, "Enable QRESYNC first");
+                None
+            }
+            ImapCommand::Select { mailbox, read_only, condstore, resync } => {
                 self.condstore |= condstore;
-                self.select(tag, &mailbox, read_only)
+                self.select(tag, &mailbox, read_only, resync)
             }
             ImapCommand::Unselect => self.unselect(tag, "UNSELECT"),
             ImapCommand::Close => self.ask_close(tag),
@@ -435,7 +456,9 @@ impl ImapMachine {
                 self.poke();
                 None
             }
-            ImapCommand::Fetch { uid, set, items, changed_since } => self.fetch(tag, uid, &set, items, changed_since),
+            ImapCommand::Fetch { uid, set, items, changed_since, vanished } => {
+                self.fetch(tag, (uid, &set), items, (changed_since, vanished))
+            }
             ImapCommand::Search { uid, search } => self.search(tag, uid, search),
             ImapCommand::Sort { uid, sort } => self.sort(tag, uid, sort),
             ImapCommand::Thread { uid, thread } => self.thread(tag, uid, thread),
@@ -451,8 +474,17 @@ impl ImapMachine {
 
     /// Tells what is newly enabled (decision 38).
     fn enable(&mut self, tag: String, names: &[String]) -> Option<ImapEvent> {
-        let is_new = names.iter().any(|name| name == "CONDSTORE") && !std::mem::replace(&mut self.condstore, true);
-        self.line(if is_new { "* ENABLED CONDSTORE" } else { "* ENABLED" });
+        let is_meant = |wanted: &str| names.iter().any(|name| name == wanted);
+        let mut enabled = String::from("* ENABLED");
+        if is_meant("QRESYNC") && !std::mem::replace(&mut self.qresync, true) {
+            // It includes the other one.
+            self.condstore = true;
+            enabled += " QRESYNC";
+        }
+        if is_meant("CONDSTORE") && !std::mem::replace(&mut self.condstore, true) {
+            enabled += " CONDSTORE";
+        }
+        self.line(&enabled);
         self.done(tag, "ENABLE")
     }
 

@@ -2,7 +2,7 @@
 
 use super::machine::State;
 use super::{ImapEvent, ImapMachine, MailRefusal, MailboxCounts, SYSTEM_FLAGS, SelectedMailbox};
-use crate::command::StatusItem;
+use crate::command::{Resync, StatusItem};
 use posthaste_message::utf7;
 
 use crate::write;
@@ -13,6 +13,7 @@ pub(super) struct Selecting {
     tag: String,
     read_only: bool,
     had_mailbox: bool,
+    resync: Option<Resync>,
     /// `None`: the question is out.
     ask: Option<String>,
 }
@@ -24,13 +25,19 @@ impl Selecting {
 }
 
 impl ImapMachine {
-    pub(super) fn select(&mut self, tag: String, mailbox: &[u8], read_only: bool) -> Option<ImapEvent> {
+    pub(super) fn select(
+        &mut self,
+        tag: String,
+        mailbox: &[u8],
+        read_only: bool,
+        resync: Option<Resync>,
+    ) -> Option<ImapEvent> {
         let had_mailbox = self.mailbox.take().is_some();
         let name = utf7::decode(mailbox);
         if had_mailbox && self.condstore {
             self.line("* OK [CLOSED] The mailbox before is closed");
         }
-        let selecting = Selecting { tag, read_only, had_mailbox, ask: name.as_ref().ok().cloned() };
+        let selecting = Selecting { tag, read_only, had_mailbox, resync, ask: name.as_ref().ok().cloned() };
         self.state = State::Selecting(Box::new(selecting));
         if name.is_err() {
             self.selected(Err(MailRefusal::Gone));
@@ -64,8 +71,13 @@ impl ImapMachine {
                 self.line(&format!("* OK [UIDNEXT {}] Next UID", mailbox.uid_next));
                 self.line(&format!("* OK [HIGHESTMODSEQ {}] Highest", mailbox.highest_modseq));
                 let access = if mailbox.read_only { "READ-ONLY" } else { "READ-WRITE" };
+                let uid_validity = mailbox.uid_validity;
                 self.mailbox = Some(mailbox);
-                self.reply(&selecting.tag, &format!("OK [{access}] {} completed", selecting.name()));
+                let text = format!("OK [{access}] {} completed", selecting.name());
+                match selecting.resync.filter(|resync| resync.uid_validity == uid_validity) {
+                    Some(resync) => self.resync(selecting.tag, text, resync),
+                    None => self.reply(&selecting.tag, &text),
+                }
             }
             Err(why) => {
                 if selecting.had_mailbox && !self.condstore {

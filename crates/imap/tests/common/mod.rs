@@ -225,6 +225,10 @@ impl Host {
             ImapEvent::Store { set, update, unchanged_since } => {
                 self.machine.stored(now(changes::store(view, &set, update, unchanged_since)));
             }
+            ImapEvent::Vanished { since } => {
+                let uids = now(view.vanished(posthaste_mailstore::ModSeq(since)));
+                self.machine.vanished(uids.as_deref().map(mail::vanished).map_err(mail::refusal));
+            }
             ImapEvent::MarkSeen(uids) => {
                 now(changes::mark_seen(view, &uids));
                 self.machine.marked_seen();

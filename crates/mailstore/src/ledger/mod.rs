@@ -27,9 +27,10 @@ use self::stored::{head_of, pending, stored};
 use self::waiting::{WAITING_BYTES_MAX, Waiting};
 use crate::entry::MailEntry;
 use crate::name::SpecialUse;
+use crate::row::NumberRange;
 use crate::table::{
-    AccountRow, FileNote, MailboxHead, MetaError, MetaTable, NameRow, OpeningRow, RowChanges, StoreNumbers, TableName,
-    TableReader, key_of, rows_of,
+    AccountRow, FileNote, GoneRow, MailboxHead, MetaError, MetaTable, NameRow, OpeningRow, RowChanges, StoreNumbers,
+    TableName, TableReader, key_of, modseq_and_uid, rows_of,
 };
 
 /// The mailboxes of a server: the table, and the stream that it is the snapshot of.
@@ -311,6 +312,33 @@ impl MailLedger {
                 let row = rows_of(reader, changes, TableName::Accounts, &key_of(account))?.into_values().next();
                 let row = row.and_then(|value| AccountRow::decode(&value)).unwrap_or_default();
                 Ok((row.last_validity, rows.filter_map(name).collect()))
+            },
+        )
+    }
+
+    /// UIDs of a mailbox's messages that went with a higher MODSEQ than this, in no order; `None`: not all of them are known.
+    ///
+    /// # Errors
+    /// [`LedgerError::Table`].
+    pub fn gone_since(&self, mailbox: u32, modseq: u64) -> Result<Option<Vec<NumberRange>>, LedgerError> {
+        self.read(
+            |state| state.of_mailbox(mailbox),
+            |reader, changes, numbers| {
+                let from = head_of(reader, changes, numbers, mailbox)?.map_or(u64::MAX, |head| head.gone_from);
+                if modseq < from {
+                    return Ok(None);
+                }
+                let rows = match rows_of(reader, changes, TableName::Gone, &key_of(mailbox)) {
+                    Err(MetaError::Value(_)) => return Ok(None),
+                    rows => rows?,
+                };
+                let range = |(key, value): (Vec<u8>, Vec<u8>)| {
+                    let (of, first) = modseq_and_uid(&key)?;
+                    let last = GoneRow::decode(&value)?.last;
+                    Some((of, NumberRange { first, last }))
+                };
+                let all: Option<Vec<_>> = rows.into_iter().map(range).collect();
+                Ok(all.map(|all| all.into_iter().filter(|(of, _)| *of > modseq).map(|(_, range)| range).collect()))
             },
         )
     }

@@ -10,6 +10,7 @@ use super::copies_tests::{World, shown};
 use crate::error::MailstoreError;
 use crate::name::{MailboxName, SpecialUse};
 use crate::pattern::NamePattern;
+use crate::row::{MessageSet, ModSeq, NumberRange};
 use crate::store::{ListOptions, MailboxView};
 
 fn name(name: &str) -> MailboxName {
@@ -420,5 +421,47 @@ async fn folder_changes_hold_after_a_cut_at_any_call() {
                 assert_eq!(world.select("a").await.exists(), 0, "{position}");
             }
         }
+    }
+}
+
+/// What a client that comes back is told to forget (RFC 7162 section 3.2): before and after a commit, a restart, and for a state that nobody remembers.
+#[tokio::test]
+async fn uids_that_vanished_since_are_known() {
+    let (mail, data) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let world = World::open(mail.path(), data.path()).await;
+    world.create("a").await.unwrap();
+    for number in 1..=6 {
+        fs::write(mail.path().join(format!("Maildir/.a/new/{number}.x")), "x").unwrap();
+    }
+    let mut view = world.select("a").await;
+    let remove = |first, last| MessageSet::Uids(vec![NumberRange { first, last }]);
+    let vanished = async |view: &dyn MailboxView, since| {
+        let ranges = view.vanished(since).await.unwrap();
+        ranges.iter().map(|range| format!("{}:{}", range.first, range.last)).collect::<Vec<_>>().join(",")
+    };
+    let begun = view.highest_modseq();
+    assert_eq!(vanished(&*view, begun).await, "");
+    view.remove(&remove(2, 3)).await.unwrap();
+    // Until the session has told it, the message is there.
+    assert_eq!(vanished(&*view, begun).await, "");
+    view.advance(true).await.unwrap();
+    let middle = view.highest_modseq();
+    assert!(middle > begun);
+    assert_eq!((vanished(&*view, begun).await.as_str(), vanished(&*view, middle).await.as_str()), ("2:3", ""));
+    world.store.ledger().commit().unwrap();
+    view.remove(&remove(4, 4)).await.unwrap();
+    view.remove(&remove(6, 6)).await.unwrap();
+    view.advance(true).await.unwrap();
+    let end = view.highest_modseq();
+    let expected = [(begun, "2:4,6:6"), (middle, "4:4,6:6"), (end, ""), (ModSeq(0), "2:4,6:6"), (ModSeq(u64::MAX), "")];
+    for (since, expected) in expected {
+        assert_eq!(vanished(&*view, since).await, expected, "{since:?}");
+    }
+    drop((view, world));
+    let world = World::open(mail.path(), data.path()).await;
+    let view = world.select("a").await;
+    assert!(view.highest_modseq() >= end);
+    for (since, expected) in expected {
+        assert_eq!(vanished(&*view, since).await, expected, "{since:?} after a restart");
     }
 }

@@ -28,7 +28,7 @@ use super::state::Messages;
 use super::told::Told;
 use crate::error::MailstoreError;
 use crate::name::MailboxName;
-use crate::row::{MailboxId, Uid, UidValidity};
+use crate::row::{MailboxId, ModSeq, NumberRange, Uid, UidValidity};
 use crate::snapshot::{Message, Source};
 use crate::store::{Asked, MailBody};
 
@@ -234,6 +234,14 @@ impl Source for MaildirMailbox {
 
     fn look(&self) -> Asked<'_, Arc<Messages>> {
         Box::pin(self.look_now())
+    }
+
+    fn gone_since(&self, modseq: ModSeq) -> Asked<'_, Option<Vec<NumberRange>>> {
+        let core = Arc::clone(&self.0);
+        Box::pin(async move {
+            let gone = spawn_blocking(move || core.shared.ledger.gone_since(core.id, modseq.0)).await.map_err(ended)?;
+            gone.map_err(|error| MailstoreError::Unavailable(error.to_string()))
+        })
     }
 
     fn changed<'a>(&'a self, known: &'a Arc<Messages>) -> Pin<Box<dyn Future<Output = ()> + Send + 'a>> {

@@ -28,7 +28,7 @@ pub use apply::{Applier, FileNote, StoreNumbers, rows_of};
 pub use columns::{FixedMessage, StateMessage, flag_bits};
 pub(crate) use heads::stored_head;
 pub use values::{AccountRow, GoneRow, LeavingRow, MailboxHead, NameRow, OpeningRow, PendingRow};
-pub(crate) use values::{SKIPPED_UIDS, key_of, second_of};
+pub(crate) use values::{SKIPPED_UIDS, key_of, modseq_and_uid, second_of};
 
 /// Reads a row of the table `fixed` without its checksum; `first` is its key. `None` if it is none.
 pub fn fixed_row(bytes: &[u8], first: u32) -> Option<Vec<FixedMessage>> {

@@ -332,6 +332,12 @@ pub(crate) fn key_of_gone(mailbox: u32, modseq: u64, first: u32) -> Vec<u8> {
     [&mailbox.to_be_bytes()[..], &modseq.to_be_bytes(), &first.to_be_bytes()].concat()
 }
 
+/// MODSEQ and first UID of a key that [`key_of_gone`] made.
+pub(crate) fn modseq_and_uid(key: &[u8]) -> Option<(u64, u32)> {
+    let modseq = u64::from_be_bytes(key.get(4..12)?.try_into().ok()?);
+    Some((modseq, u32::from_be_bytes(key.get(12..)?.try_into().ok()?)))
+}
+
 /// The second number of a key that [`key_of_two`] made.
 pub(crate) fn second_of(key: &[u8]) -> Option<u32> {
     key.get(4..8).and_then(|four| four.try_into().ok()).map(u32::from_be_bytes)

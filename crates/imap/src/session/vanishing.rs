@@ -1,0 +1,59 @@
+//! QRESYNC (RFC 7162 section 3.2): UIDs that vanished, at SELECT, in UID FETCH and in place of EXPUNGE.
+
+use super::fetch::Fetching;
+use super::machine::State;
+use super::{ExpungedRow, ImapEvent, ImapMachine, MailRefusal};
+use crate::set::NumberSet;
+
+/// A command that tells what vanished, and then of messages.
+#[derive(Debug)]
+pub(super) struct Vanishing {
+    pub since: u64,
+    /// UIDs that the client means.
+    pub among: NumberSet,
+    pub then: Box<Fetching>,
+    pub asked: bool,
+}
+
+/// Ranges of one line.
+const RANGES_MAX: usize = 1000;
+
+impl ImapMachine {
+    pub(super) fn step_vanishing(&mut self) -> Option<ImapEvent> {
+        let State::Vanishing(vanishing) = &mut self.state else { unreachable!("something vanished") };
+        assert!(!std::mem::replace(&mut vanishing.asked, true), "stepped while an answer is awaited");
+        Some(ImapEvent::Vanished { since: vanishing.since })
+    }
+
+    /// Answers [`ImapEvent::Vanished`].
+    ///
+    /// # Panics
+    /// When it was not asked.
+    pub fn vanished(&mut self, answer: Result<NumberSet, MailRefusal>) {
+        let State::Vanishing(vanishing) = std::mem::replace(&mut self.state, State::Command) else {
+            panic!("vanished in {:?}", self.state)
+        };
+        let mut then = vanishing.then;
+        match answer {
+            Ok(uids) => self.tell_vanished(" (EARLIER)", &uids.common(&vanishing.among)),
+            Err(why) => then.fail(why),
+        }
+        self.state = State::Fetching(then);
+    }
+
+    /// In place of EXPUNGE, once QRESYNC is enabled.
+    pub(super) fn tell_expunged(&mut self, expunged: &[ExpungedRow]) {
+        if !self.qresync {
+            return expunged.iter().for_each(|row| self.line(&format!("* {} EXPUNGE", row.number)));
+        }
+        let mut uids = NumberSet::default();
+        expunged.iter().rev().for_each(|row| uids.push(row.uid));
+        self.tell_vanished("", &uids);
+    }
+
+    fn tell_vanished(&mut self, tag: &str, uids: &NumberSet) {
+        for piece in uids.pieces(RANGES_MAX) {
+            self.line(&format!("* VANISHED{tag} {}", piece.text()));
+        }
+    }
+}
