@@ -40,7 +40,7 @@ fn scope_of(request: &Request) -> Option<Scope> {
         Request::Suppressions { .. } | Request::Suppress { .. } | Request::Unsuppress { .. } => {
             Some(Scope::Suppression)
         }
-        Request::Cat { .. } | Request::Mail { .. } => Some(Scope::MailRead),
+        Request::Cat { .. } | Request::Mail { .. } | Request::Subjects { .. } => Some(Scope::MailRead),
         Request::Find { .. } => Some(Scope::EventsRead),
         Request::Logins => Some(Scope::Accounts),
         Request::Export { .. }

@@ -16,6 +16,19 @@ pub use which::{By, Doing, Named, Which};
 /// The name of the socket in the data directory.
 pub const SOCKET: &str = "control.sock";
 
+/// Messages in one [`Request::Subjects`] at most.
+pub const SUBJECTS_MAX: usize = 100;
+
+/// A message in a mailbox.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Delivered {
+    /// Its number.
+    pub message: u64,
+    /// The mailbox, as the event log has it.
+    pub mailbox: String,
+}
+
 /// A request.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "ask", rename_all = "lowercase", deny_unknown_fields)]
@@ -59,9 +72,11 @@ pub enum Request {
         /// Its mailbox here, as the event log has it; empty: it is in the queue.
         #[serde(default)]
         mailbox: String,
-        /// Only the subject and the sender are wanted.
-        #[serde(default)]
-        brief: bool,
+    },
+    /// Subject, sender and recipients of messages in mailboxes here, a line for each that is there.
+    Subjects {
+        /// At most [`SUBJECTS_MAX`].
+        of: Vec<Delivered>,
     },
     /// What became of mail, from the event log: a line for each message with its events, the newest first. Answered also where nothing is relayed.
     Find {

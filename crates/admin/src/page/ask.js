@@ -10,7 +10,7 @@ const FOR = { 3600: "1h", 14400: "4h", 86400: "1d", 604800: "7d" };
 /// What can be done with recipients: the request's action, the command, what it does. `typed`: the number is to be typed.
 export const ACTIONS = {
   retry: { action: "flush", command: "flush", text: "are tried now. Held ones stay held.", done: "tried now" },
-  hold: { action: "hold", command: "hold", text: "are not tried, and do not expire, until they are released.", done: "held", timed: true },
+  hold: { action: "hold", command: "hold", text: "are not tried, and do not expire, until they are released.", done: "held", timed: true, reason: true },
   release: { action: "release", command: "release", text: "that are held are tried again, now.", done: "released" },
   return: { action: "bounce", command: "bounce", text: "are given up, and their senders are told.", done: "returned", reason: true, danger: true },
   delete: { action: "delete", command: "delete", text: "are removed. Nobody is told, and it cannot be undone.", done: "deleted", danger: true, typed: true },
@@ -94,7 +94,7 @@ export async function askAct(name, of, what, done) {
   };
   show();
   const form = el("form", { onsubmit: act }, subject,
-    secs && field("Held", secs), reason && field("Reason, for the senders", reason), typed && field("Type the number", typed), said,
+    secs && field("Held", secs), reason && field(name === "return" ? "Reason, for the senders" : "Reason, for the log", reason), typed && field("Type the number", typed), said,
     el("div", { class: "buttons" }, go, button("Cancel", () => node.close()), commandButton(command)));
   const node = dialog(name[0].toUpperCase() + name.slice(1), form);
   (typed ?? reason ?? secs ?? go).focus();

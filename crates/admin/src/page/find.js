@@ -17,7 +17,7 @@ const KINDS = [
 const GOOD = new Set(["delivered"]);
 const BAD = new Set(["refused", "bounced", "expired", "double_bounced", "aborted", "given_up", "unreadable"]);
 const ROWS_MAX = 500;
-const SUBJECTS_MAX = 60;
+const SUBJECTS_MAX = 100;
 
 export class FindPage {
   constructor(whose, query) {
@@ -80,7 +80,10 @@ export class FindPage {
   /// A link to the message itself, for who may read it.
   readLink(received, events) {
     if (!this.scopes.includes("mail:read")) return null;
-    return el("a", { href: address("mail", new URLSearchParams({ message: String(received.message), ...placeOf(received, events) })) }, "read");
+    const place = placeOf(received, events);
+    const link = el("a", { class: "subject", href: address("mail", new URLSearchParams({ message: String(received.message), ...place })) }, "open");
+    if (place.mailbox) this.subject({ message: received.message, mailbox: place.mailbox }, link);
+    return link;
   }
 
   async showNewest() {
@@ -118,26 +121,29 @@ export class FindPage {
     const parts = details(event);
     if (event.message !== undefined) parts.unshift(el("a", { href: address("find", new URLSearchParams({ what: String(event.message), secs: "" })) }, "message " + event.message), " ");
     if (this.scopes.includes("mail:read") && event.event === "delivered" && event.mailbox?.includes("/")) {
-      const link = el("a", { class: "subject", href: address("mail", new URLSearchParams({ message: String(event.message), mailbox: event.mailbox })) }, "read");
+      const link = el("a", { class: "subject", href: address("mail", new URLSearchParams({ message: String(event.message), mailbox: event.mailbox })) }, "open");
       parts.push(" ", link);
       this.subject(event, link);
     }
     return row(event, parts);
   }
 
-  /// Looks subjects up one at a time, the newest rows' first.
-  async subject(event, link) {
-    this.wanted.push([event, link]);
-    if (this.wanted.length > SUBJECTS_MAX) this.wanted.shift();
+  /// Puts the subject and the sender of a message into its link, with one request for many.
+  async subject(of, link) {
+    this.wanted.push([of, link]);
     if (this.isAsking) return;
     this.isAsking = true;
+    // What is drawn with it comes first.
+    await Promise.resolve();
     while (this.wanted.length) {
-      const [of, at] = this.wanted.pop();
-      try {
-        const { end } = await control({ ask: "mail", message: of.message, mailbox: of.mailbox, brief: true });
-        put(at, foreign(end.mail.subject || "(no subject)"));
-      } catch {
-        // It was removed meanwhile: its link says so.
+      const some = this.wanted.splice(0, SUBJECTS_MAX);
+      const request = { ask: "subjects", of: some.map(([{ message, mailbox }]) => ({ message, mailbox })) };
+      const { lines } = await control(request).catch(() => ({ lines: [] }));
+      const found = new Map(lines.map((line) => [line.message + " " + line.mailbox, line]));
+      for (const [{ message, mailbox }, at] of some) {
+        // It may have been removed: then opening it says so.
+        const line = found.get(message + " " + mailbox);
+        if (line) put(at, foreign(line.subject || "(no subject)"), line.from ? [" from ", foreign(line.from)] : null);
       }
     }
     this.isAsking = false;

@@ -114,6 +114,7 @@ fn each_request_needs_its_scope() {
         json!({ "ask": "divert", "scope": domain, "to": "a.example", "secs": null }),
         json!({ "ask": "cat", "message": 1 }),
         json!({ "ask": "mail", "message": 1 }),
+        json!({ "ask": "subjects", "of": [] }),
         json!({ "ask": "find" }),
         json!({ "ask": "suppressions" }),
         json!({ "ask": "logins" }),
@@ -176,6 +177,41 @@ fn mail_is_found_and_read_with_what_was_refused() {
         assert_eq!(status, 422, "{mailbox}: {answer}");
     }
     assert_eq!(find(json!({ "ask": "mail", "message": message + 1, "mailbox": mailbox })).0, 422);
+    let of = |message: u64, mailbox: &str| json!({ "message": message, "mailbox": mailbox });
+    let asked = [of(message, mailbox), of(message + 1, mailbox), of(message, "../../etc"), of(message, ".")];
+    let (status, subjects) = find(json!({ "ask": "subjects", "of": asked }));
+    let line = json!({ "message": message, "mailbox": mailbox, "subject": "grün", "from": "", "to": "" });
+    assert_eq!((status, &subjects["lines"]), (200, &json!([line])), "{subjects}");
+    assert_eq!(find(json!({ "ask": "subjects", "of": vec![of(1, mailbox); 101] })).0, 422);
+    server.stop();
+}
+
+#[test]
+fn the_text_of_a_message_is_one_alternative_and_no_file() {
+    let dir = tempfile::tempdir().unwrap();
+    let (server, address) = serve(dir.path());
+    let secret = token(dir.path(), "me", "events:read,mail:read");
+    let message = concat!(
+        "Subject: code\r\nContent-Type: multipart/mixed; boundary=m\r\n\r\n",
+        "--m\r\nContent-Type: multipart/alternative; boundary=a\r\n\r\n",
+        "--a\r\nContent-Type: text/plain; charset=utf-8\r\n\r\nYour code: 482913\r\n",
+        "--a\r\nContent-Type: text/html\r\n\r\n<p>Click here</p>\r\n--a--\r\n",
+        "--m\r\nContent-Type: text/plain\r\nContent-Disposition: attachment; filename=order.txt\r\n\r\norder 7\r\n--m--\r\n",
+    );
+    server.hello().deliver(&["ann@example.org"], message.as_bytes());
+    server.wait_for_mail("example.org", "ann", 1);
+    let deadline = Instant::now() + PATIENCE;
+    let number = loop {
+        let found = control(address, &secret, &json!({ "ask": "find", "events": ["delivered"] })).1;
+        if let Some(number) = found["lines"][0]["message"].as_u64() {
+            break number;
+        }
+        assert!(Instant::now() < deadline, "{found}");
+        std::thread::sleep(Duration::from_millis(50));
+    };
+    let request = json!({ "ask": "mail", "message": number, "mailbox": "example.org/ann/Maildir" });
+    let read = control(address, &secret, &request).1;
+    assert_eq!(read["end"]["mail"]["text"].as_str().map(str::trim), Some("Your code: 482913"), "{read}");
     server.stop();
 }
 

@@ -1,28 +1,65 @@
 //! A message as a person reads it: in the queue, or in a mailbox here.
 
+use std::collections::BTreeMap;
 use std::io::Read;
 
-use posthaste_maildir::{MailRoot, MailboxPath, Subdir};
+use posthaste_control::{Delivered, SUBJECTS_MAX};
+use posthaste_maildir::{MailRoot, MailboxPath, Maildir, Subdir};
 use posthaste_message::mime::Message;
 use posthaste_relay::sender::Relay;
-use posthaste_search::text::{extract_whole, html_parts, parts};
+use posthaste_search::text::{Part, extract_whole, html_parts, parts};
 use posthaste_spool::Lsn;
 use serde_json::{Value, json};
 
-use super::Outcome;
+use super::{Answer, Outcome};
 use crate::receive::Receiver;
 
 /// Header, text, source of HTML, names of attachments, and source. `mailbox`: where it was delivered, as the event log has it; empty: it waits for other hosts.
-pub(super) fn mail(receiver: &Receiver, message: u64, mailbox: &str, is_brief: bool) -> Outcome {
+pub(super) fn mail(receiver: &Receiver, message: u64, mailbox: &str) -> Outcome {
     let octets = match mailbox {
         "" => of_queue(receiver.relay().ok_or(super::RELAYS_NOT)?, message)?,
         mailbox => of_mailbox(receiver, mailbox, message)?,
     };
-    if is_brief {
-        let read = extract_whole(&octets);
-        return Ok(json!({ "done": 1, "mail": { "subject": cut(&read.subject), "from": cut(&read.from) } }));
-    }
     Ok(json!({ "done": 1, "mail": as_read(&octets) }))
+}
+
+/// Each mailbox is listed once, however many messages of it are asked for. Messages that are not there any more have no line.
+pub(super) fn subjects(receiver: &Receiver, of: &[Delivered], answer: Answer<'_>) -> Outcome {
+    if of.len() > SUBJECTS_MAX {
+        return Err(format!("at most {SUBJECTS_MAX} messages"));
+    }
+    let mut by_mailbox: BTreeMap<&str, Vec<u64>> = BTreeMap::new();
+    of.iter().for_each(|of| by_mailbox.entry(&of.mailbox).or_default().push(of.message));
+    let mut done = 0;
+    for (mailbox, messages) in by_mailbox {
+        // A mailbox that is gone is like its messages.
+        let Ok((maildir, files)) = files_of(receiver, mailbox, &messages) else { continue };
+        for (message, (dir, name)) in files {
+            let Ok(file) = maildir.open_message(dir, &name) else { continue };
+            let mut header = Vec::new();
+            if file.take(HEADER_BYTES_MAX).read_to_end(&mut header).is_err() {
+                continue;
+            }
+            let parsed = Message::parse(&header);
+            let field = |name: &[u8]| {
+                let mut fields = parsed.root().header().fields();
+                let field = fields.find(|field| field.name.eq_ignore_ascii_case(name));
+                field.map_or_else(String::new, |field| short(&field.text(parsed.header_charset())))
+            };
+            let line = json!({
+                "message": message,
+                "mailbox": mailbox,
+                "subject": field(b"subject"),
+                "from": field(b"from"),
+                "to": field(b"to"),
+            });
+            done += 1;
+            if !answer(line) {
+                break;
+            }
+        }
+    }
+    Ok(json!({ "done": done }))
 }
 
 fn of_queue(relay: &Relay, message: u64) -> Result<Vec<u8>, String> {
@@ -31,22 +68,31 @@ fn of_queue(relay: &Relay, message: u64) -> Result<Vec<u8>, String> {
     Ok(octets)
 }
 
-/// Looks for the file by the part of its name that follows from the message.
-fn of_mailbox(receiver: &Receiver, mailbox: &str, message: u64) -> Result<Vec<u8>, String> {
+/// Files of messages by the part of their names that follows from the message.
+type FilesOf = BTreeMap<u64, (Subdir, String)>;
+
+fn files_of(receiver: &Receiver, mailbox: &str, messages: &[u64]) -> Result<(Maildir, FilesOf), String> {
     let failed = |error: std::io::Error| format!("{mailbox}: {error}");
     let path = MailboxPath::parse(mailbox).map_err(|error| format!("this is no mailbox: {error}"))?;
     let root = MailRoot::open(&receiver.settings().mail).map_err(failed)?;
     let maildir = root.existing_mailbox(&path).map_err(failed)?;
-    let mut found: Option<(Subdir, String)> = None;
+    let mut found = FilesOf::new();
     for dir in [Subdir::New, Subdir::Cur] {
         let keep = |name: &str| {
-            if found.is_none() && receiver.destinations().is_file_of(message, name) {
-                found = Some((dir, name.to_owned()));
+            let of = messages.iter().find(|message| receiver.destinations().is_file_of(**message, name));
+            if let Some(message) = of {
+                found.entry(*message).or_insert_with(|| (dir, name.to_owned()));
             }
         };
         maildir.for_each_name(dir, keep).map_err(failed)?;
     }
-    let (dir, name) = found.ok_or_else(|| format!("the message is not in {mailbox} any more"))?;
+    Ok((maildir, found))
+}
+
+fn of_mailbox(receiver: &Receiver, mailbox: &str, message: u64) -> Result<Vec<u8>, String> {
+    let (maildir, mut files) = files_of(receiver, mailbox, &[message])?;
+    let (dir, name) = files.remove(&message).ok_or_else(|| format!("the message is not in {mailbox} any more"))?;
+    let failed = |error: std::io::Error| format!("{mailbox}: {error}");
     let mut octets = Vec::new();
     let file = maildir.open_message(dir, &name).map_err(failed)?;
     file.take(SOURCE_BYTES_MAX).read_to_end(&mut octets).map_err(failed)?;
@@ -72,13 +118,27 @@ fn as_read(octets: &[u8]) -> Value {
     json!({
         "header": header,
         "subject": cut(&read.subject),
-        "text": cut(&read.body),
+        "text": cut(&text_of(octets).unwrap_or(read.body)),
         "html": cut(&html_parts(octets)),
         "files": files,
         "source": cut(&String::from_utf8_lossy(octets)),
         "bytes": octets.len(),
         "cut": octets.len() as u64 == SOURCE_BYTES_MAX,
     })
+}
+
+/// Plain text that is no attachment. `None`: there is none, or it has another charset than UTF-8, which the index's reader knows.
+fn text_of(octets: &[u8]) -> Option<String> {
+    let is_plain = |part: &Part<'_>| part.media_type == "text/plain" && part.name.is_none() && !part.is_attachment;
+    let parts = parts(octets);
+    let plain: Option<Vec<&str>> =
+        parts.iter().filter(|part| is_plain(part)).map(|part| str::from_utf8(&part.content).ok()).collect();
+    plain.filter(|texts| !texts.is_empty()).map(|texts| texts.join("\n"))
+}
+
+/// The beginning of a field in a list.
+fn short(text: &str) -> String {
+    text.chars().take(FIELD_CHARS_MAX).collect()
 }
 
 /// The beginning of a text.
@@ -92,3 +152,6 @@ const SOURCE_BYTES_MAX: u64 = 4 << 20;
 /// Of one text of it.
 const TEXT_BYTES_MAX: usize = 1 << 20;
 const FIELDS_MAX: usize = 200;
+/// Of a message's beginning, for its subject.
+const HEADER_BYTES_MAX: u64 = 64 << 10;
+const FIELD_CHARS_MAX: usize = 300;

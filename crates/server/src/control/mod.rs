@@ -240,7 +240,8 @@ fn perform_alone(request: &Request, asker: &Asker, receiver: &Receiver, answer: 
             };
             return find::find(settings.events.as_deref(), &wanted, *secs, *limit, answer);
         }
-        Request::Mail { message, mailbox, brief } => return mail::mail(receiver, *message, mailbox, *brief),
+        Request::Mail { message, mailbox } => return mail::mail(receiver, *message, mailbox),
+        Request::Subjects { of } => return mail::subjects(receiver, of, answer),
         Request::ForgetGuesses { of } => return logins::forget(receiver, asker.uid, of),
         _ => {}
     }
@@ -293,6 +294,7 @@ fn perform_alone(request: &Request, asker: &Asker, receiver: &Receiver, answer: 
         | Request::ForgetGuesses { .. }
         | Request::Find { .. }
         | Request::Mail { .. }
+        | Request::Subjects { .. }
         | Request::Page { .. } => Err("answered elsewhere".to_owned()),
         Request::Divert { scope, to, secs, reason } => divert::divert(relay, asker, scope, to, *secs, reason),
         Request::Undivert { scope } => divert::end(relay, asker, scope),
