@@ -90,16 +90,18 @@ impl Receiver {
     ) -> Result<String, LoginFailure> {
         let begun = Instant::now();
         let name = directory.login_name(&claim.user);
+        // A client may name itself twice (RFC 4616 section 2).
+        let is_for_other = claim.acts_for.as_ref().is_some_and(|other| directory.login_name(other) != name);
         let maildir = name.as_deref().and_then(|name| directory.maildir_of(name)).map(|maildir| mail.join(&*maildir));
         let (receiver, is_near) = (self.clone(), is_near(peer));
         let checked = spawn_blocking(move || {
             let is_right = || receiver.0.first_password.as_ref().is_some_and(|first| first.is_right(&claim.password));
-            match (maildir, claim.acts_for) {
+            match maildir {
                 // Before the password: guesses from elsewhere do not count.
                 _ if !is_near => Err("not from this machine"),
                 _ if !is_right() => Err("wrong password"),
-                (_, Some(_)) => Err("it may act for nobody else"),
-                (Some(maildir), None) if maildir.is_dir() => Ok(()),
+                _ if is_for_other => Err("it may act for nobody else"),
+                Some(maildir) if maildir.is_dir() => Ok(()),
                 _ => Err("no mail of that name"),
             }
         });
@@ -179,8 +181,9 @@ mod tests {
         ] {
             assert_eq!(login(peer, claim(user, given)).await, Err(LoginFailure::Wrong(why)), "{user} from {peer}");
         }
-        let for_another = PasswordClaim { acts_for: Some("you@localhost".into()), ..claim("me@localhost", &password) };
-        assert!(login(&near, for_another).await.is_err());
+        let acting = |who: &str| PasswordClaim { acts_for: Some(who.into()), ..claim("me@localhost", &password) };
+        assert_eq!(login(&near, acting("ME@localhost")).await.as_deref(), Ok("me@localhost"), "for itself");
+        assert!(login(&near, acting("you@localhost")).await.is_err());
         // A listener of one's own ends it.
         config.listeners.pop();
         receiver.replace(settings(&config));
