@@ -72,6 +72,7 @@ impl Route {
     }
 }
 
+const NOT_VALID: &str = "this token is not valid: `posthaste token list` on the server shows the valid ones";
 const ROUTES: [Route; 14] = [
     Route { method: Method::GET, path: "/health/live", access: Access::Health, action: Action::Live },
     Route { method: Method::GET, path: "/health/ready", access: Access::Health, action: Action::Ready },
@@ -224,7 +225,7 @@ pub(crate) async fn authenticate<V: ServerView>(
         Err(_) => Err(answer::later(StatusCode::SERVICE_UNAVAILABLE, "the file of tokens cannot be read", RETRY_SECS)),
         // Pages that are still open ask on when a session ends: no guess.
         Ok(None) if is_session => Err(answer::refused(StatusCode::UNAUTHORIZED, "this session has ended")),
-        Ok(None) => Err(wrong(shared, arrival.client(headers), &presented, "this token is not valid: `posthaste token list` on the server shows the valid ones").await),
+        Ok(None) => Err(wrong(shared, arrival.client(headers), &presented, NOT_VALID).await),
     }
 }
 
