@@ -286,6 +286,20 @@ async fn a_search_without_end_is_given_up() {
     assert!(client.ask("d FETCH 1 UID").await.ends_with("d OK FETCH completed\r\n"));
 }
 
+/// TRYCREATE would have the client make a mailbox that is there.
+#[tokio::test]
+async fn a_copy_of_a_missing_file_asks_for_no_mailbox() {
+    let store = common::store();
+    let (mut client, _serving) = selected(&store, ImapTimeouts::default()).await;
+    store.refuse_changes(Some(posthaste_mailstore::MailstoreError::Gone));
+    for command in ["COPY 1 Sent", "UID MOVE 1 Sent"] {
+        let told = client.ask(&format!("c {command}")).await;
+        assert!(told.starts_with("c NO [UNAVAILABLE] "), "{told}");
+    }
+    let told = client.ask("c COPY 1 Nowhere").await;
+    assert!(told.starts_with("c NO [TRYCREATE] "), "{told}");
+}
+
 #[tokio::test]
 async fn a_sort_is_given_up_and_shows_that_it_lives() {
     let store = common::store();

@@ -68,7 +68,12 @@ pub(super) async fn copy(
         true => view.move_to(&set, to).await,
         false => view.copy(&set, to).await,
     };
-    let copied = copied.map_err(refused)?.map(|copied| CopiedMail {
+    let copied = copied.map_err(|error| match error {
+        // The file of a message is gone, not the mailbox: the next look at the mailbox notices.
+        MailstoreError::Gone => MailRefusal::Unavailable,
+        error => refused(error),
+    });
+    let copied = copied?.map(|copied| CopiedMail {
         uid_validity: copied.uid_validity.get(),
         from: uid_set(&copied.from),
         to: uid_set(&copied.to),
