@@ -30,7 +30,9 @@ pub use error::MailstoreError;
 #[cfg(feature = "fake")]
 pub use fake::{FakeMessage, FakeStore};
 pub use flags::{FlagUpdate, FlagUpdateMode, KEYWORDS_MAX, KeywordTable, MessageFlags};
-pub use maildirs::{FindMaildir, ForgetMail, IsPending, MailArrivals, MaildirLogins, MaildirStore};
+pub use maildirs::{
+    FileWriter, FindMaildir, ForgetMail, IsPending, MailArrivals, MaildirLogins, MaildirStore, SettleFiles,
+};
 pub use name::{LEVEL_CHARS_MAX, LEVELS_MAX, MailboxName, NameError, SEPARATOR, SpecialUse};
 pub use pattern::NamePattern;
 pub use row::{MailboxId, MailboxStatus, MessageRow, MessageSet, ModSeq, NumberRange, Uid, UidValidity};

@@ -9,7 +9,7 @@ use posthaste_intake::{Destination, Intake, MemoryBudget};
 use posthaste_maildir::MailboxPath;
 use posthaste_mailstore::ledger::{LedgerError, LedgerReport, MailLedger, applied_in};
 use posthaste_mailstore::table::{FILE as TABLE_FILE, MetaError};
-use posthaste_mailstore::{MaildirLogins, MaildirStore};
+use posthaste_mailstore::{FileWriter, MaildirLogins, MaildirStore};
 use posthaste_spool::{Damage, Lsn};
 use tokio::task::spawn_blocking;
 use tokio::time::Instant;
@@ -71,6 +71,8 @@ const CAUSE: &str = "repair the cause, then restart the server";
 /// Removes a mailbox by a time.
 type RemoveMailbox = Box<dyn Fn(&str, std::time::Instant) -> Result<(), String> + Send + Sync>;
 
+type SettleMaildirs = Box<dyn Fn(Duration) -> Result<(), String> + Send + Sync>;
+
 /// The files of mail that is delivered.
 pub(crate) struct DeliveredFiles {
     /// Part of their names, random for each start.
@@ -81,6 +83,8 @@ pub(crate) struct DeliveredFiles {
     pub writer: Arc<dyn Destination>,
     /// Mail that was accepted for a mailbox until now is not delivered any more.
     pub remove: RemoveMailbox,
+    /// Files that are under way become durable, within a time.
+    pub settle: SettleMaildirs,
 }
 
 /// The open mailboxes.
@@ -99,7 +103,7 @@ impl Mailboxes {
     ) -> Result<Self, UnreadableMailboxes> {
         let (table, mail) = (table_of(config), config.storage.mail.clone());
         let (host, damage) = (config.host_name.to_string(), damage.to_vec());
-        let DeliveredFiles { nonce, awaits, writer, remove } = files;
+        let DeliveredFiles { nonce, awaits, writer, remove, settle } = files;
         let spool = Arc::clone(intake.spool());
         let open = move || {
             let dir = table.parent().expect("it is in a directory");
@@ -111,7 +115,9 @@ impl Mailboxes {
             let forget = move |mailbox: &MailboxPath| {
                 remove(mailbox.as_str(), std::time::Instant::now() + REMOVAL_PATIENCE).map_err(std::io::Error::other)
             };
-            store.open_for_append(intake, writer, memory, Box::new(forget));
+            let settle = move || settle(REMOVAL_PATIENCE).map_err(std::io::Error::other);
+            let writer = FileWriter { files: writer, forget: Box::new(forget), settle: Box::new(settle) };
+            store.open_for_append(intake, writer, memory);
             Ok((Self { ledger, store: Arc::new(store) }, report))
         };
         let opened = spawn_blocking(open).await.map_err(|error| UnreadableMailboxes::of_system(error.into()));

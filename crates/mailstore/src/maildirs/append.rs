@@ -37,29 +37,52 @@ const MESSAGE_BYTES_MAX: u64 = u32::MAX as u64;
 /// Has delivery make no more files for mail that was accepted for a mailbox. Durable when it returns; then nobody writes there.
 pub type ForgetMail = dyn Fn(&MailboxPath) -> io::Result<()> + Send + Sync;
 
+/// Has delivery make the files that it has under way, and makes them durable.
+pub type SettleFiles = dyn Fn() -> io::Result<()> + Send + Sync;
+
+/// Delivery, as it makes files of messages that are added.
+pub struct FileWriter {
+    /// Makes them.
+    pub files: Arc<dyn Destination>,
+    /// Called for mailboxes that are deleted.
+    pub forget: Box<ForgetMail>,
+    /// Called before mailboxes are renamed.
+    pub settle: Box<SettleFiles>,
+}
+
+impl std::fmt::Debug for FileWriter {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("FileWriter").finish_non_exhaustive()
+    }
+}
+
 /// The way of messages into mailboxes.
 #[derive(Default)]
 pub(super) struct AppendDoor(OnceLock<OpenDoor>);
 
 struct OpenDoor {
     intake: Intake,
-    files: Arc<dyn Destination>,
+    writer: FileWriter,
     memory: MemoryBudget,
-    forget: Box<ForgetMail>,
 }
 
 impl AppendDoor {
-    pub fn open(&self, intake: Intake, files: Arc<dyn Destination>, memory: MemoryBudget, forget: Box<ForgetMail>) {
-        let _ = self.0.set(OpenDoor { intake, files, memory, forget });
+    pub fn open(&self, intake: Intake, writer: FileWriter, memory: MemoryBudget) {
+        let _ = self.0.set(OpenDoor { intake, writer, memory });
     }
 
     fn get(&self) -> Result<&OpenDoor, MailstoreError> {
         self.0.get().ok_or_else(|| MailstoreError::Unavailable("nothing can be added now".to_owned()))
     }
 
+    /// Files that are under way become durable. Blocks.
+    pub fn settle(&self) -> io::Result<()> {
+        self.0.get().map_or(Ok(()), |door| (door.writer.settle)())
+    }
+
     /// Mail for a removed mailbox gets no files. Blocks.
     pub fn forget(&self, path: &MailboxPath) -> io::Result<()> {
-        self.0.get().map_or(Ok(()), |door| (door.forget)(path))
+        self.0.get().map_or(Ok(()), |door| (door.writer.forget)(path))
     }
 }
 
@@ -145,11 +168,11 @@ impl AppendWriter {
         let _adding = Arc::clone(&core.adding).read_owned().await;
         let opening = Arc::clone(&core);
         let flags = spawn_blocking(move || opening.prepare(&request)).await.map_err(ended)??;
-        let OpenDoor { intake, files, .. } = core.shared.append_door.get()?;
+        let OpenDoor { intake, writer, .. } = core.shared.append_door.get()?;
         let arrival = Arc::new(AppendArrival { core: Arc::clone(&core), facts: flags });
         let place = MailPlace::Maildir(lock(&core.path).as_str().into());
         let mail = Mail { recipients: vec![MailRecipient::to(place)], ..Mail::default() };
-        let list: [Arc<dyn Destination>; 2] = [arrival, Arc::clone(files)];
+        let list: [Arc<dyn Destination>; 2] = [arrival, Arc::clone(&writer.files)];
         let receipt = intake.accept(&list, &mail, body).await.map_err(refusal)?;
         let uid = receipt.entries.iter().filter(|entry| entry.stream == core.shared.ledger.stream());
         let uid = uid.filter_map(|entry| match MailEntry::decode(&entry.payload)? {

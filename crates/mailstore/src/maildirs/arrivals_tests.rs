@@ -382,7 +382,8 @@ fn shown_uids_are_never_given_again_after_a_cut_at_any_call() {
 impl World {
     async fn begin(&self, request: crate::store::AppendRequest) -> Box<dyn crate::store::MessageWriter> {
         let files = Arc::new(Deliveries(self.local));
-        self.store.open_for_append(self.intake.clone(), files, self.memory.clone(), Box::new(|_| Ok(())));
+        let writer = crate::FileWriter { files, forget: Box::new(|_| Ok(())), settle: Box::new(|| Ok(())) };
+        self.store.open_for_append(self.intake.clone(), writer, self.memory.clone());
         let account = self.logins.account("me").await.unwrap();
         let id = account.find(&MailboxName::inbox()).await.unwrap().unwrap();
         account.append(id, request).await.unwrap()

@@ -291,11 +291,23 @@ pub(super) fn is_below(name: &MailboxName, above: &MailboxName) -> bool {
 /// Delivery finds files under the path that they had: it is to have no more to do there. `changing` is held.
 fn wait_for_delivery(core: &MailboxCore) -> Result<(), MailstoreError> {
     core.load(core.reader().ok().as_ref(), &mut Oddities::default())?;
+    // Delivery syncs at times: that need not be waited for. One mount that fails says nothing of the others.
+    let pending = |core: &MailboxCore| -> Result<bool, MailstoreError> {
+        let guard = lock(&core.state);
+        let state = guard.as_ref().ok_or(MailstoreError::NoMailbox)?;
+        // Delivery makes files of expunged mail as well.
+        let files = state.now.messages.iter().map(|message| &message.file).chain(state.leaving.values());
+        Ok(files.filter_map(|file| file.body()).any(|(lsn, _)| core.is_pending(lsn)))
+    };
+    if pending(core)?
+        && let Err(error) = core.shared.append_door.settle()
+    {
+        let (mailbox, error) = (lock(&core.path).to_string(), error.to_string());
+        tracing::warn!(mailbox, error, "RENAME waits for mail whose files cannot be made durable now");
+    }
     let deadline = Instant::now() + DELIVERY_PATIENCE;
     loop {
-        let now = core.now().ok_or(MailstoreError::NoMailbox)?;
-        let bodies = now.messages.iter().filter_map(|message| message.file.body());
-        if !bodies.into_iter().any(|(lsn, _)| core.is_pending(lsn)) {
+        if !pending(core)? {
             return Ok(());
         }
         if Instant::now() >= deadline {

@@ -45,13 +45,13 @@ use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex, OnceLock, Weak};
 
 use bytes::Bytes;
-use posthaste_intake::{Destination, Intake, MemoryBudget};
+use posthaste_intake::{Intake, MemoryBudget};
 use posthaste_maildir::{MailRoot, MailboxPath};
 use tokio::task::spawn_blocking;
 use tokio::time::{Instant, sleep};
 
 use self::append::AppendDoor;
-pub use self::append::ForgetMail;
+pub use self::append::{FileWriter, ForgetMail, SettleFiles};
 pub use self::arrivals::MailArrivals;
 use self::body::ended;
 use self::change_queue::refusal;
@@ -142,16 +142,10 @@ impl MaildirStore {
         Ok(Self { shared, accounts: Mutex::default() })
     }
 
-    /// From now on messages can be added: `intake` makes them durable, and `files` makes their files in the Maildirs. Their memory is that of all mail on its
-    /// way in. `forget` is called for mailboxes that are deleted.
-    pub fn open_for_append(
-        &self,
-        intake: Intake,
-        files: Arc<dyn Destination>,
-        memory: MemoryBudget,
-        forget: Box<ForgetMail>,
-    ) {
-        self.shared.append_door.open(intake, files, memory, forget);
+    /// From now on messages can be added: `intake` makes them durable, and `writer` makes their files in the Maildirs. Their memory is that of all mail on its
+    /// way in.
+    pub fn open_for_append(&self, intake: Intake, writer: FileWriter, memory: MemoryBudget) {
+        self.shared.append_door.open(intake, writer, memory);
     }
 
     /// The ledger that it keeps UIDs and flags in.

@@ -17,6 +17,7 @@ mod explain;
 mod forms;
 mod http;
 mod imap;
+mod imap_changes;
 mod indexing;
 mod inject;
 mod inject_keys;

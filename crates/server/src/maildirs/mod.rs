@@ -76,8 +76,16 @@ impl MaildirService {
         let removes = self.store.clone();
         let remove =
             move |mailbox: &str, deadline| removes.remove_mailbox(mailbox, deadline).map_err(|error| error.to_string());
+        let settles = self.store.clone();
+        let settle = move |patience| settles.sync(patience).map_err(|failed| format!("{failed:?}"));
         let writer = Arc::new(self.store.clone());
-        DeliveredFiles { nonce: self.store.file_nonce(), awaits, writer, remove: Box::new(remove) }
+        DeliveredFiles {
+            nonce: self.store.file_nonce(),
+            awaits,
+            writer,
+            remove: Box::new(remove),
+            settle: Box::new(settle),
+        }
     }
 }
 
