@@ -93,7 +93,7 @@ pub(crate) struct Sessions {
     known: Arc<Mutex<Known>>,
     /// A read that nobody waits for any more, since the disk did not answer.
     reading: AsyncMutex<Option<JoinHandle<()>>>,
-    /// The same for a write.
+    /// A write that nobody waits for any more.
     writing: AsyncMutex<Option<JoinHandle<()>>>,
 }
 

@@ -54,7 +54,7 @@ pub enum MailFlag {
     Keyword(String),
 }
 
-/// What a client knows of a mailbox that it selects again (RFC 7162 section 3.2.5.1).
+/// State that a client has kept of a mailbox which it selects again (RFC 7162 section 3.2.5.1).
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Resync {
     /// UIDVALIDITY then.

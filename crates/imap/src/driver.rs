@@ -115,7 +115,7 @@ pub struct ImapService<A> {
     certificate: Arc<RwLock<Certificate>>,
     /// Permits of a KiB.
     structures: Semaphore,
-    /// The same for what SORT and THREAD collect.
+    /// Memory for the results of SORT and THREAD.
     orders: Semaphore,
 }
 

@@ -94,7 +94,7 @@ impl Framer {
         }
     }
 
-    /// Drops the message of an APPEND that was refused, and the rest of its command. A message of up to `most` octets is no reason to cut the client off.
+    /// Drops the message of a refused APPEND and the rest of its command. With more than `most` octets the client is cut off.
     pub fn drop_message(&mut self, octets: u64, most: u64) {
         let most = DROPPED_BYTES_MAX.saturating_add(most);
         self.skipping = Some(Skipping { tag: None, literal: octets, dropped: 0, most });

@@ -15,7 +15,7 @@ impl Maildir {
     /// True if [`cleanup_tmp`](Self::cleanup_tmp) would remove a file.
     ///
     /// # Errors
-    /// Those of `getdents` and `stat`.
+    /// Errors of `getdents` and `stat`.
     pub fn has_old_tmp(&self, now: SystemTime, age_max: Duration) -> io::Result<bool> {
         let mut names = Vec::new();
         for_each_file(self.tmp_dir(), |name| names.push(name.to_owned()))?;

@@ -31,7 +31,7 @@ impl Maildir {
         Ok(posthaste_fsops::fsync(self.tmp_dir())?)
     }
 
-    /// Gives a file in `tmp/` its name in `new/` or `cur/`; no file is replaced, and at no moment is it in neither, on disk too. Not synced.
+    /// Renames a file in `tmp/` into `new/` or `cur/` and replaces none. After a power cut it is in one of them. Not synced.
     ///
     /// # Errors
     /// `NotFound` if `tmp/` does not have it; `AlreadyExists`; others of `rename` and `fsync`.

@@ -265,7 +265,7 @@ impl MaildirReader {
     /// Removes the second of two names of one file, and says whether it did. Not synced. False if they are not, or not any more.
     ///
     /// # Errors
-    /// Those of `stat` and `unlink`.
+    /// Errors of `stat` and `unlink`.
     pub fn remove_twin(&self, kept: (Subdir, &str), twin: (Subdir, &str)) -> io::Result<bool> {
         // In this order a program that renames the twin to the kept name loses nothing.
         let removed = self.facts(twin.0, twin.1)?.map(|facts| facts.inode);

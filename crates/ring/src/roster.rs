@@ -136,7 +136,7 @@ impl Roster {
                 if copy[SECTOR..].iter().all(|byte| *byte == 0) {
                     return write(&mut [IoSlice::new(copy), IoSlice::new(copy)], 0);
                 }
-                // A cut may leave half a copy: so one is always whole.
+                // One after the other: a power cut may leave half a copy, and the other is whole.
                 write(&mut [IoSlice::new(copy)], 0)?;
                 write(&mut [IoSlice::new(copy)], BLOCK)
             }

@@ -96,7 +96,7 @@ fn settings(config: &Config) -> HttpSettings {
     HttpSettings { names: HostNames::new(names), token_rate: config.http.token_rate }
 }
 
-/// True if a browser that has come once is to come by TLS alone: the port is the usual one, and the certificate is an authority's.
+/// True if HSTS is sent: on port 443, with a certificate of an authority.
 fn is_strict(listener: &Listener) -> bool {
     let is_usual = listener.socket.address.as_ref().is_some_and(|address| address.ends_with(":443"));
     is_usual && listener.certificate_files().is_some_and(|(file, _)| crate::expiry::is_of_authority(file))

@@ -101,7 +101,7 @@ struct Queue {
 }
 
 impl Queue {
-    /// The room of the oldest line is the newest one's.
+    /// The newest line reuses the memory of the oldest.
     fn keep(&mut self, line: &[u8]) {
         let oldest = if self.recent.len() < RECENT_LINES { None } else { self.recent.pop_front() };
         let mut kept = oldest.unwrap_or_default();

@@ -10,7 +10,7 @@ use crate::lex::Cursor;
 pub struct SortCommand {
     /// At least one; messages with the same first one are in the order of the second, and so on.
     pub order: Vec<SortCriterion>,
-    /// What messages must be.
+    /// Selects the messages.
     pub key: SearchKey,
 }
 
@@ -23,7 +23,7 @@ pub struct SortCriterion {
     pub by: SortBy,
 }
 
-/// What SORT compares.
+/// Values that SORT compares (RFC 5256 section 3).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[allow(missing_docs, reason = "the names are those of the standard")]
 pub enum SortBy {
@@ -45,7 +45,7 @@ pub enum SortBy {
 pub struct ThreadCommand {
     /// How messages are brought together.
     pub algorithm: ThreadAlgorithm,
-    /// What messages must be.
+    /// Selects the messages.
     pub key: SearchKey,
 }
 

@@ -75,7 +75,7 @@ impl Line {
         let deadline = match (self.machine.is_logged_in(), idling) {
             (false, _) => self.login_deadline,
             (true, true) => self.still_here.min(self.look),
-            // A message has to come at all, and a client that has begun does not fall asleep.
+            // A message has a time limit as a whole, and one for each pause in it.
             (true, false) if self.machine.is_appending() => self.command_deadline.min(after(now, self.timeouts.write)),
             (true, false) => self.command_deadline,
         };

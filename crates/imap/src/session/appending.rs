@@ -1,4 +1,4 @@
-//! APPEND: its message goes on as it comes, never more than what was read at once.
+//! APPEND: the message is passed on in pieces, as they are read.
 
 use bytes::{Bytes, BytesMut};
 use posthaste_message::utf7;
@@ -109,7 +109,7 @@ impl ImapMachine {
         }
     }
 
-    /// The line ends after the message, as there is only one (decision 28).
+    /// The line ends after the message: a second one (MULTIAPPEND) is not taken.
     fn end_append(&mut self, input: &mut BytesMut) -> Option<Option<ImapEvent>> {
         let limit = self.config.limits.command_bytes;
         let is_end = match self.framer.next(input, limit, false) {

@@ -30,7 +30,7 @@ pub(super) enum Order {
     Threaded(Threads),
 }
 
-/// What one criterion compares.
+/// The value that one criterion compares.
 #[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Value {
     Number(i64),
@@ -162,7 +162,7 @@ fn first_address(header: &Header<'_>, name: &str) -> Option<DecodedAddress> {
     posthaste_message::mime::Addresses::new(value, None).next()
 }
 
-/// What stands before the at sign in the first address, or the name of the first group.
+/// The local part of the first address, or the name of the first group.
 fn first_mailbox(header: &Header<'_>, name: &str) -> String {
     match first_address(header, name) {
         Some(DecodedAddress::Mailbox { address: Some(address), .. }) => {

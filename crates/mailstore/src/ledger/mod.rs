@@ -212,7 +212,7 @@ impl MailLedger {
         self.finish_append(&outcome)
     }
 
-    /// The next commit has what was done to files; a kill before it has them looked at once more.
+    /// Takes notes about files for the next commit. After a kill before it the files are looked at again.
     pub(crate) fn note(&self, notes: &[FileNote]) {
         self.shared.waiting.lock().notes.extend_from_slice(notes);
     }

@@ -34,7 +34,7 @@ const MEMORY_BYTES_MAX: u64 = 256 << 10;
 /// RFC822.SIZE has 32 bits.
 const MESSAGE_BYTES_MAX: u64 = u32::MAX as u64;
 
-/// Has delivery make no more files for mail that was accepted for a mailbox. Durable when it returns; then nobody writes there.
+/// Cancels the pending deliveries to a mailbox. Durable on return; nobody writes there any more.
 pub type ForgetMail = dyn Fn(&MailboxPath) -> io::Result<()> + Send + Sync;
 
 /// Has delivery make the files that it has under way, and makes them durable.
@@ -164,7 +164,7 @@ impl AppendWriter {
         if !request.keywords.is_empty() {
             ChangeQueue::change(&core, Operation::Name(request.keywords.clone())).await?;
         }
-        // Its name and directory stay until it is in.
+        // RENAME and DELETE wait until the message is in.
         let _adding = Arc::clone(&core.adding).read_owned().await;
         let opening = Arc::clone(&core);
         let flags = spawn_blocking(move || opening.prepare(&request)).await.map_err(ended)??;
@@ -179,7 +179,7 @@ impl AppendWriter {
             MailEntry::New { first_uid, .. } => Uid::new(first_uid),
             _ => None,
         });
-        // It has none if all have been given: then nobody sees the message.
+        // Without a UID left the message is stored, and nobody sees it.
         let uid = uid.last().ok_or(MailstoreError::Limit)?;
         let catching_up = Arc::clone(&core);
         let _ = spawn_blocking(move || catching_up.catch_up()).await;

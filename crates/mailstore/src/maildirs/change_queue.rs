@@ -83,7 +83,7 @@ impl ChangeQueue {
         queue.waiting.len() < before
     }
 
-    /// The next changes; none, and no leader any more, if nothing waits.
+    /// The next changes. None if nothing waits: then there is no leader any more.
     fn take(&self) -> Vec<WaitingChange> {
         let mut queue = lock(&self.0);
         let count = queue.waiting.len().min(CHANGES_MAX);

@@ -1,4 +1,4 @@
-//! COPY and MOVE: files get second names in `tmp/` of the other mailbox, one batch says all of it, then the files are placed.
+//! COPY and MOVE: link into `tmp/` of the other mailbox, make one batch durable, rename into `new/` or `cur/`.
 //!
 //! A power cut after the batch leaves files in `tmp/`: the next listing finds them there by the names in the entry.
 
@@ -49,7 +49,7 @@ impl CopyNames {
         Self { host: Host::of_this_machine(), nonce, count: AtomicU64::new(0) }
     }
 
-    /// A name that says how the file is sent, as the one that is copied does.
+    /// A new unique name with the copied file's mark of its line ends.
     fn next(&self, secs: u32, lsn: u64, is_own: bool, (disk_size, wire_size): (u64, u64)) -> UniqueName {
         let (count, nonce) = (self.count.fetch_add(1, Ordering::Relaxed), self.nonce);
         let unique = match is_own {
@@ -298,7 +298,7 @@ impl CopiedFile {
         let number = |size: Option<u64>| u32::try_from(size.unwrap_or(0)).unwrap_or(0);
         let wire_size = number(self.name.wire_size());
         let facts = MessageFacts {
-            // As long as it is not placed, it is as if it were in `new/`.
+            // Until it is placed it counts as in `new/`.
             flags: self.flags.0 | flag_bits::IN_NEW | flag_bits::BEHIND,
             internal_date: self.internal_date,
             save_date: now_secs(),

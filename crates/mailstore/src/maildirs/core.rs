@@ -126,7 +126,7 @@ impl MailboxCore {
         // Before the takeover the list may be mended.
         self.load(reader.as_ref(), odd).inspect_err(|_| known.uid_list = None)?;
         let Some(reader) = reader else {
-            // One that has mail has not lost it with its mount. What is not delivered yet is no sign of one.
+            // A directory that is gone with known mail means a lost mount. Mail that is still awaited does not count.
             let is_there =
                 |message: &Message<Arc<MailFile>>| message.file.awaited().is_none_or(|(lsn, _)| !self.is_pending(lsn));
             let is_empty = self.now().is_none_or(|now| !now.messages.iter().any(is_there));
@@ -149,7 +149,7 @@ impl MailboxCore {
                 recent.map_or(now.uid_next, |message| message.uid)
             };
             self.recent_from.store(self.now().map_or(1, recent), Ordering::Relaxed);
-            // Flags of an earlier opening that its end has kept from the names.
+            // Flags that the previous run had not yet put into file names.
             write_names(self, &reader);
         }
         Ok(())

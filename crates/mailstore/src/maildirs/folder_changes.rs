@@ -25,7 +25,7 @@ use crate::row::{MailboxId, Uid};
 
 /// The most mailboxes of an account, and names that are subscribed to.
 pub(super) const MAILBOXES_MAX: usize = 10_000;
-/// So long RENAME waits for delivery to make files durable that it has under way.
+/// RENAME waits so long for delivery to make its files durable.
 const DELIVERY_PATIENCE: Duration = Duration::from_secs(10);
 const DELIVERY_PAUSE: Duration = Duration::from_millis(20);
 
@@ -337,7 +337,7 @@ impl Move {
 /// Renames all directories or none. Whoever asks for a path meanwhile waits. Not synced.
 ///
 /// # Errors
-/// Those of `rename`, and whether all have their old names: else they are found at the next change.
+/// Errors of `rename`, and whether all have their old names again: otherwise the next change looks for them.
 fn move_all(account: &MaildirAccount, moves: &[Move]) -> Result<(), (io::Error, bool)> {
     let mut in_order: Vec<&Move> = moves.iter().collect();
     in_order.sort_by_key(|step| step.core.id);

@@ -22,7 +22,7 @@ impl GoneDirs {
         Self(Mutex::new(dir.into_iter().map(Arc::new).collect()))
     }
 
-    /// That of a mailbox; `None` if it cannot be made, which is told once for each time that it is tried. Blocks.
+    /// The directory for expunged files of a mailbox. `None`, and logged, if it cannot be made. Blocks.
     pub fn get(&self, root: &MailRoot, path: &MailboxPath) -> Option<Arc<GoneDir>> {
         let dir = match root.gone_dir(path) {
             Ok(dir) => Arc::new(dir),

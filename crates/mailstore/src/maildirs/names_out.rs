@@ -1,6 +1,6 @@
 //! Names of files follow the flags of their messages, and files of expunged messages leave.
 //!
-//! What the ledger has is done after it is durable, as often as needed: a power cut on the way leaves it to the next opening.
+//! Renames follow the durable entry and can be repeated: after a power cut the next opening does them.
 
 use std::collections::HashSet;
 use std::io;
@@ -42,7 +42,7 @@ pub(super) fn begin_writing_names(core: &Arc<MailboxCore>) {
         if writer.has_synced() {
             core.is_writing_names.store(false, Ordering::Release);
         }
-        // What has come since the last round, but no file that could not be renamed: the next listing has it.
+        // Work that has come since the last round. A file that could not be renamed waits for the next listing.
         if writer.skipped.is_empty() {
             begin_writing_names(&core);
         }
@@ -111,7 +111,7 @@ impl<'a> NamesWriter<'a> {
         Self { core, gone_dir: None, skipped: HashSet::new(), sync_failed: false }
     }
 
-    /// False after a sync that failed: no name is held to be durable any more in this opening, and a second sync would prove nothing.
+    /// False after a failed sync: a second one would prove nothing, so no name counts as durable until the next opening.
     fn has_synced(&self) -> bool {
         !self.sync_failed
     }
@@ -185,7 +185,7 @@ impl<'a> NamesWriter<'a> {
             None => Err(io::ErrorKind::PermissionDenied.into()),
         };
         let removed = match taken {
-            // Nobody reads it any more, which a session that was not told of the expunge may notice.
+            // It is not kept: a session that was not told of the expunge gets an error for it.
             Err(error) if error.kind() != io::ErrorKind::NotFound => reader.remove(file.subdir, &file.name),
             taken => taken,
         };

@@ -30,7 +30,7 @@ pub(super) struct PendingFolder {
     is_forgotten: bool,
 }
 
-/// Those of an account, by mailbox.
+/// Pending changes of an account, by mailbox.
 #[derive(Debug, Default)]
 pub(super) struct PendingFolders {
     by_id: BTreeMap<u32, PendingFolder>,

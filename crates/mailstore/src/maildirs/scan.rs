@@ -99,7 +99,7 @@ pub(super) struct KnownFiles<'a> {
 }
 
 impl KnownFiles<'_> {
-    /// Keys of files that are to leave; of one that was not listed yet only a part is known.
+    /// Keys of files that are to leave. Of a file that was not listed yet, only the unique part is known.
     fn leaving_keys(&self) -> HashMap<&str, u32> {
         self.leaving.iter().map(|(uid, file)| (key_of_name(&file.name), *uid)).collect()
     }
@@ -480,7 +480,7 @@ fn entry_of_gone(state: &MailboxState, mailbox: u32, positions: &[usize]) -> Opt
     (!set.is_empty()).then(|| MailEntry::Gone { mailbox, set, reason: GoneReason::Missing, when: now_secs() })
 }
 
-/// Messages of which another program has changed the letters, but those that are gone. What somebody has changed here, and no name shows yet, stays.
+/// Messages whose flags another program has changed in their names. A change made here that is not in the name yet wins.
 fn entry_of_states(
     state: &MailboxState,
     mailbox: u32,

@@ -72,7 +72,7 @@ impl Standing {
         (self.is_failing && free_at > now).then_some(free_at)
     }
 
-    /// A connection is made now. One of a source whose sessions do not fail is no concern of the others.
+    /// Notes a connection that is made now. Only those of a failing source count for the limit of all.
     pub fn note_dial(&mut self, failing: &mut DialWindow, now: Instant) {
         self.permitted.note(now);
         if self.is_failing {

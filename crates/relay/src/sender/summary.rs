@@ -40,7 +40,7 @@ pub struct Count {
     pub oldest: Secs,
     /// When the next of them is tried; [`Secs::MAX`] if none is before somebody acts.
     pub next: Secs,
-    /// The youngest that has had an attempt, or that waits for a host: it speaks for all.
+    /// The youngest recipient that had an attempt or waits for a host: its reply and limit stand for the group.
     sample: Option<Key>,
 }
 
