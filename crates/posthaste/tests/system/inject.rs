@@ -156,7 +156,7 @@ fn each_refusal_of_a_request_has_its_code() {
         head
     };
     let text = mail.to_string();
-    check("pht_0", JSON, &text, 401, "not good");
+    check("pht_0", JSON, &text, 401, "not valid");
     check(&other, JSON, &text, 403, "no scope inject");
     check(&secret, "", &text, 415, "Content-Type");
     check(&secret, "Content-Type: text/plain\r\n", &text, 415, "Content-Type");
