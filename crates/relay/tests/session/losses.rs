@@ -4,10 +4,12 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use bytes::Bytes;
 use posthaste_net::Stream;
-use posthaste_relay::session::{End, Fate, Halt, Loss, OpenError, Settings};
+use posthaste_relay::session::{End, Fate, Halt, Loss, OpenError, Session, Settings};
 use posthaste_smtp::Protocol;
 use posthaste_smtp::client::Transfer;
 use rustix::net::sockopt::set_socket_send_buffer_size;
+use tokio::io::AsyncReadExt;
+use tokio::net::UnixStream;
 
 use crate::support::{List, Script, Seen, message, send_all, send_over, settings};
 use crate::tls::Site;
@@ -126,6 +128,17 @@ async fn a_halted_session_writes_nothing_more() {
         assert!(!seen.lines.contains(&"QUIT".to_owned()), "after {steps} steps");
     }
     assert!(unopened > 1 && unsent > 2, "{unopened} {unsent}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_halted_session_begins_no_handshake() {
+    let settings = Settings { halt: Some(Halt::new(|| true)), ..Site::new().settings_from_the_first_octet() };
+    let (ours, mut theirs) = UnixStream::pair().unwrap();
+    let opened = Session::open_over(Stream::Unix(ours), &settings).await;
+    assert!(matches!(opened, Err(OpenError::Lost(Loss::Halted))), "{opened:?}");
+    let mut seen = Vec::new();
+    theirs.read_to_end(&mut seen).await.unwrap();
+    assert!(seen.is_empty(), "{} octets", seen.len());
 }
 
 /// TLS encrypts more than the socket takes at once; what it holds back has not left this process.
