@@ -96,8 +96,22 @@ fn ended() -> MailstoreError {
     MailstoreError::Unavailable("the server ends".to_owned())
 }
 
+/// Ends the lead of a task that panics: the changes that wait are refused, and the next one leads itself.
+struct Leading<'a>(&'a ChangeQueue);
+
+impl Drop for Leading<'_> {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            let mut queue = lock(&self.0.0);
+            queue.has_leader = false;
+            queue.waiting.clear();
+        }
+    }
+}
+
 /// Makes all changes that wait, and those that come meanwhile.
 fn lead(core: &Arc<MailboxCore>) {
+    let _leading = Leading(&core.changes);
     loop {
         let taken = core.changes.take();
         if taken.is_empty() {
@@ -149,5 +163,25 @@ pub(super) fn refusal(error: &LedgerError) -> MailstoreError {
             MailstoreError::Limit
         }
         _ => MailstoreError::Unavailable(error.to_string()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_leader_that_panics_leaves_its_place() {
+        let queue = ChangeQueue::default();
+        let (answer, mut outcome) = oneshot::channel();
+        lock(&queue.0).has_leader = true;
+        lock(&queue.0).waiting.push(WaitingChange { number: 1, operation: Operation::Expunge(None), answer });
+        let leads = || {
+            let _leading = Leading(&queue);
+            panic!("as a defect would");
+        };
+        assert!(std::thread::scope(|scope| scope.spawn(leads).join()).is_err());
+        assert!(!lock(&queue.0).has_leader, "the next change leads");
+        assert!(outcome.try_recv().is_err(), "the waiting one is refused");
     }
 }

@@ -151,6 +151,25 @@ async fn keywords_have_letters_and_then_only_bits() {
     assert_eq!(flags(&place.settled_look().await), flags(&before));
 }
 
+#[tokio::test]
+async fn a_refused_change_uses_up_no_keywords() {
+    let mut place = Place::new();
+    fs::write(place.path("cur/1.a:2,"), "x").unwrap();
+    place.settled_look().await;
+    let mailbox = place.mailbox().clone();
+    let names = |count: usize| -> Vec<String> { (0..count).map(|number| format!("k{number}")).collect() };
+    let change = async |names: &[String]| {
+        let names: Vec<&str> = names.iter().map(String::as_str).collect();
+        let update = update(FlagUpdateMode::Add, MessageFlags::NONE, &names);
+        mailbox.store(vec![Uid::new(1).unwrap()], update, None).await
+    };
+    assert_eq!(change(&names(56)).await, Err(MailstoreError::Limit));
+    assert!(!place.path("dovecot-keywords").exists(), "no letter is taken either");
+    assert!(change(&["other".to_owned(), "OTHER".to_owned()]).await.is_ok());
+    assert!(change(&names(54)).await.is_ok());
+    assert_eq!(change(&names(55)).await, Err(MailstoreError::Limit), "all bits are taken");
+}
+
 /// Scenario 33: two changes by another program while the name is behind, with a restart between them.
 #[tokio::test]
 async fn flags_of_two_programs_are_merged() {

@@ -14,6 +14,8 @@ const FORWARDED_BIT: u8 = 34;
 const FORWARDED: &str = "$Forwarded";
 /// The bit of the letter `a`.
 pub(super) const FIRST_BIT: u8 = 8;
+/// Letters, and bits without one.
+const KEYWORDS_MAX: usize = 26 + (63 - FORWARDED_BIT as usize);
 /// Letters of system flags.
 const SYSTEM: [(char, MessageFlags); 5] = [
     ('D', MessageFlags::DRAFT),
@@ -62,6 +64,11 @@ impl MailboxKeywords {
     /// The bit that a new keyword can have without a letter.
     pub fn free_bit(&self) -> Option<u8> {
         (FORWARDED_BIT + 1..64).find(|bit| !self.0.contains_key(bit))
+    }
+
+    /// True if so many more can have bits. `$Forwarded` needs none.
+    pub fn has_room_for(&self, count: usize) -> bool {
+        self.0.len() + count <= KEYWORDS_MAX
     }
 
     /// True if a bit has no other name than this.

@@ -33,17 +33,18 @@ pub(super) fn begin_writing_names(core: &Arc<MailboxCore>) {
     let core = Arc::clone(core);
     drop(spawn_blocking(move || {
         let mut writer = NamesWriter::new(&core);
-        while let Ok(reader) = core.reader() {
+        let is_readable = loop {
+            let Ok(reader) = core.reader() else { break false };
             let _one = lock(&core.changing);
             if !writer.round(&reader) {
-                break;
+                break true;
             }
-        }
+        };
         if writer.has_synced() {
             core.is_writing_names.store(false, Ordering::Release);
         }
-        // Work that has come since the last round. A file that could not be renamed waits for the next listing.
-        if writer.skipped.is_empty() {
+        // Work that has come since the last round. A file that could not be renamed, or a mailbox that cannot be opened, waits for the next listing.
+        if is_readable && writer.skipped.is_empty() {
             begin_writing_names(&core);
         }
     }));

@@ -57,13 +57,21 @@ pub(super) struct NewKeywords {
 }
 
 impl NewKeywords {
-    /// Gives bits to keywords that have none. `letter_of` gives the bit of a letter, if it can give one.
+    /// Gives bits to keywords that have none, to all of a change or to none: a change that is refused uses up nothing. `letter_of` gives the bit of a letter, if it
+    /// can give one.
     pub fn of(operations: &[Operation], known: MailboxKeywords, letter_of: impl Fn(&str) -> Option<u8>) -> Self {
-        let names = operations.iter().flat_map(Operation::keywords).map(String::as_str);
-        Self::with(names, known, letter_of)
+        let mut new = Self { keywords: known, named: Vec::new() };
+        for keywords in operations.iter().map(Operation::keywords) {
+            let unknown = keywords.iter().filter(|name| new.keywords.flag(name).is_none());
+            let unknown: BTreeSet<String> = unknown.map(|name| name.to_ascii_lowercase()).collect();
+            if new.keywords.has_room_for(unknown.len()) {
+                keywords.iter().for_each(|name| new.add(name, &letter_of));
+            }
+        }
+        new
     }
 
-    /// As [`of`](Self::of), of names.
+    /// Gives bits to these names, as far as there are any.
     pub fn with<'a>(
         names: impl Iterator<Item = &'a str>,
         known: MailboxKeywords,
