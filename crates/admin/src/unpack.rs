@@ -49,12 +49,13 @@ pub(crate) async fn unpack(
 ) -> Result<ReadBody, BodyReadError> {
     let ReadBody { octets: packed, mut share } = packed;
     let bytes_max = (packed.len() * RATIO_MAX).min(UNPACKED_BYTES_MAX);
-    let packed_bytes = packed.len();
+    // With the window of zstd.
+    let held = packed.len() + bytes_max.min(WINDOW_BYTES_MAX as usize);
     let opened = spawn_blocking(move || decoder(coding, packed)).await;
     let mut decoder = opened.map_err(io::Error::from).flatten().map_err(|_| BodyReadError::NotPacked)?;
     let mut octets = Vec::new();
     loop {
-        room.grow(&mut share, packed_bytes + octets.len() + STEP_BYTES).await?;
+        room.grow(&mut share, held + octets.len() + STEP_BYTES).await?;
         let before = octets.len();
         let step = move || {
             let read = decoder.by_ref().take(STEP_BYTES as u64).read_to_end(&mut octets);
@@ -100,6 +101,9 @@ impl Read for Frames {
                     if packed.position() >= packed.get_ref().len() as u64 {
                         return Ok(0);
                     }
+                    if window_of(&packed.get_ref()[packed.position() as usize..]) > WINDOW_BYTES_MAX {
+                        return Err(io::ErrorKind::Unsupported.into());
+                    }
                     let frame = StreamingDecoder::new(packed).map_err(io::Error::other)?;
                     self.frame = Some(Box::new(frame));
                 }
@@ -108,6 +112,25 @@ impl Read for Frames {
     }
 }
 
+/// Octets that the decoder keeps for a frame (RFC 8878 section 3.1.1.1): it yields nothing before it has as many. A frame that is cut off has none.
+fn window_of(frame: &[u8]) -> u64 {
+    let Some((descriptor, rest)) = frame.get(4..).and_then(<[u8]>::split_first) else { return 0 };
+    let is_single_segment = descriptor & 0x20 != 0;
+    if !is_single_segment {
+        let window = rest.first().copied().unwrap_or_default();
+        let base = 1_u64 << (10 + (window >> 3));
+        return base + base / 8 * u64::from(window & 7);
+    }
+    // The window is the whole content, whose size stands behind the number of a dictionary.
+    let dictionary = [0, 1, 2, 4][usize::from(descriptor & 3)];
+    let size_bytes = [1, 2, 4, 8][usize::from(descriptor >> 6)];
+    let size = rest.get(dictionary..dictionary + size_bytes).unwrap_or_default();
+    let number = size.iter().rev().fold(0_u64, |number, octet| number << 8 | u64::from(*octet));
+    if size_bytes == 2 { number + 256 } else { number }
+}
+
+/// The window that each decoder has (RFC 8878 section 3.1.1.1.2); larger ones are refused.
+const WINDOW_BYTES_MAX: u64 = 8 << 20;
 /// Octets of a body that is unpacked.
 const UNPACKED_BYTES_MAX: usize = 128 << 20;
 /// Of the packed size.
@@ -137,6 +160,28 @@ mod tests {
         let room = BodyRoom::new(64 << 20);
         let body = ReadBody { octets: packed, share: Default::default() };
         unpack(coding, body, &room).await.map(|body| body.octets)
+    }
+
+    #[tokio::test]
+    async fn a_frame_with_a_large_window_is_refused() {
+        let head = |rest: &[u8]| [&[0x28, 0xb5, 0x2f, 0xfd][..], rest].concat();
+        for (frame, window) in [
+            (head(&[0, 0]), 1 << 10),
+            (head(&[0, 13 << 3]), 8 << 20),
+            (head(&[0, 13 << 3 | 1]), 9 << 20),
+            (head(&[0, 0xff]), (1 << 41) + (1 << 41) / 8 * 7),
+            (head(&[0x20, 7]), 7),
+            (head(&[0x60, 1, 0]), 257),
+            (head(&[0xa2, 9, 9, 0, 0, 0, 1]), 1 << 24),
+            (head(&[0xe0, 0, 0, 0, 0, 0, 0, 0, 1]), 1 << 56),
+            (head(&[]), 0),
+        ] {
+            assert_eq!(window_of(&frame), window, "{frame:?}");
+        }
+        // A window of 2 GiB, and blocks of 128 KiB of one octet each (RFC 8878 section 3.1.1.2).
+        let mut bomb = head(&[0, 21 << 3]);
+        (0..8192).for_each(|_| bomb.extend_from_slice(&[0x02, 0x00, 0x10, b'x']));
+        assert!(matches!(unpacked(ContentCoding::Zstd, bomb).await, Err(BodyReadError::NotPacked)));
     }
 
     #[tokio::test]
