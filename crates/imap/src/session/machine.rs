@@ -364,6 +364,10 @@ impl ImapMachine {
     }
 
     fn command(&mut self, line: &[u8], input: &BytesMut) -> Option<ImapEvent> {
+        if !self.logged_in && is_http(line) {
+            self.bye("This is no HTTP server");
+            return None;
+        }
         let Some(TaggedCommand { tag, command }) = parse(line) else {
             self.line("* BAD A command begins with a tag");
             self.count_error();
@@ -525,4 +529,9 @@ impl ImapMachine {
         self.line(&format!("* BYE {text}"));
         self.state = State::Closed;
     }
+}
+
+/// True for the first line of HTTP, of any version. A web page can have a browser send it to any port, with commands in the body.
+fn is_http(line: &[u8]) -> bool {
+    line.windows(6).rposition(|window| window == b" HTTP/").is_some_and(|at| at + 9 == line.len())
 }

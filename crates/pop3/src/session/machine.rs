@@ -219,6 +219,11 @@ impl Pop3Machine {
     }
 
     fn command(&mut self, line: &[u8], input: &BytesMut) -> Option<Pop3Event> {
+        if !self.is_logged_in() && is_http(line) {
+            self.line("-ERR This is no HTTP server");
+            self.state = State::Closed;
+            return None;
+        }
         let command = match parse(line) {
             Ok(command) => command,
             Err(why) => {
@@ -311,4 +316,9 @@ impl Pop3Machine {
             self.state = State::Closed;
         }
     }
+}
+
+/// True for the first line of HTTP, of any version. A web page can have a browser send it to any port, with commands in the body.
+fn is_http(line: &[u8]) -> bool {
+    line.windows(6).rposition(|window| window == b" HTTP/").is_some_and(|at| at + 9 == line.len())
 }
