@@ -13,8 +13,9 @@ use posthaste_mailstore::{
 };
 use posthaste_net::{Connection, Peer, SessionEnd};
 use posthaste_scram::{ScramFirst, ScramProof, ScramServer};
+use tokio::runtime::{Handle, RuntimeFlavor};
 use tokio::sync::{Semaphore, SemaphorePermit};
-use tokio::task::yield_now;
+use tokio::task::{block_in_place, yield_now};
 use tokio::time::{Instant, timeout};
 
 use super::connection::Line;
@@ -385,9 +386,19 @@ async fn read(line: &mut Line, body: &dyn MailBody, octets: u64, structures: &Se
             Err(error) => break Err(mail::refusal(&error)),
         }
     };
-    line.machine.message(end.map(|()| whole.as_slice()));
+    let machine = &mut line.machine;
+    aside(whole.len(), || machine.message(end.map(|()| whole.as_slice())));
     Ok(())
 }
+
+/// Does work on so many octets. Much of it must not hold up other sessions: another thread takes this one's place.
+fn aside<T>(octets: usize, work: impl FnOnce() -> T) -> T {
+    let has_others = Handle::current().runtime_flavor() == RuntimeFlavor::MultiThread;
+    if octets > OCTETS_ASIDE && has_others { block_in_place(work) } else { work() }
+}
+
+/// Less is parsed in under a millisecond.
+const OCTETS_ASIDE: usize = 64 << 10;
 
 /// Sends octets of a message, 64 KiB at a time. The client has been told how many will come: without them the connection ends.
 async fn send(line: &mut Line, body: &dyn MailBody, range: Range<u64>) -> Result<(), SessionEnd> {
