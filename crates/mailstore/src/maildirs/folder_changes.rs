@@ -204,7 +204,9 @@ impl<'a> FolderChanges<'a> {
         let moves = self.tree(old).into_iter().map(|(before, core)| {
             let name = format!("{new}{}", &before.as_str()[old.as_str().len()..]);
             let name = MailboxName::parse(&name).map_err(|_| MailstoreError::Cannot("A name would be too long"))?;
-            let (from, to) = (lock(&core.path).clone(), self.free_path(&self.folder(&name)?)?);
+            let to = self.free_path(&self.folder(&name)?)?;
+            // Never while the account's mailboxes are being locked: a list takes these first.
+            let from = lock(&core.path).clone();
             Ok(Move { core, before, name, from, to })
         });
         moves.collect()
