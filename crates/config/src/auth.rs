@@ -25,7 +25,7 @@ pub struct Auth {
     pub recipient_rates: BTreeMap<String, Rates>,
 }
 
-/// Whether clients of a listener log in (RFC 4954).
+/// Says if clients of a listener log in (RFC 4954).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum ListenerAuth {
@@ -70,7 +70,7 @@ impl Auth {
 }
 
 impl Listener {
-    /// Whether clients log in here, those of `network` if one is given. What a network says counts at listeners that have logins.
+    /// The mode of clients here, of those of `network` if one is given. A network's own mode counts at listeners that have logins.
     pub fn auth_mode(&self, network: Option<&Network>) -> ListenerAuth {
         match self.auth {
             None | Some(ListenerAuth::Off) => ListenerAuth::Off,
@@ -78,12 +78,12 @@ impl Listener {
         }
     }
 
-    /// Whether only programs of this machine can connect.
+    /// True if only programs of this machine can connect.
     pub fn is_local(&self) -> bool {
         self.socket.address.as_deref().is_none_or(super::check::is_loopback) && !self.socket.proxy_protocol
     }
 
-    /// Whether a password that is sent here can be read on the way (RFC 4954 section 4).
+    /// True if a password that is sent here can be read on the way (RFC 4954 section 4).
     pub fn auth_needs_tls(&self) -> bool {
         !self.is_local() || self.tls_mode() == ListenerTls::Required
     }
@@ -106,7 +106,7 @@ impl Listener {
 }
 
 impl Network {
-    /// The same for a network.
+    /// Validates the section of a network.
     pub(super) fn check_auth(&self, listeners: &[Listener]) -> Result<(), Problem> {
         let is_idle = listeners.iter().all(|listener| listener.auth_mode(None) == ListenerAuth::Off);
         match self.auth {
@@ -119,7 +119,7 @@ impl Network {
 }
 
 impl Config {
-    /// Whether clients can log in anywhere.
+    /// True if clients can log in anywhere.
     pub fn has_logins(&self) -> bool {
         self.listeners.iter().any(|listener| listener.auth_mode(None) != ListenerAuth::Off)
     }

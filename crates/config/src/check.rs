@@ -1,4 +1,4 @@
-//! What the types cannot say: values that are well formed and still make no sense.
+//! Checks across sections: values that are well formed and still make no sense.
 
 use std::collections::HashSet;
 use std::net::{Ipv6Addr, SocketAddr};
@@ -92,7 +92,7 @@ fn check_network(network: &Network, known: &mut HashSet<IpNet>) -> Result<(), Pr
     Ok(())
 }
 
-/// Who starts the server may be root; whom it becomes then is in the configuration.
+/// Validates owners for the user whom the server becomes: root may start it.
 fn check_owners(config: &Config) -> Result<(), Problem> {
     let rules = OwnerRules::new(&config.domains)?;
     let Some(rights) = config.rights() else { return Ok(()) };
@@ -131,14 +131,14 @@ fn check_relay(listener: &Listener) -> Result<(), Problem> {
     Err(Problem::new(["relay".into()], message))
 }
 
-/// Whether only this machine can connect there. A name may mean anything tomorrow, except this one.
+/// True if only this machine can connect there. A name may mean anything tomorrow, except this one.
 pub(super) fn is_loopback(address: &str) -> bool {
     let host = address.rsplit_once(':').map_or(address, |(host, _)| host);
     host.eq_ignore_ascii_case("localhost")
         || address.parse().is_ok_and(|address: SocketAddr| address.ip().to_canonical().is_loopback())
 }
 
-/// Whether a listener can be told so where to listen. A name is looked up when the server starts.
+/// Checks the syntax of a listen address. A name is looked up when the server starts.
 fn check_address(text: &str) -> Result<(), String> {
     const EXAMPLES: &str = "such as \"127.0.0.1:25\", \"[::]:25\" or \"localhost:25\"";
     if text.parse::<SocketAddr>().is_ok() {

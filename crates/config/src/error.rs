@@ -26,7 +26,7 @@ impl ConfigError {
         self.position.as_ref()
     }
 
-    /// As it displays, but for the line of the file and the mark below it.
+    /// The message without the line of the file and the mark below it.
     pub fn in_one_line(&self) -> String {
         self.mistake().in_one_line()
     }
@@ -35,7 +35,7 @@ impl ConfigError {
         Mistake { file: &self.file, position: self.position.as_ref(), message: &self.message }
     }
 
-    /// What is wrong is at no place in the file.
+    /// A mistake at no place in the file.
     pub(super) fn whole(file: &Path, message: String) -> Self {
         Self { file: file.to_owned(), position: None, message }
     }

@@ -3,13 +3,13 @@
 use std::fs::Metadata;
 use std::os::unix::fs::MetadataExt;
 
-/// What `setuid(2)`, `setgid(2)` and `chown(2)` take for "as it is".
+/// Means "leave it" to `setuid(2)`, `setgid(2)` and `chown(2)`.
 const UNCHANGED: u32 = u32::MAX;
 
-/// Whom a process can become.
+/// A user whom a process can become.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Identity {
-    /// As it was given.
+    /// The name, as given.
     pub name: String,
     /// The user.
     pub uid: u32,
@@ -82,7 +82,7 @@ impl Identity {
 /// User and group of `user`, `user:group` or `:group`; a user alone brings his own group along.
 ///
 /// # Errors
-/// Which of them there is not.
+/// The name of the user or group that does not exist.
 pub fn owner(text: &str) -> Result<(Option<u32>, Option<u32>), String> {
     let (user, group_key) = match text.split_once(':') {
         Some((user, group)) => (user, Some(group)),

@@ -1,4 +1,4 @@
-//! What the operator can set: the file's shape, its defaults, and errors that point at the line.
+//! Settings of the operator: the file's shape, its defaults, and errors that point at the line.
 //!
 //! [`Config`] is the effective configuration: every key has a value, so that `config show` prints what really applies.
 //! A file that sets nothing is valid, and so is no file at all.
@@ -177,7 +177,7 @@ impl Config {
         Loaded::parse(file, text).map(|loaded| loaded.config)
     }
 
-    /// Whom the server becomes once it listens, if anybody else.
+    /// The user whom the server becomes once it listens, if it changes.
     ///
     /// # Errors
     /// The key that is wrong, and how.
@@ -189,7 +189,7 @@ impl Config {
         }
     }
 
-    /// What the user that the configuration makes of the server may do, if it names one.
+    /// Rights of the user whom the server becomes, if the configuration names one.
     ///
     /// # Panics
     /// When the configuration was not checked.
@@ -198,7 +198,7 @@ impl Config {
         identity.as_ref().map(Rights::of)
     }
 
-    /// Who receives what.
+    /// The directory of mailboxes, aliases and routes.
     ///
     /// # Panics
     /// When the configuration was not made by [`Config::parse`] or one like it, which find what is wrong with its domains.
@@ -207,7 +207,7 @@ impl Config {
             .unwrap_or_else(|problem| panic!("an unchecked configuration: {problem:?}"))
     }
 
-    /// Whether clients' mail is taken for other hosts, from anybody.
+    /// True if clients' mail is taken for other hosts, from anybody.
     pub fn lets_clients_relay(&self) -> bool {
         let of_listeners = self.mail_listeners().map(|listener| listener.relay);
         let mut own = of_listeners.chain(self.networks.iter().map(|network| network.relay));
@@ -264,17 +264,17 @@ impl Config {
 /// A configuration and where it comes from.
 #[derive(Debug, Clone)]
 pub struct Loaded {
-    /// What applies.
+    /// The settings in force.
     pub config: Config,
-    /// Who receives what: [`Config::directory`], made once.
+    /// The directory of [`Config::directory`], made once.
     pub directory: Arc<Directory>,
     /// The file that was read; `None`: there was none.
     pub file: Option<PathBuf>,
     /// Why a file in the working directory was not read; see [`FoundFile`].
     pub passed_over: Option<String>,
-    /// Whether the file has a `[[listener]]`.
+    /// True if the file has a `[[listener]]`.
     pub names_listeners: bool,
-    /// Whether the file has a `[[domain]]`.
+    /// True if the file has a `[[domain]]`.
     pub names_domains: bool,
 }
 
@@ -312,7 +312,7 @@ impl Loaded {
         Ok(Self { config, directory, file, passed_over, names_listeners, names_domains })
     }
 
-    /// What is wrong with it as a whole.
+    /// A mistake in the file as a whole.
     pub fn error(&self, message: String) -> ConfigError {
         ConfigError::whole(self.file.as_deref().unwrap_or(Path::new(DEFAULT_FILE)), message)
     }

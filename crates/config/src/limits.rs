@@ -28,7 +28,7 @@ pub struct Limits {
     pub process: ProcessLimits,
 }
 
-/// What of [`Limits`] can differ: the numbers of connections, and the bounds of a session and of a message.
+/// The part of [`Limits`] that can differ: the numbers of connections, and the bounds of a session and of a message.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize)]
 pub struct LimitOverrides {
     /// Numbers of connections.
@@ -143,7 +143,7 @@ impl LimitOverrides {
         }
     }
 
-    /// Whether nothing is set.
+    /// True if nothing is set.
     pub fn is_empty(&self) -> bool {
         *self == Self::default()
     }

@@ -206,7 +206,7 @@ impl std::fmt::Display for Listener {
 }
 
 impl Listener {
-    /// Who may connect to a UNIX socket.
+    /// Access to a UNIX socket.
     ///
     /// # Errors
     /// The key that is wrong, and how.

@@ -13,7 +13,7 @@ use rustix::thread::{CapabilitySet, capabilities};
 
 use crate::identity::{Identity, owner, permission_bits};
 
-/// What the configuration says of each mailbox.
+/// Owner and mode of each mailbox, as configured.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct OwnerRules {
     /// By directory name.
@@ -22,7 +22,7 @@ pub struct OwnerRules {
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct DomainRules {
-    /// As the configuration has it.
+    /// The name in the configuration.
     name: String,
     own: Ownership,
     /// By directory name.
@@ -78,17 +78,17 @@ impl OwnerRules {
         found.into_values()
     }
 
-    /// Whether others than the server are to read mail, and so have to get through the directories above.
+    /// True if others than the server are to read mail, and so have to get through the directories above.
     pub fn are_for_others(&self) -> bool {
         !self.domains.is_empty()
     }
 
-    /// Whether mail is to belong to others than the server.
+    /// True if mail is to belong to others than the server.
     pub fn give_away(&self) -> bool {
         self.all().any(|(_, own)| own.uid.or(own.gid).is_some())
     }
 
-    /// What a server with these rights could not do.
+    /// Checks whether a server with these rights could do it.
     ///
     /// # Errors
     /// The domain, and the user or group that mail cannot be given to.
@@ -157,7 +157,7 @@ impl DomainRules {
     }
 }
 
-/// What `owner` and `mode` make of `base`.
+/// Applies `owner` and `mode` to `base`.
 fn ownership(
     base: Ownership,
     owner_key: Option<&str>,
@@ -207,19 +207,19 @@ impl std::fmt::Display for OwnerRightsMissing {
     }
 }
 
-/// What a process may do with the owners of files.
+/// A process's rights to change owners of files.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Rights {
     /// Its user.
     pub uid: u32,
     /// Its groups, to each of which it may give its own files.
     pub groups: Vec<u32>,
-    /// Whether it may give files to anybody, and still use them.
+    /// True if it may give files to anybody, and still use them.
     pub all: bool,
 }
 
 impl Rights {
-    /// Those of this process.
+    /// Rights of this process.
     pub fn of_this_process() -> Self {
         let needed = CapabilitySet::CHOWN | CapabilitySet::DAC_OVERRIDE | CapabilitySet::FOWNER;
         let all = capabilities(None).is_ok_and(|sets| sets.effective.contains(needed));
@@ -227,7 +227,7 @@ impl Rights {
         Self { uid: geteuid().as_raw(), groups: groups.map(|group| group.as_raw()).collect(), all }
     }
 
-    /// Those of a user.
+    /// Rights of a user.
     pub fn of(user: &Identity) -> Self {
         Self { uid: user.uid, groups: user.groups.clone(), all: user.uid == 0 }
     }

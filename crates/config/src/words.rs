@@ -1,4 +1,4 @@
-//! What the reader of TOML says, in words of the file instead of the program's.
+//! Messages of the TOML reader in words of the file instead of the program's.
 
 use serde_json::Value;
 
@@ -14,7 +14,7 @@ pub(super) fn plain(message: &str) -> String {
     }
 }
 
-/// What somebody looks for who sets up ports 465 and 587, under another name.
+/// The key that somebody looks for who sets up ports 465 and 587, under another name.
 fn other_name(message: &str) -> Option<&'static str> {
     let (key, _) = message.strip_prefix("unknown field `")?.split_once('`')?;
     match key {

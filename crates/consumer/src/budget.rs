@@ -1,4 +1,4 @@
-//! How much a stream that acts on the world may have done without a record of it.
+//! The bound of what a stream that acts on the world may have done without a record of it.
 //!
 //! Whatever is done and not recorded is done again after a restart. So beyond a bound nothing new begins: while the disk hangs, while the ring refuses, and at
 //! once when the spool is poisoned. In ordinary running this is one atomic read for each beginning, and one lock for each batch of records.
@@ -39,7 +39,7 @@ struct State {
     /// Recorded in it, and in the one before.
     now: u64,
     before: u64,
-    /// Those that would begin; a new list has a new number.
+    /// Tasks that would begin; a new list has a new number.
     waiting: Vec<Waker>,
     list: u64,
     has_recorded: bool,
@@ -48,7 +48,7 @@ struct State {
     is_stopped: bool,
 }
 
-/// What a look has found that was not so before.
+/// A change that a look has found.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum BudgetChange {
     /// Nothing new begins, and no record became durable between two looks.
@@ -62,7 +62,7 @@ pub enum BudgetChange {
     GoesOn,
 }
 
-/// Which list of an [`OutcomeBudget`] somebody waits in already; one for each task that waits.
+/// The list of an [`OutcomeBudget`] that somebody waits in already; one for each task that waits.
 #[derive(Debug, Default)]
 pub struct BudgetWait(Option<u64>);
 

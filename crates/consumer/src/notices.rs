@@ -7,7 +7,7 @@ use std::time::Duration;
 use posthaste_units::BackOff;
 use tokio::time::Instant;
 
-/// Which owed notices wait, and until when. A bounded number is made at a time; while none can be made, one is tried now and then.
+/// The schedule of owed notices. A bounded number is made at a time; while none can be made, one is tried now and then.
 ///
 /// `K` names a notice. What it says is looked up when it is made, so one that waits costs a few bytes.
 #[derive(Debug)]

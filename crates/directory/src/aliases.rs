@@ -7,7 +7,7 @@ use crate::route::{Mailbox, Mailboxes, Place, Refusal, Route};
 /// Names an alias; those of patterns and of a catch-all have no other name.
 pub(crate) type AliasId = u32;
 
-/// What an alias does.
+/// The action of an alias.
 #[derive(Debug)]
 pub(crate) enum Action {
     /// At least one target.
@@ -32,7 +32,7 @@ impl Aliases {
         &self.0[id as usize]
     }
 
-    /// Whether one leads to another host.
+    /// True if an alias leads to another host.
     pub fn has_remote(&self) -> bool {
         let is_remote = |target: &Target| matches!(target, Target::Mailbox(Mailbox { place: Place::Remote, .. }));
         self.0.iter().any(|action| matches!(action, Action::To(targets) if targets.iter().any(is_remote)))
@@ -75,7 +75,7 @@ impl Aliases {
     }
 }
 
-/// What was found on the way from one recipient.
+/// The targets found on the way from one recipient.
 #[derive(Debug, Default)]
 pub(crate) struct Found {
     mailboxes: Vec<Mailbox>,
@@ -100,7 +100,7 @@ impl Found {
     }
 }
 
-/// What is wrong with an alias, and with which of its targets.
+/// A mistake in an alias, with the target that has it.
 #[derive(Debug)]
 pub(crate) struct Wrong {
     pub alias: AliasId,
@@ -108,10 +108,10 @@ pub(crate) struct Wrong {
     pub message: String,
 }
 
-/// What a check found out.
+/// The findings of a check.
 pub(crate) struct Checked {
     pub aliases: Aliases,
-    /// Whether mail for the alias reaches any mailbox.
+    /// True for each alias whose mail reaches a mailbox.
     pub delivers: Vec<bool>,
 }
 

@@ -20,7 +20,7 @@ impl Directory {
     /// Makes the directory of these domains. `mailbox` is the last part of each mailbox's path, such as `Maildir`.
     ///
     /// # Errors
-    /// What is wrong with the domains, as entries of a list `domain`.
+    /// A mistake in the domains, as entries of a list `domain`.
     pub fn new(domains: &[Domain], mailbox: &str) -> Result<Self, Problem> {
         let mut directory = Self {
             domains: Vec::with_capacity(domains.len()),
@@ -145,7 +145,7 @@ impl Directory {
         }
     }
 
-    /// What `targets` of the alias `name`, written in `domain`, do. The place of a problem is the target's.
+    /// The action of `targets` of the alias `name`, written in `domain`. The place of a problem is the target's.
     fn action(&self, targets: &Targets, domain: u32, name: &str) -> Result<Action, Problem> {
         let targets = match targets {
             Targets::Discard => return Ok(Action::Discard),
@@ -285,7 +285,7 @@ struct Origin<'a> {
 
 enum At<'a> {
     Alias(&'a str),
-    /// What `forward` of an account says.
+    /// `forward` of an account.
     Forward(&'a str),
     Pattern(usize),
     CatchAll,
@@ -297,7 +297,7 @@ impl Origin<'_> {
         if let At::Alias(name) | At::Forward(name) = self.at { name } else { "" }
     }
 
-    /// What is wrong with one of its targets, or with all of them.
+    /// Places a mistake at one of its targets, or at all of them.
     fn problem(&self, problem: Problem) -> Problem {
         let at = match &self.at {
             At::Alias(name) => vec!["aliases".into(), Key::Name((*name).to_owned())],

@@ -51,7 +51,7 @@ pub struct Domain {
     pub accounts: BTreeMap<String, Account>,
 }
 
-/// What is special to the mailbox of one user.
+/// Settings for the mailbox of one user.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Account {

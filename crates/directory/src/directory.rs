@@ -59,7 +59,7 @@ pub(crate) struct CatchAll {
 }
 
 impl Directory {
-    /// What becomes of mail for a recipient. Without a domain it belongs to the first one, as `<postmaster>` does (RFC 5321 section 4.1.1.3).
+    /// The route of mail for a recipient. Without a domain it belongs to the first one, as `<postmaster>` does (RFC 5321 section 4.1.1.3).
     pub fn recipient(&self, path: &ForwardPath) -> Route {
         self.of_path(path, &mut ())
     }
@@ -71,12 +71,12 @@ impl Directory {
         (steps, route)
     }
 
-    /// Whether `domain` is one that we receive mail for.
+    /// True if we receive mail for `domain`.
     pub fn is_ours(&self, domain: &str) -> bool {
         folded_domain(domain).is_some_and(|name| self.by_name.contains_key(&*name))
     }
 
-    /// Whether an alias leads to another host.
+    /// True if an alias leads to another host.
     pub fn has_remote(&self) -> bool {
         self.aliases.has_remote()
     }
@@ -161,7 +161,7 @@ impl Directory {
         }
     }
 
-    /// What a target of an alias or pattern stands for: a user or an alias, with or without a detail. Patterns and the catch-all are for
+    /// Resolves a target of an alias or pattern: a user or an alias, with or without a detail. Patterns and the catch-all are for
     /// recipients alone, so what an alias leads to is known before mail comes.
     pub(crate) fn target(&self, domain: u32, local_part: &str) -> Result<Target, Refusal> {
         let table = &self.domains[domain as usize];
@@ -200,7 +200,7 @@ impl Directory {
         Ok(Mailbox { place, address: table.address(local_part).into() })
     }
 
-    /// What stands behind the separator in an address of ours, as [`Mailbox::address`] has it: `lists` in `alice+lists@example.org`.
+    /// The detail behind the separator in an address of ours, as [`Mailbox::address`] has it: `lists` in `alice+lists@example.org`.
     pub fn detail<'a>(&self, address: &'a str) -> Option<&'a str> {
         let (local_part, domain) = address.rsplit_once('@')?;
         let table = &self.domains[*self.by_name.get(domain)? as usize];
@@ -272,7 +272,7 @@ impl Directory {
 }
 
 impl Table {
-    /// What stands before the separator, if there is a detail behind it.
+    /// The part before the separator, if there is a detail behind it.
     pub(crate) fn base<'a>(&self, name: &'a str) -> Option<Cow<'a, str>> {
         let (base, _) = name.split_once(self.separator?)?;
         Some(folded(base)).filter(|base| !base.is_empty())

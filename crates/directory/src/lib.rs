@@ -1,4 +1,4 @@
-//! Who receives mail: domains, users, aliases, and the route of each address.
+//! Receivers of mail: domains, users, aliases, and the route of each address.
 //!
 //! For any program that accepts mail for users. It reads no file and opens no socket, and a look-up waits for nothing; where mail is kept is its
 //! user's affair.

@@ -33,7 +33,7 @@ impl Directory {
         }
     }
 
-    /// Whether `address` is one of `login`, which has the form of [`Directory::login_name`]: its own, with a detail or without, or one that leads to it. Takes
+    /// True if `address` is one of `login`, which has the form of [`Directory::login_name`]: its own, with a detail or without, or one that leads to it. Takes
     /// as long as the look-up of a recipient.
     pub fn is_address_of(&self, address: &Address, login: &str) -> bool {
         let Some((user, login_domain)) = login.rsplit_once('@') else { return false };
@@ -59,7 +59,7 @@ impl Directory {
 }
 
 impl Table {
-    /// Whether a local part means `user`, as it is or with a detail.
+    /// True if a local part means `user`, with or without a detail.
     fn names(&self, local_part: &str, user: &str) -> bool {
         let name = folded(local_part);
         // Exact names come first, as when mail is delivered.

@@ -6,13 +6,13 @@ use regex::{Captures, Regex, RegexBuilder};
 #[derive(Debug)]
 pub(crate) struct Expression {
     regex: Regex,
-    /// As the configuration has it.
+    /// The text in the configuration.
     pub text: String,
 }
 
 impl Expression {
     /// # Errors
-    /// What is wrong with it.
+    /// Describes the mistake.
     pub fn new(text: &str) -> Result<Self, String> {
         if text.len() > TEXT_BYTES_MAX {
             return Err(format!("a pattern has at most {TEXT_BYTES_MAX} bytes"));
@@ -60,7 +60,7 @@ impl Template {
     /// `$1` or `${1}` or `${name}` for a group of `expression`, `$$` for a dollar.
     ///
     /// # Errors
-    /// What is wrong with it.
+    /// Describes the mistake.
     pub fn new(text: &str, expression: &Expression) -> Result<Self, String> {
         let mut pieces = Vec::new();
         let mut rest = text;

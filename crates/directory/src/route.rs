@@ -1,4 +1,4 @@
-//! What becomes of a recipient's mail.
+//! The route of a recipient's mail.
 
 use std::ops::Deref;
 use std::sync::Arc;
@@ -7,7 +7,7 @@ use posthaste_smtp::Reply;
 
 use crate::transport::{Transport, TransportKind};
 
-/// What becomes of a recipient's mail.
+/// The route of a recipient's mail.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Route {
@@ -24,7 +24,7 @@ pub enum Route {
 pub struct Mailbox {
     /// Where its mail goes.
     pub place: Place,
-    /// What Delivered-To says, and whom an LMTP server is told.
+    /// The address for Delivered-To and for an LMTP server.
     pub address: Arc<str>,
 }
 
@@ -49,7 +49,7 @@ impl Mailbox {
         }
     }
 
-    /// What two mailboxes of one message must not have in common: a Maildir, a file or an address elsewhere gets it once, a program or a server once for each address.
+    /// The key that two mailboxes of one message must not have in common: a Maildir, a file or an address elsewhere gets it once, a program or a server once for each address.
     pub fn identity(&self) -> (&str, Option<&str>) {
         let is_by_address = match &self.place {
             Place::Maildir(_) | Place::Remote => false,
@@ -111,7 +111,7 @@ pub enum Refusal {
 }
 
 impl Refusal {
-    /// What the client is told.
+    /// The reply to the client.
     pub fn reply(&self) -> Reply {
         match self {
             Self::Relay => Reply::new(550, "5.7.1", "We do not relay"),
@@ -125,7 +125,7 @@ impl Refusal {
     /// Reads a reply of the configuration: a text, or a code, an enhanced code and a text.
     ///
     /// # Errors
-    /// What is wrong with it.
+    /// Describes the mistake.
     pub(crate) fn configured(text: &str) -> Result<Self, String> {
         if text.is_empty() || text.len() > REPLY_TEXT_BYTES_MAX || !text.bytes().all(|b| matches!(b, b' '..=b'~')) {
             return Err(format!("a reply is one line of ASCII, of 1 to {REPLY_TEXT_BYTES_MAX} characters"));

@@ -5,7 +5,7 @@ use crate::aliases::AliasId;
 /// One step of a look-up: `address` stands for all of `to`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Step {
-    /// What was looked up.
+    /// The looked-up address.
     pub address: String,
     /// Why it stands for `to`.
     pub rule: Rule,
@@ -23,7 +23,7 @@ pub enum Rule {
     OneForm,
     /// Its domain is another name of ours.
     DomainAlias,
-    /// What stands behind the separator does not count.
+    /// The address without its detail.
     Detail,
     /// An alias.
     Alias,

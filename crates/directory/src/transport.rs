@@ -14,7 +14,7 @@ pub struct Transport {
     kind: TransportKind,
 }
 
-/// What a [`Transport`] is.
+/// The kind of a [`Transport`].
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum TransportKind {
@@ -32,7 +32,7 @@ impl Transport {
     /// Reads `|/program argument …`, `/file`, `lmtp:unix:/socket` or `lmtp:host:port`. `None`: it is none of these, so it is an address.
     ///
     /// # Errors
-    /// What is wrong with it.
+    /// Describes the mistake.
     pub fn parse(text: &str) -> Option<Result<Self, String>> {
         let kind = if let Some(command) = text.strip_prefix('|') {
             program(command)
@@ -50,17 +50,17 @@ impl Transport {
         Some(checked.map(|kind| Self { text: text.into(), kind }))
     }
 
-    /// As it was written: its identity.
+    /// The text in the configuration: its identity.
     pub fn text(&self) -> &Arc<str> {
         &self.text
     }
 
-    /// What it is.
+    /// Its kind.
     pub fn kind(&self) -> &TransportKind {
         &self.kind
     }
 
-    /// Whether it uses the rights of the server's user: it runs a program, or writes a file.
+    /// True if it uses the rights of the server's user: it runs a program, or writes a file.
     pub fn acts_here(&self) -> bool {
         matches!(self.kind, TransportKind::Program(_) | TransportKind::File(_))
     }

@@ -75,7 +75,7 @@ fn reversed(domains: &[Domain]) -> Vec<Domain> {
     domains
 }
 
-/// What aliases mean, as simply as it can be said: the mailboxes of all that can be reached, those of aliases only where they lead back to themselves.
+/// The meaning of aliases, as simply as it can be said: the mailboxes of all that can be reached, those of aliases only where they lead back to themselves.
 fn model(domains: &[Domain], name: &str, domain: &str) -> BTreeSet<String> {
     let domain_of = |name: &str| domains.iter().find(|domain| domain.names().any(|other| other == name)).unwrap();
     let targets = |(name, domain): &(String, String)| -> Vec<(String, String)> {

@@ -273,7 +273,7 @@ pub fn syncfs<Fd: AsFd>(fd: Fd) -> io::Result<()> {
     }
 }
 
-/// What is declared of the file system of `fd`; nothing if it is a real one.
+/// The declaration of the file system of `fd`; `None` if it is a real one.
 pub fn declared(fd: impl AsFd) -> Option<Declared> {
     let mut world = world()?;
     let (machine, node) = world.node(identity(&fs::fstat(&fd).ok()?))?;
@@ -297,7 +297,7 @@ pub fn mounts_below(dir: &std::path::Path) -> Option<Vec<std::path::PathBuf>> {
     Some(world.state(machine).mount_points.iter().filter(below).cloned().collect())
 }
 
-/// What is declared to be left on the file system of `path`, all that there can be if nothing is; nothing if it is a real one.
+/// The declared space on the file system of `path`, unbounded if none is declared; `None` if it is a real one.
 pub fn declared_space(path: &std::path::Path) -> Option<Space> {
     let mut world = world()?;
     let (machine, node) = world.node(identity(&fs::stat(path).ok()?))?;

@@ -1,4 +1,4 @@
-//! What a cut makes of each change that is not durable: kept, dropped or torn.
+//! Decides for each change that is not durable whether a cut keeps, drops or tears it.
 
 use posthaste_random::Random;
 
@@ -7,7 +7,7 @@ use crate::event::{Choice, Cut, Event};
 /// Bytes that a disk writes whole or not at all.
 pub const SECTOR: usize = 512;
 
-/// What becomes of a change.
+/// The outcome of a change.
 pub(crate) enum Fate {
     Kept,
     Dropped,
@@ -24,7 +24,7 @@ pub(crate) struct Chooser {
     end: usize,
 }
 
-/// What one cut does to the changes that are not durable.
+/// How one cut treats changes that are not durable.
 #[derive(Clone, Copy)]
 enum CutMode {
     Kept,
@@ -105,5 +105,5 @@ pub(crate) fn write(file: &mut Vec<u8>, at: usize, bytes: &[u8]) {
     file[at..at + bytes.len()].copy_from_slice(bytes);
 }
 
-/// What lay in a block before it was this file's.
+/// Content of a block before it was this file's.
 pub(crate) const GARBAGE: u8 = 0xDB;

@@ -12,7 +12,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use rustix::io::Errno;
 
-/// What lies under a file system, as far as the kernel tells.
+/// The devices under a file system, as far as the kernel tells.
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum Devices {
     /// These disks.

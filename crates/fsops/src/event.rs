@@ -1,4 +1,4 @@
-//! What is done to a file system, call by call, and the moment at which the power goes.
+//! Changes of a file system, call by call, and the moment at which the power goes.
 
 use std::fmt;
 use std::str::FromStr;
@@ -16,7 +16,7 @@ pub enum Event {
         name: String,
         /// Itself.
         node: NodeId,
-        /// Whether it is a directory.
+        /// True for a directory.
         is_dir: bool,
     },
     /// A file got another name.
@@ -34,7 +34,7 @@ pub enum Event {
         dir: NodeId,
         /// The name.
         name: String,
-        /// What it led to.
+        /// The file or directory behind the name.
         node: NodeId,
     },
     /// A file or directory was renamed, in place of what had that name before.
@@ -43,14 +43,14 @@ pub enum Event {
         from: (NodeId, String),
         /// Directory and name after.
         to: (NodeId, String),
-        /// What was renamed.
+        /// The renamed file or directory.
         node: NodeId,
     },
     /// Two names changed places.
     Exchange {
         /// Directory and name of the one, and what it led to before.
         first: (NodeId, String, NodeId),
-        /// The same of the other.
+        /// The second name of the exchange: directory, name, node.
         second: (NodeId, String, NodeId),
     },
     /// A file was cut off, or grew by zeros.
@@ -77,7 +77,7 @@ pub enum Event {
     Acknowledged(u64),
 }
 
-/// What a sync is of.
+/// The files that a sync covers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Scope {
     /// fsync or fdatasync: of this file or directory.
@@ -87,7 +87,7 @@ pub enum Scope {
 }
 
 impl Event {
-    /// Whether it makes anything durable.
+    /// True if it makes something durable.
     pub fn is_sync(&self) -> bool {
         matches!(self, Event::Sync(_))
     }
@@ -124,11 +124,11 @@ impl Event {
 pub struct Cut {
     /// It goes before this event.
     pub position: usize,
-    /// What becomes of what is not durable then.
+    /// The outcome of changes that are not durable then.
     pub choice: Choice,
 }
 
-/// What becomes of what is not durable.
+/// The outcome of changes that are not durable.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Choice {
     /// This seed decides.

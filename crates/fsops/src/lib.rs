@@ -67,7 +67,7 @@ use rustix::fs as calls;
 /// [`rustix::fs::fsync`]. EIO is told to those who [watch](watch()) the device.
 ///
 /// # Errors
-/// Those of `fsync`.
+/// See fsync(2).
 pub fn fsync(fd: impl AsFd) -> rustix::io::Result<()> {
     devices::told(&fd, "fsync", calls::fsync(&fd))
 }
@@ -75,7 +75,7 @@ pub fn fsync(fd: impl AsFd) -> rustix::io::Result<()> {
 /// [`rustix::fs::fdatasync`]. EIO is told to those who [watch](watch()) the device.
 ///
 /// # Errors
-/// Those of `fdatasync`.
+/// See fdatasync(2).
 pub fn fdatasync(fd: impl AsFd) -> rustix::io::Result<()> {
     devices::told(&fd, "fdatasync", calls::fdatasync(&fd))
 }
@@ -83,7 +83,7 @@ pub fn fdatasync(fd: impl AsFd) -> rustix::io::Result<()> {
 /// [`rustix::fs::syncfs`]. EIO is told to those who [watch](watch()) the device.
 ///
 /// # Errors
-/// Those of `syncfs`.
+/// See syncfs(2).
 pub fn syncfs(fd: impl AsFd) -> rustix::io::Result<()> {
     devices::told(&fd, "syncfs", calls::syncfs(&fd))
 }
@@ -92,7 +92,7 @@ pub fn syncfs(fd: impl AsFd) -> rustix::io::Result<()> {
 /// too: the process that made it may have been killed before the sync.
 ///
 /// # Errors
-/// Those of making, opening and syncing them.
+/// An error of making, opening or syncing a directory.
 pub fn make_dir(dir: &Path) -> io::Result<()> {
     let parent = dir.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
     let was_there = dir.is_dir();
@@ -116,22 +116,22 @@ pub fn make_dir(dir: &Path) -> io::Result<()> {
     Ok(())
 }
 
-/// What a [`Machine`]'s file system is declared to be.
+/// Properties that a [`Machine`]'s file system is declared to have.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Declared {
-    /// Which of the machine's file systems it is.
+    /// Number of the file system within its machine.
     pub device: u64,
-    /// Whether 0 from `syncfs` is to be believed.
+    /// True if a 0 from `syncfs` can be believed.
     pub syncfs_trusted: bool,
-    /// Whether changes of names reach the disk in their order, so that an fsync makes all earlier ones durable, too.
+    /// True if changes of names reach the disk in their order, so that an fsync makes all earlier ones durable, too.
     pub ordered_log: bool,
-    /// Which life of the page cache this is: another one after each power cut.
+    /// Number of the page cache's life: a new one begins after each power cut.
     pub life: u64,
-    /// Whether it has been given up: nothing can be changed there, and `syncfs` says 0 for nothing.
+    /// True if it has been given up: nothing can be changed there, and `syncfs` returns 0 without a sync.
     pub is_read_only: bool,
 }
 
-/// What is declared of the file system of `fd`; nothing if it is a real one.
+/// The declaration of the file system of `fd`; `None` if it is a real one.
 #[cfg(not(feature = "record"))]
 #[inline]
 pub fn declared(_fd: impl AsFd) -> Option<Declared> {
@@ -145,7 +145,7 @@ pub fn mounts_below(_dir: &std::path::Path) -> Option<Vec<std::path::PathBuf>> {
     None
 }
 
-/// What is declared to be left on the file system of `path`; nothing if it is a real one.
+/// The declared space on the file system of `path`; `None` if it is a real one.
 #[cfg(not(feature = "record"))]
 #[inline]
 pub fn declared_space(_path: &std::path::Path) -> Option<Space> {
@@ -162,7 +162,7 @@ pub fn is_of_disk(error: &io::Error) -> bool {
 /// Writes all of `bytes` at the file's position.
 ///
 /// # Errors
-/// Those of `write`.
+/// See write(2).
 pub fn write_all(fd: impl AsFd, bytes: &[u8]) -> io::Result<()> {
     write_all_parts(fd, &mut [IoSlice::new(bytes)], None)
 }
@@ -170,7 +170,7 @@ pub fn write_all(fd: impl AsFd, bytes: &[u8]) -> io::Result<()> {
 /// Writes all parts, one behind the other, however few bytes the kernel takes at a time: at `offset`, or at the file's position.
 ///
 /// # Errors
-/// Those of `writev` and `pwritev`.
+/// See writev(2) and pwritev(2).
 pub fn write_all_parts(fd: impl AsFd, mut parts: &mut [IoSlice<'_>], mut offset: Option<u64>) -> io::Result<()> {
     // Empty parts in front are gone from here on, so that 0 means that nothing more can be written.
     IoSlice::advance_slices(&mut parts, 0);

@@ -26,7 +26,7 @@ impl Machine {
     /// A machine with an empty disk: `syncfs` is to be believed, and names reach the disk in any order.
     ///
     /// # Errors
-    /// Those of making a directory.
+    /// An error of making a directory.
     pub fn new() -> io::Result<Self> {
         Self::boot(&Tree::default(), true, false)
     }
@@ -34,7 +34,7 @@ impl Machine {
     /// A machine with this on its disk, durable.
     ///
     /// # Errors
-    /// Those of writing it all.
+    /// An error of writing the tree.
     pub fn boot(tree: &Tree, syncfs_trusted: bool, ordered_log: bool) -> io::Result<Self> {
         let dir = temporary()?;
         let mut nodes = vec![(identity(dir.path())?, ROOT)];
@@ -75,7 +75,7 @@ impl Machine {
         self.with(|state| (state.syncs, state.changes))
     }
 
-    /// How often a directory was opened through the door so far. A scan opens the one it reads.
+    /// Number of directories opened through the door so far. A scan opens the directory that it reads.
     pub fn dirs_opened(&self) -> u64 {
         self.with(|state| state.dirs_opened)
     }
@@ -122,7 +122,7 @@ impl Machine {
         self.with(|state| state.is_off = false);
     }
 
-    /// What was done so far.
+    /// The recording so far.
     pub fn recording(&self) -> Recording {
         let (events, mounts) = self.with(|state| (state.events.clone(), state.mounts.clone()));
         Recording { base: self.base.clone(), events, mounts, ordered_log: self.ordered_log }
@@ -131,7 +131,7 @@ impl Machine {
     /// Paths that are not as the recording says: something has changed them past the door.
     ///
     /// # Errors
-    /// Those of reading it all.
+    /// An error of reading the tree.
     pub fn unrecorded(&self) -> io::Result<Vec<PathBuf>> {
         let recorded = self.recording().cached();
         let mut recorded = recorded.files();

@@ -1,4 +1,4 @@
-//! What was done to a file system, and what a power cut makes of it.
+//! The changes of a file system, and the trees that a power cut leaves of them.
 //!
 //! The model, for every call that had returned when the power went and that no sync has covered:
 //!
@@ -24,13 +24,13 @@ use crate::tree::{Mounts, NodeId, Tree};
 /// A run: what there was before it, and everything that was done.
 #[derive(Debug, Clone)]
 pub struct Recording {
-    /// What there was before, durable.
+    /// The durable tree before the first event.
     pub base: Tree,
-    /// What was done.
+    /// The events, in order.
     pub events: Vec<Event>,
-    /// What lies on which file system.
+    /// The file system of each directory.
     pub mounts: Mounts,
-    /// Whether the changes of names on a file system reach the disk in their order.
+    /// True if the changes of names on a file system reach the disk in their order.
     pub ordered_log: bool,
 }
 
@@ -43,7 +43,7 @@ enum Reached {
 }
 
 impl Recording {
-    /// What a program sees at the end: everything kept.
+    /// The tree that a program sees at the end: everything kept.
     pub fn cached(&self) -> Tree {
         let mut tree = self.base.clone();
         for event in &self.events {
@@ -61,12 +61,12 @@ impl Recording {
         })
     }
 
-    /// How many changes are not durable before `position`: [`Choice::Bits`] has a bit for each.
+    /// Number of changes that are not durable before `position`: [`Choice::Bits`] has a bit for each.
     pub fn pending_before(&self, position: usize) -> usize {
         self.reached(position).iter().filter(|reached| **reached == Reached::Pending).count()
     }
 
-    /// The same run on a disk that says yes to syncs and does nothing: what a program without syncs would have left.
+    /// The same run on a disk that acknowledges syncs and does nothing: the tree that a program without syncs would have left.
     pub fn without_syncs(&self, forgotten: impl Fn(usize) -> bool) -> Self {
         let kept = |(index, event): (usize, &Event)| match event.is_sync() && forgotten(index) {
             // Stays an event, so that positions keep their meaning.
@@ -76,7 +76,7 @@ impl Recording {
         Recording { events: self.events.iter().enumerate().map(kept).collect(), ..self.clone() }
     }
 
-    /// What the power leaves.
+    /// The tree after a power cut.
     pub fn cut(&self, cut: Cut) -> Tree {
         let reached = self.reached(cut.position);
         let pending = reached.iter().filter(|reached| **reached == Reached::Pending).count();
@@ -173,7 +173,7 @@ fn exist(tree: &mut Tree, event: &Event) {
     }
 }
 
-/// Whether it needs another change that was dropped: it makes a name that something else still has, or renames what is still called otherwise or still has
+/// True if it needs another change that was dropped: it makes a name that something else still has, or renames what is still called otherwise or still has
 /// another's name.
 fn is_impossible(tree: &mut Tree, event: &Event) -> bool {
     match event {

@@ -1,9 +1,9 @@
-//! What a file system has left, and what of it is to stay free.
+//! Free space of a file system, and the part of it that stays free.
 
 use std::io;
 use std::path::Path;
 
-/// What a file system has left, or a part of that.
+/// Free bytes and inodes of a file system, or a part of them.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Space {
     /// Bytes.
@@ -19,7 +19,7 @@ impl Space {
     /// Of the file system that a file or directory lies on. Blocks as long as that does.
     ///
     /// # Errors
-    /// Those of `statvfs`.
+    /// See statvfs(3).
     pub fn of(path: &Path) -> io::Result<Self> {
         if let Some(declared) = crate::declared_space(path) {
             return Ok(declared);
@@ -30,24 +30,24 @@ impl Space {
         Ok(Space { bytes: space.f_bavail.saturating_mul(space.f_frsize), inodes })
     }
 
-    /// Whether there is at least as much of both.
+    /// True if there is at least as much of both.
     pub fn covers(self, other: Space) -> bool {
         self.bytes >= other.bytes && self.inodes >= other.inodes
     }
 
-    /// What is left of both; none where there is less.
+    /// The difference of both; zero where there is less.
     pub fn less(self, other: Space) -> Space {
         Space { bytes: self.bytes.saturating_sub(other.bytes), inodes: self.inodes.saturating_sub(other.inodes) }
     }
 }
 
-/// What the file system of a machine has left.
+/// Space left on the file system of a machine.
 #[cfg(feature = "record")]
 #[derive(Debug, Clone)]
 pub(crate) enum DeclaredSpace {
     /// This, whatever is written.
     Fixed(Space),
-    /// What the files below this directory leave of so many bytes.
+    /// So many bytes, less those of the files below this directory.
     Disk(std::path::PathBuf, u64),
 }
 

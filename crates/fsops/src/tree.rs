@@ -75,7 +75,7 @@ impl Tree {
         points
     }
 
-    /// What lies on which file system.
+    /// The file system of each directory.
     pub(crate) fn mounts(&self) -> Mounts {
         let mut all = Mounts::default();
         for mount in &self.mounts {

@@ -14,7 +14,7 @@ use crate::event::{Event, Scope};
 use crate::space::DeclaredSpace;
 use crate::tree::{Mounts, NodeId, Tree};
 
-/// What goes wrong, and when: counts start at 1 with the machine.
+/// Faults, and their moments: counts start at 1 with the machine.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Faults {
     /// These syncs fail with EIO and forget what they should have written.
@@ -29,7 +29,7 @@ pub struct Faults {
     pub kill_before: Option<u64>,
     /// Syncs do not return until the faults are others, from the write of these bytes on; if there are none, at once.
     pub hang_syncs: Option<Vec<u8>>,
-    /// What has these bytes cannot be read: a [`pread`](crate::pread) of them fails with EIO.
+    /// Blocks with these bytes cannot be read: a [`pread`](crate::pread) of them fails with EIO.
     pub bad_sectors: Option<Vec<u8>>,
 }
 
@@ -53,7 +53,7 @@ pub(crate) struct State {
     // Where they begin: no name of these directories changes.
     pub mount_points: Vec<PathBuf>,
     pub faults: Faults,
-    /// What is left on file systems, where it is declared.
+    /// Space left on file systems, where it is declared.
     pub spaces: BTreeMap<NodeId, DeclaredSpace>,
     // Files whose writes a sync of their file system has forgotten: their own next sync tells so, as the kernel does.
     forgotten: BTreeSet<NodeId>,
@@ -125,7 +125,7 @@ impl World {
         node
     }
 
-    /// Nothing leads there any more; its number may be used again.
+    /// No name leads there any more; its number may be used again.
     pub fn forget(&mut self, identity: (u64, u64)) {
         self.nodes.remove(&identity);
     }

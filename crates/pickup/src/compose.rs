@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 use posthaste_message::DateTime;
 use posthaste_message::mime::{DecodedAddress, Field, Header};
 
-/// What is written into a header where it is missing.
+/// Fields that are added to a header without them.
 #[derive(Debug, Clone)]
 pub(crate) struct Missing<'a> {
     /// The address for From.
@@ -21,7 +21,7 @@ pub(crate) struct Missing<'a> {
 /// Fields that a message does not leave the machine with: blind copies, and what only a delivery may say.
 const REMOVED: [&str; 4] = ["Bcc", "Resent-Bcc", "Content-Length", "Return-Path"];
 
-/// Whether `line`, without its end, begins a field (RFC 5322 section 2.2).
+/// True if `line`, without its end, begins a field (RFC 5322 section 2.2).
 pub(crate) fn begins_field(line: &[u8]) -> bool {
     let Some(colon) = line.iter().position(|&b| b == b':') else { return false };
     let name = line[..colon].trim_ascii_end();
@@ -31,7 +31,7 @@ pub(crate) fn begins_field(line: &[u8]) -> bool {
 /// The addresses in To, Cc and Bcc; where the message is sent again, those in Resent-To, Resent-Cc and Resent-Bcc alone (RFC 5322 section 3.6.6).
 ///
 /// # Errors
-/// What stands where an address should.
+/// Describes the text in place of an address.
 pub(crate) fn recipients(header: &[u8]) -> Result<Vec<String>, String> {
     let header = Header::new(header);
     let names = if is_resent(&header) { ["Resent-To", "Resent-Cc", "Resent-Bcc"] } else { ["To", "Cc", "Bcc"] };

@@ -23,7 +23,7 @@ pub const UNFINISHED_AGE_MAX: Duration = Duration::from_secs(36 * 3600);
 pub struct Directory {
     path: PathBuf,
     fd: OwnedFd,
-    /// Whether we may list it, which an fsync of it needs.
+    /// True if we may list it, which an fsync of it needs.
     is_readable: bool,
     uid: u32,
     gid: u32,
@@ -64,7 +64,7 @@ impl Directory {
     /// Opens a directory below this one, and makes it (mode 0700) if it is not there. A link is not followed: others may have put it there.
     ///
     /// # Errors
-    /// Those of making and opening it.
+    /// An error of making or opening it.
     pub fn make_below(&self, name: &str) -> io::Result<Self> {
         let flags = OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC | OFlags::RDONLY;
         let open = || fsops::openat(&self.fd, name, flags, Mode::empty());
@@ -89,10 +89,10 @@ impl Directory {
         self.uid
     }
 
-    /// What `choose` makes of messages, in no order, at most `max`; and whether there may be more.
+    /// Applies `choose` to messages, in no order, and returns at most `max` results; true if there may be more.
     ///
     /// # Errors
-    /// Those of reading it.
+    /// An error of reading it.
     pub fn files<T>(&self, max: usize, mut choose: impl FnMut(&DirEntry) -> Option<T>) -> io::Result<(Vec<T>, bool)> {
         let mut chosen = Vec::new();
         for entry in std::fs::read_dir(&self.path)? {
@@ -109,7 +109,7 @@ impl Directory {
         Ok((chosen, false))
     }
 
-    /// Whom the message of that name belongs to; `None` if there is none.
+    /// Owner of the message of that name; `None` if there is none.
     pub fn owner(&self, name: &OsStr) -> Option<u32> {
         let found = rustix::fs::statat(&self.fd, name.as_bytes(), AtFlags::SYMLINK_NOFOLLOW).ok()?;
         let is_dir = FileType::from_raw_mode(found.st_mode) == FileType::Directory;
@@ -119,7 +119,7 @@ impl Directory {
     /// The names of all messages, in no order.
     ///
     /// # Errors
-    /// Those of reading it.
+    /// An error of reading it.
     pub fn names(&self) -> io::Result<Vec<OsString>> {
         Ok(self.files(usize::MAX, |file| Some(file.file_name()))?.0)
     }
@@ -127,7 +127,7 @@ impl Directory {
     /// Removes unfinished files that nobody has written to for [`UNFINISHED_AGE_MAX`] before `now`. Returns how many.
     ///
     /// # Errors
-    /// Those of reading it. What cannot be removed stays.
+    /// An error of reading it. A file that cannot be removed stays.
     pub fn remove_unfinished(&self, now: SystemTime) -> io::Result<usize> {
         let mut removed = 0;
         for entry in std::fs::read_dir(&self.path)? {
@@ -147,7 +147,7 @@ impl Directory {
     /// Removes a message that is kept elsewhere by now; durable with [`sync`](Self::sync).
     ///
     /// # Errors
-    /// Those of unlinking it; none if it is gone.
+    /// An error of unlinking it; none if it is gone.
     pub fn remove(&self, name: &OsStr) -> io::Result<()> {
         match fsops::unlinkat(&self.fd, name.as_bytes(), AtFlags::empty()) {
             Err(Errno::NOENT) => Ok(()),
@@ -167,7 +167,7 @@ impl Directory {
     /// Moves a message to another directory of the same file system; durable with [`sync`](Self::sync) of both. What has the new name is replaced.
     ///
     /// # Errors
-    /// Those of renaming it; none if it is gone.
+    /// An error of renaming it; none if it is gone.
     pub fn move_to(&self, name: &OsStr, to: &Self, new_name: &OsStr) -> io::Result<()> {
         match fsops::renameat(&self.fd, name.as_bytes(), &to.fd, new_name.as_bytes()) {
             Err(Errno::NOENT) => Ok(()),
@@ -178,7 +178,7 @@ impl Directory {
     /// Makes the names as they are now durable. `within` is a file on the same file system, for directories that we may not open.
     ///
     /// # Errors
-    /// Those of the sync: the names may be lost by a power cut.
+    /// An error of the sync: the names may be lost by a power cut.
     pub(crate) fn sync_with(&self, within: impl AsFd) -> io::Result<()> {
         if self.is_readable {
             return self.sync();
@@ -189,7 +189,7 @@ impl Directory {
     /// Makes the names as they are now durable.
     ///
     /// # Errors
-    /// Those of the sync; we may not list it.
+    /// An error of the sync; a directory that we may not list is refused.
     pub fn sync(&self) -> io::Result<()> {
         Ok(fsops::fsync(&self.fd)?)
     }
@@ -219,12 +219,12 @@ impl AsFd for Directory {
     }
 }
 
-/// Whether a file of that name is still being written.
+/// True if a file of that name is still being written.
 pub(crate) fn is_unfinished(name: &OsStr) -> bool {
     name.as_bytes().starts_with(b".")
 }
 
-/// Whether a message can be taken from such a file. A second name would let a user have the server read, and remove, what belongs to somebody else.
+/// True if a message can be taken from such a file. A second name would let a user have the server read, and remove, what belongs to somebody else.
 pub(crate) fn is_sound(found: &Metadata) -> bool {
     found.is_file() && found.nlink() == 1
 }

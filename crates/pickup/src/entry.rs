@@ -41,7 +41,7 @@ pub enum EntryError {
     /// It is larger than the server takes.
     #[error("the message is larger than {limit} bytes")]
     TooLarge {
-        /// What the server takes, in octets.
+        /// The server's limit, in octets.
         limit: u64,
     },
     /// Its envelope is.
@@ -121,7 +121,7 @@ impl<'a> Entry<'a> {
         Ok(name)
     }
 
-    /// The same into another directory of the file system, under a name that may be taken: what has it is replaced, in one step.
+    /// Finishes it in another directory of the file system, under a name that may be taken: a file there is replaced, in one step.
     ///
     /// # Errors
     /// See [`EntryError`].

@@ -1,4 +1,4 @@
-//! What stands in front of a message in its file: length, checksum, envelope.
+//! The head of a message's file: length, checksum, envelope.
 
 use std::fmt::Write as _;
 
@@ -31,7 +31,7 @@ pub enum HeadError {
     Line {
         /// Counted from 1, with the first line of the file.
         line: usize,
-        /// What is wrong with it.
+        /// The mistake.
         why: String,
     },
     /// No sender, or no recipient.
@@ -39,7 +39,7 @@ pub enum HeadError {
     Missing(&'static str),
 }
 
-/// What the first line promises of all that follows it.
+/// The promises of the first line about all that follows it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Promise {
     /// Octets behind the first line.
@@ -48,13 +48,13 @@ pub(crate) struct Promise {
     pub crc: Option<u32>,
 }
 
-/// What every file begins with.
+/// The beginning of every file.
 pub(crate) const MAGIC: &str = "POSTHASTE-PICKUP/1";
 /// The first line with its end, as [`Entry`](crate::Entry) writes it.
 pub(crate) const FIRST_LINE_BYTES: usize = MAGIC.len() + 1 + 20 + 1 + 8 + 1;
 /// A head is not larger: about 60,000 recipients of ordinary length.
 pub(crate) const HEAD_BYTES_MAX: usize = 4 << 20;
-/// What a MAIL line has more if the message has octets above 127.
+/// The end of a MAIL line if the message has octets above 127.
 const EIGHT_BIT: &str = " BODY=8BITMIME";
 
 impl Head {

@@ -30,7 +30,7 @@ impl Lines {
         self.in_body = true;
     }
 
-    /// Whether the dot was there.
+    /// True if the dot was there.
     pub fn is_over(&self) -> bool {
         self.is_over
     }
@@ -117,7 +117,7 @@ mod tests {
 
     use super::*;
 
-    /// What becomes of `input` in pieces of `piece` octets.
+    /// The output of `input` in pieces of `piece` octets.
     fn made(input: &[u8], piece: usize, dot_ends: bool, in_body: bool) -> Vec<u8> {
         let (mut lines, mut out) = (Lines::new(dot_ends), Vec::new());
         if in_body {

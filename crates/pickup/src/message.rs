@@ -19,11 +19,11 @@ use crate::head::{HEAD_BYTES_MAX, Head, HeadError, MAGIC, Promise};
 pub struct Message {
     file: File,
     head: Head,
-    /// Who has handed it over.
+    /// The user who handed it over.
     uid: u32,
     /// Octets of the message.
     bytes: u64,
-    /// Of these, not read yet.
+    /// Octets of the message not read yet.
     left: u64,
     expected: Option<u32>,
     crc: u32,
@@ -49,7 +49,7 @@ pub enum ReadError {
     Length {
         /// Octets behind the first line.
         found: u64,
-        /// What the first line says.
+        /// The length that the first line promises.
         promised: u64,
     },
     /// Not what was written.
@@ -64,7 +64,7 @@ pub enum ReadError {
 }
 
 impl ReadError {
-    /// Whether another attempt fails as well.
+    /// True if another attempt fails as well.
     pub fn is_final(&self) -> bool {
         !matches!(self, Self::Io(_))
     }

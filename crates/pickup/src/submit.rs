@@ -15,26 +15,26 @@ use crate::entry::{Entry, EntryError};
 use crate::head::Head;
 use crate::lines::Lines;
 
-/// What the command line of `sendmail` says about a message.
+/// A message as `sendmail`'s command line describes it.
 #[derive(Debug, Clone, Default)]
 pub struct Submission {
-    /// Who sends it, as given: with or without brackets or a domain.
+    /// The sender, as given: with or without brackets or a domain.
     pub sender: String,
     /// The name for From, if that is missing.
     pub full_name: Option<String>,
     /// Recipients, as given.
     pub recipients: Vec<String>,
-    /// Whether those of the header are recipients too.
+    /// True if the addresses of the header are recipients too.
     pub from_header: bool,
-    /// Whether a line of a single dot is text, and not the end.
+    /// True if a line of a single dot is text, and not the end.
     pub dot_is_text: bool,
-    /// Whether octets above 127 are announced, even if there are none.
+    /// True if octets above 127 are announced, even if there are none.
     pub is_8bit: bool,
     /// Of what each recipient's sender is to be told.
     pub notify: Option<Notify>,
-    /// What a notification returns.
+    /// The part of the message that a notification returns.
     pub ret: Option<Ret>,
-    /// What a notification calls the message: xtext.
+    /// The message's name in notifications: xtext.
     pub envid: Option<String>,
     /// It leaves for other hosts at this time at the earliest, in seconds since 1970.
     pub not_before: Option<i64>,
@@ -42,7 +42,7 @@ pub struct Submission {
     pub expires: Option<i64>,
 }
 
-/// What holds for all messages.
+/// Facts for all messages.
 #[derive(Debug, Clone)]
 pub struct Facts {
     /// The domain of addresses without one, and of a new Message-ID.
@@ -53,7 +53,7 @@ pub struct Facts {
     pub message_bytes_max: Option<u64>,
     /// Seconds since 1970, for a missing Date.
     pub unix_secs: i64,
-    /// What makes a new Message-ID unlike any other: a dot-atom.
+    /// The unique part of a new Message-ID: a dot-atom.
     pub unique: String,
 }
 
@@ -76,9 +76,9 @@ pub enum SubmitError {
     /// An address cannot be one.
     #[error("`{address}` is not an address: {why}")]
     Address {
-        /// As it was given.
+        /// The address, as given.
         address: String,
-        /// What is wrong with it.
+        /// The mistake.
         why: AddressError,
     },
     /// Something else stands in To, Cc or Bcc.
@@ -87,7 +87,7 @@ pub enum SubmitError {
     /// The header is larger than the server takes.
     #[error("the header is larger than {limit} bytes")]
     HeaderTooLarge {
-        /// What the server takes, in octets.
+        /// The server's limit, in octets.
         limit: u64,
     },
     /// The input cannot be read.
@@ -254,7 +254,7 @@ impl<R: BufRead> Reading<R> {
     }
 }
 
-/// What the input has at hand; nothing at its end.
+/// Fills the input's buffer, and returns it; empty at the end.
 fn filled<R: BufRead>(input: &mut R) -> Result<&[u8], SubmitError> {
     loop {
         match input.fill_buf() {

@@ -22,7 +22,7 @@ fn file_of(text: &[u8]) -> Vec<u8> {
     std::fs::read(place.path().join(entry.finish().unwrap())).unwrap()
 }
 
-/// What the message in a file of these octets is.
+/// The message in a file of these octets.
 fn read(octets: &[u8]) -> Result<Vec<u8>, ReadError> {
     let place = tempfile::tempdir().unwrap();
     std::fs::write(place.path().join("x"), octets).unwrap();
