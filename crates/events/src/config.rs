@@ -59,7 +59,7 @@ impl fmt::Debug for Config {
     }
 }
 
-/// What the operator should hear of.
+/// News for the operator.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Notice {
@@ -95,8 +95,8 @@ pub struct Stats {
     pub lines: u64,
     /// Lines that are missing: refusals beyond the bound of a moment, and whatever the spool had no room for.
     pub left_out: u64,
-    /// Whether so much waits for the files that events are left out.
+    /// True if so much waits for the files that events are left out.
     pub is_over: bool,
-    /// Whether the files could not be written when it was tried last.
+    /// True if the files could not be written at the last attempt.
     pub is_failing: bool,
 }

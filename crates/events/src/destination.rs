@@ -26,7 +26,7 @@ impl Destination for Recorder {
         Recorder::look_for_stuck(self, now)
     }
 
-    /// What there is no room for is left out and counted; the message is accepted all the same.
+    /// Events without room are left out and counted; the message is accepted all the same.
     fn reserve<'a>(&'a self, mail: &'a Mail<'a>, _: BodyFacts, reserved: &'a mut Reserved) -> Reserving<'a> {
         reserved.entries.extend(mail.arrival.and_then(|arrival| self.entry(&received(arrival, mail))));
         Reserving::Done(Ok(()))

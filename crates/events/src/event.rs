@@ -1,4 +1,4 @@
-//! What the log tells.
+//! Events of the log.
 
 use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -11,7 +11,7 @@ use posthaste_spool::Lsn;
 pub struct Event {
     /// When, in microseconds since 1970.
     pub at_us: u64,
-    /// What.
+    /// The kind.
     pub kind: Kind,
 }
 
@@ -22,7 +22,7 @@ impl Event {
         Event { at_us: u64::try_from(since.as_micros()).unwrap_or(u64::MAX), kind }
     }
 
-    /// How many lines it has in the log.
+    /// Number of its lines in the log.
     pub(crate) fn lines(&self) -> u64 {
         match &self.kind {
             Kind::Delivered(delivered) => delivered.targets.len() as u64,
@@ -33,7 +33,7 @@ impl Event {
         }
     }
 
-    /// Whether it tells that somebody was refused, which anybody can bring about.
+    /// True for a refusal, which anybody can bring about.
     pub(crate) fn is_refusal(&self) -> bool {
         match &self.kind {
             Kind::Refused(_) => true,
@@ -54,13 +54,13 @@ pub enum Kind {
     Waiting(Waiting),
     /// A target will never get its message, whose body is lost.
     GivenUp(Waiting),
-    /// What became of a message for programs, files and LMTP servers. What was delivered is in the batch that notes this.
+    /// A message for programs, files and LMTP servers has changed. A delivery is in the batch that notes it.
     Transport(OfTransport),
-    /// What became of a recipient at another host. In the batch that notes this.
+    /// A recipient at another host has changed. In the batch that notes it.
     Relay(OfRelay),
-    /// What an operator did to the queue.
+    /// An operator has acted on the queue.
     Admin(Admin),
-    /// What another system reported of mail that was sent: a notification or a complaint.
+    /// Another system has reported on mail that was sent: a notification or a complaint.
     Feedback(Feedback),
     /// A client was refused, or broke off.
     Refused(Refused),
@@ -84,7 +84,7 @@ pub struct Received {
 /// Targets that have got their message.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Delivered {
-    /// Which.
+    /// Its targets.
     pub targets: Vec<Target>,
 }
 
@@ -102,24 +102,24 @@ pub struct Target {
 /// A target that could not get its message.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Waiting {
-    /// Which.
+    /// Its target.
     pub target: Target,
     /// Why.
     pub error: Arc<str>,
 }
 
-/// What became of a message at some targets that are no mailboxes.
+/// The outcome of a message at targets that are no mailboxes.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct OfTransport {
-    /// What.
+    /// The outcome.
     pub fate: Fate,
     /// Why, unless it was delivered.
     pub error: Arc<str>,
-    /// Which; not all of one message.
+    /// The targets; not all of one message.
     pub targets: Vec<TransportTarget>,
 }
 
-/// What becomes of a message for a transport.
+/// The outcome of a message for a transport.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Fate {
     /// The transport has it.
@@ -141,14 +141,14 @@ pub struct TransportTarget {
     pub number: u16,
     /// The transport.
     pub transport: Arc<str>,
-    /// Whom it gets it for.
+    /// The recipient for whom it gets it.
     pub recipient: Arc<str>,
 }
 
-/// What became of a recipient at another host.
+/// The outcome of a recipient at another host.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct OfRelay {
-    /// What.
+    /// The outcome.
     pub fate: RelayFate,
     /// The batch that has the message; [`Lsn::ZERO`] of a session that a host has ended while no mail waited for it.
     pub message: Lsn,
@@ -168,7 +168,7 @@ pub struct OfRelay {
     pub reply: Arc<str>,
     /// The host that said it; empty if none did.
     pub host: Arc<str>,
-    /// What the reply answers: `MAIL`, `RCPT`, `DATA`, `message`, `greeting`, `EHLO` and the like; empty if no host said it.
+    /// The stage that the reply answers: `MAIL`, `RCPT`, `DATA`, `message`, `greeting`, `EHLO` and the like; empty if no host said it.
     pub stage: Arc<str>,
     /// The source that it was sent from; empty for the system's choice.
     pub source: Arc<str>,
@@ -180,11 +180,11 @@ pub struct OfRelay {
     pub recipient: Arc<str>,
     /// On whose account; empty for none.
     pub tenant: Arc<str>,
-    /// Which mailing; empty for none.
+    /// The mailing; empty for none.
     pub campaign: Arc<str>,
 }
 
-/// What became of a recipient.
+/// The outcome of a recipient.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum RelayFate {
     /// The next hop has it.
@@ -206,10 +206,10 @@ pub enum RelayFate {
     DoubleBounced,
 }
 
-/// What an operator did.
+/// An act of an operator.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Admin {
-    /// What, in one word, such as `hold`.
+    /// The act in one word, such as `hold`.
     pub action: Arc<str>,
     /// The user of the system who did it.
     pub uid: u32,
@@ -217,7 +217,7 @@ pub struct Admin {
     pub token: Arc<str>,
     /// Why, in the operator's words.
     pub reason: Arc<str>,
-    /// What kind of name [`name`](Self::name) is, such as `domain`; empty if it was done to recipients.
+    /// The kind of [`name`](Self::name), such as `domain`; empty if it was done to recipients.
     pub scope: Arc<str>,
     /// To what it was done.
     pub name: Arc<str>,
@@ -238,10 +238,10 @@ pub struct AdminTarget {
     pub recipient: Arc<str>,
 }
 
-/// What another system reported of mail that was sent.
+/// A report of another system on mail that was sent.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Feedback {
-    /// What kind of report, such as `failed`, `delayed` or `abuse`.
+    /// The kind of report, such as `failed`, `delayed` or `abuse`.
     pub kind: Arc<str>,
     /// The batch that has the report.
     pub report: Lsn,
@@ -249,7 +249,7 @@ pub struct Feedback {
     pub message: Lsn,
     /// The number of the recipient that it is about, if the message is known.
     pub number: u16,
-    /// Who reported: a host or an address.
+    /// The reporter: a host or an address.
     pub reporter: Arc<str>,
     /// The sender of the message that it is about.
     pub sender: Arc<str>,
@@ -259,11 +259,11 @@ pub struct Feedback {
     pub message_id: Arc<str>,
     /// The enhanced code.
     pub status: Arc<str>,
-    /// What the report says of the reason.
+    /// The reason in the report.
     pub text: Arc<str>,
     /// On whose account the message was sent.
     pub tenant: Arc<str>,
-    /// Which mailing it belonged to.
+    /// The mailing that it belonged to.
     pub campaign: Arc<str>,
 }
 
@@ -274,25 +274,25 @@ pub struct Refused {
     pub stage: Stage,
     /// The message's name in the server's log, if it came so far.
     pub id: Arc<str>,
-    /// Who it was.
+    /// The client.
     pub peer: Arc<str>,
-    /// What the client called itself.
+    /// The client's name in HELO or EHLO.
     pub helo: Arc<str>,
-    /// Who had logged in; empty for nobody.
+    /// The login; empty for none.
     pub user: Arc<str>,
     /// The reverse path, in brackets, or nothing.
     pub sender: Arc<str>,
     /// The forward paths that this is about; the first [`LIST_MAX`] of [`recipient_count`](Self::recipient_count).
     pub recipients: Vec<Arc<str>>,
-    /// How many there are.
+    /// Number of recipients.
     pub recipient_count: u32,
-    /// What the client was told.
+    /// The reply to the client.
     pub reply: Arc<str>,
-    /// What it was not told.
+    /// The reason that it was not told.
     pub why: Arc<str>,
 }
 
-/// What was refused.
+/// The stage of a refusal.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Stage {
     /// The connection.
@@ -303,16 +303,16 @@ pub enum Stage {
     Recipient,
     /// The message, after its end.
     Message,
-    /// Nothing: the client did not send its message to the end.
+    /// The client did not send its message to the end.
     Aborted,
 }
 
 /// An attempt to log in. It never has the password.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Login {
-    /// Who it was.
+    /// The client.
     pub peer: Arc<str>,
-    /// What the client called itself.
+    /// The client's name in HELO or EHLO.
     pub helo: Arc<str>,
     /// The address and port that it came to; empty for a UNIX socket.
     pub listener: Arc<str>,
@@ -322,9 +322,9 @@ pub struct Login {
     pub mechanism: Arc<str>,
     /// The name of the login; as the client has written it if it was refused.
     pub user: Arc<str>,
-    /// What the client was told if it was refused; empty if it has logged in.
+    /// The reply to a refused client; empty if it has logged in.
     pub reply: Arc<str>,
-    /// What it was not told.
+    /// The reason that it was not told.
     pub why: Arc<str>,
 }
 

@@ -1,6 +1,6 @@
 //! The files of the log: numbered, each followed by the next when it is long enough, written at a place that the spool knows.
 //!
-//! What lies behind the cursor was written before and is not known to be durable. It is written again, to the same place and with the same bytes, so a reader that
+//! Lines after the cursor were written before and are not known to be durable. They are written again, to the same place and with the same bytes, so a reader that
 //! reads the file meanwhile sees no difference, and bytes that a failed sync has forgotten get to the disk.
 
 use std::fs::File;
@@ -22,7 +22,7 @@ pub struct Cursor {
 }
 
 impl Cursor {
-    /// As the name that the spool keeps with the stream's position: both become durable at once, and no file of their own is needed.
+    /// The name that the spool keeps with the stream's position: both become durable at once, and no file of their own is needed.
     pub(crate) fn name(self) -> SnapshotName {
         SnapshotName::cursor(&format!("{}-{}", self.file, self.offset)).expect("digits and a hyphen")
     }
@@ -54,7 +54,7 @@ pub(crate) struct Files {
     file: File,
     /// Bytes of the file that were written in this life.
     offset: u64,
-    /// Those behind it.
+    /// Lines after those.
     buffer: Vec<u8>,
     // Held for its lock.
     _lock: File,
@@ -128,7 +128,7 @@ impl Files {
         Ok(posthaste_fsops::fdatasync(&self.file)?)
     }
 
-    /// Nothing of an earlier life is left behind the cursor.
+    /// Cuts off what an earlier life has left after the cursor.
     pub fn cut_off_rest(&mut self) -> io::Result<()> {
         self.cut_off()?;
         let later: Vec<u64> = numbers(&self.dir)?.into_iter().filter(|number| *number > self.number).collect();
@@ -169,7 +169,7 @@ impl Files {
     }
 }
 
-/// Whether a file has this many bytes, and the last line of them is of `position` or before: then it is ours.
+/// True if a file has this many bytes, and the last line of them is of `position` or before: then it is ours.
 fn has_written(path: &Path, offset: u64, position: Lsn) -> io::Result<bool> {
     let file = match File::open(path) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(false),

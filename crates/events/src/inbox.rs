@@ -1,4 +1,4 @@
-//! What the ring's thread leaves for the writer. Bounded: what there is no room for is read from the spool again.
+//! Entries that the ring's thread leaves for the writer. Bounded: entries without room are read from the spool again.
 
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -122,7 +122,7 @@ impl Consumer for Inbox {
     }
 }
 
-/// How long entries are gathered.
+/// The time for which entries are gathered.
 const GATHER: Duration = Duration::from_millis(100);
 /// Memory of an entry beside its payload.
 const ENTRY_BYTES: usize = 64;

@@ -28,7 +28,7 @@ pub(crate) fn write_entry(out: &mut Vec<u8>, lsn: Lsn, payload: Bytes) {
     }
 }
 
-/// What stands for events that cannot be read any more, or that a later version wrote.
+/// Stands for events that cannot be read any more, or that a later version wrote.
 pub(crate) fn write_unreadable(out: &mut Vec<u8>, lsn: Lsn) {
     Object::begin(out, lsn, None, "unreadable").end();
 }

@@ -22,7 +22,7 @@ pub struct Deferral {
     /// The reply, its lines with LF between them.
     #[serde(default)]
     pub reply: String,
-    /// What the reply means; empty for nothing.
+    /// The class of the reply; empty for none.
     #[serde(default)]
     pub class: String,
 }
@@ -158,7 +158,7 @@ mod tests {
         std::fs::write(dir.join(file_name(file)), lines.concat()).unwrap();
     }
 
-    /// What is found for the recipients 1 to 3 of message 7, and why something is not.
+    /// The findings for the recipients 1 to 3 of message 7, and the reason for gaps.
     fn found(dir: &Path, bytes_max: u64) -> ([Option<String>; 3], String) {
         let mut found = HashMap::new();
         let end = look(dir, Lsn::new(7), [1, 2, 3].into(), bytes_max, &mut found);

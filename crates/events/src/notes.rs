@@ -49,7 +49,7 @@ impl Notes {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Whether events are left out.
+    /// True if events are left out.
     pub fn leaves_out(&self) -> bool {
         self.is_over.load(Ordering::Relaxed) || self.has_failed.load(Ordering::Relaxed)
     }
@@ -165,7 +165,7 @@ fn append(spool: &dyn Spool, stream: StreamId, left_out: LeftOut, events: &[u8])
     matches!(told.recv(), Ok(Ok(_)))
 }
 
-/// Whether the writer has more to do than there may be.
+/// State of a writer that may have more to do than it can.
 pub(crate) struct Behind {
     pub inbox: Arc<Inbox>,
     pub figures: Arc<Figures>,
@@ -184,6 +184,6 @@ impl Behind {
 
 /// Events in one batch: refusals, and as many others.
 const NOTES_MAX: usize = 1000;
-/// How long events are gathered: so there are at most five batches a second.
+/// The time for which events are gathered: so there are at most five batches a second.
 const GATHER: Duration = Duration::from_millis(200);
 const LOOK_INTERVAL: Duration = Duration::from_secs(1);

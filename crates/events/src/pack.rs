@@ -104,7 +104,7 @@ fn write_packed(plain: &mut File, path: &Path, stop: &AtomicBool) -> io::Result<
 /// Not a name of a log's file.
 const PARTIAL: &str = "packing";
 const BLOCK_BYTES: usize = 256 << 10;
-/// How often it is looked whether files have become too old.
+/// Time between two looks for files that have become too old.
 const LOOK_INTERVAL: Duration = Duration::from_secs(600);
 
 #[cfg(test)]

@@ -11,12 +11,12 @@ use flate2::bufread::MultiGzDecoder;
 
 use crate::files::{Cursor, file_name, numbers, packed_name};
 
-/// What comes next in a log.
+/// The next thing in a log.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Next {
     /// A line.
     Line,
-    /// Nothing more now.
+    /// The end, for now.
     End,
     /// Files that were not read to their end are gone: from this number on.
     Gap {
@@ -107,7 +107,7 @@ impl Reader {
     /// Reads the next line, with its line feed, into `line`.
     ///
     /// # Errors
-    /// Those of the files; it may be tried again.
+    /// An error of the files; it may be tried again.
     pub fn next(&mut self, line: &mut Vec<u8>) -> io::Result<Next> {
         loop {
             let Some(open) = &mut self.open else {
@@ -175,7 +175,7 @@ impl Reader {
 /// The lines of a file.
 pub(crate) type Lines = BufReader<Box<dyn Read + Send>>;
 
-/// What is behind a cursor in its file, and whether that is compressed; `None` if it is not there.
+/// The lines after a cursor in its file, and whether that is compressed; `None` if it is not there.
 pub(crate) fn open_at(dir: &Path, Cursor { file, offset }: Cursor) -> io::Result<Option<(Lines, bool)>> {
     let (found, is_packed): (Box<dyn Read + Send>, _) = match open(&dir.join(file_name(file)))? {
         Some(mut plain) => {
@@ -213,7 +213,7 @@ fn open(path: &Path) -> io::Result<Option<File>> {
     }
 }
 
-/// Whether what was read is not what was compressed. Other errors are the disk's, and may pass.
+/// True if the file's content is not what was compressed. Other errors are the disk's, and may pass.
 fn is_damage(error: &io::Error) -> bool {
     use io::ErrorKind::{InvalidData, InvalidInput, UnexpectedEof};
     matches!(error.kind(), InvalidData | InvalidInput | UnexpectedEof)

@@ -31,12 +31,12 @@ pub struct Within {
     pub until: Option<Timestamp>,
     /// The newest messages that fit.
     pub messages_max: usize,
-    /// Nothing is read after this.
+    /// The search ends then.
     pub deadline: Option<Instant>,
 }
 
 impl Within {
-    /// What happened in the last so many seconds; `None`: ever.
+    /// Events of the last so many seconds; `None`: ever.
     pub fn last(secs: Option<u64>, messages_max: usize, deadline: Instant) -> Self {
         let since = |secs: u64| {
             let secs = i64::try_from(secs).unwrap_or(i64::MAX);
@@ -46,7 +46,7 @@ impl Within {
     }
 }
 
-/// What was found.
+/// The findings.
 #[derive(Debug, Default, PartialEq)]
 pub struct Found {
     /// Events by the number of their message; those without one by their place in the spool.
@@ -88,7 +88,7 @@ const EVENTS_MAX: usize = 20_000;
 
 struct Search<'a> {
     wanted: &'a Wanted,
-    /// As it stands in lines.
+    /// The name as lines have it.
     pattern: Regex,
     /// The mailbox of an address, up to its own directories: an alias leads there.
     mailbox: Option<String>,
@@ -97,7 +97,7 @@ struct Search<'a> {
     until: Option<String>,
     within: &'a Within,
     stories: BTreeMap<u64, Story>,
-    /// Of all stories.
+    /// Number of events in all stories.
     events: usize,
     found: Found,
 }
@@ -215,7 +215,7 @@ impl<'a> Search<'a> {
         self.is(&event["user"]) && event["event"] != "login" && event["stage"] != "login"
     }
 
-    /// As the client named it, or as an alias has led to it.
+    /// True for a recipient as the client named it, or as an alias has led to it.
     fn names_recipient(&self, event: &Value) -> bool {
         let is_mailbox = |place: &Value| {
             let (Some(mailbox), Some(place)) = (&self.mailbox, place.as_str()) else { return false };

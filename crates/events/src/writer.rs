@@ -28,7 +28,7 @@ pub(crate) struct Writer {
     pub worker: Worker,
 }
 
-/// What the writer does.
+/// Steps of the writer.
 pub(crate) const STEPS: &[&str] = &[
     "",
     "reading what waits in the spool",
@@ -37,12 +37,12 @@ pub(crate) const STEPS: &[&str] = &[
     "waiting for a checkpoint of the spool",
 ];
 
-/// What the threads of a log tell each other.
+/// Figures that the threads of a log share.
 #[derive(Default)]
 pub(crate) struct Figures {
     pub lines: AtomicU64,
     pub is_failing: AtomicBool,
-    /// What the spool has is being read.
+    /// True while entries are read from the spool.
     pub is_behind: AtomicBool,
 }
 

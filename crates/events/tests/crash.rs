@@ -30,7 +30,7 @@ fn config(machine: &Machine, seed: u64) -> Config {
     Config { file_bytes: 700, files, sync_bytes: 1500, ..Config::new(machine.path().join("events")) }
 }
 
-/// What was acknowledged: LSN and number of an event. The recording has the index of each.
+/// Acknowledged events: LSN and number. The recording has the index of each.
 type Acknowledged = Arc<Mutex<Vec<(u64, u64)>>>;
 
 fn append(machine: &Arc<Machine>, spool: &FileSpool, recorder: &Recorder, number: u64, log: &Acknowledged) {

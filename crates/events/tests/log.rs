@@ -1,4 +1,4 @@
-//! What an event log promises, one thing at a time, on a real file system.
+//! The promises of an event log, one at a time, on a real file system.
 
 use std::path::Path;
 use std::sync::mpsc::{Receiver, channel};

@@ -30,7 +30,7 @@ impl Hooks for Panics {
     }
 }
 
-/// What becomes of a log of which one thread panics.
+/// Checks a log of which one thread panics.
 fn check(break_it: impl FnOnce(&Panics), thread: &str) {
     let dir = tempfile::tempdir().unwrap();
     let ring = posthaste_ring::Config { segment_bytes: 64 << 10, max_segments: 8, ..Default::default() };

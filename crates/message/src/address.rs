@@ -102,7 +102,7 @@ impl Address {
         &self.domain
     }
 
-    /// Whether every octet is ASCII, so that the address may be used without SMTPUTF8.
+    /// True if every octet is ASCII, so that the address may be used without SMTPUTF8.
     pub fn is_ascii(&self) -> bool {
         self.local_part().is_ascii()
             && match &self.domain {
@@ -113,7 +113,7 @@ impl Address {
 }
 
 impl Address {
-    /// The same address in ASCII: U-labels of the domain as A-labels (RFC 5890). `None` if it is ASCII already, or cannot be: the local part has no such form.
+    /// This address in ASCII: U-labels of the domain as A-labels (RFC 5890). `None` if it is ASCII already, or cannot be: the local part has no such form.
     pub fn to_ascii(&self) -> Option<Self> {
         let Domain::Name(name) = &self.domain else { return None };
         if name.is_ascii() || !self.local_part().is_ascii() {
@@ -192,7 +192,7 @@ impl ReversePath {
         }
     }
 
-    /// Whether every octet is ASCII, so that the path may be used without SMTPUTF8.
+    /// True if every octet is ASCII, so that the path may be used without SMTPUTF8.
     pub fn is_ascii(&self) -> bool {
         match self {
             Self::Null => true,
@@ -201,7 +201,7 @@ impl ReversePath {
         }
     }
 
-    /// The same path in ASCII; see [`Address::to_ascii`].
+    /// This path in ASCII; see [`Address::to_ascii`].
     pub fn to_ascii(&self) -> Option<Self> {
         self.address()?.to_ascii().map(Self::Address)
     }
@@ -293,7 +293,7 @@ impl ForwardPath {
         }
     }
 
-    /// Whether every octet is ASCII, so that the path may be used without SMTPUTF8.
+    /// True if every octet is ASCII, so that the path may be used without SMTPUTF8.
     pub fn is_ascii(&self) -> bool {
         match self {
             Self::Local(local_part) => local_part.as_str().is_ascii(),
@@ -301,7 +301,7 @@ impl ForwardPath {
         }
     }
 
-    /// The same path in ASCII; see [`Address::to_ascii`].
+    /// This path in ASCII; see [`Address::to_ascii`].
     pub fn to_ascii(&self) -> Option<Self> {
         self.address()?.to_ascii().map(Self::Address)
     }

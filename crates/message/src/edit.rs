@@ -7,23 +7,23 @@ pub struct RawField<'a> {
     pub name: &'a [u8],
     /// All octets, the last line's end included; the first of them if the field is larger than [`FIELD_BYTES_MAX`].
     pub bytes: &'a [u8],
-    /// Whether these are all.
+    /// True if these are all.
     pub is_whole: bool,
 }
 
 impl RawField<'_> {
-    /// Whether this is a field `name`, whatever the case of letters.
+    /// True if this is a field `name`, in any case of letters.
     pub fn is(&self, name: &str) -> bool {
         self.name.eq_ignore_ascii_case(name.as_bytes())
     }
 
-    /// What stands behind the colon; empty without one.
+    /// The octets after the colon; empty without one.
     pub fn value(&self) -> &[u8] {
         self.bytes.iter().position(|octet| *octet == b':').map_or(&[], |colon| &self.bytes[colon + 1..])
     }
 }
 
-/// What becomes of a field.
+/// The act on a field.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Edit {
     /// It stays, octet for octet.
@@ -60,7 +60,7 @@ enum At {
     /// The first of a line.
     #[default]
     Start,
-    /// Behind a CR that began the line.
+    /// After a CR that began the line.
     StartCr,
     /// In a line that is held.
     Held,
@@ -73,7 +73,7 @@ enum At {
 }
 
 impl HeaderEditor {
-    /// Whether the header has ended.
+    /// True if the header has ended.
     pub fn is_over(&self) -> bool {
         self.at == At::Over
     }

@@ -6,14 +6,14 @@ use memchr::memchr;
 /// before one *must* stop; common practice and this project stop at 50). Reply 554 5.4.6.
 pub const MAX_HOPS: usize = 50;
 
-/// What a log line tells about a message.
+/// Facts about a message for a log line.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Summary {
     /// The first Message-ID, at most 250 characters, nothing but visible ASCII; whatever else was in it is `?`.
     pub message_id: Option<String>,
-    /// How many servers have passed this message on: the number of its Received fields (RFC 5321 section 6.3).
+    /// Number of servers that have passed this message on: its Received fields (RFC 5321 section 6.3).
     pub hops: usize,
-    /// Of these fields, those that the [watched](HeaderScan::watching) host has written.
+    /// Received fields that the [watched](HeaderScan::watching) host has written.
     pub own_hops: usize,
     /// No octet of the header section is above 127: it needs no SMTPUTF8 (RFC 6532).
     pub is_ascii: bool,
@@ -45,17 +45,17 @@ pub struct HeaderScan {
 enum Line {
     #[default]
     Start,
-    /// Behind a CR that began the line.
+    /// After a CR that began the line.
     StartCr,
     Within,
     /// The blank line was there.
     Over,
 }
 
-/// What is known of the field that the line belongs to.
+/// The field that the line belongs to, as far as known.
 #[derive(Debug, Default, Clone, Copy)]
 enum Field {
-    /// Nothing of it is wanted.
+    /// An unwanted field.
     #[default]
     Other,
     /// So far its name is the beginning of this one.
@@ -105,7 +105,7 @@ impl HeaderScan {
         }
     }
 
-    /// What was found.
+    /// Ends the scan.
     pub fn finish(self) -> Summary {
         let is_ascii = !self.has_high_octets;
         Summary { message_id: self.message_id, hops: self.hops, own_hops: self.own_hops, is_ascii }

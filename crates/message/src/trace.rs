@@ -10,7 +10,7 @@ use crate::DateTime;
 /// The Received field of one message (RFC 5321 section 4.4).
 #[derive(Debug, Clone, Copy)]
 pub struct Received<'a> {
-    /// What the client called itself in HELO, EHLO or LHLO. Anything that is not a domain or an address literal is
+    /// The client's name in HELO, EHLO or LHLO. Anything that is not a domain or an address literal is
     /// replaced by the peer's address.
     pub helo: &'a str,
     /// Where the connection came from; `None` on a UNIX socket.
@@ -20,7 +20,7 @@ pub struct Received<'a> {
     /// The registered name of the protocol, such as `ESMTPS` (RFC 3848, RFC 6531 section 4.3). Trace fields may hold UTF-8
     /// when it begins with `UTF8` (RFC 6531 section 3.7.3).
     pub with: &'a str,
-    /// What our log calls this message.
+    /// The message's name in our log.
     pub id: &'a str,
     /// The recipient, and only when there is just one: more would show blind copies to each other (RFC 5321 section 7.2).
     pub recipient: Option<&'a str>,
@@ -103,11 +103,11 @@ pub struct ReceivedLocally<'a> {
     pub by: &'a str,
     /// The program that has handed it over.
     pub source: LocalSource,
-    /// What our log calls this message.
+    /// The message's name in our log.
     pub id: &'a str,
     /// As [`Received::recipient`].
     pub recipient: Option<&'a str>,
-    /// Whether the field may hold UTF-8 (RFC 6531 section 3.7.3).
+    /// True if the field may hold UTF-8 (RFC 6531 section 3.7.3).
     pub utf8: bool,
     /// When the message was received.
     pub date: DateTime,

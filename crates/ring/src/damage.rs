@@ -1,4 +1,4 @@
-//! What reading a segment has found in it, and what was damaged.
+//! Records and damage found in a segment.
 
 use crate::Lsn;
 use crate::pool::Segment;
@@ -17,7 +17,7 @@ pub struct Damage {
     /// True when a later record proves that these had been made durable: promised bytes were damaged afterwards.
     /// False for a torn tail, which nobody was told about.
     pub promised: bool,
-    /// What is wrong there.
+    /// The defect.
     pub what: &'static str,
 }
 

@@ -25,7 +25,7 @@ pub enum AppendError {
     TooLarge {
         /// Bytes of head and body.
         bytes: usize,
-        /// How many fit.
+        /// Bytes that fit.
         limit: usize,
     },
     /// More bytes wait than [`Config::max_pending_bytes`](crate::Config::max_pending_bytes): come back when some are written.

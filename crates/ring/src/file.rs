@@ -45,7 +45,7 @@ impl SegmentFile {
         Ok(self.file.metadata()?.len())
     }
 
-    /// Whether it has a second name: then it is also a pack.
+    /// True if it has a second name: then it is also a pack.
     pub fn is_linked_elsewhere(&self) -> io::Result<bool> {
         Ok(self.file.metadata()?.nlink() > 1)
     }
@@ -169,7 +169,7 @@ impl SegmentFile {
         Ok(posthaste_fsops::fdatasync(&self.file)?)
     }
 
-    /// The same, and the file's size.
+    /// Like [`sync`](Self::sync), and with the size of the file.
     pub fn sync_all(&self) -> io::Result<()> {
         Ok(posthaste_fsops::fsync(&self.file)?)
     }

@@ -6,7 +6,7 @@ use crate::damage::{Damage, Read};
 use crate::scan::LSN_GAP;
 use crate::{Lsn, OnRecord, Proof};
 
-/// What one opening of the ring, an epoch, has left.
+/// The remains of one opening of the ring, an epoch.
 #[derive(Default)]
 pub(crate) struct Epoch {
     /// Its segments, those with a record or the remains of one, by number.
@@ -17,7 +17,7 @@ pub(crate) struct Epoch {
     last: Lsn,
     /// Everything up to here was durable.
     pub mark: Lsn,
-    /// What it found of the epoch before it, without a break, and made durable.
+    /// The last record of the epoch before it that it found, without a break, and made durable.
     found: Lsn,
 }
 
@@ -49,7 +49,7 @@ pub(crate) fn epochs(segments: &BTreeMap<u64, Read>, proof: Proof) -> BTreeMap<u
     epochs
 }
 
-/// What must be there beside the segments that were found.
+/// Segments that must be there beside those that were found.
 pub(crate) struct Expected<'a> {
     /// Segments that are missing, in order.
     pub missing: &'a [u64],
@@ -87,7 +87,7 @@ pub(crate) fn judge(
 }
 
 impl Expected<'_> {
-    /// Nothing after the last record that was found tells whether it was the last.
+    /// True if no later record tells whether the last one that was found was the last.
     fn is_end_lost(&self, segments: &BTreeMap<u64, Read>) -> bool {
         let Some((last, read)) = segments.last_key_value() else { return false };
         read.is_cut || self.missing.last().is_some_and(|missing| missing > last)
@@ -146,7 +146,7 @@ impl End<'_> {
 }
 
 impl Epoch {
-    /// What is damaged of it, and what is missing, in the order of the log.
+    /// The damaged and missing parts, in the order of the log.
     fn damage(&self, segments: &BTreeMap<u64, Read>) -> Vec<Damage> {
         let mut damage = Vec::new();
         let mut end: Option<End<'_>> = None;

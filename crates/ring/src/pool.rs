@@ -21,7 +21,7 @@ pub(crate) struct Segment {
     pub header: SegmentHeader,
 }
 
-/// What a segment is wanted for.
+/// The use of a wanted segment.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Need {
     /// Records with a body: one gets a segment only when another remains after it.
@@ -93,7 +93,7 @@ struct Inner {
     next_file: u64,
 }
 
-/// What opening found in the directory.
+/// Files that opening found in the directory.
 #[derive(Debug, Default)]
 pub(crate) struct Found {
     pub free: Vec<String>,
@@ -284,7 +284,7 @@ fn pause_after(took: Duration) -> Duration {
 /// Longest pause: such a slow device is busy with others; a segment of 64 MiB is still made within seconds.
 const PAUSE_MAX: Duration = Duration::from_millis(100);
 
-/// How many wait for a segment. While any does, the preparer does not pause.
+/// Number of threads that wait for a segment. While any does, the preparer does not pause.
 #[derive(Default)]
 struct Hurry {
     waiting: Mutex<usize>,
@@ -349,7 +349,7 @@ mod tests {
         Pool::new(storage, Roster::new(dir.join("roster"), Entered::default()), limits, 1, found)
     }
 
-    /// What `act` returns, as long as it does.
+    /// Runs `act` on a thread of its own; its result comes from the receiver.
     fn returns<T: Send + 'static>(act: impl FnOnce() -> T + Send + 'static) -> Receiver<T> {
         let (told, outcome) = channel();
         std::thread::spawn(move || told.send(act()));

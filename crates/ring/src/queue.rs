@@ -23,7 +23,7 @@ pub(crate) struct Pending {
     then: Then,
 }
 
-/// What waits for the writer.
+/// An item for the writer.
 pub(crate) enum Item {
     Record(Pending),
     /// Answered once everything before it has been.
@@ -87,7 +87,7 @@ pub struct Ticket(Fate);
 /// Result of a cancellation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Cancelled {
-    /// Nothing of the record is or will be written, and `then` is not called.
+    /// The record is not and will not be written, and `then` is not called.
     NotWritten,
     /// It is being written or was just written under this LSN. `then` is not called; [`Event::Cancelled`](crate::Event::Cancelled) comes in its place, if the
     /// write succeeds. After a crash the record may be found, until the ring's user has made durable that it does not count.

@@ -19,7 +19,7 @@ use crate::storage::{MakeError, SET_ASIDE, Storage};
 use crate::window::Window;
 use crate::{Lsn, OnRecord, Proof};
 
-/// What opening found.
+/// The findings of an opening.
 #[derive(Debug)]
 #[non_exhaustive]
 pub struct Recovery {
@@ -113,7 +113,7 @@ pub(crate) fn read_all(storage: &Storage, on_record: OnRecord, roster: Option<&E
     Ok(out)
 }
 
-/// What is damaged in a ring, without opening it.
+/// The damage of a ring, found without opening it.
 #[derive(Debug)]
 #[non_exhaustive]
 pub struct Examined {
@@ -126,7 +126,7 @@ pub struct Examined {
 /// Looks for damage in the ring in `dir`, which another process may have open. Changes nothing. `roster`: see [`Config::roster`](crate::Config::roster).
 ///
 /// # Errors
-/// Those of reading. A directory that is not there counts as empty.
+/// An error of reading. A directory that is not there counts as empty.
 pub fn examine(dir: &Path, roster: Option<&Path>, on_record: OnRecord) -> io::Result<Examined> {
     let roster = roster.map_or_else(|| dir.join(ROSTER), Path::to_owned);
     let contents = read_all(&Storage::to_read(dir), on_record, Entered::read(&roster)?.as_ref())?;

@@ -52,7 +52,7 @@ pub struct Config {
 /// Callback for [`Event`]s, called on the ring's threads or the caller's. Must not block. The ring holds no lock during the call.
 pub type Events = Arc<dyn Fn(Event) + Send + Sync>;
 
-/// What the owner of the file system allows. Called on the threads that make segments; the ring holds no lock that appends take during the call.
+/// Bytes that the owner of the file system allows. Called on the threads that make segments; the ring holds no lock that appends take during the call.
 pub type Room = Arc<dyn Fn() -> io::Result<u64> + Send + Sync>;
 
 /// Something that no append reports.
@@ -120,7 +120,7 @@ pub struct OnRecord {
     /// The highest LSN of this log that somebody else has on record. If new ones would not be above it, this is another log, and they begin a good deal higher:
     /// that somebody may have seen later ones.
     pub seen: Lsn,
-    /// What [`Ring::proof`] said last. Without it the last record of the log, of which no later one says that it was durable, counts as torn if it is damaged.
+    /// The last [`Ring::proof`]. Without it the last record of the log, of which no later one says that it was durable, counts as torn if it is damaged.
     pub proof: Proof,
     /// No segment from `low` on has a record up to this one.
     pub freed: Lsn,
@@ -135,7 +135,7 @@ pub struct Proof {
     pub through: Lsn,
 }
 
-/// What [`Ring::visit`] shows of a record.
+/// A record as [`Ring::visit`] shows it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct RecordHead {
@@ -266,7 +266,7 @@ impl Ring {
     /// disk. Segments that are freed meanwhile are left out.
     ///
     /// # Errors
-    /// Those of reading; [`io::ErrorKind::InvalidData`], after all others were shown, if records were damaged since the ring was opened.
+    /// An error of reading; [`io::ErrorKind::InvalidData`], after all others were shown, if records were damaged since the ring was opened.
     pub fn visit(&self, from: Lsn, visitor: &mut dyn FnMut(RecordHead) -> ControlFlow<()>) -> io::Result<()> {
         let parts: Vec<_> = self.shared().table().segments.values().filter_map(|entry| entry.part(from)).collect();
         let mut damage = None;
@@ -353,7 +353,7 @@ impl Ring {
     /// directory. Until it is freed the segment stays in service, so a cut in between leaves it in the ring.
     ///
     /// # Errors
-    /// Those of `link`; [`io::ErrorKind::NotFound`] if no such segment is in service and sealed.
+    /// An error of `link`; [`io::ErrorKind::NotFound`] if no such segment is in service and sealed.
     pub fn link(&self, number: u64, to: &Path) -> io::Result<()> {
         let name = {
             let table = self.shared().table();

@@ -16,7 +16,7 @@ use crate::file::OWNER;
 use crate::layout::{BLOCK, u32_at, u64_at};
 use crate::storage::MakeError;
 
-/// What the roster says.
+/// The content of the roster.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct Entered {
     /// Grows with each write: of two copies the higher one counts.

@@ -25,7 +25,7 @@ pub struct Gap {
     pub range: Range<u64>,
     /// The records missing there, first and last; `None` when the records around do not tell.
     pub lsns: Option<(Lsn, Lsn)>,
-    /// What is wrong there.
+    /// The defect.
     pub what: &'static str,
 }
 
@@ -40,7 +40,7 @@ pub(crate) struct Anchor {
 /// One anchor for so many records.
 pub(crate) const ANCHOR_EACH: u32 = 16;
 
-/// What [`scan`] tells of a segment beside its records.
+/// Facts about a segment that [`scan`] finds beside its records.
 #[derive(Debug, Default)]
 pub(crate) struct Scan {
     /// The first record with a whole header.
@@ -51,7 +51,7 @@ pub(crate) struct Scan {
     pub whole: Lsn,
     /// Everything up to here was durable, by what the records of the same epoch say.
     pub mark: Lsn,
-    /// What the epoch found of the one before, by what its records from before its first sync say.
+    /// The last record of the epoch before that the epoch found, according to its records from before its first sync.
     pub found: Lsn,
     pub anchors: Vec<Anchor>,
     /// Places that should hold a record and do not.
@@ -66,7 +66,7 @@ pub(crate) struct Scan {
 }
 
 impl Scan {
-    /// Whether the segment holds a record, or the remains of one.
+    /// True if the segment holds a record, or the remains of one.
     pub fn has_any(&self) -> bool {
         self.first > Lsn::ZERO || !self.gaps.is_empty()
     }
@@ -128,7 +128,7 @@ pub(crate) const SEGMENT_RECORDS_MAX: u64 = u32::MAX as u64 / RECORD_HEADER as u
 /// tag of the segment's use makes a false find as good as impossible, even if a message was written to look like one.
 ///
 /// # Errors
-/// Those of reading, but for bad sectors, which read as zeros.
+/// An error of reading, except for bad sectors, which read as zeros.
 pub(crate) fn scan(
     (file, source): (&SegmentFile, Source),
     segment: &SegmentHeader,

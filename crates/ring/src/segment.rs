@@ -24,7 +24,7 @@ impl SegmentReader {
     /// Opens a segment file for reading, wherever it is.
     ///
     /// # Errors
-    /// Those of opening and reading; [`io::ErrorKind::InvalidData`] when neither copy of its header is whole.
+    /// An error of opening or reading; [`io::ErrorKind::InvalidData`] when neither copy of its header is whole.
     pub fn open(path: &Path) -> io::Result<Self> {
         let file = Arc::new(SegmentFile::open_to_read(path)?);
         let mut buffer = Staging::default();
@@ -48,7 +48,7 @@ impl SegmentReader {
     /// The header of the record that begins at `offset`; `None` if none does, or it is damaged.
     ///
     /// # Errors
-    /// Those of reading.
+    /// An error of reading.
     pub fn record(&self, offset: u32) -> io::Result<Option<RecordHeader>> {
         let mut bytes = [0; RECORD_HEADER];
         match self.file.read_exact_at(&mut bytes, offset.into()) {
@@ -98,7 +98,7 @@ impl SegmentReader {
     /// Bodies are not read.
     ///
     /// # Errors
-    /// Those of reading, but for bad sectors, which are gaps.
+    /// An error of reading, except for bad sectors, which are gaps.
     pub fn scan(&self, visit: &mut dyn FnMut(Located<'_>) -> ControlFlow<()>) -> io::Result<Vec<Gap>> {
         Ok(scan((&self.file, Source::Cache), &self.header, FIRST_RECORD as u64..u64::MAX, visit)?.gaps)
     }

@@ -1,4 +1,4 @@
-//! What the handle, the writer and the preparer share: the queue, the table of segments, the poison.
+//! State that the handle, the writer and the preparer share: the queue, the table of segments, the poison.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -11,7 +11,7 @@ use crate::stats::Counters;
 use crate::table::Table;
 use crate::{AppendError, Config, Event, Lsn, Proof};
 
-/// What the handle, the writer and the preparer share.
+/// State that the handle, the writer and the preparer share.
 pub(crate) struct Shared {
     pub config: Config,
     pub pool: Pool,
@@ -29,7 +29,7 @@ pub(crate) struct Shared {
     closed: AtomicBool,
 }
 
-/// What is known since the opening.
+/// Facts known since the opening.
 #[derive(Clone, Copy, Default)]
 pub(crate) struct Opened {
     pub epoch: u64,
@@ -89,7 +89,7 @@ impl Shared {
         self.poison.get().cloned()
     }
 
-    /// Nothing is accepted from now on. The first reason stays.
+    /// Accepts nothing from now on. The first reason stays.
     pub fn poison_with(&self, why: String) -> Arc<str> {
         let why: Arc<str> = why.into();
         if self.poison.set(why.clone()).is_ok() {

@@ -11,7 +11,7 @@ use posthaste_units::histogram::{Histogram, HistogramRead, LATENCY_US, NUMBERS};
 pub struct Stats {
     /// Records written.
     pub records: u64,
-    /// Of those, the ones that were cancelled before they were published.
+    /// Records among them that were cancelled before they were published.
     pub cancelled: u64,
     /// Bytes of those records with their headers.
     pub bytes: u64,
@@ -89,7 +89,7 @@ impl Counters {
         self.sync_us.count(ns / 1000);
     }
 
-    /// What was counted; the caller adds what it knows of the segments.
+    /// The counters; the caller adds facts about the segments.
     pub fn read(&self) -> Stats {
         let of = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
         Stats {

@@ -1,4 +1,4 @@
-//! Which segments are in service, and where in them a record is.
+//! The table of segments in service, and of the records in them.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -39,7 +39,7 @@ pub struct SegmentInfo {
     pub bytes_used: u64,
     /// Bytes of the file.
     pub segment_bytes: u64,
-    /// Nothing more will be written to it.
+    /// No more is written to it.
     pub is_sealed: bool,
 }
 
@@ -66,7 +66,7 @@ impl InService {
         InService { segment, first, last: first, end, len, anchors: Vec::new(), torn: Vec::new(), gaps: Vec::new() }
     }
 
-    /// One that opening has found.
+    /// A segment that opening has found.
     pub fn found(read: Read) -> std::io::Result<Self> {
         let Read { segment, scan, .. } = read;
         let len = segment.file.len()?;
@@ -110,7 +110,7 @@ impl InService {
         anchor(&self.anchors, self.first, lsn.max(self.first))
     }
 
-    /// What is to be read of it to see the records from `from` on; `None` if there are none.
+    /// The part to read for the records from `from` on; `None` if there are none.
     pub fn part(&self, from: Lsn) -> Option<Part> {
         let offset = self.anchor(from).filter(|_| self.last >= from)?;
         let (torn, gaps) = (self.torn.clone(), self.gaps.clone());

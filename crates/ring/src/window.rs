@@ -33,7 +33,7 @@ impl<'a> Window<'a> {
         self.len
     }
 
-    /// Whether the disk could read all of a range that was looked at.
+    /// True if the disk could read all of a range that was looked at.
     pub fn could_read(&self, range: Range<u64>) -> bool {
         self.unreadable.iter().all(|bad| bad.end <= range.start || range.end <= bad.start)
     }

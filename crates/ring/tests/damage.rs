@@ -72,7 +72,7 @@ fn segments(dir: &Path) -> BTreeMap<u64, PathBuf> {
     segments.filter_map(|path| Some((number(&path)?, path))).collect()
 }
 
-/// What is found: heads, and bodies where they are whole.
+/// The records found: heads, and bodies where they are whole.
 fn found(ring: &Ring) -> BTreeMap<Lsn, (Bytes, Option<Bytes>)> {
     let mut all = BTreeMap::new();
     ring.visit(Lsn::ZERO, &mut |record| {

@@ -1,4 +1,4 @@
-//! What a ring does on a disk that does as it is told.
+//! Behaviour of a ring on a disk without faults.
 
 use std::ops::ControlFlow;
 use std::path::Path;

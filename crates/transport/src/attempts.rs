@@ -1,4 +1,4 @@
-//! What may begin, what became of it, and when it is tried again.
+//! Attempts that may begin, their outcomes, and when they are repeated.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -12,7 +12,7 @@ use crate::queues::{Queues, Stand, Wake, Worker};
 use crate::work::{Note, Outcome, Part, Work};
 
 impl Queues {
-    /// What the next worker does, if there may be one more.
+    /// The next work, if one more worker is allowed.
     pub fn take(&mut self, now: Instant) -> Option<(u64, Work)> {
         // One that takes long does not count any more, up to a bound: it holds up nobody but its own transport.
         let slow = self.workers.values().filter(|worker| now.saturating_duration_since(worker.since) >= SLOW).count();
@@ -29,7 +29,7 @@ impl Queues {
         Some((self.next_worker, work))
     }
 
-    /// What a worker does next at the same transport. Others come first if they wait for a worker.
+    /// The worker's next work at the same transport. Others come first if they wait for a worker.
     pub fn take_more(&mut self, worker: u64, transport: &Arc<str>, now: Instant) -> Option<Work> {
         let queue = self.queues.get(transport)?;
         let may_go_on = queue.blocked_until.is_none() && queue.running <= queue.workers_max();
@@ -237,7 +237,7 @@ impl Queues {
         self.workers.len()
     }
 
-    /// Whether a worker could begin, were there not too many.
+    /// True if a worker could begin, were there not too many.
     pub fn is_any_ready(&self) -> bool {
         !self.ready.is_empty()
     }

@@ -35,7 +35,7 @@ impl Source {
         }
     }
 
-    /// What an attempt ends with whose reading or writing has failed. If the body is lost, what is left of it is kept before that is said. Blocks.
+    /// The outcome of an attempt whose reading or writing has failed. If the body is lost, what is left of it is kept before that is said. Blocks.
     pub fn failed(&self, failed: &io::Error, what: &str) -> Outcome {
         let again = |why: &dyn std::fmt::Display| Outcome::Failed(format!("{what}{failed}{why}").into());
         let unreadable = failed.get_ref().and_then(|error| error.downcast_ref());

@@ -13,11 +13,11 @@ use crate::refusals::RefusalNotifier;
 pub struct Config {
     /// Our name in LHLO.
     pub host_name: String,
-    /// How long a program may run; then its process group is killed.
+    /// Time limit of a program; then its process group is killed.
     pub program_time: Duration,
-    /// How long an LMTP server may take for a reply, and to take what is written.
+    /// Time limit for an LMTP server's reply, and for it to take what is written.
     pub lmtp_time: Duration,
-    /// How long a lock of a file is waited for.
+    /// Time limit for the lock of a file.
     pub lock_time: Duration,
     /// Pauses after failures.
     pub retry: BackOff,
@@ -31,9 +31,9 @@ pub struct Config {
     pub pending_bytes_max_all: u64,
     /// Memory for bodies on their way to LMTP servers.
     pub lmtp_bytes_max: u64,
-    /// How long the drop of the last handle waits for what is under way.
+    /// Time for which the drop of the last handle waits for work under way.
     pub shutdown_patience: Duration,
-    /// Who hears what becomes of each target.
+    /// Hears the outcome of each target.
     pub observer: Option<Arc<dyn Observer>>,
     /// Teller of refusals; without it nobody is told.
     pub notifier: Option<Arc<dyn RefusalNotifier>>,

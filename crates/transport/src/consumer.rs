@@ -29,7 +29,7 @@ pub(crate) struct Shared {
     pub notices_wanted: Notify,
     /// A worker has ended, or its last target is done.
     pub idle: Condvar,
-    /// What the spool wants to be passed.
+    /// The LSN that the spool wants to be passed.
     pub wanted: AtomicU64,
     pub is_ending: AtomicBool,
     /// Beyond its budget nothing begins.
@@ -137,7 +137,7 @@ impl Shared {
         self.wake.notify_one();
     }
 
-    /// Nothing is given up before it is told.
+    /// Tells losses before anything is given up.
     fn tell_lost(&self, work: &Work, outcomes: &[Outcome]) {
         for (target, outcome) in work.targets_with(outcomes, |outcome| matches!(outcome, Outcome::Lost(..))) {
             let Outcome::Lost(error, kept) = outcome else { continue };

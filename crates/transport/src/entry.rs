@@ -1,4 +1,4 @@
-//! What a batch of the spool says to the stream of the transports, as bytes. docs/formats.md has the table.
+//! Entries of a batch for the stream of the transports, as bytes. docs/formats.md has the table.
 //!
 //! Every entry begins with a version and a kind; numbers are little-endian.
 
@@ -22,7 +22,7 @@ pub enum Failure {
 }
 
 impl Failure {
-    /// Whether the message is held: somebody has to look at it.
+    /// True if the message is held: somebody has to look at it.
     pub fn is_held(self) -> bool {
         matches!(self, Failure::Refused | Failure::Overdue)
     }
@@ -50,7 +50,7 @@ pub enum TransportEntry {
     Trouble(Trouble),
     /// Notices of refusals are made, in the batch of the notice: of these targets nobody is told any more.
     Told(Vec<Key>),
-    /// Nobody knows whether these targets have had their message: they are not tried until they are [released](Self::Released).
+    /// These targets may have had their message or not: they are not tried until they are [released](Self::Released).
     Held(Vec<Key>),
     /// An operator has these targets tried again.
     Released(Vec<Key>),
@@ -69,7 +69,7 @@ pub struct Deliver {
     pub smtputf8: bool,
     /// The batch that has its body and the body's length. `None`: this one. An entry that takes the place of an older one names that one's batch.
     pub body: Option<(Lsn, u64)>,
-    /// Those that are still to get it, each with its number.
+    /// Targets that are still to get it, each with its number.
     pub targets: Vec<(u16, Target)>,
 }
 
@@ -82,7 +82,7 @@ pub struct Target {
     pub recipient: Arc<str>,
     /// The recipient as the client gave it.
     pub original: Arc<str>,
-    /// What stands behind the separator in `recipient`.
+    /// The detail behind the separator in `recipient`.
     pub detail: Arc<str>,
 }
 
@@ -99,7 +99,7 @@ pub struct Trouble {
     pub next_try_secs: u64,
     /// How the last attempt failed; of a panic it is not written down that it was one.
     pub failure: Failure,
-    /// What the last attempt ended with; at most [`ERROR_BYTES_MAX`].
+    /// The end of the last attempt; at most [`ERROR_BYTES_MAX`].
     pub error: Arc<str>,
 }
 

@@ -1,4 +1,4 @@
-//! What is told to the operator, and to `spool inspect`.
+//! News for the operator, and for `spool inspect`.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
@@ -7,7 +7,7 @@ use crate::entry::{ERROR_BYTES_MAX, Failure, TransportEntry, Trouble};
 use crate::observer::{Observer, TargetId};
 use crate::work::{LostMail, Note};
 
-/// What is told to the operator. Must not block.
+/// Tells the operator. Must not block.
 #[derive(Clone)]
 pub struct Events(pub(crate) Arc<dyn Fn(Event) + Send + Sync>);
 
@@ -42,12 +42,12 @@ pub enum Event {
         failure: Failure,
         /// The attempt before, if there was one since the opening, ended in another way.
         is_new: bool,
-        /// What it ended with.
+        /// The end of the attempt.
         error: Arc<str>,
         /// When it is tried again.
         pause: Duration,
     },
-    /// What was delivered cannot be recorded, so nothing more is.
+    /// Outcomes cannot be recorded, so nothing more is delivered.
     NotRecorded {
         /// Deliveries that are repeated after a restart.
         unrecorded: u64,
@@ -58,7 +58,7 @@ pub enum Event {
     },
     /// It is recorded again, and delivery goes on.
     RecordedAgain,
-    /// Nothing can be delivered there now.
+    /// The transport takes no mail now.
     Unavailable {
         /// Where.
         transport: Arc<str>,
@@ -87,7 +87,7 @@ pub enum Event {
     },
 }
 
-/// What the operator is told of it.
+/// The operator's event.
 pub(crate) fn event(note: Note, now: Instant) -> Option<Event> {
     Some(match note {
         Note::Failed { transport, key, recipient, attempts, due, failure, is_new, error } => {
@@ -115,7 +115,7 @@ pub(crate) fn observe(observer: &dyn Observer, note: &Note) {
     }
 }
 
-/// What `spool inspect` is to show.
+/// The entry that `spool inspect` is to show.
 pub(crate) fn trouble(note: &Note, now: Instant) -> Option<TransportEntry> {
     let (key, transport, attempts, due, error, failure) = match note {
         Note::Failed { transport, key, attempts, due, failure, error, .. } => {

@@ -17,7 +17,7 @@ pub struct Undelivered {
     pub received_secs: u64,
     /// Bytes of its body.
     pub bytes: u64,
-    /// Those that have not got it.
+    /// Targets that have not got it.
     pub targets: Vec<Unreached>,
 }
 
@@ -37,7 +37,7 @@ pub struct Unreached {
 /// The messages that wait for transports, in the order in which they came. Changes nothing.
 ///
 /// # Errors
-/// What the file system said.
+/// An error of the file system.
 pub fn undelivered(spool: &ClosedSpool) -> std::io::Result<Vec<Undelivered>> {
     let mut messages: BTreeMap<Lsn, (Deliver, u64)> = BTreeMap::new();
     let mut troubles: HashMap<Key, Trouble> = HashMap::new();

@@ -14,7 +14,7 @@ use crate::blocking::blocking;
 use crate::body::Source;
 use crate::work::{Outcome, Work};
 
-/// What one worker has with a server.
+/// One worker's session with a server.
 pub(crate) struct Session {
     client: Option<Client>,
     host_name: String,
@@ -113,7 +113,7 @@ impl Session {
         }
     }
 
-    /// Nothing more is sent, within a message or after it.
+    /// Ends sending, within a message or after it.
     pub fn cut(&mut self) {
         self.client = None;
     }
@@ -141,5 +141,5 @@ fn read_all(source: &Source) -> std::io::Result<Vec<Bytes>> {
 }
 
 const CONNECT_MAX: Duration = Duration::from_secs(30);
-/// Nothing depends on the reply to QUIT.
+/// Patience for the reply to QUIT, which decides nothing.
 const QUIT_PATIENCE: Duration = Duration::from_secs(5);

@@ -135,7 +135,7 @@ impl Append<'_> {
 enum Found {
     /// The whole message: only the sync is missing.
     Whole,
-    /// Nothing of it is there now.
+    /// No part of the message is there now.
     Other,
 }
 

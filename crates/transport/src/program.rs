@@ -198,5 +198,5 @@ impl ProgramOutput {
 const REFUSALS: [i32; 5] = [65, 67, 68, 69, 77];
 /// Of what a program says.
 const SAID_BYTES_MAX: usize = 500;
-/// How long the end of what a program has said is waited for after its own.
+/// Patience for the end of a program's output, after the program's own end.
 const LAST_WORDS: Duration = Duration::from_secs(1);

@@ -1,4 +1,4 @@
-//! What became of each message for each transport. Bookkeeping alone: it reads no clock, starts nothing and touches no disk.
+//! The state of each message for each transport. Bookkeeping alone: it reads no clock, starts nothing and touches no disk.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet, VecDeque};
 use std::sync::{Arc, Mutex};
@@ -38,7 +38,7 @@ pub(crate) struct Message {
     pub carry: Carry,
 }
 
-/// Whether a message is being written down anew.
+/// The state of a message that may be written down anew.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) enum Carry {
     #[default]
@@ -52,7 +52,7 @@ pub(crate) struct Job {
     pub stand: Stand,
     pub attempts: u32,
     pub begun: Option<u64>,
-    /// What the last attempt ended with.
+    /// The end of the last attempt.
     pub error: Option<(Failure, Arc<str>)>,
     /// It was told that it waits.
     pub is_told: bool,
@@ -73,7 +73,7 @@ pub(crate) enum RefusalNotice {
 }
 
 pub(crate) struct Queue {
-    /// What is wrong with it, if an earlier configuration or version has written it.
+    /// The transport, or the mistake in it, if an earlier configuration or version has written it.
     pub transport: Result<Arc<Transport>, Arc<str>>,
     pub queued: VecDeque<Key>,
     pub running: usize,
@@ -104,7 +104,7 @@ pub(crate) enum Wake {
 pub(crate) struct Queues {
     pub config: Config,
     pub messages: BTreeMap<Lsn, Message>,
-    /// Those that stand for messages, or say something that this version does not know.
+    /// Entries that stand for messages, or say something that this version does not know.
     pub entries: BTreeSet<Lsn>,
     pub unknown: Vec<Lsn>,
     pub seen: Lsn,
@@ -122,7 +122,7 @@ pub(crate) struct Queues {
     /// Messages whose new entries the spool has refused.
     pub failed_carries: Arc<Mutex<Vec<Lsn>>>,
     pub is_changed: bool,
-    /// Those that replay has shown as done: an entry that stands for an older one may name them.
+    /// Targets that replay has shown as done: an entry that stands for an older one may name them.
     pub done: Option<HashSet<Key>>,
     pub workers: HashMap<u64, Worker>,
     pub next_worker: u64,
@@ -302,7 +302,7 @@ impl Queues {
         self.messages.get_mut(&body)?.jobs.get_mut(&number)
     }
 
-    /// What is being written down anew of a message is stale.
+    /// Marks what is being written down anew of a message as stale.
     pub fn changed(&mut self, body: Lsn) {
         if let Some(Message { carry: Carry::UnderWay { is_stale }, .. }) = self.messages.get_mut(&body) {
             *is_stale = true;
@@ -422,5 +422,5 @@ impl Queue {
 
 /// Workers at one transport.
 const TRANSPORT_WORKERS_MAX: usize = 4;
-/// What a target counts beside the body.
+/// Bytes that a target counts beside the body.
 const TARGET_BYTES: u64 = 1024;

@@ -1,4 +1,4 @@
-//! What was delivered becomes durable. While it cannot, nothing more is begun: it would be delivered again after a restart.
+//! Makes deliveries durable. While it cannot, no more begin: they would be repeated after a restart.
 
 use std::future::poll_fn;
 use std::pin::pin;
@@ -25,11 +25,11 @@ pub(crate) struct Unrecorded {
     observer: Option<Arc<dyn Observer>>,
     /// Of the scheduler.
     wake: Arc<Notify>,
-    /// Nothing is delivered any more.
+    /// Notified when delivery ends for good.
     closed: Notify,
 }
 
-/// What is done, with what the observer says of it.
+/// Targets that are done, with what the observer says of them.
 #[derive(Debug, Clone)]
 struct DoneRecord {
     entries: Vec<Entry>,
@@ -67,7 +67,7 @@ impl Unrecorded {
         self.wake.notify_one();
     }
 
-    /// Nothing is delivered any more.
+    /// Ends delivery for good.
     fn close(&self, why: &Arc<str>) {
         if self.budget.close() {
             let unrecorded = self.budget.unrecorded();
@@ -78,7 +78,7 @@ impl Unrecorded {
 }
 
 impl Shared {
-    /// Whether something may be delivered: what becomes of it can be recorded.
+    /// True if a delivery may begin: its outcome can be recorded.
     pub fn may_begin(&self) -> bool {
         !self.is_poisoned() && self.unrecorded.budget.may_begin()
     }

@@ -52,7 +52,7 @@ pub struct Message {
     pub targets: Vec<Target>,
 }
 
-/// What opening found in the spool.
+/// The findings of an opening.
 #[derive(Debug, Default, Clone, PartialEq, Eq)]
 pub struct OpenReport {
     /// Messages that were not known to be delivered.
@@ -69,7 +69,7 @@ pub struct OpenReport {
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{bytes} bytes wait for {transport}")]
 pub struct TransportFull {
-    /// Which.
+    /// The transport.
     pub transport: Arc<str>,
     /// Bytes that wait for it.
     pub bytes: u64,
@@ -143,7 +143,7 @@ impl Transports {
         self.0.shared.stream.entry_of_body(TransportEntry::Deliver(deliver).encode())
     }
 
-    /// Whether mail for a transport can be taken: not if too much waits for it already, or for all of them (SMTP 452 4.2.2).
+    /// Checks if mail for a transport can be taken: not if too much waits for it already, or for all of them (SMTP 452 4.2.2).
     ///
     /// # Errors
     /// Too much waits.

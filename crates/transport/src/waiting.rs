@@ -30,13 +30,13 @@ pub struct WaitingTarget {
     pub bytes: u64,
     /// Attempts since the opening.
     pub attempts: u32,
-    /// What it waits for.
+    /// The cause of its wait.
     pub waits: TransportWaits,
     /// How the last attempt ended, or why there was none.
     pub why: Option<Arc<str>>,
 }
 
-/// What a recipient waits for.
+/// The cause of a recipient's wait.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum TransportWaits {
     /// Its turn.

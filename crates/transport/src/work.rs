@@ -1,4 +1,4 @@
-//! What a worker takes, and what it ends with.
+//! The work of a worker, and its outcomes.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -10,7 +10,7 @@ use posthaste_spool::Lsn;
 use crate::entry::{Deliver, Failure, Key, Target};
 use crate::observer::TargetId;
 
-/// What an attempt ended with, for one target.
+/// The outcome of an attempt, for one target.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Outcome {
     Delivered,
@@ -18,13 +18,13 @@ pub(crate) enum Outcome {
     Failed(Arc<str>),
     /// The other side does not want it, now or ever.
     Refused(Arc<str>),
-    /// Nothing can be delivered there now, this message or another.
+    /// The transport takes no mail now, this message or another.
     Unavailable(Arc<str>),
     /// The body is lost: no attempt will ever succeed. What is left of it is kept.
     Lost(Arc<str>, Option<PathBuf>),
 }
 
-/// What a worker takes: one message, and those of its targets that go there together.
+/// The work of a worker: one message, and its targets that go there together.
 #[derive(Debug, Clone)]
 pub(crate) struct Work {
     pub transport: Arc<Transport>,
@@ -35,7 +35,7 @@ pub(crate) struct Work {
 }
 
 impl Work {
-    /// Those of its targets for which an attempt has ended in some way.
+    /// Its targets for which an attempt has ended in some way.
     pub fn targets_with<'a>(
         &'a self,
         outcomes: &'a [Outcome],
@@ -99,8 +99,8 @@ pub struct LostMail {
     pub received_secs: u64,
     /// Bytes of its body.
     pub bytes: u64,
-    /// What is wrong.
+    /// The error.
     pub error: Arc<str>,
-    /// What is left of the body, if anything is.
+    /// The file with what is left of the body, if anything is.
     pub kept: Option<PathBuf>,
 }

@@ -64,7 +64,7 @@ fn start(shared: Arc<Shared>, worker: u64, work: Work) {
     });
 }
 
-/// What a future comes to, or what it panicked with.
+/// The result of a future, or the text of its panic.
 pub(crate) async fn caught<T>(future: impl Future<Output = T>) -> Result<T, String> {
     let mut future = std::pin::pin!(future);
     let poll = |cx: &mut Context<'_>| match catch_unwind(AssertUnwindSafe(|| future.as_mut().poll(cx))) {

@@ -96,7 +96,7 @@ pub(super) fn parse_domain(text: &str) -> Result<Domain, AddressError> {
     }
 }
 
-/// Whether `name` can stand after the `@` of an address as a name: see [`Domain::Name`].
+/// True if `name` can stand after the `@` of an address as a name: see [`Domain::Name`].
 pub fn is_domain(name: &str) -> bool {
     name.len() <= DOMAIN_BYTES_MAX && check_name(name).is_ok()
 }

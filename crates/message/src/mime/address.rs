@@ -83,7 +83,7 @@ struct Unclosed {
     literal: bool,
 }
 
-/// What was read of a mailbox.
+/// The parts of a mailbox that were read.
 #[derive(Default)]
 struct Parts {
     /// Words outside of brackets. Quoted ones without their quotes.
@@ -324,7 +324,7 @@ impl Parts {
         }
     }
 
-    /// Whether the phrase ends in the middle of an address.
+    /// True if the phrase ends in the middle of an address.
     fn is_address_open(&self) -> bool {
         match self.phrase.last() {
             Some(b'@') => true,

@@ -170,7 +170,7 @@ impl Charset {
         }
     }
 
-    /// Whether the label is plainly wrong: 8-bit octets in what has none, or "UTF-8" without one character of UTF-8 beyond ASCII, which is any other
+    /// True if the label is plainly wrong: 8-bit octets in what has none, or "UTF-8" without one character of UTF-8 beyond ASCII, which is any other
     /// program's octets.
     fn is_belied_by(self, bytes: &[u8]) -> bool {
         match self.0 {
@@ -182,7 +182,7 @@ impl Charset {
         }
     }
 
-    /// Whether texts in it may end within a shift, so that pieces cannot be joined before they are decoded.
+    /// True if texts in it may end within a shift, so that pieces cannot be joined before they are decoded.
     pub(super) fn is_stateful(self) -> bool {
         matches!(self.0, Kind::Utf7 | Kind::Iso2022 | Kind::Hz)
     }
@@ -231,7 +231,7 @@ impl Charset {
     }
 }
 
-/// What an HTML document says about itself: `<meta charset=...>` or `content="text/html; charset=..."`.
+/// The charset that an HTML document states: `<meta charset=...>` or `content="text/html; charset=..."`.
 fn meta_charset(bytes: &[u8]) -> Option<Charset> {
     let head = bytes[..bytes.len().min(META_BYTES_MAX)].to_ascii_lowercase();
     let at = memchr::memmem::find(&head, b"charset=")? + 8;

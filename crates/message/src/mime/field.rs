@@ -124,7 +124,7 @@ fn without_line_end(value: &[u8]) -> &[u8] {
 }
 
 impl<'a> Field<'a> {
-    /// Whether it has that name, upper or lower case.
+    /// True if it has that name, upper or lower case.
     pub fn is(&self, name: &str) -> bool {
         self.name.eq_ignore_ascii_case(name.as_bytes())
     }

@@ -36,7 +36,7 @@ pub(super) fn guess(bytes: &[u8]) -> Cow<'_, str> {
     encoding.decode_without_bom_handling(bytes).0
 }
 
-/// Whether there is an escape that begins two-byte characters (RFC 1468, RFC 1557).
+/// True if there is an escape that begins two-byte characters (RFC 1468, RFC 1557).
 pub(super) fn has_escapes(bytes: &[u8]) -> bool {
     memchr::memmem::find(bytes, b"\x1b$").is_some()
 }
@@ -62,7 +62,7 @@ pub(super) fn mixed(bytes: &[u8]) -> String {
     text
 }
 
-/// Whether the letters that this charset has in place of windows-1252's characters stand in words.
+/// True if the letters that this charset has in place of windows-1252's characters stand in words.
 ///
 /// The detector compares how often letters follow each other. Of English with a few pound signs (`£7,500`) or copyright signs (`©2009`) it knows too
 /// little, and names a charset in which these are letters: `Ł7,500`, `Š2009`.

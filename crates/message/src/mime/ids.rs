@@ -48,7 +48,7 @@ pub fn in_reply_to(value: &[u8]) -> Vec<String> {
     wanted.into_iter().map(|(_, id)| id).collect()
 }
 
-/// What stands in angle brackets, and where they open. A bracket that is not closed ends at the next blank, and must hold an `@`.
+/// Texts in angle brackets, and where each opens. A bracket that is not closed ends at the next blank, and must hold an `@`.
 fn bracketed(value: &[u8]) -> impl Iterator<Item = (usize, String)> {
     let mut at = 0;
     std::iter::from_fn(move || {

@@ -102,7 +102,7 @@ impl<'m, 'a> Part<'m, 'a> {
         Parts { message: self.message, next: self.index + 1, end: self.node().after, is_flat: false }
     }
 
-    /// What it consists of.
+    /// Its kind and content.
     pub fn kind(&self) -> Kind {
         self.node().kind
     }
@@ -212,7 +212,7 @@ impl<'m, 'a> Part<'m, 'a> {
         self.text_and_footer().0
     }
 
-    /// The same, and text that somebody (mostly a mailing list) put behind its base64 as it stands.
+    /// Like `text`, and the text that somebody (mostly a mailing list) put after its base64 as it stands.
     pub fn text_and_footer(&self) -> (Cow<'a, str>, Option<Cow<'a, str>>) {
         let label = self.charset_label();
         let is_html = self.media_type() == "text/html";

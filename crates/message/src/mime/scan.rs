@@ -8,12 +8,12 @@ use super::field::{Header, colon_of, is_continuation, is_empty_line, line_at};
 use super::params::{main_value, raw_parameter};
 use super::transfer::Encoding;
 
-/// What is read of one message at most.
+/// Bounds of what is read of one message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Limits {
     /// How deep parts may be nested. A part that deep is a leaf, whatever it says.
     pub depth: usize,
-    /// How many parts there may be. What follows the last belongs to the parts around it.
+    /// Number of parts at most. Octets after the last belong to the parts around it.
     pub parts: usize,
 }
 
@@ -23,7 +23,7 @@ impl Default for Limits {
     }
 }
 
-/// What a reader should know about a message that was read.
+/// A defect of a message that its reader should know.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Problem {
     /// There is no header field, nor an empty line where it would end.
@@ -34,7 +34,7 @@ pub enum Problem {
     TooManyParts,
 }
 
-/// What a part consists of.
+/// The content of a part.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Kind {
     /// A body.
@@ -78,7 +78,7 @@ struct Scan<'a, 'l> {
     limits: &'l Limits,
     nodes: Vec<Node<'a>>,
     open: Vec<Open<'a>>,
-    /// How many of `open` have a boundary.
+    /// Number of `open` parts with a boundary.
     boundaries: usize,
     problem: Option<Problem>,
     line_marks: memmem::Finder<'static>,
@@ -87,7 +87,7 @@ struct Scan<'a, 'l> {
 /// A part whose end is not known yet.
 struct Open<'a> {
     node: usize,
-    /// What separates its children; `None` for a part without any, and behind the closing boundary.
+    /// The separator of its children; `None` for a part without any, and after the closing boundary.
     boundary: Option<Cow<'a, [u8]>>,
 }
 
@@ -217,7 +217,7 @@ impl<'a> Scan<'a, '_> {
         (is_likely && (is_empty_line(next) || colon_of(next).is_some())).then_some(Cow::Borrowed(name))
     }
 
-    /// Behind the empty line that ends a header section, or where a boundary ends it.
+    /// The end of a header section: after its empty line, or where a boundary ends it.
     ///
     /// A part of a multipart whose first line is no field has no header: somebody forgot the empty line. A message without a single field has none either.
     /// Where a header has no empty line at its end, the body begins with the first of the last lines that are no fields.

@@ -24,7 +24,7 @@ pub(super) fn utf7(bytes: &[u8]) -> String {
     text
 }
 
-/// What stands directly: ASCII, or what should not be there.
+/// Appends octets that stand directly: ASCII, or octets that should not be there.
 fn push_octets(bytes: &[u8], text: &mut String) {
     text.push_str(&String::from_utf8_lossy(bytes));
 }
@@ -82,7 +82,7 @@ fn flush(pairs: &mut Vec<u8>, encoding: &'static Encoding, text: &mut String) {
     }
 }
 
-/// What the octets 0x21 to 0x7e mean.
+/// The meaning of the octets 0x21 to 0x7e.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Set {
     Ascii,

@@ -5,7 +5,7 @@
 pub struct BaseSubject {
     /// White space collapsed, upper case as it was. Empty if nothing else was there.
     pub text: String,
-    /// Whether something was taken off that marks a reply or a forward.
+    /// True if a mark of a reply or a forward was taken off.
     pub is_reply: bool,
 }
 

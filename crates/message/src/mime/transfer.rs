@@ -7,7 +7,7 @@ use memchr::{memchr, memmem};
 /// How a body is encoded for transport.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Encoding {
-    /// As it stands: `7bit`, `8bit`, `binary`, or what is not known.
+    /// Not encoded: `7bit`, `8bit`, `binary`, or an unknown encoding.
     #[default]
     Identity,
     /// RFC 2045 section 6.8.
@@ -133,7 +133,7 @@ fn whole_groups(line: &[u8], bits: &Bits, out: &mut Vec<u8>) -> bool {
     true
 }
 
-/// Whether a line is no base64 at all: a rule, a signature separator, a sentence. Longer lines may have more foreign octets than one of 76.
+/// True for a line that is no base64 at all: a rule, a signature separator, a sentence. Longer lines may have more foreign octets than one of 76.
 fn is_text(line: &[u8]) -> bool {
     let line = line.trim_ascii();
     let foreign = line.iter().filter(|&&byte| BASE64[usize::from(byte)] == NONE && byte != b'=').count();

@@ -146,7 +146,7 @@ fn encoded_text_len(text: &[u8], is_base64: bool) -> Option<usize> {
 /// Longest label, with a language (RFC 2231 section 5).
 const LABEL_BYTES_MAX: usize = 80;
 
-/// What stands between `=?` and the encoded text: the label without language, whether it is base64, and how long it all is.
+/// The prefix of an encoded word: its label without language, true for base64, and its length.
 fn prefix(value: &[u8]) -> Option<(&[u8], bool, usize)> {
     let len = value.iter().take(LABEL_BYTES_MAX).position(|&byte| byte == b'?')?;
     let label = &value[..len];

@@ -1,4 +1,4 @@
-//! What a ring goes through between an opening and an end or a kill, and what somebody was told meanwhile.
+//! The life of a ring between an opening and an end or a kill, and the facts that somebody was told meanwhile.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::ControlFlow;
@@ -11,7 +11,7 @@ use posthaste_ring::{AppendError, Cancelled, Config, Event, Lsn, OnRecord, Proof
 use posthaste_turns::Random;
 use rustix::io::Errno;
 
-/// What goes wrong.
+/// The fault of a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Scenario {
     Healthy,
@@ -21,7 +21,7 @@ pub enum Scenario {
     FailingWrite,
 }
 
-/// What is known from a moment on.
+/// A fact that is known from a moment on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fact {
     /// Somebody was told that this record is durable.
@@ -47,7 +47,7 @@ pub struct Expectation {
 }
 
 impl Expectation {
-    /// What was known when so many events had happened, as if from the beginning.
+    /// The facts known after so many events, as if from the beginning.
     pub fn at(&self, position: usize) -> Self {
         let facts = self.facts.iter().filter(|(since, _)| *since <= position).map(|(_, fact)| (0, *fact)).collect();
         Expectation { facts, openings: Vec::new(), ..self.clone() }
@@ -61,7 +61,7 @@ impl Expectation {
         freed.max().unwrap_or_default()
     }
 
-    /// What an opening is told.
+    /// Facts for an opening.
     fn on_record(&self) -> OnRecord {
         let proved = self.facts.iter().rev().find_map(|(_, fact)| match fact {
             Fact::Proved(proof) => Some(*proof),
@@ -122,7 +122,7 @@ impl Expectation {
         Ok(found)
     }
 
-    /// What an opening has handed out is as good as promised, and what it has not found is gone.
+    /// Records that an opening has handed out are as good as promised, and records that it has not found are gone.
     pub fn opened(&mut self, position: usize, found: &BTreeMap<u64, Lsn>) {
         for record in 0..self.records {
             let fact = match found.get(&record) {
@@ -285,7 +285,7 @@ fn free(machine: &Machine, known: &mut Expectation, ring: &Ring, random: &mut Ra
     }
 }
 
-/// What goes wrong next.
+/// The next faults.
 fn faults(machine: &Machine, scenario: Scenario, random: &mut Random) -> Faults {
     let mut faults = Faults::default();
     let (syncs, changes) = machine.counts();

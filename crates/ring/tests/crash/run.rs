@@ -52,7 +52,7 @@ impl Run {
         run
     }
 
-    /// What makes it again.
+    /// The name that repeats it.
     pub fn name(&self) -> String {
         let cuts: String = self.cuts.iter().map(|cut| format!("/{cut}")).collect();
         format!("{:?}:{}{cuts}", self.scenario, self.seed)
@@ -78,7 +78,7 @@ impl Run {
         Ok(recovery)
     }
 
-    /// What each sync of the run is of.
+    /// The target of each sync of the run.
     pub fn syncs(&self) -> Vec<Option<&'static str>> {
         let is_opening = |at: usize| self.known.openings.iter().any(|opening| opening.contains(&at));
         let (mut dirs, mut files) = (std::collections::BTreeSet::new(), std::collections::BTreeMap::new());
