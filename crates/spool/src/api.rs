@@ -75,7 +75,7 @@ impl Default for Config {
 /// and must not hold the spool, whose last handle cannot be dropped on its own thread. If the batch is refused at once, it is called on the caller's thread, before `append` returns.
 pub type Then = Box<dyn FnOnce(Result<Lsn, AppendError>) + Send>;
 
-/// What a stream no longer needs.
+/// Bodies that a stream no longer needs.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Released {
     /// All bodies of batches below this.
@@ -111,10 +111,10 @@ pub trait Spool: Send + Sync {
     /// Bytes free for large bodies now: above the floor, less what other uploads have reserved. Blocks as [`upload`](Self::upload) does.
     ///
     /// # Errors
-    /// Those of asking the file system.
+    /// An error of asking the file system.
     fn room(&self) -> std::io::Result<u64>;
 
-    /// Whether a large body of that many bytes would find room now. Makes nothing and reserves nothing; blocks as [`upload`](Self::upload) does. After batches were refused for lack
+    /// Checks if a large body of that many bytes would find room now. Makes nothing and reserves nothing; blocks as [`upload`](Self::upload) does. After batches were refused for lack
     /// of space it looks for these, too: the next [`append`](Self::append) finds space that there is by now.
     ///
     /// # Errors
@@ -139,7 +139,7 @@ pub trait Spool: Send + Sync {
     /// slow: no lock is held meanwhile.
     ///
     /// # Errors
-    /// Those of `content`, of writing and syncing; EIO of a sync closes the spool to writing. An older snapshot of that name is still there.
+    /// An error of `content`, of writing or of syncing; EIO of a sync closes the spool to writing. An older snapshot of that name is still there.
     fn write_snapshot(
         &self,
         name: &SnapshotName,
@@ -159,17 +159,17 @@ pub trait Spool: Send + Sync {
     /// The disk failed, and no other snapshot can be read: see [`RestoreError`]. Nothing has changed then.
     fn restore(&self, stream: StreamId) -> Result<Restored, RestoreError>;
 
-    /// Whether one more snapshot at the same position is of use, because the last one has no second copy yet, or could not be read.
+    /// True if one more snapshot at the same position is of use, because the last one has no second copy yet, or could not be read.
     fn wants_snapshot(&self, stream: StreamId) -> bool;
 
-    /// Whether a stream has not released a body.
+    /// True if a stream has not released a body.
     fn needs_body(&self, stream: StreamId, body: Lsn) -> bool;
 
     /// For a body that [`read`](Self::read) reports as damaged: reads it again from the disk instead of the page cache. If it is still damaged, its bytes are
     /// copied into the directory `kept/`, durable when this returns; then the stream may release it. Later calls make no second copy. Blocks.
     ///
     /// # Errors
-    /// Those of reading and writing, such as no room: the body should be needed until it is kept.
+    /// An error of reading or writing, such as no room: the body should be needed until it is kept.
     fn set_aside(&self, body: Lsn) -> std::io::Result<SetAside>;
 
     /// The stream has processed everything up to `position`; its state is in `snapshot`, which is durable already, if it has one. Takes effect with the next
@@ -198,7 +198,7 @@ pub trait Spool: Send + Sync {
     /// Why nothing is accepted until the spool is opened again, if a write or a sync has failed. Takes no lock: it may be asked before each act.
     fn poisoned(&self) -> Option<Arc<str>>;
 
-    /// How long intake should wait before it takes the next message, and where the queue says so.
+    /// The pauses that intake should make before it takes a message; the queue asks for its own in it.
     fn pressure(&self) -> &Pressure;
 
     /// Makes a checkpoint now: what was advanced and released before has taken effect when this returns. Blocks for several syncs.
@@ -255,7 +255,7 @@ pub trait SpoolAdmin: Spool {
     /// or end it.
     ///
     /// # Errors
-    /// Those of reading, but for what is damaged.
+    /// An error of reading, except for damage.
     fn scrub(&self, pause: &mut dyn FnMut(&ScrubReport) -> ControlFlow<()>) -> std::io::Result<ScrubReport>;
 }
 
@@ -287,13 +287,13 @@ pub enum PublishedBody {
 /// An entry that is shown again.
 #[derive(Debug, Clone, Copy)]
 pub enum Replayed<'a> {
-    /// As it was appended.
+    /// An entry as it was appended.
     Entry {
         /// Its batch.
         lsn: Lsn,
-        /// What it says.
+        /// The payload.
         payload: &'a Bytes,
-        /// Whether it was appended as one that needs the body.
+        /// True if it was appended as one that needs the body.
         needs_body: bool,
         /// Bytes of the batch's body.
         body_len: u64,
@@ -330,7 +330,7 @@ pub struct StreamStats {
     pub name: String,
     /// Its last [`advance`](Spool::advance).
     pub position: Lsn,
-    /// Whether a consumer takes its entries.
+    /// True if a consumer takes its entries.
     pub is_attached: bool,
     /// Batches with an entry that it has not passed.
     pub entries: u64,
@@ -340,7 +340,7 @@ pub struct StreamStats {
     pub bodies: u64,
 }
 
-/// What a spool of any kind holds and has done since its opening.
+/// Content of a spool of any kind, and its work since its opening.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Stats {

@@ -24,7 +24,7 @@ pub(crate) const OWN: u16 = 0;
 pub struct Entry {
     /// The stream.
     pub stream: StreamId,
-    /// Whether the stream needs the batch's body until it releases it.
+    /// True if the stream needs the batch's body until it releases it.
     pub needs_body: bool,
     /// Content, in the stream's own format.
     pub payload: Bytes,
@@ -178,7 +178,7 @@ impl Head {
         }
     }
 
-    /// The same batch with other front fields.
+    /// This batch with other front fields.
     pub fn with_front(self, front: FrontRegion) -> Self {
         let body = match self.body {
             BodyPlace::None => BodyPlace::None,

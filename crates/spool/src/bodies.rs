@@ -68,7 +68,7 @@ pub(crate) enum BodyError {
 }
 
 impl BodyError {
-    /// What is wrong with the body, unless the disk failed.
+    /// Describes the damage of the body, unless the disk failed.
     pub fn what(self) -> io::Result<&'static str> {
         match self {
             BodyError::Damaged(what) => Ok(what),
@@ -274,7 +274,7 @@ impl Upload {
         self.len
     }
 
-    /// Whether nothing has been written.
+    /// True if it has no bytes yet.
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }
@@ -282,7 +282,7 @@ impl Upload {
     /// Makes the file and its name durable. Blocks for as long as the disk takes.
     ///
     /// # Errors
-    /// Those of `write` and `fsync`: then the file is gone. EIO of a sync stops the whole spool, for the device may have lost what others wrote.
+    /// An error of `write` or `fsync`: then the file is gone. EIO of a sync stops the whole spool, for the device may have lost what others wrote.
     pub fn finish(mut self) -> io::Result<FinishedUpload> {
         if !self.len.is_multiple_of(CHUNK) {
             self.table.put_u32_le(self.chunk_crc);
@@ -311,7 +311,7 @@ impl FinishedUpload {
         self.body.len
     }
 
-    /// Whether the body is empty.
+    /// True if the body is empty.
     pub fn is_empty(&self) -> bool {
         self.body.len == 0
     }

@@ -18,7 +18,7 @@ use crate::fields::{Fields, put_text};
 use crate::files;
 use crate::snapshots::SnapshotName;
 
-/// What all of the spool follows from, together with the files that it names and the ring after `through`.
+/// State from which all of the spool follows, together with the files that it names and the ring after `through`.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct Checkpoint {
     /// Grows with each attempt; the higher one counts.
@@ -36,7 +36,7 @@ pub(crate) struct Checkpoint {
     pub packs: Vec<PackRow>,
     /// Windows in which something is needed, and the generation of their files.
     pub windows: Vec<(u64, u64)>,
-    /// What of the ring was durable by then.
+    /// The part of the ring that was durable by then.
     pub proof: Proof,
     /// Cancelled batches whose cancel entry was not durable by then: nothing else says so where a live file or a snapshot is lost.
     pub cancelled: Vec<u64>,
@@ -46,9 +46,9 @@ pub(crate) struct Checkpoint {
 pub(crate) struct StreamRow {
     pub id: u16,
     pub name: String,
-    /// What the stream said last: it has what it needs of everything up to this LSN.
+    /// The stream's last position: it has all that it needs up to this LSN.
     pub position: u64,
-    /// Nobody knows what the entries up to here said: no snapshot of the stream can be read, or the spool was rebuilt. 0: they are known.
+    /// The LSN up to which entries are unknown: no snapshot of the stream can be read, or the spool was rebuilt. 0: they are known.
     pub uncertain: u64,
     /// Entries after the position and up to here may be lost: the ring lost batches that no checkpoint tells of. 0: none is.
     pub lost: u64,
@@ -73,7 +73,7 @@ pub(crate) struct PackRow {
 }
 
 impl Checkpoint {
-    /// What the ring is told of itself.
+    /// Facts for the ring about itself.
     pub fn on_record(&self) -> OnRecord {
         let (low, known, freed) = (self.ring_low, Lsn::new(self.through), Lsn::new(self.freed));
         OnRecord { low, known, proof: self.proof, freed, ..OnRecord::default() }
@@ -173,7 +173,7 @@ impl SnapshotRow {
 
 const MAGIC: [u8; 8] = *b"PHCHECK\x02";
 
-/// What was found at the opening.
+/// The findings of an opening.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Found {
     Valid(Checkpoint),
@@ -210,9 +210,9 @@ impl SpoiledCopy {
 #[derive(Debug)]
 pub(crate) struct CheckpointFiles {
     dir: PathBuf,
-    /// Which of the two holds the last good one.
+    /// The file with the last good checkpoint.
     good: usize,
-    /// Whether a file is there and may be rewritten in place.
+    /// For each file: true if it is there and may be rewritten in place.
     is_sound: [bool; 2],
 }
 
@@ -220,7 +220,7 @@ impl CheckpointFiles {
     /// Also says which of the two is spoiled, which costs nothing as long as the other is whole.
     ///
     /// # Errors
-    /// Those of reading, if neither is whole and it is not the disk that has failed.
+    /// An error of reading, if neither is whole and it is not the disk that has failed.
     pub fn open(dir: &Path) -> io::Result<(Self, Found, Option<SpoiledCopy>)> {
         let mut read = [const { None }; 2];
         let mut errors = [const { None }; 2];

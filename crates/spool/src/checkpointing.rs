@@ -18,7 +18,7 @@ use crate::snapshots::SnapshotName;
 use crate::state::Doomed;
 use crate::{AppendError, CheckpointError, Lsn};
 
-/// What a checkpoint says, taken at one moment.
+/// The content of a checkpoint, taken at one moment.
 struct Taken {
     checkpoint: Checkpoint,
     /// The first segment of the ring that is still needed; the checkpoint may keep some before it.

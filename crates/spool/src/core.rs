@@ -162,7 +162,7 @@ impl FileOfBatch {
         self.body
     }
 
-    /// Nobody knows whether the batch is durable: the next opening will.
+    /// Leaves the batch undecided: the next opening finds out if it is durable.
     fn leave(&self) {
         drop(self.upload.take());
     }
@@ -185,7 +185,7 @@ impl Drop for FileOfBatch {
     }
 }
 
-/// What the keeper is called for.
+/// The work that the keeper is called for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Wanted {
     /// Something may be due.
@@ -210,7 +210,7 @@ impl Bell {
         self.changed.notify_all();
     }
 
-    /// Whether the end is wanted.
+    /// True if the end is wanted.
     pub fn is_end_wanted(&self) -> bool {
         *self.wanted.lock().expect("nothing panics while it is held") == Some(Wanted::Stop)
     }
@@ -229,7 +229,7 @@ impl Bell {
         drop(waited.expect("nothing panics while it is held"));
     }
 
-    /// What was wanted most since the last call, or `None` when time is up.
+    /// The most wanted work since the last call, or `None` when time is up.
     pub fn wait(&self, timeout: Duration) -> Option<Wanted> {
         let now = self.wanted.lock().expect("nothing panics while it is held");
         let waited = self.changed.wait_timeout_while(now, timeout, |wanted| wanted.is_none());

@@ -28,7 +28,7 @@ pub enum AppendError {
     TooLarge {
         /// Bytes of all entries and the body.
         bytes: usize,
-        /// How many fit.
+        /// Bytes that fit.
         limit: usize,
     },
     /// The batch names a stream that is not registered.
@@ -95,7 +95,7 @@ pub enum ReadError {
     Unreachable {
         /// The batch.
         lsn: Lsn,
-        /// What is missing.
+        /// The missing part.
         what: String,
     },
     /// The disk failed.
@@ -103,7 +103,7 @@ pub enum ReadError {
     Io {
         /// The batch.
         lsn: Lsn,
-        /// What it said.
+        /// The error of the disk.
         error: io::Error,
     },
 }
@@ -114,7 +114,7 @@ pub enum ReadError {
 pub struct RestoreError {
     /// The snapshot.
     pub name: String,
-    /// What the disk said.
+    /// The error of the disk.
     pub error: io::Error,
 }
 
@@ -148,7 +148,7 @@ pub enum CheckpointError {
     Io {
         /// The operation.
         what: &'static str,
-        /// What it said.
+        /// The error of the disk.
         error: io::Error,
     },
     /// A write or a sync failed earlier, so the device is not trusted.
@@ -177,7 +177,7 @@ pub enum ReplayError {
     Io {
         /// The batch.
         lsn: Lsn,
-        /// What it said.
+        /// The error of the disk.
         error: io::Error,
     },
 }

@@ -12,22 +12,22 @@ use crate::Lsn;
 pub enum Event {
     /// A checkpoint failed: nothing is freed until one succeeds, and the spool fills.
     CheckpointFailed {
-        /// What went wrong.
+        /// The error.
         error: String,
     },
     /// A checkpoint took longer than [`Config::checkpoint_slow`](crate::Config::checkpoint_slow).
     CheckpointSlow {
-        /// How long.
+        /// Its duration.
         took: Duration,
     },
     /// Needed batches could not be moved into a pack, or packs could not be merged.
     PackingFailed {
-        /// What went wrong.
+        /// The error.
         error: String,
     },
     /// A segment of the ring could not be made: batches that need it are refused.
     SegmentFailed {
-        /// What went wrong.
+        /// The error.
         error: String,
     },
     /// A write or a sync failed: nothing is accepted until the spool is opened again.
@@ -39,7 +39,7 @@ pub enum Event {
     Damage(Damage),
     /// The file system is below one of the floors, or above them again.
     ShortOfSpace {
-        /// Whether it is below.
+        /// True if it is below.
         is_short: bool,
         /// Bytes and inodes that are free.
         free_bytes: u64,
@@ -55,7 +55,7 @@ pub struct Damage {
     pub lsn: Option<Lsn>,
     /// File or part of the spool.
     pub place: String,
-    /// What is wrong.
+    /// The damage.
     pub what: String,
 }
 

@@ -35,7 +35,7 @@ impl<'a> Fields<'a> {
         self.0.len()
     }
 
-    /// Whether no byte is left.
+    /// True if no byte is left.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
@@ -88,7 +88,7 @@ impl<'a> Fields<'a> {
         Some(text.into())
     }
 
-    /// Whether all bytes were taken: `None` if some are left.
+    /// Ends the reading; `None` if bytes are left.
     pub fn end(&self) -> Option<()> {
         self.is_empty().then_some(())
     }

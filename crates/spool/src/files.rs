@@ -10,7 +10,7 @@ use std::path::Path;
 use rustix::fs::{Advice, Mode, OFlags, fadvise};
 use rustix::io::Errno;
 
-/// Nobody else reads what is kept here.
+/// Mode of the files here: for their owner alone.
 pub(crate) const OWNER: Mode = Mode::RUSR.union(Mode::WUSR);
 
 /// Creates an empty file for reading and writing; one of that name, left by an earlier life, loses its bytes.
@@ -22,7 +22,7 @@ pub(crate) fn create(path: &Path) -> io::Result<File> {
 /// Writes a file whole and makes its bytes durable; its name is durable after [`sync_dir`].
 ///
 /// # Errors
-/// Nothing of the file is left then, as far as it can be removed. The next try takes another name: bytes that a failed sync has forgotten
+/// An error leaves nothing of the file, as far as it can be removed. The next try takes another name: bytes that a failed sync has forgotten
 /// would look well in the page cache.
 pub(crate) fn write_new(path: &Path, bytes: &[u8]) -> io::Result<()> {
     let file = create(path)?;

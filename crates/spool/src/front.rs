@@ -100,7 +100,7 @@ impl FrontRegion {
         (whole == crc).then(|| [&self.substitute()[..], body].concat().into())
     }
 
-    /// The same fields once they are replaced by [`substitute`](Self::substitute).
+    /// These fields once they are replaced by [`substitute`](Self::substitute).
     pub fn replaced(&self) -> Self {
         FrontRegion { crc: crc32c::crc32c(&self.substitute()), ..*self }
     }

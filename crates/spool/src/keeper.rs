@@ -116,13 +116,13 @@ impl Shared {
         ring.max_segments.min(ring.segments.saturating_add(usize::try_from(room).unwrap_or(usize::MAX)))
     }
 
-    /// Whether the ring is short of segments, or the disk of room: then it keeps none longer than it must.
+    /// True if the ring is short of segments, or the disk of room: then it keeps none longer than it must.
     pub fn is_pressed(&self) -> bool {
         self.ring.stats().segments_in_service * 2 > self.segments_max()
             || self.is_short_of_space.load(Ordering::Relaxed)
     }
 
-    /// Whether a checkpoint would free the oldest segment.
+    /// True if a checkpoint would free the oldest segment.
     fn is_oldest_free(&self) -> bool {
         let Some(oldest) = self.ring.segments().into_iter().next().filter(|segment| segment.is_sealed) else {
             return false;
@@ -175,5 +175,5 @@ impl Shared {
 /// Segments that are packed for one checkpoint.
 const PACKED_AT_ONCE: usize = 4;
 
-/// How often the keeper looks without being called.
+/// Time between two looks of a keeper that nobody calls.
 const LOOK_EVERY: Duration = Duration::from_secs(1);

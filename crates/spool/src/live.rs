@@ -1,4 +1,4 @@
-//! What is still needed, on disk: for each stream the entries that it has not passed and the bodies that it has not released.
+//! The live files: for each stream the entries that it has not passed and the bodies that it has not released.
 //!
 //! The LSNs are cut into windows of [`WINDOW`]. A window in which anything is needed has a file `live/<window>.<generation>`; the checkpoint names the generation.
 //! A change writes a new generation, durable before the checkpoint that names it: so a cut between leaves the old pair.
@@ -24,7 +24,7 @@ pub(crate) fn lsns_of(window: u64) -> std::ops::RangeInclusive<u64> {
     window * WINDOW..=window * WINDOW + (WINDOW - 1)
 }
 
-/// What one window's file says.
+/// The content of one window's file.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct Window {
     /// Stream, whether the words are of bodies (else entries), number of the word, word.

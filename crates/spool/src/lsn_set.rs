@@ -19,7 +19,7 @@ impl LsnSet {
         self.words.get(&(lsn / 64)).is_some_and(|word| word >> (lsn % 64) & 1 == 1)
     }
 
-    /// Whether it was not there before.
+    /// Inserts; true if it was not there before.
     pub fn insert(&mut self, lsn: u64) -> bool {
         let word = self.words.entry(lsn / 64).or_default();
         let is_new = *word >> (lsn % 64) & 1 == 0;
@@ -27,7 +27,7 @@ impl LsnSet {
         is_new
     }
 
-    /// Whether it was there.
+    /// Removes; true if it was there.
     pub fn remove(&mut self, lsn: u64) -> bool {
         let Some(word) = self.words.get_mut(&(lsn / 64)) else { return false };
         let was_there = *word >> (lsn % 64) & 1 == 1;
@@ -60,7 +60,7 @@ impl LsnSet {
         self.iter(range).next()
     }
 
-    /// Those of a range, in order.
+    /// The LSNs of a range, in order.
     pub fn iter(&self, range: RangeInclusive<u64>) -> impl Iterator<Item = u64> + '_ {
         self.words_in(range).flat_map(|(key, word)| bits(word).map(move |bit| key * 64 + bit))
     }

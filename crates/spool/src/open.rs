@@ -28,7 +28,7 @@ use crate::snapshots::{SnapshotName, Snapshots};
 use crate::state::{State, Stream};
 use crate::{Config, FileSpool, OpenError, files};
 
-/// What an opening found.
+/// The findings of an opening.
 #[derive(Debug, Default)]
 #[non_exhaustive]
 pub struct OpenReport {
@@ -222,7 +222,7 @@ fn remove_unnamed(dir: &Path, live: &LiveFiles, snapshots: &Snapshots, state: &S
     snapshots.remove_others(&named.filter(SnapshotName::is_file).collect::<Vec<_>>())
 }
 
-/// What the ring tells, on its own thread.
+/// Events of the ring, told on its own thread.
 fn ring_events(core: &Arc<Core>, config: &Config) -> posthaste_ring::Events {
     let (core, events) = (core.clone(), config.events.clone());
     Arc::new(move |event| match event {
@@ -257,7 +257,7 @@ fn read_ring(ring: &Ring, state: &mut State, through: u64, damage: &mut Vec<Dama
     Ok(count)
 }
 
-/// What a batch says of who needs it, without the payloads: the ring may hold hundreds of thousands of batches.
+/// The streams that need a batch, without the payloads: the ring may hold hundreds of thousands of batches.
 struct Needs {
     entries: Vec<(u16, bool)>,
     body: BodyPlace,
@@ -290,7 +290,7 @@ fn visit(ring: &Ring, from: u64, damage: &mut Vec<Damage>, each: &mut dyn FnMut(
     }
 }
 
-/// What a lost live file said, as far as the batches tell: a stream needs the entries after its position, and of the bodies none is let go.
+/// Restores a lost live file, as far as the batches tell: a stream needs the entries after its position, and of the bodies none is let go.
 fn find_again(
     ring: &Ring,
     packs: &PackCache,
@@ -348,6 +348,6 @@ fn remove_bodies(bodies: &Bodies, state: &State, is_certain: bool) -> io::Result
 }
 
 pub(crate) const RING: &str = "ring";
-/// Which segments must be there. Not in the directory of the ring: it tells when all of that is gone.
+/// The file with the segments that must be there. Not in the directory of the ring: it tells when all of that is gone.
 pub(crate) const ROSTER: &str = "segments";
 pub(crate) const LOCK: &str = "lock";

@@ -40,7 +40,7 @@ impl<'a> Pace<'a> {
     }
 }
 
-/// What a pack writes at once.
+/// Bytes that a pack writes at once.
 const PIECE_BYTES: u64 = 1 << 20;
 /// A device so slow is busy with others; a pack of 256 MiB is made within half a minute all the same.
 const PAUSE_MAX: Duration = Duration::from_millis(100);

@@ -98,7 +98,7 @@ impl Shared {
         segments.into_iter().take_while(is_done).filter(|segment| !is_packed(segment)).take(count).collect()
     }
 
-    /// Whether three quarters of a segment, and the bodies of three quarters of its records, are needed: then copying would cost more than the room that is lost.
+    /// True if three quarters of a segment, and the bodies of three quarters of its records, are needed: then copying would cost more than the room that is lost.
     /// Entries alone are copied: a stream that needs no bodies and is stuck is not to keep those of all mail.
     fn is_worth_keeping(&self, segment: &SegmentInfo) -> bool {
         let records = segment.last.get() - segment.first.get() + 1;
@@ -329,7 +329,7 @@ impl Shared {
 struct Copying<'a> {
     shared: &'a Shared,
     id: u64,
-    /// None while nothing was copied: what needs no record gets no file.
+    /// `None` while nothing was copied: a pack of no records gets no file.
     writer: Option<PackWriter>,
     pace: Pace<'a>,
 }

@@ -1,4 +1,4 @@
-//! How long intake waits before it takes one more message, so that whatever has to make room for it keeps up.
+//! The pause of intake before it takes one more message, so that whatever has to make room for it keeps up.
 //!
 //! Two things press: the ring, once the keeper has to pack to make room in it, and the queue of mail for other hosts, once what can be sent waits for long.
 //! Nobody is refused for it, and no wait is longer than [`PAUSE_MAX`].
@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::time::Duration;
 
-/// What a spool and its queue ask of intake. Reading it takes no lock.
+/// The pauses that a spool and its queue ask of intake. Reading it takes no lock.
 #[derive(Debug)]
 pub struct Pressure {
     /// Bytes of the ring in use, as the ring counts them.
@@ -31,7 +31,7 @@ impl Pressure {
         self.queue.store(level.to_bits(), Ordering::Relaxed);
     }
 
-    /// How long intake waits before a message. What the queue asks counts for messages that are to be `queued` alone.
+    /// The pause of intake before a message. The queue's part counts for messages that are to be `queued` alone.
     pub fn pause(&self, queued: bool) -> Duration {
         let ring = pause_of_ring(self.used.load(Ordering::Relaxed), self.usable.load(Ordering::Relaxed));
         match queued {

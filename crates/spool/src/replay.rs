@@ -19,13 +19,13 @@ pub(crate) enum Found {
         head: Head,
     },
     Damaged(String),
-    /// Nobody needs it any more.
+    /// No stream needs it any more.
     Gone,
 }
 
-/// What a replay does.
+/// Steps of a replay.
 const STEPS: &[&str] = &["", "reading batches", "showing an entry to its consumer"];
-/// One that is in one step for longer is told of.
+/// A replay that is in one step for longer is reported.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 impl Shared {
@@ -128,7 +128,7 @@ impl Shared {
         failed.map_or(Ok(is_whole), Err)
     }
 
-    /// Whether the ring still has every record after an LSN.
+    /// True if the ring still has every record after an LSN.
     fn has_ring_all_since(&self, after: u64) -> bool {
         let state = self.core.state();
         state.freed.max(state.lost_through) <= after

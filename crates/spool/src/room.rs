@@ -1,6 +1,6 @@
 //! Room on the file system for large bodies that are being written.
 //!
-//! Nothing is allocated ahead. What uploads may still write is counted, and every step of one is compared with what the file system has free beside
+//! No space is allocated ahead. Bytes that uploads may still write are counted, and every step of one is compared with what the file system has free beside
 //! the steps of all others: so uploads together never take it below the floor, and one that says that it pauses holds nothing.
 
 use std::io;
@@ -13,7 +13,7 @@ type Look = Box<dyn Fn() -> io::Result<Space> + Send + Sync>;
 
 /// The room that all uploads share.
 pub(crate) struct Room {
-    /// What is to stay free.
+    /// Space that is to stay free.
     floor: Space,
     look: Look,
     count: Mutex<Count>,
@@ -39,7 +39,7 @@ impl Room {
         Room { floor, look, count: Mutex::default() }
     }
 
-    /// What the file system has left, and whether that is below the floor.
+    /// The space left, and true if that is below the floor.
     pub fn look(&self) -> io::Result<(Space, bool)> {
         let space = (self.look)()?;
         Ok((space, !space.covers(self.floor)))
@@ -53,13 +53,13 @@ impl Room {
     /// Bytes above the floor, beside what uploads have reserved.
     ///
     /// # Errors
-    /// Those of asking the file system.
+    /// An error of asking the file system.
     pub fn free(&self) -> io::Result<u64> {
         let space = (self.look)()?;
         Ok(space.bytes.saturating_sub(self.floor.bytes).saturating_sub(self.count().reserved))
     }
 
-    /// Whether a body of that many bytes would find room now, beside those under way.
+    /// Checks if a body of that many bytes would find room now, beside those under way.
     ///
     /// # Errors
     /// [`io::ErrorKind::StorageFull`], or those of asking the file system.
@@ -102,7 +102,7 @@ impl std::fmt::Debug for Room {
 #[derive(Debug)]
 pub(crate) struct Reserved {
     room: Arc<Room>,
-    /// How long the body will be; 0 if nobody knows.
+    /// Announced length of the body; 0 if unknown.
     announced: u64,
     written: u64,
     bytes: u64,
@@ -146,7 +146,7 @@ impl Reserved {
         self.give_back(self.bytes);
     }
 
-    /// What to reserve beyond what has come: as much again, within bounds, and nothing that was not announced.
+    /// Bytes to reserve beyond what has come: as much again, within bounds, and nothing that was not announced.
     fn ahead(&self, coming: u64) -> u64 {
         let come = self.written.saturating_add(coming);
         let step = come.clamp(STEP_BYTES, STEP_BYTES_MAX);
@@ -175,9 +175,9 @@ impl Drop for Reserved {
     }
 }
 
-/// What is reserved for a body at first, and at least with each step.
+/// Bytes reserved for a body at first, and at least with each step.
 const STEP_BYTES: u64 = 1 << 20;
-/// What is reserved with a step at most.
+/// Bytes reserved with a step at most.
 const STEP_BYTES_MAX: u64 = 16 << 20;
 
 #[cfg(test)]

@@ -17,7 +17,7 @@ use crate::shared::Shared;
 use crate::snapshots::{SnapshotError, SnapshotName};
 use crate::state::Stream;
 
-/// What a scrub has read.
+/// The work of a scrub.
 #[derive(Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct ScrubReport {
@@ -25,9 +25,9 @@ pub struct ScrubReport {
     pub read: u64,
     /// Their bytes.
     pub bytes: u64,
-    /// Those that are not what was written, if any stream needs them.
+    /// Places that do not have what was written, if any stream needs them.
     pub damage: Vec<Damage>,
-    /// Whether it was ended early.
+    /// True if it was ended early.
     pub is_partial: bool,
 }
 
@@ -275,7 +275,7 @@ impl Shared {
     }
 }
 
-/// What is wrong with a record, and of what: a head counts as long as anything of the batch is needed.
+/// The damage of a record, and its part: a head counts as long as anything of the batch is needed.
 pub(crate) enum Broken {
     Head(&'static str),
     Body(&'static str),

@@ -11,16 +11,16 @@ use crate::bodies::BodyFile;
 use crate::files;
 use crate::shared::{MOVES_MAX, Shared, moves_too_often};
 
-/// What became of a damaged body.
+/// The outcome for a damaged body.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum SetAside {
     /// Read again it is whole: nothing was done.
     Whole,
-    /// What is there of it was copied into this file.
+    /// The rest of it was copied into this file.
     Kept(PathBuf),
     /// There is nothing to keep.
     Gone {
-        /// What is missing.
+        /// The missing part.
         why: String,
     },
 }

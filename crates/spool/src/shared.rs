@@ -1,4 +1,4 @@
-//! What the spool and its threads share.
+//! State that the spool and its threads share.
 
 use std::collections::{BTreeSet, HashMap};
 use std::path::PathBuf;
@@ -45,7 +45,7 @@ pub(crate) fn usable_bytes(segments: usize, segment_bytes: u64) -> u64 {
     (segments.max(3) as u64 - 1).saturating_mul(segment_bytes)
 }
 
-/// What only one at a time may touch.
+/// State that only one thread at a time may touch.
 pub(crate) struct Work {
     pub files: CheckpointFiles,
     pub live: LiveFiles,

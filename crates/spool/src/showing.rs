@@ -1,11 +1,11 @@
-//! Whether the ring's thread comes back from those it calls: a consumer that hangs there stops all.
+//! Watches the calls of the ring's thread: a consumer that hangs there stops all.
 
 use std::sync::atomic::{AtomicU16, Ordering};
 use std::time::{Duration, Instant};
 
 use posthaste_watch::{Found, Watch, Watcher, Worker};
 
-/// What the ring's thread does once a batch is durable.
+/// The call that the ring's thread makes once a batch is durable.
 #[derive(Debug)]
 pub(crate) struct Showing {
     worker: Worker,
@@ -51,7 +51,7 @@ impl Showing {
         self.worker.pulse().step(step);
     }
 
-    /// What is new. `name` says how a stream is called.
+    /// New findings. `name` gives a stream's name.
     pub fn look(&self, now: Instant, name: impl FnOnce(u16) -> Option<String>) -> Vec<Found> {
         let stream = Some(self.stream.load(Ordering::Relaxed)).filter(|stream| *stream != 0);
         let name = stream.and_then(name).map_or_else(String::new, |name| format!("stream {name}"));
@@ -66,5 +66,5 @@ const STEPS: &[&str] = &[
     "showing a batch to its consumer",
     "calling those who wait for the batch",
 ];
-/// None of them may block.
+/// Time limit of a call: none of them may block.
 const PATIENCE: Duration = Duration::from_secs(30);

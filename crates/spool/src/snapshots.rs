@@ -34,7 +34,7 @@ impl SnapshotName {
         &self.text
     }
 
-    /// Whether the spool has a file of this name.
+    /// True if the spool has a file of this name.
     pub fn is_file(&self) -> bool {
         self.is_file
     }
@@ -113,7 +113,7 @@ impl Write for Sealing {
     }
 }
 
-/// Behind the content: its length (u64, little-endian), then the CRC-32C of the content and that length (u32). Zeros are no trailer.
+/// After the content: its length (u64, little-endian), then the CRC-32C of the content and that length (u32). Zeros are no trailer.
 const TRAILER: u64 = 12;
 /// Bytes that are gathered before they are written, and read at once.
 const WRITTEN_AT_ONCE: usize = 256 << 10;

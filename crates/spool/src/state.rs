@@ -1,4 +1,4 @@
-//! What the spool knows in memory: what each stream still needs, and in which pack it is.
+//! The spool's state in memory: the needs of each stream, and the pack of each batch.
 //!
 //! Memory runs ahead of the disk: it holds what the next checkpoint will say. Whatever cannot be taken back (a segment is used again, a file is unlinked) is noted here
 //! and done only after a checkpoint that was taken later has become durable.
@@ -81,9 +81,9 @@ pub(crate) struct Stream {
     /// Its last advance: it has processed everything up to here.
     pub position: u64,
     pub snapshot: Option<SnapshotRow>,
-    /// What the last durable checkpoint has: its snapshot, and the one before.
+    /// Snapshots in the last durable checkpoint: the stream's own, and the one before.
     durable: [Option<SnapshotRow>; 2],
-    /// Nobody knows what the entries up to here said.
+    /// The LSN up to which entries are unknown.
     pub uncertain: u64,
     /// See [`StreamRow::lost`].
     pub lost: u64,
@@ -100,7 +100,7 @@ pub(crate) struct Stream {
 }
 
 impl Stream {
-    /// One that starts after this LSN.
+    /// A stream that starts after this LSN.
     pub fn new(name: &str, position: u64) -> Self {
         Stream { name: name.to_owned(), position, ..Stream::default() }
     }
@@ -134,7 +134,7 @@ impl Stream {
         std::iter::once(last).chain(before).cloned().collect()
     }
 
-    /// Whether one more snapshot at the same position is of use: what the last one says is not in a second one yet, or it starts from an older one.
+    /// True if one more snapshot at the same position is of use: the last one's content is not in a second one yet, or it starts from an older one.
     pub fn wants_snapshot(&self) -> bool {
         let Some(last) = &self.snapshot else { return self.uncertain > 0 };
         let is_behind = last.position < self.position;
@@ -143,7 +143,7 @@ impl Stream {
             && (is_behind || is_durable && self.durable[1].as_ref().is_none_or(|it| it.position < last.position))
     }
 
-    /// Nothing of the stream came between the state in its last snapshots and the next entry: they count as written just before that. So the ring need not keep
+    /// Moves the snapshots of a stream without entries since them up to the next entry, as if written just before that. So the ring need not keep
     /// others' batches to show that there was nothing.
     fn keep_up(&mut self, published: u64) {
         let through = self.entries.first().map_or(published, |first| first - 1);
@@ -161,7 +161,7 @@ impl Stream {
         before.into_iter().flatten().map(|row| row.name).filter(|name| !self.names(name)).collect()
     }
 
-    /// Whether a checkpoint, or the next one, names this file.
+    /// True if a checkpoint, or the next one, names this file.
     fn names(&self, name: &SnapshotName) -> bool {
         self.durable.iter().flatten().chain(&self.snapshot).any(|row| row.name == *name)
     }
@@ -329,7 +329,7 @@ impl State {
         self.streams.iter().map(|(id, stream)| (*id, stream.name.clone())).collect()
     }
 
-    /// Whether a checkpoint would say anything new.
+    /// True if a checkpoint would say anything new.
     pub fn is_changed(&self) -> bool {
         let has_doomed = !self.unripe_uploads.is_empty() || !self.doomed.is_empty();
         self.is_changed_otherwise || self.published != self.through || !self.dirty.is_empty() || has_doomed
@@ -339,12 +339,12 @@ impl State {
         self.streams.values().any(|stream| stream.bodies.contains(lsn))
     }
 
-    /// Whether any stream needs anything of these batches.
+    /// True if any stream needs anything of these batches.
     pub fn is_any_needed(&self, range: RangeInclusive<u64>) -> bool {
         self.streams.values().any(|stream| stream.first_needed(range.clone()).is_some())
     }
 
-    /// What is still needed of these batches, in order, and whether the body is.
+    /// The needed batches of a range, in order; true if the body is needed.
     pub fn needed(&self, range: RangeInclusive<u64>) -> Vec<(u64, bool)> {
         let (mut all, mut bodies) = (LsnSet::default(), LsnSet::default());
         for stream in self.streams.values() {
@@ -355,7 +355,7 @@ impl State {
         all.iter(range).map(|lsn| (lsn, bodies.contains(lsn))).collect()
     }
 
-    /// How many of these batches are still needed.
+    /// Number of needed batches in a range.
     pub fn needed_count(&self, range: RangeInclusive<u64>) -> u64 {
         let mut all = LsnSet::default();
         for stream in self.streams.values() {
@@ -366,7 +366,7 @@ impl State {
         all.len()
     }
 
-    /// How many of these batches have a body that is still needed.
+    /// Number of batches in a range whose body is needed.
     pub fn needed_bodies(&self, range: RangeInclusive<u64>) -> u64 {
         let mut bodies = LsnSet::default();
         for stream in self.streams.values() {

@@ -74,7 +74,7 @@ impl ClosedSpool {
     /// Shows every entry that its stream needs, in order: the stream's name, the batch, what it says, and bytes of the batch's body, which is not read.
     ///
     /// # Errors
-    /// Those of reading; an entry whose batch's head is lost is left out.
+    /// An error of reading; an entry whose batch's head is lost is left out.
     pub fn entries(&self, each: &mut dyn FnMut(&str, Lsn, &Bytes, u64)) -> io::Result<()> {
         for (lsn, _) in self.state.needed(0..=u64::MAX) {
             let Some((head, _)) = self.find(lsn)? else { continue };
@@ -88,7 +88,7 @@ impl ClosedSpool {
     /// The body of a batch, or why it cannot be read; `None` if there is none, or its batch is lost.
     ///
     /// # Errors
-    /// Those of reading.
+    /// An error of reading.
     pub fn body(&self, lsn: Lsn) -> io::Result<Option<Result<ExportedBody, String>>> {
         let Some((head, place)) = self.find(lsn.get())? else { return Ok(None) };
         self.body_of(&head, &place)
@@ -97,7 +97,7 @@ impl ClosedSpool {
     /// Shows every batch that is needed, in order, with what is needed of it, until `each` says no.
     ///
     /// # Errors
-    /// Those of reading; what is damaged is told in the batch, or left out if its head is.
+    /// An error of reading; damage is told in the batch, which is left out if its head is damaged.
     pub fn export(&self, each: &mut dyn FnMut(ExportedBatch) -> ControlFlow<()>) -> io::Result<()> {
         for (lsn, is_body_needed) in self.state.needed(0..=u64::MAX) {
             let Some((head, place)) = self.find(lsn)? else { continue };
@@ -114,7 +114,7 @@ impl ClosedSpool {
     /// The bodies that some stream needs and nobody can read, in order, each with why.
     ///
     /// # Errors
-    /// Those of reading, but for sectors that cannot be read.
+    /// An error of reading, except for sectors that cannot be read.
     pub fn unreadable_bodies(&self) -> io::Result<Vec<(Lsn, String)>> {
         let is_bad_sector = |error: &io::Error| error.raw_os_error() == Some(rustix::io::Errno::IO.raw_os_error());
         let mut all = Vec::new();
@@ -135,7 +135,7 @@ impl ClosedSpool {
         Ok(all)
     }
 
-    /// Those that are needed of a batch, or go with a body that is: the stream's name, and what the entry says.
+    /// The needed entries of a batch, and those that go with a needed body: the stream's name, and the payload.
     fn needed_entries<'a>(&'a self, lsn: u64, head: &'a Head) -> impl Iterator<Item = (&'a str, &'a Bytes)> {
         head.entries.iter().filter_map(move |entry| {
             let stream = self.state.streams.get(&entry.stream)?;

@@ -67,7 +67,7 @@ struct Segment {
     reader: SegmentReader,
 }
 
-/// What a spool holds.
+/// The content of a spool.
 #[derive(Debug, Clone, Default)]
 #[non_exhaustive]
 pub struct Inspection {
@@ -105,7 +105,7 @@ pub struct PlaceReport {
     pub last: Lsn,
     /// Batches in it.
     pub records: u64,
-    /// Those that are needed.
+    /// Needed batches.
     pub needed: u64,
     /// Bytes of the file.
     pub bytes: u64,
@@ -148,7 +148,7 @@ impl ClosedSpool {
         Self::read(dir, None)
     }
 
-    /// Whether another process has it open now. Takes no lock: the next to open it finds it free.
+    /// True if another process has it open now. Takes no lock: the next to open it finds it free.
     ///
     /// # Errors
     /// `NotFound` if there is no spool; those of opening its lock.
@@ -191,7 +191,7 @@ impl ClosedSpool {
         self.damage.push(Damage { lsn: lsn.map(Lsn::new), place: place.into(), what: what.into() });
     }
 
-    /// What the ring has lost, unless nobody needs it: up to the checkpoint the live files tell.
+    /// Notes losses of the ring that somebody needs: up to the checkpoint the live files tell.
     fn note_lost(&mut self, found: &[posthaste_ring::Damage]) {
         let through = self.checkpoint.through;
         let is_needed = |(first, last): (posthaste_ring::Lsn, posthaste_ring::Lsn)| {
@@ -308,10 +308,10 @@ impl ClosedSpool {
         Ok(())
     }
 
-    /// What it holds.
+    /// Lists the content.
     ///
     /// # Errors
-    /// Those of reading.
+    /// An error of reading.
     pub fn inspect(&self) -> io::Result<Inspection> {
         let state = &self.state;
         let stats = |(id, stream): (&u16, &crate::state::Stream)| stream.stats(StreamId(*id));
@@ -354,7 +354,7 @@ impl ClosedSpool {
         })
     }
 
-    /// Whether no checkpoint was made since: then everything found is still in its place.
+    /// True if no checkpoint was made since: then everything found is still in its place.
     pub fn is_current(&self) -> bool {
         let now = CheckpointFiles::open(&self.dir);
         now.is_ok_and(|(_, found, _)| matches!(found, Found::Valid(now) if now.counter == self.checkpoint.counter))
@@ -396,7 +396,7 @@ fn copies(path: &Path) -> io::Result<[Option<SegmentHeader>; 2]> {
     Ok(SegmentHeader::decode_copies(&blocks))
 }
 
-/// Whether a segment's file holds nothing but zeros: it was made and never put to use.
+/// True if a segment's file holds only zeros: it was made and never put to use.
 fn is_never_used(path: &Path) -> io::Result<bool> {
     let (mut file, mut piece, mut len) = (File::open(path)?, vec![0; 1 << 20], 0);
     loop {

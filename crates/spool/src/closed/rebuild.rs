@@ -25,7 +25,7 @@ use crate::reading::LOST_FRONT;
 use crate::state::{State, Stream};
 use crate::{OpenError, files};
 
-/// What a rebuilt spool holds.
+/// The content of a rebuilt spool.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Rebuilt {
@@ -37,7 +37,7 @@ pub struct Rebuilt {
     pub large: u64,
     /// Batches that are left out, because a stream needed their large body and its file is gone: released by that stream, or lost.
     pub left_out: Vec<Lsn>,
-    /// What could not be read.
+    /// Parts that could not be read.
     pub damage: Vec<Damage>,
 }
 

@@ -20,7 +20,7 @@ use crate::set_aside;
 use crate::snapshots::SnapshotName;
 use crate::state::State;
 
-/// What a repair has done.
+/// The work of a repair.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Repaired {
@@ -36,7 +36,7 @@ impl ClosedSpool {
     /// batch or of a body are not written twice; what is lost of them stays lost. A damaged copy of a head costs nothing and is left as it is.
     ///
     /// # Errors
-    /// Those of reading; what could not be written is told in what is returned.
+    /// An error of reading; files that could not be written are in the result.
     pub fn repair(&self) -> io::Result<Repaired> {
         assert!(self._lock.is_some(), "who only glances repairs nothing");
         let mut repaired = Repaired::default();

@@ -18,7 +18,7 @@ impl ClosedSpool {
     /// Reads everything that is needed and compares the checksums. The report has also what [`inspect`](Self::inspect) calls damaged.
     ///
     /// # Errors
-    /// Those of reading, but for what is damaged.
+    /// An error of reading, except for damage.
     pub fn verify(&self) -> io::Result<ScrubReport> {
         self.verify_with(&mut |_| ControlFlow::Continue(()))
     }

@@ -64,7 +64,7 @@ pub(crate) struct IndexWriter {
     file: File,
     pack: u64,
     entries: Vec<IndexEntry>,
-    /// What is not written yet, and where it goes.
+    /// Bytes that are not written yet, and their place.
     buffer: Vec<u8>,
     at: u64,
 }
@@ -83,7 +83,7 @@ impl IndexWriter {
         if is_copied { self.write(head) } else { Ok(()) }
     }
 
-    /// Those that were entered, in order.
+    /// The entries so far, in order.
     pub fn entries(&self) -> &[IndexEntry] {
         &self.entries
     }

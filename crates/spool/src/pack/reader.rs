@@ -103,7 +103,7 @@ impl PackReader {
         }
     }
 
-    /// What the index says of a record; `None` if it lacks it or is damaged there.
+    /// The index entry of a record; `None` if the index lacks it or is damaged there.
     pub fn entry(&self, lsn: u64) -> Option<IndexEntry> {
         self.index.find(lsn).ok()?
     }
