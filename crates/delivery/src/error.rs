@@ -1,4 +1,4 @@
-//! What a delivery ends with.
+//! Errors of a delivery.
 
 use std::fmt;
 use std::io;

@@ -15,7 +15,7 @@ use crate::cache::OpenMaildirs;
 use crate::error::{DeliveryError, MessageId};
 use crate::stats::{Counters, Stats};
 
-/// What the constructors were given; every number at least 1.
+/// Settings from the constructors; every number at least 1.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Config {
     pub(crate) max_batch: usize,
@@ -41,7 +41,7 @@ pub(crate) struct Request {
 
 type Reply = oneshot::Sender<Result<MessageId, DeliveryError>>;
 
-/// What all flushers of an executor use.
+/// State that all flushers of an executor use.
 #[derive(Debug)]
 pub(crate) struct Shared {
     maildirs: OpenMaildirs<PathBuf>,
@@ -147,7 +147,7 @@ struct Flusher {
     _alive: mpsc::Sender<()>,
 }
 
-/// What a message carries through its batch.
+/// A message's passenger through its batch.
 struct Ticket {
     reply: Reply,
 }

@@ -67,7 +67,7 @@ use standalone::Standalone;
 /// each message has a mailbox of its own, about as much as the runs differ, and everybody in them waits longer.
 pub const DEFAULT_MAX_BATCH: usize = 64;
 
-/// How long a batch that is not full waits for more messages: not at all. What arrives while a batch is being synced forms the next one.
+/// Time for which a batch that is not full waits for more messages: none. Messages that arrive while a batch is being synced form the next one.
 ///
 /// Measured in the same way: a lone message takes 0.4 ms (a plain write and `fdatasync` 0.2 ms); with a window of 10 ms it takes 11.8 ms.
 pub const DEFAULT_MAX_WAIT: Duration = Duration::ZERO;

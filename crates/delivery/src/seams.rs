@@ -10,7 +10,7 @@ pub(crate) type Gate = Arc<dyn Fn(Step<'_>) -> io::Result<()> + Send + Sync>;
 /// Tells the time.
 pub(crate) type Clock = Arc<dyn Fn() -> Instant + Send + Sync>;
 
-/// What is about to be done.
+/// The step that is about to be done.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Step<'a> {
     /// Something with this mailbox.
@@ -23,7 +23,7 @@ pub(crate) enum Step<'a> {
     SyncOf(&'a str),
 }
 
-/// What a test puts in the place of the world. The real thing has neither.
+/// A test's substitutes for the world. The real program has none.
 #[derive(Default)]
 pub(crate) struct Seams {
     pub gate: Option<Gate>,

@@ -1,4 +1,4 @@
-//! Which life of the page cache this is.
+//! The life of the page cache.
 
 use std::path::Path;
 
@@ -18,7 +18,7 @@ impl SessionTag {
     /// for rather than trusted to be there.
     ///
     /// # Errors
-    /// Those of opening the directory and of asking for random bytes.
+    /// An error of opening the directory or of asking for random bytes.
     pub fn of(dir: &Path) -> std::io::Result<Self> {
         let mut tag = [0; TAG_BYTES];
         if let Some(declared) = posthaste_fsops::declared(std::fs::File::open(dir)?) {

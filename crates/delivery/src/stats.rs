@@ -3,7 +3,7 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-/// What an executor has done since its start. Sums and counts: rates and means are differences of two of these.
+/// An executor's work since its start. Sums and counts: rates and means are differences of two of these.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Stats {

@@ -35,7 +35,7 @@ pub enum Command<'a> {
     Bdat {
         /// Octets in the chunk.
         size: u64,
-        /// Whether the chunk ends the message.
+        /// True if the chunk ends the message.
         last: bool,
     },
     /// RSET.
@@ -148,7 +148,7 @@ pub fn line_bytes_max(line: &[u8], base: usize, auth: bool) -> usize {
     }
 }
 
-/// Whether `line` means to be BDAT, well formed or not: octets that are no commands follow it. Blanks and control characters
+/// True if `line` means to be BDAT, well formed or not: octets that are no commands follow it. Blanks and control characters
 /// before it make it a bad command, and its octets no less part of a message.
 pub(crate) fn begins_chunk(line: &[u8]) -> bool {
     let begin = line.iter().position(|&b| b > b' ' && b != 127).unwrap_or(line.len());
@@ -156,7 +156,7 @@ pub(crate) fn begins_chunk(line: &[u8]) -> bool {
     verb.eq_ignore_ascii_case(b"BDAT") && !rest.first().is_some_and(u8::is_ascii_alphabetic)
 }
 
-/// Whether `line` is what a client of another protocol says: one of the `forbidden` commands, or a header field as HTTP has them
+/// True if `line` is of a client of another protocol: one of the `forbidden` commands, or a header field as HTTP has them
 /// (`Host: x`). Without any forbidden command nothing is.
 pub(crate) fn is_foreign(line: &[u8], forbidden: &[String]) -> bool {
     const LABEL_BYTES_MAX: usize = 64;
@@ -170,7 +170,7 @@ pub(crate) fn is_foreign(line: &[u8], forbidden: &[String]) -> bool {
     forbidden.iter().any(|command| command.as_bytes().eq_ignore_ascii_case(verb)) || is_label()
 }
 
-/// Whether `verb` is a command of SMTP or LMTP that [`parse`] knows.
+/// True if `verb` is a command of SMTP or LMTP that [`parse`] knows.
 pub fn is_known(verb: &str) -> bool {
     const KNOWN: [&str; 15] = [
         "HELO", "EHLO", "LHLO", "MAIL", "RCPT", "DATA", "BDAT", "RSET", "NOOP", "QUIT", "VRFY", "EXPN", "HELP",

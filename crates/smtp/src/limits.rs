@@ -34,7 +34,7 @@ pub struct Limits {
     /// Seconds that a message may be held back, announced with FUTURERELEASE (RFC 4865), with the date that is so far from the session's beginning. More is answered
     /// with 501 5.5.4. Set it only if the handler honours it. Default 0: not offered.
     pub future_release_secs: u32,
-    /// How long the driver waits in each state.
+    /// Timeouts of the driver in each state.
     pub timeouts: Timeouts,
 }
 
@@ -69,7 +69,7 @@ pub struct Timeouts {
     pub body_total: Duration,
     /// For the client to take our replies. Default 5 minutes.
     pub write: Duration,
-    /// How long a connection that we close keeps reading, so that the last reply is not lost to a reset. Default 1 s.
+    /// Time for which a connection that we close keeps reading, so that the last reply is not lost to a reset. Default 1 s.
     pub linger: Duration,
 }
 
@@ -85,7 +85,7 @@ impl Default for Timeouts {
     }
 }
 
-/// What to do about CR without LF and LF without CR in a message.
+/// Handling of CR without LF and LF without CR in a message.
 ///
 /// Whatever is chosen, only CRLF.CRLF ends a message: a bare CR or LF never takes part in an end of data.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -102,7 +102,7 @@ pub enum BareNewlines {
     Accept,
 }
 
-/// What to do about NUL octets in a message.
+/// Handling of NUL octets in a message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize), serde(rename_all = "lowercase"))]
 pub enum NulOctets {
@@ -114,7 +114,7 @@ pub enum NulOctets {
     Accept,
 }
 
-/// What to do about text lines longer than [`Limits::text_line_bytes`].
+/// Handling of text lines longer than [`Limits::text_line_bytes`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize), serde(rename_all = "lowercase"))]
 pub enum LongLines {

@@ -19,7 +19,7 @@ pub const MECHANISMS: &[&str] = &[scram::NAME, "PLAIN", "LOGIN"];
 #[cfg(not(feature = "scram"))]
 pub const MECHANISMS: &[&str] = &["PLAIN", "LOGIN"];
 
-/// What a client gives to show who it is.
+/// Credentials of a client.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Credentials {
     /// Whose password it is.
@@ -51,7 +51,7 @@ impl Credentials {
     }
 }
 
-/// Who a client has shown to be by AUTH (RFC 4954, RFC 4422 section 2).
+/// The identity that a client has shown by AUTH (RFC 4954, RFC 4422 section 2).
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Identity {
     /// How: one of [`MECHANISMS`].
@@ -76,13 +76,13 @@ pub(crate) fn encode(text: &str) -> String {
     BASE64.encode(text)
 }
 
-/// What a server's challenge says.
+/// The text of a server's challenge.
 #[cfg(feature = "scram")]
 pub(crate) fn decode(base64: &str) -> Option<String> {
     BASE64.decode(base64).ok().and_then(|octets| String::from_utf8(octets).ok())
 }
 
-/// What a server does with what the client sent.
+/// A server's next step after a client's line.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Step {

@@ -12,7 +12,7 @@ use memchr::memmem::Finder;
 use crate::body_error::BodyError;
 use crate::limits::{BareNewlines, Limits, LongLines, NulOctets};
 
-/// What is checked in a body, and the bounds.
+/// Checks of a body, and the bounds.
 #[derive(Debug, Clone)]
 pub(crate) struct Policy {
     pub message_bytes: u64,
@@ -42,12 +42,12 @@ pub(crate) enum At {
     AfterCr,
 }
 
-/// What [`Scanner::scan`] took from its input.
+/// The part of its input that [`Scanner::scan`] took.
 #[derive(Debug)]
 pub(crate) struct Scanned {
     /// Octets of the message; may be empty.
     pub bytes: Bytes,
-    /// Whether the end of data was found.
+    /// True if the end of data was found.
     pub ended: bool,
 }
 
@@ -55,7 +55,7 @@ pub(crate) struct Scanned {
 #[derive(Debug)]
 pub(crate) struct Scanner {
     policy: Policy,
-    /// Whether a dot begins something: true in DATA, false in BDAT.
+    /// True if a dot begins something: in DATA, not in BDAT.
     dots: bool,
     at: At,
     /// Octets of the current line so far, its CRLF not counted. Kept up in the header, and everywhere if lines are limited.
@@ -65,7 +65,7 @@ pub(crate) struct Scanner {
     size: u64,
     /// Octets taken from the wire.
     walked: u64,
-    /// How many of them stand before the first fault, that they are too many left out.
+    /// Octets walked before the first fault, apart from an excess of octets.
     refused_at: Option<u64>,
     saw_bare: bool,
     saw_nul: bool,
@@ -298,7 +298,7 @@ impl Scanner {
     }
 }
 
-/// Whether every CR is followed by LF, every LF follows a CR and, with `no_nul`, no octet is NUL. A CR at the very end is
+/// True if every CR is followed by LF, every LF follows a CR and, with `no_nul`, no octet is NUL. A CR at the very end is
 /// left open; `bytes` does not begin after a CR.
 pub(crate) fn is_clean(bytes: &[u8], no_nul: bool) -> bool {
     let (Some(&first), Some(&last)) = (bytes.first(), bytes.last()) else { return true };

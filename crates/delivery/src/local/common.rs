@@ -1,4 +1,4 @@
-//! What all mail mounts share.
+//! State that all mail mounts share.
 
 use std::path::PathBuf;
 use std::sync::Arc;

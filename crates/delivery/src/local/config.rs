@@ -42,7 +42,7 @@ pub struct LocalConfig {
     pub observer: Option<Arc<dyn Observer>>,
     /// Receives mail that is given up because its body in the spool is lost.
     pub losses: Losses,
-    /// How long opening waits until mail that was accepted before is in its mailboxes, or is known to wait for them.
+    /// Time for which opening waits until mail that was accepted before is in its mailboxes, or is known to wait for them.
     pub open_patience: Duration,
     /// Deadline of a shutdown. If a disk hangs, unfinished work is left to the next opening.
     pub shutdown_patience: Duration,

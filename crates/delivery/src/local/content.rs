@@ -100,7 +100,7 @@ impl<'a> Content<'a> {
         }
     }
 
-    /// Whether the file holds exactly this message.
+    /// True if the file holds exactly this message.
     pub fn is_in(&self, file: File) -> io::Result<bool> {
         if file.metadata()?.len() != self.disk_size {
             return Ok(false);

@@ -21,7 +21,7 @@ use super::report::{ReplayReport, SyncFailed};
 use crate::cache::OpenMaildirs;
 use crate::seams::Seams;
 
-/// What all handles share.
+/// State that all handles share.
 pub(super) struct Core {
     pub config: LocalConfig,
     pub nonce: u32,
@@ -171,7 +171,7 @@ fn random_nonce() -> u32 {
     std::hash::BuildHasher::hash_one(&std::hash::RandomState::new(), 0_u8) as u32
 }
 
-/// How often the mounts are looked at.
+/// Time between two looks at the mounts.
 const TICK: Duration = Duration::from_millis(200);
 /// A slow mailbox may take this fraction of the memory for messages in flight: one part in this many.
 const QUEUE_SHARE: u64 = 8;

@@ -38,7 +38,7 @@ impl std::fmt::Debug for LocalDelivery {
 /// The last handle ends it.
 struct Handle {
     core: Arc<Core>,
-    /// Whether spool and intake were opened here: then they end with it.
+    /// True if spool and intake were opened here: then they end with it.
     owns_intake: bool,
     keeper: Mutex<Option<JoinHandle<()>>>,
 }
@@ -148,7 +148,7 @@ impl LocalDelivery {
         self.core().nonce
     }
 
-    /// Whether a mailbox has yet to get the mail of a batch, or its file is not durable.
+    /// True if a mailbox has yet to get the mail of a batch, or its file is not durable.
     pub fn needs_body(&self, body: Lsn) -> bool {
         let core = self.core();
         core.mounts.iter().any(|mount| core.intake.spool().needs_body(mount.stream, body))
@@ -159,7 +159,7 @@ impl LocalDelivery {
         &self.handle.core.intake
     }
 
-    /// Whether mail for a mailbox can be taken: not if too much waits for it already (SMTP 452 4.2.2).
+    /// Checks if mail for a mailbox can be taken: not if too much waits for it already (SMTP 452 4.2.2).
     ///
     /// # Errors
     /// Too much waits for it.

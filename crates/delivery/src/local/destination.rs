@@ -128,7 +128,7 @@ fn trouble_of(mount: &MountStats) -> Option<Trouble> {
 }
 
 impl LocalDelivery {
-    /// Nobody reads what comes for a mount that is stuck, or after the end, and it would wait without a bound.
+    /// Refuses mail for a mount that is stuck, and mail after the end: it would wait without a bound.
     fn check_open(&self, mailbox: &str) -> Result<(), NotTaken> {
         let why = match self.has_ended() {
             true => "delivery to mailboxes has ended",

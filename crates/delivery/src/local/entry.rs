@@ -1,4 +1,4 @@
-//! What a batch of the spool says to the stream of a mail mount, as bytes. docs/formats.md has the table.
+//! Entries of a batch for the stream of a mail mount, as bytes. docs/formats.md has the table.
 //!
 //! Every entry begins with a version and a kind; numbers are little-endian.
 
@@ -43,11 +43,11 @@ pub struct Deliver {
     pub nonce: u32,
     /// Host name in the file names.
     pub host: Arc<str>,
-    /// What to do with its line ends.
+    /// Handling of its line ends.
     pub line_ends: LineEnds,
     /// The batch that has its body. `None`: this one. An entry that takes the place of an older one names that one's body.
     pub body: Option<OlderBody>,
-    /// What is known of a large body, so that its sizes on disk need not be counted again.
+    /// Facts about a large body, so that its sizes on disk need not be counted again.
     pub large: Option<LargeBody>,
     /// The mailboxes that it is still to reach, each with its number among all targets of the message.
     pub targets: Vec<(u16, Target)>,
@@ -80,7 +80,7 @@ pub struct Trouble {
     pub attempts: u32,
     /// When it is tried next, in seconds since 1970.
     pub next_try_secs: u64,
-    /// What the last attempt ended with.
+    /// The end of the last attempt.
     pub error: Arc<str>,
 }
 

@@ -27,7 +27,7 @@ pub(crate) type Held = Arc<HeldBody>;
 /// A target that a thread has taken.
 pub(crate) type Job = Taken<Held>;
 
-/// What a thread has done for a target.
+/// The work of a thread for a target.
 #[derive(Debug, Clone)]
 pub(crate) enum Done {
     /// It has a file, which was written now.
@@ -73,7 +73,7 @@ impl Files {
     /// Free space of the mount's file system. File systems mounted below it since the start count as part of it. Blocks while the mount hangs.
     ///
     /// # Errors
-    /// Those of asking it.
+    /// An error of asking the file system.
     pub fn space(&self) -> io::Result<Space> {
         Space::of(self.dir.path())
     }
@@ -81,14 +81,14 @@ impl Files {
     /// Finds its file system: see [`MountDir::find`]. Blocks while it hangs.
     ///
     /// # Errors
-    /// Those of [`MountDir::find`].
+    /// An error of [`MountDir::find`].
     pub fn find_place(&self) -> io::Result<SessionTag> {
         let (session, mount) = self.dir.find(&self.common)?;
         *lock(&self.descriptor) = Some(mount);
         Ok(session)
     }
 
-    /// Whether its file system is to be looked at, because it was missing or short of space.
+    /// True if its file system is to be looked at, because it was missing or short of space.
     pub fn is_look_due(&self, now: Instant) -> bool {
         self.room.is_look_due(now) || self.dir.is_look_due(now)
     }
@@ -103,12 +103,12 @@ impl Files {
         }
     }
 
-    /// Whether its file system has come back since this was asked.
+    /// True if its file system has come back since this was asked.
     pub fn take_return(&self) -> bool {
         self.dir.take_return()
     }
 
-    /// What is at its path instead of its file system.
+    /// Describes what is at its path instead of its file system.
     pub fn missing(&self) -> Option<Arc<str>> {
         self.dir.missing()
     }

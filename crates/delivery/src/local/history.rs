@@ -132,7 +132,7 @@ impl History {
         })
     }
 
-    /// Whether what was noted as visible there is on the disk: the sync that began next succeeded, and none was under way that may have failed.
+    /// True if the file that was noted as visible there is on the disk: the sync that began next succeeded, and none was under way that may have failed.
     fn is_durable(&self, noted: Lsn, session: SessionTag) -> bool {
         let before = self.syncs.range(..noted).next_back();
         let after = self.syncs.range(noted..).next();
@@ -147,7 +147,7 @@ impl History {
         (of == session && !succeeded).then_some(*begun)
     }
 
-    /// Whether a sync that ended or began after the note is not known to have succeeded.
+    /// True if a sync that ended or began after the note is not known to have succeeded.
     fn may_be_lost(&self, noted: Lsn, session: SessionTag) -> bool {
         let under_way = self.syncs.range(..noted).next_back();
         let later = self.syncs.range(noted..);
@@ -182,7 +182,7 @@ mod tests {
         LocalEntry::Visible(Visible { session, targets: vec![(Lsn::new(body), 0)] })
     }
 
-    /// What an opening in `session` makes of the entries after `position`: how many messages are to be looked for, and the position then.
+    /// An opening in `session` with the entries after `position`: the number of messages to be looked for, and the position then.
     fn opened(entries: &[(u64, LocalEntry)], position: u64, session: SessionTag) -> (usize, u64) {
         let mut history = History::default();
         for (lsn, entry) in entries.iter().filter(|(lsn, _)| *lsn > position) {

@@ -1,4 +1,4 @@
-//! Which file system the stream of a mail mount is bound to.
+//! The file system that the stream of a mail mount is bound to.
 //!
 //! A file at the top of the mount has a random id, made at first use; the spool's directory remembers it. Device numbers change with a restart, and the
 //! kernel's file system ids (`f_fsid`) are made from them on XFS, so neither tells a disk from another. A copy of a disk has the file, too, and may take its place.
@@ -27,7 +27,7 @@ impl std::fmt::Display for MountId {
     }
 }
 
-/// What a directory says of the file system that it is on.
+/// The identity file of a file system, as a directory has it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Marker {
     Missing,
@@ -64,7 +64,7 @@ impl Marker {
     /// Reads the file in a directory.
     ///
     /// # Errors
-    /// Those of opening and reading it.
+    /// An error of opening or reading it.
     pub fn read(dir: impl AsFd) -> io::Result<Self> {
         let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
         let file = match rustix::fs::openat(&dir, MARKER, flags, Mode::empty()) {
@@ -84,7 +84,7 @@ impl Marker {
     /// The id of a directory's file system, which gets one if it has none. Durable when this returns.
     ///
     /// # Errors
-    /// Those of writing it; `AlreadyExists` if something else has its name.
+    /// An error of writing it; `AlreadyExists` if something else has its name.
     pub fn make(dir: impl AsFd) -> io::Result<MountId> {
         match Marker::read(&dir)? {
             Marker::Is(id) => {
@@ -118,7 +118,7 @@ pub struct BoundMounts {
     ids: Mutex<BTreeMap<Arc<str>, Option<MountId>>>,
 }
 
-/// What is in the two files.
+/// The content of the two files.
 struct FoundLists {
     /// `None`: neither file is whole, and one of them is there.
     ids: Option<BTreeMap<Arc<str>, Option<MountId>>>,
@@ -128,7 +128,7 @@ struct FoundLists {
 
 impl FoundLists {
     /// # Errors
-    /// Those of reading, if neither file is whole and it is not the disk that has failed.
+    /// An error of reading, if neither file is whole and it is not the disk that has failed.
     fn read(spool: &Path) -> io::Result<Self> {
         let (mut ids, mut spoiled, mut failed) = (None, Vec::new(), None);
         for name in BOUND {
@@ -153,10 +153,10 @@ impl FoundLists {
 }
 
 impl BoundMounts {
-    /// Those of the spool in this directory; none if it has no such file. One of the two files that is missing, damaged or unreadable costs nothing.
+    /// Reads the lists of the spool in this directory; empty if it has no such file. One of the two files that is missing, damaged or unreadable costs nothing.
     ///
     /// # Errors
-    /// Those of reading; `InvalidData` if neither file is whole and one of them is there.
+    /// An error of reading; `InvalidData` if neither file is whole and one of them is there.
     pub fn read(spool: &Path) -> io::Result<Self> {
         match FoundLists::read(spool)?.ids {
             Some(ids) => Ok(BoundMounts { spool: spool.to_owned(), ids: Mutex::new(ids) }),
@@ -174,7 +174,7 @@ impl BoundMounts {
     /// each of these streams is not known until its mount tells it.
     ///
     /// # Errors
-    /// Those of reading, if it is not the disk that has failed.
+    /// An error of reading, if it is not the disk that has failed.
     pub(crate) fn open<'a>(spool: &Path, streams: impl Iterator<Item = &'a str>) -> io::Result<(Self, Vec<Damage>)> {
         let FoundLists { ids, spoiled } = FoundLists::read(spool)?;
         let is_lost = ids.is_none();
@@ -207,7 +207,7 @@ impl BoundMounts {
     /// A stream takes the file system that is there at the next start. False: it was bound to none. Only while nobody else has the spool open.
     ///
     /// # Errors
-    /// Those of writing the file.
+    /// An error of writing the file.
     pub fn unbind(&self, stream: &str) -> io::Result<bool> {
         let Some(point) = point_of(stream) else { return Ok(false) };
         self.change(|ids| ids.remove(point).is_some())

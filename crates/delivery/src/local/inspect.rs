@@ -36,7 +36,7 @@ pub struct Unreached {
 /// The messages that wait in a spool, in the order in which they came. Changes nothing.
 ///
 /// # Errors
-/// What the file system said.
+/// An error of the file system.
 pub fn undelivered(spool: &ClosedSpool) -> std::io::Result<Vec<Undelivered>> {
     let mut messages: BTreeMap<Lsn, (u64, u64)> = BTreeMap::new();
     /// Numbers and mailboxes.
@@ -117,5 +117,5 @@ fn body_of(spool: &ClosedSpool, id: u64) -> Option<Bytes> {
     spool.body(Lsn::new(id)).ok()??.ok()?.read().ok()
 }
 
-/// How often is looked for bodies that move meanwhile.
+/// Number of looks for bodies that move meanwhile.
 const LOOKS: usize = 4;

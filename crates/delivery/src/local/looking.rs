@@ -5,7 +5,7 @@ use std::io;
 
 use posthaste_maildir::{Found, Maildir};
 
-/// What was found of many messages in a mailbox.
+/// The files of many messages that were found in a mailbox.
 pub(crate) struct FoundMessages {
     by_key: HashMap<String, Found>,
     /// How it went to make durable that the others are not there.
@@ -19,7 +19,7 @@ impl Default for FoundMessages {
 }
 
 impl FoundMessages {
-    /// Whether it was there.
+    /// True if it was there.
     pub fn has(&self, key: &str) -> bool {
         self.by_key.contains_key(key)
     }

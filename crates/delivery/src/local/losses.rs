@@ -19,9 +19,9 @@ pub struct LostMail {
     pub bytes: u64,
     /// Path of the Maildir below the mail root.
     pub mailbox: Arc<str>,
-    /// What is wrong.
+    /// The error.
     pub error: Arc<str>,
-    /// What is left of the body, if anything is.
+    /// The file with what is left of the body, if anything is.
     pub kept: Option<PathBuf>,
     /// The mailbox has a file of the message all the same, from before a crash or a failed sync. It stays as it is; nothing tells whether it is whole.
     pub is_there: bool,
@@ -80,7 +80,7 @@ pub(crate) fn read_failed(error: ReadError) -> io::Error {
     }
 }
 
-/// Whether an attempt failed for good. Before that is said, what is left of the body is kept.
+/// Decides if an attempt failed for good. Before that is said, what is left of the body is kept.
 ///
 /// # Errors
 /// It did not, or the bytes could not be kept: try again.

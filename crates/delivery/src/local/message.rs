@@ -12,9 +12,9 @@ pub struct Message {
     pub targets: Vec<Target>,
     /// Its bytes.
     pub body: Body,
-    /// What to do with its line ends.
+    /// Handling of its line ends.
     pub line_ends: LineEnds,
-    /// What other streams are told of it, in the same batch.
+    /// Entries of other streams in the same batch.
     pub also: Vec<posthaste_spool::Entry>,
 }
 

@@ -181,7 +181,7 @@ impl MailMount {
         }
     }
 
-    /// Whether it has answered since the opening.
+    /// True if it has answered since the opening.
     pub fn has_begun(&self) -> bool {
         self.state().history.is_none()
     }
@@ -461,7 +461,7 @@ const WORKERS_MIN: usize = 2;
 /// Half of the threads that there may be: the others replace those that a mailbox blocks.
 const WORKERS_MAX: usize = 32;
 const THREADS_MAX: usize = 64;
-/// How long work may lie before another thread is started.
+/// Time for which work may lie before another thread is started.
 const STUCK: Duration = Duration::from_millis(100);
 /// Waiting messages that are queued in one tick at most.
 const TRIES_AT_ONCE: usize = 1024;

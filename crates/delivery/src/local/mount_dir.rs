@@ -15,7 +15,7 @@ use super::mounts::{MountPoints, stream_of};
 use crate::seams::Step;
 use crate::session::SessionTag;
 
-/// What is known of a mount once it has answered.
+/// Facts about a mount once it has answered.
 pub(crate) struct FoundMount {
     pub session: SessionTag,
     pub facts: MountFacts,
@@ -98,7 +98,7 @@ impl MountDir {
         Ok((session, mount))
     }
 
-    /// What was found.
+    /// The facts found.
     ///
     /// # Errors
     /// `NotFound`: nothing was found yet.
@@ -120,7 +120,7 @@ impl MountDir {
         led
     }
 
-    /// Whether it was missing when it was looked at last, and that was a second ago.
+    /// True if it was missing at the last look, and that was a second ago.
     pub fn is_look_due(&self, now: Instant) -> bool {
         let is_old = |(since, _): &(Instant, _)| now.saturating_duration_since(*since) >= LOOK_PAUSE;
         self.known().missing.as_ref().is_some_and(is_old)
@@ -134,12 +134,12 @@ impl MountDir {
         }
     }
 
-    /// Whether it has come back since this was asked.
+    /// True if it has come back since this was asked.
     pub fn take_return(&self) -> bool {
         std::mem::take(&mut self.known().has_returned)
     }
 
-    /// What is at its path instead.
+    /// Describes what is at its path instead.
     pub fn missing(&self) -> Option<Arc<str>> {
         self.known().missing.as_ref().map(|(_, what)| what.clone())
     }

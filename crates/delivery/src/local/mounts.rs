@@ -11,7 +11,7 @@ use std::sync::Arc;
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct MountPoints(Vec<Arc<str>>);
 
-/// What the names of the streams begin with; the mount point below the mail root follows, nothing for the root itself.
+/// The beginning of the streams' names; the mount point below the mail root follows, empty for the root itself.
 const STREAM: &str = "local:";
 /// A longer one is no mount of its own: its mail is the outer one's.
 const POINT_BYTES_MAX: usize = 190;
@@ -20,7 +20,7 @@ impl MountPoints {
     /// Reads the kernel's table of mounts. `root` is the mail root.
     ///
     /// # Errors
-    /// Those of resolving the root's path and of reading `/proc/self/mountinfo`.
+    /// An error of resolving the root's path or of reading `/proc/self/mountinfo`.
     pub fn below(root: &Path) -> io::Result<Self> {
         let root = resolved(root)?;
         let all = match posthaste_fsops::mounts_below(&root) {
@@ -58,7 +58,7 @@ impl MountPoints {
     }
 }
 
-/// Whether a path below the mail root is another one, or lies below it; all paths lie below the empty one.
+/// True if a path below the mail root is another one, or lies below it; all paths lie below the empty one.
 pub(crate) fn is_at_or_below(path: &str, other: &str) -> bool {
     other.is_empty() || path.strip_prefix(other).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
 }
@@ -73,7 +73,7 @@ pub(crate) fn point_of(stream: &str) -> Option<&str> {
     stream.strip_prefix(STREAM)
 }
 
-/// Whether a stream is a mail mount's.
+/// True if a stream is a mail mount's.
 pub(crate) fn is_of_mount(stream: &str) -> bool {
     point_of(stream).is_some()
 }
@@ -81,7 +81,7 @@ pub(crate) fn is_of_mount(stream: &str) -> bool {
 /// The mail root without symbolic links. One that is not there, because its disk is not mounted, keeps its name.
 ///
 /// # Errors
-/// Those of looking for it.
+/// An error of looking for it.
 pub(crate) fn resolved(root: &Path) -> io::Result<PathBuf> {
     match root.canonicalize() {
         Err(error) if error.kind() == io::ErrorKind::NotFound => std::path::absolute(root),

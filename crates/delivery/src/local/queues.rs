@@ -17,7 +17,7 @@ use super::troubles::Troubles;
 use crate::session::SessionTag;
 
 pub(super) struct State {
-    /// What was shown until the mount answers: nothing is done before.
+    /// Entries shown until the mount answers: no work is done before.
     pub history: Option<History>,
     /// Why it does not.
     pub absent: Option<Arc<str>>,
@@ -33,11 +33,11 @@ pub(super) struct State {
     queues: HashMap<Arc<str>, Queue>,
     pub ready: VecDeque<Arc<str>>,
     running: usize,
-    /// Of these, mailboxes that have been hanging for so long that shutdown does not wait for them.
+    /// Mailboxes among them that have been hanging for so long that shutdown does not wait for them.
     stalled: usize,
     /// Threads without work.
     pub waiting: usize,
-    /// Of these, how many have been called and are not awake yet, at least.
+    /// Threads among them that have been called and are not awake yet, at least.
     called: usize,
     pub taken: Instant,
     to_note: Vec<Arc<str>>,
@@ -98,12 +98,12 @@ impl State {
         }
     }
 
-    /// Whether a disk may hold a thread: at a mailbox, at a sync or at the mount itself.
+    /// True if a disk may hold a thread: at a mailbox, at a sync or at the mount itself.
     pub fn is_held(&self) -> bool {
         self.running > 0 || self.syncing.is_running() || self.looking_since.is_some()
     }
 
-    /// Whether anything is queued or being written, but for mailboxes that do not answer.
+    /// True if anything is queued or being written, except for mailboxes that do not answer.
     pub fn is_busy(&self) -> bool {
         self.running > self.stalled || !self.ready.is_empty()
     }
@@ -228,7 +228,7 @@ impl State {
         self.table.removed(entry, removal);
     }
 
-    /// Whether a thread is at a mailbox, or at one below it.
+    /// True if a thread is at a mailbox, or at one below it.
     pub fn is_at(&self, mailbox: &str) -> bool {
         self.queues.iter().any(|(at, queue)| queue.running.is_some() && is_at_or_below(at, mailbox))
     }
@@ -313,9 +313,9 @@ pub(super) fn no_answer() -> Arc<str> {
 /// Messages for one mailbox that a thread takes at once, and about how many bytes of them.
 const GROUP_MAX: usize = 64;
 const GROUP_BYTES_MAX: u64 = 4 << 20;
-/// How long one step at a mailbox may take before it counts as hanging: a message, or a piece of a large one.
+/// Time that one step at a mailbox may take before it counts as hanging: a message, or a piece of a large one.
 const STALLED: Duration = Duration::from_secs(5);
-/// How long the first message of a queue may have waited before its mailbox counts as slow.
+/// Time that the first message of a queue may have waited before its mailbox counts as slow.
 const SLOW: Duration = Duration::from_secs(2);
 const ERROR_BYTES_MAX: usize = 1000;
 /// Targets that an observer is told of in one tick.

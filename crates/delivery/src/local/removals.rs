@@ -1,4 +1,4 @@
-//! Which mailboxes were removed, and up to which batch mail for them is not delivered.
+//! Removed mailboxes, and the batch up to which mail for them is not delivered.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -29,12 +29,12 @@ impl Removals {
         }
     }
 
-    /// Whether no removal is known, which is as good as always so.
+    /// True if no removal is known, which is as good as always so.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
-    /// Whether mail in the batch `body` for a mailbox is not to be delivered, because the mailbox, or one above it, was removed since.
+    /// True if mail in the batch `body` for a mailbox is not to be delivered, because the mailbox, or one above it, was removed since.
     pub fn cover(&self, mailbox: &str, body: Lsn) -> bool {
         let above = mailbox.match_indices('/').map(|(end, _)| &mailbox[..end]);
         above.chain([mailbox]).any(|path| self.0.get(path).is_some_and(|removed| body < removed.before))
@@ -45,7 +45,7 @@ impl Removals {
         self.0.values().map(|removed| removed.entry).min()
     }
 
-    /// Those with entries at or below `through`, as they are to be rewritten.
+    /// Removals with entries at or below `through`, as they are to be rewritten.
     pub fn through(&self, through: Lsn) -> impl Iterator<Item = Removal> {
         let old = self.0.iter().filter(move |(_, removed)| removed.entry <= through);
         old.map(|(mailbox, removed)| Removal { before: Some(removed.before), mailbox: mailbox.clone() })

@@ -12,7 +12,7 @@ use super::mount::MailMount;
 use super::table::State;
 use crate::error::MessageId;
 
-/// What opening found in the spool and did about it.
+/// Messages that opening found in the spool, and its work on them.
 #[derive(Debug, Default)]
 pub struct ReplayReport {
     /// Messages that were not known to be in all of their mailboxes and durable there, on all mounts.
@@ -29,7 +29,7 @@ pub struct ReplayReport {
     pub unknown: Vec<Lsn>,
     /// Lists of mail mounts that were damaged or unreadable, and what was done.
     pub mended: Vec<Damage>,
-    /// What opening the spool found.
+    /// The report of the spool's opening.
     pub spool: Option<posthaste_spool::OpenReport>,
 }
 
@@ -70,7 +70,7 @@ pub struct Waiting {
     pub bytes: u64,
     /// Attempts so far.
     pub attempts: u32,
-    /// What the last of them ended with.
+    /// The end of the last of them.
     pub error: Arc<str>,
 }
 
@@ -85,7 +85,7 @@ pub struct WaitingMailbox {
     pub bytes: u64,
     /// Attempts in a row that failed, of whichever message.
     pub attempts: u32,
-    /// What the last of them ended with.
+    /// The end of the last of them.
     pub error: Arc<str>,
 }
 
@@ -134,7 +134,7 @@ pub struct MountStats {
     pub unbound: Option<Arc<str>>,
     /// Why mail waits for room on it, if so: its file system would go below the floor.
     pub short_of_space: Option<Arc<str>>,
-    /// What the last sync ended with, if it failed.
+    /// The error of the last sync, if it failed.
     pub sync_error: Option<Arc<str>>,
     /// For how long a sync, or a look at the mount, has not come back, in seconds.
     pub sync_secs: Option<u64>,
@@ -163,7 +163,7 @@ const SYNC_HANGS_SECS: u64 = 60;
 pub struct SyncFailed {
     /// Where it is mounted below the mail root; empty for the root's own file system.
     pub point: Arc<str>,
-    /// What the sync ended with.
+    /// The error of the sync.
     pub error: Arc<str>,
 }
 

@@ -11,9 +11,9 @@ use posthaste_fsops::Space;
 
 /// The room of one mount.
 pub(crate) struct MailRoom {
-    /// What is to stay free.
+    /// Space that is to stay free.
     floor: Space,
-    /// What the file system is called in errors.
+    /// The file system's name in errors.
     place: String,
     seen: Mutex<LastLook>,
 }
@@ -22,9 +22,9 @@ pub(crate) struct MailRoom {
 struct LastLook {
     /// When the file system was asked last.
     at: Option<Instant>,
-    /// What it had above the floor then, less what was taken since.
+    /// Space above the floor then, less what was taken since.
     left: Space,
-    /// Whether anything was taken since: otherwise asking again within the second tells nothing new.
+    /// True if anything was taken since: otherwise asking again within the second tells nothing new.
     is_used: bool,
     /// Taken since the beginning.
     taken: Space,
@@ -97,7 +97,7 @@ impl MailRoom {
         Err(BelowFloor(why))
     }
 
-    /// Whether a look is due because mail waits for room.
+    /// True if a look is due because mail waits for room.
     pub fn is_look_due(&self, now: Instant) -> bool {
         let seen = self.seen();
         seen.short.is_some() && seen.is_old(now)
@@ -133,7 +133,7 @@ impl MailRoom {
         self.seen().short.as_ref().map(|short| short.why.clone())
     }
 
-    /// Whether a shortage has ended since this was asked last: all that waits is to be tried again.
+    /// True if a shortage has ended since this was asked last: all that waits is to be tried again.
     pub fn take_over(&self) -> bool {
         std::mem::take(&mut self.seen().is_over)
     }
@@ -144,7 +144,7 @@ impl MailRoom {
         seen.is_over |= seen.short.is_none();
     }
 
-    /// The same text for each refusal of one kind, so that it is logged once.
+    /// One text for each kind of refusal, so that it is logged once.
     fn why(&self, left: Space, need: Space) -> Arc<str> {
         let (least, what) = match left.bytes < need.bytes {
             true => (self.floor.bytes, "bytes"),
@@ -169,7 +169,7 @@ pub(crate) fn need_of(bytes: u64) -> Space {
     Space { bytes: bytes.saturating_add(1).next_multiple_of(BLOCK), inodes: 1 }
 }
 
-/// Whether an attempt failed because the file system would have gone below its floor.
+/// True if an attempt failed because the file system would have gone below its floor.
 pub(crate) fn is_refusal(error: &io::Error) -> bool {
     error.get_ref().is_some_and(|error| error.is::<BelowFloor>())
 }
@@ -178,7 +178,7 @@ fn least_of(one: Space, other: Space) -> Space {
     Space { bytes: one.bytes.min(other.bytes), inodes: one.inodes.min(other.inodes) }
 }
 
-/// How long an answer of the file system is used.
+/// Time for which an answer of the file system is used.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
 const BLOCK: u64 = 4096;
 

@@ -284,13 +284,13 @@ impl MailMount {
     }
 }
 
-/// How often a mount that does not answer is looked at.
+/// Time between two looks at a mount that does not answer.
 const PLACE_PAUSE: Duration = Duration::from_secs(1);
 /// When a round that found no room in the spool is begun again.
 const RETRY_PAUSE: Duration = Duration::from_secs(1);
-/// How often, and at which pauses, a full spool is asked for room.
+/// Number of times, and pauses, at which a full spool is asked for room.
 const ROOM_TRIES: u32 = 20;
 const ROOM_PAUSE: Duration = Duration::from_millis(100);
 const SYNCED_AT_ONCE: usize = 4096;
-/// What is rewritten at once: some ten thousand messages.
+/// Bytes that are rewritten at once: some ten thousand messages.
 const CARRY_STEP_BYTES: u64 = 4 << 20;

@@ -18,14 +18,14 @@ pub(super) struct Syncing {
     /// Entries that were shown, and bytes that became visible, since nothing lagged.
     pub entries: usize,
     pub lagging_bytes: u64,
-    /// What had been shown when the last round ended.
+    /// The last LSN shown when the last round ended.
     pub seen: Lsn,
     /// Rounds asked for and rounds ended.
     pub asked: u64,
     pub ended: u64,
     /// Rounds in a row that failed.
     pub failures: u32,
-    /// What the last sync ended with, if it failed.
+    /// The error of the last sync, if it failed.
     pub error: Option<Arc<str>>,
     /// Why the spool took no entry of the last round, if so.
     pub refused: Option<Arc<str>>,
@@ -70,7 +70,7 @@ impl Syncing {
         self.want_if(self.bytes >= bytes_max);
     }
 
-    /// Whether little enough has come since `messages` that wait: the spool keeps all of it as long as they are not rewritten.
+    /// True if little enough has come since `messages` that wait: the spool keeps all of it as long as they are not rewritten.
     pub fn is_little(&self, messages: usize) -> bool {
         self.entries < CARRY_ENTRIES + CARRY_RATIO * messages
             && self.lagging_bytes < CARRY_BYTES + CARRY_RATIO as u64 * ENTRY_BYTES * messages as u64
@@ -80,13 +80,13 @@ impl Syncing {
         self.wanted
     }
 
-    /// Whether what is visible cannot be made durable: the last sync failed, or one does not come back.
+    /// True if visible mail cannot be made durable: the last sync failed, or one does not come back.
     pub fn is_in_trouble(&self, now: Instant) -> bool {
         let hangs = |since: Instant| now.saturating_duration_since(since) >= SYNC_HANGS;
         self.failures > 0 || self.running_since.is_some_and(hangs)
     }
 
-    /// Whether it is time, also if nothing was visible: the spool may forget what was shown.
+    /// True if it is time, also if nothing was visible: the spool may forget what was shown.
     pub fn is_due(&mut self, now: Instant, interval: Duration) -> bool {
         let pause = BackOff::new(interval, interval.saturating_mul(PAUSE_RATIO_MAX)).after(self.failures + 1);
         self.wanted |= now.saturating_duration_since(self.last) >= pause;
@@ -103,7 +103,7 @@ impl Syncing {
     }
 }
 
-/// How long a sync may take before mail for its mount counts as waiting.
+/// Time that a sync may take before mail for its mount counts as waiting.
 const SYNC_HANGS: Duration = Duration::from_secs(60);
 /// The longest pause between syncs that fail, in intervals.
 const PAUSE_RATIO_MAX: u32 = 16;
@@ -112,5 +112,5 @@ const CARRY_ENTRIES: usize = 4096;
 const CARRY_RATIO: usize = 8;
 /// Like [`CARRY_ENTRIES`], in bytes that became visible.
 const CARRY_BYTES: u64 = 64 << 20;
-/// What a visible message counts for the next sync beside its body.
+/// Bytes that a visible message counts for the next sync beside its body.
 pub(super) const ENTRY_BYTES: u64 = 1024;

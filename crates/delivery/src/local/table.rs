@@ -1,4 +1,4 @@
-//! What became of each message on one mount. Bookkeeping alone: it reads no clock and touches no disk.
+//! The state of each message on one mount. Bookkeeping alone: it reads no clock and touches no disk.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Bound;
@@ -38,7 +38,7 @@ pub(crate) enum State {
     Waiting,
 }
 
-/// What a thread has to do for a target, by what is known of its file.
+/// The work of a thread for a target, as far as its file is known.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Task {
     /// There is none: write it.
@@ -95,7 +95,7 @@ pub(crate) struct Table<B> {
     removals: Removals,
 }
 
-/// What a message counts where memory and disk are bounded: its body, and what is known of each target.
+/// Bytes that a message counts where memory and disk are bounded: its body, and what is known of each target.
 pub(super) fn memory_of(deliver: &Deliver, body_len: u64) -> u64 {
     let of_targets =
         deliver.targets.iter().map(|(_, target)| target.mailbox.len() + target.prefix.len() + TARGET_BYTES);
@@ -105,7 +105,7 @@ pub(super) fn memory_of(deliver: &Deliver, body_len: u64) -> u64 {
 /// About what a table and its queues hold for a target, beside its texts.
 const TARGET_BYTES: usize = 256;
 
-/// What a thread takes.
+/// Work that a thread takes.
 #[derive(Clone)]
 pub(crate) struct Taken<B> {
     pub key: Key,
@@ -160,7 +160,7 @@ impl<B: Clone> Table<B> {
         self.removals.show(entry, removal);
     }
 
-    /// Whether a target's mailbox was removed since it was accepted.
+    /// True if a target's mailbox was removed since it was accepted.
     pub fn is_removed(&self, key: Key) -> bool {
         let covers = |message: &Message<B>| self.removals.cover(message.mailbox(key.1), key.0);
         !self.removals.is_empty() && self.messages.get(&key.0).is_some_and(covers)
@@ -171,7 +171,7 @@ impl<B: Clone> Table<B> {
         self.removals.through(through).collect()
     }
 
-    /// Nothing is being rewritten: no entry comes that names a target which is gone, so what was remembered against that is forgotten.
+    /// Ends a rewriting: no entry comes that names a target which is gone, so what was remembered against that is forgotten.
     pub fn all_is_carried(&mut self) {
         self.given_up.clear();
         self.removals.let_go(self.messages.keys().next().copied());
@@ -236,7 +236,7 @@ impl<B: Clone> Table<B> {
         self.messages.get(&key.0)?.target(key.1).map(|target| target.state)
     }
 
-    /// Whether a sync would make anything durable.
+    /// True if a sync would make anything durable.
     pub fn has_visible(&self) -> bool {
         !self.visible.is_empty()
     }
@@ -417,7 +417,7 @@ impl<B: Clone> Table<B> {
         }
     }
 
-    /// Whether a failed sync has to be remembered.
+    /// True if a failed sync has to be remembered.
     pub fn is_in_doubt(&self) -> bool {
         self.failed_sync.is_some()
     }

@@ -1,4 +1,4 @@
-//! Which mailboxes cannot be written to, what waits for each, and when it is tried again. Bookkeeping alone: it reads no clock and touches no disk.
+//! Mailboxes that cannot be written to, the mail that waits for each, and when it is tried again. Bookkeeping alone: it reads no clock and touches no disk.
 //!
 //! A mailbox is tried with one message, after 1 s, 2 s, 4 s and so on to 5 min. When that one gets through, each of the others is tried once. Each time it
 //! is the turn of the message that was tried the longest ago, so one that can never be written holds up no other.
@@ -16,7 +16,7 @@ use super::table::Key;
 struct Broken {
     /// Each with the number of its last try, and its bytes; those that are being tried among them.
     messages: HashMap<Key, (u64, u64)>,
-    /// Those that are not being tried, in the order of their last tries.
+    /// Messages that are not being tried, in the order of their last tries.
     by_try: BTreeSet<(u64, Key)>,
     bytes: u64,
     /// Messages that have got into it since it was in trouble.
@@ -30,7 +30,7 @@ struct Broken {
     error: Arc<str>,
 }
 
-/// What is known of a mailbox whose last attempt failed.
+/// Facts about a mailbox whose last attempt failed.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct TroubleState {
     pub messages: usize,
@@ -50,7 +50,7 @@ pub(crate) struct Troubles {
 }
 
 impl Troubles {
-    /// What is known of a mailbox, if mail waits for it.
+    /// Facts about a mailbox, if mail waits for it.
     pub fn of(&self, mailbox: &str) -> Option<TroubleState> {
         self.mailboxes.get(mailbox).map(Broken::known)
     }
@@ -60,7 +60,7 @@ impl Troubles {
         self.mailboxes.iter().map(|(mailbox, broken)| (mailbox, broken.known()))
     }
 
-    /// Whether a message is known to wait for a mailbox.
+    /// True if a message is known to wait for a mailbox.
     pub fn has(&self, mailbox: &str, key: Key) -> bool {
         self.mailboxes.get(mailbox).is_some_and(|broken| broken.messages.contains_key(&key))
     }

@@ -136,7 +136,7 @@ impl Machine {
         self.witness = Some(witness);
     }
 
-    /// What is to be written. It says what was written, by [`Buf::advance`](bytes::Buf::advance), as `write_buf` of tokio does.
+    /// Octets to be written. The writer tells how many it wrote by [`Buf::advance`](bytes::Buf::advance), as `write_buf` of tokio does.
     pub fn output(&mut self) -> &mut Output {
         self.out.settle();
         &mut self.out
@@ -147,24 +147,24 @@ impl Machine {
         self.out.take()
     }
 
-    /// What the server offered.
+    /// The server's offers.
     pub fn extensions(&self) -> &Extensions {
         &self.extensions
     }
 
-    /// Whether the session is over.
+    /// True if the session is over.
     pub fn is_closed(&self) -> bool {
         self.closed
     }
 
-    /// Whether [`Machine::send`] may be called: the session is idle, or, with PIPELINING, one message is in flight and none waits behind it.
+    /// True if [`Machine::send`] may be called: the session is idle, or, with PIPELINING, one message is in flight and none waits after it.
     pub fn may_send(&self) -> bool {
         let most = if self.extensions.pipelining { TRANSACTIONS_MAX } else { 1 };
         let awaited: usize = self.transactions.iter().map(|transaction| transaction.awaited).sum();
         !self.closed && self.messages_left() > 0 && self.transactions.len() < most && awaited == self.expected.len()
     }
 
-    /// How many messages the server takes in this session still: MAILMAX of LIMITS (RFC 9422 section 4.1), otherwise `u64::MAX`.
+    /// Messages that the server still takes in this session: MAILMAX of LIMITS (RFC 9422 section 4.1), otherwise `u64::MAX`.
     pub fn messages_left(&self) -> u64 {
         self.extensions.messages_max.map_or(u64::MAX, |most| most.max(1).saturating_sub(self.begun))
     }
@@ -292,7 +292,7 @@ impl Machine {
         Err(ClientError::Auth(reply.into()))
     }
 
-    /// What is being waited for.
+    /// The step that is being waited for.
     pub fn awaits(&self) -> Step {
         match self.expected.front() {
             Some(Expect::Greeting) => Step::Greeting,

@@ -39,7 +39,7 @@ pub use stuff::Stuffer;
 use crate::reply::{Reply, ReplyError, ShortReply};
 use crate::server::Protocol;
 
-/// What a [`Machine`] is told once.
+/// Settings of a [`Machine`].
 #[derive(Debug, Clone)]
 pub struct Config {
     /// Client name for EHLO, HELO or LHLO.
@@ -64,7 +64,7 @@ impl Config {
     }
 }
 
-/// What becomes of a message with BODY=8BITMIME where the server does not offer 8BITMIME (RFC 6152 section 3).
+/// Handling of a message with BODY=8BITMIME where the server does not offer 8BITMIME (RFC 6152 section 3).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum EightBit {
     /// It is sent as it is, without the parameter: servers that do not offer it take octets above 127 all the same.
@@ -99,7 +99,7 @@ pub enum MessageBody {
     Absent,
 }
 
-/// What the server offered in its reply to EHLO or LHLO.
+/// Offers of the server in its reply to EHLO or LHLO.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Extensions {
     /// PIPELINING (RFC 2920).
@@ -187,7 +187,7 @@ impl Extensions {
 /// Mechanisms of AUTH that are kept.
 const AUTH_MAX: usize = 32;
 
-/// What the machine wants.
+/// A request of the machine.
 #[derive(Debug)]
 pub enum Event {
     /// Write the output, then read more.
@@ -204,7 +204,7 @@ pub enum Event {
     Closed,
 }
 
-/// What a session waits for, to say where it was lost.
+/// The step that a session waits for, to say where it was lost.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Step {
@@ -220,7 +220,7 @@ pub enum Step {
     Handshake,
     /// The reply to AUTH.
     Auth,
-    /// Nothing: the session is idle.
+    /// The session is idle.
     Idle,
     /// The reply to RSET.
     Reset,
@@ -237,7 +237,7 @@ pub enum Step {
 }
 
 impl Step {
-    /// What a reply at this step is one to: `EHLO`, `MAIL`, `message`; `greeting`, or `idle` if nothing was asked.
+    /// The name of the command that a reply at this step answers: `EHLO`, `MAIL`, `message`; `greeting`, or `idle` if nothing was asked.
     pub fn name(self) -> &'static str {
         match self {
             Self::Connect => "connection",
@@ -298,7 +298,7 @@ pub enum Stage {
 }
 
 impl Stage {
-    /// What was answered: `MAIL`, `RCPT`, `DATA` or `message`; empty if nothing was.
+    /// The name of the answered command: `MAIL`, `RCPT`, `DATA` or `message`; empty if none was.
     pub fn name(self) -> &'static str {
         match self {
             Self::Local => "",
@@ -310,30 +310,30 @@ impl Stage {
     }
 }
 
-/// What became of one recipient.
+/// The outcome of one recipient.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RecipientOutcome {
     /// The reply that decided.
     pub reply: ShortReply,
-    /// What it was the reply to.
+    /// The stage that it answers.
     pub stage: Stage,
     /// The connection was lost before there was a reply. `reply` is the one given to [`Machine::abort`], or a 421 to something else.
     pub lost: bool,
 }
 
 impl RecipientOutcome {
-    /// Whether the server has taken responsibility for the message to this recipient.
+    /// True if the server has taken responsibility for the message to this recipient.
     pub fn is_delivered(&self) -> bool {
         self.stage == Stage::Verdict && !self.lost && self.reply.is_positive()
     }
 
-    /// Whether the server may or may not have the message: its end was written, and no verdict came.
+    /// True if the server may or may not have the message: its end was written, and no verdict came.
     pub fn is_unknown(&self) -> bool {
         self.stage == Stage::Verdict && self.lost
     }
 }
 
-/// What became of one message.
+/// The outcome of one message.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Outcome {
     /// For each recipient, in the order given to [`Machine::send`].

@@ -1,4 +1,4 @@
-//! What a client has to write, and how much of it was written.
+//! Octets that a client has to write, and how much of them was written.
 
 use std::collections::VecDeque;
 use std::io::IoSlice;
@@ -11,7 +11,7 @@ use bytes::{Buf, Bytes, BytesMut};
 /// advanced over that was not written.
 #[derive(Debug, Default)]
 pub struct Output {
-    /// None is empty.
+    /// Pieces, each with octets.
     pieces: VecDeque<Bytes>,
     /// Octets in `pieces`.
     remaining: usize,

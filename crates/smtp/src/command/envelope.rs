@@ -1,14 +1,14 @@
-//! What MAIL and RCPT say: paths and the values of parameters.
+//! Arguments of MAIL and RCPT: paths and the values of parameters.
 
 use std::fmt;
 
 use super::hold::{Hold, date_time};
 use crate::address::{ForwardPath, ReversePath};
 
-/// What BODY= announces.
+/// The value of BODY=.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum BodyType {
-    /// Nothing said, or 7BIT.
+    /// No BODY=, or 7BIT.
     #[default]
     SevenBit,
     /// 8BITMIME (RFC 6152).
@@ -63,7 +63,7 @@ impl MailFrom {
         }
     }
 
-    /// Whether anything is said that only an extension allows. BODY=7BIT says nothing.
+    /// True if it has a parameter that only an extension allows. BODY=7BIT counts as none.
     pub fn has_parameters(&self) -> bool {
         self.body != BodyType::SevenBit
             || self.smtputf8

@@ -19,7 +19,7 @@ pub(super) struct Param<'a>(pub &'static str, pub Option<&'a str>);
 pub(super) struct Params<'a>(&'a str);
 
 impl<'a> Params<'a> {
-    /// What follows the path must be nothing or begin with a blank.
+    /// Begins after the path, where the line must end or have a blank.
     pub fn new(text: &'a str) -> Result<Self, ()> {
         if text.is_empty() || text.starts_with([' ', '\t']) { Ok(Self(text)) } else { Err(()) }
     }
@@ -90,7 +90,7 @@ pub(super) fn parse_orcpt(value: &str) -> Option<String> {
     is_orcpt(value).then(|| value.to_owned())
 }
 
-/// Whether `value` may stand after ORCPT= (RFC 3461 section 4.2).
+/// True if `value` may stand after ORCPT= (RFC 3461 section 4.2).
 pub(crate) fn is_orcpt(value: &str) -> bool {
     let Some((kind, address)) = value.split_once(';') else { return false };
     let kind_fits = !kind.is_empty() && kind.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'-');

@@ -51,7 +51,7 @@ impl<'a> Body<'a> {
     /// The next piece of the message: wire octets with the dots of transparency removed (RFC 5321 section 4.5.2) and CRLF kept. A small message that arrived in
     /// one read comes as one piece. `None` once the whole message was given out. The future may be dropped; nothing is lost.
     ///
-    /// Nothing is read from the client but here and in [`Body::readable`]: a reader that waits slows its client down, and nothing piles up. A piece is a
+    /// Reads from the client, which only this and [`Body::readable`] do: a reader that waits slows its client down, and nothing piles up. A piece is a
     /// slice of the read buffer or a copy; one that is kept keeps no more than about twice its length, and at most
     /// [`Body::CHUNK_BYTES_MAX`].
     ///

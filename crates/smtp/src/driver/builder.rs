@@ -1,4 +1,4 @@
-//! What a server is to be, and the binding of its listeners.
+//! Settings of a server, and the binding of its listeners.
 
 use std::io;
 use std::path::PathBuf;
@@ -52,7 +52,7 @@ impl ServerBuilder {
         self.settings(settings)
     }
 
-    /// The same, and whatever else can differ from one listener to another, on those that are named from here on.
+    /// All settings that can differ from one listener to another, on those that are named from here on.
     pub fn settings(mut self, settings: ListenerSettings) -> Self {
         self.next = settings;
         self
@@ -74,14 +74,14 @@ impl ServerBuilder {
         self
     }
 
-    /// Whether sessions are encrypted from the first octet on (RFC 8314, port 465) on the listeners that are named from here on.
+    /// Encrypts sessions from the first octet on (RFC 8314, port 465) on the listeners that are named from here on.
     /// Default: no.
     pub fn implicit_tls(mut self, implicit_tls: bool) -> Self {
         self.implicit_tls = implicit_tls;
         self
     }
 
-    /// How many connections are served at once over all listeners: in all, for each address, for networks. Default: [`Limits::default`].
+    /// Connections served at once over all listeners: in all, for each address, for networks. Default: [`Limits::default`].
     pub fn limits(mut self, limits: Limits) -> Self {
         self.limits = limits;
         self
@@ -152,7 +152,7 @@ impl ServerBuilder {
     /// Binds all listeners and serves on the current tokio runtime until [`RunningServer::shutdown`].
     ///
     /// # Errors
-    /// What binding reports, with the listener's name; nothing listens then. Without any listener, or with a [`SetupError`](super::SetupError) inside:
+    /// An error of binding, with the listener's name; nothing listens then. Without any listener, or with a [`SetupError`](super::SetupError) inside:
     /// `InvalidInput`.
     pub async fn start<H: Handler>(self, handler: H) -> io::Result<RunningServer> {
         // Resolving a name may take its time.

@@ -16,7 +16,7 @@ use crate::command::{MailFrom, RcptTo};
 use crate::reply::Reply;
 use crate::sasl::Credentials;
 
-/// How long a client waits.
+/// Timeouts of a client.
 #[derive(Debug, Clone)]
 pub struct ClientTimeouts {
     /// For the connection to be made. Default 30 s.
@@ -40,9 +40,9 @@ pub enum ConnectError {
     /// The connection could not be made, or was lost.
     #[error("{step}: {}", what_happened(.error))]
     Io {
-        /// What was being waited for.
+        /// The step that was being waited for.
         step: Step,
-        /// What the system said.
+        /// The system's error.
         error: io::Error,
     },
     /// A time of [`ClientTimeouts`] ran out.
@@ -115,7 +115,7 @@ impl ClientBuilder {
         self
     }
 
-    /// How long to wait. Default: [`ClientTimeouts::default`].
+    /// Timeouts. Default: [`ClientTimeouts::default`].
     pub fn timeouts(mut self, timeouts: ClientTimeouts) -> Self {
         self.timeouts = timeouts;
         self
@@ -152,7 +152,7 @@ impl ClientBuilder {
         self
     }
 
-    /// Whether a password may be sent without TLS, for all on the way to read. Default: no.
+    /// Lets a password be sent without TLS, for all on the way to read. Default: no.
     pub fn allow_plaintext_auth(mut self, allow: bool) -> Self {
         self.plaintext_auth = allow;
         self
@@ -304,12 +304,12 @@ impl Client {
         Ok(())
     }
 
-    /// What the server offered.
+    /// The server's offers.
     pub fn extensions(&self) -> &Extensions {
         self.machine.extensions()
     }
 
-    /// Whether another message can be sent. After as many as the server offers to take (MAILMAX, RFC 9422) it cannot: connect again.
+    /// True if another message can be sent. After as many as the server offers to take (MAILMAX, RFC 9422) it cannot: connect again.
     pub fn is_open(&self) -> bool {
         !self.is_over() && self.machine.messages_left() > 0
     }

@@ -82,7 +82,7 @@ pub(super) struct Connection {
     input: BytesMut,
     /// Octets of the buffer that `input` is or was a part of.
     buffer_bytes: usize,
-    /// Of those, the ones that the handler has as slices.
+    /// Octets of those that the handler has as slices.
     shared_bytes: usize,
     config: Arc<Config>,
     /// Only read here: the caller that polls the session must wake its task when the phase changes.
@@ -121,7 +121,7 @@ impl Alarm {
 
 /// Room below which a new buffer is taken for the next read.
 const READ_BYTES_MIN: usize = 1 << 10;
-/// The same within a body.
+/// Like `READ_BYTES_MIN`, within a body.
 const BODY_BYTES_MIN: usize = 4 << 10;
 /// A rest up to this part of its buffer is moved to a smaller one, so that the buffer can be given back.
 const REST_PART: usize = 4;
@@ -154,7 +154,7 @@ impl Connection {
         self.phase.reached(Phase::Draining)
     }
 
-    /// Whether what was read holds all that is left of the message.
+    /// True if the octets read hold all that is left of the message.
     pub fn has_whole_body(&self) -> bool {
         self.machine.has_whole_body(&self.input)
     }
@@ -316,7 +316,7 @@ impl Connection {
         (room < enough).then_some(hint)
     }
 
-    /// Nothing comes. Within a body, a buffer that the handler has a part of would stay all the same: its rest is kept for what comes next.
+    /// Gives the buffer back while no octets come. Within a body, a buffer that the handler has a part of would stay all the same: its rest is kept for what comes next.
     fn give_buffer_back(&mut self) {
         let rest = self.input.len();
         if rest > self.buffer_bytes / REST_PART {

@@ -1,4 +1,4 @@
-//! What the program that embeds the server decides, and what it is told.
+//! Decisions of the program that embeds the server, and news for it.
 
 use std::future::{Future, ready};
 use std::io;
@@ -15,7 +15,7 @@ use crate::sasl::{Credentials, Identity};
 use crate::server::{Envelope, MessageOutcome, Protocol};
 use crate::witness::Witness;
 
-/// What the program that embeds the server decides. One value serves all sessions at once.
+/// Decisions of the program that embeds the server. One value serves all sessions at once.
 ///
 /// Only `rcpt` and `message` have to be written; by default everything else is accepted, but for AUTH. For one session at a time, in this order:
 ///
@@ -39,10 +39,10 @@ use crate::witness::Witness;
 /// A method that panics costs its own session only: the panic is logged, the client is told 451 4.3.0 (421 4.3.0 in place of the
 /// greeting), and the session ends. That needs `panic = "unwind"`, which is the default.
 pub trait Handler: Send + Sync + 'static {
-    /// What is remembered from the connection to its end, as [`Session::state`]; `()` for nothing. STARTTLS does not clear it.
+    /// Memory from the connection to its end, as [`Session::state`]; `()` for none. STARTTLS does not clear it.
     type State: Default + Send;
 
-    /// What is remembered from MAIL over RCPT to the message; `()` for nothing. Each MAIL begins with a new one, which is dropped
+    /// Memory from MAIL over RCPT to the message; `()` for none. Each MAIL begins with a new one, which is dropped
     /// when the transaction is over, however it ends, at the latest when the session waits for its client.
     type Transaction: Default + Send;
 
@@ -72,7 +72,7 @@ pub trait Handler: Send + Sync + 'static {
         let _ = (listener, peer, why);
     }
 
-    /// Who hears the dialogue of this session; asked once, when it begins. It must not block.
+    /// The witness of this session's dialogue; asked once, when it begins. It must not block.
     fn witness(&self, session: &Session<Self::State>) -> Option<Arc<dyn Witness>> {
         let _ = session;
         None
@@ -200,7 +200,7 @@ pub trait Handler: Send + Sync + 'static {
 pub struct Aborted {
     /// How far it had come.
     pub stage: Stage,
-    /// What ended it.
+    /// The cause of its end.
     pub cause: AbortCause,
 }
 
@@ -216,7 +216,7 @@ pub enum Stage {
     Data,
 }
 
-/// What ended a transaction before its message.
+/// The cause of a transaction's end before its message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum AbortCause {
@@ -248,24 +248,24 @@ pub enum SessionEnd {
     Panicked,
 }
 
-/// What is known about a session, and what the handler has noted about it.
+/// Facts about a session, and the handler's notes about it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Session<S = ()> {
     /// Counts up from 1 within one server.
     pub id: u64,
-    /// Which listener it came through: counted from 0 in the order in which they were named.
+    /// The listener that it came through: counted from 0 in the order in which they were named.
     pub listener: usize,
-    /// Who is connected; behind a proxy, the client that the proxy named.
+    /// The client; behind a proxy, the client that the proxy named.
     pub peer: Peer,
     /// The client's name as it gave it.
     pub helo: Option<String>,
     /// SMTP or LMTP.
     pub protocol: Protocol,
-    /// Whether the client said EHLO or LHLO.
+    /// True if the client said EHLO or LHLO.
     pub extended: bool,
     /// How the session is encrypted; `None` if it is not.
     pub tls: Option<Box<TlsFacts>>,
-    /// Who the client has shown to be by AUTH; `None` before. A client's certificate is in [`Session::tls`].
+    /// The identity that the client has shown by AUTH; `None` before. A client's certificate is in [`Session::tls`].
     pub identity: Option<Box<Identity>>,
     /// The handler's own: [`Handler::State`].
     pub state: S,

@@ -93,7 +93,7 @@ impl RunningServer {
         Some(self.local_addrs[found])
     }
 
-    /// How many connections may wait to be accepted, and whether that is less than wanted.
+    /// The number of connections that may wait to be accepted, granted and wanted.
     pub fn backlog(&self) -> Backlog {
         self.backlog
     }
@@ -116,7 +116,7 @@ impl RunningServer {
         Ok(())
     }
 
-    /// The same for each listener by itself, in the order in which they were named; and who may connect, and the certificate, for handshakes that
+    /// Like [`reconfigure`](Self::reconfigure), for each listener by itself, in the order in which they were named; also the rules and the certificate, for handshakes that
     /// begin from now on. Which protocol is spoken stays as it is, and whether TLS is implicit.
     ///
     /// # Errors
@@ -176,7 +176,7 @@ struct Entrance {
     admission: Arc<Admission>,
 }
 
-/// What a listener shows, if the server shows this.
+/// The certificate of a listener, if it has its own, else the server's.
 fn certificate_of(settings: &ListenerSettings, servers: &Certificate) -> Certificate {
     if settings.certificate.is_there() { settings.certificate.clone() } else { servers.clone() }
 }
@@ -194,7 +194,7 @@ impl Entrance {
         *self.configs.write().unwrap_or_else(PoisonError::into_inner) = configs;
     }
 
-    /// What applies to a connection that begins now.
+    /// The settings for a connection that begins now.
     fn config(&self, peer: &Peer) -> Arc<Config> {
         Arc::clone(self.configs.read().unwrap_or_else(PoisonError::into_inner).get(peer.ip()))
     }
@@ -231,7 +231,7 @@ impl<H: Handler> Service for Mail<H> {
     }
 }
 
-/// What a client is told; nothing if what connects is no client.
+/// The reply to a client; `None` if the peer is no client.
 fn reply_to(why: &Refusal) -> Option<Reply> {
     Some(match why {
         Refusal::TooManyFromAddress => {

@@ -1,4 +1,4 @@
-//! Which settings can be served, and how sessions of a listener begin.
+//! Checks of settings, and how sessions of a listener begin.
 
 use std::sync::{PoisonError, RwLock};
 
@@ -28,18 +28,18 @@ pub enum SetupError {
     Mechanism(String),
 }
 
-/// What can differ from one listener to another.
+/// Settings that can differ from one listener to another.
 #[derive(Debug, Clone)]
 pub struct ListenerSettings {
-    /// What applies to its sessions, by the network that the client is in. All have the protocol of the default.
+    /// Settings of its sessions, by the network that the client is in. All have the protocol of the default.
     pub configs: ByNetwork<Config>,
-    /// Who may connect, by which proxies, and how many.
+    /// Rules for clients and proxies, and their number.
     pub rules: Rules,
-    /// What is shown to clients that want TLS, in place of the server's `ServerBuilder::tls`.
+    /// The certificate for clients that want TLS, in place of the server's `ServerBuilder::tls`.
     pub certificate: Certificate,
 }
 
-/// The same for all clients.
+/// Settings that are the same for all clients.
 impl From<Config> for ListenerSettings {
     fn from(config: Config) -> Self {
         Self { configs: config.into(), rules: Rules::default(), certificate: Certificate::default() }
@@ -79,7 +79,7 @@ impl Door {
         has_tls && !settings.certificate.is_there()
     }
 
-    /// Whether each of `configs` can be kept to with this certificate.
+    /// Checks if each of `configs` can be kept to with this certificate.
     pub fn check(self, configs: &ByNetwork<Config>, certificate: &Certificate) -> Result<(), SetupError> {
         configs.values().try_for_each(|config| self.check_one(config, certificate))
     }

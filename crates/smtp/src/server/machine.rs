@@ -75,7 +75,7 @@ enum State {
     AuthAnswer,
     /// Waits for the client's answer to a challenge.
     AuthResponse,
-    /// Nothing more is read.
+    /// The session is over; no more is read.
     Closed,
 }
 
@@ -84,7 +84,7 @@ struct Transaction {
     envelope: Envelope,
     /// Recipients in the envelope, which leaves with [`Event::BodyBegin`].
     recipients: usize,
-    /// Whether a RCPT was refused: then DATA without recipients is 554 and not 503.
+    /// True if a RCPT was refused: then DATA without recipients is 554 and not 503.
     refused: bool,
     body: Option<Body>,
 }
@@ -130,7 +130,7 @@ impl Machine {
         self.witness = Some(witness);
     }
 
-    /// Who hears the commands.
+    /// The witness of the commands.
     pub fn witness(&self) -> Option<&Arc<dyn Witness>> {
         self.witness.as_ref()
     }
@@ -171,17 +171,17 @@ impl Machine {
         self.helo.as_deref()
     }
 
-    /// Whether the client said EHLO or LHLO.
+    /// True if the client said EHLO or LHLO.
     pub fn is_extended(&self) -> bool {
         self.extended
     }
 
-    /// Whether [`Machine::tls_started`] was called.
+    /// True if [`Machine::tls_started`] was called.
     pub fn is_tls(&self) -> bool {
         self.tls
     }
 
-    /// Whether AUTH succeeded.
+    /// True if AUTH succeeded.
     pub fn is_authenticated(&self) -> bool {
         self.authenticated
     }
@@ -204,7 +204,7 @@ impl Machine {
         }
     }
 
-    /// What the client is expected to send.
+    /// The client's expected next step.
     pub fn waiting(&self) -> Waiting {
         match self.state {
             State::Data | State::Chunk { .. } => Waiting::Body,
@@ -214,17 +214,17 @@ impl Machine {
         }
     }
 
-    /// Whether a message has begun and not ended. Within one that comes in chunks the client is waited for to send a command.
+    /// True if a message has begun and not ended. Within one that comes in chunks the client is waited for to send a command.
     pub fn is_in_body(&self) -> bool {
         self.transaction.as_ref().is_some_and(|t| t.body.is_some())
     }
 
-    /// Whether `input` holds all that is left of the message. Known for the last chunk only, as DATA does not say how long it is.
+    /// True if `input` holds all that is left of the message. Known for the last chunk only, as DATA does not say how long it is.
     pub fn has_whole_body(&self, input: &[u8]) -> bool {
         matches!(self.state, State::Chunk { left, last: true, .. } if left <= input.len() as u64)
     }
 
-    /// Whether the client ended the session itself, with QUIT.
+    /// True if the client ended the session itself, with QUIT.
     pub fn said_quit(&self) -> bool {
         self.said_quit
     }

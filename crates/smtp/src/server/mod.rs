@@ -28,7 +28,7 @@ use crate::command::{MailFrom, RcptTo};
 use crate::limits::{BareNewlines, Limits, LongLines, NulOctets};
 use crate::scan::Policy;
 
-/// Which of the two protocols is spoken.
+/// The protocol of a session.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize), serde(rename_all = "lowercase"))]
 pub enum Protocol {
@@ -43,7 +43,7 @@ pub enum Protocol {
 pub const FORBIDDEN_COMMANDS: [&str; 10] =
     ["GET", "HEAD", "POST", "PUT", "DELETE", "CONNECT", "OPTIONS", "TRACE", "PATCH", "PRI"];
 
-/// What a [`Machine`] is told once.
+/// Settings of a [`Machine`].
 #[derive(Debug, Clone)]
 pub struct Config {
     /// Our name in the greeting and in the reply to EHLO.
@@ -68,7 +68,7 @@ pub struct Config {
     /// Announce DSN and take its parameters (RFC 3461). Set it only if the handler honours NOTIFY, RET, ENVID and
     /// ORCPT: the announcement is a promise. Otherwise they are refused with 555 5.5.4. Default false.
     pub dsn: bool,
-    /// The same to clients that have logged in, if not to all. Default false.
+    /// Offers DSN to clients that have logged in, if not to all. Default false.
     pub dsn_for_logins: bool,
     /// Announce STARTTLS and yield [`Event::StartTls`]. Set it only if the driver can do the handshake.
     pub starttls: bool,
@@ -121,7 +121,7 @@ pub struct Envelope {
     pub recipients: Vec<RcptTo>,
 }
 
-/// What the machine wants. Events marked *asks* stand still until they are answered.
+/// A request of the machine. Events marked *asks* stand still until they are answered.
 #[derive(Debug)]
 pub enum Event {
     /// Everything in the buffer is done: write the output, then read more.
@@ -157,7 +157,7 @@ pub enum Event {
     Close,
 }
 
-/// What ended a transaction before its message. A second MAIL does not: it is refused, and the transaction stays (RFC 5321 section 4.1.4).
+/// The cause of a transaction's end before its message. A second MAIL is none: it is refused, and the transaction stays (RFC 5321 section 4.1.4).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Abort {
@@ -171,7 +171,7 @@ pub enum Abort {
     Closed,
 }
 
-/// What an authenticating client sent.
+/// A step of an authenticating client.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum AuthStep {
     /// AUTH with its mechanism (as announced) and initial response, still in base64; `=` means empty.
@@ -185,7 +185,7 @@ pub enum AuthStep {
     Response(String),
 }
 
-/// What the client is expected to send next: the driver chooses its timeout by it.
+/// The client's expected next step: the driver chooses its timeout by it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Waiting {
     /// A command, and no transaction is open: the session is idle.

@@ -1,4 +1,4 @@
-//! What the owner of a session decides about a message, and how that becomes replies.
+//! Decisions of the owner of a session about a message, and how they become replies.
 
 use std::borrow::Cow;
 
@@ -8,7 +8,7 @@ use crate::reply::Reply;
 /// failure (RFC 5321 section 4.2.5).
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum MessageOutcome {
-    /// The same for every recipient.
+    /// One reply for every recipient.
     All(Reply),
     /// One reply for each recipient, in the order of [`Envelope::recipients`](super::Envelope::recipients).
     ///
@@ -23,7 +23,7 @@ impl MessageOutcome {
         Self::All(Reply::ok(text))
     }
 
-    /// Whether any recipient was accepted.
+    /// True if any recipient was accepted.
     pub fn is_accepted(&self) -> bool {
         match self {
             Self::All(reply) => reply.is_positive(),
@@ -31,7 +31,7 @@ impl MessageOutcome {
         }
     }
 
-    /// Whether every reply ends the transaction; a 3yz would leave the client waiting for more.
+    /// True if every reply ends the transaction; a 3yz would leave the client waiting for more.
     pub(crate) fn is_final(&self) -> bool {
         let replies = match self {
             Self::All(reply) => std::slice::from_ref(reply),

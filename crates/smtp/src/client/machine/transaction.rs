@@ -37,7 +37,7 @@ pub(super) struct Transaction {
 }
 
 impl Transaction {
-    /// Whether MAIL may be said behind its end. After BDAT without a recipient it would be refused.
+    /// True if MAIL may be said after its end. After BDAT without a recipient it would be refused.
     fn may_be_followed(&self) -> bool {
         self.end.is_some() && (!self.chunked || self.any_accepted)
     }
@@ -158,7 +158,7 @@ impl Machine {
         }
     }
 
-    /// Whether MAIL of a message that is [sent](Machine::send) now is put out now, behind RSET at most: none is in flight, or the one that is was given to
+    /// True if MAIL of a message that is [sent](Machine::send) now is put out now, after RSET at most: none is in flight, or the one that is was given to
     /// its end.
     pub fn may_mail(&self) -> bool {
         self.may_send() && self.transactions.iter().all(Transaction::may_be_followed)
@@ -292,7 +292,7 @@ impl Machine {
 }
 
 impl Transaction {
-    /// Whether this can be a reply to that. If not, server and client mean different commands, and nothing that follows can be believed.
+    /// True if this can be a reply to that. If not, server and client mean different commands, and nothing that follows can be believed.
     fn is_sensible(&self, expected: Expect, reply: &Reply, written: u64) -> bool {
         match expected {
             Expect::Data => reply.code() == 354 || reply.code() >= 400,

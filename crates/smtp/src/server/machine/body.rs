@@ -17,7 +17,7 @@ pub(super) struct Body {
     pub aborted: bool,
     /// Octets of it that the client announced with SIZE (RFC 1870).
     pub announced: Option<u64>,
-    /// What [`Machine::refuse_rest`] was told.
+    /// The refusal of [`Machine::refuse_rest`].
     pub refusal: Option<Box<Reply>>,
 }
 

@@ -14,7 +14,7 @@ pub(super) struct BadLine {
     sort: Sort,
 }
 
-/// What a line that is not a command was meant to be.
+/// The kind of a line that is not a command.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Sort {
     /// A command.

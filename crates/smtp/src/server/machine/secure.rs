@@ -38,7 +38,7 @@ impl Machine {
         self.transaction = None;
     }
 
-    /// Whether the session has to be encrypted before it may bring mail, and is not.
+    /// True if the session has to be encrypted before it may bring mail, and is not.
     pub(super) fn lacks_tls(&self) -> bool {
         self.config.requires_tls && !self.tls
     }
