@@ -1,4 +1,4 @@
-//! What a start prints.
+//! The lines that a start prints.
 
 use std::fmt::Write as _;
 use std::io::IsTerminal;
@@ -13,7 +13,7 @@ use crate::page_door::SESSION_SECS;
 use posthaste_config::{self, Config, Domain, ListenerAuth, ListenerProtocol, ListenerTls};
 
 impl Server {
-    /// What is printed at the start, as one line of JSON.
+    /// The banner as one line of JSON.
     pub fn banner_json(&self) -> String {
         let unix = self.config.mail_listeners().filter_map(|listener| listener.socket.unix.as_ref());
         let listening: Vec<String> = self.addresses().iter().map(ToString::to_string).collect();
@@ -28,7 +28,7 @@ impl Server {
         format!("{banner}\n")
     }
 
-    /// What is printed at the start: where it listens, what it receives, how to try it.
+    /// The text that a start prints: where it listens, what it receives, how to try it.
     pub fn banner(&self) -> String {
         let mut out = format!("Posthaste {} as {}\n", env!("CARGO_PKG_VERSION"), self.config.host_name);
         for address in self.addresses() {
@@ -180,7 +180,7 @@ fn mailbox_entries(count: usize) -> String {
     if count == 1 { "1 mailbox entry".to_owned() } else { format!("{count} mailbox entries") }
 }
 
-/// What was promised and could not be read.
+/// Promised mail that could not be read.
 fn damaged(report: &Restored) -> Option<String> {
     let (places, batches) = (report.damaged_places, report.damaged_batches);
     let (places_text, batches_text) = (count(places, "damaged place"), count(batches, "unreadable batch"));

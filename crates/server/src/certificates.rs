@@ -20,9 +20,9 @@ pub(crate) struct TlsInForce {
 #[derive(Debug, thiserror::Error)]
 #[error("TLS of listener {listener}: {error}")]
 pub struct CertificateError {
-    /// Which.
+    /// The listener.
     pub listener: String,
-    /// What is wrong with its certificate or key.
+    /// The mistake in its certificate or key.
     pub error: TlsError,
 }
 
@@ -38,7 +38,7 @@ impl TlsInForce {
         Ok(Self { mode: listener.tls_mode(), certificate: Certificate::new(config) })
     }
 
-    /// The same of all listeners, in their order.
+    /// Loads the certificates of all listeners, in their order.
     ///
     /// # Errors
     /// The first [`CertificateError`].

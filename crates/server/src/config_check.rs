@@ -1,4 +1,4 @@
-//! What `config check` says of a configuration that can be used.
+//! Findings of `config check` about a configuration that can be used.
 
 use std::fmt::Write as _;
 use std::io::ErrorKind;
@@ -129,7 +129,7 @@ fn unknown_logins(loaded: &Loaded) -> Vec<String> {
     unknown.map(|name| format!("auth.recipient_rates: there is no login `{name}`")).collect()
 }
 
-/// What depends on the machine and may be otherwise where, or when, the server is started; or is no reason not to start.
+/// Warnings that depend on the machine and may be otherwise where, or when, the server is started; or that are no reason not to start.
 fn warnings(config: &Config) -> Vec<String> {
     let mut warnings: Vec<String> = config.listeners.iter().filter_map(tcp_listener).collect();
     let storage = &config.storage;
@@ -255,7 +255,7 @@ fn unusable(transport: &Transport) -> Option<String> {
     Some(format!("transport {transport}: {why}"))
 }
 
-/// Whether directories can be made in this one: tried, as that tells of /proc and the like as well.
+/// Tries if directories can be made in this one, as that tells of /proc and the like as well.
 fn takes_directories(dir: &Path) -> Result<(), String> {
     match std::fs::metadata(dir) {
         Ok(metadata) if !metadata.is_dir() => return Err("is not a directory".to_owned()),
@@ -321,11 +321,11 @@ fn tcp(address: &str) -> Option<String> {
     is_barred.then(|| LOW_PORTS.to_owned())
 }
 
-/// What a process without the right to a port is told.
+/// Advice for a process without the right to a port.
 pub(crate) const LOW_PORTS: &str =
     "ports below 1024 need root (with `user`, to drop it after binding) or CAP_NET_BIND_SERVICE";
 
-/// Whether only some may listen on this port: the kernel's limit can be moved.
+/// True if only some may listen on this port: the kernel's limit can be moved.
 pub(crate) fn is_low(port: u16) -> bool {
     let limit = std::fs::read_to_string("/proc/sys/net/ipv4/ip_unprivileged_port_start").ok();
     port != 0 && port < limit.and_then(|limit| limit.trim().parse().ok()).unwrap_or(1024)

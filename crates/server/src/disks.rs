@@ -68,7 +68,7 @@ pub(crate) struct DiskReport {
     pub rooms: Vec<DiskRoom>,
     /// Disks that do not answer.
     pub attention: Vec<Attention>,
-    /// That of the spool, at its last answer.
+    /// The spool's file system, at its last answer.
     pub spool: Option<FileSystem>,
 }
 

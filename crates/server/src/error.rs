@@ -21,7 +21,7 @@ pub enum ServeError {
     Spool {
         /// Its directory.
         dir: PathBuf,
-        /// What is wrong with it.
+        /// The error.
         error: posthaste_spool::OpenError,
     },
     /// The mail directory or a stream of the spool cannot be used.
@@ -29,7 +29,7 @@ pub enum ServeError {
     Storage {
         /// The data directory.
         dir: PathBuf,
-        /// What is wrong with it.
+        /// The error.
         error: OpenError,
     },
     /// The queue of mail for other hosts could not be opened.
@@ -38,7 +38,7 @@ pub enum ServeError {
     /// The resolver of `[dns]`, or TLS, cannot be set up.
     #[error("the relay: {0}")]
     Dns(String),
-    /// What the relay does about bounces.
+    /// Settings for bounces.
     #[error(transparent)]
     Bounces(#[from] posthaste_relay::sender::BouncesError),
     /// A fixed next hop of the relay cannot be used.
@@ -70,15 +70,15 @@ pub enum ServeError {
     ReadyFd {
         /// Its number.
         number: u32,
-        /// What the system said.
+        /// The system's error.
         error: std::io::Error,
     },
     /// A part of the server cannot start; no mail was taken.
     #[error("{service}: {error}")]
     Service {
-        /// Which.
+        /// Its name.
         service: &'static str,
-        /// What the system said.
+        /// The system's error.
         error: std::io::Error,
     },
     /// A part of the server has ended by itself, and the server with it: a bug. The log may say more.
@@ -86,7 +86,7 @@ pub enum ServeError {
         "{service} ended by itself, which is a bug; acknowledged mail is in the spool, and the next start delivers it"
     )]
     Failed {
-        /// Which.
+        /// Its name.
         service: &'static str,
     },
     /// The system refuses something that every server needs.

@@ -248,7 +248,7 @@ fn helo(session: &Session) -> Arc<str> {
     session.helo.as_deref().unwrap_or_default().into()
 }
 
-/// Who has logged in.
+/// The login; empty for none.
 fn user(session: &Session) -> &str {
     session.identity.as_ref().map_or("", |identity| &identity.authorization_id)
 }

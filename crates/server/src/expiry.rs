@@ -45,7 +45,7 @@ pub(crate) fn is_of_authority(file: &Path) -> bool {
     own.and_then(|own| names(&own).map(|(issuer, subject)| issuer != subject)).unwrap_or(false)
 }
 
-/// How long before its end a certificate is warned of. Renewals begin a month before it.
+/// Time before its end at which a certificate is warned of. Renewals begin a month before it.
 const NOTICE: Duration = Duration::from_secs(14 * 86_400);
 
 /// The end of the validity of a certificate (RFC 5280 section 4.1.2.5), in seconds since 1970; `None` if it is none, or ended before.

@@ -17,14 +17,14 @@ pub(crate) struct Forwarding {
     srs: Option<(Srs, String)>,
 }
 
-/// What a recipient in the domain of rewritten senders is.
+/// The meaning of a recipient in the domain of rewritten senders.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Back {
-    /// Nothing special.
+    /// An ordinary address.
     Ordinary,
     /// This sender, whose mail was forwarded.
     Sender(ForwardPath),
-    /// Nothing that we have written, or too old.
+    /// An address that we have not written, or that is too old.
     Invalid,
 }
 
@@ -46,7 +46,7 @@ impl Forwarding {
         })
     }
 
-    /// What `path` is.
+    /// The meaning of `path`.
     pub fn back(&self, path: &ForwardPath) -> Back {
         let (Some((srs, domain)), Some(address)) = (&self.srs, path.address()) else { return Back::Ordinary };
         if !address.domain().to_string().eq_ignore_ascii_case(domain) {

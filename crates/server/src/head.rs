@@ -12,7 +12,7 @@ use crate::tenants::{LabelFields, Labels, name_in};
 /// Sees all of a message.
 pub(crate) struct Head {
     scan: HeaderScan,
-    /// Nothing for most messages.
+    /// `None` for most messages.
     edits: Option<Box<Edits>>,
     hops_max: usize,
     heard: (Summary, HeaderLabels),
@@ -32,17 +32,17 @@ struct Edits {
     rules: Rules,
 }
 
-/// What is done with fields.
+/// Rules for fields.
 struct Rules {
     fields: LabelFields,
-    /// What becomes of addresses.
+    /// The map of addresses.
     canonical: Option<Arc<AddressMap>>,
     labels: Labels,
     /// A field that has no name in it.
     invalid: Option<Arc<str>>,
 }
 
-/// What a header has said.
+/// Labels from a header.
 #[derive(Debug, Default)]
 pub(crate) struct HeaderLabels {
     pub labels: Labels,
@@ -159,7 +159,7 @@ mod tests {
         }
     }
 
-    /// What is stored of a message that comes in pieces, and what it has said.
+    /// The stored form of a message that comes in pieces, and its labels.
     fn stored(
         message: &[u8],
         piece: usize,

@@ -74,7 +74,7 @@ pub use privileges::PrivilegeError;
 pub use serve::{ServeFailure, ServeOptions, serve};
 pub use server::{Server, Stopped};
 
-/// What applies to a session of SMTP with a program on this machine, such as that of `sendmail -bs`.
+/// Settings of a session of SMTP with a program on this machine, such as that of `sendmail -bs`.
 pub fn local_session(config: &posthaste_config::Config) -> posthaste_smtp::server::Config {
     listening::local_config(config)
 }

@@ -293,7 +293,7 @@ fn with_dsn(
     smtp_config
 }
 
-/// What applies to messages that programs on this machine hand over: as for a client at a listener, but the number of recipients is bounded by what a transaction can
+/// Settings for messages that programs on this machine hand over: as for a client at a listener, but the number of recipients is bounded by what a transaction can
 /// keep, and a session is for one message, so that refusals are no reason to end it.
 pub(crate) fn local_config(config: &Config) -> SmtpConfig {
     let mut local = smtp_config(config, &Listener::default(), None);
@@ -321,7 +321,7 @@ fn smtp_config(config: &Config, listener: &Listener, network: Option<&Network>) 
     }
 }
 
-/// How long a start waits for a process that is being ended to let its sockets go, or its spool.
+/// Time for which a start waits for a process that is being ended to let its sockets go, or its spool.
 pub(crate) const PREDECESSOR_PATIENCE: Duration = Duration::from_secs(3);
 
 #[cfg(test)]

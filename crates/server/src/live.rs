@@ -12,7 +12,7 @@ use posthaste_smtp::{Side, Witness};
 use serde_json::{Value, json};
 use tokio::sync::mpsc::{Receiver, Sender, channel};
 
-/// Who looks on. Clones share it.
+/// The onlookers. Clones share them.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Live(Arc<Shared>);
 
@@ -25,7 +25,7 @@ struct Shared {
     kept_bytes: AtomicUsize,
 }
 
-/// Which dialogues are shown.
+/// The dialogues that an onlooker sees.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Shown {
     pub inbound: bool,
@@ -67,7 +67,7 @@ impl Live {
         Watching { live: self.clone(), number, lines, dropped }
     }
 
-    /// Who hears a session, if anybody looks on.
+    /// The witness of a session, if anybody looks on.
     pub fn session(
         &self,
         is_inbound: bool,
@@ -127,7 +127,7 @@ struct Heard {
     shared: Arc<Shared>,
     /// Each with whether the session is shown: once it has named the recipient.
     onlookers: Vec<(Onlooker, bool)>,
-    /// What was said so far, for those who do not know yet whether they want it.
+    /// Lines so far, for onlookers that do not know yet whether they want them.
     before: VecDeque<(usize, Value)>,
 }
 
@@ -206,7 +206,7 @@ impl Onlooker {
 const LINES_MAX: usize = 4096;
 /// Lines of a session that are kept until it names a recipient.
 const BEFORE_MAX: usize = 100;
-/// Of all sessions together, about.
+/// Bytes kept for all sessions together, about.
 const KEPT_BYTES_MAX: usize = 4 << 20;
 /// Memory of a line beside its texts, about.
 const LINE_BYTES: usize = 600;

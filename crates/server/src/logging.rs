@@ -77,7 +77,7 @@ pub(crate) fn recent_lines() -> Vec<String> {
     STARTED.get().map_or_else(Vec::new, Lines::recent)
 }
 
-/// What is on its way to the thread that writes it.
+/// Lines on their way to the thread that writes them.
 #[derive(Debug, Clone)]
 struct Lines(Arc<Shared>);
 
@@ -95,7 +95,7 @@ struct Queue {
     text: Vec<u8>,
     /// The last ones, whether or not somebody has read them yet.
     recent: VecDeque<Vec<u8>>,
-    /// Nothing more is taken; what is there is written.
+    /// No more lines are taken; those that are there are written.
     ending: bool,
     ended: bool,
 }
@@ -216,9 +216,9 @@ const RECENT_LINE_BYTES: usize = 2000;
 static STARTED: OnceLock<Lines> = OnceLock::new();
 /// Octets of lines that wait to be written, about 10,000 of them; as many again may be with the thread that writes.
 const WAITING_BYTES_MAX: usize = 4 << 20;
-/// What the thread keeps of the room that a burst has taken.
+/// Bytes that the thread keeps of the room that a burst has taken.
 const KEPT_BYTES: usize = 64 << 10;
-/// How long the end of the process waits for the last lines.
+/// Time for which the end of the process waits for the last lines.
 const PATIENCE: Duration = Duration::from_secs(1);
 
 #[cfg(test)]

@@ -1,4 +1,4 @@
-//! What becomes of addresses of mail that is received, who gets copies of it, and who there is in the domains that are relayed.
+//! Maps for mail that is received: of addresses, of copies, and of recipients in the domains that are relayed.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -19,14 +19,14 @@ pub(crate) struct Maps {
     recipients: HashMap<String, RecipientList>,
 }
 
-/// Who there is in a domain that is relayed.
+/// The recipients of a domain that is relayed.
 #[derive(Debug)]
 enum RecipientList {
     Listed(Users),
     ToNextHop,
 }
 
-/// Whether there is a recipient.
+/// Says if there is a recipient.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Exists {
     /// There is, or nobody knows better.
@@ -56,18 +56,18 @@ impl Maps {
         self.canonical.as_ref()
     }
 
-    /// What a recipient becomes.
+    /// Maps a recipient.
     pub fn recipient(&self, rcpt: &RcptTo) -> Option<RcptTo> {
         let other = self.canonical.as_ref()?.address(rcpt.forward_path.address()?)?;
         Some(RcptTo { forward_path: other.into(), ..rcpt.clone() })
     }
 
-    /// What a sender becomes.
+    /// Maps a sender.
     pub fn sender(&self, sender: &ReversePath) -> Option<ReversePath> {
         Some(self.canonical.as_ref()?.address(sender.address()?)?.into())
     }
 
-    /// Whether there is such a recipient in a domain that is relayed.
+    /// Looks for a recipient in a domain that is relayed.
     pub fn has_recipient(&self, address: &Address) -> Exists {
         if self.recipients.is_empty() {
             return Exists::Yes;
@@ -80,7 +80,7 @@ impl Maps {
         }
     }
 
-    /// Who gets a copy of a message, each once. Nobody is told of what becomes of it.
+    /// Recipients of copies of a message, each once. Their outcomes are told to nobody.
     pub fn copies(&self, envelope: &Envelope) -> Vec<RcptTo> {
         if self.always_bcc.is_none() && self.sender_bcc.is_empty() && self.recipient_bcc.is_empty() {
             return Vec::new();

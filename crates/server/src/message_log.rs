@@ -10,7 +10,7 @@ use crate::logins::Session;
 use crate::repeats::Kind;
 use crate::replies::{reply_to, too_slow};
 
-/// What the one log line of a message tells.
+/// Content of the one log line of a message.
 #[derive(Default)]
 pub(crate) struct LogLine {
     /// The message's number, under which all else speaks of it; `None`: it is in no batch.
@@ -28,7 +28,7 @@ pub(crate) struct LogLine {
     /// The client did not send it to its end, and no reply to it was sent.
     pub abandoned: bool,
     pub why: Option<String>,
-    /// What is wrong with us, if it is that.
+    /// The trouble of ours that kept it out, if it was that.
     pub trouble: Option<Kind>,
 }
 

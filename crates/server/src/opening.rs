@@ -24,7 +24,7 @@ pub(crate) struct OpenedSpool {
     pub found: OpenReport,
 }
 
-/// What a start found in the spool, and finished.
+/// Mail that a start found in the spool, and finished.
 #[derive(Debug, Default)]
 pub(crate) struct Restored {
     /// Messages that were not known to be in all of their mailboxes.
@@ -119,7 +119,7 @@ pub(crate) fn log_damaged(batches: &[Lsn], consumer: &str) {
     }
 }
 
-/// What the spool tells while it works; a failure that lasts, now and then.
+/// Logs an event of the spool; a failure that lasts, now and then.
 fn log(event: Event, repeats: &Repeats) {
     let failing = match &event {
         Event::CheckpointFailed { .. } => Some((Kind::Broken, "checkpoints of the spool")),

@@ -1,4 +1,4 @@
-//! What an operator reads of a spool that is damaged, large or in trouble.
+//! Log lines about a spool that is damaged, large or in trouble.
 
 use super::*;
 use crate::test_log::logged;

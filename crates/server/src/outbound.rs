@@ -68,7 +68,7 @@ pub struct OutboundRoute {
     pub hops: RoutePreview,
 }
 
-/// Nobody of those that were asked for may send it.
+/// Every login that was asked for is refused.
 #[derive(Debug, Clone)]
 pub struct NotSent {
     /// The client or login that may not.
@@ -83,7 +83,7 @@ pub enum OutboundError {
     /// A file of the configuration cannot be used.
     #[error(transparent)]
     Files(#[from] ServeError),
-    /// Nobody has this name.
+    /// A login that does not exist.
     #[error("there is no login `{0}`")]
     NoLogin(String),
     /// No listener is for them.

@@ -18,27 +18,27 @@ pub enum PrivilegeError {
     /// Somebody else than root has started it.
     #[error("only root can become `{user}`: start as root, or as that user and without `user` in the configuration")]
     NotRoot {
-        /// Whom it should become.
+        /// The user to become.
         user: String,
     },
     /// A directory cannot be made or given to the user.
     #[error("{}: {error}", path.display())]
     Directory {
-        /// Which.
+        /// The path.
         path: PathBuf,
-        /// What the system said.
+        /// The system's error.
         error: io::Error,
     },
     /// The user cannot use what is there.
     #[error("{} belongs to uid {owner}, and `{user}` cannot write to it; run chown -R {user}: {}", path.display(), above.display())]
     Owner {
-        /// What.
+        /// The path.
         path: PathBuf,
         /// The directory that ought to be given to the user with all that is in it.
         above: PathBuf,
         /// Whose it is.
         owner: u32,
-        /// Whom it should belong to.
+        /// The owner to be.
         user: String,
     },
     /// A server within another program does not change that program's user.
@@ -46,9 +46,9 @@ pub enum PrivilegeError {
         "the process runs as uid {uid}, but the configuration says user = `{user}`: switch to that user first, or leave `user` out"
     )]
     OtherUser {
-        /// Whom it should be.
+        /// The user to be.
         user: String,
-        /// Who it is.
+        /// The process's user.
         uid: u32,
     },
     /// Mail is to belong to others than the server, which could not give it to them.
@@ -63,7 +63,7 @@ pub enum PrivilegeError {
     /// The kernel refuses, or did not do what it said.
     #[error("cannot become `{user}`: {error}")]
     Kernel {
-        /// Whom.
+        /// The user.
         user: String,
         /// Why not.
         error: io::Error,
@@ -129,7 +129,7 @@ fn directories(config: &Config) -> Vec<PathBuf> {
     all
 }
 
-/// What a directory is made with: others than the server may have to get through to the mail.
+/// Mode of a new directory: others than the server may have to get through to the mail.
 fn dir_mode(config: &Config, path: &Path) -> u32 {
     let is_passed = *path == config.storage.mail && OwnerRules::of(&config.domains).are_for_others();
     if is_passed { 0o711 } else { 0o700 }
@@ -273,12 +273,12 @@ pub(crate) fn check_storage(config: &Config) -> Result<(), PrivilegeError> {
     })
 }
 
-/// What a server of another user has left cannot be used: better said now than when mail comes.
+/// Refuses directories that a server of another user has left unusable: better said now than when mail comes.
 fn check_directories(directories: &[PathBuf], identity: &Identity) -> Result<(), PrivilegeError> {
     check_directories_by(directories, identity, |path, metadata| access(path, needed(metadata)).is_ok())
 }
 
-/// What the server does with files and directories of its own.
+/// Access that the server needs to files and directories of its own.
 fn needed(metadata: &Metadata) -> Access {
     if metadata.is_dir() { Access::WRITE_OK | Access::EXEC_OK } else { Access::WRITE_OK }
 }

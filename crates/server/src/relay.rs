@@ -45,7 +45,7 @@ impl RelayService {
     /// A queue that cannot be opened is stuck: its mail is deferred, and stays in the spool.
     ///
     /// # Errors
-    /// What the configuration names cannot be used.
+    /// A name in the configuration that cannot be used.
     pub async fn start(config: &Config, mut files: RelayFiles, receiver: Receiver) -> Result<Self, ServeError> {
         let forwarding = std::mem::take(&mut files.forwarding);
         let running = config.storage.data.join(RUNNING);
@@ -237,7 +237,7 @@ fn stuck(receiver: &Receiver, error: &dyn std::fmt::Display, help: &str) -> Opti
 /// The remedy where the suppression list, or the file of return paths, is damaged or gone.
 const BOUNCE_FILES_HELP: &str = "stop the server, put this file back, or remove it and the file beside it that ends in `.made` to begin an empty one, and start it again";
 
-/// What helps when the queue cannot be opened.
+/// Advice for a queue that cannot be opened.
 fn help(error: &OpenError) -> &'static str {
     match error {
         OpenError::State { .. } => "start the version of Posthaste that wrote it",
@@ -293,7 +293,7 @@ impl Notifier for Senders {
     }
 }
 
-/// Whom a notification goes to.
+/// The addressee of a notification.
 struct Addressee {
     path: ForwardPath,
     /// It is the sender behind one that we had rewritten.
@@ -303,7 +303,7 @@ struct Addressee {
 }
 
 impl Receiver {
-    /// Whom a notification for `sender` goes to; `None` if nobody can be told.
+    /// The addressee of a notification for `sender`; `None` if nobody can be told.
     fn addressee(&self, sender: &str) -> Option<Addressee> {
         let path = ForwardPath::parse(&format!("<{sender}>")).ok()?;
         // A sender that we have rewritten is the sender behind it.
@@ -325,7 +325,7 @@ impl Receiver {
         self.addressee(sender).is_some_and(|addressee| addressee.mailboxes.is_some())
     }
 
-    /// Whether `sender`, of a program on this machine, is told of a refusal: others' hosts are not told where the program may not send itself.
+    /// True if `sender`, of a program on this machine, is told of a refusal: others' hosts are not told where the program may not send itself.
     pub fn may_tell_program(&self, sender: &str) -> bool {
         let is_ours = |addressee: Addressee| addressee.mailboxes.is_some();
         self.addressee(sender).is_some_and(|addressee| is_ours(addressee) || self.settings().lets_programs_relay())

@@ -1,4 +1,4 @@
-//! What the logs say of the relay.
+//! Lines and events of the relay.
 
 use std::sync::Arc;
 

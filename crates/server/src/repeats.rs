@@ -10,7 +10,7 @@ use std::net::IpAddr;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-/// What may repeat.
+/// Kinds of lines that may repeat.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) enum Kind {
     /// We have no space for a message: 452 4.3.1.
@@ -27,7 +27,7 @@ pub(crate) enum Kind {
     QueueFull,
     /// An account has sent to as many recipients as it may: 450 4.7.1.
     OverQuota,
-    /// Nobody knows whether a recipient exists: its next hop cannot be asked.
+    /// A recipient cannot be verified: its next hop cannot be asked.
     NotVerified,
     /// A client's message is refused for a fault of its own.
     Refused,
@@ -46,7 +46,7 @@ pub(crate) enum Kind {
 }
 
 impl Kind {
-    /// Whether we are to blame, and somebody here has to do something.
+    /// True if we are to blame, and somebody here has to do something.
     pub fn is_ours(self) -> bool {
         !matches!(
             self,
@@ -122,7 +122,7 @@ impl Default for Repeats {
 struct Shard {
     clients: HashMap<(Kind, Option<IpAddr>), Seen>,
     names: HashMap<Kind, HashMap<Box<str>, Seen>>,
-    /// Of those that there is no room for.
+    /// Counts of kinds without room.
     others: HashMap<Kind, Seen>,
     /// Entries in `clients` and `names`.
     subjects: usize,
@@ -138,7 +138,7 @@ struct Seen {
     left_out: u64,
 }
 
-/// What was left out.
+/// Lines that were left out.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct LeftOut {
     pub kind: Kind,
@@ -147,13 +147,13 @@ pub(crate) struct LeftOut {
 }
 
 impl Repeats {
-    /// Whether this one is to be logged by itself. Otherwise it is counted.
+    /// True if this line is to be logged by itself. Otherwise it is counted.
     pub fn is_told(&self, kind: Kind, about: About<'_>, now: Instant) -> bool {
         let shard = self.hasher.hash_one((kind, about)) as usize % SHARDS;
         lock(&self.shards[shard]).seen(kind, about, now).is_told(kind)
     }
 
-    /// What was left out of intervals that are over, the most frequent first. `all`: also of those that are not.
+    /// Lines left out in intervals that are over, the most frequent first. `all`: also in those that are not.
     pub fn left_out(&self, now: Instant, all: bool) -> Vec<LeftOut> {
         let mut counts: HashMap<(Kind, String), u64> = HashMap::new();
         for shard in &self.shards {
@@ -216,7 +216,7 @@ impl Seen {
         is_told
     }
 
-    /// How many were left out, and a new interval begins; `None`: this one is not over.
+    /// Ends an interval, and counts what it left out; `None`: it is not over.
     fn end_interval(&mut self, now: Instant, all: bool) -> Option<u64> {
         if !all && now.saturating_duration_since(self.since) < INTERVAL {
             return None;
@@ -254,7 +254,7 @@ pub(crate) fn log(left_out: &[LeftOut]) {
     }
 }
 
-/// How often a count is told.
+/// Time between two counts.
 const INTERVAL: Duration = Duration::from_secs(10);
 /// Mailboxes and clients that are counted apart, about.
 const SUBJECTS_MAX: usize = 1024;

@@ -1,4 +1,4 @@
-//! What a client is told when the store cannot keep its message.
+//! Replies to a client whose message the store cannot keep.
 
 use posthaste_intake::{IntakeError, NotTaken};
 use posthaste_smtp::Reply;

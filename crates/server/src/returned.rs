@@ -21,7 +21,7 @@ use crate::success::HEADER_BYTES_MAX;
 /// A recipient that is a return path of ours.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Returned {
-    /// What was sent.
+    /// The recipient of the sent message.
     pub key: Key,
     /// Whose it was; `None` if nobody knows any more.
     pub original: Option<Original>,
@@ -36,20 +36,20 @@ pub(crate) struct ReturnedMail {
     pub report: Option<Report>,
 }
 
-/// What a recipient is.
+/// The meaning of a recipient.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum ReturnPath {
-    /// Nothing special.
+    /// An ordinary address.
     Ordinary,
     /// Altered, or too old.
     Invalid,
-    /// One that we have signed.
+    /// A return path that we have signed.
     Ours(Returned),
-    /// One that we have signed; what was sent under it cannot be looked up now.
+    /// A return path that we have signed, whose recipient cannot be looked up now.
     NotNow,
 }
 
-/// What a report says of the recipient that its return path names.
+/// The report on the recipient that its return path names.
 #[derive(Debug, Default, PartialEq, Eq)]
 struct ReportFields {
     kind: String,
@@ -63,7 +63,7 @@ struct ReportFields {
 }
 
 impl ReturnPath {
-    /// What a recipient is. May read from the disk.
+    /// Looks a recipient up. May read from the disk.
     pub fn of(relay: Option<&Relay>, path: &ForwardPath) -> Self {
         let signed = relay.and_then(|relay| relay.bounces().return_path.as_ref());
         let (Some(signed), Some(address)) = (signed, path.address()) else { return Self::Ordinary };
@@ -146,7 +146,7 @@ pub(crate) async fn complaint(relay: Option<&Relay>, body: &Body) -> Option<Retu
     })
 }
 
-/// Whether a message's header contains a word, whatever the case of letters. The word's first letter occurs in it once.
+/// True if a message's header contains a word, in any case of letters. The word's first letter occurs in it once.
 fn header_has(pieces: &[Bytes], word: &[u8]) -> bool {
     let (mut matched, mut ended) = (0, 2);
     for octet in pieces.iter().flatten().take(HEADER_BYTES_MAX) {
@@ -165,7 +165,7 @@ const REPORT_TYPE: &[u8] = b"feedback-report";
 /// Complaints have the header of their original, or the whole of it.
 const COMPLAINT_BYTES_MAX: usize = 1 << 20;
 
-/// What a message reports. One that is too large for memory is not read.
+/// The report in a message. One that is too large for memory is not read.
 pub(crate) fn read(body: &Body) -> Option<Report> {
     match body {
         Body::Memory(pieces) => Report::read(&pieces.concat()),
@@ -173,7 +173,7 @@ pub(crate) fn read(body: &Body) -> Option<Report> {
     }
 }
 
-/// What is said of a recipient: by its address, or by the only one of the report.
+/// The report on a recipient: by its address, or on the only one of the report.
 fn said(report: Option<&Report>, recipient: &str) -> ReportFields {
     match report {
         None => ReportFields { kind: "other".to_owned(), ..ReportFields::default() },

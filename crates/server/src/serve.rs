@@ -15,7 +15,7 @@ use crate::server::{Reloaded, Server, Stopped};
 use crate::start_files::StartFiles;
 use posthaste_config::{Config, ConfigError, Loaded, LogFormat, OwnerRules};
 
-/// What the command line of `posthaste serve` says.
+/// Options of `posthaste serve`.
 #[derive(Debug, Clone, Default)]
 pub struct ServeOptions {
     /// The configuration's file; see [`Config::load`].
@@ -39,7 +39,7 @@ pub fn serve(options: ServeOptions, at_once: impl FnOnce() -> std::convert::Infa
 /// Why [`serve`] has ended with an error, and how that is to be told.
 #[derive(Debug)]
 pub struct ServeFailure {
-    /// What is wrong.
+    /// The error.
     pub error: ServeError,
     /// Format of the log, as far as it was known: JSON asks for [`error_line`](crate::logging::error_line).
     pub log_format: LogFormat,
@@ -245,7 +245,7 @@ fn announce(server: &Server, directory: &Directory, supervisor: &mut Supervisor)
     }
 }
 
-/// How often certificates are looked at.
+/// Time between two looks at certificates.
 const DAY: Duration = Duration::from_secs(86_400);
 
 fn tell_expiring(config: &Config) {

@@ -40,7 +40,7 @@ use posthaste_config::{Config, ListenerTls, NeedsRestart};
 /// How a server has ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Stopped {
-    /// Whether all sessions ended in time.
+    /// True if all sessions ended in time.
     pub in_time: bool,
     /// Messages that are in the spool and not in all of their mailboxes: the next start has them delivered.
     pub for_mailboxes: Left,
@@ -146,7 +146,7 @@ pub(crate) struct Reloaded {
     pub kept: Vec<&'static str>,
 }
 
-/// What the server keeps of its services to ask them.
+/// The parts of its services that the server asks.
 struct Started {
     receiver: Receiver,
     addresses: Addresses,

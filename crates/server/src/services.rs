@@ -22,7 +22,7 @@ pub(crate) trait Service: Send + Sync {
     /// For log lines and errors.
     fn name(&self) -> &'static str;
 
-    /// What the server does if this service ends before it is stopped.
+    /// The server's act if this service ends before it is stopped.
     fn on_failure(&self) -> OnFailure;
 
     /// Puts `config` and its `directory` in force, as far as a running service can. What needs a restart has its old value in it. Returns what stays as it was because it
@@ -70,11 +70,11 @@ pub(crate) fn drain_listeners(
     })
 }
 
-/// What a service had not finished at its deadline, as a sentence without a full stop.
+/// Work that a service had not finished at its deadline, as a sentence without a full stop.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Unfinished(pub &'static str);
 
-/// What the server does when a service ends before it is stopped.
+/// The server's act when a service ends before it is stopped.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum OnFailure {
     /// It stops and reports an error: without the service it would receive no mail, or keep none.
@@ -162,7 +162,7 @@ impl Services {
     }
 }
 
-/// Whether all was finished by the deadline; the log says what was not.
+/// True if all was finished by the deadline; the log says what was not.
 async fn by(deadline: Instant, service: &'static str, ending: Ending<'_>) -> bool {
     let ended = timeout_at(deadline + OVERTIME, ending).await;
     match ended.unwrap_or(Err(Unfinished("it does not answer and is abandoned"))) {
@@ -191,13 +191,13 @@ impl Ended {
         Pin::new(&mut self.0).poll(cx).map(drop)
     }
 
-    /// Whether the thread has ended by then.
+    /// True if the thread has ended by then.
     pub async fn by(self, deadline: Instant) -> bool {
         timeout_at(deadline, self.0).await.is_ok()
     }
 }
 
-/// What each service has for its stop at least.
+/// Time that each service has for its stop at least.
 const LEAST: Duration = Duration::from_secs(1);
 /// From a service's deadline until it is abandoned. Sessions have a second of it for their last reply, and the last
 /// checkpoint too.

@@ -1,4 +1,4 @@
-//! What a reload replaces while sessions go on.
+//! Settings that a reload replaces while sessions go on.
 
 use std::borrow::Cow;
 use std::collections::HashMap;
@@ -16,7 +16,7 @@ use crate::maps::Maps;
 use crate::tenants::Tenants;
 use posthaste_config::{Config, Limits, Listener, ListenerAuth, Network, Rates, SpoolShare};
 
-/// What a reload replaces while sessions go on.
+/// Settings that a reload replaces while sessions go on.
 #[derive(Debug)]
 pub(crate) struct Settings {
     pub host_name: String,
@@ -28,7 +28,7 @@ pub(crate) struct Settings {
     pub events: Option<PathBuf>,
     pub directory: Arc<Directory>,
     pub logins: Arc<Logins>,
-    /// How many recipients a login may send to: by name, else the same for all; and a user of this machine.
+    /// Rates of recipients: of a login by name, else the same for all; and of a user of this machine.
     rates_by_login: HashMap<String, Rates>,
     login_rates: Rates,
     local_rates: Rates,
@@ -102,18 +102,18 @@ impl Settings {
         }
     }
 
-    /// Whether mail of this session for any domain is sent on.
+    /// True if mail of this session for any domain is sent on.
     pub fn is_trusted(&self, session: &Session) -> bool {
         let by_login = || self.relay_said(session).is_none() && self.login(session).is_some();
         self.is_trusted_client(session) || by_login()
     }
 
-    /// Whether local users may send to any domain.
+    /// True if local users may send to any domain.
     pub fn lets_programs_relay(&self) -> bool {
         self.relay_local
     }
 
-    /// The same without a login: for clients that may also say on whose account they send.
+    /// True for a trusted session without a login: such clients may also say on whose account they send.
     pub fn is_trusted_client(&self, session: &Session) -> bool {
         match session.peer {
             Peer::Local { .. } => self.relay_local,
@@ -123,7 +123,7 @@ impl Settings {
         }
     }
 
-    /// What is set for the client's network, else for the listener.
+    /// The setting of the client's network, else of the listener.
     fn relay_said(&self, session: &Session) -> Option<bool> {
         match session.peer {
             Peer::Local { .. } | Peer::Token { .. } => None,
@@ -131,7 +131,7 @@ impl Settings {
         }
     }
 
-    /// Whether this session has to log in before it may bring mail, and has not.
+    /// True if this session has to log in before it may bring mail, and has not.
     pub fn lacks_login(&self, session: &Session) -> bool {
         let needs_none = matches!(session.peer, Peer::Local { .. } | Peer::Token { .. });
         !needs_none && self.auth_mode(session) == ListenerAuth::Required && self.login(session).is_none()
@@ -142,7 +142,7 @@ impl Settings {
         *self.auth[session.listener].get(session.peer.ip())
     }
 
-    /// Who has logged in, and under which name. A login that a reload has removed, or given another password, is none any more.
+    /// The login of a session, and its name. A login that a reload has removed, or given another password, is none any more.
     pub fn login<'a>(&'a self, session: &'a Session) -> Option<(&'a str, &'a Login)> {
         let name = &*session.identity.as_ref()?.authorization_id;
         let login = self.logins.get(name).filter(|login| session.state.as_ref() == Some(&login.secrets));
@@ -163,12 +163,12 @@ impl Settings {
         (!rates.is_empty()).then_some((account, &**rates))
     }
 
-    /// Whether mail of this session for a domain that is not ours is sent on.
+    /// True if mail of this session for a domain that is not ours is sent on.
     pub fn may_relay(&self, session: &Session, domain: &str) -> bool {
         self.is_trusted(session) || self.relay_domains.iter().any(|open| open.eq_ignore_ascii_case(domain))
     }
 
-    /// Those of the listener that `session` came to, and of its client's network.
+    /// Limits of the listener that `session` came to, and of its client's network.
     pub fn limits(&self, session: &Session) -> MessageLimits {
         match session.peer {
             Peer::Local { .. } | Peer::Token { .. } => self.local,
@@ -183,7 +183,7 @@ fn auth(config: &Config, listener: &Listener) -> ByNetwork<ListenerAuth> {
     ByNetwork::new(listener.auth_mode(None), networks)
 }
 
-/// What applies to the sessions of a listener, by the client's network.
+/// Limits of the sessions of a listener, by the client's network.
 fn limits(config: &Config, listener: &Listener) -> ByNetwork<Limits> {
     let limits = listener.limits.over(&config.limits);
     let networks = config.networks.iter().flat_map(Network::each);
@@ -197,7 +197,7 @@ mod tests {
 
     use super::*;
 
-    /// Whether clients at these addresses may relay, at a listener of the configuration.
+    /// Checks if clients at these addresses may relay, at a listener of the configuration.
     fn check(config: &str, listener: usize, expected: &[(Option<&str>, bool)]) {
         let config = Config::parse(std::path::Path::new("x"), config).unwrap();
         let settings = Settings::new(&config, Arc::new(config.directory()), Arc::default());

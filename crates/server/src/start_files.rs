@@ -14,7 +14,7 @@ use crate::error::ServeError;
 use crate::forward::Forwarding;
 use posthaste_config::Config;
 
-/// What a start has read.
+/// Files that a start has read.
 #[derive(Debug)]
 pub(crate) struct StartFiles {
     /// Of each listener, in their order.
@@ -23,7 +23,7 @@ pub(crate) struct StartFiles {
     pub relay: RelayFiles,
 }
 
-/// What the relay needs of it.
+/// Files for the relay.
 #[derive(Debug)]
 pub(crate) struct RelayFiles {
     pub bounces: BounceFiles,

@@ -16,7 +16,7 @@ pub(crate) struct Success {
     pub address: String,
     /// ORCPT as received; empty for none.
     pub orcpt: String,
-    /// Whether it is for a mailbox of ours; else a program, a file or a server has it, which says nothing.
+    /// True if it is for a mailbox of ours; else a program, a file or a server has it, which says nothing.
     pub is_mailbox: bool,
 }
 

@@ -13,7 +13,7 @@ use posthaste_units::is_name;
 use crate::logins::Session;
 use posthaste_config::{Config, Listener, Network};
 
-/// What the configuration says of tenants.
+/// Tenants in the configuration.
 #[derive(Debug, Default)]
 pub(crate) struct Tenants {
     /// Of each listener, in their order.
@@ -37,7 +37,7 @@ pub(crate) struct LabelFields {
     pub pool: Option<Arc<str>>,
 }
 
-/// What such fields say of a message.
+/// Labels that such fields give a message.
 #[derive(Debug, Default, Clone, PartialEq, Eq)]
 pub(crate) struct Labels {
     pub tenant: Option<Arc<str>>,
@@ -124,7 +124,7 @@ impl Tenants {
     }
 }
 
-/// What is said of a sender, or else of the nearest domain.
+/// The entry of a sender, or else of the nearest domain.
 fn of_sender(senders: &HashMap<String, Arc<str>>, sender: &ReversePath) -> Option<Arc<str>> {
     if senders.is_empty() {
         return None;
@@ -138,7 +138,7 @@ fn of_sender(senders: &HashMap<String, Arc<str>>, sender: &ReversePath) -> Optio
     std::iter::once(domain.as_str()).chain(below).find_map(|domain| senders.get(domain).cloned())
 }
 
-/// What is said of clients of a listener or, before that, of their network.
+/// The entry of a listener's clients or, before that, of their network.
 fn of_client(listeners: &[ByNetwork<Option<Arc<str>>>], session: &Session) -> Option<Arc<str>> {
     match session.peer {
         Peer::Local { .. } | Peer::Token { .. } => None,

@@ -35,7 +35,7 @@ impl MakeWriter<'_> for Kept {
     }
 }
 
-/// What this thread logs in `act`, from level info on: `LEVEL text key=value …`.
+/// Lines that this thread logs in `act`, from level info on: `LEVEL text key=value …`.
 pub(crate) fn logged(act: impl FnOnce()) -> Vec<String> {
     let kept = Kept::default();
     let subscriber = tracing_subscriber::fmt().fmt_fields(PlainFields).with_writer(kept.clone());

@@ -72,7 +72,7 @@ impl Service for Tidy {
 
 const WITHOUT: &str = "unfinished files in mailboxes are not removed";
 
-/// What was done.
+/// The work done.
 #[derive(Debug, PartialEq, Eq)]
 struct Cleanup {
     removed: usize,

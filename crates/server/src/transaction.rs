@@ -1,4 +1,4 @@
-//! What MAIL and RCPT found out, kept for the message: the recipients' mailboxes, and the memory that they take.
+//! Findings of MAIL and RCPT, kept for the message: the recipients' mailboxes, and the memory that they take.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -17,9 +17,9 @@ use crate::success::Success;
 /// One transaction so far.
 #[derive(Default)]
 pub(crate) struct Transaction {
-    /// What each was found to be at its RCPT; a reload behind that does not concern it.
+    /// The recipients, as they were found at RCPT; a reload after that does not concern them.
     recipients: Vec<Recipient>,
-    /// Those that are sent on.
+    /// Recipients that are sent on.
     remote: Vec<RcptTo>,
     /// Some mailbox of a recipient is at another host.
     is_forwarded: bool,
@@ -101,7 +101,7 @@ impl Transaction {
         self.names_client = true;
     }
 
-    /// Whether it is named.
+    /// True if it is named.
     pub fn names_client(&self) -> bool {
         self.names_client
     }
@@ -116,7 +116,7 @@ impl Transaction {
         self.remote.len()
     }
 
-    /// Whether any of it goes to other hosts.
+    /// True if any of it goes to other hosts.
     pub fn has_remote(&self) -> bool {
         self.is_forwarded || !self.remote.is_empty()
     }
@@ -132,7 +132,7 @@ impl Transaction {
         kept.filter_map(success).collect()
     }
 
-    /// Whether somebody gets it at another host than the sender has named.
+    /// True if somebody gets it at another host than the sender has named.
     pub fn is_forwarded(&self) -> bool {
         self.is_forwarded
     }
@@ -147,12 +147,12 @@ impl Transaction {
         &self.returned
     }
 
-    /// The same, of what is not needed any more.
+    /// Takes the signed return paths.
     pub fn into_returned(self) -> Vec<Returned> {
         self.returned
     }
 
-    /// How many recipients get nothing.
+    /// Number of recipients that get nothing.
     pub fn discarded(&self) -> usize {
         self.discarded
     }
@@ -249,7 +249,7 @@ fn prefix(sender: &str, address: &str) -> Bytes {
     prefix.into()
 }
 
-/// The same address with its domain in lower case.
+/// This address with its domain in lower case.
 fn with_lower_domain(address: &Arc<str>) -> Arc<str> {
     let at = address.rfind('@').unwrap_or(0);
     if !address[at..].chars().any(|letter| letter.to_lowercase().ne([letter])) {

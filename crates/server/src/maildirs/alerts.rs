@@ -129,7 +129,7 @@ impl Told {
     }
 }
 
-/// Those that are named, and one line for all others.
+/// The named mailboxes, and one line for all others.
 fn recovered(mut recovered: Vec<RecoveredMailbox>) -> Vec<RecoveredMailbox> {
     let rest = recovered.split_off(recovered.len().min(NAMED_MAX));
     if !rest.is_empty() {

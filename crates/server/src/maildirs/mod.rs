@@ -27,7 +27,7 @@ use posthaste_config::{Config, OwnerRules};
 
 pub(crate) use alerts::MailAlerts;
 
-/// What was accepted is written into mailboxes. It ends with the spool.
+/// Writes accepted mail into mailboxes. It ends with the spool.
 pub(crate) struct MaildirService {
     store: LocalDelivery,
     owners: Current,
@@ -104,7 +104,7 @@ impl Service for MaildirService {
         Vec::new()
     }
 
-    /// What is not written by then stays in the spool; the server says how much that is when it has stopped.
+    /// Stops with the deadline. Mail that is not written by then stays in the spool; the server says how much that is when it has stopped.
     fn stop(self: Box<Self>, deadline: Instant) -> Ending<'static> {
         end_blocking(move || {
             let intake = self.store.intake();

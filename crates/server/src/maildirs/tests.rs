@@ -1,4 +1,4 @@
-//! What an operator reads of mail that is replayed or lost.
+//! Log lines about mail that is replayed or lost.
 
 use posthaste_spool::Lsn;
 

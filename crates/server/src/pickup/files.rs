@@ -17,27 +17,27 @@ pub(super) struct Files {
     known: HashMap<OsString, File>,
     shares: Shares,
     queue: VecDeque<OsString>,
-    /// Those that wait for another attempt, by its time.
+    /// Files that wait for another attempt, by its time.
     waiting: BTreeSet<(Instant, OsString)>,
 }
 
 #[derive(Debug, Default)]
 struct File {
-    /// Whom it belonged to when it was found.
+    /// The file's owner when it was found.
     uid: u32,
     /// Attempts that failed.
     failures: u32,
-    /// What its message's end asks for, if that was not done.
+    /// Work on the file that its message's end asks for, if that was not done.
     unsettled: Option<Settlement>,
     /// Recipients that earlier transactions of the same file have refused: they are in the file still, and their sender is told of all at once.
     refused: Refused,
 }
 
-/// How many files of each user are known.
+/// Number of known files of each user.
 #[derive(Debug, Clone)]
 struct Shares {
     of_user: HashMap<u32, usize>,
-    /// How many more may be known.
+    /// Number of files that may still become known.
     free: usize,
 }
 
@@ -48,7 +48,7 @@ impl Default for Shares {
 }
 
 impl Shares {
-    /// One more of a user; not if the user has more than are left for others: mail of one that waits cannot keep out that of others.
+    /// Takes a share for a file of a user; false if the user has more than are left for others: mail of one that waits cannot keep out that of others.
     fn take(&mut self, uid: u32) -> bool {
         let of_user = self.of_user.get(&uid).copied().unwrap_or(0);
         let has_room = of_user < self.free;
@@ -76,7 +76,7 @@ impl Files {
         self.shares.free.min(FOUND_MAX)
     }
 
-    /// Whether it is queued, at work or waiting.
+    /// True if it is queued, at work or waiting.
     pub fn is_known(&self, name: &OsStr) -> bool {
         self.known.contains_key(name)
     }
@@ -149,11 +149,11 @@ pub(super) struct Found {
     pub uid: u32,
 }
 
-/// Which files a look through the directory chooses.
+/// The choice of files in a look through the directory.
 #[derive(Debug)]
 pub(super) struct Look {
     known: HashSet<OsString>,
-    /// With what is chosen.
+    /// The shares, with those of the choice.
     shares: Shares,
 }
 
@@ -200,7 +200,7 @@ mod tests {
         }
     }
 
-    /// How many more of a user's files are known after a look for as many.
+    /// Number of a user's files that are known after a look for as many.
     fn find(files: &mut Files, uid: u32, there_are: usize) -> usize {
         let mut look = files.look();
         let name = |number: usize| format!("{uid}.{number}").into();

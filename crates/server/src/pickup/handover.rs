@@ -12,18 +12,18 @@ use tokio::task::{JoinError, spawn_blocking};
 
 use crate::receive::Receiver;
 
-/// What became of the recipients of one message.
+/// The outcomes of the recipients of one message.
 #[derive(Debug, Default)]
 pub(super) struct Fates {
-    /// How many will get it.
+    /// Number of recipients that will get it.
     pub accepted: usize,
-    /// Who will never get it, and why.
+    /// Recipients that will never get it, and why.
     pub refused: Refused,
     /// Why the receiver was not even asked: what its reply would have been.
     pub not_asked: Option<Reply>,
-    /// Who may get it at another attempt, and why not now.
+    /// Recipients that may get it at another attempt, and why not now.
     pub later: Vec<(RcptTo, Reply)>,
-    /// Who may get it in another transaction.
+    /// Recipients that may get it in another transaction.
     pub at_once: Vec<RcptTo>,
 }
 
@@ -39,7 +39,7 @@ pub(super) enum HandoverError {
     /// The receiver has ended the session: it shuts down.
     #[error("the session has ended: {0}")]
     Session(#[from] std::io::Error),
-    /// The same, said in another way.
+    /// An error of the session.
     #[error(transparent)]
     Client(#[from] ClientError),
 }

@@ -98,7 +98,7 @@ impl Service for Pickup {
     }
 }
 
-/// What the service does.
+/// The work of the service.
 struct Worker {
     path: PathBuf,
     receiver: Receiver,
@@ -112,7 +112,7 @@ enum Attempt {
     Done,
     /// There is more to do at once: recipients for another transaction. Those of the earlier ones that are refused.
     Retry(Refused),
-    /// Nothing can be done now. What was done with the message still has to be done with the file, if that is it.
+    /// The work cannot go on now. If the message is done, its file is still to be settled so.
     Later(Option<Settlement>),
 }
 
@@ -204,7 +204,7 @@ impl Worker {
         }
     }
 
-    /// Whether no more files are taken; so it is when the service is gone.
+    /// True if no more files are taken, or the service is gone.
     fn is_draining(&self) -> bool {
         *self.is_draining.borrow() || self.is_draining.has_changed().is_err()
     }
@@ -374,7 +374,7 @@ async fn receive(
     }
 }
 
-/// Those of `all` that are not refused already.
+/// The recipients that are not refused already.
 fn not_among(refused: &Refused, all: &[RcptTo]) -> Vec<RcptTo> {
     let refused: HashSet<&ForwardPath> = refused.iter().map(|(rcpt, _)| &rcpt.forward_path).collect();
     all.iter().filter(|rcpt| !refused.contains(&rcpt.forward_path)).cloned().collect()
@@ -387,7 +387,7 @@ fn rest_of(fates: Fates) -> (Settlement, Option<Refused>) {
     (Settlement::Split { refused: Vec::new(), rest }, Some(fates.refused))
 }
 
-/// What could not be done is given back.
+/// Settles the file, or gives the settlement back.
 async fn settle(place: &Arc<Place>, name: &OsStr, settlement: Settlement) -> Result<(), Settlement> {
     let (within, own, wanted) = (Arc::clone(place), name.to_owned(), settlement.clone());
     let settled = spawn_blocking(move || within.settle(&own, &wanted)).await;
@@ -401,6 +401,6 @@ async fn settle(place: &Arc<Place>, name: &OsStr, settlement: Settlement) -> Res
 
 /// Messages that are being received.
 const AT_ONCE_MAX: usize = 16;
-/// What no event has told is found so late.
+/// Time between two looks for files of which no event has told.
 const LOOK_EVERY: Duration = Duration::from_secs(60);
 const TIDY_EVERY: Duration = Duration::from_secs(3600);

@@ -1,4 +1,4 @@
-//! What a sender is told of recipients that are refused for good: the program has long ended, so a notification says it (RFC 3464).
+//! Notifications to a sender whose recipients are refused for good: the program has long ended (RFC 3464).
 
 use std::ffi::OsStr;
 use std::sync::Arc;

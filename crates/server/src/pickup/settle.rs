@@ -1,4 +1,4 @@
-//! What becomes of a file once its message was received, refused or deferred.
+//! Settles a file once its message was received, refused or deferred.
 
 use std::ffi::OsStr;
 use std::io;
@@ -16,7 +16,7 @@ pub(super) struct Place {
     pub refused: Directory,
 }
 
-/// What is still to be done with a file.
+/// Work that is still to be done with a file.
 #[derive(Debug, Clone)]
 pub(super) enum Settlement {
     /// All of its recipients have it.
@@ -154,7 +154,7 @@ mod tests {
         entry.finish().unwrap()
     }
 
-    /// For whom the file in `directory` is.
+    /// The recipients of the file in `directory`.
     fn recipients(directory: &Directory, name: &str) -> Option<Vec<String>> {
         let mut message = Message::open(directory, name.as_ref()).ok()?;
         while message.read().unwrap().is_some() {}

@@ -11,7 +11,7 @@ use super::*;
 use crate::destinations::Destinations;
 use crate::settings::Settings;
 
-/// Nothing here takes longer unless it hangs.
+/// Patience of these tests: only a hang takes longer.
 const LONG: Duration = Duration::from_secs(60);
 
 struct Rig {
@@ -58,7 +58,7 @@ impl Rig {
         self.directory().names().unwrap().len()
     }
 
-    /// How often each message is in the mailbox, by its number.
+    /// Copies of each message in the mailbox, by its number.
     fn delivered(&self) -> Vec<usize> {
         let Ok(entries) = std::fs::read_dir(self.place.path().join("mail/example.org/b/Maildir/new")) else {
             return Vec::new();

@@ -19,7 +19,7 @@ pub(super) struct Watch {
     is_gone: bool,
 }
 
-/// What came since the last time.
+/// Events since the last time.
 #[derive(Debug, Default)]
 pub(super) struct Came {
     /// Messages, by their names.
@@ -51,7 +51,7 @@ impl Watch {
         }
     }
 
-    /// Whether the directory was removed or moved away.
+    /// True if the directory was removed or moved away.
     pub fn is_gone(&self) -> bool {
         self.is_gone
     }

@@ -18,7 +18,7 @@ use super::Receiver;
 use crate::logins::Session;
 use crate::transaction::Transaction;
 
-/// What becomes of the recipients of a message, by their index in the request. `Ok`: it is durable for them.
+/// Outcomes of the recipients of a message, by their index in the request. `Ok`: it is durable for them.
 pub(crate) type Outcomes = BTreeMap<u32, Result<(), Refusal>>;
 
 /// A message of a request, for those of its recipients that have these indexes there.

@@ -303,7 +303,7 @@ fn write_received(message: &mut ReadMessage<'_>) {
     .write_to(field);
 }
 
-/// Whether the message ended because its client did, in one way or another.
+/// True if the message ended because its client did, in one way or another.
 fn is_abandoned(error: &BodyError) -> bool {
     matches!(error, BodyError::Reset | BodyError::Disconnected | BodyError::TimedOut | BodyError::Io(_))
 }

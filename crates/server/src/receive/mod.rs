@@ -141,7 +141,7 @@ impl Receiver {
         self
     }
 
-    /// Who looks on.
+    /// The onlookers.
     pub fn live(&self) -> &Live {
         &self.0.live
     }
@@ -156,7 +156,7 @@ impl Receiver {
         self.0.destinations.events()
     }
 
-    /// What the log has left out since this was asked last; `all`: even a moment ago.
+    /// Repeats that the log has left out since this was asked last; `all`: even a moment ago.
     pub fn left_out(&self, all: bool) -> Vec<LeftOut> {
         self.0.repeats.left_out(Instant::now(), all)
     }
@@ -181,7 +181,7 @@ impl Receiver {
         WeakReceiver(Arc::downgrade(&self.0))
     }
 
-    /// What messages in memory may take.
+    /// The budget of messages in memory.
     pub fn memory(&self) -> &MemoryBudget {
         &self.0.memory
     }
@@ -469,7 +469,7 @@ impl Receiver {
         Err(reply_to(&error))
     }
 
-    /// What an operator can do about it.
+    /// Advice for the operator.
     fn help(&self, kind: Kind) -> String {
         let spool = &self.0.spool;
         match kind {
@@ -536,7 +536,7 @@ fn reading(peer: &Peer) -> LoginOrigin {
     LoginOrigin { door: LoginDoor::Reading, network: peer.network() }
 }
 
-/// Whom lines about a client are counted for.
+/// The client that a line counts for.
 fn client(session: &Session) -> About<'static> {
     About::Client(session.peer.ip())
 }

@@ -308,7 +308,7 @@ impl Receiver {
         }
     }
 
-    /// Whether mail for a domain that is not ours is sent on.
+    /// True if mail for a domain that is not ours is sent on.
     fn may_relay(&self, session: &Session, path: &ForwardPath) -> bool {
         let Some(address) = path.address().filter(|_| self.remote().is_open()) else { return false };
         self.settings().may_relay(session, &address.domain().to_string())

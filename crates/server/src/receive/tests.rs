@@ -1,4 +1,4 @@
-//! What clients see while the spool's disk hangs or its ring is nearly full, and of the checks of each stage, and what comes of their messages.
+//! Clients while the spool's disk hangs or its ring is nearly full, the checks of each stage, and the outcomes of messages.
 
 use std::borrow::Cow;
 use std::path::Path;
@@ -21,7 +21,7 @@ use crate::settings::Settings;
 use crate::start_files::RelayFiles;
 use posthaste_config::Config;
 
-/// Nothing here takes longer unless it hangs.
+/// Patience of these tests: only a hang takes longer.
 const LONG: Duration = Duration::from_secs(60);
 /// Longer than a disk takes in memory; a message that takes longer all the same is sent again.
 const PATIENCE: Duration = Duration::from_millis(100);

@@ -87,7 +87,7 @@ impl Service for TransportService {
         Vec::new()
     }
 
-    /// What is under way there is finished, or left to the next start.
+    /// Finishes deliveries under way, or leaves them to the next start.
     fn stop(self: Box<Self>, deadline: Instant) -> Ending<'static> {
         end_blocking(move || self.opened.end_by(deadline.into_std()))
     }

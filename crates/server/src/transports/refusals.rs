@@ -1,4 +1,4 @@
-//! Who is told that a transport refuses a message for good: the sender if it is one of ours, else the postmaster of the recipient's domain. A stranger's
+//! Readers of notifications that a transport refuses a message for good: the sender if it is one of ours, else the postmaster of the recipient's domain. A stranger's
 //! address may be forged.
 
 use std::collections::HashMap;
@@ -88,7 +88,7 @@ impl RefusalNotices {
         self.told.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Whom to tell, if anybody: not a postmaster whose own mail is refused, and a postmaster once an hour of each transport.
+    /// The reader, if anybody: not a postmaster whose own mail is refused, and a postmaster once an hour of each transport.
     ///
     /// # Errors
     /// The postmaster is being told of this transport, and that may fail: try again.

@@ -8,13 +8,13 @@ use serde::Deserialize;
 
 use super::place::Place;
 
-/// What is posted at once.
+/// Events that are posted at once.
 #[derive(Debug, Default)]
 pub(super) struct Batch {
     /// A JSON array.
     pub body: Vec<u8>,
     pub events: usize,
-    /// Behind its last line.
+    /// The place after its last line.
     pub through: Place,
     /// Files that were gone or damaged before they were read to their end.
     pub missing_files: u64,

@@ -179,7 +179,7 @@ impl<'a> Saving<'a> {
         }
     }
 
-    /// Whether a place is to be saved though nothing was posted. Some lines that are not wanted cost little to read again after a restart.
+    /// True if a place is to be saved though nothing was posted. Some lines that are not wanted cost little to read again after a restart.
     fn is_due(&self, place: Place) -> bool {
         match (self.failed, self.saved) {
             (Some(failed), _) => failed.elapsed() >= SAVE_PAUSE,
@@ -213,7 +213,7 @@ impl<'a> Saving<'a> {
     }
 }
 
-/// What the log says of a hook that fails: once, and when it works again.
+/// Lines about a hook that fails: once, and when it works again.
 struct Trouble<'a> {
     name: &'a str,
     back_off: BackOff,
@@ -221,7 +221,7 @@ struct Trouble<'a> {
 }
 
 impl Trouble<'_> {
-    /// How long to wait.
+    /// Counts a failure; returns the pause.
     fn begins(&mut self, error: &str) -> Duration {
         let webhook = self.name;
         if !std::mem::replace(&mut self.is_told, true) {
@@ -249,9 +249,9 @@ const WHY_BYTES_MAX: usize = 1000;
 /// After a failure.
 const RETRY: BackOff = BackOff::new(Duration::from_millis(500), Duration::from_secs(300));
 const UNSAVED_BYTES_MAX: u64 = 1 << 20;
-/// How long after a failure a place is saved again.
+/// Time after a failure at which a place is saved again.
 const SAVE_PAUSE: Duration = Duration::from_secs(5);
-/// How often it is looked for new lines.
+/// Time between two looks for new lines.
 const LOOK_INTERVAL: Duration = Duration::from_millis(200);
 
 #[cfg(test)]

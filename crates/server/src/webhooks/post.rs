@@ -22,7 +22,7 @@ impl Poster {
     /// Reads the files of secret and authorities.
     ///
     /// # Errors
-    /// What is wrong with them.
+    /// Describes the mistake.
     pub fn new(webhook: &Webhook) -> Result<Self, String> {
         let key = webhook.secret_file.as_deref().map(secret).transpose()?;
         let mut tls = TlsConfig::builder()

@@ -86,7 +86,7 @@ fn serve(stream: TcpStream, config: Arc<ServerConfig>) -> std::io::Result<String
     Ok(format!("{}\n{signature}\n{}", first.trim_end(), String::from_utf8(body).unwrap()))
 }
 
-/// What the poster says of a server, and what the server has heard.
+/// The poster's result for a server, and the request that the server has heard.
 fn post(
     dir: &tempfile::TempDir,
     config: ServerConfig,
