@@ -188,7 +188,7 @@ pub enum ImapCommand {
 }
 
 impl ImapCommand {
-    /// Whether it can be given before login.
+    /// True if it can be given before login.
     pub fn is_for_anybody(&self) -> bool {
         matches!(
             self,
@@ -202,7 +202,7 @@ impl ImapCommand {
         )
     }
 
-    /// Whether it needs a selected mailbox.
+    /// True if it needs a selected mailbox.
     pub fn is_for_selected(&self) -> bool {
         matches!(
             self,

@@ -79,7 +79,7 @@ pub struct ImapTimeouts {
     pub still_here: Duration,
     /// Between two looks at the mailbox in IDLE, beside what the store tells by itself. Default 30 s.
     pub idle_look: Duration,
-    /// How long the client's octets are read after the last word. Default 1 s.
+    /// Time for which the client's octets are read after the last word. Default 1 s.
     pub linger: Duration,
 }
 

@@ -26,7 +26,7 @@ struct Skipping {
     most: u64,
 }
 
-/// What comes next.
+/// The next part of the input.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Frame {
     /// More input is needed.
@@ -157,7 +157,7 @@ fn tag_of(command: &[u8]) -> Option<String> {
     cursor.take(b' ').then(|| tag.to_owned())
 }
 
-/// Whether the next literal is the message of an APPEND, not the name of its mailbox.
+/// True if the next literal is the message of an APPEND, not the name of its mailbox.
 fn is_append(line: &[u8]) -> bool {
     let mut cursor = Cursor::new(line);
     cursor.tag().is_ok()

@@ -38,7 +38,7 @@ impl Octets {
     }
 }
 
-/// What has to be known of a message to find a section in it.
+/// The part of a message that must be known to find a section in it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Depth {
     /// Its length.

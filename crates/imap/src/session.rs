@@ -31,7 +31,7 @@ use crate::set::NumberSet;
 pub use crate::command::FlagChange;
 pub use machine::ImapMachine;
 
-/// What an [`ImapMachine`] is told once.
+/// Settings of an [`ImapMachine`].
 #[derive(Debug, Clone)]
 pub struct ImapConfig {
     /// Our name in the greeting.
@@ -40,7 +40,7 @@ pub struct ImapConfig {
     pub starttls: bool,
     /// Logins need TLS from this machine, too.
     pub needs_tls: bool,
-    /// What ID answers, keys and values (RFC 2971). Never empty: Microsoft's cloud gives up without an answer.
+    /// The answer to ID, keys and values (RFC 2971). Never empty: Microsoft's cloud gives up without an answer.
     pub id: Vec<(String, String)>,
     /// All bounds.
     pub limits: ImapLimits,
@@ -85,7 +85,7 @@ impl Default for ImapLimits {
     }
 }
 
-/// What the machine wants.
+/// A request of the machine.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[allow(missing_docs, reason = "each variant says what its fields are")]
 pub enum ImapEvent {
@@ -153,7 +153,7 @@ pub enum ImapEvent {
 /// Flags that become those of messages, or are added or removed.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct FlagsUpdate {
-    /// Which of these.
+    /// The change.
     pub change: FlagChange,
     /// System flags, as in [`MailRow::flags`].
     pub flags: u64,
@@ -205,7 +205,7 @@ pub enum MessageChoice {
     Uids(NumberSet),
 }
 
-/// Who a client says to be.
+/// The credentials of a client.
 #[derive(Clone, PartialEq, Eq)]
 pub struct ImapCredentials {
     /// Whose password it is.
@@ -268,13 +268,13 @@ pub enum MailRefusal {
 pub struct ListedName {
     /// The name, decoded.
     pub name: String,
-    /// Whether it is a mailbox, not just a name above others.
+    /// True for a mailbox, false for a name above others.
     pub is_mailbox: bool,
     /// `\Drafts` and the like.
     pub special_use: Option<&'static str>,
     /// There are names below it.
     pub has_children: bool,
-    /// Whether it is subscribed.
+    /// True if it is subscribed.
     pub subscribed: bool,
     /// There are subscribed names below it.
     pub subscribed_below: bool,
@@ -337,7 +337,7 @@ pub struct SelectedMailbox {
     pub keywords: Vec<(u64, String)>,
     /// The highest MODSEQ.
     pub highest_modseq: u64,
-    /// Nothing can be changed.
+    /// The mailbox cannot be changed.
     pub read_only: bool,
 }
 
@@ -369,7 +369,7 @@ pub struct ChangedRow {
     pub before: u64,
 }
 
-/// What became of a change of flags.
+/// The outcome of a change of flags.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct StoredMail {
     /// Messages that stay as they are because of UNCHANGEDSINCE: numbers or UIDs, as the set had them.
@@ -398,7 +398,7 @@ pub struct AppendedMail {
     pub uid: u32,
 }
 
-/// What has changed in a view, to be told in this order.
+/// Changes of a view, to be told in this order.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct MailChanges {
     /// Messages that are gone, the highest number first.

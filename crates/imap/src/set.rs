@@ -89,23 +89,23 @@ impl NumberSet {
         &self.0
     }
 
-    /// How many numbers there are.
+    /// Number of numbers in it.
     pub fn len(&self) -> u64 {
         self.0.iter().map(|range| u64::from(range.end() - range.start()) + 1).sum()
     }
 
-    /// Whether there are none.
+    /// True if there are none.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
-    /// Whether `number` is in it.
+    /// True if `number` is in it.
     pub fn contains(&self, number: u32) -> bool {
         let at = self.0.partition_point(|range| *range.end() < number);
         self.0.get(at).is_some_and(|range| range.contains(&number))
     }
 
-    /// What is in both.
+    /// The numbers in both.
     pub fn common(&self, other: &Self) -> Self {
         let (mut common, mut at) = (Vec::new(), 0);
         for range in &self.0 {

@@ -1,4 +1,4 @@
-//! What FETCH asks for (RFC 3501 section 6.4.5).
+//! Items of FETCH (RFC 3501 section 6.4.5).
 
 use super::ImapCommandError;
 use super::parse::{Result, is_plain};
@@ -37,20 +37,20 @@ pub enum FetchItem {
 pub struct Partial {
     /// The first one.
     pub offset: u32,
-    /// How many at most; never 0.
+    /// Number of octets at most; never 0.
     pub octets: u32,
 }
 
-/// What stands between the brackets of BODY[…].
+/// The text between the brackets of BODY[…].
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct BodySection {
     /// Part numbers; empty for the message itself.
     pub part: Vec<u32>,
-    /// What of the part.
+    /// The text within the part.
     pub text: BodySectionText,
 }
 
-/// What of a part is meant.
+/// A text within a part.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum BodySectionText {
     /// All of it: of the message header and text, of a part its body.
@@ -164,7 +164,7 @@ fn field_names(cursor: &mut Cursor<'_>) -> Result<Vec<Vec<u8>>> {
 }
 
 impl BodySection {
-    /// As the answer repeats it, with its brackets.
+    /// Writes it as the answer repeats it, with its brackets.
     pub(crate) fn write(&self, out: &mut Vec<u8>) {
         out.push(b'[');
         for (at, number) in self.part.iter().enumerate() {

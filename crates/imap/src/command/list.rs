@@ -9,17 +9,17 @@ use crate::lex::Cursor;
 pub struct ListCommand {
     /// Options before the reference.
     pub selection: ListSelection,
-    /// What the patterns begin at.
+    /// The beginning of the patterns.
     pub reference: Vec<u8>,
     /// At least one.
     pub patterns: Vec<Vec<u8>>,
-    /// Whether options or several patterns were given (RFC 5258): then an empty pattern is one as others.
+    /// True if options or several patterns were given (RFC 5258): then an empty pattern is one as others.
     pub is_extended: bool,
     /// Data asked for beside the attributes of each name.
     pub returns: ListReturn,
 }
 
-/// Which names are meant.
+/// Conditions for names.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct ListSelection {
     /// Subscribed names only, whether there is a mailbox or not.
@@ -30,7 +30,7 @@ pub struct ListSelection {
     pub special_use: bool,
 }
 
-/// What is told of each name.
+/// Facts returned about each name.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct ListReturn {
     /// \Subscribed.

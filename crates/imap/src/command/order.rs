@@ -1,4 +1,4 @@
-//! What SORT and THREAD ask for (RFC 5256, RFC 5957).
+//! Arguments of SORT and THREAD (RFC 5256, RFC 5957).
 
 use super::ImapCommandError;
 use super::parse::Result;
@@ -19,7 +19,7 @@ pub struct SortCommand {
 pub struct SortCriterion {
     /// The largest first.
     pub reverse: bool,
-    /// What is compared.
+    /// The compared value.
     pub by: SortBy,
 }
 

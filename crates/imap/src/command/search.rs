@@ -1,4 +1,4 @@
-//! What SEARCH asks for (RFC 3501 section 6.4.4, RFC 4731).
+//! Arguments of SEARCH (RFC 3501 section 6.4.4, RFC 4731).
 
 use super::parse::{Result, sequence_set};
 use super::{ImapCommandError, MailFlag};
@@ -11,11 +11,11 @@ use crate::set::SequenceSet;
 pub struct SearchCommand {
     /// `RETURN (…)`; `None` asks for the answer of RFC 3501. An empty list means ALL.
     pub returns: Option<SearchReturn>,
-    /// What messages must be.
+    /// The condition for messages.
     pub key: SearchKey,
 }
 
-/// What an extended search tells (RFC 4731 section 3.1).
+/// Results of an extended search (RFC 4731 section 3.1).
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 #[allow(missing_docs, reason = "the names are those of the standard")]
 pub struct SearchReturn {
@@ -25,7 +25,7 @@ pub struct SearchReturn {
     pub count: bool,
 }
 
-/// What messages must be. Keys that are short for others are written out: NEW is RECENT and not seen.
+/// A condition for messages. Keys that are short for others are written out: NEW is RECENT and not seen.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[allow(missing_docs, reason = "each variant says what its fields are")]
 pub enum SearchKey {

@@ -1,4 +1,4 @@
-//! What the store says, in the words of a session.
+//! Answers of the store, in the words of a session.
 
 use std::time::UNIX_EPOCH;
 

@@ -24,7 +24,7 @@ use crate::session::{
     ImapCredentials, ImapEvent, ImapMachine, LoginRefusal, MailRefusal, MessageChoice, SelectedMailbox,
 };
 
-/// What belongs to who has logged in.
+/// State of the login.
 #[derive(Default)]
 struct Mine {
     account: Option<Arc<dyn MailAccount>>,
@@ -33,7 +33,7 @@ struct Mine {
     writer: Option<Box<dyn MessageWriter>>,
 }
 
-/// How long a FETCH waits for `\Seen` to be durable, so that its answer has the flag (decision 31).
+/// Time for which a FETCH waits for `\Seen` to be durable, so that its answer has the flag (decision 31).
 const SEEN_PATIENCE: Duration = Duration::from_millis(200);
 
 /// Rows between two turns of other tasks: a store that has all in memory never waits by itself.

@@ -21,9 +21,9 @@ pub(super) struct Fetching {
     tag: String,
     uid: bool,
     items: Vec<FetchItem>,
-    /// How much of each message has to be known.
+    /// The part of each message that has to be known.
     depth: Option<Depth>,
-    /// Whether octets of messages are sent.
+    /// True if octets of messages are sent.
     sends: bool,
     step: Step,
     row: MailRow,
@@ -60,7 +60,7 @@ enum Piece {
     Octets(Range<u64>),
 }
 
-/// What is known of a message.
+/// The known part of a message.
 enum Known<'a> {
     Nothing,
     Header(&'a [u8]),
@@ -79,7 +79,7 @@ impl FetchItem {
         }
     }
 
-    /// Whether it sets \Seen (RFC 3501 section 6.4.5).
+    /// True if it sets \Seen (RFC 3501 section 6.4.5).
     fn reads(&self) -> bool {
         matches!(self, Self::Rfc822 | Self::Rfc822Text | Self::Section { peek: false, .. })
     }

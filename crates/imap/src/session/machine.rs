@@ -113,7 +113,7 @@ pub(super) enum State {
     },
     /// Waits for [`ImapMachine::changes`].
     Changes(AfterChanges),
-    /// Nothing more is read.
+    /// The session is over; no more is read.
     Closed,
 }
 
@@ -213,22 +213,22 @@ impl ImapMachine {
         &mut self.out
     }
 
-    /// Whether [`ImapMachine::tls_started`] was called, or the session is [encrypted](Self::encrypted).
+    /// True if [`ImapMachine::tls_started`] was called, or the session is [encrypted](Self::encrypted).
     pub fn is_tls(&self) -> bool {
         self.tls
     }
 
-    /// Whether somebody has logged in.
+    /// True if somebody has logged in.
     pub fn is_logged_in(&self) -> bool {
         self.logged_in
     }
 
-    /// Whether the client waits for changes (RFC 2177).
+    /// True if the client waits for changes (RFC 2177).
     pub fn is_idling(&self) -> bool {
         matches!(self.state, State::Idle { .. })
     }
 
-    /// Whether the client sends a message of an APPEND.
+    /// True if the client sends a message of an APPEND.
     pub fn is_appending(&self) -> bool {
         matches!(self.state, State::Appending(_))
     }

@@ -1,4 +1,4 @@
-//! Whether a message is what a search asks for.
+//! Matches a message with a search.
 
 use posthaste_message::DateTime;
 use posthaste_message::mime::{Header, Kind, Message, Part};
@@ -52,7 +52,7 @@ impl When {
     }
 }
 
-/// What of a message is known.
+/// The known part of a message.
 pub(super) enum Mail<'m> {
     Row,
     Header(Header<'m>),
@@ -111,7 +111,7 @@ impl Test {
         self.any(&|test| matches!(test, Self::Larger(_) | Self::Smaller(_)))
     }
 
-    /// Whether the answer tells MODSEQ (RFC 7162 section 3.1.5).
+    /// True if the answer tells MODSEQ (RFC 7162 section 3.1.5).
     pub fn has_modseq(&self) -> bool {
         self.any(&|test| matches!(test, Self::ModSeq(_)))
     }
