@@ -9,7 +9,7 @@ mod search;
 pub use fetch::{BodySection, BodySectionText, FetchItem, Partial};
 pub use list::{ListCommand, ListReturn, ListSelection, StatusItem};
 pub use order::{SortBy, SortCommand, SortCriterion, ThreadAlgorithm, ThreadCommand};
-pub use parse::{Appending, parse, parse_append};
+pub use parse::{Appending, MessageOptions, parse, parse_append, parse_append_next};
 pub use search::{SearchCommand, SearchKey, SearchReturn};
 
 use crate::set::SequenceSet;

@@ -26,6 +26,17 @@ struct Skipping {
     most: u64,
 }
 
+/// Literals that are messages of an APPEND, and no part of a command.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Appends {
+    /// None.
+    No,
+    /// The first message of a command.
+    First,
+    /// All: the command goes on after a message (RFC 3502).
+    Next,
+}
+
 /// The next part of the input.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Frame {
@@ -47,8 +58,8 @@ pub(crate) enum Frame {
 pub(crate) const DROPPED_BYTES_MAX: u64 = 1 << 20;
 
 impl Framer {
-    /// Looks for the end of a command of at most `limit` octets. With `appends`, the literal of an APPEND's message is not part of it.
-    pub fn next(&mut self, input: &mut BytesMut, limit: usize, appends: bool) -> Frame {
+    /// Looks for the end of a command of at most `limit` octets.
+    pub fn next(&mut self, input: &mut BytesMut, limit: usize, appends: Appends) -> Frame {
         loop {
             if self.skipping.is_some() {
                 return self.skip(input);
@@ -70,7 +81,12 @@ impl Framer {
                 let len = command.strip_suffix(b"\r\n").or(command.strip_suffix(b"\n")).map_or(end, <[u8]>::len);
                 return Frame::Command(command.slice(..len));
             };
-            if appends && is_append(&input[..self.seen + literal.start]) {
+            let is_message = match appends {
+                Appends::No => false,
+                Appends::First => is_append(&input[..self.seen + literal.start]),
+                Appends::Next => true,
+            };
+            if is_message {
                 let line = input.split_to(end).freeze().slice(..self.seen + literal.start);
                 self.seen = 0;
                 return Frame::Append { line, octets: literal.len, waits: literal.is_synchronizing };
@@ -178,7 +194,7 @@ mod tests {
         for octets in text.chunks(piece) {
             input.extend_from_slice(octets);
             loop {
-                match framer.next(&mut input, limit, true) {
+                match framer.next(&mut input, limit, Appends::First) {
                     Frame::Incomplete => break,
                     Frame::Endless => {
                         found.push(Frame::Endless);

@@ -30,8 +30,8 @@ mod write;
 
 pub use command::{
     Appending, BodySection, BodySectionText, FetchItem, FlagChange, ImapCommand, ImapCommandError, ListCommand,
-    ListReturn, ListSelection, MailFlag, Partial, Resync, SearchCommand, SearchKey, SearchReturn, SortBy, SortCommand,
-    SortCriterion, StatusItem, TaggedCommand, ThreadAlgorithm, ThreadCommand, parse, parse_append,
+    ListReturn, ListSelection, MailFlag, MessageOptions, Partial, Resync, SearchCommand, SearchKey, SearchReturn, SortBy, SortCommand,
+    SortCriterion, StatusItem, TaggedCommand, ThreadAlgorithm, ThreadCommand, parse, parse_append, parse_append_next,
 };
 pub use date::Day;
 pub use set::{NumberSet, SeqNo, SequenceSet};

@@ -138,13 +138,15 @@ pub enum ImapEvent {
     Expunge(Option<NumberSet>),
     /// *Asks* to copy messages, or to move them. Answer with [`ImapMachine::copied`].
     Copy { set: MessageChoice, mailbox: String, moves: bool },
-    /// *Asks* for room for a message. Answer with [`ImapMachine::append_begun`].
-    Append(MessageOffer),
+    /// *Asks* for room for a message in a mailbox. Answer with [`ImapMachine::append_begun`].
+    Append { mailbox: String, message: MessageOffer },
+    /// *Asks* for room for another message of the same command (RFC 3502). Answer with [`ImapMachine::append_begun`].
+    AppendNext(MessageOffer),
     /// *Asks* to take the next octets of that message. Answer with [`ImapMachine::written`].
     Write(Bytes),
-    /// *Asks* to store that message. Answer with [`ImapMachine::appended`].
+    /// *Asks* to store all messages of the command, or none. Answer with [`ImapMachine::appended`].
     Finish,
-    /// That message will not come whole: nothing of it is kept.
+    /// The command failed: none of its messages is kept.
     Abandon,
     /// *Asks* to change the list of mailboxes. Answer with [`ImapMachine::managed`].
     Manage(MailboxChange),
@@ -164,8 +166,6 @@ pub struct FlagsUpdate {
 /// A message that a client wants to store.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct MessageOffer {
-    /// Where to.
-    pub mailbox: String,
     /// System flags, as in [`MailRow::flags`].
     pub flags: u64,
     /// Keywords.
@@ -389,13 +389,13 @@ pub struct CopiedMail {
     pub to: NumberSet,
 }
 
-/// Where a message was stored (RFC 4315 section 3).
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+/// Where messages were stored (RFC 4315 section 3).
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct AppendedMail {
     /// UIDVALIDITY of the mailbox.
     pub uid_validity: u32,
-    /// Its UID.
-    pub uid: u32,
+    /// Their UIDs, in the order of the messages.
+    pub uids: NumberSet,
 }
 
 /// Changes of a view, to be told in this order.

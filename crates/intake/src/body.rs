@@ -77,6 +77,21 @@ pub struct FinishedBody {
     pub(crate) facts: LargeBody,
 }
 
+impl FinishedBody {
+    /// Facts of it.
+    pub fn facts(&self) -> LargeBody {
+        self.facts
+    }
+
+    /// Its octets, for an owner that puts them elsewhere. Reading blocks.
+    ///
+    /// # Errors
+    /// Errors of `open`.
+    pub fn reader(&self) -> io::Result<impl io::Read + use<>> {
+        self.upload.reader()
+    }
+}
+
 /// Takes a large body piece by piece. Dropping it unfinished removes what was written.
 #[derive(Debug)]
 pub struct BodyWriter {

@@ -115,28 +115,36 @@ pub struct AppendRequest {
     pub octets: u64,
 }
 
-/// Takes a message in CRLF octets. Dropping it stores nothing.
+/// Takes messages in CRLF octets, one after the other. Dropping it stores nothing.
 pub trait MessageWriter: Send {
+    /// The message so far is whole, and another one begins (RFC 3502). Either all are stored or none.
+    ///
+    /// # Errors
+    /// Errors of [`append`](MailAccount::append) and [`write`](Self::write); nothing can be finished then.
+    fn next(&mut self, message: AppendRequest) -> Asked<'_, ()>;
+
     /// Takes octets; waits while there is no room for more.
     ///
     /// # Errors
     /// [`MailstoreError::NoSpace`], [`MailstoreError::TooBig`], [`MailstoreError::Unavailable`]; the message cannot be finished then.
     fn write(&mut self, octets: Bytes) -> Asked<'_, ()>;
 
-    /// Stores the message. `Ok`: durable.
+    /// Stores all messages. `Ok`: durable.
     ///
     /// # Errors
     /// Those of [`write`](Self::write); [`MailstoreError::NoMailbox`]: it was removed meanwhile; [`MailstoreError::Limit`]: too many keywords.
     fn finish(self: Box<Self>) -> Asked<'static, AppendedMessage>;
 }
 
-/// Where a message was put (RFC 4315 section 3, APPENDUID).
+/// Where messages were put (RFC 4315 section 3, APPENDUID).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct AppendedMessage {
     /// UIDVALIDITY of the mailbox.
     pub uid_validity: UidValidity,
-    /// The message's UID there.
+    /// The first message's UID there.
     pub uid: Uid,
+    /// Messages, at least one: their UIDs follow each other.
+    pub count: u32,
 }
 
 /// What a list contains.

@@ -169,6 +169,12 @@ async fn an_appended_message_is_whole_or_not_there() {
     assert_eq!(&*view.body(appended.uid).await.unwrap().read(0, 99).await.unwrap(), b"\r\n12345678");
     let row = view.rows(&MessageSet::all(), RowOptions { sizes: true }).next().await.unwrap()[0];
     assert_eq!((row.size, row.internal_date), (Some(10), UNIX_EPOCH + Duration::from_secs(77)));
+    let mut writer = account.append(inbox, request.clone()).await.unwrap();
+    writer.write("one".into()).await.unwrap();
+    writer.next(request.clone()).await.unwrap();
+    writer.write("two".into()).await.unwrap();
+    let both = writer.finish().await.unwrap();
+    assert_eq!((both.uid.get(), both.count, account.status(inbox).await.unwrap().exists), (2, 2, 3));
     store.refuse_changes(Some(MailstoreError::NoSpace));
     assert!(matches!(account.append(inbox, request).await.map(drop), Err(MailstoreError::NoSpace)));
 }

@@ -345,11 +345,18 @@ fn flag(cursor: &mut Cursor<'_>) -> Result<MailFlag> {
     }
 }
 
-/// An APPEND up to its message (RFC 3501 section 6.3.11).
+/// An APPEND up to its first message (RFC 3501 section 6.3.11).
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Appending {
     /// Where to.
     pub mailbox: Vec<u8>,
+    /// The first message.
+    pub message: MessageOptions,
+}
+
+/// Flags and date that stand before a message of APPEND.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct MessageOptions {
     /// Flags of the message.
     pub flags: Vec<MailFlag>,
     /// INTERNALDATE in seconds since 1970.
@@ -366,6 +373,18 @@ pub fn parse_append(line: &[u8]) -> Option<(String, Result<Appending>)> {
 
 fn appending(cursor: &mut Cursor<'_>) -> Result<Appending> {
     let mailbox = cursor.astring()?;
+    Ok(Appending { mailbox, message: message_options(cursor)? })
+}
+
+/// Reads what an APPEND has between a message and the literal of the next one (RFC 3502).
+///
+/// # Errors
+/// It is no other message.
+pub fn parse_append_next(line: &[u8]) -> Result<MessageOptions> {
+    message_options(&mut Cursor::new(line))
+}
+
+fn message_options(cursor: &mut Cursor<'_>) -> Result<MessageOptions> {
     cursor.space()?;
     let mut flags = Vec::new();
     if cursor.peek() == Some(b'(') {
@@ -377,8 +396,10 @@ fn appending(cursor: &mut Cursor<'_>) -> Result<Appending> {
         date = Some(date_time(cursor)?);
         cursor.space()?;
     }
+    // `~` of a literal8 (RFC 3516 section 4.4).
+    cursor.take(b'~');
     cursor.end()?;
-    Ok(Appending { mailbox, flags, date })
+    Ok(MessageOptions { flags, date })
 }
 
 /// A word that may be the name of a field, as a client gave it.

@@ -81,21 +81,33 @@ pub(super) async fn copy(
     Ok(copied)
 }
 
-pub(super) async fn append(account: &dyn MailAccount, offer: MessageOffer) -> Answer<Box<dyn MessageWriter>> {
-    let mailbox = find(account, &offer.mailbox).await?;
+pub(super) async fn append(
+    account: &dyn MailAccount,
+    mailbox: &str,
+    offer: MessageOffer,
+) -> Answer<Box<dyn MessageWriter>> {
+    let mailbox = find(account, mailbox).await?;
+    account.append(mailbox, append_request(offer)).await.map_err(refused)
+}
+
+pub(super) async fn append_next(writer: &mut dyn MessageWriter, offer: MessageOffer) -> Answer<()> {
+    writer.next(append_request(offer)).await.map_err(refused)
+}
+
+fn append_request(offer: MessageOffer) -> AppendRequest {
     let date = offer.date.map(|secs| UNIX_EPOCH + Duration::from_secs(secs.clamp(0, u32::MAX.into()) as u64));
-    let request = AppendRequest {
+    AppendRequest {
         flags: MessageFlags(offer.flags),
         keywords: offer.keywords,
         internal_date: date,
         octets: offer.octets,
-    };
-    account.append(mailbox, request).await.map_err(refused)
+    }
 }
 
 pub(super) async fn finish(writer: Box<dyn MessageWriter>) -> Answer<AppendedMail> {
     let appended = writer.finish().await.map_err(refused)?;
-    Ok(AppendedMail { uid_validity: appended.uid_validity.get(), uid: appended.uid.get() })
+    let (first, last) = (appended.uid.get(), appended.uid.get() + (appended.count - 1));
+    Ok(AppendedMail { uid_validity: appended.uid_validity.get(), uids: NumberSet::from_ranges(vec![first..=last]) })
 }
 
 pub(super) async fn manage(account: &dyn MailAccount, change: MailboxChange) -> Answer<()> {

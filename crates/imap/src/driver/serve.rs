@@ -174,28 +174,49 @@ impl Mine {
                 let changes = changes.as_ref().map(|changes| mail::changes(changes, view));
                 line.machine.changes(changes.map_err(mail::refusal));
             }
-            ImapEvent::Append(offer) => match changes::append(account, offer).await {
-                Ok(writer) => {
-                    self.writer = Some(writer);
-                    line.machine.append_begun(Ok(()));
-                }
-                Err(why) => line.machine.append_begun(Err(why)),
-            },
-            ImapEvent::Write(octets) => {
-                let written = self.writer.as_mut().expect("an append has begun").write(octets).await;
-                if written.is_err() {
-                    self.writer = None;
-                }
-                line.machine.written(written.map_err(|error| mail::refusal(&error)));
-            }
-            ImapEvent::Finish => {
-                let writer = self.writer.take().expect("an append has begun");
-                line.machine.appended(changes::finish(writer).await);
-            }
-            ImapEvent::Abandon => self.writer = None,
+            ImapEvent::Append { .. }
+            | ImapEvent::AppendNext(_)
+            | ImapEvent::Write(_)
+            | ImapEvent::Finish
+            | ImapEvent::Abandon => append(line, account, &mut self.writer, ask).await,
             ImapEvent::Manage(change) => line.machine.managed(changes::manage(account, change).await),
             ask => change(line, account, self.view.as_deref().expect("a mailbox is selected"), ask).await,
         }
+    }
+}
+
+/// Answers a step of APPEND. `writer`: there from its first message to its end.
+async fn append(
+    line: &mut Line,
+    account: &dyn MailAccount,
+    writer: &mut Option<Box<dyn MessageWriter>>,
+    ask: ImapEvent,
+) {
+    match ask {
+        ImapEvent::Append { mailbox, message } => {
+            let begun = changes::append(account, &mailbox, message).await;
+            line.machine.append_begun(begun.map(|begun| *writer = Some(begun)));
+        }
+        ImapEvent::AppendNext(message) => {
+            let begun = changes::append_next(&mut **writer.as_mut().expect("an append has begun"), message).await;
+            if begun.is_err() {
+                *writer = None;
+            }
+            line.machine.append_begun(begun);
+        }
+        ImapEvent::Write(octets) => {
+            let written = writer.as_mut().expect("an append has begun").write(octets).await;
+            if written.is_err() {
+                *writer = None;
+            }
+            line.machine.written(written.map_err(|error| mail::refusal(&error)));
+        }
+        ImapEvent::Finish => {
+            let writer = writer.take().expect("an append has begun");
+            line.machine.appended(changes::finish(writer).await);
+        }
+        ImapEvent::Abandon => *writer = None,
+        other => unreachable!("{other:?} is answered elsewhere"),
     }
 }
 

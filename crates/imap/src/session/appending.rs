@@ -1,4 +1,4 @@
-//! APPEND: the message is passed on in pieces, as they are read.
+//! APPEND: messages are passed on in pieces, as they are read.
 
 use bytes::{Bytes, BytesMut};
 use posthaste_message::utf7;
@@ -6,8 +6,8 @@ use posthaste_message::utf7;
 use super::machine::{Reply, State};
 use super::refuse::refusal;
 use super::{AppendedMail, ImapEvent, ImapMachine, MailRefusal, MessageOffer};
-use crate::command::{ImapCommandError, parse_append};
-use crate::frame::Frame;
+use crate::command::{ImapCommandError, MessageOptions, parse_append, parse_append_next};
+use crate::frame::{Appends, Frame};
 
 /// An APPEND whose message is awaited.
 #[derive(Debug)]
@@ -19,6 +19,8 @@ pub(super) struct Appending {
     waits: bool,
     step: Step,
     after_cr: bool,
+    /// Messages so far, with this one.
+    messages: u32,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -31,33 +33,62 @@ enum Step {
 
 /// Octets of one [`ImapEvent::Write`] before bare LFs in it become CRLF.
 const PIECE_BYTES_MAX: usize = 64 << 10;
+/// Messages of one APPEND.
+const MESSAGES_MAX: u32 = 10_000;
 
 impl ImapMachine {
     /// Everything that can be wrong is answered before the client sends a message that it waits with (decision 52).
     pub(super) fn append(&mut self, line: &[u8], octets: u64, waits: bool) -> Option<ImapEvent> {
         let Some((tag, appending)) = parse_append(line) else { unreachable!("an APPEND was found") };
-        self.state =
-            State::Appending(Box::new(Appending { tag, left: octets, waits, step: Step::Asked, after_cr: false }));
-        let appending = match appending {
-            Ok(appending) => appending,
-            Err(ImapCommandError::Limit(why)) => return self.refuse_append(&format!("NO [LIMIT] {why}")),
-            Err(why) => return self.refuse_append(&format!("BAD {why}")),
-        };
-        if octets == 0 {
-            return self.refuse_append("BAD The message is empty");
+        let step = Step::Asked;
+        let begun = Appending { tag, left: octets, waits, step, after_cr: false, messages: 1 };
+        self.state = State::Appending(Box::new(begun));
+        let offered = appending.map_err(refused).and_then(|appending| {
+            let message = self.offer(appending.message, octets)?;
+            let mailbox = utf7::decode(&appending.mailbox).map_err(|_| "NO [CANNOT] That is no mailbox name")?;
+            Ok(ImapEvent::Append { mailbox, message })
+        });
+        match offered {
+            Ok(event) => {
+                self.errors = 0;
+                Some(event)
+            }
+            Err(why) => self.refuse_append(&why),
         }
-        if octets > self.config.limits.append_bytes {
-            return self.refuse_append(&refusal(MailRefusal::TooBig));
-        }
-        let Ok(mailbox) = utf7::decode(&appending.mailbox) else {
-            return self.refuse_append("NO [CANNOT] That is no mailbox name");
-        };
-        self.errors = 0;
-        let (flags, keywords) = super::changing::split(appending.flags);
-        Some(ImapEvent::Append(MessageOffer { mailbox, flags, keywords, date: appending.date, octets }))
     }
 
-    /// Answers [`ImapEvent::Append`]. [`MailRefusal::Gone`]: there is no such mailbox.
+    /// Another message of the same command (RFC 3502). If it is refused, nothing of the others is kept.
+    fn append_next(&mut self, line: &[u8], octets: u64, waits: bool) -> Option<ImapEvent> {
+        let State::Appending(appending) = &mut self.state else { unreachable!("a message is being appended") };
+        (appending.left, appending.waits, appending.step, appending.after_cr) = (octets, waits, Step::Asked, false);
+        appending.messages += 1;
+        let is_too_much = appending.messages > MESSAGES_MAX;
+        let offered = match parse_append_next(line) {
+            _ if is_too_much => Err(refusal(MailRefusal::Limit)),
+            // So a client takes back what it has begun.
+            Ok(_) if octets == 0 => Err("NO APPEND is cancelled by an empty message".to_owned()),
+            Ok(options) => self.offer(options, octets),
+            Err(why) => Err(refused(why)),
+        };
+        match offered {
+            Ok(message) => Some(ImapEvent::AppendNext(message)),
+            Err(why) => self.abandon(&why),
+        }
+    }
+
+    fn offer(&self, MessageOptions { flags, date }: MessageOptions, octets: u64) -> Result<MessageOffer, String> {
+        if octets == 0 {
+            return Err("BAD The message is empty".to_owned());
+        }
+        if octets > self.config.limits.append_bytes {
+            return Err(refusal(MailRefusal::TooBig));
+        }
+        let (flags, keywords) = super::changing::split(flags);
+        Ok(MessageOffer { flags, keywords, date, octets })
+    }
+
+    /// Answers [`ImapEvent::Append`] and [`ImapEvent::AppendNext`]. [`MailRefusal::Gone`]: there is no such mailbox. After an error nothing of any
+    /// message is kept.
     ///
     /// # Panics
     /// When it was not asked.
@@ -97,7 +128,7 @@ impl ImapMachine {
         Some(Some(ImapEvent::Write(with_crlf(piece, &mut appending.after_cr))))
     }
 
-    /// Answers [`ImapEvent::Write`]. After an error nothing of the message is kept.
+    /// Answers [`ImapEvent::Write`]. After an error nothing of any message is kept.
     ///
     /// # Panics
     /// When it was not asked.
@@ -109,21 +140,21 @@ impl ImapMachine {
         }
     }
 
-    /// The line ends after the message: a second one (MULTIAPPEND) is not taken.
+    /// The line ends after the last message, or goes on with another one.
     fn end_append(&mut self, input: &mut BytesMut) -> Option<Option<ImapEvent>> {
         let limit = self.config.limits.command_bytes;
-        let is_end = match self.framer.next(input, limit, false) {
+        let is_end = match self.framer.next(input, limit, Appends::Next) {
             Frame::Incomplete => return None,
-            Frame::Literal => {
-                self.line("+ OK");
-                return Some(None);
+            Frame::Append { line, octets, waits } => {
+                self.commands += 1;
+                return Some(self.append_next(&line, octets, waits));
             }
             Frame::Endless => {
                 self.bye("[TOOBIG] That command is too long");
                 return Some(Some(ImapEvent::Abandon));
             }
             Frame::Command(rest) => rest.is_empty(),
-            Frame::TooBig { .. } | Frame::Append { .. } => false,
+            Frame::TooBig { .. } | Frame::Literal => false,
         };
         self.commands += 1;
         let State::Appending(appending) = &mut self.state else { unreachable!("a message is being appended") };
@@ -146,8 +177,8 @@ impl ImapMachine {
             panic!("appended in {:?}", self.state)
         };
         let text = match answer {
-            Ok(AppendedMail { uid_validity, uid }) => {
-                format!("OK [APPENDUID {uid_validity} {uid}] APPEND completed")
+            Ok(AppendedMail { uid_validity, uids }) => {
+                format!("OK [APPENDUID {uid_validity} {}] APPEND completed", uids.text())
             }
             Err(MailRefusal::Gone) => "NO [TRYCREATE] The mailbox was deleted".into(),
             Err(why) => refusal(why),
@@ -183,6 +214,13 @@ impl ImapMachine {
             }
             None => self.finish_with(tag, text, true),
         }
+    }
+}
+
+fn refused(why: ImapCommandError) -> String {
+    match why {
+        ImapCommandError::Limit(why) => format!("NO [LIMIT] {why}"),
+        why => format!("BAD {why}"),
     }
 }
 

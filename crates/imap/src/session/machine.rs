@@ -15,7 +15,7 @@ use super::select::Selecting;
 use super::vanishing::Vanishing;
 use super::{ImapConfig, ImapEvent, SelectedMailbox};
 use crate::command::{ImapCommand, ImapCommandError, StatusItem, TaggedCommand, parse};
-use crate::frame::{Frame, Framer};
+use crate::frame::{Appends, Frame, Framer};
 use crate::set::NumberSet;
 
 /// One server session. See the [module](super) for how it is driven.
@@ -321,7 +321,8 @@ impl ImapMachine {
     fn next_frame(&mut self, input: &mut BytesMut) -> Option<Option<ImapEvent>> {
         let limits = &self.config.limits;
         let limit = if self.logged_in { limits.command_bytes } else { limits.command_bytes_before_login };
-        let appends = self.logged_in && matches!(self.state, State::Command);
+        let is_append = self.logged_in && matches!(self.state, State::Command);
+        let appends = if is_append { Appends::First } else { Appends::No };
         let frame = self.framer.next(input, limit, appends);
         if !matches!(frame, Frame::Incomplete | Frame::Literal) {
             self.commands += 1;

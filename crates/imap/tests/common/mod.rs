@@ -200,10 +200,14 @@ impl Host {
                 let changes = changes.as_ref().map(|changes| mail::changes(changes, view));
                 self.machine.changes(changes.map_err(mail::refusal));
             }
-            ImapEvent::Append(offer) => {
-                let writer = now(changes::append(&**self.account.as_ref().unwrap(), offer));
+            ImapEvent::Append { mailbox, message } => {
+                let writer = now(changes::append(&**self.account.as_ref().unwrap(), &mailbox, message));
                 self.machine.append_begun(writer.as_ref().map(drop).map_err(|why| *why));
                 self.writer = writer.ok();
+            }
+            ImapEvent::AppendNext(message) => {
+                let begun = now(changes::append_next(&mut **self.writer.as_mut().unwrap(), message));
+                self.machine.append_begun(begun);
             }
             ImapEvent::Write(octets) => {
                 self.piece_bytes_max = self.piece_bytes_max.max(octets.len());

@@ -217,15 +217,25 @@ impl ChangeTarget for FakeMailbox {
 
 struct FakeWriter {
     mailbox: Arc<FakeMailbox>,
+    earlier: Vec<(AppendRequest, Bytes)>,
     message: AppendRequest,
     octets: BytesMut,
 }
 
 pub(super) fn writer(mailbox: Arc<FakeMailbox>, message: AppendRequest) -> Box<dyn MessageWriter> {
-    Box::new(FakeWriter { mailbox, message, octets: BytesMut::new() })
+    Box::new(FakeWriter { mailbox, earlier: Vec::new(), message, octets: BytesMut::new() })
 }
 
 impl MessageWriter for FakeWriter {
+    fn next(&mut self, message: AppendRequest) -> Asked<'_, ()> {
+        Box::pin(async move {
+            self.mailbox.check_change()?;
+            let earlier = std::mem::replace(&mut self.message, message);
+            self.earlier.push((earlier, self.octets.split().freeze()));
+            Ok(())
+        })
+    }
+
     fn write(&mut self, octets: Bytes) -> Asked<'_, ()> {
         Box::pin(async move {
             self.mailbox.check_change()?;
@@ -236,17 +246,23 @@ impl MessageWriter for FakeWriter {
 
     fn finish(self: Box<Self>) -> Asked<'static, AppendedMessage> {
         Box::pin(async move {
-            let Self { mailbox, message, octets } = *self;
+            let Self { mailbox, earlier: mut messages, message, octets } = *self;
             mailbox.check_change()?;
-            let date = message.internal_date.unwrap_or_else(SystemTime::now);
-            let secs = date.duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
-            let secs = u32::try_from(secs).unwrap_or(u32::MAX);
-            let uid = mailbox.change(|snapshot| {
-                let keywords = &mut snapshot.keywords;
-                let flags = flags_of(keywords, &message.keywords, message.flags, FlagUpdateMode::Add)?;
-                Ok(snapshot.push(flags, secs, File(Some(octets.freeze()))))
+            messages.push((message, octets.freeze()));
+            let uids = mailbox.change(|snapshot| {
+                let mut uids = Vec::with_capacity(messages.len());
+                for (message, octets) in messages {
+                    let date = message.internal_date.unwrap_or_else(SystemTime::now);
+                    let secs = date.duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
+                    let secs = u32::try_from(secs).unwrap_or(u32::MAX);
+                    let keywords = &mut snapshot.keywords;
+                    let flags = flags_of(keywords, &message.keywords, message.flags, FlagUpdateMode::Add)?;
+                    uids.push(snapshot.push(flags, secs, File(Some(octets))));
+                }
+                Ok(uids)
             })?;
-            Ok(AppendedMessage { uid_validity: mailbox.uid_validity, uid })
+            let count = u32::try_from(uids.len()).map_err(|_| MailstoreError::Limit)?;
+            Ok(AppendedMessage { uid_validity: mailbox.uid_validity, uid: uids[0], count })
         })
     }
 }

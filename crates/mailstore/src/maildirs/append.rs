@@ -18,6 +18,7 @@ use super::arrivals::stamp;
 use super::body::ended;
 use super::change_queue::ChangeQueue;
 use super::core::MailboxCore;
+use super::gathered::GatheredMail;
 use super::mailbox::lock;
 use super::scan::{Oddities, now_secs};
 use super::scratch::{Operation, SYSTEM_BITS};
@@ -93,19 +94,27 @@ pub(super) async fn begin(
 ) -> Result<Box<dyn MessageWriter>, MailstoreError> {
     let door = core.shared.append_door.get()?;
     let (intake, memory) = (door.intake.clone(), door.memory.clone());
+    check(&core, &request)?;
+    let (room, place, parts) = (Reservation::default(), None, Vec::new());
+    let (gathered, large) = (None, None);
+    Ok(Box::new(AppendWriter { core, gathered, request, intake, memory, parts, room, large, place, octets: 0 }))
+}
+
+fn check(core: &MailboxCore, request: &AppendRequest) -> Result<(), MailstoreError> {
     if request.octets > MESSAGE_BYTES_MAX {
         return Err(MailstoreError::TooBig);
     }
-    if core.shared.ledger.is_full() {
-        return Err(MailstoreError::NoSpace);
+    match core.shared.ledger.is_full() {
+        true => Err(MailstoreError::NoSpace),
+        false => Ok(()),
     }
-    let (room, place) = (Reservation::default(), None);
-    Ok(Box::new(AppendWriter { core, request, intake, memory, parts: Vec::new(), room, large: None, place, octets: 0 }))
 }
 
 /// A message as it comes.
 struct AppendWriter {
     core: Arc<MailboxCore>,
+    /// Messages before this one.
+    gathered: Option<GatheredMail>,
     request: AppendRequest,
     intake: Intake,
     memory: MemoryBudget,
@@ -155,12 +164,43 @@ impl AppendWriter {
         Ok(())
     }
 
-    async fn store(self) -> Result<AppendedMessage, MailstoreError> {
-        let Self { core, request, parts, large, room: _room, place: _place, .. } = self;
-        let body = match large {
+    /// The whole message. Its memory stays reserved.
+    async fn body(&mut self) -> Result<Body, MailstoreError> {
+        let body = match self.large.take() {
             Some(large) => Body::Large(large.finish().await.map_err(refusal)?),
-            None => Body::Memory(parts),
+            None => Body::Memory(std::mem::take(&mut self.parts)),
         };
+        self.place = None;
+        Ok(body)
+    }
+
+    /// Puts the whole message beside those before it, into a file: so no more than one of them is in memory.
+    async fn gather(&mut self, next: AppendRequest) -> Result<GatheredMail, MailstoreError> {
+        let body = self.body().await?;
+        let request = std::mem::replace(&mut self.request, next);
+        let gathered = self.gathered.take();
+        let mut gathered = gathered.unwrap_or_else(|| GatheredMail::new(Arc::clone(&self.core)));
+        let add = move || {
+            gathered.add(request, &body)?;
+            Ok(gathered)
+        };
+        let gathered = spawn_blocking(add).await.map_err(ended)??;
+        self.room.release();
+        self.octets = 0;
+        Ok(gathered)
+    }
+
+    async fn store_all(mut self) -> Result<AppendedMessage, MailstoreError> {
+        let last = self.request.clone();
+        let gathered = self.gather(last).await?;
+        // RENAME and DELETE wait until the messages are in.
+        let _adding = Arc::clone(&self.core.adding).read_owned().await;
+        spawn_blocking(move || gathered.store()).await.map_err(ended)?
+    }
+
+    async fn store(mut self) -> Result<AppendedMessage, MailstoreError> {
+        let body = self.body().await?;
+        let Self { core, request, room: _room, .. } = self;
         if !request.keywords.is_empty() {
             ChangeQueue::change(&core, Operation::Name(request.keywords.clone())).await?;
         }
@@ -185,18 +225,32 @@ impl AppendWriter {
         let _ = spawn_blocking(move || catching_up.catch_up()).await;
         let uid_validity = Uid::new(core.uid_validity.load(std::sync::atomic::Ordering::Relaxed));
         let uid_validity = UidValidity(uid_validity.ok_or(MailstoreError::NoMailbox)?.0);
-        Ok(AppendedMessage { uid_validity, uid })
+        Ok(AppendedMessage { uid_validity, uid, count: 1 })
     }
 }
 
 impl MessageWriter for AppendWriter {
+    fn next(&mut self, message: AppendRequest) -> Asked<'_, ()> {
+        Box::pin(async move {
+            check(&self.core, &message)?;
+            self.gathered = Some(self.gather(message).await?);
+            Ok(())
+        })
+    }
+
     fn write(&mut self, octets: Bytes) -> Asked<'_, ()> {
         Box::pin(self.take(octets))
     }
 
     fn finish(self: Box<Self>) -> Asked<'static, AppendedMessage> {
         // What was begun goes on if its session ends.
-        Box::pin(async move { tokio::spawn(self.store()).await.map_err(ended)? })
+        Box::pin(async move {
+            let stored = match self.gathered.is_some() {
+                true => tokio::spawn(self.store_all()),
+                false => tokio::spawn(self.store()),
+            };
+            stored.await.map_err(ended)?
+        })
     }
 }
 
@@ -219,7 +273,7 @@ impl MailboxCore {
 }
 
 /// Before 1970 or after 2106 it is cut to these.
-fn secs(time: SystemTime) -> u32 {
+pub(super) fn secs(time: SystemTime) -> u32 {
     let since = time.duration_since(UNIX_EPOCH).unwrap_or_default();
     u32::try_from(since.as_secs()).unwrap_or(u32::MAX)
 }

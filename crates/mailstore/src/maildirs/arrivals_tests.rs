@@ -15,6 +15,9 @@ use crate::name::MailboxName;
 use crate::row::Uid;
 use crate::store::{MailboxView, Mailstore, SelectMode};
 
+#[path = "gathered_tests.rs"]
+mod gathered;
+
 const INBOX: &str = "me/Maildir";
 const NONCE: u32 = 7;
 

@@ -1,4 +1,4 @@
-//! COPY and MOVE: link into `tmp/` of the other mailbox, make one batch durable, rename into `new/` or `cur/`.
+//! COPY, MOVE and MULTIAPPEND: link or write into `tmp/` of the other mailbox, make one batch durable, rename into `new/` or `cur/`.
 //!
 //! A power cut after the batch leaves files in `tmp/`: the next listing finds them there by the names in the entry.
 
@@ -50,7 +50,7 @@ impl CopyNames {
     }
 
     /// A new unique name with the copied file's mark of its line ends.
-    fn next(&self, secs: u32, lsn: u64, is_own: bool, (disk_size, wire_size): (u64, u64)) -> UniqueName {
+    pub fn next(&self, secs: u32, lsn: u64, is_own: bool, (disk_size, wire_size): (u64, u64)) -> UniqueName {
         let (count, nonce) = (self.count.fetch_add(1, Ordering::Relaxed), self.nonce);
         let unique = match is_own {
             true => format!("J{lsn:x}R{nonce:08x}T{count}"),
@@ -61,18 +61,18 @@ impl CopyNames {
 }
 
 /// A copy in `tmp/`.
-struct CopiedFile {
-    /// Of the message that it is a copy of.
-    uid: u32,
-    name: UniqueName,
-    facts: FileFacts,
+pub(super) struct CopiedFile {
+    /// Of the message that it is a copy of; 0 if there is none.
+    pub uid: u32,
+    pub name: UniqueName,
+    pub facts: FileFacts,
     /// As bits of the other mailbox.
-    flags: MessageFlags,
-    internal_date: u32,
-    /// Batch and number of the body.
-    body: (u64, u16),
+    pub flags: MessageFlags,
+    pub internal_date: u32,
+    /// Batch and number of the body; zeros if no batch has it.
+    pub body: (u64, u16),
     /// The name says how it is sent.
-    is_own: bool,
+    pub is_own: bool,
 }
 
 /// Copies messages from one mailbox to another, or moves them. Blocks.
@@ -122,7 +122,7 @@ pub(super) fn copy(
     }))
 }
 
-struct Copying<'a> {
+pub(super) struct Copying<'a> {
     from: &'a MailboxCore,
     to: &'a MailboxCore,
     /// `None`: all of its mail is in the spool.
@@ -131,19 +131,12 @@ struct Copying<'a> {
 }
 
 impl<'a> Copying<'a> {
-    fn begin(from: &'a MailboxCore, to: &'a MailboxCore) -> Result<Self, MailstoreError> {
+    /// `changing` of both is held.
+    pub fn begin(from: &'a MailboxCore, to: &'a MailboxCore) -> Result<Self, MailstoreError> {
         let mut odd = Oddities::default();
         let reader = from.reader().ok();
         from.load(reader.as_ref(), &mut odd)?;
-        let (root, path) = (&to.shared.root, lock(&to.path).clone());
-        let maildir = match root.existing_mailbox(&path) {
-            Err(error) if error.kind() == io::ErrorKind::NotFound && to.is_inbox() => root.mailbox(&path),
-            opened => opened,
-        };
-        let maildir = maildir.map_err(|error| match error.kind() {
-            io::ErrorKind::NotFound => MailstoreError::NoMailbox,
-            _ => to.failed(&error),
-        })?;
+        let maildir = open_maildir(to)?;
         to.load(to.reader().ok().as_ref(), &mut odd)?;
         Ok(Self { from, to, reader, maildir })
     }
@@ -152,6 +145,11 @@ impl<'a> Copying<'a> {
     fn keywords(&self, now: &Messages, messages: &[&Message<Arc<MailFile>>]) -> Result<NewKeywords, MailstoreError> {
         let flags = messages.iter().fold(MessageFlags::NONE, |all, message| all.with(message.flags));
         let names: Vec<&str> = now.keywords.names(flags.without(MessageFlags(SYSTEM_BITS))).collect();
+        self.keywords_named(&names)
+    }
+
+    /// Keywords of the other mailbox, with these.
+    pub fn keywords_named(&self, names: &[&str]) -> Result<NewKeywords, MailstoreError> {
         let known = lock(&self.to.state).as_ref().map(|state| state.keywords.clone());
         let known = known.ok_or_else(|| MailstoreError::Unavailable("not in memory".to_owned()))?;
         let keywords = NewKeywords::with(names.iter().copied(), known, |name| self.to.letter_of(name));
@@ -204,10 +202,7 @@ impl<'a> Copying<'a> {
     }
 
     fn failed(&self, error: io::Error) -> MailstoreError {
-        match error.kind() {
-            io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => MailstoreError::NoSpace,
-            _ => self.to.failed(&error),
-        }
+        not_written(self.to, &error)
     }
 
     /// A second name of the file, or a copy of its octets where that cannot be.
@@ -232,22 +227,16 @@ impl<'a> Copying<'a> {
 
     /// Writes a file of its own.
     fn write(&self, name: &str, read: impl Fn(u64) -> io::Result<Bytes>) -> io::Result<FileFacts> {
-        let file = File::from(self.maildir.write_tmp_open(name, &[])?);
-        let mut written = 0;
-        loop {
-            let piece = read(written)?;
-            if piece.is_empty() {
-                break;
-            }
-            posthaste_fsops::write_all(&file, &piece)?;
-            written += piece.len() as u64;
-        }
-        posthaste_fsops::fsync(&file)?;
-        facts_of(&file)
+        let mut from = 0;
+        write_tmp(&self.maildir, name, || {
+            let piece = read(from)?;
+            from += piece.len() as u64;
+            Ok(Some(piece).filter(|piece| !piece.is_empty()))
+        })
     }
 
     /// Makes the names in `tmp/` durable, then the batch, and returns the first UID.
-    fn append(&self, copies: &[CopiedFile], keywords: &NewKeywords, moves: bool) -> Result<u32, MailstoreError> {
+    pub fn append(&self, copies: &[CopiedFile], keywords: &NewKeywords, moves: bool) -> Result<u32, MailstoreError> {
         self.maildir.sync_tmp().map_err(|error| self.failed(error))?;
         let (mut first, ledger) = (0, &self.to.shared.ledger);
         let count = u32::try_from(copies.len()).map_err(|_| MailstoreError::Limit)?;
@@ -270,7 +259,7 @@ impl<'a> Copying<'a> {
     }
 
     /// Gives the copies their names in `cur/`. One that stays in `tmp/` is placed by the next listing.
-    fn place(&self, copies: &[CopiedFile], keywords: &NewKeywords, first_uid: u32) {
+    pub fn place(&self, copies: &[CopiedFile], keywords: &NewKeywords, first_uid: u32) {
         let mut placed = Vec::with_capacity(copies.len());
         for (uid, copy) in (first_uid..).zip(copies) {
             let name = name_with_letters(copy.name.as_str(), Subdir::Cur, &keywords.letters_of(copy.flags));
@@ -309,6 +298,41 @@ impl CopiedFile {
         let place = BodyPlace::Copied(BodyOrigin { lsn: self.body.0, email_id: (0, 0), name });
         let kind = if self.is_own { BodyKind::Own } else { BodyKind::Foreign };
         NewMessage { facts, target: self.body.1, kind, place }
+    }
+}
+
+/// The Maildir that files are put into; that of an INBOX is made.
+pub(super) fn open_maildir(to: &MailboxCore) -> Result<Maildir, MailstoreError> {
+    let (root, path) = (&to.shared.root, lock(&to.path).clone());
+    let maildir = match root.existing_mailbox(&path) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound && to.is_inbox() => root.mailbox(&path),
+        opened => opened,
+    };
+    maildir.map_err(|error| match error.kind() {
+        io::ErrorKind::NotFound => MailstoreError::NoMailbox,
+        _ => to.failed(&error),
+    })
+}
+
+/// Writes a file into `tmp/`; its octets are durable, its name is not.
+pub(super) fn write_tmp(
+    maildir: &Maildir,
+    name: &str,
+    mut next: impl FnMut() -> io::Result<Option<Bytes>>,
+) -> io::Result<FileFacts> {
+    let file = File::from(maildir.write_tmp_open(name, &[])?);
+    while let Some(piece) = next()? {
+        posthaste_fsops::write_all(&file, &piece)?;
+    }
+    posthaste_fsops::fsync(&file)?;
+    facts_of(&file)
+}
+
+/// The answer if a file cannot be made.
+pub(super) fn not_written(to: &MailboxCore, error: &io::Error) -> MailstoreError {
+    match error.kind() {
+        io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => MailstoreError::NoSpace,
+        _ => to.failed(error),
     }
 }
 

@@ -20,6 +20,7 @@ mod first_login;
 mod folder_changes;
 #[cfg(test)]
 mod folder_tests;
+mod gathered;
 mod gone_dirs;
 mod keywords;
 mod loaded;

@@ -85,7 +85,7 @@ impl Imap {
     }
 
     /// All that is said up to the tagged line, and that without its tag.
-    fn command(&mut self, command: &str) -> (Vec<u8>, String) {
+    pub fn command(&mut self, command: &str) -> (Vec<u8>, String) {
         self.tags += 1;
         let tag = format!("t{} ", self.tags);
         self.stream.get_mut().write_all(format!("{tag}{command}\r\n").as_bytes()).unwrap();

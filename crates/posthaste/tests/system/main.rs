@@ -18,6 +18,7 @@ mod forms;
 mod http;
 mod imap;
 mod imap_changes;
+mod imap_extensions;
 mod indexing;
 mod inject;
 mod inject_keys;

@@ -1,0 +1,149 @@
+//! Several messages of one APPEND (RFC 3502): each becomes a file in `tmp/` once it is whole, and one batch makes all of them visible.
+//!
+//! Their files take the way of COPY's: what a crash leaves before the batch is removed when it is old, and what it leaves after that is placed by the next listing.
+
+use std::io::{self, Read};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use bytes::Bytes;
+use posthaste_intake::Body;
+use posthaste_maildir::line_ends::LineEndScan;
+use tokio::runtime::Handle;
+
+use super::append::secs;
+use super::copies::{CopiedFile, Copying, not_written, open_maildir, write_tmp};
+use super::core::MailboxCore;
+use super::mailbox::lock;
+use super::names_out::begin_writing_names;
+use super::scan::now_secs;
+use super::scratch::SYSTEM_BITS;
+use crate::error::MailstoreError;
+use crate::flags::MessageFlags;
+use crate::row::{Uid, UidValidity};
+use crate::store::{AppendRequest, AppendedMessage};
+
+/// Octets that are copied at once.
+const PIECE_BYTES: usize = 256 << 10;
+
+/// Messages that are whole and not in their mailbox yet. Dropping it removes their files.
+pub(super) struct GatheredMail {
+    core: Arc<MailboxCore>,
+    files: Vec<CopiedFile>,
+    /// Of each file.
+    keywords: Vec<Vec<String>>,
+}
+
+impl GatheredMail {
+    pub fn new(core: Arc<MailboxCore>) -> Self {
+        Self { core, files: Vec::new(), keywords: Vec::new() }
+    }
+
+    /// Writes a message into its file. Blocks.
+    pub fn add(&mut self, request: AppendRequest, body: &Body) -> Result<(), MailstoreError> {
+        let maildir = open_maildir(&self.core)?;
+        let internal_date = request.internal_date.map_or_else(now_secs, secs);
+        let wire_size = body.len();
+        let crs_to_drop = crs_to_drop(body);
+        let sizes = (wire_size - crs_to_drop.unwrap_or(0), wire_size);
+        let name = self.core.shared.copy_names.next(internal_date, 0, false, sizes);
+        let written = octets(body).and_then(|mut octets| {
+            write_tmp(&maildir, name.as_str(), || {
+                Ok(octets.next_piece()?.map(|piece| if crs_to_drop.is_some() { without_crs(&piece) } else { piece }))
+            })
+        });
+        let facts = written.map_err(|error| {
+            let _ = maildir.remove_tmp(name.as_str());
+            not_written(&self.core, &error)
+        })?;
+        let flags = MessageFlags(request.flags.0 & SYSTEM_BITS);
+        self.files.push(CopiedFile { uid: 0, name, facts, flags, internal_date, body: (0, 0), is_own: false });
+        self.keywords.push(request.keywords);
+        Ok(())
+    }
+
+    /// Makes all messages durable and visible in one batch. `adding` is held, so that the mailbox keeps its name. Blocks.
+    pub fn store(mut self) -> Result<AppendedMessage, MailstoreError> {
+        let core = Arc::clone(&self.core);
+        let _one = lock(&core.changing);
+        let copying = Copying::begin(&core, &core)?;
+        let names: Vec<&str> = self.keywords.iter().flatten().map(String::as_str).collect();
+        let keywords = copying.keywords_named(&names)?;
+        for (file, names) in self.files.iter_mut().zip(&self.keywords) {
+            let named = names.iter().filter_map(|name| keywords.flag(name));
+            file.flags = named.fold(file.flags, MessageFlags::with);
+        }
+        let first_uid = copying.append(&self.files, &keywords, false)?;
+        let files = std::mem::take(&mut self.files);
+        copying.place(&files, &keywords, first_uid);
+        begin_writing_names(&core);
+        let count = u32::try_from(files.len()).map_err(|_| MailstoreError::Limit)?;
+        let uid = Uid::new(first_uid).ok_or(MailstoreError::Limit)?;
+        let uid_validity = Uid::new(core.uid_validity.load(Ordering::Relaxed)).ok_or(MailstoreError::NoMailbox)?;
+        Ok(AppendedMessage { uid_validity: UidValidity(uid_validity.0), uid, count })
+    }
+}
+
+impl Drop for GatheredMail {
+    fn drop(&mut self) {
+        let (core, files) = (Arc::clone(&self.core), std::mem::take(&mut self.files));
+        if files.is_empty() {
+            return;
+        }
+        let remove = move || {
+            // What stays is removed when it is old.
+            let Ok(maildir) = open_maildir(&core) else { return };
+            for file in files {
+                let _ = maildir.remove_tmp(file.name.as_str());
+            }
+        };
+        // A session drops it, and a mount may hang.
+        if let Ok(runtime) = Handle::try_current() {
+            drop(runtime.spawn_blocking(remove));
+        }
+    }
+}
+
+/// The CRs that a file with LF line ends does without; `None` for a message that would not come back as it was.
+fn crs_to_drop(body: &Body) -> Option<u64> {
+    match body {
+        Body::Memory(parts) => {
+            let mut ends = LineEndScan::default();
+            let is_lossless = parts.iter().all(|part| ends.push(part, |_| ())) && ends.are_lossless();
+            is_lossless.then(|| ends.crs())
+        }
+        Body::Large(body) => Some(body.facts()).filter(|facts| facts.is_lossless).map(|facts| facts.crlfs),
+    }
+}
+
+fn without_crs(piece: &[u8]) -> Bytes {
+    let mut kept = Vec::with_capacity(piece.len());
+    piece.split(|&octet| octet == b'\r').for_each(|run| kept.extend_from_slice(run));
+    kept.into()
+}
+
+enum Octets<'a> {
+    Memory(std::slice::Iter<'a, Bytes>),
+    File(Box<dyn Read>),
+}
+
+fn octets(body: &Body) -> io::Result<Octets<'_>> {
+    Ok(match body {
+        Body::Memory(parts) => Octets::Memory(parts.iter()),
+        Body::Large(body) => Octets::File(Box::new(body.reader()?)),
+    })
+}
+
+impl Octets<'_> {
+    fn next_piece(&mut self) -> io::Result<Option<Bytes>> {
+        match self {
+            Self::Memory(parts) => Ok(parts.next().cloned()),
+            Self::File(file) => {
+                let mut piece = vec![0; PIECE_BYTES];
+                let read = file.read(&mut piece)?;
+                piece.truncate(read);
+                Ok(Some(Bytes::from(piece)).filter(|piece| !piece.is_empty()))
+            }
+        }
+    }
+}

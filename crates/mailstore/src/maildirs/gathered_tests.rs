@@ -1,0 +1,122 @@
+//! MULTIAPPEND: all messages of a command are stored, or none.
+
+use std::fs;
+
+use super::*;
+use crate::flags::MessageFlags;
+use crate::row::MessageSet;
+use crate::store::{AppendedMessage, MessageWriter, RowOptions};
+
+fn names(mail: &Path, subdir: &str) -> Vec<String> {
+    let entries = fs::read_dir(mail.join(INBOX).join(subdir)).unwrap();
+    entries.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect()
+}
+
+async fn write_all(world: &World, texts: &[&str]) -> Box<dyn MessageWriter> {
+    let mut writer = world.begin(request(MessageFlags::SEEN, &["$Junk"], 5)).await;
+    for (at, text) in texts.iter().enumerate() {
+        if at > 0 {
+            let keyword = format!("k{at}");
+            writer.next(request(MessageFlags::NONE, &[&keyword], 5 + at as u64)).await.unwrap();
+        }
+        for piece in text.as_bytes().chunks(100_000) {
+            writer.write(Bytes::copy_from_slice(piece)).await.unwrap();
+        }
+    }
+    writer
+}
+
+async fn append_all(world: &World, texts: &[&str]) -> AppendedMessage {
+    write_all(world, texts).await.finish().await.unwrap()
+}
+
+#[tokio::test]
+async fn several_messages_are_stored_in_one_batch() {
+    let (dir, data) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    Maildir::open_or_create(dir.path().join(INBOX)).unwrap();
+    let world = open(dir.path(), data.path());
+    let (long, free) = ("0123456789abcd\r\n".repeat(30_000), world.memory.available_bytes());
+    // A large one is in a file before its mailbox has it, and the last but one cannot be kept with LF.
+    let texts = ["Subject: one\r\n\r\n1\r\n", &long, "Subject: bare\r\n\r\na\rb\r\n", "Subject: last\r\n\r\n4"];
+    let appended = append_all(&world, &texts).await;
+    assert_eq!((appended.uid.get(), appended.count), (1, 4));
+    assert_eq!(world.memory.available_bytes(), free);
+    let view = world.select().await;
+    let rows = view.rows(&MessageSet::all(), RowOptions { sizes: true }).next().await.unwrap();
+    assert!(rows.iter().all(|row| row.modseq == rows[0].modseq), "one batch");
+    for (at, (row, text)) in rows.iter().zip(texts).enumerate() {
+        assert_eq!(read(&*view, row.uid.get()).await.unwrap(), text, "{at}");
+        assert_eq!(row.size, Some(text.len() as u64), "{at}");
+        assert_eq!(row.internal_date, std::time::UNIX_EPOCH + Duration::from_secs(5 + at as u64));
+        let keywords = view.keywords();
+        let flags = keywords.names(row.flags).collect::<Vec<_>>().join(" ");
+        assert_eq!(flags, if at == 0 { "\\Seen $Junk".to_owned() } else { format!("k{at}") });
+    }
+    assert_eq!((names(dir.path(), "tmp").len(), names(dir.path(), "new").len()), (0, 0));
+    let stored = |at: usize| {
+        let name = names(dir.path(), "cur").into_iter().find(|name| name.starts_with(&format!("{}.", 5 + at)));
+        fs::read_to_string(dir.path().join(INBOX).join("cur").join(name.unwrap())).unwrap()
+    };
+    assert_eq!(stored(1), long.replace('\r', ""));
+    assert_eq!(stored(2), texts[2]);
+}
+
+#[tokio::test]
+async fn a_command_that_is_given_up_leaves_nothing() {
+    let (dir, data) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    Maildir::open_or_create(dir.path().join(INBOX)).unwrap();
+    let world = open(dir.path(), data.path());
+    let free = world.memory.available_bytes();
+    let writer = write_all(&world, &["one\r\n", "two\r\n", "three\r\n"]).await;
+    assert_eq!(names(dir.path(), "tmp").len(), 2);
+    drop(writer);
+    let is_removed = async {
+        while !names(dir.path(), "tmp").is_empty() {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    };
+    tokio::time::timeout(Duration::from_secs(60), is_removed).await.expect("the files are removed");
+    assert_eq!((world.select().await.exists(), world.memory.available_bytes()), (0, free));
+}
+
+/// Scenario 12.
+#[test]
+fn several_messages_are_whole_after_a_cut_at_any_call() {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let machine = Machine::new().unwrap();
+    let texts = ["one\r\n", "two\r\n", "three\r\n"];
+    runtime.block_on(async {
+        let mail = machine.path().join("mail");
+        Maildir::open_or_create(mail.join(INBOX)).unwrap();
+        for dir in ["", "mail", "mail/me", "mail/me/Maildir"] {
+            posthaste_fsops::fsync(fs::File::open(machine.path().join(dir)).unwrap()).unwrap();
+        }
+        let world = open(&mail, machine.path());
+        world.select().await;
+        settle(&mail, 1);
+        machine.acknowledge(0);
+        append_all(&world, &texts).await;
+        machine.acknowledge(1);
+        world.store.ledger().commit().unwrap();
+    });
+    let recording = machine.recording();
+    for position in 0..=recording.events.len() {
+        let Some(last) = recording.acknowledged_before(position).last() else { continue };
+        let choice = Choice::Seed(position as u64 * 7);
+        let machine = Machine::boot(&recording.cut(Cut { position, choice }), true, false).unwrap();
+        let mail = machine.path().join("mail");
+        settle(&mail, 50);
+        runtime.block_on(async {
+            let world = open(&mail, machine.path());
+            for look in 0..2 {
+                let view = world.select().await;
+                let there = view.exists();
+                assert!(there == 3 || last == 0 && there == 0, "{position}, look {look}: {there}");
+                for (uid, text) in (1..=there).zip(texts) {
+                    assert_eq!(read(&*view, uid).await.unwrap(), text, "{position}, look {look}");
+                }
+                settle(&mail, 60 + look);
+            }
+        });
+    }
+}
