@@ -4,6 +4,8 @@ use std::borrow::Cow;
 
 use memchr::{memchr, memmem};
 
+use super::stream::is_plain;
+
 /// How a body is encoded for transport.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Encoding {
@@ -21,10 +23,7 @@ pub enum Encoding {
 impl Encoding {
     /// Reads a `Content-Transfer-Encoding`. Comments, quotes and blanks around the word are passed over.
     pub fn from_value(value: &[u8]) -> Self {
-        let is_word = |byte: &u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_');
-        let start = value.iter().position(is_word).unwrap_or(value.len());
-        let len = value[start..].iter().position(|byte| !is_word(byte)).unwrap_or(value.len() - start);
-        let word = &value[start..start + len];
+        let word = first_word(value);
         let is = |name: &str| word.eq_ignore_ascii_case(name.as_bytes());
         if is("base64") || is("base-64") || is("x-base64") {
             Self::Base64
@@ -35,6 +34,13 @@ impl Encoding {
         } else {
             Self::Identity
         }
+    }
+
+    /// True if a `Content-Transfer-Encoding` names none that is known: then the body stands as it is, but is something else.
+    pub fn is_unknown(value: &[u8]) -> bool {
+        let word = first_word(value);
+        let is_plain = ["", "7bit", "8bit", "binary"].iter().any(|name| word.eq_ignore_ascii_case(name.as_bytes()));
+        !is_plain && Self::from_value(value) == Self::Identity
     }
 
     /// Decodes a body. What stands as it is, is not copied.
@@ -50,6 +56,13 @@ impl Encoding {
             Self::Uuencode => uuencode(body).map_or(Cow::Borrowed(body), Cow::Owned),
         }
     }
+}
+
+fn first_word(value: &[u8]) -> &[u8] {
+    let is_word = |byte: &u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_');
+    let start = value.iter().position(is_word).unwrap_or(value.len());
+    let len = value[start..].iter().position(|byte| !is_word(byte)).unwrap_or(value.len() - start);
+    &value[start..start + len]
 }
 
 const NONE: u8 = 0xff;
@@ -142,7 +155,7 @@ fn is_text(line: &[u8]) -> bool {
 
 /// Decodes quoted-printable. An escape that is none stays as it stands; blanks at the end of a line go (RFC 2045 section 6.7 rule 3).
 pub fn quoted_printable(body: &[u8]) -> Cow<'_, [u8]> {
-    if memchr(b'=', body).is_none() && memmem::find(body, b" \n").is_none() && memmem::find(body, b" \r\n").is_none() {
+    if is_plain(body) {
         return Cow::Borrowed(body);
     }
     let mut out = Vec::with_capacity(body.len());
@@ -284,6 +297,8 @@ mod tests {
         assert_eq!(Encoding::from_value(b"Quoted-Printable"), Encoding::QuotedPrintable);
         for value in ["7bit", "8bit", "binary", "", "quoted"] {
             assert_eq!(Encoding::from_value(value.as_bytes()), Encoding::Identity, "{value}");
+            assert_eq!(Encoding::is_unknown(value.as_bytes()), value == "quoted", "{value}");
         }
+        assert!(!Encoding::is_unknown(b"x-uue") && Encoding::is_unknown(b" x-zip64 (new)"));
     }
 }
