@@ -6,7 +6,8 @@ mod order;
 mod parse;
 mod search;
 
-pub use fetch::{BodySection, BodySectionText, FetchItem, Partial};
+pub use fetch::{BodySection, BodySectionText, FetchItem, FieldNames, Partial};
+pub(crate) use fetch::{merge_items, part_numbers};
 pub use list::{ListCommand, ListReturn, ListSelection, StatusItem};
 pub use order::{SortBy, SortCommand, SortCriterion, ThreadAlgorithm, ThreadCommand};
 pub use parse::{Appending, MessageOptions, parse, parse_append, parse_append_next};

@@ -29,7 +29,7 @@ mod structure;
 mod write;
 
 pub use command::{
-    Appending, BodySection, BodySectionText, FetchItem, FlagChange, ImapCommand, ImapCommandError, ListCommand,
+    Appending, BodySection, BodySectionText, FetchItem, FieldNames, FlagChange, ImapCommand, ImapCommandError, ListCommand,
     ListReturn, ListSelection, MailFlag, MessageOptions, Partial, Resync, SearchCommand, SearchKey, SearchReturn, SortBy, SortCommand,
     SortCriterion, StatusItem, TaggedCommand, ThreadAlgorithm, ThreadCommand, parse, parse_append, parse_append_next,
 };

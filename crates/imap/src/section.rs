@@ -1,11 +1,10 @@
 //! Sections of BODY[…]: which octets of a message they are (RFC 3501 section 6.4.5).
 
-use std::collections::HashSet;
 use std::ops::Range;
 
-use posthaste_message::mime::{Header, Kind, Message, Part};
+use posthaste_message::mime::{Encoding, Header, Kind, Message, Part};
 
-use crate::command::{BodySection, BodySectionText, Partial};
+use crate::command::{BodySection, BodySectionText, FieldNames, Partial};
 
 /// Octets of an answer: of the message itself, which need not be in memory, or made from its header.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -90,6 +89,34 @@ pub(crate) fn of_part(message: &Message<'_>, section: &BodySection, known: usize
     })
 }
 
+/// Octets of BINARY (RFC 3516 section 4.2).
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum PartOctets {
+    /// As they stand in the message.
+    Plain(Range<u64>),
+    /// With this transfer encoding.
+    Encoded(Range<u64>, Encoding),
+    /// The encoding cannot be undone.
+    Unknown,
+}
+
+/// The body of a part without its transfer encoding, as [`of_part`] finds it. A part that has parts has none.
+pub(crate) fn of_binary(message: &Message<'_>, numbers: &[u32], known: usize, len: u64) -> Option<PartOctets> {
+    let part = find(message.root(), numbers)?;
+    let section = BodySection { part: numbers.to_vec(), text: BodySectionText::All };
+    let Octets::Range(range) = of_part(message, &section, known, len)? else { return None };
+    if part.kind() != Kind::Leaf {
+        return Some(PartOctets::Plain(range));
+    }
+    let named = part.header().first("Content-Transfer-Encoding");
+    Some(match part.encoding() {
+        Encoding::Identity if named.is_some_and(|named| Encoding::is_unknown(named.value)) => PartOctets::Unknown,
+        Encoding::Identity => PartOctets::Plain(range),
+        Encoding::Uuencode => PartOctets::Unknown,
+        encoding => PartOctets::Encoded(range, encoding),
+    })
+}
+
 /// The part of these numbers.
 fn find<'m, 'a>(root: Part<'m, 'a>, numbers: &[u32]) -> Option<Part<'m, 'a>> {
     let mut part = root;
@@ -112,11 +139,10 @@ fn find<'m, 'a>(root: Part<'m, 'a>, numbers: &[u32]) -> Option<Part<'m, 'a>> {
 }
 
 /// Fields of the names given, or all others, as they stand, and the empty line.
-fn fields(header: &[u8], names: &[Vec<u8>], wanted: bool) -> Octets {
-    let names: HashSet<Vec<u8>> = names.iter().map(|name| name.to_ascii_lowercase()).collect();
+fn fields(header: &[u8], names: &FieldNames, wanted: bool) -> Octets {
     let mut made = Vec::new();
     for field in Header::new(header).fields() {
-        if names.contains(&field.name.to_ascii_lowercase()) == wanted {
+        if names.contains(field.name) == wanted {
             made.extend_from_slice(&header[field.start..field.end]);
             // Cut off within the header.
             if !made.ends_with(b"\n") {

@@ -6,6 +6,7 @@
 
 mod appending;
 mod auth;
+mod binary;
 mod changes;
 mod changing;
 mod fetch;
@@ -17,12 +18,14 @@ mod ordering;
 mod refuse;
 mod searching;
 mod select;
+mod source;
 mod threads;
 mod vanishing;
 
 use std::ops::Range;
 
 use bytes::Bytes;
+use posthaste_message::mime::Encoding;
 use posthaste_scram::{ScramFirst, ScramProof};
 
 use crate::command::StatusItem;
@@ -126,6 +129,11 @@ pub enum ImapEvent {
     Read { octets: u64 },
     /// Write the output, then these octets of the open message. If they cannot be read, close: the client waits for them.
     Send(Range<u64>),
+    /// *Asks* how long these octets of the open message are without their transfer encoding. Answer with [`ImapMachine::decoded`].
+    Decode { range: Range<u64>, encoding: Encoding },
+    /// Write the output, then `octets` of what these octets of the open message are without their transfer encoding. If they cannot be had, close:
+    /// the client waits for them.
+    SendDecoded { range: Range<u64>, encoding: Encoding, octets: Range<u64> },
     /// *Asks* which UIDs vanished since a MODSEQ. Answer with [`ImapMachine::vanished`].
     Vanished { since: u64 },
     /// *Asks* what has changed in the view. Answer with [`ImapMachine::changes`].
@@ -241,6 +249,8 @@ pub enum LoginRefusal {
 pub enum MailRefusal {
     /// The message is gone, or its mailbox.
     Gone,
+    /// The transfer encoding of a part cannot be undone: `NO [UNKNOWN-CTE]`.
+    UnknownEncoding,
     /// The mailbox is read-only: `NO [READ-ONLY]`.
     ReadOnly,
     /// There is such a mailbox: `NO [ALREADYEXISTS]`.
@@ -261,6 +271,15 @@ pub enum MailRefusal {
     NoPermission,
     /// It is damaged: `NO [CORRUPTION]`.
     Damaged,
+}
+
+/// The length of a part without its transfer encoding.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct DecodedLength {
+    /// Octets.
+    pub octets: u64,
+    /// There is a NUL among them.
+    pub has_nul: bool,
 }
 
 /// A name in a list.

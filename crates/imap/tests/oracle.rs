@@ -12,8 +12,8 @@ use imap_types::search::SearchKey as TheirKey;
 use imap_types::sequence::{SeqOrUid, Sequence, SequenceSet as TheirSet};
 use imap_types::status::StatusDataItemName;
 use posthaste_imap::{
-    BodySection, BodySectionText, FetchItem, FlagChange, ImapCommand, ImapCommandError, ListCommand, ListReturn,
-    ListSelection, MailFlag, Partial, SearchCommand, SearchKey, SeqNo, SequenceSet, StatusItem, parse,
+    BodySection, BodySectionText, FetchItem, FieldNames, FlagChange, ImapCommand, ImapCommandError, ListCommand,
+    ListReturn, ListSelection, MailFlag, Partial, SearchCommand, SearchKey, SeqNo, SequenceSet, StatusItem, parse,
 };
 use proptest::prelude::*;
 use proptest::strategy::ValueTree as _;
@@ -83,7 +83,7 @@ fn part(part: Option<&Part>) -> Vec<u32> {
 }
 
 fn section(section: Option<&Section<'_>>) -> BodySection {
-    let names = |names: &[AString<'_>]| names.iter().map(text).collect();
+    let names = |names: &[AString<'_>]| FieldNames::new(&names.iter().map(text).collect::<Vec<_>>());
     let (numbers, text) = match section {
         None => (Vec::new(), BodySectionText::All),
         Some(Section::Part(numbers)) => (part(Some(numbers)), BodySectionText::All),

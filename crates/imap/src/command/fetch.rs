@@ -1,5 +1,7 @@
 //! Items of FETCH (RFC 3501 section 6.4.5).
 
+use std::collections::HashSet;
+
 use super::ImapCommandError;
 use super::parse::{Result, is_plain};
 use crate::lex::Cursor;
@@ -24,6 +26,14 @@ pub enum FetchItem {
         peek: bool,
         partial: Option<Partial>,
     },
+    /// BINARY[…] and BINARY.PEEK[…] (RFC 3516 section 4.2).
+    Binary {
+        part: Vec<u32>,
+        peek: bool,
+        partial: Option<Partial>,
+    },
+    /// BINARY.SIZE[…]
+    BinarySize(Vec<u32>),
     /// As BODY[], by another name.
     Rfc822,
     /// As `BODY.PEEK[HEADER]`, by another name.
@@ -58,30 +68,65 @@ pub enum BodySectionText {
     /// HEADER
     Header,
     /// HEADER.FIELDS
-    Fields(Vec<Vec<u8>>),
+    Fields(FieldNames),
     /// HEADER.FIELDS.NOT
-    FieldsNot(Vec<Vec<u8>>),
+    FieldsNot(FieldNames),
     /// TEXT
     Text,
     /// MIME
     Mime,
 }
 
+/// Names of header fields. They are looked up and written for each message of a FETCH, so both are prepared once.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct FieldNames {
+    /// As the answer repeats them.
+    written: Vec<u8>,
+    /// In lower case.
+    names: HashSet<Vec<u8>>,
+}
+
+impl FieldNames {
+    /// Names as a client gave them.
+    pub fn new(names: &[Vec<u8>]) -> Self {
+        let mut written = Vec::new();
+        for (at, name) in names.iter().enumerate() {
+            if at > 0 {
+                written.push(b' ');
+            }
+            match is_plain(name) {
+                true => written.extend_from_slice(name),
+                false => crate::write::string(&mut written, name),
+            }
+        }
+        Self { written, names: names.iter().map(|name| name.to_ascii_lowercase()).collect() }
+    }
+
+    /// True if a field of this name is among them, in any case.
+    pub fn contains(&self, name: &[u8]) -> bool {
+        self.names.contains(&name.to_ascii_lowercase())
+    }
+}
+
 /// Items of one FETCH.
 const ITEMS_MAX: usize = 1000;
+/// Items of one FETCH for which parts are decoded, each from its beginning.
+const DECODED_ITEMS_MAX: usize = 100;
 /// Part numbers of one section. A message is taken apart no deeper.
 const PART_DEPTH_MAX: usize = 200;
 
 pub(super) fn fetch_items(cursor: &mut Cursor<'_>) -> Result<Vec<FetchItem>> {
     use FetchItem::{Body, Envelope, Flags, InternalDate, Rfc822Size};
     if cursor.peek() == Some(b'(') {
-        let mut count = 0;
+        let (mut count, mut decoded) = (0, 0);
         return cursor.list(1, |cursor| {
+            let item = item(cursor)?;
             count += 1;
-            if count > ITEMS_MAX {
+            decoded += usize::from(matches!(item, FetchItem::Binary { .. } | FetchItem::BinarySize(_)));
+            if count > ITEMS_MAX || decoded > DECODED_ITEMS_MAX {
                 return Err(ImapCommandError::Limit("Too many items"));
             }
-            item(cursor)
+            Ok(item)
         });
     }
     for (name, items) in [
@@ -113,6 +158,9 @@ fn item(cursor: &mut Cursor<'_>) -> Result<FetchItem> {
         "BODY" if cursor.peek() != Some(b'[') => FetchItem::Body,
         "BODY" => body(cursor, false)?,
         "BODY.PEEK" => body(cursor, true)?,
+        "BINARY" => binary(cursor, false)?,
+        "BINARY.PEEK" => binary(cursor, true)?,
+        "BINARY.SIZE" => FetchItem::BinarySize(binary_part(cursor)?),
         _ => return Err(ImapCommandError::Bad("That item of FETCH is not known")),
     })
 }
@@ -121,14 +169,32 @@ fn body(cursor: &mut Cursor<'_>, peek: bool) -> Result<FetchItem> {
     cursor.expect(b'[', "A section is missing")?;
     let section = section(cursor)?;
     cursor.expect(b']', "A section is not closed")?;
-    let mut partial = None;
-    if cursor.take(b'<') {
-        let offset = cursor.number()?;
-        cursor.expect(b'.', "A partial range has two numbers")?;
-        partial = Some(Partial { offset, octets: cursor.nonzero()? });
-        cursor.expect(b'>', "A partial range is not closed")?;
+    Ok(FetchItem::Section { section, peek, partial: partial(cursor)? })
+}
+
+fn binary(cursor: &mut Cursor<'_>, peek: bool) -> Result<FetchItem> {
+    Ok(FetchItem::Binary { part: binary_part(cursor)?, peek, partial: partial(cursor)? })
+}
+
+fn binary_part(cursor: &mut Cursor<'_>) -> Result<Vec<u32>> {
+    cursor.expect(b'[', "A section is missing")?;
+    let section = section(cursor)?;
+    cursor.expect(b']', "A section is not closed")?;
+    match section.text {
+        BodySectionText::All => Ok(section.part),
+        _ => Err(ImapCommandError::Bad("BINARY is for parts")),
     }
-    Ok(FetchItem::Section { section, peek, partial })
+}
+
+fn partial(cursor: &mut Cursor<'_>) -> Result<Option<Partial>> {
+    if !cursor.take(b'<') {
+        return Ok(None);
+    }
+    let offset = cursor.number()?;
+    cursor.expect(b'.', "A partial range has two numbers")?;
+    let octets = cursor.nonzero()?;
+    cursor.expect(b'>', "A partial range is not closed")?;
+    Ok(Some(Partial { offset, octets }))
 }
 
 fn section(cursor: &mut Cursor<'_>) -> Result<BodySection> {
@@ -158,19 +224,57 @@ fn section(cursor: &mut Cursor<'_>) -> Result<BodySection> {
     Ok(BodySection { part, text })
 }
 
-fn field_names(cursor: &mut Cursor<'_>) -> Result<Vec<Vec<u8>>> {
+fn field_names(cursor: &mut Cursor<'_>) -> Result<FieldNames> {
     cursor.space()?;
-    cursor.list(1, Cursor::astring)
+    cursor.list(1, Cursor::astring).map(|names| FieldNames::new(&names))
+}
+
+/// Merges items that are equal, so that none is answered twice for a message.
+pub(crate) fn merge_items(items: Vec<FetchItem>) -> Vec<FetchItem> {
+    let mut merged: Vec<FetchItem> = Vec::with_capacity(items.len());
+    for item in items {
+        match merged.iter_mut().find(|earlier| earlier.answers(&item)) {
+            Some(earlier) => earlier.read_as(&item),
+            None => merged.push(item),
+        }
+    }
+    merged
+}
+
+impl FetchItem {
+    /// True if this item's answer is that of `other`.
+    fn answers(&self, other: &Self) -> bool {
+        match (self, other) {
+            (Self::Section { section, partial, .. }, Self::Section { section: other, partial: part, .. }) => {
+                section == other && partial == part
+            }
+            (Self::Binary { part, partial, .. }, Self::Binary { part: other, partial: range, .. }) => {
+                part == other && partial == range
+            }
+            _ => self == other,
+        }
+    }
+
+    /// Sets \Seen if `other` does.
+    fn read_as(&mut self, other: &Self) {
+        match (self, other) {
+            (Self::Section { peek, .. }, Self::Section { peek: other, .. })
+            | (Self::Binary { peek, .. }, Self::Binary { peek: other, .. }) => *peek &= other,
+            _ => {}
+        }
+    }
+}
+
+/// Part numbers with their dots.
+pub(crate) fn part_numbers(part: &[u32]) -> String {
+    part.iter().map(u32::to_string).collect::<Vec<_>>().join(".")
 }
 
 impl BodySection {
     /// Writes it as the answer repeats it, with its brackets.
     pub(crate) fn write(&self, out: &mut Vec<u8>) {
         out.push(b'[');
-        for (at, number) in self.part.iter().enumerate() {
-            let dot = if at > 0 { "." } else { "" };
-            out.extend_from_slice(format!("{dot}{number}").as_bytes());
-        }
+        out.extend_from_slice(part_numbers(&self.part).as_bytes());
         if !self.part.is_empty() && self.text != BodySectionText::All {
             out.push(b'.');
         }
@@ -179,23 +283,11 @@ impl BodySection {
             BodySectionText::Header => out.extend_from_slice(b"HEADER"),
             BodySectionText::Text => out.extend_from_slice(b"TEXT"),
             BodySectionText::Mime => out.extend_from_slice(b"MIME"),
-            BodySectionText::Fields(names) => write_names(out, b"HEADER.FIELDS (", names),
-            BodySectionText::FieldsNot(names) => write_names(out, b"HEADER.FIELDS.NOT (", names),
+            BodySectionText::Fields(names) => out.extend([b"HEADER.FIELDS (", &names.written[..], b")"].concat()),
+            BodySectionText::FieldsNot(names) => {
+                out.extend([b"HEADER.FIELDS.NOT (", &names.written[..], b")"].concat());
+            }
         }
         out.push(b']');
     }
-}
-
-fn write_names(out: &mut Vec<u8>, before: &[u8], names: &[Vec<u8>]) {
-    out.extend_from_slice(before);
-    for (at, name) in names.iter().enumerate() {
-        if at > 0 {
-            out.push(b' ');
-        }
-        match is_plain(name) {
-            true => out.extend_from_slice(name),
-            false => crate::write::string(out, name),
-        }
-    }
-    out.push(b')');
 }

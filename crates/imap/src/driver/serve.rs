@@ -11,6 +11,7 @@ use posthaste_mailstore::{
     BODY_READ_MAX, ListOptions, MailAccount, MailBody, MailboxView, MailstoreError, MessageRow, MessageWriter, ModSeq,
     NamePattern, RowOptions, SelectMode, Uid,
 };
+use posthaste_message::mime::Encoding;
 use posthaste_net::{Connection, Peer, SessionEnd};
 use posthaste_scram::{ScramFirst, ScramProof, ScramServer};
 use tokio::runtime::{Handle, RuntimeFlavor};
@@ -18,6 +19,7 @@ use tokio::sync::{Semaphore, SemaphorePermit};
 use tokio::task::{block_in_place, yield_now};
 use tokio::time::{Instant, timeout};
 
+use super::binary::{DecodedReader, measure, within};
 use super::connection::Line;
 use super::{Authenticator, ImapService, changes, mail};
 use crate::session::{
@@ -330,6 +332,15 @@ async fn messages<A: Authenticator>(
                 read(line, body, octets, &service.structures).await?;
             }
             ImapEvent::Send(range) => send(line, body.as_deref().expect("the message was opened"), range).await?,
+            ImapEvent::Decode { range, encoding } => {
+                let body = body.as_deref().expect("the message was opened");
+                let length = measure(body, range, encoding).await;
+                line.machine.decoded(length);
+            }
+            ImapEvent::SendDecoded { range, encoding, octets } => {
+                let body = body.as_deref().expect("the message was opened");
+                send_decoded(line, body, (range, encoding), octets).await?;
+            }
             ImapEvent::Flush => line.flush().await?,
             other => return Ok(other),
         }
@@ -433,6 +444,26 @@ async fn send(line: &mut Line, body: &dyn MailBody, range: Range<u64>) -> Result
         }
         line.stream.write(&piece).await?;
         from += piece.len() as u64;
+    }
+    Ok(())
+}
+
+/// Sends octets of a part without its transfer encoding.
+async fn send_decoded(
+    line: &mut Line,
+    body: &dyn MailBody,
+    (range, encoding): (Range<u64>, Encoding),
+    octets: Range<u64>,
+) -> Result<(), SessionEnd> {
+    line.flush().await?;
+    let mut reader = DecodedReader::new(body, range, encoding).map_err(|_| SessionEnd::Gone)?;
+    let mut at = 0;
+    while at < octets.end {
+        let piece = reader.next().await.map_err(|_| SessionEnd::Gone)?.ok_or(SessionEnd::Gone)?;
+        let wanted = within(piece, &octets, &mut at);
+        if !wanted.is_empty() {
+            line.stream.write(wanted).await?;
+        }
     }
     Ok(())
 }

@@ -1,19 +1,17 @@
 //! FETCH: one message after the other, each answered as soon as what is needed of it is known.
 
 use std::collections::VecDeque;
-use std::ops::Range;
 
-use posthaste_message::mime::{Header, Message};
+use posthaste_message::mime::Message;
 
+use super::binary::DecodedItem;
 use super::machine::{Reply, State};
+use super::source::{Known, Piece, Source};
 use super::vanishing::Vanishing;
-use super::{ImapEvent, ImapMachine, MailRefusal, MailRow, MessageChoice, SEEN};
-use crate::command::{BodySection, BodySectionText, FetchItem, Partial, Resync};
-use crate::date::write_internal_date;
-use crate::section::{Depth, Octets, of_message, of_part};
+use super::{DecodedLength, ImapEvent, ImapMachine, MailRefusal, MailRow, MessageChoice, SEEN};
+use crate::command::{FetchItem, Resync, merge_items};
+use crate::section::Depth;
 use crate::set::{NumberSet, SequenceSet};
-use crate::structure::Answer;
-use crate::{envelope, structure};
 
 /// A FETCH that is being answered.
 #[derive(Debug)]
@@ -33,6 +31,8 @@ pub(super) struct Fetching {
     failure: Option<MailRefusal>,
     /// The rest of the row's answer.
     pieces: VecDeque<Piece>,
+    /// A part of the row's message whose length is asked for.
+    decoding: Option<DecodedItem>,
     /// Rows are to be asked for first.
     choice: Option<(MessageChoice, bool)>,
     /// Messages with a higher MODSEQ only.
@@ -54,25 +54,13 @@ enum Step {
     Asked,
 }
 
-#[derive(Debug)]
-enum Piece {
-    Text(Vec<u8>),
-    Octets(Range<u64>),
-}
-
-/// The known part of a message.
-enum Known<'a> {
-    Nothing,
-    Header(&'a [u8]),
-    /// The message or its first octets.
-    Parts(&'a [u8]),
-}
-
 impl FetchItem {
     fn depth(&self) -> Option<Depth> {
         match self {
             Self::Envelope | Self::Rfc822Header | Self::Rfc822Text => Some(Depth::Header),
             Self::Body | Self::BodyStructure => Some(Depth::Parts),
+            Self::Binary { part, .. } | Self::BinarySize(part) if part.is_empty() => Some(Depth::Length),
+            Self::Binary { .. } | Self::BinarySize(_) => Some(Depth::Parts),
             Self::Rfc822 => Some(Depth::Length),
             Self::Section { section, .. } => Some(section.depth()),
             Self::Flags | Self::Uid | Self::ModSeq | Self::InternalDate | Self::Rfc822Size => None,
@@ -81,7 +69,10 @@ impl FetchItem {
 
     /// True if it sets \Seen (RFC 3501 section 6.4.5).
     fn reads(&self) -> bool {
-        matches!(self, Self::Rfc822 | Self::Rfc822Text | Self::Section { peek: false, .. })
+        matches!(
+            self,
+            Self::Rfc822 | Self::Rfc822Text | Self::Section { peek: false, .. } | Self::Binary { peek: false, .. }
+        )
     }
 
     fn sends(&self) -> bool {
@@ -94,10 +85,11 @@ impl ImapMachine {
         &mut self,
         tag: String,
         (uid, set): (bool, &SequenceSet),
-        mut items: Vec<FetchItem>,
+        items: Vec<FetchItem>,
         (changed_since, vanished): (Option<u64>, bool),
     ) -> Option<ImapEvent> {
         let choice = self.choice(&tag, uid, set)?;
+        let mut items = merge_items(items);
         // UID is part of each answer to UID FETCH (RFC 3501 section 6.4.8).
         if uid && !items.contains(&FetchItem::Uid) {
             items.insert(0, FetchItem::Uid);
@@ -182,10 +174,41 @@ impl ImapMachine {
                         None
                     }
                     Piece::Octets(range) => Some(ImapEvent::Send(range)),
+                    Piece::Decode(item) => {
+                        fetching.step = Step::Asked;
+                        Some(fetching.decoding.insert(item).ask())
+                    }
+                    Piece::Decoded { range, encoding, octets } => {
+                        Some(ImapEvent::SendDecoded { range, encoding, octets })
+                    }
+                    Piece::Failed => {
+                        fetching.fail(MailRefusal::UnknownEncoding);
+                        None
+                    }
                 }
             }
             Step::Asked => panic!("stepped while an answer about a message is awaited"),
         }
+    }
+
+    /// Answers [`ImapEvent::Decode`]. `None`: the encoding cannot be undone.
+    ///
+    /// # Panics
+    /// When it was not asked.
+    pub fn decoded(&mut self, answer: Result<Option<DecodedLength>, MailRefusal>) {
+        let State::Fetching(fetching) = &mut self.state else { panic!("decoded in {:?}", self.state) };
+        let item = fetching.decoding.take().expect("a length was asked for");
+        let length = answer.unwrap_or_else(|why| {
+            fetching.fail(why);
+            None
+        });
+        if length.is_none() {
+            fetching.fail(MailRefusal::UnknownEncoding);
+        }
+        if let Some(octets) = item.answer(length, &mut self.out) {
+            fetching.pieces.push_front(octets);
+        }
+        fetching.step = Step::Answer;
     }
 
     pub(super) fn fetched_row(&mut self, row: Result<Option<MailRow>, MailRefusal>) {
@@ -285,7 +308,7 @@ impl ImapMachine {
             if text.len() > start || !pieces.is_empty() {
                 text.push(b' ');
             }
-            let octets = match item {
+            let piece = match item {
                 FetchItem::Flags => {
                     self.out = std::mem::take(&mut text);
                     self.text("FLAGS ");
@@ -297,9 +320,9 @@ impl ImapMachine {
                 }
                 item => source.item(item, &mut text),
             };
-            if let Some(Octets::Range(range)) = octets {
+            if let Some(piece) = piece {
                 pieces.push_back(Piece::Text(std::mem::take(&mut text)));
-                pieces.push_back(Piece::Octets(range));
+                pieces.push_back(piece);
             }
         }
         text.extend_from_slice(b")\r\n");
@@ -323,6 +346,7 @@ impl ImapMachine {
 pub(super) fn unread(why: MailRefusal) -> Option<&'static str> {
     match why {
         MailRefusal::Gone => None,
+        MailRefusal::UnknownEncoding => Some("NO [UNKNOWN-CTE] Some parts have an encoding that cannot be undone"),
         MailRefusal::NoPermission => Some("NO [NOPERM] Some messages may not be read"),
         MailRefusal::Damaged => Some("NO [CORRUPTION] Some messages are damaged"),
         _ => Some("NO [UNAVAILABLE] Some messages cannot be read now"),
@@ -348,99 +372,11 @@ impl Fetching {
             len: None,
             failure: None,
             pieces: VecDeque::new(),
+            decoding: None,
             choice: Some((choice, sizes)),
             changed_since: None,
             seen: None,
             reply: None,
-        }
-    }
-}
-
-/// All that is known about a row.
-struct Source<'s> {
-    row: &'s MailRow,
-    header: Option<&'s [u8]>,
-    message: Option<&'s Message<'s>>,
-    known: &'s Known<'s>,
-    len: Option<u64>,
-}
-
-impl Source<'_> {
-    /// Writes an item but for octets of the message, which come after it.
-    fn item(&self, item: &FetchItem, out: &mut Vec<u8>) -> Option<Octets> {
-        let number =
-            |out: &mut Vec<u8>, name: &str, number: u64| out.extend_from_slice(format!("{name} {number}").as_bytes());
-        match item {
-            FetchItem::Flags => {}
-            FetchItem::Uid => number(out, "UID", self.row.uid.into()),
-            FetchItem::ModSeq => out.extend_from_slice(format!("MODSEQ ({})", self.row.modseq).as_bytes()),
-            FetchItem::InternalDate => {
-                out.extend_from_slice(b"INTERNALDATE ");
-                write_internal_date(out, self.row.internal_date);
-            }
-            FetchItem::Rfc822Size => number(out, "RFC822.SIZE", self.row.size.unwrap_or_default()),
-            FetchItem::Envelope => {
-                out.extend_from_slice(b"ENVELOPE ");
-                envelope::write(&mut Answer::new(out), &Header::new(self.header.unwrap_or_default()));
-            }
-            FetchItem::Body => self.structure(out, "BODY ", false),
-            FetchItem::BodyStructure => self.structure(out, "BODYSTRUCTURE ", true),
-            FetchItem::Rfc822 => return self.literal(out, "RFC822", self.root(&BodySectionText::All)),
-            FetchItem::Rfc822Header => return self.literal(out, "RFC822.HEADER", self.root(&BodySectionText::Header)),
-            FetchItem::Rfc822Text => return self.literal(out, "RFC822.TEXT", self.root(&BodySectionText::Text)),
-            FetchItem::Section { section, partial, .. } => return self.section(out, section, *partial),
-        }
-        None
-    }
-
-    /// Of a message that cannot be read, the structure is that of an empty one: the answer has no NIL for it.
-    fn structure(&self, out: &mut Vec<u8>, name: &str, extended: bool) {
-        out.extend_from_slice(name.as_bytes());
-        let empty = Message::parse(b"");
-        structure::write(&mut Answer::new(out), self.message.unwrap_or(&empty).root(), extended);
-    }
-
-    fn root(&self, text: &BodySectionText) -> Option<Octets> {
-        match text {
-            BodySectionText::All => self.len.map(|len| Octets::Range(0..len)),
-            text => Some(of_message(text, self.header?, self.len?)),
-        }
-    }
-
-    fn section(&self, out: &mut Vec<u8>, section: &BodySection, partial: Option<Partial>) -> Option<Octets> {
-        let octets = match section.part.is_empty() {
-            true => self.root(&section.text),
-            false => self.message.zip(self.len).and_then(|(message, len)| {
-                let Known::Parts(known) = self.known else { return None };
-                of_part(message, section, known.len(), len)
-            }),
-        };
-        let mut name = b"BODY".to_vec();
-        section.write(&mut name);
-        if let Some(partial) = partial {
-            name.extend_from_slice(format!("<{}>", partial.offset).as_bytes());
-        }
-        out.extend_from_slice(&name);
-        self.literal(out, "", octets.map(|octets| octets.cut(partial)))
-    }
-
-    /// What is not there is NIL (decisions 30 and 32).
-    fn literal(&self, out: &mut Vec<u8>, name: &str, octets: Option<Octets>) -> Option<Octets> {
-        out.extend_from_slice(name.as_bytes());
-        let Some(octets) = octets else {
-            out.extend_from_slice(b" NIL");
-            return None;
-        };
-        match octets.len() {
-            0 => out.extend_from_slice(b" \"\""),
-            len => out.extend_from_slice(format!(" {{{len}}}\r\n").as_bytes()),
-        }
-        match octets {
-            Octets::Made(made) => {
-                out.extend_from_slice(&made);
-                None
-            }
-            Octets::Range(range) => Some(Octets::Range(range)).filter(|octets| octets.len() > 0),
         }
     }
 }

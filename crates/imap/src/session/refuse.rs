@@ -8,6 +8,7 @@ pub(super) const READ_ONLY: &str = "NO [READ-ONLY] The mailbox is read-only";
 pub(super) fn refusal(why: MailRefusal) -> String {
     match why {
         MailRefusal::Gone => "NO [NONEXISTENT] There is no such mailbox",
+        MailRefusal::UnknownEncoding => "NO [UNKNOWN-CTE] The encoding of a part cannot be undone",
         MailRefusal::ReadOnly => READ_ONLY,
         MailRefusal::Exists => "NO [ALREADYEXISTS] There is such a mailbox",
         MailRefusal::UseTaken => "NO [USEATTR] No mailbox can have that special use here, or another one has it",

@@ -1,6 +1,8 @@
 //! The bare state machine with its owner, over a store in memory.
 #![allow(dead_code, reason = "each test file uses a part of it")]
 
+#[path = "../../src/driver/binary.rs"]
+mod binary;
 #[path = "../../src/driver/changes.rs"]
 mod changes;
 #[path = "../../src/driver/mail.rs"]
@@ -279,6 +281,20 @@ impl Host {
                 let octets = now(body.read(range.start, range.end)).unwrap();
                 assert_eq!(octets.len() as u64, range.end - range.start);
                 self.output.extend_from_slice(&octets);
+            }
+            ImapEvent::Decode { range, encoding } => {
+                let length = now(binary::measure(&**self.body.as_ref().unwrap(), range, encoding));
+                self.machine.decoded(length);
+            }
+            ImapEvent::SendDecoded { range, encoding, octets } => {
+                self.output.append(self.machine.output_mut());
+                let body = self.body.as_ref().unwrap();
+                let mut reader = binary::DecodedReader::new(&**body, range, encoding).unwrap();
+                let mut at = 0;
+                while at < octets.end {
+                    let piece = now(reader.next()).unwrap().unwrap();
+                    self.output.extend_from_slice(binary::within(piece, &octets, &mut at));
+                }
             }
             event => self.answer_change(event),
         }

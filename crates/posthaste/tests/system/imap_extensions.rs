@@ -1,5 +1,7 @@
 //! Extensions of IMAP, on the built program.
 
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD as BASE64;
 use rustix::process::Signal;
 
 use crate::imap::{Imap, serve};
@@ -34,5 +36,38 @@ fn several_messages_of_one_append_survive_a_kill() {
         assert!(said.contains("* 3 FETCH (UID 3 FLAGS () RFC822.SIZE 21)"), "{said}");
         assert!(imap.ok("FETCH 2 BODY.PEEK[]").contains(&long));
     }
+    server.stop();
+}
+
+#[test]
+fn parts_are_fetched_without_their_encoding() {
+    let dir = tempfile::tempdir().unwrap();
+    let (server, address) = serve(dir.path(), "", "imap");
+    let mut imap = Imap::logged_in(address);
+    // Longer than one read of the file: 300,000 octets with NULs among them.
+    let octets: Vec<u8> = (0..300_000u32).map(|at| (at % 251) as u8).collect();
+    let encoded = BASE64.encode(&octets);
+    let lines: Vec<&str> = encoded.as_bytes().chunks(76).map(|line| std::str::from_utf8(line).unwrap()).collect();
+    let mail = format!(
+        "Content-Type: multipart/mixed; boundary=b\r\n\r\n--b\r\nContent-Transfer-Encoding: base64\r\n\r\n{}\r\n\
+         --b\r\nContent-Transfer-Encoding: x-new\r\n\r\nx\r\n--b--\r\n",
+        lines.join("\r\n")
+    );
+    imap.ok(&format!("APPEND INBOX {}", literal(&mail)));
+    imap.ok("SELECT INBOX");
+    let (said, tagged) = imap.command("FETCH 1 (BINARY.SIZE[1] BINARY.PEEK[1] BINARY.PEEK[1]<299000.5000>)");
+    let end = &octets[299_000..];
+    let expected = [
+        b"* 1 FETCH (BINARY.SIZE[1] 300000 BINARY[1] ~{300000}\r\n",
+        &octets[..],
+        b" BINARY[1]<299000> ~{1000}\r\n",
+        end,
+        b")\r\n",
+    ];
+    assert_eq!(tagged, "OK FETCH completed");
+    assert!(said == expected.concat(), "{} octets", said.len());
+    let (said, tagged) = imap.command("FETCH 1 (BINARY.PEEK[2] UID)");
+    assert_eq!(said, b"* 1 FETCH (BINARY[2] NIL UID 1)\r\n");
+    assert!(tagged.starts_with("NO [UNKNOWN-CTE]"), "{tagged}");
     server.stop();
 }

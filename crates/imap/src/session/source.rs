@@ -1,0 +1,164 @@
+//! The answer to FETCH about one message.
+
+use std::ops::Range;
+
+use posthaste_message::mime::{Encoding, Header, Message};
+
+use super::MailRow;
+use super::binary::{DecodedItem, item_name};
+use crate::command::{BodySection, BodySectionText, FetchItem, Partial};
+use crate::date::write_internal_date;
+use crate::section::{Octets, PartOctets, of_binary, of_message, of_part};
+use crate::structure::Answer;
+use crate::{envelope, structure};
+
+/// A piece of the answer about a message.
+#[derive(Debug)]
+pub(super) enum Piece {
+    Text(Vec<u8>),
+    Octets(Range<u64>),
+    /// An item that needs the length of a part without its encoding.
+    Decode(DecodedItem),
+    /// Octets of a part without its encoding.
+    Decoded {
+        range: Range<u64>,
+        encoding: Encoding,
+        octets: Range<u64>,
+    },
+    /// The encoding of a part is not known.
+    Failed,
+}
+
+/// The known part of a message.
+pub(super) enum Known<'a> {
+    Nothing,
+    Header(&'a [u8]),
+    /// The message or its first octets.
+    Parts(&'a [u8]),
+}
+
+/// All that is known about a row.
+pub(super) struct Source<'s> {
+    pub row: &'s MailRow,
+    pub header: Option<&'s [u8]>,
+    pub message: Option<&'s Message<'s>>,
+    pub known: &'s Known<'s>,
+    pub len: Option<u64>,
+}
+
+impl Source<'_> {
+    /// Writes an item but for octets of the message, which come after it.
+    pub fn item(&self, item: &FetchItem, out: &mut Vec<u8>) -> Option<Piece> {
+        let number =
+            |out: &mut Vec<u8>, name: &str, number: u64| out.extend_from_slice(format!("{name} {number}").as_bytes());
+        match item {
+            FetchItem::Flags => {}
+            FetchItem::Uid => number(out, "UID", self.row.uid.into()),
+            FetchItem::ModSeq => out.extend_from_slice(format!("MODSEQ ({})", self.row.modseq).as_bytes()),
+            FetchItem::InternalDate => {
+                out.extend_from_slice(b"INTERNALDATE ");
+                write_internal_date(out, self.row.internal_date);
+            }
+            FetchItem::Rfc822Size => number(out, "RFC822.SIZE", self.row.size.unwrap_or_default()),
+            FetchItem::Envelope => {
+                out.extend_from_slice(b"ENVELOPE ");
+                envelope::write(&mut Answer::new(out), &Header::new(self.header.unwrap_or_default()));
+            }
+            FetchItem::Body => self.structure(out, "BODY ", false),
+            FetchItem::BodyStructure => self.structure(out, "BODYSTRUCTURE ", true),
+            FetchItem::Rfc822 => return self.literal(out, "RFC822", self.root(&BodySectionText::All)),
+            FetchItem::Rfc822Header => return self.literal(out, "RFC822.HEADER", self.root(&BodySectionText::Header)),
+            FetchItem::Rfc822Text => return self.literal(out, "RFC822.TEXT", self.root(&BodySectionText::Text)),
+            FetchItem::Section { section, partial, .. } => return self.section(out, section, *partial),
+            FetchItem::Binary { part, partial, .. } => return self.binary(out, part, *partial),
+            FetchItem::BinarySize(part) => return self.binary_size(out, part),
+        }
+        None
+    }
+
+    /// Of a message that cannot be read, the structure is that of an empty one: the answer has no NIL for it.
+    fn structure(&self, out: &mut Vec<u8>, name: &str, extended: bool) {
+        out.extend_from_slice(name.as_bytes());
+        let empty = Message::parse(b"");
+        structure::write(&mut Answer::new(out), self.message.unwrap_or(&empty).root(), extended);
+    }
+
+    fn root(&self, text: &BodySectionText) -> Option<Octets> {
+        match text {
+            BodySectionText::All => self.len.map(|len| Octets::Range(0..len)),
+            text => Some(of_message(text, self.header?, self.len?)),
+        }
+    }
+
+    fn part_octets(&self, part: &[u32]) -> Option<PartOctets> {
+        if part.is_empty() {
+            return self.len.map(|len| PartOctets::Plain(0..len));
+        }
+        let Known::Parts(known) = self.known else { return None };
+        of_binary(self.message?, part, known.len(), self.len?)
+    }
+
+    fn binary(&self, out: &mut Vec<u8>, part: &[u32], partial: Option<Partial>) -> Option<Piece> {
+        let name = item_name("BINARY", part, partial);
+        match self.part_octets(part) {
+            Some(PartOctets::Encoded(range, encoding)) => {
+                Some(Piece::Decode(DecodedItem::octets(name, range, encoding, partial)))
+            }
+            Some(PartOctets::Plain(range)) => self.literal(out, &name, Some(Octets::Range(range).cut(partial))),
+            Some(PartOctets::Unknown) => self.literal(out, &name, None).or(Some(Piece::Failed)),
+            None => self.literal(out, &name, None),
+        }
+    }
+
+    /// The answer has no NIL for a part that is not there.
+    fn binary_size(&self, out: &mut Vec<u8>, part: &[u32]) -> Option<Piece> {
+        let name = item_name("BINARY.SIZE", part, None);
+        let (size, piece) = match self.part_octets(part) {
+            Some(PartOctets::Encoded(range, encoding)) => {
+                return Some(Piece::Decode(DecodedItem::size(name, range, encoding)));
+            }
+            Some(PartOctets::Plain(range)) => (range.end - range.start, None),
+            Some(PartOctets::Unknown) => (0, Some(Piece::Failed)),
+            None => (0, None),
+        };
+        out.extend_from_slice(format!("{name} {size}").as_bytes());
+        piece
+    }
+
+    fn section(&self, out: &mut Vec<u8>, section: &BodySection, partial: Option<Partial>) -> Option<Piece> {
+        let octets = match section.part.is_empty() {
+            true => self.root(&section.text),
+            false => self.message.zip(self.len).and_then(|(message, len)| {
+                let Known::Parts(known) = self.known else { return None };
+                of_part(message, section, known.len(), len)
+            }),
+        };
+        let mut name = b"BODY".to_vec();
+        section.write(&mut name);
+        if let Some(partial) = partial {
+            name.extend_from_slice(format!("<{}>", partial.offset).as_bytes());
+        }
+        out.extend_from_slice(&name);
+        self.literal(out, "", octets.map(|octets| octets.cut(partial)))
+    }
+
+    /// What is not there is NIL (decisions 30 and 32).
+    fn literal(&self, out: &mut Vec<u8>, name: &str, octets: Option<Octets>) -> Option<Piece> {
+        out.extend_from_slice(name.as_bytes());
+        let Some(octets) = octets else {
+            out.extend_from_slice(b" NIL");
+            return None;
+        };
+        match octets.len() {
+            0 => out.extend_from_slice(b" \"\""),
+            len => out.extend_from_slice(format!(" {{{len}}}\r\n").as_bytes()),
+        }
+        match octets {
+            Octets::Made(made) => {
+                out.extend_from_slice(&made);
+                None
+            }
+            Octets::Range(range) => Some(range).filter(|range| !range.is_empty()).map(Piece::Octets),
+        }
+    }
+}
