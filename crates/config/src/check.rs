@@ -57,6 +57,7 @@ pub(super) fn check(config: &Config) -> Result<Directory, Problem> {
     config.log.check()?;
     let directory = Directory::new(&config.domains, crate::MAILDIR)?;
     config.auth.rates_by_login(&directory)?;
+    config.quota.by_maildir(&directory)?;
     check_owners(config)?;
     Ok(directory)
 }

@@ -21,6 +21,7 @@ mod log;
 mod manual_tests;
 mod owners;
 mod place;
+mod quota;
 mod reading;
 mod reload;
 mod tls;
@@ -56,6 +57,7 @@ pub use posthaste_search::Section as Search;
 pub use posthaste_smtp::section::{Policy, PolicyOverrides};
 pub use posthaste_smtp::{BareNewlines, LongLines, NulOctets};
 pub use posthaste_transport::Section as Transport;
+pub use quota::{AccountQuota, Quota};
 pub use reload::NeedsRestart;
 pub use tls::{ListenerTls, Tls};
 pub use values::{Rates, SpoolShare};
@@ -94,6 +96,9 @@ pub struct Config {
     /// Who may log in.
     #[serde(default, deserialize_with = "values::table")]
     pub auth: Auth,
+    /// How much mail each account may have.
+    #[serde(default, deserialize_with = "values::table")]
+    pub quota: Quota,
     /// Settings that all HTTP listeners share.
     #[serde(default, deserialize_with = "values::table")]
     pub http: Http,
@@ -143,6 +148,7 @@ impl Default for Config {
             policy: Policy::default(),
             tls: Tls::default(),
             auth: Auth::default(),
+            quota: Quota::default(),
             http: Http::default(),
             transport: Transport::default(),
             relay: Relay::default(),

@@ -118,6 +118,7 @@ impl Config {
             policy: new.policy,
             tls: new.tls,
             auth: new.auth,
+            quota: new.quota,
             http: new.http,
             dns: new.dns,
             networks: new.networks,

@@ -15,6 +15,7 @@ mod machine;
 mod managing;
 mod matching;
 mod ordering;
+mod quota;
 mod refuse;
 mod searching;
 mod select;
@@ -156,6 +157,8 @@ pub enum ImapEvent {
     Finish,
     /// The command failed: none of its messages is kept.
     Abandon,
+    /// *Asks* for the quota of the account, in the eyes of a mailbox if one is named. Answer with [`ImapMachine::quota`].
+    Quota { mailbox: Option<String> },
     /// *Asks* to change the list of mailboxes. Answer with [`ImapMachine::managed`].
     Manage(MailboxChange),
 }
@@ -261,6 +264,8 @@ pub enum MailRefusal {
     Cannot(&'static str),
     /// There is no room: `NO [OVERQUOTA]`.
     NoSpace,
+    /// The quota is used up: `NO [OVERQUOTA]`.
+    OverQuota,
     /// Too much is asked for: `NO [LIMIT]`.
     Limit,
     /// The message is too long: `NO [TOOBIG]`.
@@ -271,6 +276,15 @@ pub enum MailRefusal {
     NoPermission,
     /// It is damaged: `NO [CORRUPTION]`.
     Damaged,
+}
+
+/// Use of an account's quota.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct MailQuota {
+    /// Octets of all messages, and how many there may be; `None`: any number.
+    pub bytes: (u64, Option<u64>),
+    /// Messages, and how many there may be.
+    pub messages: (u64, Option<u64>),
 }
 
 /// The length of a part without its transfer encoding.

@@ -29,9 +29,12 @@ pub enum MailstoreError {
     /// It is never possible (IMAP: NO \[CANNOT\]). The reason is a sentence for the user.
     #[error("{0}")]
     Cannot(&'static str),
-    /// There is no room: the disk is full or a quota is used up (IMAP: NO \[OVERQUOTA\]). Nothing was changed.
+    /// There is no room: the disk is full (IMAP: NO \[OVERQUOTA\]). Nothing was changed.
     #[error("no room")]
     NoSpace,
+    /// The account's quota is used up (IMAP: NO \[OVERQUOTA\]). Nothing was changed.
+    #[error("the quota is used up")]
+    OverQuota,
     /// Too much is asked for: keywords, mailboxes, messages at once (IMAP: NO \[LIMIT\]). Nothing was changed.
     #[error("over a limit")]
     Limit,

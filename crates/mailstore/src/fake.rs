@@ -20,7 +20,7 @@ use crate::row::{MailboxId, MailboxStatus, ModSeq, NumberRange, Uid, UidValidity
 use crate::snapshot::{Message, Snapshot, SnapshotView, Source, status};
 use crate::store::{
     AppendRequest, Asked, BODY_READ_MAX, HEADER_BYTES_MAX, ListOptions, MailAccount, MailBody, MailboxListing,
-    MailboxView, Mailstore, MessageWriter, SelectMode,
+    MailboxView, Mailstore, MessageWriter, QuotaUse, SelectMode,
 };
 
 /// A store of one login, with an empty INBOX at first. Clones are the same store.
@@ -45,6 +45,7 @@ struct Account {
     is_unreadable: AtomicBool,
     /// The answer to all changes, if they are refused.
     refusal: Mutex<Option<MailstoreError>>,
+    quota: Mutex<Option<QuotaUse>>,
     last_id: AtomicU32,
     mailboxes: Mutex<Mailboxes>,
     subscriptions: Mutex<BTreeSet<MailboxName>>,
@@ -85,6 +86,7 @@ impl FakeStore {
             login: login.to_owned(),
             is_unreadable: AtomicBool::new(false),
             refusal: Mutex::default(),
+            quota: Mutex::default(),
             last_id: AtomicU32::new(0),
             mailboxes: Mutex::default(),
             subscriptions: Mutex::default(),
@@ -101,6 +103,11 @@ impl FakeStore {
     /// Refuses all changes by sessions from now on, in this way; `None` allows them again.
     pub fn refuse_changes(&self, refusal: Option<MailstoreError>) {
         *lock(&self.0.refusal) = refusal;
+    }
+
+    /// Says so from now on of the quota. It refuses nothing.
+    pub fn set_quota(&self, quota: Option<QuotaUse>) {
+        *lock(&self.0.quota) = quota;
     }
 
     /// Makes a mailbox, and subscribes to it; UIDVALIDITY is 1000 and its id. One of a usual name has its special use.
@@ -311,6 +318,10 @@ impl MailAccount for Account {
             };
             Ok(())
         })
+    }
+
+    fn quota(&self) -> Asked<'_, Option<QuotaUse>> {
+        Box::pin(async move { Ok(*lock(&self.quota)) })
     }
 
     fn append(&self, mailbox: MailboxId, message: AppendRequest) -> Asked<'_, Box<dyn MessageWriter>> {

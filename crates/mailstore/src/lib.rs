@@ -31,7 +31,7 @@ pub use error::MailstoreError;
 pub use fake::{FakeMessage, FakeStore};
 pub use flags::{FlagUpdate, FlagUpdateMode, KEYWORDS_MAX, KeywordTable, MessageFlags};
 pub use maildirs::{
-    FileWriter, FindMaildir, ForgetMail, IsPending, MailArrivals, MaildirLogins, MaildirStore, SettleFiles,
+    FileWriter, FindMaildir, ForgetMail, IsPending, MailArrivals, MaildirLogins, MaildirStore, QuotaTable, SettleFiles,
 };
 pub use name::{LEVEL_CHARS_MAX, LEVELS_MAX, MailboxName, NameError, SEPARATOR, SpecialUse};
 pub use pattern::NamePattern;
@@ -39,5 +39,5 @@ pub use row::{MailboxId, MailboxStatus, MessageRow, MessageSet, ModSeq, NumberRa
 pub use store::{
     AppendRequest, AppendedMessage, Asked, BODY_READ_MAX, ChangedFlags, CopiedMessages, ExpungedMessage,
     HEADER_BYTES_MAX, ListOptions, ListedMailbox, MailAccount, MailBody, MailboxListing, MailboxView, Mailstore,
-    MessageRows, MessageWriter, RowOptions, SelectMode, StoredFlags, ViewChanges,
+    MessageRows, MessageWriter, QuotaLimits, QuotaUse, RowOptions, SelectMode, StoredFlags, ViewChanges,
 };

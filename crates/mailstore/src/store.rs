@@ -83,11 +83,17 @@ pub trait MailAccount: Send + Sync {
     /// [`MailstoreError::NoSpace`], [`MailstoreError::Limit`], [`MailstoreError::Unavailable`].
     fn subscribe<'a>(&'a self, name: &'a MailboxName, on: bool) -> Asked<'a, ()>;
 
+    /// How much mail there is, and may be; `None` if there may be any amount.
+    ///
+    /// # Errors
+    /// [`MailstoreError::Unavailable`].
+    fn quota(&self) -> Asked<'_, Option<QuotaUse>>;
+
     /// Begins to put a message into a mailbox.
     ///
     /// # Errors
-    /// [`MailstoreError::NoMailbox`], [`MailstoreError::ReadOnly`], [`MailstoreError::NoSpace`], [`MailstoreError::Limit`],
-    /// [`MailstoreError::TooBig`], [`MailstoreError::Unavailable`].
+    /// [`MailstoreError::NoMailbox`], [`MailstoreError::ReadOnly`], [`MailstoreError::NoSpace`], [`MailstoreError::OverQuota`],
+    /// [`MailstoreError::Limit`], [`MailstoreError::TooBig`], [`MailstoreError::Unavailable`].
     fn append(&self, mailbox: MailboxId, message: AppendRequest) -> Asked<'_, Box<dyn MessageWriter>>;
 }
 
@@ -100,6 +106,33 @@ pub enum SelectMode {
     Writable,
     /// Flags and messages may be changed, and what is `\Recent` stays for another session (POP3).
     KeepsRecent,
+}
+
+/// How much mail an account may have.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct QuotaLimits {
+    /// RFC822.SIZE of all messages; `None`: any.
+    pub bytes: Option<u64>,
+    /// Messages; `None`: any number.
+    pub messages: Option<u64>,
+}
+
+impl QuotaLimits {
+    /// True if there may be any amount.
+    pub fn is_none(&self) -> bool {
+        *self == Self::default()
+    }
+}
+
+/// The mail of an account beside its limits.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct QuotaUse {
+    /// RFC822.SIZE of all messages.
+    pub bytes: u64,
+    /// Messages.
+    pub messages: u64,
+    /// At least one.
+    pub limits: QuotaLimits,
 }
 
 /// A message to [append](MailAccount::append).
@@ -279,7 +312,7 @@ pub trait MailboxView: Send + Sync {
     ///
     /// # Errors
     /// [`MailstoreError::NoMailbox`]: the mailbox `to` is gone; [`MailstoreError::NoPermission`], [`MailstoreError::Damaged`],
-    /// [`MailstoreError::NoSpace`], [`MailstoreError::Limit`], [`MailstoreError::Unavailable`]. Nothing is changed then.
+    /// [`MailstoreError::NoSpace`], [`MailstoreError::OverQuota`] (not of [`move_to`](Self::move_to)), [`MailstoreError::Limit`], [`MailstoreError::Unavailable`]. Nothing is changed then.
     fn copy<'a>(&'a self, set: &'a MessageSet, to: MailboxId) -> Asked<'a, Option<CopiedMessages>>;
 
     /// Moves messages of a set, as [`copy`](Self::copy) (RFC 6851).

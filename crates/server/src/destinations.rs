@@ -23,6 +23,7 @@ use crate::stuck::StuckStreams;
 /// The destinations of this server's mail.
 pub(crate) struct Destinations {
     maildirs: LocalDelivery,
+    mailboxes: Option<MailArrivals>,
     events: Option<Recorder>,
     transports: Arc<Late<Transports>>,
     remote: Arc<RemoteHosts>,
@@ -39,12 +40,12 @@ impl Destinations {
         let remote = Arc::<RemoteHosts>::default();
         // Mail that has no place in the mailboxes must not be delivered either, so they come first.
         let mut list: Vec<Arc<dyn Destination>> = Vec::new();
-        list.extend(mailboxes.map(|mailboxes| Arc::new(mailboxes) as Arc<dyn Destination>));
+        list.extend(mailboxes.clone().map(|mailboxes| Arc::new(mailboxes) as Arc<dyn Destination>));
         list.push(Arc::new(maildirs.clone()));
         list.extend(events.clone().map(|recorder| Arc::new(recorder) as Arc<dyn Destination>));
         list.push(transports.clone());
         list.push(remote.queue().clone());
-        Self { maildirs, events, transports, remote, list, stuck: Arc::default() }
+        Self { maildirs, mailboxes, events, transports, remote, list, stuck: Arc::default() }
     }
 
     /// All of them.
@@ -78,6 +79,14 @@ impl Destinations {
     /// Why not.
     pub fn check(&self, place: &MailPlace, recipients: u64) -> Result<(), NotTaken> {
         self.list.iter().try_for_each(|destination| destination.check(place, recipients))
+    }
+
+    /// True if the quota of a Maildir's account leaves room for so many bytes.
+    pub async fn has_room(&self, maildir: &str, bytes: u64) -> bool {
+        match &self.mailboxes {
+            Some(mailboxes) => mailboxes.has_room(maildir, bytes).await,
+            None => true,
+        }
     }
 
     /// Figures of all of them together.

@@ -9,7 +9,7 @@ use posthaste_intake::{Destination, Intake, MemoryBudget};
 use posthaste_maildir::MailboxPath;
 use posthaste_mailstore::ledger::{LedgerError, LedgerReport, MailLedger, applied_in};
 use posthaste_mailstore::table::{FILE as TABLE_FILE, MetaError};
-use posthaste_mailstore::{FileWriter, MaildirLogins, MaildirStore};
+use posthaste_mailstore::{FileWriter, MaildirLogins, MaildirStore, QuotaLimits, QuotaTable};
 use posthaste_spool::{Damage, Lsn};
 use tokio::task::spawn_blocking;
 use tokio::time::Instant;
@@ -18,6 +18,7 @@ use crate::opening::log_damaged;
 use crate::receive::Receiver;
 use crate::services::{Ending, OnFailure, Service, end_blocking};
 use posthaste_config::Config;
+use posthaste_directory::Directory;
 
 pub(crate) const NAME: &str = "mailboxes";
 /// So long the removal of a mailbox waits for delivery that writes to it.
@@ -103,6 +104,7 @@ impl Mailboxes {
     ) -> Result<Self, UnreadableMailboxes> {
         let (table, mail) = (table_of(config), config.storage.mail.clone());
         let (host, damage) = (config.host_name.to_string(), damage.to_vec());
+        let quotas = quotas_of(config, &config.directory());
         let DeliveredFiles { nonce, awaits, writer, remove, settle } = files;
         let spool = Arc::clone(intake.spool());
         let open = move || {
@@ -118,6 +120,7 @@ impl Mailboxes {
             let settle = move || settle(REMOVAL_PATIENCE).map_err(std::io::Error::other);
             let writer = FileWriter { files: writer, forget: Box::new(forget), settle: Box::new(settle) };
             store.open_for_append(intake, writer, memory);
+            store.limit(quotas);
             Ok((Self { ledger, store: Arc::new(store) }, report))
         };
         let opened = spawn_blocking(open).await.map_err(|error| UnreadableMailboxes::of_system(error.into()));
@@ -133,6 +136,19 @@ impl Mailboxes {
 
     pub fn store(&self) -> &Arc<MaildirStore> {
         &self.store
+    }
+}
+
+fn quotas_of(config: &Config, directory: &Directory) -> QuotaTable {
+    let limits = |(bytes, messages): (u64, u64)| QuotaLimits {
+        bytes: Some(bytes).filter(|bytes| *bytes > 0),
+        messages: Some(messages).filter(|messages| *messages > 0),
+    };
+    let quota = &config.quota;
+    let by_inbox = quota.by_maildir(directory).expect("checked with the configuration").into_iter();
+    QuotaTable {
+        default: limits((quota.bytes, quota.messages)),
+        by_inbox: by_inbox.map(|(maildir, own)| (maildir.to_string(), limits(own))).collect(),
     }
 }
 
@@ -182,6 +198,11 @@ impl Service for Mailboxes {
 
     fn on_failure(&self) -> OnFailure {
         OnFailure::GoOn("nobody can read mail")
+    }
+
+    fn reload(&mut self, config: &Config, directory: &Arc<Directory>) -> Vec<&'static str> {
+        self.store.limit(quotas_of(config, directory));
+        Vec::new()
     }
 
     fn stop(self: Box<Self>, _: Instant) -> Ending<'static> {

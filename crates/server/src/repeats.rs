@@ -21,6 +21,8 @@ pub(crate) enum Kind {
     Broken,
     /// Too much mail waits for one mailbox: 452 4.2.2.
     MailboxFull,
+    /// The quota of an account is used up: 452 4.2.2 or 552 5.2.2.
+    AccountFull,
     /// No memory for another recipient: 452 4.3.1.
     NoMemory,
     /// Too much mail waits for other hosts: 452 4.3.1.
@@ -71,6 +73,7 @@ impl Kind {
             Self::Slow => "the storage is too slow",
             Self::Broken => "the storage fails",
             Self::MailboxFull => "too much mail waits for a mailbox",
+            Self::AccountFull => "the quota of an account is used up",
             Self::NoMemory => "no memory for recipients",
             Self::QueueFull => "too much mail waits for other hosts",
             Self::OverQuota => "an account is at its limit of recipients",

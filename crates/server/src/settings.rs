@@ -41,6 +41,10 @@ pub(crate) struct Settings {
     relay_local: bool,
     /// Domains for which everybody's is.
     relay_domains: Vec<String>,
+    /// Accounts have quotas.
+    pub quota_is_set: bool,
+    /// Mail for an account that is full is refused for good.
+    pub quota_is_permanent: bool,
     pub tenants: Tenants,
     pub maps: Maps,
     /// A notification of a failure returns a message up to this size whole.
@@ -94,6 +98,8 @@ impl Settings {
             relay_networks: ByNetwork::new(false, networks),
             relay_local: config.relay.local_users,
             relay_domains,
+            quota_is_set: config.quota.is_set(),
+            quota_is_permanent: config.quota.permanent,
             tenants: Tenants::new(config),
             maps: Maps::new(&config.relay),
             returned_bytes: config.relay.returned_bytes,

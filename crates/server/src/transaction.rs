@@ -29,6 +29,8 @@ pub(crate) struct Transaction {
     returned: Vec<Returned>,
     /// The client of HTTP is named in `Received`.
     names_client: bool,
+    /// Octets that the client means to send; 0: not said.
+    announced: u64,
     /// Entries for its batch that are no destination's.
     also: Vec<Entry>,
     /// Octets that the recipients take, here, in the envelope and in the spool's record.
@@ -94,6 +96,16 @@ impl Transaction {
         self.bytes = bytes;
         self.remote.push(rcpt.clone());
         Ok(())
+    }
+
+    /// The client says how long the message is (RFC 1870).
+    pub fn announce(&mut self, size: Option<u64>) {
+        self.announced = size.unwrap_or(0);
+    }
+
+    /// Octets that the client means to send; 0: not said.
+    pub fn announced(&self) -> u64 {
+        self.announced
     }
 
     /// Names the client of HTTP in `Received`.

@@ -7,9 +7,9 @@ use posthaste_mailstore::{
     MessageFlags, MessageSet, MessageWriter, ModSeq, NumberRange, RowOptions, SpecialUse, Uid,
 };
 
-use super::mail::{message_set, ranges, refusal};
+use super::mail::{message_set, quota as quota_of, ranges, refusal};
 use crate::session::{
-    AppendedMail, CopiedMail, FlagChange, FlagsUpdate, MailRefusal, MailboxChange, MessageChoice, MessageOffer,
+    AppendedMail, CopiedMail, FlagChange, FlagsUpdate, MailQuota, MailRefusal, MailboxChange, MessageChoice, MessageOffer,
     StoredMail,
 };
 use crate::set::NumberSet;
@@ -23,6 +23,14 @@ fn refused(error: MailstoreError) -> MailRefusal {
 pub(super) async fn find(account: &dyn MailAccount, name: &str) -> Answer<MailboxId> {
     let name = MailboxName::parse(name).map_err(|_| MailRefusal::Gone)?;
     account.find(&name).await.map_err(refused)?.ok_or(MailRefusal::Gone)
+}
+
+/// The quota of the account. [`MailRefusal::Gone`]: there is no such mailbox.
+pub(super) async fn quota(account: &dyn MailAccount, mailbox: Option<&str>) -> Answer<Option<MailQuota>> {
+    if let Some(mailbox) = mailbox {
+        find(account, mailbox).await?;
+    }
+    Ok(account.quota().await.map_err(refused)?.as_ref().map(quota_of))
 }
 
 pub(super) async fn store(

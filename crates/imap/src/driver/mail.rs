@@ -4,11 +4,11 @@ use std::time::UNIX_EPOCH;
 
 use posthaste_mailstore::{
     ExpungedMessage, KeywordTable, ListedMailbox, MailboxStatus, MailboxView, MailstoreError, MessageRow, MessageSet,
-    NumberRange, ViewChanges,
+    NumberRange, QuotaUse, ViewChanges,
 };
 
 use crate::session::{
-    ChangedRow, ExpungedRow, ListedName, MailChanges, MailRefusal, MailRow, MailboxCounts, MessageChoice,
+    ChangedRow, ExpungedRow, ListedName, MailChanges, MailQuota, MailRefusal, MailRow, MailboxCounts, MessageChoice,
     SelectedMailbox,
 };
 use crate::set::NumberSet;
@@ -23,6 +23,7 @@ pub(super) fn refusal(error: &MailstoreError) -> MailRefusal {
         MailstoreError::UseTaken => MailRefusal::UseTaken,
         MailstoreError::Cannot(why) => MailRefusal::Cannot(why),
         MailstoreError::NoSpace => MailRefusal::NoSpace,
+        MailstoreError::OverQuota => MailRefusal::OverQuota,
         MailstoreError::Limit => MailRefusal::Limit,
         MailstoreError::TooBig => MailRefusal::TooBig,
         _ => MailRefusal::Unavailable,
@@ -86,6 +87,11 @@ fn expunged(message: &ExpungedMessage) -> ExpungedRow {
 
 pub(super) fn vanished(uids: &[NumberRange]) -> NumberSet {
     NumberSet::from_ranges(uids.iter().map(|range| range.first..=range.last).collect())
+}
+
+pub(super) fn quota(quota: &QuotaUse) -> MailQuota {
+    let QuotaUse { bytes, messages, limits } = *quota;
+    MailQuota { bytes: (bytes, limits.bytes), messages: (messages, limits.messages) }
 }
 
 pub(super) fn counts(status: &MailboxStatus) -> MailboxCounts {

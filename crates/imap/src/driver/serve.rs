@@ -181,6 +181,10 @@ impl Mine {
             | ImapEvent::Write(_)
             | ImapEvent::Finish
             | ImapEvent::Abandon => append(line, account, &mut self.writer, ask).await,
+            ImapEvent::Quota { mailbox } => {
+                let quota = changes::quota(account, mailbox.as_deref()).await;
+                line.machine.quota(quota);
+            }
             ImapEvent::Manage(change) => line.machine.managed(changes::manage(account, change).await),
             ask => change(line, account, self.view.as_deref().expect("a mailbox is selected"), ask).await,
         }

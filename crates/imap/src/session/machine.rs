@@ -86,6 +86,11 @@ pub(super) enum State {
         name: String,
         items: Vec<StatusItem>,
     },
+    /// Waits for [`ImapMachine::quota`].
+    Quota {
+        tag: String,
+        mailbox: Option<String>,
+    },
     Selecting(Box<Selecting>),
     Fetching(Box<Fetching>),
     Vanishing(Box<Vanishing>),
@@ -305,6 +310,7 @@ impl ImapMachine {
                 | State::ScramProof { .. }
                 | State::Tls
                 | State::Status { .. }
+                | State::Quota { .. }
                 | State::Changing(_)
                 | State::Changes(_)
                 | State::Closed => {
@@ -467,10 +473,9 @@ impl ImapMachine {
             ImapCommand::Search { uid, search } => self.search(tag, uid, search),
             ImapCommand::Sort { uid, sort } => self.sort(tag, uid, sort),
             ImapCommand::Thread { uid, thread } => self.thread(tag, uid, thread),
-            ImapCommand::GetQuota(_)
-            | ImapCommand::GetQuotaRoot(_)
-            | ImapCommand::SetQuota { .. }
-            | ImapCommand::Compress(_) => {
+            ImapCommand::GetQuota(root) => self.get_quota(tag, &root),
+            ImapCommand::GetQuotaRoot(mailbox) => self.get_quota_root(tag, &mailbox),
+            ImapCommand::SetQuota { .. } | ImapCommand::Compress(_) => {
                 self.bad(&tag, "That command is not offered");
                 None
             }

@@ -14,6 +14,7 @@ pub(super) fn refusal(why: MailRefusal) -> String {
         MailRefusal::UseTaken => "NO [USEATTR] No mailbox can have that special use here, or another one has it",
         MailRefusal::Cannot(why) => return format!("NO [CANNOT] {why}"),
         MailRefusal::NoSpace => "NO [OVERQUOTA] There is no room for it",
+        MailRefusal::OverQuota => "NO [OVERQUOTA] The quota is used up",
         MailRefusal::Limit => "NO [LIMIT] That is too much at once, or more than there may be",
         MailRefusal::TooBig => "NO [TOOBIG] The message is too long",
         MailRefusal::Unavailable => "NO [UNAVAILABLE] Nothing was changed, try again later",

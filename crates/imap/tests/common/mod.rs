@@ -17,7 +17,7 @@ use posthaste_imap::session::{ImapConfig, ImapCredentials, ImapEvent, ImapMachin
 use posthaste_mailstore::Mailstore as _;
 use posthaste_mailstore::{
     FakeMessage, FakeStore, KeywordTable, ListOptions, MailAccount, MailBody, MailboxView, MailstoreError,
-    MessageFlags, MessageRow, MessageWriter, NamePattern, RowOptions, SelectMode, Uid,
+    MessageFlags, MessageRow, MessageWriter, NamePattern, QuotaLimits, QuotaUse, RowOptions, SelectMode, Uid,
 };
 use posthaste_scram::{ScramFirst, ScramKeys, ScramProof, ScramSecret, ScramServer};
 
@@ -126,6 +126,8 @@ impl Host {
             body: None,
             writer: None,
         };
+        let limits = QuotaLimits { bytes: Some(10 << 10), messages: Some(20) };
+        host.store.set_quota(Some(QuotaUse { bytes: 5000, messages: 3, limits }));
         assert!(host.machine.output().starts_with(b"* OK [CAPABILITY IMAP4rev1 "));
         host.machine.output_mut().clear();
         host
@@ -218,6 +220,10 @@ impl Host {
             }
             ImapEvent::Finish => self.machine.appended(now(changes::finish(self.writer.take().unwrap()))),
             ImapEvent::Abandon => self.writer = None,
+            ImapEvent::Quota { mailbox } => {
+                let account = &**self.account.as_ref().unwrap();
+                self.machine.quota(now(changes::quota(account, mailbox.as_deref())));
+            }
             ImapEvent::Manage(change) => {
                 self.machine.managed(now(changes::manage(&**self.account.as_ref().unwrap(), change)));
             }
@@ -272,15 +278,26 @@ impl Host {
                 self.body = body.ok();
             }
             ImapEvent::Read { octets } => {
-                let octets = now(self.body.as_ref().unwrap().read(0, octets)).unwrap();
-                self.machine.message(Ok(&octets));
+                let (body, mut whole) = (self.body.as_ref().unwrap(), Vec::new());
+                while (whole.len() as u64) < octets {
+                    let piece = now(body.read(whole.len() as u64, octets)).unwrap();
+                    if piece.is_empty() {
+                        break;
+                    }
+                    whole.extend_from_slice(&piece);
+                }
+                self.machine.message(Ok(&whole));
             }
             ImapEvent::Send(range) => {
                 self.output.append(self.machine.output_mut());
                 let body = self.body.as_ref().unwrap();
-                let octets = now(body.read(range.start, range.end)).unwrap();
-                assert_eq!(octets.len() as u64, range.end - range.start);
-                self.output.extend_from_slice(&octets);
+                let mut from = range.start;
+                while from < range.end {
+                    let octets = now(body.read(from, range.end)).unwrap();
+                    assert!(!octets.is_empty(), "the message is shorter than it was");
+                    self.output.extend_from_slice(&octets);
+                    from += octets.len() as u64;
+                }
             }
             ImapEvent::Decode { range, encoding } => {
                 let length = now(binary::measure(&**self.body.as_ref().unwrap(), range, encoding));

@@ -5,6 +5,7 @@ mod opening;
 mod shared;
 mod skip_file;
 mod stored;
+mod usage;
 mod waiting;
 
 use std::collections::{BTreeMap, HashMap};

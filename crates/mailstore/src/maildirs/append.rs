@@ -94,20 +94,29 @@ pub(super) async fn begin(
 ) -> Result<Box<dyn MessageWriter>, MailstoreError> {
     let door = core.shared.append_door.get()?;
     let (intake, memory) = (door.intake.clone(), door.memory.clone());
-    check(&core, &request)?;
+    check(&core, (&request, 0), 1).await?;
     let (room, place, parts) = (Reservation::default(), None, Vec::new());
     let (gathered, large) = (None, None);
     Ok(Box::new(AppendWriter { core, gathered, request, intake, memory, parts, room, large, place, octets: 0 }))
 }
 
-fn check(core: &MailboxCore, request: &AppendRequest) -> Result<(), MailstoreError> {
+/// Refuses a message that may not come. `bytes`: of those before it in the command; `messages`: with those.
+async fn check(
+    core: &Arc<MailboxCore>,
+    (request, bytes): (&AppendRequest, u64),
+    messages: u64,
+) -> Result<(), MailstoreError> {
     if request.octets > MESSAGE_BYTES_MAX {
         return Err(MailstoreError::TooBig);
     }
-    match core.shared.ledger.is_full() {
-        true => Err(MailstoreError::NoSpace),
-        false => Ok(()),
+    if core.shared.ledger.is_full() {
+        return Err(MailstoreError::NoSpace);
     }
+    if core.shared.quotas.limits_of(core.owner.path.as_str()).is_none() {
+        return Ok(());
+    }
+    let (core, bytes) = (Arc::clone(core), bytes.saturating_add(request.octets));
+    spawn_blocking(move || core.shared.check_quota(&core.owner, (bytes, messages))).await.map_err(ended)?
 }
 
 /// A message as it comes.
@@ -232,7 +241,9 @@ impl AppendWriter {
 impl MessageWriter for AppendWriter {
     fn next(&mut self, message: AppendRequest) -> Asked<'_, ()> {
         Box::pin(async move {
-            check(&self.core, &message)?;
+            let earlier = self.gathered.as_ref().map_or((0, 0), GatheredMail::size);
+            let (bytes, messages) = (earlier.0 + self.octets, earlier.1 + 2);
+            check(&self.core, (&message, bytes), messages).await?;
             self.gathered = Some(self.gather(message).await?);
             Ok(())
         })

@@ -101,6 +101,15 @@ impl MailArrivals {
         self.0.known.read().unwrap_or_else(PoisonError::into_inner).get(path).copied()
     }
 
+    /// True if the quota of a Maildir's account leaves room for a message of so many bytes.
+    pub async fn has_room(&self, path: &str, bytes: u64) -> bool {
+        if self.0.store.limits_of(path).is_none() {
+            return true;
+        }
+        let (store, path) = (Arc::clone(&self.0.store), path.to_owned());
+        spawn_blocking(move || store.has_room(&path, bytes)).await.unwrap_or(true)
+    }
+
     /// True if the mailbox of a path may be made now. A folder is no account of its own: its files are found.
     fn is_to_make(&self, path: &str) -> bool {
         let is_folder = path.rsplit('/').next().is_some_and(|last| last.starts_with('.'));

@@ -96,6 +96,10 @@ pub(super) fn copy(
     if messages.is_empty() {
         return Ok(None);
     }
+    if !moves {
+        let bytes = messages.iter().filter_map(|message| message.file.wire_size()).sum();
+        to.shared.check_quota(&to.owner, (bytes, messages.len() as u64))?;
+    }
     let keywords = copying.keywords(&now, &messages)?;
     let mut copies = Vec::with_capacity(messages.len());
     for message in messages {

@@ -39,6 +39,12 @@ impl GatheredMail {
         Self { core, files: Vec::new(), keywords: Vec::new() }
     }
 
+    /// Bytes and messages.
+    pub fn size(&self) -> (u64, u64) {
+        let bytes = self.files.iter().filter_map(|file| file.name.wire_size()).sum();
+        (bytes, self.files.len() as u64)
+    }
+
     /// Writes a message into its file. Blocks.
     pub fn add(&mut self, request: AppendRequest, body: &Body) -> Result<(), MailstoreError> {
         let maildir = open_maildir(&self.core)?;

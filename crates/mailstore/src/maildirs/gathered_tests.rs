@@ -79,6 +79,31 @@ async fn a_command_that_is_given_up_leaves_nothing() {
     assert_eq!((world.select().await.exists(), world.memory.available_bytes()), (0, free));
 }
 
+#[tokio::test]
+async fn messages_of_one_command_share_the_quota() {
+    let (dir, data) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    Maildir::open_or_create(dir.path().join(INBOX)).unwrap();
+    let world = open(dir.path(), data.path());
+    let default = crate::QuotaLimits { bytes: Some(10), messages: Some(3) };
+    world.store.limit(crate::QuotaTable { default, ..Default::default() });
+    let sized = |octets| crate::store::AppendRequest { octets, ..request(MessageFlags::NONE, &[], 5) };
+    append_all(&world, &["12345"]).await;
+    let mut writer = world.begin(sized(3)).await;
+    writer.write("abc".into()).await.unwrap();
+    assert_eq!(writer.next(sized(3)).await, Err(crate::MailstoreError::OverQuota));
+    let mut writer = world.begin(sized(1)).await;
+    for _ in 0..2 {
+        writer.write("a".into()).await.unwrap();
+        let next = writer.next(sized(1)).await;
+        if let Err(error) = next {
+            assert_eq!(error, crate::MailstoreError::OverQuota);
+            break;
+        }
+    }
+    append_all(&world, &["1", "2"]).await;
+    assert_eq!(world.select().await.exists(), 3);
+}
+
 /// Scenario 12.
 #[test]
 fn several_messages_are_whole_after_a_cut_at_any_call() {

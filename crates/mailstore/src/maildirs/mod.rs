@@ -30,6 +30,9 @@ mod names;
 mod names_out;
 mod owner;
 mod pending;
+mod quota;
+#[cfg(test)]
+mod quota_tests;
 mod scan;
 mod scratch;
 mod state;
@@ -54,6 +57,8 @@ use tokio::time::{Instant, sleep};
 use self::append::AppendDoor;
 pub use self::append::{FileWriter, ForgetMail, SettleFiles};
 pub use self::arrivals::MailArrivals;
+pub use self::quota::QuotaTable;
+use self::quota::Quotas;
 use self::body::ended;
 use self::change_queue::refusal;
 use self::copies::CopyNames;
@@ -72,7 +77,8 @@ use crate::pattern::NamePattern;
 use crate::row::{MailboxId, MailboxStatus};
 use crate::snapshot::{SnapshotView, Source, status};
 use crate::store::{
-    AppendRequest, Asked, ListOptions, MailAccount, MailboxListing, MailboxView, Mailstore, MessageWriter, SelectMode,
+    AppendRequest, Asked, ListOptions, MailAccount, MailboxListing, MailboxView, Mailstore, MessageWriter, QuotaUse,
+    SelectMode,
 };
 
 /// Which Maildir a login has: its path below the root of all mail.
@@ -102,6 +108,7 @@ struct Shared {
     gone_dirs: Arc<GoneDirs>,
     append_door: AppendDoor,
     copy_names: CopyNames,
+    quotas: Quotas,
     /// By the path of its INBOX; `None` until it is needed.
     account_ids: Mutex<Option<HashMap<String, u32>>>,
 }
@@ -136,9 +143,9 @@ impl MaildirStore {
         let (loaded, account_ids) = (LoadedMailboxes::default(), Mutex::default());
         let gone_dirs = Arc::new(GoneDirs::of(root.existing_gone_dir()?));
         tokio::spawn(sweep_at_times(Arc::downgrade(&gone_dirs)));
-        let (append_door, copy_names) = (AppendDoor::default(), CopyNames::new());
+        let (append_door, copy_names, quotas) = (AppendDoor::default(), CopyNames::new(), Quotas::default());
         let shared =
-            Arc::new(Shared { root, ledger, is_pending, loaded, gone_dirs, append_door, copy_names, account_ids });
+            Arc::new(Shared { root, ledger, is_pending, loaded, gone_dirs, append_door, copy_names, quotas, account_ids });
         tokio::spawn(tell_sessions(grown, Arc::downgrade(&shared)));
         Ok(Self { shared, accounts: Mutex::default() })
     }
@@ -560,6 +567,10 @@ impl MailAccount for MaildirAccount {
     fn subscribe<'a>(&'a self, name: &'a MailboxName, on: bool) -> Asked<'a, ()> {
         let name = name.clone();
         Box::pin(self.blocking(move |account| account.set_subscribed(&name, on)))
+    }
+
+    fn quota(&self) -> Asked<'_, Option<QuotaUse>> {
+        Box::pin(self.blocking(|account| account.shared.quota(account.load()?)))
     }
 
     fn append(&self, mailbox: MailboxId, message: AppendRequest) -> Asked<'_, Box<dyn MessageWriter>> {

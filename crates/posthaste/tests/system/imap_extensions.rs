@@ -1,10 +1,13 @@
 //! Extensions of IMAP, on the built program.
 
+use std::time::Instant;
+
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD as BASE64;
 use rustix::process::Signal;
 
-use crate::imap::{Imap, serve};
+use crate::imap::{CONFIG, Imap, serve};
+use crate::support::PATIENCE;
 
 /// A literal that the client does not wait with.
 fn literal(text: &str) -> String {
@@ -69,5 +72,58 @@ fn parts_are_fetched_without_their_encoding() {
     let (said, tagged) = imap.command("FETCH 1 (BINARY.PEEK[2] UID)");
     assert_eq!(said, b"* 1 FETCH (BINARY[2] NIL UID 1)\r\n");
     assert!(tagged.starts_with("NO [UNKNOWN-CTE]"), "{tagged}");
+    server.stop();
+}
+
+#[test]
+fn a_full_account_gets_no_more_mail() {
+    let dir = tempfile::tempdir().unwrap();
+    let quota = "[quota]\nbytes = 2000\n[quota.accounts]\n\"bob@example.org\" = { bytes = 0 }\n";
+    let (server, address) = serve(dir.path(), quota, "imap");
+    let mut smtp = server.hello();
+    let mail = format!("Subject: large\r\n\r\n{}", "0123456789abcd\r\n".repeat(40));
+    // What comes within a second of the last look is not counted yet.
+    let reached = Instant::now();
+    loop {
+        smtp.expect("MAIL FROM:<a@example.net> SIZE=700", 250);
+        let reply = smtp.command("RCPT TO:<ann@example.org>");
+        if reply.code == 452 {
+            assert!(reply.text.contains("4.2.2 The mailbox is full"), "{reply:?}");
+            break;
+        }
+        assert!(reached.elapsed() < PATIENCE);
+        smtp.expect("RSET", 250);
+        smtp.deliver(&["ann@example.org"], mail.as_bytes());
+    }
+    smtp.expect("RCPT TO:<bob@example.org>", 250);
+    smtp.expect("RSET", 250);
+    let mut imap = Imap::logged_in(address);
+    imap.ok("SELECT INBOX");
+    let said = imap.ok("GETQUOTAROOT INBOX");
+    assert!(said.starts_with("* QUOTAROOT \"INBOX\" \"\"\r\n* QUOTA \"\" (STORAGE "), "{said}");
+    for command in ["APPEND INBOX {700}", "COPY 1:* Sent"] {
+        let (_, tagged) = imap.command(command);
+        assert_eq!(tagged, "NO [OVERQUOTA] The quota is used up", "{command}");
+    }
+    imap.ok("MOVE 1 Trash");
+    imap.ok("STORE 1:* +FLAGS (\\Deleted)");
+    imap.ok("EXPUNGE");
+    imap.ok(&format!("APPEND INBOX {}", literal("Subject: small\r\n\r\n")));
+    let is_taken = |smtp: &mut crate::support::Client| {
+        smtp.expect("MAIL FROM:<a@example.net> SIZE=700", 250);
+        let code = smtp.command("RCPT TO:<ann@example.org>").code;
+        smtp.expect("RSET", 250);
+        code == 250
+    };
+    let emptied = Instant::now();
+    while !is_taken(&mut smtp) {
+        assert!(emptied.elapsed() < PATIENCE);
+    }
+    // A reload sets another quota.
+    server.reload(&format!("{CONFIG}[quota]\nbytes = 10\npermanent = true\n"));
+    server.wait_for_log("configuration reloaded");
+    smtp.expect("MAIL FROM:<a@example.net>", 250);
+    let reply = smtp.command("RCPT TO:<ann@example.org>");
+    assert!(reply.code == 552 && reply.text.contains("5.2.2"), "{reply:?}");
     server.stop();
 }

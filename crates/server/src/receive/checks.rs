@@ -13,7 +13,9 @@ use posthaste_smtp::{Envelope, MailFrom, Reply, ReversePath};
 
 use super::Receiver;
 use super::message::TraceField;
-use super::recipient::{AtRcpt, DirectoryLookup, NextHopVerify, PlaceBounds, RecipientQuota, ReturnPathLookup};
+use super::recipient::{
+    AccountRoom, AtRcpt, DirectoryLookup, NextHopVerify, PlaceBounds, RecipientQuota, ReturnPathLookup,
+};
 use crate::future;
 use crate::ids::unix_micros;
 use crate::logins::{self, Session};
@@ -76,7 +78,7 @@ impl Default for CheckList {
 }
 
 /// Each recipient is looked up after it was rewritten, and counted last: a refused one is not counted.
-static CHECKS: [&dyn Check; 15] = [
+static CHECKS: [&dyn Check; 16] = [
     &ValidLogin,
     &RequiredLogin,
     &OwnSender,
@@ -86,6 +88,7 @@ static CHECKS: [&dyn Check; 15] = [
     &DirectoryLookup,
     &ReleaseTimes,
     &PlaceBounds,
+    &AccountRoom,
     &NextHopVerify,
     &RecipientQuota,
     &TenantLabels,

@@ -288,7 +288,8 @@ impl Handler for Receiver {
         Ok(name)
     }
 
-    async fn mail(&self, session: &mut Session, _: &mut Transaction, mail: &MailFrom) -> Result<(), Reply> {
+    async fn mail(&self, session: &mut Session, to: &mut Transaction, mail: &MailFrom) -> Result<(), Reply> {
+        to.announce(mail.size);
         let outcome = self.check_mail(session, mail).await;
         let _ = outcome.as_ref().inspect_err(|_| self.count_refused());
         if let (Some(recorder), Err(reply)) = (self.events(), &outcome) {
@@ -483,6 +484,7 @@ impl Receiver {
                 )
             }
             Kind::MailboxFull => format!("`posthaste spool inspect {spool}` shows why it cannot be written"),
+            Kind::AccountFull => "`[quota]` sets the limit".to_owned(),
             Kind::NoMemory => "raise limits.memory_bytes".to_owned(),
             Kind::QueueFull => {
                 "`posthaste queue summary` shows what waits; `relay.queue_recipients` is the bound".to_owned()

@@ -192,6 +192,39 @@ impl Check for PlaceBounds {
     }
 }
 
+/// The quota of each account leaves room for the message.
+pub(super) struct AccountRoom;
+
+impl AccountRoom {
+    async fn ask(receiver: &Receiver, maildirs: Vec<String>, announced: u64, is_permanent: bool) -> Result<(), Stop> {
+        for maildir in maildirs {
+            if !receiver.0.destinations.has_room(&maildir, announced).await {
+                let reply = match is_permanent {
+                    true => Reply::new(552, "5.2.2", "The mailbox is full"),
+                    false => Reply::new(452, "4.2.2", "The mailbox is full, try again later"),
+                };
+                return Err(Stop { kind: Some(Kind::AccountFull), about: Some(maildir), ..reply.into() });
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Check for AccountRoom {
+    fn rcpt<'a>(&'a self, at: &'a mut AtRcpt<'_>) -> Checking<'a> {
+        let Some(Goes::Here(mailboxes)) = at.goes.as_ref().filter(|_| at.settings.quota_is_set) else {
+            return Checking::Done(Ok(()));
+        };
+        let maildir = |mailbox: &Mailbox| match &mailbox.place {
+            Place::Maildir(path) => Some(path.to_string()),
+            Place::Transport(_) | Place::Remote => None,
+        };
+        let maildirs: Vec<String> = mailboxes.iter().filter_map(maildir).collect();
+        let (receiver, settings) = (at.receiver, at.settings);
+        Checking::Waiting(Box::pin(Self::ask(receiver, maildirs, at.transaction.announced(), settings.quota_is_permanent)))
+    }
+}
+
 /// Asks the next hop of a recipient at another host for it, if the configuration says so.
 pub(super) struct NextHopVerify;
 

@@ -1,0 +1,150 @@
+//! Quotas: how much mail an account may have (RFC 9208).
+
+use std::collections::{HashMap, HashSet};
+use std::sync::{Mutex, PoisonError, RwLock};
+use std::time::{Duration, Instant};
+
+use posthaste_maildir::MailboxPath;
+
+use super::mailbox::lock;
+use super::owner::Owner;
+use super::{MaildirStore, Shared};
+use crate::error::MailstoreError;
+use crate::ledger::LedgerError;
+use crate::store::{QuotaUse, QuotaLimits};
+
+/// Limits of all accounts.
+#[derive(Debug, Clone, Default)]
+pub struct QuotaTable {
+    /// Of accounts that have none of their own.
+    pub default: QuotaLimits,
+    /// By the path of an INBOX.
+    pub by_inbox: HashMap<String, QuotaLimits>,
+}
+
+/// The mail of an account as it was a moment ago, for who asks for each recipient of a message.
+#[derive(Debug, Clone, Copy)]
+struct KnownUse {
+    used: (u64, u64),
+    at: Instant,
+}
+
+/// So old may what is known of an account be: mail that comes meanwhile may take it over its quota.
+const KNOWN_FOR: Duration = Duration::from_secs(1);
+/// Accounts of which something is known.
+const KNOWN_MAX: usize = 10_000;
+/// The operator is told of an account that has so many percent of its quota.
+const WARNED_PERCENT: u64 = 90;
+
+#[derive(Debug, Default)]
+pub(super) struct Quotas {
+    table: RwLock<QuotaTable>,
+    known: Mutex<HashMap<u32, KnownUse>>,
+    /// Accounts that were told to be nearly full.
+    warned: Mutex<HashSet<u32>>,
+}
+
+impl QuotaLimits {
+    fn allow(&self, (bytes, messages): (u64, u64)) -> bool {
+        self.bytes.is_none_or(|most| bytes <= most) && self.messages.is_none_or(|most| messages <= most)
+    }
+
+    fn is_nearly_used(&self, (bytes, messages): (u64, u64)) -> bool {
+        let near = |used: u64, most: Option<u64>| most.is_some_and(|most| used >= most / 100 * WARNED_PERCENT);
+        near(bytes, self.bytes) || near(messages, self.messages)
+    }
+}
+
+impl Quotas {
+    pub fn limits_of(&self, inbox: &str) -> QuotaLimits {
+        let table = self.table.read().unwrap_or_else(PoisonError::into_inner);
+        table.by_inbox.get(inbox).copied().unwrap_or(table.default)
+    }
+}
+
+impl MaildirStore {
+    /// From now on accounts have these limits. Mail that is there stays.
+    pub fn limit(&self, table: QuotaTable) {
+        *self.shared.quotas.table.write().unwrap_or_else(PoisonError::into_inner) = table;
+        lock(&self.shared.quotas.known).clear();
+    }
+
+    /// Limits of the account that a Maildir belongs to.
+    pub(super) fn limits_of(&self, path: &str) -> QuotaLimits {
+        self.shared.quotas.limits_of(inbox_of(path))
+    }
+
+    /// True if the account of a Maildir may have a message of so many bytes more. Its mail of the last second need not count. Blocks.
+    pub(super) fn has_room(&self, path: &str, bytes: u64) -> bool {
+        let inbox = inbox_of(path);
+        let limits = self.limits_of(path);
+        if limits.is_none() {
+            return true;
+        }
+        // Mail is not refused because nobody knows.
+        let Ok(inbox) = MailboxPath::parse(inbox) else { return true };
+        let used = match self.shared.owner(&inbox) {
+            Ok(Some(account)) => self.shared.known_use(account, &limits, inbox.as_str()),
+            Ok(None) => Ok((0, 0)),
+            Err(error) => Err(error),
+        };
+        used.map_or(true, |(used, messages)| limits.allow((used.saturating_add(bytes), messages + 1)))
+    }
+}
+
+/// The INBOX of the account that a Maildir belongs to.
+fn inbox_of(path: &str) -> &str {
+    path.rsplit_once("/.").map_or(path, |(inbox, _)| inbox)
+}
+
+impl Shared {
+    fn known_use(&self, account: u32, limits: &QuotaLimits, inbox: &str) -> Result<(u64, u64), LedgerError> {
+        let known = lock(&self.quotas.known).get(&account).copied();
+        if let Some(known) = known.filter(|known| known.at.elapsed() < KNOWN_FOR) {
+            return Ok(known.used);
+        }
+        let (at, used) = (Instant::now(), self.ledger.usage(account)?);
+        let mut known = lock(&self.quotas.known);
+        if known.len() >= KNOWN_MAX {
+            known.clear();
+        }
+        known.insert(account, KnownUse { used, at });
+        drop(known);
+        self.warn(account, limits, used, inbox);
+        Ok(used)
+    }
+
+    /// Tells the operator once, and again after there was room.
+    fn warn(&self, account: u32, limits: &QuotaLimits, (bytes, messages): (u64, u64), inbox: &str) {
+        let mut warned = lock(&self.quotas.warned);
+        if !limits.is_nearly_used((bytes, messages)) {
+            warned.remove(&account);
+        } else if warned.insert(account) {
+            tracing::warn!(mailbox = inbox, bytes, messages, "an account has used up nearly all of its quota");
+        }
+    }
+
+    /// Refuses mail that would take an account over its quota. Blocks.
+    pub fn check_quota(&self, owner: &Owner, (bytes, messages): (u64, u64)) -> Result<(), MailstoreError> {
+        let limits = self.quotas.limits_of(owner.path.as_str());
+        if limits.is_none() {
+            return Ok(());
+        }
+        let used = self.ledger.usage(owner.id).map_err(|error| MailstoreError::Unavailable(error.to_string()))?;
+        self.warn(owner.id, &limits, used, owner.path.as_str());
+        match limits.allow((used.0.saturating_add(bytes), used.1.saturating_add(messages))) {
+            true => Ok(()),
+            false => Err(MailstoreError::OverQuota),
+        }
+    }
+
+    /// An account's mail beside its limits; `None` without limits. Blocks.
+    pub fn quota(&self, owner: &Owner) -> Result<Option<QuotaUse>, MailstoreError> {
+        let limits = self.quotas.limits_of(owner.path.as_str());
+        if limits.is_none() {
+            return Ok(None);
+        }
+        let used = self.ledger.usage(owner.id).map_err(|error| MailstoreError::Unavailable(error.to_string()))?;
+        Ok(Some(QuotaUse { bytes: used.0, messages: used.1, limits }))
+    }
+}
