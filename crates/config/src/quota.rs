@@ -63,8 +63,9 @@ impl Quota {
     pub fn by_maildir(&self, directory: &Directory) -> Result<HashMap<Arc<str>, (u64, u64)>, Problem> {
         let mut by_maildir = HashMap::new();
         for (written, own) in &self.accounts {
-            let problem =
-                |message: String| Problem::new([Self::NAME.into(), "accounts".into(), written.as_str().into()], message);
+            let problem = |message: String| {
+                Problem::new([Self::NAME.into(), "accounts".into(), written.as_str().into()], message)
+            };
             let maildir = directory.login_name(written).and_then(|login| directory.maildir_of(&login));
             let maildir = maildir.ok_or_else(|| problem(format!("`{written}` has no mailbox here")))?;
             let limits = (own.bytes.unwrap_or(self.bytes), own.messages.unwrap_or(self.messages));

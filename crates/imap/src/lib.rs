@@ -29,9 +29,10 @@ mod structure;
 mod write;
 
 pub use command::{
-    Appending, BodySection, BodySectionText, FetchItem, FieldNames, FlagChange, ImapCommand, ImapCommandError, ListCommand,
-    ListReturn, ListSelection, MailFlag, MessageOptions, Partial, Resync, SearchCommand, SearchKey, SearchReturn, SortBy, SortCommand,
-    SortCriterion, StatusItem, TaggedCommand, ThreadAlgorithm, ThreadCommand, parse, parse_append, parse_append_next,
+    Appending, BodySection, BodySectionText, FetchItem, FieldNames, FlagChange, ImapCommand, ImapCommandError,
+    ListCommand, ListReturn, ListSelection, MailFlag, MessageOptions, Partial, Resync, SearchCommand, SearchKey,
+    SearchReturn, SortBy, SortCommand, SortCriterion, StatusItem, TaggedCommand, ThreadAlgorithm, ThreadCommand, parse,
+    parse_append, parse_append_next,
 };
 pub use date::Day;
 pub use set::{NumberSet, SeqNo, SequenceSet};

@@ -17,6 +17,7 @@ mod matching;
 mod ordering;
 mod quota;
 mod refuse;
+mod rev2;
 mod searching;
 mod select;
 mod source;
@@ -139,8 +140,8 @@ pub enum ImapEvent {
     Vanished { since: u64 },
     /// *Asks* what has changed in the view. Answer with [`ImapMachine::changes`].
     Changes { may_expunge: bool },
-    /// *Asks* for a durable change of flags. Answer with [`ImapMachine::stored`].
-    Store { set: MessageChoice, update: FlagsUpdate, unchanged_since: Option<u64> },
+    /// *Asks* for a durable change of flags. Answer with [`ImapMachine::stored`], by UIDs or by numbers.
+    Store { uid: bool, set: MessageChoice, update: FlagsUpdate, unchanged_since: Option<u64> },
     /// *Asks* for \Seen on these UIDs, which were read. It need not be durable when it is answered with [`ImapMachine::marked_seen`].
     MarkSeen(NumberSet),
     /// *Asks* to remove messages with \Deleted, of these UIDs if there are any. Answer with [`ImapMachine::expunged`].
@@ -405,7 +406,7 @@ pub struct ChangedRow {
 /// The outcome of a change of flags.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct StoredMail {
-    /// Messages that stay as they are because of UNCHANGEDSINCE: numbers or UIDs, as the set had them.
+    /// Messages that stay as they are because of UNCHANGEDSINCE: numbers or UIDs, as was asked.
     pub modified: NumberSet,
     /// Messages of the set are gone.
     pub gone: bool,

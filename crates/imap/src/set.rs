@@ -9,6 +9,8 @@ pub enum SeqNo {
     Number(u32),
     /// `*`
     Largest,
+    /// `$`: the messages that a search has saved (RFC 5182). It stands alone.
+    Saved,
 }
 
 /// Ranges as the client wrote them; a single number is a range of itself. Never empty.
@@ -24,15 +26,21 @@ impl SequenceSet {
     pub fn resolve(&self, largest: u32) -> NumberSet {
         let number = |end: SeqNo| match end {
             SeqNo::Number(number) => number,
-            SeqNo::Largest => largest,
+            SeqNo::Largest | SeqNo::Saved => largest,
         };
         let ranges =
             self.0.iter().filter(|&&(first, last)| largest > 0 || first != SeqNo::Largest && last != SeqNo::Largest);
+        let ranges = ranges.filter(|(first, _)| *first != SeqNo::Saved);
         let ranges = ranges.map(|&(first, last)| {
             let (first, last) = (number(first), number(last));
             first.min(last)..=first.max(last)
         });
         NumberSet::from_ranges(ranges.collect())
+    }
+
+    /// True if the saved messages are meant.
+    pub fn is_saved(&self) -> bool {
+        self.0 == [(SeqNo::Saved, SeqNo::Saved)]
     }
 
     /// Whether a message number beyond `exists` is asked for. A range with `*` never does: `1:*` in an empty mailbox is what clients send

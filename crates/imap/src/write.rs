@@ -25,6 +25,14 @@ fn quoted(out: &mut Vec<u8>, text: &[u8]) {
     out.push(b'"');
 }
 
+/// A string of IMAP4rev2: quoted, as it is.
+pub(crate) fn utf8(out: &mut Vec<u8>, text: &str) {
+    match text.len() <= QUOTED_BYTES_MAX && !text.contains(|letter: char| letter.is_control()) {
+        true => quoted(out, text.as_bytes()),
+        false => string(out, text.as_bytes()),
+    }
+}
+
 /// A mailbox name in modified UTF-7.
 pub(crate) fn mailbox(out: &mut Vec<u8>, name: &str) {
     string(out, posthaste_message::utf7::encode(name).as_bytes());

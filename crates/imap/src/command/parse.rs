@@ -222,6 +222,9 @@ fn modifier(cursor: &mut Cursor<'_>, name: &str) -> Result<u64> {
 
 /// `sequence-set`; its numbers are bounded by the command's length.
 pub(super) fn sequence_set(cursor: &mut Cursor<'_>) -> Result<SequenceSet> {
+    if cursor.take(b'$') {
+        return Ok(SequenceSet(vec![(SeqNo::Saved, SeqNo::Saved)]));
+    }
     let end = |cursor: &mut Cursor<'_>| match cursor.take(b'*') {
         true => Ok(SeqNo::Largest),
         false => cursor.nonzero().map(SeqNo::Number),

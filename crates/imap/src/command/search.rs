@@ -23,6 +23,15 @@ pub struct SearchReturn {
     pub max: bool,
     pub all: bool,
     pub count: bool,
+    /// RFC 5182 section 2.1.
+    pub save: bool,
+}
+
+impl SearchReturn {
+    /// Nothing is told.
+    pub(crate) fn is_silent(&self) -> bool {
+        *self == Self { save: true, ..Self::default() }
+    }
 }
 
 /// A condition for messages. Keys that are short for others are written out: NEW is RECENT and not seen.
@@ -109,6 +118,7 @@ fn search_return(cursor: &mut Cursor<'_>) -> Result<SearchReturn> {
             "MAX" => returns.max = true,
             "ALL" => returns.all = true,
             "COUNT" => returns.count = true,
+            "SAVE" => returns.save = true,
             _ => return Err(ImapCommandError::Bad("That option of SEARCH is not known")),
         }
         Ok(())
@@ -146,7 +156,7 @@ impl Keys {
                 cursor.expect(b')', "A list of keys is not closed")?;
                 return Ok(key);
             }
-            Some(b'0'..=b'9' | b'*') => return sequence_set(cursor).map(SearchKey::Numbers),
+            Some(b'0'..=b'9' | b'*' | b'$') => return sequence_set(cursor).map(SearchKey::Numbers),
             _ => {}
         }
         let word = cursor.keyword()?;

@@ -9,8 +9,8 @@ use posthaste_mailstore::{
 
 use super::mail::{message_set, quota as quota_of, ranges, refusal};
 use crate::session::{
-    AppendedMail, CopiedMail, FlagChange, FlagsUpdate, MailQuota, MailRefusal, MailboxChange, MessageChoice, MessageOffer,
-    StoredMail,
+    AppendedMail, CopiedMail, FlagChange, FlagsUpdate, MailQuota, MailRefusal, MailboxChange, MessageChoice,
+    MessageOffer, StoredMail,
 };
 use crate::set::NumberSet;
 
@@ -35,7 +35,7 @@ pub(super) async fn quota(account: &dyn MailAccount, mailbox: Option<&str>) -> A
 
 pub(super) async fn store(
     view: &dyn MailboxView,
-    set: &MessageChoice,
+    (uid, set): (bool, &MessageChoice),
     update: FlagsUpdate,
     unchanged_since: Option<u64>,
 ) -> Answer<StoredMail> {
@@ -46,9 +46,9 @@ pub(super) async fn store(
     };
     let update = FlagUpdate { mode, flags: MessageFlags(update.flags), keywords: update.keywords };
     let stored = view.store(&message_set(set), &update, unchanged_since.map(ModSeq)).await.map_err(refused)?;
-    let modified = match set {
-        MessageChoice::Uids(_) => uid_set(&stored.modified),
-        MessageChoice::Numbers(_) => numbers(view, &stored.modified).await?,
+    let modified = match uid {
+        true => uid_set(&stored.modified),
+        false => numbers(view, &stored.modified).await?,
     };
     Ok(StoredMail { modified, gone: stored.gone })
 }

@@ -229,8 +229,8 @@ async fn append(
 /// Answers a change of messages.
 async fn change(line: &mut Line, account: &dyn MailAccount, view: &dyn MailboxView, ask: ImapEvent) {
     match ask {
-        ImapEvent::Store { set, update, unchanged_since } => {
-            line.machine.stored(changes::store(view, &set, update, unchanged_since).await);
+        ImapEvent::Store { uid, set, update, unchanged_since } => {
+            line.machine.stored(changes::store(view, (uid, &set), update, unchanged_since).await);
         }
         ImapEvent::Vanished { since } => {
             let uids = view.vanished(ModSeq(since)).await;

@@ -1,7 +1,6 @@
 //! APPEND: messages are passed on in pieces, as they are read.
 
 use bytes::{Bytes, BytesMut};
-use posthaste_message::utf7;
 
 use super::machine::{Reply, State};
 use super::refuse::refusal;
@@ -45,7 +44,7 @@ impl ImapMachine {
         self.state = State::Appending(Box::new(begun));
         let offered = appending.map_err(refused).and_then(|appending| {
             let message = self.offer(appending.message, octets)?;
-            let mailbox = utf7::decode(&appending.mailbox).map_err(|_| "NO [CANNOT] That is no mailbox name")?;
+            let mailbox = self.name(&appending.mailbox).map_err(|_| "NO [CANNOT] That is no mailbox name")?;
             Ok(ImapEvent::Append { mailbox, message })
         });
         match offered {

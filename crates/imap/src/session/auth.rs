@@ -22,10 +22,10 @@ pub(super) enum Asked {
 impl ImapMachine {
     /// Only what works is told: a client uses whatever it finds here.
     pub(super) fn capabilities(&self) -> String {
-        let mut text = String::from("IMAP4rev1 LITERAL+ ID ENABLE");
+        let mut text = String::from("IMAP4rev1 IMAP4rev2 LITERAL+ ID ENABLE");
         if self.logged_in {
             text.push_str(
-                " IDLE NAMESPACE UNSELECT CHILDREN SPECIAL-USE CREATE-SPECIAL-USE LIST-EXTENDED LIST-STATUS ESEARCH UIDPLUS MOVE MULTIAPPEND BINARY QUOTA",
+                " IDLE NAMESPACE UNSELECT CHILDREN SPECIAL-USE CREATE-SPECIAL-USE LIST-EXTENDED LIST-STATUS ESEARCH SEARCHRES UIDPLUS MOVE MULTIAPPEND BINARY QUOTA",
             );
             text.push_str(&format!(
                 " CONDSTORE QRESYNC STATUS=SIZE SORT SORT=DISPLAY THREAD=ORDEREDSUBJECT THREAD=REFERENCES APPENDLIMIT={}",

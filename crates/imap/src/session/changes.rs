@@ -81,7 +81,7 @@ impl ImapMachine {
             self.line(&format!("* {exists} EXISTS"));
             mailbox.exists = exists;
         }
-        if let Some(recent) = changes.recent {
+        if let Some(recent) = changes.recent.filter(|_| !self.rev2) {
             self.line(&format!("* {recent} RECENT"));
             mailbox.recent = recent;
         }
@@ -111,7 +111,7 @@ impl ImapMachine {
         self.out.push(b'(');
         let keywords = mailbox.keywords.iter().map(|(bit, name)| (*bit, name.as_str()));
         let set = super::SYSTEM_FLAGS.into_iter().chain(keywords).filter(|(bit, _)| row.flags & bit != 0);
-        let names = set.map(|(_, name)| name).chain(row.recent.then_some("\\Recent"));
+        let names = set.map(|(_, name)| name).chain((row.recent && !self.rev2).then_some("\\Recent"));
         for (at, name) in names.enumerate() {
             if at > 0 {
                 self.out.push(b' ');

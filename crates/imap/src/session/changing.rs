@@ -1,7 +1,5 @@
 //! STORE, EXPUNGE, CLOSE, COPY and MOVE.
 
-use posthaste_message::utf7;
-
 use super::machine::{AfterChanges, Reply, State};
 use super::refuse::{READ_ONLY, refusal};
 use super::{
@@ -126,7 +124,7 @@ impl ImapMachine {
         let set = self.choice(&tag, uid, set)?;
         let storing = Storing { tag, uid, set: set.clone(), update: update.clone(), silent };
         self.state = State::Changing(Change::Store(Box::new(storing)));
-        Some(ImapEvent::Store { set, update, unchanged_since })
+        Some(ImapEvent::Store { uid, set, update, unchanged_since })
     }
 
     /// Answers [`ImapEvent::Store`].
@@ -203,7 +201,8 @@ impl ImapMachine {
         }
         let last_uid = self.mailbox.as_ref().map_or(0, |mailbox| mailbox.last_uid);
         self.state = State::Changing(Change::Expunge { tag, uid: uids.is_some() });
-        Some(ImapEvent::Expunge(uids.map(|uids| uids.resolve(last_uid))))
+        let resolved = |uids: &SequenceSet| if uids.is_saved() { self.saved.clone() } else { uids.resolve(last_uid) };
+        Some(ImapEvent::Expunge(uids.map(resolved)))
     }
 
     /// CLOSE expunges where it may (decision 51).
@@ -262,7 +261,7 @@ impl ImapMachine {
             return None;
         }
         let set = self.choice(&tag, uid, set)?;
-        let Ok(mailbox) = utf7::decode(mailbox) else {
+        let Ok(mailbox) = self.name(mailbox) else {
             self.reply(&tag, "NO [CANNOT] That is no mailbox name");
             return None;
         };

@@ -107,7 +107,7 @@ impl ImapMachine {
             // The largest UID that was ever given is not known to the client.
             Some(since) => State::Vanishing(Box::new(Vanishing {
                 since,
-                among: set.resolve(u32::MAX),
+                among: if set.is_saved() { self.saved.clone() } else { set.resolve(u32::MAX) },
                 then: Box::new(fetching),
                 asked: false,
             })),
@@ -140,6 +140,10 @@ impl ImapMachine {
     /// The messages of a set. A message number beyond the last is BAD (decision 56).
     pub(super) fn choice(&mut self, tag: &str, uid: bool, set: &SequenceSet) -> Option<MessageChoice> {
         let mailbox = self.mailbox.as_ref().expect("a mailbox is selected");
+        // Messages that are gone meanwhile are none of the view.
+        if set.is_saved() {
+            return Some(MessageChoice::Uids(self.saved.clone()));
+        }
         if uid {
             return Some(MessageChoice::Uids(set.resolve(mailbox.last_uid)));
         }

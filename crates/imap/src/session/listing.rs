@@ -4,10 +4,6 @@ use super::machine::State;
 use super::select::no_mailbox;
 use super::{ImapEvent, ImapMachine, ListedName, MailRefusal};
 use crate::command::{ListCommand, StatusItem};
-use posthaste_message::utf7;
-
-use crate::write;
-
 /// A list that is being told.
 #[derive(Debug)]
 pub(super) struct Listing {
@@ -79,7 +75,7 @@ impl ImapMachine {
         }
         let joined = patterns.iter().map(|pattern| [reference, pattern].concat());
         // What is no modified UTF-7 matches no name.
-        let patterns: Vec<String> = joined.filter_map(|pattern| utf7::decode(&pattern).ok()).collect();
+        let patterns: Vec<String> = joined.filter_map(|pattern| self.name(&pattern).ok()).collect();
         let (status, recursive) = (!listing.status.is_empty(), listing.recursive);
         self.state = State::Listing(Box::new(listing));
         Some(ImapEvent::List { patterns, subscribed, recursive, status })
@@ -137,7 +133,7 @@ impl ImapMachine {
             match listing.is_lsub {
                 true => Some("\\Noselect").filter(|_| !name.is_mailbox || !name.subscribed),
                 // Clients of RFC 3501 alone do not know the other one (decision 22).
-                false if listing.is_extended => Some("\\NonExistent").filter(|_| !name.is_mailbox),
+                false if listing.is_extended || self.rev2 => Some("\\NonExistent").filter(|_| !name.is_mailbox),
                 false => Some("\\Noselect").filter(|_| !name.is_mailbox),
             },
             Some(children).filter(|_| !listing.is_lsub),
@@ -147,7 +143,7 @@ impl ImapMachine {
         let attributes: Vec<&str> = attributes.into_iter().flatten().collect();
         let word = if listing.is_lsub { "LSUB" } else { "LIST" };
         self.text(&format!("* {word} ({}) \"/\" ", attributes.join(" ")));
-        write::mailbox(&mut self.out, &name.name);
+        self.write_name(&name.name);
         // RFC 5258 section 3.5.
         let has_child = listing.recursive && !listing.is_lsub && name.subscribed_below;
         self.line(if has_child { " (\"CHILDINFO\" (\"SUBSCRIBED\"))" } else { "" });

@@ -39,6 +39,10 @@ pub struct ImapMachine {
     pub(super) condstore: bool,
     /// UIDs are told in place of EXPUNGE (RFC 7162 section 3.2).
     pub(super) qresync: bool,
+    /// The client has enabled IMAP4rev2 (RFC 9051).
+    pub(super) rev2: bool,
+    /// UIDs that a search in the selected mailbox has saved (RFC 5182).
+    pub(super) saved: NumberSet,
     /// The command removes messages: its reply has the MODSEQ after that (RFC 7162 section 3.2.7).
     pub(super) expunges: bool,
     pub(super) errors: u32,
@@ -175,6 +179,8 @@ impl ImapMachine {
             mailbox: None,
             condstore: false,
             qresync: false,
+            rev2: false,
+            saved: NumberSet::default(),
             expunges: false,
             errors: 0,
             commands: 0,
@@ -493,6 +499,9 @@ impl ImapMachine {
         }
         if is_meant("CONDSTORE") && !std::mem::replace(&mut self.condstore, true) {
             enabled += " CONDSTORE";
+        }
+        if is_meant("IMAP4REV2") && !std::mem::replace(&mut self.rev2, true) {
+            enabled += " IMAP4rev2";
         }
         self.line(&enabled);
         self.done(tag, "ENABLE")

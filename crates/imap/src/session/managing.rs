@@ -1,7 +1,5 @@
 //! CREATE, DELETE, RENAME, SUBSCRIBE and UNSUBSCRIBE.
 
-use posthaste_message::utf7;
-
 use super::changing::Change;
 use super::machine::State;
 use super::refuse::refusal;
@@ -10,8 +8,8 @@ use super::{ImapEvent, ImapMachine, MailRefusal, MailboxChange};
 const NO_NAME: &str = "NO [CANNOT] That is no mailbox name";
 
 /// The name of a mailbox that is to be made (decisions 19 and 21). A separator at its end says that others will be below it.
-fn new_name(mailbox: &[u8]) -> Result<String, &'static str> {
-    let name = utf7::decode(mailbox).map_err(|_| NO_NAME)?;
+fn new_name(name: Option<String>) -> Result<String, &'static str> {
+    let name = name.ok_or(NO_NAME)?;
     if name.contains(['*', '%']) {
         return Err("NO [CANNOT] A mailbox name has no * or %");
     }
@@ -25,23 +23,24 @@ impl ImapMachine {
             return None;
         }
         let special_use = uses.first().cloned();
-        let change = new_name(mailbox).map(|mailbox| MailboxChange::Create { mailbox, special_use });
+        let change = new_name(self.name(mailbox).ok()).map(|mailbox| MailboxChange::Create { mailbox, special_use });
         self.manage(tag, "CREATE", change)
     }
 
     pub(super) fn delete(&mut self, tag: String, mailbox: &[u8]) -> Option<ImapEvent> {
-        let change = utf7::decode(mailbox).map(MailboxChange::Delete);
+        let change = self.name(mailbox).map(MailboxChange::Delete);
         self.manage(tag, "DELETE", change.map_err(|_| "NO [NONEXISTENT] There is no such mailbox"))
     }
 
     pub(super) fn rename(&mut self, tag: String, from: &[u8], to: &[u8]) -> Option<ImapEvent> {
-        let from = utf7::decode(from).map_err(|_| "NO [NONEXISTENT] There is no such mailbox");
+        let to = self.name(to).ok();
+        let from = self.name(from).map_err(|_| "NO [NONEXISTENT] There is no such mailbox");
         let change = from.and_then(|from| Ok(MailboxChange::Rename { from, to: new_name(to)? }));
         self.manage(tag, "RENAME", change)
     }
 
     pub(super) fn subscribe(&mut self, tag: String, mailbox: &[u8], on: bool) -> Option<ImapEvent> {
-        let change = utf7::decode(mailbox).map(|mailbox| MailboxChange::Subscribe { mailbox, on });
+        let change = self.name(mailbox).map(|mailbox| MailboxChange::Subscribe { mailbox, on });
         self.manage(tag, if on { "SUBSCRIBE" } else { "UNSUBSCRIBE" }, change.map_err(|_| NO_NAME))
     }
 

@@ -60,13 +60,17 @@ pub(super) enum Mail<'m> {
 }
 
 impl Test {
-    pub fn new(key: &SearchKey, mailbox: &SelectedMailbox) -> Self {
+    /// `saved`: UIDs that a search has saved.
+    pub fn new(key: &SearchKey, mailbox: &SelectedMailbox, saved: &NumberSet) -> Self {
         let folded = |text: &[u8]| fold(&String::from_utf8_lossy(text));
         match key {
             SearchKey::All => Self::Is(true),
-            SearchKey::And(keys) => Self::And(keys.iter().map(|key| Self::new(key, mailbox)).collect()),
-            SearchKey::Or(keys) => Self::Or(Box::new((Self::new(&keys.0, mailbox), Self::new(&keys.1, mailbox)))),
-            SearchKey::Not(key) => Self::Not(Box::new(Self::new(key, mailbox))),
+            SearchKey::And(keys) => Self::And(keys.iter().map(|key| Self::new(key, mailbox, saved)).collect()),
+            SearchKey::Or(keys) => {
+                Self::Or(Box::new((Self::new(&keys.0, mailbox, saved), Self::new(&keys.1, mailbox, saved))))
+            }
+            SearchKey::Not(key) => Self::Not(Box::new(Self::new(key, mailbox, saved))),
+            SearchKey::Numbers(set) | SearchKey::Uids(set) if set.is_saved() => Self::Uids(saved.clone()),
             SearchKey::Numbers(set) => Self::Numbers(set.resolve(mailbox.exists)),
             SearchKey::Uids(set) => Self::Uids(set.resolve(mailbox.last_uid)),
             SearchKey::Flag(flag) => bit_of(flag, mailbox).map_or(Self::Is(false), Self::Flags),
@@ -277,7 +281,7 @@ mod tests {
         let mailbox = SelectedMailbox { exists: 3, last_uid: 9, ..SelectedMailbox::default() };
         let seen = || SearchKey::Flag(MailFlag::Seen);
         let body = || SearchKey::Body(b"x".to_vec());
-        let of = |key: SearchKey| Test::new(&key, &mailbox).of(&MailRow::default(), &Mail::Row);
+        let of = |key: SearchKey| Test::new(&key, &mailbox, &NumberSet::default()).of(&MailRow::default(), &Mail::Row);
         assert_eq!(of(SearchKey::And(vec![body(), seen()])), Some(false));
         assert_eq!(of(SearchKey::Or(Box::new((body(), SearchKey::Not(Box::new(seen())))))), Some(true));
         assert_eq!(of(SearchKey::And(vec![body(), SearchKey::All])), None);

@@ -1,12 +1,8 @@
 //! GETQUOTA and GETQUOTAROOT (RFC 9208): an account has one quota root, whose name is empty.
 
-use posthaste_message::utf7;
-
 use super::machine::State;
 use super::select::no_mailbox;
 use super::{ImapEvent, ImapMachine, MailQuota, MailRefusal};
-use crate::write;
-
 impl ImapMachine {
     pub(super) fn get_quota(&mut self, tag: String, root: &[u8]) -> Option<ImapEvent> {
         if !root.is_empty() {
@@ -18,7 +14,7 @@ impl ImapMachine {
     }
 
     pub(super) fn get_quota_root(&mut self, tag: String, mailbox: &[u8]) -> Option<ImapEvent> {
-        let Ok(name) = utf7::decode(mailbox) else {
+        let Ok(name) = self.name(mailbox) else {
             self.reply(&tag, no_mailbox(MailRefusal::Gone));
             return None;
         };
@@ -40,13 +36,14 @@ impl ImapMachine {
         };
         if let Some(mailbox) = &mailbox {
             self.text("* QUOTAROOT ");
-            write::mailbox(&mut self.out, mailbox);
+            self.write_name(mailbox);
             self.line(if quota.is_some() { " \"\"" } else { "" });
         }
         match quota {
             Some(quota) => {
                 let limits = [("STORAGE", storage(quota.bytes)), ("MESSAGE", quota.messages)];
-                let limits = limits.iter().filter_map(|(name, (used, most))| Some(format!("{name} {used} {}", (*most)?)));
+                let limits =
+                    limits.iter().filter_map(|(name, (used, most))| Some(format!("{name} {used} {}", (*most)?)));
                 let text = format!("* QUOTA \"\" ({})", limits.collect::<Vec<_>>().join(" "));
                 self.line(&text);
             }

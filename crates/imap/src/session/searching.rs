@@ -22,6 +22,8 @@ pub(super) struct Searching {
     row: MailRow,
     /// Empty with `order`.
     found: NumberSet,
+    /// UIDs of what was found, if they are to be saved.
+    saved: NumberSet,
     /// Of SORT and THREAD: what was found, and how it is told.
     order: Option<Order>,
     /// The highest MODSEQ of what was found.
@@ -52,7 +54,9 @@ const NUMBERS_MAX: usize = 1000;
 
 impl ImapMachine {
     pub(super) fn search(&mut self, tag: String, uid: bool, search: SearchCommand) -> Option<ImapEvent> {
-        self.look_for((tag, uid), &search.key, search.returns, None)
+        // IMAP4rev2 has no other answer (RFC 9051 section 6.4.4).
+        let all = SearchReturn { all: true, ..SearchReturn::default() };
+        self.look_for((tag, uid), &search.key, search.returns.or(self.rev2.then_some(all)), None)
     }
 
     pub(super) fn sort(&mut self, tag: String, uid: bool, sort: SortCommand) -> Option<ImapEvent> {
@@ -71,7 +75,7 @@ impl ImapMachine {
         order: Option<Order>,
     ) -> Option<ImapEvent> {
         let mailbox = self.mailbox.as_ref().expect("a mailbox is selected");
-        let test = Test::new(key, mailbox);
+        let test = Test::new(key, mailbox, &self.saved);
         self.condstore |= test.has_modseq();
         let choice = test.choice().unwrap_or_else(|| MessageChoice::Uids(NumberSet::from_ranges(vec![1..=u32::MAX])));
         self.state = State::Searching(Box::new(Searching {
@@ -82,6 +86,7 @@ impl ImapMachine {
             step: Step::NextRow,
             row: MailRow::default(),
             found: NumberSet::default(),
+            saved: NumberSet::default(),
             order,
             modseq: 0,
             failure: None,
@@ -168,6 +173,9 @@ impl ImapMachine {
             return;
         }
         let State::Searching(searching) = std::mem::replace(&mut self.state, State::Command) else { return };
+        if searching.returns.is_some_and(|returns| returns.save) {
+            self.saved = NumberSet::default();
+        }
         let text = match searching.order {
             None => "NO [LIMIT] The search takes too long",
             Some(_) => "NO [LIMIT] That is too much to be put in order",
@@ -205,6 +213,7 @@ impl ImapMachine {
             return self.text(&format!("* {name}"));
         }
         match searching.returns {
+            Some(returns) if returns.is_silent() => self.finish_search(*searching),
             None => {
                 // An empty answer is one, too (decision 35).
                 self.text("* SEARCH");
@@ -296,13 +305,22 @@ impl ImapMachine {
     }
 
     fn finish_search(&mut self, searching: Searching) {
+        if searching.returns.is_some_and(|returns| returns.save) {
+            // After a search that failed there is nothing (RFC 5182 section 2.1).
+            self.saved = match searching.failure.and_then(unread) {
+                None => searching.saved_uids(),
+                Some(_) => NumberSet::default(),
+            };
+        }
         // RFC 7162 sections 3.1.5 and 3.1.6.
         let tells_modseq = searching.test.has_modseq() && searching.modseq > 0;
-        self.line(&match tells_modseq && !matches!(searching.order, Some(Order::Threaded(_))) {
-            true if searching.returns.is_some() => format!(" MODSEQ {}", searching.modseq),
-            true => format!(" (MODSEQ {})", searching.modseq),
-            false => String::new(),
-        });
+        if !searching.returns.is_some_and(|returns| returns.is_silent()) {
+            self.line(&match tells_modseq && !matches!(searching.order, Some(Order::Threaded(_))) {
+                true if searching.returns.is_some() => format!(" MODSEQ {}", searching.modseq),
+                true => format!(" (MODSEQ {})", searching.modseq),
+                false => String::new(),
+            });
+        }
         let name = searching.order.as_ref().map_or("SEARCH", Order::name);
         let uid = if searching.uid { "UID " } else { "" };
         let text = match searching.failure.and_then(unread) {
@@ -362,6 +380,16 @@ impl ImapMachine {
 }
 
 impl Searching {
+    /// With MIN or MAX alone, only those are saved (RFC 5182 section 2.4).
+    fn saved_uids(&self) -> NumberSet {
+        let Some(SearchReturn { min, max, all, count, .. }) = self.returns else { return NumberSet::default() };
+        if all || count || !(min || max) {
+            return self.saved.clone();
+        }
+        let ends = [self.saved.first().filter(|_| min), self.saved.last().filter(|_| max)];
+        NumberSet::from_ranges(ends.into_iter().flatten().map(|uid| uid..=uid).collect())
+    }
+
     /// Counts the row if what is known decides it, else goes on with `next`.
     fn decide(&mut self, mail: &Mail<'_>, next: Step) {
         self.step = match self.test.of(&self.row, mail) {
@@ -380,6 +408,9 @@ impl Searching {
             (Some(order), Mail::Header(header)) => order.add(number, &self.row, header),
             (Some(order), Mail::Message(message)) => order.add(number, &self.row, &message.root().header()),
             (None, _) => self.found.push(number),
+        }
+        if self.returns.is_some_and(|returns| returns.save) {
+            self.saved.push(self.row.uid);
         }
         self.modseq = self.modseq.max(self.row.modseq);
         Step::NextRow

@@ -3,10 +3,7 @@
 use super::machine::State;
 use super::{ImapEvent, ImapMachine, MailRefusal, MailboxCounts, SYSTEM_FLAGS, SelectedMailbox};
 use crate::command::{Resync, StatusItem};
-use posthaste_message::utf7;
-
-use crate::write;
-
+use crate::set::NumberSet;
 /// A SELECT or EXAMINE.
 #[derive(Debug)]
 pub(super) struct Selecting {
@@ -14,12 +11,13 @@ pub(super) struct Selecting {
     read_only: bool,
     had_mailbox: bool,
     resync: Option<Resync>,
-    /// `None`: the question is out.
-    ask: Option<String>,
+    name: String,
+    /// The question is to be asked.
+    asks: bool,
 }
 
 impl Selecting {
-    fn name(&self) -> &'static str {
+    fn command(&self) -> &'static str {
         if self.read_only { "EXAMINE" } else { "SELECT" }
     }
 }
@@ -33,13 +31,15 @@ impl ImapMachine {
         resync: Option<Resync>,
     ) -> Option<ImapEvent> {
         let had_mailbox = self.mailbox.take().is_some();
-        let name = utf7::decode(mailbox);
-        if had_mailbox && self.condstore {
+        self.saved = NumberSet::default();
+        let name = self.name(mailbox);
+        if had_mailbox && self.tells_closed() {
             self.line("* OK [CLOSED] The mailbox before is closed");
         }
-        let selecting = Selecting { tag, read_only, had_mailbox, resync, ask: name.as_ref().ok().cloned() };
+        let asks = name.is_ok();
+        let selecting = Selecting { tag, read_only, had_mailbox, resync, name: name.unwrap_or_default(), asks };
         self.state = State::Selecting(Box::new(selecting));
-        if name.is_err() {
+        if !asks {
             self.selected(Err(MailRefusal::Gone));
         }
         had_mailbox.then_some(ImapEvent::Unselect)
@@ -47,8 +47,13 @@ impl ImapMachine {
 
     pub(super) fn step_select(&mut self) -> Option<ImapEvent> {
         let State::Selecting(selecting) = &mut self.state else { unreachable!("a mailbox is being selected") };
-        let mailbox = selecting.ask.take().expect("stepped while a mailbox is awaited");
-        Some(ImapEvent::Select { mailbox, read_only: selecting.read_only })
+        assert!(std::mem::take(&mut selecting.asks), "stepped while a mailbox is awaited");
+        Some(ImapEvent::Select { mailbox: selecting.name.clone(), read_only: selecting.read_only })
+    }
+
+    /// RFC 7162 section 3.2.11, RFC 9051 section 7.1.
+    fn tells_closed(&self) -> bool {
+        self.condstore || self.rev2
     }
 
     /// Answers [`ImapEvent::Select`].
@@ -63,24 +68,31 @@ impl ImapMachine {
             Ok(mailbox) => {
                 self.tell_flags(&mailbox);
                 self.line(&format!("* {} EXISTS", mailbox.exists));
-                self.line(&format!("* {} RECENT", mailbox.recent));
-                if let Some(number) = mailbox.first_unseen {
+                if !self.rev2 {
+                    self.line(&format!("* {} RECENT", mailbox.recent));
+                }
+                if let Some(number) = mailbox.first_unseen.filter(|_| !self.rev2) {
                     self.line(&format!("* OK [UNSEEN {number}] First unseen message"));
                 }
                 self.line(&format!("* OK [UIDVALIDITY {}] UIDs are valid", mailbox.uid_validity));
                 self.line(&format!("* OK [UIDNEXT {}] Next UID", mailbox.uid_next));
                 self.line(&format!("* OK [HIGHESTMODSEQ {}] Highest", mailbox.highest_modseq));
+                if self.rev2 {
+                    self.text("* LIST () \"/\" ");
+                    self.write_name(&selecting.name);
+                    self.line("");
+                }
                 let access = if mailbox.read_only { "READ-ONLY" } else { "READ-WRITE" };
                 let uid_validity = mailbox.uid_validity;
                 self.mailbox = Some(mailbox);
-                let text = format!("OK [{access}] {} completed", selecting.name());
+                let text = format!("OK [{access}] {} completed", selecting.command());
                 match selecting.resync.filter(|resync| resync.uid_validity == uid_validity) {
                     Some(resync) => self.resync(selecting.tag, text, resync),
                     None => self.reply(&selecting.tag, &text),
                 }
             }
             Err(why) => {
-                if selecting.had_mailbox && !self.condstore {
+                if selecting.had_mailbox && !self.tells_closed() {
                     self.line("* OK [CLOSED] No mailbox is selected now");
                 }
                 self.reply(&selecting.tag, no_mailbox(why));
@@ -106,7 +118,7 @@ impl ImapMachine {
     }
 
     pub(super) fn ask_status(&mut self, tag: String, mailbox: &[u8], items: Vec<StatusItem>) -> Option<ImapEvent> {
-        let Ok(name) = utf7::decode(mailbox) else {
+        let Ok(name) = self.name(mailbox) else {
             self.reply(&tag, no_mailbox(MailRefusal::Gone));
             return None;
         };
@@ -134,7 +146,7 @@ impl ImapMachine {
 
     pub(super) fn tell_status(&mut self, name: &str, items: &[StatusItem], counts: &MailboxCounts) {
         self.text("* STATUS ");
-        write::mailbox(&mut self.out, name);
+        self.write_name(name);
         let known = items.iter().filter_map(|item| Some(format!("{} {}", item.name(), counts.of(*item)?)));
         let known: Vec<String> = known.collect();
         self.line(&format!(" ({})", known.join(" ")));

@@ -234,8 +234,8 @@ impl Host {
     fn answer_change(&mut self, event: ImapEvent) {
         let (account, view) = (&**self.account.as_ref().unwrap(), self.view.as_deref().unwrap());
         match event {
-            ImapEvent::Store { set, update, unchanged_since } => {
-                self.machine.stored(now(changes::store(view, &set, update, unchanged_since)));
+            ImapEvent::Store { uid, set, update, unchanged_since } => {
+                self.machine.stored(now(changes::store(view, (uid, &set), update, unchanged_since)));
             }
             ImapEvent::Vanished { since } => {
                 let uids = now(view.vanished(posthaste_mailstore::ModSeq(since)));

@@ -57,8 +57,6 @@ use tokio::time::{Instant, sleep};
 use self::append::AppendDoor;
 pub use self::append::{FileWriter, ForgetMail, SettleFiles};
 pub use self::arrivals::MailArrivals;
-pub use self::quota::QuotaTable;
-use self::quota::Quotas;
 use self::body::ended;
 use self::change_queue::refusal;
 use self::copies::CopyNames;
@@ -68,6 +66,8 @@ use self::loaded::LoadedMailboxes;
 use self::mailbox::{MaildirMailbox, lock};
 use self::owner::Owner;
 use self::pending::{PendingFolders, finish_folders};
+pub use self::quota::QuotaTable;
+use self::quota::Quotas;
 use crate::entry::MailEntry;
 use crate::error::MailstoreError;
 use crate::ledger::{GrownMailboxes, LedgerError, MailLedger};
@@ -144,8 +144,17 @@ impl MaildirStore {
         let gone_dirs = Arc::new(GoneDirs::of(root.existing_gone_dir()?));
         tokio::spawn(sweep_at_times(Arc::downgrade(&gone_dirs)));
         let (append_door, copy_names, quotas) = (AppendDoor::default(), CopyNames::new(), Quotas::default());
-        let shared =
-            Arc::new(Shared { root, ledger, is_pending, loaded, gone_dirs, append_door, copy_names, quotas, account_ids });
+        let shared = Arc::new(Shared {
+            root,
+            ledger,
+            is_pending,
+            loaded,
+            gone_dirs,
+            append_door,
+            copy_names,
+            quotas,
+            account_ids,
+        });
         tokio::spawn(tell_sessions(grown, Arc::downgrade(&shared)));
         Ok(Self { shared, accounts: Mutex::default() })
     }

@@ -11,7 +11,7 @@ use super::owner::Owner;
 use super::{MaildirStore, Shared};
 use crate::error::MailstoreError;
 use crate::ledger::LedgerError;
-use crate::store::{QuotaUse, QuotaLimits};
+use crate::store::{QuotaLimits, QuotaUse};
 
 /// Limits of all accounts.
 #[derive(Debug, Clone, Default)]

@@ -127,3 +127,29 @@ fn a_full_account_gets_no_more_mail() {
     assert!(reply.code == 552 && reply.text.contains("5.2.2"), "{reply:?}");
     server.stop();
 }
+
+#[test]
+fn a_client_of_rev2_has_its_names_and_answers() {
+    let dir = tempfile::tempdir().unwrap();
+    let (server, address) = serve(dir.path(), "", "imap");
+    let mut imap = Imap::logged_in(address);
+    assert_eq!(imap.ok("ENABLE IMAP4rev2"), "* ENABLED IMAP4rev2\r\n");
+    imap.ok("CREATE \"Entw\u{fc}rfe & mehr\"");
+    let append = imap.command(&format!("APPEND \"Entw\u{fc}rfe & mehr\" {}", literal("Subject: one\r\n\r\n1\r\n")));
+    assert!(append.1.starts_with("OK [APPENDUID "), "{append:?}");
+    let selected = imap.ok("SELECT \"Entw\u{fc}rfe & mehr\"");
+    assert!(
+        selected.contains("* LIST () \"/\" \"Entw\u{fc}rfe & mehr\"\r\n") && !selected.contains("RECENT"),
+        "{selected}"
+    );
+    let found = imap.ok("SEARCH ALL");
+    assert!(found.starts_with("* ESEARCH (TAG \"") && found.ends_with(") ALL 1\r\n"), "{found}");
+    assert_eq!(imap.ok("UID SEARCH RETURN (SAVE) UNSEEN"), "");
+    assert_eq!(imap.ok("STORE $ +FLAGS (\\Seen)"), "* 1 FETCH (FLAGS (\\Seen))\r\n");
+    // Another session has IMAP4rev1.
+    let mut other = Imap::logged_in(address);
+    assert!(other.ok("LIST \"\" Entw*").contains("\"Entw&APw-rfe &- mehr\""));
+    assert!(other.ok("SELECT \"Entw&APw-rfe &- mehr\"").contains("* 0 RECENT"));
+    assert_eq!(other.ok("SEARCH SEEN"), "* SEARCH 1\r\n");
+    server.stop();
+}

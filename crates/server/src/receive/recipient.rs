@@ -221,7 +221,12 @@ impl Check for AccountRoom {
         };
         let maildirs: Vec<String> = mailboxes.iter().filter_map(maildir).collect();
         let (receiver, settings) = (at.receiver, at.settings);
-        Checking::Waiting(Box::pin(Self::ask(receiver, maildirs, at.transaction.announced(), settings.quota_is_permanent)))
+        Checking::Waiting(Box::pin(Self::ask(
+            receiver,
+            maildirs,
+            at.transaction.announced(),
+            settings.quota_is_permanent,
+        )))
     }
 }
 

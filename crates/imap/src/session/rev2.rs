@@ -1,0 +1,27 @@
+//! Differences for a client that has enabled IMAP4rev2 (RFC 9051 appendix E).
+
+use posthaste_message::utf7;
+
+use super::ImapMachine;
+use crate::write;
+
+/// These octets are no mailbox name.
+#[derive(Debug)]
+pub(super) struct NoName;
+
+impl ImapMachine {
+    /// The name of a mailbox: UTF-8, and in IMAP4rev1 modified UTF-7.
+    pub(super) fn name(&self, octets: &[u8]) -> Result<String, NoName> {
+        match self.rev2 {
+            true => std::str::from_utf8(octets).map(str::to_owned).map_err(|_| NoName),
+            false => utf7::decode(octets).map_err(|_| NoName),
+        }
+    }
+
+    pub(super) fn write_name(&mut self, name: &str) {
+        match self.rev2 {
+            true => write::utf8(&mut self.out, name),
+            false => write::mailbox(&mut self.out, name),
+        }
+    }
+}
