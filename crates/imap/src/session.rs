@@ -138,8 +138,8 @@ pub enum ImapEvent {
     SendDecoded { range: Range<u64>, encoding: Encoding, octets: Range<u64> },
     /// *Asks* which UIDs vanished since a MODSEQ. Answer with [`ImapMachine::vanished`].
     Vanished { since: u64 },
-    /// *Asks* what has changed in the view. Answer with [`ImapMachine::changes`].
-    Changes { may_expunge: bool },
+    /// *Asks* what has changed in the view, by other programs too if it `looks`. Answer with [`ImapMachine::changes`].
+    Changes { may_expunge: bool, looks: bool },
     /// *Asks* for a durable change of flags. Answer with [`ImapMachine::stored`], by UIDs or by numbers.
     Store { uid: bool, set: MessageChoice, update: FlagsUpdate, unchanged_since: Option<u64> },
     /// *Asks* for \Seen on these UIDs, which were read. It need not be durable when it is answered with [`ImapMachine::marked_seen`].

@@ -41,6 +41,11 @@ pub(crate) trait Source: ChangeTarget + Send + Sync + 'static {
     fn recent_from(&self) -> &AtomicU32;
     /// The messages now.
     fn look(&self) -> Asked<'_, Arc<Snapshot<Self::File>>>;
+
+    /// The mailbox as changes by this server have left it.
+    fn known(&self) -> Asked<'_, Arc<Snapshot<Self::File>>> {
+        self.look()
+    }
     /// UIDs that went with a higher MODSEQ than this, in no order; `None`: not all of them are known.
     fn gone_since(&self, modseq: ModSeq) -> Asked<'_, Option<Vec<NumberRange>>>;
     /// Waits until there may be another snapshot than this.
@@ -269,6 +274,13 @@ impl<S: Source> MailboxView for SnapshotView<S> {
     fn advance(&mut self, may_expunge: bool) -> Asked<'_, ViewChanges> {
         Box::pin(async move {
             let now = self.source.look().await?;
+            Ok(self.take_in(now, may_expunge))
+        })
+    }
+
+    fn catch_up(&mut self, may_expunge: bool) -> Asked<'_, ViewChanges> {
+        Box::pin(async move {
+            let now = self.source.known().await?;
             Ok(self.take_in(now, may_expunge))
         })
     }

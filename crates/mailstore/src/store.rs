@@ -259,6 +259,13 @@ pub trait MailboxView: Send + Sync {
     /// [`MailstoreError::NoMailbox`]: the mailbox was removed. [`MailstoreError::Unavailable`]: the view is as it was.
     fn advance(&mut self, may_expunge: bool) -> Asked<'_, ViewChanges>;
 
+    /// Like [`advance`](Self::advance), and looks for no changes by other programs: after a change by a session, which is taken in without a listing of the
+    /// directories.
+    ///
+    /// # Errors
+    /// As [`advance`](Self::advance).
+    fn catch_up(&mut self, may_expunge: bool) -> Asked<'_, ViewChanges>;
+
     /// Waits until [`advance`](Self::advance) may have something to say, for IDLE. Dropping it loses nothing.
     fn changed(&self) -> Pin<Box<dyn Future<Output = ()> + Send + '_>>;
 

@@ -170,9 +170,9 @@ impl Mine {
                 .await;
                 line.machine.selected(selected);
             }
-            ImapEvent::Changes { may_expunge } => {
+            ImapEvent::Changes { may_expunge, looks } => {
                 let view = self.view.as_deref_mut().expect("a mailbox is selected");
-                let changes = view.advance(may_expunge).await;
+                let changes = if looks { view.advance(may_expunge).await } else { view.catch_up(may_expunge).await };
                 let changes = changes.as_ref().map(|changes| mail::changes(changes, view));
                 line.machine.changes(changes.map_err(mail::refusal));
             }

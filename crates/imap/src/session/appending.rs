@@ -175,6 +175,7 @@ impl ImapMachine {
         let State::Appending(appending) = std::mem::replace(&mut self.state, State::Command) else {
             panic!("appended in {:?}", self.state)
         };
+        self.has_changed = answer.is_ok();
         let text = match answer {
             Ok(AppendedMail { uid_validity, uids }) => {
                 format!("OK [APPENDUID {uid_validity} {}] APPEND completed", uids.text())

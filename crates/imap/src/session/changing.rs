@@ -158,7 +158,8 @@ impl ImapMachine {
         };
         let may_expunge = storing.uid && storing.silent;
         self.state = State::Changes(AfterChanges::Stored { storing, text });
-        Some(ImapEvent::Changes { may_expunge })
+        self.has_changed = true;
+        Some(self.ask_changes(may_expunge))
     }
 
     /// The view has the change: tells the flags of all messages of the set, unless the client wants none.
@@ -192,6 +193,7 @@ impl ImapMachine {
         else {
             panic!("marked as seen in {:?}", self.state)
         };
+        self.has_changed = true;
         self.finish_with(reply.tag, reply.text, may_expunge);
     }
 
@@ -221,7 +223,7 @@ impl ImapMachine {
         if code.is_none() && self.qresync {
             self.expunges = true;
             self.state = State::Changes(AfterChanges::Close { tag });
-            return Some(ImapEvent::Changes { may_expunge: true });
+            return Some(self.ask_changes(true));
         }
         self.mailbox = None;
         self.reply(&tag, &format!("OK {}CLOSE completed", code.unwrap_or_default()));
@@ -236,6 +238,7 @@ impl ImapMachine {
         let State::Changing(change) = std::mem::replace(&mut self.state, State::Command) else {
             panic!("expunged in {:?}", self.state)
         };
+        self.has_changed = answer.is_ok();
         match (change, answer) {
             (Change::Expunge { tag, uid }, Ok(())) => {
                 self.expunges = true;
@@ -277,6 +280,7 @@ impl ImapMachine {
         let State::Changing(Change::Copy { tag, moves }) = std::mem::replace(&mut self.state, State::Command) else {
             panic!("copied in {:?}", self.state)
         };
+        self.has_changed = answer.is_ok();
         let name = if moves { "MOVE" } else { "COPY" };
         let code = |CopiedMail { uid_validity, from, to }: &CopiedMail| {
             format!("[COPYUID {uid_validity} {} {}]", from.text(), to.text())

@@ -45,6 +45,8 @@ pub struct ImapMachine {
     pub(super) saved: NumberSet,
     /// The command removes messages: its reply has the MODSEQ after that (RFC 7162 section 3.2.7).
     pub(super) expunges: bool,
+    /// The command has changed messages: its own change is taken in without a look at what others did.
+    pub(super) has_changed: bool,
     pub(super) errors: u32,
     pub(super) commands: u64,
     /// In IDLE, something may have changed.
@@ -182,6 +184,7 @@ impl ImapMachine {
             rev2: false,
             saved: NumberSet::default(),
             expunges: false,
+            has_changed: false,
             errors: 0,
             commands: 0,
             poked: false,
@@ -292,7 +295,7 @@ impl ImapMachine {
                 State::Idle { .. } if std::mem::take(&mut self.poked) => {
                     let State::Idle { tag } = std::mem::replace(&mut self.state, State::Closed) else { unreachable!() };
                     self.state = State::Changes(AfterChanges::Idle { tag });
-                    return ImapEvent::Changes { may_expunge: true };
+                    return self.ask_changes(true);
                 }
                 State::Idle { .. } => match self.next_frame(input) {
                     Some(event) => event,
@@ -409,7 +412,7 @@ impl ImapMachine {
             self.bad(&tag, "Select a mailbox first");
             return None;
         }
-        self.errors = 0;
+        (self.errors, self.has_changed) = (0, false);
         self.carry_out(tag, command, input)
     }
 

@@ -198,9 +198,9 @@ impl Host {
                 self.view = view.ok();
             }
             ImapEvent::Unselect => self.view = None,
-            ImapEvent::Changes { may_expunge } => {
+            ImapEvent::Changes { may_expunge, looks } => {
                 let view = self.view.as_deref_mut().unwrap();
-                let changes = now(view.advance(may_expunge));
+                let changes = now(if looks { view.advance(may_expunge) } else { view.catch_up(may_expunge) });
                 let changes = changes.as_ref().map(|changes| mail::changes(changes, view));
                 self.machine.changes(changes.map_err(mail::refusal));
             }

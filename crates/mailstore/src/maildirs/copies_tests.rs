@@ -255,3 +255,24 @@ async fn copies_are_whole_after_a_cut_at_any_call() {
         }
     }
 }
+
+/// A session's own change is taken in without a listing, which takes long in a large mailbox.
+#[tokio::test]
+async fn own_changes_need_no_look_at_the_directories() {
+    let (mail, data) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let maildir = mail.path().join("Maildir");
+    Maildir::open_or_create(&maildir).unwrap();
+    Maildir::open_or_create(maildir.join(".Sent")).unwrap();
+    fs::write(maildir.join("new/1.a"), "1").unwrap();
+    let world = World::open(mail.path(), data.path()).await;
+    let (mut inbox, mut sent) = (world.select("INBOX").await, world.select("Sent").await);
+    // By another program.
+    fs::write(maildir.join("new/2.b"), "2").unwrap();
+    inbox.copy(&MessageSet::all(), sent.id()).await.unwrap();
+    inbox.copy(&MessageSet::all(), inbox.id()).await.unwrap();
+    assert_eq!(inbox.catch_up(true).await.unwrap().exists, Some(2));
+    assert_eq!(sent.catch_up(true).await.unwrap().exists, Some(1));
+    assert_eq!(inbox.advance(true).await.unwrap().exists, Some(3));
+    let removed = world.account.delete(sent.id()).await;
+    assert_eq!((removed, sent.catch_up(true).await), (Ok(()), Err(MailstoreError::NoMailbox)));
+}

@@ -236,6 +236,21 @@ impl Source for MaildirMailbox {
         Box::pin(self.look_now())
     }
 
+    fn known(&self) -> Asked<'_, Arc<Messages>> {
+        if !self.0.catch_up() {
+            return self.look();
+        }
+        let (error, messages) = {
+            let looked = self.0.looked.borrow();
+            (looked.error.clone(), looked.messages.clone())
+        };
+        match (error, messages) {
+            (Some(MailstoreError::NoMailbox), _) => Box::pin(std::future::ready(Err(MailstoreError::NoMailbox))),
+            (_, Some(messages)) => Box::pin(std::future::ready(Ok(messages))),
+            (_, None) => self.look(),
+        }
+    }
+
     fn gone_since(&self, modseq: ModSeq) -> Asked<'_, Option<Vec<NumberRange>>> {
         let core = Arc::clone(&self.0);
         Box::pin(async move {
