@@ -34,7 +34,8 @@ pub trait Authenticator: Send + Sync + 'static {
         false
     }
 
-    /// The keys for a client that wants to show the password of `user`; `None` if nobody has that name.
+    /// The keys for a client that wants to show the password of `user`. Of a name that nobody has, give keys of nobody ([`ScramKeys::of_nobody`]) that look like
+    /// those of the others: a client sees their rounds, and must not learn from them who exists. `None`: there are no others to look like.
     ///
     /// # Errors
     /// Why there are none.
