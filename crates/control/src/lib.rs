@@ -5,12 +5,14 @@
 #![warn(missing_docs)]
 
 mod logins;
+mod waiting;
 mod which;
 
 pub use logins::{ClientLine, LoginLine, LoginPurpose, LoginsLine};
 pub use posthaste_relay::shaping::explain::{Defaults, Explained};
 pub use posthaste_relay::suppression::{Source, Suppressed, Wanted};
 use serde::{Deserialize, Serialize};
+pub use waiting::{CountLine, HeldBy, RoomLine, SummaryEnd, WaitState, WaitingLine};
 pub use which::{By, Doing, Named, Which};
 
 /// The name of the socket in the data directory.

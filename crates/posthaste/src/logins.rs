@@ -5,7 +5,6 @@ use std::process::ExitCode;
 use clap::{Args, Subcommand};
 use posthaste_control::{ClientLine, LoginLine, LoginPurpose, LoginsLine, Request};
 use posthaste_message::DateTime;
-use serde_json::Value;
 
 use crate::queue::{AnyError, ServerArgs, answer, ask, columns, number, show};
 use crate::terminal::{print, print_json};
@@ -34,7 +33,7 @@ enum LoginsCommand {
 /// Exit status 1: there is nothing.
 pub fn run(args: LoginsArgs) -> Result<ExitCode, AnyError> {
     let Some(LoginsCommand::Forget { of, server }) = args.command else {
-        return show(&args.server, &ask(&args.server, &Request::Logins)?, tables);
+        return show(&args.server, ask(&args.server, &Request::Logins)?, tables);
     };
     let last = answer(&server, &Request::ForgetGuesses { of })?.pop().unwrap_or_default();
     let forgotten = number(&last, "done");
@@ -46,14 +45,12 @@ pub fn run(args: LoginsArgs) -> Result<ExitCode, AnyError> {
 }
 
 /// A table of logins, and one of clients if any has guessed wrong.
-fn tables(lines: &[Value]) -> String {
+fn tables(lines: &[LoginsLine]) -> String {
     let (mut logins, mut clients) = (Vec::new(), Vec::new());
     for line in lines {
-        match serde_json::from_value(line.clone()) {
-            Ok(LoginsLine::Login(login)) => logins.push(login_row(&login)),
-            Ok(LoginsLine::Client(client)) => clients.push(client_row(&client)),
-            // Of a newer server.
-            Err(_) => {}
+        match line {
+            LoginsLine::Login(login) => logins.push(login_row(login)),
+            LoginsLine::Client(client) => clients.push(client_row(client)),
         }
     }
     let heading = ["login", "last use", "to", "from", "wrong", "state"];

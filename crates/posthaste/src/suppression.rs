@@ -136,7 +136,7 @@ pub fn run(command: SuppressionCommand) -> Result<ExitCode, AnyError> {
     match command {
         SuppressionCommand::List { wanted, server } => {
             let lines = ask(&server, &Request::Suppressions { of: wanted.wanted() })?;
-            show(&server, &lines, table)
+            show(&server, lines, table)
         }
         SuppressionCommand::Export { wanted, server } => {
             for line in ask(&server, &Request::Suppressions { of: wanted.wanted() })? {

@@ -16,8 +16,9 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use clap::{Args, Subcommand, ValueEnum};
-use posthaste_control::{By, Doing, Named, Request, Which};
+use posthaste_control::{By, Doing, Named, Request, SummaryEnd, Which};
 use posthaste_message::DateTime;
+use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
 use crate::config_arg::ConfigArg;
@@ -291,12 +292,12 @@ pub fn run(command: QueueCommand) -> Result<ExitCode, AnyError> {
         QueueCommand::List { which, limit, server } => {
             let of = which.which();
             let lines = ask(&server, &Request::List { of: of.clone(), limit, after: None })?;
-            show(&server, &lines, |lines| list(lines, &nothing_of(&of)))
+            show(&server, lines, |lines| list(lines, &nothing_of(&of)))
         }
         QueueCommand::Show { id: (message, number), server } => {
             let of = Which { message: Some(message), number, ..Which::default() };
             let lines = ask(&server, &Request::List { of: of.clone(), limit: None, after: None })?;
-            show(&server, &lines, |lines| details(lines, &nothing_of(&of)))
+            show(&server, lines, |lines| details(lines, &nothing_of(&of)))
         }
         QueueCommand::Cat { id: (message, _), header, server } => cat(&server, message, header),
         QueueCommand::Summary { which, by, watch, server } => {
@@ -330,7 +331,7 @@ pub fn run(command: QueueCommand) -> Result<ExitCode, AnyError> {
         }
         QueueCommand::Routes { server } => {
             let lines = ask(&server, &Request::Diversions)?;
-            show(&server, &lines, diversions)
+            show(&server, lines, diversions)
         }
         QueueCommand::Explain(args) => explain::run(&args),
         QueueCommand::Export(args) => transfer::export(&args),
@@ -338,7 +339,7 @@ pub fn run(command: QueueCommand) -> Result<ExitCode, AnyError> {
         QueueCommand::ImportShaping { file, json } => import::shaping(&file, json),
         QueueCommand::Suspensions { server } => {
             let lines = ask(&server, &Request::Suspensions)?;
-            show(&server, &lines, suspensions)
+            show(&server, lines, suspensions)
         }
     }
 }
@@ -357,15 +358,15 @@ fn nothing_of(which: &Which) -> String {
 /// The counts as they are printed, and whether nothing waits.
 fn summary_now(server: &ServerArgs, of: &Which, by: By) -> Result<(String, bool), AnyError> {
     let mut lines = answer(server, &Request::Summary { of: of.clone(), by, top: None })?;
-    let end = lines.pop().unwrap_or_default();
-    let room_now = &end["room"];
+    let end: SummaryEnd = serde_json::from_value(lines.pop().unwrap_or_default())?;
     // What waits for transports is not counted.
     let empty = if *of == Which::default() { "nothing waits for other hosts".to_owned() } else { nothing_of(of) };
+    let is_empty = lines.is_empty();
     let text = match server.json {
-        true => json!({ "counts": lines, "room": room_now }).to_string() + "\n",
-        false => summary(&lines, by.key(), &empty) + &room(room_now),
+        true => json!({ "counts": lines, "room": end.room }).to_string() + "\n",
+        false => summary(&typed(lines)?, by.key(), &empty) + &room(&end.room),
     };
-    Ok((text, lines.is_empty()))
+    Ok((text, is_empty))
 }
 
 /// Until nobody reads any more. A terminal is cleared before each count; elsewhere each begins with the time.
@@ -388,10 +389,20 @@ fn secs(time: Option<Duration>) -> Option<u32> {
     time.map(|time| u32::try_from(time.as_secs()).unwrap_or(u32::MAX))
 }
 
-pub fn show(server: &ServerArgs, lines: &[Value], table: impl Fn(&[Value]) -> String) -> Result<ExitCode, AnyError> {
+pub fn show<T: DeserializeOwned>(
+    server: &ServerArgs,
+    lines: Vec<Value>,
+    table: impl Fn(&[T]) -> String,
+) -> Result<ExitCode, AnyError> {
+    let is_empty = lines.is_empty();
     match server.json {
-        true => print_json(&(Value::from(lines.to_vec()).to_string() + "\n"))?,
-        false => print(&table(lines))?,
+        true => print_json(&(Value::from(lines).to_string() + "\n"))?,
+        false => print(&table(&typed(lines)?))?,
     }
-    Ok(ExitCode::from(u8::from(lines.is_empty())))
+    Ok(ExitCode::from(u8::from(is_empty)))
+}
+
+/// Lines of an answer as what they are.
+fn typed<T: DeserializeOwned>(lines: Vec<Value>) -> serde_json::Result<Vec<T>> {
+    lines.into_iter().map(serde_json::from_value).collect()
 }

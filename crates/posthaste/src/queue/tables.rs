@@ -2,57 +2,56 @@
 
 use std::fmt::Write as _;
 
+use posthaste_control::{CountLine, RoomLine, WaitingLine};
 use posthaste_message::DateTime;
 use serde_json::Value;
 
 use crate::terminal::harmless;
 
 /// `empty`: what to say of no lines.
-pub(super) fn list(lines: &[Value], empty: &str) -> String {
+pub(super) fn list(lines: &[WaitingLine], empty: &str) -> String {
     let rows = lines.iter().map(|line| {
-        let state = match line["until"].as_i64() {
-            Some(until) => format!("{} until {}", text(line, "state"), DateTime::from_unix(until)),
-            None => text(line, "state"),
+        let state = match line.until {
+            Some(until) => format!("{} until {}", line.state, DateTime::from_unix(until)),
+            None => line.state.to_string(),
         };
-        [
-            text(line, "id"),
-            number(line, "attempts").to_string(),
-            text(line, "status"),
-            state,
-            text(line, "sender"),
-            text(line, "recipient"),
-        ]
+        let status = line.status.clone().unwrap_or_default();
+        [line.id.clone(), line.attempts.to_string(), status, state, line.sender.clone(), line.recipient.clone()]
     });
     columns(["id", "attempts", "status", "state", "sender", "recipient"], rows, empty)
 }
 
 /// `empty`: what to say of no lines.
-pub(super) fn details(lines: &[Value], empty: &str) -> String {
+pub(super) fn details(lines: &[WaitingLine], empty: &str) -> String {
     let time = |secs: Option<i64>| secs.map_or(String::new(), |secs| DateTime::from_unix(secs).to_string());
+    let some = |text: &Option<String>| text.clone().unwrap_or_default();
     let mut out = String::new();
     for line in lines {
-        let state = [text(line, "state"), text(line, "held_by")].join(" ");
-        let why = match text(line, "why_unknown") {
-            unknown if unknown.is_empty() => text(line, "why"),
-            unknown => format!("unknown: {unknown}"),
+        let state = match line.held_by {
+            Some(by) => format!("{} {by}", line.state),
+            None => line.state.to_string(),
+        };
+        let why = match &line.why_unknown {
+            Some(unknown) => format!("unknown: {unknown}"),
+            None => some(&line.why),
         };
         let rows = [
-            ("id", text(line, "id")),
-            ("sender", text(line, "sender")),
-            ("leaves as", text(line, "leaves_from")),
-            ("recipient", text(line, "recipient")),
-            ("transport", text(line, "transport")),
-            ("tenant", text(line, "tenant")),
-            ("campaign", text(line, "campaign")),
-            ("bytes", number(line, "bytes").to_string()),
-            ("received", time(line["received"].as_i64())),
-            ("expires", time(line["expires"].as_i64())),
-            ("attempts", number(line, "attempts").to_string()),
-            ("status", text(line, "status")),
+            ("id", line.id.clone()),
+            ("sender", line.sender.clone()),
+            ("leaves as", some(&line.leaves_from)),
+            ("recipient", line.recipient.clone()),
+            ("transport", some(&line.transport)),
+            ("tenant", some(&line.tenant)),
+            ("campaign", some(&line.campaign)),
+            ("bytes", line.bytes.to_string()),
+            ("received", time(Some(line.received))),
+            ("expires", time(line.expires)),
+            ("attempts", line.attempts.to_string()),
+            ("status", some(&line.status)),
             ("why", why),
-            ("class", text(line, "class")),
-            ("state", state.trim_end().to_owned()),
-            ("until", time(line["until"].as_i64())),
+            ("class", some(&line.class)),
+            ("state", state),
+            ("until", time(line.until)),
         ];
         for (name, value) in rows.iter().filter(|(_, value)| !value.is_empty()) {
             let _ = writeln!(out, "{name:<10} {}", harmless(value));
@@ -63,26 +62,26 @@ pub(super) fn details(lines: &[Value], empty: &str) -> String {
 }
 
 /// `empty`: what to say of no lines.
-pub(super) fn summary(rows: &[Value], by: &'static str, empty: &str) -> String {
-    let rows = rows.iter().map(|row| {
-        let oldest = DateTime::from_unix(number(row, "oldest").cast_signed()).to_string();
-        let count = |key| number(row, key).to_string();
-        [text(row, by), count("recipients"), count("deferred"), count("held"), count("suspended"), oldest]
+pub(super) fn summary(lines: &[CountLine], by: &'static str, empty: &str) -> String {
+    let rows = lines.iter().map(|line| {
+        let oldest = DateTime::from_unix(line.oldest).to_string();
+        let [recipients, deferred, held, suspended] =
+            [line.recipients, line.deferred, line.held, line.suspended].map(|count| count.to_string());
+        [line.name().to_owned(), recipients, deferred, held, suspended, oldest]
     });
     columns([by, "recipients", "deferred", "held", "suspended", "oldest"], rows, empty)
 }
 
 /// What waits of what may, in all; and of each tenant that has a limit and of which something was refused.
-pub(super) fn room(of: &Value) -> String {
+pub(super) fn room(of: &[RoomLine]) -> String {
     let mut out = String::new();
-    for (index, one) in of.as_array().into_iter().flatten().enumerate() {
-        let (tenant, refused) = (text(one, "tenant"), number(one, "refused"));
-        if index > 0 && refused == 0 {
+    for (index, RoomLine { tenant, recipients, max, refused, full }) in of.iter().enumerate() {
+        if index > 0 && *refused == 0 {
             continue;
         }
-        let of = if tenant.is_empty() { String::new() } else { format!(" of tenant {}", harmless(&tenant)) };
-        let full = if one["full"].as_bool() == Some(true) { ", full" } else { "" };
-        let _ = write!(out, "{} of {} recipients{of} wait{full}", number(one, "recipients"), number(one, "max"));
+        let of = if tenant.is_empty() { String::new() } else { format!(" of tenant {}", harmless(tenant)) };
+        let full = if *full { ", full" } else { "" };
+        let _ = write!(out, "{recipients} of {max} recipients{of} wait{full}");
         let _ = match refused {
             0 => writeln!(out),
             _ => writeln!(out, "; {refused} were refused since the start"),

@@ -5,11 +5,11 @@ use base64::engine::general_purpose::STANDARD;
 use posthaste_control::Which;
 use posthaste_relay::sender::{ControlError, Exported, Relay};
 use ring::digest::{Context, SHA256};
-use serde_json::{Value, json};
+use serde_json::json;
 
 use super::scopes::filter;
 use super::transfer::{End, FORMAT, Head, Line, Recipient, VERSION, hex};
-use super::{Answer, Asker, Outcome};
+use super::{Answer, Asker, Outcome, as_json};
 use crate::ids::unix_micros;
 
 /// Those that fit, each in several lines. `hold`: they are held here from then on.
@@ -63,10 +63,6 @@ fn say(relay: &Relay, message: &Exported, answer: Answer<'_>) -> Result<bool, Co
     let content = digest.finish();
     let origin = relay.origin(message.message, content.as_ref())?.to_string();
     Ok(answer(as_json(&Line::End { end: End { origin, bytes: at, sha256: hex(content.as_ref()) } })))
-}
-
-fn as_json(line: &Line) -> Value {
-    serde_json::to_value(line).expect("a line of texts and numbers")
 }
 
 /// Bytes of the message in one line.

@@ -2,17 +2,17 @@
 
 use std::collections::{HashMap, HashSet};
 use std::path::Path;
+use std::sync::Arc;
 
-use posthaste_control::Which;
+use posthaste_control::{HeldBy, WaitState, WaitingLine, Which};
 use posthaste_events::last::{Deferral, last_deferrals};
 use posthaste_relay::queue::entry::HoldReason;
 use posthaste_relay::queue::{Key, Secs, Status, Waits};
 use posthaste_relay::sender::{Filter, Relay, Waiting};
 use posthaste_spool::Lsn;
-use serde_json::{Value, json};
 
-use super::Answer;
 use super::scopes::filter;
+use super::{Answer, as_json};
 
 /// A part of the list.
 #[derive(Debug, Clone, Copy)]
@@ -50,14 +50,14 @@ pub(super) fn list(relay: &Relay, page: &Page<'_>, answer: Answer<'_>) -> Listed
         let logged = of.message.map(|message| Logged::look(relay, of, Lsn::new(message), events));
         relay.waiting(&Filter { after, ..filter(of) }, &mut |waiting| {
             listed.count += 1;
-            let mut line = as_json(&waiting, relay);
+            let mut line = line_of(&waiting, relay);
             if let Some(logged) = &logged {
                 logged.complete(&waiting, &mut line);
             }
             if listed.count == most {
-                listed.next = line["id"].as_str().map(str::to_owned);
+                listed.next = Some(line.id.clone());
             }
-            answer(line) && listed.count < most
+            answer(as_json(&line)) && listed.count < most
         });
     }
     listed
@@ -91,16 +91,16 @@ impl Logged {
         Self { found, missing }
     }
 
-    fn complete(&self, waiting: &Waiting, line: &mut Value) {
+    fn complete(&self, waiting: &Waiting, line: &mut WaitingLine) {
         if !lacks_reply(waiting) {
             return;
         }
         let Some(Deferral { host, reply, class, .. }) = self.found.get(&waiting.state.key.number) else {
-            line["why_unknown"] = self.missing.as_str().into();
+            line.why_unknown = Some(self.missing.clone());
             return;
         };
-        line["why"] = if host.is_empty() { reply.clone() } else { format!("{host}: {reply}") }.into();
-        line["class"] = Some(class.as_str()).filter(|class| !class.is_empty()).into();
+        line.why = Some(if host.is_empty() { reply.clone() } else { format!("{host}: {reply}") });
+        line.class = Some(class.clone()).filter(|class| !class.is_empty());
     }
 }
 
@@ -110,24 +110,24 @@ fn lacks_reply(waiting: &Waiting) -> bool {
     waiting.why.is_none() && (state.attempts > 0 || state.status != Status::default())
 }
 
-fn as_json(waiting: &Waiting, relay: &Relay) -> Value {
+fn line_of(waiting: &Waiting, relay: &Relay) -> WaitingLine {
     let state = &waiting.state;
     let name = relay.queue_name(state.queue);
     let name = name.as_ref();
     let (kind, until) = match state.waits {
-        Waits::Until(next) => ("scheduled", Some(next)),
-        Waits::Due if waiting.is_connecting => ("under way", None),
-        Waits::Due => ("due", None),
-        Waits::Suspended(until) => ("suspended", Some(until).filter(|until| *until < Secs::MAX)),
-        Waits::Held(HoldReason::Until(until)) => ("held", Some(until)),
-        Waits::Held(_) => ("held", None),
-        Waits::Busy => ("under way", None),
+        Waits::Until(next) => (WaitState::Scheduled, Some(next)),
+        Waits::Due if waiting.is_connecting => (WaitState::UnderWay, None),
+        Waits::Due => (WaitState::Due, None),
+        Waits::Suspended(until) => (WaitState::Suspended, Some(until).filter(|until| *until < Secs::MAX)),
+        Waits::Held(HoldReason::Until(until)) => (WaitState::Held, Some(until)),
+        Waits::Held(_) => (WaitState::Held, None),
+        Waits::Busy => (WaitState::UnderWay, None),
     };
     let held_by = match state.waits {
-        Waits::Held(HoldReason::Operator | HoldReason::Until(_)) => Some("operator"),
-        Waits::Held(HoldReason::Quarantine) => Some("quarantine"),
-        Waits::Held(HoldReason::Policy) => Some("policy"),
-        Waits::Held(HoldReason::Uncertain) => Some("uncertain"),
+        Waits::Held(HoldReason::Operator | HoldReason::Until(_)) => Some(HeldBy::Operator),
+        Waits::Held(HoldReason::Quarantine) => Some(HeldBy::Quarantine),
+        Waits::Held(HoldReason::Policy) => Some(HeldBy::Policy),
+        Waits::Held(HoldReason::Uncertain) => Some(HeldBy::Uncertain),
         _ => None,
     };
     let status = match state.status {
@@ -135,26 +135,29 @@ fn as_json(waiting: &Waiting, relay: &Relay) -> Value {
         Status { code, enhanced: 0 } => Some(code.to_string()),
         Status { code, enhanced } => Some(format!("{code} {}.{}.{}", code / 100, enhanced / 1000, enhanced % 1000)),
     };
-    json!({
-        "id": format!("{}.{}", state.key.message.get(), state.key.number),
-        "sender": &*waiting.sender,
-        "leaves_from": Some(&*waiting.leaves_from).filter(|from| *from != &*waiting.sender),
-        "recipient": &*waiting.recipient,
-        "domain": name.map(|name| &*name.domain),
-        "tenant": name.map(|name| &*name.tenant),
-        "campaign": name.map(|name| &*name.campaign),
-        "pool": name.map(|name| &*name.pool),
-        "bytes": waiting.bytes,
-        "received": relay.wall(state.received),
-        "expires": state.expires.map(|secs| relay.wall(secs)),
-        "attempts": state.attempts,
-        "status": status,
-        "state": kind,
-        "until": until.map(|secs| relay.wall(secs)),
-        "held_by": held_by,
-        "why": waiting.why.as_deref(),
-        "class": waiting.class.as_deref(),
-    })
+    let text = |text: &Arc<str>| text.to_string();
+    WaitingLine {
+        id: format!("{}.{}", state.key.message.get(), state.key.number),
+        sender: text(&waiting.sender),
+        leaves_from: Some(text(&waiting.leaves_from)).filter(|from| **from != *waiting.sender),
+        recipient: text(&waiting.recipient),
+        domain: name.map(|name| text(&name.domain)),
+        tenant: name.map(|name| text(&name.tenant)),
+        campaign: name.map(|name| text(&name.campaign)),
+        pool: name.map(|name| text(&name.pool)),
+        transport: None,
+        bytes: waiting.bytes,
+        received: relay.wall(state.received),
+        expires: state.expires.map(|secs| relay.wall(secs)),
+        attempts: state.attempts.into(),
+        status,
+        state: kind,
+        until: until.map(|secs| relay.wall(secs)),
+        held_by,
+        why: waiting.why.as_deref().map(str::to_owned),
+        class: waiting.class.as_deref().map(str::to_owned),
+        why_unknown: None,
+    }
 }
 
 /// Recipients of one message whose replies are looked up.
@@ -162,10 +165,11 @@ const LOOKED_UP_MAX: usize = 1000;
 
 #[cfg(test)]
 mod tests {
-    use std::sync::{Arc, Mutex, mpsc};
+    use std::sync::{Mutex, mpsc};
 
     use posthaste_relay::queue::entry::{Change, QueueEntry, Queued, QueuedRecipient, What};
     use posthaste_spool::{Batch, Body, Entry, FileSpool, Spool};
+    use serde_json::Value;
 
     use super::*;
     use crate::control::ClosedQueue;

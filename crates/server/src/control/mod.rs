@@ -35,6 +35,7 @@ use posthaste_admin::AskRefusal;
 use posthaste_control::{Doing, Request, SOCKET};
 use posthaste_events::story::Wanted;
 use posthaste_relay::sender::{By, OfMail};
+use serde::Serialize;
 use serde_json::{Value, json};
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
 use tokio::net::unix::OwnedWriteHalf;
@@ -324,6 +325,11 @@ fn forget_mailbox(receiver: &Receiver, mailbox: &str) -> Outcome {
     receiver.destinations().forget_mailbox(mailbox, deadline)?;
     tracing::info!(mailbox, "mail accepted for a removed mailbox until now is not delivered any more");
     Ok(json!({ "done": 1 }))
+}
+
+/// A line of an answer.
+pub(crate) fn as_json(line: &impl Serialize) -> Value {
+    serde_json::to_value(line).expect("a line of texts and numbers")
 }
 
 /// Takes a line of an answer; whether the client still listens.

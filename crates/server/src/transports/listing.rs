@@ -3,11 +3,11 @@
 use std::ops::ControlFlow;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use posthaste_control::Which;
+use posthaste_control::{HeldBy, WaitState, WaitingLine, Which};
 use posthaste_transport::{TransportWaits, Transports, WaitingTarget};
-use serde_json::{Value, json};
+use serde_json::Value;
 
-use crate::control::Asker;
+use crate::control::{Asker, as_json};
 
 /// Gives the waiting targets that fit, at most `most`, to `answer` until that says no. Returns the number of all that fit.
 pub(crate) fn list(transports: &Transports, of: &Which, most: u64, answer: &dyn Fn(Value) -> bool) -> u64 {
@@ -17,7 +17,7 @@ pub(crate) fn list(transports: &Transports, of: &Which, most: u64, answer: &dyn 
             return ControlFlow::Continue(());
         }
         count += 1;
-        let goes_on = answer(of_transport(&target, now)) && count < most;
+        let goes_on = answer(as_json(&of_transport(&target, now))) && count < most;
         if goes_on { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
     });
     count
@@ -67,35 +67,43 @@ fn is_meant(target: &WaitingTarget, of: &Which) -> bool {
         && held.is_none_or(|held| held == held_by(target).is_some())
 }
 
-fn held_by(target: &WaitingTarget) -> Option<&'static str> {
+fn held_by(target: &WaitingTarget) -> Option<HeldBy> {
     match target.waits {
-        TransportWaits::Held(_) => Some("transport"),
-        TransportWaits::Uncertain => Some("uncertain"),
+        TransportWaits::Held(_) => Some(HeldBy::Transport),
+        TransportWaits::Uncertain => Some(HeldBy::Uncertain),
         _ => None,
     }
 }
 
 /// `now`: since 1970.
-fn of_transport(target: &WaitingTarget, now: Duration) -> Value {
-    let (kind, pause) = match target.waits {
-        TransportWaits::Due => ("due", None),
-        TransportWaits::Running => ("under way", None),
-        TransportWaits::Retry(pause) => ("scheduled", Some(pause)),
-        TransportWaits::Held(pause) => ("held", Some(pause)),
-        TransportWaits::Uncertain => ("held", None),
+fn of_transport(target: &WaitingTarget, now: Duration) -> WaitingLine {
+    let (state, pause) = match target.waits {
+        TransportWaits::Due => (WaitState::Due, None),
+        TransportWaits::Running => (WaitState::UnderWay, None),
+        TransportWaits::Retry(pause) => (WaitState::Scheduled, Some(pause)),
+        TransportWaits::Held(pause) => (WaitState::Held, Some(pause)),
+        TransportWaits::Uncertain => (WaitState::Held, None),
     };
-    json!({
-        "id": target.id.to_string(),
-        "sender": &*target.sender,
-        "recipient": &*target.recipient,
-        "domain": target.recipient.rsplit_once('@').map(|(_, domain)| domain),
-        "transport": &*target.transport,
-        "bytes": target.bytes,
-        "received": target.received_secs,
-        "attempts": target.attempts,
-        "state": kind,
-        "until": pause.map(|pause| (now + pause).as_secs()),
-        "held_by": held_by(target),
-        "why": target.why.as_deref(),
-    })
+    WaitingLine {
+        id: target.id.to_string(),
+        sender: target.sender.to_string(),
+        leaves_from: None,
+        recipient: target.recipient.to_string(),
+        domain: target.recipient.rsplit_once('@').map(|(_, domain)| domain.to_owned()),
+        tenant: None,
+        campaign: None,
+        pool: None,
+        transport: Some(target.transport.to_string()),
+        bytes: target.bytes,
+        received: target.received_secs.cast_signed(),
+        expires: None,
+        attempts: target.attempts,
+        status: None,
+        state,
+        until: pause.map(|pause| (now + pause).as_secs().cast_signed()),
+        held_by: held_by(target),
+        why: target.why.as_deref().map(str::to_owned),
+        class: None,
+        why_unknown: None,
+    }
 }

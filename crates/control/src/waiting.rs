@@ -1,0 +1,218 @@
+//! Answers to [`Request::List`](crate::Request::List) and [`Request::Summary`](crate::Request::Summary).
+
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
+
+use crate::By;
+
+/// A recipient that waits, at another host or at a transport.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct WaitingLine {
+    /// The number of its message, and its own within that: `4711.0`. Of a transport the message alone.
+    pub id: String,
+    /// The sender's address; empty for a notification.
+    pub sender: String,
+    /// The sender that it leaves with, if that is another.
+    pub leaves_from: Option<String>,
+    /// Its address.
+    pub recipient: String,
+    /// Its domain.
+    pub domain: Option<String>,
+    /// Whose mail it is.
+    pub tenant: Option<String>,
+    /// The mailing.
+    pub campaign: Option<String>,
+    /// The pool of sources.
+    pub pool: Option<String>,
+    /// The program, file or LMTP server that it waits for; not set: another host.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub transport: Option<String>,
+    /// Bytes of its message.
+    pub bytes: u64,
+    /// When it was received, in seconds since 1970.
+    pub received: i64,
+    /// When it is given up, in seconds since 1970.
+    pub expires: Option<i64>,
+    /// Attempts so far.
+    pub attempts: u32,
+    /// The codes that the last one ended with.
+    pub status: Option<String>,
+    /// What it waits for.
+    pub state: WaitState,
+    /// The end of that, in seconds since 1970.
+    pub until: Option<i64>,
+    /// Who holds it.
+    pub held_by: Option<HeldBy>,
+    /// What the last attempt ended with.
+    pub why: Option<String>,
+    /// The class of that reply.
+    pub class: Option<String>,
+    /// Why nobody knows what the last attempt ended with.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub why_unknown: Option<String>,
+}
+
+/// What a recipient waits for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum WaitState {
+    /// The next attempt is at a time.
+    Scheduled,
+    /// The next attempt is now.
+    Due,
+    /// An attempt is under way.
+    #[serde(rename = "under way")]
+    UnderWay,
+    /// Mail of its kind is suspended.
+    Suspended,
+    /// Somebody holds it.
+    Held,
+}
+
+impl fmt::Display for WaitState {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Scheduled => "scheduled",
+            Self::Due => "due",
+            Self::UnderWay => "under way",
+            Self::Suspended => "suspended",
+            Self::Held => "held",
+        })
+    }
+}
+
+/// Who holds a recipient.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum HeldBy {
+    /// An operator.
+    Operator,
+    /// It was at work in several crashes.
+    Quarantine,
+    /// A rule.
+    Policy,
+    /// Nobody knows whether it has had its mail.
+    Uncertain,
+    /// The transport has refused it for good.
+    Transport,
+}
+
+impl fmt::Display for HeldBy {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Operator => "operator",
+            Self::Quarantine => "quarantine",
+            Self::Policy => "policy",
+            Self::Uncertain => "uncertain",
+            Self::Transport => "transport",
+        })
+    }
+}
+
+/// Numbers of recipients that wait, of one name. The key of the name is its kind.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct CountLine {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    domain: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    tenant: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    campaign: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    site: Option<String>,
+    /// All of them.
+    pub recipients: u64,
+    /// When the oldest was received, in seconds since 1970.
+    pub oldest: i64,
+    /// Those with a failed attempt.
+    pub deferred: u64,
+    /// Held ones.
+    pub held: u64,
+    /// Those of which nothing is tried for a time.
+    pub suspended: u64,
+    /// Those with an attempt under way.
+    pub under_way: u64,
+    /// The time of the next attempt, in seconds since 1970.
+    pub next: Option<i64>,
+    /// The last reply of a host; of the busiest names alone.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub last_reply: Option<String>,
+    /// The limit that binds; of the busiest names alone.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub limit: Option<String>,
+}
+
+impl CountLine {
+    /// No recipients of that name.
+    pub fn of(by: By, name: &str) -> Self {
+        let (mut line, name) = (Self::default(), Some(name.to_owned()));
+        match by {
+            By::Domain => line.domain = name,
+            By::Tenant => line.tenant = name,
+            By::Campaign => line.campaign = name,
+            By::Site => line.site = name,
+        }
+        line
+    }
+
+    /// The name.
+    pub fn name(&self) -> &str {
+        let names = [&self.domain, &self.tenant, &self.campaign, &self.site];
+        names.into_iter().flatten().next().map_or("", String::as_str)
+    }
+}
+
+/// The last line of a summary.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SummaryEnd {
+    /// Names that were counted.
+    pub done: u64,
+    /// Recipients of all of them.
+    #[serde(default)]
+    pub recipients: u64,
+    /// The room of the queue, and then of each tenant with a limit.
+    #[serde(default)]
+    pub room: Vec<RoomLine>,
+}
+
+/// The room of the queue or of a tenant.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RoomLine {
+    /// The tenant; empty for the queue.
+    pub tenant: String,
+    /// Recipients that wait.
+    pub recipients: u64,
+    /// Recipients that may wait.
+    pub max: u64,
+    /// Recipients that were refused since the start.
+    pub refused: u64,
+    /// More are refused now.
+    pub full: bool,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_count_has_the_kind_of_its_name_as_key() {
+        for (by, key) in
+            [(By::Domain, "domain"), (By::Tenant, "tenant"), (By::Campaign, "campaign"), (By::Site, "site")]
+        {
+            let line = CountLine { recipients: 3, ..CountLine::of(by, "x") };
+            let text = serde_json::to_string(&line).unwrap();
+            assert!(text.starts_with(&format!("{{\"{key}\":\"x\",\"recipients\":3")), "{text}");
+            assert_eq!((serde_json::from_str::<CountLine>(&text).unwrap(), line.name()), (line.clone(), "x"));
+            assert_eq!(by.key(), key);
+        }
+    }
+
+    #[test]
+    fn a_line_of_a_transport_has_no_keys_of_the_relay() {
+        let text = r#"{"id":"7","sender":"","recipient":"a@b","transport":"|x","bytes":1,"received":2,"attempts":3,"state":"under way"}"#;
+        let line: WaitingLine = serde_json::from_str(text).unwrap();
+        assert_eq!((line.state, line.tenant, line.expires), (WaitState::UnderWay, None, None));
+        assert_eq!(line.transport.as_deref(), Some("|x"));
+    }
+}
