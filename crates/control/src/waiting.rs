@@ -38,13 +38,13 @@ pub struct WaitingLine {
     pub attempts: u32,
     /// The codes that the last one ended with.
     pub status: Option<String>,
-    /// What it waits for.
+    /// The kind of its wait.
     pub state: WaitState,
     /// The end of that, in seconds since 1970.
     pub until: Option<i64>,
-    /// Who holds it.
+    /// The holder of a held one.
     pub held_by: Option<HeldBy>,
-    /// What the last attempt ended with.
+    /// The end of the last attempt.
     pub why: Option<String>,
     /// The class of that reply.
     pub class: Option<String>,
@@ -53,7 +53,7 @@ pub struct WaitingLine {
     pub why_unknown: Option<String>,
 }
 
-/// What a recipient waits for.
+/// The kind of a recipient's wait.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum WaitState {
@@ -82,7 +82,7 @@ impl fmt::Display for WaitState {
     }
 }
 
-/// Who holds a recipient.
+/// The holder of a recipient.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum HeldBy {
@@ -92,7 +92,7 @@ pub enum HeldBy {
     Quarantine,
     /// A rule.
     Policy,
-    /// Nobody knows whether it has had its mail.
+    /// It may have had its mail: the record of that is lost.
     Uncertain,
     /// The transport has refused it for good.
     Transport,
@@ -125,13 +125,13 @@ pub struct CountLine {
     pub recipients: u64,
     /// When the oldest was received, in seconds since 1970.
     pub oldest: i64,
-    /// Those with a failed attempt.
+    /// Recipients with a failed attempt.
     pub deferred: u64,
     /// Held ones.
     pub held: u64,
-    /// Those of which nothing is tried for a time.
+    /// Recipients that are suspended.
     pub suspended: u64,
-    /// Those with an attempt under way.
+    /// Recipients with an attempt under way.
     pub under_way: u64,
     /// The time of the next attempt, in seconds since 1970.
     pub next: Option<i64>,
