@@ -144,7 +144,7 @@ mod tests {
         check(r#"{"ask":"act","of":{},"action":"delete"}"#, Some(Scope::QueueWrite));
         check(r#"{"ask":"suspend","scope":{"domain":"a.example"},"secs":null}"#, Some(Scope::QueueWrite));
         check(r#"{"ask":"divert","scope":{"domain":"a.example"},"to":"b.example","secs":null}"#, Some(Scope::Route));
-        check(r#"{"ask":"cat","message":1}"#, Some(Scope::MailRead));
+        check(r#"{"ask":"cat","message":"1"}"#, Some(Scope::MailRead));
         check(r#"{"ask":"find"}"#, Some(Scope::EventsRead));
         check(r#"{"ask":"logins"}"#, Some(Scope::Accounts));
         check(r#"{"ask":"page","secs":1}"#, None);

@@ -11,6 +11,7 @@ mod which;
 pub use logins::{ClientLine, LoginLine, LoginPurpose, LoginsLine};
 pub use posthaste_relay::shaping::explain::{Defaults, Explained};
 pub use posthaste_relay::suppression::{Source, Suppressed, Wanted};
+use posthaste_spool::Lsn;
 use serde::{Deserialize, Serialize};
 pub use waiting::{CountLine, HeldBy, RoomLine, SummaryEnd, WaitState, WaitingLine};
 pub use which::{By, Doing, Named, Which};
@@ -26,7 +27,7 @@ pub const SUBJECTS_MAX: usize = 100;
 #[serde(deny_unknown_fields)]
 pub struct Delivered {
     /// Its number.
-    pub message: u64,
+    pub message: Lsn,
     /// The mailbox, as the event log has it.
     pub mailbox: String,
 }
@@ -62,7 +63,7 @@ pub enum Request {
     /// The octets of a message, in pieces.
     Cat {
         /// Its number.
-        message: u64,
+        message: Lsn,
         /// Only the header is wanted.
         #[serde(default)]
         header: bool,
@@ -70,7 +71,7 @@ pub enum Request {
     /// A message as a person reads it, in the last line: header, text, source of HTML, names of attachments, source.
     Mail {
         /// Its number.
-        message: u64,
+        message: Lsn,
         /// Its mailbox here, as the event log has it; empty: it is in the queue.
         #[serde(default)]
         mailbox: String,
@@ -248,6 +249,20 @@ mod tests {
         let forget = Request::ForgetGuesses { of: vec!["192.0.2.1".into()] };
         assert_eq!(read(r#"{"ask":"forget-guesses","of":["192.0.2.1"]}"#).unwrap(), forget);
         assert!(read(r#"{"ask":"list","off":{}}"#).is_err() && read(r#"{"ask":"nothing"}"#).is_err());
+    }
+
+    #[test]
+    fn a_number_of_a_message_is_a_string_of_all_its_digits() {
+        for number in [0, 7, u64::MAX] {
+            let text = format!(r#"{{"ask":"cat","message":"{number}","header":true}}"#);
+            let request = Request::Cat { message: Lsn::new(number), header: true };
+            assert_eq!(serde_json::from_str::<Request>(&text).unwrap(), request);
+            assert_eq!(serde_json::to_string(&request).unwrap(), text);
+        }
+        for wrong in ["7", "\"\"", "\"-1\"", "\"18446744073709551616\"", "null"] {
+            let text = format!(r#"{{"ask":"cat","message":{wrong}}}"#);
+            assert!(serde_json::from_str::<Request>(&text).is_err(), "{text}");
+        }
     }
 
     #[test]

@@ -1,5 +1,6 @@
 //! The part of a queue that a request is about, and the act.
 
+use posthaste_spool::Lsn;
 use serde::{Deserialize, Serialize};
 
 /// Recipients that are meant. Nothing set: all.
@@ -8,7 +9,7 @@ use serde::{Deserialize, Serialize};
 pub struct Which {
     /// The number of their message.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub message: Option<u64>,
+    pub message: Option<Lsn>,
     /// Their number within it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub number: Option<u16>,

@@ -174,7 +174,7 @@ proptest! {
         prop_assert_eq!(text.lines().count(), expected);
         for line in text.lines() {
             let value: serde_json::Value = serde_json::from_str(line).expect("JSON");
-            prop_assert_eq!(&value["lsn"], 7);
+            prop_assert_eq!(&value["lsn"], "7");
         }
     }
 

@@ -183,10 +183,10 @@ fn has_written(path: &Path, offset: u64, position: Lsn) -> io::Result<bool> {
     file.read_exact_at(&mut tail, from)?;
     let Some((b'\n', lines)) = tail.split_last() else { return Ok(offset == 0) };
     let line = lines.rsplit(|byte| *byte == b'\n').next().unwrap_or_default();
-    let number = line.strip_prefix(b"{\"lsn\":").unwrap_or_default();
+    let number = line.strip_prefix(b"{\"lsn\":\"").unwrap_or_default();
     let digits = &number[..number.iter().take_while(|byte| byte.is_ascii_digit()).count()];
-    let lsn = std::str::from_utf8(digits).ok().and_then(|digits| digits.parse().ok());
-    Ok(lsn.is_some_and(|lsn: u64| lsn <= position.get()))
+    let lsn = std::str::from_utf8(digits).ok().and_then(|digits| digits.parse::<Lsn>().ok());
+    Ok(lsn.is_some_and(|lsn| lsn <= position))
 }
 
 /// The numbers of the files that are there, in order.
@@ -227,7 +227,7 @@ mod tests {
     use super::*;
 
     fn line(lsn: u64) -> String {
-        format!("{{\"lsn\":{lsn},\"event\":\"x\"}}\n")
+        format!("{{\"lsn\":\"{lsn}\",\"event\":\"x\"}}\n")
     }
 
     fn open(dir: &Path, cursor: Option<Cursor>, position: u64) -> Files {

@@ -63,7 +63,7 @@ fn write_event(out: &mut Vec<u8>, lsn: Lsn, event: &Event) {
 fn write_received(object: Object<'_>, lsn: Lsn, received: &Received) {
     let facts = &received.facts;
     object
-        .number("message", lsn.get())
+        .lsn("message", lsn)
         .text("received_id", &facts.id)
         .text("peer", &facts.peer)
         .text("helo", &facts.helo)
@@ -89,7 +89,7 @@ fn write_of_transport(out: &mut Vec<u8>, lsn: Lsn, at_us: Option<u64>, of: &OfTr
     };
     for TransportTarget { message, number, transport, recipient } in &of.targets {
         Object::begin(out, lsn, at_us, event)
-            .number("message", message.get())
+            .lsn("message", *message)
             .number("transport_target", (*number).into())
             .text("transport", transport)
             .text("recipient", recipient)
@@ -112,7 +112,7 @@ fn write_of_relay(out: &mut Vec<u8>, lsn: Lsn, at_us: Option<u64>, of: &OfRelay)
     let has_message = of.message != Lsn::ZERO;
     if has_message {
         object = object
-            .number("message", of.message.get())
+            .lsn("message", of.message)
             .number("relay_target", of.number.into())
             .text("recipient", &of.recipient)
             .text("from", &format!("<{}>", of.sender));
@@ -143,7 +143,7 @@ fn write_admin(out: &mut Vec<u8>, lsn: Lsn, at_us: Option<u64>, admin: &Admin) {
     for target in &admin.targets {
         Object::begin(out, lsn, at_us, "admin")
             .admin(admin)
-            .number("message", target.message.get())
+            .lsn("message", target.message)
             .number("relay_target", target.number.into())
             .text("recipient", &target.recipient)
             .end();
@@ -151,9 +151,9 @@ fn write_admin(out: &mut Vec<u8>, lsn: Lsn, at_us: Option<u64>, admin: &Admin) {
 }
 
 fn write_feedback(object: Object<'_>, of: &Feedback) {
-    let mut object = object.text("kind", &of.kind).number("report", of.report.get());
+    let mut object = object.text("kind", &of.kind).lsn("report", of.report);
     if of.message != Lsn::ZERO {
-        object = object.number("message", of.message.get()).number("relay_target", of.number.into());
+        object = object.lsn("message", of.message).number("relay_target", of.number.into());
     }
     object
         .text("reporter", &of.reporter)
@@ -215,7 +215,7 @@ struct Object<'a>(&'a mut Vec<u8>);
 
 impl<'a> Object<'a> {
     fn begin(out: &'a mut Vec<u8>, lsn: Lsn, at_us: Option<u64>, event: &str) -> Self {
-        let _ = write!(out, "{{\"lsn\":{}", lsn.get());
+        let _ = write!(out, "{{\"lsn\":\"{lsn}\"");
         if let Some(time) = at_us.and_then(|at_us| Timestamp::from_microsecond(at_us.try_into().ok()?).ok()) {
             let _ = write!(out, ",\"time\":\"{time:.6}\"");
         }
@@ -246,6 +246,13 @@ impl<'a> Object<'a> {
     fn number(mut self, key: &str, number: u64) -> Self {
         self.key(key);
         let _ = write!(self.0, "{number}");
+        self
+    }
+
+    /// As [`Lsn`] does it.
+    fn lsn(mut self, key: &str, lsn: Lsn) -> Self {
+        self.key(key);
+        let _ = write!(self.0, "\"{lsn}\"");
         self
     }
 
@@ -285,9 +292,7 @@ impl<'a> Object<'a> {
     }
 
     fn target(self, target: &Target) -> Self {
-        self.number("message", target.message.get())
-            .number("target", target.number.into())
-            .text("mailbox", &target.mailbox)
+        self.lsn("message", target.message).number("target", target.number.into()).text("mailbox", &target.mailbox)
     }
 }
 
@@ -384,19 +389,19 @@ mod tests {
             write_event(&mut out, Lsn::new(3), &Event { at_us, kind });
         }
         write_entry(&mut out, Lsn::new(4), Bytes::from_static(b"\xff"));
-        let expected = r#"{"lsn":3,"time":"2023-11-14T22:13:20.000001Z","event":"received","message":3,"received_id":"t.1","peer":"192.0.2.1:25","with":"ESMTP","from":"<>","to":["<\"a b\"@example.org>"],"recipients":1,"bytes":10,"mailboxes":["example.org/a/Maildir"],"mailbox_count":1}
-{"lsn":3,"time":"2023-11-14T22:13:20.000001Z","event":"delivered","message":3,"target":0,"mailbox":"example.org/a/Maildir"}
-{"lsn":3,"time":"2023-11-14T22:13:20.000001Z","event":"given_up","message":3,"target":0,"mailbox":"example.org/a/Maildir","error":"lost"}
-{"lsn":3,"time":"2023-11-14T22:13:20.000001Z","event":"delivered","message":3,"transport_target":1,"transport":"lmtp:d:24","recipient":"a@example.org"}
-{"lsn":3,"time":"2023-11-14T22:13:20.000001Z","event":"held","message":3,"transport_target":1,"transport":"lmtp:d:24","recipient":"a@example.org","error":"550 no"}
-{"lsn":3,"time":"2023-11-14T22:13:20.000001Z","event":"deferred","message":2,"relay_target":1,"recipient":"ann@there.example","from":"<s@example.net>","campaign":"may","host":"mx.example","code":451,"status":"4.4.2","reply":"451 4.4.2 lost","maybe_delivered":true,"attempts":2,"age_secs":300,"next":"2023-11-14T22:23:20Z"}
-{"lsn":3,"time":"2023-11-14T22:13:20.000001Z","event":"interrupted","host":"mx.example","stage":"idle","code":421,"reply":"421 bye"}
-{"lsn":3,"time":"2023-11-14T22:13:20.000001Z","event":"admin","action":"hold","uid":0,"reason":"look","message":2,"relay_target":1,"recipient":"ann@there.example"}
-{"lsn":3,"time":"2023-11-14T22:13:20.000001Z","event":"admin","action":"suspend","uid":1000,"scope":"domain","name":"there.example","until":"2023-11-14T22:23:20Z"}
-{"lsn":3,"time":"2023-11-14T22:13:20.000001Z","event":"feedback","kind":"abuse","report":3,"message":2,"relay_target":0,"recipient":"ann@there.example"}
-{"lsn":3,"time":"2023-11-14T22:13:20.000001Z","event":"login","peer":"192.0.2.1:40112","listener":"192.0.2.9:587","mechanism":"PLAIN","user":"ann@example.org"}
-{"lsn":3,"time":"2023-11-14T22:13:20.000001Z","event":"refused","stage":"login","peer":"192.0.2.1:40112","listener":"192.0.2.9:587","mechanism":"PLAIN","user":"ann@example.org","reply":"535 5.7.8 no"}
-{"lsn":4,"event":"unreadable"}
+        let expected = r#"{"lsn":"3","time":"2023-11-14T22:13:20.000001Z","event":"received","message":"3","received_id":"t.1","peer":"192.0.2.1:25","with":"ESMTP","from":"<>","to":["<\"a b\"@example.org>"],"recipients":1,"bytes":10,"mailboxes":["example.org/a/Maildir"],"mailbox_count":1}
+{"lsn":"3","time":"2023-11-14T22:13:20.000001Z","event":"delivered","message":"3","target":0,"mailbox":"example.org/a/Maildir"}
+{"lsn":"3","time":"2023-11-14T22:13:20.000001Z","event":"given_up","message":"3","target":0,"mailbox":"example.org/a/Maildir","error":"lost"}
+{"lsn":"3","time":"2023-11-14T22:13:20.000001Z","event":"delivered","message":"3","transport_target":1,"transport":"lmtp:d:24","recipient":"a@example.org"}
+{"lsn":"3","time":"2023-11-14T22:13:20.000001Z","event":"held","message":"3","transport_target":1,"transport":"lmtp:d:24","recipient":"a@example.org","error":"550 no"}
+{"lsn":"3","time":"2023-11-14T22:13:20.000001Z","event":"deferred","message":"2","relay_target":1,"recipient":"ann@there.example","from":"<s@example.net>","campaign":"may","host":"mx.example","code":451,"status":"4.4.2","reply":"451 4.4.2 lost","maybe_delivered":true,"attempts":2,"age_secs":300,"next":"2023-11-14T22:23:20Z"}
+{"lsn":"3","time":"2023-11-14T22:13:20.000001Z","event":"interrupted","host":"mx.example","stage":"idle","code":421,"reply":"421 bye"}
+{"lsn":"3","time":"2023-11-14T22:13:20.000001Z","event":"admin","action":"hold","uid":0,"reason":"look","message":"2","relay_target":1,"recipient":"ann@there.example"}
+{"lsn":"3","time":"2023-11-14T22:13:20.000001Z","event":"admin","action":"suspend","uid":1000,"scope":"domain","name":"there.example","until":"2023-11-14T22:23:20Z"}
+{"lsn":"3","time":"2023-11-14T22:13:20.000001Z","event":"feedback","kind":"abuse","report":"3","message":"2","relay_target":0,"recipient":"ann@there.example"}
+{"lsn":"3","time":"2023-11-14T22:13:20.000001Z","event":"login","peer":"192.0.2.1:40112","listener":"192.0.2.9:587","mechanism":"PLAIN","user":"ann@example.org"}
+{"lsn":"3","time":"2023-11-14T22:13:20.000001Z","event":"refused","stage":"login","peer":"192.0.2.1:40112","listener":"192.0.2.9:587","mechanism":"PLAIN","user":"ann@example.org","reply":"535 5.7.8 no"}
+{"lsn":"4","event":"unreadable"}
 "#;
         assert_eq!(String::from_utf8(out).expect("UTF-8"), expected);
     }

@@ -62,7 +62,7 @@ fn look(
     found: &mut HashMap<u16, Deferral>,
 ) -> Result<(), Missing> {
     // It follows the time of each line. Quotes within a text are escaped, so it stands for nothing else.
-    let key = format!(",\"event\":\"deferred\",\"message\":{},\"relay_target\":", message.get());
+    let key = format!(",\"event\":\"deferred\",\"message\":\"{message}\",\"relay_target\":");
     let is_of_it = |line: &[u8]| {
         let head = &line[..line.len().min(HEAD_BYTES + key.len())];
         head.windows(key.len()).any(|window| window == key.as_bytes())
@@ -101,7 +101,7 @@ fn look(
         }
         wanted.retain(|number| !here.contains_key(number));
         found.extend(here);
-        if first_lsn.flatten().is_some_and(|lsn| lsn <= message.get()) {
+        if first_lsn.flatten().is_some_and(|lsn| lsn <= message) {
             return if wanted.is_empty() { Ok(()) } else { Err(Missing::Absent) };
         }
     }
@@ -109,10 +109,10 @@ fn look(
 }
 
 /// Lines are in the order of these.
-fn lsn_of(line: &[u8]) -> Option<u64> {
+fn lsn_of(line: &[u8]) -> Option<Lsn> {
     #[derive(Deserialize)]
     struct Line {
-        lsn: u64,
+        lsn: Lsn,
     }
     serde_json::from_slice::<Line>(line).ok().map(|line| line.lsn)
 }
@@ -141,7 +141,7 @@ mod tests {
             reply: reply.into(),
             host: "mx.example".into(),
             class: "busy".into(),
-            recipient: "a\",\"event\":\"deferred\",\"message\":7,\"relay_target\":1@x".into(),
+            recipient: "a\",\"event\":\"deferred\",\"message\":\"7\",\"relay_target\":1@x".into(),
             ..OfRelay::default()
         };
         let event = Event { at_us: 1_700_000_000_000_000, kind: Kind::Relay(of) };
@@ -182,7 +182,7 @@ mod tests {
             2,
             &[deferred(12, 7, 1, "450 older"), deferred(13, 7, 1, "451 one\n451 \"more\""), deferred(14, 6, 3, "no")],
         );
-        write(dir, 3, &[attempt(15, 7, 3, RelayFate::Delivered, "250 ok"), "{\"lsn\":16,\"half".to_owned()]);
+        write(dir, 3, &[attempt(15, 7, 3, RelayFate::Delivered, "250 ok"), "{\"lsn\":\"16\",\"half".to_owned()]);
         let texts = [said("451 one\n451 \"more\""), said("450 two"), None];
         let reach = "the event log does not reach back so far";
         assert_eq!(found(dir, BYTES_MAX), (texts.clone(), reach.into()));

@@ -6,7 +6,9 @@ use std::path::Path;
 use std::time::{Duration, Instant, SystemTime};
 
 use jiff::Timestamp;
+use posthaste_spool::Lsn;
 use regex::bytes::{Regex, RegexBuilder};
+use serde::Deserialize as _;
 use serde_json::Value;
 
 use crate::read::{Next, Reader};
@@ -50,7 +52,7 @@ impl Within {
 #[derive(Debug, Default, PartialEq)]
 pub struct Found {
     /// Events by the number of their message; those without one by their place in the spool.
-    pub stories: BTreeMap<u64, Vec<Value>>,
+    pub stories: BTreeMap<Lsn, Vec<Value>>,
     /// There were more messages, or more events of one.
     pub is_cut: bool,
     /// The deadline came first: newer lines were not read.
@@ -96,7 +98,7 @@ struct Search<'a> {
     since: Option<String>,
     until: Option<String>,
     within: &'a Within,
-    stories: BTreeMap<u64, Story>,
+    stories: BTreeMap<Lsn, Story>,
     /// Number of events in all stories.
     events: usize,
     found: Found,
@@ -169,7 +171,7 @@ impl<'a> Search<'a> {
         if is_early || self.until.as_deref().is_some_and(|until| time >= until) {
             return;
         }
-        let message = event["message"].as_u64();
+        let message = Lsn::deserialize(&event["message"]).ok();
         let is_known = message.is_some_and(|message| self.stories.contains_key(&message));
         let (is_whole, is_recipient) = match self.wanted {
             Wanted::User(_) => (self.names_user(&event), false),
@@ -179,7 +181,7 @@ impl<'a> Search<'a> {
         if !is_whole && !is_recipient && (!is_known || is_newest) {
             return;
         }
-        let Some(key) = message.or_else(|| event["lsn"].as_u64()) else { return };
+        let Some(key) = message.or_else(|| Lsn::deserialize(&event["lsn"]).ok()) else { return };
         let story = self.stories.entry(key).or_default();
         story.is_whole |= is_whole;
         // One recipient of many: what happens to the others is not asked for.
@@ -203,10 +205,7 @@ impl<'a> Search<'a> {
     }
 
     fn names_message(&self, event: &Value) -> bool {
-        let is_number = |key: &str| event[key].as_u64().is_some_and(|number| number.to_string() == self.what);
-        ["id", "received_id", "message_id", "from"].into_iter().any(|key| self.is(&event[key]))
-            || is_number("message")
-            || is_number("report")
+        ["message", "report", "id", "received_id", "message_id", "from"].into_iter().any(|key| self.is(&event[key]))
             || event["message"].is_null() && self.is(&event["host"])
     }
 
@@ -239,8 +238,8 @@ fn bare(text: &str) -> &str {
 }
 
 /// The number of a line's message, without parsing the line.
-fn message_of(line: &[u8]) -> Option<u64> {
-    const KEY: &[u8] = b",\"message\":";
+fn message_of(line: &[u8]) -> Option<Lsn> {
+    const KEY: &[u8] = b",\"message\":\"";
     let at = line.windows(KEY.len()).position(|window| window == KEY)? + KEY.len();
     let digits = line[at..].iter().take_while(|byte| byte.is_ascii_digit()).count();
     std::str::from_utf8(&line[at..at + digits]).ok()?.parse().ok()
@@ -253,18 +252,18 @@ mod tests {
 
     #[test]
     fn the_number_of_a_message_is_found_without_parsing() {
-        assert_eq!(message_of(br#"{"lsn":3,"event":"x","message":12345,"id":"a"}"#), Some(12345));
-        assert_eq!(message_of(br#"{"lsn":3,"event":"x","message_id":"<1>"}"#), None);
-        assert_eq!(message_of(br#"{"lsn":3,"message":}"#), None);
+        assert_eq!(message_of(br#"{"lsn":"3","event":"x","message":"12345","id":"a"}"#), Some(Lsn::new(12345)));
+        assert_eq!(message_of(br#"{"lsn":"3","event":"x","message_id":"<1>"}"#), None);
+        assert_eq!(message_of(br#"{"lsn":"3","message":""}"#), None);
     }
 
     const LINES: [&str; 6] = [
-        r#"{"lsn":1,"time":"2026-01-01T00:00:01.000000Z","event":"received","message":1,"from":"<a@x.example>","to":["<b@y.example>"]}"#,
-        r#"{"lsn":2,"time":"2026-01-01T00:00:02.000000Z","event":"refused","reply":"550 \"no\"","from":"<e@x.example>"}"#,
-        r#"{"lsn":3,"time":"2026-01-01T00:00:03.000000Z","event":"deferred","message":1,"recipient":"b@y.example"}"#,
-        r#"{"lsn":4,"time":"2026-01-01T00:00:04.000000Z","event":"received","message":4,"from":"<c@x.example>"}"#,
-        r#"{"lsn":5,"time":"2026-01-01T00:00:05.000000Z","event":"delivered","message":1,"recipient":"b@y.example","host":"mx.y.example"}"#,
-        r#"{"lsn":6,"time":"2026-01-01T00:00:06.000000Z","event":"interrupted","host":"mx.y.example","stage":"idle"}"#,
+        r#"{"lsn":"1","time":"2026-01-01T00:00:01.000000Z","event":"received","message":"1","from":"<a@x.example>","to":["<b@y.example>"]}"#,
+        r#"{"lsn":"2","time":"2026-01-01T00:00:02.000000Z","event":"refused","reply":"550 \"no\"","from":"<e@x.example>"}"#,
+        r#"{"lsn":"3","time":"2026-01-01T00:00:03.000000Z","event":"deferred","message":"1","recipient":"b@y.example"}"#,
+        r#"{"lsn":"4","time":"2026-01-01T00:00:04.000000Z","event":"received","message":"4","from":"<c@x.example>"}"#,
+        r#"{"lsn":"5","time":"2026-01-01T00:00:05.000000Z","event":"delivered","message":"1","recipient":"b@y.example","host":"mx.y.example"}"#,
+        r#"{"lsn":"6","time":"2026-01-01T00:00:06.000000Z","event":"interrupted","host":"mx.y.example","stage":"idle"}"#,
     ];
 
     #[test]
@@ -276,14 +275,14 @@ mod tests {
                 let lsn = message * 100_000 + number;
                 let time = "2026-01-01T00:00:01.000000Z";
                 lines += &format!(
-                    "{{\"lsn\":{lsn},\"time\":\"{time}\",\"event\":\"received\",\"message\":{message},\"from\":\"a@x.example\"}}\n"
+                    "{{\"lsn\":\"{lsn}\",\"time\":\"{time}\",\"event\":\"received\",\"message\":\"{message}\",\"from\":\"a@x.example\"}}\n"
                 );
             }
         }
         std::fs::write(dir.path().join(file_name(1)), lines).unwrap();
         let within = Within { since: None, until: None, messages_max: 100, deadline: None };
         let found = super::search(dir.path(), &Wanted::Named("a@x.example".to_owned()), &within).unwrap();
-        let counts: Vec<_> = found.stories.iter().map(|(message, events)| (*message, events.len())).collect();
+        let counts: Vec<_> = found.stories.iter().map(|(message, events)| (message.get(), events.len())).collect();
         assert_eq!((counts, found.is_cut), (vec![(2, EVENTS_OF_STORY_MAX), (3, EVENTS_OF_STORY_MAX)], true));
     }
 
@@ -294,7 +293,9 @@ mod tests {
         let within = |messages_max| Within { since: None, until: None, messages_max, deadline: None };
         let found = |wanted: Wanted, most| {
             let found = search(dir.path(), &wanted, &within(most)).unwrap();
-            let lsns = |events: &Vec<Value>| events.iter().map(|event| event["lsn"].as_u64().unwrap()).collect();
+            let lsns = |events: &Vec<Value>| {
+                events.iter().map(|event| event["lsn"].as_str().unwrap().parse().unwrap()).collect()
+            };
             (found.stories.values().map(lsns).collect::<Vec<Vec<u64>>>(), found.is_cut)
         };
         let named = |text: &str| Wanted::Named(text.to_owned());

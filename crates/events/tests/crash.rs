@@ -117,7 +117,8 @@ fn lines(dir: &Path) -> Result<Vec<(u64, u64)>, String> {
         for line in text.lines() {
             let value: serde_json::Value = serde_json::from_str(line).map_err(|_| format!("{name}: {line:?}"))?;
             let number = value["received_id"].as_str().and_then(|id| id.parse().ok());
-            let (lsn, number) = value["lsn"].as_u64().zip(number).ok_or(format!("{name}: {line}"))?;
+            let (lsn, number) =
+                value["lsn"].as_str().and_then(|lsn| lsn.parse().ok()).zip(number).ok_or(format!("{name}: {line}"))?;
             lines.push((lsn, number));
         }
     }

@@ -129,7 +129,7 @@ fn each_event_is_a_line_once_and_in_the_order_of_the_spool() {
         assert!(log.end(PATIENCE));
         let lines = lines(dir.path());
         assert_eq!(lines.len() as u64, 11 * (life + 1), "{lines:?}");
-        assert!(lines.is_sorted_by_key(|line| line["lsn"].as_u64()));
+        assert!(lines.is_sorted_by_key(|line| line["lsn"].as_str().unwrap().parse::<Lsn>().unwrap()));
         let mut ids = ids(&lines);
         ids.retain(|id| id % 100 != 50);
         assert!(ids.is_sorted());

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use clap::Subcommand;
 use posthaste_control::{Request, SOCKET};
 use posthaste_delivery::local::{BoundMounts, remove_mailbox};
-use posthaste_spool::{ClosedSpool, FileSpool, OpenError, SpoolAdmin, StreamStats};
+use posthaste_spool::{ClosedSpool, FileSpool, Lsn, OpenError, SpoolAdmin, StreamStats};
 use serde_json::{Value, json};
 
 use crate::progress::progress_bar;
@@ -69,7 +69,7 @@ pub enum SpoolCommand {
         #[command(flatten)]
         spool: Spool,
         /// Its number, as `inspect --messages` shows it
-        id: u64,
+        id: Lsn,
         /// Drop it only for this recipient; mailboxes get it in any case
         #[arg(long, value_name = "ADDRESS")]
         recipient: Option<String>,
@@ -270,10 +270,9 @@ fn rebuild(spool: &Spool, to: &Path) -> Result<ExitCode, AnyError> {
     }
     text += &damage_text(&rebuilt.damage, "DAMAGED");
     text += &format!("{} is unchanged; move it away and put the new one in its place\n", spool.dir.display());
-    let left_out: Vec<u64> = rebuilt.left_out.iter().map(|lsn| lsn.get()).collect();
     let json = json!({
         "rebuilt": to, "batches": rebuilt.batches, "large": rebuilt.large, "streams": rebuilt.streams,
-        "left_out": left_out, "damage": damage_json(&rebuilt.damage),
+        "left_out": rebuilt.left_out, "damage": damage_json(&rebuilt.damage),
     });
     spool.print(&json, &text)?;
     Ok(ExitCode::from(u8::from(!rebuilt.damage.is_empty())))
@@ -349,7 +348,7 @@ fn forget_mailbox(spool: &Spool, mailbox: &str) -> Result<ExitCode, AnyError> {
     Ok(ExitCode::SUCCESS)
 }
 
-fn drop_message(spool: &Spool, id: u64, recipient: Option<&str>, to: Option<&Path>) -> Result<ExitCode, AnyError> {
+fn drop_message(spool: &Spool, id: Lsn, recipient: Option<&str>, to: Option<&Path>) -> Result<ExitCode, AnyError> {
     let closed = spool.open()?;
     let doomed = Doomed::find(&closed, id, recipient)?;
     let exported = to.map(|to| doomed.export(&closed, to).map(|exported| (to, exported))).transpose()?;

@@ -24,8 +24,8 @@ pub struct Doomed {
 impl Doomed {
     /// # Errors
     /// There is no such message, or not for this recipient.
-    pub fn find(closed: &ClosedSpool, id: u64, recipient: Option<&str>) -> Result<Self, AnyError> {
-        let Some(message) = undelivered(closed)?.into_iter().find(|message| message.id == id) else {
+    pub fn find(closed: &ClosedSpool, id: Lsn, recipient: Option<&str>) -> Result<Self, AnyError> {
+        let Some(message) = undelivered(closed)?.into_iter().find(|message| message.id == id.get()) else {
             let why =
                 "waits for programs, files or LMTP servers; `posthaste spool inspect --messages` lists those that do";
             return Err(format!("no message {id} {why}").into());
@@ -35,7 +35,7 @@ impl Doomed {
         if targets.is_empty() {
             return Err(format!("message {id} does not wait for {}", recipient.unwrap_or_default()).into());
         }
-        Ok(Doomed { message: Lsn::new(id), targets })
+        Ok(Doomed { message: id, targets })
     }
 
     /// Writes it into a new directory, durably.
@@ -82,6 +82,6 @@ impl Doomed {
 
     pub fn json(&self) -> Value {
         let one = |to: &Unreached| json!({"transport": &*to.target.transport, "recipient": &*to.target.recipient});
-        json!({"message": self.message.get(), "dropped": self.targets.iter().map(one).collect::<Vec<_>>()})
+        json!({"message": self.message, "dropped": self.targets.iter().map(one).collect::<Vec<_>>()})
     }
 }

@@ -5,7 +5,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use posthaste_delivery::local::LocalEntry;
-use posthaste_spool::ExportedBatch;
+use posthaste_spool::{ExportedBatch, Lsn};
 use posthaste_transport::TransportEntry;
 use serde_json::{Value, json};
 
@@ -21,7 +21,7 @@ pub struct Exporter {
 pub struct Exported {
     pub batches: u64,
     /// Batches whose body could not be read, and why.
-    pub damaged: Vec<(u64, String)>,
+    pub damaged: Vec<(Lsn, String)>,
 }
 
 impl Exporter {
@@ -46,7 +46,7 @@ impl Exporter {
         if entries.is_empty() {
             return Ok(());
         }
-        let lsn = batch.lsn.get();
+        let lsn = batch.lsn;
         match &batch.body {
             None => {}
             Some(Ok(body)) => self.put(lsn, "body", &mut body.reader()?)?,
@@ -66,8 +66,8 @@ impl Exporter {
         Ok(self.exported)
     }
 
-    fn put(&self, lsn: u64, ending: &str, content: &mut dyn io::Read) -> io::Result<()> {
-        let mut file = File::create_new(self.dir.join(format!("{lsn:020}.{ending}")))?;
+    fn put(&self, lsn: Lsn, ending: &str, content: &mut dyn io::Read) -> io::Result<()> {
+        let mut file = File::create_new(self.dir.join(format!("{:020}.{ending}", lsn.get())))?;
         io::copy(content, &mut file)?;
         file.sync_all()
     }

@@ -24,7 +24,7 @@ pub struct GivenUp {
 
 /// A body that nothing waits for any more.
 struct LostBody {
-    batch: u64,
+    batch: Lsn,
     why: String,
     /// What is left of it, if anything is.
     kept: Option<PathBuf>,
@@ -38,7 +38,7 @@ struct LostBody {
 pub fn give_up(dir: &Path, closed: ClosedSpool) -> Result<GivenUp, Box<dyn std::error::Error>> {
     let unreadable = closed.unreadable_bodies()?;
     let mut given_up = GivenUp { segments: closed.missing().to_vec(), ..GivenUp::default() };
-    let mut messages: HashMap<u64, Waiting> = all(&closed)?.into_iter().map(|message| (message.id, message)).collect();
+    let mut messages: HashMap<Lsn, Waiting> = all(&closed)?.into_iter().map(|message| (message.id, message)).collect();
     let mut recipients = remote(&closed)?;
     let is_remote: Vec<bool> = unreadable.iter().map(|(lsn, _)| closed.needed_by(*lsn).contains(&QUEUE)).collect();
     drop(closed);
@@ -58,22 +58,22 @@ pub fn give_up(dir: &Path, closed: ClosedSpool) -> Result<GivenUp, Box<dyn std::
             Ok(SetAside::Gone { .. }) => None,
             Err(error) => return Err(format!("nothing is given up: batch {lsn} cannot be kept: {error}").into()),
         };
-        let message = messages.remove(&lsn.get());
-        let remote = is_remote.then(|| recipients.remove(&lsn.get()).unwrap_or_default());
-        given_up.bodies.push(LostBody { batch: lsn.get(), why, kept, message, remote });
+        let message = messages.remove(&lsn);
+        let remote = is_remote.then(|| recipients.remove(&lsn).unwrap_or_default());
+        given_up.bodies.push(LostBody { batch: lsn, why, kept, message, remote });
     }
-    spool.give_up_bodies(&given_up.bodies.iter().map(|one| Lsn::new(one.batch)).collect::<Vec<_>>())?;
+    spool.give_up_bodies(&given_up.bodies.iter().map(|one| one.batch).collect::<Vec<_>>())?;
     Ok(given_up)
 }
 
 /// The recipients at other hosts of each message.
-fn remote(closed: &ClosedSpool) -> std::io::Result<HashMap<u64, Vec<String>>> {
+fn remote(closed: &ClosedSpool) -> std::io::Result<HashMap<Lsn, Vec<String>>> {
     let mut all = HashMap::new();
     closed.entries(&mut |stream, lsn, payload, _| {
         let queued = QueueEntry::decode(payload).ok().filter(|_| stream == QUEUE).and_then(QueueEntry::into_message);
         if let Some(queued) = queued {
             let names = queued.recipients.iter().map(|recipient| harmless(&recipient.address)).collect();
-            all.insert(lsn.get(), names);
+            all.insert(lsn, names);
         }
     })?;
     Ok(all)

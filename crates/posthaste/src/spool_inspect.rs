@@ -86,19 +86,19 @@ fn bodies(number: u64) -> String {
 fn inspection_json(shown: &Inspection, is_in_use: bool) -> Value {
     let stream = |stream: &StreamStats| {
         json!({
-            "name": stream.name, "position": stream.position.get(), "entries": stream.entries,
-            "first": stream.first.map(posthaste_spool::Lsn::get), "bodies": stream.bodies,
+            "name": stream.name, "position": stream.position, "entries": stream.entries,
+            "first": stream.first, "bodies": stream.bodies,
         })
     };
     let place = |place: &PlaceReport| {
         json!({
-            "name": place.name, "first": place.first.get(), "last": place.last.get(), "batches": place.records,
+            "name": place.name, "first": place.first, "last": place.last, "batches": place.records,
             "needed": place.needed, "bytes": place.bytes,
         })
     };
-    let large = shown.large.iter().map(|(lsn, name, bytes)| json!({"batch": lsn.get(), "name": name, "bytes": bytes}));
+    let large = shown.large.iter().map(|(lsn, name, bytes)| json!({"batch": lsn, "name": name, "bytes": bytes}));
     json!({
-        "in_use": is_in_use, "checkpoint": shown.checkpoint, "through": shown.through.get(), "last": shown.last.get(),
+        "in_use": is_in_use, "checkpoint": shown.checkpoint, "through": shown.through, "last": shown.last,
         "streams": shown.streams.iter().map(stream).collect::<Vec<_>>(),
         "segments": shown.segments.iter().map(place).collect::<Vec<_>>(),
         "packs": shown.packs.iter().map(place).collect::<Vec<_>>(),
@@ -112,6 +112,6 @@ pub fn damage_text(damage: &[Damage], what: &str) -> String {
 }
 
 pub fn damage_json(damage: &[Damage]) -> Vec<Value> {
-    let one = |damage: &Damage| json!({"batch": damage.lsn.map(posthaste_spool::Lsn::get), "place": damage.place, "what": damage.what});
+    let one = |damage: &Damage| json!({"batch": damage.lsn, "place": damage.place, "what": damage.what});
     damage.iter().map(one).collect()
 }

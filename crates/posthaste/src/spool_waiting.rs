@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use posthaste_delivery::local::inspect as local;
 use posthaste_message::DateTime;
-use posthaste_spool::ClosedSpool;
+use posthaste_spool::{ClosedSpool, Lsn};
 use posthaste_transport::{Failure, inspect as transport};
 use posthaste_units::count;
 use serde_json::{Value, json};
@@ -15,7 +15,7 @@ use crate::terminal::harmless;
 
 /// A message that waits.
 pub struct Waiting {
-    pub id: u64,
+    pub id: Lsn,
     pub received_secs: u64,
     pub bytes: u64,
     to: Vec<Unreached>,
@@ -65,8 +65,9 @@ impl Waiting {
 
 /// The messages that wait, in the order in which they came.
 pub fn all(spool: &ClosedSpool) -> std::io::Result<Vec<Waiting>> {
-    let mut all: BTreeMap<u64, Waiting> = BTreeMap::new();
-    let mut add = |id, received_secs, bytes, to: Vec<Unreached>| {
+    let mut all: BTreeMap<Lsn, Waiting> = BTreeMap::new();
+    let mut add = |id: u64, received_secs, bytes, to: Vec<Unreached>| {
+        let id = Lsn::new(id);
         all.entry(id).or_insert(Waiting { id, received_secs, bytes, to: Vec::new() }).to.extend(to);
     };
     for message in local::undelivered(spool)? {

@@ -114,7 +114,7 @@ pub fn run(args: Trace) -> Result<ExitCode, AnyError> {
 fn story(events: &[Value]) -> String {
     let mut out = String::new();
     let text = |event: &Value, key: &str| harmless(event[key].as_str().unwrap_or_default());
-    if let Some(message) = events[0]["message"].as_u64() {
+    if let Some(message) = events[0]["message"].as_str() {
         let id = events.iter().map(|event| text(event, "message_id")).find(|id| !id.is_empty()).unwrap_or_default();
         let _ = writeln!(out, "{}", format!("message {message}  {id}").trim_end());
     }

@@ -11,7 +11,7 @@ use posthaste_intake::{
 };
 use posthaste_mailstore::MailArrivals;
 use posthaste_relay::sender::Relay;
-use posthaste_spool::Entry;
+use posthaste_spool::{Entry, Lsn};
 use posthaste_transport::Transports;
 use posthaste_watch::Found;
 
@@ -122,8 +122,8 @@ impl Destinations {
     }
 
     /// True if this is the name of a message's file in a mailbox.
-    pub fn is_file_of(&self, message: u64, name: &str) -> bool {
-        self.maildirs.is_file_of(message, name)
+    pub fn is_file_of(&self, message: Lsn, name: &str) -> bool {
+        self.maildirs.is_file_of(message.get(), name)
     }
 
     /// Mail that was accepted for a mailbox until now is not delivered any more: see [`LocalDelivery::remove_mailbox`].

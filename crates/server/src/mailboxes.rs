@@ -176,7 +176,7 @@ fn tell(report: &LedgerReport, table: &Path) {
         );
     }
     if let Some((applied, last)) = other_spool {
-        tracing::error!(applied, last, "the spool ends before the table of mailboxes: this is another spool");
+        tracing::error!(%applied, %last, "the spool ends before the table of mailboxes: this is another spool");
     }
     if *has_skipped {
         tracing::error!("each mailbox leaves out 1,048,576 UIDs: some of those that were given may be lost");
@@ -184,7 +184,7 @@ fn tell(report: &LedgerReport, table: &Path) {
     if let Some(first) = unknown.first() {
         tracing::error!(
             batches = unknown.len(),
-            first,
+            %first,
             "entries of mailboxes that a later version wrote are passed over"
         );
     }

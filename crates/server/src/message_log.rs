@@ -4,6 +4,7 @@ use std::time::Instant;
 
 use posthaste_intake::IntakeError;
 use posthaste_smtp::{Envelope, MessageOutcome, Reply};
+use posthaste_spool::Lsn;
 
 use crate::certificates;
 use crate::logins::Session;
@@ -14,7 +15,7 @@ use crate::replies::{reply_to, too_slow};
 #[derive(Default)]
 pub(crate) struct LogLine {
     /// The message's number, under which all else speaks of it; `None`: it is in no batch.
-    pub id: Option<u64>,
+    pub id: Option<Lsn>,
     /// The id in its Received field: the number is not known before the message is durable.
     pub received_id: String,
     pub bytes: u64,
@@ -110,7 +111,7 @@ impl LogLine {
         macro_rules! line {
             ($level:ident) => {
                 tracing::$level!(
-                    id = self.id,
+                    id = self.id.map(tracing::field::display),
                     received_id = self.received_id,
                     peer = session.peer.to_string(),
                     helo = session.helo.as_deref().unwrap_or_default(),

@@ -8,6 +8,7 @@ use posthaste_consumer::OpenError;
 use posthaste_intake::{Intake, LARGE_BODY_BYTES, MemoryBudget};
 use posthaste_spool::{Damage, Event, FileSpool, Lsn, OpenReport, Spool};
 use posthaste_watch::Watch as Workers;
+use tracing::field::display;
 
 use crate::error::ServeError;
 use crate::events::Events;
@@ -94,7 +95,7 @@ fn open_when_free(dir: &Path, config: posthaste_spool::Config) -> Result<(FileSp
 
 fn tell(found: &OpenReport) {
     for damage in &found.cut_off {
-        let (batch, what) = (damage.lsn.map(Lsn::get), &damage.what);
+        let (batch, what) = (damage.lsn.map(display), &damage.what);
         tracing::info!(
             batch,
             place = damage.place,
@@ -114,8 +115,7 @@ pub(crate) fn log_mended(damage: &Damage) {
 /// `consumer`: whose entries were in the batches.
 pub(crate) fn log_damaged(batches: &[Lsn], consumer: &str) {
     for batch in batches {
-        let batch = batch.get();
-        tracing::error!(batch, "a batch of the spool cannot be read: what it said to {consumer} is lost");
+        tracing::error!(%batch, "a batch of the spool cannot be read: what it said to {consumer} is lost");
     }
 }
 
@@ -153,7 +153,7 @@ fn write(event: Event) {
             tracing::error!(why, "stable storage failed: no mail is accepted until a restart, once its cause is gone");
         }
         Event::Damage(damage) => {
-            let batch = damage.lsn.map(Lsn::get);
+            let batch = damage.lsn.map(display);
             tracing::error!(batch, place = damage.place, what = damage.what, "the spool is damaged");
         }
         Event::ShortOfSpace { is_short: true, free_bytes, free_inodes } => {

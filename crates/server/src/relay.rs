@@ -268,7 +268,7 @@ fn log_uncertain(report: &OpenReport, spool: &Path) {
         );
     }
     tracing::error!(
-        through = through.get(),
+        %through,
         "suspensions, diversions and slow-downs of the queue up to this batch may be lost: make them again"
     );
 }

@@ -175,7 +175,7 @@ impl Observer for RelayLog {
     }
 
     fn warn(&self, batch: Lsn, what: &str) {
-        tracing::error!(id = batch.get(), error = what, "the relay's queue");
+        tracing::error!(id = %batch, error = what, "the relay's queue");
     }
 }
 
@@ -185,26 +185,26 @@ fn log(attempt: &Attempt) {
         let (host, class, reply) = (&**host, &**class, reply.to_string());
         return tracing::info!(host, stage, reply, class, "the host has ended the session; no mail waited for it");
     }
-    let (id, number) = (attempt.key.message.get(), attempt.key.number);
+    let (id, number) = (attempt.key.message, attempt.key.number);
     let (to, host) = (&*attempt.recipient, &*attempt.host);
     let (reply, class) = (attempt.reply.to_string(), &*attempt.class);
     if attempt.result == AttemptResult::Delivered {
         let delay_secs = attempt.at.saturating_sub(attempt.received);
-        return tracing::info!(id, number, to, host, reply, delay_secs, "delivered");
+        return tracing::info!(%id, number, to, host, reply, delay_secs, "delivered");
     }
     if attempt.is_double_bounce {
         let sender = &*attempt.sender;
-        tracing::warn!(id, number, sender, to, host, reply, "given up, and its sender cannot be told");
+        tracing::warn!(%id, number, sender, to, host, reply, "given up, and its sender cannot be told");
     }
     match attempt.result {
         AttemptResult::Delivered => {}
         AttemptResult::Deferred { .. } => {
-            tracing::info!(id, number, to, host, reply, class, "not delivered yet; retrying automatically");
+            tracing::info!(%id, number, to, host, reply, class, "not delivered yet; retrying automatically");
         }
         AttemptResult::Interrupted => {
             let stage = attempt.stage;
             tracing::info!(
-                id,
+                %id,
                 number,
                 to,
                 host,
@@ -215,11 +215,11 @@ fn log(attempt: &Attempt) {
             );
         }
         AttemptResult::Unknown { .. } => {
-            tracing::warn!(id, number, to, host, reply, class, "the other host may have it: it will be sent again");
+            tracing::warn!(%id, number, to, host, reply, class, "the other host may have it: it will be sent again");
         }
-        AttemptResult::Failed => tracing::info!(id, number, to, host, reply, class, "refused for good: given up"),
-        AttemptResult::Expired => tracing::info!(id, number, to, host, reply, "too old: given up"),
-        AttemptResult::Suppressed => tracing::info!(id, number, to, reply, "on a suppression list: given up"),
+        AttemptResult::Failed => tracing::info!(%id, number, to, host, reply, class, "refused for good: given up"),
+        AttemptResult::Expired => tracing::info!(%id, number, to, host, reply, "too old: given up"),
+        AttemptResult::Suppressed => tracing::info!(%id, number, to, reply, "on a suppression list: given up"),
     }
 }
 

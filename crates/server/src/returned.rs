@@ -87,9 +87,9 @@ pub(crate) fn note(relay: &Relay, recorder: Option<&Recorder>, mail: &ReturnedMa
     for Returned { key, original } in &mail.returned {
         let recipient = original.as_ref().map_or("", |original| &original.recipient);
         let said = said(read, recipient);
-        let (id, number) = (key.message.get(), key.number);
+        let (id, number) = (key.message, key.number);
         let (kind, status, text) = (&*said.kind, &*said.status, &*said.text);
-        tracing::info!(id, number, to = recipient, kind, status, text, "mail about what was sent has come");
+        tracing::info!(%id, number, to = recipient, kind, status, text, "mail about what was sent has come");
         let bounces = relay.bounces();
         if let Some(original) = original {
             let classes = bounces.classes.now();

@@ -1,6 +1,11 @@
 //! The numbers of batches.
 
 use std::fmt;
+use std::num::ParseIntError;
+use std::str::FromStr;
+
+use serde::de::{Error, Visitor};
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 /// Log sequence number: the permanent name of a batch. Grows from batch to batch of a spool, with gaps, and is never reused.
 ///
@@ -26,6 +31,40 @@ impl Lsn {
 impl fmt::Display for Lsn {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.0.fmt(f)
+    }
+}
+
+impl FromStr for Lsn {
+    type Err = ParseIntError;
+
+    fn from_str(digits: &str) -> Result<Self, ParseIntError> {
+        digits.parse().map(Lsn)
+    }
+}
+
+impl Serialize for Lsn {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(self)
+    }
+}
+
+impl<'de> Deserialize<'de> for Lsn {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Digits;
+
+        impl Visitor<'_> for Digits {
+            type Value = Lsn;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("a number as a string")
+            }
+
+            fn visit_str<E: Error>(self, digits: &str) -> Result<Lsn, E> {
+                digits.parse().map_err(E::custom)
+            }
+        }
+
+        deserializer.deserialize_str(Digits)
     }
 }
 

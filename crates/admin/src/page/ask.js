@@ -45,7 +45,7 @@ export function commandButton(command) {
 
 /// Options of a selection, as `posthaste queue` takes them.
 export function options(of) {
-  if (of.message !== undefined) return of.number === undefined ? String(of.message) : of.message + "." + of.number;
+  if (of.message !== undefined) return of.number === undefined ? of.message : of.message + "." + of.number;
   const named = ["sender", "recipient", "domain", "site", "tenant", "campaign"].filter((key) => of[key] !== undefined);
   const words = named.map((key) => "--" + key + " " + (of[key] === "" ? "''" : quoted(of[key])));
   if (of.held) words.push("--held");

@@ -73,7 +73,7 @@ export class FindPage {
   story(line) {
     const received = line.events.find((event) => event.event === "received");
     return el("article", { class: "story" },
-      received ? el("h2", {}, "message ", String(line.message), " ", received.message_id ? el("small", {}, foreign(received.message_id)) : null, " ", this.readLink(received, line.events)) : null,
+      received ? el("h2", {}, "message ", line.message, " ", received.message_id ? el("small", {}, foreign(received.message_id)) : null, " ", this.readLink(received, line.events)) : null,
       table(["time", "event", "details"], line.events.map((event) => row(event, details(event)))));
   }
 
@@ -81,7 +81,7 @@ export class FindPage {
   readLink(received, events) {
     if (!this.scopes.includes("mail:read")) return null;
     const place = placeOf(received, events);
-    const link = el("a", { class: "subject", href: address("mail", new URLSearchParams({ message: String(received.message), ...place })) }, "open");
+    const link = el("a", { class: "subject", href: address("mail", new URLSearchParams({ message: received.message, ...place })) }, "open");
     if (place.mailbox) this.subject({ message: received.message, mailbox: place.mailbox }, link);
     return link;
   }
@@ -89,7 +89,7 @@ export class FindPage {
   async showNewest() {
     const kinds = this.kinds();
     const { lines } = await control({ ask: "find", events: kinds, limit: 100 });
-    const events = lines.flatMap((line) => line.events).sort((one, other) => other.lsn - one.lsn).slice(0, ROWS_MAX);
+    const events = lines.flatMap((line) => line.events).sort((one, other) => order(other.lsn, one.lsn)).slice(0, ROWS_MAX);
     const body = el("tbody", {}, events.map((event) => this.liveRow(event)));
     const empty = el("p", { class: "hint" }, "Nothing yet. Rows come by themselves.");
     empty.hidden = events.length > 0;
@@ -119,9 +119,9 @@ export class FindPage {
   /// A row that leads to the whole story. Who may read mail sees the subject of what has come.
   liveRow(event) {
     const parts = details(event);
-    if (event.message !== undefined) parts.unshift(el("a", { href: address("find", new URLSearchParams({ what: String(event.message), secs: "" })) }, "message " + event.message), " ");
+    if (event.message !== undefined) parts.unshift(el("a", { href: address("find", new URLSearchParams({ what: event.message, secs: "" })) }, "message " + event.message), " ");
     if (this.scopes.includes("mail:read") && event.event === "delivered" && event.mailbox?.includes("/")) {
-      const link = el("a", { class: "subject", href: address("mail", new URLSearchParams({ message: String(event.message), mailbox: event.mailbox })) }, "open");
+      const link = el("a", { class: "subject", href: address("mail", new URLSearchParams({ message: event.message, mailbox: event.mailbox })) }, "open");
       parts.push(" ", link);
       this.subject(event, link);
     }
@@ -158,6 +158,9 @@ export class FindPage {
     this.ending?.abort();
   }
 }
+
+/// Which of two LSNs is greater. They are strings of digits: JavaScript does not tell all their numbers apart.
+const order = (one, other) => one.length - other.length || (one < other ? -1 : Number(one > other));
 
 /// Where a message can be read: its mailbox, or the queue.
 function placeOf(received, events) {

@@ -16,7 +16,7 @@ export class MailPage {
   }
 
   async refresh() {
-    const message = Number(this.query.get("message"));
+    const message = this.query.get("message") ?? "";
     const { end: { mail } } = await control({ ask: "mail", message, mailbox: this.query.get("mailbox") ?? "" });
     const body = el("div", { role: "tabpanel" });
     const main = mail.header.filter(([name]) => MAIN.has(name.toLowerCase()));
@@ -37,7 +37,7 @@ export class MailPage {
       return tab;
     });
     put(this.main, el("h1", {}, mail.subject ? foreign(mail.subject) : "(no subject)"), pairs(main),
-      el("p", { class: "hint" }, "message ", el("a", { href: address("find", new URLSearchParams({ what: String(message), secs: "" })) }, String(message)), ", " + count(mail.bytes) + " bytes", mail.cut ? ", the beginning" : ""),
+      el("p", { class: "hint" }, "message ", el("a", { href: address("find", new URLSearchParams({ what: message, secs: "" })) }, message), ", " + count(mail.bytes) + " bytes", mail.cut ? ", the beginning" : ""),
       el("div", { class: "tabs", role: "tablist" }, tabs), body);
     tabs[0].click();
     return null;

@@ -34,7 +34,7 @@ export class QueuePage {
     for (const key of ["tenant", "campaign", "domain", "sender", "recipient"]) if (this.query.has(key)) of[key] = this.query.get(key);
     if (this.query.has("id")) {
       const [message, number] = this.query.get("id").split(".");
-      of.message = Number(message);
+      of.message = message;
       if (number !== undefined) of.number = Number(number);
     }
     const state = this.query.get("state");
@@ -159,7 +159,8 @@ export class QueuePage {
   }
 
   row(line, at) {
-    const of = { message: Number(line.id.split(".")[0]), number: Number(line.id.split(".")[1]) };
+    const [message, number] = line.id.split(".");
+    const of = { message, number: Number(number) };
     const details = el("tr", { class: "details", hidden: true });
     const toggle = el("button", { type: "button", class: "link", "aria-expanded": "false", onclick: () => {
       const opens = details.hidden;
@@ -182,8 +183,8 @@ export class QueuePage {
     return [
       el("dl", { class: "pairs" }, facts.filter(([, value]) => value).map(([name, value]) => [el("dt", {}, name), el("dd", {}, foreign(value))])),
       el("div", { class: "buttons" }, Number.isNaN(of.number) ? null : this.acts(of, () => ["", foreign(line.recipient)]),
-        this.may("events:read") ? el("a", { href: address("find", new URLSearchParams({ what: String(of.message) })) }, "what happened") : null,
-        this.may("mail:read") ? el("a", { href: address("mail", new URLSearchParams({ message: String(of.message) })) }, "read") : null,
+        this.may("events:read") ? el("a", { href: address("find", new URLSearchParams({ what: of.message })) }, "what happened") : null,
+        this.may("mail:read") ? el("a", { href: address("mail", new URLSearchParams({ message: of.message })) }, "read") : null,
         commandButton(() => "posthaste queue show " + id)),
     ];
   }

@@ -6,13 +6,14 @@ use std::process::ExitCode;
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use posthaste_control::Request;
+use posthaste_spool::Lsn;
 
 use super::socket::ask;
 use super::tables::text;
 use super::{AnyError, ServerArgs};
 
 /// Writes a message to standard output, octet for octet.
-pub(super) fn cat(server: &ServerArgs, message: u64, header: bool) -> Result<ExitCode, AnyError> {
+pub(super) fn cat(server: &ServerArgs, message: Lsn, header: bool) -> Result<ExitCode, AnyError> {
     let mut out = io::stdout().lock();
     for line in ask(server, &Request::Cat { message, header })? {
         let piece = STANDARD.decode(text(&line, "data"))?;

@@ -18,6 +18,7 @@ use std::time::Duration;
 use clap::{Args, Subcommand, ValueEnum};
 use posthaste_control::{By, Doing, Named, Request, SummaryEnd, Which};
 use posthaste_message::DateTime;
+use posthaste_spool::Lsn;
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
@@ -52,7 +53,7 @@ pub enum QueueCommand {
     Show {
         /// A message, such as 4711, or one of its recipients, such as 4711.0
         #[arg(value_name = "ID", value_parser = id)]
-        id: (u64, Option<u16>),
+        id: (Lsn, Option<u16>),
         #[command(flatten)]
         server: ServerArgs,
     },
@@ -60,7 +61,7 @@ pub enum QueueCommand {
     Cat {
         /// The message, such as 4711
         #[arg(value_name = "ID", value_parser = id)]
-        id: (u64, Option<u16>),
+        id: (Lsn, Option<u16>),
         /// Print the header only
         #[arg(long)]
         header: bool,
@@ -205,7 +206,7 @@ pub struct ServerArgs {
 pub struct WhichArgs {
     /// A message, such as 4711, or one of its recipients, such as 4711.0
     #[arg(value_name = "ID", value_parser = id)]
-    id: Option<(u64, Option<u16>)>,
+    id: Option<(Lsn, Option<u16>)>,
     /// From this sender; "" for notifications
     #[arg(long, value_name = "ADDRESS")]
     sender: Option<String>,
@@ -257,7 +258,7 @@ pub struct ScopeArgs {
     site: Option<String>,
 }
 
-fn id(text: &str) -> Result<(u64, Option<u16>), String> {
+fn id(text: &str) -> Result<(Lsn, Option<u16>), String> {
     let (message, number) = text.split_once('.').map_or((text, None), |(message, number)| (message, Some(number)));
     let wrong = || "an id is the number of a message, as `posthaste queue list` shows it".to_owned();
     let number = number.map(|number| number.parse().map_err(|_| wrong())).transpose()?;

@@ -87,7 +87,7 @@ fn each_message_and_each_refusal_has_its_lines_also_after_a_kill() {
     server.stop();
     let all = lines(dir.path());
     assert_eq!(events(&all)[5..], ["received", "delivered"]);
-    assert!(all.is_sorted_by_key(|line| line["lsn"].as_u64()));
+    assert!(all.is_sorted_by_key(|line| line["lsn"].as_str().unwrap().parse::<u64>().unwrap()));
     let after = std::fs::read(dir.path().join("posthaste-data/events/events-00000001.jsonl")).unwrap();
     assert!(after.starts_with(&before), "what was written stays");
 }

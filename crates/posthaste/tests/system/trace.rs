@@ -159,8 +159,8 @@ fn the_story_of_a_message_is_told_also_from_compressed_files() {
     let kinds: Vec<&str> = json[0]["events"].as_array().unwrap().iter().map(|e| e["event"].as_str().unwrap()).collect();
     assert_eq!((json.as_array().unwrap().len(), kinds[0]), (1, "received"));
     assert!(kinds.contains(&"deferred") && kinds.iter().filter(|kind| **kind == "delivered").count() == 2, "{kinds:?}");
-    let number = json[0]["message"].to_string();
-    assert_eq!(trace(dir, &[&number]), trace(dir, &["Story@here.example"]));
+    let number = json[0]["message"].as_str().unwrap();
+    assert_eq!(trace(dir, &[number]), trace(dir, &["Story@here.example"]));
     let (_, by_sender) = trace(dir, &["joe@here.example"]);
     assert!(by_sender.contains("from <joe@here.example>") && !by_sender.contains("story"), "{by_sender}");
 

@@ -198,11 +198,11 @@ fn a_single_message_that_is_held_is_dropped_by_its_number_and_the_events_tell_of
     });
     assert_eq!(of("held"), ["list@example.org"; 2]);
     let held = lines().into_iter().find(|line| line["event"] == "held").unwrap();
-    assert!(held["error"].as_str().unwrap().ends_with("exit status 67: no") && held["message"].is_u64(), "{held}");
+    assert!(held["error"].as_str().unwrap().ends_with("exit status 67: no") && held["message"].is_string(), "{held}");
     server.stop();
     let listed = inspect(dir.path())["undelivered"].clone();
     assert_eq!(listed.as_array().unwrap().len(), 2, "{listed}");
-    let id = listed[0]["id"].to_string();
+    let id = listed[0]["id"].as_str().unwrap().to_owned();
     let drop = |arguments: &[&str]| {
         let output = command(dir.path(), &[&["spool", "drop", "posthaste-data"], arguments].concat()).output().unwrap();
         (
@@ -223,7 +223,7 @@ fn a_single_message_that_is_held_is_dropped_by_its_number_and_the_events_tell_of
     let waiting = || -> Vec<(String, String)> {
         let listed = inspect(dir.path())["undelivered"].clone();
         let targets = listed.as_array().unwrap().iter().flat_map(|message| {
-            let id = message["id"].to_string();
+            let id = message["id"].as_str().unwrap().to_owned();
             message["mailboxes"]
                 .as_array()
                 .unwrap()
@@ -232,7 +232,7 @@ fn a_single_message_that_is_held_is_dropped_by_its_number_and_the_events_tell_of
         });
         targets.collect()
     };
-    let other = listed[1]["id"].to_string();
+    let other = listed[1]["id"].as_str().unwrap().to_owned();
     let left = [(id.clone(), "slow@example.org".to_owned()), (other, "list@example.org".to_owned())];
     assert_eq!(waiting(), left);
     // The server knows, too.

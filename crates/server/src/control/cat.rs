@@ -10,9 +10,9 @@ use serde_json::json;
 use super::{Answer, Outcome};
 
 /// Its octets in base64, a piece on each line.
-pub(super) fn cat(relay: &Relay, message: u64, is_header: bool, answer: Answer<'_>) -> Outcome {
+pub(super) fn cat(relay: &Relay, message: Lsn, is_header: bool, answer: Answer<'_>) -> Outcome {
     let bytes_max = if is_header { HEADER_BYTES_MAX } else { u64::MAX };
-    let mut pieces = relay.content(Lsn::new(message), bytes_max).map_err(|error| error.to_string())?;
+    let mut pieces = relay.content(message, bytes_max).map_err(|error| error.to_string())?;
     if is_header {
         pieces = vec![header_of(&pieces, HEADER_BYTES_MAX as usize).into()];
     }

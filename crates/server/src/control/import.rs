@@ -238,8 +238,7 @@ impl Incoming {
                 counts.messages += u64::from(imported.message.is_some());
                 counts.recipients += imported.recipients;
                 counts.duplicates += imported.duplicates;
-                let message = imported.message.map(posthaste_spool::Lsn::get);
-                let (recipients, duplicates) = (imported.recipients, imported.duplicates);
+                let (message, recipients, duplicates) = (imported.message, imported.recipients, imported.duplicates);
                 Ok(json!({
                     "origin": end.origin, "message": message, "recipients": recipients, "duplicates": duplicates,
                 }))

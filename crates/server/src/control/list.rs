@@ -37,9 +37,10 @@ pub(super) struct Listed {
 
 /// A recipient by its id, such as `4711.0`.
 pub(super) fn key(id: &str) -> Result<Key, String> {
-    let parsed = id.split_once('.').and_then(|(message, number)| Some((message.parse().ok()?, number.parse().ok()?)));
-    let (message, number) = parsed.ok_or("`after` is the id of a recipient, such as 4711.0")?;
-    Ok(Key { message: Lsn::new(message), number })
+    let parsed = id
+        .split_once('.')
+        .and_then(|(message, number)| Some(Key { message: message.parse().ok()?, number: number.parse().ok()? }));
+    parsed.ok_or_else(|| "`after` is the id of a recipient, such as 4711.0".to_owned())
 }
 
 /// The recipients of the relay that fit, one on each line. Of one message, replies that are not in memory any more are looked up in the event log.
@@ -47,7 +48,7 @@ pub(super) fn list(relay: &Relay, page: &Page<'_>, answer: Answer<'_>) -> Listed
     let Page { of, after, most, events } = *page;
     let mut listed = Listed::default();
     if most > 0 {
-        let logged = of.message.map(|message| Logged::look(relay, of, Lsn::new(message), events));
+        let logged = of.message.map(|message| Logged::look(relay, of, message, events));
         relay.waiting(&Filter { after, ..filter(of) }, &mut |waiting| {
             listed.count += 1;
             let mut line = line_of(&waiting, relay);
@@ -137,7 +138,7 @@ fn line_of(waiting: &Waiting, relay: &Relay) -> WaitingLine {
     };
     let text = |text: &Arc<str>| text.to_string();
     WaitingLine {
-        id: format!("{}.{}", state.key.message.get(), state.key.number),
+        id: format!("{}.{}", state.key.message, state.key.number),
         sender: text(&waiting.sender),
         leaves_from: Some(text(&waiting.leaves_from)).filter(|from| **from != *waiting.sender),
         recipient: text(&waiting.recipient),
@@ -235,7 +236,7 @@ mod tests {
             let keys = ["why", "class", "why_unknown"];
             lines.iter().map(|line| keys.map(|key| line[key].as_str().unwrap_or("").to_owned())).collect::<Vec<_>>()
         };
-        let of = Which { message: Some(message.get()), ..Which::default() };
+        let of = Which { message: Some(message), ..Which::default() };
         let unknown = |why: &str| ["", "", why].map(str::to_owned);
         let untried = unknown("");
         let off = unknown("the event log is off");
@@ -243,9 +244,9 @@ mod tests {
         let log = dir.path().join("events");
         std::fs::create_dir(&log).unwrap();
         let line = format!(
-            "{{\"lsn\":{0},\"time\":\"2026-01-01T00:00:00Z\",\"event\":\"deferred\",\"message\":{0},\"relay_target\":1,\
+            "{{\"lsn\":\"{0}\",\"time\":\"2026-01-01T00:00:00Z\",\"event\":\"deferred\",\"message\":\"{0}\",\"relay_target\":1,\
              \"host\":\"mx.there.example\",\"reply\":\"450 4.2.1 busy\\nagain\",\"class\":\"mailbox_full\"}}\n",
-            message.get()
+            message
         );
         std::fs::write(log.join(posthaste_events::file_name(4)), line).unwrap();
         let found = ["mx.there.example: 450 4.2.1 busy\nagain", "mailbox_full", ""].map(str::to_owned);
@@ -271,7 +272,7 @@ mod tests {
             let listed = list(queue.relay(), &Page { of: &Which::default(), after, most: 2, events: None }, &answer);
             (std::mem::take(&mut *lines.lock().unwrap()), listed.next)
         };
-        let id = |number| format!("{}.{number}", message.get());
+        let id = |number| format!("{message}.{number}");
         assert_eq!(page(None), (vec![id(0), id(1)], Some(id(1))));
         assert_eq!(page(Some(&id(1))), (vec![id(2)], None));
         assert_eq!(page(Some(&id(2))), (Vec::new(), None));

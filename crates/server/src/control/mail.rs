@@ -15,7 +15,7 @@ use super::{Answer, Outcome};
 use crate::receive::Receiver;
 
 /// Header, text, source of HTML, names of attachments, and source. `mailbox`: where it was delivered, as the event log has it; empty: it waits for other hosts.
-pub(super) fn mail(receiver: &Receiver, message: u64, mailbox: &str) -> Outcome {
+pub(super) fn mail(receiver: &Receiver, message: Lsn, mailbox: &str) -> Outcome {
     let octets = match mailbox {
         "" => of_queue(receiver.relay().ok_or(super::RELAYS_NOT)?, message)?,
         mailbox => of_mailbox(receiver, mailbox, message)?,
@@ -28,7 +28,7 @@ pub(super) fn subjects(receiver: &Receiver, of: &[Delivered], answer: Answer<'_>
     if of.len() > SUBJECTS_MAX {
         return Err(format!("at most {SUBJECTS_MAX} messages"));
     }
-    let mut by_mailbox: BTreeMap<&str, Vec<u64>> = BTreeMap::new();
+    let mut by_mailbox: BTreeMap<&str, Vec<Lsn>> = BTreeMap::new();
     of.iter().for_each(|of| by_mailbox.entry(&of.mailbox).or_default().push(of.message));
     let mut done = 0;
     for (mailbox, messages) in by_mailbox {
@@ -62,16 +62,16 @@ pub(super) fn subjects(receiver: &Receiver, of: &[Delivered], answer: Answer<'_>
     Ok(json!({ "done": done }))
 }
 
-fn of_queue(relay: &Relay, message: u64) -> Result<Vec<u8>, String> {
-    let pieces = relay.content(Lsn::new(message), SOURCE_BYTES_MAX).map_err(|error| error.to_string())?;
+fn of_queue(relay: &Relay, message: Lsn) -> Result<Vec<u8>, String> {
+    let pieces = relay.content(message, SOURCE_BYTES_MAX).map_err(|error| error.to_string())?;
     let octets: Vec<u8> = pieces.iter().flatten().copied().take(SOURCE_BYTES_MAX as usize).collect();
     Ok(octets)
 }
 
 /// Files of messages by the part of their names that follows from the message.
-type FilesOf = BTreeMap<u64, (Subdir, String)>;
+type FilesOf = BTreeMap<Lsn, (Subdir, String)>;
 
-fn files_of(receiver: &Receiver, mailbox: &str, messages: &[u64]) -> Result<(Maildir, FilesOf), String> {
+fn files_of(receiver: &Receiver, mailbox: &str, messages: &[Lsn]) -> Result<(Maildir, FilesOf), String> {
     let failed = |error: std::io::Error| format!("{mailbox}: {error}");
     let path = MailboxPath::parse(mailbox).map_err(|error| format!("this is no mailbox: {error}"))?;
     let root = MailRoot::open(&receiver.settings().mail).map_err(failed)?;
@@ -89,7 +89,7 @@ fn files_of(receiver: &Receiver, mailbox: &str, messages: &[u64]) -> Result<(Mai
     Ok((maildir, found))
 }
 
-fn of_mailbox(receiver: &Receiver, mailbox: &str, message: u64) -> Result<Vec<u8>, String> {
+fn of_mailbox(receiver: &Receiver, mailbox: &str, message: Lsn) -> Result<Vec<u8>, String> {
     let (maildir, mut files) = files_of(receiver, mailbox, &[message])?;
     let (dir, name) = files.remove(&message).ok_or_else(|| format!("the message is not in {mailbox} any more"))?;
     let failed = |error: std::io::Error| format!("{mailbox}: {error}");

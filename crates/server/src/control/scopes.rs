@@ -5,7 +5,6 @@ use std::sync::Arc;
 use posthaste_control::{Named, Which};
 use posthaste_relay::queue::{Label, Place, Scope, Selection};
 use posthaste_relay::sender::Filter;
-use posthaste_spool::Lsn;
 
 /// The queue's word for recipients that are meant.
 pub(super) fn filter(of: &Which) -> Filter {
@@ -17,7 +16,7 @@ pub(super) fn filter(of: &Which) -> Filter {
             domain: of.domain.as_ref().map(|domain| domain.to_lowercase().into()),
             is_held: of.held,
         },
-        message: of.message.map(Lsn::new),
+        message: of.message,
         number: of.number,
         sender: of.sender.clone(),
         recipient: of.recipient.clone(),

@@ -50,7 +50,7 @@ pub(super) enum Line {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct Head {
-    number: u64,
+    number: Lsn,
     sender: String,
     #[serde(default, skip_serializing_if = "String::is_empty")]
     forwarded_sender: String,
@@ -160,7 +160,7 @@ impl Head {
     pub fn new(message: &Exported, bytes: u64) -> Self {
         let queued = &message.queued;
         Head {
-            number: message.message.get(),
+            number: message.message,
             sender: queued.sender.to_string(),
             forwarded_sender: queued.forwarded.as_ref().map_or_else(String::new, |of| of.sender.to_string()),
             received: message.received,
@@ -208,7 +208,7 @@ impl Head {
             pool: pool.into(),
             recipients: Vec::new(),
         };
-        Ok(Exported { message: Lsn::new(number), queued, received, not_before, expires, recipients: Vec::new() })
+        Ok(Exported { message: number, queued, received, not_before, expires, recipients: Vec::new() })
     }
 }
 

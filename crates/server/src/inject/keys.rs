@@ -117,7 +117,7 @@ fn tell(report: &KeyReport) {
     }
     let snapshots = unreadable.len();
     let batches = damaged.len();
-    let through = uncertain.map(|lsn| lsn.get());
+    let through = uncertain.map(tracing::field::display);
     tracing::error!(
         snapshots,
         batches,

@@ -131,8 +131,8 @@ pub(crate) fn note_stuck_mounts(store: &LocalDelivery, stuck: &StuckStreams) {
 fn tell(report: &ReplayReport) {
     report.mended.iter().for_each(log_mended);
     if let Some(first) = report.unknown.first() {
-        let (batches, first) = (report.unknown.len(), first.get());
-        tracing::error!(batches, first, "entries that a later version wrote stay in the spool");
+        let batches = report.unknown.len();
+        tracing::error!(batches, %first, "entries that a later version wrote stay in the spool");
     }
     log_damaged(&report.damaged, "local delivery");
     let ReplayReport { messages, restored, given_up, deferred, .. } = report;
@@ -143,7 +143,7 @@ fn log_lost(lost: &LostMail) {
     let LostMail { id, received_secs, bytes, mailbox, error, kept, is_there, .. } = lost;
     let kept = kept.as_deref().map(|path| path.display().to_string());
     tracing::error!(
-        id,
+        %id,
         mailbox = &**mailbox,
         bytes,
         received_secs,

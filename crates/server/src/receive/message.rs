@@ -152,7 +152,7 @@ impl Receiver {
         drop((room, space));
         match kept {
             Ok(receipt) => {
-                log.id = Some(receipt.lsn.get());
+                log.id = Some(receipt.lsn);
                 let returned = ReturnedMail { returned: transaction.into_returned(), report };
                 self.note_returned(returned, complaint, receipt.lsn);
                 if !successes.is_empty() {

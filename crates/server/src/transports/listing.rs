@@ -56,7 +56,7 @@ fn is_meant(target: &WaitingTarget, of: &Which) -> bool {
     let Which { message, number, sender, recipient, domain, tenant, campaign, held } = of;
     let is =
         |wanted: &Option<String>, text: &str| wanted.as_ref().is_none_or(|wanted| wanted.eq_ignore_ascii_case(text));
-    message.is_none_or(|message| message == target.id)
+    message.is_none_or(|message| message.get() == target.id)
         // Numbers are those of recipients of the relay.
         && number.is_none()
         && is(sender, &target.sender)

@@ -122,8 +122,8 @@ fn open(
         );
     }
     if let Some(first) = report.unknown.first() {
-        let (batches, first) = (report.unknown.len(), first.get());
-        tracing::error!(batches, first, "entries for transports that a later version wrote stay in the spool");
+        let batches = report.unknown.len();
+        tracing::error!(batches, %first, "entries for transports that a later version wrote stay in the spool");
     }
     if report.messages > 0 {
         tracing::info!(messages = report.messages, "mail waits for transports; it is tried now");
@@ -186,7 +186,7 @@ fn log(event: Event) {
                 Failure::Refused => tracing::error!(
                     transport,
                     to,
-                    id,
+                    %id,
                     error,
                     retry_secs,
                     "refused for good: the message stays in the spool; SIGHUP tries it again at once, `posthaste spool drop` drops it"
@@ -194,23 +194,23 @@ fn log(event: Event) {
                 Failure::Overdue => tracing::error!(
                     transport,
                     to,
-                    id,
+                    %id,
                     error,
                     retry_secs,
                     "not delivered for longer than transport.max_age_secs: the message stays in the spool; SIGHUP tries it again at once, \
                      `posthaste spool drop` drops it"
                 ),
                 Failure::Panicked => {
-                    tracing::error!(transport, to, id, error, retry_secs, "not delivered yet, because of a bug");
+                    tracing::error!(transport, to, %id, error, retry_secs, "not delivered yet, because of a bug");
                 }
                 _ => {
-                    tracing::warn!(transport, to, id, error, retry_secs, "not delivered yet; retrying automatically");
+                    tracing::warn!(transport, to, %id, error, retry_secs, "not delivered yet; retrying automatically");
                 }
             }
         }
         Event::Failed { transport, id, recipient, attempts, failure, error, .. } => {
             let (transport, to, error) = (text(&transport), text(&recipient), text(&error));
-            tracing::debug!(transport, to, id, attempts, failure = ?failure, error, "not delivered yet");
+            tracing::debug!(transport, to, %id, attempts, failure = ?failure, error, "not delivered yet");
         }
         Event::NotRecorded { unrecorded, why, is_final: true } => {
             tracing::error!(
@@ -247,7 +247,7 @@ fn log(event: Event) {
         Event::Lost(lost) => {
             let kept = lost.kept.as_deref().map(|path| path.display().to_string());
             tracing::error!(
-                id = lost.target.message.get(),
+                id = %lost.target.message,
                 transport = text(&lost.target.transport),
                 to = text(&lost.target.recipient),
                 bytes = lost.bytes,
@@ -259,7 +259,7 @@ fn log(event: Event) {
         }
         Event::NotTold { id, error } => {
             tracing::warn!(
-                id,
+                %id,
                 error,
                 "nobody can be told yet that a transport refuses this message, and so it may be with others; retrying automatically"
             );

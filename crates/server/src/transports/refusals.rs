@@ -50,7 +50,7 @@ impl RefusalNotifier for RefusalNotices {
                 let id = refused.id;
                 tracing::warn!(
                     to = to.address,
-                    id,
+                    %id,
                     "nobody has the address to tell of a message that a transport refuses"
                 );
             }

@@ -4,6 +4,7 @@ use std::io;
 use std::time::SystemTime;
 
 use posthaste_events::read::{Next, Reader};
+use posthaste_spool::Lsn;
 use serde::Deserialize;
 
 use super::place::Place;
@@ -23,7 +24,7 @@ pub(super) struct Batch {
 /// Of a line, what has to be known.
 #[derive(Deserialize)]
 struct Line<'a> {
-    lsn: u64,
+    lsn: Lsn,
     #[serde(borrow)]
     event: std::borrow::Cow<'a, str>,
 }
@@ -100,7 +101,7 @@ mod tests {
     #[test]
     fn lines_have_ids_that_stay_the_same_however_they_are_cut() {
         let dir = tempfile::tempdir().unwrap();
-        let line = |lsn: u64, event: &str| format!("{{\"lsn\":{lsn},\"event\":\"{event}\"}}\n");
+        let line = |lsn: u64, event: &str| format!("{{\"lsn\":\"{lsn}\",\"event\":\"{event}\"}}\n");
         let text =
             [line(5, "received"), line(7, "bounced"), line(7, "delivered"), line(7, "bounced"), line(9, "bounced")];
         std::fs::write(dir.path().join(file_name(2)), format!("{}no event\n{}", text[0], text[1..].concat())).unwrap();

@@ -302,7 +302,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let mut log = File::create(dir.path().join(file_name(1))).unwrap();
         let mut event =
-            |lsn: u64| log.write_all(format!("{{\"lsn\":{lsn},\"event\":\"refused\"}}\n").as_bytes()).unwrap();
+            |lsn: u64| log.write_all(format!("{{\"lsn\":\"{lsn}\",\"event\":\"refused\"}}\n").as_bytes()).unwrap();
         let path = place::path(dir.path(), "crm");
         Place { file: 1, ..Place::default() }.save(&path).unwrap();
         // In the way of what would replace it.
@@ -319,7 +319,7 @@ mod tests {
         }
         std::fs::remove_dir(&obstacle).unwrap();
         let begun = Instant::now();
-        while Place::load(&path).unwrap().unwrap().lsn != 3 {
+        while Place::load(&path).unwrap().unwrap().lsn.get() != 3 {
             assert!(begun.elapsed() < PATIENCE, "it is saved when it can be");
             std::thread::sleep(Duration::from_millis(5));
         }
@@ -331,7 +331,7 @@ mod tests {
     #[test]
     fn a_hook_whose_place_is_lost_posts_nothing_until_that_is_settled() {
         let dir = tempfile::tempdir().unwrap();
-        let lines: String = (1..=3).map(|lsn| format!("{{\"lsn\":{lsn},\"event\":\"refused\"}}\n")).collect();
+        let lines: String = (1..=3).map(|lsn| format!("{{\"lsn\":\"{lsn}\",\"event\":\"refused\"}}\n")).collect();
         std::fs::write(dir.path().join(file_name(1)), lines).unwrap();
         let path = place::path(dir.path(), "crm");
         Place { file: 1, ..Place::default() }.save(&path).unwrap();
@@ -360,7 +360,7 @@ mod tests {
     fn a_hook_is_told_nothing_once_the_spool_is_poisoned() {
         for asks_before in 0..3 {
             let dir = tempfile::tempdir().unwrap();
-            let lines: String = (1..=30).map(|lsn| format!("{{\"lsn\":{lsn},\"event\":\"refused\"}}\n")).collect();
+            let lines: String = (1..=30).map(|lsn| format!("{{\"lsn\":\"{lsn}\",\"event\":\"refused\"}}\n")).collect();
             std::fs::write(dir.path().join(file_name(1)), lines).unwrap();
             Place { file: 1, ..Place::default() }.save(&place::path(dir.path(), "crm")).unwrap();
             let (url, told) = http();
@@ -387,7 +387,7 @@ mod tests {
     #[test]
     fn only_so_much_is_posted_while_its_place_cannot_be_saved() {
         let dir = tempfile::tempdir().unwrap();
-        let lines: String = (1..=1500).map(|lsn| format!("{{\"lsn\":{lsn},\"event\":\"refused\"}}\n")).collect();
+        let lines: String = (1..=1500).map(|lsn| format!("{{\"lsn\":\"{lsn}\",\"event\":\"refused\"}}\n")).collect();
         std::fs::write(dir.path().join(file_name(1)), lines).unwrap();
         let path = place::path(dir.path(), "crm");
         Place { file: 1, ..Place::default() }.save(&path).unwrap();
@@ -405,7 +405,7 @@ mod tests {
         assert!(told.try_recv().is_err());
         std::fs::remove_dir(&obstacle).unwrap();
         ids.extend(told.recv_timeout(PATIENCE).unwrap());
-        let saved = Place::load(&path).unwrap().unwrap().lsn;
+        let saved = Place::load(&path).unwrap().unwrap().lsn.get();
         assert!(saved >= 1000, "nothing more was posted before {saved} were saved");
         while ids.len() < 1500 {
             ids.extend(told.recv_timeout(PATIENCE).unwrap());

@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 
 use posthaste_events::Cursor;
 use posthaste_fsops::{MarkedFile, look_for_marked, mark_made};
+use posthaste_spool::Lsn;
 use rustix::fs::Mode;
 use serde::{Deserialize, Serialize};
 
@@ -19,7 +20,7 @@ pub(super) struct Place {
     pub offset: u64,
     /// The place in the spool of the last line.
     #[serde(default)]
-    pub lsn: u64,
+    pub lsn: Lsn,
     /// Its number among the lines of that place, from 1; 0 if there was none.
     #[serde(default)]
     pub index: u64,

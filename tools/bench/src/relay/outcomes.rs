@@ -90,8 +90,7 @@ impl<'a> Line<'a> {
 
     /// The number of the message that it is about.
     pub fn message(self) -> Option<u64> {
-        let digits = self.behind("\"message\":")?;
-        digits[..digits.find([',', '}'])?].parse().ok()
+        self.behind("\"message\":\"")?.split('"').next()?.parse().ok()
     }
 
     /// The first recipient of a message that was received.
@@ -141,18 +140,18 @@ mod tests {
             let counts = outcomes.read().unwrap();
             assert_eq!((counts.received, counts.delivered, counts.left_out), (1, delivered, left_out), "{text}");
         };
-        check("{\"lsn\":1,\"event\":\"received\"}\n{\"lsn\":2,\"event\":\"deliv", 0, 0);
-        check("ered\",\"relay_target\":0}\n{\"lsn\":2,\"event\":\"delivered\",\"relay_target\":1}\n", 2, 0);
-        check("{\"lsn\":3,\"event\":\"left_out\",\"others\":4}\n{\"event\":\"delivered\",\"target\":0}\n", 2, 1);
+        check("{\"lsn\":\"1\",\"event\":\"received\"}\n{\"lsn\":\"2\",\"event\":\"deliv", 0, 0);
+        check("ered\",\"relay_target\":0}\n{\"lsn\":\"2\",\"event\":\"delivered\",\"relay_target\":1}\n", 2, 0);
+        check("{\"lsn\":\"3\",\"event\":\"left_out\",\"others\":4}\n{\"event\":\"delivered\",\"target\":0}\n", 2, 1);
     }
 
     #[test]
     fn a_line_tells_when_what_and_to_whom() {
-        let text = r#"{"lsn":7,"time":"2026-01-31T12:00:01.000002Z","event":"received","message":7,"from":"<a@x.example>","to":["<b@y.example>"],"recipients":1}"#;
+        let text = r#"{"lsn":"7","time":"2026-01-31T12:00:01.000002Z","event":"received","message":"7","from":"<a@x.example>","to":["<b@y.example>"],"recipients":1}"#;
         let line = Line(text);
         assert_eq!((line.event(), line.message(), line.first_recipient()), ("received", Some(7), Some("b@y.example")));
         assert_eq!(line.time_us(), Some(43_201_000_002));
-        let line = Line("{\"lsn\":7,\"event\":\"left_out\"}");
+        let line = Line("{\"lsn\":\"7\",\"event\":\"left_out\"}");
         assert_eq!((line.message(), line.first_recipient(), line.time_us()), (None, None, None));
         assert_eq!((elapsed_us(5, 9), elapsed_us(86_399_999_999, 1), elapsed_us(9, 5)), (4, 2, 0));
     }

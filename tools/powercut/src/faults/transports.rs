@@ -158,10 +158,10 @@ impl Takers {
         for entry in std::fs::read_dir(dir)? {
             let path = entry?.path();
             if path.extension().is_some_and(|extension| extension == "jsonl") {
-                let mut numbers = BTreeMap::<u64, u64>::new();
+                let mut numbers = BTreeMap::<String, u64>::new();
                 for line in lines(&path)? {
-                    let Some(lsn) = line["lsn"].as_u64() else { continue };
-                    let nth = numbers.entry(lsn).or_default();
+                    let Some(lsn) = line["lsn"].as_str() else { continue };
+                    let nth = numbers.entry(lsn.to_owned()).or_default();
                     if !posted.contains_key(&format!("{lsn}.{nth}")) {
                         return Ok(false);
                     }

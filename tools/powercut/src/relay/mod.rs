@@ -23,7 +23,8 @@ pub(crate) fn told(events: &Path, event: &str) -> io::Result<BTreeMap<(u64, u64)
     let mut recorded = BTreeMap::new();
     for entry in std::fs::read_dir(events)? {
         for line in lines(&entry?.path())?.into_iter().filter(|line| line["event"] == event) {
-            if let (Some(message), Some(target)) = (line["message"].as_u64(), line["relay_target"].as_u64()) {
+            let message = line["message"].as_str().and_then(|message| message.parse().ok());
+            if let (Some(message), Some(target)) = (message, line["relay_target"].as_u64()) {
                 *recorded.entry((message, target)).or_default() += 1;
             }
         }
