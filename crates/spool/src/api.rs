@@ -1,4 +1,4 @@
-//! The interface of a spool: the trait, its types and its settings.
+//! The interface of any spool: the trait and its types. Names no kind of spool.
 
 use std::io::Write;
 use std::ops::{ControlFlow, Range};
@@ -7,9 +7,9 @@ use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use posthaste_units::histogram::HistogramRead;
-use posthaste_watch::{Found, Watch};
+use posthaste_watch::Found;
 
-use crate::events::{Damage, Events};
+use crate::events::Damage;
 use crate::pressure::Pressure;
 use crate::scrub::ScrubReport;
 use crate::set_aside::SetAside;
@@ -18,58 +18,6 @@ use crate::{
     AppendError, Batch, CheckpointError, Lsn, ReadError, ReplayError, RestoreError, StreamError, StreamId, Ticket,
     Upload,
 };
-
-/// How a spool behaves.
-#[derive(Debug, Clone)]
-pub struct Config {
-    /// The ring's segments and bounds. Its own events come as [`Event`](crate::Event)s of the spool.
-    pub ring: posthaste_ring::Config,
-    /// Longest time between checkpoints, if anything has changed.
-    pub checkpoint_every: Duration,
-    /// A checkpoint is also made after this many bytes of heads and bodies.
-    pub checkpoint_bytes: u64,
-    /// A checkpoint that took longer is reported as an event.
-    pub checkpoint_slow: Duration,
-    /// Target size of a pack. A pack has at least one record, so it may be larger.
-    pub pack_bytes: u64,
-    /// Batches with a body are refused while the file system has less than this free, and large bodies that would take it below.
-    pub free_bytes_min: u64,
-    /// Like [`free_bytes_min`](Self::free_bytes_min), of inodes; not asked where the file system has no number of them.
-    pub free_inodes_min: u64,
-    /// Whether a thread makes checkpoints and packs. Without it the owner calls `checkpoint` and the like.
-    pub keeper: bool,
-    /// How often the keeper scrubs: it reads all stored data and verifies the checksums. Damage is reported as an event.
-    pub scrub_every: Duration,
-    /// Limit of a scrub in bytes a second; 0: no scrub.
-    pub scrub_bytes_per_sec: u64,
-    /// The highest LSN of this spool that its owner has on record elsewhere. If this is another spool, whose LSNs end below it, new ones begin above it, and above all that the first one
-    /// may have given since. Zero if the owner has none.
-    pub lsns_above: Lsn,
-    /// Callback for failures.
-    pub events: Events,
-    /// Gets the spool's workers. [`Spool::look_for_stuck`] looks at it as well; who keeps a clone can look while consumers are opened.
-    pub watch: Watch,
-}
-
-impl Default for Config {
-    fn default() -> Self {
-        Config {
-            ring: posthaste_ring::Config::default(),
-            checkpoint_every: Duration::from_secs(30),
-            checkpoint_bytes: 256 << 20,
-            checkpoint_slow: Duration::from_secs(10),
-            pack_bytes: 256 << 20,
-            free_bytes_min: 64 << 20,
-            free_inodes_min: 1000,
-            keeper: true,
-            scrub_every: Duration::from_secs(86_400),
-            scrub_bytes_per_sec: 8 << 20,
-            lsns_above: Lsn::ZERO,
-            events: Events::default(),
-            watch: Watch::default(),
-        }
-    }
-}
 
 /// The result of an append: called on the ring's thread, in the order of the LSNs, once the batch is durable and its consumers have seen it. Must not block,
 /// and must not hold the spool, whose last handle cannot be dropped on its own thread. If the batch is refused at once, it is called on the caller's thread, before `append` returns.

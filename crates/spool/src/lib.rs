@@ -14,6 +14,7 @@ mod checkpoint;
 mod checkpointing;
 mod closed;
 mod codec;
+mod config;
 mod core;
 mod error;
 mod events;
@@ -43,12 +44,12 @@ mod state;
 mod ticket;
 
 pub use api::{
-    Config, Consumer, Published, PublishedBody, Released, Replayed, Restored, Spool, SpoolAdmin, Stats, StreamStats,
-    Then,
+    Consumer, Published, PublishedBody, Released, Replayed, Restored, Spool, SpoolAdmin, Stats, StreamStats, Then,
 };
 pub use batch::{Batch, Body, Entry, StreamId};
 pub use bodies::{FinishedUpload, Upload};
 pub use closed::{ClosedSpool, ExportedBatch, ExportedBody, Inspection, PlaceReport, Rebuilt, Repaired};
+pub use config::Config;
 pub use error::{AppendError, CheckpointError, OpenError, ReadError, ReplayError, RestoreError, StreamError};
 pub use events::{Damage, Event, Events};
 pub use fields::{Fields, put_text};

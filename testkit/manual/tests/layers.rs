@@ -152,6 +152,16 @@ fn streams_are_replayed_by_consumer_alone() {
 }
 
 #[test]
+fn the_interface_of_a_spool_names_no_kind() {
+    let sources = sources(&root().join("crates/spool/src"));
+    let text = &sources["api.rs"];
+    assert!(text.contains("pub trait Spool:"), "the trait is somewhere else");
+    for kind in ["posthaste_ring", "FileSpool", "crate::config", "crate::pack"] {
+        assert!(!text.contains(kind), "crates/spool/src/api.rs names {kind}");
+    }
+}
+
+#[test]
 fn acceptance_names_no_destination() {
     for dir in ["crates/server/src/receive", "crates/intake/src"] {
         for (file, text) in sources(&root().join(dir)) {

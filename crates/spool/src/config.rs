@@ -1,0 +1,60 @@
+//! The settings of a spool in files.
+
+use std::time::Duration;
+
+use posthaste_watch::Watch;
+
+use crate::Lsn;
+use crate::events::Events;
+
+/// How a [`FileSpool`](crate::FileSpool) behaves.
+#[derive(Debug, Clone)]
+pub struct Config {
+    /// The ring's segments and bounds. Its own events come as [`Event`](crate::Event)s of the spool.
+    pub ring: posthaste_ring::Config,
+    /// Longest time between checkpoints, if anything has changed.
+    pub checkpoint_every: Duration,
+    /// A checkpoint is also made after this many bytes of heads and bodies.
+    pub checkpoint_bytes: u64,
+    /// A checkpoint that took longer is reported as an event.
+    pub checkpoint_slow: Duration,
+    /// Target size of a pack. A pack has at least one record, so it may be larger.
+    pub pack_bytes: u64,
+    /// Batches with a body are refused while the file system has less than this free, and large bodies that would take it below.
+    pub free_bytes_min: u64,
+    /// Like [`free_bytes_min`](Self::free_bytes_min), of inodes; not asked where the file system has no number of them.
+    pub free_inodes_min: u64,
+    /// Whether a thread makes checkpoints and packs. Without it the owner calls `checkpoint` and the like.
+    pub keeper: bool,
+    /// How often the keeper scrubs: it reads all stored data and verifies the checksums. Damage is reported as an event.
+    pub scrub_every: Duration,
+    /// Limit of a scrub in bytes a second; 0: no scrub.
+    pub scrub_bytes_per_sec: u64,
+    /// The highest LSN of this spool that its owner has on record elsewhere. If this is another spool, whose LSNs end below it, new ones begin above it, and above all that the first one
+    /// may have given since. Zero if the owner has none.
+    pub lsns_above: Lsn,
+    /// Callback for failures.
+    pub events: Events,
+    /// Gets the spool's workers. [`Spool::look_for_stuck`](crate::Spool::look_for_stuck) looks at it as well; who keeps a clone can look while consumers are opened.
+    pub watch: Watch,
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        Config {
+            ring: posthaste_ring::Config::default(),
+            checkpoint_every: Duration::from_secs(30),
+            checkpoint_bytes: 256 << 20,
+            checkpoint_slow: Duration::from_secs(10),
+            pack_bytes: 256 << 20,
+            free_bytes_min: 64 << 20,
+            free_inodes_min: 1000,
+            keeper: true,
+            scrub_every: Duration::from_secs(86_400),
+            scrub_bytes_per_sec: 8 << 20,
+            lsns_above: Lsn::ZERO,
+            events: Events::default(),
+            watch: Watch::default(),
+        }
+    }
+}
