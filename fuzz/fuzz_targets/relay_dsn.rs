@@ -4,7 +4,7 @@
 use bytes::Bytes;
 use libfuzzer_sys::fuzz_target;
 use posthaste_message::DateTime;
-use posthaste_relay::dsn::{Action, Notification, Recipient, Returned, Template, Wording};
+use posthaste_notify::dsn::{Action, Notification, Recipient, Returned, Template, Wording};
 use posthaste_relay::report::{self, Report};
 
 fuzz_target!(|data: &[u8]| {

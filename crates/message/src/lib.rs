@@ -44,6 +44,7 @@ pub mod address;
 mod date;
 mod edit;
 pub mod mime;
+pub mod rewrite;
 mod scan;
 mod trace;
 pub mod utf7;

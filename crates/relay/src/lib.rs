@@ -7,13 +7,11 @@
 pub mod classify;
 mod database;
 pub mod dns;
-pub mod dsn;
 pub mod limit;
 pub mod originals;
 pub mod queue;
 pub mod report;
 pub mod return_path;
-pub mod rewrite;
 pub mod secrets;
 pub mod sender;
 pub mod session;

@@ -49,7 +49,7 @@ pub enum ServeError {
     Shaping(#[from] posthaste_relay::shaping::ShapingError),
     /// The templates of notifications cannot be used.
     #[error("relay.notices.templates: {0}")]
-    Wording(#[from] posthaste_relay::dsn::WordingError),
+    Wording(#[from] posthaste_notify::dsn::WordingError),
     /// Senders of forwarded mail cannot be rewritten.
     #[error("relay.srs: {0}")]
     Srs(#[from] posthaste_relay::secrets::SecretFileError),

@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use posthaste_intake::PieceFilter;
+use posthaste_message::rewrite::AddressMap;
 use posthaste_message::{Edit, HeaderEditor, HeaderScan, RawField, Summary};
-use posthaste_relay::rewrite::AddressMap;
 
 use crate::tenants::{LabelFields, Labels, name_in};
 

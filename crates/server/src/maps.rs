@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use posthaste_message::address::Address;
-use posthaste_relay::rewrite::AddressMap;
+use posthaste_message::rewrite::AddressMap;
 use posthaste_relay::sender::{Section, Users};
 use posthaste_smtp::{Envelope, ForwardPath, Notify, RcptTo, ReversePath};
 

@@ -3,7 +3,7 @@
 use std::sync::{Arc, OnceLock};
 
 use posthaste_intake::{Body, MailPlace};
-use posthaste_relay::dsn::Wording;
+use posthaste_notify::dsn::Wording;
 pub(crate) use posthaste_relay::sender::Ahead;
 use posthaste_relay::sender::Relay;
 use posthaste_smtp::{Address, ForwardPath};

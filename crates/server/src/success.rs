@@ -3,7 +3,7 @@
 use std::hash::{BuildHasher, Hasher, RandomState};
 
 use bytes::Bytes;
-use posthaste_relay::dsn::{Action, Notification, Recipient, Returned, Wording, Written, header_of};
+use posthaste_notify::dsn::{Action, Notification, Recipient, Returned, Wording, Written, header_of};
 use posthaste_smtp::Envelope;
 use posthaste_spool::FrontFields;
 

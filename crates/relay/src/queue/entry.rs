@@ -26,7 +26,7 @@ pub use super::change::{Change, HoldReason, Key, Status, What};
 pub use super::codec::EntryText;
 use super::codec::{DecodeError, Fields};
 use super::imported::{ImportNoted, Imported};
-pub use super::queued::{Forwarded, Queued, QueuedRecipient, Ret, notify};
+pub use super::queued::{Forwarded, Queued, QueuedRecipient, Ret};
 use super::scope::Scope;
 
 /// An entry in the stream of the queue.

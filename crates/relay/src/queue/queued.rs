@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use posthaste_notify::notify::NEVER;
 use posthaste_spool::put_text;
 
 use super::Secs;
@@ -74,30 +75,8 @@ pub struct QueuedRecipient {
     pub address: Arc<str>,
     /// ORCPT (RFC 3461 section 4.2), as received; empty for none.
     pub orcpt: Arc<str>,
-    /// NOTIFY (RFC 3461 section 4.1): bits of [`notify`]; 0 if it was not said.
+    /// NOTIFY (RFC 3461 section 4.1): bits of [`posthaste_notify::notify`]; 0 if it was not said.
     pub notify: u8,
-}
-
-/// Bits of [`QueuedRecipient::notify`].
-pub mod notify {
-    /// NOTIFY=NEVER, alone.
-    pub const NEVER: u8 = 1;
-    /// NOTIFY=SUCCESS.
-    pub const SUCCESS: u8 = 2;
-    /// NOTIFY=FAILURE.
-    pub const FAILURE: u8 = 4;
-    /// NOTIFY=DELAY.
-    pub const DELAY: u8 = 8;
-
-    /// The bits of what was said; 0 if nothing was.
-    pub fn bits(said: Option<posthaste_intake::NotifyWhen>) -> u8 {
-        let Some(said) = said else { return 0 };
-        let all = [(said.success, SUCCESS), (said.failure, FAILURE), (said.delay, DELAY)];
-        match all.iter().filter(|(is_asked, _)| *is_asked).map(|(_, bit)| bit).sum() {
-            0 => NEVER,
-            asked => asked,
-        }
-    }
 }
 
 const IS_8BIT: u8 = 1;
@@ -107,7 +86,7 @@ const RET_HEADERS: u8 = 8;
 const REQUIRE_TLS: u8 = 16;
 const HAS_FORWARDED: u8 = 32;
 const FLAGS: u8 = IS_8BIT | SMTPUTF8 | RET_FULL | RET_HEADERS | REQUIRE_TLS | HAS_FORWARDED;
-/// Beside the bits of [`notify`].
+/// Beside the bits of NOTIFY.
 const LEAVES_FROM_OTHER: u8 = 16;
 
 impl Queued {
@@ -172,7 +151,7 @@ impl Queued {
             if recipients.last().is_some_and(|last| last.number >= number) {
                 return Err(DecodeError::Order);
             }
-            if notify > 15 || notify & notify::NEVER != 0 && notify != notify::NEVER {
+            if notify > 15 || notify & NEVER != 0 && notify != NEVER {
                 return Err(DecodeError::Unknown("NOTIFY"));
             }
             recipients.push(QueuedRecipient { number, notify, address: rest.text()?, orcpt: rest.text()? });

@@ -4,7 +4,7 @@ use posthaste_random::Random;
 
 use super::*;
 use crate::classify::Classifier;
-use crate::dsn;
+use posthaste_notify::dsn;
 
 fn report(kind: &str, part: &str, fields: &str) -> Vec<u8> {
     format!(

@@ -2,6 +2,7 @@ use std::net::IpAddr;
 use std::pin::Pin;
 use std::sync::Arc;
 
+use posthaste_notify::dsn::Written;
 use posthaste_smtp::Witness;
 use posthaste_smtp::client::EightBit;
 use posthaste_spool::Entry;
@@ -13,7 +14,6 @@ use super::room::RoomLimits;
 use super::route::{Manner, RouteTls};
 use super::routing::Routing;
 use crate::dns::Resolver;
-use crate::dsn::Written;
 use crate::queue::Schedules;
 use crate::session::{Timeouts, TlsPolicy};
 use crate::shaping::Rules;

@@ -7,10 +7,11 @@ use posthaste_intake::{
     BodyFacts, Destination, DestinationFigures, Mail, MailPlace, NotTaken, NotTakenCause, Reserved, Reserving,
     ReturnedPart,
 };
+use posthaste_notify::notify;
 use posthaste_watch::Found;
 
 use super::{Outgoing, Relay};
-use crate::queue::entry::{Forwarded, notify};
+use crate::queue::entry::Forwarded;
 use crate::queue::{QueuedRecipient, Ret};
 
 impl Destination for Relay {

@@ -5,12 +5,11 @@ use std::fmt;
 use std::path::PathBuf;
 
 use posthaste_message::address::{Address, is_domain};
+use posthaste_message::rewrite::AddressMap;
 use posthaste_units::values::one_or_list;
 use posthaste_units::words::{Key, Problem};
 use serde::de::{self, MapAccess, Visitor};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
-
-use crate::rewrite::AddressMap;
 
 /// What becomes of addresses, and who gets copies.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]

@@ -71,6 +71,8 @@ use std::time::{Duration, Instant, SystemTime};
 use posthaste_consumer::{
     AttachedStream, ConsumerRuntime, NewRuntime, OpenError, ReplayedEntry, StreamHandle, StreamState,
 };
+use posthaste_message::rewrite::AddressMap;
+use posthaste_notify::dsn::Wording;
 use posthaste_spool::{Damage, Entry, Lsn, SnapshotReader, Spool};
 
 pub use ahead::Ahead;
@@ -97,10 +99,8 @@ pub use transfer::{Exported, ExportedCount, ExportedRecipient, Import, ImportErr
 pub use warm_up::WarmUp;
 
 use crate::dns::Resolver;
-use crate::dsn::Wording;
 use crate::queue::entry::Forwarded;
 use crate::queue::{Queue, QueueEntry, QueuedRecipient, RestoreError, Ret, Schedules, Secs};
-use crate::rewrite::AddressMap;
 use record::Time;
 use replies::Replies;
 use shared::{Parts, Shared};

@@ -5,13 +5,12 @@ use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Instant;
 
+use posthaste_notify::dsn::{Wording, WordingError};
 use posthaste_smtp::ForwardPath;
 use posthaste_spool::Lsn;
 use posthaste_units::words::Problem;
 use posthaste_units::{Bucket, Rate};
 use serde::{Deserialize, Serialize};
-
-use crate::dsn::{Wording, WordingError};
 
 /// `[relay.notices]` of the configuration.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]

@@ -4,6 +4,7 @@ use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 
+use posthaste_message::rewrite::AddressMap;
 use posthaste_random::mix;
 use posthaste_spool::{Consumer, Entry, Lsn, Published, Spool, StreamId};
 use posthaste_watch::Watch;
@@ -32,7 +33,6 @@ use super::status::keys_of;
 use super::unrouted::Unrouted;
 use crate::dns::Resolver;
 use crate::queue::{Change, Key, Outcome, Queue, QueueEntry, Queued, Secs, Transaction};
-use crate::rewrite::AddressMap;
 
 pub(super) struct Shared {
     pub spool: Arc<dyn Spool>,

@@ -3,6 +3,8 @@
 use std::sync::Arc;
 
 use posthaste_message::DateTime;
+use posthaste_notify::dsn::{Action, Notification, Recipient, Returned, Written, header_of, is_double_bounce};
+use posthaste_notify::notify;
 use posthaste_random::mix;
 use posthaste_spool::{Batch, Body, Lsn};
 
@@ -10,8 +12,7 @@ use super::Outgoing;
 use super::config::Notice;
 use super::messages::{Envelope, LoadError};
 use super::shared::Shared;
-use crate::dsn::{Action, Notification, Recipient, Returned, Written, header_of, is_double_bounce};
-use crate::queue::entry::{Ret, notify};
+use crate::queue::entry::Ret;
 use crate::queue::{Change, Key, OwedNotice, QueuedRecipient, Status, What};
 
 /// What a sender is told of a recipient.

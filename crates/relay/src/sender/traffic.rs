@@ -4,6 +4,8 @@ use std::sync::Arc;
 use std::task::{Context, Poll, Waker, ready};
 
 use posthaste_consumer::BudgetWait;
+use posthaste_message::rewrite::AddressMap;
+use posthaste_notify::notify;
 use posthaste_smtp::command::Notify;
 use posthaste_smtp::{BodyType, ForwardPath, MailFrom, RcptTo, Reply, Ret, ReversePath};
 use posthaste_watch::Pulse;
@@ -22,9 +24,8 @@ use super::shape::{MessageGate, Tokens};
 use super::shared::Shared;
 use super::site::{Site, State, Wanted};
 use super::status::keys_of;
-use crate::queue::entry::{self, QueuedRecipient, notify};
+use crate::queue::entry::{self, QueuedRecipient};
 use crate::queue::{Key, Outcome, Prefer, Queued, Status, Take, Transaction};
-use crate::rewrite::AddressMap;
 use crate::session::{Fate, Message, Session, Traffic, steps};
 
 /// The messages of one session.

@@ -2,7 +2,7 @@
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
-use posthaste_relay::dsn::header_of;
+use posthaste_notify::dsn::header_of;
 use posthaste_relay::sender::Relay;
 use posthaste_spool::Lsn;
 use serde_json::json;

@@ -3,11 +3,21 @@
 use std::path::Path;
 use std::time::{Duration, Instant};
 
+use posthaste_directory::Directory;
 use posthaste_events::packed_name;
 use posthaste_events::story::{Found, Wanted, Within, search};
 use serde_json::json;
 
 use super::{Answer, Outcome};
+
+/// The search of a request.
+pub(super) fn wanted(directory: &Directory, what: Option<&String>, user: Option<&String>, events: &[String]) -> Wanted {
+    match (what, user) {
+        (Some(what), _) => Wanted::Named(what.clone()),
+        (None, Some(user)) => Wanted::User(directory.login_name(user).unwrap_or_else(|| user.clone())),
+        (None, None) => Wanted::Newest(events.to_vec()),
+    }
+}
 
 /// Messages that fit, the newest first, a line for each with its events.
 pub(super) fn find(

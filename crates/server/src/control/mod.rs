@@ -33,7 +33,6 @@ use std::time::Duration;
 pub use closed::{ClosedQueue, ClosedQueueError};
 use posthaste_admin::AskRefusal;
 use posthaste_control::{Doing, Request, SOCKET};
-use posthaste_events::story::Wanted;
 use posthaste_relay::sender::{By, OfMail};
 use serde::Serialize;
 use serde_json::{Value, json};
@@ -233,12 +232,7 @@ fn perform_alone(request: &Request, asker: &Asker, receiver: &Receiver, answer: 
         Request::Logins => return logins::list(receiver, answer),
         Request::Find { what, user, events, secs, limit } => {
             let settings = receiver.settings();
-            let login = |user: &String| settings.directory.login_name(user).unwrap_or_else(|| user.clone());
-            let wanted = match (what, user) {
-                (Some(what), _) => Wanted::Named(what.clone()),
-                (None, Some(user)) => Wanted::User(login(user)),
-                (None, None) => Wanted::Newest(events.clone()),
-            };
+            let wanted = find::wanted(&settings.directory, what.as_ref(), user.as_ref(), events);
             return find::find(settings.events.as_deref(), &wanted, *secs, *limit, answer);
         }
         Request::Mail { message, mailbox } => return mail::mail(receiver, *message, mailbox),

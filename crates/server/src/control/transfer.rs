@@ -1,6 +1,7 @@
 //! The form in which messages go from one queue to another: lines of JSON.
 
-use posthaste_relay::queue::entry::{Forwarded, HoldReason, notify};
+use posthaste_notify::notify;
+use posthaste_relay::queue::entry::{Forwarded, HoldReason};
 use posthaste_relay::queue::{Queued, QueuedRecipient, Ret, Status};
 use posthaste_relay::sender::{Exported, ExportedRecipient};
 use posthaste_smtp::{ForwardPath, ReversePath};

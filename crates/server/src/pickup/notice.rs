@@ -4,9 +4,9 @@ use std::ffi::OsStr;
 use std::sync::Arc;
 
 use bytes::Bytes;
+use posthaste_notify::dsn::{Action, Notification, Recipient, Returned, Wording, Written, header_of};
+use posthaste_notify::notify;
 use posthaste_pickup::{Head, Message, ReadError};
-use posthaste_relay::dsn::{Action, Notification, Recipient, Returned, Wording, Written, header_of};
-use posthaste_relay::queue::entry::notify;
 use posthaste_smtp::{RcptTo, Reply, Ret};
 use tokio::task::spawn_blocking;
 

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use posthaste_message::DateTime;
-use posthaste_relay::dsn::Written;
+use posthaste_notify::dsn::Written;
 use posthaste_spool::Entry;
 use posthaste_transport::{RefusalNotifier, RefusedMail, Telling};
 

@@ -4,7 +4,7 @@
 //! answer. Nothing that a server replied, or that an address or the returned message holds, can add a field or a part.
 //!
 //! ```
-//! use posthaste_relay::dsn::{Action, Notification, Recipient, Returned};
+//! use posthaste_notify::dsn::{Action, Notification, Recipient, Returned};
 //! use posthaste_message::DateTime;
 //!
 //! let written = Notification {
@@ -45,7 +45,7 @@ use bytes::Bytes;
 use posthaste_message::DateTime;
 use posthaste_smtp::command::decode_xtext;
 
-use crate::queue::entry::notify;
+use crate::notify;
 use text::{folded, header_field, one_line, quoted_printable};
 use wording::{RECIPIENTS, filled};
 pub use wording::{Template, TemplateError, Wording, WordingError};

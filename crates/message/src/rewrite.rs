@@ -3,14 +3,15 @@
 use std::collections::HashMap;
 
 use bytes::Bytes;
-use posthaste_message::address::{Address, quoted};
-use posthaste_message::{Edit, HeaderEditor, RawField};
+
+use crate::address::{Address, quoted};
+use crate::{Edit, HeaderEditor, RawField};
 
 /// Which addresses become which. A key is an address, or `@` and a domain for all others of it; so is a value, and `@` with a domain keeps the local part.
 /// The case of letters does not matter. A result is not looked up again.
 ///
 /// ```
-/// use posthaste_relay::rewrite::AddressMap;
+/// use posthaste_message::rewrite::AddressMap;
 ///
 /// let pairs = [("ann@a.example", "boss@b.example"), ("@a.example", "@c.example")];
 /// let map = AddressMap::new(pairs.map(|(from, to)| (from.to_owned(), to.to_owned())));

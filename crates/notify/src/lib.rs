@@ -1,0 +1,8 @@
+//! Notifications to the senders of mail: their form and their wording.
+//!
+//! For every program that has to say what became of a message. It does not decide when.
+#![forbid(unsafe_code)]
+#![warn(missing_docs)]
+
+pub mod dsn;
+pub mod notify;

@@ -1,0 +1,22 @@
+//! NOTIFY of a recipient (RFC 3461 section 4.1) as bits; 0 if the client did not say it.
+
+use posthaste_intake::NotifyWhen;
+
+/// NOTIFY=NEVER, alone.
+pub const NEVER: u8 = 1;
+/// NOTIFY=SUCCESS.
+pub const SUCCESS: u8 = 2;
+/// NOTIFY=FAILURE.
+pub const FAILURE: u8 = 4;
+/// NOTIFY=DELAY.
+pub const DELAY: u8 = 8;
+
+/// The bits of a parameter.
+pub fn bits(said: Option<NotifyWhen>) -> u8 {
+    let Some(said) = said else { return 0 };
+    let all = [(said.success, SUCCESS), (said.failure, FAILURE), (said.delay, DELAY)];
+    match all.iter().filter(|(is_asked, _)| *is_asked).map(|(_, bit)| bit).sum() {
+        0 => NEVER,
+        asked => asked,
+    }
+}
