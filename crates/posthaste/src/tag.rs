@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::fs;
 use std::io::Read;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use clap::Args;
@@ -53,10 +53,7 @@ pub struct Tag {
 }
 
 /// Exit status 1: the query found nothing.
-pub fn run(args: Tag) -> Result<ExitCode, Failure> {
-    let dir = args.index.path()?;
-    let writer = || Indexer::open(&dir, Some(&|| waiting(&dir)));
-    let mut args = args;
+pub fn run(mut args: Tag) -> Result<ExitCode, Failure> {
     if let (Some(None), [_]) = (&args.restore, args.words.as_slice()) {
         // The file may stand behind the other options.
         args.restore = Some(args.words.pop().map(PathBuf::from));
@@ -71,61 +68,70 @@ pub fn run(args: Tag) -> Result<ExitCode, Failure> {
             false => format!("unexpected `{word}`: --list and --restore apply to all messages").into(),
         });
     }
-    if args.list {
-        return list(&*args.index.open()?, args.json);
+    match &args.restore {
+        _ if args.list => list(&*args.index.open()?, args.json),
+        _ if args.dump => dump(&args.index),
+        Some(file) => restore(&args, file.as_ref().ok_or("--restore needs a file, or `-` for standard input")?),
+        None => change(&args),
     }
-    if args.dump {
-        args.index.open()?;
-        let mut indexer = writer()?;
-        let ids = if indexer.has_tags_of_files() { ids(&*args.index.open()?, &Query::All)? } else { Vec::new() };
-        print(&indexer.dump_tags(&ids)?)?;
-        return Ok(ExitCode::SUCCESS);
+}
+
+/// Waits for the index to be free to write.
+fn writer(index: &IndexDir) -> Result<Indexer, Failure> {
+    let dir = index.path()?;
+    Ok(Indexer::open(&dir, Some(&|| waiting(&dir)))?)
+}
+
+fn dump(index: &IndexDir) -> Result<ExitCode, Failure> {
+    index.open()?;
+    let mut indexer = writer(index)?;
+    let ids = if indexer.has_tags_of_files() { ids(&*index.open()?, &Query::All)? } else { Vec::new() };
+    print(&indexer.dump_tags(&ids)?)?;
+    Ok(ExitCode::SUCCESS)
+}
+
+fn restore(args: &Tag, file: &Path) -> Result<ExitCode, Failure> {
+    let text = read(file)?;
+    args.index.open()?;
+    let mut indexer = writer(&args.index)?;
+    // As in `change`: a rebuild while we waited gives all messages other numbers.
+    let how = Restore { accumulate: args.accumulate, dry_run: args.dry_run };
+    let searcher = args.index.open()?;
+    let restored = indexer.restore_tags(&text, &ids(&searcher, &Query::All)?, how)?;
+    drop(indexer);
+    let Restored { changed, replaced, tags_lost, queries, not_here, .. } = restored;
+    let failed = if args.dry_run { 0 } else { change_flags(&args.index, &searcher, &restored.flags)?.failed };
+    if replaced > 0 {
+        let verb = if args.dry_run { "would lose" } else { "lost" };
+        complain(&format!(
+            "{} {verb} {} that the dump does not give; `--accumulate` keeps such tags",
+            count(replaced, "message"),
+            count(tags_lost, "tag")
+        ));
     }
-    if let Some(file) = &args.restore {
-        let text = read(file.as_ref().ok_or("--restore needs a file, or `-` for standard input")?)?;
-        args.index.open()?;
-        let mut indexer = writer()?;
-        // As below: a rebuild while we waited gives all messages other numbers.
-        let how = Restore { accumulate: args.accumulate, dry_run: args.dry_run };
-        let searcher = args.index.open()?;
-        let restored = indexer.restore_tags(&text, &ids(&searcher, &Query::All)?, how)?;
-        drop(indexer);
-        let Restored { changed, replaced, tags_lost, queries, .. } = restored;
-        let failed = if args.dry_run { 0 } else { change_flags(&args.index, &searcher, &restored.flags)?.failed };
-        if replaced > 0 {
-            let verb = if args.dry_run { "would lose" } else { "lost" };
-            complain(&format!(
-                "{} {verb} {} that the dump does not give; `--accumulate` keeps such tags",
-                count(replaced, "message"),
-                count(tags_lost, "tag")
-            ));
-        }
-        print(&if args.json {
-            json!({
-                "changed": changed, "queries": queries, "messages_that_lost_tags": replaced, "tags_lost": tags_lost, "not_here": restored.not_here,
-            })
-            .to_string()
-                + "\n"
-        } else {
-            let done = if args.dry_run { "would be changed" } else { "changed" };
-            let saved = if queries == 0 {
-                String::new()
-            } else {
-                format!(
-                    ", {} {done}",
-                    if queries == 1 { "1 saved query".to_owned() } else { format!("{queries} saved queries") }
-                )
-            };
-            let later = match restored.not_here {
-                0 => String::new(),
-                number => {
-                    format!("; {} of the dump not in the index yet: tags apply on arrival", count(number, "message"))
-                }
-            };
-            format!("{} {done}{saved}{later}\n", count(changed, "message"))
-        })?;
-        return Ok(ExitCode::from(u8::from(failed > 0)));
-    }
+    print(&if args.json {
+        json!({
+            "changed": changed, "queries": queries, "messages_that_lost_tags": replaced, "tags_lost": tags_lost, "not_here": not_here,
+        })
+        .to_string()
+            + "\n"
+    } else {
+        let done = if args.dry_run { "would be changed" } else { "changed" };
+        let saved = match queries {
+            0 => String::new(),
+            1 => format!(", 1 saved query {done}"),
+            queries => format!(", {queries} saved queries {done}"),
+        };
+        let later = match not_here {
+            0 => String::new(),
+            number => format!("; {} of the dump not in the index yet: tags apply on arrival", count(number, "message")),
+        };
+        format!("{} {done}{saved}{later}\n", count(changed, "message"))
+    })?;
+    Ok(ExitCode::from(u8::from(failed > 0)))
+}
+
+fn change(args: &Tag) -> Result<ExitCode, Failure> {
     if let Some(option @ ("--batch" | "--input")) = args.words.first().map(|word| word.split('=').next().unwrap_or(""))
     {
         return Err(format!(
@@ -136,7 +142,7 @@ pub fn run(args: Tag) -> Result<ExitCode, Failure> {
     let (changes, query) = split(&args.words, args.remove_all)?;
     // What is wrong is said before waiting for a writer.
     parse(query, &*args.index.open()?)?;
-    let mut indexer = writer()?;
+    let mut indexer = writer(&args.index)?;
     // Searched while nobody else can write: numbers and messages belong together.
     let searcher = args.index.open()?;
     let messages = ids(&searcher, &parse(query, &searcher)?)?;
@@ -191,7 +197,7 @@ fn ids(searcher: &Searcher, query: &Query) -> Result<Vec<(u32, String)>, Failure
     Ok(numbers.into_iter().zip(heads).map(|(number, head)| (number, head.message_id)).collect())
 }
 
-fn read(file: &PathBuf) -> Result<String, Failure> {
+fn read(file: &Path) -> Result<String, Failure> {
     let fail = |error| format!("{}: {error}", file.display());
     if file.as_os_str() != "-" {
         return Ok(fs::read_to_string(file).map_err(fail)?);

@@ -34,32 +34,8 @@ impl Server {
         for address in self.addresses() {
             let _ = writeln!(out, "  listening  {address}");
         }
-        let backlog = self.addresses.backlog;
-        if backlog.is_limited_by_somaxconn() {
-            let _ = writeln!(
-                out,
-                "  note       {}",
-                wrapped(
-                    &format!(
-                        "{} connections may wait to be accepted, not {}: raise net.core.somaxconn",
-                        backlog.granted, backlog.wanted
-                    ),
-                    13
-                )
-            );
-        }
-        let connections = self.config.limits.connections.connections;
-        if let Some(files) = files_max().filter(|&files| files < connections as u64) {
-            let _ = writeln!(
-                out,
-                "  note       {}",
-                wrapped(
-                    &format!(
-                        "{files} files may be open, so there will be no {connections} connections: raise LimitNOFILE (ulimit -Hn)"
-                    ),
-                    13
-                )
-            );
+        for note in self.notes() {
+            let _ = writeln!(out, "  note       {}", wrapped(&note, 13));
         }
         for path in self.config.mail_listeners().filter_map(|listener| listener.socket.unix.as_ref()) {
             let _ = writeln!(out, "  listening  {}", path.display());
@@ -93,38 +69,58 @@ impl Server {
         if let Some(damaged) = damaged(&self.replayed) {
             let _ = writeln!(out, "  DAMAGED    {damaged}");
         }
-        let open = self.addresses.smtp.filter(|_| takes_plain_mail(&self.config));
-        if let (Some(address), [domain, ..]) = (open, domains.as_slice()) {
-            let user = example_user(&self.config);
-            // As it is on disk: a name of the configuration may be in capitals, or have letters that a directory's has not.
-            let found = match self.receiver.settings().directory.resolve(&user, Some(domain)) {
-                Route::Local(found) => Some(found[0].clone()),
-                _ => None,
-            };
-            let look = match found.as_ref().map(|mailbox| (&mailbox.place, mailbox.text())) {
-                Some((Place::Transport(_) | Place::Remote, to)) => {
-                    format!("# it goes to {to}; the log says what becomes of it")
-                }
-                Some((Place::Maildir(_), path)) => format!("cat {}/{path}/new/*", self.config.storage.mail.display()),
-                None => format!("cat {}/{domain}/{user}/Maildir/new/*", self.config.storage.mail.display()),
-            };
-            let _ = write!(
-                out,
-                "Try it:\n  printf 'Subject: hello\\r\\n\\r\\nworld\\r\\n' | curl smtp://{address} \
-                 --mail-from you@{domain} --mail-rcpt {user}@{domain} -T -\n  {look}\n"
-            );
-            let imap = self.readers(ListenerProtocol::Imap);
-            if let (Some(password), Some(address)) = (self.receiver.first_password(), imap.first()) {
-                let file = password.file().display();
-                let _ =
-                    writeln!(out, "  curl 'imap://{address}/INBOX;MAILINDEX=1' -u \"{user}@{domain}:$(cat {file})\"");
-            }
-        }
-        out + "Ready; Ctrl-C or SIGTERM ends it.\n"
+        out + &self.trial(&domains) + "Ready; Ctrl-C or SIGTERM ends it.\n"
     }
 }
 
 impl Server {
+    /// Limits of the system that are lower than those of the configuration.
+    fn notes(&self) -> Vec<String> {
+        let mut notes = Vec::new();
+        let backlog = self.addresses.backlog;
+        if backlog.is_limited_by_somaxconn() {
+            let (granted, wanted) = (backlog.granted, backlog.wanted);
+            notes
+                .push(format!("{granted} connections may wait to be accepted, not {wanted}: raise net.core.somaxconn"));
+        }
+        let connections = self.config.limits.connections.connections;
+        if let Some(files) = files_max().filter(|&files| files < connections as u64) {
+            notes.push(format!(
+                "{files} files may be open, so there will be no {connections} connections: raise LimitNOFILE (ulimit -Hn)"
+            ));
+        }
+        notes
+    }
+
+    /// Commands that send a message and read it; empty where mail is not taken in plain text.
+    fn trial(&self, domains: &[&str]) -> String {
+        let open = self.addresses.smtp.filter(|_| takes_plain_mail(&self.config));
+        let (Some(address), [domain, ..]) = (open, domains) else { return String::new() };
+        let user = example_user(&self.config);
+        // As it is on disk: a name of the configuration may be in capitals, or have letters that a directory's has not.
+        let found = match self.receiver.settings().directory.resolve(&user, Some(domain)) {
+            Route::Local(found) => Some(found[0].clone()),
+            _ => None,
+        };
+        let look = match found.as_ref().map(|mailbox| (&mailbox.place, mailbox.text())) {
+            Some((Place::Transport(_) | Place::Remote, to)) => {
+                format!("# it goes to {to}; the log says what becomes of it")
+            }
+            Some((Place::Maildir(_), path)) => format!("cat {}/{path}/new/*", self.config.storage.mail.display()),
+            None => format!("cat {}/{domain}/{user}/Maildir/new/*", self.config.storage.mail.display()),
+        };
+        let mut out = format!(
+            "Try it:\n  printf 'Subject: hello\\r\\n\\r\\nworld\\r\\n' | curl smtp://{address} \
+             --mail-from you@{domain} --mail-rcpt {user}@{domain} -T -\n  {look}\n"
+        );
+        let imap = self.readers(ListenerProtocol::Imap);
+        if let (Some(password), Some(address)) = (self.receiver.first_password(), imap.first()) {
+            let file = password.file().display();
+            let _ = writeln!(out, "  curl 'imap://{address}/INBOX;MAILINDEX=1' -u \"{user}@{domain}:$(cat {file})\"");
+        }
+        out
+    }
+
     /// The addresses where mail is read by a protocol.
     fn readers(&self, protocol: ListenerProtocol) -> Vec<String> {
         let of_protocol = self.addresses.reading.iter().filter(|(spoken, _)| *spoken == protocol);

@@ -184,9 +184,8 @@ async fn start_services(
     services.add(maildirs);
     // Also where nobody reads any more: a stream that nobody advances keeps its entries in the spool.
     let has_readers = !bound.reading.0.is_empty() || Mailboxes::are_kept(config);
-    let accepts = intake.clone();
     let memory = MemoryBudget::new(config.limits.process.memory_bytes);
-    let accepts = (accepts, memory.clone());
+    let accepts = (intake.clone(), memory.clone());
     let opened = if has_readers { Some(Mailboxes::open(config, &found.damage, accepts, files).await) } else { None };
     let (opened, failed) = opened.transpose().map_or_else(|error| (None, Some(error)), |opened| (opened, None));
     let mailboxes = opened.as_ref().map(|mailboxes| Arc::clone(mailboxes.store()));
@@ -194,10 +193,8 @@ async fn start_services(
     opened.into_iter().for_each(|mailboxes| services.add(mailboxes));
     let destinations = Destinations::new(store.clone(), mailboxes.clone().map(MailArrivals::new), events_of_mail);
     let has_events = events.is_some();
-    if let Some(events) = events {
-        // What delivery says until its end is to be written as well.
-        services.add_stopping_last(events);
-    }
+    // What delivery says until its end is to be written as well.
+    events.into_iter().for_each(|events| services.add_stopping_last(events));
     let Bound { sockets, relay, http, reading: of_readers } = bound;
     let receiver = Receiver::new(
         Settings::new(config, directory, Arc::clone(&sockets.logins)),
@@ -243,9 +240,7 @@ async fn start_services(
     tidy.into_iter().for_each(|tidy| services.add(tidy));
     let indexing = Indexing::begin(&config.search, &config.storage.mail);
     let is_indexing = indexing.is_some();
-    if let Some(indexing) = indexing {
-        // What delivery writes until its end is to be found as well.
-        services.add_stopping_last(indexing);
-    }
+    // What delivery writes until its end is to be found as well.
+    indexing.into_iter().for_each(|indexing| services.add_stopping_last(indexing));
     Ok(Started { receiver, addresses, replayed, is_indexing, page })
 }

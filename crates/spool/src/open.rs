@@ -10,7 +10,7 @@ use std::sync::{Arc, Mutex};
 
 use crate::Lsn;
 use posthaste_fsops::Space;
-use posthaste_ring::{OnRecord, Ring};
+use posthaste_ring::{OnRecord, Recovery, Ring};
 use rustix::fs::{FlockOperation, OFlags};
 
 use crate::batch::{BodyPlace, Head};
@@ -69,20 +69,7 @@ impl FileSpool {
 
         let core = Arc::new(Core::new(config.watch.clone()));
         core.bytes_wanted.store(config.checkpoint_bytes, std::sync::atomic::Ordering::Relaxed);
-        let room = bodies.room().clone();
-        let ring_config = posthaste_ring::Config {
-            events: ring_events(&core, &config),
-            room: Arc::new(move || room.free()),
-            roster: Some(dir.join(ROSTER)),
-            ..config.ring.clone()
-        };
-        let on_record = OnRecord { seen: config.lsns_above.into(), ..checkpoint.on_record() };
-        let opened = Ring::open(&dir.join(RING), ring_config, on_record);
-        let (ring, recovery) = opened.map_err(|error| match error {
-            posthaste_ring::OpenError::Locked { .. } => OpenError::Locked,
-            missing @ posthaste_ring::OpenError::Missing { .. } => OpenError::Missing(missing.into()),
-            other => OpenError::Log(other.into()),
-        })?;
+        let (ring, recovery) = open_ring(dir, &config, &core, &bodies, &checkpoint)?;
         // A failed sync may have dropped writes of any file on the device, so no later sync there is trusted, whatever part of the program asked.
         let watch = posthaste_fsops::watch(&lock, {
             let ring = ring.clone();
@@ -136,6 +123,29 @@ impl FileSpool {
         let scrubber = if scrubs { Some(Scrubber::start(shared.clone())?) } else { None };
         Ok((FileSpool { shared, keeper, scrubber, is_abandoned: false }, report))
     }
+}
+
+/// Opens the ring with what else is known of it: the checkpoint, and LSNs on record elsewhere.
+fn open_ring(
+    dir: &Path,
+    config: &Config,
+    core: &Arc<Core>,
+    bodies: &Bodies,
+    checkpoint: &Checkpoint,
+) -> Result<(Ring, Recovery), OpenError> {
+    let room = bodies.room().clone();
+    let ring_config = posthaste_ring::Config {
+        events: ring_events(core, config),
+        room: Arc::new(move || room.free()),
+        roster: Some(dir.join(ROSTER)),
+        ..config.ring.clone()
+    };
+    let on_record = OnRecord { seen: config.lsns_above.into(), ..checkpoint.on_record() };
+    Ring::open(&dir.join(RING), ring_config, on_record).map_err(|error| match error {
+        posthaste_ring::OpenError::Locked { .. } => OpenError::Locked,
+        missing @ posthaste_ring::OpenError::Missing { .. } => OpenError::Missing(missing.into()),
+        other => OpenError::Log(other.into()),
+    })
 }
 
 /// The ring's damage as the spool's.

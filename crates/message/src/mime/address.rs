@@ -174,23 +174,7 @@ impl Iterator for RawAddresses<'_> {
         let mut parts = Parts::default();
         while let Some((&byte, after)) = self.rest.split_first() {
             match byte {
-                b'"' if let Some(len) = self.enclosed(byte) => {
-                    let (quoted, rest) = self.rest.split_at(len);
-                    self.rest = rest;
-                    if self.rest.first() == Some(&b'@') {
-                        // The quoted local part of an address keeps its quotes and escapes.
-                        parts.word(quoted);
-                    } else {
-                        let content = unescape(&quoted[1..len - 1]);
-                        parts.has_quoted = true;
-                        parts.is_apart |= !parts.phrase.is_empty();
-                        let had_at = parts.at_word.is_some();
-                        parts.word(&content);
-                        parts.is_at_quoted |= !had_at && parts.at_word.is_some();
-                        parts.is_apart = true;
-                    }
-                    continue;
-                }
+                b'"' if let Some(len) = self.enclosed(byte) => self.quoted(&mut parts, len),
                 // Never closed, beside a word: what follows is a name, and the mark itself says nothing. Within a word it stays.
                 b'"' if parts.phrase.is_empty() || parts.is_apart || ends_word(after) => {
                     parts.has_quoted = true;
@@ -200,31 +184,18 @@ impl Iterator for RawAddresses<'_> {
                     parts.comments.push(unescape(&self.rest[1..len - 1]).into_owned());
                     parts.is_apart = true;
                     self.rest = &self.rest[len..];
-                    continue;
                 }
                 b'<' => {
                     if parts.angle.is_some() {
                         // The next one begins, and somebody forgot the comma.
                         return self.finish(parts);
                     }
-                    let (content, len) = match self.enclosed(byte) {
-                        Some(len) => (&self.rest[1..len - 1], len),
-                        // Never closed: up to the next item.
-                        None => {
-                            let len = after.iter().position(|b| b",;".contains(b)).unwrap_or(after.len());
-                            (&after[..len], len + 1)
-                        }
-                    };
-                    parts.angle = Some(route_addr(content));
-                    parts.is_apart = true;
-                    self.rest = &self.rest[len..];
-                    continue;
+                    self.angle(&mut parts);
                 }
                 b'[' if let Some(len) = self.enclosed(byte) => {
                     let (literal, rest) = self.rest.split_at(len);
                     parts.word(literal);
                     self.rest = rest;
-                    continue;
                 }
                 b',' | b';' => {
                     let ends_group = byte == b';' && self.in_group;
@@ -281,6 +252,40 @@ impl Iterator for RawAddresses<'_> {
 }
 
 impl RawAddresses<'_> {
+    /// Takes a quote of this length.
+    fn quoted(&mut self, parts: &mut Parts, len: usize) {
+        let (quoted, rest) = self.rest.split_at(len);
+        self.rest = rest;
+        if self.rest.first() == Some(&b'@') {
+            // The quoted local part of an address keeps its quotes and escapes.
+            parts.word(quoted);
+            return;
+        }
+        let content = unescape(&quoted[1..len - 1]);
+        parts.has_quoted = true;
+        parts.is_apart |= !parts.phrase.is_empty();
+        let had_at = parts.at_word.is_some();
+        parts.word(&content);
+        parts.is_at_quoted |= !had_at && parts.at_word.is_some();
+        parts.is_apart = true;
+    }
+
+    /// Takes an address in angle brackets.
+    fn angle(&mut self, parts: &mut Parts) {
+        let (content, len) = match self.enclosed(b'<') {
+            Some(len) => (&self.rest[1..len - 1], len),
+            // Never closed: up to the next item.
+            None => {
+                let after = &self.rest[1..];
+                let len = after.iter().position(|b| b",;".contains(b)).unwrap_or(after.len());
+                (&after[..len], len + 1)
+            }
+        };
+        parts.angle = Some(route_addr(content));
+        parts.is_apart = true;
+        self.rest = &self.rest[len..];
+    }
+
     /// The length of a run of ordinary octets, at least 1. An encoded word is one, with whatever stands in it.
     fn word_len(&self) -> usize {
         let rest = self.rest;

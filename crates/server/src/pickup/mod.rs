@@ -341,6 +341,16 @@ async fn receive(
         Err(TellError::NotNow(why)) => handed_over.map(|fates| (fates, Some(why))),
         Ok(()) => handed_over.map(|fates| (fates, None)),
     };
+    (settlement_of(receiver, &file, uid, handed_over), None)
+}
+
+/// Logs what became of a message, and says what is to be done with its file. Beside its fates: why the sender cannot be told of a refusal yet.
+fn settlement_of(
+    receiver: &Receiver,
+    file: &str,
+    uid: Option<u32>,
+    handed_over: Result<(Fates, Option<String>), HandoverError>,
+) -> Settlement {
     match handed_over {
         Ok((mut fates, not_told)) => {
             if let Some(error) = not_told {
@@ -356,20 +366,20 @@ async fn receive(
                 let (first, reply) = (rcpt.forward_path.to_string(), reply.to_string());
                 tracing::debug!(file, uid, waiting = fates.later.len(), first, reply, "mail of a local program waits");
             }
-            (Settlement::of(fates), None)
+            Settlement::of(fates)
         }
-        Err(HandoverError::Read(ReadError::Gone)) => (Settlement::Remove, None),
+        Err(HandoverError::Read(ReadError::Gone)) => Settlement::Remove,
         Err(HandoverError::Read(error)) if error.is_final() => {
             let why = error.to_string();
             tracing::warn!(file, uid, why, "a file of the pickup directory cannot be read and is moved to {REFUSED}/");
             if let Some(recorder) = receiver.events() {
-                events::pickup(recorder, &file, uid, &why);
+                events::pickup(recorder, file, uid, &why);
             }
-            (Settlement::Refuse, None)
+            Settlement::Refuse
         }
         Err(error) => {
             tracing::info!(file, uid, why = error.to_string(), "a file of the pickup directory has to wait");
-            (Settlement::Keep, None)
+            Settlement::Keep
         }
     }
 }

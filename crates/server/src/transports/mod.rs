@@ -180,33 +180,7 @@ fn log(event: Event) {
     let text = |text: &Arc<str>| text.to_string();
     match event {
         Event::Failed { transport, id, recipient, failure, is_new: true, error, pause, .. } => {
-            let (transport, to, error) = (text(&transport), text(&recipient), text(&error));
-            let retry_secs = pause.as_secs();
-            match failure {
-                Failure::Refused => tracing::error!(
-                    transport,
-                    to,
-                    %id,
-                    error,
-                    retry_secs,
-                    "refused for good: the message stays in the spool; SIGHUP tries it again at once, `posthaste spool drop` drops it"
-                ),
-                Failure::Overdue => tracing::error!(
-                    transport,
-                    to,
-                    %id,
-                    error,
-                    retry_secs,
-                    "not delivered for longer than transport.max_age_secs: the message stays in the spool; SIGHUP tries it again at once, \
-                     `posthaste spool drop` drops it"
-                ),
-                Failure::Panicked => {
-                    tracing::error!(transport, to, %id, error, retry_secs, "not delivered yet, because of a bug");
-                }
-                _ => {
-                    tracing::warn!(transport, to, %id, error, retry_secs, "not delivered yet; retrying automatically");
-                }
-            }
+            log_failed(&transport, id, &recipient, failure, &error, pause.as_secs());
         }
         Event::Failed { transport, id, recipient, attempts, failure, error, .. } => {
             let (transport, to, error) = (text(&transport), text(&recipient), text(&error));
@@ -268,5 +242,32 @@ fn log(event: Event) {
             tracing::info!(transport = text(&transport), "this transport takes mail again");
         }
         event => tracing::warn!(event = ?event, "transports"),
+    }
+}
+
+/// The first failure of a message at its recipient.
+fn log_failed(transport: &str, id: u64, to: &str, failure: Failure, error: &str, retry_secs: u64) {
+    match failure {
+        Failure::Refused => tracing::error!(
+            transport,
+            to,
+            %id,
+            error,
+            retry_secs,
+            "refused for good: the message stays in the spool; SIGHUP tries it again at once, `posthaste spool drop` drops it"
+        ),
+        Failure::Overdue => tracing::error!(
+            transport,
+            to,
+            %id,
+            error,
+            retry_secs,
+            "not delivered for longer than transport.max_age_secs: the message stays in the spool; SIGHUP tries it again at once, \
+             `posthaste spool drop` drops it"
+        ),
+        Failure::Panicked => {
+            tracing::error!(transport, to, %id, error, retry_secs, "not delivered yet, because of a bug");
+        }
+        _ => tracing::warn!(transport, to, %id, error, retry_secs, "not delivered yet; retrying automatically"),
     }
 }

@@ -10,7 +10,7 @@ use super::setup::CurrentCertificate;
 use super::{Abort, AbortCause, Aborted, Handler, Session, SessionEnd, Stage};
 use crate::reply::Reply;
 use crate::sasl::{Exchange, Identity, MECHANISMS, Step};
-use crate::server::{AuthStep, Event};
+use crate::server::{AuthStep, Envelope, Event};
 
 /// A session that the handler will be told the end of.
 struct Life<'h, H: Handler> {
@@ -126,17 +126,7 @@ async fn converse<H: Handler>(
                 let verdict = Box::pin(sheltered(id, "hello", async { handler.hello(session).await })).await;
                 connection.answer(verdict)
             }
-            Event::Mail => {
-                connection.describe(session);
-                let mail = connection.machine.mail().expect("MAIL was asked about");
-                let mut begun = H::Transaction::default();
-                let work = async { handler.mail(session, &mut begun, mail).await };
-                let verdict = Box::pin(sheltered(id, "mail", work)).await;
-                if matches!(verdict, Some(Ok(()))) {
-                    (*transaction, *stage) = (Some(begun), Stage::Mail);
-                }
-                connection.answer(verdict)
-            }
+            Event::Mail => begin(connection, handler, session, transaction, stage).await,
             Event::Rcpt => {
                 let envelope = connection.machine.envelope().expect("RCPT has an envelope");
                 let rcpt = connection.machine.recipient().expect("RCPT was asked about");
@@ -158,67 +148,16 @@ async fn converse<H: Handler>(
                 connection.answer(verdict)
             }
             Event::BodyBegin(envelope) => {
-                // The handler may take its time, and the client waits for the replies to what came before, unless it has
-                // sent the whole message already and waits for the one reply to that.
-                if !connection.has_whole_body()
-                    && let Err(stop) = connection.flush().await
-                {
-                    return stop.into();
-                }
                 let begun = transaction.take().expect("MAIL came before the message");
-                let mut body = Body::new(connection);
-                let work = async { handler.message(session, begun, envelope, &mut body).await };
-                let outcome = Box::pin(sheltered(id, "message", work)).await;
-                let end = match body.ended() {
-                    Some(end) => end,
-                    None => {
-                        if let Some(outcome) = &outcome {
-                            body.refuse_rest(outcome);
-                        }
-                        Box::pin(body.end()).await
-                    }
-                };
-                let panicked = outcome.is_none();
-                match end {
-                    End::Complete => connection.machine.finish(&outcome.unwrap_or_else(|| internal_error().into())),
-                    End::Refused => {}
-                    End::Stopped(stop) => return stop.into(),
-                }
-                if panicked { Err(Stop::Panicked) } else { Ok(()) }
+                Box::pin(take_message(connection, handler, session, begun, envelope)).await
             }
-            Event::StartTls => {
-                if let Err(stop) = connection.flush().await {
-                    return stop.into();
-                }
-                match Box::pin(async { connection.start_tls(&certificate.get()).await }).await {
-                    Ok(facts) => {
-                        connection.machine.tls_started();
-                        // An attacker may have sent what came in the clear (RFC 3207 section 4.2).
-                        (session.tls, session.identity, auth) = (Some(facts), None, Auth::default());
-                        connection.describe(session);
-                        let work = async { handler.tls_started(session).await };
-                        match Box::pin(sheltered(id, "tls_started", work)).await {
-                            Some(verdict) => {
-                                verdict.unwrap_or_else(|reply| connection.machine.close(&reply));
-                                Ok(())
-                            }
-                            None => Err(connection.panicked()),
-                        }
-                    }
-                    Err(failed) => {
-                        tell_failed(handler, session, &failed);
-                        Err(failed.stop)
-                    }
-                }
-            }
+            Event::StartTls => Box::pin(start_tls(connection, handler, session, &mut auth, certificate)).await,
             Event::Auth(step) => Box::pin(authenticate(connection, handler, session, &mut auth, step)).await,
             Event::TransactionAborted(cause) => match transaction.take_if(|_| cause != Abort::Closed) {
                 Some(begun) => {
                     let aborted = Aborted { stage: *stage, cause: AbortCause::Command(cause) };
-                    match sheltered_now(id, "aborted", || handler.aborted(session, begun, aborted)) {
-                        true => Ok(()),
-                        false => Err(connection.panicked()),
-                    }
+                    let told = sheltered_now(id, "aborted", || handler.aborted(session, begun, aborted));
+                    if told { Ok(()) } else { Err(connection.panicked()) }
                 }
                 None => Ok(()),
             },
@@ -233,7 +172,88 @@ async fn converse<H: Handler>(
     }
 }
 
-/// Whether the client is greeted.
+/// Asks about MAIL; a transaction begins if the handler takes it.
+async fn begin<H: Handler>(
+    connection: &mut Connection,
+    handler: &H,
+    session: &mut Session<H::State>,
+    transaction: &mut Option<H::Transaction>,
+    stage: &mut Stage,
+) -> Result<(), Stop> {
+    connection.describe(session);
+    let id = session.id;
+    let mail = connection.machine.mail().expect("MAIL was asked about");
+    let mut begun = H::Transaction::default();
+    let work = async { handler.mail(session, &mut begun, mail).await };
+    let verdict = Box::pin(sheltered(id, "mail", work)).await;
+    if matches!(verdict, Some(Ok(()))) {
+        (*transaction, *stage) = (Some(begun), Stage::Mail);
+    }
+    connection.answer(verdict)
+}
+
+/// Hands the message of a transaction to the handler, and replies.
+async fn take_message<H: Handler>(
+    connection: &mut Connection,
+    handler: &H,
+    session: &mut Session<H::State>,
+    transaction: H::Transaction,
+    envelope: Envelope,
+) -> Result<(), Stop> {
+    // The handler may take its time, and the client waits for the replies to what came before, unless it has sent the whole message already
+    // and waits for the one reply to that.
+    if !connection.has_whole_body() {
+        connection.flush().await?;
+    }
+    let id = session.id;
+    let mut body = Body::new(connection);
+    let work = async { handler.message(session, transaction, envelope, &mut body).await };
+    let outcome = sheltered(id, "message", work).await;
+    let end = match body.ended() {
+        Some(end) => end,
+        None => {
+            if let Some(outcome) = &outcome {
+                body.refuse_rest(outcome);
+            }
+            body.end().await
+        }
+    };
+    let panicked = outcome.is_none();
+    match end {
+        End::Complete => connection.machine.finish(&outcome.unwrap_or_else(|| internal_error().into())),
+        End::Refused => {}
+        End::Stopped(stop) => return Err(stop),
+    }
+    if panicked { Err(Stop::Panicked) } else { Ok(()) }
+}
+
+/// Goes on in TLS. What the session knew of its client is forgotten: an attacker may have sent it in the clear (RFC 3207 section 4.2).
+async fn start_tls<H: Handler>(
+    connection: &mut Connection,
+    handler: &H,
+    session: &mut Session<H::State>,
+    auth: &mut Auth,
+    certificate: &CurrentCertificate,
+) -> Result<(), Stop> {
+    connection.flush().await?;
+    let facts = match connection.start_tls(&certificate.get()).await {
+        Ok(facts) => facts,
+        Err(failed) => {
+            tell_failed(handler, session, &failed);
+            return Err(failed.stop);
+        }
+    };
+    connection.machine.tls_started();
+    (session.tls, session.identity, *auth) = (Some(facts), None, Auth::default());
+    connection.describe(session);
+    let id = session.id;
+    let work = async { handler.tls_started(session).await };
+    let Some(verdict) = sheltered(id, "tls_started", work).await else { return Err(connection.panicked()) };
+    verdict.unwrap_or_else(|reply| connection.machine.close(&reply));
+    Ok(())
+}
+
+/// Greets the client, if the handler lets it.
 async fn greet<H: Handler>(handler: &H, session: &mut Session<H::State>) -> Result<(), Reply> {
     handler.connect(session).await?;
     if session.tls.is_some() { handler.tls_started(session).await } else { Ok(()) }
