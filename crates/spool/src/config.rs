@@ -24,9 +24,9 @@ pub struct Config {
     pub free_bytes_min: u64,
     /// Like [`free_bytes_min`](Self::free_bytes_min), of inodes; not asked where the file system has no number of them.
     pub free_inodes_min: u64,
-    /// Whether a thread makes checkpoints and packs. Without it the owner calls `checkpoint` and the like.
+    /// Has a thread make checkpoints and packs. Without it the owner calls `checkpoint` and the like.
     pub keeper: bool,
-    /// How often the keeper scrubs: it reads all stored data and verifies the checksums. Damage is reported as an event.
+    /// Time between two scrubs of the keeper: it reads all stored data and verifies the checksums. Damage is reported as an event.
     pub scrub_every: Duration,
     /// Limit of a scrub in bytes a second; 0: no scrub.
     pub scrub_bytes_per_sec: u64,
