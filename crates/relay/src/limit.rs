@@ -1,4 +1,4 @@
-//! What is open at a time. Rates are kept to by `posthaste_units::Bucket`.
+//! Bounds of what is open at a time. Rates are kept to by `posthaste_units::Bucket`.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -23,7 +23,7 @@ impl OpenCount {
         Some(Opened { count: self.clone() })
     }
 
-    /// How many are open.
+    /// Number of open ones.
     pub fn count(&self) -> u32 {
         self.open.load(Ordering::Relaxed)
     }

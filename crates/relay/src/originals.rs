@@ -1,4 +1,4 @@
-//! What was sent under signed return paths: the sender and recipient behind each, for as long as reports may come back.
+//! Mail sent under signed return paths: the sender and recipient behind each, for as long as reports may come back.
 //!
 //! The queue forgets a recipient when the next hop has it; a report comes later. So this is a file of its own, with a B-tree by message and recipient. What was sent
 //! is [fed](Originals::feed) and comes into the file with the next [flush](Originals::flush): after a crash in between, a report about it is known by its numbers alone.
@@ -16,14 +16,14 @@ use crate::database;
 use crate::queue::Key;
 use crate::return_path::AGE_DAYS;
 
-/// What was sent.
+/// A recipient of sent mail.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Original {
     /// On whose account; empty for none.
     pub tenant: String,
     /// Whose it is.
     pub sender: String,
-    /// To whom it went.
+    /// The recipient.
     pub recipient: String,
 }
 
@@ -48,7 +48,7 @@ pub struct Originals {
 const TABLE: TableDefinition<'_, &[u8; 10], &[u8]> = TableDefinition::new("originals");
 const VERSION: u8 = 1;
 const HEAD_BYTES: usize = 5;
-/// What waits for a flush; what is above it is left out.
+/// Entries that may wait for a flush; more are left out.
 const FED_MAX: usize = 100_000;
 const DAY_SECS: u64 = 86_400;
 
@@ -78,7 +78,7 @@ impl Originals {
         }
     }
 
-    /// Whether something waits for a flush.
+    /// True if something waits for a flush.
     pub fn is_fed(&self) -> bool {
         !self.fed().is_empty()
     }
@@ -109,7 +109,7 @@ impl Originals {
         Ok(())
     }
 
-    /// What was sent to a recipient; `None` if that is not known. May read from the disk.
+    /// The original of a recipient; `None` if it is not known. May read from the disk.
     ///
     /// # Errors
     /// [`OriginalsError`].

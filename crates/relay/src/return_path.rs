@@ -34,7 +34,7 @@ pub struct ReturnPaths {
     age_days_max: u16,
 }
 
-/// What a return path says.
+/// The recipient that a return path names.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Bounced {
     /// The recipient. The queue may have settled it long ago; the event log knows it.
@@ -94,7 +94,7 @@ impl ReturnPaths {
         format!("{}+{}", self.prefix, base32(&octets).to_ascii_lowercase())
     }
 
-    /// What a local part says, if we signed it and not too long ago. One hour in the future is granted to other hosts' clocks.
+    /// Verifies a local part: we signed it, not too long ago. One hour in the future is granted to other hosts' clocks.
     ///
     /// # Errors
     /// See [`VerifyError`].
@@ -132,7 +132,7 @@ fn minutes(now: DateTime) -> u32 {
     u32::try_from(now.unix_secs().div_euclid(60).max(0)).unwrap_or(u32::MAX)
 }
 
-/// The same secret may sign other things.
+/// The signed text: the same secret may sign other things.
 fn signed(stated: &[u8]) -> Vec<u8> {
     [b"posthaste return path\0", stated].concat()
 }

@@ -32,15 +32,15 @@ pub enum SecretFileError {
     /// It cannot be read.
     #[error("the secrets in {}: {error}; {}", file.display(), remedy(file))]
     Io {
-        /// Which.
+        /// The file.
         file: PathBuf,
         /// Why.
         error: io::Error,
     },
-    /// What is in it cannot be used.
+    /// Its content cannot be used.
     #[error("{}: {error}; {}", file.display(), remedy(file))]
     Secret {
-        /// Which.
+        /// The file.
         file: PathBuf,
         /// Why.
         error: SecretError,
@@ -100,7 +100,7 @@ impl Keys {
         hmac::sign(&self.0[0], signed)
     }
 
-    /// Whether a signature by any key passes `is_given`. All keys are tried, so the time does not tell which it was.
+    /// True if a signature by any key passes `is_given`. All keys are tried, so the time does not tell which it was.
     pub(crate) fn verify(&self, signed: &[u8], is_given: impl Fn(&[u8]) -> bool) -> bool {
         self.0.iter().fold(false, |found, key| found | is_given(hmac::sign(key, signed).as_ref()))
     }

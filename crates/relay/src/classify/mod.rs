@@ -44,7 +44,7 @@ impl Class {
         &self.name
     }
 
-    /// Whether it says that the address will never take mail, if the reply is permanent.
+    /// True if it says that the address will never take mail, if the reply is permanent.
     pub fn is_address_bad(&self) -> bool {
         self.is_address_bad
     }
@@ -60,7 +60,7 @@ pub struct Classifier {
     other: Class,
 }
 
-/// What is wrong with a rules file.
+/// The mistake in a rules file.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum RulesError {
@@ -74,7 +74,7 @@ pub enum RulesError {
         class: String,
         /// As written.
         pattern: String,
-        /// What is wrong with it.
+        /// The mistake.
         why: String,
     },
     /// A name is empty, `other`, or has other characters than letters, digits and `-`.
@@ -187,7 +187,7 @@ const NAME_BYTES_MAX: usize = 64;
 const PATTERN_BYTES_MAX: usize = 1000;
 /// A pattern's, compiled.
 const COMPILED_BYTES_MAX: usize = 1 << 20;
-/// That of all patterns together, and of what they remember while they match.
+/// Bytes for all patterns together, and for their memory while they match.
 const SET_BYTES_MAX: usize = 32 << 20;
 const BUILTIN: &str = include_str!("default.toml");
 /// Compiled when the first reply is classified: that takes far longer than all else that a server does at its start.

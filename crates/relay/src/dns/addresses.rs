@@ -55,7 +55,7 @@ impl Addresses {
         keyed.into_iter().map(|(_, _, address)| address).collect()
     }
 
-    /// Whether we listen at a port of one of the host's addresses: mail for it would come back. `is_fixed`: an operator has named the host, so an address
+    /// True if we listen at a port of one of the host's addresses: mail for it would come back. `is_fixed`: an operator has named the host, so an address
     /// counts only if a listener names it, too.
     pub fn are_ours(&self, port: u16, is_fixed: bool) -> bool {
         self.ours.iter().any(|own| own.port == port && (own.is_named || !is_fixed))

@@ -58,7 +58,7 @@ impl Attempt {
         self.end()
     }
 
-    /// Whether a host was left out since DNS did not answer.
+    /// True if a host was left out since DNS did not answer.
     pub fn has_unanswered(&self) -> bool {
         self.unanswered.is_some()
     }

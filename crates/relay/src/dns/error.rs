@@ -18,10 +18,10 @@ pub enum DnsError {
     Unanswered {
         /// The name that was asked for.
         name: String,
-        /// What the resolver said.
+        /// The resolver's error.
         why: String,
     },
-    /// None of the mail hosts has an address that can be used, and all answers are final.
+    /// The mail hosts have no address that can be used, and all answers are final.
     #[error("no mail host of {0} has an address")]
     NoAddress(String),
     /// No mail host is better than ourselves (RFC 5321 section 5.1).
@@ -41,7 +41,7 @@ impl DnsError {
         }
     }
 
-    /// Whether a later attempt is pointless.
+    /// True if a later attempt is pointless.
     pub fn is_final(&self) -> bool {
         !matches!(self, DnsError::Unanswered { .. })
     }
@@ -58,7 +58,7 @@ pub enum SetupError {
     HostsFile {
         /// Its path.
         path: std::path::PathBuf,
-        /// What the system said.
+        /// The system's error.
         error: std::io::Error,
     },
     /// A line of the hosts file is not an address and names.

@@ -5,7 +5,7 @@ use idna::uts46::{AsciiDenyList, DnsLength, Hyphens, Uts46};
 /// Octets of a domain without the final dot (RFC 1035 section 2.3.4).
 const DOMAIN_BYTES_MAX: usize = 253;
 
-/// What mail is addressed to.
+/// The destination that mail is addressed to.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Target {
     /// A domain as DNS is asked for it: lower case, A-labels, no final dot.
@@ -24,7 +24,7 @@ impl Target {
     }
 }
 
-/// Whether mail can be sent to a host of this name: a host name, or an address literal (RFC 5321 section 4.1.3). An address without brackets is neither.
+/// True if mail can be sent to a host of this name: a host name, or an address literal (RFC 5321 section 4.1.3). An address without brackets is neither.
 pub(crate) fn is_next_hop(host: &str) -> bool {
     Target::read(host).is_some() && host.parse::<IpAddr>().is_err()
 }
@@ -69,7 +69,7 @@ fn is_host_octet(octet: u8) -> bool {
     octet.is_ascii_alphanumeric() || octet == b'-' || octet == b'_'
 }
 
-/// Whether mail can be sent to the address. An unspecified one means this host to the kernel; the others are no hosts.
+/// True if mail can be sent to the address. An unspecified one means this host to the kernel; the others are no hosts.
 pub(super) fn is_usable(address: &IpAddr) -> bool {
     !address.is_unspecified() && !address.is_multicast() && *address != IpAddr::V4(Ipv4Addr::BROADCAST)
 }

@@ -38,7 +38,7 @@ impl OwnListeners {
     }
 }
 
-/// Whether the machine has the address, as far as the kernel tells: it can be bound, and one that no machine has cannot. Asked each time, as addresses change.
+/// True if the machine has the address, as far as the kernel tells: it can be bound, and one that no machine has cannot. Asked each time, as addresses change.
 fn is_of_this_machine(address: IpAddr) -> bool {
     // Bound with `ip_nonlocal_bind` alone. Mail that only we could take is given up, so an error of another kind, such as too many open files, proves nothing.
     let nobodys = match address {

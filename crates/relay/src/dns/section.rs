@@ -49,7 +49,7 @@ pub struct Settings {
     pub failure_secs: u64,
 }
 
-/// Which addresses of a host are used, in which order.
+/// The addresses of a host that are used, and their order.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum IpStrategy {
@@ -65,7 +65,7 @@ pub enum IpStrategy {
 }
 
 impl IpStrategy {
-    /// Whether addresses of the family of `address` are used.
+    /// True if addresses of the family of `address` are used.
     pub fn allows(self, address: &IpAddr) -> bool {
         if address.is_ipv4() { self != IpStrategy::Ipv6Only } else { self != IpStrategy::Ipv4Only }
     }

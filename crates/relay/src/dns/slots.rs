@@ -51,12 +51,12 @@ struct State {
     is_giving: bool,
 }
 
-/// Those that wait for a slot of one pace.
+/// Lookups that wait for a slot of one pace.
 #[derive(Default)]
 struct Waiting {
     connections: Line,
     tenants: HashMap<Arc<str>, Line>,
-    /// Those in `tenants`, in their turn.
+    /// The names in `tenants`, in their turn.
     order: VecDeque<Arc<str>>,
     tenant_is_next: bool,
 }

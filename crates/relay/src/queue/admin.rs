@@ -1,4 +1,4 @@
-//! What operators do, and what they are shown.
+//! Acts of operators, and the rows that they see.
 
 use std::sync::Arc;
 
@@ -8,7 +8,7 @@ use super::entry::{Change, HoldReason, Key, QueueEntry, Status, What};
 use super::table::{BUSY, DUE, HELD, Id};
 use super::{FIRST, Queue, QueueId, Secs};
 
-/// What an operator does with recipients. "Now" is never before the time from which on a message may leave.
+/// An act of an operator on recipients. "Now" is never before the time from which on a message may leave.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Action {
     /// They are not tried and do not expire: until then, or until they are released. What an operator holds until a time already is held until the new one;
@@ -18,7 +18,7 @@ pub enum Action {
     Release,
     /// They are tried now, suspended ones once they are resumed, held ones not.
     Flush,
-    /// The same, as if for the first time.
+    /// Like `Flush`, as if for the first time.
     Requeue,
     /// They are removed without a word.
     Delete,
@@ -38,7 +38,7 @@ impl Action {
     }
 }
 
-/// Which recipients. An empty selection is all.
+/// A selection of recipients. An empty one is all.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Selection {
     /// Of this tenant.
@@ -51,7 +51,7 @@ pub struct Selection {
     pub is_held: Option<bool>,
 }
 
-/// What a recipient waits for.
+/// The cause of a recipient's wait.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Waits {
     /// Its next attempt.
@@ -69,7 +69,7 @@ pub enum Waits {
 /// Why a recipient waits.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RecipientState {
-    /// Which.
+    /// The recipient.
     pub key: Key,
     /// Its queue.
     pub queue: QueueId,
@@ -79,9 +79,9 @@ pub struct RecipientState {
     pub expires: Option<Secs>,
     /// Attempts so far.
     pub attempts: u8,
-    /// What the last one ended with.
+    /// The end of the last one.
     pub status: Status,
-    /// What it waits for.
+    /// The cause of its wait.
     pub waits: Waits,
 }
 
@@ -163,7 +163,7 @@ impl Queue {
         Some(Change { key, what })
     }
 
-    /// Whether a recipient that is not held is tried earlier if its time is `next`; one that is due is, if its site pauses, unless it is suspended.
+    /// True if a recipient that is not held is tried earlier if its time is `next`; one that is due is, if its site pauses, unless it is suspended.
     fn comes_forward(&self, id: Id, next: Secs) -> bool {
         let recipient = self.table.get(id);
         let message = self.table.message(id).0;
@@ -210,12 +210,12 @@ impl Queue {
         self.suspended_until(queue, lane.unwrap_or(0))
     }
 
-    /// Whether recipients of a message wait.
+    /// True if recipients of a message wait.
     pub fn has_message(&self, message: Lsn) -> bool {
         self.table.has(message)
     }
 
-    /// Whether recipients of a message wait for their first attempt, and none is under way for them.
+    /// True if recipients of a message wait for their first attempt, and none is under way for them.
     pub fn has_untried(&self, message: Lsn) -> bool {
         self.table.has_untried(message)
     }
@@ -246,7 +246,7 @@ impl Queue {
         })
     }
 
-    /// What is suspended, until when and why. To change it, record and apply [`QueueEntry::Suspended`] or [`QueueEntry::Resumed`].
+    /// The suspensions, until when and why. To change them, record and apply [`QueueEntry::Suspended`] or [`QueueEntry::Resumed`].
     pub fn suspensions(&self) -> impl Iterator<Item = QueueEntry> {
         self.suspended.iter().map(|(scope, (until, reason))| QueueEntry::Suspended {
             scope: scope.clone(),

@@ -1,4 +1,4 @@
-//! What entries do to the queue, live and in a replay.
+//! Applies entries to the queue, live and in a replay.
 
 use posthaste_spool::Lsn;
 

@@ -1,4 +1,4 @@
-//! What became of recipients.
+//! The outcome of recipients.
 
 use posthaste_spool::Lsn;
 
@@ -15,12 +15,12 @@ pub struct Key {
     pub number: u16,
 }
 
-/// What became of one recipient: absolute values, so that a change applied twice is applied once.
+/// The outcome of one recipient: absolute values, so that a change applied twice is applied once.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Change {
-    /// Which.
+    /// The recipient.
     pub key: Key,
-    /// What.
+    /// The outcome.
     pub what: What,
 }
 
@@ -33,7 +33,7 @@ pub struct Status {
     pub enhanced: u16,
 }
 
-/// What became of a recipient.
+/// The outcome of a recipient.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum What {
     /// The next hop has it.
@@ -54,7 +54,7 @@ pub enum What {
         attempts: u8,
         /// When it is tried next.
         next: Secs,
-        /// What the attempt ended with.
+        /// The end of the attempt.
         status: Status,
     },
     /// It is tried at another time.
@@ -211,12 +211,12 @@ impl HoldReason {
         reasons.get(number as usize).copied().unwrap_or(Self::Until(number))
     }
 
-    /// Whether the recipient is released by itself.
+    /// True if the recipient is released by itself.
     pub fn has_end(self) -> bool {
         matches!(self, Self::Until(_))
     }
 
-    /// Whether an operator has said so.
+    /// True if an operator has said so.
     pub fn is_operators(self) -> bool {
         matches!(self, Self::Operator | Self::Until(_))
     }

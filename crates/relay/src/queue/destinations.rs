@@ -17,7 +17,7 @@ pub struct QueueId {
     pub(super) serial: u32,
 }
 
-/// What a queue has in common.
+/// The names that a queue's recipients share.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct QueueName {
     /// Empty for none.
@@ -178,7 +178,7 @@ impl Queue {
         self.destinations.ids()
     }
 
-    /// What a queue has in common, and its recipients. `None` if it has none any more.
+    /// The names of a queue, and the number of its recipients. `None` if it has none any more.
     pub fn queue(&self, id: QueueId) -> Option<(QueueName, u32)> {
         let destination = self.destinations.get(id)?;
         let [tenant, campaign, domain, pool] = destination.key.map(|name| self.names.get(name).clone());

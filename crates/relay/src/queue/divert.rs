@@ -9,7 +9,7 @@ use super::{Queue, QueueName, Scope, Secs};
 /// Where an operator has mail go.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Diversion {
-    /// Which mail; no site.
+    /// The scope; no site.
     pub scope: Scope,
     /// Until when; [`Secs::MAX`] without an end.
     pub until: Secs,
@@ -20,7 +20,7 @@ pub struct Diversion {
 }
 
 impl Diversion {
-    /// Whether it is for mail of a queue.
+    /// True if it is for mail of a queue.
     pub fn is_for(&self, name: &QueueName) -> bool {
         self.scope.has(name)
     }
@@ -39,12 +39,12 @@ impl Queue {
         self.diverted.by_scope.values().rev()
     }
 
-    /// Whether that has changed since it was [taken](Self::take_diversions) last.
+    /// True if that has changed since it was [taken](Self::take_diversions) last.
     pub fn have_diversions_changed(&self) -> bool {
         self.diverted.has_changed()
     }
 
-    /// The same as [`diversions`](Self::diversions), for routes that are made from now on.
+    /// Like [`diversions`](Self::diversions), for routes that are made from now on.
     pub fn take_diversions(&mut self) -> Vec<Diversion> {
         self.diverted.take_changed();
         self.diversions().cloned().collect()

@@ -1,4 +1,4 @@
-//! What a batch of the spool says to the stream `queue`, as bytes.
+//! Entries of a batch for the stream `queue`, as bytes.
 //!
 //! Every entry begins with a version (1) and a kind; numbers are little-endian. A *text* is a length (u16) and UTF-8. A *key* is the LSN of the message (u64)
 //! and the number of the recipient (u16). Seconds are those of the queue's [clock](super::Clock). A *scope* is a kind (u8: 0 tenant, 1 campaign, 2 domain,
@@ -34,7 +34,7 @@ use super::scope::Scope;
 pub enum QueueEntry {
     /// A message for some recipients, in the batch of the message.
     Queued(Queued),
-    /// What became of recipients.
+    /// The outcome of recipients.
     Changes {
         /// When this was recorded.
         at: Secs,
@@ -43,12 +43,12 @@ pub enum QueueEntry {
     },
     /// A reply, for people who ask why recipients wait. The queue keeps nothing of it.
     Replies {
-        /// What the next hop said.
+        /// The next hop's reply.
         text: EntryText,
         /// Of which recipients.
         keys: Vec<Key>,
     },
-    /// Nothing of a scope is tried.
+    /// Mail of a scope is not tried.
     Suspended {
         /// Of what.
         scope: Scope,
@@ -59,7 +59,7 @@ pub enum QueueEntry {
     },
     /// A scope is tried again, and as fast as before.
     Resumed(Scope),
-    /// What waits of a scope, and what comes, goes to another next hop.
+    /// Mail of a scope, waiting or to come, goes to another next hop.
     Diverted {
         /// Of what; no site.
         scope: Scope,

@@ -7,19 +7,19 @@ use super::turns::{LaneId, ReadyId};
 
 /// Decides what [`Queue::next`] may take now. It must not block.
 ///
-/// What may not go is parked: it has no turn until [`Queue::unpark`], which the implementation has to call later.
+/// Lets mail go. Mail that may not go is parked: it has no turn until [`Queue::unpark`], which the implementation has to call later.
 pub trait Gate {
-    /// Whether mail of this tenant may go; if not, `parked` waits.
+    /// True if mail of this tenant may go; if not, `parked` waits.
     fn tenant(&mut self, tenant: &Arc<str>, parked: Parked) -> bool;
 
-    /// Whether mail of this tenant and campaign to this domain may go; if not, `parked` waits.
+    /// True if mail of this tenant and campaign to this domain may go; if not, `parked` waits.
     fn lane(&mut self, tenant: &Arc<str>, campaign: &Arc<str>, domain: &Arc<str>, parked: Parked) -> bool;
 
     /// A message of the tenant and the domain that were asked for last is taken: counts it.
     fn take(&mut self);
 }
 
-/// What waits for a limit: a tenant's mail in a ready queue, or a queue's.
+/// Mail that waits for a limit: a tenant's in a ready queue, or a queue's.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Parked(What);
 

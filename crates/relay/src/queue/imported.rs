@@ -20,9 +20,9 @@ pub struct Imported {
     pub origin: Origin,
     /// When it was imported.
     pub at: Secs,
-    /// As it was received, in seconds of this queue's clock.
+    /// The message as it was received, in seconds of this queue's clock.
     pub queued: Queued,
-    /// What had become of each recipient of `queued`, in the same order.
+    /// The state of each recipient of `queued`, in the same order.
     pub states: Vec<ImportedState>,
 }
 
@@ -38,20 +38,20 @@ pub struct ImportNoted {
     pub numbers: Vec<u16>,
 }
 
-/// What had become of a recipient.
+/// The state of an imported recipient.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct ImportedState {
     /// Attempts so far.
     pub attempts: u8,
     /// When it is tried next; 0 if it is held.
     pub next: Secs,
-    /// What the last attempt ended with.
+    /// The end of the last attempt.
     pub status: Status,
     /// It is held, and why.
     pub held: Option<HoldReason>,
     /// The sender knows of the delay.
     pub delay_told: bool,
-    /// What the next hop said last; empty if nobody knows.
+    /// The next hop's last reply; empty if unknown.
     pub reply: EntryText,
 }
 
@@ -175,7 +175,7 @@ pub(super) struct Imports {
     swept: Secs,
 }
 
-/// How long an import is remembered.
+/// Time for which an import is remembered.
 pub const IMPORT_KEPT_SECS: Secs = 31 * 86_400;
 /// Imports that are remembered at most: none more is taken.
 pub const IMPORTS_MAX: usize = 20_000_000;
@@ -206,12 +206,12 @@ impl Imports {
 const PART: usize = 1500;
 
 impl Queue {
-    /// Whether a recipient of a message was imported, within [`IMPORT_KEPT_SECS`].
+    /// True if a recipient of a message was imported, within [`IMPORT_KEPT_SECS`].
     pub fn was_imported(&self, origin: Origin, number: u16) -> bool {
         self.imports.known.contains_key(&origin.recipient(number))
     }
 
-    /// Whether so many recipients more can be imported.
+    /// True if so many recipients more can be imported.
     pub fn can_import(&self, recipients: usize) -> bool {
         self.imports.known.len() + recipients <= IMPORTS_MAX
     }
@@ -221,7 +221,7 @@ impl Queue {
         self.expires.get(&message).copied().unwrap_or(0)
     }
 
-    /// Whether the sender of a recipient knows of the delay.
+    /// True if the sender of a recipient knows of the delay.
     pub fn is_delay_told(&self, key: super::Key) -> bool {
         self.table.find(key).is_some_and(|id| self.table.get(id).is(TOLD))
     }

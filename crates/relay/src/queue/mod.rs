@@ -13,7 +13,7 @@
 //!     └──────────────── Held ◄────────────┘ Held
 //! ```
 //!
-//! What is settled may owe its sender a notice: it stays known, with its message, until [`What::Told`]. See [`OwedNotice`].
+//! A settled recipient may owe its sender a notice: it stays known, with its message, until [`What::Told`]. See [`OwedNotice`].
 //!
 //! An operator releases held recipients; those that are held until a time are released then ([`Queue::end_holds`]).
 //!
@@ -81,7 +81,7 @@ use temporary::Temporary;
 use turns::Ready;
 use wheel::Wheel;
 
-/// What is to be sent. See the [module](self).
+/// Mail to be sent. See the [module](self).
 #[derive(Debug)]
 pub struct Queue {
     table: Table,
@@ -117,7 +117,7 @@ pub struct Queue {
     sweep_at: Key,
     /// Actions on busy recipients.
     pending: HashMap<Key, Action>,
-    /// Those of them that are busy with nothing else any more.
+    /// Recipients among them that are busy with no attempt any more.
     pending_due: Vec<Key>,
 }
 
@@ -239,7 +239,7 @@ impl Queue {
         self.names.find(tenant).map_or(0, |tenant| self.destinations.of_tenant(tenant))
     }
 
-    /// Whether so many more recipients can be told apart at all.
+    /// True if so many more recipients can be told apart at all.
     pub fn has_room(&self, recipients: u64) -> bool {
         self.table.open() + recipients <= table::RECIPIENTS_MAX
     }
@@ -249,12 +249,12 @@ impl Queue {
         std::mem::take(&mut self.released)
     }
 
-    /// What [`take_released`](Self::take_released) would give, in the order in which it was settled.
+    /// The messages that [`take_released`](Self::take_released) would give, in the order in which they were settled.
     pub fn released(&self) -> &[Lsn] {
         &self.released
     }
 
-    /// What [`take_released`](Self::take_released) gave could not be released: it comes again.
+    /// Takes back messages of [`take_released`](Self::take_released) that could not be released: they come again.
     pub fn not_released(&mut self, messages: Vec<Lsn>) {
         self.released.extend(messages);
     }

@@ -1,4 +1,4 @@
-//! What is too old, or late: found by a walk over all recipients, once a minute, wherever they wait.
+//! Recipients that are too old, or late: found by a walk over all recipients, once a minute, wherever they wait.
 
 use super::Queue;
 use super::change::Key;
@@ -22,7 +22,7 @@ impl Notice {
         }
     }
 
-    /// Whether both are of one kind and one message.
+    /// True if both are of one kind and one message.
     pub fn is_like(&self, other: &Self) -> bool {
         std::mem::discriminant(self) == std::mem::discriminant(other) && self.key().message == other.key().message
     }
@@ -34,7 +34,7 @@ const ROUND_SECS: u64 = 60;
 const NOTICES_MAX: usize = 10_000;
 
 impl Queue {
-    /// What was found since the last call. It is found once: the caller has to record it.
+    /// Takes the findings since the last call. Each is found once: the caller has to record it.
     pub fn take_notices(&mut self) -> Vec<Notice> {
         std::mem::take(&mut self.notices)
     }

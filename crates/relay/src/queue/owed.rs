@@ -11,7 +11,7 @@ use super::Queue;
 use super::change::{Change, Key, Status, What};
 use super::codec::DecodeError;
 
-/// What a sender is still to be told of a recipient.
+/// The notice that a sender is still to get about a recipient.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum OwedNotice {
     /// It is given up.
@@ -38,7 +38,7 @@ impl OwedNotice {
 }
 
 impl Change {
-    /// The same, with a notice owed, of what gives a recipient up or has delivered to it; of others itself.
+    /// This change with a notice owed, if it gives a recipient up or has delivered to it; else itself.
     #[must_use]
     pub fn with_notice(self) -> Self {
         let what = match self.what {
@@ -55,9 +55,9 @@ impl Change {
 pub struct OwedRecipient {
     /// Its number.
     pub number: u16,
-    /// What is to be told.
+    /// The notice.
     pub notice: OwedNotice,
-    /// What its last attempt ended with.
+    /// The end of its last attempt.
     pub status: Status,
 }
 
@@ -73,7 +73,7 @@ impl OwedNotices {
         self.by_key.insert(key, (notice, status));
     }
 
-    /// Whether it was owed.
+    /// True if it was owed.
     pub fn remove(&mut self, key: Key) -> bool {
         self.by_key.remove(&key).is_some()
     }
@@ -130,12 +130,12 @@ impl Queue {
         self.owed.of(message).collect()
     }
 
-    /// Whether a notice is owed for a recipient.
+    /// True if a notice is owed for a recipient.
     pub fn is_owed(&self, key: Key) -> bool {
         self.owed.by_key.contains_key(&key)
     }
 
-    /// How many recipients a notice is owed for.
+    /// Number of recipients for whom a notice is owed.
     pub fn owed_notices(&self) -> u64 {
         self.owed.by_key.len() as u64
     }
@@ -145,7 +145,7 @@ impl Queue {
         std::mem::take(&mut self.owed.news)
     }
 
-    /// Whether [`take_owing`](Self::take_owing) has something.
+    /// True if [`take_owing`](Self::take_owing) has something.
     pub fn has_owing(&self) -> bool {
         !self.owed.news.is_empty()
     }

@@ -1,19 +1,19 @@
-//! What waits for which source, and which source a message is sent from: the same each time, in proportion to the weights.
+//! Picks the source of each message, the same each time, in proportion to the weights; and keeps the mail that waits for it.
 
 use posthaste_random::mix;
 use posthaste_spool::Lsn;
 
 use super::table::Id;
 
-/// What waits of a queue for one source: first attempts and later ones.
+/// Mail of a queue that waits for one source: first attempts and later ones.
 #[derive(Debug)]
 pub(super) struct Lane {
     pub serial: u32,
     pub lists: [Id; 2],
     pub ready: Option<u32>,
-    /// Whether it has a turn in the ready queue.
+    /// True if it has a turn in the ready queue.
     pub has_turn: [bool; 2],
-    /// Whether that turn waits for a limit.
+    /// True if that turn waits for a limit.
     pub is_parked: [bool; 2],
     pub weight: u32,
     /// The number of its source's name.

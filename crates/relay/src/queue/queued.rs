@@ -33,11 +33,11 @@ pub struct Queued {
     pub envid: Arc<str>,
     /// On whose account it is sent; empty for none.
     pub tenant: Arc<str>,
-    /// Which mailing it belongs to; empty for none.
+    /// The mailing that it belongs to; empty for none.
     pub campaign: Arc<str>,
     /// The pool of sources that it is sent from; empty for that of its tenant.
     pub pool: Arc<str>,
-    /// To whom, numbers ascending.
+    /// The recipients, numbers ascending.
     pub recipients: Vec<QueuedRecipient>,
 }
 
@@ -51,13 +51,13 @@ pub struct Forwarded {
 }
 
 impl Forwarded {
-    /// Whether it is one of them.
+    /// True if it is one of them.
     pub fn has(&self, number: u16) -> bool {
         self.numbers.binary_search(&number).is_ok()
     }
 }
 
-/// How much of the message a DSN returns (RFC 3461 section 4.3).
+/// The part of the message that a DSN returns (RFC 3461 section 4.3).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Ret {
     /// The whole message.

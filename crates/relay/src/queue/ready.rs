@@ -11,7 +11,7 @@ use super::table::{BEGUN, BUSY, DUE, Id};
 use super::turns::{LaneId, Ready, ReadyId};
 use super::{Queue, Scope, Secs};
 
-/// What a connection prefers: half of those of a site take first attempts while any wait.
+/// A connection's preference: half of those of a site take first attempts while any wait.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Prefer {
     /// First attempts, and others if there are none.
@@ -29,14 +29,14 @@ impl Prefer {
     }
 }
 
-/// What a transaction may have.
+/// Bounds of a transaction.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Take {
-    /// What is preferred.
+    /// The preference.
     pub prefer: Prefer,
     /// Recipients at most, at least 1.
     pub recipients_max: usize,
-    /// Whether recipients of several domains may be in it.
+    /// True if recipients of several domains may be in it.
     pub across_domains: bool,
 }
 
@@ -47,7 +47,7 @@ pub struct Transaction {
     pub message: Lsn,
     /// When it was received.
     pub received: Secs,
-    /// What its first recipient waited as.
+    /// The kind that its first recipient waited as.
     pub kind: Prefer,
     /// At least one; their addresses are in the message's entry.
     pub recipients: Vec<Taken>,
@@ -107,7 +107,7 @@ impl Queue {
         None
     }
 
-    /// Whether a ready queue has a queue with a turn: there is something to send, but for suspensions and old routes.
+    /// True if a ready queue has a queue with a turn: there is something to send, but for suspensions and old routes.
     pub fn has_waiting(&self, ready: ReadyId) -> bool {
         self.ready_at(ready).is_some_and(|ready| ready.turns.iter().any(|turns| !turns.tenants.is_empty()))
     }

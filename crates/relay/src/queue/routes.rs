@@ -1,4 +1,4 @@
-//! Which site and which sources a queue is routed to, and routes that end before their time.
+//! Routes of queues to sites and sources, and routes that end before their time.
 
 use std::sync::Arc;
 
@@ -38,7 +38,7 @@ pub struct LateHop<'a> {
 impl Queue {
     /// The next queue that has something due and no route, or one that was too old. It is returned once: [`route`](Self::route) it, or [`take`](Self::take) what waits.
     ///
-    /// None while [diversions have changed](Self::have_diversions_changed).
+    /// The next queue without a route; `None` also while [diversions have changed](Self::have_diversions_changed).
     pub fn next_unrouted(&mut self) -> Option<QueueId> {
         if self.have_diversions_changed() {
             return None;
@@ -151,7 +151,7 @@ impl Queue {
         Some((ready.source.clone(), ready.site.clone()))
     }
 
-    /// Whether the sites of a queue's new route are to pause no longer.
+    /// True if the sites of a queue's new route are to pause no longer.
     pub fn take_resumes_sites(&mut self, queue: QueueId) -> bool {
         self.destinations.get(queue).is_some()
             && std::mem::take(&mut self.destinations.at_mut(queue.place).resumes_sites)

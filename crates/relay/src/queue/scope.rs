@@ -1,4 +1,4 @@
-//! Which mail something is done to for a time.
+//! Scopes: the mail that an act of some time is for.
 
 use std::borrow::Cow;
 use std::sync::Arc;
@@ -8,7 +8,7 @@ use posthaste_spool::put_text;
 use super::QueueName;
 use super::codec::{DecodeError, Fields};
 
-/// What can be suspended, slowed down or diverted.
+/// The mail that can be suspended, slowed down or diverted.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Scope {
     /// A tenant's mail.
@@ -23,7 +23,7 @@ pub enum Scope {
     At(Label, Place),
 }
 
-/// What mail is called by who sends it. Empty: mail without such a name.
+/// A sender's name for mail. Empty: mail without such a name.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Label {
     /// A tenant.
@@ -52,12 +52,12 @@ impl Scope {
         alone.into_iter().chain(site.map(Scope::Site)).chain(both)
     }
 
-    /// Whether mail of a queue is in it, wherever its domain is routed to; a site is not known then.
+    /// True if mail of a queue is in it, wherever its domain is routed to; a site is not known then.
     pub(super) fn has(&self, name: &QueueName) -> bool {
         Scope::of(name, None).any(|scope| scope == *self)
     }
 
-    /// Whether it depends on where a domain is routed to.
+    /// True if it depends on where a domain is routed to.
     pub fn has_site(&self) -> bool {
         matches!(self, Self::Site(_) | Self::At(_, Place::Site(_)))
     }

@@ -1,4 +1,4 @@
-//! What is sent more slowly for a time, since a host's replies asked for it.
+//! Mail that is sent more slowly for a time, since a host's replies asked for it.
 
 use std::sync::Arc;
 
@@ -26,12 +26,12 @@ impl Until for Slow {
 }
 
 impl Queue {
-    /// What is slowed down. To change it, record and apply [`QueueEntry::Slowed`] or [`QueueEntry::Resumed`].
+    /// The slow-downs. To change them, record and apply [`QueueEntry::Slowed`] or [`QueueEntry::Resumed`].
     pub fn slowed(&self) -> impl Iterator<Item = (&Scope, &Slow)> {
         self.slowed.by_scope.iter()
     }
 
-    /// Whether that has changed since the last call.
+    /// True if that has changed since the last call.
     pub fn take_slowed_changed(&mut self) -> bool {
         self.slowed.take_changed()
     }
@@ -44,7 +44,7 @@ impl Queue {
         })
     }
 
-    /// Whether what an entry would bring about is so already.
+    /// True if what an entry would bring about is so already.
     pub fn is_in_force(&self, entry: &QueueEntry) -> bool {
         match entry {
             QueueEntry::Suspended { scope, .. } => self.suspended.contains_key(scope),

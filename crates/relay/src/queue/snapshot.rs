@@ -151,7 +151,7 @@ impl Snapshot {
         true
     }
 
-    /// Whether a queue is defined now; it was not before.
+    /// True if a queue is defined now; it was not before.
     fn defines(&mut self, place: usize, serial: u32) -> bool {
         if self.queues.len() <= place {
             self.queues.resize(place + 1, None);

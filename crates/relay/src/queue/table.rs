@@ -241,7 +241,7 @@ impl Table {
         })
     }
 
-    /// Whether a message has open recipients.
+    /// True if a message has open recipients.
     pub fn has(&self, message: Lsn) -> bool {
         self.parts_of(message).any(|(place, part)| {
             let page = &self.pages[place as usize];
@@ -249,7 +249,7 @@ impl Table {
         })
     }
 
-    /// Whether a recipient of a message waits for its first attempt.
+    /// True if a recipient of a message waits for its first attempt.
     pub fn has_untried(&self, message: Lsn) -> bool {
         self.parts_of(message).any(|(place, part)| {
             let page = &self.pages[place as usize];
@@ -313,7 +313,7 @@ impl Table {
         None
     }
 
-    /// How many pages there are.
+    /// Number of pages.
     pub fn pages(&self) -> usize {
         self.order.len()
     }

@@ -1,4 +1,4 @@
-//! What is in force for some scopes until a time comes.
+//! Entries in force for some scopes until a time comes.
 
 use std::collections::BTreeMap;
 
@@ -42,12 +42,12 @@ impl<T: Until> Temporary<T> {
         self.has_changed |= self.by_scope.len() < before;
     }
 
-    /// Whether anything has changed since that was taken.
+    /// True if anything has changed since that was taken.
     pub fn has_changed(&self) -> bool {
         self.has_changed
     }
 
-    /// Whether anything has changed since the last call.
+    /// True if anything has changed since the last call.
     pub fn take_changed(&mut self) -> bool {
         std::mem::take(&mut self.has_changed)
     }

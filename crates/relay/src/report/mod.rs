@@ -23,12 +23,12 @@ use posthaste_message::mime::{Header, Kind, Limits, Message, Part, message_id};
 
 use fields::{address, blocks, code, text_of, typed};
 
-/// What a message reports.
+/// The report in a message.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Report {
-    /// What became of a message, for some of its recipients.
+    /// The outcome of a message, for some of its recipients.
     Delivery(DeliveryReport),
-    /// What a recipient or its provider thinks of a message.
+    /// A recipient's or its provider's opinion of a message.
     Feedback(FeedbackReport),
 }
 
@@ -45,24 +45,24 @@ pub struct DeliveryReport {
     pub recipients: Vec<RecipientReport>,
 }
 
-/// What became of a recipient.
+/// The outcome of a recipient.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RecipientReport {
     /// Its address at the end (Final-Recipient), without the type.
     pub recipient: String,
     /// Its address as we wrote it (Original-Recipient), without the type.
     pub original: Option<String>,
-    /// What became of it.
+    /// Its outcome.
     pub action: Action,
     /// The enhanced status code.
     pub status: Option<(u8, u16, u16)>,
-    /// What the host said, without the type: for SMTP a reply.
+    /// The host's words, without the type: for SMTP a reply.
     pub diagnostic: Option<String>,
     /// The host that said so, without the type of its name.
     pub remote_mta: Option<String>,
 }
 
-/// What became of a recipient (RFC 3464 section 2.3.3).
+/// The outcome of a recipient (RFC 3464 section 2.3.3).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Action {
@@ -96,7 +96,7 @@ pub struct FeedbackReport {
 }
 
 impl FeedbackReport {
-    /// Whether it is a complaint: `not-spam` is the opposite, and `auth-failure` (RFC 6591) and `dmarc` speak of signatures.
+    /// True if it is a complaint: `not-spam` is the opposite, and `auth-failure` (RFC 6591) and `dmarc` speak of signatures.
     pub fn is_complaint(&self) -> bool {
         matches!(&*self.feedback_type, "abuse" | "fraud" | "opt-out" | "opt-out-list" | "complaint")
     }
@@ -119,7 +119,7 @@ impl RecipientReport {
 }
 
 impl Report {
-    /// What a message reports, if it is a report. One that is forwarded within another message does not count.
+    /// Reads the report in a message, if it is one. One that is forwarded within another message does not count.
     ///
     /// The time grows with the size of the message alone; texts are cut at [`TEXT_BYTES_MAX`] octets.
     pub fn read(message: &[u8]) -> Option<Report> {

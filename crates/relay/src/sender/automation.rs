@@ -1,4 +1,4 @@
-//! What replies of other hosts bring about: a site, a domain, or a tenant or campaign there is suspended, slowed down or given up for a time. It is recorded like an operator's commands.
+//! Acts on replies of other hosts: a site, a domain, or a tenant or campaign there is suspended, slowed down or given up for a time. It is recorded like an operator's commands.
 
 use std::sync::Arc;
 
@@ -74,7 +74,7 @@ impl Shared {
     }
 }
 
-/// What a rule is for; `None`: for something of a message, and there is none.
+/// The scope of a rule; `None` for a rule about a message where there is none.
 fn scope_of(rule: &Rule, site: &Site, of: Option<(&Queued, &str)>) -> Option<Scope> {
     if rule.target == Target::Site {
         return Some(Scope::Site(site.name.clone()));

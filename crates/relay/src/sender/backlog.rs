@@ -11,7 +11,7 @@ use tokio::time::Instant;
 
 use super::shared::Shared;
 
-/// What connections of a site have taken lately; what is older counts less.
+/// Work that connections of a site have taken lately; older work counts less.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Backlog {
     messages: f32,
@@ -28,7 +28,7 @@ impl Backlog {
         self.behind += behind;
     }
 
-    /// What another one has since its last look.
+    /// Adds what another one has since its last look.
     pub fn add_all(&mut self, other: Backlog) {
         if other.messages > 0.0 {
             self.messages += other.messages;
@@ -37,7 +37,7 @@ impl Backlog {
         }
     }
 
-    /// What there is now; half of it is left for the next look, and nothing for long.
+    /// Takes the work; half of it is left for the next look, and none for long.
     fn look(&mut self) -> Backlog {
         let now = *self;
         self.looks += 1;
@@ -47,7 +47,7 @@ impl Backlog {
     }
 }
 
-/// How much the queue presses on intake, 0 to 1: from half of the memory on.
+/// The queue's pressure on intake, 0 to 1: from half of the memory on.
 fn level_of(sites: impl Iterator<Item = Backlog>) -> f32 {
     let (mut all, mut worst, mut count) = (Backlog::default(), Backlog::default(), 0);
     for site in sites.filter(|site| site.messages > 0.0) {
@@ -100,7 +100,7 @@ impl BacklogWatch {
     }
 }
 
-/// How often the level is found anew.
+/// Time between two looks at the level.
 pub(super) const LOOK_EVERY: Duration = Duration::from_millis(250);
 /// A site that has taken nothing for so many looks is out of it: two seconds.
 const LOOKS: u32 = 8;

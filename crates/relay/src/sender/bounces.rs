@@ -1,4 +1,4 @@
-//! What is done about bounces: their classes, the suppression list, signed return paths.
+//! Handling of bounces: their classes, the suppression list, signed return paths.
 
 use std::fs;
 use std::io;
@@ -92,7 +92,7 @@ pub enum BouncesError {
     /// The rules cannot be read.
     #[error("relay.bounces.classes_file: {}: {error}", file.display())]
     Classes {
-        /// Which.
+        /// The file.
         file: PathBuf,
         /// Why not.
         error: io::Error,
@@ -100,21 +100,21 @@ pub enum BouncesError {
     /// The rules are wrong.
     #[error("relay.bounces.classes_file: {}: {error}", file.display())]
     Rules {
-        /// Which.
+        /// The file.
         file: PathBuf,
-        /// What is wrong.
+        /// The mistake.
         error: RulesError,
     },
     /// The suppression list.
     #[error(transparent)]
     Suppression(#[from] SuppressionError),
-    /// What was sent under signed return paths.
+    /// The table of signed return paths.
     #[error(transparent)]
     Originals(#[from] OriginalsError),
     /// The secrets of return paths.
     #[error("relay.return_path: {0}")]
     Secret(#[from] SecretFileError),
-    /// What stands before signatures.
+    /// The prefix of signatures.
     #[error("relay.return_path: {0}")]
     Prefix(#[from] PrefixError),
 }
@@ -124,7 +124,7 @@ pub enum BouncesError {
 pub struct Classes(RwLock<Arc<Classifier>>);
 
 impl Classes {
-    /// Those in force.
+    /// The classes in force.
     pub fn now(&self) -> Arc<Classifier> {
         self.0.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
@@ -155,7 +155,7 @@ fn read(path: &Path) -> io::Result<String> {
 
 /// The suppression list in the data directory.
 const SUPPRESSIONS: &str = "suppression.redb";
-/// What was sent under signed return paths, there.
+/// The table of signed return paths, in the data directory.
 const ORIGINALS: &str = "return-paths.redb";
 const RULES_BYTES_MAX: u64 = 4 << 20;
 
@@ -186,7 +186,7 @@ impl SignedPaths {
         format!("{}@{}", self.paths.sign(key, wall_time()), self.domain)
     }
 
-    /// What was sent to a recipient; `None` if that is not known. May read from the disk.
+    /// The original of a recipient; `None` if it is not known. May read from the disk.
     ///
     /// # Errors
     /// [`OriginalsError`].
@@ -194,7 +194,7 @@ impl SignedPaths {
         self.originals.find(key)
     }
 
-    /// Whether something waits to be made durable.
+    /// True if something waits to be made durable.
     pub(super) fn is_fed(&self) -> bool {
         self.originals.is_fed()
     }
@@ -207,7 +207,7 @@ impl SignedPaths {
         self.originals.flush(wall_secs())
     }
 
-    /// What a recipient of incoming mail is.
+    /// Verifies the recipient of incoming mail as a signed return path.
     ///
     /// # Errors
     /// See [`VerifyError`].
@@ -219,18 +219,18 @@ impl SignedPaths {
     }
 }
 
-/// What is done about bounces.
+/// Handling of bounces.
 #[derive(Debug, Clone, Default)]
 pub struct Bounces {
     /// Rules for classes.
     pub classes: Arc<Classes>,
     /// The suppression list, if there is one.
     pub suppressions: Option<Arc<Suppressions>>,
-    /// Whether bad addresses come on it.
+    /// True if bad addresses come on it.
     pub suppress_bounces: bool,
-    /// Whether complaints do.
+    /// True if complaints do.
     pub suppress_complaints: bool,
-    /// How long they stay; `None`: for ever.
+    /// Time for which they stay; `None`: for ever.
     pub suppressed_for: Option<Duration>,
     /// Senders are replaced by signed ones.
     pub return_path: Option<SignedPaths>,
@@ -272,7 +272,7 @@ impl Bounces {
         })
     }
 
-    /// Whether something waits to be made durable.
+    /// True if something waits to be made durable.
     pub(super) fn is_fed(&self) -> bool {
         self.suppressions.as_ref().is_some_and(|list| list.is_fed())
             || self.return_path.as_ref().is_some_and(SignedPaths::is_fed)

@@ -1,4 +1,4 @@
-//! What an operator says of recipients that are given up behind the reply of the host that has them in hand.
+//! Bounces of an operator for recipients under way: they count after the reply of the host that has them in hand.
 
 use std::collections::HashMap;
 use std::sync::Mutex;
@@ -17,7 +17,7 @@ impl BouncesToFollow {
         self.0.lock().expect("replies to follow").insert(key, reply);
     }
 
-    /// What is said of each of these, which are under way no more. What the host's reply has settled is forgotten.
+    /// Takes those of recipients that are under way no more. A recipient that the host's reply has settled is forgotten.
     pub fn take(&self, bounces: Vec<Change>, queue: &Queue) -> Vec<(Change, Reply)> {
         let mut replies = self.0.lock().expect("replies to follow");
         let mut reply =

@@ -61,7 +61,7 @@ impl BrokenTls {
     }
 }
 
-/// How long a first failure counts, and how long TLS is not tried after the second.
+/// Time for which a first failure counts, and for which TLS is not tried after the second.
 pub(super) const MEMORY: Duration = Duration::from_secs(600);
 /// Failures closer to each other count as one.
 const APART: Duration = Duration::from_secs(60);

@@ -29,7 +29,7 @@ pub struct Config {
     pub port: u16,
     /// Routes, sources and pools, at first: [`Relay::set_routing`](super::Relay::set_routing) changes them.
     pub routing: Routing,
-    /// How much may wait, at first: [`Relay::set_room`](super::Relay::set_room) changes it.
+    /// Bounds of waiting mail, at first: [`Relay::set_room`](super::Relay::set_room) changes them.
     pub room: RoomLimits,
     /// When recipients are tried again.
     pub schedules: Schedules,
@@ -43,7 +43,7 @@ pub struct Config {
     pub recipients_max: usize,
     /// Limits for destinations, tenants and domains; what it does not say is as above.
     pub shaping: Arc<Rules>,
-    /// How long a session waits for what.
+    /// Timeouts of a session.
     pub timeouts: Timeouts,
     /// STARTTLS is used where it is offered; nothing is verified (RFC 7435). `None`: never.
     pub tls: Option<Arc<rustls::ClientConfig>>,
@@ -55,7 +55,7 @@ pub struct Config {
     pub site_pause_secs: u32,
     /// Bytes of a message that a notification returns at most; of a longer one its header.
     pub returned_bytes_max: u64,
-    /// What is done about bounces.
+    /// Handling of bounces.
     pub bounces: Bounces,
     /// The last run was not [ended](posthaste_intake::Destination::end_by): what waits is noted before each attempt, and a message at work in three crashes is held.
     pub has_crashed: bool,
@@ -63,9 +63,9 @@ pub struct Config {
     pub notices: Notices,
     /// Where notifications go.
     pub notifier: Arc<dyn Notifier>,
-    /// Who hears the dialogues of sessions.
+    /// Hears the dialogues of sessions.
     pub witnesses: Option<Arc<dyn Witnesses>>,
-    /// Who is told of each attempt.
+    /// Hears of each attempt.
     pub observer: Option<Arc<dyn Observer>>,
 }
 
@@ -89,13 +89,13 @@ impl std::fmt::Debug for Config {
 
 /// Hears dialogues.
 pub trait Witnesses: Send + Sync {
-    /// Who hears a session with an address of a host; asked when it is opened. It must not block.
+    /// Hears a session with an address of a host; asked when it is opened. It must not block.
     fn session(&self, host: &str, address: IpAddr) -> Option<Arc<dyn Witness>>;
 }
 
 /// Delivers notifications to senders, who may be local or remote.
 pub trait Notifier: Send + Sync {
-    /// Whether there may be such a sender. What is known only later, such as that a remote one does not exist, counts as there.
+    /// True if there may be such a sender. What is known only later, such as that a remote one does not exist, counts as there.
     fn knows(&self, sender: &str) -> bool;
 
     /// Makes a notification durable: one batch with it as the body, with [`change`](Notice::change), and with the entries of those who deliver it.
@@ -115,7 +115,7 @@ pub struct Notice {
     pub to: Arc<str>,
     /// It, from the empty sender.
     pub written: Written,
-    /// What the queue is told in its batch.
+    /// The entry for the queue in its batch.
     pub change: Entry,
     /// For a remote sender: the entry that has the relay send it.
     pub remote: Entry,

@@ -1,4 +1,4 @@
-//! What operators see of the queue, and what they change.
+//! Views of the queue for operators, and their acts.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -17,10 +17,10 @@ use crate::queue::{
     Action, Change, Diversion, Key, QueueEntry, QueueId, QueueName, RecipientState, Scope, Secs, Selection, Waits, What,
 };
 
-/// Which recipients. An empty one is all.
+/// A filter of recipients. An empty one is all.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Filter {
-    /// What the queue knows of them by itself.
+    /// The queue's own selection.
     pub selection: Selection,
     /// Of this message.
     pub message: Option<Lsn>,
@@ -30,14 +30,14 @@ pub struct Filter {
     pub sender: Option<String>,
     /// To this address, whatever the case of letters.
     pub recipient: Option<String>,
-    /// Behind this one, in the order of messages: to go on with a list.
+    /// After this one, in the order of messages: to go on with a list.
     pub after: Option<Key>,
 }
 
 /// A recipient that waits.
 #[derive(Debug, Clone)]
 pub struct Waiting {
-    /// What the queue knows.
+    /// The queue's state of it.
     pub state: RecipientState,
     /// A session with its next hop is being opened: it may wait for a connection, a greeting or a handshake.
     pub is_connecting: bool,
@@ -49,13 +49,13 @@ pub struct Waiting {
     pub recipient: Arc<str>,
     /// Bytes of the message.
     pub bytes: u64,
-    /// What its next hop said last, or why that cannot be reached; `None` if it had no attempt, or there were too many since.
+    /// The next hop's last words, or why it cannot be reached; `None` if it had no attempt, or there were too many since.
     pub why: Option<Arc<str>>,
-    /// What that reply means, by the rules for classes.
+    /// The class of that reply.
     pub class: Option<Arc<str>>,
 }
 
-/// What became of a request.
+/// The outcome of a request.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Acted {
     /// Recipients that are changed, durably.
@@ -261,7 +261,7 @@ impl Relay {
         Ok(true)
     }
 
-    /// What goes to other hosts than it would.
+    /// Diversions in force.
     pub fn diversions(&self) -> Vec<Diversion> {
         self.0.shared.queue().diversions().cloned().collect()
     }
@@ -271,7 +271,7 @@ impl Relay {
         self.0.shared.queue().queue(queue).map(|(name, _)| name)
     }
 
-    /// What is suspended, as [`QueueEntry::Suspended`], and what is slowed down, as [`QueueEntry::Slowed`].
+    /// Suspensions, as [`QueueEntry::Suspended`], and slow-downs, as [`QueueEntry::Slowed`].
     pub fn suspensions(&self) -> Vec<QueueEntry> {
         let queue = self.0.shared.queue();
         queue.suspensions().chain(queue.slowed_entries()).collect()

@@ -14,7 +14,7 @@ use super::site::{Site, State};
 #[derive(Default)]
 pub(super) struct Crowd {
     waiting: Mutex<VecDeque<Arc<Site>>>,
-    /// How many wait.
+    /// Number of waiting ones.
     count: AtomicUsize,
     /// Connections that are about to end for one of them.
     giving_way: AtomicUsize,
@@ -48,7 +48,7 @@ impl Crowd {
         (self.count.load(Ordering::Relaxed) + spare).saturating_sub(self.giving_way.load(Ordering::Relaxed))
     }
 
-    /// Whether a connection ends now: one of those that [`wanted`](Self::wanted) counts.
+    /// Decides if a connection ends now: one of those that [`wanted`](Self::wanted) counts.
     fn takes(self: &Arc<Self>, spare: usize) -> Option<GivesWay> {
         let most = self.count.load(Ordering::Relaxed) + spare;
         let one_more = |giving_way| (giving_way < most).then_some(giving_way + 1);
@@ -66,24 +66,24 @@ impl Crowd {
 }
 
 impl Shared {
-    /// Whether a connection ends after a message so that a site that waits has its turn.
+    /// Decides if a connection ends after a message so that a site that waits has its turn.
     pub fn gives_turn(&self, used: Duration) -> Option<GivesWay> {
         if self.crowd.is_waiting() && used >= TURN { self.crowd.takes(0) } else { None }
     }
 
-    /// Whether a connection ends that has nothing to do: for a site that waits, or, if it was idle before, for one that will come.
+    /// Decides if an unused connection ends: for a site that waits, or, if it was idle before, for one that will come.
     pub fn gives_way(&self, was_idle: bool) -> Option<GivesWay> {
         let spare = if was_idle { self.reserve_used(IDLE_RESERVE) } else { 0 };
         if spare > 0 || self.crowd.is_waiting() { self.crowd.takes(spare) } else { None }
     }
 
-    /// How many connections there are within the last `1/part` of those that there may be.
+    /// Number of connections within the last `1/part` of the allowed ones.
     fn reserve_used(&self, part: usize) -> usize {
         let most = self.config.connections_max;
         self.connections().saturating_sub(most - most / part)
     }
 
-    /// How many connections a site may have in all that asks for one more; it waits if there is no room for its first.
+    /// Connections that a site may have in all when it asks for one more; it waits if there is no room for its first.
     pub fn most_connections(&self, site: &Arc<Site>, state: &mut State) -> usize {
         let has_room = match state.connections {
             0 => self.connections() < self.config.connections_max,

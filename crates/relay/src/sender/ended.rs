@@ -1,4 +1,4 @@
-//! What became of transactions: recorded, counted, and told to senders and the observer.
+//! The outcome of transactions: recorded, counted, and told to senders and the observer.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -72,7 +72,7 @@ impl Drop for Owed<'_> {
 }
 
 impl Shared {
-    /// What became of a transaction at a host.
+    /// The outcome of a transaction at a host.
     pub fn ended(
         self: &Arc<Self>,
         site: &Site,

@@ -1,4 +1,4 @@
-//! Which limits apply to a destination, and which of them mail waits for now.
+//! Limits of a destination, and those that mail waits for now.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -11,7 +11,7 @@ use super::site::Site;
 use crate::queue::{Key, Label, Place, QueueEntry, QueueName, Scope, Secs};
 use crate::shaping::explain::{Defaults, Explained, Now};
 
-/// What [`Relay::explain`] does not know.
+/// A name that [`Relay::explain`] does not know.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum UnknownName {
     /// No pool has this name.
@@ -22,21 +22,21 @@ pub enum UnknownName {
     Source(String),
 }
 
-/// Which mail limits are explained for.
+/// The mail whose limits are explained.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct OfMail<'a> {
-    /// Of its recipients, in lower case.
+    /// The domain of its recipients, in lower case.
     pub domain: &'a str,
     /// Empty for none.
     pub tenant: &'a str,
     /// The pool that it was received for; empty for that of the tenant.
     pub pool: &'a str,
-    /// Of its sources, the one that counts; empty for all.
+    /// The source that counts; empty for all.
     pub source: &'a str,
 }
 
 impl Relay {
-    /// What applies to mail. Blocks: the mail hosts are looked up.
+    /// The rules for mail. Blocks: the mail hosts are looked up.
     ///
     /// # Errors
     /// There is no such pool or source.
@@ -186,7 +186,7 @@ fn open_now(limit: &Arc<OpenLimit>, most: u32) -> Now {
     Now { what: format!("connections: {}", limit.name), state, binds: limit.is_waited_for(), secs: None }
 }
 
-/// What a suspension is of, if it is of this destination.
+/// The scope of a suspension, if it is of this destination.
 fn applies(scope: &Scope, explained: &Explained) -> Option<String> {
     let is_tenant = |name: &str| *name == *explained.tenant && !explained.tenant.is_empty();
     let is_place = |place: &Place| match place {

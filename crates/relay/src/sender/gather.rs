@@ -16,14 +16,14 @@ use super::shared::Shared;
 use super::tell::{Tell, tell};
 use crate::queue::OwedNotice;
 
-/// What the rest of the relay says to the task that makes notices.
+/// Requests of the rest of the relay to the task that makes notices.
 #[derive(Default)]
 pub(super) struct NoticesToMake {
     /// There is something new.
     pub wanted: Notify,
     news: Mutex<News>,
     is_last: AtomicBool,
-    /// Whether the task runs.
+    /// True if the task runs.
     is_running: Mutex<bool>,
     has_ended: Condvar,
 }

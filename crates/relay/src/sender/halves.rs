@@ -64,7 +64,7 @@ mod tests {
     struct Connection {
         own: Option<Prefer>,
         at_work: Option<(Transaction, u64)>,
-        /// What it has taken since both kinds wait.
+        /// Messages taken since both kinds wait.
         taken: [usize; 2],
     }
 

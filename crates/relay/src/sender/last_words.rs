@@ -1,4 +1,4 @@
-//! What each host of a site said or did last, for people.
+//! The last words or act of each host of a site, for people.
 
 use std::fmt;
 use std::sync::Arc;
@@ -35,7 +35,7 @@ impl fmt::Display for LastWords {
 
 /// Of which the last words are kept.
 const HOSTS_MAX: usize = 8;
-/// Of all of them.
+/// Bytes of all of them.
 const BYTES_MAX: usize = 900;
 
 #[cfg(test)]

@@ -60,7 +60,7 @@ pub struct Users {
 }
 
 impl Pairs {
-    /// Whether there is none, nor a file of them.
+    /// True if there is none, nor a file of them.
     pub fn is_empty(&self) -> bool {
         self.file.is_none() && self.pairs.is_empty()
     }
@@ -82,7 +82,7 @@ impl Pairs {
 }
 
 impl Users {
-    /// Whether a local part is one of them, whatever the case of letters.
+    /// True if a local part is one of them, whatever the case of letters.
     pub fn has(&self, local_part: &str) -> bool {
         self.names.contains(&local_part.to_lowercase())
     }

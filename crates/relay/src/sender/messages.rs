@@ -63,7 +63,7 @@ struct CachedMessages {
 struct Kept {
     envelope: Arc<Envelope>,
     bytes: usize,
-    /// What had come with it.
+    /// Attempts that had come with it.
     come: u64,
 }
 
@@ -90,7 +90,7 @@ impl Messages {
         kept.by_lsn.insert(lsn, Kept { envelope, bytes, come });
     }
 
-    /// What is not needed any more, or not soon: a first attempt has ended. It is in the spool.
+    /// Forgets bodies that are not needed any more, or not soon: a first attempt has ended. They are in the spool.
     pub fn forget(&self, messages: &[Lsn]) {
         if messages.is_empty() {
             return;
@@ -171,7 +171,7 @@ fn load_error(error: ReadError) -> LoadError {
     }
 }
 
-/// What an envelope takes beside its texts, about.
+/// Bytes that an envelope takes beside its texts, about.
 const ENVELOPE_BYTES: usize = 512;
 const PIECE_BYTES: u64 = 1 << 20;
 

@@ -108,7 +108,7 @@ use shared::{Parts, Shared};
 /// TLS for hosts that offer it, without verifying them (RFC 7435): for [`Config::tls`].
 ///
 /// # Errors
-/// None is known; the library may have some.
+/// Opening fails without a library of certificates.
 pub fn opportunistic_tls() -> Result<Arc<rustls::ClientConfig>, posthaste_net::tls::TlsError> {
     posthaste_net::tls::client_config(&posthaste_net::tls::TlsTrust::Anything)
 }
@@ -151,7 +151,7 @@ pub struct Outgoing {
     pub envid: Arc<str>,
     /// On whose account it is sent; empty for none.
     pub tenant: Arc<str>,
-    /// Which mailing it belongs to; empty for none.
+    /// The mailing that it belongs to; empty for none.
     pub campaign: Arc<str>,
     /// The pool of sources that it is sent from; empty for that of its tenant.
     pub pool: Arc<str>,
@@ -159,11 +159,11 @@ pub struct Outgoing {
     pub hold_secs: Secs,
     /// It is given up after so many seconds; 0 for the age that its schedule has, from its release on.
     pub expires_secs: Secs,
-    /// To whom, numbers ascending; 1 to 65,535.
+    /// The recipients, numbers ascending; 1 to 65,535.
     pub recipients: Vec<QueuedRecipient>,
 }
 
-/// What opening found in the spool.
+/// The findings of an opening.
 #[derive(Debug, Default, Clone, PartialEq, Eq)]
 pub struct OpenReport {
     /// Recipients that wait.
@@ -283,12 +283,12 @@ impl Relay {
         self.0.shared.notices.set(notices);
     }
 
-    /// What notifications say to a reader.
+    /// The wording of notifications.
     pub fn wording(&self) -> Arc<Wording> {
         self.0.shared.notices.wording()
     }
 
-    /// What is done about bounces.
+    /// Handling of bounces.
     pub fn bounces(&self) -> &Bounces {
         &self.0.shared.config.bounces
     }

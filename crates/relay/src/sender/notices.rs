@@ -43,7 +43,7 @@ impl NoticeSection {
         Err(Problem::new(at, format!("`{to}` is not an address")))
     }
 
-    /// What the relay takes. Reads the templates.
+    /// Reads the templates for the relay.
     ///
     /// # Errors
     /// See [`WordingError`].
@@ -57,11 +57,11 @@ impl NoticeSection {
 /// How senders are told.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Notices {
-    /// What notifications say to a reader.
+    /// The wording of notifications.
     pub wording: Arc<Wording>,
-    /// Who gets a copy of double bounces.
+    /// The reader of copies of double bounces.
     pub copies_to: Option<Arc<str>>,
-    /// How many at most.
+    /// Rate of copies at most.
     pub copies_rate: Rate,
 }
 
@@ -71,7 +71,7 @@ impl Default for Notices {
     }
 }
 
-/// Those in force.
+/// The notices in force.
 pub(super) struct NoticesInForce {
     state: Mutex<State>,
     begun: Instant,
@@ -102,7 +102,7 @@ impl NoticesInForce {
         self.state().notices.wording.clone()
     }
 
-    /// Who gets them.
+    /// The reader of double bounces.
     pub fn postmaster(&self) -> Option<Arc<str>> {
         self.state().notices.copies_to.clone()
     }

@@ -8,13 +8,13 @@ use crate::queue::{Action, Imported, Key, QueueEntry, Secs};
 
 /// Is told what happens, for a log. Its methods must not block.
 pub trait Observer: Send + Sync {
-    /// What became of recipients, told just before that is recorded. The entry goes into the batch that records it.
+    /// The outcome of recipients, told just before that is recorded. The entry goes into the batch that records it.
     fn attempts(&self, attempts: Vec<Attempt>) -> Option<Entry>;
 
     /// An operator's change of recipients, told just before it is recorded. The entry goes into the batch that records it.
     fn acted(&self, by: &By, action: Action, recipients: Vec<ActedOn>) -> Option<Entry>;
 
-    /// Whether [`acted`](Self::acted) has a use for its recipients; if not, it is not called, and addresses are not read.
+    /// True if [`acted`](Self::acted) has a use for its recipients; if not, it is not called, and addresses are not read.
     fn wants_acted(&self) -> bool;
 
     /// An operator's suspension, or the end of one, as it goes to the queue. The entry goes into its batch.
@@ -35,17 +35,17 @@ pub trait Observer: Send + Sync {
     /// The queue, or a tenant's part of it, is full, or has room again.
     fn room(&self, state: &RoomState<'_>);
 
-    /// Nothing is sent, as what becomes of it could not be recorded; or mail is sent again.
+    /// Sending has stopped, as outcomes could not be recorded; or mail is sent again.
     fn recording(&self, state: &RecordingState<'_>);
 
     /// Something that the operator has to know of the queue, or of the message of this batch: it cannot be read, or its sender cannot be told.
     fn warn(&self, batch: Lsn, what: &str);
 }
 
-/// What became of a recipient.
+/// The outcome of a recipient.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Attempt {
-    /// Which; of message [`Lsn::ZERO`] if a session was [interrupted](AttemptResult::Interrupted) while nobody waited for it.
+    /// The recipient; of message [`Lsn::ZERO`] if a session was [interrupted](AttemptResult::Interrupted) while nobody waited for it.
     pub key: Key,
     /// The sender; empty for none.
     pub sender: Arc<str>,
@@ -53,7 +53,7 @@ pub struct Attempt {
     pub recipient: Arc<str>,
     /// On whose account; empty for none.
     pub tenant: Arc<str>,
-    /// Which mailing; empty for none.
+    /// The mailing; empty for none.
     pub campaign: Arc<str>,
     /// When the message was received, in Unix seconds of the queue's clock.
     pub received: Secs,
@@ -61,17 +61,17 @@ pub struct Attempt {
     pub at: Secs,
     /// Attempts so far.
     pub attempts: u8,
-    /// What.
+    /// The result.
     pub result: AttemptResult,
     /// It is given up, and there is no sender to be told: it has none, or one that does not exist.
     pub is_double_bounce: bool,
     /// The host that said it; empty for none.
     pub host: Arc<str>,
-    /// What the reply answers: `MAIL`, `RCPT`, `DATA` or `message`; `greeting`, `EHLO` and the like if it ended the session; empty if no host has said it.
+    /// The stage that the reply answers: `MAIL`, `RCPT`, `DATA` or `message`; `greeting`, `EHLO` and the like if it ended the session; empty if no host has said it.
     pub stage: &'static str,
     /// The name of the source that it was sent from; empty for none.
     pub source: Arc<str>,
-    /// What the reply means, by the rules for classes; empty if it was delivered, too old or suppressed.
+    /// The class of the reply; empty if it was delivered, too old or suppressed.
     pub class: Arc<str>,
     /// The reply, or what we say in its place.
     pub reply: Reply,
@@ -125,7 +125,7 @@ pub enum AttemptResult {
     Suppressed,
 }
 
-/// Who changes the queue.
+/// The one who changes the queue.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct By {
     /// The user of the system.
@@ -139,13 +139,13 @@ pub struct By {
 /// A recipient that an operator changes.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ActedOn {
-    /// Which.
+    /// The recipient.
     pub key: Key,
     /// Its address; empty if it cannot be read.
     pub recipient: Arc<str>,
 }
 
-/// Whether a site can be reached.
+/// Tells if a site can be reached.
 #[derive(Debug, Clone)]
 pub enum SiteState<'a> {
     /// Its sessions have failed so often in a row that it pauses.
@@ -154,7 +154,7 @@ pub enum SiteState<'a> {
         source: &'a str,
         /// The site.
         site: &'a str,
-        /// What the last host said or did.
+        /// The last host's words or act.
         error: &'a str,
         /// Tries of all hosts, in a row, in which each session failed.
         failures: u32,
@@ -172,7 +172,7 @@ pub enum SiteState<'a> {
     },
 }
 
-/// Whether what becomes of mail can be recorded. While it cannot, nothing is sent.
+/// Tells if outcomes can be recorded. While they cannot, no mail is sent.
 #[derive(Debug, Clone)]
 pub enum RecordingState<'a> {
     /// The spool is poisoned: nothing is sent until it is opened again.
@@ -182,7 +182,7 @@ pub enum RecordingState<'a> {
         /// Why.
         why: &'a str,
     },
-    /// Nothing new is sent for now.
+    /// New mail is not sent for now.
     Stopped {
         /// As above.
         unrecorded: u64,
@@ -193,7 +193,7 @@ pub enum RecordingState<'a> {
     GoesOn,
 }
 
-/// Whether there is room in the queue.
+/// Tells if there is room in the queue.
 #[derive(Debug, Clone)]
 pub enum RoomState<'a> {
     /// The first recipient was refused.
@@ -202,7 +202,7 @@ pub enum RoomState<'a> {
         tenant: &'a str,
         /// Recipients that wait.
         recipients: u64,
-        /// How many may.
+        /// Number of recipients that may wait.
         max: u64,
     },
     /// There is room again.
@@ -230,7 +230,7 @@ pub struct Stats {
     pub owed_notices: u64,
     /// Connections open now.
     pub connections: usize,
-    /// Of them, those that wait for messages.
+    /// Connections among them that wait for messages.
     pub idle: usize,
     /// Sites that cannot be reached now.
     pub unreachable: usize,

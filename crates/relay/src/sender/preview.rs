@@ -39,7 +39,7 @@ pub struct RoutePreview {
 /// A next hop.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct HopPreview {
-    /// Which `[[relay.route]]`, from 1. `None`: the mail hosts of the domain.
+    /// The number of its `[[relay.route]]`, from 1. `None`: the mail hosts of the domain.
     pub route: Option<usize>,
     /// The domain whose MX records name the hosts. `None`: the route names them.
     pub mx_of: Option<String>,
@@ -55,7 +55,7 @@ pub struct HopPreview {
     pub protocol: &'static str,
     /// How connections are encrypted. `None`: not at all.
     pub tls: Option<TlsPreview>,
-    /// Which `[[relay.tls_policy]]` says so, from 1. `None`: the route, or `relay.tls`.
+    /// The number of its `[[relay.tls_policy]]`, from 1. `None`: the route, or `relay.tls`.
     pub tls_policy: Option<usize>,
     /// The name that we log in with.
     pub login: Option<String>,

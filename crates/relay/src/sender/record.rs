@@ -1,4 +1,4 @@
-//! What is decided becomes durable: changes of recipients, joined while an earlier batch is under way.
+//! Makes decisions durable: changes of recipients, joined while an earlier batch is under way.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
@@ -21,16 +21,16 @@ pub(super) struct Recorder {
     pub budget: OutcomeBudget,
     state: Mutex<State>,
     worker: Worker,
-    /// Nothing is left to be appended, or under way.
+    /// Notified when the last append has ended.
     is_idle: Condvar,
 }
 
 #[derive(Default)]
 struct State {
     changes: Vec<(Change, Option<Attempt>)>,
-    /// What was said of recipients that are tried again.
+    /// Replies about recipients that are tried again.
     replies: VecDeque<(Key, Arc<str>)>,
-    /// What the spool has refused: it comes first.
+    /// The batch that the spool has refused: it comes first.
     refused: Option<MadeBatch>,
     joined_under_way: bool,
     under_way: usize,
@@ -62,7 +62,7 @@ impl Recorder {
         self.append_joined(state, now);
     }
 
-    /// How many changes more may wait to be recorded, for what can be decided later.
+    /// Changes that may still wait to be recorded, for what can be decided later.
     pub fn room(&self) -> usize {
         CHANGES_MAX.saturating_sub(self.state().changes.len())
     }
@@ -165,7 +165,7 @@ impl Recorder {
         entries
     }
 
-    /// What the observer wants to have in the batch of attempts.
+    /// The observer's entry in the batch of attempts.
     pub fn events(&self, attempts: Vec<Attempt>) -> Option<Entry> {
         match &self.observer {
             Some(observer) if !attempts.is_empty() => observer.attempts(attempts),

@@ -19,7 +19,7 @@ use crate::queue::{DecodeError, EntryText, Key, QueueEntry, RestoreError};
 pub(super) struct LastReply {
     /// The host and its reply, or why there was none.
     pub text: Arc<str>,
-    /// What that means, by the rules for classes; empty after a restart.
+    /// The class of the reply; empty after a restart.
     pub class: Arc<str>,
 }
 
@@ -28,7 +28,7 @@ pub(super) struct LastReply {
 pub(super) struct Replies(Mutex<BTreeMap<Key, LastReply>>);
 
 impl Replies {
-    /// What was said of a recipient that is tried again.
+    /// Keeps the reply about a recipient that is tried again.
     pub fn keep(&self, key: Key, text: Arc<str>, class: Arc<str>) {
         let mut replies = self.0.lock().expect("replies");
         replies.insert(key, LastReply { text, class });
@@ -37,7 +37,7 @@ impl Replies {
         }
     }
 
-    /// What an entry of the stream has.
+    /// Applies an entry of the stream.
     pub fn apply(&self, lsn: Lsn, entry: &QueueEntry) {
         match entry {
             QueueEntry::Replies { text, keys } => {
@@ -75,7 +75,7 @@ impl Replies {
         out
     }
 
-    /// What the end of a snapshot has.
+    /// Reads the end of a snapshot.
     pub fn read(mut from: impl Read) -> Result<Self, RestoreError> {
         let replies = Self::default();
         let mut magic = Vec::new();
@@ -102,7 +102,7 @@ impl Replies {
         Ok(replies)
     }
 
-    /// What was said last.
+    /// The last reply.
     pub fn of(&self, key: Key) -> Option<LastReply> {
         self.0.lock().expect("replies").get(&key).cloned()
     }

@@ -25,7 +25,7 @@ use super::site::Site;
 use super::source::Egress;
 use crate::session::{Auth, Session, Settings, Tls};
 
-/// What two connections have in common if a session of one could as well be of the other.
+/// The common part of two connections if a session of one could as well be of the other.
 #[derive(Debug, Clone)]
 pub(super) struct Key {
     /// With its addresses, its name in EHLO and its proxy.
@@ -106,9 +106,9 @@ struct Alike {
 }
 
 struct Connection {
-    /// Which site it serves.
+    /// The site that it serves.
     site: usize,
-    /// Of its address, if it is counted there.
+    /// The limit of its address, if it is counted there.
     address: Option<Arc<OpenLimit>>,
     offer: Mutex<Offer>,
 }
@@ -123,11 +123,11 @@ struct Offer {
 struct Idle {
     waker: Waker,
     since: Instant,
-    /// How many the session has carried.
+    /// Messages that the session has carried.
     messages: u64,
 }
 
-/// Which session a site can use.
+/// A session that a site can use.
 struct Wanted {
     /// It has carried fewer.
     messages_max: u64,
@@ -144,7 +144,7 @@ impl Reuse {
         Known { reuse: self.clone(), key, serial, connection }
     }
 
-    /// How many connections wait for messages.
+    /// Number of connections that wait for messages.
     pub fn idle(&self) -> usize {
         self.idle.load(Ordering::Relaxed)
     }
@@ -227,7 +227,7 @@ impl Known {
         offer.asked.take()
     }
 
-    /// Whether other sites wait for a connection to its address to end. To be asked when its own site has nothing to send.
+    /// True if other sites wait for a connection to its address to end. To be asked when its own site has nothing to send.
     pub fn is_waited_for(&self) -> bool {
         let Connection { address, site, .. } = &*self.connection;
         address.as_ref().is_some_and(|limit| limit.is_waited_for_but_by(*site))

@@ -1,4 +1,4 @@
-//! How much may wait: a bound of the queue, and one for each tenant that has one. What is above is refused with 452 when it comes.
+//! Bounds of waiting mail: one of the queue, and one for each tenant that has one. Mail above them is refused with 452 when it comes.
 //!
 //! The bound is looked at before a message is durable, so what is under way at that moment may come on top. It is full from the first refusal until a tenth of it is free again.
 
@@ -10,7 +10,7 @@ use super::observer::RoomState;
 use super::shared::Shared;
 use super::{Relay, TenantSection};
 
-/// How many recipients may wait.
+/// Bounds of waiting recipients.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RoomLimits {
     /// In all; at most 2^30.
@@ -32,18 +32,18 @@ impl RoomLimits {
     }
 }
 
-/// How much waits now.
+/// Recipients that wait now.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RoomNow {
     /// Whose; empty for all.
     pub tenant: Arc<str>,
     /// Recipients that wait.
     pub recipients: u64,
-    /// How many may.
+    /// Number that may wait.
     pub max: u64,
     /// Recipients that were refused for it since opening.
     pub refused: u64,
-    /// Whether it is full.
+    /// True if it is full.
     pub is_full: bool,
 }
 
@@ -77,7 +77,7 @@ impl Bound {
         Err(!self.is_full.swap(true, Ordering::Relaxed))
     }
 
-    /// Whether it was full and is not any more, and what was refused meanwhile.
+    /// Tells if it was full and is not any more, and how much was refused meanwhile.
     fn ended(&self, open: u64) -> Option<u64> {
         let max = self.max.load(Ordering::Relaxed);
         let low = max - max.div_ceil(10);
@@ -125,12 +125,12 @@ impl Room {
 }
 
 impl Relay {
-    /// Whether so many more recipients find room; if not, reply 452 4.3.1.
+    /// True if so many more recipients find room; if not, reply 452 4.3.1.
     pub fn has_room(&self, recipients: u64) -> bool {
         self.0.shared.has_room(recipients)
     }
 
-    /// The same of a tenant's part of the queue.
+    /// True if a tenant's part of the queue has room for so many more.
     pub fn has_room_for(&self, tenant: &str, recipients: u64) -> bool {
         self.0.shared.has_room_for(tenant, recipients)
     }

@@ -19,7 +19,7 @@ pub struct Route {
     pub hosts: Vec<String>,
     /// Their port.
     pub port: u16,
-    /// Whether MX records of the first of `hosts` are looked up.
+    /// True if MX records of the first of `hosts` are looked up.
     pub use_mx: bool,
     /// Only while no host can be reached that the mail would go to otherwise.
     pub is_fallback: bool,
@@ -47,11 +47,11 @@ pub struct TlsRule {
 /// How connections to a next hop are encrypted.
 #[derive(Debug, Clone)]
 pub struct RouteTls {
-    /// What is demanded.
+    /// The demand on TLS.
     pub policy: TlsPolicy,
     /// From the first octet on (RFC 8314).
     pub is_implicit: bool,
-    /// What is trusted: must fit the policy, as of [`Tls::config`](crate::session::Tls::config).
+    /// The trusted certificates: they must fit the policy, as of [`Tls::config`](crate::session::Tls::config).
     pub config: Arc<rustls::ClientConfig>,
     /// The name that the certificate has to have; `None`: that of the host.
     pub name: Option<String>,
@@ -73,7 +73,7 @@ pub(super) struct Manner {
     pub protocol: Protocol,
     pub tls: Option<RouteTls>,
     pub auth: Option<Credentials>,
-    /// What it adds to the name of a site; no two manners in force have the same.
+    /// Its addition to the name of a site; no two manners in force have the same.
     pub text: String,
 }
 
@@ -156,7 +156,7 @@ impl Route {
         self.hosts.first().filter(|_| self.use_mx).map(String::as_str)
     }
 
-    /// What keeps its connections apart from those of others to the same hosts, for people; begins with a blank.
+    /// The text that keeps its connections apart from those of others to the same hosts, for people; begins with a blank.
     pub(super) fn manner(&self) -> String {
         let mut manner = String::new();
         if self.protocol == Protocol::Lmtp {
@@ -170,7 +170,7 @@ impl Route {
     }
 }
 
-/// Whether a pattern is for a domain: the same, or with a dot in front one above it; empty for all.
+/// True if a pattern is for a domain: the same, or with a dot in front one above it; empty for all.
 pub(super) fn is_domain(pattern: &str, domain: &str) -> bool {
     match pattern.strip_prefix('.') {
         Some(above) => domain.strip_suffix(above).is_some_and(|rest| rest.ends_with('.')),

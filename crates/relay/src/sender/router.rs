@@ -285,5 +285,5 @@ pub(super) const PATIENCE: Duration = Duration::from_secs(300);
 const ENDED_AT_ONCE: usize = 100;
 /// A route is looked up again after a day at the latest.
 const ROUTE_SECS_MAX: Secs = 86_400;
-/// How often suspended sources are tried.
+/// Time between two attempts at suspended sources.
 const LOOK_SECS: Secs = 5;

@@ -16,7 +16,7 @@ pub struct Routing {
     pub tls: Vec<TlsRule>,
     /// Where mail leaves from. None: from an address that the system chooses.
     pub sources: Vec<Source>,
-    /// Which sources are used for what; the first that fits. If none does, the system chooses.
+    /// The pools of sources; the first that fits. If none does, the system chooses.
     pub pools: Vec<Pool>,
 }
 
@@ -30,11 +30,11 @@ pub(super) struct Routes {
     pools: Vec<(Pool, Vec<Member>)>,
     pub sources: Vec<Arc<Egress>>,
     default: Vec<Member>,
-    /// What it was made of.
+    /// The routing that it was made of.
     pub routing: Routing,
     /// Where an operator has mail go, with the time until then.
     diversions: Vec<(Diversion, NextHop)>,
-    /// What is given up for a time.
+    /// Mail that is given up for a time.
     bounced: Vec<Diversion>,
 }
 
@@ -51,7 +51,7 @@ struct Manners<'a> {
 }
 
 impl Manners<'_> {
-    /// The same as an equal one, else with a text of its own.
+    /// The manner that equals it, else it with a text of its own.
     fn take(&mut self, mut manner: Manner) -> Arc<Manner> {
         if let Some(made) = self.made.iter().find(|made| made.is_as(&manner)) {
             return made.clone();
@@ -123,7 +123,7 @@ impl Routes {
         self.sources.iter().chain(self.default.iter().map(|(egress, _)| egress))
     }
 
-    /// Whether a source is in force.
+    /// True if a source is in force.
     pub fn has(&self, source: &Arc<Egress>) -> bool {
         self.egresses().any(|egress| Arc::ptr_eq(egress, source))
     }

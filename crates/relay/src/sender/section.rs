@@ -169,12 +169,12 @@ impl Default for Section {
 }
 
 impl Section {
-    /// Whether clients' mail is taken for other hosts.
+    /// True if clients' mail is taken for other hosts.
     pub fn is_used(&self) -> bool {
         !self.networks.0.is_empty() || !self.domains.is_empty()
     }
 
-    /// What is in force once a running server has read `new`: who may use it, whose mail it is, its routes, TLS policies,
+    /// The settings in force once a running server has read `new`: who may use it, whose mail it is, its routes, TLS policies,
     /// sources, pools, classes of replies and notices; all else as it is.
     pub fn merged_with(&self, new: &Self) -> Self {
         Self {
@@ -250,7 +250,7 @@ impl Section {
         Ok(())
     }
 
-    /// How much may wait.
+    /// Bounds of waiting mail.
     pub fn room(&self) -> RoomLimits {
         RoomLimits::new(self.queue_recipients, &self.tenant)
     }
@@ -313,7 +313,7 @@ impl Section {
     }
 }
 
-/// What becomes of mail with octets above 127 for hosts that do not offer 8BITMIME.
+/// Handling of mail with octets above 127 for hosts that do not offer 8BITMIME.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum EightBitMail {

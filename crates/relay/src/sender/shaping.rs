@@ -33,7 +33,7 @@ impl Shared {
         self.limits_changed(waiters);
     }
 
-    /// What replies have slowed down has changed.
+    /// Takes over changed slow-downs of replies.
     pub fn set_slowed(self: &Arc<Self>) {
         let slowed = self.queue().slowed().map(|(scope, slow)| (scope.clone(), slow.clone())).collect();
         let waiters = self.shaper.set_slowed(slowed);
@@ -131,5 +131,5 @@ impl Shared {
     }
 }
 
-/// How often it is looked whether the relay ends.
+/// Time between two looks whether the relay ends.
 const LOOK: Duration = Duration::from_millis(250);

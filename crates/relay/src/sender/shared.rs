@@ -1,4 +1,4 @@
-//! What all tasks of the relay share.
+//! State that all tasks of the relay share.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
@@ -77,7 +77,7 @@ pub(super) struct Shared {
     /// Numbers in the names of snapshots.
     pub snapshots: AtomicU64,
     pub broken_tls: BrokenTls,
-    /// What operators say of recipients under way that they give up.
+    /// Bounces of operators for recipients under way.
     pub bounces_to_follow: BouncesToFollow,
     /// One import at a time: what was imported already is asked before each.
     pub importing: Mutex<()>,
@@ -87,7 +87,7 @@ pub(super) struct Shared {
     pub unreachable: AtomicUsize,
 }
 
-/// What [`Shared`] is made of.
+/// The parts of [`Shared`].
 pub(super) struct Parts {
     pub spool: Arc<dyn Spool>,
     pub stream: StreamId,
@@ -214,7 +214,7 @@ impl Shared {
         self.divert();
     }
 
-    /// What becomes of addresses of mail that leaves, if anything does. A lock is taken only then.
+    /// The map for addresses of mail that leaves, if there is one. A lock is taken only then.
     pub fn generic(&self) -> Option<Arc<AddressMap>> {
         self.generic.0.load(Ordering::Acquire).then(|| self.generic.1.lock().expect("the map").clone())
     }

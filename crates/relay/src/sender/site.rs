@@ -1,4 +1,4 @@
-//! What is known of a site while mail for it waits: its connections, its failures, and when it is tried again.
+//! State of a site while mail for it waits: its connections, its failures, and when it is tried again.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -29,15 +29,15 @@ pub(super) struct Site {
 }
 
 pub(super) struct State {
-    /// As the last answer of DNS has it.
+    /// The destination by the last answer of DNS.
     pub destination: Arc<Destination>,
     /// The ready queue that is served.
     pub ready: ReadyId,
     /// Tasks that have a connection, or try to.
     pub connections: usize,
-    /// Of them, those that try to.
+    /// Connections among them that are being opened.
     pub connecting: usize,
-    /// What its connections serve.
+    /// The kinds that its connections serve.
     pub halves: Halves,
     pub idle: Idle,
     pub standing: Standing,
@@ -52,13 +52,13 @@ pub(super) struct State {
     /// It is woken when it may send a message, and when it may connect.
     pub waits_to_send: bool,
     pub waits_to_connect: bool,
-    /// How often a connection was lost while a message was on its way.
+    /// Number of times that a connection was lost while a message was on its way.
     lost: HashMap<Lsn, u32>,
     /// Messages over which a task has panicked.
     panicked: HashSet<Lsn>,
     /// Hosts that could not be reached, or broke a session off before anything came of it, until when the others come first.
     cut: HashMap<Arc<str>, Instant>,
-    /// What its connections have taken.
+    /// Work that its connections have taken.
     pub backlog: Backlog,
     /// When its limits held mail up last.
     limited: Option<Instant>,
@@ -69,16 +69,16 @@ pub(super) struct State {
 /// By source and name.
 pub(super) type SiteKey = (Arc<str>, Arc<str>);
 
-/// What to do for a site that has something to send.
+/// The act for a site that has something to send.
 #[derive(Debug)]
 pub(super) enum Wanted {
-    /// One more connection, which is counted already.
+    /// Open one more connection, which is counted already.
     Connect(Admitted),
-    /// Nothing: a connection was woken, all are busy, a limit is reached, or the site pauses.
+    /// Do nothing: a connection was woken, all are busy, a limit is reached, or the site pauses.
     Nothing,
 }
 
-/// What a connection has of the limits that it is counted for.
+/// A connection's part of the limits that it is counted for.
 #[derive(Debug, Default)]
 pub(super) struct Admitted {
     pub permits: Vec<Permit>,
@@ -147,7 +147,7 @@ impl State {
         self.grow(site, connections_max, alarm)
     }
 
-    /// Whether the limits of the site let one more message go. If not, it is woken later.
+    /// True if the limits of the site let one more message go. If not, it is woken later.
     pub fn may_send(&mut self, site: &Arc<Site>, alarm: &Alarm) -> bool {
         if self.limits.messages.is_empty() {
             return true;
@@ -161,7 +161,7 @@ impl State {
         false
     }
 
-    /// What a connection needs of the limits that the site shares. `None`: one is reached, and it is woken later.
+    /// Takes a connection's part of the limits that the site shares. `None`: one is reached, and it is woken later.
     fn admit(&mut self, site: &Arc<Site>, alarm: &Alarm) -> Option<Admitted> {
         let (limits, now) = (self.limits.clone(), alarm.now());
         if let Err((limit, until)) = check(&limits.connecting, now) {
@@ -214,12 +214,12 @@ impl State {
         Wanted::Connect(admitted)
     }
 
-    /// What waits does so because of its limits.
+    /// Notes that mail waits because of its limits.
     pub fn set_limited(&mut self) {
         self.limited = Some(Instant::now());
     }
 
-    /// Whether its limits have held mail up lately: then it is no fault of the relay that it waits.
+    /// True if its limits have held mail up lately: then it is no fault of the relay that it waits.
     pub fn is_limited(&self, now: Instant) -> bool {
         self.limited.is_some_and(|at| now.saturating_duration_since(at) < LIMITED)
     }
@@ -238,7 +238,7 @@ impl State {
         !self.full.is_empty()
     }
 
-    /// Whether it has paused, long ago, and nobody has tried since.
+    /// True if it has paused, long ago, and nobody has tried since.
     pub fn is_forgotten(&self, now: Instant) -> bool {
         self.connections == 0 && self.standing.is_forgotten(now)
     }

@@ -39,17 +39,17 @@ pub(super) async fn run(shared: Arc<Shared>) {
     }
 }
 
-/// What was settled meanwhile need not be replayed, and its bodies go, after so long.
+/// Time after which settled recipients need not be replayed, and their bodies go.
 const EVERY: Duration = Duration::from_secs(5);
 const LOOK_EVERY: Duration = Duration::from_millis(250);
-/// One that takes longer is told of.
+/// A snapshot that takes longer is reported.
 const PATIENCE: Duration = Duration::from_secs(120);
 
 impl Shared {
     /// Writes the queue down, if it has changed, and releases what is settled; false if it has not. Blocks.
     ///
     /// # Errors
-    /// Those of writing the snapshot: nothing is released then, and the next call tries again.
+    /// An error of writing the snapshot: nothing is released then, and the next call tries again.
     pub fn advance(self: &Arc<Self>) -> io::Result<bool> {
         self.wanted.store(0, Ordering::Release);
         let (mut snapshot, settled, first) = {

@@ -24,9 +24,9 @@ pub struct Source {
     pub ipv6: Option<Ipv6Addr>,
     /// Its name in EHLO; `None`: the host name.
     pub ehlo: Option<String>,
-    /// Who makes its connections; `None`: we do.
+    /// The proxy that makes its connections; `None`: we do.
     pub proxy: Option<Proxy>,
-    /// How much it sends on its first days; `None`: no limit.
+    /// The bound of its first days; `None`: no limit.
     pub warm_up: Option<WarmUp>,
 }
 
@@ -79,7 +79,7 @@ impl Egress {
         own.map(Some)
     }
 
-    /// Whether mail may be sent from it now.
+    /// True if mail may be sent from it now.
     pub fn is_usable(&self) -> bool {
         !self.is_unusable.load(Ordering::Relaxed)
     }
@@ -146,7 +146,7 @@ impl Egress {
     }
 }
 
-/// How long a proxy may take to accept a connection.
+/// Time that a proxy may take to accept a connection.
 const PROXY_PATIENCE: Duration = Duration::from_secs(5);
 
 #[cfg(test)]

@@ -26,7 +26,7 @@ pub(super) struct Standing {
     /// Pauses in a row, with nothing accepted in between.
     pauses: u32,
     paused_until: Option<Instant>,
-    /// What the last failure was.
+    /// The last failure.
     error: EntryText,
 }
 
@@ -144,7 +144,7 @@ impl Standing {
         self.paused_until = None;
     }
 
-    /// Whether it has paused, and nothing was accepted since: one connection at a time looks whether it works.
+    /// True if it has paused, and nothing was accepted since: one connection at a time looks whether it works.
     pub fn is_probed(&self) -> bool {
         self.pauses > 0
     }
@@ -154,7 +154,7 @@ impl Standing {
         (self.failures > 0).then_some(&*self.error)
     }
 
-    /// Whether its last pause ended long ago.
+    /// True if its last pause ended long ago.
     pub fn is_forgotten(&self, now: Instant) -> bool {
         let is_long_ago = |until: Instant| now.saturating_duration_since(until) > FORGOTTEN;
         self.pauses > 0 && self.paused_until.is_some_and(is_long_ago)
@@ -173,7 +173,7 @@ const WINDOW: Duration = Duration::from_secs(1);
 const FAILING_FOR: Duration = Duration::from_secs(60);
 /// The longest pause of a site that does not answer.
 const PAUSE_MAX: Duration = Duration::from_secs(1800);
-/// How long it is remembered that a site has paused.
+/// Time for which it is remembered that a site has paused.
 const FORGOTTEN: Duration = Duration::from_secs(3600);
 
 #[cfg(test)]

@@ -5,7 +5,7 @@ use posthaste_smtp::Reply;
 use crate::dns::DnsError;
 use crate::queue::{Key, Outcome, Status, Transaction};
 
-/// What the queue keeps of a reply.
+/// The queue's form of a reply.
 pub(super) fn status_of(reply: &Reply) -> Status {
     let enhanced = reply.enhanced().map_or(0, |code| code.subject.min(64) * 1000 + code.detail.min(999));
     Status { code: reply.code(), enhanced }
@@ -17,7 +17,7 @@ pub(super) fn reply_for(error: &DnsError) -> Reply {
     Reply::new(code, error.status(), error.to_string())
 }
 
-/// What that means for recipients.
+/// The outcome of a failed look-up for recipients.
 pub(super) fn outcome_for(error: &DnsError) -> Outcome {
     let status = status_of(&reply_for(error));
     if error.is_final() { Outcome::Failed(status) } else { Outcome::Deferred(status) }

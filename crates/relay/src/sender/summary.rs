@@ -1,4 +1,4 @@
-//! What waits, counted; and a message as it goes out.
+//! Counts of waiting mail; and a message as it goes out.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -10,7 +10,7 @@ use super::control::Filter;
 use super::{ControlError, Relay};
 use crate::queue::{Key, QueueId, RecipientState, Secs, Waits};
 
-/// What recipients are counted by.
+/// The name that recipients are counted by.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum CountBy {
     /// Their domain.
@@ -28,13 +28,13 @@ pub enum CountBy {
 pub struct Count {
     /// All of them.
     pub recipients: u64,
-    /// Of them, those that have had an attempt.
+    /// Recipients among them that have had an attempt.
     pub deferred: u64,
-    /// Of them, those that are held.
+    /// Held recipients among them.
     pub held: u64,
-    /// Of them, those that are suspended.
+    /// Suspended recipients among them.
     pub suspended: u64,
-    /// Of them, those under way.
+    /// Recipients under way among them.
     pub under_way: u64,
     /// When the oldest was received.
     pub oldest: Secs,
@@ -47,7 +47,7 @@ pub struct Count {
 /// How a destination stands.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Standing {
-    /// What its hosts said last, or why they cannot be reached.
+    /// The hosts' last reply, or why they cannot be reached.
     pub reply: Option<Arc<str>>,
     /// The limit that its mail waits for now.
     pub limit: Option<String>,

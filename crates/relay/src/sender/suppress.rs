@@ -1,4 +1,4 @@
-//! What goes out: nothing to addresses on the suppression list, which is asked before each attempt and before a connection is made; and senders that are signed.
+//! Checks of outgoing mail: the suppression list, which is asked before each attempt and before a connection is made; and senders that are signed.
 
 use std::sync::Arc;
 
@@ -121,7 +121,7 @@ impl Shared {
     }
 }
 
-/// What stands in the log; no client is told.
+/// The reply in the log; no client is told.
 fn reply_for(entry: &Suppressed) -> Reply {
     let source = match entry.source {
         Source::Operator => "operator",

@@ -15,7 +15,7 @@ use super::shared::Shared;
 use crate::queue::entry::Ret;
 use crate::queue::{Change, Key, OwedNotice, QueuedRecipient, Status, What};
 
-/// What a sender is told of a recipient.
+/// News of a recipient for its sender.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(super) enum Tell {
     Failed,
@@ -56,7 +56,7 @@ impl Tell {
     }
 }
 
-/// Who is told.
+/// The one who is told.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Addressee {
     address: Arc<str>,
@@ -64,7 +64,7 @@ struct Addressee {
     is_postmaster: bool,
 }
 
-/// What is told of one recipient.
+/// The news of one recipient.
 struct Told {
     number: u16,
     status: (u8, u16, u16),
@@ -81,18 +81,18 @@ struct Prepared {
 }
 
 impl Shared {
-    /// Whether somebody is to be told of a recipient: its sender if he asks for that, the postmaster of what nobody else can be told.
+    /// True if somebody is to be told of a recipient: its sender if he asks for that, the postmaster of what nobody else can be told.
     pub fn is_told(&self, tell: Tell, envelope: &Envelope, number: u16) -> bool {
         self.addressee(tell, envelope, number).is_some()
     }
 
-    /// Whether its sender would be told that it is given up, and cannot be.
+    /// True if its sender would be told that it is given up, and cannot be.
     pub fn is_double_bounce(&self, envelope: &Envelope, number: u16) -> bool {
         let sender = &envelope.queued.sender;
         sender.is_empty() || Tell::Failed.is_wanted(envelope, number) && !self.config.notifier.knows(sender)
     }
 
-    /// Who is told; `None`: nobody, as nobody asks for it or nobody can be told.
+    /// The one who is told; `None`: nobody asks for it or nobody can be told.
     fn addressee(&self, tell: Tell, envelope: &Envelope, number: u16) -> Option<Addressee> {
         let sender = &envelope.queued.sender;
         let is_failure = tell == Tell::Failed;
@@ -146,7 +146,7 @@ impl Shared {
         Ok(prepared)
     }
 
-    /// What was said of a recipient.
+    /// The last words about a recipient.
     fn what_was_said(&self, key: Key, tell: Tell, status: Status) -> Told {
         if tell == Tell::Delayed {
             let reply = "451 4.4.7 it has not been delivered yet".to_owned();
@@ -264,7 +264,7 @@ pub(super) async fn tell(shared: &Arc<Shared>, message: Lsn, tell: Tell) -> Resu
     shared.record_durably(&changes).await
 }
 
-/// What the last reply was kept as: the host, if one said it, and what it said.
+/// Splits a kept reply: the host, if one said it, and its words.
 fn host_and_reply(said: &str) -> (&str, &str) {
     let is_reply = |text: &str| {
         let code = text.as_bytes();

@@ -1,4 +1,4 @@
-//! What a session sends: transactions of a site's ready queue, and what becomes of them.
+//! Traffic of a session: transactions of a site's ready queue, and their outcomes.
 
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker, ready};
@@ -33,11 +33,11 @@ pub(super) struct Mail {
     shared: Arc<Shared>,
     site: Arc<Site>,
     host: Arc<str>,
-    /// What it has taken last, as [`Halves`](super::halves::Halves) counts it.
+    /// The kind that it has taken last, as [`Halves`](super::halves::Halves) counts it.
     serves: Option<Prefer>,
     /// The host says of success itself.
     has_dsn: bool,
-    /// What it takes in one transaction, by LIMITS (RFC 9422).
+    /// Recipients that it takes in one transaction, by LIMITS (RFC 9422).
     recipients_max: usize,
     across_domains: bool,
     loading: Option<(UnderWay, JoinHandle<Result<Loaded, LoadError>>)>,
@@ -58,7 +58,7 @@ pub(super) struct Mail {
     begun: Instant,
     /// A rate applied to the last message.
     is_limited: bool,
-    /// What the site wakes when something waits.
+    /// Woken by the site when something waits.
     idle: Option<Waker>,
     /// Its place among those that wait until outcomes are recorded.
     budget_wait: BudgetWait,
@@ -148,14 +148,14 @@ impl Mail {
         }
     }
 
-    /// Whether a session that has ended has not [failed](super::standing): a recipient got a final reply or backs off, there was nothing to send, or nothing may
+    /// True if a session that has ended has not [failed](super::standing): a recipient got a final reply or backs off, there was nothing to send, or nothing may
     /// be sent as it could not be recorded.
     pub fn is_excused(&self) -> bool {
         let had_nothing = self.idle.is_some() || self.waits_for_records;
         self.shared.recorder.budget.is_closed() || self.has_answered || had_nothing && !self.has_lost
     }
 
-    /// Whether the reply that has ended the session was told of a message.
+    /// True if the reply that has ended the session was told of a message.
     pub fn has_told(&self) -> bool {
         self.has_told
     }
@@ -321,7 +321,7 @@ impl Mail {
         self.end(under_way, |_| fate.clone());
     }
 
-    /// What the host has said of a message, for the standing of its site. A recipient that it takes no more of, or whose message it may have, says nothing.
+    /// Notes the host's words about a message for the standing of its site. A recipient that it takes no more of, or whose message it may have, says nothing.
     fn note(&mut self, fates: &[Fate]) {
         let is_final = |fate: &Fate| matches!(fate, Fate::Delivered(_) | Fate::Refused(..));
         self.has_answered |= fates.iter().any(|fate| is_final(fate) || matches!(fate, Fate::Deferred(..)));

@@ -23,7 +23,7 @@ use crate::queue::{
 pub struct Exported {
     /// Its number in the queue that it comes from.
     pub message: Lsn,
-    /// What was received; recipients, those who are forwarded to among them, and times have their place below.
+    /// The message as received; recipients, those who are forwarded to among them, and times have their place below.
     pub queued: Queued,
     /// When it was received.
     pub received: u64,
@@ -31,14 +31,14 @@ pub struct Exported {
     pub not_before: u64,
     /// It is given up then; 0 for the age that its schedule has.
     pub expires: u64,
-    /// Those that are exported, numbers ascending.
+    /// Exported recipients, numbers ascending.
     pub recipients: Vec<ExportedRecipient>,
 }
 
 /// A recipient of an exported message.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ExportedRecipient {
-    /// As it was received.
+    /// The recipient as received.
     pub to: QueuedRecipient,
     /// The message leaves for it from the other sender of `queued`.
     pub is_forwarded: bool,
@@ -46,17 +46,17 @@ pub struct ExportedRecipient {
     pub attempts: u8,
     /// When it is tried next; if an operator holds it, when that ends; 0 without an end.
     pub next: u64,
-    /// What the last attempt ended with.
+    /// The end of the last attempt.
     pub status: Status,
     /// It is held, and why; without the end of that.
     pub held: Option<HoldReason>,
     /// The sender knows of the delay.
     pub delay_told: bool,
-    /// What the next hop said last; empty if nobody knows.
+    /// The next hop's last words; empty if unknown.
     pub reply: Arc<str>,
 }
 
-/// What an export came to.
+/// The counts of an export.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct ExportedCount {
     /// Recipients that were exported.
@@ -65,7 +65,7 @@ pub struct ExportedCount {
     pub under_way: u64,
 }
 
-/// What became of a message that comes in.
+/// The outcome of a message that comes in.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Import {
     /// Its number here; `None` if all of its recipients were here already.
@@ -227,7 +227,7 @@ impl Relay {
         }
     }
 
-    /// Whether a message was received here under that number, and waits.
+    /// True if a message was received here under that number, and waits.
     fn is_here(&self, message: Lsn, origin: Origin) -> bool {
         let shared = &self.0.shared;
         let waits = shared.queue().has_message(message);
@@ -355,7 +355,7 @@ fn wall_secs() -> u64 {
     SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).map_or(0, |since| since.as_secs())
 }
 
-/// What is exported is held until an operator says something else.
+/// The hold of exported mail, until an operator says something else.
 const HOLD: Action = Action::Hold(None);
 /// Of one read.
 const PIECE_BYTES: u64 = 1 << 20;

@@ -29,7 +29,7 @@ struct Asking {
 }
 
 impl Unrouted {
-    /// Whether the question is to have a turn of this tenant, which it has not had so far.
+    /// True if the question is to have a turn of this tenant, which it has not had so far.
     fn add(&self, domain: &str, tenant: &Arc<str>, queue: QueueId) -> bool {
         let mut waiting = self.waiting();
         if !waiting.contains_key(domain) {
@@ -40,7 +40,7 @@ impl Unrouted {
         waiting.tenants.insert(tenant.clone()) && !waiting.is_asked
     }
 
-    /// Whether the question is to be asked: the turn of another tenant may have come before.
+    /// True if the question is to be asked: the turn of another tenant may have come before.
     fn begin(&self, domain: &str) -> bool {
         self.waiting().get_mut(domain).is_some_and(|waiting| !std::mem::replace(&mut waiting.is_asked, true))
     }

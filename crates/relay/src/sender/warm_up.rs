@@ -6,7 +6,7 @@ use posthaste_units::{Bucket, Rate};
 
 use crate::queue::Secs;
 
-/// How much a source sends on its first days.
+/// The bound of a source's first days.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct WarmUp {
     /// The first day, in days since 1970 (UTC).
@@ -31,7 +31,7 @@ pub(super) struct Warming {
 }
 
 impl Warming {
-    /// Nothing may be sent yet: a restart gives no messages away.
+    /// Begins with no messages to send: a restart gives none away.
     pub fn new(settings: WarmUp) -> Self {
         Warming { settings, state: Mutex::new((0, None)) }
     }
@@ -41,7 +41,7 @@ impl Warming {
         self.with(now, |bucket, nanos| bucket.take(1, nanos).is_ok())
     }
 
-    /// Whether it is worth to begin again after a no: what two seconds give, at least one message.
+    /// True if it is worth to begin again after a no: what two seconds give, at least one message.
     pub fn is_worth_it(&self, now: Secs) -> bool {
         self.with(now, |bucket, nanos| {
             let rate = bucket.rate();

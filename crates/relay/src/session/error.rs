@@ -14,9 +14,9 @@ pub enum Loss {
     /// The connection could not be made, was closed or failed.
     #[error("{step}: {}", what_happened(.error))]
     Io {
-        /// What was being waited for.
+        /// The step that was being waited for.
         step: Step,
-        /// What the system said.
+        /// The system's error.
         error: io::Error,
     },
     /// A time of [`Timeouts`](super::Timeouts) ran out.
@@ -67,7 +67,7 @@ impl Loss {
         matches!(self, Self::Io { .. } | Self::TimedOut(_))
     }
 
-    /// What is said of messages that were in flight.
+    /// The reply for messages that were in flight.
     pub(super) fn as_reply(&self) -> Reply {
         match self {
             Self::Protocol(error) => Reply::new(451, "4.5.0", format!("Bad session: {error}")),
@@ -110,17 +110,17 @@ pub enum OpenError {
 }
 
 impl OpenError {
-    /// Whether to connect once more, to the same address and without TLS.
+    /// True if to connect once more, to the same address and without TLS.
     pub fn may_retry_in_clear(&self) -> bool {
         matches!(self, Self::Handshake { may_retry_in_clear: true, .. } | Self::TlsLost(_))
     }
 
-    /// What the server said, if it was a refusal.
+    /// The server's reply, if it was a refusal.
     pub fn reply(&self) -> Option<&Reply> {
         self.last_words().map(|(_, reply)| &**reply)
     }
 
-    /// The same, and what it was the reply to.
+    /// The server's reply, and the step that it answers.
     pub fn last_words(&self) -> Option<(Step, &ShortReply)> {
         match self {
             Self::Lost(loss) | Self::TlsLost(loss) => loss.last_words(),

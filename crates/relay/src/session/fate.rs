@@ -1,11 +1,11 @@
-//! What became of a recipient, and what a reply speaks of.
+//! The outcome of a recipient, and what a reply speaks of.
 
 use std::ops::Deref;
 
 use posthaste_smtp::client::{Outcome, RecipientOutcome, Stage};
 use posthaste_smtp::{Reply, ShortReply};
 
-/// What a fate belongs to, and so what the queue does with it.
+/// The scope of a fate, which decides what the queue does with it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Scope {
     /// The host or the connection: try the next host. Not an attempt of the message.
@@ -41,7 +41,7 @@ impl From<Reply> for Said {
     }
 }
 
-/// What became of one recipient. The variant decides what the queue does; the reply explains it, ours if the server gave none.
+/// The outcome of one recipient. The variant decides what the queue does; the reply explains it, ours if the server gave none.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Fate {
     /// The server has taken responsibility: 2yz to the whole message.
@@ -62,7 +62,7 @@ pub enum Fate {
 }
 
 impl Fate {
-    /// What the reply speaks of.
+    /// The scope of the reply.
     pub fn scope(&self) -> Scope {
         match self {
             Self::Deferred(_, scope) | Self::Refused(_, scope) => *scope,
@@ -89,7 +89,7 @@ impl Fate {
         self.said()
     }
 
-    /// The same, with what it was the reply to.
+    /// The last words, with the step that they answer.
     pub fn said(&self) -> &Said {
         match self {
             Self::Delivered(reply)

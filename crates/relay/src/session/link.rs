@@ -68,7 +68,7 @@ impl Link {
         }
     }
 
-    /// What the machine wants next.
+    /// The machine's next request.
     pub fn step(&mut self) -> Result<Event, Loss> {
         Ok(self.machine.step(&mut self.input)?)
     }
@@ -84,7 +84,7 @@ impl Link {
         self.deadline = Instant::now() + patience.min(PATIENCE_MAX);
     }
 
-    /// Whether nothing more can be written.
+    /// True if nothing more can be written.
     pub fn is_broken(&self) -> bool {
         self.broken.is_some()
     }
@@ -142,7 +142,7 @@ impl Link {
         }
     }
 
-    /// Whether the socket has taken anything. Pieces are not joined.
+    /// True if the socket has taken anything. Pieces are not joined.
     fn poll_write(&mut self, cx: &mut Context<'_>) -> bool {
         let mut has_written = false;
         while self.broken.is_none() && self.machine.output().has_remaining() {
@@ -166,7 +166,7 @@ impl Link {
         has_written
     }
 
-    /// How many octets the socket has taken.
+    /// Number of octets that the socket has taken.
     ///
     /// TLS takes octets that the socket does not, and tells of an error instead of what it has sent before. So it gets one record at a time, the next once the socket has
     /// taken it: of a record that is lost before its end the server can read nothing.

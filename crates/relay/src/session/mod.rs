@@ -66,7 +66,7 @@ use link::Link;
 /// One message for one transaction.
 #[derive(Debug, Clone)]
 pub struct Message<K> {
-    /// What [`Traffic::finished`] is told, to know the message by.
+    /// The key by which [`Traffic::finished`] knows the message.
     pub key: K,
     /// Sender and parameters. The session says those that the server offers; SIZE is counted from the body.
     pub mail: MailFrom,
@@ -78,25 +78,25 @@ pub struct Message<K> {
 
 /// Where a session gets its messages, and who hears what became of them.
 pub trait Traffic {
-    /// What the owner knows a message by.
+    /// The owner's key of a message.
     type Key;
 
     /// The next message; `None` ends the run once those in flight are finished. Called again after `Pending` when the task is woken, by
     /// whatever. A message that is given is finished exactly once, unless the future of [`Session::run`] is dropped.
     fn poll_next(&mut self, cx: &mut Context<'_>) -> Poll<Option<Message<Self::Key>>>;
 
-    /// Whether no message is on its way to the session. While one is, as from a slow disk, the session is not [idle](End::Idle).
+    /// True if no message is on its way to the session. While one is, as from a slow disk, the session is not [idle](End::Idle).
     fn is_idle(&self) -> bool {
         true
     }
 
-    /// Whether the time at which a message is given counts, as for a rate: then one is asked for only when its MAIL can be written at once, not
+    /// True if the time at which a message is given counts, as for a rate: then one is asked for only when its MAIL can be written at once, not
     /// together with what is left of the message before.
     fn is_timed(&self) -> bool {
         false
     }
 
-    /// What became of a message: a fate for each recipient, in their order.
+    /// The outcome of a message: a fate for each recipient, in their order.
     fn finished(&mut self, key: Self::Key, fates: Vec<Fate>);
 }
 
@@ -145,7 +145,7 @@ impl Session {
         Ok(Self { link, channel, messages_left, finished: 0, replied, is_running: false })
     }
 
-    /// What the server offered.
+    /// The server's offers.
     pub fn extensions(&self) -> &Extensions {
         self.link.machine.extensions()
     }
@@ -179,7 +179,7 @@ impl Session {
         self.link.pulse = Some(pulse);
     }
 
-    /// Whether another message can be sent.
+    /// True if another message can be sent.
     pub fn is_open(&self) -> bool {
         !self.link.machine.is_closed() && !self.is_running && !self.link.is_broken() && !self.is_full()
     }

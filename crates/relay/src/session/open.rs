@@ -108,7 +108,7 @@ fn may_retry_in_clear(tls: &Tls, settings: &Settings) -> bool {
     tls.policy == TlsPolicy::Opportunistic && settings.auth.is_none()
 }
 
-/// Nothing that came in the clear is left: the machine has seen to that.
+/// Does the handshake. The machine has dropped all that came in the clear.
 async fn handshake(link: &mut Link, tls: &Tls, settings: &Settings) -> Result<Channel, OpenError> {
     settings.check_halt()?;
     let stream = std::mem::replace(&mut link.stream, Stream::Gone);

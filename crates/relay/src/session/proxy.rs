@@ -13,7 +13,7 @@ use tokio::time::timeout;
 
 use super::{Loss, OpenError};
 
-/// Who makes the connections of a source.
+/// The proxy that makes the connections of a source.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Proxy {
     /// A SOCKS5 server, which chooses the address that it connects from.

@@ -1,4 +1,4 @@
-//! What a session is told once.
+//! Settings of a session.
 
 use std::fmt;
 use std::net::{IpAddr, SocketAddr};
@@ -31,7 +31,7 @@ pub struct Settings {
     pub ehlo_name: String,
     /// The address to connect from; `None` leaves it to the system.
     pub source: Option<IpAddr>,
-    /// Who makes TCP connections for us, from `source` if it can be told. `None`: we do.
+    /// The proxy that makes TCP connections for us, from `source` if it can be told. `None`: we do.
     pub proxy: Option<Proxy>,
     /// SMTP or LMTP.
     pub protocol: Protocol,
@@ -45,9 +45,9 @@ pub struct Settings {
     pub auth: Option<Auth>,
     /// Most messages in one session. MAILMAX of LIMITS (RFC 9422) may be less.
     pub messages_max: u64,
-    /// How long to wait for what.
+    /// Timeouts.
     pub timeouts: Timeouts,
-    /// Who hears the dialogue.
+    /// Hears the dialogue.
     pub witness: Option<Arc<dyn Witness>>,
     /// Is told the step that the session is in, of [`STEPS`](super::STEPS).
     pub pulse: Option<Pulse>,
@@ -106,7 +106,7 @@ impl fmt::Debug for Halt {
 /// How a session is encrypted.
 #[derive(Debug, Clone)]
 pub struct Tls {
-    /// What is demanded.
+    /// The demand.
     pub policy: TlsPolicy,
     /// From the first octet on (RFC 8314), as on port 465, instead of by STARTTLS.
     pub is_implicit: bool,
@@ -117,7 +117,7 @@ pub struct Tls {
     pub name: ServerName<'static>,
 }
 
-/// What a session demands of TLS.
+/// A session's demand on TLS.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum TlsPolicy {
     /// Encrypted if offered, without verifying the server (RFC 7435). If TLS fails, the caller may connect again in the clear:
@@ -129,7 +129,7 @@ pub enum TlsPolicy {
     Verified,
 }
 
-/// Who to say we are.
+/// Credentials for the server.
 #[derive(Debug, Clone)]
 pub struct Auth {
     /// Name and password.
@@ -138,7 +138,7 @@ pub struct Auth {
     pub needs: Channel,
 }
 
-/// How much a session is protected, ascending.
+/// The protection of a session, ascending.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Channel {
     /// Anybody on the way can read it.
@@ -149,7 +149,7 @@ pub enum Channel {
     Verified,
 }
 
-/// How long a session waits: RFC 5321 section 4.5.3.2, unless it says otherwise.
+/// Timeouts of a session: RFC 5321 section 4.5.3.2, unless it says otherwise.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Timeouts {
     /// For the connection to be made, and for a TLS handshake. Default 30 s.

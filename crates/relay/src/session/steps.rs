@@ -29,10 +29,10 @@ pub(super) const HANDSHAKE: u8 = 5;
 pub(crate) const LOOKING_UP: u8 = 14;
 /// A message is read.
 pub(crate) const READING: u8 = 15;
-/// What became of a message is recorded.
+/// The outcome of a message is being recorded.
 pub(crate) const RECORDING: u8 = 16;
 
-/// What is waited for. `is_writing`: something is written first.
+/// The state of a wait. `is_writing`: something is written first.
 pub(super) fn of(step: Step, is_writing: bool) -> u8 {
     match step {
         _ if is_writing => 13,

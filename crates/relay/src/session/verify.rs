@@ -7,7 +7,7 @@ use posthaste_smtp::{MailFrom, RcptTo, Reply, ReversePath};
 
 use super::{Loss, Session};
 
-/// What a host says of a recipient.
+/// A host's verdict on a recipient.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Verdict {
     /// 2yz to RCPT: it takes mail for it.

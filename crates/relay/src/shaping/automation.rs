@@ -1,4 +1,4 @@
-//! What follows from replies: which rules one matches, and whether it is one too many.
+//! Consequences of replies: the rules that one matches, and the reply that is one too many.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
@@ -22,7 +22,7 @@ pub struct Rule {
     pub classes: Vec<String>,
     /// So many replies in so many seconds.
     pub after: (u32, u32),
-    /// What is done.
+    /// The action.
     pub action: Action,
     /// For what.
     pub target: Target,
@@ -146,7 +146,7 @@ impl Automation {
     }
 }
 
-/// How many replies there were lately, by rule and by what it is done for. In memory only.
+/// Recent replies, by rule and by scope. In memory only.
 #[derive(Debug, Default)]
 pub struct Counts {
     seen: HashMap<(u32, Scope), VecDeque<u64>>,

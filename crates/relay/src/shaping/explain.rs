@@ -1,4 +1,4 @@
-//! Which rules apply to a destination, in words.
+//! Rules for a destination, in words.
 
 use std::fmt::Display;
 
@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use super::{Named, OfSite, Rules, Sections, Sourced};
 
-/// What applies to mail for a domain.
+/// The rules for mail for a domain.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct Explained {
     /// Of the recipients.
@@ -24,11 +24,11 @@ pub struct Explained {
     pub problem: Option<String>,
     /// Sections that apply, the most specific last.
     pub sections: Vec<String>,
-    /// What they say together.
+    /// The values that they give together.
     pub values: Vec<Value>,
     /// Recipients that wait; `None` if no server was asked.
     pub waiting: Option<u64>,
-    /// What limits there are now; empty if no server was asked.
+    /// Limits in use now; empty if no server was asked.
     pub now: Vec<Now>,
 }
 
@@ -51,17 +51,17 @@ pub struct Value {
 /// The state of a limit.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Now {
-    /// What.
+    /// The name of the limit.
     pub what: String,
     /// How it stands.
     pub state: String,
-    /// Whether mail waits for it now.
+    /// True if mail waits for it now.
     pub binds: bool,
     /// Seconds until it lets something through, if that is known.
     pub secs: Option<f64>,
 }
 
-/// What applies where the rules say nothing.
+/// Values where the rules say nothing.
 #[derive(Debug, Clone, Copy)]
 pub struct Defaults {
     /// Connections at a time.
@@ -73,7 +73,7 @@ pub struct Defaults {
 }
 
 impl Rules {
-    /// What applies to mail of a tenant for a domain, whose mail hosts are known, as it leaves from these sources.
+    /// The rules for mail of a tenant for a domain, whose mail hosts are known, as it leaves from these sources.
     pub fn explain(
         &self,
         domain: &str,
@@ -106,7 +106,7 @@ impl Rules {
     }
 }
 
-/// What applies to all sources once, then what applies to each alone.
+/// The rules for all sources once, then what applies to each alone.
 fn by_source(of_sources: Vec<(&str, Vec<Value>)>) -> Vec<Value> {
     let is_of_all = |value: &Value| of_sources.iter().all(|(_, values)| values.contains(value));
     let first = of_sources.first().map_or(&[][..], |(_, values)| values);

@@ -26,7 +26,7 @@ pub struct File {
     pub tenant: BTreeMap<String, Tenant>,
 }
 
-/// What applies to some sites.
+/// The rules for some sites.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Section {
@@ -92,7 +92,7 @@ pub struct Total {
     pub message_rate: Option<Rate>,
 }
 
-/// What applies to a tenant's mail, wherever it goes.
+/// The rules for a tenant's mail, wherever it goes.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Tenant {

@@ -8,14 +8,14 @@ use toml::{Table, Value};
 use self::tls::TlsPolicies;
 use super::{Rules, ShapingError};
 
-/// What has become of a file.
+/// The result of converting a file.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Converted {
     /// A file of ours, which [`Rules::parse`] reads.
     pub shaping: String,
     /// Tables `[[relay.tls_policy]]` of the server's configuration, from `enable_tls`, in the order in which they apply.
     pub tls_policies: String,
-    /// What has no equivalent: `section: key: why`.
+    /// Keys without an equivalent: `section: key: why`.
     pub ignored: Vec<String>,
     /// Sources with limits of their own, each once: the configuration must have them.
     pub sources: Vec<String>,
@@ -30,7 +30,7 @@ pub enum KumoError {
     /// It is larger than 16 MiB.
     #[error("it is larger than 16 MiB")]
     Size,
-    /// What was made of it is no file of ours.
+    /// The result is no file of ours.
     #[error("it cannot be converted: {0}")]
     Shaping(#[from] ShapingError),
 }

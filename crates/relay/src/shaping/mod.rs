@@ -64,14 +64,14 @@ pub struct Sourced<T> {
 /// Sections that apply to a domain, for [`Rules::of_site`].
 pub type Sections = BTreeSet<u32>;
 
-/// What is wrong with a file.
+/// The mistake in a file.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ShapingError {
     /// It cannot be read.
     #[error("{}: {error}", file.display())]
     Read {
-        /// Which.
+        /// The file.
         file: PathBuf,
         /// Why not.
         error: std::io::Error,
@@ -79,19 +79,19 @@ pub enum ShapingError {
     /// It is no TOML, or has keys or values that mean nothing.
     #[error("{file}:{line}: {why}")]
     Toml {
-        /// Which.
+        /// The file.
         file: String,
         /// Where.
         line: usize,
-        /// What is wrong.
+        /// The mistake.
         why: String,
     },
-    /// What it says cannot be meant.
+    /// The file has values that cannot be meant.
     #[error("{section}: {why}")]
     Meaning {
         /// File and section.
         section: String,
-        /// What is wrong.
+        /// The mistake.
         why: String,
     },
 }
@@ -155,12 +155,12 @@ impl Rules {
         Rules::merge(vec![(parse(name, text)?, name.to_owned())])
     }
 
-    /// Whether nothing is said at all.
+    /// True if nothing is said at all.
     pub fn is_empty(&self) -> bool {
         self.sections.is_empty() && self.tenants.is_empty()
     }
 
-    /// What follows from replies.
+    /// Consequences of replies.
     pub fn automation(&self) -> &Automation {
         &self.automation
     }

@@ -1,4 +1,4 @@
-//! Which rules apply, and what they say.
+//! Rules for a site, a domain or a tenant, and their values.
 
 use std::collections::BTreeMap;
 
@@ -7,16 +7,16 @@ use posthaste_units::Rate;
 use super::file::Total;
 use super::{Kind, Rules, Section, Sections, Sourced};
 
-/// What applies to a site. What is `None` is not said.
+/// The rules for a site. What is `None` is not said.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct OfSite {
     /// Connections at a time.
     pub connections: Option<Sourced<u32>>,
-    /// How often connections are opened.
+    /// Rate of opening connections.
     pub connection_rate: Option<Sourced<Rate>>,
     /// Connections at a time to one address.
     pub connections_per_address: Option<Sourced<u32>>,
-    /// How many messages are sent.
+    /// Rate of messages.
     pub message_rate: Option<Sourced<Rate>>,
     /// Messages that one connection carries.
     pub messages_per_connection: Option<Sourced<u32>>,
@@ -41,9 +41,9 @@ pub struct TotalOf {
     pub name: String,
     /// Connections at a time.
     pub connections: Option<u32>,
-    /// How often connections are opened.
+    /// Rate of opening connections.
     pub connection_rate: Option<Rate>,
-    /// How many messages are sent.
+    /// Rate of messages.
     pub message_rate: Option<Rate>,
 }
 
@@ -52,23 +52,23 @@ pub struct TotalOf {
 pub struct Named {
     /// Its name.
     pub name: String,
-    /// What it limits, and where that is said.
+    /// The limit, and where it is said.
     pub limit: Sourced<Total>,
 }
 
-/// What applies to a domain by itself.
+/// The rules for a domain by itself.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct OfDomain {
-    /// How many messages are sent to it.
+    /// Rate of messages to it.
     pub message_rate: Option<Sourced<Rate>>,
     /// Limits whose message rates apply.
     pub limits: Vec<Named>,
 }
 
-/// What applies to a tenant.
+/// The rules for a tenant.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct OfTenant {
-    /// How many of its messages are sent.
+    /// Rate of its messages.
     pub message_rate: Option<Sourced<Rate>>,
     /// Limits whose message rates apply.
     pub limits: Vec<Named>,
@@ -80,7 +80,7 @@ impl Rules {
         matching(&self.by_domain, domain).collect()
     }
 
-    /// What applies to a site of these hosts, for mail that leaves from a source. `joined`: what the domains that are routed to it bring.
+    /// The rules for a site of these hosts, for mail that leaves from a source. `joined`: what the domains that are routed to it bring.
     pub fn of_site(&self, source: &str, hosts: &[&str], joined: &Sections) -> OfSite {
         let mut sections = self.by_hosts(hosts);
         sections.extend(joined);
@@ -138,7 +138,7 @@ impl Rules {
         site
     }
 
-    /// What limits the messages to a domain from a source. `domain` is in lower case.
+    /// The limits of the messages to a domain from a source. `domain` is in lower case.
     pub fn messages_to(&self, domain: &str, source: &str) -> OfDomain {
         let found = self.with_parts(self.of_domain(domain), source);
         let mut found: Vec<&Section> = found.into_iter().map(|number| self.at(number)).collect();
@@ -155,7 +155,7 @@ impl Rules {
         of
     }
 
-    /// What limits a tenant's mail; `None` if nothing does. Mail without a tenant has no such limit.
+    /// The limits of a tenant's mail; `None` if nothing does. Mail without a tenant has no such limit.
     pub fn messages_of(&self, tenant: &str) -> Option<OfTenant> {
         let said = match tenant {
             "" => return None,
@@ -166,12 +166,12 @@ impl Rules {
         Some(OfTenant { message_rate, limits })
     }
 
-    /// Whether tenants have limits.
+    /// True if tenants have limits.
     pub fn limits_tenants(&self) -> bool {
         !self.tenants.is_empty()
     }
 
-    /// Whether messages to a domain have limits of their own.
+    /// True if messages to a domain have limits of their own.
     pub fn limits_domains(&self) -> bool {
         let limits = |section: &Section| section.values.message_rate.is_some() || !section.limits.is_empty();
         self.sections.iter().any(|section| section.kind == Kind::Domain && limits(section))

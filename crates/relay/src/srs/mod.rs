@@ -192,7 +192,7 @@ const TAG_BYTES: usize = 4;
 /// Days are counted modulo this.
 const DAYS: u16 = 1024;
 
-/// What follows `SRS0` or `SRS1` in any case and one of the separators that are in use.
+/// The rest after `SRS0` or `SRS1` in any case and one of the separators that are in use.
 fn tagged<'a>(local: &'a str, tag: &str) -> Option<&'a str> {
     let begins = local.get(..TAG_BYTES)?.eq_ignore_ascii_case(tag);
     local.get(TAG_BYTES..).filter(|_| begins)?.strip_prefix(['=', '+', '-'])

@@ -40,7 +40,7 @@ pub struct Suppressed {
     /// Whose mail; empty: everybody's.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub tenant: String,
-    /// What has put it there.
+    /// The cause of the entry.
     #[serde(default)]
     pub source: Source,
     /// Why, for people.
@@ -54,7 +54,7 @@ pub struct Suppressed {
     pub expires: Option<u64>,
 }
 
-/// What has put an address on the list.
+/// The cause of an entry.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Source {
@@ -67,7 +67,7 @@ pub enum Source {
     Complaint,
 }
 
-/// Which entries are meant. Nothing set: all.
+/// A filter of entries. Nothing set: all.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Wanted {
@@ -89,9 +89,9 @@ pub enum SuppressionError {
     /// The file.
     #[error("the suppression list {}: {why}", path.display())]
     File {
-        /// Which.
+        /// The file.
         path: PathBuf,
-        /// What is wrong.
+        /// The mistake.
         why: String,
     },
     /// An entry that cannot be on a list; none was added.
@@ -112,7 +112,7 @@ pub struct Suppressions {
     writing: Mutex<u64>,
 }
 
-/// What was fed and is not in the file yet.
+/// Entries that were fed and are not in the file yet.
 #[derive(Debug, Default)]
 struct Fed {
     entries: BTreeMap<String, Vec<u8>>,
@@ -146,7 +146,7 @@ impl Suppressions {
         Ok(list)
     }
 
-    /// Whether nothing is suppressed: then nothing need be asked.
+    /// True if nothing is suppressed: then nothing need be asked.
     pub fn is_empty(&self) -> bool {
         self.count.load(Ordering::Relaxed) == 0
     }
@@ -254,7 +254,7 @@ impl Suppressions {
         Ok(())
     }
 
-    /// Whether something waits for a flush.
+    /// True if something waits for a flush.
     pub fn is_fed(&self) -> bool {
         !self.fed().entries.is_empty()
     }

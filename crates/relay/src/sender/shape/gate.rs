@@ -1,4 +1,4 @@
-//! What may be sent now.
+//! The gate of mail that may be sent now.
 
 use std::cell::Cell;
 use std::sync::Arc;
@@ -30,17 +30,17 @@ impl<'a> MessageGate<'a> {
         }
     }
 
-    /// Whether it has held anything up.
+    /// True if it has held anything up.
     pub fn has_parked(&self) -> bool {
         self.has_parked.get()
     }
 
-    /// Those of the message that was let through.
+    /// The tokens of the message that was let through.
     pub fn into_tokens(self) -> Tokens {
         self.tokens
     }
 
-    /// Whether all of them have a token; if not, `parked` waits.
+    /// True if all of them have a token; if not, `parked` waits.
     fn allows(&self, limits: &Together, parked: Parked) -> bool {
         let Some(limits) = limits else { return true };
         match check(limits, self.now) {

@@ -15,21 +15,21 @@ use crate::limit::{OpenCount, Opened};
 use crate::queue::Parked;
 use crate::sender::site::Site;
 
-/// Who is woken when a limit allows more.
+/// The task that is woken when a limit allows more.
 #[derive(Debug)]
 pub(in crate::sender) enum Waiter {
     /// A site that has something to send.
     Message(Weak<Site>),
     /// A site that needs one more connection.
     Connection(Weak<Site>),
-    /// What the queue has parked.
+    /// Mail that the queue has parked.
     Parked(Parked),
 }
 
 /// A rate, and who waits for it.
 #[derive(Debug)]
 pub(in crate::sender) struct RateLimit {
-    /// What it limits.
+    /// The name of the limited mail.
     pub name: Arc<str>,
     /// Where that is said.
     pub from: Arc<str>,
@@ -72,12 +72,12 @@ impl RateLimit {
         }
     }
 
-    /// Whether the bucket is full and nobody has a token set aside.
+    /// True if the bucket is full and nobody has a token set aside.
     pub fn is_full(&self, now: u64) -> bool {
         self.bucket.debt(now) == 0 && self.reserved() == 0
     }
 
-    /// What goes on with another rate: tokens that are set aside count as taken.
+    /// The bucket with another rate: tokens that are set aside count as taken.
     pub fn bucket_with(&self, rate: Rate, now: u64) -> Bucket {
         let bucket = self.bucket.with_rate(rate, now);
         let tokens = bucket.available(now).saturating_sub(self.reserved());
@@ -147,13 +147,13 @@ impl RateLimit {
     }
 }
 
-/// Whether each of some limits has a token; else the one that has none for the longest time, and until when.
+/// Checks that each of some limits has a token; else gives the one that has none for the longest time, and until when.
 pub(in crate::sender) fn check(limits: &[Arc<RateLimit>], now: u64) -> Result<(), (&Arc<RateLimit>, u64)> {
     let refused = limits.iter().filter_map(|limit| Some((limit, limit.until(now)?)));
     refused.max_by_key(|(_, until)| *until).map_or(Ok(()), Err)
 }
 
-/// Which limits have tokens again when.
+/// Limits by the time at which they have tokens again.
 #[derive(Debug)]
 pub(in crate::sender) struct Alarm {
     opened: Instant,
@@ -239,7 +239,7 @@ impl Alarm {
 /// Connections at a time that some sites share, and which of them wait.
 #[derive(Debug)]
 pub(in crate::sender) struct OpenLimit {
-    /// What it limits.
+    /// The name of the limited mail.
     pub name: Arc<str>,
     count: Arc<OpenCount>,
     waiting: Mutex<Waiters>,
@@ -267,7 +267,7 @@ impl OpenLimit {
         self.count.count()
     }
 
-    /// One more, unless `most` are open.
+    /// Opens one more, unless `most` are open.
     pub fn open(self: &Arc<Self>, most: u32) -> Option<Permit> {
         self.count.open(most).map(|opened| Permit { opened, limit: self.clone() })
     }
@@ -307,7 +307,7 @@ impl OpenLimit {
         self.waiting().idle.remove(&connection);
     }
 
-    /// One that was woken for a site that waits has something to send: others may end for it.
+    /// Wakes an idle one for a site that waits: others may end for it.
     pub fn wake_idle(&self) {
         self.waiting().wake_idle();
     }

@@ -34,14 +34,14 @@ pub(super) struct Shaper {
     counts: Mutex<Counts>,
 }
 
-/// What the domains that are routed to a site bring, of the rules of a version.
+/// Sections that the domains routed to a site bring, of the rules of a version.
 #[derive(Debug, Default)]
 pub(super) struct Joined {
     version: u64,
     pub sections: Sections,
 }
 
-/// What applies where the rules say nothing.
+/// Settings where the rules say nothing.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Base {
     pub connections: usize,
@@ -68,13 +68,13 @@ type Together = Option<Arc<[Arc<RateLimit>]>>;
 #[derive(Debug)]
 struct State {
     rules: Arc<Rules>,
-    /// How often the rules have changed.
+    /// Number of changes of the rules.
     version: u64,
     rates: HashMap<Arc<str>, Arc<RateLimit>>,
     open: HashMap<Arc<str>, Arc<OpenLimit>>,
     lanes: HashMap<Lane, Together>,
     tenants: HashMap<Arc<str>, Together>,
-    /// What is sent more slowly for a time.
+    /// Mail that is sent more slowly for a time.
     slowed: HashMap<Scope, Slow>,
     /// More limits than this: what is not in use goes.
     tidy_at: usize,
@@ -111,7 +111,7 @@ impl Shaper {
         self.state().rules.clone()
     }
 
-    /// Those in force, and the sections that domains bring to a site, if it has joined under these rules.
+    /// The rules in force, and the sections that domains bring to a site, if it has joined under these rules.
     pub fn rules_of(&self, joined: &Joined) -> (Arc<Rules>, Sections) {
         let state = self.state();
         let brought = if joined.version == state.version { joined.sections.clone() } else { Sections::new() };
@@ -139,12 +139,12 @@ impl Shaper {
         state.rates.values().flat_map(|limit| limit.drain()).collect()
     }
 
-    /// How often rules have been counted.
+    /// Counts of replies that rules match.
     pub fn counts(&self) -> MutexGuard<'_, Counts> {
         self.counts.lock().expect("counts of replies")
     }
 
-    /// Whether tenants or domains have limits of their own: then recipients of several domains do not share a transaction.
+    /// True if tenants or domains have limits of their own: then recipients of several domains do not share a transaction.
     pub fn limits_lanes(&self) -> bool {
         self.limits_lanes.load(Ordering::Relaxed)
     }
@@ -154,7 +154,7 @@ impl Shaper {
         Arc::new(SiteLimits::of(self.base, source, site))
     }
 
-    /// What applies to a site, now that a domain is routed to it; `None`: as before.
+    /// The rules for a site, now that a domain is routed to it; `None`: as before.
     pub fn join(&self, key: &SiteKey<'_>, domain: &str, joined: &mut Joined) -> Option<Arc<SiteLimits>> {
         let mut state = self.state();
         let brought = state.rules.of_domain(domain);
@@ -168,7 +168,7 @@ impl Shaper {
         Some(Arc::new(SiteLimits::find(key, &joined.sections, self.base, &mut state, self.alarm.now())))
     }
 
-    /// Those of these limits that are in use.
+    /// The limits of these names that are in use.
     pub fn known(&self, names: &[String]) -> Vec<Arc<RateLimit>> {
         let state = self.state();
         names.iter().filter_map(|name| state.rates.get(&**name).cloned()).collect()
@@ -179,14 +179,14 @@ impl Shaper {
         self.state().open(format!("address {address} from {source}"))
     }
 
-    /// What limits a tenant's messages to a site.
+    /// The limits of a tenant's messages to a site.
     fn tenant(&self, site: &SiteLimits, tenant: &Arc<str>) -> Together {
         let (mut state, now) = (self.state(), self.alarm.now());
         let found = if tenant.is_empty() { None } else { state.tenant(tenant, now) };
         with(found, state.slow_at(Label::Tenant(tenant.clone()), site, now))
     }
 
-    /// What limits messages of a tenant and a campaign to a domain at a site.
+    /// The limits of a tenant's and a campaign's messages to a domain at a site.
     fn lane(&self, site: &SiteLimits, tenant: &Arc<str>, campaign: &Arc<str>, domain: &Arc<str>) -> Together {
         let (mut state, now) = (self.state(), self.alarm.now());
         let found = state.lane(&site.source, tenant, domain, now);
@@ -236,7 +236,7 @@ impl State {
         self.slow(&scope, &name, now)?.0
     }
 
-    /// What was found is found anew; limits keep what they have counted.
+    /// Clears cached rule look-ups; limits keep their counts.
     fn forget_found(&mut self) {
         self.lanes.clear();
         self.tenants.clear();

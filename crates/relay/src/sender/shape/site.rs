@@ -1,4 +1,4 @@
-//! What applies to one site.
+//! The rules for one site.
 
 use std::sync::Arc;
 
@@ -6,7 +6,7 @@ use super::{Base, OpenLimit, Permit, RateLimit, State};
 use crate::queue::Scope;
 use crate::shaping::{FAILURES_BEFORE_PAUSE, Sections, Sourced};
 
-/// Which site.
+/// The site.
 #[derive(Debug, Clone, Copy)]
 pub(in crate::sender) struct SiteKey<'a> {
     pub source: &'a str,
@@ -22,11 +22,11 @@ pub(in crate::sender) struct SiteLimits {
     /// The name of the site.
     pub site: Arc<str>,
     pub connections: usize,
-    /// Whether a rule or an operator says how many connections.
+    /// True if a rule or an operator says how many connections.
     pub says_connections: bool,
     pub messages_per_connection: u64,
     pub recipients_per_message: usize,
-    /// Whether messages are sent with BDAT to hosts that offer it.
+    /// True if messages are sent with BDAT to hosts that offer it.
     pub has_chunking: bool,
     pub connections_per_address: Option<u32>,
     /// Tries of all hosts, in a row, that come to nothing before the site pauses.
@@ -108,7 +108,7 @@ impl SiteLimits {
         }
     }
 
-    /// Whether connections are limited with others.
+    /// True if connections are limited with others.
     pub fn shares_connections(&self) -> bool {
         !self.connecting.is_empty() || !self.open.is_empty()
     }
@@ -123,7 +123,7 @@ impl SiteLimits {
         Ok(permits)
     }
 
-    /// Whether others wait for the connections of this site.
+    /// True if others wait for the connections of this site.
     pub fn is_waited_for(&self) -> bool {
         self.open.iter().any(|(limit, _)| limit.is_waited_for())
     }
