@@ -30,6 +30,8 @@ pub const MIXED: &str = "From: bob@example.net\r\nTo: ann@example.org\r\nSubject
 /// The mailboxes of `ann`.
 pub fn store() -> FakeStore {
     let store = FakeStore::new("ann");
+    let limits = QuotaLimits { bytes: Some(10 << 10), messages: Some(20) };
+    store.set_quota(Some(QuotaUse { bytes: 5000, messages: 3, limits }));
     for name in ["Drafts", "Sent", "Entw\u{fc}rfe", "Lists/rust", "Empty", "Damaged"] {
         store.create(name);
     }
@@ -94,6 +96,8 @@ pub struct Host {
     pub store: FakeStore,
     /// The most octets of a message that were in memory at once.
     pub piece_bytes_max: usize,
+    /// Times that the store was to look for changes by other programs.
+    pub looks: usize,
     account: Option<Arc<dyn MailAccount>>,
     view: Option<Box<dyn MailboxView>>,
     names: Vec<Option<posthaste_mailstore::ListedMailbox>>,
@@ -119,6 +123,7 @@ impl Host {
             closed: false,
             store: store(),
             piece_bytes_max: 0,
+            looks: 0,
             account: None,
             view: None,
             names: Vec::new(),
@@ -126,8 +131,6 @@ impl Host {
             body: None,
             writer: None,
         };
-        let limits = QuotaLimits { bytes: Some(10 << 10), messages: Some(20) };
-        host.store.set_quota(Some(QuotaUse { bytes: 5000, messages: 3, limits }));
         assert!(host.machine.output().starts_with(b"* OK [CAPABILITY IMAP4rev1 "));
         host.machine.output_mut().clear();
         host
@@ -199,6 +202,7 @@ impl Host {
             }
             ImapEvent::Unselect => self.view = None,
             ImapEvent::Changes { may_expunge, looks } => {
+                self.looks += usize::from(looks);
                 let view = self.view.as_deref_mut().unwrap();
                 let changes = now(if looks { view.advance(may_expunge) } else { view.catch_up(may_expunge) });
                 let changes = changes.as_ref().map(|changes| mail::changes(changes, view));
