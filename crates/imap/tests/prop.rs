@@ -231,3 +231,30 @@ fn octets_after_starttls_end_the_session() {
     assert_eq!(host.output, b"* BYE Octets after STARTTLS\r\n");
     assert!(host.closed);
 }
+
+/// A look lists the whole directory, which the command itself has changed.
+#[test]
+fn own_changes_ask_for_no_look_at_others() {
+    let mut host = Host::new(ImapConfig::new("mail.example.org"), true);
+    host.read(b"x LOGIN ann secret\r\nw APPEND INBOX {3+}\r\nabc\r\ny SELECT INBOX\r\n");
+    for (command, looks) in [
+        (&b"a NOOP"[..], 1),
+        (b"b APPEND INBOX {3+}\r\nabc", 0),
+        (b"c STORE 1:2 +FLAGS (\\Deleted)", 0),
+        (b"d UID STORE 1 -FLAGS.SILENT (\\Seen)", 0),
+        (b"e COPY 1 Sent", 0),
+        (b"f MOVE 2 Sent", 0),
+        (b"g FETCH 2 BODY[]", 0),
+        (b"h FETCH 2 BODY[]", 1),
+        (b"i EXPUNGE", 0),
+        (b"j CHECK", 1),
+        (b"k APPEND Nowhere {3+}\r\nabc", 1),
+        (b"l IDLE\r\nDONE", 2),
+    ] {
+        host.looks = 0;
+        host.output.clear();
+        host.read(&[command, b"\r\n"].concat());
+        let output = String::from_utf8_lossy(&host.output);
+        assert_eq!(host.looks, looks, "{}: {output}", command.escape_ascii());
+    }
+}

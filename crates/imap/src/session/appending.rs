@@ -39,6 +39,7 @@ impl ImapMachine {
     /// Everything that can be wrong is answered before the client sends a message that it waits with (decision 52).
     pub(super) fn append(&mut self, line: &[u8], octets: u64, waits: bool) -> Option<ImapEvent> {
         let Some((tag, appending)) = parse_append(line) else { unreachable!("an APPEND was found") };
+        self.has_changed = false;
         let step = Step::Asked;
         let begun = Appending { tag, left: octets, waits, step, after_cr: false, messages: 1 };
         self.state = State::Appending(Box::new(begun));

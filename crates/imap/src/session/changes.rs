@@ -36,8 +36,8 @@ impl ImapMachine {
         Some(self.ask_changes(may_expunge))
     }
 
-    pub(super) fn ask_changes(&mut self, may_expunge: bool) -> ImapEvent {
-        ImapEvent::Changes { may_expunge, looks: !std::mem::take(&mut self.has_changed) }
+    pub(super) fn ask_changes(&self, may_expunge: bool) -> ImapEvent {
+        ImapEvent::Changes { may_expunge, looks: !self.has_changed }
     }
 
     /// Answers [`ImapEvent::Changes`]. If the mailbox is [gone](MailRefusal::Gone), the session ends (decision 14).
