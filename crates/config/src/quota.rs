@@ -101,7 +101,6 @@ mod tests {
         let domain = "[[domain]]\nname = 'example.org'\nusers = ['ann']\n";
         for (accounts, message) in [
             ("'eve@example.org' = { bytes = 1 }", "has no mailbox here"),
-            ("ann = { bytes = 1 }", "has no mailbox here"),
             ("'ann@example.org' = { bytes = 1 }\n'ANN@example.org' = {}", "is there already"),
             ("'ann@example.org' = { size = 1 }", "size"),
         ] {
