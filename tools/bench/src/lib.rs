@@ -17,6 +17,7 @@ pub mod checks;
 mod engines;
 pub mod executor;
 pub mod idle;
+pub mod mailbox;
 mod maildirs;
 mod memory;
 pub mod peers;
@@ -34,6 +35,7 @@ pub mod suite;
 use suite::Suite;
 
 /// The suites that `all` runs, in order.
-pub const SUITES: &[Suite] = &[receive::SUITE, executor::SUITE, spool::SUITE, idle::SUITE, scan::SUITE, search::SUITE];
+pub const SUITES: &[Suite] =
+    &[receive::SUITE, executor::SUITE, spool::SUITE, idle::SUITE, mailbox::SUITE, scan::SUITE, search::SUITE];
 /// Those that only run when they are named.
 pub const LONG_SUITES: &[Suite] = &[receive::GRID, relay::SUITE];

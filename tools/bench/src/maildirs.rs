@@ -27,18 +27,24 @@ const SENDERS: [&str; 6] =
 pub(crate) struct Maildirs {
     pub messages: u64,
     words: usize,
+    folders: u64,
     made: OnceLock<PathBuf>,
 }
 
 impl Maildirs {
     pub fn new(messages: u64, words: usize) -> Self {
-        Self { messages, words, made: OnceLock::new() }
+        Self { messages, words, folders: FOLDERS, made: OnceLock::new() }
+    }
+
+    /// All in one, which is `folder00`.
+    pub fn in_one(messages: u64, words: usize) -> Self {
+        Self { folders: 1, ..Self::new(messages, words) }
     }
 
     /// Where they are; the first call makes them in a directory of its own in `scratch`.
     pub fn make(&self, scratch: &Path) -> io::Result<&Path> {
         if self.made.get().is_none() {
-            let root = scratch.join(format!("mail-{}-{}", self.messages, self.words));
+            let root = scratch.join(format!("mail-{}-{}-{}", self.folders, self.messages, self.words));
             self.write(&root)?;
             // Set once: sides are started one after the other.
             let _ = self.made.set(root);
@@ -49,16 +55,37 @@ impl Maildirs {
     fn write(&self, root: &Path) -> io::Result<()> {
         let vocabulary = vocabulary();
         let mut random = fastrand::Rng::with_seed(1);
-        for folder in 0..FOLDERS {
+        for folder in 0..self.folders {
             let dir = root.join(format!("folder{folder:02}"));
             ["new", "cur", "tmp"].iter().try_for_each(|sub| fs::create_dir_all(dir.join(sub)))?;
-            for number in (folder..self.messages).step_by(FOLDERS as usize) {
+            for number in (folder..self.messages).step_by(self.folders as usize) {
                 let flags = if random.u8(..) < 200 { "S" } else { "" };
                 let name = format!("{}.M{number}P1.bench:2,{flags}", 1_600_000_000 + number);
-                fs::write(dir.join("cur").join(name), message(number, self.words, &vocabulary, &mut random))?;
+                fs::write(dir.join("cur").join(name), self.message(number, &vocabulary, &mut random))?;
             }
         }
         Ok(())
+    }
+
+    fn message(&self, number: u64, vocabulary: &[String], random: &mut fastrand::Rng) -> String {
+        // Every fourth message begins a thread, the others answer the one before in their folder.
+        let is_reply = !(number / self.folders).is_multiple_of(4);
+        let sender = SENDERS[random.usize(..SENDERS.len())];
+        let reference =
+            if is_reply { format!("In-Reply-To: <{}@bench.example>\n", number - self.folders) } else { String::new() };
+        let subject: Vec<&str> = (0..4).map(|_| word(vocabulary, random)).collect();
+        let at = date_of(number);
+        let mut text = format!(
+            "From: {sender}@bench.example>\nTo: list@lists.bench.example\nSubject: {}{}\nDate: {at}\nMessage-ID: <{number}@bench.example>\n{reference}\n",
+            if is_reply { "Re: " } else { "" },
+            subject.join(" ")
+        );
+        for count in 1..=self.words {
+            text.push_str(word(vocabulary, random));
+            text.push(if count % 12 == 0 { '\n' } else { ' ' });
+        }
+        text.push('\n');
+        text
     }
 }
 
@@ -79,27 +106,6 @@ fn vocabulary() -> Vec<String> {
 fn word<'a>(vocabulary: &'a [String], random: &mut fastrand::Rng) -> &'a str {
     let rank = (vocabulary.len() as f64).powf(random.f64()) as usize;
     &vocabulary[rank.min(vocabulary.len() - 1)]
-}
-
-fn message(number: u64, words: usize, vocabulary: &[String], random: &mut fastrand::Rng) -> String {
-    // Every fourth message begins a thread, the others answer the one before in their folder.
-    let is_reply = !(number / FOLDERS).is_multiple_of(4);
-    let sender = SENDERS[random.usize(..SENDERS.len())];
-    let reference =
-        if is_reply { format!("In-Reply-To: <{}@bench.example>\n", number - FOLDERS) } else { String::new() };
-    let subject: Vec<&str> = (0..4).map(|_| word(vocabulary, random)).collect();
-    let at = date_of(number);
-    let mut text = format!(
-        "From: {sender}@bench.example>\nTo: list@lists.bench.example\nSubject: {}{}\nDate: {at}\nMessage-ID: <{number}@bench.example>\n{reference}\n",
-        if is_reply { "Re: " } else { "" },
-        subject.join(" ")
-    );
-    for count in 1..=words {
-        text.push_str(word(vocabulary, random));
-        text.push(if count % 12 == 0 { '\n' } else { ' ' });
-    }
-    text.push('\n');
-    text
 }
 
 /// One message every twenty minutes from 2015 on, more or less: the day of the month never exceeds what every month has.

@@ -160,6 +160,23 @@ fn searching_shows_how_much_was_found() {
 }
 
 #[test]
+fn a_mailbox_is_asked_by_imap_and_all_of_it_answers() {
+    let dir = disk();
+    let options = ["mailbox", "--side", "posthaste", "--json"];
+    let output = bench_within(dir.path(), "20s", &options);
+    assert_eq!(output.status.code(), Some(0), "{output:?}");
+    let report: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    let messages = |workload: &str| {
+        rows(&report, &format!("mailbox-{workload}"))[0]["summary"]["messages"]["median"].as_f64().unwrap()
+    };
+    for all in ["fetch-flags", "fetch-sizes", "sort", "start"] {
+        assert_eq!(messages(all), 2000.0, "{all}");
+    }
+    assert_eq!((messages("fetch-envelopes"), messages("fetch-bodies"), messages("store")), (1000.0, 1000.0, 0.0));
+    assert!((1.0..2000.0).contains(&messages("search-unseen")) && messages("search-subject") >= 1.0);
+}
+
+#[test]
 fn tables_are_markdown_and_everything_listed_is_in_the_manual() {
     let dir = disk();
     let output = bench(dir.path(), &["spool", "--only", "callers-4"]);

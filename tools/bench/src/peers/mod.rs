@@ -1,8 +1,10 @@
 //! Other servers as processes on a scratch directory, with a configuration made there.
 
+mod dovecot;
 mod postfix;
 mod smtp_sink;
 
+pub use dovecot::Dovecot;
 pub use postfix::{PROCESSES_MAX, Postfix};
 pub use smtp_sink::SmtpSink;
 

@@ -1,0 +1,212 @@
+//! The servers that are asked: each is started once and serves all workloads, since the first look at a mailbox takes long.
+
+use std::collections::BTreeMap;
+use std::io::Write as _;
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use posthaste_loadgen::process::free_address;
+use posthaste_loadgen::server::ScratchServer;
+
+use super::client::Client;
+use crate::maildirs::Maildirs;
+use crate::peers::Dovecot;
+use crate::suite::{Settings, Side, SideError, Start};
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Who {
+    Ours,
+    Dovecot,
+}
+
+const LOGIN: &str = "ann@example.org";
+const PASSWORD: &str = "secret";
+
+impl Who {
+    pub const ALL: [Self; 2] = [Self::Ours, Self::Dovecot];
+
+    pub fn side(self, start: Start) -> Side {
+        let (name, durability) = match self {
+            Self::Ours => ("posthaste", "spool synced before OK"),
+            Self::Dovecot => ("Dovecot", Dovecot::DURABILITY),
+        };
+        Side { name, is_ours: self == Self::Ours, durability, start }
+    }
+
+    /// The Maildir below the directory of a side.
+    fn maildir(self, dir: &Path) -> PathBuf {
+        match self {
+            Self::Ours => dir.join("data/mail/example.org/ann/Maildir"),
+            Self::Dovecot => dir.join("mail"),
+        }
+    }
+
+    fn launch(self, settings: &Settings, dir: &Path) -> Result<Running, SideError> {
+        match self {
+            Self::Ours => {
+                let address = free_address().map_err(SideError::failed("a free port"))?;
+                let config = dir.join("posthaste.toml");
+                std::fs::write(&config, configuration(address)).map_err(SideError::failed("configuration"))?;
+                let server = ScratchServer::start(&settings.program, dir, Some(&config));
+                let server = server.map_err(SideError::failed("posthaste serve"))?;
+                Ok(Running::Ours(address, Box::new(server)))
+            }
+            Self::Dovecot => Dovecot::start(dir, &self.maildir(dir)).map(Running::Dovecot),
+        }
+    }
+}
+
+fn configuration(imap: SocketAddr) -> String {
+    format!(
+        "host_name = \"mx.example.org\"
+[auth]
+file = \"passwords\"
+[storage]
+data = \"data\"
+[[listener]]
+address = \"127.0.0.1:0\"
+[[listener]]
+protocol = \"imap\"
+address = \"{imap}\"
+[[domain]]
+name = \"example.org\"
+users = [\"ann\"]
+"
+    )
+}
+
+enum Running {
+    Ours(SocketAddr, Box<ScratchServer>),
+    Dovecot(Dovecot),
+}
+
+impl Running {
+    fn log_in(&self) -> Result<Client, SideError> {
+        let address = match self {
+            Self::Ours(address, _) => *address,
+            Self::Dovecot(server) => server.address,
+        };
+        Client::log_in(address, LOGIN, PASSWORD).map_err(SideError::failed("login"))
+    }
+
+    fn pid(&self) -> u32 {
+        match self {
+            Self::Ours(_, server) => server.pid(),
+            Self::Dovecot(server) => server.pid(),
+        }
+    }
+}
+
+/// A side's directory, and its server while it runs.
+struct Place {
+    dir: PathBuf,
+    running: Option<Running>,
+}
+
+/// Both, each started when it is first asked for, with a Maildir of its own: hard links to the same files.
+pub(super) struct Servers {
+    mail: Maildirs,
+    places: Mutex<BTreeMap<Who, Result<Place, SideError>>>,
+}
+
+impl Servers {
+    pub fn new(mail: Maildirs) -> Self {
+        Self { mail, places: Mutex::default() }
+    }
+
+    pub fn messages(&self) -> u64 {
+        self.mail.messages
+    }
+
+    /// A session with the server of a side.
+    pub fn of(&self, who: Who, settings: &Settings, dir: &Path) -> Result<Client, SideError> {
+        let mut places = self.lock();
+        let place = places.entry(who).or_insert_with(|| self.begin(who, settings, dir));
+        place.as_mut().map_err(|error| error.clone())?.log_in(who, settings)
+    }
+
+    /// Its process; all of its others descend from it.
+    pub fn pid(&self, who: Who) -> Result<u32, SideError> {
+        let places = self.lock();
+        let place = places.get(&who).and_then(|place| place.as_ref().ok());
+        let running = place.and_then(|place| place.running.as_ref());
+        running.map(Running::pid).ok_or_else(|| SideError::Failed("it does not run".to_owned()))
+    }
+
+    /// Ends a server in order.
+    pub fn stop(&self, who: Who) {
+        if let Some(Ok(place)) = self.lock().get_mut(&who) {
+            place.running = None;
+        }
+    }
+
+    /// A session with a server that was stopped.
+    pub fn start_again(&self, who: Who, settings: &Settings) -> Result<Client, SideError> {
+        match self.lock().get_mut(&who) {
+            Some(Ok(place)) => place.log_in(who, settings),
+            _ => Err(SideError::Failed("it never ran".to_owned())),
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, BTreeMap<Who, Result<Place, SideError>>> {
+        self.places.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn begin(&self, who: Who, settings: &Settings, dir: &Path) -> Result<Place, SideError> {
+        let mail = self.mail.make(dir.parent().unwrap_or(dir)).map_err(SideError::failed("making mail"))?;
+        let maildir = who.maildir(dir);
+        link_maildir(&mail.join("folder00"), &maildir).map_err(SideError::failed("linking mail"))?;
+        match who {
+            Who::Ours => write_passwords(&settings.program, dir)?,
+            Who::Dovecot => give_away(&maildir).map_err(SideError::failed("owner of the mail"))?,
+        }
+        let mut place = Place { dir: dir.to_owned(), running: None };
+        let mut client = place.log_in(who, settings)?;
+        client.command("CREATE Copies").map_err(SideError::failed("CREATE"))?;
+        // The first look, and whatever it puts into an index.
+        client.command("SELECT INBOX").map_err(SideError::failed("SELECT"))?;
+        client.command("FETCH 1:* (FLAGS RFC822.SIZE INTERNALDATE)").map_err(SideError::failed("FETCH"))?;
+        Ok(place)
+    }
+}
+
+impl Place {
+    fn log_in(&mut self, who: Who, settings: &Settings) -> Result<Client, SideError> {
+        if self.running.is_none() {
+            self.running = Some(who.launch(settings, &self.dir)?);
+        }
+        self.running.as_ref().expect("it was set above").log_in()
+    }
+}
+
+fn link_maildir(from: &Path, to: &Path) -> std::io::Result<()> {
+    for sub in ["tmp", "new", "cur"] {
+        std::fs::create_dir_all(to.join(sub))?;
+        for entry in std::fs::read_dir(from.join(sub))? {
+            let entry = entry?;
+            std::fs::hard_link(entry.path(), to.join(sub).join(entry.file_name()))?;
+        }
+    }
+    Ok(())
+}
+
+fn give_away(maildir: &Path) -> std::io::Result<()> {
+    let owner = Some(Dovecot::OWNER);
+    ["", "tmp", "new", "cur"].iter().try_for_each(|sub| std::os::unix::fs::chown(maildir.join(sub), owner, owner))
+}
+
+fn write_passwords(program: &Path, dir: &Path) -> Result<(), SideError> {
+    let ask = || -> std::io::Result<Vec<u8>> {
+        let mut command = Command::new(program);
+        command.current_dir(dir).args(["password", LOGIN]).stdin(Stdio::piped()).stdout(Stdio::piped());
+        let mut child = command.spawn()?;
+        if let Some(mut stdin) = child.stdin.take() {
+            stdin.write_all(format!("{PASSWORD}\n").as_bytes())?;
+        }
+        Ok(child.wait_with_output()?.stdout)
+    };
+    let line = ask().map_err(SideError::failed("posthaste password"))?;
+    std::fs::write(dir.join("passwords"), line).map_err(SideError::failed("passwords"))
+}

@@ -1,0 +1,103 @@
+//! Dovecot with configuration and state in a scratch directory. Needs root, as Dovecot does.
+
+use std::fs::Permissions;
+use std::net::SocketAddr;
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::Path;
+use std::process::Command;
+
+use posthaste_loadgen::process::{Process, free_address};
+
+use super::{is_root, program, write};
+use crate::suite::SideError;
+
+/// A running Dovecot that serves one Maildir by IMAP to any login with any password; stopped when dropped.
+#[derive(Debug)]
+pub struct Dovecot {
+    process: Process,
+    /// Where it speaks IMAP.
+    pub address: SocketAddr,
+}
+
+impl Dovecot {
+    pub const DURABILITY: &str = "index written, not synced";
+    /// Who owns the mail (nobody of Debian): Dovecot refuses to serve root's.
+    pub const OWNER: u32 = 65534;
+
+    /// Starts it on a free port, with the mail in `maildir`, whose directories belong to [`Self::OWNER`].
+    ///
+    /// # Errors
+    /// When it is not installed, when we are not root, when it does not start.
+    pub fn start(dir: &Path, maildir: &Path) -> Result<Self, SideError> {
+        let program = program("dovecot", "dovecot-imapd")?;
+        if !Path::new("/usr/lib/dovecot/imap").exists() {
+            return Err(SideError::Absent("Dovecot's IMAP is not installed (package dovecot-imapd)".into()));
+        }
+        if !is_root() {
+            return Err(SideError::Absent("Dovecot has to be started as root to read another user's mail".into()));
+        }
+        let address = free_address().map_err(SideError::failed("a free port"))?;
+        let file = dir.join("dovecot.conf");
+        // Its sockets have short paths only: at most 107 octets.
+        std::fs::set_permissions(dir, Permissions::from_mode(0o755))
+            .map_err(SideError::failed("Dovecot's directory"))?;
+        write(&file, &configuration(dir, maildir, address))?;
+        let mut command = Command::new(program);
+        command.arg("-F").arg("-c").arg(&file);
+        let mut process = Process::start(&mut command, &dir.join("dovecot")).map_err(SideError::failed("dovecot"))?;
+        if let Err(error) = process.wait_until_it_listens(address) {
+            let log = std::fs::read_to_string(dir.join("log")).unwrap_or_default();
+            return Err(SideError::Failed(format!("Dovecot: {error}; {}", log.lines().last().unwrap_or_default())));
+        }
+        Ok(Self { process, address })
+    }
+
+    /// Its master process; all others descend from it.
+    pub fn pid(&self) -> u32 {
+        self.process.pid()
+    }
+}
+
+impl Drop for Dovecot {
+    fn drop(&mut self) {
+        let _ = self.process.stop();
+    }
+}
+
+/// As it is by default, but for places, port and users.
+fn configuration(dir: &Path, maildir: &Path, address: SocketAddr) -> String {
+    let (dir, maildir, owner) = (dir.display(), maildir.display(), Dovecot::OWNER);
+    format!(
+        "base_dir = {dir}/run
+state_dir = {dir}/run
+log_path = {dir}/log
+protocols = imap
+ssl = no
+disable_plaintext_auth = no
+first_valid_uid = 1
+mail_location = maildir:{maildir}
+default_internal_user = nobody
+default_internal_group = nogroup
+default_login_user = nobody
+userdb {{
+  driver = static
+  args = uid={owner} gid={owner} home={maildir} allow_all_users=yes
+}}
+passdb {{
+  driver = static
+  args = nopassword=y
+}}
+service imap-login {{
+  inet_listener imap {{
+    address = {ip}
+    port = {port}
+  }}
+  inet_listener imaps {{
+    port = 0
+  }}
+}}
+",
+        ip = address.ip(),
+        port = address.port()
+    )
+}
