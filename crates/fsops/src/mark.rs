@@ -4,6 +4,8 @@ use std::fs::File;
 use std::io;
 use std::path::{Path, PathBuf};
 
+use rustix::fs::{Mode, OFlags};
+
 /// Presence of a file that has a mark.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum MarkedFile {
@@ -44,9 +46,13 @@ pub fn mark_made(path: &Path) -> io::Result<()> {
     if mark.try_exists()? {
         return Ok(());
     }
-    File::create(&mark)?;
+    crate::open(&mark, OFlags::WRONLY | OFlags::CREATE | OFlags::CLOEXEC, Mode::from_raw_mode(0o666))?;
     let dir = mark.parent().filter(|dir| !dir.as_os_str().is_empty()).unwrap_or(Path::new("."));
-    Ok(crate::fsync(File::open(dir)?)?)
+    let synced = File::open(dir).and_then(|dir| Ok(crate::fsync(dir)?));
+    synced.inspect_err(|_| {
+        // The next try would take it for durable.
+        let _ = crate::unlink(&mark);
+    })
 }
 
 #[cfg(test)]
@@ -68,5 +74,24 @@ mod tests {
         assert_eq!(look_for_marked(&path).unwrap(), MarkedFile::Lost { mark: mark.clone() });
         std::fs::remove_file(mark).unwrap();
         assert_eq!(look_for_marked(&path).unwrap(), MarkedFile::NeverMade);
+    }
+
+    #[cfg(feature = "record")]
+    #[test]
+    fn a_mark_that_is_not_durable_is_made_again() {
+        use crate::{Faults, Machine};
+        let machine = Machine::new().unwrap();
+        let path = machine.path().join("a.json");
+        std::fs::write(&path, "x").unwrap();
+        let (syncs, changes) = machine.counts();
+        let full = Faults { fail_changes: Some((changes..u64::MAX, rustix::io::Errno::NOSPC)), ..Faults::default() };
+        for faults in [full, Faults { fail_syncs: (syncs..syncs + 100).collect(), ..Faults::default() }] {
+            machine.set_faults(faults);
+            assert!(mark_made(&path).is_err());
+            machine.set_faults(Faults::default());
+            assert!(!mark_of(&path).exists());
+        }
+        mark_made(&path).unwrap();
+        assert!(mark_of(&path).exists() && machine.counts().0 > syncs);
     }
 }
