@@ -1,10 +1,12 @@
 //! Files of redb whose failed syncs are known to all who rely on the same disk.
 
 use std::fs::File;
-use std::io;
+use std::io::{self, IoSlice};
 use std::ops::Bound;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{PoisonError, RwLock, RwLockReadGuard};
 
 use posthaste_fsops::{MarkedFile, look_for_marked, mark_made};
 use redb::backends::FileBackend;
@@ -18,14 +20,94 @@ pub(crate) enum FileError {
     #[error("the file is missing, and {} says that there was one", mark.display())]
     Missing { mark: PathBuf },
     #[error(transparent)]
-    Database(#[from] DatabaseError),
+    Database(#[from] redb::Error),
+}
+
+impl From<DatabaseError> for FileError {
+    fn from(error: DatabaseError) -> Self {
+        Self::Database(error.into())
+    }
+}
+
+/// A database, or the place for one. From the first error of the disk on redb writes nothing more, and reads only what is in memory. If the disk was full, the file is opened
+/// again then, so that this costs no restart. After other errors it is not: what a failed sync has forgotten would look well in the page cache.
+#[derive(Debug)]
+pub(crate) struct DatabaseFile {
+    path: PathBuf,
+    opened: RwLock<Option<Database>>,
+    /// A write has found the disk full.
+    was_full: AtomicBool,
+}
+
+impl DatabaseFile {
+    /// Opens a file and verifies all of its checksums, if it was ever made. Writes nothing into it that it was not left without: it opens on a full disk, too. Blocks.
+    ///
+    /// # Errors
+    /// [`FileError::Missing`], and those of reading.
+    pub fn open(path: &Path) -> Result<Self, FileError> {
+        let opened = if is_made(path)? { Some(open_made(path, true)?) } else { None };
+        Ok(DatabaseFile { path: path.to_owned(), opened: RwLock::new(opened), was_full: AtomicBool::new(false) })
+    }
+
+    /// Reads; `None`: there is no file. Blocks.
+    ///
+    /// # Errors
+    /// Those of reading; [`FileError::Missing`].
+    pub fn read<T>(&self, read: impl Fn(&Database) -> Result<T, redb::Error>) -> Result<Option<T>, FileError> {
+        match self.opened().as_ref().map(&read) {
+            None if !is_made(&self.path)? => return Ok(None),
+            None => {}
+            Some(Err(redb::Error::PreviousIo)) if self.was_full() => {}
+            Some(done) => return Ok(Some(done?)),
+        }
+        self.open_again()?;
+        Ok(self.opened().as_ref().map(read).transpose()?)
+    }
+
+    /// Writes into the file, which is made if it is not there, and has its loss noticed from then on. Blocks.
+    ///
+    /// # Errors
+    /// Those of writing: if the disk was full, the next write opens the file again. [`FileError::Missing`].
+    pub fn write<T>(&self, write: impl FnOnce(&Database) -> Result<T, redb::Error>) -> Result<T, FileError> {
+        if self.was_full() || self.opened().is_none() {
+            self.open_again()?;
+        }
+        // Before anything in it is acknowledged.
+        mark_made(&self.path).map_err(DatabaseError::from)?;
+        let opened = self.opened();
+        let written = write(opened.as_ref().ok_or(redb::Error::DatabaseClosed)?);
+        if written.as_ref().is_err_and(is_full) {
+            self.was_full.store(true, Ordering::Release);
+        }
+        Ok(written?)
+    }
+
+    fn opened(&self) -> RwLockReadGuard<'_, Option<Database>> {
+        self.opened.read().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn was_full(&self) -> bool {
+        self.was_full.load(Ordering::Acquire)
+    }
+
+    /// A file that was verified when it was opened first, or a new one.
+    fn open_again(&self) -> Result<(), FileError> {
+        let mut opened = self.opened.write().unwrap_or_else(PoisonError::into_inner);
+        // It holds the lock of the file.
+        *opened = None;
+        *opened = Some(if is_made(&self.path)? { open_made(&self.path, false)? } else { make(&self.path)? });
+        self.was_full.store(false, Ordering::Release);
+        Ok(())
+    }
+}
+
+fn is_full(error: &redb::Error) -> bool {
+    let redb::Error::Io(error) = error else { return false };
+    matches!(error.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded)
 }
 
 /// True if the file is there; false if it was never made.
-///
-/// # Errors
-/// [`FileError::Missing`], and errors of looking.
-pub(crate) fn is_made(path: &Path) -> Result<bool, FileError> {
+fn is_made(path: &Path) -> Result<bool, FileError> {
     match look_for_marked(path).map_err(DatabaseError::from)? {
         MarkedFile::Present => Ok(true),
         MarkedFile::NeverMade => Ok(false),
@@ -33,17 +115,7 @@ pub(crate) fn is_made(path: &Path) -> Result<bool, FileError> {
     }
 }
 
-/// Opens a file and verifies all of its checksums, or makes it. It has its name, durably, only once it is a whole database: an empty file is a damaged one. Blocks.
-///
-/// # Errors
-/// [`FileError::Missing`]: it was made before.
-pub(crate) fn open(path: &Path) -> Result<Database, FileError> {
-    let database = if is_made(path)? { open_made(path)? } else { make(path)? };
-    mark_made(path).map_err(DatabaseError::from)?;
-    Ok(database)
-}
-
-fn open_made(path: &Path) -> Result<Database, DatabaseError> {
+fn open_made(path: &Path, verifies: bool) -> Result<Database, DatabaseError> {
     let file = open_file(path, OFlags::empty())?;
     if file.metadata()?.len() == 0 {
         return Err(StorageError::Corrupted("the file is empty".to_owned()).into());
@@ -51,12 +123,15 @@ fn open_made(path: &Path) -> Result<Database, DatabaseError> {
     // redb panics at some damaged files.
     let opened = catch_unwind(AssertUnwindSafe(|| {
         let mut database = over(file)?;
-        database.check_integrity()?;
+        if verifies {
+            database.check_integrity()?;
+        }
         Ok(database)
     }));
     opened.unwrap_or_else(|_| Err(StorageError::Corrupted("its pages do not fit together".to_owned()).into()))
 }
 
+/// It has its name, durably, only once it is a whole database: an empty file is a damaged one.
 fn make(path: &Path) -> Result<Database, DatabaseError> {
     let unfinished = posthaste_fsops::unfinished(path);
     let file = open_file(&unfinished, OFlags::CREATE | OFlags::TRUNC)?;
@@ -78,7 +153,7 @@ fn over(file: File) -> Result<Database, DatabaseError> {
 /// Pages of the file that are kept in memory.
 const CACHE_BYTES: usize = 8 << 20;
 
-/// Like redb's `FileBackend`, but reports failed syncs through fsops.
+/// Like redb's `FileBackend`, but changes the file through fsops.
 #[derive(Debug)]
 struct Backend {
     inner: FileBackend,
@@ -87,7 +162,8 @@ struct Backend {
 
 impl StorageBackend for Backend {
     fn sync_data(&self) -> io::Result<()> {
-        Ok(posthaste_fsops::fdatasync(&self.file)?)
+        // Whatever its error, it counts as none of a full disk.
+        posthaste_fsops::fdatasync(&self.file).map_err(io::Error::other)
     }
 
     fn len(&self) -> io::Result<u64> {
@@ -99,11 +175,11 @@ impl StorageBackend for Backend {
     }
 
     fn set_len(&self, len: u64) -> io::Result<()> {
-        self.inner.set_len(len)
+        Ok(posthaste_fsops::ftruncate(&self.file, len)?)
     }
 
     fn write(&self, offset: u64, data: &[u8]) -> io::Result<()> {
-        self.inner.write(offset, data)
+        posthaste_fsops::write_all_parts(&self.file, &mut [IoSlice::new(data)], Some(offset))
     }
 
     fn close(&self) -> io::Result<()> {
@@ -133,40 +209,56 @@ mod tests {
 
     use super::*;
 
+    const TABLE: TableDefinition<'_, u64, &[u8]> = TableDefinition::new("t");
+
+    fn put(file: &DatabaseFile, keys: std::ops::Range<u64>) -> Result<(), FileError> {
+        file.write(|database| {
+            let writing = database.begin_write()?;
+            for key in keys {
+                writing.open_table(TABLE)?.insert(key, &[7; 100][..])?;
+            }
+            Ok(writing.commit()?)
+        })
+    }
+
+    type Rows = Vec<(u64, Vec<u8>)>;
+
+    fn content(file: &DatabaseFile) -> Result<Option<Rows>, FileError> {
+        file.read(|database| {
+            let table = database.begin_read()?.open_table(TABLE)?;
+            let mut rows = Vec::new();
+            for row in table.iter()? {
+                let (key, value) = row?;
+                rows.push((key.value(), value.value().to_vec()));
+            }
+            Ok(rows)
+        })
+    }
+
+    fn expected(keys: std::ops::Range<u64>) -> Rows {
+        keys.map(|key| (key, vec![7; 100])).collect()
+    }
+
     #[test]
     fn a_file_that_is_cut_off_or_changed_does_not_open_as_another() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("a.redb");
-        let table = TableDefinition::<u64, &[u8]>::new("t");
-        let database = open(&path).unwrap();
-        let writing = database.begin_write().unwrap();
-        for key in 0..200 {
-            writing.open_table(table).unwrap().insert(key, &[7; 100][..]).unwrap();
-        }
-        writing.commit().unwrap();
-        drop(database);
+        let file = DatabaseFile::open(&path).unwrap();
+        put(&file, 0..200).unwrap();
+        drop(file);
         assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 2, "the file and its mark");
         let whole = std::fs::read(&path).unwrap();
-        let content = |database: &Database| {
-            let table = database.begin_read().unwrap().open_table(table).unwrap();
-            table
-                .iter()
-                .unwrap()
-                .map(|row| row.unwrap())
-                .map(|(key, value)| (key.value(), value.value().to_vec()))
-                .collect::<Vec<_>>()
-        };
-        let expected: Vec<_> = (0..200).map(|key| (key, vec![7; 100])).collect();
-        assert_eq!(content(&open(&path).unwrap()), expected);
+        let expected = expected(0..200);
+        assert_eq!(content(&DatabaseFile::open(&path).unwrap()).unwrap().unwrap(), expected);
         let check = |bytes: &[u8], what: &str| {
             std::fs::write(&path, bytes).unwrap();
-            if let Ok(database) = open(&path) {
-                assert_eq!(content(&database), expected, "{what}");
+            if let Ok(file) = DatabaseFile::open(&path) {
+                assert_eq!(content(&file).unwrap().unwrap(), expected, "{what}");
             }
         };
         for part in 0..8 {
             std::fs::write(&path, &whole[..whole.len() * part / 8]).unwrap();
-            assert!(open(&path).is_err(), "the first {part} eighths");
+            assert!(DatabaseFile::open(&path).is_err(), "the first {part} eighths");
         }
         for at in (0..whole.len()).step_by(whole.len() / 300) {
             let mut bytes = whole.clone();
@@ -179,19 +271,20 @@ mod tests {
     fn a_file_that_was_made_and_is_gone_is_not_made_anew() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("a.redb");
-        assert!(!is_made(&path).unwrap());
-        drop(open(&path).unwrap());
+        let file = DatabaseFile::open(&path).unwrap();
+        assert_eq!(content(&file).unwrap(), None);
+        put(&file, 0..1).unwrap();
+        drop(file);
         let mark = dir.path().join("a.redb.made");
         // A kill between the two leaves the file alone.
         std::fs::remove_file(&mark).unwrap();
-        drop(open(&path).unwrap());
+        put(&DatabaseFile::open(&path).unwrap(), 1..2).unwrap();
         std::fs::remove_file(&path).unwrap();
-        let error = open(&path).unwrap_err().to_string();
-        assert!(error.contains("is missing") && error.contains("a.redb.made"), "{error}");
-        assert!(matches!(is_made(&path), Err(FileError::Missing { .. })) && !path.exists());
+        let error = DatabaseFile::open(&path).unwrap_err().to_string();
+        assert!(error.contains("is missing") && error.contains("a.redb.made") && !path.exists(), "{error}");
         std::fs::remove_file(&mark).unwrap();
-        drop(open(&path).unwrap());
-        assert!(is_made(&path).unwrap() && mark.exists());
+        put(&DatabaseFile::open(&path).unwrap(), 0..1).unwrap();
+        assert!(path.exists() && mark.exists());
     }
 
     #[test]
@@ -202,18 +295,45 @@ mod tests {
         let _watch = posthaste_fsops::watch(File::open(machine.path()).unwrap(), move |what| {
             tell.send(what.to_owned()).unwrap();
         });
-        let database = open(&path).unwrap();
-        assert!(matches!(open(&path), Err(FileError::Database(DatabaseError::DatabaseAlreadyOpen))));
-        let write = || {
-            let writing = database.begin_write().unwrap();
-            writing.open_table(TableDefinition::<u64, u64>::new("t")).unwrap().insert(1, 2).unwrap();
-            writing.commit()
-        };
-        write().unwrap();
-        let (_, syncs) = machine.counts();
+        let file = DatabaseFile::open(&path).unwrap();
+        put(&file, 0..1).unwrap();
+        assert!(matches!(DatabaseFile::open(&path), Err(FileError::Database(redb::Error::DatabaseAlreadyOpen))));
+        let (syncs, _) = machine.counts();
         machine.set_faults(Faults { fail_syncs: (syncs..syncs + 100).collect(), ..Faults::default() });
-        assert!(write().is_err());
+        assert!(put(&file, 1..2).is_err());
         assert!(told.recv_timeout(Duration::from_secs(60)).unwrap().contains("fdatasync"));
         machine.set_faults(Faults::default());
+    }
+
+    #[test]
+    fn a_file_is_written_again_after_its_disk_was_full() {
+        let machine = Machine::new().unwrap();
+        let path = machine.path().join("a.redb");
+        let file = DatabaseFile::open(&path).unwrap();
+        put(&file, 0..200).unwrap();
+        for round in 1..4 {
+            let (_, changes) = machine.counts();
+            let full = Some((changes..u64::MAX, rustix::io::Errno::NOSPC));
+            machine.set_faults(Faults { fail_changes: full, ..Faults::default() });
+            (0..3).for_each(|_| drop(put(&file, 900..1000).unwrap_err()));
+            let _ = content(&file);
+            machine.set_faults(Faults::default());
+            assert_eq!(content(&file).unwrap().unwrap(), expected(0..200 * round));
+            put(&file, 200 * round..200 * (round + 1)).unwrap();
+            assert_eq!(content(&file).unwrap().unwrap(), expected(0..200 * (round + 1)));
+        }
+        drop(file);
+        assert_eq!(content(&DatabaseFile::open(&path).unwrap()).unwrap().unwrap(), expected(0..800));
+    }
+
+    #[test]
+    fn a_file_whose_sync_failed_is_not_trusted_again() {
+        let machine = Machine::new().unwrap();
+        let path = machine.path().join("a.redb");
+        let file = DatabaseFile::open(&path).unwrap();
+        put(&file, 0..1).unwrap();
+        let (syncs, _) = machine.counts();
+        machine.set_faults(Faults { fail_syncs: vec![syncs + 1], ..Faults::default() });
+        assert!(put(&file, 1..2).is_err() && put(&file, 1..2).is_err());
     }
 }

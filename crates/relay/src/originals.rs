@@ -10,9 +10,9 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard};
 
-use redb::{Database, ReadableDatabase, TableDefinition};
+use redb::{ReadableDatabase, TableDefinition, TableError};
 
-use crate::database;
+use crate::database::DatabaseFile;
 use crate::queue::Key;
 use crate::return_path::AGE_DAYS;
 
@@ -39,7 +39,7 @@ pub struct OriginalsError {
 #[derive(Debug)]
 pub struct Originals {
     path: PathBuf,
-    file: Database,
+    file: DatabaseFile,
     fed: Mutex<BTreeMap<[u8; 10], Vec<u8>>>,
     /// When the old ones were removed last.
     writing: Mutex<u64>,
@@ -53,16 +53,13 @@ const FED_MAX: usize = 100_000;
 const DAY_SECS: u64 = 86_400;
 
 impl Originals {
-    /// Opens the file, or makes it. Blocks.
+    /// Opens the file, which is made with the first [flush](Self::flush). Blocks.
     ///
     /// # Errors
     /// [`OriginalsError`], also if it was made before and is gone.
     pub fn open(path: &Path) -> Result<Self, OriginalsError> {
-        let failed = |why: &dyn std::fmt::Display| OriginalsError { path: path.to_owned(), why: why.to_string() };
-        let file = database::open(path).map_err(|error| failed(&error))?;
-        let writing = file.begin_write().map_err(|error| failed(&error))?;
-        writing.open_table(TABLE).map_err(|error| failed(&error))?;
-        writing.commit().map_err(|error| failed(&error))?;
+        let file = DatabaseFile::open(path);
+        let file = file.map_err(|error| OriginalsError { path: path.to_owned(), why: error.to_string() })?;
         Ok(Originals { path: path.to_owned(), file, fed: Mutex::default(), writing: Mutex::new(0) })
     }
 
@@ -90,21 +87,26 @@ impl Originals {
     pub fn flush(&self, now: u64) -> Result<(), OriginalsError> {
         let mut purged = self.writing.lock().expect("the writer");
         let batch = self.fed().clone();
-        let mut writing = self.file.begin_write().map_err(|error| self.failed(error))?;
-        writing.set_quick_repair(true);
-        {
-            let mut table = writing.open_table(TABLE).map_err(|error| self.failed(error))?;
-            for (key, value) in &batch {
-                table.insert(key, &**value).map_err(|error| self.failed(error))?;
+        let is_due = now >= *purged + DAY_SECS;
+        let written = self.file.write(|file| {
+            let mut writing = file.begin_write()?;
+            writing.set_quick_repair(true);
+            {
+                let mut table = writing.open_table(TABLE)?;
+                for (key, value) in &batch {
+                    table.insert(key, &**value)?;
+                }
+                if is_due {
+                    let oldest = now.saturating_sub((u64::from(AGE_DAYS) + 1) * DAY_SECS) / 60;
+                    table.retain(|_, value| minutes(value).is_some_and(|sent| sent >= oldest))?;
+                }
             }
-            if now >= *purged + DAY_SECS {
-                let oldest = now.saturating_sub((u64::from(AGE_DAYS) + 1) * DAY_SECS) / 60;
-                let is_kept = |_: &[u8; 10], value: &[u8]| minutes(value).is_some_and(|sent| sent >= oldest);
-                table.retain(is_kept).map_err(|error| self.failed(error))?;
-                *purged = now;
-            }
+            Ok(writing.commit()?)
+        });
+        written.map_err(|error| self.failed(error))?;
+        if is_due {
+            *purged = now;
         }
-        writing.commit().map_err(|error| self.failed(error))?;
         self.fed().retain(|key, value| batch.get(key) != Some(value));
         Ok(())
     }
@@ -118,10 +120,11 @@ impl Originals {
         if let Some(value) = self.fed().get(&key) {
             return Ok(decode(value));
         }
-        let reading = self.file.begin_read().map_err(|error| self.failed(error))?;
-        let table = reading.open_table(TABLE).map_err(|error| self.failed(error))?;
-        let found = table.get(&key).map_err(|error| self.failed(error))?;
-        Ok(found.and_then(|value| decode(value.value())))
+        let found = self.file.read(|file| match file.begin_read()?.open_table(TABLE) {
+            Err(TableError::TableDoesNotExist(_)) => Ok(None),
+            table => Ok(table?.get(&key)?.and_then(|value| decode(value.value()))),
+        });
+        Ok(found.map_err(|error| self.failed(error))?.flatten())
     }
 
     fn fed(&self) -> MutexGuard<'_, BTreeMap<[u8; 10], Vec<u8>>> {

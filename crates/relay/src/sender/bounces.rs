@@ -264,7 +264,7 @@ impl Bounces {
         let originals = data.join(ORIGINALS);
         Ok(Bounces {
             classes: files.classes,
-            suppressions: Some(Arc::new(Suppressions::open(&data.join(SUPPRESSIONS), wall_secs())?)),
+            suppressions: Some(Arc::new(Suppressions::open(&data.join(SUPPRESSIONS))?)),
             suppress_bounces: section.suppress_bounces,
             suppress_complaints: section.suppress_complaints,
             suppressed_for: (section.suppress_secs > 0).then(|| Duration::from_secs(section.suppress_secs)),

@@ -8,7 +8,7 @@
 //! use posthaste_relay::suppression::{Source, Suppressed, Suppressions};
 //!
 //! let dir = tempfile::tempdir().unwrap();
-//! let list = Suppressions::open(&dir.path().join("suppression.redb"), 0).unwrap();
+//! let list = Suppressions::open(&dir.path().join("suppression.redb")).unwrap();
 //! let bob = Suppressed { address: "Bob@Example.ORG".into(), reason: "asked for it".into(), ..Suppressed::default() };
 //! assert_eq!(list.add(&[bob], 0).unwrap(), 1);
 //! let found = list.find("news", "bob@example.org", 0).unwrap().expect("an entry without a tenant is for all");
@@ -22,12 +22,12 @@ use std::collections::BTreeMap;
 use std::ops::Bound;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Mutex, MutexGuard, OnceLock};
+use std::sync::{Mutex, MutexGuard};
 
-use redb::{Database, ReadableDatabase, ReadableTable, ReadableTableMetadata, Table, TableDefinition};
+use redb::{ReadOnlyTable, ReadableDatabase, ReadableTable, ReadableTableMetadata, Table, TableDefinition, TableError};
 use serde::{Deserialize, Serialize};
 
-use crate::database;
+use crate::database::DatabaseFile;
 
 pub use codec::{EntryError, REASON_BYTES_MAX, TENANT_BYTES_MAX};
 
@@ -103,8 +103,7 @@ pub enum SuppressionError {
 #[derive(Debug)]
 pub struct Suppressions {
     path: PathBuf,
-    /// Once the file exists.
-    file: OnceLock<Database>,
+    file: DatabaseFile,
     /// Entries, the fed ones included; what has expired counts until it is removed.
     count: AtomicU64,
     fed: Mutex<Fed>,
@@ -119,6 +118,8 @@ struct Fed {
     dropped: u64,
 }
 
+type Stored = ReadOnlyTable<&'static str, &'static [u8]>;
+
 const TABLE: TableDefinition<'_, &str, &[u8]> = TableDefinition::new("suppressed");
 /// Entries that wait for a flush; fewer in the test that reaches it, as the database is slow in a build that is not optimised.
 const FED_MAX: usize = if cfg!(test) { 1000 } else { 100_000 };
@@ -127,22 +128,16 @@ const PAGE: usize = 1000;
 const DAY_SECS: u64 = 86_400;
 
 impl Suppressions {
-    /// Opens the list, which may not exist yet. `now` in Unix seconds, here and below. Blocks.
+    /// Opens the list, which may not exist yet. One that is there opens on a full disk, too. Blocks.
     ///
     /// # Errors
     /// [`SuppressionError::File`], also if there was a list and its file is gone.
-    pub fn open(path: &Path, now: u64) -> Result<Self, SuppressionError> {
-        let list = Suppressions {
-            path: path.to_owned(),
-            file: OnceLock::new(),
-            count: AtomicU64::new(0),
-            fed: Mutex::default(),
-            writing: Mutex::new(0),
-        };
-        if database::is_made(path).map_err(|error| list.failed(error))? {
-            list.file()?;
-            list.write(now, |_| Ok(0))?;
-        }
+    pub fn open(path: &Path) -> Result<Self, SuppressionError> {
+        let file = DatabaseFile::open(path);
+        let file = file.map_err(|error| SuppressionError::File { path: path.to_owned(), why: error.to_string() })?;
+        let (count, fed, writing) = (AtomicU64::new(0), Mutex::default(), Mutex::new(0));
+        let list = Suppressions { path: path.to_owned(), file, count, fed, writing };
+        list.recount(&list.fed())?;
         Ok(list)
     }
 
@@ -156,7 +151,7 @@ impl Suppressions {
         self.count.load(Ordering::Relaxed)
     }
 
-    /// The entry of an address for a tenant, or for all. May read from the disk.
+    /// The entry of an address for a tenant, or for all. `now` in Unix seconds, here and below. May read from the disk.
     ///
     /// # Errors
     /// [`SuppressionError::File`].
@@ -174,32 +169,38 @@ impl Suppressions {
         addresses: impl IntoIterator<Item = &'a str>,
         now: u64,
     ) -> Result<Vec<Option<Suppressed>>, SuppressionError> {
-        let table = match self.file.get() {
-            Some(file) => Some(self.reading(file)?),
-            None => None,
+        let tenants = if tenant.is_empty() { &[""][..] } else { &[tenant, ""] };
+        // Before the file is read: what leaves for the file meanwhile is found there.
+        let fed: Vec<(String, Option<Vec<u8>>)> = {
+            let fed = self.fed();
+            let keys = addresses.into_iter().flat_map(|address| tenants.iter().map(move |it| codec::key(it, address)));
+            let with_value = |key: String| {
+                let value = fed.entries.get(&key).cloned();
+                (key, value)
+            };
+            keys.map(with_value).collect()
         };
-        let one = |address: &str| {
-            let tenants = if tenant.is_empty() { &[""][..] } else { &[tenant, ""] };
-            for tenant in tenants {
-                let key = codec::key(tenant, address);
-                let fed = self.fed().entries.get(&key).cloned();
-                let value = match (fed, &table) {
-                    (Some(fed), _) => Some(fed),
-                    (None, Some(table)) => {
-                        let found = table.get(&*key).map_err(|error| self.failed(error))?;
-                        found.map(|value| value.value().to_vec())
-                    }
-                    (None, None) => None,
-                };
+        let found = self.reading(|table| {
+            let value = |(key, fed): &(String, Option<Vec<u8>>)| -> Result<_, redb::Error> {
+                match (fed, table) {
+                    (None, Some(table)) => Ok(table.get(&**key)?.map(|value| value.value().to_vec())),
+                    _ => Ok(fed.clone()),
+                }
+            };
+            fed.iter().map(value).collect::<Result<Vec<_>, _>>()
+        })?;
+        let first_valid = |of_address: &[(String, Option<Vec<u8>>)]| -> Result<_, SuppressionError> {
+            for (key, value) in of_address {
                 let Some(value) = value else { continue };
-                let found = codec::decode(&key, &value).ok_or_else(|| self.failed("an entry is damaged"))?;
+                let found = codec::decode(key, value).ok_or_else(|| self.failed("an entry is damaged"))?;
                 if found.is_valid(now) {
                     return Ok(Some(found));
                 }
             }
             Ok(None)
         };
-        addresses.into_iter().map(one).collect()
+        let found: Vec<_> = fed.into_iter().map(|(key, _)| key).zip(found).collect();
+        found.chunks(tenants.len()).map(first_valid).collect()
     }
 
     /// Adds entries, in place of those for the same address and tenant. Durable at the end; how many were not there before. Blocks.
@@ -224,7 +225,7 @@ impl Suppressions {
     /// [`SuppressionError::File`].
     pub fn remove(&self, tenant: &str, addresses: &[String], now: u64) -> Result<u64, SuppressionError> {
         self.flush(now)?;
-        if self.file.get().is_none() {
+        if self.is_empty() {
             return Ok(0);
         }
         self.write(now, |table| {
@@ -294,21 +295,22 @@ impl Suppressions {
         show: &mut dyn FnMut(Suppressed) -> bool,
     ) -> Result<(), SuppressionError> {
         self.flush(now)?;
-        let Some(file) = self.file.get() else { return Ok(()) };
         let mut from = wanted.tenant.as_deref().map_or_else(String::new, |tenant| codec::key(tenant, ""));
         let address = wanted.address.as_deref().map(codec::canonical);
         loop {
-            let mut page = Vec::with_capacity(PAGE);
             // A page is a transaction of its own: a slow reader keeps no old pages alive.
-            let table = self.reading(file)?;
-            let range = table.range::<&str>((Bound::Included(&*from), Bound::Unbounded));
-            for entry in range.map_err(|error| self.failed(error))?.take(PAGE) {
-                let (key, value) = entry.map_err(|error| self.failed(error))?;
-                page.extend(codec::decode(key.value(), value.value()));
-                // Behind this one.
-                from = format!("{}\0", key.value());
-            }
-            drop(table);
+            let (page, last) = self.reading(|table| -> Result<_, redb::Error> {
+                let (mut page, mut last) = (Vec::with_capacity(PAGE), None);
+                let Some(table) = table else { return Ok((page, last)) };
+                for entry in table.range::<&str>((Bound::Included(&*from), Bound::Unbounded))?.take(PAGE) {
+                    let (key, value) = entry?;
+                    page.extend(codec::decode(key.value(), value.value()));
+                    last = Some(key.value().to_owned());
+                }
+                Ok((page, last))
+            })?;
+            // Behind this one.
+            from = last.map_or(from, |last| format!("{last}\0"));
             let is_last = page.len() < PAGE;
             for entry in page {
                 if wanted.tenant.as_ref().is_some_and(|tenant| *tenant != entry.tenant) {
@@ -331,54 +333,49 @@ impl Suppressions {
         self.fed.lock().expect("what was fed")
     }
 
-    fn reading(&self, file: &Database) -> Result<redb::ReadOnlyTable<&'static str, &'static [u8]>, SuppressionError> {
-        let reading = file.begin_read().map_err(|error| self.failed(error))?;
-        reading.open_table(TABLE).map_err(|error| self.failed(error))
-    }
-
-    /// The file, made if it is not there.
-    fn file(&self) -> Result<&Database, SuppressionError> {
-        if let Some(file) = self.file.get() {
-            return Ok(file);
-        }
-        let file = database::open(&self.path).map_err(|error| self.failed(error))?;
-        // So that readers find a table.
-        let writing = file.begin_write().map_err(|error| self.failed(error))?;
-        writing.open_table(TABLE).map_err(|error| self.failed(error))?;
-        writing.commit().map_err(|error| self.failed(error))?;
-        Ok(self.file.get_or_init(|| file))
+    /// `None` if there is no table yet.
+    fn reading<T>(&self, read: impl Fn(Option<&Stored>) -> Result<T, redb::Error>) -> Result<T, SuppressionError> {
+        let done = self.file.read(|file| match file.begin_read()?.open_table(TABLE) {
+            Err(TableError::TableDoesNotExist(_)) => read(None),
+            table => read(Some(&table?)),
+        });
+        let done = done.map_err(|error| self.failed(error))?;
+        done.map_or_else(|| read(None).map_err(|error| self.failed(error)), Ok)
     }
 
     fn write(
         &self,
         now: u64,
-        change: impl FnOnce(&mut Table<'_, &'static str, &'static [u8]>) -> Result<u64, redb::StorageError>,
+        change: impl FnOnce(&mut Table<'_, &'static str, &'static [u8]>) -> Result<u64, redb::Error>,
     ) -> Result<u64, SuppressionError> {
         let mut purged = self.writing.lock().expect("the writer");
-        let mut writing = self.file()?.begin_write().map_err(|error| self.failed(error))?;
-        // After a crash the file is opened at once, whatever its size.
-        writing.set_quick_repair(true);
-        let changed = {
-            let mut table = writing.open_table(TABLE).map_err(|error| self.failed(error))?;
-            let changed = change(&mut table).map_err(|error| self.failed(error))?;
-            if now >= *purged + DAY_SECS {
-                let is_kept = |key: &str, value: &[u8]| codec::decode(key, value).is_some_and(|one| one.is_valid(now));
-                table.retain(is_kept).map_err(|error| self.failed(error))?;
-                *purged = now;
-            }
-            changed
-        };
-        writing.commit().map_err(|error| self.failed(error))?;
+        let is_due = now >= *purged + DAY_SECS;
+        let changed = self.file.write(|file| {
+            let mut writing = file.begin_write()?;
+            // After a crash the file is opened at once, whatever its size.
+            writing.set_quick_repair(true);
+            let changed = {
+                let mut table = writing.open_table(TABLE)?;
+                let changed = change(&mut table)?;
+                if is_due {
+                    table.retain(|key, value| codec::decode(key, value).is_some_and(|one| one.is_valid(now)))?;
+                }
+                changed
+            };
+            writing.commit()?;
+            Ok(changed)
+        });
+        let changed = changed.map_err(|error| self.failed(error))?;
+        if is_due {
+            *purged = now;
+        }
         self.recount(&self.fed())?;
         Ok(changed)
     }
 
     /// Never less than there are: what is fed meanwhile waits for the lock.
     fn recount(&self, fed: &Fed) -> Result<(), SuppressionError> {
-        let stored = match self.file.get() {
-            Some(file) => self.reading(file)?.len().map_err(|error| self.failed(error))?,
-            None => 0,
-        };
+        let stored = self.reading(|table| Ok(table.map(ReadableTableMetadata::len).transpose()?.unwrap_or(0)))?;
         self.count.store(stored + fed.entries.len() as u64, Ordering::Relaxed);
         Ok(())
     }

@@ -1,6 +1,8 @@
 use std::collections::BTreeMap;
 
+use posthaste_fsops::{Faults, Machine};
 use posthaste_random::Random;
+use rustix::io::Errno;
 
 use super::*;
 
@@ -23,7 +25,7 @@ fn all(list: &Suppressions, wanted: &Wanted, now: u64) -> Vec<(String, String)> 
 fn an_empty_list_has_no_file() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("list");
-    let list = Suppressions::open(&path, 0).unwrap();
+    let list = Suppressions::open(&path).unwrap();
     assert!(list.is_empty() && list.find("", "bob@a.example", 0).unwrap().is_none());
     assert_eq!(list.remove("", &["bob@a.example".to_owned()], 0).unwrap(), 0);
     assert_eq!(all(&list, &Wanted::default(), 0), []);
@@ -34,12 +36,12 @@ fn an_empty_list_has_no_file() {
 fn entries_are_for_their_tenant_or_for_all_and_last() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("list");
-    let list = Suppressions::open(&path, 0).unwrap();
+    let list = Suppressions::open(&path).unwrap();
     let entries = [entry("news", "Bob@A.example", None), entry("", "eve@a.example.", Some(100))];
     assert_eq!(list.add(&entries, 10).unwrap(), 2);
     assert_eq!(list.add(&entries, 10).unwrap(), 0, "they are there");
     drop(list);
-    let list = Suppressions::open(&path, 20).unwrap();
+    let list = Suppressions::open(&path).unwrap();
     let is_there = |tenant: &str, address: &str, now| list.find(tenant, address, now).unwrap().is_some();
     assert!(is_there("news", "bob@a.EXAMPLE", 20));
     assert!(!is_there("", "bob@a.example", 20) && !is_there("other", "bob@a.example", 20));
@@ -58,7 +60,7 @@ fn entries_are_for_their_tenant_or_for_all_and_last() {
 fn what_is_fed_counts_at_once_and_shortens_nothing() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("list");
-    let list = Suppressions::open(&path, 0).unwrap();
+    let list = Suppressions::open(&path).unwrap();
     list.feed(&entry("", "bob@a.example", Some(50))).unwrap();
     assert!(!list.is_empty() && list.is_fed() && !path.exists());
     assert!(list.find("any", "bob@a.example", 0).unwrap().is_some());
@@ -71,13 +73,13 @@ fn what_is_fed_counts_at_once_and_shortens_nothing() {
         assert_eq!(list.expires, lasts, "{expires:?}");
     }
     drop(list);
-    assert_eq!(Suppressions::open(&path, 0).unwrap().len(), 1);
+    assert_eq!(Suppressions::open(&path).unwrap().len(), 1);
 }
 
 #[test]
 fn what_waits_is_bounded() {
     let dir = tempfile::tempdir().unwrap();
-    let list = Suppressions::open(&dir.path().join("list"), 0).unwrap();
+    let list = Suppressions::open(&dir.path().join("list")).unwrap();
     for number in 0..FED_MAX + 3 {
         list.feed(&entry("", &format!("{number}@a.example"), None)).unwrap();
     }
@@ -88,7 +90,7 @@ fn what_waits_is_bounded() {
 #[test]
 fn what_is_no_address_is_refused_and_nothing_added() {
     let dir = tempfile::tempdir().unwrap();
-    let list = Suppressions::open(&dir.path().join("list"), 0).unwrap();
+    let list = Suppressions::open(&dir.path().join("list")).unwrap();
     for bad in ["", "bob", "@a.example", "bob@", "bob@a b", "a\0b@a.example", "postmaster"] {
         let both = [entry("", "good@a.example", None), entry("", bad, None)];
         assert!(matches!(list.add(&both, 0), Err(SuppressionError::Entry(_))), "{bad:?}");
@@ -108,7 +110,7 @@ fn a_damaged_file_is_told() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("list");
     std::fs::write(&path, "no database".repeat(1000)).unwrap();
-    let error = Suppressions::open(&path, 0).unwrap_err().to_string();
+    let error = Suppressions::open(&path).unwrap_err().to_string();
     assert!(error.contains("list"), "{error}");
 }
 
@@ -118,7 +120,7 @@ fn any_sequence_of_changes_gives_what_a_map_gives() {
         let mut random = Random::new(seed);
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("list");
-        let mut list = Suppressions::open(&path, 0).unwrap();
+        let mut list = Suppressions::open(&path).unwrap();
         let mut model: BTreeMap<(String, String), Option<u64>> = BTreeMap::new();
         for _ in 0..50 {
             let tenant = ["", "a", "ab"][random.next() as usize % 3];
@@ -145,7 +147,7 @@ fn any_sequence_of_changes_gives_what_a_map_gives() {
                 }
                 _ => {
                     drop(list);
-                    list = Suppressions::open(&path, 0).unwrap();
+                    list = Suppressions::open(&path).unwrap();
                 }
             }
             assert_eq!(list.len(), model.len() as u64, "seed {seed}");
@@ -163,7 +165,7 @@ fn any_sequence_of_changes_gives_what_a_map_gives() {
 #[test]
 fn a_long_list_is_shown_in_pages_until_it_is_enough() {
     let dir = tempfile::tempdir().unwrap();
-    let list = Suppressions::open(&dir.path().join("list"), 0).unwrap();
+    let list = Suppressions::open(&dir.path().join("list")).unwrap();
     let entries: Vec<_> = (0..3 * PAGE).map(|number| entry("t", &format!("{number:05}@a.example"), None)).collect();
     assert_eq!(list.add(&entries, 0).unwrap(), 3 * PAGE as u64);
     assert_eq!(all(&list, &Wanted::default(), 0).len(), 3 * PAGE);
@@ -174,4 +176,42 @@ fn a_long_list_is_shown_in_pages_until_it_is_enough() {
     })
     .unwrap();
     assert_eq!(shown, PAGE + 5);
+}
+
+#[test]
+fn a_list_opens_without_its_mark_and_is_marked_with_a_change() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("list");
+    Suppressions::open(&path).unwrap().add(&[entry("", "bob@a.example", None)], 0).unwrap();
+    let mark = dir.path().join("list.made");
+    std::fs::remove_file(&mark).unwrap();
+    // It cannot be made, as on a full disk.
+    std::os::unix::fs::symlink("nowhere/mark", &mark).unwrap();
+    let list = Suppressions::open(&path).unwrap();
+    assert!(list.find("", "bob@a.example", 0).unwrap().is_some() && list.len() == 1);
+    // Nothing is acknowledged whose loss would not be noticed.
+    assert!(list.add(&[entry("", "eve@a.example", None)], 0).is_err());
+    list.feed(&entry("", "joe@a.example", None)).unwrap();
+    assert!(list.flush(0).is_err() && list.is_fed());
+    std::fs::remove_file(&mark).unwrap();
+    assert_eq!((list.flush(0).unwrap(), list.len()), (0, 2));
+    assert!(mark.exists());
+}
+
+#[test]
+fn a_list_goes_on_after_its_disk_was_full() {
+    let machine = Machine::new().unwrap();
+    let list = Suppressions::open(&machine.path().join("list")).unwrap();
+    list.add(&[entry("", "bob@a.example", None)], 0).unwrap();
+    let (_, changes) = machine.counts();
+    machine.set_faults(Faults { fail_changes: Some((changes..u64::MAX, Errno::NOSPC)), ..Faults::default() });
+    let many: Vec<_> = (0..3000).map(|number| entry("", &format!("{number}@b.example"), None)).collect();
+    assert!(list.add(&many, 0).unwrap_err().to_string().contains("No space"));
+    list.feed(&entry("", "joe@a.example", None)).unwrap();
+    assert!(list.flush(0).is_err());
+    machine.set_faults(Faults::default());
+    let is_there = |address: &str| list.find("", address, 0).unwrap().is_some();
+    assert!(is_there("bob@a.example") && is_there("joe@a.example") && !is_there("7@b.example"));
+    assert_eq!((list.flush(0).unwrap(), list.len()), (0, 2));
+    assert_eq!(list.add(&many, 0).unwrap(), 3000);
 }

@@ -8,7 +8,7 @@ use posthaste_relay::suppression::{Source, Suppressed, Suppressions};
 use super::*;
 
 fn suppressing(dir: &std::path::Path) -> Bounces {
-    let list = Suppressions::open(&dir.join("list"), 0).unwrap();
+    let list = Suppressions::open(&dir.join("list")).unwrap();
     Bounces { suppressions: Some(Arc::new(list)), suppress_bounces: true, ..Bounces::default() }
 }
 
@@ -38,7 +38,7 @@ fn a_bad_address_is_suppressed_and_then_not_connected_to() {
     // Durable with the end of the relay at the latest.
     drop(list);
     rig.end();
-    assert_eq!(Suppressions::open(&own.path().join("list"), 0).unwrap().len(), 1);
+    assert_eq!(Suppressions::open(&own.path().join("list")).unwrap().len(), 1);
 }
 
 #[test]
