@@ -4,7 +4,7 @@
 mod script;
 
 use bytes::{Buf, BytesMut};
-use posthaste_smtp::client::{ClientError, Config, EightBit, Event, Machine, Stage, Transfer};
+use posthaste_smtp::client::{ClientError, Config, EightBit, Event, Machine, Stage, Step, Transfer};
 use posthaste_smtp::{BodyType, ForwardPath, MailFrom, Notify, RcptTo, Reply, Ret};
 use script::{Script, fates, mail, rcpt, whole};
 
@@ -78,7 +78,7 @@ fn a_421_to_the_first_ends_both() {
 fn a_server_that_cannot_take_commands_behind_the_dot_harms_no_message() {
     let mut script = two();
     assert_eq!(fates(&script.sent("250 kept\r\n")), [(250, Stage::Verdict)]);
-    assert!(matches!(script.hear("503 nested\r\n"), Err(ClientError::Unexpected(_))));
+    assert!(matches!(script.hear("503 nested\r\n"), Err(ClientError::Unexpected { .. })));
     let outcome = script.machine.abort(&lost()).pop().unwrap();
     assert!(outcome.recipients[0].lost && !outcome.recipients[0].is_unknown());
 }
@@ -140,7 +140,7 @@ fn a_verdict_cannot_come_before_the_end_was_written() {
     script.hear("250 ok\r\n250 ok\r\n354 go\r\n").unwrap();
     let output = script.machine.output();
     output.advance(output.remaining() - 1);
-    assert!(matches!(script.hear("250 kept\r\n"), Err(ClientError::Unexpected(_))));
+    assert!(matches!(script.hear("250 kept\r\n"), Err(ClientError::Unexpected { .. })));
     assert!(!script.machine.abort(&lost())[0].recipients[0].is_unknown());
     // A refusal can.
     let mut script = Script::open(Transfer::Data, &["PIPELINING"]);
@@ -151,11 +151,16 @@ fn a_verdict_cannot_come_before_the_end_was_written() {
 
 #[test]
 fn replies_that_fit_no_command_are_not_believed() {
-    for replies in ["354 go\r\n", "250 ok\r\n354 go\r\n", "250 ok\r\n250 ok\r\n250 ok\r\n"] {
+    for (replies, at) in [
+        ("354 go\r\n", Step::Mail),
+        ("250 ok\r\n354 go\r\n", Step::Rcpt),
+        ("250 ok\r\n250 ok\r\n250 ok\r\n", Step::Data),
+    ] {
         let mut script = Script::open(Transfer::Data, &["PIPELINING"]);
         script.send(&["b"], "one\r\n");
         script.said(ENVELOPE);
-        assert!(matches!(script.hear(replies), Err(ClientError::Unexpected(_))), "{replies}");
+        let heard = script.hear(replies);
+        assert!(matches!(heard, Err(ClientError::Unexpected { step, .. }) if step == at), "{replies}");
         assert!(script.machine.abort(&lost())[0].recipients[0].lost);
     }
     // A recipient accepted for a sender that was refused gets nothing.

@@ -25,7 +25,7 @@ pub enum Loss {
     /// The server refused the session, or does not speak SMTP.
     #[error(transparent)]
     Protocol(#[from] ClientError),
-    /// The server said 421.
+    /// The server said 421, or refused RSET.
     #[error("{reply} ({})", .step.name())]
     Closed {
         /// To what.
@@ -57,7 +57,7 @@ impl Loss {
             Self::Protocol(ClientError::Hello(reply)) => Some((Step::Hello, reply)),
             Self::Protocol(ClientError::Tls(reply)) => Some((Step::StartTls, reply)),
             Self::Protocol(ClientError::Auth(reply)) => Some((Step::Auth, reply)),
-            Self::Protocol(ClientError::Unexpected(reply)) => Some((Step::Idle, reply)),
+            Self::Protocol(ClientError::Unexpected { step, reply }) => Some((*step, reply)),
             _ => None,
         }
     }

@@ -358,10 +358,10 @@ impl Machine {
         let Some(expected) = self.expected.pop_front() else {
             // A server that shuts down may say 421 at any time (RFC 5321 section 3.8).
             if reply.code() != 421 {
-                return Err(ClientError::Unexpected(reply.into()));
+                return Err(ClientError::Unexpected { step: self.awaits(), reply: reply.into() });
             }
             self.closed = true;
-            self.farewell = Some((Step::Idle, reply.into()));
+            self.farewell = Some((self.awaits(), reply.into()));
             return Ok(Some(Event::Closed));
         };
         match expected {

@@ -369,6 +369,11 @@ pub enum ClientError {
     #[error("bad reply: {0}")]
     Reply(#[from] ReplyError),
     /// A reply came that nothing was asked for, or that is none to what was asked: 3yz to MAIL, a verdict before the end of the message was written.
-    #[error("unexpected reply: {0}")]
-    Unexpected(ShortReply),
+    #[error("unexpected reply: {reply}")]
+    Unexpected {
+        /// What was awaited; [`Step::Idle`] for nothing.
+        step: Step,
+        /// All of it.
+        reply: ShortReply,
+    },
 }

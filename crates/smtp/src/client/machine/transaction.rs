@@ -98,7 +98,7 @@ impl Machine {
         let transaction = &mut self.transactions[0];
         if !transaction.is_sensible(expected, &reply, self.out.written()) {
             self.expected.push_front(expected);
-            return Err(ClientError::Unexpected(reply));
+            return Err(ClientError::Unexpected { step: self.awaits(), reply });
         }
         transaction.awaited -= 1;
         match expected {
@@ -119,6 +119,7 @@ impl Machine {
             Expect::Reset => {
                 let refused = Reply::new(451, "4.5.0", "Server refused RSET").into();
                 transaction.decide_rest(&refused, Stage::Mail, true);
+                self.farewell = Some((Step::Reset, reply));
                 self.close(&refused);
             }
             Expect::Mail if reply.is_positive() => self.needs_reset = true,
