@@ -11,7 +11,8 @@ use std::time::Duration;
 
 use posthaste_message::address::Address;
 use posthaste_random::{Random, mix};
-use posthaste_smtp::{RcptTo, Reply};
+use posthaste_smtp::client::Step;
+use posthaste_smtp::{RcptTo, Reply, ShortReply};
 use tokio::runtime::Handle;
 use tokio::sync::Semaphore;
 use tokio::task::JoinHandle;
@@ -19,13 +20,12 @@ use tokio::time::{Instant, sleep_until, timeout};
 
 use super::Relay;
 use super::connection::settings_for;
-use super::route::Manner;
 use super::router::Plan;
 use super::shared::Shared;
 use super::source::Egress;
-use crate::dns::{Attempt, Cache, Host};
+use crate::dns::{Attempt, Cache};
 use crate::queue::{EntryText, QueueName};
-use crate::session::{Endpoint, OpenError, Session, Verdict};
+use crate::session::{Endpoint, Loss, OpenError, Session, Settings, Verdict};
 
 /// What is known of an address.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -98,11 +98,27 @@ struct Hop {
 
 #[derive(Default)]
 struct HopState {
-    idle: Vec<(Session, Instant)>,
+    idle: Vec<IdleSession>,
     /// A task ends sessions that are idle for too long.
     has_reaper: bool,
     /// Until when it is left alone, and why.
     failed: Option<(Instant, Arc<str>)>,
+}
+
+/// A session for the next question.
+struct IdleSession {
+    session: Session,
+    /// The host that is asked in it.
+    host: Arc<str>,
+    source: Arc<Egress>,
+    since: Instant,
+}
+
+/// The host of a session, and the source that it is opened from.
+struct Asked<'a> {
+    plan: &'a Plan,
+    source: &'a Arc<Egress>,
+    host: &'a Arc<str>,
 }
 
 impl Default for Hop {
@@ -143,19 +159,20 @@ impl Hop {
         Ahead::NotKnown(why)
     }
 
-    fn take(&self) -> Option<Session> {
-        self.state().idle.pop().map(|(session, _)| session)
+    fn take(&self) -> Option<IdleSession> {
+        self.state().idle.pop()
     }
 
     /// Keeps a session for the next question.
-    fn put(self: &Arc<Self>, session: Session, runtime: &Handle) {
+    fn put(self: &Arc<Self>, session: Session, asked: &Asked<'_>, runtime: &Handle) {
         if !session.is_open() {
             runtime.spawn(session.quit());
             return;
         }
+        let (host, source) = (asked.host.clone(), asked.source.clone());
         let mut state = self.state();
         state.failed = None;
-        state.idle.push((session, Instant::now()));
+        state.idle.push(IdleSession { session, host, source, since: Instant::now() });
         if !std::mem::replace(&mut state.has_reaper, true) {
             runtime.spawn(self.clone().reap());
         }
@@ -167,14 +184,14 @@ impl Hop {
             sleep_until(at).await;
             let old = {
                 let mut state = self.state();
-                let (old, idle) = state.idle.drain(..).partition::<Vec<_>, _>(|(_, since)| since.elapsed() >= IDLE);
+                let (old, idle) = state.idle.drain(..).partition::<Vec<_>, _>(|idle| idle.since.elapsed() >= IDLE);
                 state.idle = idle;
-                next = state.idle.iter().map(|(_, since)| *since + IDLE).min();
+                next = state.idle.iter().map(|idle| idle.since + IDLE).min();
                 state.has_reaper = next.is_some();
                 old
             };
-            for (session, _) in old {
-                session.quit().await;
+            for idle in old {
+                idle.session.quit().await;
             }
         }
     }
@@ -197,7 +214,7 @@ impl Shared {
         answers.get(&name, Instant::now(), look_up).await
     }
 
-    async fn ask(&self, domain: &str, address: &Address) -> Ahead {
+    async fn ask(self: &Arc<Self>, domain: &str, address: &Address) -> Ahead {
         let name = QueueName { tenant: "".into(), campaign: "".into(), domain: domain.into(), pool: "".into() };
         let plan = match Plan::usual(self, &name).await {
             Ok(plan) => plan,
@@ -228,11 +245,12 @@ impl Shared {
 
     /// # Errors
     /// No host could be asked, and why the last could not.
-    async fn ask_hosts(&self, plan: &Plan, hop: &Arc<Hop>, recipient: &RcptTo) -> Result<Verdict, String> {
+    async fn ask_hosts(self: &Arc<Self>, plan: &Plan, hop: &Arc<Hop>, recipient: &RcptTo) -> Result<Verdict, String> {
         // One that was closed meanwhile says nothing of its host.
-        while let Some(mut session) = hop.take() {
-            if let Ok(verdict) = session.verify(recipient.clone()).await {
-                hop.put(session, &self.runtime);
+        while let Some(IdleSession { mut session, host, source, .. }) = hop.take() {
+            let asked = Asked { plan, source: &source, host: &host };
+            if let Ok(verdict) = self.verify(&mut session, &asked, recipient).await {
+                hop.put(session, &asked, &self.runtime);
                 return Ok(verdict);
             }
         }
@@ -243,6 +261,7 @@ impl Shared {
         let mut attempt = Attempt::new(plan.destination.clone(), plan.manner.port, &mut random);
         let mut error = String::from("it has no host");
         while let Some((host, addresses)) = attempt.next(&resolver).await.map_err(|error| error.to_string())? {
+            let asked = Asked { plan, source, host: &host.name };
             for address in addresses.order(&mut random) {
                 let said = |what: &dyn std::fmt::Display| format!("{} ({address}): {what}", host.name);
                 let Some(local) = source.local(address) else {
@@ -250,59 +269,78 @@ impl Shared {
                     continue;
                 };
                 let endpoint = Endpoint::Tcp((address, plan.manner.port).into());
-                let mut in_clear = false;
-                loop {
-                    let opened = self.open_to_ask(source, &plan.manner, &host, &endpoint, local, in_clear).await;
-                    let mut session = match opened {
-                        Ok(session) => session,
-                        Err(failed) => {
-                            error = said(&failed);
-                            break;
-                        }
-                    };
-                    match session.verify(recipient.clone()).await {
-                        Ok(verdict) => {
-                            hop.put(session, &self.runtime);
-                            return Ok(verdict);
-                        }
-                        Err(loss) if session.is_useless_tls(&loss) && plan.manner.is_opportunistic() => {
-                            self.tls_failed(&host.name, &loss.to_string());
-                            in_clear = true;
-                        }
-                        Err(loss) => {
-                            error = said(&loss);
-                            break;
-                        }
-                    }
+                let settings = settings_for(self, source, &plan.manner, &host, &endpoint, local);
+                match self.ask_host(&asked, hop, &endpoint, settings, recipient).await {
+                    Ok(verdict) => return Ok(verdict),
+                    Err(failed) => error = said(&failed),
                 }
             }
         }
         Err(error)
     }
 
-    async fn open_to_ask(
-        &self,
-        source: &Egress,
-        manner: &Manner,
-        host: &Host,
+    /// # Errors
+    /// It gave no answer.
+    async fn ask_host(
+        self: &Arc<Self>,
+        asked: &Asked<'_>,
+        hop: &Arc<Hop>,
         endpoint: &Endpoint,
-        local: Option<std::net::IpAddr>,
-        in_clear: bool,
-    ) -> Result<Session, OpenError> {
-        let mut settings = settings_for(self, source, manner, host, endpoint, local)?;
-        if in_clear {
-            settings.tls = None;
-        }
+        settings: Result<Settings, OpenError>,
+        recipient: &RcptTo,
+    ) -> Result<Verdict, OpenError> {
+        let mut settings = settings?;
         // So that another host can be asked in time.
         settings.timeouts.connect = settings.timeouts.connect.min(CONNECT_PATIENCE);
-        match Session::open(endpoint, &settings).await {
-            Err(error) if error.may_retry_in_clear() => {
-                self.tls_failed(&host.name, &error.to_string());
-                settings.tls = None;
-                Session::open(endpoint, &settings).await
+        loop {
+            let mut session = match self.open_to_ask(asked, endpoint, &settings).await {
+                Err(error) if error.may_retry_in_clear() => {
+                    self.tls_failed(asked.host, &error.to_string());
+                    settings.tls = None;
+                    self.open_to_ask(asked, endpoint, &settings).await?
+                }
+                opened => opened?,
+            };
+            match self.verify(&mut session, asked, recipient).await {
+                Ok(verdict) => {
+                    hop.put(session, asked, &self.runtime);
+                    return Ok(verdict);
+                }
+                Err(loss) if session.is_useless_tls(&loss) && asked.plan.manner.is_opportunistic() => {
+                    self.tls_failed(asked.host, &loss.to_string());
+                    settings.tls = None;
+                }
+                Err(loss) => return Err(loss.into()),
             }
-            opened => opened,
         }
+    }
+
+    /// A reply that ends the session is told of, here and in [`verify`](Self::verify).
+    async fn open_to_ask(
+        self: &Arc<Self>,
+        asked: &Asked<'_>,
+        endpoint: &Endpoint,
+        settings: &Settings,
+    ) -> Result<Session, OpenError> {
+        let opened = Session::open(endpoint, settings).await;
+        self.hear(asked, opened.as_ref().err().and_then(OpenError::last_words));
+        opened
+    }
+
+    async fn verify(
+        self: &Arc<Self>,
+        session: &mut Session,
+        asked: &Asked<'_>,
+        recipient: &RcptTo,
+    ) -> Result<Verdict, Loss> {
+        let verdict = session.verify(recipient.clone()).await;
+        self.hear(asked, verdict.as_ref().err().and_then(Loss::last_words));
+        verdict
+    }
+
+    fn hear(self: &Arc<Self>, asked: &Asked<'_>, last_words: Option<(Step, &ShortReply)>) {
+        let Some((step, reply)) = last_words else { return };
+        self.ended_without_mail(&self.site_of(asked.plan, asked.source), asked.host, step, reply);
     }
 }
 

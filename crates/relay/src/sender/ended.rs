@@ -258,6 +258,11 @@ impl Shared {
         });
     }
 
+    /// A host has ended a session that was to carry no mail, as one that asks for a recipient.
+    pub fn ended_without_mail(self: &Arc<Self>, site: &Site, host: &Arc<str>, step: Step, reply: &ShortReply) {
+        self.last_words(site, ReplyPlace { host, stage: step.name() }, reply, None);
+    }
+
     /// Ends attempts for which there is no host.
     pub fn end_without_host(self: &Arc<Self>, transaction: &Transaction, error: &DnsError) {
         self.end_unsent(transaction, outcome_for(error), reply_for(error));

@@ -15,7 +15,7 @@ use super::site::Site;
 use super::source::Egress;
 use super::status::status_of;
 use crate::dns::{Destination, DnsError};
-use crate::queue::{Hop, LateHop, Outcome, QueueId, QueueName, Secs, Source, Transaction};
+use crate::queue::{Hop, LateHop, Outcome, QueueId, QueueName, ReadyId, Secs, Source, Transaction};
 
 /// Finds the sites of a queue. If there are none, what waits has had its attempt.
 pub(super) async fn route(shared: Arc<Shared>, id: QueueId) {
@@ -139,6 +139,22 @@ impl Shared {
         let sites = self.sites.lock().expect("the sites");
         let of = |(egress, _): &Member| sites.get(&(egress.name().clone(), plan.name.clone())).cloned();
         plan.members.iter().filter_map(of).filter_map(|site| site.state().standing.pause(now)).max()
+    }
+
+    /// The site of a plan as one of its sources sees it. If no mail is routed to it, it is one that nobody else knows.
+    pub fn site_of(&self, plan: &Plan, egress: &Arc<Egress>) -> Arc<Site> {
+        let known = {
+            let sites = self.sites.lock().expect("the sites");
+            sites.get(&(egress.name().clone(), plan.name.clone())).cloned()
+        };
+        known.unwrap_or_else(|| {
+            let unlimited = self.shaper.unlimited(egress.name(), &plan.name);
+            let (egress, name, manner) = (egress.clone(), plan.name.clone(), plan.manner.clone());
+            let destination = plan.destination.clone();
+            let site = Site::new(egress, name, manner, destination, ReadyId::default(), unlimited);
+            self.join(&site, &mut site.state(), &plan.domain);
+            Arc::new(site)
+        })
     }
 
     /// The sites of plans, one for each source, with their hosts as they are now. `false`: the routes have changed meanwhile.

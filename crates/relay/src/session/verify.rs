@@ -14,7 +14,7 @@ pub enum Verdict {
     Taken,
     /// 5yz to RCPT, or the address needs what the host does not offer: it takes none.
     Refused(Reply),
-    /// Anything else, as 4yz to RCPT or a refused sender.
+    /// Anything else, as 4yz other than 421 to RCPT, or a refused sender.
     NotKnown(Reply),
 }
 
@@ -24,7 +24,7 @@ impl Session {
     /// Dropping the future before its end ends the session.
     ///
     /// # Errors
-    /// The session is over, or was already.
+    /// The session is over, or was already: [`Loss::Closed`] if the server said 421, to whatever.
     pub async fn verify(&mut self, recipient: RcptTo) -> Result<Verdict, Loss> {
         if !self.is_open() {
             return Err(Loss::Over);
@@ -45,8 +45,10 @@ impl Session {
         self.is_running = false;
         let Some(recipient) = outcome.recipients.into_iter().next() else { return Err(Loss::Over) };
         let reply = Reply::from(recipient.reply);
+        if recipient.lost || reply.code() == 421 {
+            return Err(self.link.closed());
+        }
         Ok(match recipient.stage {
-            _ if recipient.lost => Verdict::NotKnown(reply),
             Stage::Rcpt if reply.is_positive() => Verdict::Taken,
             Stage::Rcpt | Stage::Local if reply.is_permanent() => Verdict::Refused(reply),
             _ => Verdict::NotKnown(reply),

@@ -5,12 +5,15 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use posthaste_dns::Zone;
+use posthaste_relay::queue::{QueueEntry, Scope};
 use posthaste_relay::sender::{Ahead, Relay, Route, Routing};
 use posthaste_smtp::{Address, Protocol};
 use tokio::runtime::{Builder, Runtime};
 
+use crate::failing::{Act, At, Ending};
+use crate::shaping::rules;
 use crate::sink::Sink;
-use crate::{LOOPBACK, Rig, rig_with, zone};
+use crate::{LOOPBACK, Rig, rig_with, wait, zone};
 
 fn runtime() -> Runtime {
     Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap()
@@ -70,6 +73,60 @@ fn a_next_hop_that_cannot_be_asked_is_left_alone_for_a_while() {
     assert!(not_known(rig.ask("ann@gone.example")).contains("does not exist"));
     rig.relay.set_routing(&Routing::default());
     assert_eq!(rig.ask("ann@a.example"), Ahead::Taken);
+}
+
+const SLOW_DOWN: &str = "421 4.7.0 slow down\r\n";
+const SUSPENDS: &str = "[[default.automation]]\npatterns = ['^421 4\\.7\\.0']\naction = 'suspend'\nfor = '1 hour'\n";
+
+#[test]
+fn a_421_to_a_question_is_seen_with_its_stage_and_host() {
+    let acts: [(Act, &str); 3] = [
+        (|_| (At::Greeting, SLOW_DOWN), "greeting"),
+        (|_| (At::Mail, SLOW_DOWN), "MAIL"),
+        (|_| (At::Rcpt, SLOW_DOWN), "RCPT"),
+    ];
+    for (act, stage) in acts {
+        let ending = Ending::start(act);
+        let rig = rig_with(zone(), ending.address.port(), |config| config.shaping = rules(SUSPENDS));
+        let why = not_known(rig.ask("bob@a.example"));
+        assert!(why.contains("mx.a.example (127.0.0.1): ") && why.contains("4.7.0 slow down"), "{stage}: {why}");
+        wait(stage, || !rig.log.interrupted.lock().unwrap().is_empty());
+        let told = rig.log.interrupted.lock().unwrap().clone();
+        assert_eq!(told, [format!(" mx.a.example {stage}: 421 4.7.0 slow down")]);
+        wait(stage, || !rig.relay.suspensions().is_empty());
+        let QueueEntry::Suspended { scope, reason, .. } = rig.relay.suspensions().remove(0) else { panic!("{stage}") };
+        assert_eq!(scope, Scope::Site(format!("10 mx.a.example :{}", ending.address.port()).into()), "{stage}");
+        assert!(reason.contains("421 4.7.0 slow down"), "{stage}: {reason}");
+        // Nobody asks it for another address at once.
+        assert_eq!((not_known(rig.ask("eve@a.example")), ending.connections()), (why, 1), "{stage}");
+    }
+}
+
+#[test]
+fn a_host_that_says_421_leaves_the_question_to_the_next() {
+    let first = Ending::start(|_| (At::Rcpt, SLOW_DOWN));
+    let next = Ending::at(((Ipv4Addr::new(127, 0, 0, 2)), first.address.port()).into(), |_| (At::Never, ""));
+    let zone = Zone::default().mx("a.example", 10, "mx1.example").mx("a.example", 20, "mx2.example");
+    let zone = zone.a("mx1.example", LOOPBACK).a("mx2.example", Ipv4Addr::new(127, 0, 0, 2));
+    let rig = rig_with(zone, first.address.port(), |_| ());
+    assert_eq!(rig.ask("bob@a.example"), Ahead::Taken);
+    assert_eq!((first.connections(), next.connections()), (1, 1));
+    assert_eq!(*rig.log.interrupted.lock().unwrap(), [" mx1.example RCPT: 421 4.7.0 slow down"]);
+}
+
+#[test]
+fn a_421_in_a_session_that_waits_for_questions_is_seen() {
+    // Behind its answer to the first question.
+    let ending = Ending::start(|number| match number {
+        0 => (At::Rcpt, "250 2.1.5 ok\r\n421 4.7.0 slow down\r\n"),
+        _ => (At::Never, ""),
+    });
+    let rig = rig_with(zone(), ending.address.port(), |_| ());
+    assert_eq!(rig.ask("bob@a.example"), Ahead::Taken);
+    assert_eq!(rig.ask("eve@a.example"), Ahead::Taken);
+    assert_eq!(ending.connections(), 2);
+    let told = rig.log.interrupted.lock().unwrap().clone();
+    assert!(told.len() == 1 && told[0].ends_with(": 421 4.7.0 slow down"), "{told:?}");
 }
 
 #[test]
