@@ -64,6 +64,7 @@ mod tests {
     use crate::dns::{Resolver, Settings};
     use crate::queue::{ReadyId, Schedules};
     use crate::sender::observer::SiteState;
+    use crate::sender::site::Wanted;
     use crate::sender::source::{Egress, Source};
     use crate::sender::{Config, Delivering, Notice, Notifier, Relay};
     use crate::session::Timeouts;
@@ -123,22 +124,44 @@ mod tests {
         Relay::open_idle(Arc::new(spool), config).unwrap().0
     }
 
+    fn add(shared: &Shared, name: &str) -> Arc<Site> {
+        let source = Arc::new(Egress::new(Source::new("default")));
+        let manner = Arc::new(shared.config.manner());
+        let destination = shared.resolver().fixed_in_order(&["mx.example".to_owned()]).unwrap();
+        let limits = shared.shaper.unlimited("default", "");
+        let site = Arc::new(Site::new(source, name.into(), manner, destination, ReadyId::default(), limits));
+        let key = (site.source.name().clone(), site.name.clone());
+        shared.sites.lock().unwrap().insert(key, site.clone());
+        site
+    }
+
+    #[test]
+    fn a_session_that_opens_in_a_pause_leaves_it() {
+        let dir = tempfile::tempdir().unwrap();
+        let relay = idle(dir.path());
+        let shared = &relay.0.shared;
+        let site = add(shared, "10 mx.example");
+        let found = {
+            let mut state = site.state();
+            // Two tasks connect; the session of one fails, then that of the other opens.
+            (state.connections, state.connecting) = (2, 2);
+            state.standing.session_failed();
+            let has_begun = state.standing.failed("421", 1, 60, Instant::now()).is_some();
+            state.ended(false);
+            state.reached();
+            let connects = !matches!(state.grow(&site, 10, &shared.shaper.alarm), Wanted::Nothing);
+            let trouble = state.standing.trouble().map(str::to_owned);
+            (has_begun, state.standing.is_paused(Instant::now()), state.standing.is_probed(), connects, trouble)
+        };
+        assert_eq!(found, (true, true, true, false, Some("421".to_owned())));
+    }
+
     #[test]
     fn sites_above_the_bound_are_retired_and_not_only_removed() {
         let dir = tempfile::tempdir().unwrap();
         let relay = idle(dir.path());
         let shared = &relay.0.shared;
-        let source = Arc::new(Egress::new(Source::new("default")));
-        let manner = Arc::new(shared.config.manner());
-        let destination = shared.resolver().fixed_in_order(&["mx.example".to_owned()]).unwrap();
-        let add = |number: usize| {
-            let (name, limits) = (Arc::from(format!("{number}")), shared.shaper.unlimited("default", ""));
-            let (source, manner, destination) = (source.clone(), manner.clone(), destination.clone());
-            let site = Arc::new(Site::new(source, name, manner, destination, ReadyId::default(), limits));
-            let key = (site.source.name().clone(), site.name.clone());
-            shared.sites.lock().unwrap().insert(key, site.clone());
-            site
-        };
+        let add = |number: usize| add(shared, &number.to_string());
         let mut sites: Vec<Arc<Site>> = (0..SITES_KEPT).map(add).collect();
         let pause = sites[0].state().standing.failed("it does not answer", 1, 60, Instant::now()).unwrap();
         let (source, site) = (sites[0].source.name(), &sites[0].name);

@@ -228,8 +228,13 @@ fn rig_over(
     change: impl FnOnce(&mut Config),
 ) -> Rig {
     let dns = Server::start(zone);
-    let (spool, _) = FileSpool::open(dir.path(), spool_config()).unwrap();
-    let spool = wrap(spool);
+    let mut opened = None;
+    // Tasks of a relay that has ended may hold it for a moment more.
+    wait("nobody else has the spool", || match FileSpool::open(dir.path(), spool_config()) {
+        Err(posthaste_spool::OpenError::Locked) => false,
+        found => opened.replace(found.unwrap()).is_none(),
+    });
+    let spool = wrap(opened.expect("it is open").0);
     let back = Arc::new(Back { spool: spool.clone(), written: Mutex::default() });
     let log = Arc::new(Log::default());
     let mut config = config(&dns, port, &back, &log);

@@ -261,3 +261,54 @@ fn lost_suspensions_are_told_where_no_mail_waits() {
     assert_eq!((it.report.uncertain, it.report.uncertain_recipients), (Some(last), 0));
     assert_eq!(it.relay.suspensions(), []);
 }
+
+#[test]
+fn with_an_older_snapshot_what_is_done_with_stays_so() {
+    let dns = Server::start(zone());
+    let dir = tempfile::tempdir().unwrap();
+    let (spool, killed) = (dir.path().join("spool"), dir.path().join("killed"));
+    let it = Idle::open(&spool, &dns);
+    it.append(outgoing("ann@here.example", &["bob@a.example"], 0));
+    it.append(outgoing("ann@here.example", &["eve@b.example"], 0));
+    it.end();
+    let before = snapshots(&spool);
+    let it = Idle::open(&spool, &dns);
+    it.act("a.example", Action::Delete);
+    it.end();
+    let last = snapshots(&spool).into_iter().find(|path| !before.contains(path)).expect("a newer one");
+    let it = Idle::open(&spool, &dns);
+    // The ring has no entry of the deletion any more.
+    fill_ring(&it);
+    copy(&it.dir, &killed);
+    drop(it);
+    std::fs::write(killed.join("snapshots").join(last.file_name().unwrap()), "").unwrap();
+    let it = Idle::open(&killed, &dns);
+    assert_eq!((it.report.unreadable.len(), it.report.uncertain_recipients), (1, 1));
+    let waiting = it.waiting();
+    assert!(waiting.len() == 1 && waiting[0].0 == "eve@b.example", "its body was released: {waiting:?}");
+    assert!(waiting[0].1.contains("Held(Uncertain)"), "{waiting:?}");
+}
+
+#[test]
+fn a_rebuilt_queue_is_uncertain_until_its_next_snapshot() {
+    let dns = Server::start(zone());
+    let dir = tempfile::tempdir().unwrap();
+    let (old, new) = (dir.path().join("old"), dir.path().join("new"));
+    let it = Idle::open(&old, &dns);
+    it.append(outgoing("ann@here.example", &["bob@a.example"], 0));
+    // The last batch is none of the queue.
+    let other = it.spool.stream("other").unwrap();
+    it.append_entry(Entry { stream: other, needs_body: true, payload: "x".into() }, b"x");
+    drop(it);
+    for name in ["checkpoint.0", "checkpoint.1"] {
+        std::fs::remove_file(old.join(name)).unwrap();
+    }
+    posthaste_spool::ClosedSpool::rebuild(&old, &new).unwrap();
+    for recipients in [1, 0] {
+        let it = Idle::open(&new, &dns);
+        assert_eq!((it.report.uncertain.is_some(), it.report.uncertain_recipients), (recipients > 0, recipients));
+        let waiting = it.waiting();
+        assert!(waiting.len() == 1 && waiting[0].1.contains("Held(Uncertain)"), "{waiting:?}");
+        it.end();
+    }
+}
