@@ -20,6 +20,8 @@ pub const TOKEN_FILE: &str = "tokens";
 /// Octets of the file: about 10,000 tokens.
 const FILE_BYTES_MAX: u64 = 2 << 20;
 const HEADING: &str = "# name, SHA-256 of the secret, scopes, end; made by `posthaste token`\n";
+/// The last line: without it the file was cut off.
+const END: &str = "# the end";
 
 /// The file of tokens.
 #[derive(Debug, Clone)]
@@ -60,6 +62,11 @@ pub enum TokenFileErrorKind {
         /// The defect.
         why: String,
     },
+    /// It does not end as it was written.
+    #[error(
+        "its last line is not `{END}`: it was cut off; put it back, or write this line and make the tokens again that are missing: `posthaste token add NAME --scope SCOPES`"
+    )]
+    CutOff,
     /// It is larger than it can be.
     #[error(
         "it is larger than {FILE_BYTES_MAX} bytes; remove it, and make its tokens again: `posthaste token add NAME --scope SCOPES`"
@@ -163,7 +170,8 @@ impl TokenFile {
     }
 
     fn write(&self, tokens: &[Token]) -> io::Result<()> {
-        let text: String = std::iter::once(HEADING.to_owned()).chain(tokens.iter().map(Token::to_line)).collect();
+        let lines: String = tokens.iter().map(Token::to_line).collect();
+        let text = format!("{HEADING}{lines}{END}\n");
         Ok(posthaste_fsops::replace_file(&self.path(), Mode::RUSR | Mode::WUSR, text.as_bytes())?)
     }
 }
@@ -180,13 +188,13 @@ pub(crate) fn nofollow() -> i32 {
 }
 
 fn parse(text: &str) -> Result<Vec<Token>, TokenFileErrorKind> {
-    if !text.ends_with('\n') {
-        let (number, why) = (text.lines().count().max(1), "it has no end: the file is cut off".to_owned());
-        return Err(TokenFileErrorKind::Line { number, why });
-    }
     let lines = text.lines().enumerate().filter(|(_, line)| !line.is_empty() && !line.starts_with('#'));
     let token = |(index, line)| Token::parse(line).map_err(|why| TokenFileErrorKind::Line { number: index + 1, why });
-    lines.map(token).collect()
+    let tokens = lines.map(token).collect::<Result<_, _>>()?;
+    match text.lines().last() == Some(END) && text.ends_with('\n') {
+        true => Ok(tokens),
+        false => Err(TokenFileErrorKind::CutOff),
+    }
 }
 
 /// By which a changed file is known. All zero: there was none.
@@ -333,7 +341,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_cut_off_within_a_line_is_told_with_its_remedy() {
+    fn a_file_cut_off_anywhere_is_told_with_its_remedy() {
         let dir = tempfile::tempdir().unwrap();
         let (file, path) = (TokenFile::in_directory(dir.path()), dir.path().join(TOKEN_FILE));
         for (name, until) in [("shop", None), ("web", Some(1_800_000_000))] {
@@ -342,17 +350,9 @@ mod tests {
         let whole = std::fs::read(&path).unwrap();
         for cut in 0..whole.len() {
             std::fs::write(&path, &whole[..cut]).unwrap();
-            match file.read() {
-                Ok(tokens) => {
-                    assert_eq!(whole[cut - 1], b'\n', "the first {cut} bytes");
-                    assert!(tokens.len() < 2);
-                }
-                Err(error) => {
-                    let error = error.to_string();
-                    let named = path.to_str().unwrap();
-                    assert!(error.starts_with(named) && error.contains("`posthaste token add "), "{cut}: {error}");
-                }
-            }
+            let error = file.read().expect_err("it is cut off").to_string();
+            let named = path.to_str().unwrap();
+            assert!(error.starts_with(named) && error.contains("`posthaste token add "), "{cut}: {error}");
         }
     }
 
@@ -390,7 +390,7 @@ mod tests {
         let text = std::fs::read_to_string(&path).unwrap();
         std::fs::write(&path, text + "nonsense\n").unwrap();
         assert_eq!(known.find(secret.reveal(), 1).await, Err(TokensUnreadable));
-        assert!(file.read().unwrap_err().to_string().contains("line 3: "));
+        assert!(file.read().unwrap_err().to_string().contains("line 4: "));
         let elsewhere = dir.path().join("elsewhere");
         std::fs::rename(&path, &elsewhere).unwrap();
         std::os::unix::fs::symlink(&elsewhere, &path).unwrap();
