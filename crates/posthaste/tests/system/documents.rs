@@ -50,6 +50,21 @@ fn every_path_that_the_documents_name_exists() {
 }
 
 #[test]
+fn every_test_that_a_document_names_exists() {
+    let mut checked = 0;
+    for document in documents(&root()) {
+        let spans = spans(&fs::read_to_string(&document).unwrap());
+        for (file, test) in spans.iter().filter_map(|code| code.split_once(".rs::")) {
+            let path = root().join("crates").join(format!("{file}.rs"));
+            let text = fs::read_to_string(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
+            assert!(text.contains(&format!("fn {test}(")), "{} names {file}.rs::{test}", document.display());
+            checked += 1;
+        }
+    }
+    assert!(checked > 50, "only {checked} tests found");
+}
+
+#[test]
 fn every_command_and_option_of_the_documents_exists() {
     // Of cargo, curl, mu and notmuch.
     const FOREIGN: [&str; 7] =
