@@ -28,7 +28,7 @@ pub(crate) const ASKS_MAX: usize = 4;
 const TURN_PATIENCE: std::time::Duration = std::time::Duration::from_secs(10);
 
 /// The scope of a request. `None`: it is for the socket alone.
-fn scope_of(request: &Request) -> Option<Scope> {
+pub(crate) fn scope_of(request: &Request) -> Option<Scope> {
     match request {
         Request::List { .. }
         | Request::Summary { .. }

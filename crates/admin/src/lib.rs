@@ -15,6 +15,7 @@ mod history;
 mod live;
 mod login;
 mod metrics;
+mod openapi;
 mod page;
 mod rates;
 mod routes;

@@ -16,6 +16,7 @@ use crate::guard::{self, Credential, is_json};
 use crate::live;
 use crate::login;
 use crate::metrics::{self, Work};
+use crate::openapi;
 use crate::service::{Arrival, Shared};
 use crate::session::SESSION_PREFIX;
 use crate::token::{Scope, Token};
@@ -44,6 +45,7 @@ enum Action {
     Login,
     Logout,
     Token,
+    OpenApi,
     Now,
     Queue,
     Ask,
@@ -73,13 +75,14 @@ impl Route {
 }
 
 const NOT_VALID: &str = "this token is not valid: `posthaste token list` on the server shows the valid ones";
-const ROUTES: [Route; 14] = [
+const ROUTES: [Route; 15] = [
     Route { method: Method::GET, path: "/health/live", access: Access::Health, action: Action::Live },
     Route { method: Method::GET, path: "/health/ready", access: Access::Health, action: Action::Ready },
     Route { method: Method::GET, path: "/", access: Access::Open, action: Action::Index },
     Route { method: Method::POST, path: "/api/session/v1", access: Access::Open, action: Action::Login },
     Route { method: Method::DELETE, path: "/api/session/v1", access: Access::Open, action: Action::Logout },
     Route { method: Method::GET, path: "/api/token/v1", access: Access::AnyToken, action: Action::Token },
+    Route { method: Method::GET, path: "/api/openapi.json", access: Access::AnyToken, action: Action::OpenApi },
     Route { method: Method::GET, path: "/api/now/v1", access: Access::Scope(Scope::ServerRead), action: Action::Now },
     Route {
         method: Method::GET,
@@ -165,6 +168,7 @@ pub(crate) async fn serve<V: ServerView>(
         Action::Login => login::begin(shared, arrival, &parts.headers, incoming).await,
         Action::Logout => login::end(shared, &credential).await,
         Action::Token => token.map_or_else(not_found, |token| answer::json(StatusCode::OK, &whose(&token))),
+        Action::OpenApi => answer::answer(StatusCode::OK, answer::JSON, openapi::DOCUMENT),
         Action::Now => now(shared).await,
         Action::Queue => queue(shared).await,
         Action::Ask => match token {
@@ -370,3 +374,30 @@ const BODY_BYTES_MAX: u64 = 64 << 20;
 pub(crate) const RETRY_SECS: u16 = 5;
 /// As long as wrong passwords count.
 const GUESS_RETRY_SECS: u16 = 600;
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use super::*;
+
+    #[test]
+    fn each_route_is_documented_and_each_documented_route_exists() {
+        let document: Value = serde_json::from_str(openapi::DOCUMENT).unwrap();
+        let routes: BTreeSet<_> =
+            ROUTES.iter().map(|route| (route.path.to_owned(), route.method.as_str().to_lowercase())).collect();
+        let mut documented = BTreeSet::new();
+        for (path, methods) in document["paths"].as_object().unwrap() {
+            for (method, operation) in methods.as_object().unwrap() {
+                documented.insert((path.clone(), method.clone()));
+                let route = ROUTES.iter().find(|route| route.path == path).unwrap();
+                let is_open = operation["security"].as_array().is_some_and(Vec::is_empty);
+                assert_eq!(is_open, matches!(route.access, Access::Health | Access::Open), "{method} {path}");
+                if let Access::Scope(scope) = route.access {
+                    assert_eq!(operation["description"], format!("Scope: `{scope}`."), "{method} {path}");
+                }
+            }
+        }
+        assert_eq!(documented, routes);
+    }
+}
