@@ -83,7 +83,7 @@ pub fn run(args: Trace) -> Result<ExitCode, AnyError> {
     let dir = &config.events.dir;
     let user = args.user.as_deref().map(|user| config.directory().login_name(user).unwrap_or_else(|| user.to_owned()));
     let wanted = user.map_or_else(|| Wanted::Named(args.what.clone().unwrap_or_default()), Wanted::User);
-    let within = Within { since: args.since, until: args.until, messages_max: args.limit as usize, deadline: None };
+    let within = Within { since: args.since, until: args.until, messages_max: args.limit as usize, deadline: None, tenant: None };
     let Found { stories, is_cut, damaged, .. } = search(dir, &wanted, &within).map_err(|error| {
         let hint = if config.events.enabled { "" } else { "; the event log is off: `enabled = false` in [events]" };
         format!("{}: {error}{hint}", dir.display())

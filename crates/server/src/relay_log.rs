@@ -99,7 +99,8 @@ impl Observer for RelayLog {
             bytes,
             message_id: message_id.into(),
         };
-        let received = Received { facts, ..Received::default() };
+        let tenant = Arc::clone(&message.queued.tenant);
+        let received = Received { facts, tenant, ..Received::default() };
         self.recorder.as_ref()?.entry(&Event::now(Kind::Received(received)))
     }
 
