@@ -4,7 +4,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use hyper::StatusCode;
 use hyper::body::Incoming;
-use posthaste_control::Request;
+use posthaste_control::{NotOfTenant, Request};
 use serde_json::{Value, json};
 use tokio::task::spawn_blocking;
 use tokio::time::timeout;
@@ -40,7 +40,9 @@ pub(crate) fn scope_of(request: &Request) -> Option<Scope> {
         Request::Suppressions { .. } | Request::Suppress { .. } | Request::Unsuppress { .. } => {
             Some(Scope::Suppression)
         }
-        Request::Cat { .. } | Request::Mail { .. } | Request::Subjects { .. } => Some(Scope::MailRead),
+        Request::Cat { .. } | Request::Mail { .. } | Request::File { .. } | Request::Subjects { .. } => {
+            Some(Scope::MailRead)
+        }
         Request::Find { .. } => Some(Scope::EventsRead),
         Request::Logins => Some(Scope::Accounts),
         Request::Export { .. }
@@ -75,6 +77,12 @@ pub(crate) async fn ask<V: ServerView>(
         Some(scope) if !token.scopes().contains(&scope) => return answer::no_scope(scope),
         Some(_) => {}
     }
+    if let Some(tenant) = token.tenant() {
+        request = match request.of_tenant(tenant) {
+            Ok(request) => request,
+            Err(why) => return answer::refused(StatusCode::FORBIDDEN, not_of(why)),
+        };
+    }
     if let Request::List { limit, .. } = &mut request {
         *limit = Some(limit.unwrap_or(LIST_MAX).min(LIST_MAX));
     }
@@ -87,7 +95,7 @@ pub(crate) async fn ask<V: ServerView>(
         let _turn = turn;
         let lines = Mutex::new(Lines::default());
         let take = |line: Value| lines.lock().unwrap_or_else(PoisonError::into_inner).take(&line);
-        let end = shared.view.ask(&request, token.name(), &take);
+        let end = shared.view.ask(&request, &token, &take);
         (lines.into_inner().unwrap_or_else(PoisonError::into_inner), end)
     };
     // Fails only by a panic, which the log has.
@@ -101,6 +109,14 @@ pub(crate) async fn ask<V: ServerView>(
             let error = format!("{expected} recipients were selected, now there are {now}: nothing was done");
             answer::json(StatusCode::CONFLICT, &json!({ "error": error, "now": now }))
         }
+    }
+}
+
+/// The refusal of a request to the token of a tenant. It says nothing of other tenants, not even whether there are any.
+fn not_of(why: NotOfTenant) -> &'static str {
+    match why {
+        NotOfTenant::Other => "this token is of another tenant",
+        NotOfTenant::WholeServer => "this is about the whole server, and the token is of one tenant",
     }
 }
 

@@ -5,10 +5,12 @@
 #![warn(missing_docs)]
 
 mod logins;
+mod of_tenant;
 mod waiting;
 mod which;
 
 pub use logins::{ClientLine, LoginLine, LoginPurpose, LoginsLine};
+pub use of_tenant::NotOfTenant;
 pub use posthaste_relay::shaping::explain::{Defaults, Explained};
 pub use posthaste_relay::suppression::{Source, Suppressed, Wanted};
 use posthaste_spool::Lsn;
@@ -76,6 +78,16 @@ pub enum Request {
         #[serde(default)]
         mailbox: String,
     },
+    /// The octets of a file that a message has, in pieces.
+    File {
+        /// The message's number.
+        message: Lsn,
+        /// As in [`Mail`](Self::Mail).
+        #[serde(default)]
+        mailbox: String,
+        /// Its place among the message's files, from 0.
+        number: u32,
+    },
     /// Subject, sender and recipients of messages in mailboxes here, a line for each that is there.
     Subjects {
         /// At most [`SUBJECTS_MAX`].
@@ -138,6 +150,9 @@ pub enum Request {
         /// Why.
         #[serde(default)]
         reason: String,
+        /// So many recipients were shown to who asks: if the number differs by more than a tenth, nothing is done. Not with a site.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        expect: Option<u64>,
     },
     /// Ends a suspension.
     Resume {
@@ -170,6 +185,9 @@ pub enum Request {
         /// Why.
         #[serde(default)]
         reason: String,
+        /// As for a suspension.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        expect: Option<u64>,
     },
     /// Undoes a diversion.
     Undivert {

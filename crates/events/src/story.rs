@@ -307,7 +307,8 @@ mod tests {
             )
         };
         let (a, b, none) = (",\"tenant\":\"a\"", ",\"tenant\":\"b\"", "");
-        let refused = format!("{{\"lsn\":\"9\",{at},\"event\":\"refused\",\"from\":\"s@x.example\",\"reply\":\"550\"}}\n");
+        let refused =
+            format!("{{\"lsn\":\"9\",{at},\"event\":\"refused\",\"from\":\"s@x.example\",\"reply\":\"550\"}}\n");
         let lines = [received(1, a), received(2, b), received(3, none), later(4, 1, none), later(5, 2, none)];
         let more = [later(6, 3, none), later(7, 1, a), later(8, 2, b), refused];
         std::fs::write(dir.path().join(file_name(1)), [lines.concat(), more.concat()].concat()).unwrap();

@@ -1,5 +1,6 @@
 //! `posthaste mailbox …`: the mailboxes of an account, as IMAP and POP3 show them.
 
+use std::io::ErrorKind;
 use std::process::ExitCode;
 
 use clap::{Args, Subcommand};
@@ -49,11 +50,17 @@ struct Found {
 impl OfAccount {
     fn find(&self) -> Result<Option<Found>, AnyError> {
         let config = self.config.load()?.config;
-        let inbox = config.directory().maildir_of(&self.account);
-        let inbox = inbox.map_or_else(|| self.account.clone(), |path| path.to_string());
+        let directory = config.directory();
+        let account = directory.login_name(&self.account).unwrap_or_else(|| self.account.clone());
+        let inbox = directory.maildir_of(&account);
+        let inbox = inbox.map_or(account, |path| path.to_string());
         let dir = config.storage.data.join(posthaste_server::MAILSTORE_DIRECTORY);
-        if !dir.is_dir() {
-            return Err(format!("{} is not there: no server has served mailboxes yet", dir.display()).into());
+        match dir.metadata() {
+            Ok(_) => {}
+            Err(error) if error.kind() == ErrorKind::NotFound => {
+                return Err(format!("{} is not there: no server has served mailboxes yet", dir.display()).into());
+            }
+            Err(error) => return Err(format!("{}: {error}; ask as root or as the server's user", dir.display()).into()),
         }
         let account = AccountSummary::read(&dir, &inbox)?;
         let file_bytes = std::fs::read_dir(&dir)?.filter_map(|file| Some(file.ok()?.metadata().ok()?.len())).sum();

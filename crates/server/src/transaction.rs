@@ -31,6 +31,8 @@ pub(crate) struct Transaction {
     names_client: bool,
     /// Octets that the client means to send; 0: not said.
     announced: u64,
+    /// The tenant that the client's token is bound to.
+    tenant: Option<Arc<str>>,
     /// Entries for its batch that are no destination's.
     also: Vec<Entry>,
     /// Octets that the recipients take, here, in the envelope and in the spool's record.
@@ -116,6 +118,16 @@ impl Transaction {
     /// True if it is named.
     pub fn names_client(&self) -> bool {
         self.names_client
+    }
+
+    /// Binds the message to the tenant of its client's token.
+    pub fn bind(&mut self, tenant: Option<Arc<str>>) {
+        self.tenant = tenant;
+    }
+
+    /// The tenant that it is bound to.
+    pub fn tenant(&self) -> Option<&Arc<str>> {
+        self.tenant.as_ref()
     }
 
     /// Adds an entry to the batch of the message.

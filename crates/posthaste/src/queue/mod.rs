@@ -27,7 +27,7 @@ use crate::terminal::{harmless_json, print, print_again, print_json};
 use cat::cat;
 use change::{act, change};
 use explain::ExplainArgs;
-pub use socket::{answer, answer_in, ask};
+pub use socket::{ELSEWHERE, answer, answer_in, ask};
 use tables::{details, diversions, list, room, summary, suspensions};
 use transfer::{ExportArgs, ImportArgs};
 
@@ -320,13 +320,17 @@ pub fn run(command: QueueCommand) -> Result<ExitCode, AnyError> {
         QueueCommand::Requeue(args) => act(args, Doing::Requeue, None, "tried now"),
         QueueCommand::Delete(args) => act(args, Doing::Delete, None, "removed"),
         QueueCommand::Bounce(args) => act(args, Doing::Bounce, None, "given up"),
-        QueueCommand::Suspend { scope, time, reason, server } => {
-            change(&server, &Request::Suspend { scope: scope.named(), secs: secs(time), reason }, "suspended")
-        }
+        QueueCommand::Suspend { scope, time, reason, server } => change(
+            &server,
+            &Request::Suspend { scope: scope.named(), secs: secs(time), reason, expect: None },
+            "suspended",
+        ),
         QueueCommand::Resume { scope, server } => change(&server, &Request::Resume { scope: scope.named() }, "resumed"),
-        QueueCommand::Route { scope, to, time, reason, server } => {
-            change(&server, &Request::Divert { scope: scope.named(), to, secs: secs(time), reason }, "routed")
-        }
+        QueueCommand::Route { scope, to, time, reason, server } => change(
+            &server,
+            &Request::Divert { scope: scope.named(), to, secs: secs(time), reason, expect: None },
+            "routed",
+        ),
         QueueCommand::Unroute { scope, server } => {
             change(&server, &Request::Undivert { scope: scope.named() }, "no longer routed")
         }

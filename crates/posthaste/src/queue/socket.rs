@@ -78,6 +78,9 @@ fn open(config: Config) -> Result<Connection, AnyError> {
     Ok(Connection { stream, serving: Some(serving) })
 }
 
+/// Where data directories are usual, and a server is not the one that is meant.
+pub const ELSEWHERE: &str = "if it was started in another directory, go there or use --config";
+
 /// None if no server listens.
 fn connect_in(data: &Path) -> Result<Option<UnixStream>, AnyError> {
     let path = data.join(SOCKET);
@@ -99,7 +102,7 @@ fn unreachable(path: &Path, error: &io::Error) -> String {
 
 /// Asks the server with this data directory.
 pub fn answer_in(data: &Path, request: &Request) -> Result<Vec<Value>, AnyError> {
-    let absent = || format!("no server runs with its data in {}", data.display());
+    let absent = || format!("no server runs with its data in {}; {ELSEWHERE}", data.display());
     let mut stream = connect_in(data)?.ok_or_else(absent)?;
     let path = data.join(SOCKET);
     let failed = |error: io::Error| format!("{}: {error}", path.display());

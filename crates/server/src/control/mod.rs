@@ -19,7 +19,7 @@ mod mail;
 mod scopes;
 mod summary;
 mod suppression;
-mod suspend;
+pub(crate) mod suspend;
 mod trace;
 mod transfer;
 
@@ -30,10 +30,13 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
+use bytes::Bytes;
 pub use closed::{ClosedQueue, ClosedQueueError};
-use posthaste_admin::AskRefusal;
+use posthaste_admin::{AskRefusal, Token};
 use posthaste_control::{Doing, Request, SOCKET};
-use posthaste_relay::sender::{By, OfMail};
+use posthaste_relay::queue::Selection;
+use posthaste_relay::sender::{By, ControlError, Filter, OfMail, Relay};
+use posthaste_spool::Lsn;
 use serde::Serialize;
 use serde_json::{Value, json};
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
@@ -188,39 +191,66 @@ pub(crate) struct Asker {
     pub uid: u32,
     /// The name of the token of who asks by HTTP; empty at the socket.
     pub token: String,
+    /// Only this tenant's mail exists for it. Requests select nothing else already.
+    pub tenant: Option<String>,
 }
 
 impl Asker {
+    /// The octets of a message that waits, in pieces. One of another tenant is as one that does not wait. Blocks.
+    fn content(&self, relay: &Relay, message: Lsn, bytes_max: u64) -> Result<Vec<Bytes>, String> {
+        if let Some(tenant) = &self.tenant {
+            let selection = Selection { tenant: Some(tenant.as_str().into()), ..Selection::default() };
+            let own = Filter { selection, message: Some(message), ..Filter::default() };
+            if relay.count(&own) == 0 {
+                return Err(ControlError::NotWaiting(message).to_string());
+            }
+        }
+        relay.content(message, bytes_max).map_err(|error| error.to_string())
+    }
+
     /// For the event log.
     fn by(&self, reason: &str) -> By {
         By { uid: self.uid, token: self.token.clone(), reason: reason.to_owned() }
     }
 }
 
-/// Answers a request that came by HTTP, with the token of this name. Blocks.
+/// Answers a request that came by HTTP, with this token. Blocks.
 ///
 /// # Errors
 /// The selection has changed, or the request is refused.
 pub(crate) fn ask(
     receiver: &Receiver,
     request: &Request,
-    token: &str,
+    token: &Token,
     answer: Answer<'_>,
 ) -> Result<Value, AskRefusal> {
-    let asker = Asker { uid: rustix::process::geteuid().as_raw(), token: token.to_owned() };
-    if let (Request::Act { of, expect: Some(expect), .. }, Some(relay)) = (request, receiver.relay())
-        && let Some(now) = act::changed(relay, of, *expect)
-    {
-        return Err(AskRefusal::Changed { expected: *expect, now });
+    let (uid, tenant) = (rustix::process::geteuid().as_raw(), token.tenant().map(str::to_owned));
+    let asker = Asker { uid, token: token.name().to_owned(), tenant };
+    if let Some(changed) = receiver.relay().and_then(|relay| changed(relay, request)) {
+        return Err(changed);
     }
     perform(request, &asker, receiver, answer).map_err(AskRefusal::Refused)
+}
+
+/// The refusal of a request whose selection is no longer what was shown.
+fn changed(relay: &Relay, request: &Request) -> Option<AskRefusal> {
+    let (of, expected) = match request {
+        Request::Act { of, expect, .. } => (of.clone(), (*expect)?),
+        Request::Suspend { scope, expect, .. } | Request::Divert { scope, expect, .. } => {
+            // Which mail hosts a recipient has is known for some only.
+            (Some(scopes::which(scope)).filter(|_| scope.site.is_none())?, (*expect)?)
+        }
+        _ => return None,
+    };
+    let now = act::changed(relay, &of, expected)?;
+    Some(AskRefusal::Changed { expected, now })
 }
 
 /// The last line of the answer. It names streams that are stuck.
 fn perform(request: &Request, asker: &Asker, receiver: &Receiver, answer: Answer<'_>) -> Outcome {
     let mut last = perform_alone(request, asker, receiver, answer)?;
     let stuck = receiver.destinations().stuck().all();
-    if !stuck.is_empty() {
+    if !stuck.is_empty() && asker.tenant.is_none() {
         last["stuck"] = stuck.into();
     }
     Ok(last)
@@ -233,9 +263,13 @@ fn perform_alone(request: &Request, asker: &Asker, receiver: &Receiver, answer: 
         Request::Find { what, user, events, secs, limit } => {
             let settings = receiver.settings();
             let wanted = find::wanted(&settings.directory, what.as_ref(), user.as_ref(), events);
-            return find::find(settings.events.as_deref(), &wanted, *secs, *limit, answer);
+            let bounds = find::Bounds { secs: *secs, limit: *limit, tenant: asker.tenant.as_deref() };
+            return find::find(settings.events.as_deref(), &wanted, &bounds, answer);
         }
-        Request::Mail { message, mailbox } => return mail::mail(receiver, *message, mailbox),
+        Request::Mail { message, mailbox } => return mail::mail(receiver, asker, *message, mailbox),
+        Request::File { message, mailbox, number } => {
+            return mail::file(receiver, asker, (*message, mailbox), *number, answer);
+        }
         Request::Subjects { of } => return mail::subjects(receiver, of, answer),
         Request::ForgetGuesses { of } => return logins::forget(receiver, asker.uid, of),
         _ => {}
@@ -267,21 +301,21 @@ fn perform_alone(request: &Request, asker: &Asker, receiver: &Receiver, answer: 
             _ => Err(RELAYS_NOT.to_owned()),
         };
     };
+    if let Some(AskRefusal::Changed { now, .. }) = changed(relay, request) {
+        return Err(format!("the selection has changed: {now} recipients are in it now"));
+    }
     match request {
-        Request::Summary { of, by, top } => summary::summary(relay, of, *by, *top, answer),
-        Request::Cat { message, header } => cat::cat(relay, *message, *header, answer),
+        Request::Summary { of, by, top } => summary::summary(relay, asker, of, (*by, *top), answer),
+        Request::Cat { message, header } => cat::cat(relay, asker, *message, *header, answer),
         Request::Export { of, hold } => export::export(relay, asker, &receiver.settings().host_name, of, *hold, answer),
         Request::Import { .. } => Err("an import is answered elsewhere".to_owned()),
-        Request::Act { of, action, secs, reason, expect } => {
-            if let Some(now) = expect.and_then(|expect| act::changed(relay, of, expect)) {
-                return Err(format!("the selection has changed: {now} recipients are in it now"));
-            }
+        Request::Act { of, action, secs, reason, .. } => {
             let others = act_on_transports(request, asker, receiver)?;
             act::act(relay, asker, of, *action, *secs, reason, others)
         }
-        Request::Suspend { scope, secs, reason } => suspend::suspend(relay, asker, scope, *secs, reason),
+        Request::Suspend { scope, secs, reason, .. } => suspend::suspend(relay, asker, scope, *secs, reason),
         Request::Resume { scope } => suspend::resume(relay, asker, scope),
-        Request::Suspensions => suspend::list(relay, answer),
+        Request::Suspensions => suspend::list(relay, asker, answer),
         Request::List { .. }
         | Request::Trace { .. }
         | Request::ForgetMailbox { .. }
@@ -289,9 +323,10 @@ fn perform_alone(request: &Request, asker: &Asker, receiver: &Receiver, answer: 
         | Request::ForgetGuesses { .. }
         | Request::Find { .. }
         | Request::Mail { .. }
+        | Request::File { .. }
         | Request::Subjects { .. }
         | Request::Page { .. } => Err("answered elsewhere".to_owned()),
-        Request::Divert { scope, to, secs, reason } => divert::divert(relay, asker, scope, to, *secs, reason),
+        Request::Divert { scope, to, secs, reason, .. } => divert::divert(relay, asker, scope, to, *secs, reason),
         Request::Undivert { scope } => divert::end(relay, asker, scope),
         Request::Diversions => divert::list(relay, answer),
         Request::Explain { domain, tenant, pool, source } => {

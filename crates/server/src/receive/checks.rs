@@ -5,6 +5,7 @@
 
 use std::borrow::Cow;
 use std::pin::Pin;
+use std::sync::Arc;
 use std::time::Duration;
 
 use posthaste_intake::{Body as StoredBody, LARGE_BODY_BYTES, Mail};
@@ -328,7 +329,16 @@ struct TenantLabels;
 impl Check for TenantLabels {
     fn message<'a>(&'a self, message: &'a mut ReadMessage<'_>) -> Checking<'a> {
         let (settings, session) = (message.settings, message.session);
-        let labels = std::mem::take(&mut message.labels);
+        let mut labels = std::mem::take(&mut message.labels);
+        if let Some(tenant) = message.transaction.tenant() {
+            if let Some(other) = labels.tenant.filter(|other| other != tenant) {
+                let reply = Reply::new(550, "5.7.1", "This token is of another tenant");
+                return Checking::Done(Err(Stop::because(reply, format!("the header names the tenant {other}"))));
+            }
+            labels.tenant = Some(Arc::clone(tenant));
+            // Also where all of it stays here: the event log shows it to its tenant.
+            message.mail.tenant = Arc::clone(tenant);
+        }
         if let Some(pool) = settings.tenants.unknown_pool(&labels) {
             let reply = Reply::new(554, "5.6.0", format!("There is no pool {pool}"));
             return Checking::Done(Err(Stop::because(reply, format!("there is no pool {pool}"))));
