@@ -20,7 +20,7 @@ export class NowPage {
   constructor(whose) {
     this.scopes = whose.scopes;
     this.title = "Now";
-    this.host = el("span", { class: "host" });
+    this.host = el("span", { class: "server" });
     this.state = el("p", { class: "state" });
     this.clock = el("span", { class: "clock" });
     this.failure = el("p", { class: "error", role: "alert" });
@@ -32,7 +32,7 @@ export class NowPage {
     const missing = whose.scopes.includes("server:read") ? null
       : el("p", { class: "hint" }, "The state of the server needs a token with the scope server:read.");
     this.node = el("main", { id: "content", tabindex: "-1" },
-      el("div", { class: "strip" }, this.state, this.clock),
+      el("div", { class: "strip" }, this.host, this.state, this.clock),
       this.failure, missing, this.attention, this.rates, this.facts, this.queue, this.streams);
     this.shown = new Map();
     this.accepts = [];
@@ -78,7 +78,7 @@ export class NowPage {
     put(this.clock, new Date(at * 1000).toLocaleTimeString("en-GB"));
     const attention = [...(now?.server.attention ?? []), ...(queue?.attention ?? [])].sort(worstFirst);
     this.update(this.attention, [attention, Math.floor(at / 3600)], () => attentionList(attention, at));
-    if (now) this.showServer(now, attention.length);
+    if (now) this.showServer(now, attention.filter((one) => one.urgency !== "note").length);
     const latency = this.latency(now?.accept);
     if (now || queue) this.update(this.facts, [factsOf(now, queue, at), latency], () => facts(now, queue, at, latency));
     if (queue) this.update(this.queue, [queue.destinations, queue.others, Math.floor(at / 10)], () => destinations(queue, at));
@@ -163,7 +163,7 @@ function facts(now, queue, at, latency) {
   fact("Spool", bar("Spool", now.server.spool_fill), percent(now.server.spool_fill));
   for (const disk of now.server.disks) {
     const used = disk.total_bytes ? 1 - disk.free_bytes / disk.total_bytes : 1;
-    fact("Disk of " + disk.holds, bar("Disk of " + disk.holds, used), bytes(disk.free_bytes), el("small", {}, " free"));
+    fact("Disk of " + disk.holds, bar("Disk of " + disk.holds, used), percent(used), el("small", {}, " used, " + bytes(disk.free_bytes) + " free"));
   }
   return all;
 }
