@@ -194,6 +194,47 @@ pub struct ServerStatus {
     pub waiting_here: u64,
     /// Recipients in the queue for other hosts.
     pub queued: u64,
+    /// Certificates of listeners.
+    pub certificates: Vec<CertificateEnd>,
+    /// HTTP servers that are told of events.
+    pub webhooks: Vec<WebhookStatus>,
+    /// Sessions with other hosts.
+    pub relay: RelayStatus,
+}
+
+/// A certificate.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct CertificateEnd {
+    /// Its file.
+    pub file: String,
+    /// When it ends, in seconds since 1970.
+    pub ends: u64,
+}
+
+/// An HTTP server that is told of events.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct WebhookStatus {
+    /// Its name.
+    pub name: String,
+    /// For how long it has not been told all, in seconds.
+    pub behind_secs: u64,
+    /// Why it is not told anything, if so.
+    pub trouble: Option<String>,
+}
+
+/// Sessions with other hosts.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize)]
+pub struct RelayStatus {
+    /// Connections open now.
+    pub connections: u64,
+    /// Of them, those that wait for messages.
+    pub idle: u64,
+    /// Sites that cannot be reached now: their mail waits.
+    pub unreachable: u64,
+    /// Times since the start that a site became unreachable.
+    pub back_offs: u64,
+    /// Times since the start that TLS with a host was given up for a while, as it fails.
+    pub tls_avoided: u64,
 }
 
 /// The room on a file system.

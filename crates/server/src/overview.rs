@@ -6,9 +6,9 @@ use std::time::{Duration, Instant, SystemTime};
 
 use posthaste_accounts::LoginFailure;
 use posthaste_admin::{
-    AskRefusal, Attention, ClientAddress, Counters, DestinationCount, Distribution, FollowEvents, Guess, InjectCall,
-    InjectReply, QueueStatus, Readiness, ServerStatus, ServerView, StreamStatus, Token, TokenHash, Urgency,
-    secret_hash,
+    AskRefusal, Attention, CertificateEnd, ClientAddress, Counters, DestinationCount, Distribution, FollowEvents,
+    Guess, InjectCall, InjectReply, QueueStatus, Readiness, RelayStatus, ServerStatus, ServerView, StreamStatus, Token,
+    TokenHash, Urgency, WebhookStatus, secret_hash,
 };
 use posthaste_control::Request;
 use posthaste_events::read::{Next, Reader};
@@ -38,8 +38,8 @@ pub(crate) struct Overview {
 /// The part of the configuration that is shown.
 struct Shown {
     config: Config,
-    /// Certificates that expire, and when they were looked at.
-    expiring: Option<(Instant, Vec<String>)>,
+    /// Certificates that expire, all with their ends, and when they were looked at.
+    expiring: Option<(Instant, Vec<String>, Vec<CertificateEnd>)>,
 }
 
 /// The time between two looks at certificates.
@@ -69,15 +69,18 @@ impl Overview {
         *self.settings.lock().unwrap_or_else(PoisonError::into_inner) = shown;
     }
 
-    /// The configuration, and certificates that expire.
-    fn shown(&self) -> (Storage, String, Vec<String>) {
+    /// The configuration, certificates that expire, and all of them with their ends.
+    fn shown(&self) -> (Storage, String, Vec<String>, Vec<CertificateEnd>) {
         let mut shown = self.settings.lock().unwrap_or_else(PoisonError::into_inner);
         let Shown { config, expiring } = &mut *shown;
-        if expiring.as_ref().is_none_or(|(at, _)| at.elapsed() >= CERTIFICATES_EVERY) {
-            *expiring = Some((Instant::now(), crate::expiry::warnings(config, SystemTime::now())));
+        if expiring.as_ref().is_none_or(|(at, ..)| at.elapsed() >= CERTIFICATES_EVERY) {
+            let ends = crate::expiry::ends(config).into_iter();
+            let ends = ends.map(|(file, ends)| CertificateEnd { file: file.display().to_string(), ends }).collect();
+            *expiring = Some((Instant::now(), crate::expiry::warnings(config, SystemTime::now()), ends));
         }
-        let expiring = expiring.as_ref().map(|(_, warnings)| warnings.clone()).unwrap_or_default();
-        (config.storage.clone(), config.host_name.clone(), expiring)
+        let (warnings, ends) =
+            expiring.as_ref().map(|(_, warnings, ends)| (warnings.clone(), ends.clone())).unwrap_or_default();
+        (config.storage.clone(), config.host_name.clone(), warnings, ends)
     }
 }
 
@@ -114,7 +117,7 @@ impl ServerView for Overview {
     }
 
     fn status(&self) -> ServerStatus {
-        let (storage, host_name, expiring) = self.shown();
+        let (storage, host_name, expiring, certificates) = self.shown();
         let receiver = &self.receiver;
         let (of_mailboxes, troubles) = (receiver.destinations().of_mailboxes(), receiver.destinations().troubles());
         let spool = receiver.destinations().intake().spool();
@@ -161,6 +164,9 @@ impl ServerView for Overview {
             streams: streams(receiver, &troubles),
             waiting_here: of_mailboxes.waiting,
             queued: receiver.relay().map_or(0, |relay| relay.stats().recipients),
+            certificates,
+            webhooks: webhooks(receiver),
+            relay: of_relay(receiver),
         }
     }
 
@@ -277,6 +283,28 @@ impl FollowEvents for Following {
             }
         }
         lines
+    }
+}
+
+fn webhooks(receiver: &Receiver) -> Vec<WebhookStatus> {
+    let all = receiver.meters().webhooks.all().into_iter();
+    all.map(|(name, state)| WebhookStatus {
+        name,
+        behind_secs: state.behind_since.map_or(0, |since| since.elapsed().as_secs()),
+        trouble: state.trouble,
+    })
+    .collect()
+}
+
+fn of_relay(receiver: &Receiver) -> RelayStatus {
+    let Some(stats) = receiver.relay().map(Relay::stats) else { return RelayStatus::default() };
+    let (back_offs, tls_avoided) = receiver.meters().of_hosts();
+    RelayStatus {
+        connections: stats.connections as u64,
+        idle: stats.idle as u64,
+        unreachable: stats.unreachable as u64,
+        back_offs,
+        tls_avoided,
     }
 }
 

@@ -107,6 +107,7 @@ impl Observer for RelayLog {
     fn site(&self, state: &SiteState<'_>) {
         match state {
             SiteState::Unreachable { source, site, error, failures, pauses: 1, pause_secs } => {
+                self.meters.backed_off();
                 tracing::warn!(
                     source,
                     site,
@@ -124,6 +125,7 @@ impl Observer for RelayLog {
     }
 
     fn tls_avoided(&self, host: &str, error: &str, secs: u64) {
+        self.meters.tls_avoided();
         tracing::warn!(host, error, secs, "TLS with this host fails again: its mail goes in the clear for now");
     }
 

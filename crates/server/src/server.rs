@@ -234,7 +234,7 @@ async fn start_services(
     }
     services.add(Control::begin(&config.storage.data, receiver.clone(), page.clone()));
     if has_events {
-        services.add(Webhooks::begin(config, poison_watch(intake.spool())));
+        services.add(Webhooks::begin(config, poison_watch(intake.spool()), Arc::clone(&receiver.meters().webhooks)));
     }
     services.add(Watch::begin(MailAlerts::new(store), receiver.clone()));
     tidy.into_iter().for_each(|tidy| services.add(tidy));

@@ -148,7 +148,7 @@ function graph(values, label) {
 /// What the facts depend on, in the steps in which they are shown.
 function factsOf(now, queue, at) {
   return [now?.server.spool_fill, now?.server.disks, now?.server.waiting_here, now?.server.queued, queue?.recipients,
-    queue?.oldest && Math.floor((at - queue.oldest) / 10)];
+    queue?.oldest && Math.floor((at - queue.oldest) / 10), now?.server.webhooks, now?.server.certificates, Math.floor(at / 3600)];
 }
 
 function facts(now, queue, at, latency) {
@@ -164,6 +164,13 @@ function facts(now, queue, at, latency) {
   for (const disk of now.server.disks) {
     const used = disk.total_bytes ? 1 - disk.free_bytes / disk.total_bytes : 1;
     fact("Disk of " + disk.holds, bar("Disk of " + disk.holds, used), percent(used), el("small", {}, " used, " + bytes(disk.free_bytes) + " free"));
+  }
+  for (const one of now.server.certificates) {
+    const days = Math.floor((one.ends - at) / 86400);
+    fact("Certificate", el("span", { class: days < 14 ? "warning" : null, title: one.file }, days < 0 ? "expired" : days + (days === 1 ? " day" : " days")), el("small", {}, " ", foreign(one.file.split("/").pop())));
+  }
+  for (const one of now.server.webhooks) {
+    fact("Webhook " + one.name, el("span", { class: one.trouble || one.behind_secs > 60 ? "warning" : "good" }, one.behind_secs > 5 ? duration(one.behind_secs) + " behind" : "told all"), one.trouble ? el("small", {}, " ", foreign(one.trouble)) : null);
   }
   return all;
 }
