@@ -4,7 +4,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use hyper::StatusCode;
 use hyper::body::Incoming;
-use posthaste_control::{NotOfTenant, Request};
+use posthaste_control::{NotOfTenant, Request, SentRequest};
 use serde_json::{Value, json};
 use tokio::task::spawn_blocking;
 use tokio::time::timeout;
@@ -32,8 +32,8 @@ pub(crate) fn scope_of(request: &Request) -> Option<Scope> {
     match request {
         Request::List { .. }
         | Request::Summary { .. }
-        | Request::Suspensions
-        | Request::Diversions
+        | Request::Suspensions { .. }
+        | Request::Diversions { .. }
         | Request::Explain { .. } => Some(Scope::QueueRead),
         Request::Act { .. } | Request::Suspend { .. } | Request::Resume { .. } => Some(Scope::QueueWrite),
         Request::Divert { .. } | Request::Undivert { .. } => Some(Scope::Route),
@@ -44,7 +44,7 @@ pub(crate) fn scope_of(request: &Request) -> Option<Scope> {
             Some(Scope::MailRead)
         }
         Request::Find { .. } => Some(Scope::EventsRead),
-        Request::Logins => Some(Scope::Accounts),
+        Request::Logins { .. } => Some(Scope::Accounts),
         Request::Export { .. }
         | Request::Import { .. }
         | Request::Trace { .. }
@@ -68,8 +68,8 @@ pub(crate) async fn ask<V: ServerView>(
         Ok(body) => body,
         Err(error) => return answer::last(unread(error)),
     };
-    let mut request = match serde_json::from_slice::<Request>(&body.octets) {
-        Ok(request) => request,
+    let mut request = match serde_json::from_slice(&body.octets) {
+        Ok(SentRequest(request)) => request,
         Err(error) => return answer::refused(StatusCode::BAD_REQUEST, &format!("not a request: {error}")),
     };
     match scope_of(&request) {

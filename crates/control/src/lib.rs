@@ -5,11 +5,13 @@
 #![warn(missing_docs)]
 
 mod logins;
+mod object;
 mod of_tenant;
 mod waiting;
 mod which;
 
 pub use logins::{ClientLine, LoginLine, LoginPurpose, LoginsLine};
+use object::{object, objects};
 pub use of_tenant::NotOfTenant;
 pub use posthaste_relay::shaping::explain::{Defaults, Explained};
 pub use posthaste_relay::suppression::{Source, Suppressed, Wanted};
@@ -34,6 +36,11 @@ pub struct Delivered {
     pub mailbox: String,
 }
 
+/// A request as it comes: an object, and nothing else.
+#[derive(Debug, Deserialize)]
+#[serde(transparent)]
+pub struct SentRequest(#[serde(deserialize_with = "object")] pub Request);
+
 /// A request.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "ask", rename_all = "lowercase", deny_unknown_fields)]
@@ -41,7 +48,7 @@ pub enum Request {
     /// The recipients that wait, one on each line.
     List {
         /// Recipients to list.
-        #[serde(default)]
+        #[serde(default, deserialize_with = "object")]
         of: Which,
         /// Maximum number; not set: all.
         #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -53,7 +60,7 @@ pub enum Request {
     /// Numbers of recipients that wait, one name on each line.
     Summary {
         /// Recipients to count.
-        #[serde(default)]
+        #[serde(default, deserialize_with = "object")]
         of: Which,
         /// The kind of name that they are counted by.
         #[serde(default)]
@@ -91,6 +98,7 @@ pub enum Request {
     /// Subject, sender and recipients of messages in mailboxes here, a line for each that is there.
     Subjects {
         /// At most [`SUBJECTS_MAX`].
+        #[serde(deserialize_with = "objects")]
         of: Vec<Delivered>,
     },
     /// What became of mail, from the event log: a line for each message with its events, the newest first. Answered also where nothing is relayed.
@@ -114,6 +122,7 @@ pub enum Request {
     /// Messages for another queue, each in several lines, and a first and a last line about all.
     Export {
         /// Recipients to export.
+        #[serde(deserialize_with = "object")]
         of: Which,
         /// They are held here from then on.
         #[serde(default)]
@@ -128,6 +137,7 @@ pub enum Request {
     /// Does something with recipients; the answer has how many are `changed`, and how many are under way and `follow`.
     Act {
         /// Recipients to act on.
+        #[serde(deserialize_with = "object")]
         of: Which,
         /// The action.
         action: Doing,
@@ -144,6 +154,7 @@ pub enum Request {
     /// Tries nothing of a scope.
     Suspend {
         /// Of what.
+        #[serde(deserialize_with = "object")]
         scope: Named,
         /// For how long, in seconds; not set: without an end.
         secs: Option<u32>,
@@ -157,10 +168,11 @@ pub enum Request {
     /// Ends a suspension.
     Resume {
         /// The scope of a suspension.
+        #[serde(deserialize_with = "object")]
         scope: Named,
     },
     /// Suspensions, one on each line.
-    Suspensions,
+    Suspensions {},
     /// Dialogues of sessions that begin from now on, a line each, until the client goes.
     Trace {
         /// Of clients.
@@ -177,6 +189,7 @@ pub enum Request {
     /// Has mail go to another next hop.
     Divert {
         /// Scope to divert; no site.
+        #[serde(deserialize_with = "object")]
         scope: Named,
         /// Where to: a host or an address in brackets, with a port behind a colon if it is not 25.
         to: String,
@@ -192,10 +205,11 @@ pub enum Request {
     /// Undoes a diversion.
     Undivert {
         /// Scope of the diversion to end.
+        #[serde(deserialize_with = "object")]
         scope: Named,
     },
     /// Diversions, one on each line.
-    Diversions,
+    Diversions {},
     /// Limits of a destination, with those that mail waits for; one line.
     Explain {
         /// The domain.
@@ -213,7 +227,7 @@ pub enum Request {
     /// Entries of the suppression list, one on each line.
     Suppressions {
         /// Entries to list.
-        #[serde(default)]
+        #[serde(default, deserialize_with = "object")]
         of: Wanted,
     },
     /// Mail accepted for a mailbox until now, and for those below it, is not delivered any more. Answered also where nothing is relayed.
@@ -231,7 +245,7 @@ pub enum Request {
         scopes: Vec<String>,
     },
     /// Logins, and clients that have guessed wrong, one on each line. Answered also where nothing is relayed.
-    Logins,
+    Logins {},
     /// Forgets wrong passwords, so that nobody is turned away or slowed for them.
     #[serde(rename = "forget-guesses")]
     ForgetGuesses {
@@ -241,6 +255,7 @@ pub enum Request {
     /// Adds entries to the suppression list.
     Suppress {
         /// Entries to add; without `added` they are added now.
+        #[serde(deserialize_with = "objects")]
         entries: Vec<Suppressed>,
     },
     /// Removes addresses from the suppression list.
@@ -267,6 +282,18 @@ mod tests {
         let forget = Request::ForgetGuesses { of: vec!["192.0.2.1".into()] };
         assert_eq!(read(r#"{"ask":"forget-guesses","of":["192.0.2.1"]}"#).unwrap(), forget);
         assert!(read(r#"{"ask":"list","off":{}}"#).is_err() && read(r#"{"ask":"nothing"}"#).is_err());
+        for wrong in [
+            r#"{"ask":"suspensions","of":{}}"#,
+            r#"{"ask":"logins","x":1}"#,
+            r#"{"ask":"list","of":[]}"#,
+            r#"{"ask":"resume","scope":[null,null,"a.example"]}"#,
+            r#"{"ask":"suppress","entries":[["a@b.example"]]}"#,
+            r#"{"ask":"subjects","of":[[1,"x"]]}"#,
+        ] {
+            assert!(read(wrong).is_err(), "{wrong}");
+        }
+        let sent = |text: &str| serde_json::from_str::<SentRequest>(text);
+        assert!(sent(r#"["suspensions"]"#).is_err() && sent(r#"{"ask":"suspensions"}"#).is_ok());
     }
 
     #[test]

@@ -42,7 +42,7 @@ impl Request {
             Self::Suppressions { of } => bind(&mut of.tenant)?,
             Self::Suppress { entries } => entries.iter_mut().try_for_each(|entry| bind_text(&mut entry.tenant))?,
             Self::Unsuppress { tenant: of, .. } => bind_text(of)?,
-            Self::Suspensions | Self::Find { .. } | Self::Cat { .. } => {}
+            Self::Suspensions { .. } | Self::Find { .. } | Self::Cat { .. } => {}
             // Mailboxes are of no tenant.
             Self::Mail { mailbox, .. } | Self::File { mailbox, .. } if mailbox.is_empty() => {}
             Self::Mail { .. }
@@ -53,11 +53,11 @@ impl Request {
             | Self::Trace { .. }
             | Self::Divert { .. }
             | Self::Undivert { .. }
-            | Self::Diversions
+            | Self::Diversions { .. }
             | Self::Explain { .. }
             | Self::ForgetMailbox { .. }
             | Self::Page { .. }
-            | Self::Logins
+            | Self::Logins { .. }
             | Self::ForgetGuesses { .. } => return Err(NotOfTenant::WholeServer),
         }
         Ok(self)

@@ -33,7 +33,7 @@ enum LoginsCommand {
 /// Exit status 1: there is nothing.
 pub fn run(args: LoginsArgs) -> Result<ExitCode, AnyError> {
     let Some(LoginsCommand::Forget { of, server }) = args.command else {
-        return show(&args.server, ask(&args.server, &Request::Logins)?, tables);
+        return show(&args.server, ask(&args.server, &Request::Logins {})?, tables);
     };
     let last = answer(&server, &Request::ForgetGuesses { of })?.pop().unwrap_or_default();
     let forgotten = number(&last, "done");

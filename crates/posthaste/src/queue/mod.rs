@@ -335,7 +335,7 @@ pub fn run(command: QueueCommand) -> Result<ExitCode, AnyError> {
             change(&server, &Request::Undivert { scope: scope.named() }, "no longer routed")
         }
         QueueCommand::Routes { server } => {
-            let lines = ask(&server, &Request::Diversions)?;
+            let lines = ask(&server, &Request::Diversions {})?;
             show(&server, lines, diversions)
         }
         QueueCommand::Explain(args) => explain::run(&args),
@@ -343,7 +343,7 @@ pub fn run(command: QueueCommand) -> Result<ExitCode, AnyError> {
         QueueCommand::Import(args) => transfer::import(&args),
         QueueCommand::ImportShaping { file, json } => import::shaping(&file, json),
         QueueCommand::Suspensions { server } => {
-            let lines = ask(&server, &Request::Suspensions)?;
+            let lines = ask(&server, &Request::Suspensions {})?;
             show(&server, lines, suspensions)
         }
     }

@@ -33,7 +33,7 @@ use std::time::Duration;
 use bytes::Bytes;
 pub use closed::{ClosedQueue, ClosedQueueError};
 use posthaste_admin::{AskRefusal, Token};
-use posthaste_control::{Doing, Request, SOCKET};
+use posthaste_control::{Doing, Request, SOCKET, SentRequest};
 use posthaste_relay::queue::Selection;
 use posthaste_relay::sender::{By, ControlError, Filter, OfMail, Relay};
 use posthaste_spool::Lsn;
@@ -135,7 +135,7 @@ async fn serve(stream: UnixStream, receiver: Receiver, page: Option<PageDoor>) -
     let mut line = String::new();
     let mut limited = BufReader::new(read.take(REQUEST_BYTES_MAX));
     timeout(PATIENCE, limited.read_line(&mut line)).await??;
-    if let Ok(request) = serde_json::from_str::<Request>(&line)
+    if let Ok(SentRequest(request)) = serde_json::from_str(&line)
         && let Some(shown) = trace::shown(&request)
     {
         let live = receiver.live().clone();
@@ -146,7 +146,7 @@ async fn serve(stream: UnixStream, receiver: Receiver, page: Option<PageDoor>) -
             Err(error) => write.write_all(format!("{}\n", json!({ "error": error })).as_bytes()).await,
         };
     }
-    if let Ok(Request::Import { release }) = serde_json::from_str::<Request>(&line) {
+    if let Ok(SentRequest(Request::Import { release })) = serde_json::from_str(&line) {
         if receiver.relay().is_none() {
             return write.write_all(format!("{}\n", json!({ "error": RELAYS_NOT })).as_bytes()).await;
         }
@@ -155,13 +155,13 @@ async fn serve(stream: UnixStream, receiver: Receiver, page: Option<PageDoor>) -
         drop(receiver);
         return import::import(limited, write, weak, uid, release).await;
     }
-    answer(write, move |answer| match serde_json::from_str::<Request>(&line) {
-        Ok(Request::Page { secs, scopes }) => {
+    answer(write, move |answer| match serde_json::from_str(&line) {
+        Ok(SentRequest(Request::Page { secs, scopes })) => {
             let last = page.ok_or(NO_PAGE)?.answer(&scopes, secs)?;
             tracing::info!(uid, scopes = scopes.join(","), secs, "a link to the page was made");
             Ok(last)
         }
-        Ok(request) => perform(&request, &Asker { uid, ..Asker::default() }, &receiver, answer),
+        Ok(SentRequest(request)) => perform(&request, &Asker { uid, ..Asker::default() }, &receiver, answer),
         Err(error) => Err(format!("not a request: {error}")),
     })
     .await
@@ -259,7 +259,7 @@ fn perform(request: &Request, asker: &Asker, receiver: &Receiver, answer: Answer
 fn perform_alone(request: &Request, asker: &Asker, receiver: &Receiver, answer: Answer<'_>) -> Outcome {
     match request {
         Request::ForgetMailbox { mailbox } => return forget_mailbox(receiver, mailbox),
-        Request::Logins => return logins::list(receiver, answer),
+        Request::Logins { .. } => return logins::list(receiver, answer),
         Request::Find { what, user, events, secs, limit } => {
             let settings = receiver.settings();
             let wanted = find::wanted(&settings.directory, what.as_ref(), user.as_ref(), events);
@@ -293,7 +293,9 @@ fn perform_alone(request: &Request, asker: &Asker, receiver: &Receiver, answer: 
     }
     let Some(relay) = receiver.relay() else {
         return match request {
-            Request::Summary { .. } | Request::Suspensions | Request::Diversions => Ok(json!({ "done": 0 })),
+            Request::Summary { .. } | Request::Suspensions { .. } | Request::Diversions { .. } => {
+                Ok(json!({ "done": 0 }))
+            }
             Request::Act { action: Doing::Flush, .. } => Ok(json!({ "done": 0 })),
             Request::Act { action: Doing::Release | Doing::Delete, .. } if receiver.transports().is_some() => {
                 act_on_transports(request, asker, receiver).map(|done| json!({ "done": done, "changed": done }))
@@ -315,11 +317,11 @@ fn perform_alone(request: &Request, asker: &Asker, receiver: &Receiver, answer: 
         }
         Request::Suspend { scope, secs, reason, .. } => suspend::suspend(relay, asker, scope, *secs, reason),
         Request::Resume { scope } => suspend::resume(relay, asker, scope),
-        Request::Suspensions => suspend::list(relay, asker, answer),
+        Request::Suspensions { .. } => suspend::list(relay, asker, answer),
         Request::List { .. }
         | Request::Trace { .. }
         | Request::ForgetMailbox { .. }
-        | Request::Logins
+        | Request::Logins { .. }
         | Request::ForgetGuesses { .. }
         | Request::Find { .. }
         | Request::Mail { .. }
@@ -328,7 +330,7 @@ fn perform_alone(request: &Request, asker: &Asker, receiver: &Receiver, answer: 
         | Request::Page { .. } => Err("answered elsewhere".to_owned()),
         Request::Divert { scope, to, secs, reason, .. } => divert::divert(relay, asker, scope, to, *secs, reason),
         Request::Undivert { scope } => divert::end(relay, asker, scope),
-        Request::Diversions => divert::list(relay, answer),
+        Request::Diversions { .. } => divert::list(relay, answer),
         Request::Explain { domain, tenant, pool, source } => {
             explain::explain(relay, OfMail { domain, tenant, pool, source }, answer)
         }
