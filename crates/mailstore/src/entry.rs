@@ -360,6 +360,25 @@ impl MailEntry {
         out.into()
     }
 
+    /// The mailbox whose sessions see the entry: its LSN is the mailbox's HIGHESTMODSEQ from then on.
+    pub fn seen_in(&self) -> Option<u32> {
+        match self {
+            Self::New { mailbox, .. }
+            | Self::State { mailbox, .. }
+            | Self::Gone { mailbox, .. }
+            | Self::Keyword { mailbox, .. }
+            | Self::Found { mailbox, .. }
+            | Self::Name { mailbox, .. } => Some(*mailbox),
+            Self::Held { .. }
+            | Self::Mailbox(_)
+            | Self::MailboxGone { .. }
+            | Self::Account(_)
+            | Self::Opening { .. }
+            | Self::Subscription { .. }
+            | Self::Imported { .. } => None,
+        }
+    }
+
     /// The subject of an entry; `None` if this version does not know it.
     pub fn kind(payload: &[u8]) -> Option<EntryKind> {
         let (&[version, kind], rest) = payload.split_first_chunk()?;

@@ -88,6 +88,9 @@ proptest! {
             prop_assert_eq!(MailEntry::decode(&bytes.slice(..len)), None);
         }
         prop_assert_eq!(MailEntry::decode(&[&bytes[..], &[0]].concat().into()), None);
+        // Tails take entries by `kind`, the table by `seen_in`.
+        let of_mailbox = MailEntry::kind(&bytes).filter(|kind| matches!(kind, EntryKind::OfMailbox(_)));
+        prop_assert_eq!(of_mailbox.and_then(EntryKind::mailbox), entry.seen_in());
         prop_assert_eq!(MailEntry::decode(&bytes), Some(entry));
     }
 

@@ -145,6 +145,41 @@ fn kills_without_a_commit_lose_no_uid() {
 }
 
 /// A head is counted again from the rows of its mailbox, and commits go on.
+/// Sessions take the LSN of each entry of their mailbox as its HIGHESTMODSEQ, whatever the entry's kind.
+#[test]
+fn a_modseq_that_was_told_is_kept_after_a_kill() {
+    let machine = Machine::new().unwrap();
+    let (ledger, _) = open(&machine);
+    steps()[..2].iter().for_each(|step| assert!(ledger.append(step).is_ok()));
+    drop(ledger);
+    let uid = || vec![NumberRange { first: 1, last: 1 }];
+    let seen = StateGroup { set: uid(), flags: 1, letters: 0 };
+    let alone = [
+        MailEntry::Keyword { mailbox: MAILBOX, bit: 9, name: Bytes::from_static(b"alone") },
+        MailEntry::Name { mailbox: MAILBOX, uid: 2, name: Bytes::from_static(b"other") },
+        MailEntry::State { mailbox: MAILBOX, groups: vec![seen] },
+        MailEntry::Gone { mailbox: MAILBOX, set: uid(), reason: GoneReason::Expunged, when: 3 },
+        found(8, 1),
+    ];
+    for (entry, commits) in alone.into_iter().flat_map(|entry| [(entry.clone(), false), (entry, true)]) {
+        let spool = open_spool(&machine);
+        let (ledger, _) = open_with(&machine, Arc::clone(&spool));
+        ledger.follow(MAILBOX).unwrap();
+        ledger.append(std::slice::from_ref(&entry)).unwrap();
+        let tail = ledger.take_tail(MAILBOX).unwrap();
+        let told = tail.last().expect("sessions see it").0;
+        if commits {
+            ledger.commit().unwrap();
+        }
+        machine.kill();
+        drop(ledger);
+        drop(spool);
+        machine.go_on();
+        let (ledger, _) = open(&machine);
+        assert_eq!(ledger.head(MAILBOX).unwrap().unwrap().highest_modseq, told, "{entry:?}, committed: {commits}");
+    }
+}
+
 #[test]
 fn a_damaged_head_is_made_again() {
     let machine = Machine::new().unwrap();

@@ -369,7 +369,7 @@ proptest! {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
         runtime.block_on(async {
             let mut place = Place::new();
-            let (mut contents, mut uid_next) = (HashMap::new(), 1);
+            let (mut contents, mut uid_next, mut modseq) = (HashMap::new(), 1, 1);
             for change in changes {
                 let (looks, reopens) = (matches!(change, Change::Look), matches!(change, Change::Reopen));
                 apply(&mut place, change);
@@ -383,6 +383,8 @@ proptest! {
                     place.reopen();
                     let messages = place.settled_look().await;
                     assert_eq!((uids(&messages), flags(&messages)), (uids(&before), flags(&before)));
+                    assert!(messages.highest_modseq >= modseq.max(before.highest_modseq), "a MODSEQ went back");
+                    modseq = messages.highest_modseq;
                     check(&place, &messages, &mut contents).await;
                     uid_next = uid_next.max(messages.uid_next);
                 }
@@ -392,7 +394,8 @@ proptest! {
                     // A new message has a UID that was never given.
                     let new = messages.messages.iter().filter(|message| message.uid >= uid_next);
                     assert!(new.clone().all(|message| !contents.contains_key(&message.uid)));
-                    uid_next = messages.uid_next;
+                    assert!(messages.highest_modseq >= modseq, "a MODSEQ went back");
+                    (uid_next, modseq) = (messages.uid_next, messages.highest_modseq);
                     check(&place, &messages, &mut contents).await;
                 }
             }
@@ -507,6 +510,18 @@ async fn uids_and_keywords_of_dovecot_are_taken_over() {
     mailbox.look_patiently().await.unwrap();
     fs::write(mail.path().join("Maildir/dovecot-uidlist"), UID_LIST.replace("N20", "N21")).unwrap();
     assert!(matches!(mailbox.look_patiently().await, Err(MailstoreError::Unavailable(_))));
+}
+
+/// Sessions are told of the keyword with a MODSEQ.
+#[tokio::test]
+async fn a_keyword_of_another_program_keeps_its_modseq() {
+    let mut place = Place::new();
+    let before = place.settled_look().await.highest_modseq;
+    fs::write(place.path("dovecot-keywords"), "0 $Junk\n").unwrap();
+    let told = place.settled_look().await.highest_modseq;
+    assert!(told > before);
+    place.reopen();
+    assert_eq!(place.settled_look().await.highest_modseq, told);
 }
 
 /// The table is lost, and with it the UIDs from Dovecot's next one on.

@@ -149,6 +149,11 @@ impl<'a> Applier<'a> {
             self.batch = (lsn, 0);
         }
         self.numbers.applied = self.numbers.applied.max(lsn);
+        // The one place for all kinds: a session has been told the LSN of each entry that it sees, and a later opening must tell no lower one.
+        if let Some(mailbox) = entry.seen_in() {
+            let head = self.head(mailbox)?;
+            head.highest_modseq = head.highest_modseq.max(lsn);
+        }
         match entry {
             MailEntry::Opening { nonce, host } => {
                 let row = OpeningRow { nonce: *nonce, host: host.clone() };
@@ -418,7 +423,7 @@ impl<'a> Applier<'a> {
         let fixed = FixedMessage { uid, wire_size, internal_date, save_date, lsn: body, target, line_feeds, kind };
         let named = if name.is_some() { flag_bits::NAMED } else { 0 };
         let flags = flags & !flag_bits::NAMED | named;
-        (head.next_uid, head.exists, head.highest_modseq) = (uid + 1, head.exists + 1, lsn);
+        (head.next_uid, head.exists) = (uid + 1, head.exists + 1);
         head.bytes += u64::from(wire_size);
         count(head, 0, flags, true);
         let account = head.account;
@@ -474,7 +479,6 @@ impl<'a> Applier<'a> {
             })?;
         }
         let head = self.head(mailbox)?;
-        head.highest_modseq = head.highest_modseq.max(lsn);
         changed.into_iter().for_each(|(before, now)| count(head, before, now, false));
         Ok(())
     }
@@ -497,7 +501,6 @@ impl<'a> Applier<'a> {
             false
         })?;
         let head = self.head(mailbox)?;
-        head.highest_modseq = head.highest_modseq.max(lsn);
         head.next_uid = head.next_uid.max(range.last.saturating_add(1));
         head.exists = head.exists.saturating_sub(removed.len() as u32);
         head.bytes = head.bytes.saturating_sub(removed.iter().map(|message| u64::from(message.wire_size)).sum());
