@@ -5,22 +5,24 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use posthaste_consumer::poison_watch;
+use posthaste_delivery::local::LocalDelivery;
 use posthaste_directory::Directory;
-use posthaste_intake::{Left, MemoryBudget};
+use posthaste_intake::{Intake, Left, MemoryBudget};
 use posthaste_maildir::MailboxPath;
 use posthaste_mailstore::{MailArrivals, MaildirStore};
+use posthaste_spool::Damage;
 use posthaste_watch::Watch as Workers;
 
 use crate::control::Control;
 use crate::destinations::Destinations;
 use crate::error::ServeError;
-use crate::events::Events;
+use crate::events::{Events, Recorder};
 use crate::http::HttpService;
 use crate::indexing::Indexing;
 use crate::inject::InjectKeys;
 use crate::listening::{Addresses, Bound, Listeners, bind_when_free};
 use crate::logins::{self, KnownNetworksService};
-use crate::mailboxes::{self, Mailboxes, of_users};
+use crate::mailboxes::{self, MailTable, Mailboxes, UnreadableMailboxes, of_users};
 use crate::maildirs::{MailAlerts, MaildirService, note_stuck_mounts};
 use crate::opening::{OpenedSpool, Restored, open_spool};
 use crate::page_door::PageDoor;
@@ -165,6 +167,37 @@ fn begin_tidy(config: &Config, mailboxes: Option<Arc<MaildirStore>>, are_unreada
     Tidy::begin(config.storage.mail.clone(), Box::new(place))
 }
 
+/// Delivery, and the mailboxes that it delivers to.
+struct OpenedMail {
+    maildirs: MaildirService,
+    store: LocalDelivery,
+    replayed: Restored,
+    mailboxes: Option<Mailboxes>,
+    /// Mail is received and kept without them.
+    failed: Option<UnreadableMailboxes>,
+}
+
+/// Opens the table of mailboxes, if anybody reads it, then delivery, which is to make no file of expunged mail again.
+async fn open_mail(
+    config: &Config,
+    (intake, memory): (Intake, MemoryBudget),
+    damage: &[Damage],
+    recorder: Option<Recorder>,
+    has_readers: bool,
+) -> Result<OpenedMail, ServeError> {
+    let spool = Arc::clone(intake.spool());
+    let table = if has_readers { Some(MailTable::open(config, damage, spool).await) } else { None };
+    let known = table.as_ref().and_then(|table| table.as_ref().ok()).map(MailTable::known);
+    let (maildirs, store, replayed) = MaildirService::open(config, intake.clone(), damage, recorder, known).await?;
+    let opened = match table {
+        Some(Ok(table)) => Some(Mailboxes::open(table, config, (intake, memory), maildirs.files()).await),
+        Some(Err(error)) => Some(Err(error)),
+        None => None,
+    };
+    let (mailboxes, failed) = opened.transpose().map_or_else(|error| (None, Some(error)), |opened| (opened, None));
+    Ok(OpenedMail { maildirs, store, replayed, mailboxes, failed })
+}
+
 /// Starts each service after those that it uses. If one fails, the others are in `services`, to be stopped.
 async fn start_services(
     services: &mut Services,
@@ -178,17 +211,13 @@ async fn start_services(
     let _opening = OpeningWatch::begin(workers.clone());
     let OpenedSpool { intake, events, found } = open_spool(config, Arc::clone(&repeats), workers).await?;
     let events_of_mail = events.as_ref().map(Events::recorder);
-    let (maildirs, store, replayed) =
-        MaildirService::open(config, intake.clone(), &found.damage, events_of_mail.clone()).await?;
-    let files = maildirs.files();
-    services.add(maildirs);
+    let memory = MemoryBudget::new(config.limits.process.memory_bytes);
     // Also where nobody reads any more: a stream that nobody advances keeps its entries in the spool.
     let has_readers = !bound.reading.0.is_empty() || Mailboxes::are_kept(config);
-    let accepts = intake.clone();
-    let memory = MemoryBudget::new(config.limits.process.memory_bytes);
-    let accepts = (accepts, memory.clone());
-    let opened = if has_readers { Some(Mailboxes::open(config, &found.damage, accepts, files).await) } else { None };
-    let (opened, failed) = opened.transpose().map_or_else(|error| (None, Some(error)), |opened| (opened, None));
+    let accepts = (intake.clone(), memory.clone());
+    let OpenedMail { maildirs, store, replayed, mailboxes: opened, failed } =
+        open_mail(config, accepts, &found.damage, events_of_mail.clone(), has_readers).await?;
+    services.add(maildirs);
     let mailboxes = opened.as_ref().map(|mailboxes| Arc::clone(mailboxes.store()));
     // It stops after all that accept mail.
     opened.into_iter().for_each(|mailboxes| services.add(mailboxes));

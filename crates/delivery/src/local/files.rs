@@ -202,11 +202,18 @@ impl Files {
             return deliver(maildir, &name, &content).map(|()| true);
         }
         let found = there.as_ref().map_err(copy)?.get(&job.name_key())?.cloned();
-        match self.renew(maildir, job.task, &name, &content, found.as_ref()) {
+        let renew = |found: Option<&Found>| match found {
+            // As of mail that was visible: whoever has taken it away does not want it again.
+            None if self.common.expunged.contains(&job.key) => {
+                self.renew(maildir, Task::RenewIfThere, &name, &content, None)
+            }
+            found => self.renew(maildir, job.task, &name, &content, found),
+        };
+        match renew(found.as_ref()) {
             // Its owner has moved it since.
             Err(error) if error.kind() == io::ErrorKind::NotFound && found.is_some() => {
                 let looked = look(maildir, &[job.name_key()])?;
-                self.renew(maildir, job.task, &name, &content, looked.get(&job.name_key())?)
+                renew(looked.get(&job.name_key())?)
             }
             renewed => renewed,
         }

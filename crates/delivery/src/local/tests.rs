@@ -164,6 +164,19 @@ fn what_was_visible_in_this_life_of_the_page_cache_and_taken_away_does_not_come_
     assert_eq!(world.texts("bob"), ["another life"], "a power cut came between");
 }
 
+/// A kill came before the note that it was visible.
+#[test]
+fn expunged_mail_gets_no_file_again() {
+    let place = Place::new(&[]);
+    let lsns = killed_with(&place, "", &[("ann", "expunged"), ("bob", "waits")], |_| Vec::new());
+    let expunged = Arc::new([(lsns[0], 0)].into());
+    let world = World::opened(place, Arc::default(), |config| LocalConfig { expunged, ..config });
+    assert_eq!(world.texts("ann"), [] as [&str; 0]);
+    assert_eq!(world.texts("bob"), ["waits"]);
+    world.sync();
+    assert_eq!(world.held("").1, 0, "both are done");
+}
+
 #[test]
 fn what_was_durable_is_not_delivered_again_after_a_power_cut() {
     let place = Place::new(&[]);

@@ -8,7 +8,10 @@ use posthaste_fsops::{Choice, Cut, Machine};
 use posthaste_spool::{Config, Consumer, FileSpool, Released};
 
 use super::*;
-use crate::entry::{AccountFields, GoneReason, MailboxFields, MessageFacts, STREAM, StateGroup};
+use crate::entry::{
+    AccountFields, BodyKind, BodyOrigin, BodyPlace, GoneReason, MailboxFields, MessageFacts, NewMessage, STREAM,
+    StateGroup,
+};
 use crate::row::NumberRange;
 use crate::table::MailboxHead;
 
@@ -178,6 +181,32 @@ fn a_modseq_that_was_told_is_kept_after_a_kill() {
         let (ledger, _) = open(&machine);
         assert_eq!(ledger.head(MAILBOX).unwrap().unwrap().highest_modseq, told, "{entry:?}, committed: {commits}");
     }
+}
+
+/// Delivery makes no file of it again. A copy's row has the body of the message that it is a copy of.
+#[test]
+fn an_expunged_copy_is_no_expunged_delivery() {
+    let machine = Machine::new().unwrap();
+    let (ledger, _) = open(&machine);
+    ledger.append(&steps()[0]).unwrap();
+    let new = |first_uid, target, place| MailEntry::New {
+        mailbox: MAILBOX,
+        first_uid,
+        messages: vec![NewMessage { facts: MessageFacts::default(), target, kind: BodyKind::Own, place }],
+    };
+    let delivered = |first_uid, target| new(first_uid, target, BodyPlace::Batch { prefix: Bytes::new() });
+    let lsn = ledger.append(&[delivered(1, 0), delivered(2, 1)]).unwrap();
+    let origin = BodyOrigin { lsn, email_id: (0, 0), name: Bytes::from_static(b"1.copy.h") };
+    ledger.append(&[new(3, 1, BodyPlace::Copied(origin))]).unwrap();
+    let set = vec![NumberRange { first: 1, last: 1 }, NumberRange { first: 3, last: 3 }];
+    ledger.append(&[MailEntry::Gone { mailbox: MAILBOX, set, reason: GoneReason::Moved, when: 3 }]).unwrap();
+    let expected = HashSet::from([(lsn, 0)]);
+    assert_eq!(ledger.expunged_mail().unwrap(), expected, "before a commit");
+    drop(ledger);
+    let (ledger, _) = open(&machine);
+    assert_eq!(ledger.expunged_mail().unwrap(), expected);
+    ledger.note(&[FileNote::Left { mailbox: MAILBOX, uid: 1 }]);
+    assert_eq!(ledger.expunged_mail().unwrap(), HashSet::new(), "it has left");
 }
 
 #[test]

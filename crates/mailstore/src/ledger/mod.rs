@@ -7,7 +7,7 @@ mod skip_file;
 mod stored;
 mod waiting;
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::path::Path;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::mpsc::{Receiver, sync_channel};
@@ -29,8 +29,8 @@ use crate::entry::MailEntry;
 use crate::name::SpecialUse;
 use crate::row::NumberRange;
 use crate::table::{
-    AccountRow, FileNote, GoneRow, MailboxHead, MetaError, MetaTable, NameRow, OpeningRow, RowChanges, StoreNumbers,
-    TableName, TableReader, key_of, modseq_and_uid, rows_of,
+    AccountRow, FileNote, GoneRow, LeavingRow, MailboxHead, MetaError, MetaTable, NameRow, OpeningRow, RowChanges,
+    StoreNumbers, TableName, TableReader, key_of, modseq_and_uid, rows_of,
 };
 
 /// The mailboxes of a server: the table, and the stream that it is the snapshot of.
@@ -423,6 +423,22 @@ impl MailLedger {
     /// [`LedgerError::Table`].
     pub fn pending_directories(&self) -> Result<Vec<PendingDirectory>, LedgerError> {
         self.read(|state| state.others(), pending)
+    }
+
+    /// Delivered messages, by batch and number, that were expunged and whose files may still be in their mailboxes. For the opening: looks at all that waits.
+    ///
+    /// # Errors
+    /// [`LedgerError::Table`].
+    pub fn expunged_mail(&self) -> Result<HashSet<(u64, u16)>, LedgerError> {
+        self.read(
+            |state| state.entries.clone(),
+            |reader, changes, _| {
+                let rows = rows_of(reader, changes, TableName::Leaving, &[])?.into_values();
+                let rows = rows.filter_map(|row| LeavingRow::decode(&row));
+                // A copy has a name of its own, and the body of a message that may be there.
+                Ok(rows.filter(|row| row.name.is_none()).map(|row| row.body).collect())
+            },
+        )
     }
 
     /// The mailbox of a name; `None` if there is none.
