@@ -56,12 +56,14 @@ impl MailRoot {
         GoneDir::of(dir)
     }
 
-    /// The directory of files that have left mailboxes on the root's own file system; `None` if none ever did.
+    /// The directory of files that have left mailboxes on the file system that is mounted at `point`, a path from the root; empty: on the root's own. `None` if
+    /// none ever did.
     ///
     /// # Errors
     /// Those of `open` and `stat`.
-    pub fn existing_gone_dir(&self) -> io::Result<Option<GoneDir>> {
-        match open_beneath(self.dir(), GONE_DIR) {
+    pub fn existing_gone_dir(&self, point: &str) -> io::Result<Option<GoneDir>> {
+        let path = if point.is_empty() { GONE_DIR.to_owned() } else { format!("{point}/{GONE_DIR}") };
+        match open_beneath(self.dir(), &path) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
             found => GoneDir::of(found?).map(Some),
         }

@@ -27,6 +27,7 @@ mod keywords;
 pub mod line_ends;
 mod maildir;
 mod mount;
+mod mounts;
 mod moves;
 mod name;
 mod owners;
@@ -49,6 +50,7 @@ pub use keywords::{
 };
 pub use maildir::{Found, Maildir, Subdir};
 pub use mount::{Mount, MountFacts};
+pub use mounts::{mounts_below, resolved};
 pub use moves::Keys;
 pub use name::{Host, NameSource, UniqueName};
 pub use owners::{Owners, Ownership};

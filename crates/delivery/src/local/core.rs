@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 use posthaste_consumer::{AttachedStream, OpenError, StreamHandle};
 use posthaste_fsops::Space;
 use posthaste_intake::Intake;
+use posthaste_maildir::resolved;
 use posthaste_spool::ReplayError;
 
 use super::common::Common;
@@ -16,7 +17,7 @@ use super::files::Files;
 use super::history::History;
 use super::identity::BoundMounts;
 use super::mount::{Limits, MailMount};
-use super::mounts::{MountPoints, is_of_mount, resolved, stream_of};
+use super::mounts::{MountPoints, is_of_mount, stream_of};
 use super::report::{ReplayReport, SyncFailed};
 use crate::cache::OpenMaildirs;
 use crate::seams::Seams;

@@ -1,8 +1,10 @@
 //! Finds the mail mount of a mailbox by its path alone, without I/O on a mount that may hang.
 
 use std::io;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
+
+use posthaste_maildir::mounts_below;
 
 /// Where file systems are mounted below the mail root. What is below none of these points is on the root's own file system.
 ///
@@ -22,13 +24,7 @@ impl MountPoints {
     /// # Errors
     /// An error of resolving the root's path or of reading `/proc/self/mountinfo`.
     pub fn below(root: &Path) -> io::Result<Self> {
-        let root = resolved(root)?;
-        let all = match posthaste_fsops::mounts_below(&root) {
-            Some(declared) => declared,
-            None => parse(&std::fs::read("/proc/self/mountinfo")?),
-        };
-        let below = all.iter().filter_map(|point| point.strip_prefix(&root).ok()?.to_str());
-        Ok(Self::of_points(below))
+        Ok(Self::of_points(mounts_below(root)?.iter().map(|point| &**point)))
     }
 
     fn of_points<'a>(points: impl Iterator<Item = &'a str>) -> Self {
@@ -78,37 +74,6 @@ pub(crate) fn is_of_mount(stream: &str) -> bool {
     point_of(stream).is_some()
 }
 
-/// The mail root without symbolic links. One that is not there, because its disk is not mounted, keeps its name.
-///
-/// # Errors
-/// An error of looking for it.
-pub(crate) fn resolved(root: &Path) -> io::Result<PathBuf> {
-    match root.canonicalize() {
-        Err(error) if error.kind() == io::ErrorKind::NotFound => std::path::absolute(root),
-        found => found,
-    }
-}
-
-/// The fifth field of each line, in which spaces and the like are octal.
-fn parse(mountinfo: &[u8]) -> Vec<PathBuf> {
-    use std::os::unix::ffi::OsStringExt;
-    let lines = mountinfo.split(|byte| *byte == b'\n');
-    let points = lines.filter_map(|line| line.split(|byte| *byte == b' ').nth(4));
-    points.map(|point| std::ffi::OsString::from_vec(unescaped(point)).into()).collect()
-}
-
-fn unescaped(text: &[u8]) -> Vec<u8> {
-    let mut out = Vec::with_capacity(text.len());
-    let mut rest = text;
-    while let Some((&first, behind)) = rest.split_first() {
-        let octal = behind.get(..3).filter(|_| first == b'\\');
-        let byte = octal.and_then(|digits| u8::from_str_radix(std::str::from_utf8(digits).ok()?, 8).ok());
-        out.push(byte.unwrap_or(first));
-        rest = if byte.is_some() { &behind[3..] } else { behind };
-    }
-    out
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -138,13 +103,5 @@ mod tests {
     fn mail_for_a_point_at_which_nothing_is_mounted_stays_in_its_stream() {
         let points = points(&["here"]).with_streams(["local:gone", "local:", "events"].into_iter());
         assert_eq!(points.iter().map(|point| &**point).collect::<Vec<_>>(), ["gone", "here", ""]);
-    }
-
-    #[test]
-    fn the_kernels_table_is_read_with_its_escapes() {
-        let table = b"36 35 98:0 /mnt1 /srv/my\\040mail\\134x rw,noatime master:1 - ext4 /dev/sda rw\n\
-            37 35 0:42 / /srv/other rw - tmpfs tmpfs rw\n";
-        assert_eq!(parse(table), [PathBuf::from("/srv/my mail\\x"), PathBuf::from("/srv/other")]);
-        assert!(parse(&std::fs::read("/proc/self/mountinfo").unwrap()).contains(&PathBuf::from("/")));
     }
 }

@@ -1,9 +1,10 @@
 //! Directories of files that have left their mailboxes, one for each file system with mail, swept from time to time.
 
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, Weak};
 use std::time::{Duration, SystemTime};
 
-use posthaste_maildir::{GoneDir, MailRoot, MailboxPath};
+use posthaste_maildir::{GoneDir, MailRoot, MailboxPath, mounts_below};
 use tokio::task::spawn_blocking;
 use tokio::time::{MissedTickBehavior, interval};
 
@@ -13,18 +14,22 @@ use super::mailbox::lock;
 const KEEP_TIME: Duration = Duration::from_secs(35 * 60);
 const SWEEP_EVERY: Duration = Duration::from_secs(5 * 60);
 
-/// Directories that have been used in this opening.
-#[derive(Debug, Default)]
-pub(super) struct GoneDirs(Mutex<Vec<Arc<GoneDir>>>);
+/// The directories, and those that have been used in this opening.
+#[derive(Debug)]
+pub(super) struct GoneDirs {
+    root: Arc<MailRoot>,
+    root_path: PathBuf,
+    used: Mutex<Vec<Arc<GoneDir>>>,
+}
 
 impl GoneDirs {
-    pub fn of(dir: Option<GoneDir>) -> Self {
-        Self(Mutex::new(dir.into_iter().map(Arc::new).collect()))
+    pub fn new(root: Arc<MailRoot>, root_path: &Path) -> Self {
+        Self { root, root_path: root_path.to_owned(), used: Mutex::default() }
     }
 
     /// The directory for expunged files of a mailbox. `None`, and logged, if it cannot be made. Blocks.
-    pub fn get(&self, root: &MailRoot, path: &MailboxPath) -> Option<Arc<GoneDir>> {
-        let dir = match root.gone_dir(path) {
+    pub fn get(&self, path: &MailboxPath) -> Option<Arc<GoneDir>> {
+        let dir = match self.root.gone_dir(path) {
             Ok(dir) => Arc::new(dir),
             Err(error) => {
                 let (mailbox, error) = (path.as_str(), error.to_string());
@@ -32,7 +37,7 @@ impl GoneDirs {
                 return None;
             }
         };
-        let mut known = lock(&self.0);
+        let mut known = lock(&self.used);
         if let Some(found) = known.iter().find(|found| found.is(&dir)) {
             return Some(Arc::clone(found));
         }
@@ -41,13 +46,27 @@ impl GoneDirs {
     }
 
     /// Removes files whose time is over. Blocks.
-    pub fn sweep(&self) {
-        let known = lock(&self.0).clone();
-        for dir in known {
-            if let Err(error) = dir.sweep(SystemTime::now(), KEEP_TIME) {
+    pub fn sweep(&self, now: SystemTime) {
+        for dir in self.all() {
+            if let Err(error) = dir.sweep(now, KEEP_TIME) {
                 tracing::warn!(error = error.to_string(), "files of expunged messages cannot be removed; tried again");
             }
         }
+    }
+
+    /// The used ones, and those that an earlier opening has left on a file system that is mounted now.
+    fn all(&self) -> Vec<Arc<GoneDir>> {
+        let mut all = lock(&self.used).clone();
+        let mounts = mounts_below(&self.root_path).unwrap_or_default();
+        for point in mounts.iter().map(String::as_str).chain([""]) {
+            // One that cannot be opened now is tried again.
+            if let Ok(Some(dir)) = self.root.existing_gone_dir(point)
+                && !all.iter().any(|known| known.is(&dir))
+            {
+                all.push(Arc::new(dir));
+            }
+        }
+        all
     }
 }
 
@@ -58,8 +77,34 @@ pub(super) async fn sweep_at_times(dirs: Weak<GoneDirs>) {
     loop {
         times.tick().await;
         let Some(dirs) = dirs.upgrade() else { return };
-        if spawn_blocking(move || dirs.sweep()).await.is_err() {
+        if spawn_blocking(move || dirs.sweep(SystemTime::now())).await.is_err() {
             return;
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use posthaste_fsops::{Machine, Tree};
+
+    use super::*;
+
+    #[test]
+    fn files_on_other_mounts_are_removed_after_a_restart() {
+        let machine = Machine::boot(&Tree::with_mounts(&["mail/big"]), true, false).unwrap();
+        let mail = machine.path().join("mail");
+        let gone = [mail.join(".posthaste-gone"), mail.join("big/.posthaste-gone")];
+        for dir in &gone {
+            fs::create_dir(dir).unwrap();
+            fs::write(dir.join("1.1"), "x").unwrap();
+        }
+        let dirs = GoneDirs::new(Arc::new(MailRoot::open(&mail).unwrap()), &mail);
+        let count = || gone.iter().map(|dir| fs::read_dir(dir).unwrap().count()).sum::<usize>();
+        dirs.sweep(SystemTime::now());
+        assert_eq!(count(), 2);
+        dirs.sweep(SystemTime::now() + KEEP_TIME + Duration::from_secs(2));
+        assert_eq!(count(), 0);
     }
 }

@@ -130,10 +130,10 @@ impl MaildirStore {
     /// # Errors
     /// Those of `open`; see [`MailRoot::open`].
     pub fn open(root: &Path, ledger: Arc<MailLedger>, is_pending: Box<IsPending>) -> io::Result<Self> {
-        let root = Arc::new(MailRoot::open(root)?);
+        let (root_path, root) = (root, Arc::new(MailRoot::open(root)?));
         let grown = ledger.grown();
         let (loaded, account_ids) = (LoadedMailboxes::default(), Mutex::default());
-        let gone_dirs = Arc::new(GoneDirs::of(root.existing_gone_dir()?));
+        let gone_dirs = Arc::new(GoneDirs::new(Arc::clone(&root), root_path));
         tokio::spawn(sweep_at_times(Arc::downgrade(&gone_dirs)));
         let (append_door, copy_names) = (AppendDoor::default(), CopyNames::new());
         let shared =

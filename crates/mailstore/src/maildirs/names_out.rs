@@ -178,7 +178,7 @@ impl<'a> NamesWriter<'a> {
         let path = lock(&self.core.path).clone();
         let dir = match &self.gone_dir {
             Some(dir) => Some(Arc::clone(dir)),
-            None => self.core.shared.gone_dirs.get(&self.core.shared.root, &path),
+            None => self.core.shared.gone_dirs.get(&path),
         };
         self.gone_dir.clone_from(&dir);
         let taken = match dir {
