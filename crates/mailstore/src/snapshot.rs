@@ -60,6 +60,8 @@ pub(crate) struct Message<F> {
     pub modseq: u64,
     /// Seconds since 1970.
     pub internal_date: u32,
+    /// The batch that the message came with first, and its number there: COPY and MOVE keep it.
+    pub email_id: (u64, u16),
     pub file: F,
 }
 

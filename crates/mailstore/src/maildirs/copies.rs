@@ -14,7 +14,7 @@ use bytes::Bytes;
 use posthaste_maildir::tree::FileFacts;
 use posthaste_maildir::{Host, Maildir, MaildirReader, Subdir, UniqueName};
 
-use super::awaited::{in_spool, unreadable};
+use super::awaited::{SpoolBody, in_spool, unreadable};
 use super::body::FileBody;
 use super::change_queue::refusal;
 use super::core::MailboxCore;
@@ -34,6 +34,14 @@ use crate::table::flag_bits;
 
 /// Octets that are copied at once from one file system to another.
 const COPY_BYTES: usize = 256 << 10;
+/// Copies whose files are open at once. A journal that has written the first fsync has written the links of all others before it.
+const SYNCED_AT_ONCE: usize = 128;
+/// Octets of all entries of a COPY or MOVE. Tests reach it.
+const ENTRY_BYTES_MAX: usize = if cfg!(test) { 64 << 10 } else { 32 << 20 };
+/// Of a message beside its name: in *new*, and a range of its own in *gone*.
+const MESSAGE_BYTES: usize = 60;
+/// Of a name beside the host: seconds, LSN, nonce, count, sizes, and what is between them.
+const NAME_BYTES: usize = 112;
 
 /// Names of copies: no two are the same.
 pub(super) struct CopyNames {
@@ -58,6 +66,11 @@ impl CopyNames {
         };
         UniqueName::new(secs.into(), &unique, &self.host, disk_size, wire_size)
     }
+
+    /// True if the entry of so many copies would be too long.
+    fn are_too_many(&self, copies: usize) -> bool {
+        copies.saturating_mul(MESSAGE_BYTES + NAME_BYTES + self.host.as_str().len()) > ENTRY_BYTES_MAX
+    }
 }
 
 /// A copy in `tmp/`.
@@ -69,13 +82,12 @@ struct CopiedFile {
     /// As bits of the other mailbox.
     flags: MessageFlags,
     internal_date: u32,
-    /// Batch and number of the body.
-    body: (u64, u16),
+    email_id: (u64, u16),
     /// The name says how it is sent.
     is_own: bool,
 }
 
-/// Copies messages from one mailbox to another, or moves them. Blocks.
+/// Copies messages from one mailbox to another, or moves them; those whose files are gone are passed over. Blocks.
 ///
 /// # Errors
 /// Nothing is copied.
@@ -96,16 +108,17 @@ pub(super) fn copy(
     if messages.is_empty() {
         return Ok(None);
     }
+    if to.shared.copy_names.are_too_many(messages.len()) {
+        return Err(MailstoreError::Limit);
+    }
     let keywords = copying.keywords(&now, &messages)?;
     let mut copies = Vec::with_capacity(messages.len());
-    for message in messages {
-        match copying.make(message, &now, &keywords) {
-            Ok(copy) => copies.push(copy),
-            Err(error) => {
-                copying.discard(&copies);
-                return Err(error);
-            }
-        }
+    for messages in messages.chunks(SYNCED_AT_ONCE) {
+        let made = copying.make_some(messages, (&now, &keywords), &mut copies);
+        made.inspect_err(|_| copying.discard(&copies))?;
+    }
+    if copies.is_empty() {
+        return Ok(None);
     }
     let appended = copying.append(&copies, &keywords, moves);
     let first_uid = appended.inspect_err(|_| copying.discard(&copies))?;
@@ -161,42 +174,89 @@ impl<'a> Copying<'a> {
         }
     }
 
-    /// Makes a copy in `tmp/`; its octets are durable, its name is not.
+    /// Makes copies in `tmp/`; their octets are durable, their names are not. After an error `copies` has those that were made.
+    fn make_some(
+        &self,
+        messages: &[&Message<Arc<MailFile>>],
+        (now, keywords): (&Messages, &NewKeywords),
+        copies: &mut Vec<CopiedFile>,
+    ) -> Result<(), MailstoreError> {
+        let mut files = Vec::with_capacity(messages.len());
+        for message in messages {
+            match self.make(message, now, keywords) {
+                Ok((copy, file)) => {
+                    copies.push(copy);
+                    files.push(file);
+                }
+                // Its file was removed, as the next listing finds. A directory that is not there is another matter.
+                Err(MailstoreError::Gone) if self.reader.is_some() => {
+                    self.from.is_unlisted.store(true, Ordering::Relaxed);
+                }
+                Err(MailstoreError::Gone) => {
+                    return Err(MailstoreError::Unavailable("the directory of the mailbox is missing".to_owned()));
+                }
+                Err(error) => return Err(error),
+            }
+        }
+        // After all links of these: delivery has made a file's first name, and may not have synced its octets.
+        let synced = files.iter().try_for_each(posthaste_fsops::fsync);
+        synced.map_err(|error| self.failed(error.into()))
+    }
+
+    /// Makes a copy in `tmp/`. Not synced.
     fn make(
         &self,
         message: &Message<Arc<MailFile>>,
         now: &Messages,
         keywords: &NewKeywords,
-    ) -> Result<CopiedFile, MailstoreError> {
-        let (file, secs) = (&message.file, message.internal_date);
-        let (lsn, target) = file.body().unwrap_or_default();
-        let names = &self.to.shared.copy_names;
-        let (name, facts, is_own) = match self.from.open(message.uid, file) {
-            Ok((opened, size)) => {
-                let wire_size = match file.wire_size() {
-                    Some(size) => size,
-                    None => FileBody::new(self.again(&opened)?, size, file)?.len(),
-                };
-                let is_own = file.is_own(size);
-                let name = names.next(secs, lsn, is_own, (size, wire_size));
-                let facts = self.link(file, opened, name.as_str()).map_err(|error| self.failed(error))?;
-                (name, facts, is_own)
+    ) -> Result<(CopiedFile, File), MailstoreError> {
+        let (name, file, is_own) = match self.from.open(message.uid, &message.file) {
+            Err(MailstoreError::Gone) if message.file.awaited().is_some() => {
+                match in_spool(&self.from.shared.ledger, self.from.id, &message.file) {
+                    Some(body) => self.of_spool(message, &body)?,
+                    // Delivery has made the file since.
+                    None => self.of_file(message, self.from.open(message.uid, &message.file)?)?,
+                }
             }
-            // Delivery has yet to make the file.
-            Err(MailstoreError::Gone) if file.awaited().is_some() => {
-                let body = in_spool(&self.from.shared.ledger, self.from.id, file).ok_or(MailstoreError::Gone)?;
-                let size = file.wire_size().ok_or(MailstoreError::Gone)?;
-                let name = names.next(secs, lsn, true, (size, size));
-                let read = |from| body.read_now(from, u64::MAX).map_err(|error| io::Error::other(unreadable(&error)));
-                let facts = self.write(name.as_str(), read).map_err(|error| self.failed(error))?;
-                (name, facts, true)
-            }
-            Err(error) => return Err(error),
+            opened => self.of_file(message, opened?)?,
         };
+        let facts = facts_of(&file).map_err(|error| self.failed(error))?;
         let named = now.keywords.all().filter(|(flag, _)| message.flags.contains(*flag));
         let system = MessageFlags(message.flags.0 & SYSTEM_BITS);
         let flags = named.filter_map(|(_, name)| keywords.flag(name)).fold(system, MessageFlags::with);
-        Ok(CopiedFile { uid: message.uid, name, facts, flags, internal_date: secs, body: (lsn, target), is_own })
+        let (uid, internal_date, email_id) = (message.uid, message.internal_date, message.email_id);
+        Ok((CopiedFile { uid, name, facts, flags, internal_date, email_id, is_own }, file))
+    }
+
+    fn of_file(
+        &self,
+        message: &Message<Arc<MailFile>>,
+        (opened, size): (File, u64),
+    ) -> Result<(UniqueName, File, bool), MailstoreError> {
+        let file = &message.file;
+        let wire_size = match file.wire_size() {
+            Some(size) => size,
+            None => FileBody::new(self.again(&opened)?, size, file)?.len(),
+        };
+        let is_own = file.is_own(size);
+        let names = &self.to.shared.copy_names;
+        let name = names.next(message.internal_date, message.email_id.0, is_own, (size, wire_size));
+        let file = self.link(file, opened, name.as_str()).map_err(|error| self.failed(error))?;
+        Ok((name, file, is_own))
+    }
+
+    /// Delivery has yet to make the file.
+    fn of_spool(
+        &self,
+        message: &Message<Arc<MailFile>>,
+        body: &SpoolBody,
+    ) -> Result<(UniqueName, File, bool), MailstoreError> {
+        let size = message.file.wire_size().ok_or(MailstoreError::Gone)?;
+        let names = &self.to.shared.copy_names;
+        let name = names.next(message.internal_date, message.email_id.0, true, (size, size));
+        let read = |from| body.read_now(from, u64::MAX).map_err(|error| io::Error::other(unreadable(&error)));
+        let file = self.write(name.as_str(), read).map_err(|error| self.failed(error))?;
+        Ok((name, file, true))
     }
 
     fn again(&self, opened: &File) -> Result<File, MailstoreError> {
@@ -211,15 +271,13 @@ impl<'a> Copying<'a> {
     }
 
     /// A second name of the file, or a copy of its octets where that cannot be.
-    fn link(&self, file: &MailFile, opened: File, name: &str) -> io::Result<FileFacts> {
+    fn link(&self, file: &MailFile, opened: File, name: &str) -> io::Result<File> {
         let linked = match &self.reader {
             Some(reader) => self.maildir.link_tmp(reader, file.subdir, &file.name, name),
             None => Err(io::ErrorKind::NotFound.into()),
         };
         if linked.is_ok() {
-            // Delivery has made the name, and may not have synced the octets.
-            posthaste_fsops::fsync(&opened)?;
-            return facts_of(&opened);
+            return Ok(opened);
         }
         let read = |from| {
             let mut piece = vec![0; COPY_BYTES];
@@ -231,7 +289,7 @@ impl<'a> Copying<'a> {
     }
 
     /// Writes a file of its own.
-    fn write(&self, name: &str, read: impl Fn(u64) -> io::Result<Bytes>) -> io::Result<FileFacts> {
+    fn write(&self, name: &str, read: impl Fn(u64) -> io::Result<Bytes>) -> io::Result<File> {
         let file = File::from(self.maildir.write_tmp_open(name, &[])?);
         let mut written = 0;
         loop {
@@ -242,8 +300,7 @@ impl<'a> Copying<'a> {
             posthaste_fsops::write_all(&file, &piece)?;
             written += piece.len() as u64;
         }
-        posthaste_fsops::fsync(&file)?;
-        facts_of(&file)
+        Ok(file)
     }
 
     /// Makes the names in `tmp/` durable, then the batch, and returns the first UID.
@@ -306,9 +363,9 @@ impl CopiedFile {
             line_feeds: wire_size.saturating_sub(number(self.name.disk_size())),
         };
         let name = Bytes::copy_from_slice(self.name.as_str().as_bytes());
-        let place = BodyPlace::Copied(BodyOrigin { lsn: self.body.0, email_id: (0, 0), name });
+        let place = BodyPlace::Copied(BodyOrigin { lsn: self.email_id.0, email_id: (0, 0), name });
         let kind = if self.is_own { BodyKind::Own } else { BodyKind::Foreign };
-        NewMessage { facts, target: self.body.1, kind, place }
+        NewMessage { facts, target: self.email_id.1, kind, place }
     }
 }
 
