@@ -192,7 +192,8 @@ impl<S: Source> SnapshotView<S> {
             match now.messages.get(at).filter(|found| found.uid == message.uid) {
                 None => gone.push(ExpungedMessage { number, uid: uid(message.uid) }),
                 Some(found) => {
-                    if found.flags != message.flags {
+                    // Flags that were set and unset since: a client with CONDSTORE is to hear of the MODSEQ.
+                    if (found.flags, found.modseq) != (message.flags, message.modseq) {
                         changed.push((if may_expunge { at } else { number as usize - 1 }, message.flags));
                     }
                     at += 1;
