@@ -2,6 +2,7 @@
 
 use std::collections::HashSet;
 use std::sync::Arc;
+use std::time::{SystemTime, UNIX_EPOCH};
 
 use bytes::Bytes;
 use posthaste_directory::{Mailbox, Mailboxes, Place};
@@ -184,6 +185,7 @@ impl Transaction {
             sender,
             recipients,
             also: self.also.clone(),
+            internal_date: Some(unix_secs(SystemTime::now())),
             ..Mail::default()
         }
     }
@@ -238,6 +240,11 @@ pub(crate) fn place_of(mailbox: &Mailbox) -> MailPlace {
         Place::Transport(transport) => MailPlace::Transport(transport.text().clone()),
         Place::Remote => MailPlace::Remote,
     }
+}
+
+fn unix_secs(time: SystemTime) -> u32 {
+    let since = time.duration_since(UNIX_EPOCH).unwrap_or_default();
+    u32::try_from(since.as_secs()).unwrap_or(u32::MAX)
 }
 
 /// The fields in front of a message in one mailbox.

@@ -195,7 +195,7 @@ impl Files {
             large: job.deliver.large,
             step,
         };
-        let content = Content::new(target, job.deliver.line_ends, source)?;
+        let content = Content::new(target, (job.deliver.line_ends, job.deliver.internal_date), source)?;
         let name = name_of(&job.deliver, job.key, content.disk_size, content.wire_size);
         if job.task == Task::Write {
             self.take_room(&content)?;
@@ -243,7 +243,10 @@ impl Files {
             return Ok(false);
         }
         self.take_room(content)?;
-        maildir.replace_with(found, |file: &mut NewFile| content.write_to(file))?;
+        maildir.replace_with(found, |file: &mut NewFile| {
+            content.write_to(file)?;
+            file.set_modified(content.modified)
+        })?;
         if !is_trusted {
             match maildir.sync_message(found.dir, &found.name) {
                 // Its owner has just moved it.
@@ -303,6 +306,7 @@ fn deliver(maildir: &Maildir, name: &UniqueName, content: &Content<'_>) -> io::R
         _ => Err(error),
     })?;
     content.write_to(&mut draft)?;
+    draft.set_modified(content.modified)?;
     match draft.publish() {
         // Visible already: an earlier attempt published it and failed to say so.
         Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}

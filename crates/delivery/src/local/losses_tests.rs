@@ -174,6 +174,7 @@ fn a_message_that_is_given_up_while_it_is_written_down_anew_does_not_come_back()
     let target = Target { mailbox: "ann/Maildir".into(), prefix: Bytes::new() };
     let deliver = Deliver {
         secs: 1,
+        internal_date: 1,
         nonce: 7,
         host: "mx.example".into(),
         line_ends: LineEnds::ToLf,

@@ -9,6 +9,7 @@ use std::io;
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, UNIX_EPOCH};
 
 use bytes::Bytes;
 use posthaste_maildir::tree::FileFacts;
@@ -241,7 +242,7 @@ impl<'a> Copying<'a> {
         let is_own = file.is_own(size);
         let names = &self.to.shared.copy_names;
         let name = names.next(message.internal_date, message.email_id.0, is_own, (size, wire_size));
-        let file = self.link(file, opened, name.as_str()).map_err(|error| self.failed(error))?;
+        let file = self.link(message, opened, name.as_str()).map_err(|error| self.failed(error))?;
         Ok((name, file, is_own))
     }
 
@@ -255,7 +256,7 @@ impl<'a> Copying<'a> {
         let names = &self.to.shared.copy_names;
         let name = names.next(message.internal_date, message.email_id.0, true, (size, size));
         let read = |from| body.read_now(from, u64::MAX).map_err(|error| io::Error::other(unreadable(&error)));
-        let file = self.write(name.as_str(), read).map_err(|error| self.failed(error))?;
+        let file = self.write(message, name.as_str(), read).map_err(|error| self.failed(error))?;
         Ok((name, file, true))
     }
 
@@ -271,7 +272,8 @@ impl<'a> Copying<'a> {
     }
 
     /// A second name of the file, or a copy of its octets where that cannot be.
-    fn link(&self, file: &MailFile, opened: File, name: &str) -> io::Result<File> {
+    fn link(&self, message: &Message<Arc<MailFile>>, opened: File, name: &str) -> io::Result<File> {
+        let file = &message.file;
         let linked = match &self.reader {
             Some(reader) => self.maildir.link_tmp(reader, file.subdir, &file.name, name),
             None => Err(io::ErrorKind::NotFound.into()),
@@ -285,11 +287,16 @@ impl<'a> Copying<'a> {
             piece.truncate(read);
             Ok(Bytes::from(piece))
         };
-        self.write(name, read)
+        self.write(message, name, read)
     }
 
     /// Writes a file of its own.
-    fn write(&self, name: &str, read: impl Fn(u64) -> io::Result<Bytes>) -> io::Result<File> {
+    fn write(
+        &self,
+        message: &Message<Arc<MailFile>>,
+        name: &str,
+        read: impl Fn(u64) -> io::Result<Bytes>,
+    ) -> io::Result<File> {
         let file = File::from(self.maildir.write_tmp_open(name, &[])?);
         let mut written = 0;
         loop {
@@ -300,6 +307,7 @@ impl<'a> Copying<'a> {
             posthaste_fsops::write_all(&file, &piece)?;
             written += piece.len() as u64;
         }
+        file.set_modified(UNIX_EPOCH + Duration::from_secs(message.internal_date.into()))?;
         Ok(file)
     }
 

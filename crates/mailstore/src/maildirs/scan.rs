@@ -463,7 +463,7 @@ pub(super) fn facts_of(reader: &MaildirReader, file: &MailFile, keywords: &Mailb
     let place = if file.is_new() { flag_bits::IN_NEW } else { 0 };
     MessageFacts {
         flags: keywords.flags_of(&file.name).0 | place,
-        internal_date: internal_date(&file.name, &file.known_facts()),
+        internal_date: internal_date(&file.known_facts()),
         save_date: now_secs(),
         wire_size,
         line_feeds,
