@@ -91,7 +91,11 @@ fn next_line(from: &mut impl BufRead, line: &mut Vec<u8>, number: u64) -> Result
     from.take(LINE_BYTES_MAX).read_until(b'\n', line)?;
     match line.pop() {
         None => Ok(false),
-        Some(b'\n') => Ok(true),
+        Some(b'\n') => {
+            // A copy that went through another system. Dovecot's names do not end so.
+            line.pop_if(|last| *last == b'\r');
+            Ok(true)
+        }
         // Dovecot appends whole lines: a line without its end is being written, or its file was cut short.
         Some(_) => Err(UidListError::Line { line: number, why: "it is too long, or has no end" }),
     }
@@ -167,6 +171,8 @@ mod tests {
         let second = message(25_017, "1276533073.M242911P3632.kurkku:odd", Some("4c0a-1"));
         assert_eq!(list.messages, [first, second]);
         assert_eq!(read(b"3 V1 N1\n").unwrap().messages, []);
+        let with_crlf = text.to_vec().escape_ascii().to_string().replace("\\n", "\r\n");
+        assert_eq!(read(with_crlf.as_bytes()).unwrap(), list);
     }
 
     #[test]

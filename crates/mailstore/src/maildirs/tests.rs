@@ -546,6 +546,26 @@ async fn a_keyword_of_another_program_keeps_its_modseq() {
     assert_eq!(place.settled_look().await.highest_modseq, told);
 }
 
+/// Fewer are left than a loss would leave out.
+#[tokio::test]
+async fn a_list_with_its_uids_used_up_is_not_gone_on_with() {
+    for next in ["4294967295", "4293918720", "4293918719"] {
+        let (mail, data) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+        dovecots(mail.path());
+        fs::write(mail.path().join("Maildir/dovecot-uidlist"), UID_LIST.replace("N20", &format!("N{next}"))).unwrap();
+        let mailbox = open_mailbox(mail.path(), data.path());
+        let messages = mailbox.look_patiently().await.unwrap();
+        let is_kept = mailbox.uid_validity().get() == 77;
+        assert_eq!(is_kept, next == "4293918719");
+        let mut expected = shown(&messages);
+        assert_eq!(expected.len(), 4, "all have UIDs");
+        assert_eq!(messages.uid_next, if is_kept { 4_293_918_720 } else { 5 });
+        fs::write(mail.path().join("Maildir/new/later"), "x").unwrap();
+        expected.insert("later".into(), messages.uid_next);
+        assert_eq!(shown(&mailbox.look_patiently().await.unwrap()), expected);
+    }
+}
+
 /// The table is lost, and with it the UIDs from Dovecot's next one on.
 #[tokio::test]
 async fn a_second_takeover_gives_no_uid_of_the_first() {
