@@ -62,6 +62,8 @@ pub(super) struct MailboxCore {
     pub changes: ChangeQueue,
     /// Somebody brings the names of files up to the flags.
     pub is_writing_names: AtomicBool,
+    /// Names of files could not be made durable: until the next opening none counts as durable.
+    pub has_lost_names: AtomicBool,
     /// The state was read from the ledger, and its files were not listed since.
     pub is_unlisted: AtomicBool,
     /// Held while a message is added, and by who gives the mailbox another name or deletes it.

@@ -148,6 +148,12 @@ impl MailboxState {
         (lsn, position)
     }
 
+    /// The file of an expunged message is gone, as far as this opening goes.
+    pub fn forget_leaving(&mut self, uid: u32) {
+        self.absent.remove(&uid);
+        self.leaving.remove(&uid);
+    }
+
     /// Files of messages, by UID.
     pub fn set_files(&mut self, files: Vec<(u32, Arc<MailFile>)>) {
         let at = |uid: u32| self.now.messages.binary_search_by_key(&uid, |message| message.uid).ok();
