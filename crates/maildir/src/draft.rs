@@ -60,7 +60,7 @@ impl Draft<'_> {
     /// Sets its time of modification, which mail programs show as the time it came. To be called after the last write.
     ///
     /// # Errors
-    /// Those of `utimensat`.
+    /// An error of `utimensat`.
     pub fn set_modified(&self, at: SystemTime) -> io::Result<()> {
         self.file.set_modified(at)
     }

@@ -57,7 +57,7 @@ impl NewFile {
     /// Sets its time of modification. To be called after the last write.
     ///
     /// # Errors
-    /// Those of `utimensat`.
+    /// An error of `utimensat`.
     pub fn set_modified(&self, at: SystemTime) -> io::Result<()> {
         let since = at.duration_since(UNIX_EPOCH).unwrap_or_default();
         let time = Timespec { tv_sec: since.as_secs() as i64, tv_nsec: since.subsec_nanos().into() };

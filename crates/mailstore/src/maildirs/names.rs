@@ -36,7 +36,7 @@ pub(super) fn folders(root: &MailRoot, inbox: &MailboxPath) -> io::Result<Folder
 /// True if folders are to be named in modified UTF-7: Dovecot is at work, or some are so already.
 ///
 /// # Errors
-/// Those of `open` and `getdents`.
+/// An error of `open` or `getdents`.
 pub(super) fn is_utf7(root: &MailRoot, inbox: &MailboxPath) -> io::Result<bool> {
     match root.folders(inbox) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(false),
