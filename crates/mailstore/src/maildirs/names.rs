@@ -85,7 +85,7 @@ pub(super) fn subscribed_names(list: &[u8]) -> Vec<MailboxName> {
 }
 
 /// A dot within a level is `%2E`.
-fn name_of(folder: &FolderName) -> Option<MailboxName> {
+pub(super) fn name_of(folder: &FolderName) -> Option<MailboxName> {
     let levels = folder.levels().map(|level| {
         let level = decoded(level).replace("%2E", ".").replace("%2e", ".");
         (!level.contains(SEPARATOR)).then_some(level)
