@@ -8,16 +8,13 @@ use posthaste_fsops::{Choice, Cut, Machine};
 use posthaste_spool::{Config, Consumer, FileSpool, Released};
 
 use super::*;
-use crate::entry::{
-    AccountFields, BodyKind, BodyOrigin, BodyPlace, GoneReason, MailboxFields, MessageFacts, NewMessage, STREAM,
-    StateGroup,
-};
+use crate::entry::{AccountFields, GoneReason, MailboxFields, MessageFacts, STREAM, StateGroup};
 use crate::row::NumberRange;
 use crate::table::MailboxHead;
 
-const MAILBOX: u32 = 1;
+pub(super) const MAILBOX: u32 = 1;
 
-fn open_spool(machine: &Machine) -> Arc<FileSpool> {
+pub(super) fn open_spool(machine: &Machine) -> Arc<FileSpool> {
     open_spool_above(machine, 0).0
 }
 
@@ -30,12 +27,12 @@ fn open_spool_above(machine: &Machine, lsn: u64) -> (Arc<FileSpool>, Vec<Damage>
     (Arc::new(spool), found.damage)
 }
 
-fn open(machine: &Machine) -> (MailLedger, LedgerReport) {
+pub(super) fn open(machine: &Machine) -> (MailLedger, LedgerReport) {
     let (spool, damage) = open_spool_above(machine, 0);
     open_damaged(machine, spool, &damage)
 }
 
-fn open_with(machine: &Machine, spool: Arc<FileSpool>) -> (MailLedger, LedgerReport) {
+pub(super) fn open_with(machine: &Machine, spool: Arc<FileSpool>) -> (MailLedger, LedgerReport) {
     open_damaged(machine, spool, &[])
 }
 
@@ -43,7 +40,7 @@ fn open_damaged(machine: &Machine, spool: Arc<FileSpool>, damage: &[Damage]) -> 
     MailLedger::open(spool, damage, &machine.path().join("mailstore"), "mx", 7).unwrap()
 }
 
-fn found(first_uid: u32, count: u32) -> MailEntry {
+pub(super) fn found(first_uid: u32, count: u32) -> MailEntry {
     let message = |uid: u32| {
         let facts = MessageFacts { wire_size: 100 + uid, internal_date: uid, ..Default::default() };
         (facts, Bytes::from(format!("{uid}.M1P2.host:2,")))
@@ -52,7 +49,7 @@ fn found(first_uid: u32, count: u32) -> MailEntry {
 }
 
 /// The story, one batch after the other.
-fn steps() -> Vec<Vec<MailEntry>> {
+pub(super) fn steps() -> Vec<Vec<MailEntry>> {
     let account = AccountFields { id: 1, name: Bytes::from_static(b"me/Maildir"), ..Default::default() };
     let mailbox = MailboxFields {
         id: MAILBOX,
@@ -148,67 +145,6 @@ fn kills_without_a_commit_lose_no_uid() {
 }
 
 /// A head is counted again from the rows of its mailbox, and commits go on.
-/// Sessions take the LSN of each entry of their mailbox as its HIGHESTMODSEQ, whatever the entry's kind.
-#[test]
-fn a_modseq_that_was_told_is_kept_after_a_kill() {
-    let machine = Machine::new().unwrap();
-    let (ledger, _) = open(&machine);
-    steps()[..2].iter().for_each(|step| assert!(ledger.append(step).is_ok()));
-    drop(ledger);
-    let uid = || vec![NumberRange { first: 1, last: 1 }];
-    let seen = StateGroup { set: uid(), flags: 1, letters: 0 };
-    let alone = [
-        MailEntry::Keyword { mailbox: MAILBOX, bit: 9, name: Bytes::from_static(b"alone") },
-        MailEntry::Name { mailbox: MAILBOX, uid: 2, name: Bytes::from_static(b"other") },
-        MailEntry::State { mailbox: MAILBOX, groups: vec![seen] },
-        MailEntry::Gone { mailbox: MAILBOX, set: uid(), reason: GoneReason::Expunged, when: 3 },
-        found(8, 1),
-    ];
-    for (entry, commits) in alone.into_iter().flat_map(|entry| [(entry.clone(), false), (entry, true)]) {
-        let spool = open_spool(&machine);
-        let (ledger, _) = open_with(&machine, Arc::clone(&spool));
-        ledger.follow(MAILBOX).unwrap();
-        ledger.append(std::slice::from_ref(&entry)).unwrap();
-        let tail = ledger.take_tail(MAILBOX).unwrap();
-        let told = tail.last().expect("sessions see it").0;
-        if commits {
-            ledger.commit().unwrap();
-        }
-        machine.kill();
-        drop(ledger);
-        drop(spool);
-        machine.go_on();
-        let (ledger, _) = open(&machine);
-        assert_eq!(ledger.head(MAILBOX).unwrap().unwrap().highest_modseq, told, "{entry:?}, committed: {commits}");
-    }
-}
-
-/// Delivery makes no file of it again. A copy's row has the body of the message that it is a copy of.
-#[test]
-fn an_expunged_copy_is_no_expunged_delivery() {
-    let machine = Machine::new().unwrap();
-    let (ledger, _) = open(&machine);
-    ledger.append(&steps()[0]).unwrap();
-    let new = |first_uid, target, place| MailEntry::New {
-        mailbox: MAILBOX,
-        first_uid,
-        messages: vec![NewMessage { facts: MessageFacts::default(), target, kind: BodyKind::Own, place }],
-    };
-    let delivered = |first_uid, target| new(first_uid, target, BodyPlace::Batch { prefix: Bytes::new() });
-    let lsn = ledger.append(&[delivered(1, 0), delivered(2, 1)]).unwrap();
-    let origin = BodyOrigin { lsn, email_id: (0, 0), name: Bytes::from_static(b"1.copy.h") };
-    ledger.append(&[new(3, 1, BodyPlace::Copied(origin))]).unwrap();
-    let set = vec![NumberRange { first: 1, last: 1 }, NumberRange { first: 3, last: 3 }];
-    ledger.append(&[MailEntry::Gone { mailbox: MAILBOX, set, reason: GoneReason::Moved, when: 3 }]).unwrap();
-    let expected = HashSet::from([(lsn, 0)]);
-    assert_eq!(ledger.expunged_mail().unwrap(), expected, "before a commit");
-    drop(ledger);
-    let (ledger, _) = open(&machine);
-    assert_eq!(ledger.expunged_mail().unwrap(), expected);
-    ledger.note(&[FileNote::Left { mailbox: MAILBOX, uid: 1 }]);
-    assert_eq!(ledger.expunged_mail().unwrap(), HashSet::new(), "it has left");
-}
-
 #[test]
 fn a_damaged_head_is_made_again() {
     let machine = Machine::new().unwrap();

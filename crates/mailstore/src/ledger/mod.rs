@@ -1,5 +1,6 @@
 //! The stream `mailstore` at work: entries become durable in the spool, and rows of the table a little later.
 
+mod error;
 mod handles;
 mod opening;
 mod shared;
@@ -16,8 +17,9 @@ use std::thread::JoinHandle;
 
 use bytes::Bytes;
 use posthaste_consumer::AttachedStream;
-use posthaste_spool::{AppendError, Damage, Lsn, ReplayError, Spool, StreamError, StreamId};
+use posthaste_spool::{AppendError, Damage, Lsn, Spool, StreamId};
 
+pub use self::error::LedgerError;
 pub use self::handles::{GrownMailboxes, UidLock};
 use self::opening::Beginning;
 pub use self::opening::{LedgerReport, applied_in};
@@ -53,36 +55,6 @@ pub struct MailLedger {
     skip: u32,
     next_account: AtomicU32,
     next_mailbox: AtomicU32,
-}
-
-/// Why the mailboxes cannot be opened or changed.
-#[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum LedgerError {
-    /// The table.
-    #[error(transparent)]
-    Table(#[from] MetaError),
-    /// The stream could not be registered.
-    #[error(transparent)]
-    Stream(#[from] StreamError),
-    /// The stream could not be read.
-    #[error(transparent)]
-    Replay(#[from] ReplayError),
-    /// The batch was refused: nothing has changed.
-    #[error(transparent)]
-    Append(#[from] AppendError),
-    /// The table cannot be written for long, and no more changes are kept in memory.
-    #[error("too many changes wait for the table of mailboxes")]
-    TooMuchWaits,
-    /// The mailbox has given all its UIDs.
-    #[error("the mailbox has no UIDs left")]
-    OutOfUids,
-    /// The file beside the table that counts losses.
-    #[error("the file of skipped UIDs: {0}")]
-    SkipFile(std::io::Error),
-    /// The thread that commits could not be started.
-    #[error("a thread for the table of mailboxes: {0}")]
-    Thread(std::io::Error),
 }
 
 impl MailLedger {
@@ -522,3 +494,7 @@ fn opening_of((lsn, row): (Vec<u8>, Vec<u8>)) -> Option<(u64, u32)> {
 #[cfg(test)]
 #[path = "ledger_tests.rs"]
 mod tests;
+
+#[cfg(test)]
+#[path = "kept_tests.rs"]
+mod kept_tests;

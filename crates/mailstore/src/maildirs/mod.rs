@@ -22,6 +22,7 @@ mod folder_changes;
 mod folder_tests;
 mod gone_dirs;
 mod keywords;
+mod listed;
 mod loaded;
 mod looks;
 mod mailbox;

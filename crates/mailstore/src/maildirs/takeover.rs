@@ -10,8 +10,9 @@ use posthaste_maildir::{Keywords, MaildirReader, UidList};
 
 use super::file::MailFile;
 use super::keywords::MailboxKeywords;
+use super::listed::{Listed, Listing};
 use super::owner::Owner;
-use super::scan::{Listed, Listing, Oddities, batch_len, facts_of, name_of, now_secs};
+use super::scan::{Oddities, batch_len, facts_of, name_of, now_secs};
 use crate::entry::{AccountFields, GoneReason, MailEntry, MailboxFields, MessageFacts};
 use crate::error::MailstoreError;
 use crate::ledger::{LedgerError, MailLedger};
