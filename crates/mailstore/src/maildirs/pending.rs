@@ -153,7 +153,12 @@ fn is_moved(account: &MaildirAccount, id: u32, from: &MailboxPath, to: &MailboxP
     let state = MailboxState::of(stored, ledger);
     let keys: HashSet<&str> = state.now.messages.iter().map(|message| key_of_name(&message.file.name)).collect();
     let has_some = |path: &MailboxPath| -> io::Result<bool> {
-        let (reader, mut has) = (account.shared.root.reader(path)?, false);
+        let reader = match account.shared.root.reader(path) {
+            // A directory that was being made, and is no Maildir yet.
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(false),
+            reader => reader?,
+        };
+        let mut has = false;
         for subdir in [Subdir::New, Subdir::Cur] {
             reader.for_each_name(subdir, |found| {
                 // Of a file that was not listed before only the second is known.
