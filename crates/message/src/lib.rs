@@ -6,6 +6,8 @@
 //!
 //! [`address`] reads and writes the addresses of an envelope, as MAIL and RCPT have them.
 //!
+//! [`mbox`] reads and writes files with many messages.
+//!
 //! [`mime`] takes a whole message apart: parts with their exact places, decoded header fields and texts. It reads mail as it is; no octets are an error.
 //!
 //! ```
@@ -43,6 +45,7 @@
 pub mod address;
 mod date;
 mod edit;
+pub mod mbox;
 pub mod mime;
 mod scan;
 mod trace;
