@@ -64,6 +64,7 @@ use self::folder_changes::{FolderChanges, MAILBOXES_MAX};
 use self::gone_dirs::{GoneDirs, sweep_at_times};
 use self::loaded::LoadedMailboxes;
 use self::mailbox::{MaildirMailbox, lock};
+pub use self::names::mailbox_of_folder;
 use self::owner::Owner;
 use self::pending::{PendingFolders, finish_folders};
 pub use self::quota::QuotaTable;

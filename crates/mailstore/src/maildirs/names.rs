@@ -25,7 +25,7 @@ pub(super) fn folders(root: &MailRoot, inbox: &MailboxPath) -> io::Result<Folder
     };
     let mut taken: std::collections::HashSet<MailboxName> = [MailboxName::inbox()].into();
     for folder in folders {
-        match (name_of(&folder, is_utf7), folder.path_in(inbox)) {
+        match (mailbox_of_folder(&folder, is_utf7), folder.path_in(inbox)) {
             (Some(name), Ok(path)) if taken.insert(name.clone()) => found.named.push((name, path)),
             _ => found.left_out = Some(folder.to_string()),
         }
@@ -56,7 +56,7 @@ pub(super) fn subscribed_names(list: &[u8], is_utf7: bool) -> Vec<MailboxName> {
             return Some(MailboxName::inbox());
         }
         let folder = if has_tabs { line.replace('.', "%2E").replace('\t', ".") } else { line.to_owned() };
-        name_of(&FolderName::parse(&folder).ok()?, is_utf7)
+        mailbox_of_folder(&FolderName::parse(&folder).ok()?, is_utf7)
     };
     let mut names: Vec<MailboxName> = text.lines().skip(has_tabs.into()).filter_map(name).collect();
     names.sort_unstable();
@@ -64,8 +64,9 @@ pub(super) fn subscribed_names(list: &[u8], is_utf7: bool) -> Vec<MailboxName> {
     names
 }
 
-/// Dovecot encodes names as on the wire; others write UTF-8. A dot within a level is `%2E`.
-fn name_of(folder: &FolderName, is_utf7: bool) -> Option<MailboxName> {
+/// The mailbox of a folder's directory; `None` if its name can be none. Dovecot encodes names as on the wire (`is_utf7`); others write UTF-8. A dot within a
+/// level is `%2E`.
+pub fn mailbox_of_folder(folder: &FolderName, is_utf7: bool) -> Option<MailboxName> {
     let levels = folder.levels().map(|level| {
         let level = match is_utf7 {
             true => utf7::decode(level.as_bytes()).ok()?,
