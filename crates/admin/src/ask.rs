@@ -47,6 +47,8 @@ fn scope_of(request: &Request) -> Option<Scope> {
         | Request::Import { .. }
         | Request::Trace { .. }
         | Request::Page { .. }
+        | Request::Account { .. }
+        | Request::Reload
         | Request::ForgetMailbox { .. }
         | Request::ForgetGuesses { .. } => None,
     }

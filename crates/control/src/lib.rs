@@ -5,9 +5,11 @@
 #![warn(missing_docs)]
 
 mod logins;
+mod mail;
 mod which;
 
 pub use logins::{ClientLine, LoginLine, LoginPurpose, LoginsLine};
+pub use mail::{AddedMail, MailAnswer, MailCommand, MailDone, MailPiece, MailRow, PIECE_BYTES_MAX};
 pub use posthaste_relay::shaping::explain::{Defaults, Explained};
 pub use posthaste_relay::suppression::{Source, Suppressed, Wanted};
 use serde::{Deserialize, Serialize};
@@ -201,6 +203,14 @@ pub enum Request {
         /// Path of the Maildir, or of a directory above it, below the mail directory.
         mailbox: String,
     },
+    /// Reads the configuration and its files again, as SIGHUP does. The last line has what needs a `restart`, and what was `kept` because it cannot be used.
+    /// Answered also where nothing is relayed.
+    Reload,
+    /// Begins a session about the mail of an account: [`MailCommand`]s follow. Answered also where nothing is relayed.
+    Account {
+        /// The login, or the path of its Maildir below the mail directory.
+        account: String,
+    },
     /// A link that opens the page in a browser, once: `link`, in the last line. Answered also where nothing is relayed.
     Page {
         /// How long the browser stays logged in, in seconds.
@@ -246,6 +256,20 @@ mod tests {
         let forget = Request::ForgetGuesses { of: vec!["192.0.2.1".into()] };
         assert_eq!(read(r#"{"ask":"forget-guesses","of":["192.0.2.1"]}"#).unwrap(), forget);
         assert!(read(r#"{"ask":"list","off":{}}"#).is_err() && read(r#"{"ask":"nothing"}"#).is_err());
+    }
+
+    #[test]
+    fn commands_about_mail_are_short_lines() {
+        fn text(line: &impl Serialize) -> String {
+            serde_json::to_string(line).unwrap()
+        }
+        let open = MailCommand::Open { mailbox: "a/b".into(), make: true };
+        assert_eq!(text(&open), r#"{"open":{"mailbox":"a/b","make":true}}"#);
+        assert_eq!(text(&MailCommand::Mailboxes), r#""mailboxes""#);
+        assert_eq!(text(&MailPiece::Data(3)), r#"{"data":3}"#);
+        assert_eq!(text(&MailPiece::End), r#""end""#);
+        assert_eq!(text(&MailAnswer::Done(MailDone { uid: 7, ..MailDone::default() })), r#"{"done":{"uid":7}}"#);
+        assert_eq!(text(&MailAnswer::Refused("no".into())), r#"{"refused":"no"}"#);
     }
 
     #[test]

@@ -66,7 +66,7 @@ mod watch;
 mod webhooks;
 
 pub use config_check::{ConfigFindings, check_config};
-pub use control::{ClosedQueue, ClosedQueueError};
+pub use control::{ClosedMailboxes, ClosedQueue, ClosedQueueError};
 pub use error::ServeError;
 pub use mailboxes::MAILSTORE_DIRECTORY;
 pub use posthaste_intake::Left;

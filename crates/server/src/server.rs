@@ -10,8 +10,9 @@ use posthaste_intake::{Left, MemoryBudget};
 use posthaste_maildir::MailboxPath;
 use posthaste_mailstore::{MailArrivals, MaildirStore};
 use posthaste_watch::Watch as Workers;
+use tokio::sync::mpsc;
 
-use crate::control::Control;
+use crate::control::{Control, MailDoor, ReloadAsked};
 use crate::destinations::Destinations;
 use crate::error::ServeError;
 use crate::events::Events;
@@ -57,6 +58,8 @@ pub struct Server {
     pub(crate) replayed: Restored,
     pub(crate) is_indexing: bool,
     pub(crate) page: Option<PageDoor>,
+    /// Requests of the control socket for a reload, until somebody takes them.
+    pub(crate) reloads: Option<mpsc::Receiver<ReloadAsked>>,
 }
 
 impl Server {
@@ -82,8 +85,8 @@ impl Server {
     pub(crate) async fn start_on(bound: Bound, config: Config, directory: Arc<Directory>) -> Result<Self, ServeError> {
         let mut services = Services::default();
         match start_services(&mut services, bound, &config, directory).await {
-            Ok(Started { receiver, addresses, replayed, is_indexing, page }) => {
-                Ok(Self { config, services, receiver, addresses, replayed, is_indexing, page })
+            Ok(Started { receiver, addresses, replayed, is_indexing, page, reloads }) => {
+                Ok(Self { config, services, receiver, addresses, replayed, is_indexing, page, reloads: Some(reloads) })
             }
             Err(error) => {
                 services.stop(Duration::from_secs(config.limits.process.shutdown_secs)).await;
@@ -153,6 +156,7 @@ struct Started {
     replayed: Restored,
     is_indexing: bool,
     page: Option<PageDoor>,
+    reloads: mpsc::Receiver<ReloadAsked>,
 }
 
 /// Without the table of mailboxes nobody knows which files in `tmp/` are copies.
@@ -163,6 +167,16 @@ fn begin_tidy(config: &Config, mailboxes: Option<Arc<MaildirStore>>, are_unreada
         None => Ok(()),
     };
     Tidy::begin(config.storage.mail.clone(), Box::new(place))
+}
+
+/// For the control socket.
+fn mail_door(config: &Config, store: Arc<MaildirStore>, receiver: &Receiver) -> MailDoor {
+    let receiver = receiver.downgrade();
+    let maildir_of = move |name: &str| {
+        let settings = receiver.upgrade()?.settings();
+        Some(settings.directory.maildir_of(&settings.directory.login_name(name)?)?.to_string())
+    };
+    MailDoor::new(config, store, Arc::new(maildir_of))
 }
 
 /// Starts each service after those that it uses. If one fails, the others are in `services`, to be stopped.
@@ -227,6 +241,7 @@ async fn start_services(
     let is_first_minute = receiver.first_password().is_some();
     let page = http.as_ref().map(|http| PageDoor::new(http.links(), config, &addresses.http, is_first_minute));
     http.into_iter().for_each(|http| services.add(http));
+    let mail = mailboxes.clone().map(|store| mail_door(config, store, &receiver));
     if let Some(mailboxes) = mailboxes.filter(|_| !of_readers.0.is_empty()) {
         addresses.reading = reading::addresses(&of_readers, config);
         let readable = of_users(mailboxes, receiver.clone());
@@ -235,7 +250,8 @@ async fn start_services(
     if config.pickup.enabled {
         services.add(Pickup::begin(config, receiver.clone()).await);
     }
-    services.add(Control::begin(&config.storage.data, receiver.clone(), page.clone()));
+    let (asks, reloads) = mpsc::channel(1);
+    services.add(Control::begin(&config.storage.data, receiver.clone(), (page.clone(), mail), asks));
     if has_events {
         services.add(Webhooks::begin(config, poison_watch(intake.spool())));
     }
@@ -247,5 +263,5 @@ async fn start_services(
         // What delivery writes until its end is to be found as well.
         services.add_stopping_last(indexing);
     }
-    Ok(Started { receiver, addresses, replayed, is_indexing, page })
+    Ok(Started { receiver, addresses, replayed, is_indexing, page, reloads })
 }

@@ -5,9 +5,11 @@
 //!
 //! Here are the socket and the dispatch; each group of requests has a file of its own.
 
+mod account;
 mod act;
 mod cat;
 mod closed;
+mod closed_mailboxes;
 mod divert;
 mod explain;
 mod export;
@@ -30,7 +32,9 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
+pub(crate) use account::MailDoor;
 pub use closed::{ClosedQueue, ClosedQueueError};
+pub use closed_mailboxes::ClosedMailboxes;
 use posthaste_admin::AskRefusal;
 use posthaste_control::{Doing, Request, SOCKET};
 use posthaste_events::story::Wanted;
@@ -39,7 +43,7 @@ use serde_json::{Value, json};
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
 use tokio::net::unix::OwnedWriteHalf;
 use tokio::net::{UnixListener, UnixStream};
-use tokio::sync::{Semaphore, mpsc};
+use tokio::sync::{Semaphore, mpsc, oneshot, watch};
 use tokio::task::{JoinHandle, spawn_blocking};
 use tokio::time::{Instant, timeout};
 
@@ -51,21 +55,43 @@ use crate::services::{Ending, OnFailure, Service};
 pub(crate) struct Control {
     path: PathBuf,
     accepting: Option<JoinHandle<()>>,
+    /// Sessions about mail end with it.
+    _ending: watch::Sender<()>,
 }
 
+/// What requests lead to beside the receiver.
+#[derive(Clone)]
+struct Doors {
+    receiver: Receiver,
+    page: Option<PageDoor>,
+    mail: Option<MailDoor>,
+    reload: mpsc::Sender<ReloadAsked>,
+    ended: watch::Receiver<()>,
+}
+
+/// Somebody asks for a reload, and waits for what it does.
+pub(crate) type ReloadAsked = oneshot::Sender<Result<Value, String>>;
+
 impl Control {
-    /// Listens in `data`. A path that is too long for a socket, or a directory that cannot be written, leaves the server without it: the log says so.
-    pub fn begin(data: &Path, receiver: Receiver, page: Option<PageDoor>) -> Self {
+    /// Listens in `data`. A path that is too long for a socket, or a directory that cannot be written, leaves the server without it: the log says so. Requests for a
+    /// reload go to who has the other end of `reload`.
+    pub fn begin(
+        data: &Path,
+        receiver: Receiver,
+        (page, mail): (Option<PageDoor>, Option<MailDoor>),
+        reload: mpsc::Sender<ReloadAsked>,
+    ) -> Self {
         let path = data.join(SOCKET);
+        let (ending, ended) = watch::channel(());
         let accepting = match listen(&path) {
-            Ok(listener) => Some(tokio::spawn(accept(listener, receiver, page))),
+            Ok(listener) => Some(tokio::spawn(accept(listener, Doors { receiver, page, mail, reload, ended }))),
             Err(error) => {
                 let (path, error) = (path.display().to_string(), error.to_string());
                 tracing::warn!(path, error, "no control socket: `posthaste queue` cannot ask this server");
                 None
             }
         };
-        Self { path, accepting }
+        Self { path, accepting, _ending: ending }
     }
 }
 
@@ -103,16 +129,16 @@ fn listen(path: &Path) -> io::Result<UnixListener> {
     Ok(listener)
 }
 
-async fn accept(listener: UnixListener, receiver: Receiver, page: Option<PageDoor>) {
+async fn accept(listener: UnixListener, doors: Doors) {
     let places = Arc::new(Semaphore::new(CONNECTIONS_MAX));
     loop {
         let place = places.clone().acquire_owned().await.expect("it is never closed");
         match listener.accept().await {
             Ok((stream, _)) => {
-                let (receiver, page) = (receiver.clone(), page.clone());
+                let doors = doors.clone();
                 tokio::spawn(async move {
                     // A client that has gone needs no answer.
-                    let _ = serve(stream, receiver, page).await;
+                    let _ = serve(stream, doors).await;
                     drop(place);
                 });
             }
@@ -122,7 +148,8 @@ async fn accept(listener: UnixListener, receiver: Receiver, page: Option<PageDoo
     }
 }
 
-async fn serve(stream: UnixStream, receiver: Receiver, page: Option<PageDoor>) -> io::Result<()> {
+async fn serve(stream: UnixStream, doors: Doors) -> io::Result<()> {
+    let Doors { receiver, page, mail, reload, mut ended } = doors;
     let uid = stream.peer_cred()?.uid();
     // The socket's mode says the same, but not from its first moment on.
     if uid != 0 && uid != rustix::process::geteuid().as_raw() {
@@ -152,6 +179,20 @@ async fn serve(stream: UnixStream, receiver: Receiver, page: Option<PageDoor>) -
         drop(receiver);
         return import::import(limited, write, weak, uid, release).await;
     }
+    if let Ok(Request::Reload) = serde_json::from_str::<Request>(&line) {
+        let last = ask_for_reload(&reload).await.unwrap_or_else(|error| json!({ "error": error }));
+        tracing::info!(uid, "the operator has asked for a reload");
+        return write.write_all(format!("{last}\n").as_bytes()).await;
+    }
+    if let Ok(Request::Account { account }) = serde_json::from_str::<Request>(&line) {
+        // It holds nothing up at the server's end.
+        drop(receiver);
+        let session = account::serve(limited, write, mail, account, uid);
+        return tokio::select! {
+            served = session => served,
+            _ = ended.changed() => Ok(()),
+        };
+    }
     answer(write, move |answer| match serde_json::from_str::<Request>(&line) {
         Ok(Request::Page { secs, scopes }) => {
             let last = page.ok_or(NO_PAGE)?.answer(&scopes, secs)?;
@@ -162,6 +203,13 @@ async fn serve(stream: UnixStream, receiver: Receiver, page: Option<PageDoor>) -
         Err(error) => Err(format!("not a request: {error}")),
     })
     .await
+}
+
+async fn ask_for_reload(reload: &mpsc::Sender<ReloadAsked>) -> Outcome {
+    let (tell, told) = oneshot::channel();
+    let no_answer = || "the server cannot reload now".to_owned();
+    reload.try_send(tell).map_err(|_| no_answer())?;
+    timeout(PATIENCE, told).await.ok().and_then(Result::ok).ok_or_else(no_answer)?
 }
 
 /// Writes the lines of an answer while `perform` finds them, and the last.
@@ -295,6 +343,8 @@ fn perform_alone(request: &Request, asker: &Asker, receiver: &Receiver, answer: 
         | Request::Find { .. }
         | Request::Mail { .. }
         | Request::Subjects { .. }
+        | Request::Account { .. }
+        | Request::Reload
         | Request::Page { .. } => Err("answered elsewhere".to_owned()),
         Request::Divert { scope, to, secs, reason } => divert::divert(relay, asker, scope, to, *secs, reason),
         Request::Undivert { scope } => divert::end(relay, asker, scope),
