@@ -27,6 +27,9 @@ pub struct Domain {
     /// The character between user and detail (`alice+lists@…` goes to `alice`); empty for none. Default: `"+"`.
     #[serde(default = "default_sub_addressing")]
     pub sub_addressing: String,
+    /// True: mail with a detail goes into the folder of that name, if the user has one ([addresses.md](addresses.md#folders)). Default: `false`.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub detail_folders: bool,
     /// Other names: each is a user or alias of this domain, an address in any domain, a list of them, a program, file or LMTP server, `{ discard = true
     /// }` or `{ refuse = "TEXT" }`. Default: `{}`.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
@@ -85,6 +88,7 @@ impl Domain {
             users: Users::default(),
             catch_all: None,
             sub_addressing: default_sub_addressing(),
+            detail_folders: false,
             aliases: BTreeMap::new(),
             patterns: Vec::new(),
             transport: None,
@@ -116,12 +120,13 @@ impl Domain {
     }
 
     /// The keys that a table of the configuration may have.
-    pub const KEYS: [&str; 11] = [
+    pub const KEYS: [&str; 12] = [
         "name",
         "domain_aliases",
         "users",
         "catch_all",
         "sub_addressing",
+        "detail_folders",
         "aliases",
         "pattern",
         "transport",

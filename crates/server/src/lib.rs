@@ -10,6 +10,7 @@ mod certificates;
 mod config_check;
 mod control;
 mod destinations;
+mod detail_folders;
 mod disks;
 mod error;
 mod events;

@@ -12,6 +12,7 @@ use posthaste_message::Summary;
 use posthaste_smtp::{Envelope, MailFrom, Reply, ReversePath};
 
 use super::Receiver;
+use super::folders::FolderLookup;
 use super::message::TraceField;
 use super::recipient::{
     AccountRoom, AtRcpt, DirectoryLookup, NextHopVerify, PlaceBounds, RecipientQuota, ReturnPathLookup,
@@ -78,7 +79,7 @@ impl Default for CheckList {
 }
 
 /// Each recipient is looked up after it was rewritten, and counted last: a refused one is not counted.
-static CHECKS: [&dyn Check; 16] = [
+static CHECKS: [&dyn Check; 17] = [
     &ValidLogin,
     &RequiredLogin,
     &OwnSender,
@@ -89,6 +90,7 @@ static CHECKS: [&dyn Check; 16] = [
     &ReleaseTimes,
     &PlaceBounds,
     &AccountRoom,
+    &FolderLookup,
     &NextHopVerify,
     &RecipientQuota,
     &TenantLabels,

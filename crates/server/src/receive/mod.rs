@@ -1,6 +1,7 @@
 //! From a message on the wire to a message in the spool: what the server answers to each recipient and each body.
 
 mod checks;
+mod folders;
 mod injected;
 mod message;
 mod readers;
