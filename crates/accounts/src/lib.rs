@@ -10,6 +10,7 @@ mod guesses;
 mod known;
 mod last_uses;
 mod logins;
+mod logins_file;
 mod password;
 mod quotas;
 mod remembered;
@@ -18,5 +19,6 @@ pub use gate::{Guessed, LoggedIn, LoginDoor, LoginFailure, LoginGate, LoginOrigi
 pub use guesses::GuessingClient;
 pub use last_uses::LastUse;
 pub use logins::{Login, LoginSecrets, Logins, LoginsError};
+pub use logins_file::{ChangeLoginsError, LoginEntry, LoginsFile};
 pub use password::{HashError, PASSWORD_BYTES_MAX, PasswordError, PasswordHash, hash_password, scram_keys};
 pub use quotas::{QuotaReached, Quotas};

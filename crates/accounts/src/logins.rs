@@ -75,7 +75,7 @@ impl Logins {
 
     /// # Errors
     /// The number of the line that is wrong, and how. It never quotes a hash.
-    fn parse(text: &str, directory: &Directory) -> Result<Self, (usize, String)> {
+    pub(crate) fn parse(text: &str, directory: &Directory) -> Result<Self, (usize, String)> {
         let mut logins = Self::default();
         for (index, line) in text.lines().enumerate() {
             let line = line.trim();
