@@ -31,6 +31,7 @@ mod layout;
 mod load;
 mod logins;
 mod mail_json;
+mod mail_session;
 mod mailbox;
 mod new;
 mod notmuch_form;

@@ -25,7 +25,7 @@ use crate::terminal::{harmless_json, print, print_again, print_json};
 use cat::cat;
 use change::{act, change};
 use explain::ExplainArgs;
-pub use socket::{answer, answer_in, ask};
+pub use socket::{Connection, answer, answer_in, answer_or_none, ask, connect_or_open};
 use tables::{details, diversions, list, room, summary, suspensions};
 use transfer::{ExportArgs, ImportArgs};
 
