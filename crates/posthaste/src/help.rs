@@ -9,7 +9,10 @@ use crate::Cli;
 
 const GROUPS: [(&str, &[&str]); 6] = [
     ("Receive and send mail", &["serve", "config", "route", "doctor", "password", "sendmail"]),
-    ("Look after a server", &["queue", "trace", "suppression", "logins", "token", "page", "mailbox", "spool"]),
+    (
+        "Look after a server",
+        &["queue", "trace", "suppression", "logins", "token", "page", "mailbox", "import", "export", "spool"],
+    ),
     ("Find and read mail", &["index", "find", "threads", "view", "extract", "addresses", "tag", "query", "info"]),
     ("As in notmuch and mu", &["search", "show", "reply", "count", "new", "cfind"]),
     ("Test and measure", &["sink", "load", "account", "report"]),

@@ -17,12 +17,14 @@ mod config_arg;
 mod count;
 mod doctor;
 mod exclude;
+mod export;
 mod extract;
 mod find;
 mod find_lines;
 mod find_output;
 mod foreign;
 mod help;
+mod import;
 mod index;
 mod index_update;
 mod index_watch;
@@ -162,6 +164,10 @@ enum Command {
     /// Show the mailboxes of an account: messages, UIDs, keywords
     #[command(subcommand)]
     Mailbox(mailbox::MailboxCommand),
+    /// Import mail of other programs into an account: a Maildir, an mbox file, .eml files; safe to repeat after an interrupt
+    Import(import::ImportArgs),
+    /// Write an account's mail into a Maildir or an mbox file; safe to repeat after an interrupt
+    Export(export::ExportArgs),
     /// Inspect, verify, repair or export a spool
     #[command(subcommand)]
     Spool(spool::SpoolCommand),
@@ -178,13 +184,16 @@ impl Command {
     /// Reports whether it reads the server's configuration.
     fn has_config(&self) -> bool {
         use Command::{
-            Config, Doctor, Logins, Mailbox, Page, Queue, Route, Sendmail, Serve, Suppression, Token, Trace,
+            Config, Doctor, Export, Import, Logins, Mailbox, Page, Queue, Route, Sendmail, Serve, Suppression,
+            Token, Trace,
         };
         matches!(
             self,
             Serve(_)
                 | Doctor(_)
                 | Config(_)
+                | Export(_)
+                | Import(_)
                 | Mailbox(_)
                 | Route(_)
                 | Queue(_)
@@ -405,6 +414,8 @@ fn run(command: Command) -> Result<ExitCode, Box<dyn std::error::Error>> {
         Command::Queue(command) => return queue::run(command),
         Command::Trace(args) => return trace::run(args),
         Command::Suppression(command) => return suppression::run(command),
+        Command::Export(args) => return export::run(&args),
+        Command::Import(args) => return import::run(&args),
         Command::Mailbox(command) => return mailbox::run(command),
         Command::Logins(args) => return logins::run(args),
         Command::Spool(command) => return command.run(),

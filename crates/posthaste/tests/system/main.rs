@@ -33,6 +33,7 @@ mod mailbox_changes;
 mod mailboxes;
 mod maps;
 mod mounts;
+mod moving;
 mod notices;
 mod ownership;
 mod page;
