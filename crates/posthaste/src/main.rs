@@ -108,6 +108,9 @@ enum Command {
     Route(route::RouteArgs),
     /// Read a password from the terminal or standard input and print its hash, for the file of passwords
     Password(password::PasswordArgs),
+    /// Add, change, list and delete logins in the file of passwords
+    #[command(subcommand)]
+    Account(account::AccountCommand),
     /// Show who may log in and has, and who guesses wrong passwords, in a running server; exit status 1 if there is nobody
     Logins(logins::LoginsArgs),
     /// Make, list and remove tokens for HTTP: the API and the page
@@ -173,8 +176,6 @@ enum Command {
     Spool(spool::SpoolCommand),
     /// Load a server with mail and measure throughput, latency and errors
     Load(Box<load::Load>),
-    /// Compare the messages that a `load` run got acknowledged with those that were stored; exit status 1 for any loss, duplicate or damage
-    Account(account::AccountOfRun),
     /// Compare or render reports of `load`
     #[command(subcommand)]
     Report(report::ReportCommand),
@@ -184,7 +185,7 @@ impl Command {
     /// Reports whether it reads the server's configuration.
     fn has_config(&self) -> bool {
         use Command::{
-            Config, Doctor, Export, Import, Logins, Mailbox, Page, Queue, Route, Sendmail, Serve, Suppression,
+            Account, Config, Doctor, Export, Import, Logins, Mailbox, Page, Queue, Route, Sendmail, Serve, Suppression,
             Token, Trace,
         };
         matches!(
@@ -192,6 +193,7 @@ impl Command {
             Serve(_)
                 | Doctor(_)
                 | Config(_)
+                | Account(_)
                 | Export(_)
                 | Import(_)
                 | Mailbox(_)
@@ -420,7 +422,7 @@ fn run(command: Command) -> Result<ExitCode, Box<dyn std::error::Error>> {
         Command::Logins(args) => return logins::run(args),
         Command::Spool(command) => return command.run(),
         Command::Load(load) => return load.run(),
-        Command::Account(account) => return account.run(),
+        Command::Account(command) => return account::run(command),
         Command::Report(command) => return command.run(),
     }
     Ok(ExitCode::SUCCESS)

@@ -1,5 +1,6 @@
 //! Tests through the real server process. One program, so that what they share is compiled once.
 
+mod account;
 mod auth;
 mod blocked;
 mod bounces;
