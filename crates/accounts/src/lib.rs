@@ -17,6 +17,6 @@ mod remembered;
 pub use gate::{Guessed, LoggedIn, LoginDoor, LoginFailure, LoginGate, LoginOrigin, LoginStatus, PasswordClaim};
 pub use guesses::GuessingClient;
 pub use last_uses::LastUse;
-pub use logins::{Login, LoginSecrets, Logins, LoginsError};
+pub use logins::{AuthorRight, Login, LoginSecrets, Logins, LoginsError};
 pub use password::{HashError, PASSWORD_BYTES_MAX, PasswordError, PasswordHash, hash_password, scram_keys};
 pub use quotas::{QuotaReached, Quotas};

@@ -41,6 +41,8 @@
 #![forbid(unsafe_code)]
 
 pub mod address;
+mod author;
+mod authserv;
 mod date;
 mod edit;
 pub mod mime;
@@ -48,6 +50,8 @@ mod scan;
 mod trace;
 pub mod utf7;
 
+pub use author::sole_mailbox;
+pub use authserv::authserv_id;
 pub use date::DateTime;
 pub use edit::{Edit, FIELD_BYTES_MAX, HeaderEditor, RawField};
 pub use scan::{HeaderScan, MAX_HOPS, Summary};

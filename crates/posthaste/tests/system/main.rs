@@ -32,6 +32,7 @@ mod mailboxes;
 mod maps;
 mod mounts;
 mod notices;
+mod own_domain;
 mod ownership;
 mod page;
 mod pop3;

@@ -12,11 +12,12 @@ use posthaste_message::Summary;
 use posthaste_smtp::{Envelope, MailFrom, Reply, ReversePath};
 
 use super::Receiver;
-use super::message::TraceField;
+use super::message::{MissingFields, TraceField};
 use super::recipient::{
     AccountRoom, AtRcpt, DirectoryLookup, NextHopVerify, PlaceBounds, RecipientQuota, ReturnPathLookup,
 };
 use crate::future;
+use crate::head::Author;
 use crate::ids::unix_micros;
 use crate::logins::{self, Session};
 use crate::repeats::Kind;
@@ -78,11 +79,12 @@ impl Default for CheckList {
 }
 
 /// Each recipient is looked up after it was rewritten, and counted last: a refused one is not counted.
-static CHECKS: [&dyn Check; 16] = [
+static CHECKS: [&dyn Check; 18] = [
     &ValidLogin,
     &RequiredLogin,
     &OwnSender,
     &ForwardLoop,
+    &OwnAuthor,
     &ReturnPathLookup,
     &Rewriting,
     &DirectoryLookup,
@@ -95,6 +97,7 @@ static CHECKS: [&dyn Check; 16] = [
     &RoomForLarge,
     &Complaints,
     &TraceField,
+    &MissingFields,
 ];
 
 /// As [`CheckList::patience`], by default.
@@ -149,6 +152,10 @@ pub(super) struct ReadMessage<'a> {
     pub summary: &'a Summary,
     /// Tenant, campaign and pool that its header names.
     pub labels: Labels,
+    /// The author that its header names, if it is a submission.
+    pub author: &'a Author,
+    /// A submission has a Date.
+    pub has_date: bool,
     pub body: &'a StoredBody,
     /// Its recipients.
     pub transaction: &'a mut Transaction,
@@ -160,6 +167,8 @@ pub(super) struct ReadMessage<'a> {
     pub received_id: &'a str,
     /// Header fields that are written in front of it, each line ended by CRLF.
     pub front: Vec<u8>,
+    /// The Message-ID that was added.
+    pub new_message_id: Option<String>,
 }
 
 impl Checking<'_> {
@@ -270,6 +279,25 @@ impl Check for OwnSender {
             }
             _ => Ok(()),
         })
+    }
+}
+
+/// Whoever has logged in writes mail as an address of the login: recipients see From, and not the sender of the envelope.
+struct OwnAuthor;
+
+impl Check for OwnAuthor {
+    fn message<'a>(&'a self, message: &'a mut ReadMessage<'_>) -> Checking<'a> {
+        let ReadMessage { settings, session, author, .. } = message;
+        let Some((name, login)) = settings.login(session) else { return Checking::Done(Ok(())) };
+        let (field, address) = author.answerable();
+        if login.author_right(address, name, &settings.directory).is_some() {
+            return Checking::Done(Ok(()));
+        }
+        let (reply, why) = match address {
+            Some(address) => (format!("{field} is not an address of yours"), format!("{field} is {address}")),
+            None => (format!("{field} must have one address"), format!("{field} has no address, or several")),
+        };
+        Checking::Done(Err(Stop::because(Reply::new(553, "5.7.1", reply), why)))
     }
 }
 
